@@ -1,0 +1,69 @@
+"""The IR: types, modules, the base of operations; builder, printer, parser, verifier, interpreter."""
+
+from hlo_passes.ir.builder import (
+    Builder,
+    canonical_computation,
+    canonical_names,
+    map_computations,
+    map_regions,
+    rebuild,
+    replace_values,
+    use_counts,
+    users,
+    value_names,
+)
+from hlo_passes.ir.interpreter import (
+    Closure,
+    as_closure,
+    as_computation,
+    evaluate_computation,
+    evaluate_instruction,
+    evaluate_module,
+)
+from hlo_passes.ir.location import UNKNOWN, Location
+from hlo_passes.ir.module import Computation, Instruction, Module, Value
+from hlo_passes.ir.op import ATTRIBUTES, OPS, FusionCategory, Op, attribute
+from hlo_passes.ir.parser import parse_computation, parse_module
+from hlo_passes.ir.printer import print_computation, print_instruction, print_module
+from hlo_passes.ir.types import DTYPES, TensorType, dtype_name
+from hlo_passes.ir.verifier import verify, verify_computation
+
+__all__ = [
+    "ATTRIBUTES",
+    "DTYPES",
+    "OPS",
+    "UNKNOWN",
+    "Builder",
+    "Closure",
+    "Computation",
+    "FusionCategory",
+    "Instruction",
+    "Location",
+    "Module",
+    "Op",
+    "TensorType",
+    "Value",
+    "as_closure",
+    "as_computation",
+    "attribute",
+    "canonical_computation",
+    "canonical_names",
+    "dtype_name",
+    "evaluate_computation",
+    "evaluate_instruction",
+    "evaluate_module",
+    "map_computations",
+    "map_regions",
+    "parse_computation",
+    "parse_module",
+    "print_computation",
+    "print_instruction",
+    "print_module",
+    "rebuild",
+    "replace_values",
+    "use_counts",
+    "users",
+    "value_names",
+    "verify",
+    "verify_computation",
+]

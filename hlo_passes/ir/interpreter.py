@@ -1,0 +1,111 @@
+"""Evaluate a module op by op with JAX: the meaning of a program, and the outside witness for every engine.
+
+Everything here is traceable by ``jax.jit``. 64-bit types keep their width whatever ``jax_enable_x64`` says.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from hlo_passes.errors import EvaluationError
+from hlo_passes.ir.module import Computation, Instruction, Module
+from hlo_passes.ir.types import TensorType
+
+Apply = Callable[..., Sequence[Any]]
+"""``apply(function, *operands)`` returns the results of the function, or its own reading of them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Closure:
+    """A computation ready to run: with the module its calls name, and the interception in force."""
+
+    computation: Computation
+    module: Module | None = None
+    apply: Apply | None = None
+
+    def __call__(self, *arrays: Any) -> tuple[Any, ...]:
+        """Evaluate the computation."""
+        return evaluate_computation(self.computation, *arrays, module=self.module, apply=self.apply)
+
+
+def as_closure(region: Computation | Closure) -> Closure:
+    """Return a callable for a region handed to ``Op.evaluate``."""
+    return region if isinstance(region, Closure) else Closure(region)
+
+
+def as_computation(region: Computation | Closure) -> Computation:
+    """Return the computation of a region handed to ``Op.evaluate``."""
+    return region.computation if isinstance(region, Closure) else region
+
+
+def evaluate_module(module: Module, *arrays: Any, apply: Apply | None = None) -> tuple[Any, ...]:
+    """Evaluate the entry computation.
+
+    Args:
+      module: a valid module.
+      *arrays: one array per parameter of the entry computation, of exactly its shape and element type (under
+        an ``apply`` that changes representation, whatever that expects).
+      apply: called for every operation as ``apply(function, *operands)`` instead of ``function(*operands)``;
+        the function maps arrays to a tuple of arrays. ``function.func.__self__`` is the operation. Calls and
+        fusions are looked into rather than applied as a whole; the body of a reduction is part of the
+        reduction's function.
+
+    Returns:
+      The entry computation's results.
+
+    Raises:
+      EvaluationError: number, shape or element type of an array differ from the parameter's.
+    """
+    entry = module.entry_computation
+    with jax.enable_x64(True):
+        if apply is None:
+            arrays = tuple(_check_arguments(entry, arrays))
+        return evaluate_computation(entry, *arrays, module=module, apply=apply)
+
+
+def evaluate_computation(
+    computation: Computation, *arrays: Any, module: Module | None = None, apply: Apply | None = None
+) -> tuple[Any, ...]:
+    """Evaluate one computation; arguments are trusted to match its parameters. See ``evaluate_module``."""
+    env = dict(zip(computation.parameters, arrays, strict=True))
+    for instruction in computation.instructions:
+        operands = [env[value] for value in instruction.operands]
+        results = evaluate_instruction(instruction, *operands, module=module, apply=apply)
+        env.update(zip(instruction.results, results, strict=True))
+    return tuple(env[value] for value in computation.results)
+
+
+def evaluate_instruction(
+    instruction: Instruction, *operands: Any, module: Module | None = None, apply: Apply | None = None
+) -> tuple[Any, ...]:
+    """Evaluate one instruction. See ``evaluate_module``; the caller holds ``jax.enable_x64(True)``."""
+    op = instruction.op
+    bodies = list(instruction.regions)
+    if op.callees:
+        if module is None:
+            raise EvaluationError(f"{op.name} calls {op.callees[0]!r}, which only a module can resolve")
+        bodies += [module.computation(name) for name in op.callees]
+    inner = apply if op.is_control else None
+    function = functools.partial(op.evaluate, regions=[Closure(body, module, inner) for body in bodies])
+    if apply is None or op.is_control:
+        return tuple(function(*operands))
+    return tuple(apply(function, *operands))
+
+
+def _check_arguments(entry: Computation, arrays: Sequence[Any]) -> list[Any]:
+    if len(arrays) != len(entry.parameters):
+        raise EvaluationError(f"@{entry.name}: expected {len(entry.parameters)} arrays, got {len(arrays)}")
+    checked = []
+    for parameter, array in zip(entry.parameters, arrays, strict=True):
+        value = jnp.asarray(array)
+        got = TensorType.of(value)
+        if got != parameter.type:
+            raise EvaluationError(f"@{entry.name} {parameter}: expected {parameter.type}, got {got}")
+        checked.append(value)
+    return checked

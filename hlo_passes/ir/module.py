@@ -1,0 +1,120 @@
+"""The containers of the IR: values, instructions, computations and modules. All are immutable.
+
+A computation, a region included, is closed: its instructions read its own parameters and results only. Names
+of values are unique within one computation. Instructions, computations and modules compare by identity;
+compare texts for equality.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from hlo_passes.ir.location import UNKNOWN, Location
+from hlo_passes.ir.op import Op
+from hlo_passes.ir.types import TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A parameter or a result; identified by its name (``%3``) within its computation."""
+
+    name: str
+    type: TensorType = field(compare=False)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Instruction:
+    """One operation applied to values. ``regions`` are the computations that the operation carries."""
+
+    op: Op
+    operands: tuple[Value, ...]
+    results: tuple[Value, ...]
+    regions: tuple[Computation, ...] = ()
+    location: Location = UNKNOWN
+
+    @property
+    def result(self) -> Value:
+        """The only result.
+
+        Raises:
+          ValueError: the instruction has no result or several.
+        """
+        (value,) = self.results
+        return value
+
+    @property
+    def operand_types(self) -> tuple[TensorType, ...]:
+        """Types of the operands, in order."""
+        return tuple(value.type for value in self.operands)
+
+
+@dataclass(frozen=True, eq=False)
+class Computation:
+    """Instructions in order, from parameters to results."""
+
+    name: str
+    parameters: tuple[Value, ...]
+    instructions: tuple[Instruction, ...]
+    results: tuple[Value, ...]
+
+    @functools.cached_property
+    def producers(self) -> dict[Value, Instruction]:
+        """The instruction that defines each value; parameters are absent."""
+        return {value: instruction for instruction in self.instructions for value in instruction.results}
+
+    @property
+    def parameter_types(self) -> tuple[TensorType, ...]:
+        """Types of the parameters, in order."""
+        return tuple(value.type for value in self.parameters)
+
+    @property
+    def result_types(self) -> tuple[TensorType, ...]:
+        """Types of the results, in order."""
+        return tuple(value.type for value in self.results)
+
+    def walk(self) -> Iterator[Instruction]:
+        """Yield every instruction, those of regions right after the instruction that carries them."""
+        for instruction in self.instructions:
+            yield instruction
+            for region in instruction.regions:
+                yield from region.walk()
+
+
+@dataclass(frozen=True, eq=False)
+class Module:
+    """Computations that may call each other; ``entry`` names the one that runs.
+
+    ``donated`` lists the entry's parameters whose storage a result may take over.
+    """
+
+    name: str
+    computations: tuple[Computation, ...]
+    entry: str
+    donated: tuple[int, ...] = ()
+
+    @functools.cached_property
+    def _by_name(self) -> dict[str, Computation]:
+        return {computation.name: computation for computation in self.computations}
+
+    @property
+    def entry_computation(self) -> Computation:
+        """The computation that runs."""
+        return self.computation(self.entry)
+
+    def computation(self, name: str) -> Computation:
+        """Return the computation of that name.
+
+        Raises:
+          KeyError: there is none.
+        """
+        return self._by_name[name]
+
+    def walk(self) -> Iterator[Instruction]:
+        """Yield every instruction of every computation, regions included."""
+        for computation in self.computations:
+            yield from computation.walk()

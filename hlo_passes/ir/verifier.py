@@ -1,0 +1,138 @@
+"""Check that a module is valid: every pass must hand over one.
+
+Checked: names defined once and before use, types as the operations infer them, region counts, calls that
+resolve with the callee's signature, no recursion, and an entry with valid donations.
+"""
+
+from __future__ import annotations
+
+from hlo_passes.errors import ConstraintViolation, VerificationError
+from hlo_passes.ir.location import UNKNOWN, Location
+from hlo_passes.ir.module import Computation, Instruction, Module, Value
+from hlo_passes.ir.printer import print_header, print_instruction
+from hlo_passes.ir.types import TensorType
+
+
+def verify(module: Module) -> None:
+    """Check ``module``.
+
+    Raises:
+      VerificationError: it is not valid; the error shows the instruction and the user's source line.
+    """
+    names = [computation.name for computation in module.computations]
+    for name in names:
+        if names.count(name) > 1:
+            raise _module_error(module, f"computation @{name} is defined twice")
+    if module.entry not in names:
+        raise _module_error(
+            module, f"entry @{module.entry} is not among {', '.join(names) or 'no computations'}"
+        )
+    parameters = len(module.entry_computation.parameters)
+    for number in module.donated:
+        if not 0 <= number < parameters:
+            raise _module_error(module, f"donated parameter {number} is outside 0..{parameters - 1}")
+    for computation in module.computations:
+        _verify_computation(computation, module)
+    _verify_no_recursion(module)
+
+
+def verify_computation(computation: Computation) -> None:
+    """Check one computation on its own; calls are not resolved. Raises as ``verify`` does."""
+    _verify_computation(computation, None)
+
+
+def _verify_computation(computation: Computation, module: Module | None) -> None:
+    defined: dict[str, TensorType] = {}
+
+    def define(value: Value, instruction: Instruction | None) -> None:
+        if value.name in defined:
+            raise _error(f"{value} is defined twice", computation, instruction)
+        defined[value.name] = value.type
+
+    def use(value: Value, instruction: Instruction | None) -> None:
+        type_ = defined.get(value.name)
+        if type_ is None:
+            raise _error(f"{value} is used before it is defined", computation, instruction)
+        if type_ != value.type:
+            raise _error(f"{value} is used as {value.type} but defined as {type_}", computation, instruction)
+
+    for parameter in computation.parameters:
+        define(parameter, None)
+    for instruction in computation.instructions:
+        for value in instruction.operands:
+            use(value, instruction)
+        _verify_instruction(instruction, computation, module)
+        for value in instruction.results:
+            define(value, instruction)
+    for value in computation.results:
+        use(value, None)
+
+
+def _verify_instruction(instruction: Instruction, computation: Computation, module: Module | None) -> None:
+    op = instruction.op
+    for region in instruction.regions:
+        _verify_computation(region, module)
+    if len(instruction.regions) != op.num_regions:
+        message = f"expected {op.num_regions} regions, got {len(instruction.regions)}"
+        raise _error(message, computation, instruction)
+    try:
+        inferred = op.infer(*instruction.operand_types, regions=instruction.regions)
+    except ConstraintViolation as error:
+        raise _error(
+            f"{error.op_name} breaks {error.tag}: {error.message}", computation, instruction
+        ) from error
+    declared = tuple(value.type for value in instruction.results)
+    if inferred != declared:
+        message = f"result types are {_types(declared)}, the operation gives {_types(inferred)}"
+        raise _error(message, computation, instruction)
+    if module is not None:
+        for name in op.callees:
+            _verify_call(name, instruction, computation, module)
+
+
+def _verify_call(name: str, instruction: Instruction, computation: Computation, module: Module) -> None:
+    try:
+        callee = module.computation(name)
+    except KeyError:
+        raise _error(f"@{name} is not a computation of the module", computation, instruction) from None
+    got = (instruction.operand_types, tuple(value.type for value in instruction.results))
+    expected = (callee.parameter_types, callee.result_types)
+    if got != expected:
+        message = (
+            f"@{name} has type ({_types(expected[0])}) -> ({_types(expected[1])}), "
+            f"called as ({_types(got[0])}) -> ({_types(got[1])})"
+        )
+        raise _error(message, computation, instruction)
+
+
+def _verify_no_recursion(module: Module) -> None:
+    done: set[str] = set()
+
+    def visit(computation: Computation, path: tuple[str, ...]) -> None:
+        if computation.name in path:
+            cycle = " -> ".join((*path, computation.name))
+            raise _error(f"computations call each other in a cycle: {cycle}", computation, None)
+        if computation.name in done:
+            return
+        for instruction in computation.walk():
+            for callee in instruction.op.callees:
+                visit(module.computation(callee), (*path, computation.name))
+        done.add(computation.name)
+
+    for computation in module.computations:
+        visit(computation, ())
+
+
+def _types(types: tuple[TensorType, ...]) -> str:
+    return ", ".join(map(str, types)) or "nothing"
+
+
+def _error(message: str, computation: Computation, instruction: Instruction | None) -> VerificationError:
+    if instruction is None:
+        return VerificationError(f"@{computation.name}: {message}", print_header(computation), str(UNKNOWN))
+    where: Location = instruction.location
+    return VerificationError(f"@{computation.name}: {message}", print_instruction(instruction), str(where))
+
+
+def _module_error(module: Module, message: str) -> VerificationError:
+    return VerificationError(message, f"module @{module.name}", str(UNKNOWN))

@@ -1,0 +1,50 @@
+"""Named errors of the user-facing half. All are ``tiles.errors.IpuError``: what, where, expected and got, what to try."""
+
+from __future__ import annotations
+
+from tiles.errors import (
+    InvalidArguments,
+    InvalidExecutable,
+    InvalidTarget,
+    IpuError,
+    OutOfTileMemory,
+    UnknownTarget,
+    Unsupported,
+    UnsupportedDtype,
+)
+
+__all__ = [
+    "HostEngineInsideJit",
+    "InvalidArguments",
+    "InvalidExecutable",
+    "InvalidOption",
+    "InvalidTarget",
+    "IpuError",
+    "OutOfTileMemory",
+    "UnknownStage",
+    "UnknownTarget",
+    "Unsupported",
+    "UnsupportedDtype",
+    "UnsupportedPrimitive",
+    "WrongArguments",
+]
+
+
+class InvalidOption(IpuError):
+    """An option of ``jit``, ``compile`` or ``compile_stablehlo`` has a value outside the legal ones."""
+
+
+class UnknownStage(InvalidOption):
+    """``as_text`` was asked for a stage that does not exist, or that this object does not hold."""
+
+
+class WrongArguments(InvalidArguments):
+    """A compiled program was called with another tree, shape or element type than it was compiled for."""
+
+
+class UnsupportedPrimitive(Unsupported):
+    """A JAX operation that has no StableHLO form for an IPU: a host callback, a print, a LAPACK call."""
+
+
+class HostEngineInsideJit(Unsupported):
+    """A program whose engine steps on the host was met while tracing an outer ``jax.jit``, scan or loop."""

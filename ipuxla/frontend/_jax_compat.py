@@ -1,0 +1,438 @@
+"""Every private or unstable JAX name the frontend needs, each behind a thin function that says what it hides.
+
+Nothing else in this package imports ``jax._src``, ``jax.interpreters`` or ``jax.extend``; a new JAX release is met by
+editing this file alone. Functions here know about jaxprs and MLIR, never about targets or engines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax._src import config as _config
+from jax._src import core as _core
+from jax._src import sharding_impls as _sharding_impls
+from jax._src import source_info_util as _source_info_util
+from jax._src.interpreters import ad as _ad
+from jax._src.interpreters import batching as _batching
+from jax._src.interpreters import mlir as _mlir
+from jax._src.interpreters import partial_eval as _pe
+from jax._src.lax import lax as _lax
+from jax._src.lib.mlir import passmanager as _passmanager
+from jax._src.lib.mlir.dialects import hlo as _hlo
+from jax._src.util import weakref_lru_cache as _weakref_lru_cache
+
+ClosedJaxpr = _core.ClosedJaxpr
+Equation = _core.JaxprEqn
+ShapedArray = _core.ShapedArray
+Tracer = _core.Tracer
+Zero = _ad.Zero
+jaxpr_as_fun = _core.jaxpr_as_fun
+
+
+# ---- tracing ----
+
+
+def trace_context() -> Any:
+    """Return a hashable value that differs whenever a trace could. Hides ``config.trace_context``."""
+    return _config.trace_context()
+
+
+def allow_explicit_64bit() -> contextlib.AbstractContextManager[Any]:
+    """Keep 64-bit arrays 64 bits wide while defaults stay 32-bit. Hides the type of ``jax_explicit_x64_dtypes``."""
+    return _config.explicit_x64_dtypes(_config.ExplicitX64Mode.ALLOW)
+
+
+def trace_function(
+    jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[ClosedJaxpr, list[Any], Any, tuple[int, ...]]:
+    """Trace a ``jax.jit`` function; hides where ``Traced`` keeps the outer tracers that the function closes over.
+
+    Returns:
+      The jaxpr; those tracers, which are its first arguments; the tree of its results; and the positions, among the
+      leaves of the arguments, of those that are donated.
+    """
+    traced = jitted.trace(*args, **kwargs)
+    return traced.jaxpr, list(traced._consts), traced.out_tree, traced.donate_argnums
+
+
+def weaken(array: Any) -> Any:
+    """Mark an array's type as weak, as the result of a Python scalar is. Hides ``_convert_element_type``."""
+    return _lax._convert_element_type(array, array.dtype, weak_type=True)
+
+
+def hide_frames(folder: str) -> None:
+    """Leave files under ``folder`` out of source locations. Hides ``register_exclusion``."""
+    _source_info_util.register_exclusion(folder)
+
+
+# ---- reading jaxprs ----
+
+
+def argument_names(jaxpr: ClosedJaxpr) -> list[str]:
+    """Return each argument's name ("params['w']"), empty where unknown. Hides ``DebugInfo``."""
+    return [name or "" for name in jaxpr.jaxpr.debug_info.safe_arg_names(len(jaxpr.in_avals))]
+
+
+def has_effects(equation: Equation) -> bool:
+    """Whether an equation does more than compute (prints, calls the host). Hides effect types."""
+    return any(not isinstance(effect, _core.NamedAxisEffect) for effect in equation.effects)
+
+
+def find_equation(jaxpr: ClosedJaxpr, is_wanted: Callable[[Equation], bool]) -> Equation | None:
+    """Return the first wanted equation, innermost first. Hides where equations keep jaxprs."""
+    return next(filter(is_wanted, _equations(jaxpr.jaxpr)), None)
+
+
+def _equations(jaxpr: _core.Jaxpr) -> Iterator[Equation]:
+    for equation in jaxpr.eqns:
+        for inner in _core.jaxprs_in_params(equation.params):
+            yield from _equations(inner)
+        yield equation
+
+
+def user_location(equation: Equation | None) -> str | None:
+    """Return the user's ``file:line`` behind an equation. Hides ``source_info_util``."""
+    frame = _source_info_util.user_frame(equation.source_info.traceback) if equation is not None else None
+    return f"{frame.file_name}:{frame.start_line}" if frame else None
+
+
+@_weakref_lru_cache
+def has_64bit(jaxpr: ClosedJaxpr) -> bool:
+    """Whether any value in a jaxpr is 64 bits wide. Hides jaxpr variables; remembered per jaxpr."""
+    inner = (equation.outvars for equation in _equations(jaxpr.jaxpr))
+    atoms = itertools.chain(jaxpr.jaxpr.invars, jaxpr.jaxpr.constvars, jaxpr.jaxpr.outvars, *inner)
+    return any(is_64bit(getattr(atom.aval, "dtype", None)) for atom in atoms)
+
+
+def is_64bit(dtype: Any) -> bool:
+    """Whether a dtype is one that JAX narrows unless ``jax_enable_x64`` is set. Hides nothing; keys have no such."""
+    return isinstance(dtype, np.dtype) and dtype.name in ("int64", "uint64", "float64", "complex128")
+
+
+def own_width(jaxpr: ClosedJaxpr) -> contextlib.AbstractContextManager[Any]:
+    """Return the setting under which to rewrite or lower a jaxpr so that no type in it changes width."""
+    return jax.enable_x64(True) if has_64bit(jaxpr) else contextlib.nullcontext()
+
+
+# ---- jaxpr to jaxpr; each result is remembered per jaxpr, so that it is compiled once ----
+
+
+def jvp_jaxpr(jaxpr: ClosedJaxpr, nonzeros: Sequence[bool]) -> tuple[ClosedJaxpr, list[bool]]:
+    """Return primals and nonzero tangents as one jaxpr, and which result tangents are nonzero. Hides ``ad.jvp_jaxpr``."""
+    return _ad.jvp_jaxpr(jaxpr, tuple(nonzeros), instantiate=False)
+
+
+def partial_eval_jaxpr(
+    jaxpr: ClosedJaxpr, unknowns: Sequence[bool]
+) -> tuple[ClosedJaxpr, ClosedJaxpr, list[bool], list[int | None]]:
+    """Split a jaxpr by which arguments are known. Hides ``pe.partial_eval_jaxpr_nounits_fwd``.
+
+    Returns:
+      The known part: known results, then residuals; the unknown part: residuals, then unknown arguments; which results
+      are unknown; and for each residual the position, among constants and known arguments, of the value it repeats, or
+      None where the known part returns it.
+    """
+    known, unknown, out_unknowns, _, repeats = _pe.partial_eval_jaxpr_nounits_fwd(jaxpr, tuple(unknowns), False)
+    return known, unknown, out_unknowns, repeats
+
+
+def drop_repeats(jaxpr: ClosedJaxpr, num_outputs: int) -> tuple[ClosedJaxpr, list[int | None], list[int | None]]:
+    """Drop results that repeat an argument, and those after ``num_outputs`` that repeat an earlier result.
+
+    Hides jaxpr variables and ``pe._jaxpr_forwarding``.
+
+    Returns:
+      The smaller jaxpr; for each old result the argument it repeats, or None; and for each result left by that the
+      earlier one, so counted, that it repeats, or None.
+    """
+    from_inputs = _pe._jaxpr_forwarding(jaxpr.jaxpr)
+    jaxpr = _pe.prune_closed_jaxpr_outputs(jaxpr, [source is None for source in from_inputs])
+    num_outputs = sum(source is None for source in from_inputs[:num_outputs])
+    first = {id(variable): position for position, variable in enumerate(jaxpr.jaxpr.outvars[:num_outputs])}
+    from_outputs = [None] * num_outputs + [first.get(id(v)) for v in jaxpr.jaxpr.outvars[num_outputs:]]
+    return _pe.prune_closed_jaxpr_outputs(jaxpr, [p is None for p in from_outputs]), from_inputs, from_outputs
+
+
+@_weakref_lru_cache
+def transpose_jaxpr(
+    jaxpr: ClosedJaxpr, is_linear: tuple[bool, ...], is_zero: tuple[bool, ...]
+) -> tuple[ClosedJaxpr, list[bool]]:
+    """Transpose a jaxpr that is linear in some arguments. Hides ``ad.backward_pass``.
+
+    Args:
+      jaxpr: the function.
+      is_linear: which arguments it is linear in; the others are residuals.
+      is_zero: which results have a symbolic zero as cotangent; those are no arguments of the transpose.
+
+    Returns:
+      A jaxpr from residuals and cotangents to the nonzero cotangents of the linear arguments, and which of these
+      arguments have a nonzero one.
+    """
+    nonzero: list[bool] = []
+
+    def transposed(residuals: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
+        values, given = iter(residuals), iter(cotangents)
+        primals = [
+            _ad.UndefinedPrimal(aval.to_ct_aval()) if linear else next(values)
+            for aval, linear in zip(jaxpr.in_avals, is_linear, strict=True)
+        ]
+        cts = [Zero(aval.to_ct_aval()) if zero else next(given) for aval, zero in zip(jaxpr.out_avals, is_zero, strict=True)]
+        results = _ad.backward_pass(jaxpr.jaxpr, False, jaxpr.consts, primals, cts)
+        results = [ct for ct, linear in zip(results, is_linear, strict=True) if linear]
+        nonzero[:] = [type(ct) is not Zero for ct in results]
+        return [ct for ct in results if type(ct) is not Zero]
+
+    residuals = [aval for aval, linear in zip(jaxpr.in_avals, is_linear, strict=True) if not linear]
+    cotangents = [aval.to_ct_aval() for aval, zero in zip(jaxpr.out_avals, is_zero, strict=True) if not zero]
+    return jax.make_jaxpr(transposed)(residuals, cotangents), nonzero
+
+
+def batch_jaxpr(jaxpr: ClosedJaxpr, axis: Any, dims: Sequence[Any]) -> tuple[ClosedJaxpr, Sequence[Any]]:
+    """Return a jaxpr over a batch, and the batch dimension of each result (None: it has none). Hides ``batch_jaxpr2``."""
+    return _batching.batch_jaxpr2(jaxpr, axis, tuple(dims))
+
+
+@_weakref_lru_cache
+def dce_jaxpr(jaxpr: ClosedJaxpr, is_used: tuple[bool, ...]) -> tuple[ClosedJaxpr, list[bool]]:
+    """Keep the used results, and return which arguments they need. Hides ``pe.dce_jaxpr``."""
+    smaller, used_inputs = _pe.dce_jaxpr(jaxpr.jaxpr, is_used)
+    return ClosedJaxpr(smaller, jaxpr.consts), used_inputs
+
+
+# ---- a primitive and its rules ----
+
+
+def call_primitive(name: str) -> Any:
+    """Return a primitive with several results whose parameter ``jaxpr`` is what it computes. Hides ``Primitive``."""
+    primitive = _core.Primitive(name)
+    primitive.multiple_results = True
+    primitive.is_effectful = lambda params: bool(params["jaxpr"].effects)  # pyright: ignore[reportAttributeAccessIssue]
+    return primitive
+
+
+def register_rules(
+    primitive: Any,
+    *,
+    run: Callable[..., Any],
+    types: Callable[..., Any],
+    jvp: Callable[..., Any],
+    partial_eval: Callable[..., Any],
+    transpose: Callable[..., Any],
+    batch: Callable[..., Any],
+    dce: Callable[..., Any],
+    lower: Callable[..., Any],
+    derived: Callable[[dict[str, Any]], dict[str, Any]],
+) -> None:
+    """Register a call primitive's rules. Hides the tables they live in.
+
+    Args:
+      primitive: from ``call_primitive``.
+      run: evaluates it on arrays.
+      types: argument types and parameters to result types.
+      jvp: ``(primals, tangents, **params)`` to both of the results; a tangent may be ``Zero``.
+      partial_eval: ``(trace, *tracers, **params)``, see ``stage`` and ``is_known``.
+      transpose: ``(cotangents, *arguments, **params)``, see ``linear_type``.
+      batch: ``(axis, arguments, dims, **params)`` to results and their dims.
+      dce: ``(used_results, equation)`` to used arguments and the new equation, see ``replace_equation``.
+      lower: ``(context, *values, **params)``, see ``inline``.
+      derived: parameters of either half of a call that ``jax.checkpoint`` splits, from those of the whole.
+    """
+    primitive.def_impl(run)
+    primitive.def_effectful_abstract_eval(lambda *avals, **params: (types(*avals, **params), params["jaxpr"].effects))
+    _ad.primitive_jvps[primitive] = jvp
+    _ad.primitive_transposes[primitive] = transpose
+    _pe.custom_partial_eval_rules[primitive] = partial_eval
+    _pe.dce_rules[primitive] = dce
+    _batching.fancy_primitive_batchers[primitive] = batch
+    _mlir.register_lowering(primitive, lower)
+
+    def split(*args: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        return derived(args[-2]), derived(args[-1])
+
+    def split_rule(*args: Any) -> Any:
+        return _pe.closed_call_partial_eval_custom_rule("jaxpr", split, *args)
+
+    _pe.partial_eval_jaxpr_custom_rules[primitive] = split_rule
+
+
+def is_known(tracer: Any) -> bool:
+    """Whether partial evaluation knows a value. Hides ``JaxprTracer``."""
+    return tracer.is_known()
+
+
+def known_value(tracer: Any) -> Any:
+    """Return the value behind a known tracer. Hides ``PartialVal``."""
+    return tracer.pval.get_known()
+
+
+def stage(trace: Any, primitive: Any, residuals: Sequence[Any], tracers: Sequence[Any], params: dict[str, Any]) -> list[Any]:
+    """Leave a call on residuals and unknown values for later; return tracers of its results. Hides equation recipes."""
+    inputs = [*map(trace.new_instantiated_const, residuals), *tracers]
+    jaxpr = params["jaxpr"]
+    outputs = [_pe.JaxprTracer(trace, _pe.PartialVal.unknown(aval), None) for aval in jaxpr.out_avals]
+    source = _source_info_util.current()
+    recipe = _pe.new_eqn_recipe(trace, inputs, outputs, primitive, params, jaxpr.effects, source)
+    for output in outputs:
+        output.recipe = recipe
+    return outputs
+
+
+def is_linear(value: Any) -> bool:
+    """Whether a transposed call's argument is one to find a cotangent for. Hides ``UndefinedPrimal``."""
+    return _ad.is_undefined_primal(value)
+
+
+def zero_tangent(aval: Any) -> Any:
+    """Return the symbolic zero tangent of a value. Hides tangent types."""
+    return Zero(aval.to_tangent_aval())
+
+
+def zero_cotangent(value: Any) -> Any:
+    """Return the symbolic zero cotangent of a linear argument. Hides cotangent types."""
+    return Zero(value.aval)
+
+
+def replace_equation(
+    equation: Equation, params: dict[str, Any], used_inputs: Sequence[bool], used_outputs: Sequence[bool]
+) -> Equation:
+    """Return an equation with other parameters and only the used variables. Hides ``new_jaxpr_eqn``."""
+    inputs = list(itertools.compress(equation.invars, used_inputs))
+    outputs = list(itertools.compress(equation.outvars, used_outputs))
+    effects = _core.eqn_effects(params["jaxpr"], inputs)
+    return equation.replace(invars=inputs, outvars=outputs, params=params, effects=effects)
+
+
+# ---- StableHLO ----
+
+
+def inline(context: Any, function: Callable[..., Any], *values: Any) -> Any:
+    """Lower a traceable function of a list of results in place. Hides ``mlir.lower_fun``."""
+    return _mlir.lower_fun(function, multiple_results=True)(context, *values)
+
+
+def lowers_for(context: Any, platform: str) -> bool:
+    """Whether a lowering rule runs for ``platform`` alone. Hides module contexts."""
+    return tuple(context.platforms or context.module_context.platforms) == (platform,)
+
+
+def lower_jaxpr(jaxpr: ClosedJaxpr, name: str, platform: str) -> Any:
+    """Lower a jaxpr to a StableHLO module with source locations. Hides ``mlir.lower_jaxpr_to_module``.
+
+    The platform needs no plugin: rules that exist for other platforms only are not found (``NotImplementedError``),
+    all else uses the default rules. Every argument stays an argument of ``main``.
+    """
+    results = jaxpr.jaxpr.debug_info.safe_result_paths(len(jaxpr.out_avals))
+    lowered = _mlir.lower_jaxpr_to_module(
+        name,
+        jaxpr,
+        num_const_args=0,
+        in_avals=jaxpr.in_avals,
+        ordered_effects=[],
+        platforms=(platform,),
+        backend=None,
+        axis_context=_sharding_impls.ShardingContext(1),
+        donated_args=[False] * len(jaxpr.in_avals),
+        arg_names=argument_names(jaxpr),
+        result_names=results,
+        lowering_parameters=_mlir.LoweringParameters(hoist_constants_as_args=False),
+    )
+    return lowered.module
+
+
+def mark_donated(module: Any, donated: Sequence[int]) -> None:
+    """Set ``jax.buffer_donor`` on arguments of ``main``. Hides jaxlib's MLIR bindings."""
+    ir = _mlir.ir
+    with module.context:
+        main = next(op for op in module.body.operations if op.attributes["sym_name"].value == "main")
+        attributes = [{named.name: named.attr for named in attrs} for attrs in main.arg_attrs]
+        for position in donated:
+            attributes[position]["jax.buffer_donor"] = ir.BoolAttr.get(True)
+        main.arg_attrs = ir.ArrayAttr.get([ir.DictAttr.get(attrs) for attrs in attributes])
+
+
+def module_text(module: Any, debug_info: bool = False) -> str:
+    """Print an MLIR module. Hides ``mlir.module_to_string``."""
+    return _mlir.module_to_string(module, enable_debug_info=debug_info)
+
+
+# ---- reading MLIR ----
+
+mlir_ir = _mlir.ir
+
+_PORTABLE_ARTIFACT = b"ML\xefR\rStableHLO"
+_LEGALIZATION = (
+    "builtin.module(func.func(stablehlo-legalize-composite-to-call),"
+    "func.func(chlo-legalize-to-stablehlo),func.func(stablehlo-legalize-deprecated-ops))"
+)
+
+
+@functools.cache
+def _register_passes() -> None:
+    _hlo.register_stablehlo_passes()
+
+
+def read_stablehlo(source: Any) -> Any:
+    """Return an MLIR module of StableHLO with composites called and CHLO legalized. Hides contexts, passes, bytecode.
+
+    Args:
+      source: text, MLIR bytecode or a portable artifact; or an MLIR module, which is copied first.
+
+    Raises:
+      ValueError: MLIR refuses it; the message is one line with the position in the text.
+    """
+    _register_passes()
+    context = source.context if hasattr(source, "context") else _mlir.make_ir_context()
+    messages: list[str] = []
+
+    def keep(diagnostic: Any) -> bool:
+        messages.append(f"{str(diagnostic.location)[4:-1]}: {diagnostic.message}")
+        return True
+
+    with context:
+        handler = context.attach_diagnostic_handler(keep)
+        try:
+            module = _read_module(context, source)
+            _passmanager.PassManager.parse(_LEGALIZATION).run(module.operation)
+        except (_mlir.ir.MLIRError, ValueError) as error:
+            found = [f"{str(d.location)[4:-1]}: {d.message}" for d in getattr(error, "error_diagnostics", ())]
+            raise ValueError(" ".join((found + messages or [str(error)])[0].split())) from None
+        finally:
+            handler.detach()
+    return module
+
+
+def _read_module(context: Any, source: Any) -> Any:
+    if hasattr(source, "context"):
+        return _mlir.ir.Module.parse(source.operation.get_asm(binary=True))
+    if isinstance(source, bytes) and source.startswith(_PORTABLE_ARTIFACT):
+        return _hlo.deserialize_portable_artifact(context, source)
+    return _mlir.ir.Module.parse(source)
+
+
+def dot_dimensions(attribute: Any) -> tuple[tuple[int, ...], ...]:
+    """Return batching dimensions of lhs and rhs, then contracting ones. Hides ``DotDimensionNumbers``."""
+    numbers = _hlo.DotDimensionNumbers(attribute)
+    return (
+        tuple(numbers.lhs_batching_dimensions),
+        tuple(numbers.rhs_batching_dimensions),
+        tuple(numbers.lhs_contracting_dimensions),
+        tuple(numbers.rhs_contracting_dimensions),
+    )
+
+
+def dot_algorithm(attribute: Any) -> dict[str, Any]:
+    """Return the fields of a dot algorithm, its types as text. Hides ``DotAlgorithm``."""
+    algorithm = _hlo.DotAlgorithm(attribute)
+    types = ("lhs_precision_type", "rhs_precision_type", "accumulation_type")
+    counts = ("lhs_component_count", "rhs_component_count", "num_primitive_operations")
+    return {
+        **{name: str(getattr(algorithm, name)) for name in types},
+        **{name: getattr(algorithm, name) for name in counts},
+        "allow_imprecise_accumulation": algorithm.allow_imprecise_accumulation,
+    }

@@ -1,0 +1,74 @@
+"""What a caller may choose about a compilation, checked once and hashable, so that it can key caches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ipuxla.errors import InvalidOption
+from tiles.target import Target
+
+ENGINES = ("fast", "literal", "vertex", "hlo")
+ARITHMETICS = ("float", "ring")
+DEFAULT_TARGET = "gc200"
+
+
+@dataclass(frozen=True)
+class CompileOptions:
+    """Choices that reach the compiler and the engines.
+
+    Args:
+      target: the machine.
+      engine: ``fast`` (whole arrays), ``literal`` (tile memory and exchange), ``vertex`` (one vertex at a time) or
+        ``hlo`` (the optimised module, op by op: a witness from outside).
+      arithmetic: ``float``, or ``ring`` where every float word becomes an unsigned integer of the same width, so that
+        engines agree on every bit; float results come back as those integers.
+      check_memory: refuse a program that does not fit into the tiles; False runs it all the same and marks it.
+      passes: text of the HLO pass pipeline, None for the default one.
+      strict: whether the fast engine keeps the plan's order of reductions.
+
+    Raises:
+      InvalidOption: an unknown engine or arithmetic.
+    """
+
+    target: Target
+    engine: str = "fast"
+    arithmetic: str = "float"
+    check_memory: bool = True
+    passes: str | None = None
+    strict: bool = True
+
+    def __post_init__(self) -> None:
+        _require_one_of("engine", self.engine, ENGINES)
+        _require_one_of("arithmetic", self.arithmetic, ARITHMETICS)
+        if not isinstance(self.target, Target):
+            raise InvalidOption("target is no Target", expected="a name or a Target", got=repr(self.target))
+        if not (self.passes is None or isinstance(self.passes, str)):
+            raise InvalidOption("passes is no pipeline text", expected='text such as "cse,dce", or None', got=repr(self.passes))
+
+    def replace(self, **changes: Any) -> CompileOptions:
+        """Return these options with those changes that are not None.
+
+        Raises:
+          InvalidOption: an unknown engine or arithmetic.
+          UnknownTarget: no target has the given name.
+        """
+        values = {**vars(self), **{name: value for name, value in changes.items() if value is not None}}
+        return make_options(**values)
+
+
+def make_options(target: str | Target | None = None, **choices: Any) -> CompileOptions:
+    """Return checked options; ``target`` may be a name, and is ``gc200`` unless given.
+
+    Raises:
+      InvalidOption: an unknown engine or arithmetic.
+      UnknownTarget: no target has the given name.
+    """
+    if target is None or isinstance(target, str):
+        target = Target.named(target or DEFAULT_TARGET)
+    return CompileOptions(target, **choices)
+
+
+def _require_one_of(option: str, value: object, legal: tuple[str, ...]) -> None:
+    if value not in legal:
+        raise InvalidOption(f"{option}={value!r} is not an {option}", expected=", ".join(legal), got=repr(value))

@@ -1,0 +1,234 @@
+"""What a compiled program takes and returns: pytrees, leaf types, argument names. Plain data, written and read here.
+
+JAX arrays of random keys travel as their words; here is the one place that unwraps and wraps them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ipuxla.errors import InvalidExecutable, WrongArguments
+
+_LEAF = "*"
+_PLAIN_KEYS = (str, int, float, bool, type(None))
+_SCALAR_KINDS = {bool: "b", int: "iu", float: "f", complex: "c"}
+
+
+@dataclasses.dataclass(frozen=True)
+class LeafType:
+    """Type of one array.
+
+    Args:
+      shape: logical shape; that of the keys where ``key`` is set.
+      dtype: numpy-style name of the elements, or of the words of a key.
+      key: name of the random number generator whose keys these are, or None for plain arrays.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    key: str | None = None
+
+    @classmethod
+    def of(cls, aval: Any) -> LeafType:
+        """Return the type of an array, or of anything with a shape and a dtype."""
+        if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key):
+            generator = str(jax.random.key_impl(aval)) if isinstance(aval, jax.Array) else aval.dtype._impl.name
+            return cls(tuple(aval.shape), "uint32", generator)
+        return cls(tuple(aval.shape), np.dtype(aval.dtype).name)
+
+    @property
+    def num_bits(self) -> int:
+        """Width of an element."""
+        return jnp.dtype(self.dtype).itemsize * 8
+
+    def to_words(self, array: Any) -> Any:
+        """Return what engines take: keys as their words, Python numbers as arrays; other arrays as they are."""
+        if self.key is not None:
+            return jax.random.key_data(array)
+        if isinstance(array, jax.Array | np.ndarray):
+            return array
+        if type(array) in _SCALAR_KINDS:
+            with jax.enable_x64(self.num_bits == 64):
+                return jnp.asarray(array)
+        return np.asarray(array, jnp.dtype(self.dtype))
+
+    def from_words(self, array: Any) -> Any:
+        """Return an engine's result as the caller expects it."""
+        return array if self.key is None else jax.random.wrap_key_data(array, impl=self.key)
+
+    def accepts(self, array: Any) -> bool:
+        """Whether an argument has exactly this type; Python numbers have the type they are compiled to."""
+        kinds = _SCALAR_KINDS.get(type(array))
+        if kinds is not None:
+            return self.shape == () and self.key is None and jnp.dtype(self.dtype).kind in kinds
+        if not hasattr(array, "dtype") or not hasattr(array, "shape"):
+            return False
+        return LeafType.of(array) == self
+
+    def __str__(self) -> str:
+        return f"{self.dtype if self.key is None else f'key<{self.key}>'}[{','.join(map(str, self.shape))}]"
+
+
+@dataclasses.dataclass(frozen=True)
+class Signature:
+    """Arguments and results of a compiled program.
+
+    Args:
+      inputs: type of each argument leaf.
+      outputs: type of each result leaf; under ring arithmetic floats come back as words of the same width.
+      names: name of each argument leaf ("params['w']").
+      in_tree: structure of ``(args, kwargs)``; None: the leaves are the arguments.
+      out_tree: structure of the result; None: a tuple of the leaves.
+      donated: argument leaves that a call consumes.
+      notes: what a caller should know, such as a structure that a file could not hold.
+    """
+
+    inputs: tuple[LeafType, ...]
+    outputs: tuple[LeafType, ...]
+    names: tuple[str, ...]
+    in_tree: Any = None
+    out_tree: Any = None
+    donated: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        """Return the leaves of a call's arguments.
+
+        Raises:
+          WrongArguments: another structure, shape or element type, named by its path, or a JAX tracer.
+        """
+        paths, tree = jax.tree_util.tree_flatten_with_path((args, kwargs))
+        leaves = [leaf for _, leaf in paths]
+        self._check_structure(tree, len(leaves), args, kwargs)
+        for (path, leaf), expected in zip(paths, self.inputs, strict=True):
+            if isinstance(leaf, jax.core.Tracer):
+                raise WrongArguments(
+                    f"{_argument(path)} is traced by JAX; a compiled program takes arrays",
+                    got=str(leaf),
+                    try_="transform the decorated function instead: jax.grad, jax.vmap and jax.jit work on it",
+                )
+            if not expected.accepts(leaf):
+                raise WrongArguments(
+                    f"{_argument(path)} is not of the type the program was compiled for",
+                    expected=str(expected),
+                    got=describe(leaf),
+                    try_="convert the argument, or compile again for this type",
+                )
+        return leaves
+
+    def _check_structure(self, tree: Any, count: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self.in_tree is None and not kwargs and count == len(args) == len(self.inputs):
+            return
+        if self.in_tree is not None and tree == self.in_tree:
+            return
+        expected = f"{len(self.inputs)} arrays" if self.in_tree is None else _structure(self.in_tree)
+        raise WrongArguments(
+            f"the program takes other arguments: {', '.join(self.names) or 'none'}",
+            expected=expected,
+            got=f"{count} leaves, {_structure(tree)}",
+            notes=self.notes,
+            try_="pass what the function was lowered with, static arguments left out",
+        )
+
+    def unflatten(self, leaves: Sequence[Any]) -> Any:
+        """Return result leaves in the structure of the result."""
+        return tuple(leaves) if self.out_tree is None else jax.tree.unflatten(self.out_tree, leaves)
+
+    def to_data(self) -> dict[str, Any]:
+        """Return this as JSON types; a structure that they cannot say is left out, with a note."""
+        notes, trees = list(self.notes), {}
+        for role, tree, flat in (
+            ("in_tree", self.in_tree, "it takes the leaves of its arguments, in order"),
+            ("out_tree", self.out_tree, "it returns a tuple of the leaves of its result"),
+        ):
+            trees[role] = None if tree is None else _tree_data(tree)
+            if tree is not None and trees[role] is None:
+                notes.append(f"the structure {tree} holds a type that a file cannot: {flat}")
+        return {
+            "inputs": [dataclasses.asdict(leaf) for leaf in self.inputs],
+            "outputs": [dataclasses.asdict(leaf) for leaf in self.outputs],
+            "names": list(self.names),
+            "donated": list(self.donated),
+            "notes": notes,
+            **trees,
+        }
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> Signature:
+        """Return the signature that ``to_data`` wrote.
+
+        Raises:
+          InvalidExecutable: the data is damaged.
+        """
+        try:
+            leaves = {
+                role: tuple(LeafType(tuple(map(int, leaf["shape"])), str(leaf["dtype"]), leaf["key"]) for leaf in data[role])
+                for role in ("inputs", "outputs")
+            }
+            trees = {role: None if data[role] is None else _tree_from(data[role]) for role in ("in_tree", "out_tree")}
+            signature = cls(
+                names=tuple(map(str, data["names"])),
+                donated=tuple(map(int, data["donated"])),
+                notes=tuple(map(str, data["notes"])),
+                **leaves,
+                **trees,
+            )
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise InvalidExecutable(f"the program's signature is damaged: {type(error).__name__}: {error}") from error
+        for tree, flat in ((signature.in_tree, signature.inputs), (signature.out_tree, signature.outputs)):
+            if tree is not None and tree.num_leaves != len(flat):
+                raise InvalidExecutable("the program's signature is damaged", expected=f"{len(flat)} leaves", got=tree)
+        return signature
+
+
+def describe(value: Any) -> str:
+    """Return a value's type for an error message: ``float32[3,4]``, or the Python type."""
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        return str(LeafType.of(value))
+    return type(value).__name__
+
+
+def _argument(path: tuple[Any, ...]) -> str:
+    """Return the words for one leaf's place: argument 0['w'], keyword argument batch[1]."""
+    kind, first, *rest = path
+    tail = jax.tree_util.keystr(tuple(rest))
+    return f"argument {first.idx}{tail}" if kind.idx == 0 else f"keyword argument {first.key}{tail}"
+
+
+def _structure(tree: Any) -> str:
+    return str(tree).removeprefix("PyTreeDef(").removesuffix(")")
+
+
+def _tree_data(tree: Any) -> Any:
+    """Return a tree of dicts, lists, tuples and None as JSON types; None if it holds anything else."""
+    node = tree.node_data()
+    if node is None:
+        return _LEAF
+    kind, keys = node
+    children = [_tree_data(child) for child in tree.children()]
+    if any(child is None for child in children):
+        return None
+    if kind is dict:
+        return ["dict", list(keys), children] if all(isinstance(key, _PLAIN_KEYS) for key in keys) else None
+    names = {list: "list", tuple: "tuple", type(None): "none"}
+    return [names[kind], children] if kind in names else None
+
+
+def _tree_from(data: Any) -> Any:
+    return jax.tree.structure(_skeleton(data))
+
+
+def _skeleton(data: Any) -> Any:
+    """Return a pytree of the structure that ``_tree_data`` described."""
+    if data == _LEAF:
+        return 0
+    kind, *parts = data
+    if kind == "dict":
+        return dict(zip(parts[0], map(_skeleton, parts[1]), strict=True))
+    return {"list": list, "tuple": tuple, "none": lambda _: None}[kind](map(_skeleton, parts[0]))

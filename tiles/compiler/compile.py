@@ -1,0 +1,338 @@
+"""Graph + Program + Target -> Executable: order, lifetimes, sharing of storage, addresses."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tiles.compiler.costs import exchange_code_bytes, step_traffic
+from tiles.compiler.executable import Buffer, CopyStep, Executable, ExecuteStep, Operand, StepRecord, Variable, VertexGroup
+from tiles.compiler.memory import Request, allocate
+from tiles.compiler.oom import out_of_memory
+from tiles.errors import InvalidGraph
+from tiles.graph import (
+    CONSTANT,
+    INPUT,
+    TEMPORARY,
+    Call,
+    Copy,
+    Execute,
+    Graph,
+    Repeat,
+    RepeatWhileTrue,
+    Sequence,
+    Switch,
+    Tensor,
+    Vertices,
+    linear_layout,
+)
+from tiles.graph.layout import align_up, tiles_of
+from tiles.graph.program import Step
+from tiles.numerics.dtypes import itemsize
+from tiles.plan import is_resident, operand_slices
+
+
+def compile_graph(graph: Graph, check_memory: bool = True) -> Executable:
+    """Compile a graph and its program.
+
+    Args:
+      graph: tensors, compute sets, program; inputs and outputs listed in it.
+      check_memory: raise when a tile's memory does not hold the program; else the executable is marked.
+
+    Raises:
+      OutOfTileMemory: the program does not fit; the error carries the executable for its report.
+      InvalidGraph: a step names something that does not exist.
+    """
+    order = _Order(graph)
+    tree = order.sequence(graph.program)
+    tensors = {name: _placed(graph, tensor) for name, tensor in graph.tensors.items() if name in order.used()}
+    storage = _share_storage(graph, tensors, order)
+    requests, groups_buffers = _requests(graph, tensors, storage, order)
+    steps = tuple(_record(step, tensors, groups_buffers, number) for number, step in enumerate(order.steps))
+    draft = _assemble(graph, tensors, storage, steps, tree, requests, {r.name: 0 for r in requests}, True)
+    requests = [*requests, *_overheads(graph, draft)]
+    addresses, fits = allocate(requests, graph.target)
+    executable = _assemble(graph, tensors, storage, steps, tree, requests, addresses, fits)
+    if not fits and check_memory:
+        raise out_of_memory(executable)
+    return executable
+
+
+@dataclass
+class _Order:
+    """Steps numbered in program order, with every tensor's accesses and the loops around them."""
+
+    graph: Graph
+    steps: list[tuple[str, Any]] = field(default_factory=list)
+    accesses: dict[str, list[tuple[int, bool]]] = field(default_factory=lambda: defaultdict(list))
+    loops: list[tuple[int, int]] = field(default_factory=list)
+    functions: dict[str, Any] = field(default_factory=dict)
+    pinned: set[str] = field(default_factory=set)
+
+    def used(self) -> set[str]:
+        """Return the tensors accessed, inputs, outputs, and those that any of them is a view of."""
+        names = {*self.accesses, *self.graph.inputs, *self.graph.outputs}
+        for name in list(names):
+            while self.graph.tensors[name].view_of:
+                name = self.graph.tensors[name].view_of
+                names.add(name)
+        return names
+
+    def sequence(self, sequence: Sequence) -> list[Any]:
+        return ["sequence", *(self.step(step) for step in sequence.steps)]
+
+    def step(self, step: Step) -> Any:
+        """Number one step and return its place in the control tree."""
+        match step:
+            case Execute(name):
+                if name not in self.graph.compute_sets:
+                    raise InvalidGraph(f"the program executes {name!r}, which the graph does not have")
+                number = self._append(name, self.graph.compute_sets[name])
+                for group in self.graph.compute_sets[name].vertices:
+                    self._access(number, group.operands, group.results)
+                return number
+            case Copy(destination, sources):
+                number = self._append(f"copy.{destination}", step)
+                self._access(number, sources, (destination,))
+                return number
+            case Sequence():
+                return self.sequence(step)
+            case Repeat(count, body):
+                return ["repeat", count, self._loop(lambda: self.sequence(body))]
+            case RepeatWhileTrue(condition, predicate, body):
+                return ["while", *self._loop(lambda: self._while(condition, predicate, body))]
+            case Switch(index, branches):
+                self._access(max(len(self.steps) - 1, 0), (index,), ())
+                return ["switch", index, *(self.sequence(branch) for branch in branches)]
+            case Call(function):
+                return self._call(function)
+        raise InvalidGraph(f"{step!r} is not a program step")
+
+    def _while(self, condition: Sequence, predicate: str, body: Sequence) -> list[Any]:
+        first = self.sequence(condition)
+        self._access(max(len(self.steps) - 1, 0), (predicate,), ())
+        return [first, predicate, self.sequence(body)]
+
+    def _append(self, name: str, step: Any) -> int:
+        self.steps.append((name, step))
+        return len(self.steps) - 1
+
+    def _access(self, number: int, reads: tuple[str, ...], writes: tuple[str, ...]) -> None:
+        for names, is_write in ((reads, False), (writes, True)):
+            for name in names:
+                if name not in self.graph.tensors:
+                    raise InvalidGraph(f"step {number} names tensor {name!r}, which the graph does not have")
+                self.accesses[name].append((number, is_write))
+
+    def _loop(self, body: Any) -> Any:
+        first = len(self.steps)
+        tree = body()
+        self.loops.append((first, max(first, len(self.steps) - 1)))
+        return tree
+
+    def _call(self, name: str) -> Any:
+        if name not in self.graph.functions:
+            raise InvalidGraph(f"the program calls {name!r}, which the graph does not have")
+        if name not in self.functions:
+            first = len(self.steps)
+            self.functions[name] = self.sequence(self.graph.functions[name])
+            inside = range(first, len(self.steps))
+            self.pinned |= {t for t, uses in self.accesses.items() if any(n in inside for n, _ in uses)}
+        return self.functions[name]
+
+
+def _placed(graph: Graph, tensor: Tensor) -> Tensor:
+    if tensor.layout is not None:
+        return tensor
+    return graph.set_layout(tensor.name, linear_layout(tensor.shape, tensor.dtype, graph.target.num_tiles))
+
+
+def _live_range(graph: Graph, order: _Order, members: list[str], last: int) -> tuple[int, int]:
+    """Return the first and last step a storage is live in; loops it crosses are covered whole."""
+    uses = sorted({use for name in members for use in order.accesses.get(name, ())})
+    start = min((n for n, _ in uses), default=-1)
+    end = max((n for n, _ in uses), default=-1)
+    donated = {graph.inputs[i] for i in graph.donated}
+    for name in members:
+        tensor = graph.tensors[name]
+        if name in graph.outputs or (tensor.kind == INPUT and name not in donated) or tensor.kind == CONSTANT or name in order.pinned:
+            end = last
+        if tensor.kind in (INPUT, CONSTANT) or name in order.pinned:
+            start = -1
+    for first, final in sorted(order.loops, reverse=True):
+        inside = [use for use in uses if first <= use[0] <= final]
+        if inside and (len(inside) < len(uses) or start < first or end > final or not inside[0][1]):
+            start, end = min(start, first), max(end, final)
+    return start, end
+
+
+def _share_storage(graph: Graph, tensors: dict[str, Tensor], order: _Order) -> dict[str, str]:
+    """Return the storage root of every tensor: its own, a view's base, or an operand it overwrites."""
+    last = len(order.steps)
+    root: dict[str, str] = {}
+    for name, tensor in tensors.items():
+        base = tensor
+        while base.view_of:
+            base = tensors[base.view_of]
+        root[name] = base.name
+    members: dict[str, list[str]] = defaultdict(list)
+    for name, base in root.items():
+        members[base].append(name)
+    for number, (_, step) in enumerate(order.steps):
+        if isinstance(step, Copy) or len(step.vertices) != 1:
+            continue
+        group = step.vertices[0]
+        if len(group.results) != 1 or root[group.results[0]] != group.results[0]:
+            continue
+        victim = _overwritable(graph, tensors, order, root, members, group, number, last)
+        if victim is not None:
+            result = group.results[0]
+            for name in members.pop(result):
+                root[name] = victim
+                members[victim].append(name)
+    return root
+
+
+def _overwritable(
+    graph: Graph,
+    tensors: dict[str, Tensor],
+    order: _Order,
+    root: dict[str, str],
+    members: dict[str, list[str]],
+    group: Vertices,
+    number: int,
+    last: int,
+) -> str | None:
+    """Return the storage a group's result may take over: an operand read in place for the last time."""
+    result = tensors[group.results[0]]
+    donated = {graph.inputs[i] for i in graph.donated}
+    for k, name in enumerate(group.operands):
+        tensor, base = tensors[name], root[name]
+        owner = tensors[base]
+        free = owner.kind == TEMPORARY or base in donated
+        if not free or not group.codelet.may_overwrite(k) or base == root[result.name]:
+            continue
+        if itemsize(tensor.dtype) != itemsize(result.dtype) or tensor.layout is None or result.layout is None:
+            continue
+        if tensor.layout.part_shape != result.layout.part_shape or tensor.layout.tile_mask != result.layout.tile_mask:
+            continue
+        if sum(root[other] == base for other in group.operands) > 1 or not is_resident(group.form, group.plan, k, tensor.layout):
+            continue
+        if len(group.form.operands[k].dims) != len(group.form.dims) - len(group.form.reduced) or group.form.reduced:
+            continue
+        if _live_range(graph, order, members[base], last)[1] == number:
+            return base
+    return None
+
+
+def _requests(
+    graph: Graph, tensors: dict[str, Tensor], root: dict[str, str], order: _Order
+) -> tuple[list[Request], dict[tuple[int, str, int], str]]:
+    """Return the buffers of data: storages, and what each vertex group receives."""
+    last = len(order.steps)
+    members: dict[str, list[str]] = defaultdict(list)
+    for name, base in root.items():
+        members[base].append(name)
+    requests: list[Request] = []
+    for base, names in members.items():
+        start, end = _live_range(graph, order, names, last)
+        mask, size = 0, 0
+        for name in names:
+            layout = tensors[name].layout
+            assert layout is not None
+            mask |= layout.tile_mask
+            size = max(size, layout.part_bytes(tensors[name].dtype))
+        category = "constant" if tensors[base].kind == CONSTANT else "variable"
+        requests.append(Request(base, category, size, mask, start, end, location=tensors[base].location))
+    received: dict[tuple[int, str, int], str] = {}
+    for number, (_, step) in enumerate(order.steps):
+        if isinstance(step, Copy):
+            continue
+        for group in step.vertices:
+            for k, name in enumerate(group.operands):
+                layout = tensors[name].layout
+                assert layout is not None
+                if is_resident(group.form, group.plan, k, layout):
+                    continue
+                extents = operand_slices(group.form, group.plan, k, tensors[name].shape).extents
+                size = align_up(math.prod(extents) * itemsize(tensors[name].dtype), 4)
+                buffer = f"{group.name}.in{k}"
+                received[number, group.name, k] = buffer
+                requests.append(Request(buffer, "message", size, group.plan.tile_mask, number, number, location=group.location))
+    return requests, received
+
+
+def _record(entry: tuple[str, Any], tensors: dict[str, Tensor], received: dict[tuple[int, str, int], str], number: int) -> StepRecord:
+    name, step = entry
+    if isinstance(step, Copy):
+        return CopyStep(name, step.destination, step.sources, step.axis, step.location)
+    groups = tuple(
+        VertexGroup(
+            g.name, g.codelet, g.form, g.plan,
+            tuple(Operand(o, received.get((number, g.name, k), "")) for k, o in enumerate(g.operands)),
+            g.results, g.location,
+        )
+        for g in step.vertices
+    )
+    return ExecuteStep(name, groups)
+
+
+def _overheads(graph: Graph, draft: Executable) -> list[Request]:
+    """Return the buffers that are not data: vertex state, code, exchange code, control code, stacks."""
+    target, last = graph.target, len(draft.steps)
+    every = (1 << target.num_tiles) - 1
+    requests: list[Request] = []
+    code: dict[str, tuple[int, int]] = {}
+    exchange = 0
+    for _, group in draft.groups():
+        state = group.codelet.state_bytes(group.form, target)
+        requests.append(Request(f"{group.name}.state", "vertexInstanceState", state, group.plan.tile_mask, -1, last, location=group.location))
+        mask, size = code.get(group.codelet.label, (0, 0))
+        code[group.codelet.label] = (mask | group.plan.tile_mask, max(size, group.codelet.code_bytes(target)))
+    for step in draft.steps:
+        exchange = exchange + exchange_code_bytes(step_traffic(draft, step), target)
+    for label, (mask, size) in code.items():
+        requests.append(Request(f"code {label}", "vertexCode", size, mask, -1, last, executable=True))
+    if not isinstance(exchange, int) and int(exchange.max()):
+        requests.append(Request("exchange code", "internalExchangeCode", int(exchange.max()), every, -1, last, executable=True))
+    control = target.control_code_bytes_per_step * max(1, last)
+    requests.append(Request("control code", "controlCode", control, every, -1, last, executable=True))
+    stacks = target.supervisor_stack_bytes + target.workers_per_tile * target.worker_stack_bytes
+    requests.append(Request("stacks", "stack", stacks, every, -1, last))
+    return requests
+
+
+def _assemble(
+    graph: Graph,
+    tensors: dict[str, Tensor],
+    root: dict[str, str],
+    steps: tuple[StepRecord, ...],
+    tree: Any,
+    requests: list[Request],
+    addresses: dict[str, int],
+    fits: bool,
+) -> Executable:
+    variables = {}
+    for name, t in tensors.items():
+        assert t.layout is not None
+        variables[name] = Variable(name, t.shape, t.dtype, t.layout, root[name], t.kind, t.location, t.view_of, t.value)
+    buffers = {
+        r.name: Buffer(r.name, r.category, addresses[r.name], r.size_bytes, tile_ranges(r.mask), r.start, r.end, r.location)
+        for r in requests
+    }
+    return Executable(
+        graph.name, graph.target, variables, buffers, steps, tree, tuple(graph.inputs), tuple(graph.outputs), graph.donated, fits
+    )
+
+
+def tile_ranges(mask: int) -> tuple[tuple[int, int], ...]:
+    """Return a bit set of tiles as ascending half-open ranges."""
+    tiles = tiles_of(mask)
+    if not tiles.size:
+        return ()
+    breaks = [0, *(np.flatnonzero(np.diff(tiles) != 1) + 1), tiles.size]
+    return tuple((int(tiles[a]), int(tiles[b - 1]) + 1) for a, b in zip(breaks[:-1], breaks[1:], strict=True))

@@ -1,0 +1,165 @@
+"""Costs: what every step takes, as a pure function of the executable and its target.
+
+A superstep is sync, exchange and compute: exchange lasts as long as its busiest tile, compute as long as
+its slowest. Nothing here looks at a host clock or at data.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+
+import numpy as np
+
+from tiles.compiler.executable import CopyStep, Executable, ExecuteStep, StepRecord, VertexGroup
+from tiles.graph import Extents
+from tiles.graph.layout import ceil_div
+from tiles.plan import Traffic, exchange_cycles, is_resident, layout_slices, operand_slices, reshape_traffic, traffic
+from tiles.target import Basis, Target
+
+
+@dataclass(frozen=True, eq=False)
+class StepCost:
+    """The cost of one step on one IPU.
+
+    Args:
+      name: the step's label.
+      compute_cycles: of the slowest tile.
+      exchange_cycles: of the exchange phase.
+      sync_cycles: of the sync before the exchange; 0 when nothing is exchanged.
+      exchange_bytes: bytes that cross between tiles.
+      flops: floating-point operations.
+      compute_basis: basis of the slowest tile's figure.
+      exchange_basis: basis of the exchange figure.
+      source: source of the compute figure.
+      tile_compute_cycles: int64 ``[num_tiles]``.
+      traffic: what the exchange moves per tile.
+    """
+
+    name: str
+    compute_cycles: int
+    exchange_cycles: int
+    sync_cycles: int
+    exchange_bytes: int
+    flops: int
+    compute_basis: Basis
+    exchange_basis: Basis
+    source: str
+    tile_compute_cycles: np.ndarray
+    traffic: Traffic
+
+    @property
+    def cycles(self) -> int:
+        """Compute, exchange and sync together."""
+        return self.compute_cycles + self.exchange_cycles + self.sync_cycles
+
+
+_CACHE: weakref.WeakKeyDictionary[Executable, tuple[StepCost, ...]] = weakref.WeakKeyDictionary()
+
+
+def step_costs(executable: Executable) -> tuple[StepCost, ...]:
+    """Return the cost of every step, once, in step order."""
+    if executable not in _CACHE:
+        _CACHE[executable] = tuple(_step_cost(executable, step) for step in executable.steps)
+    return _CACHE[executable]
+
+
+def _step_cost(executable: Executable, step: StepRecord) -> StepCost:
+    target = executable.target
+    moved = step_traffic(executable, step)
+    exchange = exchange_cycles(moved, target)
+    compute = np.zeros(target.num_tiles, np.int64)
+    flops, basis, source, slowest = 0, Basis.DOCUMENTED, "", -1
+    if isinstance(step, ExecuteStep):
+        for group in step.groups:
+            extents = group_extents(executable, group)
+            cycles = group.codelet.cycles(extents, target)
+            per_cell = np.broadcast_to(np.ceil(np.asarray(cycles.value, np.float64)).astype(np.int64), group.plan.tiles.shape)
+            compute[group.plan.tiles] += per_cell
+            flops += int(np.sum(np.broadcast_to(group.codelet.flops(extents), per_cell.shape)))
+            if int(per_cell.max()) > slowest:
+                slowest, basis, source = int(per_cell.max()), cycles.basis, cycles.source
+    compute += copy_cycles(moved, target)
+    return StepCost(
+        name=step.name,
+        compute_cycles=int(compute.max()),
+        exchange_cycles=int(exchange.value),
+        sync_cycles=0 if moved.is_empty else target.internal_sync_cycles,
+        exchange_bytes=int(moved.received.sum()),
+        flops=flops,
+        compute_basis=basis,
+        exchange_basis=exchange.basis,
+        source=source,
+        tile_compute_cycles=compute,
+        traffic=moved,
+    )
+
+
+def copy_cycles(moved: Traffic, target: Target) -> np.ndarray:
+    """Return cycles each tile spends rearranging its own bytes into the buffers its vertices read.
+
+    Source: ``getMemcpyBytesPerCycle`` and the call overhead measured on IPU21 (ipu-stack).
+    """
+    return np.where(moved.local > 0, target.local_copy_call_cycles + -(-moved.local // target.memcpy_bytes_per_cycle), 0)
+
+
+def group_extents(executable: Executable, group: VertexGroup) -> Extents:
+    """Return the extents of every cell of a group, in cell order."""
+    grid = group.plan.grid
+    index = np.indices(grid).reshape(len(grid), -1) if grid else np.zeros((0, 1), np.int64)
+    sizes = tuple((s.hi - s.lo)[index[d]] for d, s in enumerate(group.plan.splits))
+    dtype = {name: v.dtype for name, v in executable.variables.items()}
+    return Extents(group.form, sizes, tuple(dtype[o.variable] for o in group.operands), tuple(dtype[r] for r in group.results))
+
+
+def step_traffic(executable: Executable, step: StepRecord) -> Traffic:
+    """Return what the exchange before (or of) a step moves."""
+    total = Traffic.none(executable.target.num_tiles)
+    if isinstance(step, CopyStep):
+        return total + copy_traffic(executable, step)
+    for group in step.groups:
+        for k, operand in enumerate(group.operands):
+            variable = executable.variables[operand.variable]
+            if is_resident(group.form, group.plan, k, variable.layout):
+                continue
+            slices = operand_slices(group.form, group.plan, k, variable.shape)
+            total = total + traffic(variable.layout, slices, variable.dtype, executable.target.num_tiles)
+    return total
+
+
+def copy_traffic(executable: Executable, step: CopyStep) -> Traffic:
+    """Return what a copy moves: per source along the joined axis, or element by element for a reshape."""
+    tiles = executable.target.num_tiles
+    destination = executable.variables[step.destination]
+    if step.axis is None:
+        source = executable.variables[step.sources[0]]
+        if source.shape != destination.shape:
+            return reshape_traffic(source.layout, destination.layout, source.dtype, tiles)
+        return traffic(source.layout, layout_slices(destination.layout, source.shape), source.dtype, tiles)
+    total, offset = Traffic.none(tiles), 0
+    for name in step.sources:
+        source = executable.variables[name]
+        slices = layout_slices(destination.layout, source.shape, step.axis, offset)
+        total = total + traffic(source.layout, slices, source.dtype, tiles)
+        offset += source.shape[step.axis]
+    return total
+
+
+def exchange_code_bytes(moved: Traffic, target: Target) -> np.ndarray:
+    """Return bytes of exchange code each tile needs for one phase, int64 ``[num_tiles]``.
+
+    Source: one instruction per outgoing run (continued beyond the longest send), mux and pointer changes
+    per incoming run; encoding as recovered by ipu-stack.
+    """
+    sends = moved.sends + moved.sent // 4 // target.exchange_send_max_words
+    return sends * target.exchange_code_bytes_per_send_run + moved.receives * target.exchange_code_bytes_per_receive_run
+
+
+def seconds(cycles: int, target: Target) -> float:
+    """Return the time that many cycles take."""
+    return cycles / target.clock_hz
+
+
+def words(size_bytes: int) -> int:
+    """Return 32-bit words that hold ``size_bytes``."""
+    return ceil_div(size_bytes, 4)

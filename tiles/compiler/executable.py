@@ -1,0 +1,326 @@
+"""Executable: a compiled program as versioned plain data.
+
+Engines, reports and the certifier start from it alone. A codelet appears as (name, version, static
+parameters); what is exchanged is not listed but follows from a step's plan and its operands' layouts and
+addresses, so a file cannot state the two inconsistently.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from tiles.errors import InvalidExecutable, IpuError
+from tiles.graph import Codelet, Layout, OpForm, Plan, codelet_from_data
+from tiles.numerics.dtypes import to_jax
+from tiles.target import Target
+
+FORMAT_VERSION = 1
+MAGIC = b"ipuxla-executable\n"
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A tensor in tile memory.
+
+    Args:
+      name: unique name.
+      shape: logical shape.
+      dtype: numpy-style name.
+      layout: its partition; every part starts at the storage's address on its tile.
+      storage: name of the buffer that holds it (shared by views and by results computed in place).
+      kind: input, constant or temporary.
+      location: the user's source line.
+      view_of: the variable whose elements this one names in another shape, or "".
+      value: the value of a constant.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    layout: Layout
+    storage: str
+    kind: str
+    location: str = ""
+    view_of: str = ""
+    value: np.ndarray | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A range of addresses on a set of tiles for a span of steps.
+
+    Args:
+      name: unique name.
+      category: one of ``CATEGORIES``.
+      address: first byte, in the tile's address space.
+      size_bytes: bytes on every tile of the set.
+      tiles: ``(first, end)`` ranges of tile numbers.
+      start: first step (inclusive) it is live in; -1 for before the program.
+      end: last step (inclusive); the number of steps for after the program.
+      location: the user's source line.
+    """
+
+    name: str
+    category: str
+    address: int
+    size_bytes: int
+    tiles: tuple[tuple[int, int], ...]
+    start: int
+    end: int
+    location: str = ""
+
+    @property
+    def tile_numbers(self) -> np.ndarray:
+        """Tiles it occupies, ascending int64."""
+        return np.concatenate([np.arange(lo, hi) for lo, hi in self.tiles]) if self.tiles else np.zeros(0, np.int64)
+
+
+CATEGORIES = (
+    "variable",
+    "constant",
+    "message",
+    "vertexInstanceState",
+    "vertexCode",
+    "internalExchangeCode",
+    "controlCode",
+    "stack",
+)
+
+
+@dataclass(frozen=True)
+class Operand:
+    """What a vertex group reads: a variable, and the buffer its slices are received in ("" if read in place)."""
+
+    variable: str
+    buffer: str
+
+
+@dataclass(frozen=True)
+class VertexGroup:
+    """The vertices of one planned operation."""
+
+    name: str
+    codelet: Codelet
+    form: OpForm
+    plan: Plan
+    operands: tuple[Operand, ...]
+    results: tuple[str, ...]
+    location: str = ""
+
+
+@dataclass(frozen=True)
+class ExecuteStep:
+    """One superstep: exchange the operands that are not in place, sync, compute."""
+
+    name: str
+    groups: tuple[VertexGroup, ...]
+
+
+@dataclass(frozen=True)
+class CopyStep:
+    """Rewrite a variable's elements, in row-major order, from its sources; see ``tiles.graph.Copy``."""
+
+    name: str
+    destination: str
+    sources: tuple[str, ...]
+    axis: int | None
+    location: str = ""
+
+
+StepRecord = ExecuteStep | CopyStep
+
+
+@dataclass(frozen=True, eq=False)
+class Executable:
+    """A compiled program.
+
+    Args:
+      name: program name.
+      target: the machine it was compiled for.
+      variables: by name.
+      buffers: by name.
+      steps: executes and copies, numbered by position.
+      program: control tree over step numbers: an int runs a step, ``["sequence", ...]``,
+        ``["repeat", count, body]``, ``["while", condition, predicate, body]``, ``["switch", index, ...]``.
+      inputs: input variables in order.
+      outputs: output variables in order.
+      donated: positions of inputs whose memory results may have taken over.
+      fits: whether every buffer lies inside the target's memory.
+    """
+
+    name: str
+    target: Target
+    variables: dict[str, Variable]
+    buffers: dict[str, Buffer]
+    steps: tuple[StepRecord, ...]
+    program: Any
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    donated: tuple[int, ...] = ()
+    fits: bool = True
+
+    def address(self, variable: str) -> int:
+        """Return the address at which every part of a variable starts."""
+        return self.buffers[self.variables[variable].storage].address
+
+    def groups(self) -> Iterator[tuple[int, VertexGroup]]:
+        """Yield every vertex group with its step number."""
+        for number, step in enumerate(self.steps):
+            if isinstance(step, ExecuteStep):
+                for group in step.groups:
+                    yield number, group
+
+    @cached_property
+    def data_range(self) -> tuple[int, int]:
+        """First and one past the last address of buffers that hold data the engines move."""
+        spans = [(b.address, b.address + b.size_bytes) for b in self.buffers.values() if b.category in ("variable", "constant", "message")]
+        return (min(s for s, _ in spans), max(e for _, e in spans)) if spans else (0, 0)
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the whole executable as plain data (JSON types)."""
+        return {
+            "format": FORMAT_VERSION,
+            "name": self.name,
+            "target": self.target.to_data(),
+            "variables": [_variable_data(v) for v in self.variables.values()],
+            "buffers": [
+                {"name": b.name, "category": b.category, "address": b.address, "bytes": b.size_bytes,
+                 "tiles": [list(r) for r in b.tiles], "live": [b.start, b.end], "location": b.location}
+                for b in self.buffers.values()
+            ],
+            "steps": [_step_data(step) for step in self.steps],
+            "program": self.program,
+            "inputs": list(self.inputs),
+            "outputs": list(self.outputs),
+            "donated": list(self.donated),
+            "fits": self.fits,
+        }
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> Executable:
+        """Build from plain data; the counterpart of ``to_data``.
+
+        Raises:
+          InvalidExecutable: another format version, a missing field, an unknown codelet, or plain data
+            whose parts do not fit together.
+        """
+        if not isinstance(data, dict) or data.get("format") != FORMAT_VERSION:
+            found = data.get("format") if isinstance(data, dict) else type(data).__name__
+            raise InvalidExecutable(f"this version reads executable format {FORMAT_VERSION}, the file has {found}")
+        try:
+            executable = cls(
+                name=data["name"],
+                target=Target.from_data(data["target"]),
+                variables={v["name"]: _variable_from(v) for v in data["variables"]},
+                buffers={b["name"]: _buffer_from(b) for b in data["buffers"]},
+                steps=tuple(_step_from(step) for step in data["steps"]),
+                program=data["program"],
+                inputs=tuple(data["inputs"]),
+                outputs=tuple(data["outputs"]),
+                donated=tuple(data["donated"]),
+                fits=bool(data["fits"]),
+            )
+        except InvalidExecutable:
+            raise
+        except (KeyError, TypeError, ValueError, IpuError) as error:
+            raise InvalidExecutable(f"the executable's data is damaged: {type(error).__name__}: {error}") from error
+        return executable
+
+    def to_bytes(self) -> bytes:
+        """Return the executable as bytes; the same executable gives the same bytes."""
+        text = json.dumps(self.to_data(), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return MAGIC + text.encode()
+
+    @classmethod
+    def from_bytes(cls, blob: bytes) -> Executable:
+        """Read an executable back.
+
+        Raises:
+          InvalidExecutable: not such a file, damaged, or another format version.
+        """
+        if not blob.startswith(MAGIC):
+            raise InvalidExecutable("this is not an ipuxla executable: its first bytes are " + repr(blob[:16]))
+        try:
+            data = json.loads(blob[len(MAGIC) :])
+        except ValueError as error:
+            raise InvalidExecutable(f"the executable is damaged: {error}") from error
+        return cls.from_data(data)
+
+    def text(self) -> str:
+        """Return a readable listing: variables with layouts and addresses, then steps with plans."""
+        lines = [f"executable {self.name} for {self.target.name} ({self.target.num_tiles} tiles)"]
+        for v in self.variables.values():
+            role = "input " if v.name in self.inputs else ""
+            role += "output " if v.name in self.outputs else ""
+            lines.append(f"  {role}{v.kind} {v.name}: {v.dtype}{list(v.shape)} {v.layout} at {self.address(v.name):#x}" + _from(v.location))
+        for number, step in enumerate(self.steps):
+            if isinstance(step, CopyStep):
+                lines.append(f"  step {number} copy {', '.join(step.sources)} -> {step.destination}" + _from(step.location))
+                continue
+            for g in step.groups:
+                reads = ", ".join(f"{o.variable}{' via ' + o.buffer if o.buffer else ''}" for o in g.operands)
+                lines.append(f"  step {number} {g.name}: {g.codelet.label} [{g.plan.describe(g.form)}] ({reads}) -> {', '.join(g.results)}" + _from(g.location))
+        lines.append(f"  program {json.dumps(self.program)}")
+        return "\n".join(lines) + "\n"
+
+
+def _from(location: str) -> str:
+    return f"    from {location}" if location else ""
+
+
+def _variable_data(v: Variable) -> dict[str, Any]:
+    data: dict[str, Any] = {
+        "name": v.name, "shape": list(v.shape), "dtype": v.dtype, "layout": v.layout.to_data(),
+        "storage": v.storage, "kind": v.kind, "location": v.location, "view_of": v.view_of,
+    }
+    if v.value is not None:
+        raw = np.ascontiguousarray(v.value).astype(to_jax(v.dtype), copy=False)
+        data["value"] = base64.b64encode(raw.tobytes()).decode()
+    return data
+
+
+def _variable_from(data: dict[str, Any]) -> Variable:
+    value = None
+    if "value" in data:
+        raw = np.frombuffer(base64.b64decode(data["value"], validate=True), to_jax(data["dtype"]))
+        value = raw.reshape(data["shape"])
+    layout = Layout.from_data(data["layout"])
+    return Variable(data["name"], tuple(data["shape"]), data["dtype"], layout, data["storage"], data["kind"], data["location"], data["view_of"], value)
+
+
+def _buffer_from(b: dict[str, Any]) -> Buffer:
+    tiles = tuple((int(lo), int(hi)) for lo, hi in b["tiles"])
+    return Buffer(b["name"], b["category"], int(b["address"]), int(b["bytes"]), tiles, int(b["live"][0]), int(b["live"][1]), b["location"])
+
+
+def _step_data(step: StepRecord) -> dict[str, Any]:
+    if isinstance(step, CopyStep):
+        return {"copy": step.name, "destination": step.destination, "sources": list(step.sources), "axis": step.axis, "location": step.location}
+    groups = [
+        {
+            "name": g.name, "codelet": g.codelet.to_data(), "form": g.form.to_data(), "plan": g.plan.to_data(),
+            "operands": [[o.variable, o.buffer] for o in g.operands], "results": list(g.results), "location": g.location,
+        }
+        for g in step.groups
+    ]
+    return {"execute": step.name, "vertices": groups}
+
+
+def _step_from(data: dict[str, Any]) -> StepRecord:
+    if "copy" in data:
+        return CopyStep(data["copy"], data["destination"], tuple(data["sources"]), data["axis"], data["location"])
+    groups = tuple(
+        VertexGroup(
+            g["name"], codelet_from_data(g["codelet"]), OpForm.from_data(g["form"]), Plan.from_data(g["plan"]),
+            tuple(Operand(v, b) for v, b in g["operands"]), tuple(g["results"]), g["location"],
+        )
+        for g in data["vertices"]
+    )
+    return ExecuteStep(data["execute"], groups)

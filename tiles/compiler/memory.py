@@ -1,0 +1,110 @@
+"""Allocation: every buffer gets one address range on its set of tiles, for its lifetime.
+
+Two buffers may share addresses only when their tile sets or their lifetimes are disjoint. First fit,
+largest first; code goes to executable regions, data to the interleaved region while it has room there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tiles.graph.layout import align_up
+from tiles.target import Target
+
+ALIGNMENT = 8
+
+
+@dataclass(frozen=True)
+class Request:
+    """A buffer that wants an address.
+
+    Args:
+      name: unique name.
+      category: see ``tiles.compiler.executable.CATEGORIES``.
+      size_bytes: bytes on every tile of the set.
+      mask: the set of tiles as bits.
+      start: first step it is live in.
+      end: last step it is live in.
+      executable: whether it must lie in a region code can run from.
+      location: the user's source line.
+    """
+
+    name: str
+    category: str
+    size_bytes: int
+    mask: int
+    start: int
+    end: int
+    executable: bool = False
+    location: str = ""
+
+
+def allocate(requests: Sequence[Request], target: Target) -> tuple[dict[str, int], bool]:
+    """Return the address of every request, and whether all lie inside the target's memory.
+
+    Addresses beyond the end of memory are handed out when nothing fits, so that the report of a program
+    that does not fit can be written.
+    """
+    regions = target.memory_regions
+    begin = min(r.base for r in regions)
+    end = max(r.base + r.size_bytes for r in regions)
+    code_end = max((r.base + r.size_bytes for r in regions if r.executable), default=end)
+    data_begin = min((r.base for r in regions if not r.executable), default=begin)
+    order = sorted(range(len(requests)), key=lambda i: (not requests[i].executable, -requests[i].size_bytes, i))
+    placed = _Placed(len(requests))
+    fits = True
+    for i in order:
+        request = requests[i]
+        taken = placed.interfering(request)
+        size = align_up(request.size_bytes, ALIGNMENT)
+        if request.executable:
+            address = _first_gap(taken, size, begin, code_end)
+        else:
+            address = _first_gap(taken, size, data_begin, end)
+            if address is None:
+                address = _first_gap(taken, size, begin, end)
+        if address is None:
+            fits = False
+            address = _first_gap(taken, size, end, None)
+            assert address is not None
+        placed.add(i, request, address, size)
+    return {requests[i].name: int(placed.address[i]) for i in order}, fits
+
+
+class _Placed:
+    """The buffers placed so far, as arrays."""
+
+    def __init__(self, capacity: int) -> None:
+        self.address = np.zeros(capacity, np.int64)
+        self.ends = np.zeros(capacity, np.int64)
+        self.live = np.zeros((capacity, 2), np.int64)
+        self.masks: list[int] = [0] * capacity
+        self.order: list[int] = []
+
+    def add(self, i: int, request: Request, address: int, size: int) -> None:
+        self.address[i], self.ends[i] = address, address + size
+        self.live[i] = request.start, request.end
+        self.masks[i] = request.mask
+        self.order.append(i)
+
+    def interfering(self, request: Request) -> np.ndarray:
+        """Return address ranges ``[n, 2]`` of placed buffers that overlap in time and share a tile, sorted."""
+        index = np.array(self.order, np.int64)
+        if not index.size:
+            return np.zeros((0, 2), np.int64)
+        live = self.live[index]
+        index = index[(live[:, 0] <= request.end) & (live[:, 1] >= request.start)]
+        index = np.array([i for i in index if self.masks[i] & request.mask], np.int64)
+        ranges = np.stack([self.address[index], self.ends[index]], axis=1) if index.size else np.zeros((0, 2), np.int64)
+        return ranges[np.argsort(ranges[:, 0], kind="stable")]
+
+
+def _first_gap(taken: np.ndarray, size: int, begin: int, end: int | None) -> int | None:
+    """Return the lowest address in ``[begin, end)`` with ``size`` free bytes, or None."""
+    reach = np.maximum(np.maximum.accumulate(np.concatenate([[begin], taken[:, 1]])), begin)
+    following = np.concatenate([np.maximum(taken[:, 0], begin), [np.iinfo(np.int64).max if end is None else end]])
+    free = np.flatnonzero(following - reach >= size)
+    return int(reach[free[0]]) if free.size else None

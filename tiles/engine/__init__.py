@@ -1,0 +1,35 @@
+"""Engines: an executable and inputs to outputs and a trace. The tiles are one JAX axis."""
+
+from typing import Any
+
+from tiles.compiler import Executable
+from tiles.engine.fast import FastEngine
+from tiles.engine.interface import FLOAT, RING, Engine
+from tiles.engine.literal import LiteralEngine, VertexEngine
+from tiles.engine.trace import Trace
+from tiles.errors import IpuError
+
+ENGINES: dict[str, type[Engine]] = {"fast": FastEngine, "literal": LiteralEngine, "vertex": VertexEngine}
+
+
+def make_engine(executable: Executable, engine: str = "fast", arithmetic: str = FLOAT, strict: bool = True) -> Engine:
+    """Return an engine for an executable.
+
+    Args:
+      executable: what to run.
+      engine: "fast", "literal" or "vertex".
+      arithmetic: "float" or "ring".
+      strict: keep partials apart from their combination (fast engine).
+
+    Raises:
+      IpuError: no such engine or arithmetic.
+    """
+    if engine not in ENGINES:
+        raise IpuError(f"there is no engine {engine!r}", expected=", ".join(ENGINES), got=engine)
+    if arithmetic not in (FLOAT, RING):
+        raise IpuError(f"there is no arithmetic {arithmetic!r}", expected="float, ring", got=arithmetic)
+    options: dict[str, Any] = {"strict": strict} if engine == "fast" else {}
+    return ENGINES[engine](executable, arithmetic, **options)
+
+
+__all__ = ["ENGINES", "FLOAT", "RING", "Engine", "FastEngine", "LiteralEngine", "Trace", "VertexEngine", "make_engine"]

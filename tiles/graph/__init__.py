@@ -1,0 +1,60 @@
+"""The program as data: tensors, layouts, forms, plans, codelets, compute sets and steps."""
+
+from tiles.graph.codelet import CODELETS, Cell, Codelet, Cycles, Extents, codelet_from_data, register
+from tiles.graph.domain import (
+    PARALLEL,
+    REDUCTION,
+    WINDOW,
+    Affine,
+    Dim,
+    IndexMap,
+    OpForm,
+    Plan,
+    along,
+    identity_map,
+    unsplit_plan,
+)
+from tiles.graph.graph import CONSTANT, INPUT, TEMPORARY, ComputeSet, Graph, Tensor, Vertices
+from tiles.graph.layout import AxisSplit, Layout, linear_layout, reshape_layout, whole
+from tiles.graph.program import Call, Copy, Execute, Repeat, RepeatWhileTrue, Sequence, Step, Switch
+
+__all__ = [
+    "CODELETS",
+    "CONSTANT",
+    "INPUT",
+    "PARALLEL",
+    "REDUCTION",
+    "TEMPORARY",
+    "WINDOW",
+    "Affine",
+    "AxisSplit",
+    "Call",
+    "Cell",
+    "Codelet",
+    "ComputeSet",
+    "Copy",
+    "Cycles",
+    "Dim",
+    "Execute",
+    "Extents",
+    "Graph",
+    "IndexMap",
+    "Layout",
+    "OpForm",
+    "Plan",
+    "Repeat",
+    "RepeatWhileTrue",
+    "Sequence",
+    "Step",
+    "Switch",
+    "Tensor",
+    "Vertices",
+    "along",
+    "codelet_from_data",
+    "identity_map",
+    "linear_layout",
+    "register",
+    "reshape_layout",
+    "unsplit_plan",
+    "whole",
+]

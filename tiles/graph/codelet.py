@@ -1,0 +1,246 @@
+"""The codelet interface: what one vertex computes, how long it takes, what memory it needs.
+
+A codelet is a frozen dataclass whose fields are its static parameters, known to executables by
+``(name, version, parameters)``. It is polymorphic in extents and has no tile axis: handed the slices of
+one cell it computes the cell's part, handed whole operands the whole result.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tiles.errors import InvalidExecutable, InvalidGraph
+from tiles.graph.domain import OpForm
+from tiles.target import Basis, Target
+
+
+@dataclass(frozen=True)
+class Cycles:
+    """A duration in tile cycles, with where the figure comes from.
+
+    Args:
+      value: cycles; a number, or an array with one entry per vertex or per candidate plan.
+      basis: how far to trust it.
+      source: the formula's or measurement's public source.
+    """
+
+    value: Any
+    basis: Basis
+    source: str
+
+
+@dataclass(frozen=True)
+class Extents:
+    """Cell sizes of many vertices (or candidate plans) at once, for cost formulas.
+
+    Args:
+      form: the operation.
+      sizes: per domain dimension, int64 array of cell extents; all broadcast against each other.
+      operand_dtypes: dtype names of the operands.
+      result_dtypes: dtype names of the results.
+    """
+
+    form: OpForm
+    sizes: tuple[np.ndarray, ...]
+    operand_dtypes: tuple[str, ...]
+    result_dtypes: tuple[str, ...]
+
+    def product(self, dims: Sequence[int]) -> np.ndarray:
+        """Return the product of the extents of ``dims``."""
+        return math.prod((self.sizes[d] for d in dims), start=np.int64(1))
+
+    @property
+    def points(self) -> np.ndarray:
+        """Domain points of a cell."""
+        return self.product(range(len(self.sizes)))
+
+    @property
+    def results(self) -> np.ndarray:
+        """Result elements of a cell (points of its parallel dimensions)."""
+        return self.product([d for d, dim in enumerate(self.form.dims) if not dim.is_reduced])
+
+    @property
+    def reduced(self) -> np.ndarray:
+        """Points combined into each result element."""
+        return self.product(self.form.reduced)
+
+    def operand_elements(self, k: int) -> np.ndarray:
+        """Return the elements of operand k that a cell reads."""
+        total = np.int64(1)
+        for axis in self.form.operands[k].axes:
+            span = np.int64(1)
+            for d, c in axis.terms:
+                span = span + (self.sizes[d] - 1) * (abs(c) if len(axis.terms) > 1 else 1)
+            total = total * span
+        return total
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What a codelet's ``compute`` may know of the cell it is handed.
+
+    Args:
+      form: the operation.
+      sizes: extents of the cell along each domain dimension.
+      origin: first domain index along each dimension; may be traced.
+      limits: per dimension, how many leading points are real when the cell is padded to a uniform
+        extent (traced), or None when all are.
+    """
+
+    form: OpForm
+    sizes: tuple[int, ...]
+    origin: tuple[Any, ...]
+    limits: tuple[Any | None, ...]
+
+    def align(self, k: int, operand: jax.Array) -> jax.Array:
+        """Return operand k with one axis per domain dimension, size 1 where it does not vary."""
+        axes = self.form.operands[k].axes
+        moving = sorted((axis.terms[0][0], i) for i, axis in enumerate(axes) if axis.terms)
+        constant = [i for i, axis in enumerate(axes) if not axis.terms]
+        ordered = operand.transpose([i for _, i in moving] + constant)
+        shape = [1] * len(self.sizes)
+        for d, _ in moving:
+            shape[d] = self.sizes[d]
+        return ordered.reshape(shape)
+
+    def reduced_mask(self) -> jax.Array | None:
+        """Return which points of the reduced dimensions are real, or None when all are.
+
+        The mask has one axis per domain dimension, size 1 along those without padding.
+        """
+        mask = None
+        for d, limit in enumerate(self.limits):
+            if limit is None:
+                continue
+            shape = [1] * len(self.sizes)
+            shape[d] = self.sizes[d]
+            real = (jax.lax.iota(jnp.int32, self.sizes[d]) < limit).reshape(shape)
+            mask = real if mask is None else mask & real
+        return mask
+
+
+@dataclass(frozen=True)
+class Codelet:
+    """Base of all codelets; see the module's text.
+
+    ``name`` and ``version`` identify the meaning: change the version when ``compute`` changes.
+    """
+
+    name: ClassVar[str] = ""
+    version: ClassVar[int] = 1
+
+    @property
+    def label(self) -> str:
+        """Vertex type shown in reports."""
+        return self.name
+
+    def compute(self, cell: Cell, *operands: jax.Array) -> tuple[jax.Array, ...]:
+        """Return the results of one cell; operand axes follow the form's indexing maps."""
+        raise NotImplementedError
+
+    def cycles(self, extents: Extents, target: Target) -> Cycles:
+        """Return the duration of one vertex using all workers of its tile, vectorized over ``extents``."""
+        raise NotImplementedError
+
+    def flops(self, extents: Extents) -> np.ndarray:
+        """Return floating-point operations of a cell (a multiply-add counts two)."""
+        return np.zeros_like(extents.points)
+
+    def combiner(self) -> str | None:
+        """Return the reduction that combines partials ("add", "max", ...), None if reductions cannot be split."""
+        return None
+
+    def partial(self) -> tuple[Codelet, tuple[str, ...]]:
+        """Return the codelet that yields partials instead of results, and the partials' dtypes."""
+        raise InvalidGraph(f"{self.label} has no partial form: its reduction cannot be split")
+
+    def grains(self, form: OpForm, target: Target) -> tuple[int, ...]:
+        """Return the preferred multiple for the extent of each dimension."""
+        return (1,) * len(form.dims)
+
+    def may_overwrite(self, k: int) -> bool:
+        """Return whether a result may take the memory of operand k, read element by element before it is written."""
+        return False
+
+    def state_bytes(self, form: OpForm, target: Target) -> int:
+        """Return bytes of vertex state: a pointer per field and a count per dimension."""
+        fields = len(form.operands) + len(form.results)
+        return target.pointer_bytes * fields + 4 * len(form.dims)
+
+    def code_bytes(self, target: Target) -> int:
+        """Return bytes of code one tile holds to run the codelet, once however many vertices it has."""
+        return 64 * target.instruction_bytes
+
+    def scratch_bytes(self, extents: Extents, target: Target) -> np.ndarray:
+        """Return temporary bytes of a vertex beyond its operands and results."""
+        return np.zeros_like(extents.points)
+
+    def to_data(self) -> dict[str, Any]:
+        """Return name, version and static parameters as plain data."""
+        params = {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
+        return {"name": self.name, "version": self.version, "params": params}
+
+
+CODELETS: dict[str, type[Codelet]] = {}
+C = TypeVar("C", bound=type[Codelet])
+
+
+def register(cls: C) -> C:
+    """Class decorator: make a codelet known by its name, so that executables can name it."""
+    if not cls.name:
+        raise InvalidGraph(f"codelet class {cls.__name__} has no name; set the class variable `name`")
+    known = CODELETS.get(cls.name)
+    if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+        raise InvalidGraph(f"codelet name {cls.name!r} is taken by {known.__module__}.{known.__qualname__}")
+    CODELETS[cls.name] = cls
+    return cls
+
+
+def codelet_from_data(data: dict[str, Any]) -> Codelet:
+    """Rebuild a codelet from plain data.
+
+    Raises:
+      InvalidExecutable: unknown name, other version, or parameters the codelet refuses.
+    """
+    cls = CODELETS.get(data["name"])
+    if cls is None:
+        raise InvalidExecutable(
+            f"the executable uses codelet {data['name']!r}, which is not registered here; "
+            "import the module that defines it before loading"
+        )
+    if cls.version != data["version"]:
+        raise InvalidExecutable(f"codelet {cls.name} is version {cls.version} here, the executable needs {data['version']}")
+    fields = {f.name for f in dataclasses.fields(cls)}
+    params = data["params"]
+    if set(params) != fields:
+        raise InvalidExecutable(f"codelet {cls.name} takes parameters {sorted(fields)}, got {sorted(params)}")
+    try:
+        return cls(**{name: _tuples(value) for name, value in params.items()})
+    except (TypeError, ValueError, KeyError) as error:
+        raise InvalidExecutable(f"codelet {cls.name} refuses parameters {params}: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (tuple, list)):
+        return [_plain(v) for v in value]
+    if isinstance(value, np.generic):
+        return _plain(value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": str(value)}
+    return value
+
+
+def _tuples(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_tuples(v) for v in value)
+    if isinstance(value, dict):
+        return float(value["float"])
+    return value

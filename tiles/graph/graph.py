@@ -1,0 +1,210 @@
+"""Graph: tensors with layouts, compute sets of vertices, and the program that runs them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from tiles.errors import InvalidGraph
+from tiles.graph.codelet import Codelet
+from tiles.graph.domain import OpForm, Plan
+from tiles.graph.layout import Layout
+from tiles.graph.program import Sequence
+from tiles.numerics.dtypes import itemsize
+from tiles.target import Target
+
+INPUT, CONSTANT, TEMPORARY = "input", "constant", "temporary"
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A variable of the graph.
+
+    Args:
+      name: unique in its graph.
+      shape: logical shape; with a split reduction behind it, the leading axis counts partials.
+      dtype: numpy-style name.
+      layout: where its parts live; None while an input may still be placed by its first reader.
+      kind: input, constant or temporary.
+      value: the value of a constant.
+      location: the user's source line.
+      view_of: name of the tensor whose memory this one names in another shape, or "".
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    layout: Layout | None = None
+    kind: str = TEMPORARY
+    value: np.ndarray | None = field(default=None, compare=False, repr=False)
+    location: str = ""
+    view_of: str = ""
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all elements, without padding."""
+        return int(np.prod(self.shape, dtype=np.int64)) * itemsize(self.dtype)
+
+
+@dataclass(frozen=True)
+class Vertices:
+    """All vertices of one planned operation: one per cell of the plan, each on its own tile.
+
+    Args:
+      name: label for reports.
+      codelet: what each vertex computes.
+      form: the operation.
+      plan: how its domain is cut.
+      operands: tensor names.
+      results: tensor names.
+      location: the user's source line.
+    """
+
+    name: str
+    codelet: Codelet
+    form: OpForm
+    plan: Plan
+    operands: tuple[str, ...]
+    results: tuple[str, ...]
+    location: str = ""
+
+
+@dataclass(frozen=True)
+class ComputeSet:
+    """Vertices that run in one superstep; different codelets may sit on different tiles."""
+
+    name: str
+    vertices: tuple[Vertices, ...]
+
+
+class Graph:
+    """Tensors, compute sets and functions for one target, and the main program.
+
+    Building never computes anything; ``tiles.compile_graph`` makes an Executable of it.
+    """
+
+    def __init__(self, target: Target, name: str = "main") -> None:
+        """Start an empty graph for ``target``."""
+        self.target = target
+        self.name = name
+        self.tensors: dict[str, Tensor] = {}
+        self.compute_sets: dict[str, ComputeSet] = {}
+        self.functions: dict[str, Sequence] = {}
+        self.program = Sequence()
+        self.inputs: list[str] = []
+        self.outputs: list[str] = []
+        self.donated: tuple[int, ...] = ()
+        self.pinned_plans: dict[str, Plan] = {}
+        self._taken: dict[str, dict[str, int]] = {}
+        self._rotation = 0
+
+    def unique(self, stem: str, space: str = "tensor") -> str:
+        """Return ``stem`` or ``stem.1``, ``stem.2``... whichever is free among names of that kind; deterministic."""
+        taken = self._taken.setdefault(space, {})
+        count = taken.get(stem, 0)
+        taken[stem] = count + 1
+        return stem if count == 0 else self.unique(f"{stem}.{count}", space)
+
+    def add_tensor(
+        self,
+        shape: tuple[int, ...],
+        dtype: str,
+        name: str = "t",
+        layout: Layout | None = None,
+        kind: str = TEMPORARY,
+        value: np.ndarray | None = None,
+        location: str = "",
+    ) -> Tensor:
+        """Add a variable; its name is made unique.
+
+        Raises:
+          InvalidGraph: the layout is for another shape, or a constant has no value.
+        """
+        itemsize(dtype)
+        if layout is not None and layout.shape != tuple(shape):
+            raise InvalidGraph(f"tensor {name} has shape {tuple(shape)}, its layout is for {layout.shape}")
+        if kind == CONSTANT and value is None:
+            raise InvalidGraph(f"constant {name} has no value")
+        tensor = Tensor(self.unique(name), tuple(map(int, shape)), dtype, layout, kind, value, location)
+        self.tensors[tensor.name] = tensor
+        if kind == INPUT:
+            self.inputs.append(tensor.name)
+        return tensor
+
+    def add_input(self, shape: tuple[int, ...], dtype: str, name: str = "arg", location: str = "") -> Tensor:
+        """Add an input; unless given a layout it is placed by the first operation that reads it."""
+        return self.add_tensor(shape, dtype, name, kind=INPUT, location=location)
+
+    def add_constant(self, value: np.ndarray, dtype: str, name: str = "constant", location: str = "") -> Tensor:
+        """Add a constant held in tile memory."""
+        return self.add_tensor(value.shape, dtype, name, kind=CONSTANT, value=value, location=location)
+
+    def add_view(self, tensor: Tensor, shape: tuple[int, ...], layout: Layout, name: str = "view", location: str = "") -> Tensor:
+        """Add a tensor that names the memory of another one in a new shape; no element moves.
+
+        The caller answers for ``layout`` giving every part the same elements (see ``reshape_layout``).
+        """
+        base = self.tensors[tensor.name]
+        if layout.shape != tuple(shape) or math.prod(shape) != math.prod(base.shape):
+            raise InvalidGraph(f"a view of {tensor.name} {base.shape} cannot have shape {tuple(shape)} laid out {layout}")
+        view = Tensor(self.unique(name), tuple(shape), base.dtype, layout, TEMPORARY, None, location, base.name)
+        self.tensors[view.name] = view
+        return view
+
+    def rotated_base(self, span: int) -> int:
+        """Return a first tile for something that covers ``span`` tiles, so that small things spread out."""
+        room = self.target.num_tiles - span
+        if span * 4 > self.target.num_tiles or room <= 0:
+            return 0
+        base = self._rotation % (room + 1)
+        self._rotation += span
+        return base
+
+    def set_layout(self, name: str, layout: Layout) -> Tensor:
+        """Place a tensor that has no layout yet (or move one before anything uses it)."""
+        tensor = self.tensors[name]
+        if layout.shape != tensor.shape:
+            raise InvalidGraph(f"tensor {name} has shape {tensor.shape}, the layout is for {layout.shape}")
+        self.tensors[name] = replace(tensor, layout=layout)
+        return self.tensors[name]
+
+    def add_compute_set(self, name: str, *vertices: Vertices) -> ComputeSet:
+        """Add a compute set after checking shapes, layouts and tiles of its vertices.
+
+        Raises:
+          InvalidGraph: an unknown tensor, a result whose layout is not the plan's, two vertices of one
+            set on one tile, or one that reads what another writes.
+          InvalidPlan: a plan that does not fit its form or the target.
+        """
+        written: dict[str, str] = {}
+        occupied = 0
+        for group in vertices:
+            self._check_vertices(group)
+            if occupied & group.plan.tile_mask:
+                raise InvalidGraph(f"{group.name} shares tiles with another group of compute set {name}")
+            occupied |= group.plan.tile_mask
+            for result in group.results:
+                if result in written:
+                    raise InvalidGraph(f"{group.name} and {written[result]} both write {result} in compute set {name}")
+                written[result] = group.name
+        for group in vertices:
+            for operand in group.operands:
+                if written.get(operand, group.name) != group.name:
+                    raise InvalidGraph(f"{group.name} reads {operand}, which {written[operand]} writes in compute set {name}")
+        compute_set = ComputeSet(self.unique(name, "compute set"), tuple(vertices))
+        self.compute_sets[compute_set.name] = compute_set
+        return compute_set
+
+    def _check_vertices(self, group: Vertices) -> None:
+        group.plan.check(group.form, self.target.num_tiles)
+        if len(group.operands) != len(group.form.operands) or len(group.results) != len(group.form.results):
+            raise InvalidGraph(f"{group.name} has {len(group.operands)} operands and {len(group.results)} results, its form other numbers")
+        for name in (*group.operands, *group.results):
+            if name not in self.tensors:
+                raise InvalidGraph(f"{group.name} names tensor {name!r}, which the graph does not have")
+        for k, name in enumerate(group.results):
+            expected = group.plan.result_layout(group.form, k)
+            if self.tensors[name].layout != expected:
+                raise InvalidGraph(f"{group.name} writes {name} as {expected}, its layout is {self.tensors[name].layout}")

@@ -1,0 +1,323 @@
+"""Layouts: how a tensor's elements are divided over tiles and stored inside one.
+
+A layout is a product over the tensor's dimensions. Each dimension is cut into parts of ``grain``
+elements, and the tile number is a sum of one contribution per dimension, so every question about a
+layout (who owns what, how much two layouts overlap) factorizes into small per-dimension tables.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+
+from tiles.errors import InvalidPlan
+from tiles.numerics.dtypes import itemsize
+
+WORD_BYTES = 4
+
+
+def ceil_div(a: int, b: int) -> int:
+    """Return a / b rounded up."""
+    return -(-a // b)
+
+
+def align_up(value: int, multiple: int) -> int:
+    """Return the smallest multiple of ``multiple`` that is at least ``value``."""
+    return ceil_div(value, multiple) * multiple
+
+
+@dataclass(frozen=True)
+class AxisSplit:
+    """One dimension cut into parts of ``grain`` elements (the last may be short).
+
+    Args:
+      size: elements along the dimension.
+      grain: elements of a full part, at least 1.
+      digits: ``(radix, tile_stride)`` pairs, slowest first. A part's index is read in this mixed
+        radix, and each digit adds ``digit * tile_stride`` to the tile number.
+    """
+
+    size: int
+    grain: int
+    digits: tuple[tuple[int, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.size < 0 or self.grain < 1:
+            raise InvalidPlan(f"a split needs size >= 0 and grain >= 1, got size {self.size}, grain {self.grain}")
+        if self.parts > math.prod(radix for radix, _ in self.digits):
+            raise InvalidPlan(
+                f"{self.parts} parts of {self.grain} elements do not fit the digits {self.digits} of dimension size {self.size}"
+            )
+
+    @property
+    def parts(self) -> int:
+        """Number of parts, at least 1 (an empty dimension has one empty part)."""
+        return max(1, ceil_div(self.size, self.grain))
+
+    @property
+    def is_split(self) -> bool:
+        """Whether there is more than one part."""
+        return self.parts > 1
+
+    @cached_property
+    def tiles(self) -> np.ndarray:
+        """Tile contribution of every part, int64 ``[parts]``."""
+        index = np.arange(self.parts)
+        tile = np.zeros(self.parts, np.int64)
+        for radix, stride in reversed(self.digits):
+            tile += (index % radix) * stride
+            index = index // radix
+        return tile
+
+    @cached_property
+    def lo(self) -> np.ndarray:
+        """First element of every part, int64 ``[parts]``."""
+        return np.arange(self.parts, dtype=np.int64) * self.grain
+
+    @cached_property
+    def hi(self) -> np.ndarray:
+        """One past the last element of every part, int64 ``[parts]``."""
+        return np.minimum(self.lo + self.grain, self.size)
+
+    def to_data(self) -> list[Any]:
+        """Return plain data."""
+        return [self.size, self.grain, [list(digit) for digit in self.digits]]
+
+    @classmethod
+    def from_data(cls, data: list[Any]) -> AxisSplit:
+        """Build from plain data."""
+        size, grain, digits = data
+        return cls(int(size), int(grain), tuple((int(r), int(s)) for r, s in digits))
+
+    def __str__(self) -> str:
+        """Return e.g. ``1024/16@23`` (size / grain @ tile stride), or ``1024`` when unsplit."""
+        if not self.is_split:
+            return str(self.size)
+        return f"{self.size}/{self.grain}@" + "+".join(f"{r}x{s}" for r, s in self.digits)
+
+
+def whole(size: int) -> AxisSplit:
+    """Return an unsplit dimension."""
+    return AxisSplit(size, max(1, size))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A partition of a tensor over tiles; inside a tile a part is stored row-major at full grain.
+
+    Args:
+      axes: one split per tensor dimension.
+      base: tile of the first part; global tile number (IPU number x tiles per IPU + tile).
+    """
+
+    axes: tuple[AxisSplit, ...]
+    base: int = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the tensor laid out."""
+        return tuple(axis.size for axis in self.axes)
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """Number of parts along each dimension."""
+        return tuple(axis.parts for axis in self.axes)
+
+    @property
+    def part_shape(self) -> tuple[int, ...]:
+        """Extents of a full part."""
+        return tuple(min(axis.grain, axis.size) if axis.size else 0 for axis in self.axes)
+
+    @cached_property
+    def tiles(self) -> np.ndarray:
+        """Tile of every part, int64 ``[prod(grid)]`` in row-major order of the grid."""
+        return tile_grid(self.axes, self.base)
+
+    @cached_property
+    def tile_mask(self) -> int:
+        """The set of tiles as the bits of an integer."""
+        return mask_of(self.tiles)
+
+    def part_bytes(self, dtype: str) -> int:
+        """Bytes that one full part takes on its tile, in whole words."""
+        return align_up(math.prod(self.part_shape) * itemsize(dtype), WORD_BYTES)
+
+    def part_of_tile(self, num_tiles: int) -> np.ndarray:
+        """Return the row-major part index that each tile owns, -1 for none; int64 ``[num_tiles]``."""
+        owner = np.full(num_tiles, -1, np.int64)
+        owner[self.tiles] = np.arange(self.tiles.size)
+        return owner
+
+    def to_data(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {"axes": [axis.to_data() for axis in self.axes], "base": self.base}
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> Layout:
+        """Build from plain data."""
+        return cls(tuple(AxisSplit.from_data(axis) for axis in data["axes"]), int(data["base"]))
+
+    def __str__(self) -> str:
+        """Return e.g. ``[128/32@4x1, 1024]+0``."""
+        return "[" + ", ".join(map(str, self.axes)) + f"]+{self.base}"
+
+
+def tile_grid(axes: tuple[AxisSplit, ...], base: int) -> np.ndarray:
+    """Return the tile of every cell of the product grid, flattened row-major, int64."""
+    tile = np.full((1,), base, np.int64)
+    for axis in axes:
+        tile = (tile[:, None] + axis.tiles[None, :]).reshape(-1)
+    return tile
+
+
+def mask_of(tiles: np.ndarray) -> int:
+    """Return a set of tile numbers as the bits of one integer (cheap to intersect)."""
+    if tiles.size == 0:
+        return 0
+    bits = np.zeros(int(tiles.max()) + 1, np.uint8)
+    bits[tiles] = 1
+    return int.from_bytes(np.packbits(bits, bitorder="little").tobytes(), "little")
+
+
+def tiles_of(mask: int) -> np.ndarray:
+    """Return the tile numbers of a bit set, ascending, int64."""
+    raw = np.frombuffer(mask.to_bytes((mask.bit_length() + 7) // 8 or 1, "little"), np.uint8)
+    return np.flatnonzero(np.unpackbits(raw, bitorder="little")).astype(np.int64)
+
+
+@lru_cache(maxsize=4096)
+def linear_layout(shape: tuple[int, ...], dtype: str, num_tiles: int, min_bytes: int = 128) -> Layout:
+    """Spread a tensor evenly over tiles in row-major order, at least ``min_bytes`` a tile.
+
+    The default mapping of a tensor nobody asked a layout for. Leading dimensions are split one element
+    a part as long as parts stay large enough, the last split dimension takes what is left.
+
+    Source: PopLibs ``poputil::mapTensorLinearly`` (128 bytes a tile, grain of the vector width).
+    """
+    per_word = max(1, 8 // itemsize(dtype))
+    want = max(1, min(num_tiles, math.prod(shape) * itemsize(dtype) // min_bytes))
+    axes: list[AxisSplit] = []
+    for index, size in enumerate(shape):
+        room = want
+        inner = math.prod(shape[index + 1 :])
+        if room <= 1 or size <= 1:
+            axes.append(whole(size))
+            continue
+        grain = max(1, ceil_div(size, room))
+        if inner == 1:
+            grain = align_up(grain, per_word)
+        parts = ceil_div(size, grain)
+        axes.append(AxisSplit(size, grain, ((parts, 0),)))
+        want = want // parts
+    return Layout(_assign_strides(axes))
+
+
+def _assign_strides(axes: list[AxisSplit]) -> tuple[AxisSplit, ...]:
+    stride, out = 1, []
+    for axis in reversed(axes):
+        if axis.is_split:
+            out.append(AxisSplit(axis.size, axis.grain, ((axis.parts, stride),)))
+            stride *= axis.parts
+        else:
+            out.append(whole(axis.size))
+    return tuple(reversed(out))
+
+
+def reshape_layout(layout: Layout, shape: tuple[int, ...]) -> Layout | None:
+    """Re-express a layout for the row-major reshape of its tensor, if parts stay where they are.
+
+    Returns None when some part of the old layout is not a box of the new shape; the caller then copies.
+    """
+    groups = _common_groups(layout.shape, shape)
+    if groups is None:
+        return None
+    axes: list[AxisSplit] = []
+    for old, new in groups:
+        merged = _merge(layout.axes[old[0] : old[1]])
+        pieces = None if merged is None else _divide(merged, shape[new[0] : new[1]])
+        if pieces is None:
+            return None
+        axes.extend(pieces)
+    return Layout(tuple(axes), layout.base)
+
+
+def _common_groups(old: tuple[int, ...], new: tuple[int, ...]) -> list[tuple[tuple[int, int], tuple[int, int]]] | None:
+    """Cut both shapes into the shortest runs of dimensions with equal products."""
+    if math.prod(old) != math.prod(new) or 0 in old:
+        return None
+    groups, i, j = [], 0, 0
+    while i < len(old) or j < len(new):
+        i0, j0, a, b = i, j, 1, 1
+        while True:
+            if a == b and (i > i0 or j > j0) and a * b > 0 and (a > 1 or (i == len(old) and j == len(new))):
+                break
+            if (a <= b and i < len(old)) or j == len(new):
+                a, i = a * old[i], i + 1
+            else:
+                b, j = b * new[j], j + 1
+        while i < len(old) and old[i] == 1:
+            i += 1
+        while j < len(new) and new[j] == 1:
+            j += 1
+        groups.append(((i0, i), (j0, j)))
+    return groups
+
+
+def _merge(axes: tuple[AxisSplit, ...]) -> AxisSplit | None:
+    """Fold neighbouring dimensions into one whose parts are the same element sets, or None."""
+    axes = tuple(axis for axis in axes if axis.size != 1)
+    if not axes:
+        return whole(1)
+    result = axes[0]
+    for axis in axes[1:]:
+        size = result.size * axis.size
+        if not axis.is_split:
+            digits = result.digits if result.is_split else ()
+            result = AxisSplit(size, result.grain * axis.size, digits) if result.is_split else whole(size)
+        elif result.grain == 1 and axis.size % axis.grain == 0:
+            outer = result.digits if result.is_split else ((result.parts, 0),)
+            if axis.parts != math.prod(r for r, _ in axis.digits):
+                return None
+            result = AxisSplit(size, axis.grain, outer + axis.digits)
+        else:
+            return None
+    return result
+
+
+def _divide(axis: AxisSplit, sizes: tuple[int, ...]) -> list[AxisSplit] | None:
+    """Cut one dimension into the given row-major sizes, keeping the parts; None if they straddle."""
+    if not axis.is_split:
+        return [whole(size) for size in sizes]
+    pieces: list[AxisSplit] = []
+    inner = math.prod(sizes)
+    digits = list(axis.digits)
+    grain = axis.grain
+    for index, size in enumerate(sizes):
+        inner //= size
+        if size == 1:
+            pieces.append(whole(1))
+        elif grain >= inner:
+            if grain % inner:
+                return None
+            pieces.append(AxisSplit(size, grain // inner, tuple(digits)) if grain // inner < size else whole(size))
+            if math.prod(r for r, _ in digits) < pieces[-1].parts:
+                return None
+            return pieces + [whole(rest) for rest in sizes[index + 1 :]]
+        else:
+            if inner % grain:
+                return None
+            inner_parts = inner // grain
+            tail: list[tuple[int, int]] = []
+            while digits and math.prod(r for r, _ in tail) < inner_parts:
+                tail.insert(0, digits.pop())
+            if math.prod(r for r, _ in tail) != inner_parts:
+                return None
+            if math.prod(r for r, _ in digits) < size:
+                return None
+            pieces.append(AxisSplit(size, 1, tuple(digits)))
+            digits = tail
+    return pieces

@@ -1,0 +1,80 @@
+"""Programs: the steps an IPU runs, in Poplar's vocabulary.
+
+A program is a tree. Execute runs one compute set (with the exchange its operands need before it); Copy
+moves one tensor into another layout or shape, or joins several; the rest is control.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+
+@dataclass(frozen=True)
+class Execute:
+    """Run a compute set: exchange what its vertices read, sync, compute."""
+
+    compute_set: str
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Write ``destination`` from the sources' elements in row-major order.
+
+    Args:
+      destination: tensor name.
+      sources: tensor names; joined along ``axis``, or a single one of equal size when ``axis`` is None.
+      axis: the dimension joined along.
+      location: the user's source line.
+    """
+
+    destination: str
+    sources: tuple[str, ...]
+    axis: int | None = None
+    location: str = ""
+
+
+@dataclass
+class Sequence:
+    """Steps run one after another."""
+
+    steps: list[Step] = field(default_factory=list)
+
+    def add(self, step: Step) -> None:
+        """Append a step."""
+        self.steps.append(step)
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """Run ``body`` ``count`` times."""
+
+    count: int
+    body: Sequence
+
+
+@dataclass(frozen=True)
+class RepeatWhileTrue:
+    """Run ``condition``; while the scalar ``predicate`` it leaves is true run ``body`` and again."""
+
+    condition: Sequence
+    predicate: str
+    body: Sequence
+
+
+@dataclass(frozen=True)
+class Switch:
+    """Run the branch numbered by the scalar ``index``; an index out of range runs the last one."""
+
+    index: str
+    branches: tuple[Sequence, ...]
+
+
+@dataclass(frozen=True)
+class Call:
+    """Run a function of the graph; its tensors are fixed, so callers copy arguments in and results out."""
+
+    function: str
+
+
+Step: TypeAlias = Execute | Copy | Sequence | Repeat | RepeatWhileTrue | Switch | Call

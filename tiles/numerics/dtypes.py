@@ -1,0 +1,124 @@
+"""Element types: names, widths, and packing of any array's last axis into 32-bit words and back.
+
+A tile's memory is an array of 32-bit words. ``to_words`` and ``from_words`` are the only places that know how
+elements lie inside words: little endian, as on the machine; a boolean takes one byte. Both are traceable JAX.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from tiles.errors import UnsupportedDtype
+
+WORD_BYTES = 4
+_PLAIN = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
+_SMALL_FLOATS = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e4m3b11fnuz")
+NAMES: tuple[str, ...] = _PLAIN + _FLOATS + _SMALL_FLOATS
+"""Every element type that an array in a tile's memory can have."""
+
+
+@functools.lru_cache(maxsize=256)
+def to_jax(name: str) -> np.dtype:
+    """Return the dtype of a name ("float32", "bfloat16", "bool", ...).
+
+    Raises:
+      UnsupportedDtype: no element type has that name.
+    """
+    if name not in NAMES:
+        raise UnsupportedDtype(f"{name!r} is no element type", expected=", ".join(NAMES), got=name)
+    return np.dtype(getattr(jnp, name if name != "bool" else "bool_"))
+
+
+def name_of(dtype: object) -> str:
+    """Return the name of anything that stands for a dtype.
+
+    Raises:
+      UnsupportedDtype: arrays in a tile's memory cannot have it (complex, strings, objects, ...).
+    """
+    name = np.dtype(dtype).name  # pyright: ignore[reportArgumentType, reportCallIssue]
+    if name not in NAMES:
+        raise UnsupportedDtype(f"{name!r} is no element type of a tile", expected=", ".join(NAMES), got=name)
+    return name
+
+
+@functools.lru_cache(maxsize=256)
+def itemsize(name: str) -> int:
+    """Return the bytes of one element."""
+    return to_jax(name).itemsize
+
+
+def is_float(dtype: object) -> bool:
+    """Return whether a dtype (or its name) is a floating-point type, 8-bit and bfloat16 included."""
+    return bool(jnp.issubdtype(np.dtype(dtype), jnp.floating))  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+
+def is_integer(dtype: object) -> bool:
+    """Return whether a dtype (or its name) is a signed or unsigned integer; booleans are not."""
+    return bool(jnp.issubdtype(np.dtype(dtype), jnp.integer))  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+
+@functools.lru_cache(maxsize=256)
+def unsigned_of(name: str) -> np.dtype:
+    """Return the unsigned integer type as wide as the named type."""
+    return np.dtype(f"uint{8 * itemsize(name)}")
+
+
+def word_count(name: str, count: int) -> int:
+    """Return the 32-bit words that ``count`` elements fill, the last one padded."""
+    return -(-count * itemsize(name) // WORD_BYTES)
+
+
+def to_words(x: Array) -> Array:
+    """Return an array's bits as 32-bit words along its last axis.
+
+    Args:
+      x: ``[..., n]`` of any element type.
+
+    Returns:
+      uint32 ``[..., word_count(dtype, n)]``; the bytes after the last element are zero.
+
+    Raises:
+      UnsupportedDtype: the elements have no place in a tile's memory.
+    """
+    name = name_of(x.dtype)
+    size = itemsize(name)
+    bits = x.astype(jnp.uint8) if name == "bool" else jax.lax.bitcast_convert_type(x, unsigned_of(name))
+    if size == WORD_BYTES:
+        return bits
+    if size > WORD_BYTES:
+        return jax.lax.bitcast_convert_type(bits, jnp.uint32).reshape(*x.shape[:-1], -1)
+    per_word = WORD_BYTES // size
+    words = word_count(name, x.shape[-1])
+    padding = [(0, 0)] * (x.ndim - 1) + [(0, words * per_word - x.shape[-1])]
+    grouped = jnp.pad(bits, padding).reshape(*x.shape[:-1], words, per_word)
+    return jax.lax.bitcast_convert_type(grouped, jnp.uint32)
+
+
+def from_words(words: Array, name: str, count: int) -> Array:
+    """Return the first ``count`` elements that words hold: the inverse of ``to_words``.
+
+    Args:
+      words: uint32 ``[..., w]`` with ``w >= word_count(name, count)``.
+      name: the elements' type. A byte of a boolean is true unless it is zero.
+      count: number of elements.
+
+    Returns:
+      ``[..., count]`` of that type.
+    """
+    size = itemsize(name)
+    storage = unsigned_of(name)
+    words = words[..., : word_count(name, count)]
+    lead = words.shape[:-1]
+    if size < WORD_BYTES:
+        bits = jax.lax.bitcast_convert_type(words, storage).reshape(*lead, -1)[..., :count]
+    elif size > WORD_BYTES:
+        bits = jax.lax.bitcast_convert_type(words.reshape(*lead, count, size // WORD_BYTES), storage)
+    else:
+        bits = words
+    return bits != 0 if name == "bool" else jax.lax.bitcast_convert_type(bits, to_jax(name))

@@ -1,0 +1,122 @@
+"""The ring meaning of JAX's control flow: nested functions are seen through, bodies and branches are interpreted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jax import lax
+from jax.extend import core
+
+from tiles.errors import Unsupported
+from tiles.numerics import ring_words
+from tiles.numerics.ring_rules import Evaluate, rule
+
+_CALLS = """
+jit pjit closed_call core_call call remat remat2 checkpoint composite
+custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr
+""".split()
+
+
+NAMES = frozenset((*_CALLS, "cond", "scan", "while"))
+"""Primitives that hold other jaxprs: interpreted always, since a float may hide inside."""
+
+
+def callee(eqn: core.JaxprEqn) -> tuple[Any, Sequence[Any]]:
+    """Return the body of a call-like equation: an open jaxpr and its constants."""
+    names = ("jaxpr", "call_jaxpr", "fun_jaxpr")
+    body = next(eqn.params[name] for name in names if name in eqn.params)
+    return (body.jaxpr, body.consts) if hasattr(body, "consts") else (body, ())
+
+
+@rule(*_CALLS)
+def _call(eqn: core.JaxprEqn, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+    jaxpr, consts = callee(eqn)
+    return evaluate(jaxpr, [ring_words.to_ring(c) for c in consts], ins)
+
+
+@rule("cond")
+def _cond(eqn: core.JaxprEqn, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+    """Take the branch that the index names; an index that depends on floats is the ring's own."""
+    index, *operands = ins
+    return lax.switch(index, [_closed(b, evaluate) for b in eqn.params["branches"]], *operands)
+
+
+@rule("scan")
+def _scan(eqn: core.JaxprEqn, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+    params = eqn.params
+    num_consts, num_carry = params["num_consts"], params["num_carry"]
+    consts, carry, xs = ins[:num_consts], ins[num_consts : num_consts + num_carry], ins[num_consts + num_carry :]
+    body = _closed(params["jaxpr"], evaluate)
+
+    def step(state: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
+        results = body(*consts, *state, *x)
+        return results[:num_carry], results[num_carry:]
+
+    options = {name: params[name] for name in ("length", "reverse", "unroll")}
+    carry, ys = lax.scan(step, carry, xs, **options)
+    return [*carry, *ys]
+
+
+@rule("while")
+def _while(eqn: core.JaxprEqn, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+    """Loop while the condition holds.
+
+    Raises:
+      Unsupported: the trip count depends on floats, which have no size in the ring: such a loop need not end.
+    """
+    params = eqn.params
+    num_cond, num_body = params["cond_nconsts"], params["body_nconsts"]
+    if _trips_depend_on_floats(params["cond_jaxpr"], params["body_jaxpr"], eqn.invars, num_cond, num_body):
+        raise Unsupported(
+            "a loop's trip count depends on floats, which ring arithmetic cannot decide",
+            try_="run the loop as a step of the program, whose decisions are replayed from the float run",
+        )
+    cond_consts, body_consts, state = ins[:num_cond], ins[num_cond : num_cond + num_body], ins[num_cond + num_body :]
+    cond, body = _closed(params["cond_jaxpr"], evaluate), _closed(params["body_jaxpr"], evaluate)
+    return lax.while_loop(lambda s: cond(*cond_consts, *s)[0], lambda s: body(*body_consts, *s), list(state))
+
+
+def _closed(jaxpr: Any, evaluate: Evaluate) -> Callable[..., list[Any]]:
+    """Return the ring form of a closed jaxpr as a function."""
+    consts = [ring_words.to_ring(c) for c in jaxpr.consts]
+
+    def function(*args: Any) -> list[Any]:
+        return evaluate(jaxpr.jaxpr, consts, args)
+
+    return function
+
+
+def _trips_depend_on_floats(
+    cond: Any, body: Any, operands: Sequence[Any], num_cond: int, num_body: int
+) -> bool:
+    """Return whether a loop's condition can depend on a float, directly or through what its body carries."""
+    tainted = [ring_words.is_float(v.aval) for v in operands]
+    cond_consts, body_consts, state = (
+        tainted[:num_cond],
+        tainted[num_cond : num_cond + num_body],
+        tainted[num_cond + num_body :],
+    )
+    while True:
+        after = _taint(body.jaxpr, [*body_consts, *state])
+        merged = [a or b for a, b in zip(state, after, strict=True)]
+        if merged == state:
+            return _taint(cond.jaxpr, [*cond_consts, *state])[0]
+        state = merged
+
+
+def _taint(jaxpr: Any, inputs: Sequence[bool]) -> list[bool]:
+    """Return which results of a jaxpr are floats or can depend on one, given which inputs do."""
+    known = dict(zip(jaxpr.invars, inputs, strict=True))
+
+    def read(v: Any) -> bool:
+        return ring_words.is_float(v.aval) or (not isinstance(v, core.Literal) and known.get(v, False))
+
+    for eqn in jaxpr.eqns:
+        operands = [read(v) for v in eqn.invars]
+        if eqn.primitive.name in _CALLS:
+            results = _taint(callee(eqn)[0], operands)
+        else:
+            results = [any(operands)] * len(eqn.outvars)
+        known.update(zip(eqn.outvars, results, strict=True))
+    return [read(v) for v in jaxpr.outvars]

@@ -1,0 +1,142 @@
+"""How close two results must be: the project's tolerances, defined once, and the comparisons that use them.
+
+Integers, booleans, random keys and the positions of NaN are exact. Floats may differ by a share of the largest finite
+magnitude of the wanted result: 1e-4 for 32 and 64 bits, 1e-2 for 16 bits, one eighth for 8 bits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tiles.numerics import dtypes
+
+_BY_BYTES = {8: 1e-4, 4: 1e-4, 2: 1e-2, 1: 0.125}
+
+
+class NotClose(AssertionError):
+    """Two results differ by more than the tolerance of their type."""
+
+
+def tolerance_of(dtype: object) -> float:
+    """Return the error allowed for a type, as a share of the largest magnitude; 0.0 means exact."""
+    return _BY_BYTES[np.dtype(dtype).itemsize] if dtypes.is_float(dtype) else 0.0  # pyright: ignore
+
+
+def max_error(got: Any, want: Any) -> float:
+    """Return the largest difference as a share of the wanted result's largest finite magnitude.
+
+    Args:
+      got, want: arrays of equal shape.
+
+    Returns:
+      0.0 where all is equal; infinity where NaNs or infinities lie elsewhere, or all wanted values are zero.
+    """
+    got, want = _numbers(got), _numbers(want)
+    finite = np.isfinite(want)
+    if not np.array_equal(np.where(finite, 0, want), np.where(np.isfinite(got), 0, got), equal_nan=True):
+        return float("inf")
+    if not finite.any():
+        return 0.0
+    with np.errstate(over="ignore"):
+        difference = np.max(np.abs(got[finite] - want[finite]))
+    scale = np.max(np.abs(want[finite]))
+    if difference == 0:
+        return 0.0
+    return float(difference / scale) if scale else float("inf")
+
+
+def check_close(got: Any, want: Any, where: str = "") -> None:
+    """Check that results are as close as the project promises.
+
+    Args:
+      got: an array or a pytree of arrays.
+      want: the same structure, from an independent witness.
+      where: what is compared, for the message.
+
+    Raises:
+      NotClose: naming the place, the error and the tolerance.
+    """
+    got_leaves, got_tree = jax.tree.flatten_with_path(got)
+    want_leaves, want_tree = jax.tree.flatten_with_path(want)
+    if got_tree != want_tree:
+        raise NotClose(f"{where or 'result'}: structure {got_tree}, expected {want_tree}")
+    for (path, got_leaf), (_, want_leaf) in zip(got_leaves, want_leaves, strict=True):
+        _check_leaf(_plain(got_leaf), _plain(want_leaf), (where or "result") + jax.tree_util.keystr(path))
+
+
+def ulp_distance(a: Any, b: Any) -> np.ndarray:
+    """Return, elementwise, how many representable floats lie between two arrays of one float type.
+
+    Args:
+      a, b: arrays of equal shape and float type.
+
+    Returns:
+      uint64 of their shape: 0 for equal values (and for NaN beside NaN, and zeros of either sign), the greatest
+      uint64 for NaN beside a number.
+    """
+    a, b = np.asarray(a), np.asarray(b)
+    if a.dtype != b.dtype or not dtypes.is_float(a.dtype):
+        raise TypeError(f"ulp_distance compares one float type, got {a.dtype} and {b.dtype}")
+    low, high = _ordered(a), _ordered(b)
+    low, high = np.minimum(low, high), np.maximum(low, high)
+    distance = high.astype(np.uint64) - low.astype(np.uint64)
+    nan_a, nan_b = np.isnan(a), np.isnan(b)
+    distance = np.where(nan_a ^ nan_b, np.uint64(np.iinfo(np.uint64).max), distance)
+    return np.where(nan_a & nan_b, np.uint64(0), distance)
+
+
+def _ordered(x: np.ndarray) -> np.ndarray:
+    """Return floats' bits as int64 that grow with the floats, both zeros at 0."""
+    signed = np.dtype(f"int{8 * x.dtype.itemsize}")
+    bits = np.ascontiguousarray(x).view(signed).astype(np.int64).reshape(x.shape)
+    magnitude = bits & np.int64(np.iinfo(signed).max)
+    return np.where(bits < 0, -magnitude, magnitude)
+
+
+def _plain(x: Any) -> np.ndarray:
+    """Return an array on the host; random keys as their words."""
+    if hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        x = jax.random.key_data(x)
+    return np.asarray(x)
+
+
+def _numbers(x: Any) -> np.ndarray:
+    """Return an array as float64, or as exact integers where it holds integers or booleans."""
+    x = _plain(x)
+    if dtypes.is_float(x.dtype):
+        return x.astype(np.float64)
+    return x.astype(object) if x.dtype.itemsize == 8 else x.astype(np.int64)
+
+
+def _check_leaf(got: np.ndarray, want: np.ndarray, where: str) -> None:
+    """Check one array."""
+    if got.shape != want.shape or got.dtype != want.dtype:
+        raise NotClose(f"{where}: {got.dtype}{list(got.shape)}, expected {want.dtype}{list(want.shape)}")
+    if not dtypes.is_float(want.dtype):
+        wrong = got != want
+        if wrong.any():
+            raise NotClose(f"{where}: {int(wrong.sum())} of {wrong.size} differ{_first(got, want, wrong)}")
+        return
+    error, allowed = max_error(got, want), tolerance_of(want.dtype)
+    if error > allowed:
+        with np.errstate(invalid="ignore", over="ignore"):
+            apart = np.abs(got.astype(np.float64) - want.astype(np.float64))
+        wrong = ~np.isfinite(want) if not np.isfinite(error) else apart == np.nanmax(apart)
+        wrong = (np.isfinite(got) != np.isfinite(want)) if (np.isfinite(got) != np.isfinite(want)).any() else wrong
+        raise NotClose(
+            f"{where}: {want.dtype} off by {error:.3g} of the largest value, allowed {allowed:g}"
+            + _first(got, want, wrong)
+        )
+
+
+def _first(got: np.ndarray, want: np.ndarray, wrong: np.ndarray) -> str:
+    """Return the first wrong element in words."""
+    places = np.argwhere(wrong)
+    if not len(places):
+        return ""
+    at = tuple(int(i) for i in places[0])
+    return f"; at {list(at)} got {got[at]!r}, expected {want[at]!r}"

@@ -1,0 +1,25 @@
+"""Planning: slices and exchange derived from plans, the cost model, and the search over splits."""
+
+from tiles.plan.exchange import Traffic, exchange_cycles, reshape_traffic, traffic
+from tiles.plan.search import Operand, Priced, follow, home_layout, price, search
+from tiles.plan.slices import OUTSIDE, UNUSED, AxisSlices, Slices, is_resident, layout_slices, operand_slices
+
+__all__ = [
+    "OUTSIDE",
+    "UNUSED",
+    "AxisSlices",
+    "Operand",
+    "Priced",
+    "Slices",
+    "Traffic",
+    "exchange_cycles",
+    "follow",
+    "home_layout",
+    "is_resident",
+    "layout_slices",
+    "operand_slices",
+    "price",
+    "reshape_traffic",
+    "search",
+    "traffic",
+]

@@ -1,0 +1,205 @@
+"""Exchange volumes and messages, derived exactly from a source layout and the slices that are read.
+
+Everything factorizes per axis: a cell's incoming elements are the product of per-axis counts less what
+its tile already holds, and what a tile must send is the product of per-axis covered elements.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tiles.graph import Cycles, Layout
+from tiles.graph.layout import ceil_div
+from tiles.numerics.dtypes import itemsize
+from tiles.plan.slices import AxisSlices, Slices
+from tiles.target import Basis, Target
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What one exchange phase moves, per tile; int64 ``[num_tiles]`` each.
+
+    Args:
+      received: bytes arriving from other tiles.
+      sent: bytes leaving; a word several tiles take at once (multicast) counts once.
+      local: bytes rearranged inside the tile.
+      receives: contiguous runs arriving.
+      sends: contiguous runs leaving.
+    """
+
+    received: np.ndarray
+    sent: np.ndarray
+    local: np.ndarray
+    receives: np.ndarray
+    sends: np.ndarray
+
+    @classmethod
+    def none(cls, num_tiles: int) -> Traffic:
+        """Return no traffic."""
+        return cls(*(np.zeros(num_tiles, np.int64) for _ in range(5)))
+
+    def __add__(self, other: Traffic) -> Traffic:
+        """Return both in one phase."""
+        return Traffic(
+            self.received + other.received,
+            self.sent + other.sent,
+            self.local + other.local,
+            self.receives + other.receives,
+            self.sends + other.sends,
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing crosses tiles."""
+        return not self.received.any()
+
+
+def traffic(source: Layout, slices: Slices, dtype: str, num_tiles: int) -> Traffic:
+    """Return the traffic that brings ``slices`` from ``source`` to their cells' tiles."""
+    size = itemsize(dtype)
+    g = slices.coordinates
+    owner = source.part_of_tile(num_tiles)[slices.tiles]
+    has_part = owner >= 0
+    own_part = np.unravel_index(np.maximum(owner, 0), source.grid) if source.grid else ()
+    need = np.ones(slices.tiles.size, np.int64)
+    own = has_part.astype(np.int64)
+    for axis, split, where, part in zip(slices.axes, source.axes, g, own_part, strict=True):
+        need *= axis.num_inside[where]
+        own *= axis.overlap(where, split.lo[part], split.hi[part])
+    runs = _runs(slices, source, g)
+    out_elements, out_runs = _sent(source, slices, g, owner)
+    result = Traffic.none(num_tiles)
+    result.received[slices.tiles] = _bytes(need - own, size)
+    result.local[slices.tiles] = _bytes(own, size)
+    result.receives[slices.tiles] = np.where(need > own, np.maximum(runs - (own > 0), 1), 0)
+    result.sent[source.tiles] = _bytes(out_elements, size)
+    result.sends[source.tiles] = np.where(out_elements > 0, out_runs, 0)
+    return result
+
+
+def _bytes(elements: np.ndarray, size: int) -> np.ndarray:
+    return -(-elements * size // 4) * 4
+
+
+def _runs(slices: Slices, source: Layout, g: tuple[np.ndarray, ...]) -> np.ndarray:
+    """Count the contiguous runs each cell receives: outer axes run by run, inner ones piece by piece."""
+    runs = np.ones(slices.tiles.size, np.int64)
+    inner_full = True
+    for axis, split, where in reversed(list(zip(slices.axes, source.axes, g, strict=True))):
+        low, high = axis.bounds
+        pieces = np.where(high >= low, high // split.grain - low // split.grain + 1, 0)
+        whole_parts = abs(axis.step) == 1 and bool(np.all(axis.num_inside[where] == pieces[where] * min(split.grain, split.size)))
+        runs *= (pieces if inner_full and abs(axis.step) == 1 else axis.num_inside)[where]
+        inner_full = inner_full and whole_parts and bool(np.all(pieces[where] <= 1))
+    return runs
+
+
+def _coverage(axis: AxisSlices) -> np.ndarray:
+    """Return by how many slices of the axis' own grid each tensor index is read, int64 ``[size]``."""
+    low, high = axis.bounds
+    present = high >= low
+    if abs(axis.step) == 1:
+        delta = np.zeros(axis.size + 1, np.int64)
+        np.add.at(delta, low[present], 1)
+        np.add.at(delta, high[present] + 1, -1)
+        return np.cumsum(delta[:-1])
+    index = axis.index
+    return np.bincount(index[index >= 0], minlength=axis.size)
+
+
+def _sent(source: Layout, slices: Slices, g: tuple[np.ndarray, ...], owner: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the distinct elements and the runs each part must send, int64 ``[parts]``."""
+    grid = source.grid
+    covered = np.ones(1, np.int64)
+    touching = np.full(1, slices.replication, np.int64)
+    single_prefix = []
+    shared = slices.replication > 1
+    for axis, split in zip(slices.axes, source.axes, strict=True):
+        cover = _coverage(axis)
+        prefix = np.concatenate([[0], np.cumsum(cover > 0)])
+        covered = (covered[:, None] * (prefix[split.hi] - prefix[split.lo])[None, :]).reshape(-1)
+        low, high = axis.bounds
+        present = high >= low
+        starts = np.zeros(split.parts + 1, np.int64)
+        np.add.at(starts, low[present] // split.grain, 1)
+        np.add.at(starts, high[present] // split.grain + 1, -1)
+        touching = (touching[:, None] * np.cumsum(starts[:-1])[None, :]).reshape(-1)
+        single_prefix.append(np.concatenate([[0], np.cumsum(cover == 1)]))
+    only_own = np.zeros(covered.size, np.int64)
+    if not shared:
+        cells = np.flatnonzero(owner >= 0)
+        count = np.ones(cells.size, np.int64)
+        parts = np.unravel_index(owner[cells], grid) if grid else ()
+        for axis, split, where, part, prefix in zip(slices.axes, source.axes, g, parts, single_prefix, strict=True):
+            low, high = (bound[where[cells]] for bound in axis.bounds)
+            a, b = np.maximum(low, split.lo[part]), np.minimum(high + 1, split.hi[part])
+            count *= np.where(b > a, prefix[np.maximum(b, 0)] - prefix[np.minimum(a, axis.size)], 0)
+        only_own[owner[cells]] = count
+    return covered - only_own, np.maximum(touching, 1)
+
+
+def reshape_traffic(source: Layout, destination: Layout, dtype: str, num_tiles: int) -> Traffic:
+    """Return the traffic of copying a tensor into another shape or layout, element by element in order.
+
+    For the copies that do not factorize: flat index arrays, one entry per element, no Python loop.
+    """
+    size = itemsize(dtype)
+    src_tile, src_offset = _flat_owner(source)
+    dst_tile, dst_offset = _flat_owner(destination)
+    crosses = src_tile != dst_tile
+    result = Traffic.none(num_tiles)
+    if not src_tile.size:
+        return result
+    joined = np.zeros(src_tile.size, bool)
+    joined[1:] = (
+        (src_tile[1:] == src_tile[:-1])
+        & (dst_tile[1:] == dst_tile[:-1])
+        & (src_offset[1:] == src_offset[:-1] + 1)
+        & (dst_offset[1:] == dst_offset[:-1] + 1)
+    )
+    starts = crosses & ~joined
+    counts = {
+        "received": np.bincount(dst_tile[crosses], minlength=num_tiles),
+        "sent": np.bincount(src_tile[crosses], minlength=num_tiles),
+        "local": np.bincount(dst_tile[~crosses], minlength=num_tiles),
+    }
+    return Traffic(
+        **{name: _bytes(value, size) for name, value in counts.items()},
+        receives=np.bincount(dst_tile[starts], minlength=num_tiles),
+        sends=np.bincount(src_tile[starts], minlength=num_tiles),
+    )
+
+
+def _flat_owner(layout: Layout) -> tuple[np.ndarray, np.ndarray]:
+    """Return tile and part offset (elements) of every element in row-major order."""
+    tile = np.full(1, layout.base, np.int64)
+    offset = np.zeros(1, np.int64)
+    for axis in layout.axes:
+        index = np.arange(axis.size)
+        tile = (tile[:, None] + axis.tiles[index // axis.grain][None, :]).reshape(-1)
+        offset = (offset[:, None] * min(axis.grain, max(axis.size, 1)) + (index % axis.grain)[None, :]).reshape(-1)
+    return tile, offset
+
+
+def exchange_cycles(moved: Traffic, target: Target) -> Cycles:
+    """Return the duration of one exchange phase, set by its busiest tile; 0 when nothing crosses tiles.
+
+    The phase lasts as long as the busiest tile's payload, or its control instructions if those are more
+    (each send and each change of source or pointer is an instruction of its own), plus the entry cost.
+
+    Source: ipu-stack's cost model, validated on a C600: cycles = max(payload / 4, control instructions)
+    + phase overhead (github.com/osmarks/ipu-stack, crates/ipu-codegen/src/cost.rs).
+    """
+    source = "max(payload/4, control instructions) + phase entry; ipu-stack cost model"
+    if moved.is_empty:
+        return Cycles(0, Basis.DOCUMENTED, source)
+    width = target.exchange_bytes_per_cycle
+    sends = moved.sends + moved.sent // 4 // target.exchange_send_max_words
+    busiest = max(
+        ceil_div(int(moved.received.max()), width),
+        ceil_div(int(moved.sent.max()), width),
+        int((sends + 2 * moved.receives).max()),
+    )
+    return Cycles(busiest + target.exchange_phase_overhead_cycles, Basis.DOCUMENTED, source)

@@ -1,0 +1,265 @@
+"""The planner: search the splits of an operation's domain for the cheapest plan.
+
+Candidates are scored all at once by a closed form (numpy over candidates); the best few and the plans
+that follow an operand's own layout are then priced with exact exchange volumes. Cost is cycles, under a
+bound on temporary bytes per tile.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from tiles.errors import InvalidPlan
+from tiles.graph import AxisSplit, Codelet, Extents, Layout, OpForm, Plan, along, linear_layout, whole
+from tiles.graph.domain import full_digits
+from tiles.graph.layout import align_up
+from tiles.numerics.dtypes import itemsize
+from tiles.plan.exchange import Traffic, exchange_cycles, traffic
+from tiles.plan.slices import is_resident, operand_slices
+from tiles.target import Target
+
+MAX_CANDIDATES = 20_000
+EXACT = 3
+TEMPORARY_PROPORTION = 0.6  # PopLibs' availableMemoryProportion default
+
+
+@dataclass(frozen=True)
+class Operand:
+    """What the planner knows of an operand: its shape, dtype, and where it lives (None: still free)."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    layout: Layout | None
+
+
+@dataclass(frozen=True)
+class Priced:
+    """A plan with its estimated cost.
+
+    Args:
+      plan: the plan.
+      cycles: estimated cycles of exchange, compute and combination of partials.
+      temporary_bytes: bytes per tile of received slices, partials and results.
+    """
+
+    plan: Plan
+    cycles: float
+    temporary_bytes: int
+
+
+def search(
+    form: OpForm,
+    codelet: Codelet,
+    operands: Sequence[Operand],
+    result_dtypes: tuple[str, ...],
+    target: Target,
+    extra: Sequence[Plan] = (),
+) -> list[Priced]:
+    """Return plans in order of cost, cheapest first; never empty.
+
+    Args:
+      form: the operation's domain and maps.
+      codelet: gives cycles, preferred grains, and whether reductions may be split.
+      operands: shapes, dtypes and present layouts.
+      result_dtypes: dtypes of the results.
+      target: the machine.
+      extra: plans to price beside those found.
+    """
+    shapes = _candidate_grains(form, codelet, target)
+    score = _closed_form(form, codelet, operands, result_dtypes, target, shapes)
+    best = np.lexsort((score[1], score[0]))[:EXACT]
+    plans = [_plan(form, shapes[i], order) for i in best for order in _orders(form)]
+    plans += [p for k, operand in enumerate(operands) if (p := follow(form, codelet, k, operand, target)) is not None]
+    priced = [price(form, codelet, operands, result_dtypes, target, plan) for plan in dict.fromkeys([*extra, *plans])]
+    limit = TEMPORARY_PROPORTION * target.bytes_per_tile
+    return sorted(priced, key=lambda p: (p.temporary_bytes > limit, p.cycles, p.plan.num_cells))
+
+
+def follow(form: OpForm, codelet: Codelet, k: int, operand: Operand, target: Target) -> Plan | None:
+    """Return the plan that reads operand k where it lies, if there is one."""
+    if operand.layout is None:
+        return None
+    splits = [whole(dim.size) for dim in form.dims]
+    for axis, split in zip(form.operands[k].axes, operand.layout.axes, strict=True):
+        if not split.is_split:
+            continue
+        if not axis.terms or len(axis.terms) > 1:
+            return None
+        d, coefficient = axis.terms[0]
+        if coefficient != 1 or axis.offset or form.dims[d].size != split.size:
+            return None
+        if form.dims[d].is_reduced and codelet.combiner() is None:
+            return None
+        splits[d] = split
+    plan = Plan(tuple(splits), operand.layout.base)
+    try:
+        plan.check(form, target.num_tiles)
+        for d in plan.split_reductions(form):
+            full_digits(plan.splits[d])
+    except InvalidPlan:
+        return None
+    return plan
+
+
+def _orders(form: OpForm) -> tuple[tuple[int, ...], ...]:
+    dims = tuple(range(len(form.dims)))
+    return (dims,) if len(dims) < 2 else (dims, dims[::-1])
+
+
+def _plan(form: OpForm, grains: np.ndarray, order: tuple[int, ...]) -> Plan:
+    splits: list[AxisSplit] = [whole(dim.size) for dim in form.dims]
+    stride = 1
+    for d in reversed(order):
+        size, grain = form.dims[d].size, int(grains[d])
+        parts = max(1, -(-size // grain))
+        if parts > 1:
+            splits[d] = AxisSplit(size, grain, ((parts, stride),))
+            stride *= parts
+    return Plan(tuple(splits))
+
+
+@lru_cache(maxsize=4096)
+def _grain_options(size: int, multiple: int, most: int, keep: int) -> np.ndarray:
+    """Return distinct cell extents of a dimension, largest (unsplit) first, at most about ``keep``."""
+    parts = np.arange(1, max(1, min(size, most)) + 1)
+    grains = np.unique(-(-(-(-size // parts)) // multiple) * multiple)[::-1]
+    grains = np.minimum(grains, max(1, size))
+    grains = np.unique(grains)[::-1]
+    if grains.size > keep:
+        pick = np.unique(np.round(np.linspace(0, grains.size - 1, keep)).astype(int))
+        powers = [g for g in grains if (-(-size // g)) & (-(-size // g) - 1) == 0]
+        grains = np.unique(np.concatenate([grains[pick], np.array(powers, grains.dtype)]))[::-1]
+    return grains
+
+
+def _candidate_grains(form: OpForm, codelet: Codelet, target: Target) -> np.ndarray:
+    """Return candidate cell extents, int64 ``[candidates, dims]``; cells never exceed the tiles."""
+    multiples = codelet.grains(form, target)
+    free = [d for d, dim in enumerate(form.dims) if dim.size > 1 and (not dim.is_reduced or codelet.combiner())]
+    keep = max(6, int(MAX_CANDIDATES ** (1 / max(1, len(free)))))
+    chosen = np.zeros((1, 0), np.int64)
+    cells = np.ones(1, np.int64)
+    for d, dim in enumerate(form.dims):
+        whole_extent = np.array([max(1, dim.size)], np.int64)
+        options = _grain_options(dim.size, multiples[d], target.num_tiles, keep) if d in free else whole_extent
+        parts = -(-max(1, dim.size) // options)
+        total = cells[:, None] * parts[None, :]
+        rows, columns = np.nonzero(total <= target.num_tiles)
+        chosen = np.concatenate([chosen[rows], options[columns][:, None]], axis=1)
+        cells = total[rows, columns]
+        if chosen.shape[0] > 4 * MAX_CANDIDATES:
+            keep_rows = np.linspace(0, chosen.shape[0] - 1, MAX_CANDIDATES).astype(int)
+            chosen, cells = chosen[keep_rows], cells[keep_rows]
+    return chosen
+
+
+def _closed_form(
+    form: OpForm,
+    codelet: Codelet,
+    operands: Sequence[Operand],
+    result_dtypes: tuple[str, ...],
+    target: Target,
+    grains: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return estimated cycles and cells of every candidate, float64 / int64 ``[candidates]``."""
+    sizes = tuple(grains.T)
+    parts = [-(-max(1, dim.size) // g) for dim, g in zip(form.dims, sizes, strict=True)]
+    cells = math.prod(parts, start=np.ones(grains.shape[0], np.int64))
+    extents = Extents(form, sizes, tuple(o.dtype for o in operands), result_dtypes)
+    compute = np.broadcast_to(np.asarray(codelet.cycles(extents, target).value, np.float64), cells.shape)
+    width = target.exchange_bytes_per_cycle
+    incoming = np.zeros(cells.shape)
+    temporary = np.zeros(cells.shape)
+    for k, operand in enumerate(operands):
+        slice_bytes = extents.operand_elements(k) * itemsize(operand.dtype)
+        replication = math.prod(
+            (parts[d] for d in range(len(parts)) if d not in form.operands[k].dims), start=np.ones(cells.shape)
+        )
+        remote = 1 - 1 / replication if operand.layout is None else 1.0
+        incoming = incoming + slice_bytes * remote
+        temporary = temporary + slice_bytes
+    phase = target.exchange_phase_overhead_cycles + target.internal_sync_cycles
+    cycles = compute + incoming / width + np.where(incoming > 0, phase, 0)
+    partials = math.prod((parts[d] for d in form.reduced), start=np.ones(cells.shape, np.int64))
+    out_bytes = extents.results * sum(itemsize(d) for d in result_dtypes)
+    combine = out_bytes / width + phase + out_bytes / 8 * 6 + 100
+    cycles = cycles + np.where(partials > 1, combine, 0)
+    limit = TEMPORARY_PROPORTION * target.bytes_per_tile
+    over = np.maximum(0, temporary + out_bytes - limit)
+    return cycles + over * 1e3, cells
+
+
+def price(
+    form: OpForm,
+    codelet: Codelet,
+    operands: Sequence[Operand],
+    result_dtypes: tuple[str, ...],
+    target: Target,
+    plan: Plan,
+) -> Priced:
+    """Return a plan with its cost from exact exchange volumes."""
+    moved = Traffic.none(target.num_tiles)
+    temporary = 0
+    for k, operand in enumerate(operands):
+        layout = operand.layout or home_layout(form, plan, k, operand.shape, operand.dtype, target)
+        if is_resident(form, plan, k, layout):
+            continue
+        slices = operand_slices(form, plan, k, operand.shape)
+        moved = moved + traffic(layout, slices, operand.dtype, target.num_tiles)
+        temporary += align_up(math.prod(slices.extents) * itemsize(operand.dtype), 4)
+    sizes = tuple(np.array([min(s.grain, max(1, s.size))]) for s in plan.splits)
+    extents = Extents(form, sizes, tuple(o.dtype for o in operands), result_dtypes)
+    cycles = float(np.max(codelet.cycles(extents, target).value)) + float(exchange_cycles(moved, target).value)
+    if not moved.is_empty:
+        cycles += target.internal_sync_cycles
+    cycles += int(moved.local.max()) / target.memcpy_bytes_per_cycle
+    out_bytes = int(extents.results[0]) * sum(itemsize(d) for d in result_dtypes)
+    if plan.num_partials(form) > 1:
+        phase = target.exchange_phase_overhead_cycles + target.internal_sync_cycles
+        cycles += out_bytes / target.exchange_bytes_per_cycle + phase + out_bytes / 8 * 6 + 100
+    return Priced(plan, cycles, temporary + out_bytes)
+
+
+def home_layout(form: OpForm, plan: Plan, k: int, shape: tuple[int, ...], dtype: str, target: Target) -> Layout:
+    """Return the layout in which operand k best waits for this plan.
+
+    Every tile holds a share of a slice it will read itself: the plan's own parts, cut further over the
+    cells that read the same slice. Operands read with an offset, a stride or a window are spread evenly.
+    """
+    axes: list[AxisSplit] = []
+    used = set(form.operands[k].dims)
+    for axis, size in zip(form.operands[k].axes, shape, strict=True):
+        if not axis.terms:
+            axes.append(whole(size))
+            continue
+        d = axis.terms[0][0]
+        if axis != along(d) or form.dims[d].size != size:
+            return linear_layout(tuple(shape), dtype, target.num_tiles)
+        axes.append(plan.splits[d])
+    for d, split in enumerate(plan.splits):
+        if d not in used and split.is_split and len(split.digits) == 1:
+            axes = _share(axes, split.parts, split.digits[0][1], dtype)
+    return Layout(tuple(axes), plan.base)
+
+
+def _share(axes: list[AxisSplit], readers: int, stride: int, dtype: str) -> list[AxisSplit]:
+    """Cut the longest axis of a slice further over ``readers`` tiles ``stride`` apart, evenly or not at all."""
+    if not axes:
+        return axes
+    longest = max(range(len(axes)), key=lambda a: min(axes[a].grain, axes[a].size))
+    axis = axes[longest]
+    grain = min(axis.grain, max(1, axis.size))
+    innermost = longest == len(axes) - 1
+    quantum = max(1, 4 // itemsize(dtype)) if innermost else 1
+    shares = [q for q in range(2, min(readers, grain) + 1) if grain % q == 0 and (grain // q) % quantum == 0]
+    if not shares or (axis.is_split and axis.parts != math.prod(r for r, _ in axis.digits)):
+        return axes
+    digits = axis.digits if axis.is_split else ()
+    out = list(axes)
+    out[longest] = AxisSplit(axis.size, grain // shares[-1], (*digits, (shares[-1], stride)))
+    return out

@@ -1,0 +1,219 @@
+"""What each vertex of a planned operation reads: slices derived from the indexing maps.
+
+Slices are kept per axis: for every grid coordinate along the axis' domain dimensions a first index, a
+step and a count. A cell's slice is the product of its axes, so nothing is enumerated per element.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from tiles.errors import InvalidPlan
+from tiles.graph import Affine, AxisSplit, IndexMap, Layout, OpForm, Plan
+
+OUTSIDE = -1
+UNUSED = -2
+
+
+@dataclass(frozen=True)
+class AxisSlices:
+    """The slices of one operand axis.
+
+    Args:
+      size: elements of the tensor along the axis.
+      dims: grid dimensions the axis varies with (indices into the domain).
+      grid: parts along those dimensions.
+      first: index of the first element of each slice, int64 ``[prod(grid)]``; may lie outside the tensor.
+      count: elements of each slice, int64 ``[prod(grid)]``.
+      step: distance between neighbouring elements, never 0.
+    """
+
+    size: int
+    dims: tuple[int, ...]
+    grid: tuple[int, ...]
+    first: np.ndarray
+    count: np.ndarray
+    step: int
+
+    @property
+    def extent(self) -> int:
+        """The longest slice."""
+        return int(self.count.max(initial=0))
+
+    @cached_property
+    def inside(self) -> tuple[np.ndarray, np.ndarray]:
+        """First and last slice position (inclusive) inside the tensor; last < first when none is."""
+        if self.step > 0:
+            lo = -(self.first // self.step)
+            hi = (self.size - 1 - self.first) // self.step
+        else:
+            lo = -((self.size - 1 - self.first) // self.step)
+            hi = self.first // -self.step
+        return np.maximum(lo, 0), np.minimum(hi, self.count - 1)
+
+    @cached_property
+    def num_inside(self) -> np.ndarray:
+        """Elements of each slice that lie inside the tensor."""
+        lo, hi = self.inside
+        return np.maximum(hi - lo + 1, 0)
+
+    @cached_property
+    def bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        """Smallest and largest (inclusive) tensor index inside each slice; largest < smallest if none."""
+        lo, hi = self.inside
+        a, b = self.first + lo * self.step, self.first + hi * self.step
+        empty = hi < lo
+        low, high = np.minimum(a, b), np.maximum(a, b)
+        return np.where(empty, 0, low), np.where(empty, -1, high)
+
+    @cached_property
+    def index(self) -> np.ndarray:
+        """Tensor index of every slice position, int64 ``[prod(grid), extent]``.
+
+        ``OUTSIDE`` marks positions outside the tensor (the fill value), ``UNUSED`` those past a short slice.
+        """
+        position = np.arange(self.extent)
+        index = self.first[:, None] + position * self.step
+        index = np.where((index < 0) | (index >= self.size), OUTSIDE, index)
+        return np.where(position < self.count[:, None], index, UNUSED)
+
+    @cached_property
+    def is_partition(self) -> bool:
+        """Whether the slices are the consecutive parts of the axis, each element once, in order."""
+        parts = np.arange(self.first.size)
+        return (
+            self.step == 1
+            and len(self.dims) <= 1
+            and bool(np.all(self.first == parts * self.extent))
+            and int(self.num_inside.sum()) == self.size
+            and bool(np.all(self.num_inside == self.count))
+        )
+
+    def overlap(self, g: np.ndarray, lo: np.ndarray, hi: np.ndarray) -> np.ndarray:
+        """Return how many elements of slices ``g`` have tensor indices in ``[lo, hi)``."""
+        low, high = (bound[g] for bound in self.bounds)
+        step = abs(self.step)
+        a = np.maximum(lo, low)
+        b = np.minimum(hi - 1, high)
+        first = -(-(a - low) // step)
+        last = (b - low) // step
+        return np.where(b >= a, np.maximum(last - first + 1, 0), 0)
+
+
+def axis_slices(form: OpForm, plan: Plan, axis: Affine, size: int) -> AxisSlices:
+    """Return the slices of one operand axis of length ``size`` under a plan.
+
+    An axis that follows one dimension keeps its stride (only what is read is moved); an axis that sums
+    several (a window) reads the contiguous hull.
+    """
+    dims = tuple(d for d, _ in axis.terms)
+    splits = [plan.splits[d] for d in dims]
+    grid = tuple(split.parts for split in splits)
+    if not dims:
+        return AxisSlices(size, (), (), np.array([axis.offset]), np.array([1]), 1)
+    lows = np.meshgrid(*[split.lo for split in splits], indexing="ij")
+    highs = np.meshgrid(*[np.maximum(split.hi, split.lo) for split in splits], indexing="ij")
+    if len(dims) == 1:
+        coefficient = axis.terms[0][1]
+        first = axis.offset + coefficient * lows[0].reshape(-1)
+        count = (highs[0] - lows[0]).reshape(-1)
+        return AxisSlices(size, dims, grid, first, count, coefficient)
+    low = high = np.int64(axis.offset)
+    for (_, c), lo, hi in zip(axis.terms, lows, highs, strict=True):
+        ends = (c * lo, c * (hi - 1))
+        low, high = low + np.minimum(*ends), high + np.maximum(*ends)
+    return AxisSlices(size, dims, grid, np.ravel(low), np.ravel(high - low + 1), 1)
+
+
+@dataclass(frozen=True)
+class Slices:
+    """The slices of one operand: per axis, and which cell sits on which tile.
+
+    Args:
+      axes: slices per axis.
+      grid: the plan's grid (parts per domain dimension).
+      tiles: tile of every cell, int64 ``[prod(grid)]``.
+    """
+
+    axes: tuple[AxisSlices, ...]
+    grid: tuple[int, ...]
+    tiles: np.ndarray
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        """Shape of the buffer that holds any cell's slice."""
+        return tuple(axis.extent for axis in self.axes)
+
+    @cached_property
+    def coordinates(self) -> tuple[np.ndarray, ...]:
+        """For every axis, each cell's position in the axis' own grid, int64 ``[cells]``."""
+        cells = np.indices(self.grid).reshape(len(self.grid), -1) if self.grid else np.zeros((0, 1), np.int64)
+        out = []
+        for axis in self.axes:
+            g = np.zeros(self.tiles.size, np.int64)
+            for d, parts in zip(axis.dims, axis.grid, strict=True):
+                g = g * parts + cells[d]
+            out.append(g)
+        return tuple(out)
+
+    @property
+    def replication(self) -> int:
+        """Cells that read each slice."""
+        used = {d for axis in self.axes for d in axis.dims}
+        return math.prod(parts for d, parts in enumerate(self.grid) if d not in used)
+
+
+def operand_slices(form: OpForm, plan: Plan, k: int, shape: tuple[int, ...]) -> Slices:
+    """Return what every cell reads of operand k, a tensor of ``shape``.
+
+    Raises:
+      InvalidPlan: the map has another rank, or reads outside the tensor without a fill value.
+    """
+    index_map = form.operands[k]
+    if len(index_map.axes) != len(shape):
+        raise InvalidPlan(f"operand {k} has rank {len(shape)}, its map has {len(index_map.axes)} axes")
+    axes = tuple(axis_slices(form, plan, a, n) for a, n in zip(index_map.axes, shape, strict=True))
+    if index_map.fill is None:
+        for number, axis in enumerate(axes):
+            if np.any(axis.num_inside != axis.count):
+                raise InvalidPlan(f"operand {k} is read outside its {shape[number]} elements along axis {number}, with no fill value")
+    return Slices(axes, plan.grid, plan.tiles)
+
+
+def layout_slices(layout: Layout, shape: tuple[int, ...], axis: int | None = None, offset: int = 0) -> Slices:
+    """Return what every part of a layout takes from a tensor of ``shape`` placed at ``offset`` along ``axis``."""
+    axes = []
+    for number, split in enumerate(layout.axes):
+        shift = offset if number == axis else 0
+        first = np.maximum(split.lo - shift, 0)
+        last = np.minimum(split.hi - shift, shape[number])
+        axes.append(AxisSlices(shape[number], (number,), (split.parts,), first, np.maximum(last - first, 0), 1))
+    return Slices(tuple(axes), layout.grid, layout.tiles)
+
+
+def is_resident(form: OpForm, plan: Plan, k: int, layout: Layout) -> bool:
+    """Return whether every cell's slice of operand k is exactly the part its tile already holds."""
+    index_map = form.operands[k]
+    used = set(index_map.dims)
+    if any(split.is_split for d, split in enumerate(plan.splits) if d not in used):
+        return False
+    if layout.base != plan.base:
+        return False
+    for axis, split in zip(index_map.axes, layout.axes, strict=True):
+        if not axis.terms:
+            if split.size != 1 or axis.offset:
+                return False
+        elif axis.offset or axis.terms[0][1] != 1 or len(axis.terms) > 1:
+            return False
+        elif not same_parts(plan.splits[axis.terms[0][0]], split):
+            return False
+    return True
+
+
+def same_parts(a: AxisSplit, b: AxisSplit) -> bool:
+    """Return whether two splits have the same parts on the same tiles."""
+    return a.size == b.size and a.parts == b.parts and (not a.is_split or a.grain == b.grain) and bool(np.array_equal(a.tiles, b.tiles))

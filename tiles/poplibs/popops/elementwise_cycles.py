@@ -1,0 +1,279 @@
+"""Cycles of an elementwise vertex: PopLibs' exact forms for single functions, a stated reading for fusions.
+
+A vertex is a supervisor part and six workers that share the elements; the slowest worker takes
+``ceil(n / 6)``. One function on a tensor, two tensors, a tensor and a scalar or a vector, casts, fills and
+selects follow the PopLibs estimators. A fused expression is read as the code PopLibs generates for one: load
+each operand once, run the arithmetic of every function, store the results once (basis ASSUMED).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tiles.graph import Cycles, Extents, OpForm
+from tiles.numerics.dtypes import itemsize
+from tiles.poplibs.popops.expression import FUNCTIONS, Body, Row, body_dtypes
+from tiles.poplibs.popops.loops import SOURCE, loop_of
+from tiles.poplibs.popops.rearrange import movement, movement_cycles
+from tiles.target import Basis, Target
+
+_CPP_NAMES = {"float32": "float", "float16": "half", "int32": "int", "uint32": "unsigned int", "bool": "bool"}
+_COMPARISONS = {
+    "EQ": "EQUAL",
+    "NE": "NOT_EQUAL",
+    "LT": "LESS_THAN",
+    "LE": "LESS_THAN_EQUAL",
+    "GT": "GREATER_THAN",
+    "GE": "GREATER_THAN_EQUAL",
+}
+_FUSED_FRAME = 26  # the worker prologue of PopLibs' binary vertices
+
+
+def cpp_name(dtype: str) -> str:
+    """Return a dtype as vertex names spell it."""
+    return _CPP_NAMES.get(dtype, dtype)
+
+
+def vertex_name(body: Body, outputs: tuple[int, ...], operand_dtypes: tuple[str, ...]) -> str:
+    """Return the vertex type of an expression, as PopLibs spells it."""
+    dtypes = body_dtypes(body, operand_dtypes)
+    work = _work_rows(body, outputs, len(operand_dtypes))
+    out = cpp_name(dtypes[outputs[0]]) if outputs else ""
+    if not work:
+        return f"popops::Copy<{out}>"
+    if len(work) > 1 or len(outputs) > 1:
+        names = ",".join(dict.fromkeys(_spelled(body[i]) for i in work))
+        return f"popops::Expression<{names},{out}>"
+    name, arguments, attrs = body[work[0]]
+    taken = [cpp_name(dtypes[a]) for a in arguments]
+    if name in ("constant", "iota"):
+        return f"popops::{'Fill' if name == 'constant' else 'Iota'}<{out}>"
+    if name in ("convert", "bitcast_convert"):
+        return f"popops::{'Cast' if name == 'convert' else 'Bitcast'}<{taken[0]},{out}>"
+    if name in ("select", "clamp"):
+        return f"popops::{name.capitalize()}<{out}>"
+    arity = "UnaryOp" if len(arguments) == 1 else "BinaryOp"
+    return f"popops::{arity}<{_spelled(body[work[0]])},{taken[0]}>"
+
+
+def _spelled(row: Row) -> str:
+    name, _, attrs = row
+    return _COMPARISONS[dict(attrs)["direction"]] if name == "compare" else FUNCTIONS[name].poplibs
+
+
+def _work_rows(body: Body, outputs: tuple[int, ...], num_operands: int) -> list[int]:
+    """Return the rows that cost something: constants that other rows take are immediates."""
+    return [i for i, row in enumerate(body) if row[0] != "constant" or num_operands + i in outputs]
+
+
+def dims_of_values(body: Body, form: OpForm) -> list[frozenset[int]]:
+    """Return for every operand and row the domain dimensions (of more than one point) that it varies with."""
+    long = {d for d, dim in enumerate(form.dims) if dim.size > 1}
+    varies = [frozenset(long.intersection(index_map.dims)) for index_map in form.operands]
+    for name, arguments, attrs in body:
+        own = long.intersection([dict(attrs)["dim"]]) if name == "iota" else ()
+        varies.append(frozenset(own).union(*(varies[a] for a in arguments)))
+    return varies
+
+
+def map_cycles(body: Body, outputs: tuple[int, ...], extents: Extents, target: Target) -> Cycles:
+    """Return the duration of an elementwise vertex, vectorized over ``extents``."""
+    num_operands = len(extents.operand_dtypes)
+    work = _work_rows(body, outputs, num_operands)
+    moved = _permuted_operands(body, outputs, extents, target)
+    if not work:
+        return moved or movement_cycles(extents.form, outputs[0], extents, target)
+    if len(work) == 1 and len(outputs) == 1 and outputs[0] == num_operands + work[0]:
+        cycles = _single(body, work[0], extents, target)
+    else:
+        cycles = _fused(body, work, outputs, extents, target)
+    if moved is None:
+        return cycles
+    bases = (cycles.basis, moved.basis)
+    return Cycles(cycles.value + moved.value, Basis.weakest(bases), f"{cycles.source}; {moved.source}")
+
+
+def _permuted_operands(body: Body, outputs: tuple[int, ...], extents: Extents, target: Target) -> Cycles | None:
+    """Return the cycles of bringing operands stored in another order into the results' order."""
+    total, bases, sources = 0, [], []
+    for k in range(len(extents.operand_dtypes)):
+        if movement(extents.form, k).kind in ("transpose", "gather"):
+            cycles = movement_cycles(extents.form, k, extents, target)
+            total = total + cycles.value
+            bases.append(cycles.basis)
+            sources.append(cycles.source)
+    return Cycles(total, Basis.weakest(bases), sources[0]) if bases else None
+
+
+def _share(n: Any, target: Target) -> Any:
+    """Return the elements of the slowest worker."""
+    return -(-np.asarray(n) // target.workers_per_tile)
+
+
+def _single(body: Body, index: int, extents: Extents, target: Target) -> Cycles:
+    """Return the PopLibs estimate of one function."""
+    name, arguments, attrs = body[index]
+    given = dict(attrs)
+    dtypes = body_dtypes(body, extents.operand_dtypes)
+    n = _share(extents.results, target)
+    out = dtypes[len(extents.operand_dtypes) + index]
+    if name in ("constant", "iota"):
+        slots = _fill_slots(n, out, target) if name == "constant" else 10 + 4 + 3 * -(-n // target.vector_width(out))
+        return _workers(0, slots, target, Basis.DOCUMENTED)
+    if name == "convert":
+        loop = loop_of(name, given, dtypes[arguments[0]])
+        core = 19 + loop.total(n, out, target) + 2
+        return _workers(12, 18 + core, target, loop.basis)
+    if name == "bitcast_convert":
+        return movement_cycles(extents.form, arguments[0], extents, target)
+    if name == "select":
+        return _select(body, index, n, out, extents, target)
+    if name == "clamp":
+        loop = loop_of(name, given, out)
+        return _workers(0, 5 + 6 + loop.total(n, out, target), target, loop.basis)
+    if len(arguments) == 1:
+        loop = loop_of(name, given, dtypes[arguments[0]])
+        frame = 33 if name == "exponential" else 17
+        supervisor = target.supervisor_vertex_overhead_cycles + 9
+        return _workers(supervisor, frame + loop.total(n, dtypes[arguments[0]], target), target, loop.basis)
+    return _binary(body, index, extents, target)
+
+
+def _workers(supervisor: Any, slots: Any, target: Target, basis: Basis) -> Cycles:
+    """Return supervisor cycles and the slots of the slowest worker as one duration."""
+    return Cycles(supervisor + target.worker_issue_interval_cycles * np.asarray(slots), basis, SOURCE)
+
+
+def _fill_slots(n: Any, dtype: str, target: Target) -> Any:
+    """Return the slots in which one worker fills ``n`` elements."""
+    size = itemsize(dtype)
+    if size == 8:
+        return 5 + n
+    if size == 4:
+        return 23 + -(-n // 2)
+    if size == 2:
+        return np.where(n <= 1, 15, np.where(n == 2, 21, 26 + -(-n // 4)))
+    return np.where(n < 64, 28 + -(-n // 4), 39 + -(-n // 8))
+
+
+def _select(body: Body, index: int, n: Any, dtype: str, extents: Extents, target: Target) -> Cycles:
+    """Return the cycles of a select; with one predicate for all elements it is a copy of one of two tensors."""
+    varies = dims_of_values(body, extents.form)
+    if varies[body[index][1][0]]:
+        loop = loop_of("select", {}, dtype)
+        return _workers(0, 5 + 6 + loop.total(n, dtype, target), target, loop.basis)
+    size = itemsize(dtype)
+    each = {1: 66 + -(-17 * n // 4), 2: 30 + 4 * n, 4: 10 + 5 + 4 * n + 3, 8: 10 + 5 + 8 * n + 3}[size]
+    return _workers(0, each, target, Basis.ASSUMED if size == 8 else Basis.DOCUMENTED)
+
+
+def _binary(body: Body, index: int, extents: Extents, target: Target) -> Cycles:
+    """Return the cycles of a function of two operands, by how the smaller one is broadcast."""
+    name, arguments, attrs = body[index]
+    dtype = body_dtypes(body, extents.operand_dtypes)[arguments[0]]
+    varies = dims_of_values(body, extents.form)
+    order = [d for d in extents.form.results[0].dims if extents.form.dims[d].size > 1]
+    whole = frozenset(order)
+    lhs, rhs = (varies[a] for a in arguments)
+    supervisor = target.supervisor_vertex_overhead_cycles
+    n = _share(extents.results, target)
+    small = rhs if lhs == whole else lhs if rhs == whole else None
+    if small == whole:
+        loop = loop_of(name, dict(attrs), dtype)
+        frame = 29 if itemsize(dtype) == 4 else 26
+        return _workers(supervisor, frame + loop.total(n, dtype, target), target, loop.basis)
+    scalar = loop_of(name, dict(attrs), dtype, scalar=True)
+    if small is not None and not small:
+        return _workers(supervisor, 20 + scalar.total(n, dtype, target), target, scalar.basis)
+    if small is not None and small == frozenset(order[: len(small)]):
+        return _vector_outer(scalar, order, len(small), dtype, extents, target)
+    if small is not None and small == frozenset(order[len(order) - len(small) :]):
+        return _vector_inner(name, dict(attrs), order, len(order) - len(small), dtype, extents, target)
+    return _fused(body, [index], (len(extents.operand_dtypes) + index,), extents, target)
+
+
+def _vector_outer(scalar: Any, order: list[int], cut: int, dtype: str, extents: Extents, target: Target) -> Cycles:
+    """One value of the small operand for every row: workers share the rows or the columns, whichever is faster."""
+    rows, columns = extents.product(order[:cut]), extents.product(order[cut:])
+    aligned = np.where(columns % target.vector_width(dtype) == 0, 7, 25)
+    by_row = _share(rows, target) * (aligned + scalar.total(columns, dtype, target))
+    by_column = rows * (aligned + scalar.total(_share(columns, target), dtype, target))
+    supervisor = target.supervisor_vertex_overhead_cycles
+    return _workers(supervisor, 15 + np.minimum(by_row, by_column), target, scalar.basis)
+
+
+def _vector_inner(
+    name: str, attrs: dict[str, Any], order: list[int], cut: int, dtype: str, extents: Extents, target: Target
+) -> Cycles:
+    """The small operand is a row added to every row: a bias.
+
+    Float add, subtract and multiply have a vertex of their own; other functions take the rows one by one
+    through the tensor-tensor loop (ASSUMED).
+    """
+    blocks, length = _share(extents.product(order[:cut]), target), extents.product(order[cut:])
+    if name in ("add", "subtract", "multiply") and dtype in ("float32", "float16"):
+        if dtype == "float32":
+            core = 1 + 5 + length * (3 + 2 * blocks + 5) + 1
+        else:
+            vectors = -(-length // 8) * (8 + 2 * np.maximum(blocks - 1, 0) + 7) + 10
+            core = np.where(length % 8 == 0, vectors, 9 * length * blocks)
+        return _workers(13, 26 + 17 + core, target, Basis.DOCUMENTED)
+    loop = loop_of(name, attrs, dtype)
+    slots = 29 + blocks * (7 + loop.total(length, dtype, target))
+    return _workers(target.supervisor_vertex_overhead_cycles, slots, target, Basis.ASSUMED)
+
+
+def _fused(body: Body, work: list[int], outputs: tuple[int, ...], extents: Extents, target: Target) -> Cycles:
+    """Return the cycles of a fused expression: loads, the arithmetic of every function, stores."""
+    frame = np.asarray(_FUSED_FRAME + 4 * (len(extents.operand_dtypes) + len(outputs)))
+    slots = frame + load_slots(body, extents, target) + body_slots(body, work, extents, target)
+    n = _share(extents.results, target)
+    for dtype in extents.result_dtypes:
+        slots = slots + -(-n * itemsize(dtype) // target.data_path_bytes)
+    return _workers(target.supervisor_vertex_overhead_cycles, slots, target, Basis.ASSUMED)
+
+
+def load_slots(body: Body, extents: Extents, target: Target) -> Any:
+    """Return the slots in which one worker loads its share of the operands an expression uses.
+
+    One access per 64 bits of what varies along the innermost dimension, one per row of what does not.
+    """
+    varies = dims_of_values((), extents.form)
+    domain = [d for d, dim in enumerate(extents.form.dims) if dim.size > 1]
+    innermost = _innermost(extents.form)
+    used = {a for _, arguments, _ in body for a in arguments}
+    total: Any = np.int64(0)
+    for k, dtype in enumerate(extents.operand_dtypes):
+        if k not in used or not varies[k]:
+            continue
+        if innermost in varies[k]:
+            total = total + -(-_share(extents.product(domain), target) * itemsize(dtype) // target.data_path_bytes)
+        else:
+            total = total + _share(extents.product([d for d in domain if d != innermost]), target)
+    return total
+
+
+def _innermost(form: OpForm) -> int | None:
+    """Return the domain dimension along which the workers' inner loop runs."""
+    long = [d for d in form.results[0].dims if form.dims[d].size > 1] if form.results else []
+    reduced = [d for d in form.reduced if form.dims[d].size > 1]
+    return reduced[-1] if reduced else long[-1] if long else None
+
+
+def body_slots(body: Body, work: list[int], extents: Extents, target: Target) -> Any:
+    """Return the slots of an expression's arithmetic on one worker's share, without loads and stores."""
+    dtypes = body_dtypes(body, extents.operand_dtypes)
+    varies = dims_of_values(body, extents.form)
+    first = len(extents.operand_dtypes)
+    total: Any = np.int64(0)
+    for i in work:
+        name, arguments, attrs = body[i]
+        n = _share(extents.product(sorted(varies[first + i])), target)
+        kind = dtypes[arguments[-1]] if arguments else dtypes[first + i]
+        scalar = len(arguments) == 2 and not varies[arguments[1]]
+        total = total + loop_of(name, dict(attrs), kind, scalar).inner(n, kind, target)
+    return total
+
+

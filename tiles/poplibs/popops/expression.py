@@ -1,0 +1,272 @@
+"""Elementwise functions: one table row per function, and the expressions (lists of rows) made of them.
+
+A row's meaning is the ``jax.lax`` function that the StableHLO operation of the same name stands for, so a
+codelet and the operation evaluated on whole arrays agree under ring arithmetic on every bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from tiles.errors import InvalidGraph
+from tiles.graph import Cell
+from tiles.numerics.dtypes import is_float, is_integer, to_jax
+
+Attrs = tuple[tuple[str, Any], ...]
+Row = tuple[str, tuple[int, ...], Attrs]
+"""Function name, indices of its operands (first the expression's operands, then earlier rows), attributes."""
+Body = tuple[Row, ...]
+
+DIRECTIONS: dict[str, Callable[..., Array]] = {
+    "EQ": lax.eq,
+    "NE": lax.ne,
+    "LT": lax.lt,
+    "LE": lax.le,
+    "GT": lax.gt,
+    "GE": lax.ge,
+}
+
+
+@dataclass(frozen=True)
+class Function:
+    """One elementwise function.
+
+    Args:
+      name: the StableHLO operation without its dialect.
+      arity: number of operands.
+      apply: ``apply(cell, attrs, *operands)`` on operands of one shape (sources: of no operand).
+      poplibs: what PopLibs calls it, for vertex names.
+      dtype: ``dtype(attrs, *operand_dtypes)``, the result's dtype.
+      attributes: names of the attributes it takes.
+      is_arithmetic: whether it counts as a floating-point operation on floats.
+      is_source: whether it makes values from no operand.
+    """
+
+    name: str
+    arity: int
+    apply: Callable[..., Array]
+    poplibs: str
+    dtype: Callable[..., str]
+    attributes: tuple[str, ...] = ()
+    is_arithmetic: bool = False
+    is_source: bool = False
+
+
+def _first(attrs: Mapping[str, Any], *dtypes: str) -> str:
+    return dtypes[0]
+
+
+def _second(attrs: Mapping[str, Any], *dtypes: str) -> str:
+    return dtypes[1]
+
+
+def _boolean(attrs: Mapping[str, Any], *dtypes: str) -> str:
+    return "bool"
+
+
+def _stated(attrs: Mapping[str, Any], *dtypes: str) -> str:
+    return attrs["dtype"]
+
+
+def _plain(function: Callable[..., Array]) -> Callable[..., Array]:
+    return lambda cell, attrs, *operands: function(*operands)
+
+
+def _logical(function: Callable[..., Array], on_booleans: Callable[..., Array]) -> Callable[..., Array]:
+    """Return ``function``, or what it means on booleans (the sum of booleans is "or", ...)."""
+
+    def apply(cell: Cell, attrs: Mapping[str, Any], *operands: Array) -> Array:
+        return (on_booleans if operands[0].dtype == jnp.bool_ else function)(*operands)
+
+    return apply
+
+
+def _power(cell: Cell, attrs: Mapping[str, Any], base: Array, exponent: Array) -> Array:
+    """Return powers; those of integers, which JAX lacks, by repeated squaring modulo 2^n."""
+    if not is_integer(base.dtype):
+        return lax.pow(base, exponent)
+    one, zero = jnp.ones_like(base), jnp.zeros_like(base)
+
+    def square(bit: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
+        result, power = state
+        is_set = (lax.shift_right_logical(exponent, jnp.full_like(exponent, bit)) & 1) == 1
+        return jnp.where(is_set, result * power, result), power * power
+
+    power, _ = lax.fori_loop(0, base.dtype.itemsize * 8, square, (one, base))
+    if jnp.issubdtype(base.dtype, jnp.unsignedinteger):
+        return power
+    reciprocal = jnp.where(jnp.abs(base) == 1, jnp.where((exponent & 1) == 1, base, one), zero)
+    return jnp.where(exponent < 0, reciprocal, power)
+
+
+def _total_order_key(x: Array) -> Array:
+    """Return signed integers ordered as the floats are in the IEEE 754 total order."""
+    signed = np.dtype(f"int{x.dtype.itemsize * 8}")
+    bits = lax.bitcast_convert_type(x, signed)
+    return jnp.where(bits < 0, bits ^ jnp.asarray(np.iinfo(signed).max, signed), bits)
+
+
+def _compare(cell: Cell, attrs: Mapping[str, Any], lhs: Array, rhs: Array) -> Array:
+    if attrs.get("compare_type") == "TOTALORDER":
+        lhs, rhs = _total_order_key(lhs), _total_order_key(rhs)
+    return DIRECTIONS[attrs["direction"]](lhs, rhs)
+
+
+def _convert(cell: Cell, attrs: Mapping[str, Any], x: Array) -> Array:
+    return lax.convert_element_type(x, to_jax(attrs["dtype"]))
+
+
+def _bitcast(cell: Cell, attrs: Mapping[str, Any], x: Array) -> Array:
+    dtype = to_jax(attrs["dtype"])
+    return x if x.dtype == dtype else lax.bitcast_convert_type(x, dtype)
+
+
+def _reduce_precision(cell: Cell, attrs: Mapping[str, Any], x: Array) -> Array:
+    return lax.reduce_precision(x, attrs["exponent_bits"], attrs["mantissa_bits"])
+
+
+def _iota(cell: Cell, attrs: Mapping[str, Any]) -> Array:
+    """Count along a domain dimension from the cell's origin; floats are counted in integers, then converted."""
+    dim, dtype = attrs["dim"], to_jax(attrs["dtype"])
+    counter = dtype if is_integer(dtype) else np.dtype(np.int32)
+    shape = [1] * len(cell.sizes)
+    shape[dim] = cell.sizes[dim]
+    origin = lax.convert_element_type(jnp.asarray(cell.origin[dim]), counter)
+    counts = lax.broadcasted_iota(counter, shape, dim) + origin
+    return lax.convert_element_type(counts, dtype)
+
+
+def _constant(cell: Cell, attrs: Mapping[str, Any]) -> Array:
+    value = scalar(attrs["value"], attrs["dtype"])
+    return lax.broadcast(value, (1,) * len(cell.sizes))
+
+
+def scalar(value: Any, dtype: str) -> np.ndarray:
+    """Return a constant's value as a numpy scalar array.
+
+    Args:
+      value: a number, a boolean, "inf", "-inf", "nan", or the element's bits as "0x...".
+      dtype: name of its type.
+    """
+    kind = to_jax(dtype)
+    if isinstance(value, str) and value.startswith("0x"):
+        return np.array(int(value, 16), np.dtype(f"uint{8 * kind.itemsize}")).view(kind)
+    if isinstance(value, str):
+        value = float(value)
+    return np.array(value).astype(kind) if is_float(kind) else np.array(value, kind)
+
+
+def _round(method: lax.RoundingMethod) -> Callable[..., Array]:
+    return lambda cell, attrs, x: lax.round(x, method)
+
+
+def _row(name: str, arity: int, function: Callable[..., Array], poplibs: str, arithmetic: bool = True) -> Function:
+    return Function(name, arity, function, poplibs, _first, is_arithmetic=arithmetic)
+
+
+_AWAY, _EVEN = lax.RoundingMethod.AWAY_FROM_ZERO, lax.RoundingMethod.TO_NEAREST_EVEN
+
+FUNCTIONS: dict[str, Function] = {
+    f.name: f
+    for f in (
+        _row("abs", 1, _plain(lax.abs), "ABSOLUTE"),
+        _row("cbrt", 1, _plain(lax.cbrt), "CBRT"),
+        _row("ceil", 1, _plain(lax.ceil), "CEIL"),
+        _row("count_leading_zeros", 1, _plain(lax.clz), "COUNT_LEADING_ZEROS"),
+        _row("cosine", 1, _plain(lax.cos), "COS"),
+        _row("exponential", 1, _plain(lax.exp), "EXPONENT"),
+        _row("exponential_minus_one", 1, _plain(lax.expm1), "EXPONENT_MINUS_ONE"),
+        _row("floor", 1, _plain(lax.floor), "FLOOR"),
+        _row("log", 1, _plain(lax.log), "LOGARITHM"),
+        _row("log_plus_one", 1, _plain(lax.log1p), "LOGARITHM_ONE_PLUS"),
+        _row("logistic", 1, _plain(lax.logistic), "SIGMOID"),
+        _row("negate", 1, _plain(lax.neg), "NEGATE"),
+        _row("not", 1, _plain(lax.bitwise_not), "BITWISE_NOT", arithmetic=False),
+        _row("popcnt", 1, _plain(lax.population_count), "POPCOUNT"),
+        _row("round_nearest_afz", 1, _round(_AWAY), "ROUND"),
+        _row("round_nearest_even", 1, _round(_EVEN), "NEARBY_INT"),
+        _row("rsqrt", 1, _plain(lax.rsqrt), "RSQRT"),
+        _row("sign", 1, _plain(lax.sign), "SIGNUM"),
+        _row("sine", 1, _plain(lax.sin), "SIN"),
+        _row("sqrt", 1, _plain(lax.sqrt), "SQRT"),
+        _row("tan", 1, _plain(lax.tan), "TAN"),
+        _row("tanh", 1, _plain(lax.tanh), "TANH"),
+        _row("add", 2, _logical(lax.add, lax.bitwise_or), "ADD"),
+        _row("and", 2, _plain(lax.bitwise_and), "BITWISE_AND", arithmetic=False),
+        _row("atan2", 2, _plain(lax.atan2), "ATAN2"),
+        _row("divide", 2, _plain(lax.div), "DIVIDE"),
+        _row("maximum", 2, _logical(lax.max, lax.bitwise_or), "MAXIMUM"),
+        _row("minimum", 2, _logical(lax.min, lax.bitwise_and), "MINIMUM"),
+        _row("multiply", 2, _logical(lax.mul, lax.bitwise_and), "MULTIPLY"),
+        _row("or", 2, _plain(lax.bitwise_or), "BITWISE_OR", arithmetic=False),
+        _row("power", 2, _power, "POWER"),
+        _row("remainder", 2, _plain(lax.rem), "REMAINDER"),
+        _row("shift_left", 2, _plain(lax.shift_left), "SHIFT_LEFT", arithmetic=False),
+        _row("shift_right_arithmetic", 2, _plain(lax.shift_right_arithmetic), "SHIFT_RIGHT_SIGN_EXTEND", arithmetic=False),
+        _row("shift_right_logical", 2, _plain(lax.shift_right_logical), "SHIFT_RIGHT", arithmetic=False),
+        _row("subtract", 2, _plain(lax.sub), "SUBTRACT"),
+        _row("xor", 2, _plain(lax.bitwise_xor), "BITWISE_XOR", arithmetic=False),
+        _row("clamp", 3, _plain(lax.clamp), "CLAMP"),
+        Function("is_finite", 1, _plain(lax.is_finite), "IS_FINITE", _boolean),
+        Function("compare", 2, _compare, "COMPARE", _boolean, ("direction", "compare_type")),
+        Function("select", 3, _plain(lax.select), "SELECT", _second),
+        Function("convert", 1, _convert, "CAST", _stated, ("dtype",)),
+        Function("bitcast_convert", 1, _bitcast, "BITCAST", _stated, ("dtype",)),
+        Function(
+            "reduce_precision", 1, _reduce_precision, "REDUCE_PRECISION", _first, ("exponent_bits", "mantissa_bits")
+        ),
+        Function("iota", 0, _iota, "IOTA", _stated, ("dim", "dtype"), is_source=True),
+        Function("constant", 0, _constant, "FILL", _stated, ("value", "dtype"), is_source=True),
+    )
+}
+
+
+def body_dtypes(body: Body, operand_dtypes: Sequence[str]) -> tuple[str, ...]:
+    """Return the dtypes of an expression's operands and rows, in index order.
+
+    Raises:
+      InvalidGraph: an unknown function, a wrong number of operands, or an index of something not yet computed.
+    """
+    dtypes = list(operand_dtypes)
+    for name, arguments, attrs in body:
+        function = FUNCTIONS.get(name)
+        if function is None:
+            raise InvalidGraph(f"no elementwise function {name!r}", expected=", ".join(sorted(FUNCTIONS)))
+        if len(arguments) != function.arity or any(not 0 <= a < len(dtypes) for a in arguments):
+            raise InvalidGraph(f"{name} takes {function.arity} of the {len(dtypes)} values before it, got {arguments}")
+        if not set(dict(attrs)) <= set(function.attributes):
+            raise InvalidGraph(f"{name} takes attributes {function.attributes}, got {attrs}")
+        dtypes.append(function.dtype(dict(attrs), *(dtypes[a] for a in arguments)))
+    return tuple(dtypes)
+
+
+def evaluate_body(body: Body, operands: Sequence[Array], cell: Cell) -> list[Array]:
+    """Return the values of an expression's operands and rows, in index order.
+
+    Args:
+      body: the rows.
+      operands: one axis per domain dimension, size 1 where an operand does not vary.
+      cell: sizes and origin of the cell computed.
+
+    Returns:
+      Arrays of the domain's rank, of size 1 along the dimensions that a value does not depend on.
+    """
+    values = list(operands)
+    for name, arguments, attrs in body:
+        chosen = broadcast_together([values[a] for a in arguments])
+        values.append(FUNCTIONS[name].apply(cell, dict(attrs), *chosen))
+    return values
+
+
+def broadcast_together(arrays: Sequence[Array]) -> list[Array]:
+    """Return arrays of one rank repeated along their dimensions of size 1 to a common shape."""
+    if len(arrays) < 2:
+        return list(arrays)
+    shape = jnp.broadcast_shapes(*(a.shape for a in arrays))
+    return [a if a.shape == shape else lax.broadcast_in_dim(a, shape, range(len(shape))) for a in arrays]

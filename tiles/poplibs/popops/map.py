@@ -1,0 +1,118 @@
+"""The elementwise codelet: any expression, fill, iota, broadcast, transposition or padding of regular operands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from jax import Array, lax
+
+from tiles.errors import InvalidGraph
+from tiles.graph import Cell, Codelet, Cycles, Extents, OpForm, register
+from tiles.numerics.dtypes import is_float, itemsize
+from tiles.poplibs.popops import elementwise_cycles
+from tiles.poplibs.popops.expression import FUNCTIONS, Body, body_dtypes, evaluate_body
+from tiles.target import Target
+
+
+@register
+@dataclass(frozen=True)
+class Map(Codelet):
+    """Evaluate an expression at every point of the domain.
+
+    An empty body is a rearrangement: results are operands, moved as their indexing maps say.
+
+    Args:
+      body: rows of the expression, each ``(function, operand indices, attributes)``; an index counts the
+        operands first, then the earlier rows.
+      outputs: index of the value that each result takes.
+      operand_dtypes: dtype of every operand.
+      result_dtypes: dtype of every result.
+
+    Raises:
+      InvalidGraph: a malformed expression.
+    """
+
+    name: ClassVar[str] = "popops.Map"
+
+    body: Body
+    outputs: tuple[int, ...]
+    operand_dtypes: tuple[str, ...]
+    result_dtypes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        dtypes = self.dtypes
+        if any(not 0 <= i < len(dtypes) for i in self.outputs):
+            raise InvalidGraph(f"outputs {self.outputs} are not among the {len(dtypes)} values of the expression")
+        found = tuple(dtypes[i] for i in self.outputs)
+        if found != self.result_dtypes:
+            raise InvalidGraph("the expression gives other dtypes", expected=self.result_dtypes, got=found)
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """Dtypes of the operands and rows, in index order."""
+        return body_dtypes(self.body, self.operand_dtypes)
+
+    @property
+    def label(self) -> str:
+        """Vertex type as PopLibs spells it, e.g. ``popops::BinaryOp<ADD,float>``."""
+        return elementwise_cycles.vertex_name(self.body, self.outputs, self.operand_dtypes)
+
+    def compute(self, cell: Cell, *operands: Array) -> tuple[Array, ...]:
+        """Return the expression's values over the cell, axes in the order of each result's map."""
+        aligned = [cell.align(k, x) for k, x in enumerate(operands)]
+        values = evaluate_body(self.body, aligned, cell)
+        return tuple(_place(cell, k, values[i]) for k, i in enumerate(self.outputs))
+
+    def cycles(self, extents: Extents, target: Target) -> Cycles:
+        """Return the PopLibs estimate of the vertex; see ``elementwise_cycles``."""
+        return elementwise_cycles.map_cycles(self.body, self.outputs, extents, target)
+
+    def flops(self, extents: Extents) -> np.ndarray:
+        """Count one operation per point for every arithmetic function of floats, transcendental ones too."""
+        return body_flops(self.body, extents)
+
+    def grains(self, form: OpForm, target: Target) -> tuple[int, ...]:
+        """Prefer whole 64-bit accesses along the innermost dimension of the results."""
+        return access_grains(form, self.operand_dtypes + self.result_dtypes, target)
+
+    def code_bytes(self, target: Target) -> int:
+        """Estimate instructions: a fixed frame and the unrolled loop of every function (ASSUMED)."""
+        return target.instruction_bytes * (48 + 12 * len(self.body))
+
+
+def _place(cell: Cell, k: int, value: Array) -> Array:
+    """Return a value of the domain's rank as result k of a cell."""
+    if value.shape != cell.sizes:
+        value = lax.broadcast_in_dim(value, cell.sizes, range(len(cell.sizes)))
+    order = cell.form.results[k].dims
+    return value if order == tuple(range(value.ndim)) else lax.transpose(value, order)
+
+
+def body_flops(body: Body, extents: Extents) -> np.ndarray:
+    """Return floating-point operations of an expression over a cell, each value computed where it varies."""
+    dtypes = body_dtypes(body, extents.operand_dtypes)
+    varies = elementwise_cycles.dims_of_values(body, extents.form)
+    total = np.zeros_like(extents.points)
+    first_row = len(extents.operand_dtypes)
+    for i, (name, arguments, _) in enumerate(body):
+        if FUNCTIONS[name].is_arithmetic and is_float(dtypes[arguments[0]]):
+            total = total + extents.product(sorted(varies[first_row + i]))
+    return total
+
+
+def access_grains(form: OpForm, dtypes: tuple[str, ...], target: Target) -> tuple[int, ...]:
+    """Return the multiple for each dimension: a whole data path along the innermost of the first result.
+
+    Small dimensions stay free: parts of one access each would leave most tiles without work.
+    """
+    grains = [1] * len(form.dims)
+    long = [d for d in form.results[0].dims if form.dims[d].size > 1] if form.results else []
+    if long:
+        innermost = long[-1]
+        width = max(1, target.data_path_bytes // min(map(itemsize, dtypes)))
+        if form.dims[innermost].size >= 2 * width:
+            grains[innermost] = width
+    return tuple(grains)
+

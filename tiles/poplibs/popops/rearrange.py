@@ -1,0 +1,115 @@
+"""Cycles of moving elements inside a tile: copies, block transposes, and anything slower.
+
+Sources: lib/popsparse/PerformanceEstimation.hpp (transposes), lib/poplin/ConvModel.cpp (rearrangement) of
+graphcore/poplibs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tiles.graph import Cycles, Extents, OpForm
+from tiles.numerics.dtypes import itemsize
+from tiles.target import Basis, Target
+
+SOURCE = "graphcore/poplibs lib/popsparse/PerformanceEstimation.hpp, lib/poplin/ConvModel.cpp"
+_GRAINS = {1: (8, 4), 2: (4, 4), 4: (2, 3), 8: (1, 3)}
+"""By element bytes: rows and columns of a block transposed in registers, slots per block."""
+
+
+@dataclass(frozen=True)
+class Movement:
+    """How an operand's elements lie against a result's, with common dimensions folded.
+
+    Args:
+      kind: "copy" (same order), "repeat" (the result repeats elements), "transpose" (two blocks swapped) or
+        "gather" (any other permutation).
+      batch: domain dimensions in front of the swapped blocks.
+      rows: dimensions of the first block as the operand stores it.
+      columns: dimensions of the second block.
+      run: innermost dimensions that operand and result share.
+    """
+
+    kind: str
+    batch: tuple[int, ...] = ()
+    rows: tuple[int, ...] = ()
+    columns: tuple[int, ...] = ()
+    run: tuple[int, ...] = ()
+
+
+def movement(form: OpForm, k: int, result: int = 0) -> Movement:
+    """Classify how operand k is moved into a result's order; dimensions of size 1 do not matter."""
+    wanted = tuple(d for d in form.results[result].dims if form.dims[d].size > 1)
+    held = tuple(d for d in form.operands[k].dims if form.dims[d].size > 1)
+    if set(held) != set(wanted):
+        return Movement("repeat", run=_common_suffix(held, wanted))
+    if held == wanted:
+        return Movement("copy", run=held)
+    lead = len(_common_suffix(held[::-1], wanted[::-1]))
+    rest_held, rest_wanted = held[lead:], wanted[lead:]
+    for cut in range(1, len(rest_held)):
+        if rest_held[cut:] + rest_held[:cut] == rest_wanted:
+            return Movement("transpose", held[:lead], rest_held[:cut], rest_held[cut:])
+    return Movement("gather", run=_common_suffix(held, wanted))
+
+
+def _common_suffix(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    count = 0
+    while count < min(len(a), len(b)) and a[-1 - count] == b[-1 - count]:
+        count += 1
+    return a[len(a) - count :]
+
+
+def movement_cycles(form: OpForm, k: int, extents: Extents, target: Target) -> Cycles:
+    """Return the cycles of writing a result-shaped buffer from operand k, all workers together."""
+    size = itemsize(extents.operand_dtypes[k])
+    moved = movement(form, k)
+    if moved.kind == "transpose":
+        rows, columns = extents.product(moved.rows), extents.product(moved.columns)
+        return transpose_cycles(extents.product(moved.batch), rows, columns, size, target)
+    elements = extents.product([d for d, dim in enumerate(form.dims) if not dim.is_reduced])
+    run = extents.product(moved.run) * size
+    if moved.kind == "copy":
+        return Cycles(copy_cycles(elements * size, target), Basis.DOCUMENTED, "local copy: 8 bytes a cycle aligned")
+    return Cycles(rearrange_cycles(elements * size, run, target), Basis.ASSUMED, SOURCE)
+
+
+def copy_cycles(size_bytes: Any, target: Target) -> Any:
+    """Return the cycles of a contiguous copy inside a tile."""
+    return target.local_copy_call_cycles + -(-np.asarray(size_bytes) // target.memcpy_bytes_per_cycle)
+
+
+def rearrange_cycles(size_bytes: Any, run_bytes: Any, target: Target) -> Any:
+    """Return the cycles of copying bytes that come in contiguous runs.
+
+    The convolution planner's rule, ``bytes * 5 / (k * r)`` with ``k`` = 4 where runs are whole 64-bit words and
+    3 otherwise, and ``r`` the bytes of a run that one access moves.
+    """
+    size_bytes, run_bytes = np.asarray(size_bytes), np.maximum(np.asarray(run_bytes), 1)
+    per_access = np.minimum(target.memcpy_bytes_per_cycle, run_bytes)
+    whole = np.where(run_bytes % target.data_path_bytes == 0, 4, 3)
+    return target.local_copy_call_cycles + np.ceil(size_bytes * 5 / (whole * per_access)).astype(np.int64)
+
+
+def transpose_cycles(batch: Any, rows: Any, columns: Any, size: int, target: Target) -> Cycles:
+    """Return the cycles of transposing ``batch`` matrices of elements of ``size`` bytes.
+
+    The block-transpose vertex where both sides are whole blocks, its row blocks shared out to the workers;
+    the slow rearrangement elsewhere.
+    """
+    batch, rows, columns = (np.asarray(x, np.int64) for x in (batch, rows, columns))
+    grain, slots_per_block = _GRAINS[size]
+    row_blocks, column_blocks = -(-rows // grain), -(-columns // grain)
+    workers = target.workers_per_tile
+    share = -(-(batch * row_blocks) // workers)
+    general = 29 + 18 + share * (12 + slots_per_block * np.maximum(column_blocks - 2, 0))
+    narrow = 27 + -(-batch // workers) * (15 + 20 + slots_per_block * np.maximum(row_blocks - 2, 0))
+    many = 17 + 20 + np.maximum(-(-batch // workers) - 2, 0) * slots_per_block
+    slots = np.where(column_blocks > 1, general, np.where(row_blocks > 1, narrow, many))
+    fast = 7 + target.worker_issue_interval_cycles * slots
+    slow = rearrange_cycles(batch * rows * columns * size, size, target)
+    whole = (rows % grain == 0) & (columns % grain == 0) & (grain > 1)
+    return Cycles(np.where(whole, fast, slow), Basis.ASSUMED, SOURCE)

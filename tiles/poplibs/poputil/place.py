@@ -1,0 +1,164 @@
+"""Place an operation: plan it, give its free operands a home, add its compute set, combine its partials.
+
+The one way from (codelet, form, operands) to vertices; every primitive goes through it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence as Seq
+from dataclasses import replace
+
+from tiles.errors import InvalidGraph
+from tiles.graph import (
+    AxisSplit,
+    Codelet,
+    Execute,
+    Graph,
+    Layout,
+    OpForm,
+    Plan,
+    Sequence,
+    Tensor,
+    Vertices,
+    linear_layout,
+)
+from tiles.graph.domain import full_digits
+from tiles.plan import Operand, home_layout, is_resident, search
+from tiles.poplibs.popops.reduce import combine_codelet, combine_form
+
+
+def place(
+    graph: Graph,
+    codelet: Codelet,
+    form: OpForm,
+    operands: Seq[Tensor],
+    result_dtypes: tuple[str, ...],
+    name: str,
+    location: str = "",
+    plan: Plan | None = None,
+    program: Sequence | None = None,
+) -> tuple[Tensor, ...]:
+    """Add one operation to the graph and return its results.
+
+    Args:
+      graph: where to add it.
+      codelet: what each vertex computes.
+      form: domain and indexing maps.
+      operands: tensors of the graph; inputs and constants without a layout get the one this plan wants.
+      result_dtypes: dtype of every result.
+      name: label of the step, made unique; a plan pinned in the graph under that label is used.
+      location: the user's source line.
+      plan: use this plan instead of searching.
+      program: sequence to append to; the graph's main program by default.
+
+    Raises:
+      InvalidPlan: the given plan does not fit.
+      InvalidGraph: operands do not fit the form.
+    """
+    operands = [graph.tensors[t.name] for t in operands]
+    program = graph.program if program is None else program
+    label = graph.unique(name, "step")
+    if math.prod(d.size for d in form.dims if not d.is_reduced) == 0:
+        return tuple(_empty(graph, form, k, dtype, label, location) for k, dtype in enumerate(result_dtypes))
+    plan = plan or graph.pinned_plans.get(label) or _choose(graph, codelet, form, operands, result_dtypes)
+    plan.check(form, graph.target.num_tiles)
+    settle(graph, form, plan, operands)
+    if plan.num_partials(form) == 1:
+        return _emit(graph, codelet, form, plan, operands, result_dtypes, label, location, program)
+    if len(result_dtypes) != 1 or codelet.combiner() is None:
+        raise InvalidGraph(f"{label}: {codelet.label} cannot split its reduction")
+    partial, partial_dtypes = codelet.partial()
+    (parts,) = _emit(graph, partial, form, plan, operands, partial_dtypes, f"{label}.partials", location, program)
+    return (combine(graph, parts, codelet.combiner() or "", result_dtypes[0], label, location, program),)
+
+
+def _choose(graph: Graph, codelet: Codelet, form: OpForm, operands: Seq[Tensor], dtypes: tuple[str, ...], extra: Seq[Plan] = ()) -> Plan:
+    known = [Operand(t.shape, t.dtype, t.layout) for t in operands]
+    plan = search(form, codelet, known, dtypes, graph.target, extra)[0].plan
+    followed = any(t.layout is not None and is_resident(form, plan, k, t.layout) for k, t in enumerate(operands))
+    if plan.base == 0 and not followed:
+        plan = replace(plan, base=graph.rotated_base(int(plan.tiles.max()) + 1))
+    return plan
+
+
+def settle(graph: Graph, form: OpForm, plan: Plan, operands: Seq[Tensor]) -> None:
+    """Give every operand that has no layout yet the one ``plan`` reads most locally."""
+    for k, tensor in enumerate(operands):
+        if graph.tensors[tensor.name].layout is None:
+            graph.set_layout(tensor.name, home_layout(form, plan, k, tensor.shape, tensor.dtype, graph.target))
+
+
+def _emit(
+    graph: Graph,
+    codelet: Codelet,
+    form: OpForm,
+    plan: Plan,
+    operands: Seq[Tensor],
+    dtypes: tuple[str, ...],
+    label: str,
+    location: str,
+    program: Sequence,
+) -> tuple[Tensor, ...]:
+    results = []
+    for k, dtype in enumerate(dtypes):
+        layout = plan.result_layout(form, k)
+        results.append(graph.add_tensor(layout.shape, dtype, f"{label}:{k}" if k else label, layout, location=location))
+    names = tuple(t.name for t in operands), tuple(t.name for t in results)
+    compute_set = graph.add_compute_set(label, Vertices(label, codelet, form, plan, *names, location))
+    program.add(Execute(compute_set.name))
+    return tuple(results)
+
+
+def combine(graph: Graph, partials: Tensor, operation: str, dtype: str, label: str, location: str, program: Sequence) -> Tensor:
+    """Reduce partials ``[P, ...]`` over their leading axis, in as many stages as the planner finds cheapest."""
+    stage = 0
+    while True:
+        codelet = combine_codelet(operation, partials.dtype, dtype)
+        form = combine_form(partials.shape)
+        plan = _combine_plan(graph, codelet, form, partials, dtype)
+        name = f"{label}.combine{stage}" if stage else f"{label}.combine"
+        if plan.num_partials(form) == 1:
+            return _emit(graph, codelet, form, plan, [partials], (dtype,), name, location, program)[0]
+        staged, dtypes = codelet.partial()
+        (partials,) = _emit(graph, staged, form, plan, [partials], dtypes, name, location, program)
+        stage += 1
+
+
+def _combine_plan(graph: Graph, codelet: Codelet, form: OpForm, partials: Tensor, dtype: str) -> Plan:
+    """Choose the plan of one combining stage; a staged plan must at least halve the partials."""
+    assert partials.layout is not None
+    known = [Operand(partials.shape, partials.dtype, partials.layout)]
+    extra = _scattered(form, partials.layout)
+    for priced in search(form, codelet, known, (dtype,), graph.target, extra):
+        if priced.plan.num_partials(form) * 2 <= partials.shape[0] or priced.plan.num_partials(form) == 1:
+            return priced.plan
+    return search(form, codelet, known, (dtype,), graph.target.replace(num_tiles=1))[0].plan
+
+
+def _scattered(form: OpForm, layout: Layout) -> list[Plan]:
+    """Plans that spread the combination of each group of partials over the tiles that hold them."""
+    parts_axis, *rest = layout.axes
+    if not parts_axis.is_split:
+        return []
+    plans = []
+    for axis, split in enumerate(rest):
+        grain = min(split.grain, max(1, split.size))
+        share = -(-grain // parts_axis.parts)
+        if share * parts_axis.parts - grain >= share and grain > 1:
+            continue
+        digits = (*(split.digits if split.is_split else ()), *full_digits(parts_axis))
+        if split.is_split and grain % share:
+            continue
+        refined = AxisSplit(split.size, share, digits)
+        others = [refined if i == axis else other for i, other in enumerate(rest)]
+        plan = Plan((AxisSplit(parts_axis.size, parts_axis.size), *others), layout.base)
+        if split.is_split and grain != share * parts_axis.parts:
+            continue
+        plans.append(plan)
+    return plans
+
+
+def _empty(graph: Graph, form: OpForm, k: int, dtype: str, label: str, location: str) -> Tensor:
+    shape = form.result_shape(k)
+    return graph.add_tensor(shape, dtype, label, linear_layout(shape, dtype, graph.target.num_tiles), location=location)

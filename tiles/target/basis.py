@@ -1,0 +1,36 @@
+"""How well a number is known: the four bases that every machine constant and cycle estimate carries."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+
+
+class Basis(enum.StrEnum):
+    """What a number rests on, best first."""
+
+    MEASURED = "MEASURED"
+    """Read off real silicon."""
+    DOCUMENTED = "DOCUMENTED"
+    """Stated by a vendor's document, library or source code."""
+    FITTED = "FITTED"
+    """Chosen so that a model reproduces measurements."""
+    ASSUMED = "ASSUMED"
+    """A reasoned guess, or carried over from another device."""
+
+    @property
+    def rank(self) -> int:
+        """Return 0 for the best basis and larger numbers for weaker ones."""
+        return _ORDER.index(self)
+
+    @staticmethod
+    def weakest(bases: Iterable[Basis]) -> Basis:
+        """Return the weakest of the given bases: what a number made of several rests on.
+
+        Raises:
+          ValueError: when there is none.
+        """
+        return max(bases, key=lambda basis: basis.rank)
+
+
+_ORDER = tuple(Basis)
