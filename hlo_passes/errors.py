@@ -24,6 +24,7 @@ class UnsupportedOp(HloError):
     """
 
     def __init__(self, op_name: str, where: str, hint: str) -> None:
+        """Say which operation, where, and what to use instead."""
         super().__init__(f"{op_name} is not supported.\n  from: {where}\n  try: {hint}")
         self.op_name = op_name
         self.where = where
@@ -44,6 +45,7 @@ class ConstraintViolation(HloError):
     """
 
     def __init__(self, op_name: str, tag: str, message: str, where: str = "") -> None:
+        """Say which operation breaks which constraint, how, and where."""
         source = f"\n  from: {where}" if where else ""
         super().__init__(f"{op_name} breaks {tag}: {message}{source}")
         self.op_name = op_name
@@ -65,6 +67,7 @@ class VerificationError(HloError):
     """
 
     def __init__(self, message: str, instruction: str, where: str) -> None:
+        """Say what is wrong, show the instruction and where it comes from."""
         super().__init__(f"{message}\n  in: {instruction}\n  from: {where}")
         self.instruction = instruction
         self.where = where
@@ -79,6 +82,7 @@ class ParseError(HloError):
     """
 
     def __init__(self, line: int, column: int, expected: str, got: str) -> None:
+        """Say where the text goes wrong and how."""
         super().__init__(f"line {line}, column {column}: expected {expected}, got {got}")
         self.line = line
         self.column = column

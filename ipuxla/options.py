@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,12 +41,20 @@ class CompileOptions:
     strict: bool = True
 
     def __post_init__(self) -> None:
-        _require_one_of("engine", self.engine, ENGINES)
-        _require_one_of("arithmetic", self.arithmetic, ARITHMETICS)
+        require_one_of("engine", self.engine, ENGINES)
+        require_one_of("arithmetic", self.arithmetic, ARITHMETICS)
         if not isinstance(self.target, Target):
             raise InvalidOption("target is no Target", expected="a name or a Target", got=repr(self.target))
         if not (self.passes is None or isinstance(self.passes, str)):
             raise InvalidOption("passes is no pipeline text", expected='text such as "cse,dce", or None', got=repr(self.passes))
+
+    def __hash__(self) -> int:
+        """Hash once: a target has many fields."""
+        return self._hash
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        return hash((self.target, self.engine, self.arithmetic, self.check_memory, self.passes, self.strict))
 
     def replace(self, **changes: Any) -> CompileOptions:
         """Return these options with those changes that are not None.
@@ -53,7 +63,8 @@ class CompileOptions:
           InvalidOption: an unknown engine or arithmetic.
           UnknownTarget: no target has the given name.
         """
-        values = {**vars(self), **{name: value for name, value in changes.items() if value is not None}}
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        values.update((name, value) for name, value in changes.items() if value is not None)
         return make_options(**values)
 
 
@@ -69,6 +80,7 @@ def make_options(target: str | Target | None = None, **choices: Any) -> CompileO
     return CompileOptions(target, **choices)
 
 
-def _require_one_of(option: str, value: object, legal: tuple[str, ...]) -> None:
+def require_one_of(option: str, value: object, legal: tuple[str, ...]) -> None:
+    """Raise ``InvalidOption`` unless ``value`` is one of the legal ones."""
     if value not in legal:
         raise InvalidOption(f"{option}={value!r} is not an {option}", expected=", ".join(legal), got=repr(value))

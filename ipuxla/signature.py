@@ -6,6 +6,7 @@ JAX arrays of random keys travel as their words; here is the one place that unwr
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,17 +36,16 @@ class LeafType:
     key: str | None = None
 
     @classmethod
-    def of(cls, aval: Any) -> LeafType:
-        """Return the type of an array, or of anything with a shape and a dtype."""
-        if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key):
-            generator = str(jax.random.key_impl(aval)) if isinstance(aval, jax.Array) else aval.dtype._impl.name
-            return cls(tuple(aval.shape), "uint32", generator)
-        return cls(tuple(aval.shape), np.dtype(aval.dtype).name)
+    def of(cls, array: Any) -> LeafType:
+        """Return the type of an array."""
+        if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+            return cls(tuple(array.shape), "uint32", str(jax.random.key_impl(array)))
+        return cls(tuple(array.shape), np.dtype(array.dtype).name)
 
-    @property
-    def num_bits(self) -> int:
-        """Width of an element."""
-        return jnp.dtype(self.dtype).itemsize * 8
+    @functools.cached_property
+    def np_dtype(self) -> np.dtype:
+        """Type of an element, or of a word of a key."""
+        return jnp.dtype(self.dtype)
 
     def to_words(self, array: Any) -> Any:
         """Return what engines take: keys as their words, Python numbers as arrays; other arrays as they are."""
@@ -54,9 +54,9 @@ class LeafType:
         if isinstance(array, jax.Array | np.ndarray):
             return array
         if type(array) in _SCALAR_KINDS:
-            with jax.enable_x64(self.num_bits == 64):
+            with jax.enable_x64(self.np_dtype.itemsize == 8):
                 return jnp.asarray(array)
-        return np.asarray(array, jnp.dtype(self.dtype))
+        return np.asarray(array, self.np_dtype)
 
     def from_words(self, array: Any) -> Any:
         """Return an engine's result as the caller expects it."""
@@ -66,10 +66,12 @@ class LeafType:
         """Whether an argument has exactly this type; Python numbers have the type they are compiled to."""
         kinds = _SCALAR_KINDS.get(type(array))
         if kinds is not None:
-            return self.shape == () and self.key is None and jnp.dtype(self.dtype).kind in kinds
+            return self.shape == () and self.key is None and self.np_dtype.kind in kinds
         if not hasattr(array, "dtype") or not hasattr(array, "shape"):
             return False
-        return LeafType.of(array) == self
+        if self.key is not None:
+            return LeafType.of(array) == self
+        return array.dtype == self.np_dtype and array.shape == self.shape
 
     def __str__(self) -> str:
         return f"{self.dtype if self.key is None else f'key<{self.key}>'}[{','.join(map(str, self.shape))}]"

@@ -26,6 +26,7 @@ class Builder:
     """
 
     def __init__(self, name: str, reserved: Iterable[str] = ()) -> None:
+        """Start an empty computation."""
         self.name = name
         self.parameters: list[Value] = []
         self.instructions: list[Instruction] = []

@@ -43,6 +43,7 @@ class Lexer:
     """
 
     def __init__(self, text: str) -> None:
+        """Split the text into tokens."""
         self._text = text
         self._tokens = self._split()
         self._at = 0

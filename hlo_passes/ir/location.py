@@ -20,6 +20,7 @@ class Location:
         return bool(self.file)
 
     def __str__(self) -> str:
+        """Return ``file:line``, or ``unknown``."""
         return f"{self.file}:{self.line}" if self.file else "unknown"
 
 

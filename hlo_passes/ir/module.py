@@ -24,6 +24,7 @@ class Value:
     type: TensorType = field(compare=False)
 
     def __str__(self) -> str:
+        """Return the name."""
         return self.name
 
 

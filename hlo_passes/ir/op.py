@@ -72,6 +72,7 @@ class Op:
     num_regions: ClassVar[int] = 0
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Register a class that has a name of its own."""
         super().__init_subclass__(**kwargs)
         if "name" in cls.__dict__ and cls.name:
             OPS[cls.name] = cls

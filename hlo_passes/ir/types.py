@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-import ml_dtypes
+import jax.numpy as jnp
 import numpy as np
 
 from hlo_passes.errors import UnsupportedType
@@ -34,7 +34,7 @@ DTYPES: dict[str, DType] = {
     "ui32": DType(np.dtype(np.uint32), "unsigned", 32),
     "ui64": DType(np.dtype(np.uint64), "unsigned", 64),
     "f16": DType(np.dtype(np.float16), "float", 16),
-    "bf16": DType(np.dtype(ml_dtypes.bfloat16), "float", 16),
+    "bf16": DType(np.dtype(jnp.bfloat16), "float", 16),
     "f32": DType(np.dtype(np.float32), "float", 32),
     "f64": DType(np.dtype(np.float64), "float", 64),
 }
@@ -73,6 +73,7 @@ class TensorType:
     dtype: str
 
     def __post_init__(self) -> None:
+        """Refuse what no tensor of the IR can be."""
         if self.dtype not in DTYPES:
             raise _unknown_dtype(self.dtype)
         if any(size < 0 for size in self.shape):
@@ -135,6 +136,7 @@ class TensorType:
         return TensorType(self.shape, dtype)
 
     def __str__(self) -> str:
+        """Return MLIR's text, ``tensor<2x3xf32>``."""
         return f"tensor<{''.join(f'{size}x' for size in self.shape)}{self.dtype}>"
 
     @classmethod

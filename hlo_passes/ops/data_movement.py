@@ -267,6 +267,7 @@ class Constant(DataMovement):
     type: TensorType
 
     def __post_init__(self) -> None:
+        """Check the value, make it compact and read-only."""
         value = np.asarray(self.value)
         matches = value.dtype == self.type.np_dtype and value.shape in ((), self.type.shape)
         self.require(
@@ -309,9 +310,11 @@ class Constant(DataMovement):
         return (jnp.broadcast_to(jnp.asarray(self.value), self.type.shape),)
 
     def __eq__(self, other: object) -> bool:
+        """Whether type and every bit are the same."""
         return isinstance(other, Constant) and self._key == other._key
 
     def __hash__(self) -> int:
+        """Agree with ``==``."""
         return hash(self._key)
 
     @property

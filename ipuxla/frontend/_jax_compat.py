@@ -58,7 +58,14 @@ def trace_function(
       leaves of the arguments, of those that are donated.
     """
     traced = jitted.trace(*args, **kwargs)
-    return traced.jaxpr, list(traced._consts), traced.out_tree, traced.donate_argnums
+    outer = list(traced._consts)
+    is_donated = traced._params["donated_invars"][len(outer) :]
+    return traced.jaxpr, outer, traced.out_tree, tuple(np.flatnonzero(is_donated).tolist())
+
+
+def key_generator(aval: Any) -> str | None:
+    """Return the name of the random number generator whose keys an abstract value holds. Hides key types."""
+    return aval.dtype._impl.name if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key) else None
 
 
 def weaken(array: Any) -> Any:
@@ -378,7 +385,7 @@ def _register_passes() -> None:
 
 
 def read_stablehlo(source: Any) -> Any:
-    """Return an MLIR module of StableHLO with composites called and CHLO legalized. Hides contexts, passes, bytecode.
+    """Return the operation of a StableHLO module, composites called, CHLO legalized. Hides contexts, passes, bytecode.
 
     Args:
       source: text, MLIR bytecode or a portable artifact; or an MLIR module, which is copied first.
@@ -398,7 +405,7 @@ def read_stablehlo(source: Any) -> Any:
         handler = context.attach_diagnostic_handler(keep)
         try:
             module = _read_module(context, source)
-            _passmanager.PassManager.parse(_LEGALIZATION).run(module.operation)
+            _passmanager.PassManager.parse(_LEGALIZATION).run(module)
         except (_mlir.ir.MLIRError, ValueError) as error:
             found = [f"{str(d.location)[4:-1]}: {d.message}" for d in getattr(error, "error_diagnostics", ())]
             raise ValueError(" ".join((found + messages or [str(error)])[0].split())) from None
@@ -409,10 +416,10 @@ def read_stablehlo(source: Any) -> Any:
 
 def _read_module(context: Any, source: Any) -> Any:
     if hasattr(source, "context"):
-        return _mlir.ir.Module.parse(source.operation.get_asm(binary=True))
+        return source.operation.clone().operation
     if isinstance(source, bytes) and source.startswith(_PORTABLE_ARTIFACT):
-        return _hlo.deserialize_portable_artifact(context, source)
-    return _mlir.ir.Module.parse(source)
+        return _hlo.deserialize_portable_artifact(context, source).operation
+    return _mlir.ir.Module.parse(source).operation
 
 
 def dot_dimensions(attribute: Any) -> tuple[tuple[int, ...], ...]:

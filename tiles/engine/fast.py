@@ -31,14 +31,17 @@ class FastEngine(Engine):
         """Prepare the jitted function; it compiles at the first run."""
         super().__init__(executable, arithmetic)
         self.strict = strict
+        self._static: list[int | None] = []
         self._jitted = jax.jit(self._call)
 
     def run(self, *inputs: Any) -> tuple[list[jax.Array], Trace]:
         """Run once; see ``Engine.run``."""
         check_inputs(self.executable, inputs)
         with jax.enable_x64(True):
-            outputs, counts = self._jitted(*inputs)
-        return list(outputs), Trace(tuple(int(c) for c in counts), self.name, self.arithmetic)
+            outputs, counted = self._jitted(*inputs)
+        dynamic = iter(counted)
+        counts = tuple(int(next(dynamic)) if count is None else count for count in self._static)
+        return list(outputs), Trace(counts, self.name, self.arithmetic)
 
     def trace(self, *inputs: Any) -> list[jax.Array]:
         """Return the outputs as a JAX-traceable function of the inputs."""
@@ -47,12 +50,15 @@ class FastEngine(Engine):
             return list(self._call(*inputs)[0])
 
     def _call(self, *inputs: Any) -> tuple[tuple[jax.Array, ...], tuple[Any, ...]]:
+        """Return the outputs, and how often each step ran whose count depends on data."""
         exe = self.executable
         env: Env = {name: self.enter(name, value) for name, value in zip(exe.inputs, inputs, strict=True)}
         env |= {v.name: self.enter(v.name, v.value) for v in exe.variables.values() if v.value is not None}
         counts: list[Any] = [0] * len(exe.steps)
         self._run(exe.program, env, counts)
-        return tuple(self._read(env, name) for name in exe.outputs), tuple(counts)
+        self._static = [count if isinstance(count, int) else None for count in counts]
+        counted = tuple(count for count in counts if not isinstance(count, int))
+        return tuple(self._read(env, name) for name in exe.outputs), counted
 
     def _read(self, env: Env, name: str) -> jax.Array:
         variable = self.executable.variables[name]

@@ -1,8 +1,8 @@
 """The whole-array form of planned vertices: logical operands in, logical results out.
 
 Parallel splits vanish, because a codelet is polymorphic in extents; splits of reductions stay, as a
-leading axis of partials. The number of operations does not depend on tiles, and beyond a few parts not
-on splits.
+leading axis of partials. The number of operations does not depend on tiles, nor
+(windows aside) on splits.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from jax import lax
 
 from tiles.compiler import VertexGroup
 from tiles.graph import Affine, Cell
-
-UNROLLED_PARTS = 4
 
 
 def whole(group: VertexGroup, operands: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
@@ -39,7 +37,7 @@ def whole(group: VertexGroup, operands: Sequence[jax.Array]) -> tuple[jax.Array,
         return group.codelet.compute(Cell(form, tuple(sizes), tuple(origin), (None,) * len(sizes)), *spans)
     counts = [plan.splits[d].parts for d in split]
     windows = any(len(a.terms) > 1 and any(d in split for d, _ in a.terms) for m in form.operands for a in m.axes)
-    if windows or math.prod(counts) <= UNROLLED_PARTS:
+    if windows:
         parts = [_one_part(group, spans, dict(zip(split, p, strict=True))) for p in itertools.product(*map(range, counts))]
         return tuple(jnp.stack(results) for results in zip(*parts, strict=True))
     results = _all_parts(group, spans, split)

@@ -47,16 +47,27 @@ def to_ring(x: Any) -> Any:
     """
     if not is_float(x):
         return x
-    words = dtypes.unsigned_of(np.dtype(x.dtype).name)
     if isinstance(x, (np.ndarray, np.generic)):
-        bits, where = np.asarray(x).view(words), np.where
-    else:
-        bits, where = jax.lax.bitcast_convert_type(x, words), jnp.where
+        bits = np.asarray(x).view(dtypes.unsigned_of(x.dtype.name))
+        with np.errstate(over="ignore"):
+            return _entered(bits, x.dtype.name, np.where)
+    return _enter(x)
+
+
+@jax.jit
+def _enter(x: Array) -> Array:
+    """Return the words of floats on the device."""
+    name = np.dtype(x.dtype).name
+    return _entered(jax.lax.bitcast_convert_type(x, dtypes.unsigned_of(name)), name, jnp.where)
+
+
+def _entered(bits: Any, name: str, where: Any) -> Any:
+    """Return the words of a float type's bits, with numpy's or JAX's ``where``."""
+    words = bits.dtype
     half, factor = np.array(4 * words.itemsize, words), np.array(_SCRAMBLERS[words.itemsize], words)
-    with np.errstate(over="ignore"):
-        result = (bits ^ (bits >> half)) * factor
+    result = (bits ^ (bits >> half)) * factor
     result = (result ^ (result >> half)) | np.array(1, words)
-    for special, neutral in _neutral_words(np.dtype(x.dtype).name):
+    for special, neutral in _neutral_words(name):
         result = where(bits == special, neutral, result)
     return result
 
@@ -88,7 +99,13 @@ def mix(tag: str, operands: Sequence[Array], shape: tuple[int, ...], dtype: Any)
     Returns:
       Odd words of ``dtype``, integers or booleans of ``shape``.
     """
-    state: Any = np.uint32(zlib.crc32(tag.encode()))
+    return _mix(np.uint32(zlib.crc32(tag.encode())), list(operands), shape, np.dtype(dtype))
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def _mix(seed: Array, operands: list[Array], shape: tuple[int, ...], dtype: np.dtype) -> Array:
+    """Return the mixed words: one call, traced once per shape, whatever the op."""
+    state = seed
     for operand in operands:
         for half in _halves(operand):
             state = _absorb(state, half)
@@ -108,6 +125,12 @@ def convert(x: Array, source: Any, target: Any) -> Array:
         return x != 0
     if not dtypes.is_float(source) and not dtypes.is_float(target):
         return x.astype(target)
+    return _convert(x, source, target)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _convert(x: Array, source: np.dtype, target: np.dtype) -> Array:
+    """Return converted words where at least one type is a float and the types differ."""
     from_float = dtypes.is_float(source)
     tag = f"convert_element_type:{source.name if from_float else 'integer'}:{target.name}"
     result = mix(tag, [x] if from_float else _value_halves(x), x.shape, target)
@@ -165,9 +188,8 @@ def _value_halves(x: Array) -> list[Array]:
     return [_unsigned(wide), _unsigned(wide >> 31)]
 
 
-def _finish(state: Array, dtype: Any) -> Array:
+def _finish(state: Array, dtype: np.dtype) -> Array:
     """Return a 32-bit state as a word (or integer, or boolean) of a type's width."""
-    dtype = np.dtype(dtype)
     if dtype == np.dtype(bool):
         return (state & 1).astype(jnp.bool_)
     words = np.dtype(f"uint{8 * dtype.itemsize}")

@@ -36,8 +36,8 @@ def max_error(got: Any, want: Any) -> float:
       0.0 where all is equal; infinity where NaNs or infinities lie elsewhere, or all wanted values are zero.
     """
     got, want = _numbers(got), _numbers(want)
-    finite = np.isfinite(want)
-    if not np.array_equal(np.where(finite, 0, want), np.where(np.isfinite(got), 0, got), equal_nan=True):
+    finite = _is_finite(want)
+    if _misplaced(got, want).any():
         return float("inf")
     if not finite.any():
         return 0.0
@@ -83,8 +83,9 @@ def ulp_distance(a: Any, b: Any) -> np.ndarray:
         raise TypeError(f"ulp_distance compares one float type, got {a.dtype} and {b.dtype}")
     low, high = _ordered(a), _ordered(b)
     low, high = np.minimum(low, high), np.maximum(low, high)
-    distance = high.astype(np.uint64) - low.astype(np.uint64)
-    nan_a, nan_b = np.isnan(a), np.isnan(b)
+    with np.errstate(over="ignore"):
+        distance = high.astype(np.uint64) - low.astype(np.uint64)
+    nan_a, nan_b = np.isnan(_numbers(a)), np.isnan(_numbers(b))
     distance = np.where(nan_a ^ nan_b, np.uint64(np.iinfo(np.uint64).max), distance)
     return np.where(nan_a & nan_b, np.uint64(0), distance)
 
@@ -108,8 +109,21 @@ def _numbers(x: Any) -> np.ndarray:
     """Return an array as float64, or as exact integers where it holds integers or booleans."""
     x = _plain(x)
     if dtypes.is_float(x.dtype):
-        return x.astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            return x.astype(np.float64)
     return x.astype(object) if x.dtype.itemsize == 8 else x.astype(np.int64)
+
+
+def _is_finite(x: np.ndarray) -> np.ndarray:
+    """Return where numbers are finite: everywhere for integers."""
+    return np.isfinite(x) if x.dtype == np.float64 else np.ones(x.shape, bool)
+
+
+def _misplaced(got: np.ndarray, want: np.ndarray) -> np.ndarray:
+    """Return where one array holds a NaN or an infinity that the other does not."""
+    special = ~_is_finite(got) | ~_is_finite(want)
+    both_nan = (got != got) & (want != want)
+    return special & ~both_nan & (got != want)
 
 
 def _check_leaf(got: np.ndarray, want: np.ndarray, where: str) -> None:
@@ -123,14 +137,20 @@ def _check_leaf(got: np.ndarray, want: np.ndarray, where: str) -> None:
         return
     error, allowed = max_error(got, want), tolerance_of(want.dtype)
     if error > allowed:
-        with np.errstate(invalid="ignore", over="ignore"):
-            apart = np.abs(got.astype(np.float64) - want.astype(np.float64))
-        wrong = ~np.isfinite(want) if not np.isfinite(error) else apart == np.nanmax(apart)
-        wrong = (np.isfinite(got) != np.isfinite(want)) if (np.isfinite(got) != np.isfinite(want)).any() else wrong
         raise NotClose(
             f"{where}: {want.dtype} off by {error:.3g} of the largest value, allowed {allowed:g}"
-            + _first(got, want, wrong)
+            + _first(got, want, _worst(_numbers(got), _numbers(want)))
         )
+
+
+def _worst(got: np.ndarray, want: np.ndarray) -> np.ndarray:
+    """Return where floats differ most: misplaced NaNs and infinities before any distance."""
+    misplaced = _misplaced(got, want)
+    if misplaced.any():
+        return misplaced
+    with np.errstate(invalid="ignore", over="ignore"):
+        apart = np.nan_to_num(np.abs(got - want), nan=0.0)
+    return apart == apart.max()
 
 
 def _first(got: np.ndarray, want: np.ndarray, wrong: np.ndarray) -> str:

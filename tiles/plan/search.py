@@ -70,6 +70,19 @@ def search(
       target: the machine.
       extra: plans to price beside those found.
     """
+    return list(_search(form, codelet, tuple(operands), result_dtypes, target, tuple(extra)))
+
+
+@lru_cache(maxsize=4096)
+def _search(
+    form: OpForm,
+    codelet: Codelet,
+    operands: tuple[Operand, ...],
+    result_dtypes: tuple[str, ...],
+    target: Target,
+    extra: tuple[Plan, ...],
+) -> tuple[Priced, ...]:
+    """Search once per question: identical layers of a model ask the same one."""
     shapes = _candidate_grains(form, codelet, target)
     score = _closed_form(form, codelet, operands, result_dtypes, target, shapes)
     best = np.lexsort((score[1], score[0]))[:EXACT]
@@ -77,7 +90,7 @@ def search(
     plans += [p for k, operand in enumerate(operands) if (p := follow(form, codelet, k, operand, target)) is not None]
     priced = [price(form, codelet, operands, result_dtypes, target, plan) for plan in dict.fromkeys([*extra, *plans])]
     limit = TEMPORARY_PROPORTION * target.bytes_per_tile
-    return sorted(priced, key=lambda p: (p.temporary_bytes > limit, p.cycles, p.plan.num_cells))
+    return tuple(sorted(priced, key=lambda p: (p.temporary_bytes > limit, p.cycles, p.plan.num_cells)))
 
 
 def follow(form: OpForm, codelet: Codelet, k: int, operand: Operand, target: Target) -> Plan | None:
@@ -218,7 +231,7 @@ def price(
     if not moved.is_empty:
         cycles += target.internal_sync_cycles
     cycles += int(moved.local.max()) / target.memcpy_bytes_per_cycle
-    out_bytes = int(extents.results[0]) * sum(itemsize(d) for d in result_dtypes)
+    out_bytes = int(np.max(extents.results)) * sum(itemsize(d) for d in result_dtypes)
     if plan.num_partials(form) > 1:
         phase = target.exchange_phase_overhead_cycles + target.internal_sync_cycles
         cycles += out_bytes / target.exchange_bytes_per_cycle + phase + out_bytes / 8 * 6 + 100

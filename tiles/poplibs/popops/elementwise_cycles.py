@@ -8,6 +8,7 @@ each operand once, run the arithmetic of every function, store the results once 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -68,14 +69,15 @@ def _work_rows(body: Body, outputs: tuple[int, ...], num_operands: int) -> list[
     return [i for i, row in enumerate(body) if row[0] != "constant" or num_operands + i in outputs]
 
 
-def dims_of_values(body: Body, form: OpForm) -> list[frozenset[int]]:
+@lru_cache(maxsize=4096)
+def dims_of_values(body: Body, form: OpForm) -> tuple[frozenset[int], ...]:
     """Return for every operand and row the domain dimensions (of more than one point) that it varies with."""
     long = {d for d, dim in enumerate(form.dims) if dim.size > 1}
     varies = [frozenset(long.intersection(index_map.dims)) for index_map in form.operands]
     for name, arguments, attrs in body:
         own = long.intersection([dict(attrs)["dim"]]) if name == "iota" else ()
         varies.append(frozenset(own).union(*(varies[a] for a in arguments)))
-    return varies
+    return tuple(varies)
 
 
 def map_cycles(body: Body, outputs: tuple[int, ...], extents: Extents, target: Target) -> Cycles:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import jax.numpy as jnp
@@ -44,8 +45,8 @@ class Function:
       poplibs: what PopLibs calls it, for vertex names.
       dtype: ``dtype(attrs, *operand_dtypes)``, the result's dtype.
       attributes: names of the attributes it takes.
+      accepts: kinds of its (last) operand: F floats, S signed and U unsigned integers, B booleans.
       is_arithmetic: whether it counts as a floating-point operation on floats.
-      is_source: whether it makes values from no operand.
     """
 
     name: str
@@ -54,8 +55,13 @@ class Function:
     poplibs: str
     dtype: Callable[..., str]
     attributes: tuple[str, ...] = ()
+    accepts: str = "FSUB"
     is_arithmetic: bool = False
-    is_source: bool = False
+
+    @property
+    def is_source(self) -> bool:
+        """Whether it makes values from no operand."""
+        return self.arity == 0
 
 
 def _first(attrs: Mapping[str, Any], *dtypes: str) -> str:
@@ -166,8 +172,10 @@ def _round(method: lax.RoundingMethod) -> Callable[..., Array]:
     return lambda cell, attrs, x: lax.round(x, method)
 
 
-def _row(name: str, arity: int, function: Callable[..., Array], poplibs: str, arithmetic: bool = True) -> Function:
-    return Function(name, arity, function, poplibs, _first, is_arithmetic=arithmetic)
+def _row(
+    name: str, arity: int, accepts: str, function: Callable[..., Array], poplibs: str, arithmetic: bool = True
+) -> Function:
+    return Function(name, arity, function, poplibs, _first, accepts=accepts, is_arithmetic=arithmetic)
 
 
 _AWAY, _EVEN = lax.RoundingMethod.AWAY_FROM_ZERO, lax.RoundingMethod.TO_NEAREST_EVEN
@@ -175,63 +183,78 @@ _AWAY, _EVEN = lax.RoundingMethod.AWAY_FROM_ZERO, lax.RoundingMethod.TO_NEAREST_
 FUNCTIONS: dict[str, Function] = {
     f.name: f
     for f in (
-        _row("abs", 1, _plain(lax.abs), "ABSOLUTE"),
-        _row("cbrt", 1, _plain(lax.cbrt), "CBRT"),
-        _row("ceil", 1, _plain(lax.ceil), "CEIL"),
-        _row("count_leading_zeros", 1, _plain(lax.clz), "COUNT_LEADING_ZEROS"),
-        _row("cosine", 1, _plain(lax.cos), "COS"),
-        _row("exponential", 1, _plain(lax.exp), "EXPONENT"),
-        _row("exponential_minus_one", 1, _plain(lax.expm1), "EXPONENT_MINUS_ONE"),
-        _row("floor", 1, _plain(lax.floor), "FLOOR"),
-        _row("log", 1, _plain(lax.log), "LOGARITHM"),
-        _row("log_plus_one", 1, _plain(lax.log1p), "LOGARITHM_ONE_PLUS"),
-        _row("logistic", 1, _plain(lax.logistic), "SIGMOID"),
-        _row("negate", 1, _plain(lax.neg), "NEGATE"),
-        _row("not", 1, _plain(lax.bitwise_not), "BITWISE_NOT", arithmetic=False),
-        _row("popcnt", 1, _plain(lax.population_count), "POPCOUNT"),
-        _row("round_nearest_afz", 1, _round(_AWAY), "ROUND"),
-        _row("round_nearest_even", 1, _round(_EVEN), "NEARBY_INT"),
-        _row("rsqrt", 1, _plain(lax.rsqrt), "RSQRT"),
-        _row("sign", 1, _plain(lax.sign), "SIGNUM"),
-        _row("sine", 1, _plain(lax.sin), "SIN"),
-        _row("sqrt", 1, _plain(lax.sqrt), "SQRT"),
-        _row("tan", 1, _plain(lax.tan), "TAN"),
-        _row("tanh", 1, _plain(lax.tanh), "TANH"),
-        _row("add", 2, _logical(lax.add, lax.bitwise_or), "ADD"),
-        _row("and", 2, _plain(lax.bitwise_and), "BITWISE_AND", arithmetic=False),
-        _row("atan2", 2, _plain(lax.atan2), "ATAN2"),
-        _row("divide", 2, _plain(lax.div), "DIVIDE"),
-        _row("maximum", 2, _logical(lax.max, lax.bitwise_or), "MAXIMUM"),
-        _row("minimum", 2, _logical(lax.min, lax.bitwise_and), "MINIMUM"),
-        _row("multiply", 2, _logical(lax.mul, lax.bitwise_and), "MULTIPLY"),
-        _row("or", 2, _plain(lax.bitwise_or), "BITWISE_OR", arithmetic=False),
-        _row("power", 2, _power, "POWER"),
-        _row("remainder", 2, _plain(lax.rem), "REMAINDER"),
-        _row("shift_left", 2, _plain(lax.shift_left), "SHIFT_LEFT", arithmetic=False),
-        _row("shift_right_arithmetic", 2, _plain(lax.shift_right_arithmetic), "SHIFT_RIGHT_SIGN_EXTEND", arithmetic=False),
-        _row("shift_right_logical", 2, _plain(lax.shift_right_logical), "SHIFT_RIGHT", arithmetic=False),
-        _row("subtract", 2, _plain(lax.sub), "SUBTRACT"),
-        _row("xor", 2, _plain(lax.bitwise_xor), "BITWISE_XOR", arithmetic=False),
-        _row("clamp", 3, _plain(lax.clamp), "CLAMP"),
-        Function("is_finite", 1, _plain(lax.is_finite), "IS_FINITE", _boolean),
+        _row("abs", 1, "FS", _plain(lax.abs), "ABSOLUTE"),
+        _row("cbrt", 1, "F", _plain(lax.cbrt), "CBRT"),
+        _row("ceil", 1, "F", _plain(lax.ceil), "CEIL"),
+        _row("count_leading_zeros", 1, "SU", _plain(lax.clz), "COUNT_LEADING_ZEROS"),
+        _row("cosine", 1, "F", _plain(lax.cos), "COS"),
+        _row("exponential", 1, "F", _plain(lax.exp), "EXPONENT"),
+        _row("exponential_minus_one", 1, "F", _plain(lax.expm1), "EXPONENT_MINUS_ONE"),
+        _row("floor", 1, "F", _plain(lax.floor), "FLOOR"),
+        _row("log", 1, "F", _plain(lax.log), "LOGARITHM"),
+        _row("log_plus_one", 1, "F", _plain(lax.log1p), "LOGARITHM_ONE_PLUS"),
+        _row("logistic", 1, "F", _plain(lax.logistic), "SIGMOID"),
+        _row("negate", 1, "FSU", _plain(lax.neg), "NEGATE"),
+        _row("not", 1, "SUB", _plain(lax.bitwise_not), "BITWISE_NOT", arithmetic=False),
+        _row("popcnt", 1, "SU", _plain(lax.population_count), "POPCOUNT"),
+        _row("round_nearest_afz", 1, "F", _round(_AWAY), "ROUND"),
+        _row("round_nearest_even", 1, "F", _round(_EVEN), "NEARBY_INT"),
+        _row("rsqrt", 1, "F", _plain(lax.rsqrt), "RSQRT"),
+        _row("sign", 1, "FS", _plain(lax.sign), "SIGNUM"),
+        _row("sine", 1, "F", _plain(lax.sin), "SIN"),
+        _row("sqrt", 1, "F", _plain(lax.sqrt), "SQRT"),
+        _row("tan", 1, "F", _plain(lax.tan), "TAN"),
+        _row("tanh", 1, "F", _plain(lax.tanh), "TANH"),
+        _row("add", 2, "FSUB", _logical(lax.add, lax.bitwise_or), "ADD"),
+        _row("and", 2, "SUB", _plain(lax.bitwise_and), "BITWISE_AND", arithmetic=False),
+        _row("atan2", 2, "F", _plain(lax.atan2), "ATAN2"),
+        _row("divide", 2, "FSU", _plain(lax.div), "DIVIDE"),
+        _row("maximum", 2, "FSUB", _logical(lax.max, lax.bitwise_or), "MAXIMUM"),
+        _row("minimum", 2, "FSUB", _logical(lax.min, lax.bitwise_and), "MINIMUM"),
+        _row("multiply", 2, "FSUB", _logical(lax.mul, lax.bitwise_and), "MULTIPLY"),
+        _row("or", 2, "SUB", _plain(lax.bitwise_or), "BITWISE_OR", arithmetic=False),
+        _row("power", 2, "FSU", _power, "POWER"),
+        _row("remainder", 2, "FSU", _plain(lax.rem), "REMAINDER"),
+        _row("shift_left", 2, "SU", _plain(lax.shift_left), "SHIFT_LEFT", arithmetic=False),
+        _row("shift_right_arithmetic", 2, "SU", _plain(lax.shift_right_arithmetic), "SHIFT_RIGHT_SIGN_EXTEND", arithmetic=False),
+        _row("shift_right_logical", 2, "SU", _plain(lax.shift_right_logical), "SHIFT_RIGHT", arithmetic=False),
+        _row("subtract", 2, "FSU", _plain(lax.sub), "SUBTRACT"),
+        _row("xor", 2, "SUB", _plain(lax.bitwise_xor), "BITWISE_XOR", arithmetic=False),
+        _row("clamp", 3, "FSUB", _plain(lax.clamp), "CLAMP"),
+        Function("is_finite", 1, _plain(lax.is_finite), "IS_FINITE", _boolean, accepts="F"),
         Function("compare", 2, _compare, "COMPARE", _boolean, ("direction", "compare_type")),
         Function("select", 3, _plain(lax.select), "SELECT", _second),
         Function("convert", 1, _convert, "CAST", _stated, ("dtype",)),
         Function("bitcast_convert", 1, _bitcast, "BITCAST", _stated, ("dtype",)),
         Function(
-            "reduce_precision", 1, _reduce_precision, "REDUCE_PRECISION", _first, ("exponent_bits", "mantissa_bits")
+            "reduce_precision",
+            1,
+            _reduce_precision,
+            "REDUCE_PRECISION",
+            _first,
+            ("exponent_bits", "mantissa_bits"),
+            accepts="F",
         ),
-        Function("iota", 0, _iota, "IOTA", _stated, ("dim", "dtype"), is_source=True),
-        Function("constant", 0, _constant, "FILL", _stated, ("value", "dtype"), is_source=True),
+        Function("iota", 0, _iota, "IOTA", _stated, ("dim", "dtype")),
+        Function("constant", 0, _constant, "FILL", _stated, ("value", "dtype")),
     )
 }
 
 
-def body_dtypes(body: Body, operand_dtypes: Sequence[str]) -> tuple[str, ...]:
+def kind_of(dtype: str) -> str:
+    """Return the kind of a dtype: F float, S signed and U unsigned integer, B boolean."""
+    if dtype == "bool":
+        return "B"
+    return "F" if is_float(dtype) else "U" if dtype.startswith("uint") else "S"
+
+
+@lru_cache(maxsize=4096)
+def body_dtypes(body: Body, operand_dtypes: tuple[str, ...]) -> tuple[str, ...]:
     """Return the dtypes of an expression's operands and rows, in index order.
 
     Raises:
-      InvalidGraph: an unknown function, a wrong number of operands, or an index of something not yet computed.
+      InvalidGraph: an unknown function, a wrong number or kind of operands, or an index of something not yet
+        computed.
     """
     dtypes = list(operand_dtypes)
     for name, arguments, attrs in body:
@@ -242,8 +265,21 @@ def body_dtypes(body: Body, operand_dtypes: Sequence[str]) -> tuple[str, ...]:
             raise InvalidGraph(f"{name} takes {function.arity} of the {len(dtypes)} values before it, got {arguments}")
         if not set(dict(attrs)) <= set(function.attributes):
             raise InvalidGraph(f"{name} takes attributes {function.attributes}, got {attrs}")
-        dtypes.append(function.dtype(dict(attrs), *(dtypes[a] for a in arguments)))
+        taken = [dtypes[a] for a in arguments]
+        _check_kinds(function, taken)
+        dtypes.append(function.dtype(dict(attrs), *taken))
     return tuple(dtypes)
+
+
+def _check_kinds(function: Function, taken: list[str]) -> None:
+    """Raise InvalidGraph unless the operands have one dtype that the function accepts."""
+    compared = taken[1:] if function.name == "select" else taken
+    if len(set(compared)) > 1:
+        raise InvalidGraph(f"{function.name} takes operands of one dtype", got=", ".join(taken))
+    if function.name == "select" and taken[0] != "bool":
+        raise InvalidGraph("select takes a boolean predicate", got=taken[0])
+    if taken and kind_of(taken[-1]) not in function.accepts:
+        raise InvalidGraph(f"{function.name} does not take {taken[-1]}", expected=f"kinds {function.accepts}")
 
 
 def evaluate_body(body: Body, operands: Sequence[Array], cell: Cell) -> list[Array]:

@@ -7,6 +7,7 @@ graphcore/poplibs.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,7 @@ class Movement:
     run: tuple[int, ...] = ()
 
 
+@lru_cache(maxsize=4096)
 def movement(form: OpForm, k: int, result: int = 0) -> Movement:
     """Classify how operand k is moved into a result's order; dimensions of size 1 do not matter."""
     wanted = tuple(d for d in form.results[result].dims if form.dims[d].size > 1)
@@ -107,7 +109,8 @@ def transpose_cycles(batch: Any, rows: Any, columns: Any, size: int, target: Tar
     share = -(-(batch * row_blocks) // workers)
     general = 29 + 18 + share * (12 + slots_per_block * np.maximum(column_blocks - 2, 0))
     narrow = 27 + -(-batch // workers) * (15 + 20 + slots_per_block * np.maximum(row_blocks - 2, 0))
-    many = 17 + 20 + np.maximum(-(-batch // workers) - 2, 0) * slots_per_block
+    each = -(-batch // workers)
+    many = np.where(each == 1, 17 + 12, 17 + 20 + np.maximum(each - 2, 0) * slots_per_block)
     slots = np.where(column_blocks > 1, general, np.where(row_blocks > 1, narrow, many))
     fast = 7 + target.worker_issue_interval_cycles * slots
     slow = rearrange_cycles(batch * rows * columns * size, size, target)

@@ -1,0 +1,120 @@
+"""One forward walk over a computation that replaces instructions by what patterns make of them.
+
+An instruction that no pattern touches stays the same object, and a computation in which none is touched is returned
+itself: passes built on this say "nothing changed" by identity.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from hlo_passes.ir import UNKNOWN, Computation, Instruction, Location, Op, Value, use_counts, value_names
+from hlo_passes.ops import Constant
+from hlo_passes.passes.base import map_control_regions
+from hlo_passes.passes.structure import FreshNames
+
+O = TypeVar("O", bound=Op)  # noqa: E741 (the op class asked for)
+
+Pattern = Callable[[Instruction, "Rewriter"], Value | Sequence[Value] | None]
+"""Returns the values that stand for the instruction's results, or None when the pattern does not apply."""
+
+Patterns = Mapping[type[Op], Sequence[Pattern]]
+
+
+class Rewriter:
+    """Builds the new computation; patterns ask it for producers and emit instructions through it.
+
+    Every instruction a pattern emits is itself offered to the patterns, so rewriting goes on until none applies.
+
+    Args:
+      computation: what to rewrite.
+      patterns: the patterns to offer each op class to; those under ``Op`` are offered every op, first.
+    """
+
+    def __init__(self, computation: Computation, patterns: Patterns) -> None:
+        self._computation = computation
+        self._patterns = patterns
+        self._everywhere = tuple(patterns.get(Op, ()))
+        self._names = FreshNames(value_names(computation))
+        self._uses: dict[str, int] | None = None
+        self._instructions: list[Instruction] = []
+        self._producers: dict[Value, Instruction] = {}
+        self._location: Location = UNKNOWN
+
+    def producer(self, value: Value, op: type[O]) -> tuple[O, tuple[Value, ...]] | None:
+        """Return the op and operands that make ``value``, if it is an ``op`` (or a subclass)."""
+        made = self._producers.get(value)
+        return (made.op, made.operands) if made is not None and isinstance(made.op, op) else None
+
+    def constant(self, value: Value) -> Constant | None:
+        """Return the constant that ``value`` is, if it is one."""
+        made = self._producers.get(value)
+        return made.op if made is not None and isinstance(made.op, Constant) else None
+
+    def has_one_use(self, value: Value) -> bool:
+        """Whether the computation read ``value`` exactly once before it was rewritten."""
+        if self._uses is None:
+            self._uses = {used.name: count for used, count in use_counts(self._computation).items()}
+        return self._uses.get(value.name) == 1
+
+    def emit(self, op: Op, *operands: Value) -> Value:
+        """Add an instruction with one result, at the source line of the one being replaced; return the result.
+
+        Raises:
+          ConstraintViolation: the op does not accept these operands.
+        """
+        (type_,) = op.infer(*[value.type for value in operands])
+        result = Value(self._names.new(), type_)
+        (settled,) = self._settle(Instruction(op, operands, (result,), (), self._location))
+        return settled
+
+    def run(self) -> Computation:
+        """Return the rewritten computation; the given one when nothing changed."""
+        old = self._computation
+        env: dict[Value, Value] = {}
+        for instruction in old.instructions:
+            self._location = instruction.location
+            start = len(self._instructions)
+            settled = self._settle(self._with_new_operands(instruction, env))
+            if settled is not instruction.results:
+                settled = self._keep_names(instruction, settled, start)
+                env.update(
+                    (was, now) for was, now in zip(instruction.results, settled, strict=True) if was != now
+                )
+        results = tuple(env.get(value, value) for value in old.results) if env else old.results
+        if results == old.results and len(self._instructions) == len(old.instructions):
+            if all(new is was for new, was in zip(self._instructions, old.instructions, strict=True)):
+                return old
+        return Computation(old.name, old.parameters, tuple(self._instructions), results)
+
+    def _with_new_operands(self, instruction: Instruction, env: dict[Value, Value]) -> Instruction:
+        instruction = map_control_regions(instruction, lambda region: Rewriter(region, self._patterns).run())
+        if not env or not any(value in env for value in instruction.operands):
+            return instruction
+        operands = tuple(env.get(value, value) for value in instruction.operands)
+        return dataclasses.replace(instruction, operands=operands)
+
+    def _settle(self, instruction: Instruction) -> Sequence[Value]:
+        """Return the values for the instruction's results: of the first pattern that applies, or its own."""
+        for pattern in (*self._everywhere, *self._patterns.get(type(instruction.op), ())):
+            replacement = pattern(instruction, self)
+            if replacement is not None:
+                return (replacement,) if isinstance(replacement, Value) else replacement
+        self._instructions.append(instruction)
+        self._producers.update((value, instruction) for value in instruction.results)
+        return instruction.results
+
+    def _keep_names(self, instruction: Instruction, settled: Sequence[Value], start: int) -> Sequence[Value]:
+        """Give what a pattern emitted last the names of the results it replaces, so that texts stay comparable."""
+        last = self._instructions[-1] if len(self._instructions) > start else None
+        if last is None or last.results != tuple(settled):
+            return settled
+        results = tuple(
+            Value(old.name, new.type) for old, new in zip(instruction.results, settled, strict=True)
+        )
+        renamed = dataclasses.replace(last, results=results)
+        self._instructions[-1] = renamed
+        self._producers.update((value, renamed) for value in results)
+        return results

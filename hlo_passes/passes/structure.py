@@ -1,0 +1,88 @@
+"""Structural questions about computations: equality up to names, call order, and names nobody uses yet."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+
+from hlo_passes.ir import Computation, Instruction, Module, Value
+
+
+def instruction_key(instruction: Instruction, operands: Hashable) -> Hashable:
+    """Return a key that instructions share when they do the same to operands of the same key."""
+    regions = tuple(computation_key(region) for region in instruction.regions)
+    types = tuple(value.type for value in instruction.results)
+    return type(instruction.op), instruction.op, operands, regions, types
+
+
+def computation_key(computation: Computation) -> Hashable:
+    """Return a key that computations share when they are equal up to the names of values and source locations."""
+    numbers = {value: number for number, value in enumerate(computation.parameters)}
+    keys = []
+    for instruction in computation.instructions:
+        keys.append(instruction_key(instruction, tuple(numbers[value] for value in instruction.operands)))
+        for value in instruction.results:
+            numbers[value] = len(numbers)
+    results = tuple(numbers[value] for value in computation.results)
+    return computation.parameter_types, tuple(keys), results
+
+
+def callees_first(module: Module) -> list[Computation]:
+    """Return the computations that the entry reaches, each after all it calls; the entry is last."""
+    order: list[Computation] = []
+    seen = {module.entry}
+    stack = [(module.entry_computation, _callees(module.entry_computation))]
+    while stack:
+        computation, callees = stack[-1]
+        for name in callees:
+            if name not in seen:
+                seen.add(name)
+                callee = module.computation(name)
+                stack.append((callee, _callees(callee)))
+                break
+        else:
+            order.append(computation)
+            stack.pop()
+    return order
+
+
+def _callees(computation: Computation) -> Iterator[str]:
+    return (name for instruction in computation.walk() for name in instruction.op.callees)
+
+
+def users_of(computation: Computation) -> dict[Value, list[int]]:
+    """Return, for each value, the positions of the instructions that read it, each once, in order."""
+    readers: dict[Value, list[int]] = {value: [] for value in computation.parameters}
+    for position, instruction in enumerate(computation.instructions):
+        for value in instruction.results:
+            readers[value] = []
+        for value in dict.fromkeys(instruction.operands):
+            readers[value].append(position)
+    return readers
+
+
+class FreshNames:
+    """Hands out value names ``%0``, ``%1``, ... that are in no way taken.
+
+    Args:
+      taken: names not to hand out.
+    """
+
+    def __init__(self, taken: Iterable[str]) -> None:
+        self._taken = set(taken)
+        self._next = 0
+
+    def new(self) -> str:
+        """Return a name and take it."""
+        while True:
+            name = f"%{self._next}"
+            self._next += 1
+            if name not in self._taken:
+                self._taken.add(name)
+                return name
+
+    def claim(self, name: str) -> str:
+        """Return ``name`` itself if it is free, else a new one; take it."""
+        if name in self._taken:
+            return self.new()
+        self._taken.add(name)
+        return name

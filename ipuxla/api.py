@@ -1,0 +1,252 @@
+"""The decorator and its relatives: compile a JAX function or a StableHLO module for an IPU and call it.
+
+``jit`` is where a user's call is resolved: arguments to leaves, leaves to a traced program that is remembered, and on
+to ``ipu_call_p``, which JAX's transformations act on. Everything after that lives in ``stages`` and ``runtime``.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, overload
+
+import jax
+import numpy as np
+
+from ipuxla.errors import WrongArguments
+from ipuxla.frontend import _jax_compat as compat
+from ipuxla.frontend.lower import Traced, trace
+from ipuxla.frontend.primitive import ipu_call, set_backend
+from ipuxla.options import CompileOptions, make_options
+from ipuxla.runtime import Compiled, load
+from ipuxla.stages import Lowered, Pipeline, jaxpr_pipeline, jaxpr_signature, module_signature
+from tiles.target import Target
+
+__all__ = ["Compiled", "JittedFunction", "Lowered", "Target", "compile_stablehlo", "jit", "load"]
+
+
+@overload
+def jit(function: Callable[..., Any], /, **options: Any) -> JittedFunction: ...
+@overload
+def jit(**options: Any) -> Callable[[Callable[..., Any]], JittedFunction]: ...
+
+
+def jit(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    target: str | Target = "gc200",
+    engine: str = "fast",
+    arithmetic: str = "float",
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Sequence[str] | None = None,
+    donate_argnums: int | Sequence[int] | None = None,
+    donate_argnames: str | Sequence[str] | None = None,
+    check_memory: bool = True,
+    passes: str | None = None,
+    strict: bool = True,
+) -> Any:
+    """Compile a JAX function for an IPU, and run it on an emulated one when called.
+
+    Use it bare, with arguments, or as a function. The result is called like ``function``, and ``jax.grad``,
+    ``jax.vmap``, ``jax.jvp``, ``jax.checkpoint`` and ``jax.jit`` act on it like on any JAX function, giving new programs
+    for the IPU. Arguments with a 64-bit type keep it, NumPy values included, whatever ``jax_enable_x64`` says; Python
+    numbers and what the function makes itself are as wide as that setting has it.
+
+    Args:
+      function: a function of pytrees of arrays that ``jax.jit`` could compile.
+      target: the machine: a name (gc2, gc200, bow, c600), the path of a target's data file, or a ``Target``.
+      engine: "fast", "literal", "vertex" or "hlo"; see ``ipuxla.options.CompileOptions``.
+      arithmetic: "float" or "ring"; in the ring float results are unsigned integers of the same width.
+      static_argnums: as in ``jax.jit``.
+      static_argnames: as in ``jax.jit``.
+      donate_argnums: as in ``jax.jit``.
+      donate_argnames: as in ``jax.jit``.
+      check_memory: refuse a program that does not fit into the tiles' memory.
+      passes: text of the HLO pass pipeline; None: the default one.
+      strict: keep the plan's order of reductions in the fast engine.
+
+    Raises:
+      InvalidOption: an unknown engine or arithmetic.
+      UnknownTarget: no target has the given name.
+    """
+    options = make_options(
+        target, engine=engine, arithmetic=arithmetic, check_memory=check_memory, passes=passes, strict=strict
+    )
+    argument_roles = {
+        "static_argnums": static_argnums,
+        "static_argnames": static_argnames,
+        "donate_argnums": donate_argnums,
+        "donate_argnames": donate_argnames,
+    }
+    if function is None:
+        return lambda function: JittedFunction(function, options, argument_roles)
+    return JittedFunction(function, options, argument_roles)
+
+
+def compile_stablehlo(
+    source: str | bytes,
+    target: str | Target = "gc200",
+    *,
+    engine: str = "fast",
+    arithmetic: str = "float",
+    check_memory: bool = True,
+    passes: str | None = None,
+    strict: bool = True,
+) -> Compiled:
+    """Compile a StableHLO module from any framework.
+
+    Args:
+      source: text, MLIR bytecode or a portable artifact.
+      target: as for ``jit``, like the arguments after it.
+      engine: how it runs.
+      arithmetic: "float" or "ring".
+      check_memory: refuse a program that does not fit.
+      passes: text of the HLO pass pipeline.
+      strict: keep the plan's order of reductions.
+
+    Returns:
+      A program called with the arguments of ``main`` in order; it returns a tuple of arrays.
+
+    Raises:
+      hlo_passes.errors.HloError: malformed StableHLO, or an operation or type outside the supported set.
+      OutOfTileMemory: the program does not fit, and ``check_memory`` is set.
+    """
+    options = make_options(
+        target, engine=engine, arithmetic=arithmetic, check_memory=check_memory, passes=passes, strict=strict
+    )
+    pipeline = Pipeline(source)
+    return pipeline.compile(module_signature(pipeline.module), options)
+
+
+class _Entry(NamedTuple):
+    """A traced call, remembered by the types of its arguments."""
+
+    traced: Traced
+    in_tree: Any
+    widened: tuple[tuple[int, Callable[[Any], Any]], ...]
+
+
+class JittedFunction:
+    """A function compiled for an IPU, once per structure and types of its arguments. Made by ``jit``."""
+
+    def __init__(self, function: Callable[..., Any], options: CompileOptions, argument_roles: dict[str, Any]) -> None:
+        """Wrap ``function``; ``argument_roles`` are ``jax.jit``'s static and donated arguments."""
+        functools.update_wrapper(self, function)
+        self.options = options
+        self._jitted = jax.jit(function, **{role: value for role, value in argument_roles.items() if value is not None})
+        self._statics = _StaticArguments(function, argument_roles["static_argnums"], argument_roles["static_argnames"])
+        self._entries: dict[Any, _Entry] = {}
+        self._name = getattr(function, "__name__", type(function).__name__)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run on the emulated IPU, compiling first where the arguments' types are new."""
+        entry, leaves = self._resolve(args, kwargs)
+        for position, widen in entry.widened:
+            leaves[position] = widen(leaves[position])
+        traced = entry.traced
+        outputs = ipu_call(traced.jaxpr, self.options, self._name, traced.donated, *traced.outer, *leaves)
+        return jax.tree.unflatten(traced.out_tree, outputs)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        """Bind as a method: the instance is the first argument."""
+        return self if instance is None else functools.partial(self, instance)
+
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+        """Trace and lower for these arguments (arrays or ``jax.ShapeDtypeStruct``).
+
+        Raises:
+          WrongArguments: the function closes over values of an enclosing JAX transformation.
+        """
+        entry, _ = self._resolve(args, kwargs)
+        traced = entry.traced
+        if traced.outer:
+            raise WrongArguments(
+                f"{self._name} closes over {len(traced.outer)} values of an enclosing JAX transformation",
+                try_="pass them as arguments, or lower the function outside the transformation",
+            )
+        pipeline = jaxpr_pipeline(traced.jaxpr, self._name, traced.donated)
+        return Lowered(pipeline, jaxpr_signature(traced.jaxpr, traced.donated, entry.in_tree, traced.out_tree), self.options)
+
+    def _resolve(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_Entry, list[Any]]:
+        """Return the traced call for these arguments and their leaves."""
+        static, dynamic = self._statics.split(args, kwargs)
+        leaves, tree = jax.tree.flatten(dynamic)
+        key = (tree, static, tuple(map(_leaf_key, leaves)), compat.trace_context())
+        try:
+            entry = self._entries.get(key)
+        except TypeError:  # a static argument that cannot be hashed, which tracing reports
+            entry = None
+        if entry is None:
+            entry = self._trace(args, kwargs, tree, leaves)
+            if not entry.traced.outer:
+                self._entries[key] = entry
+        return entry, leaves
+
+    def _trace(self, args: tuple[Any, ...], kwargs: dict[str, Any], tree: Any, leaves: Sequence[Any]) -> _Entry:
+        traced = trace(self._jitted, args, kwargs)
+        avals = traced.jaxpr.in_avals[len(traced.outer) :]
+        types = jaxpr_signature(traced.jaxpr).inputs[len(traced.outer) :]
+        widened = tuple(
+            (position, leaf_type.to_words)
+            for position, (leaf, aval, leaf_type) in enumerate(zip(leaves, avals, types, strict=True))
+            if compat.is_64bit(aval.dtype) and not isinstance(leaf, jax.Array)
+        )
+        return _Entry(traced, tree, widened)
+
+
+def _leaf_key(leaf: Any) -> Any:
+    """Return what of a leaf decides how a function is traced."""
+    if isinstance(leaf, jax.Array):
+        return leaf.aval
+    if isinstance(leaf, np.ndarray | np.generic):
+        return leaf.shape, leaf.dtype
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return leaf
+    return type(leaf)
+
+
+class _StaticArguments:
+    """Which arguments of a function are static: by position or by name, each implying the other as in ``jax.jit``."""
+
+    def __init__(self, function: Callable[..., Any], argnums: Any, argnames: Any) -> None:
+        numbers = _as_tuple(argnums)
+        names = _as_tuple(argnames)
+        try:
+            parameters = list(inspect.signature(function).parameters.values())
+        except (TypeError, ValueError):
+            parameters = []
+        ordered = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        if argnames is None:
+            given = [ordered[n] for n in numbers if -len(ordered) <= n < len(ordered)]
+            names = tuple(p.name for p in given if p.kind is p.POSITIONAL_OR_KEYWORD)
+        elif argnums is None:
+            numbers = tuple(n for n, p in enumerate(ordered) if p.name in names)
+        self._numbers = frozenset(numbers)
+        self._names = frozenset(names)
+
+    def split(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[tuple[Any, ...], dict[str, Any]]]:
+        """Return the static arguments as a hashable key, and the others."""
+        if not self._numbers and not self._names:
+            return None, (args, kwargs)
+        numbers = {n % len(args) for n in self._numbers if -len(args) <= n < len(args)}
+        names = self._names & kwargs.keys()
+        static = (
+            tuple((n, type(args[n]), args[n]) for n in sorted(numbers)),
+            tuple((name, type(kwargs[name]), kwargs[name]) for name in sorted(names)),
+        )
+        positional = tuple(arg for n, arg in enumerate(args) if n not in numbers)
+        return static, (positional, {name: value for name, value in kwargs.items() if name not in names})
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    return () if value is None else (value,) if isinstance(value, int | str) else tuple(value)
+
+
+def _backend(jaxpr: Any, options: CompileOptions, name: str, donated: tuple[int, ...]) -> Compiled:
+    """Compile a call, for ``ipu_call_p``."""
+    return jaxpr_pipeline(jaxpr, name, donated).compile(jaxpr_signature(jaxpr, donated), options)
+
+
+set_backend(_backend)

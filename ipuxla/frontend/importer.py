@@ -1,0 +1,368 @@
+"""StableHLO, as text, bytecode, portable artifact or MLIR module, to this project's HLO IR.
+
+jaxlib's MLIR parses, verifies, expands composites and legalizes CHLO; left for here is reading each operation
+once. Calls stay calls. The user's source lines are kept: the innermost frame that is not JAX's own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from importlib.resources import files
+from typing import Any
+
+import jax
+import numpy as np
+
+from hlo_passes import ops
+from hlo_passes.errors import MalformedStableHLO, UnsupportedOp, UnsupportedType
+from hlo_passes.ir import OPS, UNKNOWN, Computation, Instruction, Location, Module, Op, TensorType, Value
+from ipuxla.frontend._jax_compat import dot_algorithm, dot_dimensions, mlir_ir, read_stablehlo
+
+TEXT_FILE = "<stablehlo>"
+"""File name of locations in a module's own text, where it names no other."""
+
+_JAX_FRAME = re.compile(r"[/\\](site|dist)-packages[/\\](jax|jaxlib)[/\\]")
+_JAX_FOLDER = str(files(jax))
+_ELEMENT = re.compile(r"0x[0-9A-Fa-f]+|[-+0-9.eE]+")
+
+_HINTS = {
+    "stablehlo.custom_call": "call no library routine or host callback inside the function",
+    "stablehlo.convolution": "matrix products of shifted slices",
+    "stablehlo.while": "a Python loop, which is unrolled",
+    "stablehlo.case": "both branches and jnp.where",
+    "stablehlo.if": "both branches and jnp.where",
+    "stablehlo.gather": "static slices, or a product with a one-hot matrix",
+    "stablehlo.scatter": "jnp.where with a mask, or concatenation of slices",
+    "stablehlo.dynamic_slice": "slices with offsets known at compile time",
+    "stablehlo.dynamic_update_slice": "concatenation of slices with offsets known at compile time",
+}
+_DEFAULT_HINT = "elementwise operations, broadcasts, reshapes, slices, reductions and dot_general instead"
+
+
+def import_stablehlo(source: Any, name: str | None = None) -> Module:
+    """Return the HLO module of a StableHLO program.
+
+    Args:
+      source: StableHLO text, or ``bytes`` of MLIR bytecode or a portable artifact, or an MLIR module, which is
+        left as it is.
+      name: name of the module; by default its own.
+
+    Returns:
+      A module of the functions that ``main`` (or the only public function) reaches, ``main`` first.
+
+    Raises:
+      MalformedStableHLO: the source is no valid StableHLO module.
+      UnsupportedOp: an operation, or an option of one, is outside the supported set.
+      UnsupportedType: a type is dynamic, complex or otherwise outside the IR's.
+    """
+    try:
+        return _Importer(read_stablehlo(source)).module(name)
+    except ValueError as error:
+        raise MalformedStableHLO(
+            f"not a valid StableHLO module: {error}\n"
+            "  expected: text, bytecode or a portable artifact, as jax.export and stablehlo-translate write\n"
+            "  try: check the place named above, or export the module again"
+        ) from None
+
+
+class _Importer:
+    """Reads one MLIR module; remembers types, locations and constants, which MLIR shares too."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+        self._functions: dict[str, Any] = {}
+        self._types: dict[Any, Any] = {}
+        self._locations: dict[Any, Location] = {}
+        self._constants: dict[Any, ops.Constant] = {}
+        self._words: dict[Any, str] = {}
+
+    def module(self, name: str | None) -> Module:
+        for view in self._module.regions[0].blocks[0].operations:
+            op = view.operation
+            if op.name == "func.func":
+                self._functions[op.attributes["sym_name"].value] = op
+            elif op.name != "sdy.mesh":  # a mesh only names devices; what uses it is refused where it is used
+                raise self.unsupported(
+                    op, self.location(op, UNKNOWN), "only functions at the top of the module"
+                )
+        entry = self._entry()
+        order, computations = [entry], list[Computation]()
+        for function in order:
+            computations.append(self.function(function))
+            for instruction in computations[-1].walk():
+                order += [callee for callee in instruction.op.callees if callee not in order]
+        own = _text(self._module, "sym_name") or "module"
+        return Module(name or own, tuple(computations), entry, self._donated(entry))
+
+    def _entry(self) -> str:
+        if "main" in self._functions:
+            return "main"
+        public = [name for name, op in self._functions.items() if _text(op, "sym_visibility") != "private"]
+        if len(public) != 1:
+            found = ", ".join(public) or "none"
+            raise ValueError(f"expected a function @main or one public function, got {found}")
+        return public[0]
+
+    def _donated(self, entry: str) -> tuple[int, ...]:
+        found: list[int] = []
+        for position, each in enumerate(self._functions[entry].attributes.get("arg_attrs") or ()):
+            if "jax.buffer_donor" in each or "tf.aliasing_output" in each:
+                found.append(position)
+        return tuple(found)
+
+    def function(self, name: str) -> Computation:
+        op = self._functions[name]
+        where = self.location(op, UNKNOWN)
+        blocks = list(op.regions[0].blocks)
+        if len(blocks) != 1:
+            raise self.unsupported(op, where, f"a body of one block for @{name}")
+        return _Block(self, name, where).read(blocks[0])
+
+    def operation(self, op: Any, results: list[TensorType], location: Location) -> Op:
+        kind = op.name
+        plain = _PLAIN.get(kind)
+        if plain is not None:
+            if "result_accuracy" in op.attributes and "DEFAULT" not in str(op.attributes["result_accuracy"]):
+                raise self.unsupported(op, location, "result_accuracy at its default")
+            return plain
+        reader = _READERS.get(kind)
+        if reader is None:
+            raise self.unsupported(op, location, _HINTS.get(kind, _DEFAULT_HINT))
+        return reader(self, op, results)
+
+    def unsupported(self, op: Any, location: Location, hint: str) -> UnsupportedOp:
+        target = f" @{op.attributes['call_target_name'].value}" if op.name == "stablehlo.custom_call" else ""
+        return UnsupportedOp(op.name + target, str(location), hint)
+
+    def type(self, type_: Any, where: Location) -> Any:
+        """Return a ``TensorType``, or a list of such for a tuple."""
+        found = self._types.get(type_)
+        if found is None:
+            try:
+                found = self._read_type(type_, where)
+            except UnsupportedType as error:
+                raise UnsupportedType(f"{error}\n  from: {where}") from None
+            self._types[type_] = found
+        return found
+
+    def _read_type(self, type_: Any, where: Location) -> Any:
+        if isinstance(type_, mlir_ir.TupleType):
+            return [self.type(type_.get_type(number), where) for number in range(type_.num_types)]
+        return TensorType.parse(str(type_))
+
+    def location(self, op: Any, otherwise: Location) -> Location:
+        location = op.location
+        key = location.attr
+        found = self._locations.get(key)
+        if found is None:
+            frames = _frames(location)
+            found = self._locations[key] = next(
+                (frame for frame in frames if not _is_jax(frame.file)), UNKNOWN
+            )
+        return found if found.is_known else otherwise
+
+    def constant(self, attribute: Any, type_: TensorType) -> ops.Constant:
+        found = self._constants.get(attribute)
+        if found is None:
+            found = self._constants[attribute] = ops.Constant(_array(attribute, type_), type_)
+        return found
+
+    def word(self, op: Any, name: str) -> str:
+        """Return the keyword of an enumeration, ``#stablehlo<... LT>``; empty when it is absent."""
+        attributes = op.attributes
+        return self.keyword(attributes[name]) if name in attributes else ""
+
+    def keyword(self, attribute: Any) -> str:
+        found = self._words.get(attribute)
+        if found is None:
+            found = self._words[attribute] = str(attribute).rsplit(" ", 1)[-1].rstrip(">")
+        return found
+
+
+class _Block:
+    """Reads the block of a function or region; ``where`` stands for operations without a line of their own."""
+
+    def __init__(self, importer: _Importer, name: str, where: Location) -> None:
+        self.importer = importer
+        self.name = name
+        self.where = where
+        self.env: dict[Any, Any] = {}  # MLIR value: a Value, or nested lists of them for a tuple
+        self.instructions: list[Instruction] = []
+        self.num_results = 0
+
+    def read(self, block: Any) -> Computation:
+        parameters: list[Value] = []
+        for argument in block.arguments:
+            shape = self.importer.type(argument.type, self.where)
+            values = [Value(f"%arg{n}", t) for n, t in enumerate(_flat(shape), len(parameters))]
+            parameters += values
+            self.env[argument] = _arranged(shape, iter(values))
+        for view in block.operations:
+            op = view.operation
+            location = self.importer.location(op, self.where)
+            operands = self.operands(op, location)
+            if op.name in _RETURNS:
+                return Computation(
+                    self.name, tuple(parameters), tuple(self.instructions), tuple(_flat(operands))
+                )
+            if op.name in _TUPLES:
+                self.env[op.results[0]] = _TUPLES[op.name](op, operands)
+            else:
+                self.instruction(op, tuple(_flat(operands)), location)
+        raise ValueError(f"@{self.name} does not return")
+
+    def operands(self, op: Any, location: Location) -> list[Any]:
+        env = self.env
+        try:
+            return [env[operand] for operand in op.operands]
+        except KeyError:
+            hint = "a region that reads only its own arguments"
+            raise self.importer.unsupported(op, location, hint) from None
+
+    def instruction(self, op: Any, operands: tuple[Value, ...], location: Location) -> None:
+        importer, results = self.importer, list(op.results)
+        shapes = [importer.type(result.type, location) for result in results]
+        types = _flat(shapes)
+        made = importer.operation(op, types, location)
+        regions = tuple(
+            _Block(importer, f"region{number}", location).read(region.blocks[0])
+            for number, region in enumerate(op.regions)
+        )
+        values = tuple(Value(f"%{number}", t) for number, t in enumerate(types, self.num_results))
+        self.num_results += len(values)
+        self.instructions.append(Instruction(made, operands, values, regions, location))
+        remaining = iter(values)
+        for result, shape in zip(results, shapes, strict=True):
+            self.env[result] = _arranged(shape, remaining)
+
+
+def _frames(location: Any, function: str = "") -> Iterator[Location]:
+    """Yield the source positions of an MLIR location, innermost call first."""
+    match location:
+        case mlir_ir.FileLineColLoc():
+            file = TEXT_FILE if location.filename == "-" else location.filename
+            yield Location(file, location.start_line, location.start_col, function)
+        case mlir_ir.NameLoc():
+            yield from _frames(location.child_loc, location.name_str)
+        case mlir_ir.CallSiteLoc():
+            yield from _frames(location.callee)
+            yield from _frames(location.caller)
+        case mlir_ir.FusedLoc():
+            for part in location.locations:
+                yield from _frames(part)
+
+
+def _is_jax(file: str) -> bool:
+    return file.startswith(_JAX_FOLDER) or _JAX_FRAME.search(file) is not None
+
+
+def _array(attribute: Any, type_: TensorType) -> np.ndarray:
+    """Return the value of a constant, to the bit; one element for a splat."""
+    if type_.dtype == "bf16":  # numpy has no such type, so MLIR offers no buffer
+        return _bfloat16(str(attribute), type_)
+    try:
+        array = np.asarray(attribute)
+    except TypeError:
+        raise ValueError(f"constants must be dense, got {str(attribute)[:60]}") from None
+    return array.reshape(-1)[0] if attribute.is_splat and type_.size else array.reshape(type_.shape)
+
+
+def _bfloat16(text: str, type_: TensorType) -> np.ndarray:
+    """Read ``dense<[1.0, 0x7FC0]> : ...`` or ``dense<"0x...">``, MLIR's exact text of bfloat16 elements."""
+    content = text[text.index("<") + 1 : text.rindex(">", 0, text.rindex(":"))]
+    if content.startswith('"'):
+        array = np.frombuffer(bytes.fromhex(content.strip('"')[2:]), np.uint16)
+    else:
+        array = np.array([_bfloat16_bits(element) for element in _ELEMENT.findall(content)], np.uint16)
+    array = array.view(type_.np_dtype)
+    return array[0] if array.size == 1 else array.reshape(type_.shape)
+
+
+def _bfloat16_bits(text: str) -> int:
+    return int(text, 16) if text.startswith("0x") else int(np.float32(text).view(np.uint32)) >> 16
+
+
+def _flat(types: Any) -> list[Any]:
+    """Return the members of nested lists in order."""
+    if not isinstance(types, list):
+        return [types]
+    return (
+        types if not any(isinstance(t, list) for t in types) else [leaf for t in types for leaf in _flat(t)]
+    )
+
+
+def _shaped(type_: Any, values: Iterator[Value]) -> Any:
+    """Return the next values arranged as the type: one value, or lists for a tuple."""
+    return [_shaped(part, values) for part in type_] if isinstance(type_, list) else next(values)
+
+
+def _text(op: Any, name: str) -> str:
+    return op.attributes[name].value if name in op.attributes else ""
+
+
+def _ints(op: Any, name: str) -> tuple[int, ...]:
+    return tuple(op.attributes[name])
+
+
+def _int(op: Any, name: str) -> int:
+    return op.attributes[name].value
+
+
+def _compare(importer: _Importer, op: Any, results: list[TensorType]) -> Op:
+    kind = importer.word(op, "compare_type")
+    implied = kind and ops.compare_types(importer.type(op.operands[0].type, UNKNOWN).dtype)[0]
+    return ops.Compare(importer.word(op, "comparison_direction"), "" if kind == implied else kind)
+
+
+def _dot_general(importer: _Importer, op: Any, results: list[TensorType]) -> Op:
+    attributes = op.attributes
+    numbers = ops.DotDimensionNumbers(*dot_dimensions(attributes["dot_dimension_numbers"]))
+    precision = tuple(importer.keyword(entry) for entry in attributes.get("precision_config") or ())
+    algorithm = attributes.get("algorithm")
+    return ops.DotGeneral(
+        numbers,
+        results[0].dtype,
+        () if set(precision) <= {"DEFAULT"} else precision,
+        None if algorithm is None else ops.DotAlgorithm(**dot_algorithm(algorithm)),
+    )
+
+
+_RETURNS = frozenset({"func.return", "stablehlo.return"})
+
+_TUPLES: dict[str, Callable[[Any, list[Any]], Any]] = {
+    "stablehlo.tuple": lambda op, operands: operands,
+    "stablehlo.get_tuple_element": lambda op, operands: operands[0][_int(op, "index")],
+}
+
+_PLAIN: dict[str, Op] = {name: cls() for name, cls in OPS.items() if issubclass(cls, (ops.Unary, ops.Binary))}
+"""Operations without attributes, made once."""
+for _cls in (ops.IsFinite, ops.Select, ops.Clamp, ops.OptimizationBarrier):
+    _PLAIN[_cls.name] = _cls()
+
+_READERS: dict[str, Callable[[_Importer, Any, list[TensorType]], Op]] = {
+    "func.call": lambda i, op, results: ops.Call(op.attributes["callee"].value, tuple(results)),
+    "stablehlo.compare": _compare,
+    "stablehlo.convert": lambda i, op, results: ops.Convert(results[0].dtype),
+    "stablehlo.bitcast_convert": lambda i, op, results: ops.BitcastConvert(results[0].dtype),
+    "stablehlo.reduce_precision": lambda i, op, results: ops.ReducePrecision(
+        _int(op, "exponent_bits"), _int(op, "mantissa_bits")
+    ),
+    "stablehlo.broadcast_in_dim": lambda i, op, results: ops.BroadcastInDim(
+        results[0].shape, _ints(op, "broadcast_dimensions")
+    ),
+    "stablehlo.reshape": lambda i, op, results: ops.Reshape(results[0].shape),
+    "stablehlo.transpose": lambda i, op, results: ops.Transpose(_ints(op, "permutation")),
+    "stablehlo.slice": lambda i, op, results: ops.Slice(
+        _ints(op, "start_indices"), _ints(op, "limit_indices"), _ints(op, "strides")
+    ),
+    "stablehlo.pad": lambda i, op, results: ops.Pad(
+        _ints(op, "edge_padding_low"), _ints(op, "edge_padding_high"), _ints(op, "interior_padding")
+    ),
+    "stablehlo.concatenate": lambda i, op, results: ops.Concatenate(_int(op, "dimension")),
+    "stablehlo.reverse": lambda i, op, results: ops.Reverse(_ints(op, "dimensions")),
+    "stablehlo.iota": lambda i, op, results: ops.Iota(results[0], _int(op, "iota_dimension")),
+    "stablehlo.constant": lambda i, op, results: i.constant(op.attributes["value"], results[0]),
+    "stablehlo.dot_general": _dot_general,
+    "stablehlo.reduce": lambda i, op, results: ops.Reduce(_ints(op, "dimensions")),
+}

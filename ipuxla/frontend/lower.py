@@ -1,0 +1,139 @@
+"""A Python function to a jaxpr, and a jaxpr to StableHLO lowered for the platform ``ipu``, which needs no plugin.
+
+Rules that JAX registers for all platforms apply; one that exists for other platforms only (LAPACK, cuDNN, host
+callbacks) is a named error with the user's line. No type changes width on the way, whatever ``jax_enable_x64`` says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import warnings
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from ipuxla.errors import UnsupportedPrimitive
+from ipuxla.frontend import _jax_compat as compat
+
+PLATFORM = "ipu"
+
+
+class Traced(NamedTuple):
+    """A function traced for arguments of certain types.
+
+    Args:
+      jaxpr: what it computes, from ``outer`` and the leaves of the arguments to the leaves of the result.
+      outer: values of an enclosing JAX transformation that the function closes over.
+      out_tree: structure of the result.
+      donated: positions, among the arguments of the jaxpr, of those whose storage a result takes over.
+    """
+
+    jaxpr: Any
+    outer: list[Any]
+    out_tree: Any
+    donated: tuple[int, ...]
+
+
+def trace(jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Traced:
+    """Trace a ``jax.jit`` function, which brings JAX's meaning of static and donated arguments.
+
+    Arguments keep their width: where ``jax_enable_x64`` is off, 64-bit floats are traced as if it were on, and 64-bit
+    integers such that what the function makes by itself stays 32-bit.
+
+    Raises:
+      UnsupportedPrimitive: the function calls the host or prints.
+    """
+    args, kwargs = jax.tree.map(_as_wide_array, (args, kwargs))
+    settings = _settings(jax.tree.leaves((args, kwargs)))
+    for number, setting in enumerate(settings):
+        try:
+            with setting():
+                jaxpr, outer, out_tree, donated = compat.trace_function(jitted, args, kwargs)
+            break
+        except TypeError:  # 32-bit defaults met 64-bit values where JAX wants one type
+            if number == len(settings) - 1:
+                raise
+    _refuse_effects(jaxpr)
+    donated = tuple(position + len(outer) for position in donated)
+    return Traced(jaxpr, outer, out_tree, _usable_donations(jaxpr, donated))
+
+
+def to_stablehlo(jaxpr: Any, name: str, donated: Sequence[int] = ()) -> Any:
+    """Lower a closed jaxpr to an MLIR module of StableHLO whose operations carry the user's source lines.
+
+    Args:
+      jaxpr: a closed jaxpr.
+      name: name of the module.
+      donated: arguments of ``main`` to mark as ``jax.buffer_donor``.
+
+    Raises:
+      UnsupportedPrimitive: an operation that JAX lowers for other platforms only.
+    """
+    try:
+        with compat.own_width(jaxpr):
+            module = compat.lower_jaxpr(jaxpr, name, PLATFORM)
+    except NotImplementedError as error:
+        raise _no_rule(jaxpr, error) from error
+    if donated:
+        compat.mark_donated(module, donated)
+    return module
+
+
+def _as_wide_array(leaf: Any) -> Any:
+    """Return 64-bit NumPy values as JAX arrays, which JAX does not narrow; anything else as it is."""
+    if not isinstance(leaf, np.ndarray | np.generic) or not compat.is_64bit(leaf.dtype):
+        return leaf
+    with jax.enable_x64(True):
+        return jax.numpy.asarray(leaf)
+
+
+def _settings(leaves: Sequence[Any]) -> list[Callable[[], contextlib.AbstractContextManager[Any]]]:
+    """Return the JAX settings to trace under: the first that works is the one."""
+    wide = {leaf.dtype.kind for leaf in leaves if compat.is_64bit(getattr(leaf, "dtype", None))}
+    if not wide or jax.config.read("jax_enable_x64"):
+        return [contextlib.nullcontext]
+    if wide <= {"i", "u"}:
+        return [compat.allow_explicit_64bit, lambda: jax.enable_x64(True)]
+    return [lambda: jax.enable_x64(True)]
+
+
+def _refuse_effects(jaxpr: Any) -> None:
+    equation = compat.find_equation(jaxpr, compat.has_effects)
+    if equation is not None:
+        raise UnsupportedPrimitive(
+            f"{equation.primitive.name} calls the host or prints, which a program on an IPU cannot",
+            location=compat.user_location(equation),
+            expected="a function whose results depend on its arguments alone",
+            try_="return the value and print it outside, or move the call out of the decorated function",
+        )
+
+
+def _no_rule(jaxpr: Any, error: NotImplementedError) -> Exception:
+    """Return the named error for JAX's "no rule for this platform"."""
+    found = re.search(r"primitive '?([\w.-]+)'?", str(error))
+    name = found[1] if found else "an operation"
+    equation = compat.find_equation(jaxpr, lambda equation: equation.primitive.name == name)
+    return UnsupportedPrimitive(
+        f"JAX has no lowering of {name} for an IPU: {error}",
+        location=compat.user_location(equation),
+        try_="express it with other jax.numpy or jax.lax functions, or compute it outside the decorated function",
+    )
+
+
+def _usable_donations(jaxpr: Any, donated: Sequence[int]) -> tuple[int, ...]:
+    """Return the donated arguments whose storage a result can take over, one each; warn of the rest, as JAX does."""
+    free = Counter((aval.shape, aval.dtype) for aval in jaxpr.out_avals)
+    usable, useless = [], []
+    for position in donated:
+        aval = jaxpr.in_avals[position]
+        kind = (aval.shape, aval.dtype)
+        (usable if free[kind] > 0 else useless).append(position)
+        free[kind] -= 1
+    if useless:
+        shown = ", ".join(jaxpr.in_avals[position].str_short() for position in useless)
+        warnings.warn(f"Some donated buffers were not usable: {shown}.", stacklevel=2)
+    return tuple(usable)

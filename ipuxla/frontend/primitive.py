@@ -1,0 +1,210 @@
+"""The call of a program on an IPU as a JAX primitive, ``ipu_call_p``.
+
+It holds a closed jaxpr and the choices of its compilation. Every transformation rewrites the jaxpr and binds the
+primitive again, so ``jax.grad``, ``jax.vmap``, ``jax.jvp`` or ``jax.checkpoint`` of a decorated function give new IPU
+programs, each compiled and run as one. Under an outer ``jax.jit`` the traceable engines are inlined; an engine that
+steps on the host is a named error there. Inside another decorated function a call is part of the outer program.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from ipuxla.errors import Unsupported
+from ipuxla.frontend import _jax_compat as compat
+from ipuxla.frontend.lower import PLATFORM
+
+
+class Options(Protocol):
+    """What a call carries for its backend; hashable, since JAX compares parameters."""
+
+    arithmetic: str
+
+    def __hash__(self) -> int: ...
+
+
+class Program(Protocol):
+    """A compiled jaxpr."""
+
+    def run(self, *leaves: Any) -> Sequence[Any]:
+        """Run on arrays."""
+        ...
+
+    def trace(self, *leaves: Any) -> Sequence[Any]:
+        """Run as part of an outer trace, or raise a named error."""
+        ...
+
+
+Backend = Callable[[Any, Any, str, tuple[int, ...]], Program]
+"""``backend(jaxpr, options, name, donated)`` compiles a closed jaxpr whose ``donated`` arguments it may consume."""
+
+_backend: Backend | None = None
+_programs: weakref.WeakKeyDictionary[Any, dict[Any, Program]] = weakref.WeakKeyDictionary()
+
+
+def set_backend(backend: Backend) -> None:
+    """Say how calls are compiled. Programs compiled before are forgotten."""
+    global _backend
+    _backend = backend
+    _programs.clear()
+
+
+def program(jaxpr: Any, options: Any, name: str, donated: tuple[int, ...] = ()) -> Program:
+    """Return the compiled form of a jaxpr, compiling it once for as long as the jaxpr lives."""
+    known = _programs.setdefault(jaxpr, {})
+    key = (options, name, donated)
+    if key not in known:
+        assert _backend is not None, "no backend was set"
+        known[key] = _backend(jaxpr, options, name, donated)
+    return known[key]
+
+
+ipu_call_p = compat.call_primitive("ipu_call")
+
+
+def ipu_call(jaxpr: Any, options: Any, name: str, donated: tuple[int, ...], *leaves: Any) -> list[Any]:
+    """Call a closed jaxpr on an IPU.
+
+    Args:
+      jaxpr: what to compute.
+      options: hashable choices for the backend.
+      name: name of the program, for reports.
+      donated: arguments that the call may consume.
+      *leaves: one array or tracer per argument of the jaxpr.
+    """
+    return ipu_call_p.bind(*leaves, jaxpr=jaxpr, options=options, name=name, donated=donated)
+
+
+def _rebind(jaxpr: Any, arguments: Sequence[Any], params: dict[str, Any], transformation: str) -> list[Any]:
+    """Call a jaxpr that a transformation derived; storage of arguments is the transformation's then."""
+    return ipu_call(jaxpr, params["options"], f"{transformation}({params['name']})", (), *arguments)
+
+
+def _run(*arrays: Any, jaxpr: Any, options: Any, name: str, donated: tuple[int, ...]) -> list[Any]:
+    outputs = program(jaxpr, options, name, donated).run(*arrays)
+    if any(aval.weak_type for aval in jaxpr.out_avals):
+        with compat.own_width(jaxpr):
+            return [compat.weaken(x) if aval.weak_type else x for x, aval in zip(outputs, jaxpr.out_avals, strict=True)]
+    return list(outputs)
+
+
+def _types(*avals: Any, jaxpr: Any, options: Any, **_: Any) -> list[Any]:
+    """Result types; in the ring floats come back as unsigned integers of their width."""
+    return jaxpr.out_avals if options.arithmetic == "float" else [_word_type(aval) for aval in jaxpr.out_avals]
+
+
+def _word_type(aval: Any) -> Any:
+    if not jnp.issubdtype(aval.dtype, jnp.floating):
+        return aval
+    return aval.update(dtype=jnp.dtype(f"uint{aval.dtype.itemsize * 8}"), weak_type=False)
+
+
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr: Any, **params: Any) -> tuple[list[Any], list[Any]]:
+    if params["options"].arithmetic != "float":
+        outputs = ipu_call_p.bind(*primals, jaxpr=jaxpr, **params)
+        return outputs, [compat.zero_tangent(jax.typeof(x)) for x in outputs]
+    nonzeros = [type(t) is not compat.Zero for t in tangents]
+    with compat.own_width(jaxpr):
+        derived, out_nonzeros = compat.jvp_jaxpr(jaxpr, nonzeros)
+    results = _rebind(derived, [*primals, *itertools.compress(tangents, nonzeros)], params, "jvp")
+    count = len(jaxpr.out_avals)
+    given = iter(results[count:])
+    out_tangents = [
+        next(given) if nonzero else compat.zero_tangent(aval)
+        for aval, nonzero in zip(jaxpr.out_avals, out_nonzeros, strict=True)
+    ]
+    return results[:count], out_tangents
+
+
+def _partial_eval(trace: Any, *tracers: Any, jaxpr: Any, **params: Any) -> list[Any]:
+    """Run the part that known arguments decide, and leave the rest for later on residuals."""
+    is_unknown = [not compat.is_known(t) for t in tracers]
+    with compat.own_width(jaxpr):
+        known, unknown, out_unknown, repeats = compat.partial_eval_jaxpr(jaxpr, is_unknown)
+    arguments = [compat.known_value(t) for t, u in zip(tracers, is_unknown, strict=True) if not u]
+    num_known = out_unknown.count(False)
+    results = _run_known(known, arguments, num_known, params)
+    fresh, sources = iter(results[num_known:]), [*jaxpr.consts, *arguments]
+    residuals = [next(fresh) if source is None else sources[source] for source in repeats]
+    unknowns = list(itertools.compress(tracers, is_unknown))
+    later = {**params, "jaxpr": unknown, "donated": ()}
+    staged = iter(compat.stage(trace, ipu_call_p, residuals, unknowns, later))
+    ready = iter(results[:num_known])
+    return [next(staged) if u else next(ready) for u in out_unknown]
+
+
+def _run_known(jaxpr: Any, arguments: Sequence[Any], num_results: int, params: dict[str, Any]) -> list[Any]:
+    """Call a jaxpr, but not for values that are arguments or earlier results; an empty call is none."""
+    smaller, from_arguments, from_results = compat.drop_repeats(jaxpr, num_results)
+    computed = iter(_rebind(smaller, arguments, params, "known") if smaller.out_avals else ())
+    distinct: list[Any] = []
+    for source in from_results:
+        distinct.append(next(computed) if source is None else distinct[source])
+    remaining = iter(distinct)
+    return [next(remaining) if source is None else arguments[source] for source in from_arguments]
+
+
+def _transpose(cotangents: Sequence[Any], *arguments: Any, jaxpr: Any, **params: Any) -> list[Any]:
+    linear = tuple(compat.is_linear(x) for x in arguments)
+    zeros = tuple(type(ct) is compat.Zero for ct in cotangents)
+    with compat.own_width(jaxpr):
+        transposed, nonzeros = compat.transpose_jaxpr(jaxpr, linear, zeros)
+    residuals = [x for x, is_linear in zip(arguments, linear, strict=True) if not is_linear]
+    given = [ct for ct, zero in zip(cotangents, zeros, strict=True) if not zero]
+    results = iter(_rebind(transposed, [*residuals, *given], params, "transpose") if transposed.out_avals else ())
+    is_nonzero = iter(nonzeros)
+    return [
+        None if not is_linear else next(results) if next(is_nonzero) else compat.zero_cotangent(x)
+        for x, is_linear in zip(arguments, linear, strict=True)
+    ]
+
+
+def _batch(axis: Any, arguments: Sequence[Any], dims: Sequence[Any], *, jaxpr: Any, **params: Any) -> tuple[list[Any], Any]:
+    with compat.own_width(jaxpr):
+        batched, out_dims = compat.batch_jaxpr(jaxpr, axis, dims)
+    return _rebind(batched, arguments, params, "vmap"), out_dims
+
+
+def _dce(used: Sequence[bool], equation: Any) -> tuple[list[bool], Any]:
+    if not any(used) and not compat.has_effects(equation):
+        return [False] * len(equation.invars), None
+    smaller, used_inputs = compat.dce_jaxpr(equation.params["jaxpr"], tuple(used))
+    params = {**equation.params, "jaxpr": smaller, "donated": ()}
+    return used_inputs, compat.replace_equation(equation, params, used_inputs, used)
+
+
+def _derived(params: dict[str, Any]) -> dict[str, Any]:
+    return {**params, "donated": ()}
+
+
+def _lower(context: Any, *values: Any, jaxpr: Any, options: Any, name: str, donated: tuple[int, ...]) -> Any:
+    if compat.lowers_for(context, PLATFORM):
+        if options.arithmetic != "float":
+            raise Unsupported(
+                f"{name}, decorated for ring arithmetic, is called inside another decorated function",
+                expected="ring arithmetic for a whole program",
+                try_='give arithmetic="ring" to the outer function and decorate the inner one without it',
+            )
+        return compat.inline(context, compat.jaxpr_as_fun(jaxpr), *values)
+    with compat.own_width(jaxpr):
+        return compat.inline(context, program(jaxpr, options, name).trace, *values)
+
+
+compat.register_rules(
+    ipu_call_p,
+    run=_run,
+    types=_types,
+    jvp=_jvp,
+    partial_eval=_partial_eval,
+    transpose=_transpose,
+    batch=_batch,
+    dce=_dce,
+    lower=_lower,
+    derived=_derived,
+)

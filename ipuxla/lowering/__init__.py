@@ -1,0 +1,32 @@
+"""HLO modules onto tile graphs: one rule per op class, one file per family."""
+
+from __future__ import annotations
+
+from hlo_passes.ir import Module
+from ipuxla.lowering import contraction, movement, regular
+from ipuxla.lowering.errors import UnsupportedLowering
+from ipuxla.lowering.registry import RULES, Lowering, dtype_of
+from tiles.graph import Graph
+from tiles.target import Target
+
+__all__ = ["RULES", "UnsupportedLowering", "lower_module"]
+
+assert contraction and movement and regular  # imported for the rules they register
+
+
+def lower_module(module: Module, target: Target) -> Graph:
+    """Return the graph and program of an optimized module's entry computation.
+
+    Raises:
+      UnsupportedLowering: an op without a lowering; names the user's source line.
+    """
+    graph = Graph(target, module.name)
+    entry = module.entry_computation
+    arguments = []
+    for number, parameter in enumerate(entry.parameters):
+        arguments.append(graph.add_input(parameter.type.shape, dtype_of(parameter.type), f"arg{number}"))
+    graph.donated = module.donated
+    lowering = Lowering(module, graph, entry)
+    results = movement.lower_computation(lowering, entry, arguments)
+    graph.outputs = [tensor.name for tensor in results]
+    return graph

@@ -1,0 +1,91 @@
+"""Constants, copies and calls: what is not one regular operation."""
+
+from __future__ import annotations
+
+import math
+
+from hlo_passes.ir import Computation, Instruction
+from hlo_passes.ops import Call, Concatenate, Constant, OptimizationBarrier, Reshape
+from ipuxla.lowering.registry import Lowering, dtype_of, lowers, where
+from ipuxla.lowering.regular import materialize
+from tiles.graph import Copy, Tensor, linear_layout, reshape_layout
+
+
+@lowers(Constant)
+def lower_constant(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
+    """Hold a constant array in tile memory."""
+    assert isinstance(instruction.op, Constant)
+    value = instruction.op.array
+    return (lowering.graph.add_constant(value, dtype_of(instruction.result.type), location=where(instruction)),)
+
+
+@lowers(Reshape)
+def lower_reshape(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
+    """Name the same memory in the new shape where parts stay whole, else copy."""
+    graph, operand = lowering.graph, lowering.tensor(instruction.operands[0])
+    shape = instruction.result.type.shape
+    if operand.layout is None:
+        operand = graph.set_layout(operand.name, linear_layout(operand.shape, operand.dtype, graph.target.num_tiles))
+    assert operand.layout is not None
+    layout = reshape_layout(operand.layout, shape)
+    if layout is not None:
+        return (graph.add_view(operand, shape, layout, "reshape", where(instruction)),)
+    return (_copied(lowering, (operand,), shape, None, "reshape", where(instruction)),)
+
+
+@lowers(Concatenate)
+def lower_concatenate(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
+    """Copy the operands side by side."""
+    assert isinstance(instruction.op, Concatenate)
+    sources = tuple(lowering.tensor(v) for v in instruction.operands if v.type.size)
+    shape = instruction.result.type.shape
+    return (_copied(lowering, sources, shape, instruction.op.dimension, "concatenate", where(instruction)),)
+
+
+def _copied(lowering: Lowering, sources: tuple[Tensor, ...], shape: tuple[int, ...], axis: int | None, name: str, location: str) -> Tensor:
+    graph = lowering.graph
+    dtype = sources[0].dtype
+    layout = linear_layout(shape, dtype, graph.target.num_tiles)
+    result = graph.add_tensor(shape, dtype, name, layout, location=location)
+    if math.prod(shape):
+        graph.program.add(Copy(result.name, tuple(s.name for s in sources), axis, location))
+    return result
+
+
+@lowers(OptimizationBarrier)
+def lower_barrier(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
+    """Pass values through; the program's order is the barrier."""
+    return tuple(lowering.tensor(v) for v in instruction.operands)
+
+
+@lowers(Call)
+def lower_call(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
+    """Lower the callee's body in place; equal bodies are planned once because plans are cached."""
+    assert isinstance(instruction.op, Call)
+    callee = lowering.module.computation(instruction.op.callee)
+    arguments = [lowering.tensor(v) for v in instruction.operands]
+    return lower_computation(lowering, callee, arguments)
+
+
+def lower_computation(lowering: Lowering, computation: Computation, arguments: list[Tensor]) -> tuple[Tensor, ...]:
+    """Lower a computation's instructions with its parameters bound to tensors; return its results' tensors."""
+    inner = Lowering(lowering.module, lowering.graph, computation, dict(zip(computation.parameters, arguments, strict=True)))
+    needed = _constants_in_memory(computation)
+    for instruction in computation.instructions:
+        is_splat = isinstance(instruction.op, Constant) and instruction.op.is_splat
+        if is_splat:
+            if instruction.result in needed:
+                materialize(inner, instruction.result)
+            continue
+        inner.lower(instruction)
+    return tuple(inner.tensor(v) for v in computation.results)
+
+
+def _constants_in_memory(computation: Computation) -> set[object]:
+    """Return the splat constants that some reader needs as a tensor: results, and operands of irregular ops."""
+    from_memory = (Call, Concatenate, Reshape, OptimizationBarrier)
+    needed: set[object] = set(computation.results)
+    for instruction in computation.instructions:
+        if isinstance(instruction.op, from_memory) or instruction.op.name == "stablehlo.dot_general":
+            needed.update(instruction.operands)
+    return needed

@@ -1,0 +1,81 @@
+"""Lowering rules by op class, and the state of one lowering: HLO values to graph tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias, TypeVar
+
+from hlo_passes.ir import Computation, Instruction, Module, Op, TensorType, Value
+from hlo_passes.ops import Constant
+from ipuxla.lowering.errors import UnsupportedLowering
+from tiles.graph import Graph, Tensor
+from tiles.numerics.dtypes import name_of
+
+
+@dataclass
+class Lowering:
+    """One computation being lowered into a graph.
+
+    Args:
+      module: the module, for calls.
+      graph: where operations go.
+      computation: the computation being walked.
+      values: the tensor of every value lowered so far; splat constants have none until somebody needs one.
+    """
+
+    module: Module
+    graph: Graph
+    computation: Computation
+    values: dict[Value, Tensor] = field(default_factory=dict)
+
+    def tensor(self, value: Value) -> Tensor:
+        """Return the tensor of a value as it stands in the graph now."""
+        return self.graph.tensors[self.values[value].name]
+
+    def constant(self, value: Value) -> Constant | None:
+        """Return the constant a value is, or None."""
+        producer = self.computation.producers.get(value)
+        return producer.op if producer is not None and isinstance(producer.op, Constant) else None
+
+    def lower(self, instruction: Instruction) -> None:
+        """Lower one instruction by the rule of its op class.
+
+        Raises:
+          UnsupportedLowering: the op has no rule.
+        """
+        rule = RULES.get(type(instruction.op))
+        if rule is None:
+            raise UnsupportedLowering(
+                f"{instruction.op.name} has no lowering onto tiles",
+                location=where(instruction),
+                try_='engine="hlo" evaluates it without tiles; or express it with the ops listed in docs/ops.md',
+            )
+        results = rule(self, instruction)
+        self.values.update(zip(instruction.results, results, strict=True))
+
+
+Rule: TypeAlias = Callable[[Lowering, Instruction], tuple[Tensor, ...]]
+RULES: dict[type[Op], Rule] = {}
+R = TypeVar("R", bound=Rule)
+
+
+def lowers(*ops: type[Op]) -> Callable[[R], R]:
+    """Register the lowering rule of op classes."""
+
+    def keep(rule: R) -> R:
+        for op in ops:
+            RULES[op] = rule
+        return rule
+
+    return keep
+
+
+def where(instruction: Instruction) -> str:
+    """Return the user's source line, or ""."""
+    return str(instruction.location) if instruction.location.is_known else ""
+
+
+def dtype_of(type_: TensorType) -> str:
+    """Return the tiles-side name of an element type."""
+    return name_of(type_.np_dtype)

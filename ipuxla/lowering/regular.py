@@ -1,0 +1,192 @@
+"""Elementwise operations, data movement by affine maps, reductions and their fusions."""
+
+from __future__ import annotations
+
+from hlo_passes.ir import Computation, FusionCategory, Instruction, Op, Value
+from hlo_passes.ir.op import OPS
+from hlo_passes.ops import Concatenate, Constant, DotGeneral, Fusion, Reduce, Reshape
+from hlo_passes.ops.reduction import simple_combiner
+from hlo_passes.passes.indexing import ParameterMap, expression
+from ipuxla.lowering.contraction import place_dot
+from ipuxla.lowering.errors import UnsupportedLowering
+from ipuxla.lowering.registry import RULES, Lowering, dtype_of, lowers, where
+from tiles.graph import REDUCTION, Affine, Dim, IndexMap, OpForm, Tensor, along, identity_map
+from tiles.poplibs.popops.expression import Body
+from tiles.poplibs.popops.map import Map
+from tiles.poplibs.popops.reduce import neutral_element, reduce_codelet
+from tiles.poplibs.poputil.place import place
+
+Maps = list[tuple[Tensor, IndexMap]]
+
+
+def place_expression(lowering: Lowering, region: Computation, operands: list[Tensor], name: str, location: str) -> Tensor:
+    """Place an injective computation with one result as one Map over the result's domain."""
+    body, maps = _expression(region, operands)
+    result = region.results[0].type
+    dims = tuple(Dim(f"d{i}", size) for i, size in enumerate(result.shape))
+    form = OpForm(dims, tuple(m for _, m in maps), (identity_map(len(dims)),))
+    dtypes = tuple(t.dtype for t, _ in maps)
+    codelet = Map(body, (len(maps) + len(body) - 1,) if body else (0,), dtypes, (dtype_of(result),))
+    return place(lowering.graph, codelet, form, [t for t, _ in maps], (dtype_of(result),), name, location)[0]
+
+
+def place_reduction(
+    lowering: Lowering, region: Computation, operands: list[Tensor], reduce: Instruction, name: str, location: str
+) -> Tensor:
+    """Place a single-operand reduction of an injective computation's result.
+
+    Raises:
+      UnsupportedLowering: a combiner that is not one arithmetic operation.
+    """
+    combiner = simple_combiner(reduce.regions[0])
+    if combiner is None or len(reduce.operands) != 2:
+        raise UnsupportedLowering(
+            "this reduction's combining function is not one of add, mul, max, min, and, or, xor of one operand",
+            location=where(reduce),
+            try_="several reductions with one operation each",
+        )
+    assert isinstance(reduce.op, Reduce)
+    body, maps = _expression(region, operands)
+    kinds = [REDUCTION if d in reduce.op.dimensions else "parallel" for d in range(len(region.results[0].type.shape))]
+    dims = tuple(Dim(f"d{i}", n, kinds[i]) for i, n in enumerate(region.results[0].type.shape))
+    kept = IndexMap(tuple(along(i) for i, kind in enumerate(kinds) if kind != REDUCTION))
+    form = OpForm(dims, tuple(m for _, m in maps), (kept,))
+    dtype = dtype_of(region.results[0].type)
+    codelet = reduce_codelet(combiner, dtype, body, tuple(t.dtype for t, _ in maps))
+    return place(lowering.graph, codelet, form, [t for t, _ in maps], (dtype,), name, location)[0]
+
+
+def _expression(region: Computation, operands: list[Tensor]) -> tuple[Body, Maps]:
+    rows, parameters = expression(region)
+    maps = [(operands[p.parameter], _index_map(p)) for p in parameters]
+    body = tuple((name, tuple(arguments), tuple(sorted(attributes.items()))) for name, arguments, attributes in rows)
+    return body, maps
+
+
+def _index_map(parameter: ParameterMap) -> IndexMap:
+    axes = tuple(Affine(() if dim is None else ((dim, coefficient),), offset) for dim, coefficient, offset in parameter.axes)
+    return IndexMap(axes, parameter.fill)
+
+
+def _single(instruction: Instruction) -> Computation:
+    """Return an injective instruction as a computation of its own."""
+    names = dict.fromkeys(instruction.operands)
+    return Computation("single", tuple(names), (instruction,), instruction.results)
+
+
+def label(instructions: tuple[Instruction, ...]) -> str:
+    """Return a short name for what some instructions do: their distinct arithmetic ops, or what moves."""
+    names = [i.op.name.split(".")[-1] for i in instructions if not isinstance(i.op, Constant)]
+    moving = ("broadcast_in_dim", "reshape", "transpose", "slice", "pad", "reverse", "iota", "convert")
+    arithmetic = [n for n in dict.fromkeys(names) if n not in moving]
+    return "_".join((arithmetic or list(dict.fromkeys(names)) or ["constant"])[-3:])
+
+
+def lower_injective(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
+    """Lower a lone elementwise or affine data-movement op."""
+    region = with_constants(lowering, _single(instruction))
+    operands = [lowering.tensor(v) for v in region.parameters]
+    return (place_expression(lowering, region, operands, label((instruction,)), where(instruction)),)
+
+
+def with_constants(lowering: Lowering, region: Computation) -> Computation:
+    """Pull splat constants that a region takes as parameters into it."""
+    constants = [v for v in region.parameters if (c := lowering.constant(v)) is not None and c.is_splat]
+    if not constants:
+        return region
+    producers = tuple(lowering.computation.producers[v] for v in constants)
+    kept = tuple(v for v in region.parameters if v not in constants)
+    return Computation(region.name, kept, producers + region.instructions, region.results)
+
+
+@lowers(Reduce)
+def lower_reduce(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
+    """Lower a lone reduction."""
+    operand = instruction.operands[0]
+    region = with_constants(lowering, Computation("single", (operand,), (), (operand,)))
+    reduced = place_reduction(lowering, region, [lowering.tensor(v) for v in region.parameters], instruction, "reduce", where(instruction))
+    return (_with_initial(lowering, reduced, instruction, instruction.operands[1], lowering.constant(instruction.operands[1])),)
+
+
+def _with_initial(lowering: Lowering, reduced: Tensor, reduce: Instruction, value: Value, constant: Constant | None) -> Tensor:
+    """Apply a reduction's initial value unless it is the neutral element."""
+    combiner = simple_combiner(reduce.regions[0])
+    assert combiner is not None
+    if constant is not None and constant.is_splat:
+        neutral = neutral_element(combiner, reduced.dtype)
+        if constant.value.tobytes() == neutral.tobytes() or (combiner == "add" and not constant.value):
+            return reduced
+    name = {"add": "add", "mul": "multiply", "max": "maximum", "min": "minimum"}.get(combiner, combiner)
+    rank = len(reduced.shape)
+    dims = tuple(Dim(f"d{i}", n) for i, n in enumerate(reduced.shape))
+    initial = lowering.tensor(value) if value in lowering.values else materialize(lowering, value)
+    form = OpForm(dims, (identity_map(rank), IndexMap(())), (identity_map(rank),))
+    codelet = Map(((name, (0, 1), ()),), (2,), (reduced.dtype, initial.dtype), (reduced.dtype,))
+    return place(lowering.graph, codelet, form, [reduced, initial], (reduced.dtype,), "initial", where(reduce))[0]
+
+
+def materialize(lowering: Lowering, value: Value) -> Tensor:
+    """Return a tensor for a splat constant that someone needs in memory, filled by its own compute set."""
+    if value not in lowering.values:
+        producer = lowering.computation.producers[value]
+        region = Computation("fill", (), (producer,), producer.results)
+        lowering.values[value] = place_expression(lowering, region, [], "fill", where(producer))
+    return lowering.tensor(value)
+
+
+@lowers(Fusion)
+def lower_fusion(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
+    """Lower a fusion as its kind says: one Map, one Reduce with a prologue, or a contraction and a Map behind it."""
+    assert isinstance(instruction.op, Fusion)
+    region = instruction.regions[0]
+    operands = [materialize(lowering, v) if lowering.constant(v) is not None else lowering.tensor(v) for v in instruction.operands]
+    name, location = label(region.instructions), where(instruction)
+    if instruction.op.kind == "input":
+        return (_lower_input_fusion(lowering, region, operands, name, location),)
+    if instruction.op.kind == "output":
+        return (_lower_output_fusion(lowering, region, operands, name, location),)
+    return (place_expression(lowering, region, operands, name, location),)
+
+
+def _lower_input_fusion(lowering: Lowering, region: Computation, operands: list[Tensor], name: str, location: str) -> Tensor:
+    (reduce,) = (i for i in region.instructions if isinstance(i.op, Reduce))
+    rest = tuple(i for i in region.instructions if i is not reduce)
+    value, initial = reduce.operands
+    prologue = _reachable(Computation(region.name, region.parameters, rest, (value,)))
+    used = [operands[region.parameters.index(p)] for p in prologue.parameters]
+    reduced = place_reduction(lowering, prologue, used, reduce, name, location)
+    producer = region.producers.get(initial)
+    if producer is None:
+        lowering.values[initial] = operands[region.parameters.index(initial)]
+    constant = producer.op if producer is not None and isinstance(producer.op, Constant) else None
+    return _with_initial(lowering, reduced, reduce, initial, constant)
+
+
+def _lower_output_fusion(lowering: Lowering, region: Computation, operands: list[Tensor], name: str, location: str) -> Tensor:
+    (dot,) = (i for i in region.instructions if isinstance(i.op, DotGeneral))
+    lhs, rhs = (operands[region.parameters.index(v)] for v in dot.operands)
+    product = place_dot(lowering, dot, lhs, rhs, where(dot) or location)
+    rest = tuple(i for i in region.instructions if i is not dot)
+    epilogue = _reachable(Computation(region.name, (*region.parameters, dot.result), rest, region.results))
+    given = dict(zip((*region.parameters, dot.result), (*operands, product), strict=True))
+    return place_expression(lowering, epilogue, [given[p] for p in epilogue.parameters], name, location)
+
+
+def _reachable(region: Computation) -> Computation:
+    """Drop instructions and parameters that the results do not need."""
+    needed = set(region.results)
+    kept: list[Instruction] = []
+    for instruction in reversed(region.instructions):
+        if needed.intersection(instruction.results):
+            needed.update(instruction.operands)
+            kept.append(instruction)
+    return Computation(region.name, tuple(p for p in region.parameters if p in needed), tuple(reversed(kept)), region.results)
+
+
+def _is_regular(op: type[Op]) -> bool:
+    return op.category is FusionCategory.INJECTIVE and op not in (Constant, Reshape, Concatenate)
+
+
+for _op in OPS.values():
+    if _is_regular(_op):
+        RULES[_op] = lower_injective

@@ -1,0 +1,196 @@
+"""The stages between a function and a compiled program, each computed once, when it is first asked for.
+
+    stablehlo --import--> hlo --passes--> hlo-optimized --lowering--> graph --compiler--> program (an Executable)
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from hlo_passes.ir import Module, evaluate_module, print_module
+from hlo_passes.passes import optimize
+from ipuxla.errors import UnknownStage
+from ipuxla.frontend import _jax_compat as compat
+from ipuxla.frontend.importer import import_stablehlo
+from ipuxla.frontend.lower import to_stablehlo
+from ipuxla.lowering import lower_module
+from ipuxla.options import CompileOptions
+from ipuxla.runtime import Compiled
+from ipuxla.signature import LeafType, Signature
+from tiles.compiler import Executable, compile_graph
+from tiles.numerics.dtypes import name_of
+from tiles.numerics.ring import ring
+
+STAGES = ("stablehlo", "hlo", "hlo-optimized", "program")
+
+
+class Pipeline:
+    """One program on its way from StableHLO to an executable."""
+
+    def __init__(self, stablehlo: Any, name: str | None = None) -> None:
+        """Start from StableHLO text, bytes or an MLIR module; ``name`` replaces the module's own."""
+        self.stablehlo = stablehlo
+        self.module: Module = import_stablehlo(stablehlo, name)
+        self._optimized: dict[str | None, Module] = {}
+        self._executables: dict[Any, Executable] = {}
+
+    def optimized(self, passes: str | None) -> Module:
+        """Return the module after the HLO passes."""
+        if passes not in self._optimized:
+            self._optimized[passes] = optimize(self.module, passes)
+        return self._optimized[passes]
+
+    def executable(self, options: CompileOptions) -> Executable:
+        """Return the compiled program.
+
+        Raises:
+          OutOfTileMemory: it does not fit, and ``check_memory`` is set.
+        """
+        key = (options.target, options.passes, options.check_memory)
+        if key not in self._executables:
+            graph = lower_module(self.optimized(options.passes), options.target, options)
+            self._executables[key] = compile_graph(graph, check_memory=options.check_memory)
+        return self._executables[key]
+
+    def printers(self, options: CompileOptions) -> dict[str, Callable[[], str]]:
+        """Return the printer of each stage."""
+        return {
+            "stablehlo": lambda: _stablehlo_text(self.stablehlo),
+            "hlo": lambda: print_module(self.module),
+            "hlo-optimized": lambda: print_module(self.optimized(options.passes)),
+            "program": lambda: self.executable(options).text(),
+        }
+
+    def evaluator(self, options: CompileOptions) -> Callable[..., Sequence[jax.Array]]:
+        """Return what engine ``hlo`` runs: the optimised module, op by op, floats as words in the ring."""
+        module = self.optimized(options.passes)
+        evaluate = functools.partial(evaluate_module, module)
+        if options.arithmetic == "float":
+            return evaluate
+        return ring(evaluate, [name_of(type_.np_dtype) for type_ in module.entry_computation.parameter_types])
+
+    def compile(self, signature: Signature, options: CompileOptions) -> Compiled:
+        """Return the program with its signature. Engine ``hlo`` compiles for the machine only when asked about it."""
+        executable = functools.partial(self.executable, options)
+        return Compiled(
+            signature,
+            executable if options.engine == "hlo" else executable(),
+            engine=options.engine,
+            arithmetic=options.arithmetic,
+            strict=options.strict,
+            texts=self.printers(options),
+            evaluate=self.evaluator(options) if options.engine == "hlo" else None,
+        )
+
+
+def jaxpr_pipeline(jaxpr: Any, name: str, donated: tuple[int, ...] = ()) -> Pipeline:
+    """Return the pipeline of a closed jaxpr."""
+    return Pipeline(to_stablehlo(jaxpr, name, donated))
+
+
+def jaxpr_signature(jaxpr: Any, donated: tuple[int, ...] = (), in_tree: Any = None, out_tree: Any = None) -> Signature:
+    """Return the signature of a closed jaxpr."""
+    return Signature(
+        inputs=tuple(map(_leaf_type, jaxpr.in_avals)),
+        outputs=tuple(map(_leaf_type, jaxpr.out_avals)),
+        names=tuple(compat.argument_names(jaxpr)),
+        in_tree=in_tree,
+        out_tree=out_tree,
+        donated=donated,
+    )
+
+
+def module_signature(module: Module) -> Signature:
+    """Return the signature of a module: its arguments in order, a tuple of its results."""
+    entry = module.entry_computation
+
+    def leaf(type_: Any) -> LeafType:
+        return LeafType(type_.shape, name_of(type_.np_dtype))
+
+    return Signature(
+        inputs=tuple(map(leaf, entry.parameter_types)),
+        outputs=tuple(map(leaf, entry.result_types)),
+        names=tuple(value.name.removeprefix("%") for value in entry.parameters),
+        donated=module.donated,
+    )
+
+
+class Lowered:
+    """A function traced and lowered for arguments of certain types: read its stages, or compile it."""
+
+    def __init__(self, pipeline: Pipeline, signature: Signature, options: CompileOptions) -> None:
+        """Keep the pipeline with its signature and the choices made when decorating."""
+        self._pipeline = pipeline
+        self.signature = signature
+        self.options = options
+
+    @property
+    def in_tree(self) -> Any:
+        """Structure of ``(args, kwargs)``, static arguments left out."""
+        return self.signature.in_tree
+
+    @property
+    def out_tree(self) -> Any:
+        """Structure of the result."""
+        return self.signature.out_tree
+
+    @property
+    def in_avals(self) -> Any:
+        """Type of each argument leaf, in the structure of the arguments."""
+        if self.in_tree is None:
+            return self.signature.inputs
+        return jax.tree.unflatten(self.in_tree, self.signature.inputs)
+
+    def as_text(self, stage: str = "stablehlo", *, debug_info: bool = False) -> str:
+        """Return a stage as text.
+
+        Args:
+          stage: "stablehlo", "hlo", "hlo-optimized" or "program".
+          debug_info: with source locations; the HLO stages and the program always have theirs.
+
+        Raises:
+          UnknownStage: there is no such stage.
+        """
+        printers = self._pipeline.printers(self.options)
+        if stage not in printers:
+            raise UnknownStage(f"there is no stage {stage!r}", expected=", ".join(STAGES), got=repr(stage))
+        if stage == "stablehlo" and debug_info:
+            return _stablehlo_text(self._pipeline.stablehlo, debug_info=True)
+        return printers[stage]()
+
+    def compile(
+        self,
+        target: Any = None,
+        *,
+        engine: str | None = None,
+        arithmetic: str | None = None,
+        check_memory: bool | None = None,
+        passes: str | None = None,
+        strict: bool | None = None,
+    ) -> Compiled:
+        """Compile for a machine; what is not given is as decorated.
+
+        Raises:
+          InvalidOption: an unknown engine or arithmetic.
+          UnknownTarget: no target has the given name.
+          OutOfTileMemory: the program does not fit, and ``check_memory`` is set; the error carries the report.
+        """
+        options = self.options.replace(
+            target=target, engine=engine, arithmetic=arithmetic, check_memory=check_memory, passes=passes, strict=strict
+        )
+        return self._pipeline.compile(self.signature, options)
+
+
+def _leaf_type(aval: Any) -> LeafType:
+    generator = compat.key_generator(aval)
+    return LeafType(tuple(aval.shape), "uint32" if generator else name_of(aval.dtype), generator)
+
+
+def _stablehlo_text(source: Any, debug_info: bool = False) -> str:
+    if isinstance(source, str):
+        return source
+    return compat.module_text(compat.read_stablehlo(source) if isinstance(source, bytes) else source, debug_info)

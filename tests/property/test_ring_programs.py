@@ -1,0 +1,104 @@
+"""Random programs: their ring form is the same op by op, fused and batched, and every input word matters."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax import lax
+
+from tiles.numerics.accumulate import accumulate
+from tiles.numerics.ring import ring, to_ring
+
+UNARY = {
+    "exp": jnp.exp,
+    "tanh": jnp.tanh,
+    "neg": jnp.negative,
+    "square": jnp.square,
+    "cube": lambda x: x**3,
+    "half": lambda x: x * 0.5,
+    "shift": lambda x: x + 0.125,
+    "rotate": lambda x: jnp.roll(x, 1),
+    "reverse": lambda x: x[::-1],
+    "total": lambda x: x + x.sum(),
+    "centre": lambda x: x - x.max(),
+    "running": jnp.cumsum,
+    "narrow": lambda x: x.astype(jnp.bfloat16).astype(x.dtype),
+    "wide": lambda x: accumulate(accumulate(x, "float32") * 3, x.dtype),
+    "nested": jax.jit(lambda x: jax.nn.sigmoid(x) * x),
+    "loop": lambda x: lax.fori_loop(0, 3, lambda i, c: c * x + 0.5, x),
+}
+BINARY = {
+    "add": jnp.add,
+    "sub": jnp.subtract,
+    "mul": jnp.multiply,
+    "div": jnp.divide,
+    "max": jnp.maximum,
+    "min": jnp.minimum,
+    "choose": lambda x, y: jnp.where(x < y, x, y * 0.25),
+    "outer": lambda x, y: jnp.outer(x, y) @ y,
+}
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(sorted(UNARY)), st.integers(0, 7), st.just(None)),
+        st.tuples(st.sampled_from(sorted(BINARY)), st.integers(0, 7), st.integers(0, 7)),
+    ),
+    min_size=1,
+    max_size=7,
+)
+
+
+def _program(recipe):
+    """Return a function of a vector: each step appends a value computed from values before it."""
+
+    def function(x):
+        values = [x, x * 1.5]
+        for name, left, right in recipe:
+            a = values[left % len(values)]
+            values.append(UNARY[name](a) if right is None else BINARY[name](a, values[right % len(values)]))
+        return values
+
+    return function
+
+
+@settings(max_examples=25, deadline=None)
+@given(steps, st.sampled_from(["float32", "float16", "bfloat16"]), st.integers(0, 2**32 - 1))
+def test_evaluation_style_never_changes_a_bit(recipe, dtype, seed):
+    x = jnp.asarray(np.random.default_rng(seed).standard_normal((2, 5)), dtype)
+    function = ring(_program(recipe))
+    by_row = [function(row) for row in x]
+    fused = jax.jit(jax.vmap(function))(x)
+    batched = ring(jax.vmap(_program(recipe)))(x)
+    for index, (a, b) in enumerate(zip(fused, batched, strict=True)):
+        want = np.stack([np.asarray(row[index]) for row in by_row])
+        np.testing.assert_array_equal(np.asarray(a), want)
+        np.testing.assert_array_equal(np.asarray(b), want)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 6), st.integers(1, 40), st.integers(0, 2**32 - 1), st.sampled_from(["float32", "float16"]))
+def test_no_order_of_summation_changes_a_sum_or_a_dot(parts, length, seed, dtype):
+    rng = np.random.default_rng(seed)
+    words = jnp.asarray(rng.integers(0, 2**31, length), jnp.uint32).astype(to_ring(np.zeros(0, dtype)).dtype)
+    order = rng.permutation(length)
+    cuts = np.sort(rng.integers(0, length + 1, parts - 1))
+    total = ring(lambda v: lax.reduce_sum(v, (0,)), [dtype])
+    square = ring(lambda v: lax.dot(v, v), [dtype])
+    for whole in (total, square):
+        pieces = [whole(p) for p in jnp.split(words[order], cuts.tolist())]
+        assert int(sum(int(p) for p in pieces)) % (np.iinfo(words.dtype).max + 1) == int(whole(words))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 11), st.integers(0, 2**32 - 1))
+def test_any_changed_word_changes_a_normalised_layer(place, seed):
+    rng = np.random.default_rng(seed)
+    x, w = (jnp.asarray(rng.standard_normal(s), jnp.float32) for s in ((12,), (12, 6)))
+
+    def layer(v):
+        h = jax.nn.relu((v - v.mean()) * lax.rsqrt(v.var() + 1e-5) @ w * 0.5)
+        return jax.nn.softmax(h * 0.25)
+
+    changed = x.at[place].set(x[place] + 1)
+    assert (np.asarray(ring(layer)(x)) != np.asarray(ring(layer)(changed))).all()

@@ -1,0 +1,1 @@
+"""PopLibs: codelets with their cycles, and the primitives that place them."""

@@ -1,0 +1,157 @@
+"""The contraction codelet: ``dot_general`` of one cell, its dimension numbers read off the indexing maps."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from jax import Array, lax
+
+from tiles.errors import InvalidGraph
+from tiles.graph import Cell, Codelet, Cycles, Extents, OpForm, register
+from tiles.numerics.dtypes import is_float, itemsize, to_jax
+from tiles.poplibs.poplin import matmul_cycles
+from tiles.poplibs.poplin.matmul_cycles import METHODS, Roles, roles_of
+from tiles.poplibs.popops.elementwise_cycles import cpp_name
+from tiles.poplibs.popops.reduce import cast_accumulator
+from tiles.target import Target
+
+_NARROW_FLOATS = ("float16", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
+
+
+@register
+@dataclass(frozen=True)
+class MatMul(Codelet):
+    """Sum products over the reduced dimensions that both operands have.
+
+    Dimensions of both operands that are kept are batches; the others are free.
+
+    Args:
+      operand_dtypes: dtypes of the two operands.
+      accumulate_dtype: dtype in which products are formed and added, and of partials.
+      out_dtype: dtype of the result.
+      method: how the vertex computes: "amp", "hmac", "outer", "vmac", "scalar", or "auto", the fastest one
+        for the extents of each cell.
+
+    Raises:
+      InvalidGraph: an unknown method, or floats accumulated as integers.
+    """
+
+    name: ClassVar[str] = "poplin.MatMul"
+
+    operand_dtypes: tuple[str, str]
+    accumulate_dtype: str
+    out_dtype: str
+    method: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.method not in ("auto", *METHODS):
+            raise InvalidGraph(f"no matmul method {self.method!r}", expected=f"auto, {', '.join(METHODS)}")
+        kinds = {is_float(dtype) for dtype in (*self.operand_dtypes, self.accumulate_dtype, self.out_dtype)}
+        if len(kinds) != 1:
+            raise InvalidGraph(f"{self.operand_dtypes} cannot be multiplied into {self.accumulate_dtype}")
+
+    @property
+    def label(self) -> str:
+        """Vertex type, e.g. ``poplin::MatMul<half,float>`` (operands, partials)."""
+        method = "" if self.method == "auto" else f"{self.method.upper()},"
+        return f"poplin::MatMul<{method}{cpp_name(self.operand_dtypes[0])},{cpp_name(self.accumulate_dtype)}>"
+
+    def compute(self, cell: Cell, *operands: Array) -> tuple[Array, ...]:
+        """Return the cell's sums of products; padded points of the contracted dimensions count nothing.
+
+        Float products are asked for at the highest precision: float32 on the machine is float32.
+        """
+        roles = roles_of(cell.form)
+        lhs, rhs = (_padding_zeroed(cell, k, x) for k, x in enumerate(operands))
+        axes = [index_map.dims for index_map in cell.form.operands]
+        numbers = tuple(
+            tuple(tuple(axes[k].index(d) for d in dims) for k in (0, 1)) for dims in (roles.contracted, roles.batch)
+        )
+        total = lax.dot_general(
+            lhs, rhs, numbers, precision=self._precision, preferred_element_type=to_jax(self.accumulate_dtype)
+        )
+        given = (*roles.batch, *roles.lhs_free, *roles.rhs_free)
+        order = [given.index(d) for d in cell.form.results[0].dims]
+        total = total if order == sorted(order) else lax.transpose(total, order)
+        return (cast_accumulator(total, self.out_dtype),)
+
+    @property
+    def _precision(self) -> lax.Precision | None:
+        return lax.Precision.HIGHEST if is_float(self.accumulate_dtype) else None
+
+    def cycles(self, extents: Extents, target: Target) -> Cycles:
+        """Return the PopLibs estimate of the vertex; see ``matmul_cycles``."""
+        return matmul_cycles.matmul_cycles(self.method, self.accumulate_dtype, self.out_dtype, extents, target)
+
+    def flops(self, extents: Extents) -> np.ndarray:
+        """Count a multiplication and an addition per point of the domain, on floats."""
+        return 2 * extents.points if is_float(self.accumulate_dtype) else np.zeros_like(extents.points)
+
+    def combiner(self) -> str | None:
+        """Return how partials are combined: added, or "or" of booleans."""
+        return "or" if self.accumulate_dtype == "bool" else "add"
+
+    def partial(self) -> tuple[Codelet, tuple[str, ...]]:
+        """Return the contraction that leaves sums in the accumulator's dtype."""
+        return dataclasses.replace(self, out_dtype=self.accumulate_dtype), (self.accumulate_dtype,)
+
+    def grains(self, form: OpForm, target: Target) -> tuple[int, ...]:
+        """Prefer contracted extents of whole weight groups and output channels of whole sets of units."""
+        roles = roles_of(form)
+        dtype = self.operand_dtypes[0]
+        unit = target.weights_per_conv_unit(dtype) if dtype in ("float16", "float32") else max(1, 4 // itemsize(dtype))
+        units = max(1, target.conv_units(dtype, self.accumulate_dtype))
+        grains = [1] * len(form.dims)
+        for dims, grain in ((roles.contracted, unit), (roles.rhs_free, units)):
+            innermost = [d for d in dims if form.dims[d].size > 1][-1:]
+            for d in innermost:
+                grains[d] = grain if form.dims[d].size >= 2 * grain else 1
+        return tuple(grains)
+
+    def code_bytes(self, target: Target) -> int:
+        """Estimate instructions of the convolution vertex and its remainder paths (ASSUMED)."""
+        return target.instruction_bytes * 320
+
+    def scratch_bytes(self, extents: Extents, target: Target) -> np.ndarray:
+        """Return the bytes of the sums before they are cast to a narrower result."""
+        if self.out_dtype == self.accumulate_dtype:
+            return np.zeros_like(extents.points)
+        return extents.results * itemsize(self.accumulate_dtype)
+
+
+def _padding_zeroed(cell: Cell, k: int, operand: Array) -> Array:
+    """Return operand k without its axes of constant index, and with zeros at padded contracted points."""
+    index_map = cell.form.operands[k]
+    bare = operand.reshape(tuple(cell.sizes[d] for d in index_map.dims))
+    for axis, d in enumerate(index_map.dims):
+        limit = cell.limits[d]
+        if cell.form.dims[d].is_reduced and limit is not None:
+            real = lax.broadcasted_iota(np.int32, bare.shape, axis) < limit
+            bare = lax.select(real, bare, lax.full_like(bare, 0))
+    return bare
+
+
+def accumulator_of(dtype: str) -> str:
+    """Return the dtype in which products of ``dtype`` are added: float32 for narrower floats, else its own."""
+    return "float32" if dtype in _NARROW_FLOATS else dtype
+
+
+def matmul_codelet(lhs: str, rhs: str, out_dtype: str | None = None, method: str = "auto") -> MatMul:
+    """Return the contraction of operands of the given dtypes.
+
+    Args:
+      lhs: dtype of the left operand.
+      rhs: dtype of the right operand.
+      out_dtype: dtype of the result, by default the left operand's. A wider one is accumulated in itself.
+      method: see ``MatMul``.
+    """
+    out = out_dtype or lhs
+    own = accumulator_of(lhs)
+    accumulate = out if itemsize(out) > itemsize(own) or not is_float(lhs) else own
+    return MatMul((lhs, rhs), accumulate, out, method)
+
+
+__all__ = ["METHODS", "MatMul", "Roles", "accumulator_of", "matmul_codelet", "roles_of"]

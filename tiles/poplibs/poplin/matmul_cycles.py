@@ -1,0 +1,251 @@
+"""Cycles of a matrix-multiplication vertex, after PopLibs' convolution estimators.
+
+A matmul is a convolution with a 1x1 kernel: rows of one operand are positions, columns of the other output
+channels, the contracted dimension input channels, batches groups. Either operand may be the weights.
+Operands are taken to arrive in the arrangement the vertex reads (the exchange places them); rearranging
+them on the tile is not part of these figures.
+
+Source: graphcore/poplibs lib/poplin/PerformanceEstimation.hpp, ConvModel.cpp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from tiles.errors import InvalidGraph
+from tiles.graph import Cycles, Extents, OpForm
+from tiles.numerics.dtypes import is_float, itemsize
+from tiles.poplibs.popops.loops import loop_of
+from tiles.target import Basis, Target
+
+SOURCE = "graphcore/poplibs lib/poplin/PerformanceEstimation.hpp"
+METHODS = ("amp", "hmac", "outer", "vmac", "scalar")
+RETAINED_SLOTS = 7  # set-up that a worker keeps from one call to the next
+_NEVER = 2**62
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Domain dimensions of a contraction by what they are, in the order of the first operand that has them."""
+
+    batch: tuple[int, ...]
+    lhs_free: tuple[int, ...]
+    rhs_free: tuple[int, ...]
+    contracted: tuple[int, ...]
+
+
+@lru_cache(maxsize=4096)
+def roles_of(form: OpForm) -> Roles:
+    """Read the roles of a contraction's dimensions off its maps.
+
+    Raises:
+      InvalidGraph: not two operands, a shifted, strided or summed index, or a reduced dimension that only one
+        operand has.
+    """
+    if len(form.operands) != 2:
+        raise InvalidGraph(f"a contraction has two operands, got {len(form.operands)}")
+    for index_map in form.operands:
+        if any(len(axis.terms) > 1 for axis in index_map.axes):
+            raise InvalidGraph(f"a contraction is indexed by single dimensions, got {index_map}")
+    lhs, rhs = (index_map.dims for index_map in form.operands)
+    shared = [d for d in lhs if d in rhs]
+    single = [d for d in (*lhs, *rhs) if d not in shared and form.dims[d].is_reduced]
+    missing = [d for d, dim in enumerate(form.dims) if d not in lhs and d not in rhs and not dim.is_reduced]
+    if single or missing:
+        names = ", ".join(form.dims[d].name for d in (*single, *missing))
+        raise InvalidGraph(f"dimensions {names} are summed over in one operand only, or in neither operand")
+    return Roles(
+        tuple(d for d in shared if not form.dims[d].is_reduced),
+        tuple(d for d in lhs if d not in shared),
+        tuple(d for d in rhs if d not in shared),
+        tuple(d for d in shared if form.dims[d].is_reduced),
+    )
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Extents of a cell as a 1x1 convolution; arrays of one shape.
+
+    Args:
+      groups: batches.
+      positions: rows of the operand that streams through.
+      outputs: output channels, columns of the weights.
+      inputs: input channels, the contracted dimension.
+    """
+
+    groups: Any
+    positions: Any
+    outputs: Any
+    inputs: Any
+
+    @property
+    def swapped(self) -> Shape:
+        """The same product with the other operand as weights."""
+        return Shape(self.groups, self.outputs, self.positions, self.inputs)
+
+
+def matmul_cycles(method: str, accumulate: str, out_dtype: str, extents: Extents, target: Target) -> Cycles:
+    """Return the duration of a matmul vertex on all workers, vectorized over ``extents``.
+
+    Args:
+      method: one of ``METHODS``, or "auto" for the fastest of each cell.
+      accumulate: dtype of the sums.
+      out_dtype: dtype of the result; a cast is added where it is narrower.
+      extents: cell sizes.
+      target: the machine.
+    """
+    shape = shape_of(extents)
+    dtype = extents.operand_dtypes[0]
+    names = METHODS if method == "auto" else (method,)
+    costs = [_COSTS[name](shape, dtype, accumulate, target) for name in names]
+    value = np.minimum.reduce(np.broadcast_arrays(*(cost.value for cost in costs)))
+    bases = [c.basis for c in costs if bool(np.any(np.asarray(c.value) == value))]
+    basis = Basis.weakest(bases)
+    if out_dtype != accumulate:
+        n = -(-np.asarray(extents.results) // target.workers_per_tile)
+        cast = loop_of("convert", {"dtype": out_dtype}, accumulate)
+        worker = 18 + 19 + cast.total(n, out_dtype, target) + 2
+        value = value + 12 + target.worker_issue_interval_cycles * worker
+        basis = Basis.weakest([basis, cast.basis])
+    empty = np.asarray(extents.results) == 0
+    return Cycles(np.where(empty, 0, value), basis, SOURCE)
+
+
+def fastest_method(accumulate: str, extents: Extents, target: Target) -> str:
+    """Return the method that takes the fewest cycles for a single cell."""
+    shape = shape_of(extents)
+    costs = {m: float(np.max(_COSTS[m](shape, extents.operand_dtypes[0], accumulate, target).value)) for m in METHODS}
+    return min(METHODS, key=costs.__getitem__)
+
+
+def shape_of(extents: Extents) -> Shape:
+    """Return a cell's extents as batches, positions, output and input channels."""
+    roles = roles_of(extents.form)
+    parts = (roles.batch, roles.lhs_free, roles.rhs_free, roles.contracted)
+    return Shape(*np.broadcast_arrays(*(np.asarray(extents.product(dims)) for dims in parts)))
+
+
+def _better_weights(cost: Callable[[Shape], Any], shape: Shape) -> Any:
+    """Return the cost with the better of the two operands as weights."""
+    return np.minimum(cost(shape), cost(shape.swapped))
+
+
+def _share(n: Any, target: Target) -> Any:
+    return -(-np.asarray(n) // target.workers_per_tile)
+
+
+def worker_slots(n: Any, dtype: str, accumulate: str, units: int) -> tuple[Any, Any]:
+    """Return the issue slots of a worker for ``n`` positions: of the zeroing first pass, and of a later one.
+
+    Args:
+      n: positions of the worker, any shape.
+      dtype: dtype of the operands, float16 or float32.
+      accumulate: dtype of partials.
+      units: convolution units used.
+    """
+    n = np.asarray(n)
+    if dtype == "float32":
+        later = 22 + 8 * n
+        return later + 2 + (8 if units >= 16 else 4) * n, later
+    if accumulate == "float16" and units < 16:
+        later = 41 + 4 * (n - 3)
+        return later + 2 + 2 * n, later
+    small = [n == 0, n == 1, n == 2]
+    later = np.select(small, [21, 32, 41], 38 + 4 * (n - 3))
+    first = np.select(small, [22, 33, 42], 37 + 4 * (n - 3))
+    return first, later
+
+
+def amp_cycles(shape: Shape, dtype: str, accumulate: str, target: Target) -> Any:
+    """Return the cycles of the 1x1 convolution vertex on the accumulating matrix product units.
+
+    The units load a panel of weights, then every worker streams its positions through it.
+    """
+    units = target.conv_units(dtype, accumulate)
+    channels = target.weights_per_conv_unit(dtype)
+    load = units * channels * itemsize(dtype) // target.conv_unit_coeff_load_bytes_per_cycle
+    workers = target.worker_issue_interval_cycles
+    in_groups, out_groups = -(-shape.inputs // channels), -(-shape.outputs // units)
+    first, later = worker_slots(_share(shape.positions, target), dtype, accumulate, units)
+    first, later = first - RETAINED_SLOTS, later - RETAINED_SLOTS
+    fixed = 50 + workers * (7 + 3 * (in_groups * shape.groups - 1))
+    later_pass = 15 + out_groups * (19 + 6 + load + workers * later)
+    first_pass = 11 + out_groups * (18 + 7 + load + workers * first)
+    return fixed + shape.groups * (13 + (in_groups - 1) * later_pass + first_pass)
+
+
+def _amp(shape: Shape, dtype: str, accumulate: str, target: Target) -> Cycles:
+    """AMP; bfloat16 is widened to float32 first (ASSUMED), float16 accumulates in float32 where units do."""
+    streamed, basis, widen = dtype, Basis.DOCUMENTED, 0
+    if dtype == "bfloat16":
+        streamed, basis = "float32", Basis.ASSUMED
+        elements = shape.groups * shape.inputs * (shape.positions + shape.outputs)
+        widen = 12 + target.worker_issue_interval_cycles * (37 + 2 * _share(elements, target))
+    if streamed not in ("float16", "float32") or not target.conv_units(streamed, accumulate):
+        return Cycles(np.full_like(shape.inputs, _NEVER), Basis.DOCUMENTED, SOURCE)
+    value = widen + _better_weights(lambda s: amp_cycles(s, streamed, accumulate, target), shape)
+    return Cycles(np.where(shape.inputs > 0, value, _NEVER), basis, SOURCE)
+
+
+def _hmac(shape: Shape, dtype: str, accumulate: str, target: Target) -> Cycles:
+    """Horizontal multiply-accumulate: a dot product per output, for few channels."""
+    if dtype not in ("float16", "float32"):
+        return Cycles(np.full_like(shape.inputs, _NEVER), Basis.DOCUMENTED, SOURCE)
+    width = target.vector_width(dtype)
+
+    def cost(s: Shape) -> Any:
+        dot = 8 + -(-s.inputs // width)
+        slots = _share(s.groups * s.positions, target) * (7 + s.outputs * dot)
+        return (58 if dtype == "float32" else 65) + target.worker_issue_interval_cycles * slots
+
+    return Cycles(_better_weights(cost, shape), Basis.DOCUMENTED, SOURCE)
+
+
+def _outer(shape: Shape, dtype: str, accumulate: str, target: Target) -> Cycles:
+    """Outer product, for a contracted extent of one; the result has the operands' dtype."""
+    if dtype not in ("float16", "float32"):
+        return Cycles(np.full_like(shape.inputs, _NEVER), Basis.DOCUMENTED, SOURCE)
+    lead, width = (6, 2) if dtype == "float32" else (12, 4)
+
+    def cost(s: Shape) -> Any:
+        row = 6 + -(-np.maximum(s.outputs - lead, 0) // width)
+        slots = 25 + s.groups * (11 + _share(s.positions, target) * row)
+        return target.supervisor_vertex_overhead_cycles + target.worker_issue_interval_cycles * slots
+
+    return Cycles(np.where(shape.inputs == 1, _better_weights(cost, shape), _NEVER), Basis.DOCUMENTED, SOURCE)
+
+
+def _vmac(shape: Shape, dtype: str, accumulate: str, target: Target) -> Cycles:
+    """Vertical multiply-accumulate, for batches of single dot products (depthwise): float16 only."""
+    if dtype != "float16":
+        return Cycles(np.full_like(shape.inputs, _NEVER), Basis.DOCUMENTED, SOURCE)
+    chans = -(-_share(shape.groups, target) // 4) * 4
+    steps = np.maximum(shape.inputs - 1, 0)
+    body = np.where(chans >= 8, 3 * steps * chans // 8, 2 * steps * chans // 4)
+    slots = 7 + 15 + 3 + body
+    value = 61 + 14 + 25 + target.worker_issue_interval_cycles * slots
+    single = (shape.positions == 1) & (shape.outputs == 1)
+    return Cycles(np.where(single, value, _NEVER), Basis.DOCUMENTED, SOURCE)
+
+
+def _scalar(shape: Shape, dtype: str, accumulate: str, target: Target) -> Cycles:
+    """One multiply-add after another (ASSUMED): two loads, multiply, add, loop; 64-bit and float64 emulated."""
+    each = 5 if itemsize(accumulate) <= 4 else 120 if is_float(accumulate) else 45
+    outputs = shape.groups * shape.positions * shape.outputs
+    slots = 26 + _share(outputs, target) * (12 + each * shape.inputs)
+    value = target.supervisor_vertex_overhead_cycles + target.worker_issue_interval_cycles * slots
+    return Cycles(value, Basis.ASSUMED, SOURCE)
+
+
+_COSTS: dict[str, Callable[[Shape, str, str, Target], Cycles]] = {
+    "amp": _amp,
+    "hmac": _hmac,
+    "outer": _outer,
+    "vmac": _vmac,
+    "scalar": _scalar,
+}

@@ -1,0 +1,1 @@
+"""popops: elementwise expressions and reductions."""

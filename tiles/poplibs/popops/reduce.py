@@ -1,0 +1,175 @@
+"""The reduction codelet: an elementwise prologue, then a fold of the reduced dimensions."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from tiles.errors import InvalidGraph
+from tiles.graph import REDUCTION, Cell, Codelet, Cycles, Dim, Extents, IndexMap, OpForm, along, identity_map, register
+from tiles.numerics.accumulate import accumulate
+from tiles.numerics.dtypes import is_float, itemsize, to_jax
+from tiles.poplibs.popops import elementwise_cycles, reduce_cycles
+from tiles.poplibs.popops.expression import Body, body_dtypes, evaluate_body
+from tiles.poplibs.popops.fold import FOLDS, fold
+from tiles.poplibs.popops.map import access_grains, body_flops
+from tiles.target import Target
+
+OPERATIONS = tuple(FOLDS)
+_ON_BOOLEANS = {"add": "or", "max": "or", "mul": "and", "min": "and"}
+_NARROW_FLOATS = ("float16", "bfloat16")
+
+
+@register
+@dataclass(frozen=True)
+class Reduce(Codelet):
+    """Fold the value of an expression over the reduced dimensions of the domain.
+
+    Args:
+      body: the prologue's rows as in ``Map``; empty folds the only operand itself. Its last row is folded.
+      operation: add, mul, max, min, and, or, xor.
+      operand_dtypes: dtype of every operand.
+      accumulate_dtype: dtype of partial results.
+      out_dtype: dtype of the result.
+
+    Raises:
+      InvalidGraph: an unknown operation or a malformed expression.
+    """
+
+    name: ClassVar[str] = "popops.Reduce"
+
+    body: Body
+    operation: str
+    operand_dtypes: tuple[str, ...]
+    accumulate_dtype: str
+    out_dtype: str
+
+    def __post_init__(self) -> None:
+        if self.operation not in FOLDS:
+            raise InvalidGraph(f"no reduction {self.operation!r}", expected=", ".join(FOLDS), got=self.operation)
+        if not self.body and len(self.operand_dtypes) != 1:
+            raise InvalidGraph("a reduction without a prologue takes one operand", got=self.operand_dtypes)
+        if is_float(self.value_dtype) != is_float(self.accumulate_dtype):
+            raise InvalidGraph(f"values of {self.value_dtype} cannot be accumulated as {self.accumulate_dtype}")
+
+    @property
+    def value_dtype(self) -> str:
+        """Dtype of the values folded."""
+        return body_dtypes(self.body, self.operand_dtypes)[-1]
+
+    @property
+    def label(self) -> str:
+        """Vertex type as PopLibs spells it, e.g. ``popops::Reduce<ReduceAdd,half,float>``."""
+        kind, out = (elementwise_cycles.cpp_name(d) for d in (self.value_dtype, self.out_dtype))
+        prologue = "" if not self.body else "Expression"
+        return f"popops::Reduce{prologue}<Reduce{self.operation.capitalize()},{kind},{out}>"
+
+    def compute(self, cell: Cell, *operands: Array) -> tuple[Array, ...]:
+        """Return the fold of the cell's part of the reduced dimensions, padded points left out."""
+        aligned = [cell.align(k, x) for k, x in enumerate(operands)]
+        value = evaluate_body(self.body, aligned, cell)[-1]
+        if value.shape != cell.sizes:
+            value = lax.broadcast_in_dim(value, cell.sizes, range(len(cell.sizes)))
+        mask = cell.reduced_mask()
+        if mask is not None:
+            neutral = lax.broadcast(neutral_element(self.operation, self.value_dtype), value.shape)
+            value = lax.select(jnp.broadcast_to(mask, value.shape), value, neutral)
+        total = fold(self.operation, cast_accumulator(value, self.accumulate_dtype), cell.form.reduced)
+        kept = [d for d, dim in enumerate(cell.form.dims) if not dim.is_reduced]
+        order = [kept.index(d) for d in cell.form.results[0].dims]
+        total = total if order == sorted(order) else lax.transpose(total, order)
+        return (cast_accumulator(total, self.out_dtype),)
+
+    def cycles(self, extents: Extents, target: Target) -> Cycles:
+        """Return the PopLibs estimate of the vertex; see ``reduce_cycles``."""
+        return reduce_cycles.reduce_cycles(self.body, self.operation, self.value_dtype, self.out_dtype, extents, target)
+
+    def flops(self, extents: Extents) -> np.ndarray:
+        """Count the prologue's operations and one per point folded, on floats."""
+        own = extents.points if is_float(self.value_dtype) and self.operation in ("add", "mul", "max", "min") else 0
+        return body_flops(self.body, extents) + own
+
+    def combiner(self) -> str | None:
+        """Return the operation itself: all are associative."""
+        return self.operation
+
+    def partial(self) -> tuple[Codelet, tuple[str, ...]]:
+        """Return the reduction that leaves its result in the accumulator's dtype."""
+        return dataclasses.replace(self, out_dtype=self.accumulate_dtype), (self.accumulate_dtype,)
+
+    def grains(self, form: OpForm, target: Target) -> tuple[int, ...]:
+        """Prefer whole 64-bit accesses along the innermost dimension of the operand and of the result."""
+        grains = list(access_grains(form, (self.out_dtype,), target))
+        innermost = [d for d in form.operands[0].dims if form.dims[d].size > 1][-1:] if form.operands else []
+        for d in innermost:
+            width = max(1, target.data_path_bytes // itemsize(self.operand_dtypes[0]))
+            if form.dims[d].size >= 2 * width:
+                grains[d] = max(grains[d], width)
+        return tuple(grains)
+
+    def code_bytes(self, target: Target) -> int:
+        """Estimate instructions: the reduction's frame and the prologue's functions (ASSUMED)."""
+        return target.instruction_bytes * (96 + 12 * len(self.body))
+
+
+def cast_accumulator(x: Array, dtype: str) -> Array:
+    """Return values cast into or out of an accumulator: floats by ``accumulate``, others as they are."""
+    if x.dtype == to_jax(dtype):
+        return x
+    return accumulate(x, dtype) if is_float(x.dtype) else lax.convert_element_type(x, to_jax(dtype))
+
+
+def neutral_element(operation: str, dtype: str) -> np.ndarray:
+    """Return the value that changes no result of a reduction, as a numpy scalar array."""
+    kind = to_jax(dtype)
+    if operation in ("add", "or", "xor"):
+        return np.array(0, kind)
+    if operation == "mul":
+        return np.array(1, kind)
+    if operation == "and":
+        return np.array(True) if dtype == "bool" else np.invert(np.array(0, kind))
+    if operation not in ("max", "min"):
+        raise InvalidGraph(f"no reduction {operation!r}", expected=", ".join(FOLDS), got=operation)
+    lowest = operation == "max"
+    if dtype == "bool":
+        return np.array(not lowest)
+    if is_float(dtype):
+        return np.array(-np.inf if lowest else np.inf).astype(kind)
+    return np.array(np.iinfo(kind).min if lowest else np.iinfo(kind).max, kind)
+
+
+def accumulator_of(operation: str, dtype: str) -> str:
+    """Return the dtype a reduction accumulates in: sums and products of 16-bit floats in float32, as PopLibs does."""
+    return "float32" if operation in ("add", "mul") and dtype in _NARROW_FLOATS else dtype
+
+
+def reduce_codelet(operation: str, dtype: str, body: Body = (), operand_dtypes: tuple[str, ...] = ()) -> Reduce:
+    """Return the reduction of values of ``dtype`` to a result of the same dtype.
+
+    On booleans ``add`` and ``max`` mean ``or``, ``mul`` and ``min`` mean ``and``.
+
+    Args:
+      operation: add, mul, max, min, and, or, xor.
+      dtype: dtype of the operand, or of the prologue's last row.
+      body: prologue.
+      operand_dtypes: dtypes of the operands; ``(dtype,)`` without a prologue.
+    """
+    operation = _ON_BOOLEANS.get(operation, operation) if dtype == "bool" else operation
+    return Reduce(body, operation, operand_dtypes or (dtype,), accumulator_of(operation, dtype), dtype)
+
+
+def combine_codelet(operation: str, partials_dtype: str, out_dtype: str) -> Reduce:
+    """Return the reduction that folds partials over their leading axis."""
+    return Reduce((), operation, (partials_dtype,), partials_dtype, out_dtype)
+
+
+def combine_form(shape: tuple[int, ...]) -> OpForm:
+    """Return the form that folds partials ``[P, ...]`` over their leading axis."""
+    dims = (Dim("p", shape[0], REDUCTION), *(Dim(f"d{i}", size) for i, size in enumerate(shape[1:])))
+    result = IndexMap(tuple(along(d) for d in range(1, len(shape))))
+    return OpForm(dims, (identity_map(len(shape)),), (result,))

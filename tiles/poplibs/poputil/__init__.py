@@ -1,0 +1,1 @@
+"""poputil: placing, copying and reshaping tensors."""
