@@ -16,7 +16,7 @@ import numpy as np
 
 from ipuxla.errors import WrongArguments
 from ipuxla.frontend import _jax_compat as compat
-from ipuxla.frontend.lower import Traced, trace
+from ipuxla.frontend.lower import Traced, as_wide_array, trace
 from ipuxla.frontend.primitive import ipu_call, set_backend
 from ipuxla.options import CompileOptions, make_options
 from ipuxla.runtime import Compiled, load
@@ -121,11 +121,11 @@ def compile_stablehlo(
 
 
 class _Entry(NamedTuple):
-    """A traced call, remembered by the types of its arguments."""
+    """A traced call, remembered by the types of its arguments; ``widened`` are leaves that JAX would narrow."""
 
     traced: Traced
     in_tree: Any
-    widened: tuple[tuple[int, Callable[[Any], Any]], ...]
+    widened: tuple[int, ...]
 
 
 class JittedFunction:
@@ -143,8 +143,8 @@ class JittedFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run on the emulated IPU, compiling first where the arguments' types are new."""
         entry, leaves = self._resolve(args, kwargs)
-        for position, widen in entry.widened:
-            leaves[position] = widen(leaves[position])
+        for position in entry.widened:
+            leaves[position] = as_wide_array(leaves[position])
         traced = entry.traced
         outputs = ipu_call(traced.jaxpr, self.options, self._name, traced.donated, *traced.outer, *leaves)
         return jax.tree.unflatten(traced.out_tree, outputs)
@@ -187,10 +187,9 @@ class JittedFunction:
     def _trace(self, args: tuple[Any, ...], kwargs: dict[str, Any], tree: Any, leaves: Sequence[Any]) -> _Entry:
         traced = trace(self._jitted, args, kwargs)
         avals = traced.jaxpr.in_avals[len(traced.outer) :]
-        types = jaxpr_signature(traced.jaxpr).inputs[len(traced.outer) :]
         widened = tuple(
-            (position, leaf_type.to_words)
-            for position, (leaf, aval, leaf_type) in enumerate(zip(leaves, avals, types, strict=True))
+            position
+            for position, (leaf, aval) in enumerate(zip(leaves, avals, strict=True))
             if compat.is_64bit(aval.dtype) and not isinstance(leaf, jax.Array)
         )
         return _Entry(traced, tree, widened)

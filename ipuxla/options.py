@@ -15,7 +15,7 @@ ARITHMETICS = ("float", "ring")
 DEFAULT_TARGET = "gc200"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CompileOptions:
     """Choices that reach the compiler and the engines.
 
@@ -55,6 +55,10 @@ class CompileOptions:
     @functools.cached_property
     def _hash(self) -> int:
         return hash((self.target, self.engine, self.arithmetic, self.check_memory, self.passes, self.strict))
+
+    def __repr__(self) -> str:
+        """Name the target only: this is printed in every jaxpr that holds a call."""
+        return f"CompileOptions(target={self.target.name!r}, engine={self.engine!r}, arithmetic={self.arithmetic!r})"
 
     def replace(self, **changes: Any) -> CompileOptions:
         """Return these options with those changes that are not None.

@@ -129,12 +129,16 @@ class Signature:
             return
         if self.in_tree is not None and tree == self.in_tree:
             return
-        expected = f"{len(self.inputs)} arrays" if self.in_tree is None else _structure(self.in_tree)
+        notes = list(self.notes)
+        if self.in_tree is not None:
+            wanted, given = (_paths(tree) for tree in (self.in_tree, tree))
+            notes += [f"missing: {path}" for path in wanted if path not in given]
+            notes += [f"unexpected: {path}" for path in given if path not in wanted]
         raise WrongArguments(
             f"the program takes other arguments: {', '.join(self.names) or 'none'}",
-            expected=expected,
-            got=f"{count} leaves, {_structure(tree)}",
-            notes=self.notes,
+            expected=f"{len(self.inputs)} arrays" if self.in_tree is None else _structure(self.in_tree),
+            got=f"{count} arrays, {_structure(tree)}",
+            notes=tuple(notes),
             try_="pass what the function was lowered with, static arguments left out",
         )
 
@@ -201,6 +205,12 @@ def _argument(path: tuple[Any, ...]) -> str:
     kind, first, *rest = path
     tail = jax.tree_util.keystr(tuple(rest))
     return f"argument {first.idx}{tail}" if kind.idx == 0 else f"keyword argument {first.key}{tail}"
+
+
+def _paths(tree: Any) -> list[str]:
+    """Return the words for the place of each leaf of ``(args, kwargs)``."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(jax.tree.unflatten(tree, [0] * tree.num_leaves))
+    return [_argument(path) for path, _ in leaves]
 
 
 def _structure(tree: Any) -> str:

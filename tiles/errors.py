@@ -1,7 +1,8 @@
 """The errors of the tiles side: one small tree, one rendering.
 
-Every error a caller can cause is an ``IpuError`` that says what happened, where, what was expected and got, and what
-to try. Subclasses only name the kind of failure; layers that need to carry data (a report, a tile) subclass further.
+Every error a caller can cause is an ``IpuError`` that says what happened, where, what was expected and got,
+and what to try. Subclasses only name the kind of failure; layers that need to carry data (a report, a tile)
+subclass further.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class IpuError(Exception):
         try_: str | None = None,
         notes: tuple[str, ...] = (),
     ) -> None:
+        """Make the error from the parts that are known; see the class."""
         super().__init__(what)
         self.what = what
         self.location = location
@@ -38,7 +40,7 @@ class IpuError(Exception):
         self.notes = tuple(notes)
 
     def at(self, location: str | None) -> IpuError:
-        """Set the location unless a closer one is known already; return the error, ready to be raised again."""
+        """Set the location unless a closer one is known already; return the error."""
         if self.location is None:
             self.location = location
         return self
@@ -46,7 +48,12 @@ class IpuError(Exception):
     def __str__(self) -> str:
         """Render the parts that are known, one per line."""
         lines = [self.what, *(f"  {note}" for note in self.notes)]
-        labelled = (("expected", self.expected), ("got", self.got), ("from", self.location), ("try", self.try_))
+        labelled = (
+            ("expected", self.expected),
+            ("got", self.got),
+            ("from", self.location),
+            ("try", self.try_),
+        )
         lines += [f"  {label}: {value}" for label, value in labelled if value is not None]
         return "\n".join(lines)
 
@@ -56,7 +63,7 @@ class IpuError(Exception):
 
 
 def _rebuild(kind: type[IpuError], what: str) -> IpuError:
-    """Make an error of the given kind without its own constructor, whose signature a subclass may have changed."""
+    """Make an error without its own constructor, whose signature a subclass may have changed."""
     error = kind.__new__(kind, what)
     return error
 

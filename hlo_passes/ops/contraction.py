@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -154,11 +155,17 @@ class DotGeneral(Op):
     def _dot_with(self, algorithm: DotAlgorithm, lhs: Array, rhs: Array) -> Array:
         """Sum the largest products of the operands' components, as the algorithm asks.
 
-        Written out because XLA refuses, per platform, algorithms it has no kernel for.
+        Written out because XLA refuses, per platform, algorithms it has no kernel for. Programs may give only the
+        number of operations (JAX's BF16_BF16_F32_X3 does): then that many need a square of components.
         """
+        enough = math.isqrt(algorithm.num_primitive_operations - 1) + 1
         wide = DTYPES[algorithm.accumulation_type].np_dtype
-        left = _components(lhs.astype(wide), algorithm.lhs_precision_type, algorithm.lhs_component_count)
-        right = _components(rhs.astype(wide), algorithm.rhs_precision_type, algorithm.rhs_component_count)
+        left = _components(
+            lhs.astype(wide), algorithm.lhs_precision_type, max(algorithm.lhs_component_count, enough)
+        )
+        right = _components(
+            rhs.astype(wide), algorithm.rhs_precision_type, max(algorithm.rhs_component_count, enough)
+        )
         pairs = sorted(itertools.product(range(len(left)), range(len(right))), key=sum)
         chosen = reversed(pairs[: algorithm.num_primitive_operations])
         products = [self._dot(left[i], right[j], algorithm.accumulation_type) for i, j in chosen]

@@ -87,32 +87,33 @@ def argument_names(jaxpr: ClosedJaxpr) -> list[str]:
 
 
 def has_effects(equation: Equation) -> bool:
-    """Whether an equation does more than compute (prints, calls the host). Hides effect types."""
+    """Whether an equation does more than compute (prints, writes). Hides effect types."""
     return any(not isinstance(effect, _core.NamedAxisEffect) for effect in equation.effects)
 
 
-def find_equation(jaxpr: ClosedJaxpr, is_wanted: Callable[[Equation], bool]) -> Equation | None:
-    """Return the first wanted equation, innermost first. Hides where equations keep jaxprs."""
-    return next(filter(is_wanted, _equations(jaxpr.jaxpr)), None)
+def find_equation(jaxpr: ClosedJaxpr, is_wanted: Callable[[Equation], bool]) -> tuple[Equation, str | None] | None:
+    """Return the first wanted equation, innermost first, with the user's ``file:line`` behind it.
+
+    Hides where equations keep jaxprs, and source information: a jaxpr inside another begins its own, so where it says
+    nothing the equation around it does.
+    """
+    found = ((equation, place) for equation, place in _equations(jaxpr.jaxpr, None) if is_wanted(equation))
+    return next(found, None)
 
 
-def _equations(jaxpr: _core.Jaxpr) -> Iterator[Equation]:
+def _equations(jaxpr: _core.Jaxpr, around: str | None) -> Iterator[tuple[Equation, str | None]]:
     for equation in jaxpr.eqns:
+        frame = _source_info_util.user_frame(equation.source_info.traceback)
+        place = f"{frame.file_name}:{frame.start_line}" if frame else around
         for inner in _core.jaxprs_in_params(equation.params):
-            yield from _equations(inner)
-        yield equation
-
-
-def user_location(equation: Equation | None) -> str | None:
-    """Return the user's ``file:line`` behind an equation. Hides ``source_info_util``."""
-    frame = _source_info_util.user_frame(equation.source_info.traceback) if equation is not None else None
-    return f"{frame.file_name}:{frame.start_line}" if frame else None
+            yield from _equations(inner, place)
+        yield equation, place
 
 
 @_weakref_lru_cache
 def has_64bit(jaxpr: ClosedJaxpr) -> bool:
     """Whether any value in a jaxpr is 64 bits wide. Hides jaxpr variables; remembered per jaxpr."""
-    inner = (equation.outvars for equation in _equations(jaxpr.jaxpr))
+    inner = (equation.outvars for equation, _ in _equations(jaxpr.jaxpr, None))
     atoms = itertools.chain(jaxpr.jaxpr.invars, jaxpr.jaxpr.constvars, jaxpr.jaxpr.outvars, *inner)
     return any(is_64bit(getattr(atom.aval, "dtype", None)) for atom in atoms)
 

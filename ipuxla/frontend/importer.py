@@ -16,7 +16,18 @@ import numpy as np
 
 from hlo_passes import ops
 from hlo_passes.errors import MalformedStableHLO, UnsupportedOp, UnsupportedType
-from hlo_passes.ir import OPS, UNKNOWN, Computation, Instruction, Location, Module, Op, TensorType, Value
+from hlo_passes.ir import (
+    DTYPES,
+    OPS,
+    UNKNOWN,
+    Computation,
+    Instruction,
+    Location,
+    Module,
+    Op,
+    TensorType,
+    Value,
+)
 from ipuxla.frontend._jax_compat import dot_algorithm, dot_dimensions, mlir_ir, read_stablehlo
 
 TEXT_FILE = "<stablehlo>"
@@ -44,8 +55,8 @@ def import_stablehlo(source: Any, name: str | None = None) -> Module:
     """Return the HLO module of a StableHLO program.
 
     Args:
-      source: StableHLO text, or ``bytes`` of MLIR bytecode or a portable artifact, or an MLIR module, which is
-        left as it is.
+      source: StableHLO text, or ``bytes`` of MLIR bytecode or a portable artifact, or an MLIR module,
+        which is left as it is.
       name: name of the module; by default its own.
 
     Returns:
@@ -181,7 +192,7 @@ class _Importer:
 
 
 class _Block:
-    """Reads the block of a function or region; ``where`` stands for operations without a line of their own."""
+    """Reads the block of a function or region; ``where`` is for operations without a line of their own."""
 
     def __init__(self, importer: _Importer, name: str, where: Location) -> None:
         self.importer = importer
@@ -280,21 +291,19 @@ def _bfloat16(text: str, type_: TensorType) -> np.ndarray:
 
 
 def _bfloat16_bits(text: str) -> int:
-    return int(text, 16) if text.startswith("0x") else int(np.float32(text).view(np.uint32)) >> 16
+    if text.startswith("0x"):
+        return int(text, 16)
+    return int(np.array(float(text)).astype(DTYPES["bf16"].np_dtype).view(np.uint16))
 
 
-def _flat(types: Any) -> list[Any]:
+def _flat(shape: Any) -> list[Any]:
     """Return the members of nested lists in order."""
-    if not isinstance(types, list):
-        return [types]
-    return (
-        types if not any(isinstance(t, list) for t in types) else [leaf for t in types for leaf in _flat(t)]
-    )
+    return [leaf for part in shape for leaf in _flat(part)] if isinstance(shape, list) else [shape]
 
 
-def _shaped(type_: Any, values: Iterator[Value]) -> Any:
-    """Return the next values arranged as the type: one value, or lists for a tuple."""
-    return [_shaped(part, values) for part in type_] if isinstance(type_, list) else next(values)
+def _arranged(shape: Any, values: Iterator[Value]) -> Any:
+    """Return the next values in the arrangement of ``shape``: one value, or lists for a tuple."""
+    return [_arranged(part, values) for part in shape] if isinstance(shape, list) else next(values)
 
 
 def _text(op: Any, name: str) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ipuxla.errors import UnsupportedPrimitive
@@ -47,14 +48,14 @@ def trace(jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Traced:
     Raises:
       UnsupportedPrimitive: the function calls the host or prints.
     """
-    args, kwargs = jax.tree.map(_as_wide_array, (args, kwargs))
+    args, kwargs = jax.tree.map(lambda leaf: as_wide_array(leaf) if _is_narrowed(leaf) else leaf, (args, kwargs))
     settings = _settings(jax.tree.leaves((args, kwargs)))
     for number, setting in enumerate(settings):
         try:
             with setting():
                 jaxpr, outer, out_tree, donated = compat.trace_function(jitted, args, kwargs)
             break
-        except TypeError:  # 32-bit defaults met 64-bit values where JAX wants one type
+        except (TypeError, OverflowError):  # a 32-bit default met 64-bit values, or a number too large for it
             if number == len(settings) - 1:
                 raise
     _refuse_effects(jaxpr)
@@ -83,12 +84,15 @@ def to_stablehlo(jaxpr: Any, name: str, donated: Sequence[int] = ()) -> Any:
     return module
 
 
-def _as_wide_array(leaf: Any) -> Any:
-    """Return 64-bit NumPy values as JAX arrays, which JAX does not narrow; anything else as it is."""
-    if not isinstance(leaf, np.ndarray | np.generic) or not compat.is_64bit(leaf.dtype):
-        return leaf
+def as_wide_array(leaf: Any) -> Any:
+    """Return a NumPy value or Python number as a JAX array of its full width, which JAX then leaves alone."""
     with jax.enable_x64(True):
-        return jax.numpy.asarray(leaf)
+        return jnp.asarray(leaf)
+
+
+def _is_narrowed(leaf: Any) -> bool:
+    """Whether JAX would narrow a value: 64-bit, and not yet a JAX array."""
+    return isinstance(leaf, np.ndarray | np.generic) and compat.is_64bit(leaf.dtype)
 
 
 def _settings(leaves: Sequence[Any]) -> list[Callable[[], contextlib.AbstractContextManager[Any]]]:
@@ -102,11 +106,12 @@ def _settings(leaves: Sequence[Any]) -> list[Callable[[], contextlib.AbstractCon
 
 
 def _refuse_effects(jaxpr: Any) -> None:
-    equation = compat.find_equation(jaxpr, compat.has_effects)
-    if equation is not None:
+    found = compat.find_equation(jaxpr, lambda e: compat.has_effects(e) or e.primitive.name.endswith("callback"))
+    if found is not None:
+        equation, location = found
         raise UnsupportedPrimitive(
             f"{equation.primitive.name} calls the host or prints, which a program on an IPU cannot",
-            location=compat.user_location(equation),
+            location=location,
             expected="a function whose results depend on its arguments alone",
             try_="return the value and print it outside, or move the call out of the decorated function",
         )
@@ -116,10 +121,10 @@ def _no_rule(jaxpr: Any, error: NotImplementedError) -> Exception:
     """Return the named error for JAX's "no rule for this platform"."""
     found = re.search(r"primitive '?([\w.-]+)'?", str(error))
     name = found[1] if found else "an operation"
-    equation = compat.find_equation(jaxpr, lambda equation: equation.primitive.name == name)
+    _, location = compat.find_equation(jaxpr, lambda equation: equation.primitive.name == name) or (None, None)
     return UnsupportedPrimitive(
         f"JAX has no lowering of {name} for an IPU: {error}",
-        location=compat.user_location(equation),
+        location=location,
         try_="express it with other jax.numpy or jax.lax functions, or compute it outside the decorated function",
     )
 

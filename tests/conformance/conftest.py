@@ -1,4 +1,4 @@
-"""Witnesses for the meaning of operations: StableHLO's own reference interpreter, written from the specification."""
+"""The witness for operations' meanings: StableHLO's reference interpreter, written from the specification."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _attribute(array: np.ndarray) -> str:
 
 
 def reference(text: str, *arrays: np.ndarray) -> list[np.ndarray]:
-    """Run a module's ``main`` in the StableHLO reference interpreter; bfloat16 may not be an argument or result."""
+    """Run ``main`` in the StableHLO reference interpreter; bfloat16 may be no argument or result."""
     module = compat.read_stablehlo(text)
     with module.context, ir.Location.unknown():
         arguments = [ir.Attribute.parse(_attribute(array)) for array in arrays]
@@ -36,7 +36,7 @@ def reference(text: str, *arrays: np.ndarray) -> list[np.ndarray]:
 
 
 def parsed_again(module: Module) -> Module:
-    """Return the module after a round trip through its text, so that every case also covers printer and parser."""
+    """Return the module after a round trip through its text: every case covers printer and parser too."""
     text = print_module(module)
     again = parse_module(text)
     assert print_module(again) == text
@@ -51,7 +51,7 @@ def evaluated(text: str, *arrays: np.ndarray) -> list[np.ndarray]:
 
 
 def assert_equal(got: Sequence[np.ndarray], expected: Sequence[np.ndarray], rtol: float) -> None:
-    """Compare results: integers, booleans, infinities and the places of NaN exactly, floats within ``rtol``."""
+    """Compare results: integers, booleans, infinities and places of NaN exactly, floats within ``rtol``."""
     assert len(got) == len(expected)
     for mine, theirs in zip(got, expected, strict=True):
         assert (mine.shape, mine.dtype) == (theirs.shape, theirs.dtype)
@@ -76,7 +76,7 @@ def conforms() -> Callable[..., None]:
 
 @pytest.fixture
 def evaluates_to() -> Callable[..., None]:
-    """``evaluates_to(text, arrays, expected)``: exact results, for what the specification leaves open or JAX settles."""
+    """``evaluates_to(text, arrays, expected)``, exactly: for what the specification leaves to XLA."""
 
     def check(text: str, arrays: Sequence[Any], expected: Sequence[Any]) -> None:
         assert_equal(evaluated(text, *map(np.asarray, arrays)), [np.asarray(array) for array in expected], 0)

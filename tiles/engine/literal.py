@@ -26,6 +26,7 @@ from tiles.engine.whole import whole
 from tiles.errors import InvalidExecutable
 from tiles.graph import Cell
 from tiles.numerics.dtypes import word_count
+from tiles.numerics.dtypes import word_count
 from tiles.numerics.ring import to_ring
 from tiles.plan import Slices, operand_slices
 
@@ -85,14 +86,19 @@ class LiteralEngine(Engine):
     def _step(self, number: int, state: jax.Array) -> jax.Array:
         step = self.executable.steps[number]
         if isinstance(step, CopyStep):
-            return self._function("copy", number, donate=True)(state)
+            return self._move("copy", number, state)[0]
         if any(operand.buffer for group in step.groups for operand in group.operands):
-            state = self._function("exchange", number, donate=True)(state)
-        state, agree = self._function("compute", number, donate=True)(state)
+            state, _ = self._move("exchange", number, state)
+        state, agree = self._move("compute", number, state)
         if agree is not None and not bool(jnp.all(agree)):
             bad = self._disagreeing(step, np.asarray(agree))
             raise InvalidExecutable(f"step {step.name}: copies of {bad} differ between tiles")
         return state
+
+    def _move(self, kind: str, number: int, state: jax.Array) -> tuple[jax.Array, Any]:
+        """Run one phase in two programs: build what arrives from the memory as it is, then write it in place."""
+        arriving, agree = self._function(kind, number)(state)
+        return self._function(f"store_{kind}", number, donate=True)(state, arriving), agree
 
     @staticmethod
     def _disagreeing(step: ExecuteStep, agree: np.ndarray) -> str:
@@ -111,24 +117,32 @@ class LiteralEngine(Engine):
 
     def _read(self, name: str, state: jax.Array) -> jax.Array:
         v = self.executable.variables[name]
-        word = self._word(self.executable.address(name))
-        rows = memory.read_rows(state, v.layout.tiles, word, self.carried_name(v.dtype), math.prod(v.layout.part_shape))
-        return memory.join_parts(rows, v.layout)
+        return memory.read_tensor(state, v.layout, self._word(self.executable.address(name)), self.carried_name(v.dtype))
+
+    def _parts(self, name: str, value: jax.Array) -> jax.Array:
+        """Return a variable's parts as words in tile order."""
+        layout = self.executable.variables[name].layout
+        return memory.of_layout(layout).arrange(memory.as_words(memory.cut(value, layout)))
+
+    def _keep(self, name: str, state: jax.Array, parts: jax.Array) -> jax.Array:
+        layout = self.executable.variables[name].layout
+        return memory.of_layout(layout).store(state, self._word(self.executable.address(name)), parts)
 
     def _load(self, name: str, state: jax.Array, value: jax.Array) -> jax.Array:
-        layout = self.executable.variables[name].layout
-        if not math.prod(layout.part_shape):
-            return state
-        word = self._word(self.executable.address(name))
-        return memory.write_rows(state, layout.tiles, word, memory.cut_parts(value, layout))
+        return self._keep(name, state, self._parts(name, value))
 
-    def _copy(self, number: int, state: jax.Array) -> jax.Array:
+    def _copy(self, number: int, state: jax.Array) -> tuple[jax.Array, None]:
         step = self.executable.steps[number]
         assert isinstance(step, CopyStep)
         sources = [self._read(name, state) for name in step.sources]
         shape = self.executable.variables[step.destination].shape
         value = sources[0].reshape(shape) if step.axis is None else jnp.concatenate(sources, axis=step.axis)
-        return self._load(step.destination, state, value)
+        return self._parts(step.destination, value), None
+
+    def _store_copy(self, number: int, state: jax.Array, parts: jax.Array) -> jax.Array:
+        step = self.executable.steps[number]
+        assert isinstance(step, CopyStep)
+        return self._keep(step.destination, state, parts)
 
     def _slices(self, group: VertexGroup, k: int) -> Slices:
         return operand_slices(group.form, group.plan, k, self.executable.variables[group.operands[k].variable].shape)
@@ -141,56 +155,77 @@ class LiteralEngine(Engine):
         value = jnp.asarray(fill, dtype)
         return to_ring(value) if self.arithmetic != FLOAT else value
 
-    def _exchange(self, number: int, state: jax.Array) -> jax.Array:
-        """Bring every slice that is not in place to its receive buffer: all reads, then all writes."""
+    def _groups(self, number: int) -> tuple[VertexGroup, ...]:
         step = self.executable.steps[number]
         assert isinstance(step, ExecuteStep)
+        return step.groups
+
+    def _exchange(self, number: int, state: jax.Array) -> tuple[list[jax.Array], None]:
+        """Return, in words, every slice that is not in place, read from where its source lies."""
         arriving = []
-        for group in step.groups:
+        for group in self._groups(number):
+            place = memory.placement(group.plan.splits, group.plan.base)
             for k, operand in enumerate(group.operands):
                 if operand.buffer:
-                    slices = self._slices(group, k)
-                    rows = memory.disperse(self._read(operand.variable, state), slices, self._fill(group, k))
-                    arriving.append((slices.tiles, self.executable.buffers[operand.buffer].address, rows))
-        for tiles, address, rows in arriving:
-            state = memory.write_rows(state, tiles, self._word(address), rows)
+                    slices = memory.disperse(self._read(operand.variable, state), self._slices(group, k), self._fill(group, k))
+                    arriving.append(place.arrange(memory.as_words(slices)))
+        return arriving, None
+
+    def _store_exchange(self, number: int, state: jax.Array, arriving: list[jax.Array]) -> jax.Array:
+        """Write arriving slices to the receive buffers of every cell's tile."""
+        words = iter(arriving)
+        for group in self._groups(number):
+            place = memory.placement(group.plan.splits, group.plan.base)
+            for operand in group.operands:
+                if operand.buffer:
+                    state = place.store(state, self._word(self.executable.buffers[operand.buffer].address), next(words))
         return state
 
-    def _operand_rows(self, group: VertexGroup, k: int, state: jax.Array) -> jax.Array:
-        """Return what every cell of a group finds on its own tile for operand k: ``[cells, elements]``."""
-        operand = group.operands[k]
-        exe = self.executable
+    def _operand_at(self, group: VertexGroup, k: int) -> tuple[int, str, int]:
+        """Return word address, carried dtype and elements per cell of what a group finds for operand k."""
+        operand, exe = group.operands[k], self.executable
         address = exe.buffers[operand.buffer].address if operand.buffer else exe.address(operand.variable)
         dtype = self.carried_name(exe.variables[operand.variable].dtype)
-        return memory.read_rows(state, group.plan.tiles, self._word(address), dtype, math.prod(self._slices(group, k).extents))
+        return self._word(address), dtype, math.prod(self._slices(group, k).extents)
 
-    def _compute(self, number: int, state: jax.Array) -> tuple[jax.Array, jax.Array | None]:
-        step = self.executable.steps[number]
-        assert isinstance(step, ExecuteStep)
-        done, agree = [], []
-        for group in step.groups:
-            rows = [self._operand_rows(group, k, state) for k in range(len(group.operands))]
-            results, same = self._evaluate(group, rows)
-            done.append((group, results))
+    def _compute(self, number: int, state: jax.Array) -> tuple[list[jax.Array], jax.Array | None]:
+        """Return the results' parts, in words and tile order, and whether copies of each operand agree."""
+        results: list[jax.Array] = []
+        agree: list[jax.Array] = []
+        for group in self._groups(number):
+            parts, same = self._evaluate(group, state)
+            results += parts
             agree += same
-        for group, results in done:
-            for name, parts in zip(group.results, results, strict=True):
-                layout = self.executable.variables[name].layout
-                state = memory.write_rows(state, layout.tiles, self._word(self.executable.address(name)), parts)
-        return state, jnp.stack(agree) if agree else None
+        return results, jnp.stack(agree) if agree else None
 
-    def _evaluate(self, group: VertexGroup, rows: list[jax.Array]) -> tuple[list[jax.Array], list[jax.Array]]:
-        """Return result rows per result, and per operand whether its copies agree."""
-        operands, agree = [], []
-        for k, held in enumerate(rows):
-            slices = self._slices(group, k)
-            x = memory.collect(held, slices)
-            same = memory.replicas_agree(held, x, slices, self._fill(group, k)) if memory.has_replicas(slices) else jnp.bool_(True)
-            operands.append(x)
-            agree.append(same)
-        results = self.arithmetic_of(lambda *xs: whole(group, xs), self.operand_dtypes(group))(*operands)
-        layouts = [self.executable.variables[name].layout for name in group.results]
-        return [memory.cut_parts(x, layout) for x, layout in zip(results, layouts, strict=True)], agree
+    def _store_compute(self, number: int, state: jax.Array, results: list[jax.Array]) -> jax.Array:
+        parts = iter(results)
+        for group in self._groups(number):
+            for name in group.results:
+                state = self._keep(name, state, next(parts))
+        return state
+
+    def _evaluate(self, group: VertexGroup, state: jax.Array) -> tuple[list[jax.Array], list[jax.Array]]:
+        """Return the parts of every result, and per operand whether its copies agree."""
+        found = [self._assemble(group, k, state) for k in range(len(group.operands))]
+        results = self.arithmetic_of(lambda *xs: whole(group, xs), self.operand_dtypes(group))(*(x for x, _ in found))
+        return [self._parts(name, x) for name, x in zip(group.results, results, strict=True)], [same for _, same in found]
+
+    def _assemble(self, group: VertexGroup, k: int, state: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return operand k put together from the tiles' own memory, and whether all copies of it agree."""
+        slices, fill = self._slices(group, k), self._fill(group, k)
+        word, dtype, count = self._operand_at(group, k)
+        place = memory.placement(group.plan.splits, group.plan.base)
+        repeated = memory.repeated_dims(slices)
+        words = word_count(dtype, count)
+        held = memory.to_elements(place.load(state, word, words, repeated), dtype, count)
+        x = memory.collect(held, slices)
+        agree = jnp.bool_(True)
+        if slices.replication > 1 and count:
+            agree = memory.replicas_agree(state, place, word, words, repeated)
+        if not memory.is_cut_once(slices):
+            agree = agree & memory.slices_agree(held, x, slices, fill)
+        return x, agree
 
 
 class VertexEngine(LiteralEngine):
@@ -198,20 +233,26 @@ class VertexEngine(LiteralEngine):
 
     name = "vertex"
 
-    def _evaluate(self, group: VertexGroup, rows: list[jax.Array]) -> tuple[list[jax.Array], list[jax.Array]]:
+    def _evaluate(self, group: VertexGroup, state: jax.Array) -> tuple[list[jax.Array], list[jax.Array]]:
         grid = group.plan.grid
-        held = [x.reshape(*grid, *self._slices(group, k).extents) for k, x in enumerate(rows)]
-        layouts = [self.executable.variables[name].layout for name in group.results]
+        held = [self._held(group, k, state) for k in range(len(group.operands))]
         out: list[Any] = [None] * len(group.results)
         for block in itertools.product(*(_classes(split) for split in group.plan.splits)):
             results = self._block(group, block, held)
             for i, (x, name) in enumerate(zip(results, group.results, strict=True)):
-                part = self._part_extents(group, i)
                 if out[i] is None:
-                    out[i] = jnp.zeros((*grid, *part), self.carried(self.executable.variables[name].dtype))
+                    dtype = self.carried(self.executable.variables[name].dtype)
+                    out[i] = jnp.zeros((*grid, *self._part_extents(group, i)), dtype)
                 cells = tuple(slice(a, b) for a, b, _ in block)
                 out[i] = out[i].at[(*cells, *(slice(0, n) for n in x.shape[len(grid) :]))].set(x)
-        return [self._result_rows(group, i, x, layout) for i, (x, layout) in enumerate(zip(out, layouts, strict=True))], []
+        return [self._result_parts(group, i, x) for i, x in enumerate(out)], []
+
+    def _held(self, group: VertexGroup, k: int, state: jax.Array) -> jax.Array:
+        """Return what every cell finds on its own tile for operand k: ``[*grid, *extents]``."""
+        word, dtype, count = self._operand_at(group, k)
+        place = memory.placement(group.plan.splits, group.plan.base)
+        elements = memory.to_elements(place.load(state, word, word_count(dtype, count)), dtype, count)
+        return elements.reshape(*group.plan.grid, *self._slices(group, k).extents)
 
     @staticmethod
     def _part_extents(group: VertexGroup, i: int) -> tuple[int, ...]:
@@ -237,16 +278,14 @@ class VertexEngine(LiteralEngine):
         results = self.arithmetic_of(jax.vmap(vertex), ["int32", *self.operand_dtypes(group)])(origins, *operands)
         return [r.reshape(*counts, *r.shape[1:]) for r in results] if grid else [r.reshape(r.shape[1:]) for r in results]
 
-    @staticmethod
-    def _result_rows(group: VertexGroup, i: int, x: jax.Array, layout: Any) -> jax.Array:
-        """Bring ``[*grid, *part]`` to rows in the order of the result layout's parts."""
-        dims = group.form.results[i].dims
+    def _result_parts(self, group: VertexGroup, i: int, x: jax.Array) -> jax.Array:
+        """Bring ``[*grid, *part]`` to the result's parts, as words in tile order."""
+        layout = self.executable.variables[group.results[i]].layout
         rank = len(group.plan.grid)
-        split = group.plan.split_reductions(group.form)
-        leading = [*split, *dims]
+        leading = [*group.plan.split_reductions(group.form), *group.form.results[i].dims]
         rest = [d for d in range(rank) if d not in leading]
-        x = x.transpose([*rest, *leading, *range(rank, x.ndim)])
-        return x.reshape(layout.tiles.size, -1)
+        x = x.transpose([*rest, *leading, *range(rank, x.ndim)]).reshape(*layout.grid, -1)
+        return memory.of_layout(layout).arrange(memory.as_words(x))
 
 
 def _classes(split: Any) -> list[tuple[int, int, int]]:

@@ -1,8 +1,8 @@
-"""``accumulate``: the cast into or out of a codelet's wider accumulator, told apart from a conversion of values.
+"""``accumulate``: the cast into or out of a codelet's wider accumulator, which is no conversion of values.
 
-With floats it is a conversion. In ring arithmetic it is zero-extension or truncation of words, so that a dot product
-whose partials are wider than its operands still equals the dot product of the operands' words modulo their width,
-however it is split.
+With floats it is a conversion. In ring arithmetic it is zero-extension or truncation of words, so that a dot
+product whose partials are wider than its operands still equals the dot product of the operands' words modulo
+their width, however it is split.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ elements lie inside words: little endian, as on the machine; a boolean takes one
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -35,13 +36,13 @@ def to_jax(name: str) -> np.dtype:
     return np.dtype(getattr(jnp, name if name != "bool" else "bool_"))
 
 
-def name_of(dtype: object) -> str:
+def name_of(dtype: Any) -> str:
     """Return the name of anything that stands for a dtype.
 
     Raises:
       UnsupportedDtype: arrays in a tile's memory cannot have it (complex, strings, objects, ...).
     """
-    name = np.dtype(dtype).name  # pyright: ignore[reportArgumentType, reportCallIssue]
+    name = np.dtype(dtype).name
     if name not in NAMES:
         raise UnsupportedDtype(f"{name!r} is no element type of a tile", expected=", ".join(NAMES), got=name)
     return name
@@ -53,14 +54,14 @@ def itemsize(name: str) -> int:
     return to_jax(name).itemsize
 
 
-def is_float(dtype: object) -> bool:
+def is_float(dtype: Any) -> bool:
     """Return whether a dtype (or its name) is a floating-point type, 8-bit and bfloat16 included."""
-    return bool(jnp.issubdtype(np.dtype(dtype), jnp.floating))  # pyright: ignore[reportArgumentType, reportCallIssue]
+    return bool(jnp.issubdtype(np.dtype(dtype), jnp.floating))
 
 
-def is_integer(dtype: object) -> bool:
+def is_integer(dtype: Any) -> bool:
     """Return whether a dtype (or its name) is a signed or unsigned integer; booleans are not."""
-    return bool(jnp.issubdtype(np.dtype(dtype), jnp.integer))  # pyright: ignore[reportArgumentType, reportCallIssue]
+    return bool(jnp.issubdtype(np.dtype(dtype), jnp.integer))
 
 
 @functools.lru_cache(maxsize=256)

@@ -1,8 +1,9 @@
-"""Ring arithmetic: a JAX function's exact twin, in which moving one word wrongly shows and rounding does not exist.
+"""Ring arithmetic: a JAX function's exact twin, in which misplaced words show and rounding does not exist.
 
-Every float is carried as an unsigned word of its width. Sums, products, dot products and convolutions are exact
-modulo 2^n; comparisons and movement act on words; every other op is a fixed mixing of bits. No order of summation,
-contraction or library can change a result, so two programs that move the same words agree on every bit.
+Every float is carried as an unsigned word of its width. Sums, products, dot products and convolutions are
+exact modulo 2^n; comparisons and movement act on words; every other op is a fixed mixing of bits. No order of
+summation, contraction or library can change a result, so two programs that move the same words agree on every
+bit.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 from jax.extend import core
 
 from tiles.errors import InvalidArguments
 from tiles.numerics import dtypes as element_types
 from tiles.numerics import ring_control
-from tiles.numerics.ring_rules import RULES, bind, no_rule, rule
+from tiles.numerics.ring_rules import RULES, Equation, bind, no_rule, rule
 from tiles.numerics.ring_words import is_float, to_ring, word_type
 
 __all__ = ["evaluate", "ring", "rule", "to_ring", "word_type"]
@@ -39,14 +41,15 @@ class _Traced:
 def ring(fn: Callable[..., Any], dtypes: Sequence[Any] | None = None) -> Callable[..., Any]:
     """Return the ring form of a function, derived from its jaxpr.
 
-    The result takes the same positional arguments and returns the same structure, with every float array carried as
-    unsigned words of its width; other types stay as they are. It can be jitted and batched.
+    The result takes the same positional arguments and returns the same structure, with every float array
+    carried as unsigned words of its width; other types stay as they are. It can be jitted and batched.
 
     Args:
       fn: any function that JAX can trace.
-      dtypes: for each argument the type that ``fn`` takes ("float32", ...), or a pytree of types in the argument's
-        structure. Where a float type is stated the words themselves may be given. Without it arguments are taken
-        for what they are: floats enter through ``to_ring``.
+      dtypes: for each argument the type that ``fn`` takes ("float32", ...), or a pytree of types in the
+      argument's
+        structure. Where a float type is stated the words themselves may be given. Without it arguments are
+        taken for what they are: floats enter through ``to_ring``.
 
     Raises:
       Unsupported: when called, on a primitive that has no ring meaning.
@@ -91,23 +94,23 @@ def evaluate(jaxpr: Any, const_words: Sequence[Any], arg_words: Sequence[Any]) -
     return [read(v) for v in jaxpr.outvars]
 
 
-def _apply(eqn: core.JaxprEqn, ins: list[Any]) -> Sequence[Any]:
-    """Return the results of one equation: by its rule where a float may be inside, else by its own primitive."""
+def _apply(eqn: Equation, ins: list[Any]) -> Sequence[Any]:
+    """Return an equation's results: by its rule where a float may be inside, else by its primitive."""
     name = eqn.primitive.name
     if name in ring_control.NAMES or any(is_float(v.aval) for v in (*eqn.invars, *eqn.outvars)):
         return RULES.get(name, no_rule)(eqn, ins, evaluate)
     return bind(eqn, ins)
 
 
-def _literal(literal: core.Literal) -> Any:
+def _literal(literal: Any) -> Any:
     """Return a literal's word."""
     return to_ring(np.asarray(literal.val, literal.aval.dtype))
 
 
 def _trace(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[_Traced, bool]:
-    """Return a traced function, and whether it can be kept: not where it closes over another trace's values."""
+    """Return a traced function, and whether to keep it: not where it closes over another trace's values."""
     closed, shapes = jax.make_jaxpr(fn, return_shape=True)(*args)
-    is_reusable = not any(isinstance(c, jax.core.Tracer) for c in closed.consts)
+    is_reusable = not any(isinstance(c, Tracer) for c in closed.consts)
     words = tuple(to_ring(c) for c in closed.consts)
     return _Traced(closed.jaxpr, words, jax.tree.structure(shapes)), is_reusable
 
@@ -118,7 +121,9 @@ def _declared(names: Sequence[Any] | None, args: tuple[Any, ...]) -> list[str | 
         return [None] * len(jax.tree.leaves(args))
     if len(names) != len(args):
         raise InvalidArguments(
-            "ring arithmetic needs a type for each argument", expected=f"{len(args)} types", got=f"{len(names)}"
+            "ring arithmetic needs a type for each argument",
+            expected=f"{len(args)} types",
+            got=f"{len(names)}",
         )
     declared: list[str | None] = []
     for stated, arg in zip(names, args, strict=True):

@@ -1,4 +1,4 @@
-"""The ring meaning of JAX's control flow: nested functions are seen through, bodies and branches are interpreted."""
+"""The ring meaning of JAX's control flow: calls are seen through, bodies and branches interpreted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jax.extend import core
 
 from tiles.errors import Unsupported
 from tiles.numerics import ring_words
-from tiles.numerics.ring_rules import Evaluate, rule
+from tiles.numerics.ring_rules import Equation, Evaluate, rule
 
 _CALLS = """
 jit pjit closed_call core_call call remat remat2 checkpoint composite
@@ -22,7 +22,7 @@ NAMES = frozenset((*_CALLS, "cond", "scan", "while"))
 """Primitives that hold other jaxprs: interpreted always, since a float may hide inside."""
 
 
-def callee(eqn: core.JaxprEqn) -> tuple[Any, Sequence[Any]]:
+def callee(eqn: Equation) -> tuple[Any, Sequence[Any]]:
     """Return the body of a call-like equation: an open jaxpr and its constants."""
     names = ("jaxpr", "call_jaxpr", "fun_jaxpr")
     body = next(eqn.params[name] for name in names if name in eqn.params)
@@ -30,23 +30,27 @@ def callee(eqn: core.JaxprEqn) -> tuple[Any, Sequence[Any]]:
 
 
 @rule(*_CALLS)
-def _call(eqn: core.JaxprEqn, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+def _call(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
     jaxpr, consts = callee(eqn)
     return evaluate(jaxpr, [ring_words.to_ring(c) for c in consts], ins)
 
 
 @rule("cond")
-def _cond(eqn: core.JaxprEqn, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+def _cond(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
     """Take the branch that the index names; an index that depends on floats is the ring's own."""
     index, *operands = ins
     return lax.switch(index, [_closed(b, evaluate) for b in eqn.params["branches"]], *operands)
 
 
 @rule("scan")
-def _scan(eqn: core.JaxprEqn, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+def _scan(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
     params = eqn.params
     num_consts, num_carry = params["num_consts"], params["num_carry"]
-    consts, carry, xs = ins[:num_consts], ins[num_consts : num_consts + num_carry], ins[num_consts + num_carry :]
+    consts, carry, xs = (
+        ins[:num_consts],
+        ins[num_consts : num_consts + num_carry],
+        ins[num_consts + num_carry :],
+    )
     body = _closed(params["jaxpr"], evaluate)
 
     def step(state: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
@@ -59,7 +63,7 @@ def _scan(eqn: core.JaxprEqn, ins: list[Any], evaluate: Evaluate) -> Sequence[An
 
 
 @rule("while")
-def _while(eqn: core.JaxprEqn, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+def _while(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
     """Loop while the condition holds.
 
     Raises:
@@ -72,7 +76,11 @@ def _while(eqn: core.JaxprEqn, ins: list[Any], evaluate: Evaluate) -> Sequence[A
             "a loop's trip count depends on floats, which ring arithmetic cannot decide",
             try_="run the loop as a step of the program, whose decisions are replayed from the float run",
         )
-    cond_consts, body_consts, state = ins[:num_cond], ins[num_cond : num_cond + num_body], ins[num_cond + num_body :]
+    cond_consts, body_consts, state = (
+        ins[:num_cond],
+        ins[num_cond : num_cond + num_body],
+        ins[num_cond + num_body :],
+    )
     cond, body = _closed(params["cond_jaxpr"], evaluate), _closed(params["body_jaxpr"], evaluate)
     return lax.while_loop(lambda s: cond(*cond_consts, *s)[0], lambda s: body(*body_consts, *s), list(state))
 

@@ -1,8 +1,8 @@
 """The ring meaning of JAX's primitives, for equations that touch a float: one rule per primitive.
 
-Three kinds. Exact: arithmetic modulo 2^n, comparison and movement, done by the primitive itself or by its public
-function on unsigned words. Mixed: elementwise functions the ring cannot compute, a fixed scrambling of bits. Control:
-see ``ring_control``. A primitive with no rule is a named error, never a guess.
+Three kinds. Exact: arithmetic modulo 2^n, comparison and movement, done by the primitive itself or by its
+public function on unsigned words. Mixed: elementwise functions the ring cannot compute, a fixed scrambling of
+bits. Control: see ``ring_control``. A primitive with no rule is a named error, never a guess.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jax.extend import core
 
 from tiles.errors import Unsupported
 from tiles.numerics import ring_words
@@ -22,10 +21,13 @@ from tiles.numerics.accumulate import accumulate_p
 
 Evaluate = Callable[[Any, Sequence[Any], Sequence[Any]], list[Any]]
 """``evaluate(jaxpr, const_words, arg_words) -> result_words``."""
-Rule = Callable[[core.JaxprEqn, list[Any], Evaluate], Sequence[Any]]
+Equation = Any
+"""A ``JaxprEqn``; JAX does not type the abstract values of its variables."""
+Rule = Callable[[Equation, list[Any], Evaluate], Sequence[Any]]
 """``rule(equation, operand_words, evaluate) -> result_words``."""
 
-# Each primitive computes its own ring form when it is handed words: modulo arithmetic, unsigned comparison, movement.
+# Each primitive computes its own ring form when it is handed words: modulo arithmetic, unsigned comparison,
+# movement.
 _ITSELF = """
 add add_any sub mul neg max min clamp select_n eq ne lt le gt ge eq_to le_to lt_to
 reduce_sum reduce_prod reduce_max reduce_min argmax argmin cumsum cumprod cummax cummin
@@ -65,13 +67,13 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
-def bind(eqn: core.JaxprEqn, ins: Sequence[Any]) -> Sequence[Any]:
+def bind(eqn: Equation, ins: Sequence[Any]) -> Sequence[Any]:
     """Return the results of an equation's own primitive on other operands."""
     results = eqn.primitive.bind(*ins, **eqn.params)
     return results if eqn.primitive.multiple_results else [results]
 
 
-def no_rule(eqn: core.JaxprEqn, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+def no_rule(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
     """Refuse a primitive whose ring meaning nobody has stated."""
     del ins, evaluate
     raise Unsupported(
@@ -82,12 +84,12 @@ def no_rule(eqn: core.JaxprEqn, ins: list[Any], evaluate: Evaluate) -> Sequence[
 
 
 @rule(*_ITSELF)
-def _itself(eqn: core.JaxprEqn, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+def _itself(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
     return bind(eqn, ins)
 
 
 @rule(*_MIXED)
-def _mixed(eqn: core.JaxprEqn, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+def _mixed(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
     out = eqn.outvars[0].aval
     operand = eqn.invars[0].aval
     if eqn.primitive.name == "reduce_precision" and _keeps_precision(eqn.params, operand.dtype):
@@ -104,7 +106,7 @@ def _keeps_precision(params: dict[str, Any], dtype: Any) -> bool:
 
 
 @rule("div")
-def _div(eqn: core.JaxprEqn, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+def _div(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
     """Mix, except that dividing by one changes nothing."""
     x, y = ins
     (mixed,) = _mixed(eqn, ins, evaluate)
@@ -112,12 +114,12 @@ def _div(eqn: core.JaxprEqn, ins: list[Any], evaluate: Evaluate) -> Sequence[Any
 
 
 @rule("square")
-def _square(eqn: core.JaxprEqn, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+def _square(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
     return [ins[0] * ins[0]]
 
 
 @rule("integer_pow")
-def _integer_pow(eqn: core.JaxprEqn, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+def _integer_pow(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
     """Multiply repeatedly, so that it equals the same product written out; mix negative powers."""
     exponent = eqn.params["y"]
     if exponent < 0:
@@ -130,28 +132,28 @@ def _integer_pow(eqn: core.JaxprEqn, ins: list[Any], evaluate: Evaluate) -> Sequ
 
 
 @rule("convert_element_type")
-def _convert(eqn: core.JaxprEqn, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+def _convert(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
     return [ring_words.convert(ins[0], eqn.invars[0].aval.dtype, eqn.outvars[0].aval.dtype)]
 
 
 @rule(accumulate_p.name)
-def _accumulate(eqn: core.JaxprEqn, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+def _accumulate(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
     return [ring_words.resize(ins[0], eqn.outvars[0].aval.dtype)]
 
 
 @rule("bitcast_convert_type")
-def _bitcast(eqn: core.JaxprEqn, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+def _bitcast(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
     """Keep the word: in the ring a float's bits are its word."""
     return [lax.bitcast_convert_type(ins[0], ring_words.word_type(eqn.outvars[0].aval.dtype))]
 
 
 @rule("device_put", "stop_gradient", "name", "reshard", "sharding_constraint", "layout_constraint", "pvary")
-def _unchanged(eqn: core.JaxprEqn, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+def _unchanged(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
     return ins
 
 
 @rule("iota")
-def _iota(eqn: core.JaxprEqn, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+def _iota(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
     """Count in integers, then convert: what a part that knows its origin computes too."""
     out = eqn.outvars[0].aval
     counts = lax.broadcasted_iota(jnp.int32, out.shape, eqn.params["dimension"])
@@ -159,7 +161,7 @@ def _iota(eqn: core.JaxprEqn, ins: list[Any], evaluate: Evaluate) -> Sequence[An
 
 
 @rule("dot_general")
-def _dot_general(eqn: core.JaxprEqn, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+def _dot_general(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
     """Contract modulo 2^n of the result's width, to which narrower words are zero-extended."""
     words = ring_words.word_type(eqn.outvars[0].aval.dtype)
     lhs, rhs = (_as_multiplicand(x, words) for x in ins)
@@ -169,7 +171,7 @@ def _dot_general(eqn: core.JaxprEqn, ins: list[Any], evaluate: Evaluate) -> Sequ
 
 
 @rule("conv_general_dilated")
-def _convolution(eqn: core.JaxprEqn, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+def _convolution(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
     """Convolve modulo 2^n of the result's width, to which narrower words are zero-extended."""
     words = ring_words.word_type(eqn.outvars[0].aval.dtype)
     lhs, rhs = (_as_multiplicand(x, words) for x in ins)
@@ -195,7 +197,7 @@ def _from_multiplicand(x: Array, words: np.dtype) -> Array:
 
 
 @rule("gather")
-def _gather(eqn: core.JaxprEqn, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+def _gather(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
     """Gather words; what lies outside is the word of the float's own fill value."""
     fill = eqn.params.get("fill_value")
     dtype = np.dtype(eqn.outvars[0].aval.dtype)
@@ -204,7 +206,7 @@ def _gather(eqn: core.JaxprEqn, ins: list[Any], evaluate: Evaluate) -> Sequence[
 
 
 @rule(*_SCATTERS)
-def _scatter(eqn: core.JaxprEqn, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+def _scatter(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
     update = eqn.params.get("update_jaxpr")
     if eqn.primitive.name == "scatter" and update is not None and update.eqns:
         return no_rule(eqn, ins, evaluate)
@@ -214,14 +216,14 @@ def _scatter(eqn: core.JaxprEqn, ins: list[Any], evaluate: Evaluate) -> Sequence
 
 
 @rule("reduce")
-def _reduce(eqn: core.JaxprEqn, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+def _reduce(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
     count = len(ins) // 2
     combine = _combiner(eqn.params["jaxpr"], eqn.params.get("consts", ()), count, evaluate)
     return lax.reduce(ins[:count], ins[count:], combine, eqn.params["dimensions"])
 
 
 @rule("reduce_window")
-def _reduce_window(eqn: core.JaxprEqn, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+def _reduce_window(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
     count = len(ins) // 2
     combine = _combiner(eqn.params["jaxpr"], eqn.params.get("consts", ()), count, evaluate)
     names = ("window_dimensions", "window_strides", "padding", "base_dilation", "window_dilation")
@@ -241,13 +243,13 @@ def _combiner(jaxpr: Any, consts: Sequence[Any], count: int, evaluate: Evaluate)
 
 
 @rule("select_and_scatter_add")
-def _select_and_scatter_add(eqn: core.JaxprEqn, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+def _select_and_scatter_add(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
     """Add each source word at the greatest (or least) word of its window."""
     return bind(eqn, ins)
 
 
 @rule("select_and_gather_add")
-def _select_and_gather_add(eqn: core.JaxprEqn, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+def _select_and_gather_add(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
     """Return, for each window, the tangent that lies where the window's greatest (or least) word does."""
     tangents, operand = ins
     is_greatest = eqn.params["select_prim"].name == "ge"

@@ -1,9 +1,9 @@
 """Words of the ring: how floats enter it, how words are mixed, and what a conversion does to them.
 
-Everything here is strictly elementwise and works on integers alone, so a result never depends on shapes, fusion,
-batching or the machine that computes it. Words that do not stand for something neutral are odd: multiplying by an odd
-word loses nothing modulo 2^n, whereas the bits of 0.5 or 1024.0 end in many zeros, and a product with them would
-forget where its other factor came from.
+Everything here is strictly elementwise and works on integers alone, so a result never depends on shapes,
+fusion, batching or the machine that computes it. Words that do not stand for something neutral are odd:
+multiplying by an odd word loses nothing modulo 2^n, whereas the bits of 0.5 or 1024.0 end in many zeros, and
+a product with them would forget where its other factor came from.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ def is_float(x: Any) -> bool:
 
 
 def word_type(dtype: Any) -> Any:
-    """Return the type that carries values of ``dtype`` in the ring: an unsigned word for floats, else itself."""
+    """Return the type that carries ``dtype`` in the ring: an unsigned word for floats, else itself."""
     return dtypes.unsigned_of(np.dtype(dtype).name) if jnp.issubdtype(dtype, jnp.floating) else dtype
 
 
 def to_ring(x: Any) -> Any:
     """Return the words by which an array enters the ring.
 
-    A float becomes an odd scrambling of its bits, except that what is neutral for an operation stays so: zeros of
-    either sign become 0 (addition), 1.0 becomes 1 and -1.0 becomes -1 (multiplication), minus infinity 0 (unsigned
-    maximum), infinity all ones (minimum). Other types are left as they are.
+    A float becomes an odd scrambling of its bits, except that what is neutral for an operation stays so:
+    zeros of either sign become 0 (addition), 1.0 becomes 1 and -1.0 becomes -1 (multiplication), minus
+    infinity 0 (unsigned maximum), infinity all ones (minimum). Other types are left as they are.
 
     Args:
       x: an array; numpy in gives numpy out, so that constants cost nothing to trace.
@@ -73,8 +73,8 @@ def _entered(bits: Any, name: str, where: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=64)
-def _neutral_words(name: str) -> tuple[tuple[np.generic, np.generic], ...]:
-    """Return pairs of a float's bits and the neutral word that it becomes; types without infinity have fewer."""
+def _neutral_words(name: str) -> tuple[tuple[Any, Any], ...]:
+    """Return pairs of a float's bits and the neutral word that it becomes; some lack infinities."""
     dtype, words = dtypes.to_jax(name), dtypes.unsigned_of(name)
     zero, one, ones = (np.array(v, words)[()] for v in (0, 1, np.iinfo(words).max))
     specials = ((-0.0, zero), (0.0, zero), (1.0, one), (-1.0, ones), (-np.inf, zero), (np.inf, ones))
@@ -88,7 +88,7 @@ def _neutral_words(name: str) -> tuple[tuple[np.generic, np.generic], ...]:
 
 
 def mix(tag: str, operands: Sequence[Array], shape: tuple[int, ...], dtype: Any) -> Array:
-    """Return a fixed scrambling of the operands' bits: the meaning of an op that the ring cannot compute exactly.
+    """Return a fixed scrambling of the operands' bits: the meaning of an op with no exact form.
 
     Args:
       tag: names the op and its static parameters; different tags scramble differently.
@@ -115,8 +115,8 @@ def _mix(seed: Array, operands: list[Array], shape: tuple[int, ...], dtype: np.d
 def convert(x: Array, source: Any, target: Any) -> Array:
     """Return the words of values of type ``source`` converted to ``target``.
 
-    Words of 0, 1 and -1 (all ones: infinity too) stay what they are, so that a neutral element remains one. Equal
-    types convert to themselves; everything else is mixed, integers by their value whatever their width.
+    Words of 0, 1 and -1 (all ones: infinity too) stay what they are, so that a neutral element remains one.
+    Equal types convert to themselves; everything else is mixed, integers by their value whatever their width.
     """
     source, target = np.dtype(source), np.dtype(target)
     if source == target:
@@ -139,7 +139,7 @@ def _convert(x: Array, source: np.dtype, target: np.dtype) -> Array:
     return result
 
 
-def _units(dtype: np.dtype) -> list[np.generic]:
+def _units(dtype: np.dtype) -> list[Any]:
     """Return 0, 1 and (where the type has it) -1 of a type, floats as words."""
     if dtype == np.dtype(bool):
         return [np.bool_(False), np.bool_(True)]

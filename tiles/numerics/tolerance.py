@@ -1,7 +1,8 @@
 """How close two results must be: the project's tolerances, defined once, and the comparisons that use them.
 
-Integers, booleans, random keys and the positions of NaN are exact. Floats may differ by a share of the largest finite
-magnitude of the wanted result: 1e-4 for 32 and 64 bits, 1e-2 for 16 bits, one eighth for 8 bits.
+Integers, booleans, random keys and the positions of NaN are exact. Floats may differ by a share of the
+largest finite magnitude of the wanted result: 1e-4 for 32 and 64 bits, 1e-2 for 16 bits, one eighth for 8
+bits.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ def max_error(got: Any, want: Any) -> float:
     """Return the largest difference as a share of the wanted result's largest finite magnitude.
 
     Args:
-      got, want: arrays of equal shape.
+      got: the numbers to judge.
+      want: the numbers wanted, of equal shape.
 
     Returns:
       0.0 where all is equal; infinity where NaNs or infinities lie elsewhere, or all wanted values are zero.
@@ -72,11 +74,12 @@ def ulp_distance(a: Any, b: Any) -> np.ndarray:
     """Return, elementwise, how many representable floats lie between two arrays of one float type.
 
     Args:
-      a, b: arrays of equal shape and float type.
+      a: floats.
+      b: floats of the same shape and type.
 
     Returns:
-      uint64 of their shape: 0 for equal values (and for NaN beside NaN, and zeros of either sign), the greatest
-      uint64 for NaN beside a number.
+      uint64 of their shape: 0 for equal values (and for NaN beside NaN, and zeros of either sign), the
+      greatest uint64 for NaN beside a number.
     """
     a, b = np.asarray(a), np.asarray(b)
     if a.dtype != b.dtype or not dtypes.is_float(a.dtype):

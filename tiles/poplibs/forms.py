@@ -32,7 +32,9 @@ def placed_map(shape: Shape, dimensions: Sequence[int], result: Shape) -> IndexM
       InvalidGraph: an axis is neither of size 1 nor as long as its dimension.
     """
     if len(dimensions) != len(shape) or any(not 0 <= d < len(result) for d in dimensions):
-        raise InvalidGraph(f"shape {tuple(shape)} cannot be placed along dimensions {tuple(dimensions)} of {tuple(result)}")
+        raise InvalidGraph(
+            f"shape {tuple(shape)} cannot be placed along dimensions {tuple(dimensions)} of {tuple(result)}"
+        )
     axes = []
     for size, d in zip(shape, dimensions, strict=True):
         if size not in (1, result[d]):
@@ -50,7 +52,9 @@ def transpose_map(permutation: Sequence[int]) -> IndexMap:
 def slice_map(start: Shape, strides: Shape | None = None) -> IndexMap:
     """Return the map that reads from ``start`` in steps of ``strides``."""
     steps = strides or (1,) * len(start)
-    return IndexMap(tuple(along(d, step, first) for d, (first, step) in enumerate(zip(start, steps, strict=True))))
+    return IndexMap(
+        tuple(along(d, step, first) for d, (first, step) in enumerate(zip(start, steps, strict=True)))
+    )
 
 
 def reverse_map(shape: Shape, dimensions: Sequence[int]) -> IndexMap:
@@ -78,7 +82,9 @@ def map_form(shape: Shape, operands: Sequence[IndexMap], results: Sequence[Index
     return OpForm(dims, tuple(operands), tuple(results))
 
 
-def reduce_form(shape: Shape, dimensions: Sequence[int], operands: Sequence[IndexMap] | None = None) -> OpForm:
+def reduce_form(
+    shape: Shape, dimensions: Sequence[int], operands: Sequence[IndexMap] | None = None
+) -> OpForm:
     """Return a form that folds ``dimensions`` of a domain of ``shape``; the result keeps the others in order.
 
     Args:
@@ -93,7 +99,8 @@ def reduce_form(shape: Shape, dimensions: Sequence[int], operands: Sequence[Inde
     if len(folded) != len(dimensions) or not folded <= set(range(len(shape))):
         raise InvalidGraph(f"cannot reduce dimensions {tuple(dimensions)} of shape {tuple(shape)}")
     dims = tuple(
-        Dim(f"r{i}", int(size), REDUCTION) if i in folded else Dim(f"d{i}", int(size)) for i, size in enumerate(shape)
+        Dim(f"r{i}", int(size), REDUCTION) if i in folded else Dim(f"d{i}", int(size))
+        for i, size in enumerate(shape)
     )
     kept = IndexMap(tuple(along(d) for d in range(len(shape)) if d not in folded))
     return OpForm(dims, tuple(operands) if operands is not None else (identity_map(len(shape)),), (kept,))

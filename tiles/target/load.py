@@ -1,7 +1,8 @@
 """Finding and reading target data files: one JSON file per target, which may extend another.
 
-A field inherited from an abstract file (one that describes no device, such as ``common``) keeps its basis, because it
-is stated for every device. A field inherited from another device becomes ASSUMED and says where it was carried from.
+A field inherited from an abstract file (one that describes no device, such as ``common``) keeps its basis,
+because it is stated for every device. A field inherited from another device becomes ASSUMED and says where it
+was carried from.
 """
 
 from __future__ import annotations
@@ -48,9 +49,16 @@ class Leaf:
             )
         if data["basis"] not in list(Basis):
             raise InvalidTarget(
-                "a target field has no legal basis", location=where, expected=", ".join(Basis), got=data["basis"]
+                "a target field has no legal basis",
+                location=where,
+                expected=", ".join(Basis),
+                got=data["basis"],
             )
-        if not isinstance(data["unit"], str) or not isinstance(data["source"], str) or not data["source"].strip():
+        if (
+            not isinstance(data["unit"], str)
+            or not isinstance(data["source"], str)
+            or not data["source"].strip()
+        ):
             raise InvalidTarget("a target field needs a unit and a source, both texts", location=where)
         return Leaf(data["value"], data["unit"], Provenance(Basis(data["basis"]), data["source"]))
 
@@ -62,7 +70,7 @@ class Leaf:
 
 
 def data_directory() -> pathlib.Path:
-    """Return the folder of target data files: inside an installed package, else the repository's ``configs``."""
+    """Return the folder of data files: inside an installed package, else the repository's ``configs``."""
     packaged = importlib.resources.files("tiles") / "_configs" / "targets"
     if isinstance(packaged, pathlib.Path) and packaged.is_dir():
         return packaged
@@ -166,10 +174,14 @@ def _read_file(path: pathlib.Path) -> dict:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InvalidTarget("a target data file cannot be read", location=str(path), got=str(error)) from error
+        raise InvalidTarget(
+            "a target data file cannot be read", location=str(path), got=str(error)
+        ) from error
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         got = data.get("schema") if isinstance(data, dict) else type(data).__name__
-        raise InvalidTarget("a target data file has another schema", location=str(path), expected=SCHEMA, got=got)
+        raise InvalidTarget(
+            "a target data file has another schema", location=str(path), expected=SCHEMA, got=got
+        )
     _check_keys(data, path)
     return data
 
@@ -179,7 +191,10 @@ def _check_keys(data: dict, path: pathlib.Path) -> None:
     unknown = sorted(set(data) - _FILE_KEYS)
     if unknown:
         raise InvalidTarget(
-            "a target data file has unknown keys", location=str(path), expected=sorted(_FILE_KEYS), got=unknown
+            "a target data file has unknown keys",
+            location=str(path),
+            expected=sorted(_FILE_KEYS),
+            got=unknown,
         )
     legal = (
         isinstance(data.get("name"), str)
@@ -189,6 +204,6 @@ def _check_keys(data: dict, path: pathlib.Path) -> None:
     )
     if not legal:
         raise InvalidTarget(
-            "a target data file needs name (text) and fields (object); extends is a text, abstract true or false",
+            "a target data file needs name (text), fields (object); extends is a text, abstract a flag",
             location=str(path),
         )

@@ -170,7 +170,7 @@ def quantities(cls: type) -> dict[str, Quantity]:
 
 
 def _kind(hint: Any) -> type:
-    """Return the plain type behind an annotation: ``int`` of ``int | None``, ``tuple`` of ``tuple[X, ...]``."""
+    """Return the plain type of an annotation: ``int`` of ``int | None``, ``tuple`` of ``tuple[X, ...]``."""
     choices = [choice for choice in typing.get_args(hint) if isinstance(choice, type)]
     origin = typing.get_origin(hint)
     if origin is tuple:
@@ -179,5 +179,5 @@ def _kind(hint: Any) -> type:
 
 
 def _plain(number: float) -> str:
-    """Return a number with thousands separated, and in exponent form only where it is no integer below 1e15."""
+    """Return a number with thousands separated; what is no integer below 1e15 in general form."""
     return f"{int(number):,}" if number == int(number) and abs(number) < 1e15 else f"{number:g}"

@@ -1,8 +1,8 @@
 """The ``Target``: every number the compiler, the cost model and the allocator may know about a machine.
 
-Numbers live in data files (see ``load``); here are their meanings, units and legal ranges. Attribute access gives the
-plain number, ``basis`` says where it comes from. A target is immutable and hashable, and travels as plain data inside
-an executable.
+Numbers live in data files (see ``load``); here are their meanings, units and legal ranges. Attribute access
+gives the plain number, ``basis`` says where it comes from. A target is immutable and hashable, and travels as
+plain data inside an executable.
 """
 
 from __future__ import annotations
@@ -249,7 +249,9 @@ class Target:
           InvalidTarget: the data is malformed or of another schema.
         """
         if not isinstance(data, Mapping) or data.get("schema") != load.SCHEMA or set(data) != _DATA_KEYS:
-            raise InvalidTarget("this is not the data of a target", expected=f"{load.SCHEMA}: {sorted(_DATA_KEYS)}")
+            raise InvalidTarget(
+                "this is not the data of a target", expected=f"{load.SCHEMA}: {sorted(_DATA_KEYS)}"
+            )
         leaves = {field: load.Leaf.read(leaf, field) for field, leaf in data["fields"].items()}
         odd = sorted(set(leaves) ^ set(fields_of_target()))
         if odd:
@@ -257,7 +259,7 @@ class Target:
         return cls._make(data["name"], {f: leaf.value for f, leaf in leaves.items()}, _provenance_of(leaves))
 
     def to_data(self) -> dict[str, Any]:
-        """Return this target as plain data (texts, numbers, lists, dictionaries): ``from_data`` gives it back."""
+        """Return this target as plain data, ready for JSON: ``from_data`` gives it back."""
         fields = {}
         for field, legal in fields_of_target().items():
             value = getattr(self, field)
@@ -292,7 +294,7 @@ class Target:
         return self.num_tiles // self.num_ipus
 
     def vector_width(self, dtype: str) -> int:
-        """Return how many elements of ``dtype`` one instruction handles: the data path over the element size."""
+        """Return how many elements of ``dtype`` one instruction handles."""
         if dtype == "float32":
             return self.float_vector_width
         if dtype == "float16":
@@ -334,7 +336,12 @@ class Target:
         widths = [max(len(str(row[i])) for row in rows) for i in range(4)]
         lines = [f"target {self.name}"]
         for field, value, basis, unit, source in rows:
-            cells = (field.ljust(widths[0]), value.rjust(widths[1]), unit.ljust(widths[3]), basis.ljust(widths[2]))
+            cells = (
+                field.ljust(widths[0]),
+                value.rjust(widths[1]),
+                unit.ljust(widths[3]),
+                basis.ljust(widths[2]),
+            )
             lines.append("  ".join((*cells, source)))
         return "\n".join(lines)
 
@@ -344,7 +351,9 @@ class Target:
         """Return the field of a quantity that depends on the operands' width."""
         if dtype not in _WIDTHS:
             raise Unsupported(
-                f"the convolution units of {self.name!r} take no {dtype}", expected=", ".join(_WIDTHS), got=dtype
+                f"the convolution units of {self.name!r} take no {dtype}",
+                expected=", ".join(_WIDTHS),
+                got=dtype,
             )
         return getattr(self, f"{_WIDTHS[dtype]}_{quantity_name}")
 

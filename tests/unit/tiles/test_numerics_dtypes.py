@@ -61,7 +61,13 @@ def test_words_beyond_the_elements_are_ignored():
 
 def test_names_and_widths():
     assert dtypes.name_of(jnp.bfloat16) == "bfloat16" and dtypes.name_of(np.dtype("?")) == "bool"
-    assert [dtypes.itemsize(n) for n in ("bool", "float16", "float32", "int64", "float8_e5m2")] == [1, 2, 4, 8, 1]
+    assert [dtypes.itemsize(n) for n in ("bool", "float16", "float32", "int64", "float8_e5m2")] == [
+        1,
+        2,
+        4,
+        8,
+        1,
+    ]
     assert dtypes.unsigned_of("bfloat16") == np.uint16
     assert dtypes.is_float("bfloat16") and dtypes.is_float("float8_e4m3fnuz") and not dtypes.is_float("int8")
     assert dtypes.is_integer("uint8") and not dtypes.is_integer("bool") and not dtypes.is_integer("float16")

@@ -10,10 +10,18 @@ from tiles.numerics.tolerance import NotClose, check_close, max_error, tolerance
 
 
 def test_tolerances_by_type():
-    assert [tolerance_of(d) for d in ("float32", "float16", "bfloat16", "int32", "bool")] == [1e-4, 1e-2, 1e-2, 0, 0]
+    assert [tolerance_of(d) for d in ("float32", "float16", "bfloat16", "int32", "bool")] == [
+        1e-4,
+        1e-2,
+        1e-2,
+        0,
+        0,
+    ]
 
 
-@pytest.mark.parametrize(("dtype", "share"), [(np.float32, 1e-4), (np.float16, 1e-2), (ml_dtypes.bfloat16, 1e-2)])
+@pytest.mark.parametrize(
+    ("dtype", "share"), [(np.float32, 1e-4), (np.float16, 1e-2), (ml_dtypes.bfloat16, 1e-2)]
+)
 def test_error_is_relative_to_the_largest_value(dtype, share):
     want = np.array([100.0, 0.0, -50.0], dtype)
     inside, outside = want.copy(), want.copy()
@@ -55,7 +63,9 @@ def test_shape_type_and_structure_count():
         check_close((1, 2), [1, 2])
     with pytest.raises(NotClose, match=r"params\['w'\]\[1\]: "):
         check_close({"w": [1, 2]}, {"w": [1, 3]}, "params")
-    check_close({"w": (np.zeros(0, np.float32), np.int64(2**62))}, {"w": (np.zeros(0, np.float32), np.int64(2**62))})
+    check_close(
+        {"w": (np.zeros(0, np.float32), np.int64(2**62))}, {"w": (np.zeros(0, np.float32), np.int64(2**62))}
+    )
 
 
 def test_zero_results_allow_no_error():

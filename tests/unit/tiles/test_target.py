@@ -1,11 +1,11 @@
-"""Targets: the published figures, the rules of inheritance and of replacement, and the errors a data file can earn."""
+"""Targets: published figures, inheritance, replacement, and the errors a data file can earn."""
 
 import dataclasses
 import json
 
 import pytest
 
-from tiles.errors import InvalidTarget, Unsupported, UnknownTarget
+from tiles.errors import InvalidTarget, UnknownTarget, Unsupported
 from tiles.target import Basis, MemoryRegion, Target, known_names
 from tiles.target.target import fields_of_target
 
@@ -56,8 +56,19 @@ def test_conv_units_and_vector_widths_by_dtype():
     assert target.conv_units("float16", "float32") == 16
     assert target.conv_units("float32", "float16") == 0
     assert target.conv_units("int32", "int32") == 0
-    widths = {d: target.vector_width(d) for d in ("float32", "float16", "bfloat16", "int32", "uint8", "bool", "int64")}
-    assert widths == {"float32": 2, "float16": 4, "bfloat16": 4, "int32": 2, "uint8": 8, "bool": 8, "int64": 1}
+    widths = {
+        d: target.vector_width(d)
+        for d in ("float32", "float16", "bfloat16", "int32", "uint8", "bool", "int64")
+    }
+    assert widths == {
+        "float32": 2,
+        "float16": 4,
+        "bfloat16": 4,
+        "int32": 2,
+        "uint8": 8,
+        "bool": 8,
+        "int64": 1,
+    }
     with pytest.raises(Unsupported, match="int32"):
         target.macs_per_cycle("int32")
 

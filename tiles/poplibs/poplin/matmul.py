@@ -13,7 +13,7 @@ from tiles.errors import InvalidGraph
 from tiles.graph import Cell, Codelet, Cycles, Extents, OpForm, register
 from tiles.numerics.dtypes import is_float, itemsize, to_jax
 from tiles.poplibs.poplin import matmul_cycles
-from tiles.poplibs.poplin.matmul_cycles import METHODS, Roles, roles_of
+from tiles.poplibs.poplin.matmul_cycles import METHODS, roles_of
 from tiles.poplibs.popops.elementwise_cycles import cpp_name
 from tiles.poplibs.popops.reduce import cast_accumulator
 from tiles.target import Target
@@ -55,9 +55,11 @@ class MatMul(Codelet):
 
     @property
     def label(self) -> str:
-        """Vertex type, e.g. ``poplin::MatMul<half,float>`` (operands, partials)."""
-        method = "" if self.method == "auto" else f"{self.method.upper()},"
-        return f"poplin::MatMul<{method}{cpp_name(self.operand_dtypes[0])},{cpp_name(self.accumulate_dtype)}>"
+        """Vertex type, e.g. ``poplin::MatMul<half,float>`` (operands, partials, the result if it differs)."""
+        method = [] if self.method == "auto" else [self.method.upper()]
+        dtypes = (self.operand_dtypes[0], self.accumulate_dtype, self.out_dtype)
+        names = [cpp_name(d) for d in (dtypes if self.out_dtype != self.accumulate_dtype else dtypes[:2])]
+        return f"poplin::MatMul<{','.join(method + names)}>"
 
     def compute(self, cell: Cell, *operands: Array) -> tuple[Array, ...]:
         """Return the cell's sums of products; padded points of the contracted dimensions count nothing.
@@ -68,7 +70,8 @@ class MatMul(Codelet):
         lhs, rhs = (_padding_zeroed(cell, k, x) for k, x in enumerate(operands))
         axes = [index_map.dims for index_map in cell.form.operands]
         numbers = tuple(
-            tuple(tuple(axes[k].index(d) for d in dims) for k in (0, 1)) for dims in (roles.contracted, roles.batch)
+            tuple(tuple(axes[k].index(d) for d in dims) for k in (0, 1))
+            for dims in (roles.contracted, roles.batch)
         )
         total = lax.dot_general(
             lhs, rhs, numbers, precision=self._precision, preferred_element_type=to_jax(self.accumulate_dtype)
@@ -84,7 +87,9 @@ class MatMul(Codelet):
 
     def cycles(self, extents: Extents, target: Target) -> Cycles:
         """Return the PopLibs estimate of the vertex; see ``matmul_cycles``."""
-        return matmul_cycles.matmul_cycles(self.method, self.accumulate_dtype, self.out_dtype, extents, target)
+        return matmul_cycles.matmul_cycles(
+            self.method, self.accumulate_dtype, self.out_dtype, extents, target
+        )
 
     def flops(self, extents: Extents) -> np.ndarray:
         """Count a multiplication and an addition per point of the domain, on floats."""
@@ -102,7 +107,11 @@ class MatMul(Codelet):
         """Prefer contracted extents of whole weight groups and output channels of whole sets of units."""
         roles = roles_of(form)
         dtype = self.operand_dtypes[0]
-        unit = target.weights_per_conv_unit(dtype) if dtype in ("float16", "float32") else max(1, 4 // itemsize(dtype))
+        unit = (
+            target.weights_per_conv_unit(dtype)
+            if dtype in ("float16", "float32")
+            else max(1, 4 // itemsize(dtype))
+        )
         units = max(1, target.conv_units(dtype, self.accumulate_dtype))
         grains = [1] * len(form.dims)
         for dims, grain in ((roles.contracted, unit), (roles.rhs_free, units)):
@@ -152,6 +161,3 @@ def matmul_codelet(lhs: str, rhs: str, out_dtype: str | None = None, method: str
     own = accumulator_of(lhs)
     accumulate = out if itemsize(out) > itemsize(own) or not is_float(lhs) else own
     return MatMul((lhs, rhs), accumulate, out, method)
-
-
-__all__ = ["METHODS", "MatMul", "Roles", "accumulator_of", "matmul_codelet", "roles_of"]

@@ -98,12 +98,17 @@ def matmul_cycles(method: str, accumulate: str, out_dtype: str, extents: Extents
       out_dtype: dtype of the result; a cast is added where it is narrower.
       extents: cell sizes.
       target: the machine.
+
+    Raises:
+      InvalidGraph: the method computes none of these cells.
     """
     shape = shape_of(extents)
     dtype = extents.operand_dtypes[0]
     names = METHODS if method == "auto" else (method,)
     costs = [_COSTS[name](shape, dtype, accumulate, target) for name in names]
     value = np.minimum.reduce(np.broadcast_arrays(*(cost.value for cost in costs)))
+    if value.size and value.min() >= _NEVER:
+        raise InvalidGraph(f"method {method} cannot multiply {dtype} into {accumulate} at these extents")
     bases = [c.basis for c in costs if bool(np.any(np.asarray(c.value) == value))]
     basis = Basis.weakest(bases)
     if out_dtype != accumulate:
@@ -116,11 +121,11 @@ def matmul_cycles(method: str, accumulate: str, out_dtype: str, extents: Extents
     return Cycles(np.where(empty, 0, value), basis, SOURCE)
 
 
-def fastest_method(accumulate: str, extents: Extents, target: Target) -> str:
-    """Return the method that takes the fewest cycles for a single cell."""
-    shape = shape_of(extents)
-    costs = {m: float(np.max(_COSTS[m](shape, extents.operand_dtypes[0], accumulate, target).value)) for m in METHODS}
-    return min(METHODS, key=costs.__getitem__)
+def methods_for(accumulate: str, extents: Extents, target: Target) -> tuple[str, ...]:
+    """Return the methods that can compute a single cell, fastest first."""
+    shape, dtype = shape_of(extents), extents.operand_dtypes[0]
+    costs = {m: int(np.max(_COSTS[m](shape, dtype, accumulate, target).value)) for m in METHODS}
+    return tuple(sorted((m for m in METHODS if costs[m] < _NEVER), key=costs.__getitem__))
 
 
 def shape_of(extents: Extents) -> Shape:

@@ -97,7 +97,9 @@ def map_cycles(body: Body, outputs: tuple[int, ...], extents: Extents, target: T
     return Cycles(cycles.value + moved.value, Basis.weakest(bases), f"{cycles.source}; {moved.source}")
 
 
-def _permuted_operands(body: Body, outputs: tuple[int, ...], extents: Extents, target: Target) -> Cycles | None:
+def _permuted_operands(
+    body: Body, outputs: tuple[int, ...], extents: Extents, target: Target
+) -> Cycles | None:
     """Return the cycles of bringing operands stored in another order into the results' order."""
     total, bases, sources = 0, [], []
     for k in range(len(extents.operand_dtypes)):
@@ -122,7 +124,11 @@ def _single(body: Body, index: int, extents: Extents, target: Target) -> Cycles:
     n = _share(extents.results, target)
     out = dtypes[len(extents.operand_dtypes) + index]
     if name in ("constant", "iota"):
-        slots = _fill_slots(n, out, target) if name == "constant" else 10 + 4 + 3 * -(-n // target.vector_width(out))
+        slots = (
+            _fill_slots(n, out, target)
+            if name == "constant"
+            else 10 + 4 + 3 * -(-n // target.vector_width(out))
+        )
         return _workers(0, slots, target, Basis.DOCUMENTED)
     if name == "convert":
         loop = loop_of(name, given, dtypes[arguments[0]])
@@ -196,7 +202,9 @@ def _binary(body: Body, index: int, extents: Extents, target: Target) -> Cycles:
     return _fused(body, [index], (len(extents.operand_dtypes) + index,), extents, target)
 
 
-def _vector_outer(scalar: Any, order: list[int], cut: int, dtype: str, extents: Extents, target: Target) -> Cycles:
+def _vector_outer(
+    scalar: Any, order: list[int], cut: int, dtype: str, extents: Extents, target: Target
+) -> Cycles:
     """One value of the small operand for every row: workers share the rows or the columns, whichever is faster."""
     rows, columns = extents.product(order[:cut]), extents.product(order[cut:])
     aligned = np.where(columns % target.vector_width(dtype) == 0, 7, 25)
@@ -251,7 +259,9 @@ def load_slots(body: Body, extents: Extents, target: Target) -> Any:
         if k not in used or not varies[k]:
             continue
         if innermost in varies[k]:
-            total = total + -(-_share(extents.product(domain), target) * itemsize(dtype) // target.data_path_bytes)
+            total = total + -(
+                -_share(extents.product(domain), target) * itemsize(dtype) // target.data_path_bytes
+            )
         else:
             total = total + _share(extents.product([d for d in domain if d != innermost]), target)
     return total
@@ -277,5 +287,3 @@ def body_slots(body: Body, work: list[int], extents: Extents, target: Target) ->
         scalar = len(arguments) == 2 and not varies[arguments[1]]
         total = total + loop_of(name, dict(attrs), kind, scalar).inner(n, kind, target)
     return total
-
-

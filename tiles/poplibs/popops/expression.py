@@ -216,8 +216,17 @@ FUNCTIONS: dict[str, Function] = {
         _row("power", 2, "FSU", _power, "POWER"),
         _row("remainder", 2, "FSU", _plain(lax.rem), "REMAINDER"),
         _row("shift_left", 2, "SU", _plain(lax.shift_left), "SHIFT_LEFT", arithmetic=False),
-        _row("shift_right_arithmetic", 2, "SU", _plain(lax.shift_right_arithmetic), "SHIFT_RIGHT_SIGN_EXTEND", arithmetic=False),
-        _row("shift_right_logical", 2, "SU", _plain(lax.shift_right_logical), "SHIFT_RIGHT", arithmetic=False),
+        _row(
+            "shift_right_arithmetic",
+            2,
+            "SU",
+            _plain(lax.shift_right_arithmetic),
+            "SHIFT_RIGHT_SIGN_EXTEND",
+            arithmetic=False,
+        ),
+        _row(
+            "shift_right_logical", 2, "SU", _plain(lax.shift_right_logical), "SHIFT_RIGHT", arithmetic=False
+        ),
         _row("subtract", 2, "FSU", _plain(lax.sub), "SUBTRACT"),
         _row("xor", 2, "SUB", _plain(lax.bitwise_xor), "BITWISE_XOR", arithmetic=False),
         _row("clamp", 3, "FSUB", _plain(lax.clamp), "CLAMP"),
@@ -262,7 +271,9 @@ def body_dtypes(body: Body, operand_dtypes: tuple[str, ...]) -> tuple[str, ...]:
         if function is None:
             raise InvalidGraph(f"no elementwise function {name!r}", expected=", ".join(sorted(FUNCTIONS)))
         if len(arguments) != function.arity or any(not 0 <= a < len(dtypes) for a in arguments):
-            raise InvalidGraph(f"{name} takes {function.arity} of the {len(dtypes)} values before it, got {arguments}")
+            raise InvalidGraph(
+                f"{name} takes {function.arity} of the {len(dtypes)} values before it, got {arguments}"
+            )
         if not set(dict(attrs)) <= set(function.attributes):
             raise InvalidGraph(f"{name} takes attributes {function.attributes}, got {attrs}")
         taken = [dtypes[a] for a in arguments]

@@ -125,11 +125,15 @@ BINARY: dict[str, dict[str, Loop]] = {
     "add": _types(_assembly(2), _assembly(2), **_integers(per(7)), **_both64(per(11))),
     "subtract": _types(_assembly(2), _assembly(2), **_integers(per(7)), **_both64(per(11))),
     "multiply": _types(_assembly(2), _assembly(2), **_integers(per(7)), **_both64(per(30))),
-    "divide": _types(per(10, 2), per(21, 4), **_integers(per(277), per(265)), int64=per(130), uint64=per(115)),
+    "divide": _types(
+        per(10, 2), per(21, 4), **_integers(per(277), per(265)), int64=per(130), uint64=per(115)
+    ),
     "maximum": _types(per(3, 2), per(4, 4), **_integers(per(7), per(8)), int64=per(15), uint64=per(13)),
     "minimum": _types(per(3, 2), per(4, 4), **_integers(per(7), per(8)), int64=per(15), uint64=per(13)),
     "power": _types(per(312), per(325), int32=per(32)),
-    "remainder": _types(per(133, 2), per(300, 4), **_integers(per(292), per(282)), int64=per(166), uint64=per(149)),
+    "remainder": _types(
+        per(133, 2), per(300, 4), **_integers(per(292), per(282)), int64=per(166), uint64=per(149)
+    ),
     "atan2": _types(per(272, 2), per(578, 4)),
     "and": {**_BITWISE, **_both16(per(3, 4))},
     "or": {**_BITWISE, **_both16(per(3, 4))},
@@ -137,9 +141,20 @@ BINARY: dict[str, dict[str, Loop]] = {
     "shift_left": _SHIFT,
     "shift_right_logical": {**_SHIFT, **_both64(per(6))},
     "shift_right_arithmetic": {**_SHIFT, **_both64(per(19))},
-    "compare:EQ": {**_ORDER, **_integers(per(22, 4)), **_both64(per(48, 4)), **_both16(per(22, 4)), "bool": per(6, 4)},
+    "compare:EQ": {
+        **_ORDER,
+        **_integers(per(22, 4)),
+        **_both64(per(48, 4)),
+        **_both16(per(22, 4)),
+        "bool": per(6, 4),
+    },
     "compare:NE": _types(
-        per(20, 4), per(11, 4), **_integers(per(22, 4)), **_both64(per(48, 4)), **_both16(per(22, 4)), bool=per(5, 4)
+        per(20, 4),
+        per(11, 4),
+        **_integers(per(22, 4)),
+        **_both64(per(48, 4)),
+        **_both16(per(22, 4)),
+        bool=per(5, 4),
     ),
     "compare:GT": {**_ORDER, **_integers(per(22, 4)), **_both64(per(56, 4)), "bool": per(31, 4)},
     "compare:LT": {**_ORDER, **_integers(per(22, 4)), **_both64(per(56, 4)), "bool": per(28, 4)},
@@ -160,7 +175,9 @@ BROADCAST: dict[str, dict[str, Loop]] = {
     "maximum": _types(per(3, 2), per(3, 4), **_integers(per(6), per(7)), int64=per(14), uint64=per(11)),
     "minimum": _types(per(3, 2), per(3, 4), **_integers(per(6), per(8)), int64=per(14), uint64=per(13)),
     "power": _types(per(312), per(325), int32=per(32)),
-    "remainder": _types(per(93, 2), per(225, 4), **_integers(per(280), per(267)), int64=per(137), uint64=per(178)),
+    "remainder": _types(
+        per(93, 2), per(225, 4), **_integers(per(280), per(267)), int64=per(137), uint64=per(178)
+    ),
     "atan2": _types(per(272, 2), per(578, 4)),
     "and": {**_BITWISE_SCALAR, **_both16(per(2, 4))},
     "or": {**_BITWISE_SCALAR, **_both16(per(2, 4))},
@@ -169,10 +186,19 @@ BROADCAST: dict[str, dict[str, Loop]] = {
     "shift_right_logical": {**_SHIFT_SCALAR, **_both64(per(5))},
     "shift_right_arithmetic": {**_SHIFT_SCALAR, **_both64(per(17))},
     "compare:EQ": {
-        **_ORDER_SCALAR, **_integers(per(16, 4)), **_both64(per(32, 4)), **_both16(per(16, 4)), "bool": per(14, 4)
+        **_ORDER_SCALAR,
+        **_integers(per(16, 4)),
+        **_both64(per(32, 4)),
+        **_both16(per(16, 4)),
+        "bool": per(14, 4),
     },
     "compare:NE": _types(
-        per(18, 4), per(10, 4), **_integers(per(16, 4)), **_both64(per(32, 4)), **_both16(per(16, 4)), bool=per(4, 4)
+        per(18, 4),
+        per(10, 4),
+        **_integers(per(16, 4)),
+        **_both64(per(32, 4)),
+        **_both16(per(16, 4)),
+        bool=per(4, 4),
     ),
     "compare:GT": {**_ORDER_SCALAR, **_integers(per(16, 4)), **_both64(per(38, 4)), "bool": per(12, 4)},
     "compare:LT": {**_ORDER_SCALAR, **_integers(per(16, 4)), **_both64(per(38, 4)), "bool": per(16, 4)},
@@ -212,7 +238,15 @@ def loop_of(name: str, attrs: Mapping[str, Any], dtype: str, scalar: bool = Fals
         return _conversion_loop(dtype, attrs["dtype"])
     if FUNCTIONS[name].is_source:
         return Loop(1, None)
-    table = BROADCAST if scalar and key in BROADCAST else BINARY if key in BINARY else UNARY if key in UNARY else OTHER
+    table = (
+        BROADCAST
+        if scalar and key in BROADCAST
+        else BINARY
+        if key in BINARY
+        else UNARY
+        if key in UNARY
+        else OTHER
+    )
     entries = table[key]
     return entries[dtype] if dtype in entries else derived_loop(entries, dtype)
 

@@ -44,7 +44,9 @@ class Map(Codelet):
     def __post_init__(self) -> None:
         dtypes = self.dtypes
         if any(not 0 <= i < len(dtypes) for i in self.outputs):
-            raise InvalidGraph(f"outputs {self.outputs} are not among the {len(dtypes)} values of the expression")
+            raise InvalidGraph(
+                f"outputs {self.outputs} are not among the {len(dtypes)} values of the expression"
+            )
         found = tuple(dtypes[i] for i in self.outputs)
         if found != self.result_dtypes:
             raise InvalidGraph("the expression gives other dtypes", expected=self.result_dtypes, got=found)
@@ -115,4 +117,3 @@ def access_grains(form: OpForm, dtypes: tuple[str, ...], target: Target) -> tupl
         if form.dims[innermost].size >= 2 * width:
             grains[innermost] = width
     return tuple(grains)
-

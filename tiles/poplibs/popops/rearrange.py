@@ -75,7 +75,9 @@ def movement_cycles(form: OpForm, k: int, extents: Extents, target: Target) -> C
     elements = extents.product([d for d, dim in enumerate(form.dims) if not dim.is_reduced])
     run = extents.product(moved.run) * size
     if moved.kind == "copy":
-        return Cycles(copy_cycles(elements * size, target), Basis.DOCUMENTED, "local copy: 8 bytes a cycle aligned")
+        return Cycles(
+            copy_cycles(elements * size, target), Basis.DOCUMENTED, "local copy: 8 bytes a cycle aligned"
+        )
     return Cycles(rearrange_cycles(elements * size, run, target), Basis.ASSUMED, SOURCE)
 
 

@@ -11,7 +11,19 @@ import numpy as np
 from jax import Array, lax
 
 from tiles.errors import InvalidGraph
-from tiles.graph import REDUCTION, Cell, Codelet, Cycles, Dim, Extents, IndexMap, OpForm, along, identity_map, register
+from tiles.graph import (
+    REDUCTION,
+    Cell,
+    Codelet,
+    Cycles,
+    Dim,
+    Extents,
+    IndexMap,
+    OpForm,
+    along,
+    identity_map,
+    register,
+)
 from tiles.numerics.accumulate import accumulate
 from tiles.numerics.dtypes import is_float, itemsize, to_jax
 from tiles.poplibs.popops import elementwise_cycles, reduce_cycles
@@ -51,11 +63,15 @@ class Reduce(Codelet):
 
     def __post_init__(self) -> None:
         if self.operation not in FOLDS:
-            raise InvalidGraph(f"no reduction {self.operation!r}", expected=", ".join(FOLDS), got=self.operation)
+            raise InvalidGraph(
+                f"no reduction {self.operation!r}", expected=", ".join(FOLDS), got=self.operation
+            )
         if not self.body and len(self.operand_dtypes) != 1:
             raise InvalidGraph("a reduction without a prologue takes one operand", got=self.operand_dtypes)
         if is_float(self.value_dtype) != is_float(self.accumulate_dtype):
-            raise InvalidGraph(f"values of {self.value_dtype} cannot be accumulated as {self.accumulate_dtype}")
+            raise InvalidGraph(
+                f"values of {self.value_dtype} cannot be accumulated as {self.accumulate_dtype}"
+            )
 
     @property
     def value_dtype(self) -> str:
@@ -87,11 +103,17 @@ class Reduce(Codelet):
 
     def cycles(self, extents: Extents, target: Target) -> Cycles:
         """Return the PopLibs estimate of the vertex; see ``reduce_cycles``."""
-        return reduce_cycles.reduce_cycles(self.body, self.operation, self.value_dtype, self.out_dtype, extents, target)
+        return reduce_cycles.reduce_cycles(
+            self.body, self.operation, self.value_dtype, self.out_dtype, extents, target
+        )
 
     def flops(self, extents: Extents) -> np.ndarray:
         """Count the prologue's operations and one per point folded, on floats."""
-        own = extents.points if is_float(self.value_dtype) and self.operation in ("add", "mul", "max", "min") else 0
+        own = (
+            extents.points
+            if is_float(self.value_dtype) and self.operation in ("add", "mul", "max", "min")
+            else 0
+        )
         return body_flops(self.body, extents) + own
 
     def combiner(self) -> str | None:
@@ -148,7 +170,9 @@ def accumulator_of(operation: str, dtype: str) -> str:
     return "float32" if operation in ("add", "mul") and dtype in _NARROW_FLOATS else dtype
 
 
-def reduce_codelet(operation: str, dtype: str, body: Body = (), operand_dtypes: tuple[str, ...] = ()) -> Reduce:
+def reduce_codelet(
+    operation: str, dtype: str, body: Body = (), operand_dtypes: tuple[str, ...] = ()
+) -> Reduce:
     """Return the reduction of values of ``dtype`` to a result of the same dtype.
 
     On booleans ``add`` and ``max`` mean ``or``, ``mul`` and ``min`` mean ``and``.

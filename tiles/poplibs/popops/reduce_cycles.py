@@ -22,7 +22,9 @@ SOURCE = "graphcore/poplibs lib/popops/reduction/CycleEstimationFunctions.cpp"
 _ASSEMBLY = {"float32": ("add", "mul", "max", "min"), "float16": ("add", "mul", "max", "min")}
 
 
-def reduce_cycles(body: Body, operation: str, dtype: str, out_dtype: str, extents: Extents, target: Target) -> Cycles:
+def reduce_cycles(
+    body: Body, operation: str, dtype: str, out_dtype: str, extents: Extents, target: Target
+) -> Cycles:
     """Return the duration of a reduction vertex on all workers, vectorized over ``extents``.
 
     Args:
@@ -45,7 +47,9 @@ def reduce_cycles(body: Body, operation: str, dtype: str, out_dtype: str, extent
         slots, basis = _general(outputs, partials, dtype, target), Basis.DOCUMENTED
     if body:
         slots = slots + body_slots(body, list(range(len(body))), extents, target)
-        loaded_once = -(-np.asarray(extents.points) * itemsize(dtype) // target.data_path_bytes // target.workers_per_tile)
+        loaded_once = -(
+            -np.asarray(extents.points) * itemsize(dtype) // target.data_path_bytes // target.workers_per_tile
+        )
         slots = slots + np.maximum(load_slots(body, extents, target) - loaded_once, 0)
         basis = Basis.ASSUMED
     return Cycles(target.worker_issue_interval_cycles * slots, basis, SOURCE)
@@ -88,7 +92,9 @@ def _contiguous(outputs: Any, partials: Any, dtype: str, out_dtype: str, target:
     return np.where(sharers > 1, np.minimum(whole, shared), whole)
 
 
-def _strided(order: tuple[int, ...], outputs: Any, partials: Any, dtype: str, extents: Extents, target: Target) -> Any:
+def _strided(
+    order: tuple[int, ...], outputs: Any, partials: Any, dtype: str, extents: Extents, target: Target
+) -> Any:
     """Slots with a kept dimension innermost: one vector of neighbouring results at a time."""
     width = target.vector_width(dtype)
     inner = []

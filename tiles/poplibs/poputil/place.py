@@ -22,6 +22,7 @@ from tiles.graph import (
     Tensor,
     Vertices,
     linear_layout,
+    whole,
 )
 from tiles.graph.domain import full_digits
 from tiles.plan import Operand, home_layout, is_resident, search
@@ -133,29 +134,24 @@ def _combine_plan(graph: Graph, codelet: Codelet, form: OpForm, partials: Tensor
     for priced in search(form, codelet, known, (dtype,), graph.target, extra):
         if priced.plan.num_partials(form) * 2 <= partials.shape[0] or priced.plan.num_partials(form) == 1:
             return priced.plan
-    return search(form, codelet, known, (dtype,), graph.target.replace(num_tiles=1))[0].plan
+    rest = linear_layout(partials.shape[1:], dtype, graph.target.num_tiles)
+    return Plan((whole(partials.shape[0]), *rest.axes), rest.base)
 
 
 def _scattered(form: OpForm, layout: Layout) -> list[Plan]:
-    """Plans that spread the combination of each group of partials over the tiles that hold them."""
-    parts_axis, *rest = layout.axes
-    if not parts_axis.is_split:
+    """Plans that spread the combination of each group of partials evenly over the tiles that hold them."""
+    held, *rest = layout.axes
+    if not held.is_split:
         return []
     plans = []
     for axis, split in enumerate(rest):
         grain = min(split.grain, max(1, split.size))
-        share = -(-grain // parts_axis.parts)
-        if share * parts_axis.parts - grain >= share and grain > 1:
+        if grain % held.parts or (split.is_split and split.parts != math.prod(radix for radix, _ in split.digits)):
             continue
-        digits = (*(split.digits if split.is_split else ()), *full_digits(parts_axis))
-        if split.is_split and grain % share:
-            continue
-        refined = AxisSplit(split.size, share, digits)
-        others = [refined if i == axis else other for i, other in enumerate(rest)]
-        plan = Plan((AxisSplit(parts_axis.size, parts_axis.size), *others), layout.base)
-        if split.is_split and grain != share * parts_axis.parts:
-            continue
-        plans.append(plan)
+        digits = (*(split.digits if split.is_split else ()), *full_digits(held))
+        refined = AxisSplit(split.size, grain // held.parts, digits)
+        axes = (refined if i == axis else other for i, other in enumerate(rest))
+        plans.append(Plan((whole(held.size), *axes), layout.base))
     return plans
 
 

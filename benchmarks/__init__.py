@@ -1,0 +1,1 @@
+"""Side-by-side ratios against ``jax.jit``, measured interleaved in one process. Never part of the tests."""

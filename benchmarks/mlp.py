@@ -1,0 +1,117 @@
+"""The MLP step: what an emulated training step costs beside the native one, and where our compile time goes.
+
+    python -m benchmarks.mlp [--rounds=15] [--engines=fast,literal]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from absl import app, flags
+
+import ipuxla
+from benchmarks.timing import Timing, clock, interleave, machine, table, write_result
+from hlo_passes.passes import optimize
+from ipuxla.experiments.models import init_mlp, mlp_loss
+from ipuxla.experiments.optimizers import sgd
+from ipuxla.experiments.training import Step, make_step
+from ipuxla.lowering import lower_module
+from ipuxla.options import make_options
+from ipuxla.stages import Lowered, Pipeline
+from tiles.compiler import compile_graph
+
+SIZES = (784, 1024, 1024, 10)
+BATCH_SIZE = 128
+LEARNING_RATE = 0.1
+
+_ROUNDS = flags.DEFINE_integer("rounds", 15, "timed calls of each contender", lower_bound=1)
+_ENGINES = flags.DEFINE_list("engines", ["fast", "literal"], "engines to time beside native jax.jit")
+_TARGET = flags.DEFINE_string("target", "gc200", "target")
+
+
+def training_step() -> tuple[Step, tuple[Any, ...]]:
+    """Return the step and its arguments: forward, gradient and SGD update in float32."""
+    params = init_mlp(jax.random.key(0), SIZES)
+    rng = np.random.default_rng(0)
+    images = jax.numpy.asarray(rng.random((BATCH_SIZE, SIZES[0]), np.float32))
+    labels = jax.numpy.asarray(rng.integers(0, SIZES[-1], BATCH_SIZE, np.int32))
+    optimizer = sgd(LEARNING_RATE)
+    return make_step(mlp_loss, optimizer), (params, optimizer.init(params), images, labels)
+
+
+def stage_seconds(step: Step, args: Sequence[Any], target: str) -> tuple[list[tuple[str, float]], Lowered]:
+    """Return the wall time of each of our own stages, cold, and the lowered step."""
+    options = make_options(target)
+    stages: list[tuple[str, float]] = []
+
+    def timed(name: str, function: Callable[[], Any]) -> Any:
+        wall, _, result = clock(function)
+        stages.append((name, wall))
+        return result
+
+    lowered = timed("trace, StableHLO, import", lambda: ipuxla.jit(step, target=target).lower(*args))
+    module = Pipeline(lowered.as_text("stablehlo")).module
+    optimized = timed("HLO passes", lambda: optimize(module, options.passes))
+    graph = timed("plan and lower", lambda: lower_module(optimized, options.target, options))
+    timed("graph compiler", lambda: compile_graph(graph))
+    stages.append(("all of ours", sum(seconds for _, seconds in stages)))
+    return stages, lowered
+
+
+def contenders(step: Step, lowered: Lowered, args: Sequence[Any], engines: Sequence[str]) -> dict[str, Callable[[], Any]]:
+    """Return the calls to time: native first, then each engine."""
+    native = jax.jit(step)
+    calls: dict[str, Callable[[], Any]] = {"jax.jit": lambda: native(*args)}
+    for engine in engines:
+        compiled = lowered.compile(engine=engine)
+        calls[engine] = lambda compiled=compiled: compiled(*args)
+    return calls
+
+
+def render(stages: Sequence[tuple[str, float]], timings: dict[str, Timing], target: str, rounds: int) -> str:
+    """Return the result file."""
+    native = timings["jax.jit"]
+    rows = [
+        [
+            name,
+            f"{t.wall * 1e3:.2f}",
+            f"{t.wall / native.wall:.2f}",
+            f"{t.cpu * 1e3:.2f}",
+            f"{t.cpu / native.cpu:.2f}",
+            f"{t.first:.2f}",
+        ]
+        for name, t in timings.items()
+    ]
+    shape = "-".join(map(str, SIZES))
+    ratios = table(["", "wall ms", "ratio", "CPU ms", "ratio", "first call s"], rows)
+    compile_table = table(["stage", "s"], [[name, f"{seconds:.3f}"] for name, seconds in stages])
+    return f"""# MLP {shape}, batch {BATCH_SIZE}: one training step (forward, gradient, SGD) on {target}
+
+{machine()}.
+Contenders took turns in one process; medians of {rounds} calls. The first call includes XLA's compilation.
+
+{ratios}
+
+Our own compilation, once, cold:
+
+{compile_table}
+"""
+
+
+def main(argv: Sequence[str]) -> None:
+    """Measure, print, and write ``benchmarks/results/mlp.md``."""
+    if len(argv) > 1:
+        raise app.UsageError(f"unexpected arguments: {' '.join(argv[1:])}")
+    step, args = training_step()
+    stages, lowered = stage_seconds(step, args, _TARGET.value)
+    timings = interleave(contenders(step, lowered, args, _ENGINES.value), _ROUNDS.value)
+    text = render(stages, timings, _TARGET.value, _ROUNDS.value)
+    print(text)
+    print(f"written: {write_result('mlp', text)}")
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,90 @@
+"""Padding in a form that later stages can index: only at the ends, never negative, by a known value.
+
+Afterwards every pad has ``interior`` 0, ``low`` and ``high`` at least 0, and a constant padding value.
+"""
+
+from __future__ import annotations
+
+from hlo_passes.ir import Instruction, TensorType, Value
+from hlo_passes.ops import BroadcastInDim, Constant, Pad, Reshape, Select, Slice
+from hlo_passes.passes.patterns.registry import rewrites, zeros
+from hlo_passes.passes.rewriter import Rewriter
+
+
+@rewrites(Pad)
+def drop_pad(instruction: Instruction, rewriter: Rewriter) -> Value | None:
+    """Padding by nothing is the operand; padding of nothing is the padding value."""
+    operand, value = instruction.operands
+    if operand.type.size == 0:
+        return rewriter.emit(BroadcastInDim(instruction.result.type.shape, ()), value)
+    op = instruction.op
+    assert isinstance(op, Pad)
+    if any(op.low) or any(op.high) or any(_interior(op, operand.type)):
+        return None
+    return operand
+
+
+@rewrites(Pad)
+def cut_negative_pad(instruction: Instruction, rewriter: Rewriter) -> Value | None:
+    """Negative padding is a slice: of the operand, or of the padded operand when elements are spread out."""
+    op = instruction.op
+    operand, value = instruction.operands
+    assert isinstance(op, Pad)
+    if min((*op.low, *op.high), default=0) >= 0:
+        return None
+    low, high = (tuple(max(size, 0) for size in sizes) for sizes in (op.low, op.high))
+    cut_low, cut_high = (tuple(max(-size, 0) for size in sizes) for sizes in (op.low, op.high))
+    strides = (1,) * operand.type.rank
+    if not any(_interior(op, operand.type)):
+        ends = tuple(size - cut for size, cut in zip(operand.type.shape, cut_high, strict=True))
+        if all(start <= end for start, end in zip(cut_low, ends, strict=True)):
+            return rewriter.emit(
+                Pad(low, high, op.interior), rewriter.emit(Slice(cut_low, ends, strides), operand), value
+            )
+    padded = rewriter.emit(Pad(low, high, op.interior), operand, value)
+    limit = tuple(size - cut for size, cut in zip(padded.type.shape, cut_high, strict=True))
+    return rewriter.emit(Slice(cut_low, limit, strides), padded)
+
+
+@rewrites(Pad)
+def spread_interior_pad(instruction: Instruction, rewriter: Rewriter) -> Value | None:
+    """Padding between elements is padding after them in a dimension of their own.
+
+    ``[n]`` with ``k`` between: reshaped to ``[n, 1]``, padded to ``[n, k + 1]``, reshaped to ``[n * (k + 1)]``; the
+    ``k`` after the last element are taken off the padding that follows.
+    """
+    op = instruction.op
+    operand, value = instruction.operands
+    assert isinstance(op, Pad)
+    if not any(op.interior) or min((*op.low, *op.high), default=0) < 0:
+        return None
+    interior, shape = _interior(op, operand.type), operand.type.shape
+    split = tuple(size for n in shape for size in (n, 1))
+    after = tuple(size for between in interior for size in (0, between))
+    nothing = (0,) * len(split)
+    spread = rewriter.emit(Reshape(split), operand)
+    spread = rewriter.emit(Pad(nothing, after, nothing), spread, value)
+    merged = tuple(n * (between + 1) for n, between in zip(shape, interior, strict=True))
+    spread = rewriter.emit(Reshape(merged), spread)
+    high = tuple(size - between for size, between in zip(op.high, interior, strict=True))
+    return rewriter.emit(Pad(op.low, high, (0,) * len(shape)), spread, value)
+
+
+@rewrites(Pad)
+def pad_by_unknown(instruction: Instruction, rewriter: Rewriter) -> Value | None:
+    """Padding by a value known only at run time chooses it where padding by a constant put padding."""
+    op = instruction.op
+    operand, value = instruction.operands
+    assert isinstance(op, Pad)
+    if rewriter.constant(value) is not None or any(op.interior) or min((*op.low, *op.high), default=0) < 0:
+        return None
+    inside = rewriter.emit(Constant.splat(True, operand.type.with_dtype("i1")))
+    inside = rewriter.emit(op, inside, zeros(TensorType((), "i1"), rewriter))
+    padded = rewriter.emit(op, operand, zeros(value.type, rewriter))
+    outside = rewriter.emit(BroadcastInDim(instruction.result.type.shape, ()), value)
+    return rewriter.emit(Select(), inside, padded, outside)
+
+
+def _interior(op: Pad, operand: TensorType) -> tuple[int, ...]:
+    """Return the interior padding that has any effect: between fewer than two elements there is none."""
+    return tuple(between if size > 1 else 0 for between, size in zip(op.interior, operand.shape, strict=True))

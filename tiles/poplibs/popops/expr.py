@@ -1,0 +1,183 @@
+"""Expressions written as Python: ``arg(0) * arg(1) + 1.0`` becomes the rows of one fused codelet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tiles.errors import InvalidGraph
+from tiles.poplibs.popops.expression import FUNCTIONS, Attrs, Body, Row, body_dtypes
+
+
+@dataclass(frozen=True, eq=False)
+class Expr:
+    """A node of an expression tree.
+
+    Python's arithmetic, bitwise and ordering operators build further nodes; numbers take the dtype of the
+    other operand.
+
+    Args:
+      function: name of the function, or "" for an operand.
+      arguments: nodes, or numbers.
+      attrs: the function's attributes.
+      index: number of the operand.
+    """
+
+    function: str
+    arguments: tuple[Any, ...] = ()
+    attrs: Attrs = ()
+    index: int = 0
+
+    def __add__(self, other: Any) -> Expr:
+        return call("add", self, other)
+
+    def __radd__(self, other: Any) -> Expr:
+        return call("add", other, self)
+
+    def __sub__(self, other: Any) -> Expr:
+        return call("subtract", self, other)
+
+    def __rsub__(self, other: Any) -> Expr:
+        return call("subtract", other, self)
+
+    def __mul__(self, other: Any) -> Expr:
+        return call("multiply", self, other)
+
+    def __rmul__(self, other: Any) -> Expr:
+        return call("multiply", other, self)
+
+    def __truediv__(self, other: Any) -> Expr:
+        return call("divide", self, other)
+
+    def __rtruediv__(self, other: Any) -> Expr:
+        return call("divide", other, self)
+
+    def __pow__(self, other: Any) -> Expr:
+        return call("power", self, other)
+
+    def __and__(self, other: Any) -> Expr:
+        return call("and", self, other)
+
+    def __or__(self, other: Any) -> Expr:
+        return call("or", self, other)
+
+    def __xor__(self, other: Any) -> Expr:
+        return call("xor", self, other)
+
+    def __neg__(self) -> Expr:
+        return call("negate", self)
+
+    def __invert__(self) -> Expr:
+        return call("not", self)
+
+    def __abs__(self) -> Expr:
+        return call("abs", self)
+
+    def __lt__(self, other: Any) -> Expr:
+        return compare("LT", self, other)
+
+    def __le__(self, other: Any) -> Expr:
+        return compare("LE", self, other)
+
+    def __gt__(self, other: Any) -> Expr:
+        return compare("GT", self, other)
+
+    def __ge__(self, other: Any) -> Expr:
+        return compare("GE", self, other)
+
+
+def arg(index: int) -> Expr:
+    """Return operand ``index`` of the expression."""
+    return Expr("", index=index)
+
+
+def call(function: str, *arguments: Any, **attrs: Any) -> Expr:
+    """Return the node of any function of the table, e.g. ``call("exponential", x)``.
+
+    Raises:
+      InvalidGraph: no such function, or another number of operands.
+    """
+    known = FUNCTIONS.get(function)
+    if known is None:
+        raise InvalidGraph(f"no elementwise function {function!r}", expected=", ".join(sorted(FUNCTIONS)))
+    if len(arguments) != known.arity:
+        raise InvalidGraph(f"{function} takes {known.arity} operands, got {len(arguments)}")
+    return Expr(function, arguments, tuple(attrs.items()))
+
+
+def compare(direction: str, lhs: Any, rhs: Any) -> Expr:
+    """Return a comparison; ``direction`` is EQ, NE, LT, LE, GT or GE."""
+    return call("compare", lhs, rhs, direction=direction)
+
+
+def select(predicate: Any, on_true: Any, on_false: Any) -> Expr:
+    """Return ``on_true`` where the predicate holds, else ``on_false``."""
+    return call("select", predicate, on_true, on_false)
+
+
+def cast(x: Any, dtype: str) -> Expr:
+    """Return ``x`` converted to ``dtype``."""
+    return call("convert", x, dtype=dtype)
+
+
+def constant_row(value: Any, dtype: str) -> Row:
+    """Return the row of a number as plain data; infinities and NaN are spelled out."""
+    if dtype.startswith(("float", "bfloat")):
+        value = float(value)
+        value = value if math.isfinite(value) else str(value)
+    else:
+        value = bool(value) if dtype == "bool" else int(value)
+    return ("constant", (), (("value", value), ("dtype", dtype)))
+
+
+def rows_of(expressions: Sequence[Expr], operand_dtypes: tuple[str, ...]) -> tuple[Body, tuple[int, ...]]:
+    """Return the rows of several expressions, common nodes once, and the index of each one's value.
+
+    Raises:
+      InvalidGraph: an operand that does not exist, or a function of numbers alone.
+    """
+    return _Rows(operand_dtypes).lowered(expressions)
+
+
+class _Rows:
+    """Rows as they are collected."""
+
+    def __init__(self, operand_dtypes: tuple[str, ...]) -> None:
+        self.operand_dtypes = operand_dtypes
+        self.rows: list[Row] = []
+        self.known: dict[Row, int] = {}
+
+    def lowered(self, expressions: Sequence[Expr]) -> tuple[Body, tuple[int, ...]]:
+        """Return all rows and the index of every expression."""
+        outputs = tuple(self.index(e) for e in expressions)
+        return tuple(self.rows), outputs
+
+    def index(self, node: Expr) -> int:
+        """Return the index of a node's value, adding its rows."""
+        if not node.function:
+            if not 0 <= node.index < len(self.operand_dtypes):
+                raise InvalidGraph(f"the expression names operand {node.index} of {len(self.operand_dtypes)}")
+            return node.index
+        found = [self.index(a) if isinstance(a, Expr) else None for a in node.arguments]
+        if any(i is None for i in found):
+            dtype = self._dtype_of_numbers(node.function, found)
+            pairs = zip(found, node.arguments, strict=True)
+            found = [self.add(constant_row(a, dtype)) if i is None else i for i, a in pairs]
+        return self.add((node.function, tuple(i for i in found if i is not None), node.attrs))
+
+    def _dtype_of_numbers(self, function: str, found: Sequence[int | None]) -> str:
+        """Return the dtype that numbers among a function's operands take."""
+        dtypes = body_dtypes(tuple(self.rows), self.operand_dtypes)
+        typed = [dtypes[i] for i in (found[1:] if function == "select" else found) if i is not None]
+        if not typed:
+            raise InvalidGraph(f"{function} of numbers alone has no dtype; cast one or compute it beforehand")
+        return typed[0]
+
+    def add(self, row: Row) -> int:
+        """Return the index of a row, adding it unless it is there."""
+        if row not in self.known:
+            self.known[row] = len(self.operand_dtypes) + len(self.rows)
+            self.rows.append(row)
+        return self.known[row]

@@ -1,0 +1,63 @@
+"""``cost_analysis``: what one run of an executable costs, without running it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tiles.compiler import Executable
+from tiles.numerics.dtypes import itemsize
+from tiles.report.counts import static_counts
+from tiles.report.totals import Totals, totals
+
+
+def cost_analysis(executable: Executable) -> dict[str, Any]:
+    """Return the static cost of one run as plain data.
+
+    A superstep is an executed step: a compute set with the sync and exchange before it, or a copy. Each
+    execution counts, also one that exchanges nothing (it has no sync then) or copies inside tiles only.
+
+    Returns:
+      ``flops``: floating-point operations.
+      ``cycles``: tile cycles on the IPUs, the latest one's clock; the host's part is not in it.
+      ``seconds``: the same in seconds of the target's clock.
+      ``compute_cycles``, ``exchange_cycles``, ``sync_cycles``: cycles by phase; on one IPU they add up to
+        ``cycles``.
+      ``exchange_bytes``: bytes that cross between tiles.
+      ``supersteps``: executed steps.
+      ``basis_cycles``, ``basis_shares``: cycles, and their share from 0 to 1, by what the figures rest on.
+      ``host_bytes_in``, ``host_bytes_out``: bytes of all inputs and outputs.
+      ``host_cycles``: None, because transfers from and to the host are not modelled.
+      ``unresolved``: each loop and branch that depends on data: ``kind`` ("while" or "switch"),
+        ``decided_by`` (the variable that decides), ``location``, ``entered`` (how often it is reached, None if
+        unknown), ``steps`` (names), and ``cycles_per_trip``: of a loop its body and condition together
+        (``condition_cycles`` is the condition's part, which runs once more than the body), of a branch one
+        figure for each of its ``branches``. Figures that depend on them are None.
+    """
+    counts, unresolved = static_counts(executable)
+    return {**cost_figures(executable, totals(executable, counts)), "unresolved": unresolved}
+
+
+def cost_figures(executable: Executable, sums: Totals) -> dict[str, Any]:
+    """Return the figures that ``cost_analysis`` documents, except ``unresolved``, for given totals."""
+    return {
+        "flops": sums.flops,
+        "cycles": sums.cycles,
+        "seconds": None if sums.cycles is None else executable.target.seconds(sums.cycles),
+        "compute_cycles": sums.compute_cycles,
+        "exchange_cycles": sums.exchange_cycles,
+        "sync_cycles": sums.sync_cycles,
+        "exchange_bytes": sums.exchange_bytes,
+        "supersteps": sums.supersteps,
+        "basis_cycles": dict(sums.basis_cycles),
+        "basis_shares": sums.basis_shares,
+        "host_bytes_in": variable_bytes(executable, executable.inputs),
+        "host_bytes_out": variable_bytes(executable, executable.outputs),
+        "host_cycles": None,
+    }
+
+
+def variable_bytes(executable: Executable, names: tuple[str, ...]) -> int:
+    """Return the bytes of the elements of some variables."""
+    variables = [executable.variables[name] for name in names]
+    return sum(math.prod(v.shape) * itemsize(v.dtype) for v in variables)

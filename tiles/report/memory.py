@@ -1,0 +1,201 @@
+"""What lives where and when: bytes per tile, per category and per step, from the buffers of an executable."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tiles.compiler import Buffer, Executable
+from tiles.compiler.executable import CATEGORIES
+from tiles.target import Target
+
+LARGEST = 10
+"""How many of the largest live buffers are listed."""
+
+
+@dataclass(frozen=True, eq=False)
+class TileMemory:
+    """Bytes of every tile; a tile's peak is at the first step at which most of its bytes are live.
+
+    Steps are counted from -1, before the program, to the number of steps, after it.
+
+    Args:
+      peak: live bytes at the tile's peak, int64 ``[num_tiles]``.
+      peak_step: the step of the peak, int64 ``[num_tiles]``.
+      category: live bytes at the tile's peak, int64 ``[num_tiles]`` per category; they add up to ``peak``.
+      always_live: bytes of buffers that live from before to after the program, int64 ``[num_tiles]``.
+      including_gaps: bytes from the start of every memory region to the highest address used in it, added
+        up; beyond the last region what does not fit.
+      highest_address: one past the last byte used at any time; 0 on a tile without buffers.
+      fullest_tile: the tile with the highest peak; of several the one that peaks first, then the lowest.
+      live: live bytes of the fullest tile, int64 ``[steps + 2]`` from step -1 on.
+      device_live: live bytes of all tiles together, int64 ``[steps + 2]``.
+      largest: the largest buffers live on the fullest tile at its peak, largest first.
+    """
+
+    peak: np.ndarray
+    peak_step: np.ndarray
+    category: dict[str, np.ndarray]
+    always_live: np.ndarray
+    including_gaps: np.ndarray
+    highest_address: np.ndarray
+    fullest_tile: int
+    live: np.ndarray
+    device_live: np.ndarray
+    largest: list[Buffer]
+
+    @property
+    def not_always_live(self) -> np.ndarray:
+        """Bytes live at the tile's peak that are not always live, int64 ``[num_tiles]``."""
+        return self.peak - self.always_live
+
+
+def tile_memory(executable: Executable) -> TileMemory:
+    """Return the memory of every tile of an executable."""
+    target, num_steps = executable.target, len(executable.steps)
+    buffers = list(executable.buffers.values())
+    size, start, end, address = _columns(buffers)
+    buffer, tile = _places(buffers)
+
+    live = _live(size[buffer], start[buffer], end[buffer], tile, num_steps, target.num_tiles)
+    peak, peak_step = live.max(axis=0), live.argmax(axis=0) - 1
+    step, fullest = np.unravel_index(int(live.argmax()), live.shape)
+
+    at_peak = (start[buffer] <= peak_step[tile]) & (peak_step[tile] <= end[buffer])
+    kinds = np.array([CATEGORIES.index(b.category) for b in buffers], np.int64)[buffer]
+    category = {
+        name: _added(tile, size[buffer] * (at_peak & (kinds == number)), target.num_tiles)
+        for number, name in enumerate(CATEGORIES)
+    }
+    always = (start == -1) & (end == num_steps)
+    ends = address + size
+    gaps, highest = _reach(address[buffer], ends[buffer], tile, target)
+    there = [buffers[b] for b in buffer[tile == fullest] if start[b] <= step - 1 <= end[b]]
+    return TileMemory(
+        peak=peak,
+        peak_step=peak_step,
+        category=category,
+        always_live=_added(tile, (size * always)[buffer], target.num_tiles),
+        including_gaps=gaps,
+        highest_address=highest,
+        fullest_tile=int(fullest),
+        live=live[:, fullest],
+        device_live=live.sum(axis=1),
+        largest=sorted(there, key=lambda b: (-b.size_bytes, b.name))[:LARGEST],
+    )
+
+
+def memory_analysis(executable: Executable) -> dict[str, Any]:
+    """Return the memory of an executable as plain data; all sizes are bytes.
+
+    Returns:
+      ``categories``: for every category ``fullest_tile_bytes``, live on the fullest tile at its peak, and
+        ``total_bytes``, each tile at its own peak, added up over tiles.
+      ``always_live_bytes``, ``not_always_live_bytes``: the same two kinds of the peak on the fullest tile.
+      ``fullest_tile``: number of the tile with the most live bytes at any step.
+      ``peak_bytes``, ``peak_step``, ``peak_step_name``: how many, and when; step -1 is before the program.
+      ``bytes_including_gaps``, ``highest_address``: of the fullest tile, see ``TileMemory``.
+      ``total_bytes``: peaks added up over tiles.
+      ``limit_bytes``: memory of one tile.
+      ``fits``: whether every buffer has an address inside the memory.
+      ``live_bytes``: live bytes of the fullest tile before the program, at every step and after it.
+      ``largest_live``: the largest buffers live there then: ``name``, ``category``, ``bytes``, ``address``,
+        ``location``.
+    """
+    return memory_figures(executable, tile_memory(executable))
+
+
+def memory_figures(executable: Executable, memory: TileMemory) -> dict[str, Any]:
+    """Return what ``memory_analysis`` documents."""
+    tile = memory.fullest_tile
+    step = int(memory.peak_step[tile])
+    categories = {
+        name: {"fullest_tile_bytes": int(per_tile[tile]), "total_bytes": int(per_tile.sum())}
+        for name, per_tile in memory.category.items()
+    }
+    return {
+        "categories": categories,
+        "always_live_bytes": int(memory.always_live[tile]),
+        "not_always_live_bytes": int(memory.not_always_live[tile]),
+        "fullest_tile": tile,
+        "peak_bytes": int(memory.peak[tile]),
+        "peak_step": step,
+        "peak_step_name": step_name(executable, step),
+        "bytes_including_gaps": int(memory.including_gaps[tile]),
+        "highest_address": int(memory.highest_address[tile]),
+        "total_bytes": int(memory.peak.sum()),
+        "limit_bytes": executable.target.bytes_per_tile,
+        "fits": executable.fits,
+        "live_bytes": memory.live.tolist(),
+        "largest_live": [
+            {
+                "name": b.name,
+                "category": b.category,
+                "bytes": b.size_bytes,
+                "address": b.address,
+                "location": b.location,
+            }
+            for b in memory.largest
+        ],
+    }
+
+
+def step_name(executable: Executable, number: int) -> str:
+    """Return the name of a step, or what stands before the first and after the last."""
+    if 0 <= number < len(executable.steps):
+        return executable.steps[number].name
+    return "before the program" if number < 0 else "after the program"
+
+
+def _columns(buffers: list[Buffer]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return size, first step, last step and address of every buffer, int64 ``[buffers]`` each."""
+    rows = [(b.size_bytes, b.start, b.end, b.address) for b in buffers]
+    table = np.array(rows, np.int64).reshape(-1, 4)
+    return table[:, 0], table[:, 1], table[:, 2], table[:, 3]
+
+
+def _places(buffers: list[Buffer]) -> tuple[np.ndarray, np.ndarray]:
+    """Return every (buffer number, tile) pair, two int64 arrays."""
+    owner = np.repeat(np.arange(len(buffers)), [len(b.tiles) for b in buffers])
+    edges = itertools.chain.from_iterable(itertools.chain.from_iterable(b.tiles for b in buffers))
+    lo, hi = np.fromiter(edges, np.int64, 2 * owner.size).reshape(-1, 2).T
+    length = hi - lo
+    first = np.repeat(lo - (np.cumsum(length) - length), length)
+    return np.repeat(owner, length), first + np.arange(int(length.sum()))
+
+
+def _live(
+    size: np.ndarray, start: np.ndarray, end: np.ndarray, tile: np.ndarray, num_steps: int, num_tiles: int
+) -> np.ndarray:
+    """Return live bytes, int64 ``[num_steps + 2, num_tiles]``, from step -1 on."""
+    cells = (num_steps + 3) * num_tiles
+    begins = _added((start + 1) * num_tiles + tile, size, cells)
+    ceases = _added((end + 2) * num_tiles + tile, size, cells)
+    return np.cumsum((begins - ceases).reshape(-1, num_tiles), axis=0)[:-1]
+
+
+def _added(index: np.ndarray, values: np.ndarray, length: int) -> np.ndarray:
+    """Return values added up by index, int64 ``[length]`` (exact: sums stay far below 2**53)."""
+    return np.bincount(index, values, length).astype(np.int64)
+
+
+def _reach(
+    address: np.ndarray, end: np.ndarray, tile: np.ndarray, target: Target
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return bytes including gaps and the highest address of every tile; see ``TileMemory``."""
+    used = end > address
+    highest = np.zeros(target.num_tiles, np.int64)
+    np.maximum.at(highest, tile[used], end[used])
+    memory_end = max(region.end for region in target.memory_regions)
+    spans = [(region.base, region.end) for region in target.memory_regions]
+    spans.append((memory_end, max(memory_end, int(highest.max(initial=0)))))
+    gaps = np.zeros(target.num_tiles, np.int64)
+    for base, limit in spans:
+        within = used & (address < limit) & (end > base)
+        reach = np.zeros(target.num_tiles, np.int64)
+        np.maximum.at(reach, tile[within], np.minimum(end[within], limit) - base)
+        gaps += reach
+    return gaps, highest

@@ -1,0 +1,116 @@
+"""Static cost times count: what the steps of a run add up to, with None for what is not known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tiles.compiler import Executable, StepCost, step_costs
+from tiles.report.clocks import run_cycles
+from tiles.target import Basis, Target
+
+Count = int | None
+"""A number of runs, or None where it depends on data."""
+
+
+def add(a: Count, b: Count) -> Count:
+    """Return the sum of two counts; unknown if either is."""
+    return None if a is None or b is None else a + b
+
+
+def times(count: Count, factor: Count) -> Count:
+    """Return a product of counts; unknown if either is and neither is 0."""
+    if count == 0 or factor == 0:
+        return 0
+    return None if count is None or factor is None else count * factor
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What a number of executed steps add up to; a field is None when it depends on an unknown count.
+
+    Args:
+      cycles: the latest IPU's clock at the end.
+      ipu_cycles: every IPU's clock at the end.
+      compute_cycles: slowest tile of every executed step, added up.
+      exchange_cycles: exchange phases, added up.
+      sync_cycles: syncs, added up.
+      exchange_bytes: bytes that crossed between tiles.
+      flops: floating-point operations.
+      supersteps: executed steps.
+      basis_cycles: compute, exchange and sync cycles by what their figures rest on.
+    """
+
+    cycles: Count
+    ipu_cycles: tuple[int, ...] | None
+    compute_cycles: Count
+    exchange_cycles: Count
+    sync_cycles: Count
+    exchange_bytes: Count
+    flops: Count
+    supersteps: Count
+    basis_cycles: tuple[tuple[str, Count], ...]
+
+    @property
+    def is_known(self) -> bool:
+        """Whether no field is unknown."""
+        return self.supersteps is not None
+
+    @property
+    def basis_shares(self) -> dict[str, float | None]:
+        """Share of the cycles on each basis, 0 to 1; None when cycles are unknown."""
+        whole = add(add(self.compute_cycles, self.exchange_cycles), self.sync_cycles)
+        return {basis: share(cycles, whole) for basis, cycles in self.basis_cycles}
+
+
+def share(part: Count, whole: Count) -> float | None:
+    """Return ``part / whole`` rounded to six places, 0 of nothing, None when either is unknown."""
+    if part is None or whole is None:
+        return None
+    return round(part / whole, 6) if whole else 0.0
+
+
+def totals(executable: Executable, counts: Sequence[Count]) -> Totals:
+    """Return the cost of running step i ``counts[i]`` times.
+
+    A step that is not known to run leaves unknown only what it would add to: a loop without exchange leaves
+    the exchange cycles of a program known.
+    """
+    target, costs = executable.target, step_costs(executable)
+
+    def summed(values: Sequence[int]) -> Count:
+        total: Count = 0
+        for value, count in zip(values, counts, strict=True):
+            total = add(total, times(count, value))
+        return total
+
+    by_basis = [step_basis_cycles(cost, target) for cost in costs]
+    cycles = summed([cost.cycles for cost in costs])
+    ipu_cycles = None
+    if cycles is not None:
+        ipu_cycles = tuple(run_cycles(costs, [count or 0 for count in counts], target))
+    return Totals(
+        cycles=max(ipu_cycles) if ipu_cycles is not None else None,
+        ipu_cycles=ipu_cycles,
+        compute_cycles=summed([cost.compute_cycles for cost in costs]),
+        exchange_cycles=summed([cost.exchange_cycles for cost in costs]),
+        sync_cycles=summed([cost.sync_cycles for cost in costs]),
+        exchange_bytes=summed([cost.exchange_bytes for cost in costs]),
+        flops=summed([cost.flops for cost in costs]),
+        supersteps=summed([1] * len(costs)),
+        basis_cycles=tuple((basis.value, summed([row[basis] for row in by_basis])) for basis in Basis),
+    )
+
+
+def step_basis_cycles(cost: StepCost, target: Target) -> dict[Basis, int]:
+    """Return the cycles of one run of a step by basis."""
+    cycles = dict.fromkeys(Basis, 0)
+    cycles[cost.compute_basis] += cost.compute_cycles
+    cycles[cost.exchange_basis] += cost.exchange_cycles
+    cycles[sync_basis(target)] += cost.sync_cycles
+    return cycles
+
+
+def sync_basis(target: Target) -> Basis:
+    """Return what the duration of a sync rests on."""
+    return target.basis("internal_sync_cycles")[0]
