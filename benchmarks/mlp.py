@@ -1,6 +1,6 @@
 """The MLP step: what an emulated training step costs beside the native one, and where our compile time goes.
 
-    python -m benchmarks.mlp [--rounds=15] [--engines=fast,literal]
+python -m benchmarks.mlp [--rounds=15] [--engines=fast,literal]
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ def stage_seconds(step: Step, args: Sequence[Any], target: str) -> tuple[list[tu
     return stages, lowered
 
 
-def contenders(step: Step, lowered: Lowered, args: Sequence[Any], engines: Sequence[str]) -> dict[str, Callable[[], Any]]:
+def contenders(
+    step: Step, lowered: Lowered, args: Sequence[Any], engines: Sequence[str]
+) -> dict[str, Callable[[], Any]]:
     """Return the calls to time: native first, then each engine."""
     native = jax.jit(step)
     calls: dict[str, Callable[[], Any]] = {"jax.jit": lambda: native(*args)}

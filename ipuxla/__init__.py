@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Compiled", "Lowered", "Target", "compile_stablehlo", "jit", "load"]
 
-# A saved program must load and run where the frontend, the lowering and the HLO passes cannot be imported (that is how
-# one knows that results come from the executable alone), so the names that need those are imported when first used.
+# A saved program must load and run where the frontend, the lowering and the HLO passes cannot be imported
+# (that is how one knows that results come from the executable alone), so the names that need those are
+# imported when first used.
 _COMPILER_SIDE = {"jit": "ipuxla.api", "compile_stablehlo": "ipuxla.api", "Lowered": "ipuxla.stages"}
 
 

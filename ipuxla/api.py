@@ -1,13 +1,15 @@
 """The decorator and its relatives: compile a JAX function or a StableHLO module for an IPU and call it.
 
-``jit`` is where a user's call is resolved: arguments to leaves, leaves to a traced program that is remembered, and on
-to ``ipu_call_p``, which JAX's transformations act on. Everything after that lives in ``stages`` and ``runtime``.
+``jit`` is where a user's call is resolved: arguments to leaves, leaves to a traced program that is
+remembered, and on to ``ipu_call_p``, which JAX's transformations act on. Everything after that lives in
+``stages`` and ``runtime``.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import types
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, overload
 
@@ -29,7 +31,7 @@ __all__ = ["Compiled", "JittedFunction", "Lowered", "Target", "compile_stablehlo
 @overload
 def jit(function: Callable[..., Any], /, **options: Any) -> JittedFunction: ...
 @overload
-def jit(**options: Any) -> Callable[[Callable[..., Any]], JittedFunction]: ...
+def jit(function: None = None, /, **options: Any) -> Callable[[Callable[..., Any]], JittedFunction]: ...
 
 
 def jit(
@@ -50,9 +52,10 @@ def jit(
     """Compile a JAX function for an IPU, and run it on an emulated one when called.
 
     Use it bare, with arguments, or as a function. The result is called like ``function``, and ``jax.grad``,
-    ``jax.vmap``, ``jax.jvp``, ``jax.checkpoint`` and ``jax.jit`` act on it like on any JAX function, giving new programs
-    for the IPU. Arguments with a 64-bit type keep it, NumPy values included, whatever ``jax_enable_x64`` says; Python
-    numbers and what the function makes itself are as wide as that setting has it.
+    ``jax.vmap``, ``jax.jvp``, ``jax.checkpoint`` and ``jax.jit`` act on it like on any JAX function, giving
+    new programs for the IPU. Arguments with a 64-bit type keep it, NumPy values included, whatever
+    ``jax_enable_x64`` says; Python numbers and what the function makes itself are as wide as that setting has
+    it.
 
     Args:
       function: a function of pytrees of arrays that ``jax.jit`` could compile.
@@ -121,7 +124,7 @@ def compile_stablehlo(
 
 
 class _Entry(NamedTuple):
-    """A traced call, remembered by the types of its arguments; ``widened`` are leaves that JAX would narrow."""
+    """A traced call; ``widened`` are positions of leaves that JAX would narrow."""
 
     traced: Traced
     in_tree: Any
@@ -131,12 +134,18 @@ class _Entry(NamedTuple):
 class JittedFunction:
     """A function compiled for an IPU, once per structure and types of its arguments. Made by ``jit``."""
 
-    def __init__(self, function: Callable[..., Any], options: CompileOptions, argument_roles: dict[str, Any]) -> None:
+    def __init__(
+        self, function: Callable[..., Any], options: CompileOptions, argument_roles: dict[str, Any]
+    ) -> None:
         """Wrap ``function``; ``argument_roles`` are ``jax.jit``'s static and donated arguments."""
         functools.update_wrapper(self, function)
         self.options = options
-        self._jitted = jax.jit(function, **{role: value for role, value in argument_roles.items() if value is not None})
-        self._statics = _StaticArguments(function, argument_roles["static_argnums"], argument_roles["static_argnames"])
+        self._jitted = jax.jit(
+            function, **{role: value for role, value in argument_roles.items() if value is not None}
+        )
+        self._statics = _StaticArguments(
+            function, argument_roles["static_argnums"], argument_roles["static_argnames"]
+        )
         self._entries: dict[Any, _Entry] = {}
         self._name = getattr(function, "__name__", type(function).__name__)
 
@@ -151,7 +160,7 @@ class JittedFunction:
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """Bind as a method: the instance is the first argument."""
-        return self if instance is None else functools.partial(self, instance)
+        return self if instance is None else types.MethodType(self, instance)
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """Trace and lower for these arguments (arrays or ``jax.ShapeDtypeStruct``).
@@ -167,7 +176,11 @@ class JittedFunction:
                 try_="pass them as arguments, or lower the function outside the transformation",
             )
         pipeline = jaxpr_pipeline(traced.jaxpr, self._name, traced.donated)
-        return Lowered(pipeline, jaxpr_signature(traced.jaxpr, traced.donated, entry.in_tree, traced.out_tree), self.options)
+        return Lowered(
+            pipeline,
+            jaxpr_signature(traced.jaxpr, traced.donated, entry.in_tree, traced.out_tree),
+            self.options,
+        )
 
     def _resolve(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_Entry, list[Any]]:
         """Return the traced call for these arguments and their leaves."""
@@ -184,7 +197,9 @@ class JittedFunction:
                 self._entries[key] = entry
         return entry, leaves
 
-    def _trace(self, args: tuple[Any, ...], kwargs: dict[str, Any], tree: Any, leaves: Sequence[Any]) -> _Entry:
+    def _trace(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], tree: Any, leaves: Sequence[Any]
+    ) -> _Entry:
         traced = trace(self._jitted, args, kwargs)
         avals = traced.jaxpr.in_avals[len(traced.outer) :]
         widened = tuple(
@@ -207,7 +222,7 @@ def _leaf_key(leaf: Any) -> Any:
 
 
 class _StaticArguments:
-    """Which arguments of a function are static: by position or by name, each implying the other as in ``jax.jit``."""
+    """Which arguments are static: by position or by name, each implying the other as in ``jax.jit``."""
 
     def __init__(self, function: Callable[..., Any], argnums: Any, argnames: Any) -> None:
         numbers = _as_tuple(argnums)
@@ -225,7 +240,9 @@ class _StaticArguments:
         self._numbers = frozenset(numbers)
         self._names = frozenset(names)
 
-    def split(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[tuple[Any, ...], dict[str, Any]]]:
+    def split(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, tuple[tuple[Any, ...], dict[str, Any]]]:
         """Return the static arguments as a hashable key, and the others."""
         if not self._numbers and not self._names:
             return None, (args, kwargs)

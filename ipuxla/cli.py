@@ -17,10 +17,19 @@ from collections.abc import Callable, Iterator, Sequence
 from absl import app, flags
 
 from hlo_passes.errors import HloError
-from ipuxla.errors import InvalidExecutable, InvalidOption, InvalidTarget, IpuError, UnknownTarget
 from ipuxla.api import Compiled, compile_stablehlo, load
+from ipuxla.errors import (
+    InvalidExecutable,
+    InvalidOption,
+    InvalidTarget,
+    IpuError,
+    OutOfTileMemory,
+    UnknownTarget,
+)
 from ipuxla.experiments import EXPERIMENTS, OPTIMIZERS, Settings, require_writable
 from ipuxla.options import ARITHMETICS, ENGINES
+from tiles.compiler import Executable
+from tiles.report import profile, write_report
 from tiles.target import Target, known_names
 
 REFUSED = 1
@@ -68,14 +77,19 @@ def _define_run(values: flags.FlagValues) -> None:
     _define_machine(values)
     flags.DEFINE_enum("experiment", "digits", sorted(EXPERIMENTS), "what to run", flag_values=values)
     flags.DEFINE_list("hidden", ["128", "64"], "features of each hidden layer", flag_values=values)
-    flags.DEFINE_enum("optimizer", "momentum", sorted(OPTIMIZERS), "how gradients change weights", flag_values=values)
+    flags.DEFINE_enum(
+        "optimizer", "momentum", sorted(OPTIMIZERS), "how gradients change weights", flag_values=values
+    )
     flags.DEFINE_float("learning_rate", 0.05, "learning rate", flag_values=values)
     flags.DEFINE_integer("batch_size", 32, "rows per step", lower_bound=1, flag_values=values)
     flags.DEFINE_integer("epochs", 20, "passes over the training rows", lower_bound=1, flag_values=values)
     flags.DEFINE_integer("seed", 0, "seed of weights and batches", lower_bound=0, flag_values=values)
     flags.DEFINE_bool("compare", True, "also run under plain jax.jit", flag_values=values)
     flags.DEFINE_string(
-        "output_dir", "runs/digits", "folder for the files of the run; same names are replaced", flag_values=values
+        "output_dir",
+        "runs/digits",
+        "folder for the files of the run; same names are replaced",
+        flag_values=values,
     )
 
 
@@ -89,7 +103,8 @@ def _run(values: flags.FlagValues, arguments: Sequence[str]) -> None:
         chosen["output_dir"] = pathlib.Path(values.output_dir)
         settings = Settings(**chosen)
         require_writable(settings.output_dir)
-    EXPERIMENTS[values.experiment](settings)
+    with _reporting_misfit(values.output_dir):
+        EXPERIMENTS[values.experiment](settings)
 
 
 # ---- targets
@@ -116,12 +131,18 @@ def _targets(values: flags.FlagValues, arguments: Sequence[str]) -> None:
 def _define_compile(values: flags.FlagValues) -> None:
     """Add the flags of ``compile``."""
     _define_machine(values)
-    flags.DEFINE_bool("check_memory", True, "refuse a program that does not fit into the tiles", flag_values=values)
+    flags.DEFINE_bool(
+        "check_memory", True, "refuse a program that does not fit into the tiles", flag_values=values
+    )
     flags.DEFINE_string("passes", None, "HLO pass pipeline instead of the default one", flag_values=values)
     flags.DEFINE_string("report", None, "folder to write the report into", flag_values=values)
     flags.DEFINE_string("output", None, "file to write the compiled program into", flag_values=values)
     flags.DEFINE_enum(
-        "print", None, ["stablehlo", "hlo", "hlo-optimized", "program"], "print this stage", flag_values=values
+        "print",
+        None,
+        ["stablehlo", "hlo", "hlo-optimized", "program"],
+        "print this stage",
+        flag_values=values,
     )
 
 
@@ -133,20 +154,23 @@ def _compile(values: flags.FlagValues, arguments: Sequence[str]) -> None:
             require_writable(pathlib.Path(values.report))
         if values.output is not None:
             require_writable(pathlib.Path(values.output).parent)
-    compiled = compile_stablehlo(
-        source,
-        _target(values),
-        engine=values.engine,
-        arithmetic=values.arithmetic,
-        check_memory=values.check_memory,
-        passes=values.passes,
-    )
+    with _reporting_misfit(values.report):
+        compiled = compile_stablehlo(
+            source,
+            _target(values),
+            engine=values.engine,
+            arithmetic=values.arithmetic,
+            check_memory=values.check_memory,
+            passes=values.passes,
+        )
     if values.print is not None:
         print(compiled.as_text(values.print))
+    else:
+        print(profile(compiled.executable).text())
     if values.output is not None:
         compiled.save(values.output)
         print(f"written: {values.output}")
-    _report_on(compiled, values.report)
+    _write_report(compiled.executable, values.report)
 
 
 # ---- report, certify
@@ -162,7 +186,9 @@ def _report(values: flags.FlagValues, arguments: Sequence[str]) -> None:
     with _bad_input(InvalidOption):
         if values.output_dir is not None:
             require_writable(pathlib.Path(values.output_dir))
-    _report_on(_load(arguments[0]), values.output_dir)
+    compiled = _load(arguments[0])
+    print(profile(compiled.executable).text())
+    _write_report(compiled.executable, values.output_dir)
 
 
 def _certify(values: flags.FlagValues, arguments: Sequence[str]) -> None:
@@ -173,7 +199,9 @@ def _certify(values: flags.FlagValues, arguments: Sequence[str]) -> None:
 
 COMMANDS = {
     "run": Command("run an experiment: train, compare with jax.jit, report", (), _define_run, _run),
-    "compile": Command("compile a StableHLO file and report on it", ("FILE.mlir",), _define_compile, _compile),
+    "compile": Command(
+        "compile a StableHLO file and report on it", ("FILE.mlir",), _define_compile, _compile
+    ),
     "report": Command("report on a compiled program", ("PROGRAM",), _define_report, _report),
     "certify": Command("re-prove a compiled program's memory", ("PROGRAM",), lambda values: None, _certify),
     "targets": Command("list targets, or describe one", ("[NAME]",), lambda values: None, _targets),
@@ -220,6 +248,25 @@ def _load(path: str) -> Compiled:
         return load(path)
 
 
+def _write_report(executable: Executable, folder: str | None) -> None:
+    """Write the report of a program that was not run, where a folder was named."""
+    if folder is not None:
+        for path in write_report(executable, None, folder):
+            print(f"written: {path}")
+
+
+@contextlib.contextmanager
+def _reporting_misfit(folder: str | None) -> Iterator[None]:
+    """Write the report of a program that does not fit, too: it shows what would have to give."""
+    try:
+        yield
+    except OutOfTileMemory as error:
+        executable = getattr(error, "executable", None)
+        if executable is not None:
+            _write_report(executable, folder)
+        raise
+
+
 @contextlib.contextmanager
 def _bad_input(*kinds: type[IpuError]) -> Iterator[None]:
     """Turn errors that say that the command line itself is wrong into one line."""
@@ -259,7 +306,9 @@ def parse(argv: Sequence[str]) -> Invocation:
         raise UsageError("; ".join(str(error).splitlines())) from error
     needed = [argument for argument in command.positional if not argument.startswith("[")]
     if not len(needed) <= len(arguments) <= len(command.positional):
-        raise UsageError(f"expected {' '.join(('ipuxla', name, *command.positional))}, got {len(arguments)} arguments")
+        raise UsageError(
+            f"expected {' '.join(('ipuxla', name, *command.positional))}, got {len(arguments)} arguments"
+        )
     return Invocation(command.run, values, arguments)
 
 
@@ -283,7 +332,10 @@ def _command_usage(name: str) -> str:
         default = "" if flag.default is None else f" (default: {flag.default_as_str.strip(chr(39))})"
         choices = f": {', '.join(flag.parser.enum_values)}" if isinstance(flag, flags.EnumFlag) else ""
         lines.append(f"  --{flag_name:15} {flag.help}{choices}{default}")
-    lines += [f"  --{'debug':15} show the traceback of an error", f"  --{'flagfile':15} read flags from a file"]
+    lines += [
+        f"  --{'debug':15} show the traceback of an error",
+        f"  --{'flagfile':15} read flags from a file",
+    ]
     return "\n".join(lines)
 
 

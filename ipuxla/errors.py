@@ -1,4 +1,4 @@
-"""Named errors of the user-facing half. All are ``tiles.errors.IpuError``: what, where, expected and got, what to try."""
+"""Named errors of the user-facing half; each is a ``tiles.errors.IpuError`` and prints in the same form."""
 
 from __future__ import annotations
 

@@ -21,11 +21,12 @@ class CompileOptions:
 
     Args:
       target: the machine.
-      engine: ``fast`` (whole arrays), ``literal`` (tile memory and exchange), ``vertex`` (one vertex at a time) or
-        ``hlo`` (the optimised module, op by op: a witness from outside).
-      arithmetic: ``float``, or ``ring`` where every float word becomes an unsigned integer of the same width, so that
-        engines agree on every bit; float results come back as those integers.
-      check_memory: refuse a program that does not fit into the tiles; False runs it all the same and marks it.
+      engine: ``fast`` (whole arrays), ``literal`` (tile memory and exchange), ``vertex`` (one vertex at a
+        time) or ``hlo`` (the optimised module, op by op: a witness from outside).
+      arithmetic: ``float``, or ``ring`` where every float word becomes an unsigned integer of the same width,
+        so that engines agree on every bit; float results come back as those integers.
+      check_memory: refuse a program that does not fit into the tiles; False runs it all the same and marks
+        it.
       passes: text of the HLO pass pipeline, None for the default one.
       strict: whether the fast engine keeps the plan's order of reductions.
 
@@ -41,12 +42,17 @@ class CompileOptions:
     strict: bool = True
 
     def __post_init__(self) -> None:
+        """Check every choice."""
         require_one_of("engine", self.engine, ENGINES)
         require_one_of("arithmetic", self.arithmetic, ARITHMETICS)
         if not isinstance(self.target, Target):
             raise InvalidOption("target is no Target", expected="a name or a Target", got=repr(self.target))
         if not (self.passes is None or isinstance(self.passes, str)):
-            raise InvalidOption("passes is no pipeline text", expected='text such as "cse,dce", or None', got=repr(self.passes))
+            raise InvalidOption(
+                "passes is no pipeline text",
+                expected='text such as "cse,dce", or None',
+                got=repr(self.passes),
+            )
 
     def __hash__(self) -> int:
         """Hash once: a target has many fields."""
@@ -58,7 +64,7 @@ class CompileOptions:
 
     def __repr__(self) -> str:
         """Name the target only: this is printed in every jaxpr that holds a call."""
-        return f"CompileOptions(target={self.target.name!r}, engine={self.engine!r}, arithmetic={self.arithmetic!r})"
+        return f"CompileOptions({self.target.name!r}, {self.engine!r}, {self.arithmetic!r})"
 
     def replace(self, **changes: Any) -> CompileOptions:
         """Return these options with those changes that are not None.
@@ -87,4 +93,6 @@ def make_options(target: str | Target | None = None, **choices: Any) -> CompileO
 def require_one_of(option: str, value: object, legal: tuple[str, ...]) -> None:
     """Raise ``InvalidOption`` unless ``value`` is one of the legal ones."""
     if value not in legal:
-        raise InvalidOption(f"{option}={value!r} is not an {option}", expected=", ".join(legal), got=repr(value))
+        raise InvalidOption(
+            f"{option}={value!r} is not an {option}", expected=", ".join(legal), got=repr(value)
+        )

@@ -1,26 +1,26 @@
-"""Compiled programs: call, inspect, save and load them. Needs an executable and ``tiles``, nothing that made it.
+"""Compiled programs: call, inspect, save and load them.
 
-A loaded program runs where the frontend, the lowering and the HLO passes cannot even be imported, which is how one
-knows that its results come from the executable alone.
+A loaded program runs where the frontend, the lowering and the HLO passes cannot even be imported, which is
+how one knows that its results come from the executable alone.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from ipuxla.errors import HostEngineInsideJit, InvalidExecutable, InvalidOption, Unsupported, UnknownStage
-from ipuxla.options import ARITHMETICS, ENGINES, require_one_of
+from ipuxla.errors import InvalidExecutable, UnknownStage
+from ipuxla.runner import Runner
 from ipuxla.signature import LeafType, Signature
 from tiles import report
 from tiles.compiler import Executable, certify
-from tiles.engine import make_engine
+from tiles.engine import Trace
 
 _MAGIC = b"ipuxla-program\n"
 _FORMAT = 1
@@ -29,53 +29,36 @@ _FORMAT = 1
 class Compiled:
     """A program compiled for one machine, ready to be called with arrays of the types it was compiled for.
 
-    Call it as the function it came from, static arguments left out. ``engine`` and ``arithmetic`` say how it runs; under
-    ``ring`` arithmetic float results come back as unsigned integers of the same width.
+    Call it as the function it came from, static arguments left out. ``engine`` and ``arithmetic`` say how it
+    runs; under ``ring`` arithmetic float results come back as unsigned integers of the same width.
     """
 
     def __init__(
-        self,
-        signature: Signature,
-        executable: Executable | Callable[[], Executable],
-        *,
-        engine: str = "fast",
-        arithmetic: str = "float",
-        strict: bool = True,
-        texts: Mapping[str, Callable[[], str]] | None = None,
-        evaluate: Callable[..., Sequence[jax.Array]] | None = None,
+        self, signature: Signature, runner: Runner, texts: Mapping[str, Callable[[], str]] | None = None
     ) -> None:
-        """Put a program together.
-
-        Args:
-          signature: arguments and results.
-          executable: the program, or a function that compiles it when it is first needed.
-          engine: one of ``ipuxla.options.ENGINES``.
-          arithmetic: ``float`` or ``ring``.
-          strict: whether the fast engine keeps the plan's order of reductions.
-          texts: printer of each stage that led here.
-          evaluate: what engine ``hlo`` runs: a traceable function of the argument leaves.
-
-        Raises:
-          InvalidOption: an unknown engine or arithmetic.
-          Unsupported: engine ``hlo`` without the module it evaluates.
-        """
-        require_one_of("engine", engine, ENGINES)
-        require_one_of("arithmetic", arithmetic, ARITHMETICS)
-        if engine == "hlo" and evaluate is None:
-            raise Unsupported(
-                'engine "hlo" evaluates the HLO module, which a saved program does not hold',
-                expected="engine fast, literal or vertex",
-                try_='ipuxla.load(path, engine="fast"), or compile the function again',
-            )
+        """Put a program together from what it takes and returns, what runs it, and printers of its stages."""
         self.signature = signature
-        self.engine = engine
-        self.arithmetic = arithmetic
-        self.strict = strict
-        self._executable = executable
+        self._runner = runner
         self._texts = dict(texts or {})
-        self._evaluate = evaluate
-        self._in_words = [leaf.to_words for leaf in signature.inputs]
-        self._key_outputs = [(k, leaf) for k, leaf in enumerate(signature.outputs) if leaf.key is not None]
+        self._to_words = [leaf.to_words for leaf in signature.inputs]
+        self._keys = [
+            (position, leaf) for position, leaf in enumerate(signature.outputs) if leaf.key is not None
+        ]
+
+    @property
+    def engine(self) -> str:
+        """The engine that runs it."""
+        return self._runner.engine
+
+    @property
+    def arithmetic(self) -> str:
+        """``float`` or ``ring``."""
+        return self._runner.arithmetic
+
+    @property
+    def executable(self) -> Executable:
+        """The program as plain data."""
+        return self._runner.executable
 
     # ---- calling
 
@@ -90,8 +73,7 @@ class Compiled:
     def run(self, *leaves: Any) -> list[Any]:
         """Run on argument leaves, taken to be of the right types, and return the result leaves."""
         with jax.enable_x64(True):
-            words = [to_words(leaf) for to_words, leaf in zip(self._in_words, leaves, strict=True)]
-            outputs = self._wrap_keys(self._run(*words))
+            outputs = self._wrap_keys(self._runner.run(*self._words(leaves)))
         for position in self.signature.donated:
             _consume(leaves[position], outputs)
         return outputs
@@ -102,47 +84,18 @@ class Compiled:
         Raises:
           HostEngineInsideJit: the engine steps on the host.
         """
-        if self.engine not in ("fast", "hlo"):
-            raise HostEngineInsideJit(
-                f"engine {self.engine!r} steps through the program on the host and cannot become part of an outer jax.jit",
-                expected='engine="fast" or engine="hlo" inside jax.jit, jax.lax.scan and the like',
-                got=f"engine={self.engine!r}",
-                try_="call the decorated function outside jax.jit (jax.grad and jax.vmap are fine), or use another engine",
-            )
         with jax.enable_x64(True):
-            words = [to_words(leaf) for to_words, leaf in zip(self._in_words, leaves, strict=True)]
-            return self._wrap_keys(self._traceable(*words))
+            return self._wrap_keys(self._runner.trace(*self._words(leaves)))
 
-    def _wrap_keys(self, outputs: Sequence[Any]) -> list[Any]:
-        outputs = list(outputs)
-        for position, leaf in self._key_outputs:
+    def _words(self, leaves: Sequence[Any]) -> list[Any]:
+        return [to_words(leaf) for to_words, leaf in zip(self._to_words, leaves, strict=True)]
+
+    def _wrap_keys(self, outputs: list[Any]) -> list[Any]:
+        for position, leaf in self._keys:
             outputs[position] = leaf.from_words(outputs[position])
         return outputs
 
-    @functools.cached_property
-    def _traceable(self) -> Callable[..., Sequence[Any]]:
-        """The program as a pure JAX function of its words."""
-        return self._evaluate if self.engine == "hlo" and self._evaluate is not None else self._machine.trace
-
-    @functools.cached_property
-    def _run(self) -> Callable[..., Sequence[Any]]:
-        """The program as a function of arrays, without a trace of its steps."""
-        if self.engine in ("fast", "hlo"):
-            donated = self.signature.donated if self.arithmetic == "float" else ()
-            return jax.jit(self._traceable, donate_argnums=donated)
-        return lambda *words: self._machine.run(*words)[0]
-
-    @functools.cached_property
-    def _machine(self) -> Any:
-        """The engine, holding the executable."""
-        return make_engine(self.executable, engine=self.engine, arithmetic=self.arithmetic, strict=self.strict)
-
     # ---- inspecting
-
-    @functools.cached_property
-    def executable(self) -> Executable:
-        """The program as plain data."""
-        return self._executable() if callable(self._executable) else self._executable
 
     def cost_analysis(self) -> dict[str, Any]:
         """Return cycles, seconds, flops, bytes exchanged and supersteps that are known without running."""
@@ -159,22 +112,15 @@ class Compiled:
           WrongArguments: as when called.
           Unsupported: engine ``hlo``, which has no supersteps to count.
         """
-        return report.profile(self.executable, self._traced_run(args, kwargs))
+        return report.profile(self.executable, self._record(args, kwargs))
 
     def report(self, folder: str | os.PathLike[str], *args: Any, **kwargs: Any) -> Any:
         """Run once and write the report's files into ``folder``. Raises as ``profile`` does."""
-        return report.write_report(self.executable, self._traced_run(args, kwargs), folder)
+        return report.write_report(self.executable, self._record(args, kwargs), folder)
 
-    def _traced_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self.engine == "hlo":
-            raise Unsupported(
-                'engine "hlo" evaluates the module op by op and has no supersteps to count',
-                try_='compile(engine="fast") and profile that',
-            )
-        leaves = self.signature.flatten(args, kwargs)
+    def _record(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Trace:
         with jax.enable_x64(True):
-            words = [to_words(leaf) for to_words, leaf in zip(self._in_words, leaves, strict=True)]
-            return self._machine.run(*words)[1]
+            return self._runner.run_traced(*self._words(self.signature.flatten(args, kwargs)))[1]
 
     def as_text(self, stage: str = "program") -> str:
         """Return a stage as text; a loaded program holds only "program".
@@ -184,11 +130,13 @@ class Compiled:
         """
         printers = {**self._texts, "program": lambda: self.executable.text()}
         if stage not in printers:
-            raise UnknownStage(f"there is no stage {stage!r} here", expected=", ".join(printers), got=repr(stage))
+            raise UnknownStage(
+                f"there is no stage {stage!r} here", expected=", ".join(printers), got=repr(stage)
+            )
         return printers[stage]()
 
     def certify(self) -> Any:
-        """Check the executable by independent means: no two live buffers overlap, every byte read was written."""
+        """Check by independent means that no live buffers overlap and every byte read was written."""
         return certify(self.executable)
 
     # ---- files
@@ -199,20 +147,28 @@ class Compiled:
             "format": _FORMAT,
             "engine": self.engine,
             "arithmetic": self.arithmetic,
-            "strict": self.strict,
+            "strict": self._runner.strict,
             "signature": self.signature.to_data(),
         }
         text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
         Path(path).write_bytes(_MAGIC + len(text).to_bytes(8, "little") + text + self.executable.to_bytes())
 
     def __repr__(self) -> str:
-        inputs = ", ".join(f"{name}: {leaf}" for name, leaf in zip(self.signature.names, self.signature.inputs, strict=True))
+        """Show arguments, results and what runs it."""
+        inputs = ", ".join(
+            f"{name}: {leaf}" for name, leaf in zip(self.signature.names, self.signature.inputs, strict=True)
+        )
         outputs = ", ".join(map(str, self.signature.outputs))
-        return f"ipuxla.Compiled(({inputs}) -> ({outputs}), engine={self.engine!r}, arithmetic={self.arithmetic!r})"
+        return f"ipuxla.Compiled(({inputs}) -> ({outputs}), {self.engine!r}, {self.arithmetic!r})"
 
 
-def load(path: str | os.PathLike[str], *, engine: str | None = None, arithmetic: str | None = None) -> Compiled:
+def load(
+    path: str | os.PathLike[str], *, engine: str | None = None, arithmetic: str | None = None
+) -> Compiled:
     """Read a program that ``Compiled.save`` wrote.
+
+    A structure of arguments or results that holds types of the user's own is not in the file: such a program
+    takes or returns leaves, and a warning says so.
 
     Args:
       path: the file.
@@ -224,24 +180,41 @@ def load(path: str | os.PathLike[str], *, engine: str | None = None, arithmetic:
       Unsupported: the program was compiled for engine ``hlo``, and no other is given.
       InvalidOption: an unknown engine or arithmetic.
     """
-    blob = Path(path).read_bytes()
+    header, body = _split(Path(path).read_bytes(), str(path))
+    signature = Signature.from_data(header["signature"])
+    executable = Executable.from_bytes(body)
+    _check_fit(signature, executable, str(path))
+    for note in signature.notes:
+        warnings.warn(f"{path}: {note}", stacklevel=2)
+    runner = Runner(
+        executable,
+        engine=engine or header["engine"],
+        arithmetic=arithmetic or header["arithmetic"],
+        strict=header["strict"],
+        donated=signature.donated,
+    )
+    return Compiled(signature, runner)
+
+
+def _split(blob: bytes, path: str) -> tuple[dict[str, Any], bytes]:
+    """Return a file's header and the executable's bytes."""
     if not blob.startswith(_MAGIC):
-        raise InvalidExecutable("this is no saved program", location=str(path), got=repr(blob[: len(_MAGIC)]))
+        raise InvalidExecutable("this is no saved program", location=path, got=repr(blob[: len(_MAGIC)]))
     start = len(_MAGIC) + 8
     end = start + int.from_bytes(blob[len(_MAGIC) : start], "little")
     try:
         header = json.loads(blob[start:end])
-        found, stored = header["format"], {name: header[name] for name in ("engine", "arithmetic", "strict")}
-        signature_data = header["signature"]
-    except (KeyError, TypeError, ValueError) as error:
-        raise InvalidExecutable(f"the saved program is damaged: {error}", location=str(path)) from error
+    except ValueError as error:
+        raise InvalidExecutable(f"the saved program is damaged: {error}", location=path) from error
+    found = header.get("format") if isinstance(header, dict) else None
     if found != _FORMAT:
-        raise InvalidExecutable("the program is of another version", location=str(path), expected=_FORMAT, got=found)
-    signature = Signature.from_data(signature_data)
-    executable = Executable.from_bytes(blob[end:])
-    _check_fit(signature, executable, str(path))
-    choices = {"engine": engine or stored["engine"], "arithmetic": arithmetic or stored["arithmetic"]}
-    return Compiled(signature, executable, strict=bool(stored["strict"]), **choices)
+        raise InvalidExecutable(
+            "the saved program is of another version", location=path, expected=_FORMAT, got=found
+        )
+    missing = {"engine", "arithmetic", "strict", "signature"} - header.keys()
+    if missing:
+        raise InvalidExecutable(f"the saved program lacks {', '.join(sorted(missing))}", location=path)
+    return header, blob[end:]
 
 
 def _check_fit(signature: Signature, executable: Executable, path: str) -> None:
@@ -250,17 +223,27 @@ def _check_fit(signature: Signature, executable: Executable, path: str) -> None:
         ("inputs", signature.inputs, executable.inputs),
         ("outputs", signature.outputs, executable.outputs),
     ):
-        found = [executable.variables[name] for name in names]
-        expected = [(leaf.shape, leaf.dtype) for leaf in leaves]
-        got = [(v.shape[: len(leaf.shape)] if leaf.key else v.shape, v.dtype) for v, leaf in zip(found, leaves, strict=False)]
-        if len(found) != len(leaves) or expected != got:
-            raise InvalidExecutable(f"the program's {role} are not its signature's", location=path, expected=expected, got=got)
+        variables = [executable.variables[name] for name in names]
+        if len(variables) != len(leaves) or not all(map(_matches, leaves, variables)):
+            raise InvalidExecutable(
+                f"the program's {role} are not its signature's",
+                location=path,
+                expected=", ".join(map(str, leaves)),
+                got=", ".join(f"{v.dtype}{list(v.shape)}" for v in variables),
+            )
+
+
+def _matches(leaf: LeafType, variable: Any) -> bool:
+    """Whether a variable holds a leaf; a key's words add dimensions."""
+    shape = variable.shape[: len(leaf.shape)] if leaf.key else variable.shape
+    return (shape, variable.dtype) == (leaf.shape, leaf.dtype)
 
 
 def _consume(leaf: Any, outputs: Sequence[Any]) -> None:
     """Delete a donated array, as JAX does, unless it is itself a result."""
-    if isinstance(leaf, jax.Array) and not leaf.is_deleted() and not any(leaf is output for output in outputs):
+    if (
+        isinstance(leaf, jax.Array)
+        and not leaf.is_deleted()
+        and not any(leaf is output for output in outputs)
+    ):
         leaf.delete()
-
-
-__all__ = ["Compiled", "InvalidOption", "LeafType", "Signature", "load"]

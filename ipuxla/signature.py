@@ -1,4 +1,4 @@
-"""What a compiled program takes and returns: pytrees, leaf types, argument names. Plain data, written and read here.
+"""What a compiled program takes and returns: pytrees, leaf types, argument names; and these as plain data.
 
 JAX arrays of random keys travel as their words; here is the one place that unwraps and wraps them.
 """
@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from ipuxla.errors import InvalidExecutable, WrongArguments
 
@@ -38,9 +39,14 @@ class LeafType:
     @classmethod
     def of(cls, array: Any) -> LeafType:
         """Return the type of an array."""
-        if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+        if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
             return cls(tuple(array.shape), "uint32", str(jax.random.key_impl(array)))
         return cls(tuple(array.shape), np.dtype(array.dtype).name)
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> LeafType:
+        """Return the type whose fields ``data`` holds."""
+        return cls(tuple(map(int, data["shape"])), jnp.dtype(data["dtype"]).name, data["key"])
 
     @functools.cached_property
     def np_dtype(self) -> np.dtype:
@@ -48,7 +54,7 @@ class LeafType:
         return jnp.dtype(self.dtype)
 
     def to_words(self, array: Any) -> Any:
-        """Return what engines take: keys as their words, Python numbers as arrays; other arrays as they are."""
+        """Return what engines take: keys as their words, Python numbers as arrays, arrays as they are."""
         if self.key is not None:
             return jax.random.key_data(array)
         if isinstance(array, jax.Array | np.ndarray):
@@ -74,6 +80,7 @@ class LeafType:
         return array.dtype == self.np_dtype and array.shape == self.shape
 
     def __str__(self) -> str:
+        """Write it as JAX does: float32[2,3]."""
         return f"{self.dtype if self.key is None else f'key<{self.key}>'}[{','.join(map(str, self.shape))}]"
 
 
@@ -109,11 +116,11 @@ class Signature:
         leaves = [leaf for _, leaf in paths]
         self._check_structure(tree, len(leaves), args, kwargs)
         for (path, leaf), expected in zip(paths, self.inputs, strict=True):
-            if isinstance(leaf, jax.core.Tracer):
+            if isinstance(leaf, Tracer):
                 raise WrongArguments(
                     f"{_argument(path)} is traced by JAX; a compiled program takes arrays",
                     got=str(leaf),
-                    try_="transform the decorated function instead: jax.grad, jax.vmap and jax.jit work on it",
+                    try_="transform the decorated function: jax.grad, jax.vmap and jax.jit work on that",
                 )
             if not expected.accepts(leaf):
                 raise WrongArguments(
@@ -173,23 +180,24 @@ class Signature:
           InvalidExecutable: the data is damaged.
         """
         try:
-            leaves = {
-                role: tuple(LeafType(tuple(map(int, leaf["shape"])), str(leaf["dtype"]), leaf["key"]) for leaf in data[role])
-                for role in ("inputs", "outputs")
-            }
-            trees = {role: None if data[role] is None else _tree_from(data[role]) for role in ("in_tree", "out_tree")}
             signature = cls(
+                inputs=tuple(map(LeafType.from_data, data["inputs"])),
+                outputs=tuple(map(LeafType.from_data, data["outputs"])),
                 names=tuple(map(str, data["names"])),
                 donated=tuple(map(int, data["donated"])),
                 notes=tuple(map(str, data["notes"])),
-                **leaves,
-                **trees,
+                in_tree=_tree_from(data["in_tree"]),
+                out_tree=_tree_from(data["out_tree"]),
             )
         except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise InvalidExecutable(f"the program's signature is damaged: {type(error).__name__}: {error}") from error
+            raise InvalidExecutable(
+                f"the program's signature is damaged: {type(error).__name__}: {error}"
+            ) from error
         for tree, flat in ((signature.in_tree, signature.inputs), (signature.out_tree, signature.outputs)):
             if tree is not None and tree.num_leaves != len(flat):
-                raise InvalidExecutable("the program's signature is damaged", expected=f"{len(flat)} leaves", got=tree)
+                raise InvalidExecutable(
+                    "the program's signature is damaged", expected=f"{len(flat)} leaves", got=tree
+                )
         return signature
 
 
@@ -233,7 +241,7 @@ def _tree_data(tree: Any) -> Any:
 
 
 def _tree_from(data: Any) -> Any:
-    return jax.tree.structure(_skeleton(data))
+    return None if data is None else jax.tree.structure(_skeleton(data))
 
 
 def _skeleton(data: Any) -> Any:

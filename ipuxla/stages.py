@@ -1,11 +1,12 @@
 """The stages between a function and a compiled program, each computed once, when it is first asked for.
 
-    stablehlo --import--> hlo --passes--> hlo-optimized --lowering--> graph --compiler--> program (an Executable)
+stablehlo --import--> hlo --passes--> hlo-optimized --lowering--> graph --compiler--> program (an Executable)
 """
 
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from ipuxla.frontend.importer import import_stablehlo
 from ipuxla.frontend.lower import to_stablehlo
 from ipuxla.lowering import lower_module
 from ipuxla.options import CompileOptions
+from ipuxla.runner import Runner
 from ipuxla.runtime import Compiled
 from ipuxla.signature import LeafType, Signature
 from tiles.compiler import Executable, compile_graph
@@ -28,15 +30,27 @@ from tiles.numerics.ring import ring
 STAGES = ("stablehlo", "hlo", "hlo-optimized", "program")
 
 
+_pipelines: weakref.WeakKeyDictionary[Any, dict[Any, Pipeline]] = weakref.WeakKeyDictionary()
+
+
 class Pipeline:
     """One program on its way from StableHLO to an executable."""
 
-    def __init__(self, stablehlo: Any, name: str | None = None) -> None:
-        """Start from StableHLO text, bytes or an MLIR module; ``name`` replaces the module's own."""
+    def __init__(self, stablehlo: Any, name: str | None = None, consumed: tuple[int, ...] = ()) -> None:
+        """Start from StableHLO.
+
+        Args:
+          stablehlo: text, bytes or an MLIR module.
+          name: replaces the module's own.
+          consumed: arguments whose arrays a call deletes on the host. What the module itself marks as donated
+            only lets the program reuse tile memory: its caller may not know of the marks.
+        """
         self.stablehlo = stablehlo
+        self.consumed = consumed
         self.module: Module = import_stablehlo(stablehlo, name)
         self._optimized: dict[str | None, Module] = {}
         self._executables: dict[Any, Executable] = {}
+        self._runners: dict[CompileOptions, Runner] = {}
 
     def optimized(self, passes: str | None) -> Module:
         """Return the module after the HLO passes."""
@@ -73,26 +87,38 @@ class Pipeline:
             return evaluate
         return ring(evaluate, [name_of(type_.np_dtype) for type_ in module.entry_computation.parameter_types])
 
+    def runner(self, options: CompileOptions) -> Runner:
+        """Return what runs the program; for engine ``hlo`` it is compiled only when asked about costs."""
+        if options not in self._runners:
+            executable = functools.partial(self.executable, options)
+            is_hlo = options.engine == "hlo"
+            self._runners[options] = Runner(
+                executable if is_hlo else executable(),
+                engine=options.engine,
+                arithmetic=options.arithmetic,
+                strict=options.strict,
+                donated=self.consumed,
+                evaluate=self.evaluator(options) if is_hlo else None,
+            )
+        return self._runners[options]
+
     def compile(self, signature: Signature, options: CompileOptions) -> Compiled:
-        """Return the program with its signature. Engine ``hlo`` compiles for the machine only when asked about it."""
-        executable = functools.partial(self.executable, options)
-        return Compiled(
-            signature,
-            executable if options.engine == "hlo" else executable(),
-            engine=options.engine,
-            arithmetic=options.arithmetic,
-            strict=options.strict,
-            texts=self.printers(options),
-            evaluate=self.evaluator(options) if options.engine == "hlo" else None,
-        )
+        """Return the program with its signature."""
+        return Compiled(signature, self.runner(options), self.printers(options))
 
 
 def jaxpr_pipeline(jaxpr: Any, name: str, donated: tuple[int, ...] = ()) -> Pipeline:
-    """Return the pipeline of a closed jaxpr."""
-    return Pipeline(to_stablehlo(jaxpr, name, donated))
+    """Return the pipeline of a closed jaxpr, the same one for as long as the jaxpr lives."""
+    known = _pipelines.setdefault(jaxpr, {})
+    key = (name, donated)
+    if key not in known:
+        known[key] = Pipeline(to_stablehlo(jaxpr, name, donated), consumed=donated)
+    return known[key]
 
 
-def jaxpr_signature(jaxpr: Any, donated: tuple[int, ...] = (), in_tree: Any = None, out_tree: Any = None) -> Signature:
+def jaxpr_signature(
+    jaxpr: Any, donated: tuple[int, ...] = (), in_tree: Any = None, out_tree: Any = None
+) -> Signature:
     """Return the signature of a closed jaxpr."""
     return Signature(
         inputs=tuple(map(_leaf_type, jaxpr.in_avals)),
@@ -115,7 +141,6 @@ def module_signature(module: Module) -> Signature:
         inputs=tuple(map(leaf, entry.parameter_types)),
         outputs=tuple(map(leaf, entry.result_types)),
         names=tuple(value.name.removeprefix("%") for value in entry.parameters),
-        donated=module.donated,
     )
 
 
@@ -177,10 +202,16 @@ class Lowered:
         Raises:
           InvalidOption: an unknown engine or arithmetic.
           UnknownTarget: no target has the given name.
-          OutOfTileMemory: the program does not fit, and ``check_memory`` is set; the error carries the report.
+          OutOfTileMemory: the program does not fit, and ``check_memory`` is set; the error carries the
+            report.
         """
         options = self.options.replace(
-            target=target, engine=engine, arithmetic=arithmetic, check_memory=check_memory, passes=passes, strict=strict
+            target=target,
+            engine=engine,
+            arithmetic=arithmetic,
+            check_memory=check_memory,
+            passes=passes,
+            strict=strict,
         )
         return self._pipeline.compile(self.signature, options)
 
@@ -193,4 +224,6 @@ def _leaf_type(aval: Any) -> LeafType:
 def _stablehlo_text(source: Any, debug_info: bool = False) -> str:
     if isinstance(source, str):
         return source
-    return compat.module_text(compat.read_stablehlo(source) if isinstance(source, bytes) else source, debug_info)
+    return compat.module_text(
+        compat.read_stablehlo(source) if isinstance(source, bytes) else source, debug_info
+    )

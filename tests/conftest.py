@@ -91,7 +91,9 @@ def golden(request: pytest.FixtureRequest) -> Callable[..., None]:
             diff = difflib.unified_diff(
                 expected.splitlines(keepends=True), text.splitlines(keepends=True), str(shown), "this run"
             )
-            pytest.fail(f"{shown} differs; --update-golden accepts the change\n" + "".join(diff), pytrace=False)
+            pytest.fail(
+                f"{shown} differs; --update-golden accepts the change\n" + "".join(diff), pytrace=False
+            )
 
     return check
 

@@ -155,8 +155,8 @@ class DotGeneral(Op):
     def _dot_with(self, algorithm: DotAlgorithm, lhs: Array, rhs: Array) -> Array:
         """Sum the largest products of the operands' components, as the algorithm asks.
 
-        Written out because XLA refuses, per platform, algorithms it has no kernel for. Programs may give only the
-        number of operations (JAX's BF16_BF16_F32_X3 does): then that many need a square of components.
+        Written out because XLA refuses, per platform, algorithms it has no kernel for. Programs may give only
+        the number of operations (JAX's BF16_BF16_F32_X3 does): that many need a square of components.
         """
         enough = math.isqrt(algorithm.num_primitive_operations - 1) + 1
         wide = DTYPES[algorithm.accumulation_type].np_dtype

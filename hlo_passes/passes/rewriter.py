@@ -59,15 +59,26 @@ class Rewriter:
             self._uses = {used.name: count for used, count in use_counts(self._computation).items()}
         return self._uses.get(value.name) == 1
 
-    def emit(self, op: Op, *operands: Value) -> Value:
-        """Add an instruction with one result, at the source line of the one being replaced; return the result.
+    def location(self, value: Value) -> Location:
+        """Return the source line of what makes ``value``."""
+        made = self._producers.get(value)
+        return made.location if made is not None else UNKNOWN
+
+    def emit(self, op: Op, *operands: Value, location: Location = UNKNOWN) -> Value:
+        """Add an instruction with one result; return the result.
+
+        Args:
+          op: the operation.
+          *operands: values of the new computation.
+          location: source line; by default that of the instruction being replaced.
 
         Raises:
           ConstraintViolation: the op does not accept these operands.
         """
         (type_,) = op.infer(*[value.type for value in operands])
         result = Value(self._names.new(), type_)
-        (settled,) = self._settle(Instruction(op, operands, (result,), (), self._location))
+        where = location if location.is_known else self._location
+        (settled,) = self._settle(Instruction(op, operands, (result,), (), where))
         return settled
 
     def run(self) -> Computation:

@@ -6,64 +6,144 @@ files of the run lie.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import json
-import pathlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
-import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 import ipuxla
 from ipuxla.errors import InvalidOption
-from ipuxla.experiments import summary
 from ipuxla.experiments.data import Dataset, load_digits
 from ipuxla.experiments.models import init_mlp, mlp_loss, predict_mlp
-from ipuxla.experiments.optimizers import OPTIMIZERS
+from ipuxla.experiments.optimizers import OPTIMIZERS, Optimizer
 from ipuxla.experiments.settings import Settings
-from ipuxla.experiments.training import Predict, Schedule, Step, TrainingRun, accuracy, make_step, train
+from ipuxla.experiments.summary import (
+    COSTLIEST,
+    Outcome,
+    require_same_words,
+    show,
+    show_outcomes,
+    write_files,
+)
+from ipuxla.experiments.training import Predict, Schedule, Step, accuracy, make_step, train
 
-COMPARED_STEPS = 20
-"""Losses of the first steps must agree with plain ``jax.jit``; later ones drift apart as rounding feeds back."""
-LOSS_TOLERANCE = 1e-4
+DONATED = (0, 1)
+"""A step replaces its parameters and the optimizer's state, so they need no second place in tile memory."""
+LOSS_SHOWN_EVERY = 10
+"""Steps between two losses on the progress bar."""
 
 
-class Digits:
-    """One run's data, model and optimizer, made from its settings.
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What an IPU and plain ``jax.jit`` both run."""
+
+    data: Dataset
+    schedule: Schedule
+    optimizer: Optimizer
+    step: Step
+    sizes: tuple[int, ...]
+
+    def start(self) -> tuple[Any, Any]:
+        """Return the first parameters and the optimizer's first state."""
+        params = init_mlp(jax.random.key(self.schedule.seed), self.sizes)
+        return params, self.optimizer.init(params)
+
+    def first_arguments(self) -> tuple[Any, ...]:
+        """Return the arguments of the first step."""
+        return (*self.start(), *next(self.schedule.batches(self.data)))
+
+    def run(
+        self, step: Step, predict: Predict, on_step: Callable[[jax.Array], None] = lambda loss: None
+    ) -> Outcome:
+        """Train from the start, then use the test rows once."""
+        run = train(step, *self.start(), self.data, self.schedule, on_step)
+        return Outcome(run.losses, accuracy(predict, run.params, self.data), run.seconds)
+
+
+def make_job(settings: Settings) -> Job:
+    """Load the data and set up the model.
 
     Raises:
       InvalidOption: a batch is larger than the training set.
     """
+    data = load_digits()
+    if settings.batch_size > len(data.train):
+        raise InvalidOption(
+            "a batch is larger than the training set",
+            expected=f"at most {len(data.train)} rows",
+            got=settings.batch_size,
+        )
+    optimizer = OPTIMIZERS[settings.optimizer](settings.learning_rate)
+    return Job(
+        data=data,
+        schedule=Schedule(settings.epochs, settings.batch_size, settings.seed),
+        optimizer=optimizer,
+        step=make_step(mlp_loss, optimizer),
+        sizes=(data.num_features, *settings.hidden, data.num_classes),
+    )
 
-    def __init__(self, settings: Settings) -> None:
-        """Load the data and set up the step; nothing is compiled yet."""
-        self.data = load_digits()
-        self.settings = settings
-        if settings.batch_size > len(self.data.train):
-            raise InvalidOption(
-                "a batch is larger than the training set",
-                expected=f"at most {len(self.data.train)} rows",
-                got=settings.batch_size,
-            )
-        self.schedule = Schedule(settings.epochs, settings.batch_size, settings.seed)
-        self.optimizer = OPTIMIZERS[settings.optimizer](settings.learning_rate)
-        self.step = make_step(mlp_loss, self.optimizer)
 
-    def start(self) -> tuple[Any, Any]:
-        """Return the first parameters and the optimizer's first state."""
-        sizes = (self.data.num_features, *self.settings.hidden, self.data.num_classes)
-        params = init_mlp(jax.random.key(self.settings.seed), sizes)
-        return params, self.optimizer.init(params)
+def run_digits(settings: Settings) -> None:
+    """Train, compare, print, and write the report into the settings' folder.
 
-    def example(self) -> tuple[Any, ...]:
-        """Return the arguments of the first step."""
-        return (*self.start(), *next(self.schedule.batches(self.data)))
+    Under ring arithmetic there is nothing to learn from: one step proves instead that the engine moves every word
+    as the HLO module says.
 
-    def run(self, step: Step, predict: Predict, on_step: Callable[[jax.Array], None]) -> Result:
-        """Train from the start, then use the test rows once."""
-        run = train(step, *self.start(), self.data, self.schedule, on_step)
-        return Result(run.losses, accuracy(predict, run.params, self.data), run.seconds)
+    Raises:
+      InvalidOption: a batch is larger than the training set.
+      OutOfTileMemory: the step does not fit into the target's tiles.
+      WordsDiffer: under ring arithmetic the engine and the HLO module disagree.
+    """
+    console = Console()
+    job = make_job(settings)
+    step = ipuxla.jit(job.step, target=settings.target, engine=settings.engine, donate_argnums=DONATED)
+    start = time.perf_counter()
+    lowered = step.lower(*job.first_arguments())
+    compiled = lowered.compile(arithmetic=settings.arithmetic)
+    machine = f"{settings.target.name} with {settings.target.num_tiles:,} tiles"
+    show(console, f"one training step compiled for {machine} in {time.perf_counter() - start:.1f} s")
+    if settings.arithmetic == "ring":
+        witness = lowered.compile(engine="hlo", arithmetic="ring")
+        expected = witness(*job.first_arguments())
+        require_same_words(console, settings.engine, compiled(*job.first_arguments()), expected)
+        return
+
+    predict = ipuxla.jit(predict_mlp, target=settings.target, engine=settings.engine)
+    with _progress(console, job.schedule.num_steps(job.data)) as on_step:
+        outcomes = {"emulated": job.run(compiled, predict, on_step)}
+    if settings.compare:
+        outcomes["jax.jit"] = job.run(jax.jit(job.step, donate_argnums=DONATED), jax.jit(predict_mlp))
+
+    show_outcomes(console, outcomes["emulated"], outcomes.get("jax.jit"))
+    show(console, compiled.profile(*job.first_arguments()).text(COSTLIEST))
+    written = write_files(settings.output_dir, settings, compiled, job.first_arguments(), outcomes)
+    show(console, "written:\n" + "\n".join(f"  {path}" for path in written))
+
+
+@contextlib.contextmanager
+def _progress(console: Console, num_steps: int) -> Iterator[Callable[[jax.Array], None]]:
+    """Show a bar while training; yield what to call with the loss of each step."""
+    columns = (
+        TextColumn("training"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("steps, loss {task.fields[loss]}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task("", total=num_steps, loss="")
+        done = 0
+
+        def on_step(loss: jax.Array) -> None:
+            nonlocal done
+            done += 1
+            if done % LOSS_SHOWN_EVERY == 0 or done == num_steps:  # reading a loss waits for its step
+                bar.update(task, loss=f"{float(loss):.4f}")
+            bar.advance(task)
+
+        yield on_step

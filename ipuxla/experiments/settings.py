@@ -18,6 +18,7 @@ class Settings:
     Args:
       target: the machine that the step is compiled for.
       engine: how the emulated machine runs it.
+      arithmetic: "float" to train; "ring" to prove that one step moves every word rightly.
       hidden: features of each hidden layer.
       optimizer: name of an optimizer.
       learning_rate: its learning rate.
@@ -33,6 +34,7 @@ class Settings:
 
     target: Target
     engine: str = "fast"
+    arithmetic: str = "float"
     hidden: tuple[int, ...] = (128, 64)
     optimizer: str = "momentum"
     learning_rate: float = 0.05
@@ -46,7 +48,9 @@ class Settings:
         """Check what has no type of its own."""
         if self.optimizer not in OPTIMIZERS:
             raise InvalidOption(
-                f"there is no optimizer {self.optimizer!r}", expected=", ".join(OPTIMIZERS), got=self.optimizer
+                f"there is no optimizer {self.optimizer!r}",
+                expected=", ".join(OPTIMIZERS),
+                got=self.optimizer,
             )
         if not 0 < self.learning_rate < float("inf"):
             raise InvalidOption("the learning rate must be positive and finite", got=self.learning_rate)

@@ -5,4 +5,4 @@ from pathlib import Path
 from ipuxla.frontend import _jax_compat
 
 # Source locations in programs are the user's: leave this package's own frames out, as JAX leaves out its own.
-_jax_compat.hide_frames(f"{Path(__file__).resolve().parents[1]}/")
+_jax_compat.hide_frames(f"{Path(__file__).parents[1]}/")

@@ -1,7 +1,7 @@
 """Every private or unstable JAX name the frontend needs, each behind a thin function that says what it hides.
 
-Nothing else in this package imports ``jax._src``, ``jax.interpreters`` or ``jax.extend``; a new JAX release is met by
-editing this file alone. Functions here know about jaxprs and MLIR, never about targets or engines.
+Nothing else in this package imports ``jax._src``, ``jax.interpreters`` or ``jax.extend``; a new JAX release
+is met by editing this file alone. Functions here know about jaxprs and MLIR, never about targets or engines.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -44,18 +45,18 @@ def trace_context() -> Any:
 
 
 def allow_explicit_64bit() -> contextlib.AbstractContextManager[Any]:
-    """Keep 64-bit arrays 64 bits wide while defaults stay 32-bit. Hides the type of ``jax_explicit_x64_dtypes``."""
+    """Keep 64-bit arrays 64 bits wide while defaults stay 32-bit. Hides ``jax_explicit_x64_dtypes``."""
     return _config.explicit_x64_dtypes(_config.ExplicitX64Mode.ALLOW)
 
 
 def trace_function(
     jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[ClosedJaxpr, list[Any], Any, tuple[int, ...]]:
-    """Trace a ``jax.jit`` function; hides where ``Traced`` keeps the outer tracers that the function closes over.
+    """Trace a ``jax.jit`` function. Hides where ``Traced`` keeps what the function closes over.
 
     Returns:
-      The jaxpr; those tracers, which are its first arguments; the tree of its results; and the positions, among the
-      leaves of the arguments, of those that are donated.
+      The jaxpr; the outer tracers that the function reads, which are its first arguments; the tree of its
+      results; and the positions, among the leaves of the arguments, of those that are donated.
     """
     traced = jitted.trace(*args, **kwargs)
     outer = list(traced._consts)
@@ -65,7 +66,7 @@ def trace_function(
 
 def key_generator(aval: Any) -> str | None:
     """Return the name of the random number generator whose keys an abstract value holds. Hides key types."""
-    return aval.dtype._impl.name if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key) else None
+    return aval.dtype._impl.name if jax.numpy.issubdtype(aval.dtype, jax.dtypes.prng_key) else None
 
 
 def weaken(array: Any) -> Any:
@@ -91,11 +92,13 @@ def has_effects(equation: Equation) -> bool:
     return any(not isinstance(effect, _core.NamedAxisEffect) for effect in equation.effects)
 
 
-def find_equation(jaxpr: ClosedJaxpr, is_wanted: Callable[[Equation], bool]) -> tuple[Equation, str | None] | None:
+def find_equation(
+    jaxpr: ClosedJaxpr, is_wanted: Callable[[Equation], bool]
+) -> tuple[Equation, str | None] | None:
     """Return the first wanted equation, innermost first, with the user's ``file:line`` behind it.
 
-    Hides where equations keep jaxprs, and source information: a jaxpr inside another begins its own, so where it says
-    nothing the equation around it does.
+    Hides where equations keep jaxprs, and source information: a jaxpr inside another begins its own, so where
+    it says nothing the equation around it does.
     """
     found = ((equation, place) for equation, place in _equations(jaxpr.jaxpr, None) if is_wanted(equation))
     return next(found, None)
@@ -119,7 +122,7 @@ def has_64bit(jaxpr: ClosedJaxpr) -> bool:
 
 
 def is_64bit(dtype: Any) -> bool:
-    """Whether a dtype is one that JAX narrows unless ``jax_enable_x64`` is set. Hides nothing; keys have no such."""
+    """Whether a dtype is one that JAX narrows unless ``jax_enable_x64`` is set. Hides types of keys."""
     return isinstance(dtype, np.dtype) and dtype.name in ("int64", "uint64", "float64", "complex128")
 
 
@@ -132,7 +135,7 @@ def own_width(jaxpr: ClosedJaxpr) -> contextlib.AbstractContextManager[Any]:
 
 
 def jvp_jaxpr(jaxpr: ClosedJaxpr, nonzeros: Sequence[bool]) -> tuple[ClosedJaxpr, list[bool]]:
-    """Return primals and nonzero tangents as one jaxpr, and which result tangents are nonzero. Hides ``ad.jvp_jaxpr``."""
+    """Return primals and tangents as one jaxpr, and which results have a tangent. Hides ``ad.jvp_jaxpr``."""
     return _ad.jvp_jaxpr(jaxpr, tuple(nonzeros), instantiate=False)
 
 
@@ -142,22 +145,26 @@ def partial_eval_jaxpr(
     """Split a jaxpr by which arguments are known. Hides ``pe.partial_eval_jaxpr_nounits_fwd``.
 
     Returns:
-      The known part: known results, then residuals; the unknown part: residuals, then unknown arguments; which results
-      are unknown; and for each residual the position, among constants and known arguments, of the value it repeats, or
-      None where the known part returns it.
+      The known part: known results, then residuals; the unknown part: residuals, then unknown arguments;
+      which results are unknown; and for each residual the position, among constants and known arguments, of
+      the value it repeats, or None where the known part returns it.
     """
-    known, unknown, out_unknowns, _, repeats = _pe.partial_eval_jaxpr_nounits_fwd(jaxpr, tuple(unknowns), False)
+    known, unknown, out_unknowns, _, repeats = _pe.partial_eval_jaxpr_nounits_fwd(
+        jaxpr, tuple(unknowns), False
+    )
     return known, unknown, out_unknowns, repeats
 
 
-def drop_repeats(jaxpr: ClosedJaxpr, num_outputs: int) -> tuple[ClosedJaxpr, list[int | None], list[int | None]]:
+def drop_repeats(
+    jaxpr: ClosedJaxpr, num_outputs: int
+) -> tuple[ClosedJaxpr, list[int | None], list[int | None]]:
     """Drop results that repeat an argument, and those after ``num_outputs`` that repeat an earlier result.
 
     Hides jaxpr variables and ``pe._jaxpr_forwarding``.
 
     Returns:
-      The smaller jaxpr; for each old result the argument it repeats, or None; and for each result left by that the
-      earlier one, so counted, that it repeats, or None.
+      The smaller jaxpr; for each old result the argument it repeats, or None; and for each result left by
+      that the earlier one, so counted, that it repeats, or None.
     """
     from_inputs = _pe._jaxpr_forwarding(jaxpr.jaxpr)
     jaxpr = _pe.prune_closed_jaxpr_outputs(jaxpr, [source is None for source in from_inputs])
@@ -179,8 +186,8 @@ def transpose_jaxpr(
       is_zero: which results have a symbolic zero as cotangent; those are no arguments of the transpose.
 
     Returns:
-      A jaxpr from residuals and cotangents to the nonzero cotangents of the linear arguments, and which of these
-      arguments have a nonzero one.
+      A jaxpr from residuals and cotangents to the nonzero cotangents of the linear arguments, and which of
+      these arguments have a nonzero one.
     """
     nonzero: list[bool] = []
 
@@ -190,7 +197,10 @@ def transpose_jaxpr(
             _ad.UndefinedPrimal(aval.to_ct_aval()) if linear else next(values)
             for aval, linear in zip(jaxpr.in_avals, is_linear, strict=True)
         ]
-        cts = [Zero(aval.to_ct_aval()) if zero else next(given) for aval, zero in zip(jaxpr.out_avals, is_zero, strict=True)]
+        cts = [
+            Zero(aval.to_ct_aval()) if zero else next(given)
+            for aval, zero in zip(jaxpr.out_avals, is_zero, strict=True)
+        ]
         results = _ad.backward_pass(jaxpr.jaxpr, False, jaxpr.consts, primals, cts)
         results = [ct for ct, linear in zip(results, is_linear, strict=True) if linear]
         nonzero[:] = [type(ct) is not Zero for ct in results]
@@ -202,7 +212,7 @@ def transpose_jaxpr(
 
 
 def batch_jaxpr(jaxpr: ClosedJaxpr, axis: Any, dims: Sequence[Any]) -> tuple[ClosedJaxpr, Sequence[Any]]:
-    """Return a jaxpr over a batch, and the batch dimension of each result (None: it has none). Hides ``batch_jaxpr2``."""
+    """Return a jaxpr over a batch, and each result's batch dimension or None. Hides ``batch_jaxpr2``."""
     return _batching.batch_jaxpr2(jaxpr, axis, tuple(dims))
 
 
@@ -217,10 +227,10 @@ def dce_jaxpr(jaxpr: ClosedJaxpr, is_used: tuple[bool, ...]) -> tuple[ClosedJaxp
 
 
 def call_primitive(name: str) -> Any:
-    """Return a primitive with several results whose parameter ``jaxpr`` is what it computes. Hides ``Primitive``."""
+    """Return a primitive whose parameter ``jaxpr`` is what it computes. Hides ``Primitive``."""
     primitive = _core.Primitive(name)
     primitive.multiple_results = True
-    primitive.is_effectful = lambda params: bool(params["jaxpr"].effects)  # pyright: ignore[reportAttributeAccessIssue]
+    primitive.is_effectful = lambda params: bool(params["jaxpr"].effects)
     return primitive
 
 
@@ -252,7 +262,9 @@ def register_rules(
       derived: parameters of either half of a call that ``jax.checkpoint`` splits, from those of the whole.
     """
     primitive.def_impl(run)
-    primitive.def_effectful_abstract_eval(lambda *avals, **params: (types(*avals, **params), params["jaxpr"].effects))
+    primitive.def_effectful_abstract_eval(
+        lambda *avals, **params: (types(*avals, **params), params["jaxpr"].effects)
+    )
     _ad.primitive_jvps[primitive] = jvp
     _ad.primitive_transposes[primitive] = transpose
     _pe.custom_partial_eval_rules[primitive] = partial_eval
@@ -279,8 +291,10 @@ def known_value(tracer: Any) -> Any:
     return tracer.pval.get_known()
 
 
-def stage(trace: Any, primitive: Any, residuals: Sequence[Any], tracers: Sequence[Any], params: dict[str, Any]) -> list[Any]:
-    """Leave a call on residuals and unknown values for later; return tracers of its results. Hides equation recipes."""
+def stage(
+    trace: Any, primitive: Any, residuals: Sequence[Any], tracers: Sequence[Any], params: dict[str, Any]
+) -> list[Any]:
+    """Leave a call for later and return tracers of its results. Hides equation recipes."""
     inputs = [*map(trace.new_instantiated_const, residuals), *tracers]
     jaxpr = params["jaxpr"]
     outputs = [_pe.JaxprTracer(trace, _pe.PartialVal.unknown(aval), None) for aval in jaxpr.out_avals]
@@ -332,8 +346,8 @@ def lowers_for(context: Any, platform: str) -> bool:
 def lower_jaxpr(jaxpr: ClosedJaxpr, name: str, platform: str) -> Any:
     """Lower a jaxpr to a StableHLO module with source locations. Hides ``mlir.lower_jaxpr_to_module``.
 
-    The platform needs no plugin: rules that exist for other platforms only are not found (``NotImplementedError``),
-    all else uses the default rules. Every argument stays an argument of ``main``.
+    The platform needs no plugin: rules that exist for other platforms only are not found
+    (``NotImplementedError``), all else uses the default rules. Every argument stays an argument of ``main``.
     """
     results = jaxpr.jaxpr.debug_info.safe_result_paths(len(jaxpr.out_avals))
     lowered = _mlir.lower_jaxpr_to_module(
@@ -373,7 +387,7 @@ def module_text(module: Any, debug_info: bool = False) -> str:
 
 mlir_ir = _mlir.ir
 
-_PORTABLE_ARTIFACT = b"ML\xefR\rStableHLO"
+_PORTABLE_ARTIFACT = re.compile(rb"ML\xefR.StableHLO_v", re.DOTALL)
 _LEGALIZATION = (
     "builtin.module(func.func(stablehlo-legalize-composite-to-call),"
     "func.func(chlo-legalize-to-stablehlo),func.func(stablehlo-legalize-deprecated-ops))"
@@ -386,7 +400,7 @@ def _register_passes() -> None:
 
 
 def read_stablehlo(source: Any) -> Any:
-    """Return the operation of a StableHLO module, composites called, CHLO legalized. Hides contexts, passes, bytecode.
+    """Return a StableHLO module's operation, CHLO legalized. Hides contexts, passes and bytecode.
 
     Args:
       source: text, MLIR bytecode or a portable artifact; or an MLIR module, which is copied first.
@@ -418,7 +432,7 @@ def read_stablehlo(source: Any) -> Any:
 def _read_module(context: Any, source: Any) -> Any:
     if hasattr(source, "context"):
         return source.operation.clone().operation
-    if isinstance(source, bytes) and source.startswith(_PORTABLE_ARTIFACT):
+    if isinstance(source, bytes) and _PORTABLE_ARTIFACT.match(source):
         return _hlo.deserialize_portable_artifact(context, source).operation
     return _mlir.ir.Module.parse(source).operation
 

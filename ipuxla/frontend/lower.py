@@ -1,16 +1,16 @@
-"""A Python function to a jaxpr, and a jaxpr to StableHLO lowered for the platform ``ipu``, which needs no plugin.
+"""A Python function to a jaxpr, and a jaxpr to StableHLO for the platform ``ipu``, which needs no plugin.
 
-Rules that JAX registers for all platforms apply; one that exists for other platforms only (LAPACK, cuDNN, host
-callbacks) is a named error with the user's line. No type changes width on the way, whatever ``jax_enable_x64`` says.
+Rules that JAX registers for all platforms apply; one that exists for other platforms only (LAPACK, cuDNN,
+host callbacks) is a named error with the user's line. No type changes width on the way, whatever
+``jax_enable_x64`` says.
 """
 
 from __future__ import annotations
 
-import contextlib
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -42,22 +42,16 @@ class Traced(NamedTuple):
 def trace(jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Traced:
     """Trace a ``jax.jit`` function, which brings JAX's meaning of static and donated arguments.
 
-    Arguments keep their width: where ``jax_enable_x64`` is off, 64-bit floats are traced as if it were on, and 64-bit
-    integers such that what the function makes by itself stays 32-bit.
+    Arguments keep their width: where ``jax_enable_x64`` is off, 64-bit floats are traced as if it were on,
+    and 64-bit integers such that what the function makes by itself stays 32-bit.
 
     Raises:
       UnsupportedPrimitive: the function calls the host or prints.
     """
-    args, kwargs = jax.tree.map(lambda leaf: as_wide_array(leaf) if _is_narrowed(leaf) else leaf, (args, kwargs))
-    settings = _settings(jax.tree.leaves((args, kwargs)))
-    for number, setting in enumerate(settings):
-        try:
-            with setting():
-                jaxpr, outer, out_tree, donated = compat.trace_function(jitted, args, kwargs)
-            break
-        except (TypeError, OverflowError):  # a 32-bit default met 64-bit values, or a number too large for it
-            if number == len(settings) - 1:
-                raise
+    args, kwargs = jax.tree.map(
+        lambda leaf: as_wide_array(leaf) if _is_narrowed(leaf) else leaf, (args, kwargs)
+    )
+    jaxpr, outer, out_tree, donated = _trace_in_its_width(jitted, args, kwargs)
     _refuse_effects(jaxpr)
     donated = tuple(position + len(outer) for position in donated)
     return Traced(jaxpr, outer, out_tree, _usable_donations(jaxpr, donated))
@@ -95,18 +89,26 @@ def _is_narrowed(leaf: Any) -> bool:
     return isinstance(leaf, np.ndarray | np.generic) and compat.is_64bit(leaf.dtype)
 
 
-def _settings(leaves: Sequence[Any]) -> list[Callable[[], contextlib.AbstractContextManager[Any]]]:
-    """Return the JAX settings to trace under: the first that works is the one."""
-    wide = {leaf.dtype.kind for leaf in leaves if compat.is_64bit(getattr(leaf, "dtype", None))}
-    if not wide or jax.config.read("jax_enable_x64"):
-        return [contextlib.nullcontext]
-    if wide <= {"i", "u"}:
-        return [compat.allow_explicit_64bit, lambda: jax.enable_x64(True)]
-    return [lambda: jax.enable_x64(True)]
+def _trace_in_its_width(jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Trace under the user's setting where nothing is 64 bits wide, else under one that narrows nothing."""
+    leaves = jax.tree.leaves((args, kwargs))
+    kinds = {leaf.dtype.kind for leaf in leaves if compat.is_64bit(getattr(leaf, "dtype", None))}
+    if not kinds or jax.config.read("jax_enable_x64"):
+        return compat.trace_function(jitted, args, kwargs)
+    if kinds <= {"i", "u"}:
+        try:
+            with compat.allow_explicit_64bit():
+                return compat.trace_function(jitted, args, kwargs)
+        except (TypeError, OverflowError):
+            pass  # a 32-bit default met 64-bit values where JAX wants one type, or a number too large for it
+    with jax.enable_x64(True):
+        return compat.trace_function(jitted, args, kwargs)
 
 
 def _refuse_effects(jaxpr: Any) -> None:
-    found = compat.find_equation(jaxpr, lambda e: compat.has_effects(e) or e.primitive.name.endswith("callback"))
+    found = compat.find_equation(
+        jaxpr, lambda e: compat.has_effects(e) or e.primitive.name.endswith("callback")
+    )
     if found is not None:
         equation, location = found
         raise UnsupportedPrimitive(
@@ -121,16 +123,16 @@ def _no_rule(jaxpr: Any, error: NotImplementedError) -> Exception:
     """Return the named error for JAX's "no rule for this platform"."""
     found = re.search(r"primitive '?([\w.-]+)'?", str(error))
     name = found[1] if found else "an operation"
-    _, location = compat.find_equation(jaxpr, lambda equation: equation.primitive.name == name) or (None, None)
+    place = compat.find_equation(jaxpr, lambda equation: equation.primitive.name == name)
     return UnsupportedPrimitive(
         f"JAX has no lowering of {name} for an IPU: {error}",
-        location=location,
-        try_="express it with other jax.numpy or jax.lax functions, or compute it outside the decorated function",
+        location=place[1] if place else None,
+        try_="express it with other jax.numpy or jax.lax functions, or move it out of the decorated function",
     )
 
 
 def _usable_donations(jaxpr: Any, donated: Sequence[int]) -> tuple[int, ...]:
-    """Return the donated arguments whose storage a result can take over, one each; warn of the rest, as JAX does."""
+    """Return the donated arguments whose storage a result can take over; warn of the rest, as JAX does."""
     free = Counter((aval.shape, aval.dtype) for aval in jaxpr.out_avals)
     usable, useless = [], []
     for position in donated:

@@ -1,9 +1,10 @@
 """The call of a program on an IPU as a JAX primitive, ``ipu_call_p``.
 
-It holds a closed jaxpr and the choices of its compilation. Every transformation rewrites the jaxpr and binds the
-primitive again, so ``jax.grad``, ``jax.vmap``, ``jax.jvp`` or ``jax.checkpoint`` of a decorated function give new IPU
-programs, each compiled and run as one. Under an outer ``jax.jit`` the traceable engines are inlined; an engine that
-steps on the host is a named error there. Inside another decorated function a call is part of the outer program.
+It holds a closed jaxpr and the choices of its compilation. Every transformation rewrites the jaxpr and binds
+the primitive again, so ``jax.grad``, ``jax.vmap``, ``jax.jvp`` or ``jax.checkpoint`` of a decorated function
+give new IPU programs, each compiled and run as one. Under an outer ``jax.jit`` the traceable engines are
+inlined; an engine that steps on the host is a named error there. Inside another decorated function a call is
+part of the outer program.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ class Options(Protocol):
 
     arithmetic: str
 
-    def __hash__(self) -> int: ...
+    def __hash__(self) -> int:
+        """Equal options hash equally."""
+        ...
 
 
 class Program(Protocol):
@@ -42,7 +45,8 @@ class Program(Protocol):
 
 
 Backend = Callable[[Any, Any, str, tuple[int, ...]], Program]
-"""``backend(jaxpr, options, name, donated)`` compiles a closed jaxpr whose ``donated`` arguments it may consume."""
+"""``backend(jaxpr, options, name, donated)`` compiles a closed jaxpr whose ``donated`` arguments it may
+consume."""
 
 _backend: Backend | None = None
 _programs: weakref.WeakKeyDictionary[Any, dict[Any, Program]] = weakref.WeakKeyDictionary()
@@ -87,16 +91,19 @@ def _rebind(jaxpr: Any, arguments: Sequence[Any], params: dict[str, Any], transf
 
 
 def _run(*arrays: Any, jaxpr: Any, options: Any, name: str, donated: tuple[int, ...]) -> list[Any]:
-    outputs = program(jaxpr, options, name, donated).run(*arrays)
-    if any(aval.weak_type for aval in jaxpr.out_avals):
-        with compat.own_width(jaxpr):
-            return [compat.weaken(x) if aval.weak_type else x for x, aval in zip(outputs, jaxpr.out_avals, strict=True)]
-    return list(outputs)
+    outputs = list(program(jaxpr, options, name, donated).run(*arrays))
+    for position, aval in enumerate(_types(jaxpr=jaxpr, options=options)):
+        if aval.weak_type:
+            with compat.own_width(jaxpr):
+                outputs[position] = compat.weaken(outputs[position])
+    return outputs
 
 
 def _types(*avals: Any, jaxpr: Any, options: Any, **_: Any) -> list[Any]:
     """Result types; in the ring floats come back as unsigned integers of their width."""
-    return jaxpr.out_avals if options.arithmetic == "float" else [_word_type(aval) for aval in jaxpr.out_avals]
+    return (
+        jaxpr.out_avals if options.arithmetic == "float" else [_word_type(aval) for aval in jaxpr.out_avals]
+    )
 
 
 def _word_type(aval: Any) -> Any:
@@ -105,7 +112,9 @@ def _word_type(aval: Any) -> Any:
     return aval.update(dtype=jnp.dtype(f"uint{aval.dtype.itemsize * 8}"), weak_type=False)
 
 
-def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr: Any, **params: Any) -> tuple[list[Any], list[Any]]:
+def _jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr: Any, **params: Any
+) -> tuple[list[Any], list[Any]]:
     if params["options"].arithmetic != "float":
         outputs = ipu_call_p.bind(*primals, jaxpr=jaxpr, **params)
         return outputs, [compat.zero_tangent(jax.typeof(x)) for x in outputs]
@@ -157,7 +166,9 @@ def _transpose(cotangents: Sequence[Any], *arguments: Any, jaxpr: Any, **params:
         transposed, nonzeros = compat.transpose_jaxpr(jaxpr, linear, zeros)
     residuals = [x for x, is_linear in zip(arguments, linear, strict=True) if not is_linear]
     given = [ct for ct, zero in zip(cotangents, zeros, strict=True) if not zero]
-    results = iter(_rebind(transposed, [*residuals, *given], params, "transpose") if transposed.out_avals else ())
+    results = iter(
+        _rebind(transposed, [*residuals, *given], params, "transpose") if transposed.out_avals else ()
+    )
     is_nonzero = iter(nonzeros)
     return [
         None if not is_linear else next(results) if next(is_nonzero) else compat.zero_cotangent(x)
@@ -165,7 +176,9 @@ def _transpose(cotangents: Sequence[Any], *arguments: Any, jaxpr: Any, **params:
     ]
 
 
-def _batch(axis: Any, arguments: Sequence[Any], dims: Sequence[Any], *, jaxpr: Any, **params: Any) -> tuple[list[Any], Any]:
+def _batch(
+    axis: Any, arguments: Sequence[Any], dims: Sequence[Any], *, jaxpr: Any, **params: Any
+) -> tuple[list[Any], Any]:
     with compat.own_width(jaxpr):
         batched, out_dims = compat.batch_jaxpr(jaxpr, axis, dims)
     return _rebind(batched, arguments, params, "vmap"), out_dims

@@ -1,17 +1,23 @@
 """The graph compiler: from Graph and Program to an Executable with addresses, lifetimes and costs."""
 
+from tiles.compiler.certify import Certificate, certify
+from tiles.compiler.check import check, load_executable
 from tiles.compiler.compile import compile_graph
 from tiles.compiler.costs import StepCost, step_costs
 from tiles.compiler.executable import Buffer, CopyStep, Executable, ExecuteStep, Variable, VertexGroup
 
 __all__ = [
     "Buffer",
+    "Certificate",
     "CopyStep",
     "Executable",
     "ExecuteStep",
     "StepCost",
     "Variable",
     "VertexGroup",
+    "certify",
+    "check",
     "compile_graph",
+    "load_executable",
     "step_costs",
 ]

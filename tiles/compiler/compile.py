@@ -222,7 +222,8 @@ def _overwritable(
             continue
         if sum(root[other] == base for other in group.operands) > 1 or not is_resident(group.form, group.plan, k, tensor.layout):
             continue
-        if len(group.form.operands[k].dims) != len(group.form.dims) - len(group.form.reduced) or group.form.reduced:
+        wide = {d for d, dim in enumerate(group.form.dims) if dim.size > 1}
+        if group.form.reduced or wide.intersection(group.form.operands[k].dims) != wide:
             continue
         if _live_range(graph, order, members[base], last)[1] == number:
             return base

@@ -56,7 +56,9 @@ class Table:
     def flat(self, holders: np.ndarray) -> np.ndarray:
         """Return the row-major tensor index at every position, int64 ``[holders, positions]``; negative marks remain."""
         strides = [math.prod(self.shape[a + 1 :]) for a in range(len(self.shape))]
-        total = self.summed(holders, [index * stride for index, stride in zip(self.index, strides, strict=True)])
+        total = self.summed(
+            holders, [index * stride for index, stride in zip(self.index, strides, strict=True)]
+        )
         worst = np.zeros((holders.size, 1), np.int64)
         for rows, index in zip(self.rows, self.index, strict=True):
             if index.size and index.min() < 0:
@@ -108,7 +110,9 @@ def layout_table(layout: Layout) -> Table:
     """Return what each part of a layout holds."""
     index = tuple(split_index(axis) for axis in layout.axes)
     rows = _coordinates(tuple(table.shape[0] for table in index))
-    return Table(tuple(axis.size for axis in layout.axes), product_tiles(layout.axes, layout.base), rows, index)
+    return Table(
+        tuple(axis.size for axis in layout.axes), product_tiles(layout.axes, layout.base), rows, index
+    )
 
 
 def operand_table(form: OpForm, plan: Plan, k: int, shape: tuple[int, ...]) -> Table:
@@ -132,7 +136,7 @@ def _axis_index(axis: Affine, parts: tuple[np.ndarray, ...], size: int) -> np.nd
     One dimension: its points in order. Several (a window): every index from the smallest to the largest.
     """
     if len(axis.terms) == 1:
-        (d, coefficient), = axis.terms
+        ((d, coefficient),) = axis.terms
         point = parts[d]
         index = axis.offset + coefficient * point
         return np.where(point < 0, PAST, np.where((index < 0) | (index >= size), OUT, index))

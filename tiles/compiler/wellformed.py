@@ -36,9 +36,10 @@ def check_structure(executable: Executable) -> None:
     _check_buffers(executable)
     _check_variables(executable)
     _check_arguments(executable)
+    kept = _kept(executable)
     for number, step in enumerate(executable.steps):
-        check_step(executable, number, step)
-    check_tree(executable)
+        _check_step(executable, kept, number, step)
+    _check_tree(executable)
 
 
 def refuse(what: str, location: str = "") -> InvalidExecutable:
@@ -82,11 +83,17 @@ def _check_buffers(executable: Executable) -> None:
         if b.category not in CATEGORIES:
             raise refuse(f"buffer {key} has category {b.category!r}; expected one of {', '.join(CATEGORIES)}")
         if not _is_count(b.address) or not _is_count(b.size_bytes):
-            raise refuse(f"buffer {key} has {b.size_bytes!r} B at address {b.address!r}; both must be whole numbers of at least 0")
+            raise refuse(
+                f"buffer {key} has {b.size_bytes!r} B at address {b.address!r}; both must be whole numbers of at least 0"
+            )
         if b.address % WORD_BYTES or b.size_bytes % WORD_BYTES and b.category in (*DATA, "message"):
-            raise refuse(f"buffer {key} has {b.size_bytes} B at {b.address:#x}; data begins and ends on words of {WORD_BYTES} B")
+            raise refuse(
+                f"buffer {key} has {b.size_bytes} B at {b.address:#x}; data begins and ends on words of {WORD_BYTES} B"
+            )
         if not (type(b.start) is int and type(b.end) is int and -1 <= b.start <= b.end <= steps):
-            raise refuse(f"buffer {key} is live in steps {b.start} to {b.end}; expected an interval within -1 to {steps}")
+            raise refuse(
+                f"buffer {key} is live in steps {b.start} to {b.end}; expected an interval within -1 to {steps}"
+            )
         _check_ranges(b, tiles)
 
 
@@ -94,7 +101,9 @@ def _check_ranges(b: Buffer, num_tiles: int) -> None:
     reached = 0
     for first, end in b.tiles:
         if not (_is_count(first) and _is_count(end) and reached <= first < end <= num_tiles):
-            raise refuse(f"buffer {b.name} lies on tiles {b.tiles}; expected ascending ranges within 0 to {num_tiles}")
+            raise refuse(
+                f"buffer {b.name} lies on tiles {b.tiles}; expected ascending ranges within 0 to {num_tiles}"
+            )
         reached = end
 
 
@@ -110,9 +119,13 @@ def _check_variables(executable: Executable) -> None:
         if v.dtype not in NAMES:
             raise refuse(f"variable {key} has dtype {v.dtype!r}, which is no element type", v.location)
         if not (isinstance(v.shape, tuple) and all(_is_count(n) for n in v.shape)):
-            raise refuse(f"variable {key} has shape {v.shape!r}; expected whole numbers of at least 0", v.location)
+            raise refuse(
+                f"variable {key} has shape {v.shape!r}; expected whole numbers of at least 0", v.location
+            )
         if v.layout.shape != v.shape:
-            raise refuse(f"variable {key} has shape {v.shape}, its layout is for {v.layout.shape}", v.location)
+            raise refuse(
+                f"variable {key} has shape {v.shape}, its layout is for {v.layout.shape}", v.location
+            )
         if v.layout not in known:
             check_layout(key, v.layout, executable.target.num_tiles)
             known.add(v.layout)
@@ -126,7 +139,9 @@ def check_layout(name: str, layout: Layout, num_tiles: int) -> None:
     if any(radix < 1 for axis in layout.axes for radix, _ in axis.digits):
         raise refuse(f"variable {name} has layout {layout} with a radix below 1")
     if math.prod(layout.grid) > num_tiles:
-        raise refuse(f"variable {name} has layout {layout} of {math.prod(layout.grid)} parts for {num_tiles} tiles")
+        raise refuse(
+            f"variable {name} has layout {layout} of {math.prod(layout.grid)} parts for {num_tiles} tiles"
+        )
     check_tiles(f"the parts of variable {name} ({layout})", layout.tiles, num_tiles)
 
 
@@ -145,16 +160,25 @@ def _check_storage(executable: Executable, v: Variable) -> None:
     if buffer is None:
         raise refuse(f"variable {v.name} is stored in buffer {v.storage!r}, which does not exist", v.location)
     if buffer.category not in DATA:
-        raise refuse(f"variable {v.name} is stored in buffer {v.storage}, which holds {buffer.category}", v.location)
+        raise refuse(
+            f"variable {v.name} is stored in buffer {v.storage}, which holds {buffer.category}", v.location
+        )
     if (buffer.category == "constant") != (executable.variables[v.name].kind == CONSTANT) and not v.view_of:
-        raise refuse(f"variable {v.name} is of kind {v.kind}, its buffer {v.storage} of category {buffer.category}", v.location)
+        raise refuse(
+            f"variable {v.name} is of kind {v.kind}, its buffer {v.storage} of category {buffer.category}",
+            v.location,
+        )
 
 
 def _check_value(v: Variable) -> None:
     if v.kind not in (INPUT, CONSTANT, TEMPORARY):
-        raise refuse(f"variable {v.name} has kind {v.kind!r}; expected {INPUT}, {CONSTANT} or {TEMPORARY}", v.location)
+        raise refuse(
+            f"variable {v.name} has kind {v.kind!r}; expected {INPUT}, {CONSTANT} or {TEMPORARY}", v.location
+        )
     if (v.value is not None) != (v.kind == CONSTANT):
-        raise refuse(f"variable {v.name} of kind {v.kind} has {'a' if v.value is not None else 'no'} value", v.location)
+        raise refuse(
+            f"variable {v.name} of kind {v.kind} has {'a' if v.value is not None else 'no'} value", v.location
+        )
     if v.value is not None and (np.shape(v.value) != v.shape or np.asarray(v.value).dtype != to_jax(v.dtype)):
         found = f"{np.asarray(v.value).dtype}{list(np.shape(v.value))}"
         raise refuse(f"constant {v.name} is {v.dtype}{list(v.shape)}, its value is {found}", v.location)
@@ -165,12 +189,20 @@ def _check_view(executable: Executable, v: Variable) -> None:
     base = v
     while base.view_of:
         if base.view_of not in executable.variables or base.view_of in seen:
-            raise refuse(f"variable {v.name} is a view of {base.view_of!r}, which does not exist or is a view of it", v.location)
+            raise refuse(
+                f"variable {v.name} is a view of {base.view_of!r}, which does not exist or is a view of it",
+                v.location,
+            )
         base = executable.variables[base.view_of]
         seen.add(base.name)
     if base is v:
         return
-    if v.kind != TEMPORARY or v.storage != base.storage or v.dtype != base.dtype or math.prod(v.shape) != math.prod(base.shape):
+    if (
+        v.kind != TEMPORARY
+        or v.storage != base.storage
+        or v.dtype != base.dtype
+        or math.prod(v.shape) != math.prod(base.shape)
+    ):
         raise refuse(
             f"variable {v.name} ({v.kind} {v.dtype}{list(v.shape)} in {v.storage}) cannot be a view of {base.name}"
             f" ({base.dtype}{list(base.shape)} in {base.storage})",
@@ -188,18 +220,33 @@ def _check_arguments(executable: Executable) -> None:
         raise refuse(f"inputs {executable.inputs} name a variable twice")
     of_kind = {v.name for v in variables.values() if v.kind == INPUT}
     if of_kind != set(executable.inputs):
-        raise refuse(f"variables of kind {INPUT} are {sorted(of_kind)}, the executable's inputs {sorted(executable.inputs)}")
+        raise refuse(
+            f"variables of kind {INPUT} are {sorted(of_kind)}, the executable's inputs {sorted(executable.inputs)}"
+        )
     donated = executable.donated
-    if len(set(donated)) != len(donated) or not all(_is_count(i) and i < len(executable.inputs) for i in donated):
-        raise refuse(f"donated inputs {donated} are not distinct positions among {len(executable.inputs)} inputs")
+    if len(set(donated)) != len(donated) or not all(
+        _is_count(i) and i < len(executable.inputs) for i in donated
+    ):
+        raise refuse(
+            f"donated inputs {donated} are not distinct positions among {len(executable.inputs)} inputs"
+        )
     filled = Counter(v.storage for v in variables.values() if v.kind != TEMPORARY)
     for storage, count in filled.items():
         if count > 1:
             raise refuse(f"{count} inputs or constants are loaded into buffer {storage}")
 
 
-def check_step(executable: Executable, number: int, step: StepRecord) -> None:
-    """Raise InvalidExecutable unless a step's variables exist, have the shapes it needs and may be written."""
+def _kept(executable: Executable) -> dict[str, str]:
+    """Return per storage the input or constant in it that no step may overwrite."""
+    donated = {executable.inputs[i] for i in executable.donated}
+    return {
+        v.storage: v.name
+        for v in executable.variables.values()
+        if v.kind != TEMPORARY and v.name not in donated
+    }
+
+
+def _check_step(executable: Executable, kept: dict[str, str], number: int, step: StepRecord) -> None:
     results = written_by(step)
     for name in (*read_by(step), *results):
         if not isinstance(name, str) or name not in executable.variables:
@@ -207,7 +254,17 @@ def check_step(executable: Executable, number: int, step: StepRecord) -> None:
     if len(set(results)) != len(results):
         raise refuse(f"{where(number, step)} writes a variable twice: {', '.join(results)}")
     for name in results:
-        _check_writable(executable, number, step, name)
+        variable = executable.variables[name]
+        if variable.view_of:
+            raise refuse(
+                f"{where(number, step)} writes {name}, a view of {variable.view_of}", variable.location
+            )
+        if variable.storage in kept:
+            other = executable.variables[kept[variable.storage]]
+            raise refuse(
+                f"{where(number, step)} writes {name} over {other.kind} {other.name}, which is not donated",
+                variable.location,
+            )
     if isinstance(step, CopyStep):
         _check_copy(executable, number, step)
         return
@@ -229,29 +286,6 @@ def written_by(step: StepRecord) -> tuple[str, ...]:
     return tuple(result for group in step.groups for result in group.results)
 
 
-def _check_writable(executable: Executable, number: int, step: StepRecord, name: str) -> None:
-    variable = executable.variables[name]
-    if variable.view_of:
-        raise refuse(f"{where(number, step)} writes {name}, a view of {variable.view_of}", variable.location)
-    donated = {executable.inputs[i] for i in executable.donated}
-    for other in protected(executable).get(variable.storage, ()):
-        if other not in donated:
-            kind = executable.variables[other].kind
-            raise refuse(f"{where(number, step)} writes {name} over {kind} {other}, which is not donated", variable.location)
-
-
-def protected(executable: Executable) -> dict[str, list[str]]:
-    """Return per storage the inputs and constants in it."""
-    cache = executable.__dict__.get("_protected")
-    if cache is None:
-        cache = {}
-        for v in executable.variables.values():
-            if v.kind != TEMPORARY:
-                cache.setdefault(v.storage, []).append(v.name)
-        executable.__dict__["_protected"] = cache
-    return cache
-
-
 def _check_copy(executable: Executable, number: int, step: CopyStep) -> None:
     target = executable.variables[step.destination]
     sources = [executable.variables[name] for name in step.sources]
@@ -265,13 +299,24 @@ def _check_copy(executable: Executable, number: int, step: CopyStep) -> None:
             raise refuse(f"{at} copies {shapes} into {target.name} of shape {target.shape}", step.location)
         return
     if not _is_count(step.axis) or step.axis >= len(target.shape):
-        raise refuse(f"{at} joins along axis {step.axis!r} of {target.name}, which has {len(target.shape)} axes", step.location)
+        raise refuse(
+            f"{at} joins along axis {step.axis!r} of {target.name}, which has {len(target.shape)} axes",
+            step.location,
+        )
     for s in sources:
-        if len(s.shape) != len(target.shape) or _without(s.shape, step.axis) != _without(target.shape, step.axis):
-            raise refuse(f"{at} joins {s.name} {s.shape} into {target.name} {target.shape} along axis {step.axis}", step.location)
+        if len(s.shape) != len(target.shape) or _without(s.shape, step.axis) != _without(
+            target.shape, step.axis
+        ):
+            raise refuse(
+                f"{at} joins {s.name} {s.shape} into {target.name} {target.shape} along axis {step.axis}",
+                step.location,
+            )
     total = sum(s.shape[step.axis] for s in sources)
     if total != target.shape[step.axis]:
-        raise refuse(f"{at} joins {total} elements along axis {step.axis} of {target.name}, which has {target.shape[step.axis]}", step.location)
+        raise refuse(
+            f"{at} joins {total} elements along axis {step.axis} of {target.name}, which has {target.shape[step.axis]}",
+            step.location,
+        )
 
 
 def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
@@ -284,27 +329,46 @@ def _check_group(executable: Executable, number: int, step: ExecuteStep, group: 
         raise refuse(f"{at} runs {group.codelet!r}, which is no codelet", group.location)
     if len(group.operands) != len(form.operands) or len(group.results) != len(form.results):
         counts = f"{len(group.operands)} operands and {len(group.results)} results"
-        raise refuse(f"{at} has {counts}, its form {len(form.operands)} and {len(form.results)}", group.location)
+        raise refuse(
+            f"{at} has {counts}, its form {len(form.operands)} and {len(form.results)}", group.location
+        )
     if any(d.size < 0 for d in form.dims) or tuple(s.size for s in plan.splits) != form.shape:
-        raise refuse(f"{at} has a plan for {tuple(s.size for s in plan.splits)}, its domain is {form.shape}", group.location)
-    if any(radix < 1 for s in plan.splits for radix, _ in s.digits) or plan.num_cells > executable.target.num_tiles:
-        raise refuse(f"{at} has a plan of {plan.num_cells} cells for {executable.target.num_tiles} tiles", group.location)
+        raise refuse(
+            f"{at} has a plan for {tuple(s.size for s in plan.splits)}, its domain is {form.shape}",
+            group.location,
+        )
+    if (
+        any(radix < 1 for s in plan.splits for radix, _ in s.digits)
+        or plan.num_cells > executable.target.num_tiles
+    ):
+        raise refuse(
+            f"{at} has a plan of {plan.num_cells} cells for {executable.target.num_tiles} tiles",
+            group.location,
+        )
     check_tiles(f"{at}: the cells", plan.tiles, executable.target.num_tiles)
     rank = len(form.dims)
     for k, (operand, index_map) in enumerate(zip(group.operands, form.operands, strict=True)):
         variable = executable.variables[operand.variable]
-        if len(index_map.axes) != len(variable.shape) or not all(0 <= d < rank and c for a in index_map.axes for d, c in a.terms):
-            raise refuse(f"{at}: the map of operand {k} does not index {operand.variable} {variable.shape} from {rank} dimensions", group.location)
+        if len(index_map.axes) != len(variable.shape) or not all(
+            0 <= d < rank and c for a in index_map.axes for d, c in a.terms
+        ):
+            raise refuse(
+                f"{at}: the map of operand {k} does not index {operand.variable} {variable.shape} from {rank} dimensions",
+                group.location,
+            )
     for k, name in enumerate(group.results):
         shape = tuple(form.dims[d].size for d in form.results[k].dims)
         partials = plan.num_partials(form)
         expected = (partials, *shape) if partials > 1 else shape
         if executable.variables[name].shape != expected:
-            raise refuse(f"{at} gives {name} of shape {expected}, the variable has {executable.variables[name].shape}", group.location)
+            raise refuse(
+                f"{at} gives {name} of shape {expected}, the variable has {executable.variables[name].shape}",
+                group.location,
+            )
 
 
-def check_tree(executable: Executable) -> None:
-    """Raise InvalidExecutable unless the program is a tree of control over all of the executable's steps."""
+def _check_tree(executable: Executable) -> None:
+    """Refuse a program that is not a tree of control over all of the executable's steps."""
     seen: set[int] = set()
     stack = [executable.program]
     while stack:

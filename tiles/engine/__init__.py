@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tiles.compiler import Executable
+from tiles.compiler import Executable, check
 from tiles.engine.fast import FastEngine
 from tiles.engine.interface import FLOAT, RING, Engine
 from tiles.engine.literal import LiteralEngine, VertexEngine
@@ -23,11 +23,13 @@ def make_engine(executable: Executable, engine: str = "fast", arithmetic: str = 
 
     Raises:
       IpuError: no such engine or arithmetic.
+      InvalidExecutable: the executable is inconsistent; see ``tiles.compiler.check``.
     """
     if engine not in ENGINES:
         raise IpuError(f"there is no engine {engine!r}", expected=", ".join(ENGINES), got=engine)
     if arithmetic not in (FLOAT, RING):
         raise IpuError(f"there is no arithmetic {arithmetic!r}", expected="float, ring", got=arithmetic)
+    check(executable)
     options: dict[str, Any] = {"strict": strict} if engine == "fast" else {}
     return ENGINES[engine](executable, arithmetic, **options)
 

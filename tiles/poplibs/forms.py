@@ -26,7 +26,7 @@ def broadcast_map(shape: Shape, result: Shape) -> IndexMap:
 
 
 def placed_map(shape: Shape, dimensions: Sequence[int], result: Shape) -> IndexMap:
-    """Return the map of an operand whose axis i lies along ``dimensions[i]`` of the result, repeated where it is 1.
+    """Return the map of an operand whose axis i lies along ``dimensions[i]``, repeated where its size is 1.
 
     Raises:
       InvalidGraph: an axis is neither of size 1 nor as long as its dimension.
@@ -114,7 +114,7 @@ def dot_form(
     lhs_contract: Sequence[int],
     rhs_contract: Sequence[int],
 ) -> OpForm:
-    """Return the form of a contraction: dimensions are batches, free ones of lhs, of rhs, and contracted ones.
+    """Return the form of a contraction: batches, free dimensions of lhs, of rhs, and contracted ones.
 
     Raises:
       InvalidGraph: dimensions that repeat, do not exist, or differ in size.

@@ -1,4 +1,4 @@
-"""Every typed codelet variant: function x dtype x access form, generated from the tables, none typed by hand."""
+"""Every typed codelet variant: function x dtype x access form, generated from the tables."""
 
 from __future__ import annotations
 

@@ -70,25 +70,27 @@ def share(part: Count, whole: Count) -> float | None:
     return round(part / whole, 6) if whole else 0.0
 
 
-def totals(executable: Executable, counts: Sequence[Count]) -> Totals:
-    """Return the cost of running step i ``counts[i]`` times.
+def totals(executable: Executable, counts: Sequence[Count], steps: Sequence[int] | None = None) -> Totals:
+    """Return the cost of running step i ``counts[i]`` times; of ``steps`` only, when given.
 
     A step that is not known to run leaves unknown only what it would add to: a loop without exchange leaves
     the exchange cycles of a program known.
     """
-    target, costs = executable.target, step_costs(executable)
+    target = executable.target
+    steps = range(len(executable.steps)) if steps is None else steps
+    costs = [step_costs(executable)[number] for number in steps]
+    runs = [counts[number] for number in steps]
 
     def summed(values: Sequence[int]) -> Count:
         total: Count = 0
-        for value, count in zip(values, counts, strict=True):
+        for value, count in zip(values, runs, strict=True):
             total = add(total, times(count, value))
         return total
 
     by_basis = [step_basis_cycles(cost, target) for cost in costs]
-    cycles = summed([cost.cycles for cost in costs])
     ipu_cycles = None
-    if cycles is not None:
-        ipu_cycles = tuple(run_cycles(costs, [count or 0 for count in counts], target))
+    if summed([cost.cycles for cost in costs]) is not None:
+        ipu_cycles = tuple(run_cycles(costs, [count or 0 for count in runs], target))
     return Totals(
         cycles=max(ipu_cycles) if ipu_cycles is not None else None,
         ipu_cycles=ipu_cycles,

@@ -68,20 +68,22 @@ def write_result_transposed(instruction: Instruction, rewriter: Rewriter) -> Val
     n = op.dimension_numbers
     batch, left = len(n.lhs_batching), len(n.lhs_free(lhs.type.rank))
     order, rest = instruction.op.permutation[:batch], instruction.op.permutation[batch:]
-    if sorted(order) != list(range(batch)):
+    is_identity = instruction.op.permutation == tuple(range(value.type.rank))
+    if is_identity or sorted(order) != list(range(batch)):
         return None
+    where = rewriter.location(value)
     lhs_batching, rhs_batching = _through(n.lhs_batching, order), _through(n.rhs_batching, order)
     start, middle, end = batch, batch + left, value.type.rank
     if rest == tuple(range(start, end)):
         numbers = DotDimensionNumbers(lhs_batching, rhs_batching, n.lhs_contracting, n.rhs_contracting)
-        return rewriter.emit(dataclasses.replace(op, dimension_numbers=numbers), lhs, rhs)
+        return rewriter.emit(dataclasses.replace(op, dimension_numbers=numbers), lhs, rhs, location=where)
     if rest != (*range(middle, end), *range(start, middle)):
         return None
     numbers = DotDimensionNumbers(rhs_batching, lhs_batching, n.rhs_contracting, n.lhs_contracting)
     swapped = dataclasses.replace(
         op, dimension_numbers=numbers, precision=op.precision[::-1], algorithm=_swapped(op.algorithm)
     )
-    return rewriter.emit(swapped, rhs, lhs)
+    return rewriter.emit(swapped, rhs, lhs, location=where)
 
 
 def _swapped(algorithm: DotAlgorithm | None) -> DotAlgorithm | None:

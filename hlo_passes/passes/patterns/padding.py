@@ -59,11 +59,14 @@ def spread_interior_pad(instruction: Instruction, rewriter: Rewriter) -> Value |
     if not any(op.interior) or min((*op.low, *op.high), default=0) < 0:
         return None
     interior, shape = _interior(op, operand.type), operand.type.shape
-    split = tuple(size for n in shape for size in (n, 1))
-    after = tuple(size for between in interior for size in (0, between))
+    split: list[int] = []
+    after: list[int] = []
+    for size, between in zip(shape, interior, strict=True):
+        split += (size, 1) if between else (size,)
+        after += (0, between) if between else (0,)
     nothing = (0,) * len(split)
-    spread = rewriter.emit(Reshape(split), operand)
-    spread = rewriter.emit(Pad(nothing, after, nothing), spread, value)
+    spread = rewriter.emit(Reshape(tuple(split)), operand)
+    spread = rewriter.emit(Pad(nothing, tuple(after), nothing), spread, value)
     merged = tuple(n * (between + 1) for n, between in zip(shape, interior, strict=True))
     spread = rewriter.emit(Reshape(merged), spread)
     high = tuple(size - between for size, between in zip(op.high, interior, strict=True))

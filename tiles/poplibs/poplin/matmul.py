@@ -47,6 +47,7 @@ class MatMul(Codelet):
     method: str = "auto"
 
     def __post_init__(self) -> None:
+        """Check the method and the dtypes."""
         if self.method not in ("auto", *METHODS):
             raise InvalidGraph(f"no matmul method {self.method!r}", expected=f"auto, {', '.join(METHODS)}")
         kinds = {is_float(dtype) for dtype in (*self.operand_dtypes, self.accumulate_dtype, self.out_dtype)}
@@ -68,11 +69,12 @@ class MatMul(Codelet):
         """
         roles = roles_of(cell.form)
         lhs, rhs = (_padding_zeroed(cell, k, x) for k, x in enumerate(operands))
-        axes = [index_map.dims for index_map in cell.form.operands]
-        numbers = tuple(
-            tuple(tuple(axes[k].index(d) for d in dims) for k in (0, 1))
+        left, right = (index_map.dims for index_map in cell.form.operands)
+        contracted, batch = (
+            (tuple(left.index(d) for d in dims), tuple(right.index(d) for d in dims))
             for dims in (roles.contracted, roles.batch)
         )
+        numbers = (contracted, batch)
         total = lax.dot_general(
             lhs, rhs, numbers, precision=self._precision, preferred_element_type=to_jax(self.accumulate_dtype)
         )
@@ -144,7 +146,7 @@ def _padding_zeroed(cell: Cell, k: int, operand: Array) -> Array:
 
 
 def accumulator_of(dtype: str) -> str:
-    """Return the dtype in which products of ``dtype`` are added: float32 for narrower floats, else its own."""
+    """Return the dtype in which products are added: float32 for narrower floats, else their own."""
     return "float32" if dtype in _NARROW_FLOATS else dtype
 
 

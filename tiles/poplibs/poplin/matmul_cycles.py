@@ -31,7 +31,7 @@ _NEVER = 2**62
 
 @dataclass(frozen=True)
 class Roles:
-    """Domain dimensions of a contraction by what they are, in the order of the first operand that has them."""
+    """Domain dimensions of a contraction by role, in the order of the first operand that has them."""
 
     batch: tuple[int, ...]
     lhs_free: tuple[int, ...]
@@ -239,7 +239,7 @@ def _vmac(shape: Shape, dtype: str, accumulate: str, target: Target) -> Cycles:
 
 
 def _scalar(shape: Shape, dtype: str, accumulate: str, target: Target) -> Cycles:
-    """One multiply-add after another (ASSUMED): two loads, multiply, add, loop; 64-bit and float64 emulated."""
+    """One multiply-add after another (ASSUMED): two loads, multiply, add, loop; 64-bit types emulated."""
     each = 5 if itemsize(accumulate) <= 4 else 120 if is_float(accumulate) else 45
     outputs = shape.groups * shape.positions * shape.outputs
     slots = 26 + _share(outputs, target) * (12 + each * shape.inputs)

@@ -47,7 +47,7 @@ def vertex_name(body: Body, outputs: tuple[int, ...], operand_dtypes: tuple[str,
     if len(work) > 1 or len(outputs) > 1:
         names = ",".join(dict.fromkeys(_spelled(body[i]) for i in work))
         return f"popops::Expression<{names},{out}>"
-    name, arguments, attrs = body[work[0]]
+    name, arguments, _ = body[work[0]]
     taken = [cpp_name(dtypes[a]) for a in arguments]
     if name in ("constant", "iota"):
         return f"popops::{'Fill' if name == 'constant' else 'Iota'}<{out}>"
@@ -167,7 +167,7 @@ def _fill_slots(n: Any, dtype: str, target: Target) -> Any:
 
 
 def _select(body: Body, index: int, n: Any, dtype: str, extents: Extents, target: Target) -> Cycles:
-    """Return the cycles of a select; with one predicate for all elements it is a copy of one of two tensors."""
+    """Return the cycles of a select; with one predicate for all it is a copy of one of two tensors."""
     varies = dims_of_values(body, extents.form)
     if varies[body[index][1][0]]:
         loop = loop_of("select", {}, dtype)
@@ -205,7 +205,7 @@ def _binary(body: Body, index: int, extents: Extents, target: Target) -> Cycles:
 def _vector_outer(
     scalar: Any, order: list[int], cut: int, dtype: str, extents: Extents, target: Target
 ) -> Cycles:
-    """One value of the small operand for every row: workers share the rows or the columns, whichever is faster."""
+    """One value of the small operand for every row: workers share rows or columns, whichever is faster."""
     rows, columns = extents.product(order[:cut]), extents.product(order[cut:])
     aligned = np.where(columns % target.vector_width(dtype) == 0, 7, 25)
     by_row = _share(rows, target) * (aligned + scalar.total(columns, dtype, target))

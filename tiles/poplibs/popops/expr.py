@@ -31,60 +31,79 @@ class Expr:
     index: int = 0
 
     def __add__(self, other: Any) -> Expr:
+        """Return the sum."""
         return call("add", self, other)
 
     def __radd__(self, other: Any) -> Expr:
+        """Return the sum."""
         return call("add", other, self)
 
     def __sub__(self, other: Any) -> Expr:
+        """Return the difference."""
         return call("subtract", self, other)
 
     def __rsub__(self, other: Any) -> Expr:
+        """Return the difference."""
         return call("subtract", other, self)
 
     def __mul__(self, other: Any) -> Expr:
+        """Return the product."""
         return call("multiply", self, other)
 
     def __rmul__(self, other: Any) -> Expr:
+        """Return the product."""
         return call("multiply", other, self)
 
     def __truediv__(self, other: Any) -> Expr:
+        """Return the quotient."""
         return call("divide", self, other)
 
     def __rtruediv__(self, other: Any) -> Expr:
+        """Return the quotient."""
         return call("divide", other, self)
 
     def __pow__(self, other: Any) -> Expr:
+        """Return the power."""
         return call("power", self, other)
 
     def __and__(self, other: Any) -> Expr:
+        """Return the bitwise or logical and."""
         return call("and", self, other)
 
     def __or__(self, other: Any) -> Expr:
+        """Return the bitwise or logical or."""
         return call("or", self, other)
 
     def __xor__(self, other: Any) -> Expr:
+        """Return the bitwise or logical exclusive or."""
         return call("xor", self, other)
 
     def __neg__(self) -> Expr:
+        """Return the negation."""
         return call("negate", self)
 
     def __invert__(self) -> Expr:
+        """Return the bitwise or logical complement."""
         return call("not", self)
 
     def __abs__(self) -> Expr:
+        """Return the magnitude."""
         return call("abs", self)
 
     def __lt__(self, other: Any) -> Expr:
+        """Return the comparison less than."""
         return compare("LT", self, other)
 
     def __le__(self, other: Any) -> Expr:
+        """Return the comparison less or equal."""
         return compare("LE", self, other)
 
     def __gt__(self, other: Any) -> Expr:
+        """Return the comparison greater than."""
         return compare("GT", self, other)
 
     def __ge__(self, other: Any) -> Expr:
+        """Return the comparison greater or equal."""
         return compare("GE", self, other)
 
 

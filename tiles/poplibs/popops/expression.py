@@ -138,7 +138,7 @@ def _reduce_precision(cell: Cell, attrs: Mapping[str, Any], x: Array) -> Array:
 
 
 def _iota(cell: Cell, attrs: Mapping[str, Any]) -> Array:
-    """Count along a domain dimension from the cell's origin; floats are counted in integers, then converted."""
+    """Count along a domain dimension from the cell's origin; floats are counted in integers first."""
     dim, dtype = attrs["dim"], to_jax(attrs["dtype"])
     counter = dtype if is_integer(dtype) else np.dtype(np.int32)
     shape = [1] * len(cell.sizes)

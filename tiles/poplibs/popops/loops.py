@@ -1,4 +1,4 @@
-"""Inner loops of the elementwise functions: issue slots of one worker per few elements, by function and dtype.
+"""Inner loops of the elementwise functions: a worker's issue slots, by function and dtype.
 
 Entries are those of the public PopLibs sources; what they do not cover is derived by the rules of
 ``derived_loop`` and says ASSUMED.
@@ -253,7 +253,7 @@ def loop_of(name: str, attrs: Mapping[str, Any], dtype: str, scalar: bool = Fals
 
 def _conversion_loop(source: str, target: str) -> Loop:
     """Return the loop of a conversion: a 64-bit path between floats, one element per 2 slots otherwise."""
-    if source == target or source == "float32" and target == "float16":
+    if source == target or (source == "float32" and target == "float16"):
         return Loop(2, 4)
     if source == "float16" and target == "float32":
         return Loop(1, 2)

@@ -1,4 +1,4 @@
-"""The elementwise codelet: any expression, fill, iota, broadcast, transposition or padding of regular operands."""
+"""The elementwise codelet: expressions, fills, iotas, broadcasts, transpositions and padding."""
 
 from __future__ import annotations
 
@@ -42,6 +42,7 @@ class Map(Codelet):
     result_dtypes: tuple[str, ...]
 
     def __post_init__(self) -> None:
+        """Check the expression against the dtypes."""
         dtypes = self.dtypes
         if any(not 0 <= i < len(dtypes) for i in self.outputs):
             raise InvalidGraph(
@@ -78,6 +79,10 @@ class Map(Codelet):
     def grains(self, form: OpForm, target: Target) -> tuple[int, ...]:
         """Prefer whole 64-bit accesses along the innermost dimension of the results."""
         return access_grains(form, self.operand_dtypes + self.result_dtypes, target)
+
+    def may_overwrite(self, k: int) -> bool:
+        """Every element is read before the result at its place is written."""
+        return True
 
     def code_bytes(self, target: Target) -> int:
         """Estimate instructions: a fixed frame and the unrolled loop of every function (ASSUMED)."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence as Seq
 from typing import Any
 
 from tiles.errors import InvalidGraph
-from tiles.graph import Graph, IndexMap, Sequence, Tensor, along
+from tiles.graph import Graph, IndexMap, Tensor, along
 from tiles.poplibs.forms import pad_map, placed_map, reverse_map, slice_map, transpose_map
 from tiles.poplibs.popops.elementwise import map
 from tiles.poplibs.popops.expr import Expr, arg, call, compare
@@ -55,7 +55,7 @@ def broadcast_in_dim(
 
 
 def transpose(graph: Graph, x: Tensor, permutation: Seq[int], **options: Any) -> Tensor:
-    """Permute dimensions: dimension d of the result is ``permutation[d]`` of ``x``. ``options`` as in ``map``.
+    """Permute dimensions: the result's d is ``permutation[d]`` of ``x``; ``options`` as in ``map``.
 
     Raises:
       InvalidGraph: not a permutation.

@@ -89,8 +89,8 @@ def copy_cycles(size_bytes: Any, target: Target) -> Any:
 def rearrange_cycles(size_bytes: Any, run_bytes: Any, target: Target) -> Any:
     """Return the cycles of copying bytes that come in contiguous runs.
 
-    The convolution planner's rule, ``bytes * 5 / (k * r)`` with ``k`` = 4 where runs are whole 64-bit words and
-    3 otherwise, and ``r`` the bytes of a run that one access moves.
+    The convolution planner's rule, ``bytes * 5 / (k * r)``: ``k`` is 4 where runs are whole 64-bit words,
+    else 3, and ``r`` the bytes of a run that one access moves.
     """
     size_bytes, run_bytes = np.asarray(size_bytes), np.maximum(np.asarray(run_bytes), 1)
     per_access = np.minimum(target.memcpy_bytes_per_cycle, run_bytes)

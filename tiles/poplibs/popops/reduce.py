@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -62,6 +62,7 @@ class Reduce(Codelet):
     out_dtype: str
 
     def __post_init__(self) -> None:
+        """Check the operation and the dtypes."""
         if self.operation not in FOLDS:
             raise InvalidGraph(
                 f"no reduction {self.operation!r}", expected=", ".join(FOLDS), got=self.operation
@@ -109,12 +110,8 @@ class Reduce(Codelet):
 
     def flops(self, extents: Extents) -> np.ndarray:
         """Count the prologue's operations and one per point folded, on floats."""
-        own = (
-            extents.points
-            if is_float(self.value_dtype) and self.operation in ("add", "mul", "max", "min")
-            else 0
-        )
-        return body_flops(self.body, extents) + own
+        is_arithmetic = is_float(self.value_dtype) and self.operation in ("add", "mul", "max", "min")
+        return body_flops(self.body, extents) + (extents.points if is_arithmetic else 0)
 
     def combiner(self) -> str | None:
         """Return the operation itself: all are associative."""
@@ -166,7 +163,7 @@ def neutral_element(operation: str, dtype: str) -> np.ndarray:
 
 
 def accumulator_of(operation: str, dtype: str) -> str:
-    """Return the dtype a reduction accumulates in: sums and products of 16-bit floats in float32, as PopLibs does."""
+    """Return the dtype of partial results: float32 for sums and products of 16-bit floats, as in PopLibs."""
     return "float32" if operation in ("add", "mul") and dtype in _NARROW_FLOATS else dtype
 
 

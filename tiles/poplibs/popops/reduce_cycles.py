@@ -8,6 +8,7 @@ Source: graphcore/poplibs lib/popops/reduction/CycleEstimationFunctions.cpp.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -71,7 +72,7 @@ def _is_innermost_reduced(form: OpForm, order: tuple[int, ...]) -> bool:
 def _is_strided(form: OpForm, order: tuple[int, ...]) -> bool:
     """Return whether a kept dimension is innermost and the reduced ones lie together."""
     reduced = [form.dims[d].is_reduced for d in order]
-    changes = sum(a != b for a, b in zip(reduced, reduced[1:], strict=False))
+    changes = sum(a != b for a, b in itertools.pairwise(reduced))
     return not reduced[-1] and changes <= 2
 
 
@@ -112,7 +113,8 @@ def _strided(
 def _general(outputs: Any, partials: Any, dtype: str, target: Target) -> Any:
     """Slots of the region form: a loop over vectors of results and over the regions of each."""
     width = target.vector_width(dtype)
-    groups = -(-(-(-outputs // width)) // target.workers_per_tile)
+    vectors = -(-outputs // width)
+    groups = -(-vectors // target.workers_per_tile)
     return 33 + groups * (24 + 2 + 9 + 10 + 9 * partials)
 
 

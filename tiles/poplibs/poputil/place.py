@@ -25,7 +25,7 @@ from tiles.graph import (
     whole,
 )
 from tiles.graph.domain import full_digits
-from tiles.plan import Operand, home_layout, is_resident, search
+from tiles.plan import Operand, follow, home_layout, is_resident, search
 from tiles.poplibs.popops.reduce import combine_codelet, combine_form
 
 
@@ -74,9 +74,20 @@ def place(
     return (combine(graph, parts, codelet.combiner() or "", result_dtypes[0], label, location, program),)
 
 
-def _choose(graph: Graph, codelet: Codelet, form: OpForm, operands: Seq[Tensor], dtypes: tuple[str, ...], extra: Seq[Plan] = ()) -> Plan:
+KEEP_IN_PLACE = 1.5
+"""How much dearer a plan may be that writes a donated input's successor over it, saving its copy."""
+
+
+def _choose(graph: Graph, codelet: Codelet, form: OpForm, operands: Seq[Tensor], dtypes: tuple[str, ...]) -> Plan:
     known = [Operand(t.shape, t.dtype, t.layout) for t in operands]
-    plan = search(form, codelet, known, dtypes, graph.target, extra)[0].plan
+    priced = search(form, codelet, known, dtypes, graph.target)
+    plan = priced[0].plan
+    donated = {graph.inputs[i] for i in graph.donated}
+    for k, tensor in enumerate(operands):
+        if tensor.name in donated and codelet.may_overwrite(k) and tensor.shape == form.result_shape():
+            kept = follow(form, codelet, k, known[k], graph.target)
+            if any(p.plan == kept and p.cycles <= KEEP_IN_PLACE * priced[0].cycles for p in priced):
+                return kept or plan
     followed = any(t.layout is not None and is_resident(form, plan, k, t.layout) for k, t in enumerate(operands))
     if plan.base == 0 and not followed:
         plan = replace(plan, base=graph.rotated_base(int(plan.tiles.max()) + 1))

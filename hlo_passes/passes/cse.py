@@ -1,0 +1,78 @@
+"""Common subexpression elimination."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_passes.ir import Computation, Instruction, Module, Value
+from hlo_passes.ops import (
+    Add,
+    And,
+    Compare,
+    Maximum,
+    Minimum,
+    Multiply,
+    OptimizationBarrier,
+    Or,
+    Xor,
+)
+from hlo_passes.passes.base import Pass, map_control_regions, map_module
+from hlo_passes.passes.structure import instruction_key
+
+
+@dataclass(frozen=True)
+class EliminateCommonSubexpressions(Pass):
+    """Compute equal operations on equal operands once; the first of them stays.
+
+    Operands of commutative operations may come in either order. An optimization barrier is never merged with another:
+    it is what keeps a recomputation from being merged with what it repeats.
+    """
+
+    name: ClassVar[str] = "cse"
+
+    def run(self, module: Module) -> Module:
+        """Return the module without repeated operations; itself when none is repeated."""
+        return map_module(module, _merge)
+
+
+def _merge(computation: Computation) -> Computation:
+    first: dict[Hashable, Instruction] = {}
+    env: dict[Value, Value] = {}
+    kept: list[Instruction] = []
+    has_changed = False
+    for old in computation.instructions:
+        instruction = _with_operands(map_control_regions(old, _merge), env)
+        if not isinstance(instruction.op, OptimizationBarrier):
+            known = first.setdefault(instruction_key(instruction, _operand_key(instruction)), instruction)
+            if known is not instruction:
+                env.update(zip(instruction.results, known.results, strict=True))
+                continue
+        has_changed |= instruction is not old
+        kept.append(instruction)
+    if not env and not has_changed:
+        return computation
+    results = tuple(env.get(value, value) for value in computation.results)
+    return dataclasses.replace(computation, instructions=tuple(kept), results=results)
+
+
+def _with_operands(instruction: Instruction, env: dict[Value, Value]) -> Instruction:
+    if not any(value in env for value in instruction.operands):
+        return instruction
+    return dataclasses.replace(instruction, operands=tuple(env.get(value, value) for value in instruction.operands))
+
+
+def _operand_key(instruction: Instruction) -> tuple[str, ...]:
+    names = [value.name for value in instruction.operands]
+    return tuple(sorted(names) if _is_commutative(instruction) else names)
+
+
+def _is_commutative(instruction: Instruction) -> bool:
+    op = instruction.op
+    if isinstance(op, Compare):
+        return op.direction in ("EQ", "NE")
+    if isinstance(op, (Maximum, Minimum)):  # of floats: which of two zeros is returned depends on the order
+        return not instruction.operands[0].type.is_float
+    return isinstance(op, (Add, Multiply, And, Or, Xor))

@@ -1,0 +1,107 @@
+"""Replace calls and fusions by what they run."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_passes.ir import Computation, Instruction, Module, Value, value_names
+from hlo_passes.ops import Call, Fusion
+from hlo_passes.passes.base import Pass, map_control_regions, map_module
+from hlo_passes.passes.structure import FreshNames, callees_first
+
+Body = Callable[[Instruction], Computation | None]
+"""Returns the computation to put in an instruction's place, or None to keep the instruction."""
+
+
+@dataclass(frozen=True)
+class Inline(Pass):
+    """Inline calls of computations with at most ``max_ops`` operations, and of those called only once.
+
+    What stays a call is planned and laid out once for all its callers; a call's arguments are copied, and nothing fuses
+    across it, which small bodies do not repay. Computations left without a caller go with ``dce``.
+    """
+
+    name: ClassVar[str] = "inline"
+    max_ops: int = 32
+
+    def run(self, module: Module) -> Module:
+        """Return the module with fewer calls; itself when none is inlined."""
+        order = callees_first(module)
+        calls = Counter(
+            name for computation in order for instruction in computation.walk() for name in instruction.op.callees
+        )
+        done: dict[str, Computation] = {}
+
+        def body(instruction: Instruction) -> Computation | None:
+            if not isinstance(instruction.op, Call):
+                return None
+            name = instruction.op.callee
+            is_wanted = calls[name] == 1 or len(done[name].instructions) <= self.max_ops
+            return done[name] if is_wanted else None
+
+        for computation in order:
+            done[computation.name] = _inline(computation, body)
+        return map_module(module, lambda computation: done.get(computation.name, computation))
+
+
+@dataclass(frozen=True)
+class Flatten(Pass):
+    """Inline every call, so that the entry is the only computation left; open fusions too if ``fusions`` is set."""
+
+    name: ClassVar[str] = "flatten"
+    fusions: bool = False
+
+    def run(self, module: Module) -> Module:
+        """Return a module of one computation; itself when it is one without fusions to open."""
+        done: dict[str, Computation] = {}
+
+        def body(instruction: Instruction) -> Computation | None:
+            if isinstance(instruction.op, Call):
+                return done[instruction.op.callee]
+            return instruction.regions[0] if self.fusions and isinstance(instruction.op, Fusion) else None
+
+        for computation in callees_first(module):
+            done[computation.name] = _inline(computation, body)
+        entry = done[module.entry]
+        if entry is module.entry_computation and len(module.computations) == 1:
+            return module
+        return dataclasses.replace(module, computations=(entry,))
+
+
+def _inline(computation: Computation, body: Body) -> Computation:
+    names = FreshNames(value_names(computation))
+    env: dict[Value, Value] = {}
+    made: list[Instruction] = []
+    has_changed = False
+
+    def substitute(values: tuple[Value, ...], scope: dict[Value, Value]) -> tuple[Value, ...]:
+        return tuple(scope.get(value, value) for value in values)
+
+    for old in computation.instructions:
+        instruction = map_control_regions(old, lambda region: _inline(region, body))
+        operands = substitute(instruction.operands, env)
+        inner = body(instruction)
+        if inner is None:
+            if operands != instruction.operands:
+                instruction = dataclasses.replace(instruction, operands=operands)
+            has_changed |= instruction is not old
+            made.append(instruction)
+            continue
+        has_changed = True
+        scope = dict(zip(inner.parameters, operands, strict=True))
+        for copied in inner.instructions:
+            results = tuple(Value(names.new(), value.type) for value in copied.results)
+            reads = substitute(copied.operands, scope)
+            where = copied.location if copied.location.is_known else instruction.location
+            made.append(dataclasses.replace(copied, operands=reads, results=results, location=where))
+            scope.update(zip(copied.results, results, strict=True))
+        env.update(zip(instruction.results, substitute(inner.results, scope), strict=True))
+    if not has_changed:
+        return computation
+    return dataclasses.replace(
+        computation, instructions=tuple(made), results=substitute(computation.results, env)
+    )

@@ -1,0 +1,116 @@
+"""Run an executable, or the HLO module it came from, on arrays: one way for each engine."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from ipuxla.errors import HostEngineInsideJit, Unsupported
+from ipuxla.options import ARITHMETICS, ENGINES, require_one_of
+from tiles.compiler import Executable
+from tiles.engine import Engine, Trace, make_engine
+
+TRACEABLE = ("fast", "hlo")
+"""Engines that are pure JAX functions; the others step through the program on the host."""
+
+
+class Runner:
+    """A program with the engine and arithmetic that run it, shared by all that call it."""
+
+    def __init__(
+        self,
+        executable: Executable | Callable[[], Executable],
+        *,
+        engine: str = "fast",
+        arithmetic: str = "float",
+        strict: bool = True,
+        donated: tuple[int, ...] = (),
+        evaluate: Callable[..., Sequence[Any]] | None = None,
+    ) -> None:
+        """Put together what is needed to run; nothing is compiled yet.
+
+        Args:
+          executable: the program, or a function that compiles it when it is first needed.
+          engine: one of ``ipuxla.options.ENGINES``.
+          arithmetic: ``float`` or ``ring``.
+          strict: whether the fast engine keeps the plan's order of reductions.
+          donated: arguments that a run consumes.
+          evaluate: what engine ``hlo`` runs: a traceable function of the arguments.
+
+        Raises:
+          InvalidOption: an unknown engine or arithmetic.
+          Unsupported: engine ``hlo`` without the module it evaluates.
+        """
+        require_one_of("engine", engine, ENGINES)
+        require_one_of("arithmetic", arithmetic, ARITHMETICS)
+        if engine == "hlo" and evaluate is None:
+            raise Unsupported(
+                'engine "hlo" evaluates the HLO module, which a saved program does not hold',
+                expected="engine fast, literal or vertex",
+                try_='ipuxla.load(path, engine="fast"), or compile the function again',
+            )
+        self.engine = engine
+        self.arithmetic = arithmetic
+        self.strict = strict
+        self.donated = donated
+        self._executable = executable
+        self._evaluate = evaluate
+
+    @functools.cached_property
+    def executable(self) -> Executable:
+        """The program as plain data."""
+        return self._executable() if callable(self._executable) else self._executable
+
+    def run(self, *arrays: Any) -> list[Any]:
+        """Run on arrays, keys as their words. Callers hold ``jax.enable_x64(True)``."""
+        return list(self._run(*arrays))
+
+    def run_traced(self, *arrays: Any) -> tuple[list[Any], Trace]:
+        """Run and record what ran; donated arguments are kept.
+
+        Raises:
+          Unsupported: engine ``hlo``, which has no supersteps to count.
+        """
+        if self.engine == "hlo":
+            raise Unsupported(
+                'engine "hlo" evaluates the module op by op and has no supersteps to count',
+                try_='compile(engine="fast") and profile that',
+            )
+        return self._machine.run(*arrays)
+
+    def trace(self, *tracers: Any) -> list[Any]:
+        """Run as part of an outer JAX transformation.
+
+        Raises:
+          HostEngineInsideJit: the engine steps on the host.
+        """
+        if self.engine not in TRACEABLE:
+            raise HostEngineInsideJit(
+                f"engine {self.engine!r} steps on the host and cannot be part of an outer jax.jit or loop",
+                expected=" or ".join(f'engine="{name}"' for name in TRACEABLE),
+                got=f'engine="{self.engine}"',
+                try_="call the decorated function outside jax.jit, where jax.grad and jax.vmap work with it",
+            )
+        return list(self._traceable(*tracers))
+
+    @functools.cached_property
+    def _traceable(self) -> Callable[..., Sequence[Any]]:
+        """The program as a pure JAX function."""
+        return self._evaluate or self._machine.trace  # pyright: ignore[reportAttributeAccessIssue]
+
+    @functools.cached_property
+    def _run(self) -> Callable[..., Sequence[Any]]:
+        """The program as a function of arrays, without a record of its steps."""
+        if self.engine in TRACEABLE:
+            return jax.jit(self._traceable, donate_argnums=self.donated if self.arithmetic == "float" else ())
+        return lambda *arrays: self._machine.run(*arrays)[0]
+
+    @functools.cached_property
+    def _machine(self) -> Engine:
+        """The engine, holding the executable."""
+        return make_engine(
+            self.executable, engine=self.engine, arithmetic=self.arithmetic, strict=self.strict
+        )

@@ -1,0 +1,215 @@
+"""One failing case per constraint tag, and the check that no tag and no operation goes without."""
+
+import inspect
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hlo_passes import ops
+from hlo_passes.errors import ConstraintViolation
+from hlo_passes.ir import OPS, Builder, Location, TensorType
+
+T = TensorType.parse
+F, N, P = T("tensor<2x3xf32>"), T("tensor<2x3xi32>"), T("tensor<2x3xi1>")
+S, SI, V = T("tensor<f32>"), T("tensor<i32>"), T("tensor<3xf32>")
+
+
+def _dot(**fields):
+    numbers = {
+        "lhs_batching": (),
+        "rhs_batching": (),
+        "lhs_contracting": (1,),
+        "rhs_contracting": (0,),
+    }
+    for name in tuple(fields):
+        if name in numbers:
+            numbers[name] = fields.pop(name)
+    return ops.DotGeneral(ops.DotDimensionNumbers(**numbers), fields.pop("dtype", "f32"), **fields)
+
+
+def _with_algorithm(**fields):
+    return _dot(algorithm=ops.DotAlgorithm(**{**dict.fromkeys(_TYPES, "f32"), **fields}))
+
+
+_TYPES = ("lhs_precision_type", "rhs_precision_type", "accumulation_type")
+A, B = T("tensor<2x3xf32>"), T("tensor<3x4xf32>")
+BATCH = T("tensor<5x2x3xf32>")
+
+
+def _region(*types, result=S):
+    builder = Builder("body")
+    parameters = [builder.parameter(type_) for type_ in types]
+    return builder.build(*([parameters[0]] if parameters[0].type == result else []))
+
+
+ADD = _region(S, S)
+
+CASES = [
+    # elementwise
+    (ops.Sine(), [N], "I1"),
+    (ops.Sine(), [F, F], "arity"),
+    (ops.Popcnt(), [F], "I1"),
+    (ops.Abs(), [T("tensor<2xui8>")], "I1"),
+    (ops.And(), [F, F], "I1"),
+    (ops.Divide(), [P, P], "I1"),
+    (ops.Add(), [F, N], "C1"),
+    (ops.Add(), [F, V], "C1"),
+    (ops.Add(), [F], "arity"),
+    (ops.IsFinite(), [N], "I1"),
+    (ops.IsFinite(), [], "arity"),
+    (ops.Compare("LT"), [F, N], "C1"),
+    (ops.Compare("LT"), [F, V], "C2"),
+    (ops.Compare("LT", "SIGNED"), [F, F], "C3"),
+    (ops.Compare("LT", "TOTALORDER"), [N, N], "C3"),
+    (ops.Compare("LESS"), [F, F], "I3"),
+    (ops.Compare("LT"), [F], "arity"),
+    (ops.Select(), [F, F, F], "I1"),
+    (ops.Select(), [T("tensor<3xi1>"), F, F], "C1"),
+    (ops.Select(), [P, F, N], "C2"),
+    (ops.Select(), [P, F], "arity"),
+    (ops.Clamp(), [V, F, S], "C1"),
+    (ops.Clamp(), [S, F, V], "C2"),
+    (ops.Clamp(), [SI, F, S], "C3"),
+    (ops.Clamp(), [F], "arity"),
+    (ops.Convert("c64"), [F], "O1"),
+    (ops.Convert("i32"), [], "arity"),
+    (ops.BitcastConvert("c64"), [F], "O1"),
+    (ops.BitcastConvert("f64"), [F], "C1"),
+    (ops.BitcastConvert("i1"), [T("tensor<8xui8>")], "C1"),
+    (ops.BitcastConvert("i32"), [], "arity"),
+    (ops.ReducePrecision(5, 10), [N], "I1"),
+    (ops.ReducePrecision(0, 10), [F], "C2"),
+    (ops.ReducePrecision(5, -1), [F], "C3"),
+    (ops.ReducePrecision(5, 10), [F, F], "arity"),
+    # data movement
+    (ops.BroadcastInDim((4, 2, 3), (1,)), [F], "C2"),
+    (ops.BroadcastInDim((2, 3), (0, 2)), [F], "C3"),
+    (ops.BroadcastInDim((3, 3), (0, 0)), [T("tensor<3x3xf32>")], "C4"),
+    (ops.BroadcastInDim((4, 3), (0, 1)), [F], "C5"),
+    (ops.BroadcastInDim((2, 3), (0, 1)), [], "arity"),
+    (ops.Reshape((4,)), [F], "C2"),
+    (ops.Reshape((6,)), [], "arity"),
+    (ops.Transpose((0, 0)), [F], "C2"),
+    (ops.Transpose((0, 1)), [], "arity"),
+    (ops.Slice((0,), (1,), (1,)), [F], "C2"),
+    (ops.Slice((0, 2), (2, 1), (1, 1)), [F], "C3"),
+    (ops.Slice((0, 0), (2, 4), (1, 1)), [F], "C3"),
+    (ops.Slice((0, 0), (2, 3), (1, 0)), [F], "C4"),
+    (ops.Slice((0, 0), (2, 3), (1, 1)), [], "arity"),
+    (ops.Pad((0, 0), (0, 0), (0, 0)), [F, V], "I2"),
+    (ops.Pad((0, 0), (0, 0), (0, 0)), [F, SI], "C1"),
+    (ops.Pad((0,), (0, 0), (0, 0)), [F, S], "C2"),
+    (ops.Pad((0, 0), (0, 0), (0, -1)), [F, S], "C3"),
+    (ops.Pad((-2, 0), (-1, 0), (0, 0)), [F, S], "C4"),
+    (ops.Pad((0, 0), (0, 0), (0, 0)), [F], "arity"),
+    (ops.Concatenate(0), [F, N], "C1"),
+    (ops.Concatenate(0), [F, T("tensor<2x4xf32>")], "C2"),
+    (ops.Concatenate(0), [], "C3"),
+    (ops.Concatenate(2), [F, F], "C4"),
+    (ops.Reverse((0, 0)), [F], "C2"),
+    (ops.Reverse((2,)), [F], "C3"),
+    (ops.Reverse((0,)), [], "arity"),
+    (ops.Iota(P, 0), [], "O1"),
+    (ops.Iota(F, 2), [], "C1"),
+    (ops.Iota(F, 0), [F], "arity"),
+    (ops.Constant.splat(1, F), [F], "arity"),
+    # contraction
+    (_dot(lhs_batching=(0,)), [BATCH, B], "C1"),
+    (_dot(lhs_contracting=(0, 1)), [A, B], "C2"),
+    (_dot(lhs_batching=(1,), rhs_batching=(1,)), [A, B], "C3"),
+    (_dot(lhs_batching=(0,), rhs_batching=(0,)), [A, B], "C4"),
+    (_dot(lhs_batching=(2,), rhs_batching=(1,)), [A, B], "C5"),
+    (_dot(lhs_contracting=(2,)), [A, B], "C6"),
+    (_dot(lhs_batching=(0,), rhs_batching=(2,)), [A, B], "C7"),
+    (_dot(rhs_contracting=(-1,)), [A, B], "C8"),
+    (_dot(lhs_batching=(0,), rhs_batching=(1,)), [A, B], "C9"),
+    (_dot(lhs_contracting=(0,)), [A, B], "C10"),
+    (_dot(precision=("HIGH",)), [A, B], "C11"),
+    (_dot(precision=("HIGH", "LOW")), [A, B], "I7"),
+    (_dot(), [A, T("tensor<3x4xf16>")], "C13"),
+    (_dot(dtype="c64"), [A, B], "O1"),
+    (_dot(algorithm=ops.DotAlgorithm("f32", "f32", "f32"), precision=("HIGH", "HIGH")), [A, B], "C21"),
+    (_with_algorithm(lhs_component_count=0), [A, B], "C22"),
+    (_with_algorithm(rhs_component_count=0), [A, B], "C23"),
+    (_with_algorithm(num_primitive_operations=0), [A, B], "C24"),
+    (_with_algorithm(lhs_precision_type="f8"), [A, B], "I8"),
+    (_with_algorithm(rhs_precision_type="f8"), [A, B], "I9"),
+    (_with_algorithm(accumulation_type="tf32"), [A, B], "I10"),
+    (_dot(), [A], "arity"),
+    # reduction
+    (ops.Reduce((0,)), [F, V, S, S], "C1", [ADD]),
+    (ops.Reduce((0,)), [F, SI], "C2", [ADD]),
+    (ops.Reduce((0,)), [F, V], "I2", [ADD]),
+    (ops.Reduce((0,)), [F, S, S], "C3", [ADD]),
+    (ops.Reduce((0,)), [], "C3", [ADD]),
+    (ops.Reduce((2,)), [F, S], "C4", [ADD]),
+    (ops.Reduce((0, 0)), [F, S], "C5", [ADD]),
+    (ops.Reduce((0,)), [F, S], "C6", []),
+    (ops.Reduce((0,)), [F, S], "C6", [_region(S)]),
+    (ops.Reduce((0,)), [F, S], "C6", [_region(V, V, result=V)]),
+    (ops.Reduce((0,)), [N, SI], "C6", [ADD]),
+    # control
+    (ops.Fusion("loop"), [F], "C1", []),
+    (ops.Fusion("loop"), [F], "C2", [ADD]),
+]
+
+
+def _name(case):
+    return f"{case[0].name}-{case[2]}"
+
+
+@pytest.mark.parametrize("case", CASES, ids=_name)
+def test_violation_is_named_by_its_tag(case):
+    op, operands, tag, *regions = case
+    with pytest.raises(ConstraintViolation) as caught:
+        op.infer(*operands, regions=regions[0] if regions else ())
+    assert (caught.value.op_name, caught.value.tag) == (op.name, tag)
+
+
+def test_constant_of_another_type_breaks_c1():
+    with pytest.raises(ConstraintViolation, match=r"stablehlo\.constant breaks C1"):
+        ops.Constant(np.zeros((3, 2), np.float32), F)
+
+
+def test_message_names_operation_tag_types_and_line():
+    builder = Builder("main")
+    x, y = builder.parameter(F), builder.parameter(V)
+    with pytest.raises(ConstraintViolation) as caught:
+        builder.add(ops.Add(), x, y, location=Location("model.py", 42))
+    assert str(caught.value) == (
+        "stablehlo.add breaks C1: operands have types tensor<2x3xf32> and tensor<3xf32>, expected one type\n"
+        "  from: model.py:42"
+    )
+
+
+def _tags(cls):
+    """Return the tags that a class's own source, or that of its base in the same family, requires."""
+    generated = cls.__mro__[1] if cls.__mro__[1] in (ops.Unary, ops.Binary) else cls
+    source = inspect.getsource(generated)
+    tags = set(re.findall(r'"([CIO]\d+)"', source))
+    tags |= {"I1"} if "require_accepted" in source and cls.accepts != ops.Add.accepts else set()
+    return tags | ({"arity"} if "require_arity" in source else set())
+
+
+def test_every_tag_has_a_failing_case():
+    covered: dict[type, set[str]] = {}
+    for op, _, tag, *_ in CASES:
+        generated = type(op).__mro__[1]
+        covered.setdefault(generated if generated in (ops.Unary, ops.Binary) else type(op), set()).add(tag)
+    covered[ops.Constant].add("C1")
+    for cls in OPS.values():
+        if cls.__module__.startswith("hlo_passes.ops"):
+            key = cls.__mro__[1] if cls.__mro__[1] in (ops.Unary, ops.Binary) else cls
+            assert _tags(cls) <= covered.get(key, set()), cls.name
+
+
+def test_every_operation_says_its_specification_and_has_a_conformance_case():
+    sources = "\n".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
+    sources = sources.replace(Path(__file__).read_text(), "")
+    for name, cls in OPS.items():
+        if cls.__module__.startswith("hlo_passes.ops"):
+            assert "Spec:" in (cls.__doc__ or ""), name
+            short = name.rpartition(".")[2]
+            assert re.search(rf"\b{short}\b", sources, re.IGNORECASE), f"{name} has no conformance case"

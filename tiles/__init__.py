@@ -1,0 +1,66 @@
+"""The machine's side: graphs of vertices on tiles, their compiler, engines and reports. Knows nothing of HLO.
+
+The low-level way in, as in Poplar: build a ``Graph`` with the primitives of ``tiles.poplibs``, compile it,
+run it::
+
+    graph = tiles.Graph(tiles.Target.named("gc200"))
+    x, y = (graph.add_input((4096,), "float32", name) for name in "xy")
+    graph.outputs.append(tiles.popops.add(graph, x, y).name)
+    executable = tiles.compile_graph(graph)
+    (z,), trace = tiles.make_engine(executable).run(x_values, y_values)
+"""
+
+from tiles.compiler import Executable, compile_graph
+from tiles.engine import make_engine
+from tiles.errors import IpuError
+from tiles.graph import (
+    PARALLEL,
+    REDUCTION,
+    WINDOW,
+    Codelet,
+    Cycles,
+    Dim,
+    Graph,
+    IndexMap,
+    Layout,
+    OpForm,
+    Plan,
+    Sequence,
+    Tensor,
+    along,
+    identity_map,
+    register,
+)
+from tiles.poplibs import forms, poplin, popops, poputil
+from tiles.poplibs.poputil.place import place
+from tiles.target import Basis, Target
+
+__all__ = [
+    "PARALLEL",
+    "REDUCTION",
+    "WINDOW",
+    "Basis",
+    "Codelet",
+    "Cycles",
+    "Dim",
+    "Executable",
+    "Graph",
+    "IndexMap",
+    "IpuError",
+    "Layout",
+    "OpForm",
+    "Plan",
+    "Sequence",
+    "Target",
+    "Tensor",
+    "along",
+    "compile_graph",
+    "forms",
+    "identity_map",
+    "make_engine",
+    "place",
+    "poplin",
+    "popops",
+    "poputil",
+    "register",
+]

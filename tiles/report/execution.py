@@ -1,0 +1,159 @@
+"""The execution half of a profile: supersteps, operations and tile balance, static cost times count."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tiles.compiler import CopyStep, Executable, StepCost, step_costs
+from tiles.compiler.executable import StepRecord
+from tiles.report.compilation import camel
+from tiles.report.cost import cost_figures
+from tiles.report.counts import step_location
+from tiles.report.totals import Count, Totals, add, share, sync_basis, times, totals
+from tiles.target import Basis
+
+_STAGE = re.compile(r"\.(partials|combine\d*)$")
+"""What the stages of one operation with a split reduction add to its name."""
+
+
+def execution_data(executable: Executable, counts: Sequence[Count]) -> dict[str, Any]:
+    """Return the section ``execution`` of a profile for steps that ran ``counts`` times."""
+    sums = totals(executable, counts)
+    active = _active_cycles(executable, counts)
+    ipus = [{"cycles": cycles} for cycles in sums.ipu_cycles] if sums.ipu_cycles is not None else None
+    return {
+        **camel(cost_figures(executable, sums)),
+        "ipus": ipus,
+        "tileBalance": None if active is None else balance(active),
+        "activeCyclesByTile": None if active is None else active.tolist(),
+        "steps": [
+            _step(executable, number, cost, counts[number])
+            for number, cost in enumerate(step_costs(executable))
+        ],
+    }
+
+
+def balance(active: np.ndarray) -> float | None:
+    """Return the mean of the tiles' active cycles over the busiest tile's; None when no tile computes."""
+    busiest = int(active.max(initial=0))
+    return round(float(active.mean()) / busiest, 6) if busiest else None
+
+
+def _active_cycles(executable: Executable, counts: Sequence[Count]) -> np.ndarray | None:
+    """Return the cycles every tile computes in a run, int64 ``[num_tiles]``; None when counts are unknown."""
+    active = np.zeros(executable.target.num_tiles, np.int64)
+    for cost, count in zip(step_costs(executable), counts, strict=True):
+        if count is None:
+            return None
+        active += count * cost.tile_compute_cycles
+    return active
+
+
+def _step(executable: Executable, number: int, cost: StepCost, count: Count) -> dict[str, Any]:
+    """Return one superstep: cycles of one execution, how often it ran, and both multiplied."""
+    target = executable.target
+    basis = {
+        "compute": cost.compute_basis.value if cost.compute_cycles else None,
+        "exchange": cost.exchange_basis.value if cost.exchange_cycles else None,
+        "sync": sync_basis(target).value if cost.sync_cycles else None,
+    }
+    return {
+        "step": number,
+        "name": cost.name,
+        "location": step_location(executable, number),
+        "count": count,
+        "computeCycles": cost.compute_cycles,
+        "exchangeCycles": cost.exchange_cycles,
+        "syncCycles": cost.sync_cycles,
+        "cycles": cost.cycles,
+        "totalCycles": times(count, cost.cycles),
+        "computeCyclesByIpu": cost.tile_compute_cycles.reshape(target.num_ipus, -1).max(axis=1).tolist(),
+        "tileBalance": balance(cost.tile_compute_cycles),
+        "activeTiles": int(np.count_nonzero(cost.tile_compute_cycles)),
+        "exchangeBytes": cost.exchange_bytes,
+        "flops": cost.flops,
+        "basis": basis,
+        "source": cost.source,
+    }
+
+
+def operations_data(executable: Executable, counts: Sequence[Count]) -> list[dict[str, Any]]:
+    """Return what every operation cost in the run, costliest first, operations of unknown cost last.
+
+    An operation is all steps of one name and source line; the stages of a split reduction are one
+    operation. Vertices of several operations that share a compute set run at the same time and are one row.
+    """
+    members: dict[tuple[str, str], list[int]] = {}
+    for number in range(len(executable.steps)):
+        key = _operation_name(executable, number), step_location(executable, number)
+        members.setdefault(key, []).append(number)
+    whole = totals(executable, counts)
+    all_cycles = add(add(whole.compute_cycles, whole.exchange_cycles), whole.sync_cycles)
+    rows = [
+        _operation(executable, name, location, steps, counts, all_cycles)
+        for (name, location), steps in members.items()
+    ]
+    return sorted(rows, key=lambda row: (row["cycles"] is None, -(row["cycles"] or 0), row["steps"][0]))
+
+
+def _operation_name(executable: Executable, number: int) -> str:
+    step = executable.steps[number]
+    if isinstance(step, CopyStep) or len(step.groups) != 1:
+        return step.name
+    return _STAGE.sub("", step.groups[0].name)
+
+
+def _operation(
+    executable: Executable,
+    name: str,
+    location: str,
+    steps: list[int],
+    counts: Sequence[Count],
+    all_cycles: Count,
+) -> dict[str, Any]:
+    sums = totals(executable, counts, steps)
+    cycles = add(add(sums.compute_cycles, sums.exchange_cycles), sums.sync_cycles)
+    records = [executable.steps[n] for n in steps]
+    groups = [g for step in records if not isinstance(step, CopyStep) for g in step.groups]
+    sources = [step_costs(executable)[n].source for n in steps]
+    return {
+        "name": name,
+        "location": location,
+        "steps": steps,
+        "runs": sums.supersteps,
+        "vertexTypes": _distinct(g.codelet.label for g in groups),
+        "plans": _distinct(_plan(executable, step) for step in records),
+        "numVertices": sum(g.plan.num_cells for g in groups),
+        "computeCycles": sums.compute_cycles,
+        "exchangeCycles": sums.exchange_cycles,
+        "syncCycles": sums.sync_cycles,
+        "cycles": cycles,
+        "share": share(cycles, all_cycles),
+        "flops": sums.flops,
+        "exchangeBytes": sums.exchange_bytes,
+        "basis": _weakest(sums),
+        "basisCycles": dict(sums.basis_cycles),
+        "sources": _distinct(sources),
+    }
+
+
+def _plan(executable: Executable, step: StepRecord) -> str:
+    """Return how a step is cut: its vertices' plans, or the layouts a copy reads and writes."""
+    if isinstance(step, CopyStep):
+        layouts = [str(executable.variables[name].layout) for name in (*step.sources, step.destination)]
+        return ", ".join(layouts[:-1]) + " -> " + layouts[-1]
+    return " | ".join(group.plan.describe(group.form) for group in step.groups)
+
+
+def _weakest(sums: Totals) -> str | None:
+    """Return the weakest basis that any cycles rest on; None when there are no cycles."""
+    bases = [Basis(name) for name, cycles in sums.basis_cycles if cycles != 0]
+    return Basis.weakest(bases).value if bases else None
+
+
+def _distinct(texts: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(text for text in texts if text))

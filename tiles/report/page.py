@@ -1,0 +1,239 @@
+"""The report's page: one static file with charts and sortable tables, made from a profile's document."""
+
+from __future__ import annotations
+
+import importlib.resources
+from collections.abc import Sequence
+from html import escape
+from string import Template
+from typing import Any
+
+from tiles.report.charts import Axis, Series, lines, share_bar, stack
+from tiles.report.text import UNKNOWN, does_not_fit, main_basis, trips
+
+COMPUTE, EXCHANGE, SYNC = "#2f6db5", "#e0862b", "#8b939c"
+ALWAYS, SOMETIMES, GAPS = "#3d5a80", "#7fb2dd", "#b9c2cc"
+BASIS_COLORS = {"MEASURED": "#2a7f5f", "DOCUMENTED": "#7cb89a", "FITTED": "#e3b44d", "ASSUMED": "#c9705a"}
+
+Cell = str | int | float | None
+"""A table's entry: text as it is, a number with thousands separated, None for what is not known."""
+
+
+def page(data: dict[str, Any]) -> str:
+    """Return the page of a profile's document as HTML text."""
+    sections = {
+        "title": escape(f"{data['name']} on {data['target']['name']}"),
+        "subtitle": escape(_subtitle(data)),
+        "banner": _banner(data),
+        "tiles": _figures(data),
+        "shares": _shares(data),
+        "supersteps": _supersteps(data),
+        "operations": _operations(data),
+        "memory_by_tile": _memory_by_tile(data),
+        "categories": _categories(data),
+        "largest": _largest(data),
+        "liveness": _liveness(data),
+        "balance": _balance(data),
+        "plans": _plans(data),
+        "unresolved": _unresolved(data),
+        "schema": escape(data["schema"]),
+        "style": _template("report.css"),
+        "script": _template("report.js"),
+    }
+    return Template(_template("report.html")).substitute(sections)
+
+
+def _template(name: str) -> str:
+    return (importlib.resources.files("tiles.report") / "templates" / name).read_text(encoding="utf-8")
+
+
+# ---- the top of the page
+
+
+def _subtitle(data: dict[str, Any]) -> str:
+    target, run = data["target"], data["run"]
+    how = "not run" if run is None else f"{run['engine']} engine, {run['arithmetic']} arithmetic"
+    ipus = f"{target['numIPUs']} IPUs, " if target["numIPUs"] > 1 else ""
+    megahertz = f"{target['clockFrequency'] / 1e6:,g} MHz"
+    return f"{target['description']}: {ipus}{target['numTiles']:,} tiles at {megahertz}; {how}"
+
+
+def _banner(data: dict[str, Any]) -> str:
+    if data["compilation"]["fits"]:
+        return ""
+    return f'<p class="banner"><b>Does not fit.</b> {escape(does_not_fit(data))}.</p>'
+
+
+def _figures(data: dict[str, Any]) -> str:
+    execution, memory = data["execution"], data["compilation"]["memory"]
+    seconds = execution["seconds"]
+    peak = memory["peakBytes"] / memory["limitBytes"]
+    figures = [
+        ("cycles", _shown(execution["cycles"]), "of one run, host transfers not included"),
+        ("microseconds", UNKNOWN if seconds is None else f"{seconds * 1e6:,.2f}", "the same at the tile clock"),
+        ("supersteps", _shown(execution["supersteps"]), f"{_shown(execution['exchangeBytes'])} B exchanged"),
+        ("peak bytes of a tile", f"{memory['peakBytes']:,}", f"{peak:.1%} of {memory['limitBytes']:,}, tile {memory['fullestTile']}"),
+    ]
+    return "".join(
+        f"<div><span>{escape(name)}</span><strong>{escape(value)}</strong><small>{escape(note)}</small></div>"
+        for name, value, note in figures
+    )
+
+
+def _shares(data: dict[str, Any]) -> str:
+    execution = data["execution"]
+    phases = [(name, execution[f"{name}Cycles"], color) for name, color in _phase_colors()]
+    known = [cycles for _, cycles, _ in phases if cycles is not None]
+    if len(known) < len(phases):
+        return "<p>The split depends on data; run the program to see it.</p>"
+    whole = sum(known) or 1
+    split = share_bar([(name, (cycles or 0) / whole, color) for name, cycles, color in phases])
+    shares = execution["basisShares"]
+    basis = share_bar([(name, shares[name] or 0, color) for name, color in BASIS_COLORS.items()])
+    return f"<h3>By phase</h3>{split}<h3>By what the figures rest on</h3>{basis}"
+
+
+def _phase_colors() -> list[tuple[str, str]]:
+    return [("compute", COMPUTE), ("exchange", EXCHANGE), ("sync", SYNC)]
+
+
+# ---- execution
+
+
+def _supersteps(data: dict[str, Any]) -> str:
+    steps = data["execution"]["steps"]
+    if not steps:
+        return "<p>The program has no steps.</p>"
+    series = [
+        Series(name, [(step["count"] or 0) * step[f"{name}Cycles"] for step in steps], color)
+        for name, color in _phase_colors()
+    ]
+    labels = [f"{step['name']} x {_shown(step['count'])}" for step in steps]
+    return stack(series, Axis("step", 0, labels), "cycles", gap=True)
+
+
+def _operations(data: dict[str, Any]) -> str:
+    heads = ["operation", "from", "cycles", "share", "compute", "exchange", "sync", "runs", "flops"]
+    heads += ["exchanged B", "mostly rests on", "vertex types", "plan"]
+    rows: list[list[Cell]] = []
+    for row in data["operations"]:
+        share = None if row["share"] is None else f"{row['share']:.1%}"
+        figures = [row[f"{phase}Cycles"] for phase, _ in _phase_colors()]
+        rows.append(
+            [
+                row["name"], row["location"], row["cycles"], share, *figures, row["runs"], row["flops"],
+                row["exchangeBytes"], main_basis(row), ", ".join(row["vertexTypes"]), "; ".join(row["plans"]),
+            ]
+        )  # fmt: skip
+    return _table(heads, rows, numeric=range(2, 10))
+
+
+def _balance(data: dict[str, Any]) -> str:
+    active = data["execution"]["activeCyclesByTile"]
+    if active is None:
+        return "<p>Depends on data; run the program to see it.</p>"
+    balance = data["execution"]["tileBalance"]
+    words = "no tile computes" if balance is None else f"mean over busiest tile: {balance:.1%}"
+    series = [Series("active compute cycles", active, COMPUTE)]
+    return f"<p>{words}</p>" + lines(series, Axis("tile"), "cycles", None, max(active))
+
+
+def _plans(data: dict[str, Any]) -> str:
+    steps = data["execution"]["steps"]
+    rows: list[list[Cell]] = []
+    for compute_set in data["compilation"]["computeSets"]:
+        step = steps[compute_set["step"]]
+        for group in compute_set["vertices"]:
+            moved = [o["variable"] for o in group["operands"] if o["buffer"]]
+            rows.append(
+                [
+                    step["step"], group["name"], group["vertexType"], group["plan"], group["numVertices"],
+                    ", ".join(moved), step["cycles"], _percent(step["tileBalance"]), group["location"],
+                ]
+            )  # fmt: skip
+    heads = ["step", "vertices of", "vertex type", "plan", "vertices", "exchanged operands", "cycles", "balance"]
+    return _table([*heads, "from"], rows, numeric=(0, 4, 6, 7))
+
+
+def _unresolved(data: dict[str, Any]) -> str:
+    entries = data["costAnalysis"]["unresolved"]
+    if not entries:
+        return ""
+    rows: list[list[Cell]] = [
+        [entry["kind"], entry["decidedBy"], trips(entry), entry["entered"], ", ".join(entry["steps"]), entry["location"]]
+        for entry in entries
+    ]
+    heads = ["kind", "decided by", "cycles", "entered", "steps", "from"]
+    return "<h2>Loops and branches that depend on data</h2>" + _table(heads, rows, numeric=(3,))
+
+
+# ---- memory
+
+
+def _memory_by_tile(data: dict[str, Any]) -> str:
+    tiles, limit = data["compilation"]["tiles"], data["compilation"]["memory"]["limitBytes"]
+    series = [
+        Series("live at the tile's peak", tiles["total"], COMPUTE),
+        Series("always live", tiles["alwaysLive"], ALWAYS),
+        Series("including gaps", tiles["includingGaps"], GAPS),
+    ]
+    used = max(max(one.values) for one in series)
+    full = lines(series, Axis("tile"), "B", limit, max(used, limit))
+    near = lines(series, Axis("tile"), "B", limit, used)
+    toggle = '<input type="checkbox" id="zoom"><label for="zoom">scale to what is used</label>'
+    return f'{toggle}<div class="full">{full}</div><div class="zoomed">{near}</div>'
+
+
+def _categories(data: dict[str, Any]) -> str:
+    sizes = data["compilation"]["memory"]["categories"]
+    ordered = sorted(sizes.items(), key=lambda item: -item[1]["fullestTileBytes"])
+    most = max(1, max(row["fullestTileBytes"] for row in sizes.values()))
+    rows = []
+    for name, row in ordered:
+        here, everywhere = row["fullestTileBytes"], row["totalBytes"]
+        bar = f'<div class="bar" style="width:{here / most * 100:.2f}%"></div>'
+        rows.append(f"<tr><td>{escape(name)}</td><td>{bar}</td><td>{here:,}</td><td>{everywhere:,}</td></tr>")
+    head = "<tr><th>category</th><th></th><th>fullest tile, B</th><th>all tiles, B</th></tr>"
+    return f'<table class="categories"><thead>{head}</thead><tbody>{"".join(rows)}</tbody></table>'
+
+
+def _largest(data: dict[str, Any]) -> str:
+    memory = data["compilation"]["memory"]
+    rows: list[list[Cell]] = [
+        [b["name"], b["category"], b["bytes"], f"{b['address']:#x}", b["location"]] for b in memory["largestLive"]
+    ]
+    words = f"Tile {memory['fullestTile']} at step {memory['peakStepName']!r}."
+    return f"<p>{escape(words)}</p>" + _table(["buffer", "category", "bytes", "address", "from"], rows, numeric=(2,))
+
+
+def _liveness(data: dict[str, Any]) -> str:
+    steps = data["compilation"]["livenessProgramSteps"]
+    series = [
+        Series("always live", [step["alwaysLiveBytes"] for step in steps], ALWAYS),
+        Series("not always live", [step["notAlwaysLiveBytes"] for step in steps], SOMETIMES),
+    ]
+    return stack(series, Axis("step", -1, [step["name"] for step in steps]), "B", gap=False)
+
+
+# ---- tables
+
+
+def _shown(value: Cell) -> str:
+    if value is None:
+        return UNKNOWN
+    return value if isinstance(value, str) else f"{value:,}"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[Cell]], numeric: Sequence[int]) -> str:
+    """Return a table that the script sorts by the column clicked; numeric columns are right-aligned."""
+    columns = [' class="n"' if i in numeric else "" for i in range(len(heads))]
+    head = "".join(f"<th{c}>{escape(name)}</th>" for c, name in zip(columns, heads, strict=True))
+    body = "".join(
+        "<tr>" + "".join(f"<td{c}>{escape(_shown(cell))}</td>" for c, cell in zip(columns, row, strict=True)) + "</tr>"
+        for row in rows
+    )
+    return f'<div class="scroll"><table class="sortable"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'

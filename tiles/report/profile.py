@@ -1,0 +1,126 @@
+"""``profile``: what a run cost, as one document of plain data with a published schema, and as text."""
+
+from __future__ import annotations
+
+import functools
+import importlib.resources
+import json
+import pathlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tiles.compiler import Executable
+from tiles.engine.trace import Trace
+from tiles.errors import InvalidArguments
+from tiles.report.compilation import camel, compilation_data, target_data
+from tiles.report.cost import cost_analysis
+from tiles.report.counts import static_counts
+from tiles.report.execution import execution_data, operations_data
+from tiles.report.memory import tile_memory
+from tiles.report.text import summary
+from tiles.report.totals import Count
+
+SCHEMA = "ipuxla.profile/1"
+"""Name and version of the profile's schema; the number changes when a reader of the old one would fail."""
+
+
+@dataclass(frozen=True, eq=False)
+class Profile:
+    """The profile of one run.
+
+    Args:
+      data: the document that ``profile_schema`` describes.
+    """
+
+    data: dict[str, Any]
+
+    @property
+    def cycles(self) -> int | None:
+        """Tile cycles of the run; None when the program was not run and its length depends on data."""
+        return self.data["execution"]["cycles"]
+
+    @property
+    def seconds(self) -> float | None:
+        """The same in seconds."""
+        return self.data["execution"]["seconds"]
+
+    @property
+    def operations(self) -> list[dict[str, Any]]:
+        """What every operation cost, costliest first."""
+        return self.data["operations"]
+
+    def to_json(self) -> str:
+        """Return the document as JSON; the same executable and counts give the same text."""
+        return _dump(self.data, "") + "\n"
+
+    def text(self, top: int = 10) -> str:
+        """Return a summary in plain text, with the ``top`` costliest operations."""
+        return summary(self.data, top)
+
+
+def profile(executable: Executable, trace: Trace | None = None) -> Profile:
+    """Return the profile of a run: static cost times how often every step ran.
+
+    Args:
+      executable: the program.
+      trace: what its run recorded; None for a program that was not run (one that does not fit): counts are
+        then those known without running, None where they depend on data.
+
+    Raises:
+      InvalidArguments: the trace is of another executable.
+    """
+    counts: Sequence[Count]
+    if trace is None:
+        counts = static_counts(executable)[0]
+    else:
+        counts = _checked(executable, trace)
+    data = {
+        "schema": SCHEMA,
+        "name": executable.name,
+        "run": None if trace is None else {"engine": trace.engine, "arithmetic": trace.arithmetic},
+        "target": target_data(executable.target),
+        "costAnalysis": camel(cost_analysis(executable)),
+        "compilation": compilation_data(executable, tile_memory(executable)),
+        "execution": execution_data(executable, counts),
+        "operations": operations_data(executable, counts),
+    }
+    return Profile(data)
+
+
+def _checked(executable: Executable, trace: Trace) -> tuple[int, ...]:
+    if len(trace.counts) != len(executable.steps):
+        raise InvalidArguments(
+            f"the trace is not of executable {executable.name!r}",
+            expected=f"a count for each of {len(executable.steps)} steps",
+            got=f"{len(trace.counts)} counts",
+            try_="pass the trace that a run of this executable returned",
+        )
+    return tuple(int(count) for count in trace.counts)
+
+
+@functools.cache
+def _schema_text() -> str:
+    """Return the schema's file: inside an installed package, else the repository's ``docs``."""
+    packaged = importlib.resources.files("tiles") / "_docs" / "profile-schema.json"
+    if packaged.is_file():
+        return packaged.read_text(encoding="utf-8")
+    repository = pathlib.Path(__file__).resolve().parents[2]
+    return (repository / "docs" / "profile-schema.json").read_text(encoding="utf-8")
+
+
+def profile_schema() -> dict[str, Any]:
+    """Return the JSON schema (draft 2020-12) of a profile's document."""
+    return json.loads(_schema_text())
+
+
+def _dump(value: Any, indent: str) -> str:
+    """Return JSON with a line per key and per object, and lists of plain values on one line."""
+    inner = indent + " "
+    if isinstance(value, dict) and value:
+        rows = [f"{inner}{json.dumps(key)}: {_dump(item, inner)}" for key, item in value.items()]
+        return "{\n" + ",\n".join(rows) + f"\n{indent}}}"
+    if isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        rows = [inner + _dump(item, inner) for item in value]
+        return "[\n" + ",\n".join(rows) + f"\n{indent}]"
+    return json.dumps(value, allow_nan=False)

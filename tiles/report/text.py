@@ -1,0 +1,156 @@
+"""The text summary of a profile: where the cycles of a run went, which lines cost most, what memory is full of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+UNKNOWN = "unknown"
+
+
+def summary(data: dict[str, Any], top: int = 10) -> str:
+    """Return the summary of a profile's document; see ``Profile``."""
+    blocks = [
+        _heading(data),
+        _cycles(data),
+        _basis(data),
+        _unresolved(data),
+        _operations(data, top),
+        _memory(data),
+    ]
+    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+
+
+def _heading(data: dict[str, Any]) -> list[str]:
+    target, run = data["target"], data["run"]
+    machine = f"{target['numTiles']:,} tiles at {target['clockFrequency'] / 1e6:,g} MHz"
+    if target["numIPUs"] > 1:
+        machine = f"{target['numIPUs']} IPUs, " + machine
+    how = "not run" if run is None else f"engine {run['engine']}, arithmetic {run['arithmetic']}"
+    lines = [f"{data['name']} on {target['name']} ({machine}), {how}"]
+    if not data["compilation"]["fits"]:
+        lines.append("DOES NOT FIT: " + does_not_fit(data))
+    return lines
+
+
+def does_not_fit(data: dict[str, Any]) -> str:
+    """Return in one sentence why a program does not fit."""
+    memory = data["compilation"]["memory"]
+    over = memory["peakBytes"] - memory["limitBytes"]
+    if over <= 0:
+        return f"the free bytes of a tile are in pieces too small; tile {memory['fullestTile']} is the fullest"
+    return (
+        f"tile {memory['fullestTile']} needs {memory['peakBytes']:,} B at step {memory['peakStepName']!r} "
+        f"and has {memory['limitBytes']:,} B ({over:,} B too many)"
+    )
+
+
+def _cycles(data: dict[str, Any]) -> list[str]:
+    execution, clock = data["execution"], data["target"]["clockFrequency"]
+    whole = execution["cycles"]
+    rows = [["one run", _number(whole, "cycles"), _microseconds(whole, clock), ""]]
+    for phase in ("compute", "exchange", "sync"):
+        cycles = execution[f"{phase}Cycles"]
+        part = "" if not whole or cycles is None else f"{cycles / whole:.1%}"
+        rows.append([f"  {phase}", _number(cycles, "cycles"), _microseconds(cycles, clock), part])
+    host_in, host_out = execution["hostBytesIn"], execution["hostBytesOut"]
+    lines = _table(rows, "<>>>")
+    lines.append(f"  host transfers unknown: not modelled ({host_in:,} B in, {host_out:,} B out)")
+    lines.append(
+        f"{_number(execution['supersteps'], 'supersteps')}, "
+        f"{_number(execution['exchangeBytes'], 'B')} exchanged, {_number(execution['flops'], 'flops')}"
+    )
+    return lines
+
+
+def _basis(data: dict[str, Any]) -> list[str]:
+    shares = data["execution"]["basisShares"]
+    parts = [f"{name} {UNKNOWN if part is None else format(part, '.1%')}" for name, part in shares.items()]
+    return ["cycles rest on: " + ", ".join(parts)]
+
+
+def _unresolved(data: dict[str, Any]) -> list[str]:
+    """Return the loops and branches that depend on data, for a program that was not run."""
+    entries = data["costAnalysis"]["unresolved"]
+    if data["run"] is not None or not entries:
+        return []
+    lines = ["depends on data:"]
+    for entry in entries:
+        lines.append(f"  {entry['kind']} on {entry['decidedBy']}: {trips(entry)}" + _from(entry["location"]))
+    return lines
+
+
+def trips(entry: dict[str, Any]) -> str:
+    """Return what one pass through a loop or each branch takes."""
+    if entry["kind"] == "while":
+        return _number(entry["cyclesPerTrip"], "cycles per trip")
+    figures = [_number(branch["cyclesPerTrip"], "") for branch in entry["branches"]]
+    return ", ".join(f.strip() for f in figures) + " cycles by branch"
+
+
+def _operations(data: dict[str, Any], top: int) -> list[str]:
+    operations = data["operations"]
+    shown = operations[:top]
+    if not shown:
+        return []
+    head = ["operation", "cycles", "share", "compute", "exchange", "sync", "runs", "mostly", "from"]
+    rows = [head]
+    for row in shown:
+        part = UNKNOWN if row["share"] is None else f"{row['share']:.1%}"
+        figures = [_number(row[key], "") for key in ("computeCycles", "exchangeCycles", "syncCycles", "runs")]
+        rows.append([row["name"], _number(row["cycles"], ""), part, *figures, main_basis(row), row["location"] or "-"])
+    title = (
+        f"the {len(shown)} costliest of {len(operations)} operations"
+        if len(shown) < len(operations)
+        else "operations"
+    )
+    return [title, *("  " + line for line in _table(rows, "<>>>>>><<"))]
+
+
+def main_basis(row: dict[str, Any]) -> str:
+    """Return the basis that most of an operation's cycles rest on, and which part of them."""
+    cycles = row["basisCycles"]
+    if not row["cycles"] or None in cycles.values():
+        return "-" if row["cycles"] == 0 else UNKNOWN
+    most = max(cycles, key=lambda name: cycles[name])
+    return f"{most} {cycles[most] / row['cycles']:.0%}"
+
+
+def _memory(data: dict[str, Any]) -> list[str]:
+    memory = data["compilation"]["memory"]
+    peak, limit = memory["peakBytes"], memory["limitBytes"]
+    lines = [
+        f"memory: tile {memory['fullestTile']} is the fullest, {peak:,} of {limit:,} B ({peak / limit:.1%}) at step "
+        f"{memory['peakStepName']!r}",
+        f"  always live {memory['alwaysLiveBytes']:,} B, not always live {memory['notAlwaysLiveBytes']:,} B, "
+        f"all tiles together {memory['totalBytes']:,} B",
+    ]
+    sizes = [(n, c["fullestTileBytes"], c["totalBytes"]) for n, c in memory["categories"].items()]
+    sizes = sorted((row for row in sizes if row[2]), key=lambda row: -row[1])
+    rows = [["category", "fullest tile", "all tiles"]]
+    rows += [[name, f"{here:,} B", f"{everywhere:,} B"] for name, here, everywhere in sizes]
+    lines += ["  " + line for line in _table(rows, "<>>")]
+    largest = memory["largestLive"][:5]
+    rows = [["largest live", "bytes", "category", "from"]]
+    rows += [[b["name"], f"{b['bytes']:,} B", b["category"], b["location"] or "-"] for b in largest]
+    return lines + ["  " + line for line in _table(rows, "<><<")]
+
+
+def _number(value: int | None, unit: str) -> str:
+    return f"{UNKNOWN if value is None else format(value, ',')} {unit}".rstrip()
+
+
+def _microseconds(cycles: int | None, clock_hz: float) -> str:
+    return UNKNOWN if cycles is None else f"{cycles / clock_hz * 1e6:,.2f} us"
+
+
+def _from(location: str) -> str:
+    return f" from {location}" if location else ""
+
+
+def _table(rows: list[list[str]], align: str) -> list[str]:
+    """Return rows as lines with columns aligned left (<) or right (>)."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(align))]
+    return [
+        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, align, widths, strict=True)).rstrip()
+        for row in rows
+    ]

@@ -1,0 +1,49 @@
+"""``write_report``: the files of a report in a directory."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+from tiles.compiler import Executable
+from tiles.engine.trace import Trace
+from tiles.errors import IpuError
+from tiles.report.page import page
+from tiles.report.profile import profile
+
+
+class ReportNotWritten(IpuError):
+    """A report's directory or one of its files cannot be written."""
+
+
+def write_report(
+    executable: Executable, trace: Trace | None, directory: str | os.PathLike[str]
+) -> list[pathlib.Path]:
+    """Write ``summary.txt``, ``profile.json`` and ``report.html`` and return their paths.
+
+    The same executable and counts give the same bytes. A program that does not fit is reported too, and
+    marked; ``trace`` is None when it was not run.
+
+    Args:
+      executable: the program.
+      trace: what its run recorded, or None.
+      directory: where to write; made when it does not exist.
+
+    Raises:
+      ReportNotWritten: the directory or a file in it cannot be written.
+      InvalidArguments: the trace is of another executable.
+    """
+    result = profile(executable, trace)
+    files = {"summary.txt": result.text(), "profile.json": result.to_json(), "report.html": page(result.data)}
+    folder = pathlib.Path(directory)
+    paths = [folder / name for name in files]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, text in zip(paths, files.values(), strict=True):
+            path.write_text(text, encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise ReportNotWritten(
+            f"cannot write the report into {os.fspath(directory)!r}: {error.strerror or error}; "
+            "name a directory that can be written"
+        ) from error
+    return paths
