@@ -1,4 +1,4 @@
-"""Fair timing on a shared machine: contenders take turns, medians are compared, processor time stands beside wall time."""
+"""Fair timing on a shared machine: contenders take turns, medians count, processor time beside wall time."""
 
 from __future__ import annotations
 
@@ -62,15 +62,12 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a Markdown table whose columns line up in plain text too."""
     widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
     rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
-    lines = [
-        "| "
-        + " | ".join(
-            cell.ljust(w) if not i else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths))
-        )
-        + " |"
-        for row in (header, rule, *rows)
-    ]
-    return "\n".join(lines)
+
+    def line(row: Sequence[str]) -> str:
+        first, *rest = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        return " | ".join((f"| {first.strip().ljust(widths[0])}", *rest)) + " |"
+
+    return "\n".join(map(line, (header, rule, *rows)))
 
 
 def machine() -> str:

@@ -11,7 +11,7 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -26,12 +26,6 @@ from ipuxla.stages import Lowered, Pipeline, jaxpr_pipeline, jaxpr_signature, mo
 from tiles.target import Target
 
 __all__ = ["Compiled", "JittedFunction", "Lowered", "Target", "compile_stablehlo", "jit", "load"]
-
-
-@overload
-def jit(function: Callable[..., Any], /, **options: Any) -> JittedFunction: ...
-@overload
-def jit(function: None = None, /, **options: Any) -> Callable[[Callable[..., Any]], JittedFunction]: ...
 
 
 def jit(

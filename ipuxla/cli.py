@@ -1,7 +1,7 @@
 """The command line: parse, call the library, print. Bad input is one line on stderr and exit code 2.
 
-Each command has flags of its own (absl), so ``--flagfile`` works everywhere and a flag of one command is unknown to
-another. Exit codes: 0 success; 1 the library refuses a legal request; 2 bad input.
+Each command has flags of its own (absl), so ``--flagfile`` works everywhere and one command does not know the
+flags of another. Exit codes: 0 success; 1 the library refuses a legal request; 2 bad input.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 
-from absl import app, flags
+from absl import app, flags, logging
 
-from hlo_passes.errors import HloError
+from hlo_passes.errors import HloError, MalformedStableHLO
 from ipuxla.api import Compiled, compile_stablehlo, load
 from ipuxla.errors import (
     InvalidExecutable,
@@ -35,12 +35,17 @@ from tiles.target import Target, known_names
 REFUSED = 1
 BAD_INPUT = 2
 INTERRUPTED = 130
+HELP = {"--help", "-h", "help"}
 
 Run = Callable[[flags.FlagValues, Sequence[str]], None]
 
 
 class UsageError(Exception):
     """Input that no command can work with; its message is one line."""
+
+
+WRONG_INPUT = (UsageError, InvalidExecutable, InvalidOption, InvalidTarget, MalformedStableHLO, UnknownTarget)
+"""Errors that say that the command line or a file it names is wrong; all others are refusals."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,9 +69,10 @@ class Command:
 class Invocation:
     """A command line, understood."""
 
-    run: Run
+    command: Run
     values: flags.FlagValues
     arguments: Sequence[str]
+    debug: bool = False
 
 
 # ---- run
@@ -97,12 +103,11 @@ def _run(values: flags.FlagValues, arguments: Sequence[str]) -> None:
     """Run an experiment."""
     del arguments
     chosen = {field.name: getattr(values, field.name) for field in dataclasses.fields(Settings)}
-    with _bad_input(InvalidOption):
-        chosen["target"] = _target(values)
-        chosen["hidden"] = tuple(_integer("hidden", text) for text in values.hidden)
-        chosen["output_dir"] = pathlib.Path(values.output_dir)
-        settings = Settings(**chosen)
-        require_writable(settings.output_dir)
+    chosen["target"] = Target.named(values.target)
+    chosen["hidden"] = tuple(_integer("hidden", text) for text in values.hidden)
+    chosen["output_dir"] = pathlib.Path(values.output_dir)
+    settings = Settings(**chosen)
+    require_writable(settings.output_dir)
     with _reporting_misfit(values.output_dir):
         EXPERIMENTS[values.experiment](settings)
 
@@ -114,8 +119,7 @@ def _targets(values: flags.FlagValues, arguments: Sequence[str]) -> None:
     """List the targets, or describe one: every field with its unit, basis and source."""
     del values
     if arguments:
-        with _bad_input(UnknownTarget, InvalidTarget):
-            print(Target.named(arguments[0]).describe())
+        print(Target.named(arguments[0]).describe())
         return
     for name in known_names():
         target = Target.named(name)
@@ -149,15 +153,14 @@ def _define_compile(values: flags.FlagValues) -> None:
 def _compile(values: flags.FlagValues, arguments: Sequence[str]) -> None:
     """Compile a StableHLO file and print what the program costs."""
     source = _read(arguments[0])
-    with _bad_input(InvalidOption):
-        if values.report is not None:
-            require_writable(pathlib.Path(values.report))
-        if values.output is not None:
-            require_writable(pathlib.Path(values.output).parent)
+    if values.report is not None:
+        require_writable(pathlib.Path(values.report))
+    if values.output is not None:
+        require_writable(pathlib.Path(values.output).parent)
     with _reporting_misfit(values.report):
         compiled = compile_stablehlo(
             source,
-            _target(values),
+            values.target,
             engine=values.engine,
             arithmetic=values.arithmetic,
             check_memory=values.check_memory,
@@ -183,9 +186,8 @@ def _define_report(values: flags.FlagValues) -> None:
 
 def _report(values: flags.FlagValues, arguments: Sequence[str]) -> None:
     """Print what a compiled program costs."""
-    with _bad_input(InvalidOption):
-        if values.output_dir is not None:
-            require_writable(pathlib.Path(values.output_dir))
+    if values.output_dir is not None:
+        require_writable(pathlib.Path(values.output_dir))
     compiled = _load(arguments[0])
     print(profile(compiled.executable).text())
     _write_report(compiled.executable, values.output_dir)
@@ -219,12 +221,6 @@ def _define_machine(values: flags.FlagValues) -> None:
     flags.DEFINE_enum("arithmetic", "float", ARITHMETICS, "floats, or exact words", flag_values=values)
 
 
-def _target(values: flags.FlagValues) -> Target:
-    """Return the target that a flag names."""
-    with _bad_input(UnknownTarget, InvalidTarget):
-        return Target.named(values.target)
-
-
 def _integer(flag: str, text: str) -> int:
     """Return a flag's text as an integer."""
     try:
@@ -244,8 +240,7 @@ def _read(path: str) -> bytes:
 def _load(path: str) -> Compiled:
     """Return the compiled program of a file."""
     _read(path)
-    with _bad_input(InvalidExecutable):
-        return load(path)
+    return load(path)
 
 
 def _write_report(executable: Executable, folder: str | None) -> None:
@@ -267,15 +262,6 @@ def _reporting_misfit(folder: str | None) -> Iterator[None]:
         raise
 
 
-@contextlib.contextmanager
-def _bad_input(*kinds: type[IpuError]) -> Iterator[None]:
-    """Turn errors that say that the command line itself is wrong into one line."""
-    try:
-        yield
-    except kinds as error:
-        raise UsageError("; ".join(line.strip() for line in str(error).splitlines())) from error
-
-
 # ---- parsing and running
 
 
@@ -288,67 +274,64 @@ def parse(argv: Sequence[str]) -> Invocation:
     Raises:
       UsageError: an unknown command or flag, an illegal value, or too many or too few arguments.
     """
-    if len(argv) < 2 or argv[1] in ("--help", "-h", "help"):
-        return Invocation(_print_usage, flags.FlagValues(), ())
-    name = argv[1]
+    name, *rest = argv[1:] or ["--help"]
+    if name in HELP:
+        return Invocation(lambda values, arguments: print(_usage()), flags.FlagValues(), ())
     if name not in COMMANDS:
         raise UsageError(f"there is no command {name!r}; commands: {', '.join(COMMANDS)}")
-    command = COMMANDS[name]
+    command, values = COMMANDS[name], _flags_of(COMMANDS[name])
+    if HELP & set(rest):
+        return Invocation(lambda values, arguments: print(_command_usage(name)), values, ())
+    try:
+        arguments = values([name, *rest])[1:]
+    except flags.Error as error:
+        raise UsageError(str(error).removeprefix("ERROR:: ")) from error
+    least = sum(not argument.startswith("[") for argument in command.positional)
+    if not least <= len(arguments) <= len(command.positional):
+        takes = " ".join(command.positional) or "no arguments"
+        raise UsageError(f"{name} takes {takes}, got {' '.join(arguments) or 'none'}")
+    return Invocation(command.run, values, arguments, values.debug)
+
+
+def _flags_of(command: Command) -> flags.FlagValues:
+    """Return a command's flags, not yet parsed."""
     values = flags.FlagValues()
     flags.DEFINE_bool("debug", False, "show the traceback of an error", flag_values=values)
     command.define(values)
     values.set_gnu_getopt(True)
-    if {"--help", "-h"} & set(argv[2:]):
-        return Invocation(lambda *_: print(_command_usage(name)), values, ())
-    try:
-        arguments = values(argv[1:])[1:]
-    except (flags.Error, OSError) as error:
-        raise UsageError("; ".join(str(error).splitlines())) from error
-    needed = [argument for argument in command.positional if not argument.startswith("[")]
-    if not len(needed) <= len(arguments) <= len(command.positional):
-        raise UsageError(
-            f"expected {' '.join(('ipuxla', name, *command.positional))}, got {len(arguments)} arguments"
-        )
-    return Invocation(command.run, values, arguments)
+    return values
 
 
-def _print_usage(values: flags.FlagValues, arguments: Sequence[str]) -> None:
-    """Print what commands there are."""
-    del values, arguments
-    print("usage: ipuxla COMMAND [--flags] [ARGUMENTS]\n\ncommands:")
-    for name, command in COMMANDS.items():
-        print(f"  {' '.join((name, *command.positional)):22}  {command.summary}")
-    print("\n`ipuxla COMMAND --help` lists a command's flags.")
+def _usage() -> str:
+    """Return what commands there are."""
+    rows = [f"  {' '.join((name, *c.positional)):19} {c.summary}" for name, c in COMMANDS.items()]
+    lines = ["usage: ipuxla COMMAND [--flags] [ARGUMENTS]", "", "commands:", *rows, ""]
+    return "\n".join([*lines, "`ipuxla COMMAND --help` lists the flags of a command."])
 
 
 def _command_usage(name: str) -> str:
     """Return a command's usage: its flags with help and defaults."""
-    command = COMMANDS[name]
-    values = flags.FlagValues()
-    command.define(values)
+    command, values = COMMANDS[name], _flags_of(COMMANDS[name])
     lines = [f"usage: {' '.join(('ipuxla', name, *command.positional))} [--flags]", "", command.summary, ""]
     for flag_name in sorted(values):
         flag = values[flag_name]
+        shown = f"[no]{flag_name}" if flag.boolean else flag_name
         default = "" if flag.default is None else f" (default: {flag.default_as_str.strip(chr(39))})"
-        choices = f": {', '.join(flag.parser.enum_values)}" if isinstance(flag, flags.EnumFlag) else ""
-        lines.append(f"  --{flag_name:15} {flag.help}{choices}{default}")
-    lines += [
-        f"  --{'debug':15} show the traceback of an error",
-        f"  --{'flagfile':15} read flags from a file",
-    ]
+        lines.append(f"  --{shown:17} {flag.help}{default}")
+    lines.append(f"  --{'flagfile':17} file to read flags from, one per line")
     return "\n".join(lines)
 
 
-def execute(invocation: Invocation) -> int:
-    """Run a command and return the exit code; an error is its message on stderr."""
-    debug = "debug" in invocation.values and invocation.values["debug"].value
+def run(argv: Sequence[str]) -> int:
+    """Run a command line and return its exit code; an error is its message on stderr."""
+    debug = False
     try:
-        invocation.run(invocation.values, invocation.arguments)
+        invocation = parse(argv)
+        debug = invocation.debug
+        invocation.command(invocation.values, invocation.arguments)
         sys.stdout.flush()
-    except UsageError as error:
-        return _fail(error, BAD_INPUT, debug)
-    except (IpuError, HloError) as error:
-        return _fail(error, REFUSED, debug)
+    except (UsageError, IpuError, HloError) as error:
+        return _fail(error, debug)
     except KeyboardInterrupt:
         print("ipuxla: interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -357,27 +340,26 @@ def execute(invocation: Invocation) -> int:
     return 0
 
 
-def _fail(error: Exception, code: int, debug: bool) -> int:
+def _fail(error: Exception, debug: bool) -> int:
     """Print an error, with its traceback when asked for, and return the exit code."""
     if debug:
         traceback.print_exception(error)
-    kind = "" if isinstance(error, UsageError) else f"{type(error).__name__}: "
-    print(f"ipuxla: {kind}{error}", file=sys.stderr)
-    return code
+    if isinstance(error, WRONG_INPUT):
+        print("ipuxla:", "; ".join(line.strip() for line in str(error).splitlines()), file=sys.stderr)
+        return BAD_INPUT
+    print(f"ipuxla: {type(error).__name__}: {error}", file=sys.stderr)
+    return REFUSED
 
 
-def _parse_or_exit(argv: Sequence[str]) -> Invocation:
-    """Parse for ``app.run``, which wants absl's global flags parsed too; they have none of ours."""
-    flags.FLAGS(argv[:1])
-    try:
-        return parse(argv)
-    except UsageError as error:
-        sys.exit(_fail(error, BAD_INPUT, debug=False))
+def _initialize_absl(argv: Sequence[str]) -> Sequence[str]:
+    """Parse absl's global flags, of which none are ours; return the command line for ``run``."""
+    flags.FLAGS([argv[0], f"--verbosity={logging.WARNING}"])  # JAX tells at INFO what devices it misses
+    return argv
 
 
 def main() -> None:
     """Run the command line and exit."""
-    app.run(execute, flags_parser=_parse_or_exit)
+    app.run(run, flags_parser=_initialize_absl)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from ipuxla.errors import InvalidExecutable, UnknownStage
 from ipuxla.runner import Runner
 from ipuxla.signature import LeafType, Signature
 from tiles import report
-from tiles.compiler import Executable, certify
+from tiles.compiler import Certificate, Executable, certify, load_executable
 from tiles.engine import Trace
 
 _MAGIC = b"ipuxla-program\n"
@@ -105,7 +105,7 @@ class Compiled:
         """Return bytes per category, the fullest tile, the total and the limit."""
         return report.memory_analysis(self.executable)
 
-    def profile(self, *args: Any, **kwargs: Any) -> Any:
+    def profile(self, *args: Any, **kwargs: Any) -> report.Profile:
         """Run once, count, and return the cost of what ran. Donated arguments are kept.
 
         Raises:
@@ -135,7 +135,7 @@ class Compiled:
             )
         return printers[stage]()
 
-    def certify(self) -> Any:
+    def certify(self) -> Certificate:
         """Check by independent means that no live buffers overlap and every byte read was written."""
         return certify(self.executable)
 
@@ -182,7 +182,7 @@ def load(
     """
     header, body = _split(Path(path).read_bytes(), str(path))
     signature = Signature.from_data(header["signature"])
-    executable = Executable.from_bytes(body)
+    executable = load_executable(body)
     _check_fit(signature, executable, str(path))
     for note in signature.notes:
         warnings.warn(f"{path}: {note}", stacklevel=2)

@@ -66,7 +66,7 @@ class Pipeline:
         """
         key = (options.target, options.passes, options.check_memory)
         if key not in self._executables:
-            graph = lower_module(self.optimized(options.passes), options.target, options)
+            graph = lower_module(self.optimized(options.passes), options.target)
             self._executables[key] = compile_graph(graph, check_memory=options.check_memory)
         return self._executables[key]
 

@@ -1,4 +1,4 @@
-"""What all tests share: small targets, golden files, hypothesis profiles, and the time that each group of tests takes."""
+"""What all tests share: small targets, golden files, hypothesis profiles, and the time each group takes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def gc200() -> Target:
 
 @pytest.fixture(scope="session")
 def small_target(gc200: Target) -> Target:
-    """A GC200 of 16 tiles: enough for every kind of split, small enough for the literal and vertex engines."""
+    """A GC200 of 16 tiles: enough for every kind of split, small enough for the slower engines."""
     return gc200.replace(num_tiles=16)
 
 

@@ -226,8 +226,9 @@ class _Parser:
         type_ = self.type()
         self.lexer.mark(">")
         try:
-            return _array(values, type_)
-        except (ValueError, OverflowError, TypeError, KeyError):
+            with np.errstate(over="raise", invalid="ignore"):
+                return _array(values, type_)
+        except (ValueError, ArithmeticError, TypeError, KeyError):
             self.lexer.fail(f"elements that make up {type_}", start)
 
     def elements(self) -> Any:

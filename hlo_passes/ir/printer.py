@@ -163,10 +163,19 @@ def element_text(element: Any) -> str:
         return "true" if element else "false"
     if element.dtype.kind in "iu":
         return str(int(element))
-    short = str(element.astype(np.float32) if element.dtype.itemsize < 4 else element)
+    with np.errstate(invalid="ignore"):  # a signalling NaN is a value like any other
+        return _float_text(element)
+
+
+def _float_text(element: Any) -> str:
     if np.isinf(element):
-        return short
-    short = short if any(mark in short for mark in ".en") else f"{short}.0"
+        return "inf" if element > 0 else "-inf"
+    wide = element.astype(np.float32) if element.dtype.itemsize < 4 else element
+    magnitude = abs(float(wide))
+    if magnitude == 0 or 1e-4 <= magnitude < 1e16:
+        short = np.format_float_positional(wide, unique=True, trim="0")
+    else:
+        short = np.format_float_scientific(wide, unique=True, trim="-", exp_digits=1)
     if np.array(float(short)).astype(element.dtype).tobytes() == element.tobytes():
         return short
     return f"0x{element.tobytes()[::-1].hex()}"

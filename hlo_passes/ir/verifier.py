@@ -110,7 +110,7 @@ def _verify_no_recursion(module: Module) -> None:
 
     def visit(computation: Computation, path: tuple[str, ...]) -> None:
         if computation.name in path:
-            cycle = " -> ".join((*path, computation.name))
+            cycle = " -> ".join((*path[path.index(computation.name) :], computation.name))
             raise _error(f"computations call each other in a cycle: {cycle}", computation, None)
         if computation.name in done:
             return

@@ -20,8 +20,8 @@ Option = bool | int | float | str
 class Pass:
     """A transformation of modules: a valid module in, a valid one with the same meaning out.
 
-    Fields are options; in pipeline texts their names are written with dashes. A pass that has nothing to change
-    returns the very module it was given, which is how a ``fix(...)`` group sees that it is done.
+    Fields are options; in pipeline texts their names are written with dashes. A pass that has nothing to
+    change returns the very module it was given, which is how a ``fix(...)`` group sees that it is done.
 
     Class attributes:
       name: the pass's name in pipelines; a class without one is abstract and stays out of ``PASSES``.
@@ -30,6 +30,7 @@ class Pass:
     name: ClassVar[str] = ""
 
     def __init_subclass__(cls, **kwargs: object) -> None:
+        """Register the class under its name."""
         super().__init_subclass__(**kwargs)
         if "name" in cls.__dict__ and cls.name:
             PASSES[cls.name] = cls
@@ -100,11 +101,13 @@ def map_module(module: Module, change: Callable[[Computation], Computation]) -> 
     return dataclasses.replace(module, computations=changed)
 
 
-def map_control_regions(instruction: Instruction, change: Callable[[Computation], Computation]) -> Instruction:
+def map_control_regions(
+    instruction: Instruction, change: Callable[[Computation], Computation]
+) -> Instruction:
     """Return ``instruction`` with the bodies of its loop or branch changed; itself when nothing is.
 
-    Regions that define a function of elements (the body of a reduction) and fusions, which are units already, are
-    left alone.
+    Regions that define a function of elements (the body of a reduction) and fusions, which are units already,
+    are left alone.
     """
     if not instruction.regions or not instruction.op.is_control or instruction.op.name == "hlo.fusion":
         return instruction

@@ -13,7 +13,7 @@ from hlo_passes.passes.rewriter import Rewriter
 
 @dataclass(frozen=True)
 class Canonicalize(Pass):
-    """Apply the patterns of ``passes.patterns`` until none applies; what becomes unused is left to ``dce``."""
+    """Apply the patterns of ``passes.patterns`` until none applies; what becomes unused is for ``dce``."""
 
     name: ClassVar[str] = "canonicalize"
 

@@ -27,8 +27,8 @@ from hlo_passes.passes.structure import instruction_key
 class EliminateCommonSubexpressions(Pass):
     """Compute equal operations on equal operands once; the first of them stays.
 
-    Operands of commutative operations may come in either order. An optimization barrier is never merged with another:
-    it is what keeps a recomputation from being merged with what it repeats.
+    Operands of commutative operations may come in either order. An optimization barrier is never merged with
+    another: it is what keeps a recomputation from being merged with what it repeats.
     """
 
     name: ClassVar[str] = "cse"
@@ -61,7 +61,9 @@ def _merge(computation: Computation) -> Computation:
 def _with_operands(instruction: Instruction, env: dict[Value, Value]) -> Instruction:
     if not any(value in env for value in instruction.operands):
         return instruction
-    return dataclasses.replace(instruction, operands=tuple(env.get(value, value) for value in instruction.operands))
+    return dataclasses.replace(
+        instruction, operands=tuple(env.get(value, value) for value in instruction.operands)
+    )
 
 
 def _operand_key(instruction: Instruction) -> tuple[str, ...]:

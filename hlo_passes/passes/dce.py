@@ -20,8 +20,8 @@ Kept = Mapping[str, tuple[int, ...]]
 class EliminateDeadCode(Pass):
     """Drop what no result of the entry depends on.
 
-    The entry keeps its signature. Other computations lose results that no call reads and parameters that they do not
-    read, computations that nothing calls go away.
+    The entry keeps its signature. Other computations lose results that no call reads and parameters that they
+    do not read, computations that nothing calls go away.
     """
 
     name: ClassVar[str] = "dce"
@@ -93,7 +93,9 @@ def _drop_parameters(computations: dict[str, Computation], callees_first: Sequen
         computation = _without_dead_instructions(_with_smaller_calls(computations[name], {}, kept))
         live = {value for instruction in computation.instructions for value in instruction.operands}
         live.update(computation.results)
-        positions = tuple(i for i, value in enumerate(computation.parameters) if value in live or name == entry)
+        positions = tuple(
+            i for i, value in enumerate(computation.parameters) if value in live or name == entry
+        )
         if len(positions) < len(computation.parameters):
             parameters = tuple(computation.parameters[i] for i in positions)
             computation = dataclasses.replace(computation, parameters=parameters)

@@ -17,10 +17,11 @@ class InvalidPipeline(HloError):
     """
 
     def __init__(self, text: str, offset: int, expected: str) -> None:
+        """Show the pipeline with a mark under the character."""
         got = repr(text[offset]) if offset < len(text) else "the end of the text"
         super().__init__(
             f"pipeline is not readable: expected {expected}, got {got}\n  {text}\n  {' ' * offset}^\n"
-            "  try: names separated by commas, such as canonicalize,fold-constants{max-elements=64},fix(cse,dce)"
+            "  try: names separated by commas, such as inline,fold-constants{max-elements=8},fix(cse,dce)"
         )
         self.text = text
         self.offset = offset
@@ -30,6 +31,7 @@ class UnknownPass(HloError):
     """A pipeline names a pass that does not exist."""
 
     def __init__(self, name: str, known: Iterable[str]) -> None:
+        """Suggest the closest of the known names."""
         super().__init__(f"pass {name!r} does not exist.\n  {_suggest(name, known, 'pass')}")
         self.name = name
 
@@ -38,6 +40,7 @@ class UnknownPassOption(HloError):
     """A pipeline gives a pass an option that it does not have."""
 
     def __init__(self, pass_name: str, option: str, known: Iterable[str]) -> None:
+        """Suggest the closest of the known options."""
         super().__init__(
             f"pass {pass_name!r} has no option {option!r}.\n  {_suggest(option, known, 'option')}"
         )
@@ -49,6 +52,7 @@ class InvalidPassOption(HloError):
     """A pipeline gives an option a value of the wrong kind."""
 
     def __init__(self, pass_name: str, option: str, expected: str, got: str) -> None:
+        """Say what the option takes."""
         super().__init__(f"option {option!r} of pass {pass_name!r}: expected {expected}, got {got!r}")
         self.pass_name = pass_name
         self.option = option
@@ -63,6 +67,7 @@ class BrokenPass(HloError):
     """
 
     def __init__(self, pass_name: str, position: int, cause: Exception) -> None:
+        """Show the error that the pass raised, or that verification found."""
         what = "left an invalid module" if isinstance(cause, HloError) else "failed"
         super().__init__(
             f"pass {pass_name!r} (number {position} of the run) {what}:\n  {type(cause).__name__}: {cause}\n"
@@ -76,6 +81,7 @@ class NoFixpoint(HloError):
     """The passes of a ``fix(...)`` group keep changing the module."""
 
     def __init__(self, group: str, rounds: int) -> None:
+        """Name the group and how often it was tried."""
         super().__init__(
             f"{group} still changes the module after {rounds} rounds.\n"
             "  try: name the passes without fix(...), so that each runs once"
@@ -88,6 +94,7 @@ class NotAffine(HloError):
     """A computation that cannot be written as one expression over its result's domain."""
 
     def __init__(self, what: str, where: str, hint: str) -> None:
+        """Show the operation and the user's source line."""
         super().__init__(f"{what}\n  from: {where}\n  try: {hint}")
         self.where = where
 

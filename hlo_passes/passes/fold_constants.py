@@ -17,6 +17,7 @@ from hlo_passes.ops import (
     DotGeneral,
     Fusion,
     Iota,
+    Negate,
     OptimizationBarrier,
     Reduce,
     Select,
@@ -31,9 +32,9 @@ from hlo_passes.passes.rewriter import Pattern, Rewriter
 class FoldConstants(Pass):
     """Replace an operation on constants by its value, up to ``max_elements`` elements.
 
-    Elementwise operations on splats are folded whatever their shape, and stay splats. Arithmetic on floats (anything
-    but moving, choosing and converting them) is left to the program unless ``floats`` is set, so that what computes it
-    there can give it another meaning, such as integers modulo 2^n.
+    Elementwise operations on splats are folded whatever their shape, and stay splats. Arithmetic on floats
+    (anything but moving, choosing, negating and converting them) is left to the program unless ``floats`` is
+    set, so that what computes it there can give it another meaning, such as integers modulo 2^n.
     """
 
     name: ClassVar[str] = "fold-constants"
@@ -42,7 +43,9 @@ class FoldConstants(Pass):
 
     def run(self, module: Module) -> Module:
         """Return the module with constants folded; itself when there is nothing to fold."""
-        patterns: dict[type[Op], tuple[Pattern, ...]] = {op: (self._fold,) for op in OPS.values() if _is_foldable(op)}
+        patterns: dict[type[Op], tuple[Pattern, ...]] = {
+            op: (self._fold,) for op in OPS.values() if _is_foldable(op)
+        }
         return map_module(module, lambda computation: Rewriter(computation, patterns).run())
 
     def _fold(self, instruction: Instruction, rewriter: Rewriter) -> Sequence[Value] | None:
@@ -63,7 +66,9 @@ class FoldConstants(Pass):
         return [rewriter.emit(folded) for folded in _evaluate(instruction, constants, types)]
 
     def _is_on_splats(self, instruction: Instruction, constants: Sequence[Constant]) -> bool:
-        if not isinstance(instruction.op, Elementwise) or not all(constant.is_splat for constant in constants):
+        if not isinstance(instruction.op, Elementwise) or not all(
+            constant.is_splat for constant in constants
+        ):
             return False
         shape = instruction.result.type.shape
         return all(value.type.shape in ((), shape) for value in instruction.operands)
@@ -76,8 +81,8 @@ def _is_foldable(op: type[Op]) -> bool:
 
 
 def _computes_floats(instruction: Instruction) -> bool:
-    """Whether an operation reads or makes floats other than by copying or converting them."""
-    if isinstance(instruction.op, (DataMovement, Select, Convert, BitcastConvert)):
+    """Whether an operation reads or makes floats other than by copying, negating or converting them."""
+    if isinstance(instruction.op, (DataMovement, Select, Negate, Convert, BitcastConvert)):
         return False
     return any(value.type.is_float for value in (*instruction.operands, *instruction.results))
 
@@ -86,7 +91,9 @@ def _evaluate(
     instruction: Instruction, constants: Sequence[Constant], types: Sequence[TensorType]
 ) -> list[Constant]:
     with jax.enable_x64(True):
-        results = evaluate_instruction(instruction, *(jax.numpy.asarray(constant.array) for constant in constants))
+        results = evaluate_instruction(
+            instruction, *(jax.numpy.asarray(constant.array) for constant in constants)
+        )
         return [Constant(np.asarray(result), type_) for result, type_ in zip(results, types, strict=True)]
 
 
@@ -95,5 +102,9 @@ def _evaluate_splats(
 ) -> list[Constant]:
     """Evaluate on one element, so that JAX compiles an operation once for all shapes."""
     with jax.enable_x64(True):
-        results = evaluate_instruction(instruction, *(jax.numpy.asarray(constant.value) for constant in constants))
-        return [Constant.splat(np.asarray(result), type_) for result, type_ in zip(results, types, strict=True)]
+        results = evaluate_instruction(
+            instruction, *(jax.numpy.asarray(constant.value) for constant in constants)
+        )
+        return [
+            Constant.splat(np.asarray(result), type_) for result, type_ in zip(results, types, strict=True)
+        ]

@@ -10,44 +10,23 @@ Every fusion has one result. Kinds:
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
-import numpy as np
-
-from hlo_passes.ir import Builder, Computation, FusionCategory, Instruction, Location, Module, TensorType, Value
-from hlo_passes.ops import (
-    BroadcastInDim,
-    Constant,
-    DotGeneral,
-    Fusion,
-    Iota,
-    Pad,
-    Reduce,
-    Reshape,
-    simple_combiner,
-)
-from hlo_passes.ops.elementwise import Elementwise
+from hlo_passes.ir import Builder, Computation, Instruction, Location, Module, Value
+from hlo_passes.ops import Constant, DotGeneral, Fusion, Pad, Reduce
 from hlo_passes.passes.base import Pass, map_control_regions, map_module
+from hlo_passes.passes.fusion_groups import Group, Grouping
 from hlo_passes.passes.indexing import Axes, access, compose, identity
-
-_NEUTRAL: dict[str, tuple[float, ...]] = {
-    "add": (0.0, -0.0),
-    "mul": (1.0,),
-    "max": (-np.inf,),
-    "min": (np.inf,),
-    "or": (0,),
-    "xor": (0,),
-}
 
 
 @dataclass(frozen=True)
 class Fuse(Pass):
     """Join producers to the consumer that alone reads them, up to ``max_ops`` operations.
 
-    Nothing is computed twice: only what costs nothing to repeat (constants, iotas, broadcasts, reshapes that move sizes
-    of 1) is copied into several fusions. An operation is not joined below a broadcast that would repeat it, nor below a
-    transpose, slice or reverse when that would move two operands instead of one.
+    Nothing is computed twice: only what costs nothing to repeat (constants, iotas, broadcasts, reshapes that
+    move sizes of 1) is copied into several fusions. An operation is not joined below a broadcast that would
+    repeat it, nor below a transpose, slice or reverse when that would move two operands instead of one.
     """
 
     name: ClassVar[str] = "fuse"
@@ -58,36 +37,18 @@ class Fuse(Pass):
         return map_module(module, lambda computation: _fuse(computation, self.max_ops))
 
 
-@dataclass(eq=False)
-class _Group:
-    """The operations to fuse behind one result, each with the index maps it is read through."""
-
-    root: Instruction
-    kind: str
-    domain: tuple[int, ...]
-    members: dict[Instruction, list[Axes]] = field(default_factory=dict)
-    size: int = 0
-    dot: Instruction | None = None
-
-
-@dataclass
-class _Use:
-    """Who reads a value: fusion groups, through which maps, and others."""
-
-    groups: dict[_Group, dict[Axes, None]] = field(default_factory=dict)
-    is_outside: bool = False
-
-
 def _fuse(computation: Computation, max_ops: int) -> Computation:
     computation = _with_fused_regions(computation, max_ops)
-    groups = _Grouping(computation, max_ops).run()
+    groups = Grouping(computation, max_ops).run()
     if not any(len(group.members) > 1 for group in groups.values()):
         return computation
     instructions: list[Instruction] = []
     for instruction in computation.instructions:
         group = groups.get(instruction)
         if group is not None:
-            instructions.append(_Region(computation, group).fusion() if len(group.members) > 1 else instruction)
+            instructions.append(
+                _Region(computation, group).fusion() if len(group.members) > 1 else instruction
+            )
     return dataclasses.replace(computation, instructions=tuple(instructions))
 
 
@@ -101,288 +62,96 @@ def _with_fused_regions(computation: Computation, max_ops: int) -> Computation:
     return dataclasses.replace(computation, instructions=changed)
 
 
-class _Grouping:
-    """Walks from results to parameters and puts every instruction into the groups that read it, or starts one."""
+class _Key(NamedTuple):
+    """A value as a region needs it: at which indices, and whether it must be handed in.
 
-    def __init__(self, computation: Computation, max_ops: int) -> None:
-        self.computation = computation
-        self.producers = computation.producers
-        self.max_ops = max_ops
-        self.uses: dict[Value, _Use] = {}
-        self.groups: dict[Instruction, _Group] = {}
+    ``axes`` is None where indices of the domain do not matter (constants, operands of a contraction, initial
+    values).
+    """
 
-    def run(self) -> dict[Instruction, _Group]:
-        """Return the group of every instruction that is the root of one; others live inside groups only."""
-        for value in self.computation.results:
-            self._read(value)
-        for instruction in reversed(self.computation.instructions):
-            if instruction.op.category is FusionCategory.OPAQUE or len(instruction.results) != 1:
-                self._start(instruction)
-            elif _is_repeatable(instruction):
-                self._place_copies(instruction)
-            else:
-                self._place(instruction)
-        return self.groups
-
-    def _place(self, instruction: Instruction) -> None:
-        """Join the only group that reads the instruction if it may, else start one."""
-        use = self.uses.get(instruction.result, _Use())
-        if not use.is_outside and len(use.groups) == 1:
-            ((group, maps),) = use.groups.items()
-            if self._may_join(instruction, group, list(maps)):
-                self._join(instruction, group, list(maps))
-                return
-        self._start(instruction)
-
-    def _place_copies(self, instruction: Instruction) -> None:
-        """Put a copy into each group that may have it; start a group if anybody else reads the instruction."""
-        use = self.uses.get(instruction.result, _Use())
-        is_needed = use.is_outside or not use.groups
-        for group, maps in use.groups.items():
-            if self._may_join(instruction, group, list(maps)):
-                self._join(instruction, group, list(maps))
-            else:
-                is_needed = True
-        if is_needed:
-            self._start(instruction)
-
-    def _start(self, instruction: Instruction) -> None:
-        op = instruction.op
-        if isinstance(op, Reduce) and _is_simple(instruction):
-            group = _Group(instruction, "input", instruction.operands[0].type.shape)
-        else:
-            shape = instruction.results[0].type.shape if instruction.results else ()
-            group = _Group(instruction, "loop", shape)
-        self.groups[instruction] = group
-        group.members[instruction] = [identity(group.domain)]
-        group.size = 1
-        if isinstance(op, Reduce) and group.kind == "input":
-            self._read(instruction.operands[0], group, group.members[instruction])
-            self._read_initial(instruction, group)
-        elif op.category is FusionCategory.INJECTIVE and not isinstance(op, Constant) and self._is_affine(instruction):
-            self._read_operands(instruction, group, group.members[instruction])
-        else:
-            for value in instruction.operands:
-                self._read(value)
-
-    def _join(self, instruction: Instruction, group: _Group, maps: list[Axes]) -> None:
-        group.members[instruction] = maps
-        group.size += len(maps)
-        if isinstance(instruction.op, DotGeneral):
-            group.kind, group.dot = "output", instruction
-            for value in instruction.operands:
-                self._read(value)
-        else:
-            self._read_operands(instruction, group, maps)
-
-    def _read_operands(self, instruction: Instruction, group: _Group, maps: list[Axes]) -> None:
-        for number, value in enumerate(instruction.operands):
-            if isinstance(instruction.op, Pad) and number == 0:
-                self._read(value)
-                continue
-            inner = access(instruction, number)
-            assert inner is not None
-            self._read(value, group, [compose(axes, inner) for axes in maps])
-
-    def _read_initial(self, reduce: Instruction, group: _Group) -> None:
-        initial = reduce.operands[1]
-        if self._is_neutral(reduce):
-            self._read(initial, group, [()])
-        else:
-            self._read(initial)
-
-    def _read(self, value: Value, group: _Group | None = None, maps: list[Axes] | None = None) -> None:
-        use = self.uses.setdefault(value, _Use())
-        if group is None:
-            use.is_outside = True
-        else:
-            use.groups.setdefault(group, {}).update(dict.fromkeys(maps or ()))
-
-    def _is_neutral(self, reduce: Instruction) -> bool:
-        producer = self.producers.get(reduce.operands[1])
-        combiner = simple_combiner(reduce.regions[0])
-        if producer is None or combiner is None or not isinstance(producer.op, Constant):
-            return False
-        element = producer.op.value[()]
-        return any(
-            element.tobytes() == np.array(value).astype(element.dtype).tobytes()
-            for value in _neutral_elements(combiner, reduce.result.type)
-        )
-
-    def _is_affine(self, instruction: Instruction) -> bool:
-        """Whether an injective instruction can be part of one expression over its result."""
-        if isinstance(instruction.op, Pad):
-            value = self.producers.get(instruction.operands[1])
-            padding = (*instruction.op.low, *instruction.op.high)
-            if value is None or not isinstance(value.op, Constant) or min(padding, default=0) < 0:
-                return False
-        return all(access(instruction, number) is not None for number in range(len(instruction.operands)))
-
-    def _may_join(self, instruction: Instruction, group: _Group, maps: list[Axes]) -> bool:
-        op, type_ = instruction.op, instruction.result.type
-        if group.size + len(maps) > self.max_ops or not _has_points(group):
-            return False
-        if isinstance(op, DotGeneral):
-            return _may_have_dot(group) and maps == [identity(type_.shape)] and type_.shape == group.domain
-        if op.category is not FusionCategory.INJECTIVE or not self._is_affine(instruction):
-            return False
-        if group.dot is not None and not _is_epilogue(instruction, group, maps):
-            return False
-        if isinstance(op, Constant):
-            return op.is_splat
-        if isinstance(op, Pad):
-            return all(_is_inside(axes, type_.shape) for axes in maps)
-        return not isinstance(op, Elementwise) or self._is_cheap_to_join(instruction, group, maps)
-
-    def _is_cheap_to_join(self, instruction: Instruction, group: _Group, maps: list[Axes]) -> bool:
-        """Whether an elementwise operation is computed no more often, and moves no more operands, than on its own."""
-        type_ = instruction.result.type
-        if len(maps) * _points(group.domain) > type_.size:
-            return False
-        if maps == [identity(group.domain)] or _is_same_order(maps, type_, group.domain):
-            return True
-        moved = [value for value in dict.fromkeys(instruction.operands) if value.type.size > 1]
-        return len([value for value in moved if not self._is_constant(value)]) <= 1
-
-    def _is_constant(self, value: Value) -> bool:
-        producer = self.producers.get(value)
-        return producer is not None and isinstance(producer.op, Constant)
-
-
-def _is_repeatable(instruction: Instruction) -> bool:
-    """Whether an operation costs nothing to repeat in every fusion that reads it."""
-    op = instruction.op
-    if isinstance(op, Constant):
-        return op.is_splat
-    return isinstance(op, (Iota, BroadcastInDim)) or (isinstance(op, Reshape) and access(instruction, 0) is not None)
-
-
-def _is_simple(reduce: Instruction) -> bool:
-    """Whether a reduction has one operand, a well-known combiner and accumulates in the operand's type."""
-    if len(reduce.operands) != 2 or simple_combiner(reduce.regions[0]) is None:
-        return False
-    return reduce.operands[0].type.dtype == reduce.result.type.dtype
-
-
-def _neutral_elements(combiner: str, type_: TensorType) -> tuple[float, ...]:
-    if combiner == "and":
-        return (1 if type_.is_bool else np.iinfo(type_.np_dtype).max if type_.is_unsigned else -1,)
-    if combiner in ("max", "min") and type_.is_integer:
-        limits = np.iinfo(type_.np_dtype)
-        return (limits.min if combiner == "max" else limits.max,)
-    return _NEUTRAL[combiner]
-
-
-def _has_points(group: _Group) -> bool:
-    return 0 not in group.domain
-
-
-def _points(shape: tuple[int, ...]) -> int:
-    return int(np.prod(shape, dtype=np.int64))
-
-
-def _is_same_order(maps: list[Axes], type_: TensorType, domain: tuple[int, ...]) -> bool:
-    """Whether a value is read once, as a whole and in the order of its own dimensions."""
-    if len(maps) != 1 or type_.size != _points(domain):
-        return False
-    moving = [axis for axis, size in zip(maps[0], type_.shape, strict=True) if size != 1]
-    dims = [axis.dim for axis in moving if axis.dim is not None]
-    return (
-        len(dims) == len(moving)
-        and dims == sorted(dims)
-        and all(axis.coefficient == 1 and axis.offset == 0 for axis in moving)
-    )
-
-
-def _is_inside(axes: Axes, shape: tuple[int, ...]) -> bool:
-    """Whether the indices that are the same everywhere lie inside ``shape``."""
-    return all(axis.dim is not None or 0 <= axis.offset < size for axis, size in zip(axes, shape, strict=True))
-
-
-def _may_have_dot(group: _Group) -> bool:
-    if group.kind != "loop" or group.dot is not None:
-        return False
-    return all(_is_epilogue(member, group, maps) for member, maps in group.members.items())
-
-
-def _is_epilogue(instruction: Instruction, group: _Group, maps: list[Axes]) -> bool:
-    """Whether an operation may stand behind a contraction: of its shape, or a broadcast to it."""
-    if isinstance(instruction.op, Elementwise):
-        return maps == [identity(group.domain)] and instruction.result.type.shape == group.domain
-    return isinstance(instruction.op, (Constant, Iota, BroadcastInDim, Reshape))
+    value: Value
+    axes: Axes | None
+    is_leaf: bool = False
 
 
 class _Region:
     """Writes a group down as the region of a fusion.
 
-    An instruction read through two maps is written twice, so that inside the region every value, and every parameter,
-    is read through one map: a value of the computation read through two maps is two operands.
+    An instruction read through two maps is written twice, so that inside the region every value, and every
+    parameter, is read through one map: a value of the computation read through two maps is two operands.
     """
 
-    def __init__(self, computation: Computation, group: _Group) -> None:
+    def __init__(self, computation: Computation, group: Group) -> None:
         self.producers = computation.producers
         self.group = group
-        self.builder = Builder(f"fused_{group.root.op.name.rpartition('.')[2]}")
-        self.operands: list[Value] = []
-        self.parameters: dict[tuple[Value, Axes | None], Value] = {}
-        self.made: dict[tuple[Value, Axes | None], Value] = {}
+        self.made: dict[_Key, Value] = {}
 
     def fusion(self) -> Instruction:
         """Return the fusion that computes the group's root."""
-        needed = self._in_order()
-        for value, axes in needed:
-            producer = self._member(value)
-            if producer is None:
-                self.operands.append(value)
-                self.made[value, axes] = self.builder.parameter(value.type)
-        for value, axes in needed:
-            producer = self._member(value)
-            if producer is not None:
-                operands = [self.made[need] for need in self._needs(producer, axes)]
-                self.made[value, axes] = self.builder.clone(producer, operands)[0]
         root = self.group.root
-        region = self.builder.build(self.made[root.result, self._root_axes()])
-        op = Fusion(self.group.kind)
-        return Instruction(op, tuple(self.operands), root.results, (region,), self._location())
+        builder = Builder(f"fused_{root.op.name.rpartition('.')[2]}")
+        start = self._key(root.result, identity(self.group.domain))
+        needed = self._in_order(start)
+        operands = [key.value for key in needed if self._member(key) is None]
+        for key in needed:
+            if self._member(key) is None:
+                self.made[key] = builder.parameter(key.value.type)
+        for key in needed:
+            producer = self._member(key)
+            if producer is not None:
+                reads = [self.made[need] for need in self._needs(producer, key.axes)]
+                self.made[key] = builder.clone(producer, reads)[0]
+        region = builder.build(self.made[start])
+        return Instruction(
+            Fusion(self.group.kind), tuple(operands), root.results, (region,), self._location()
+        )
 
-    def _root_axes(self) -> Axes:
-        return identity(self.group.domain)
-
-    def _member(self, value: Value) -> Instruction | None:
-        producer = self.producers.get(value)
+    def _member(self, key: _Key) -> Instruction | None:
+        producer = None if key.is_leaf else self.producers.get(key.value)
         return producer if producer is not None and producer in self.group.members else None
 
-    def _in_order(self) -> list[tuple[Value, Axes | None]]:
-        """Return what the root needs, each value at each map once, operands before what reads them."""
-        start = (self.group.root.result, self._root_axes())
-        order: dict[tuple[Value, Axes | None], None] = {}
-        stack: list[tuple[Value, Axes | None]] = [start]
+    def _key(self, value: Value, axes: Axes | None) -> _Key:
+        """Return the key of a value at some indices; a constant is the same at all."""
+        producer = self.producers.get(value)
+        is_constant = (
+            producer is not None and producer in self.group.members and isinstance(producer.op, Constant)
+        )
+        return _Key(value, None if is_constant else axes)
+
+    def _in_order(self, start: _Key) -> list[_Key]:
+        """Return what the root needs, operands before what reads them."""
+        order: dict[_Key, None] = {}
+        stack = [start]
         while stack:
             key = stack[-1]
-            producer = self._member(key[0])
-            missing = [need for need in self._needs(producer, key[1]) if need not in order] if producer else []
-            if missing and key not in order:
-                stack += reversed(missing)
-                continue
+            producer = self._member(key)
+            if key not in order and producer is not None:
+                missing = [need for need in self._needs(producer, key.axes) if need not in order]
+                if missing:
+                    stack += reversed(missing)
+                    continue
             stack.pop()
             order.setdefault(key)
         return list(order)
 
-    def _needs(self, instruction: Instruction, axes: Axes | None) -> list[tuple[Value, Axes | None]]:
-        """Return the operands of a member that is read at ``axes``, each with the indices it is read at.
-
-        None stands for the indices of an operand that is not read through a map of the domain: a contraction's operands
-        and a reduction's initial value.
-        """
-        if isinstance(instruction.op, Reduce):
-            return [(instruction.operands[0], axes), (instruction.operands[1], None)]
-        needs: list[tuple[Value, Axes | None]] = []
+    def _needs(self, instruction: Instruction, axes: Axes | None) -> list[_Key]:
+        """Return the keys of a member's operands when it is read at ``axes``."""
+        op = instruction.op
+        if isinstance(op, DotGeneral):
+            return [_Key(value, None, is_leaf=True) for value in instruction.operands]
+        if isinstance(op, Reduce):
+            operand, initial = instruction.operands
+            return [self._key(operand, axes), _Key(initial, None, is_leaf=not self.group.has_initial)]
+        needs = []
         for number, value in enumerate(instruction.operands):
-            inner = None if isinstance(instruction.op, DotGeneral) else access(instruction, number)
-            if inner is None or axes is None:
-                needs.append((value, None))
+            inner = access(instruction, number)
+            assert inner is not None
+            assert axes is not None
+            composed = compose(axes, inner)
+            if isinstance(op, Pad) and number == 0:
+                needs.append(_Key(value, composed, is_leaf=True))
             else:
-                needs.append((value, compose(axes, inner)))
+                needs.append(self._key(value, composed))
         return needs
 
     def _location(self) -> Location:

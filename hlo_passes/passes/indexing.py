@@ -1,7 +1,7 @@
-"""Injective computations as one expression over the result's domain, each parameter read through an affine map.
+"""Injective computations as one expression over the result's domain, parameters read through affine maps.
 
-This is what lowering places: broadcasts, transposes, slices, reverses, reshapes that move sizes of 1, and pads of
-parameters become maps; elementwise operations, constants and iotas become rows.
+This is what lowering places: broadcasts, transposes, slices, reverses, reshapes that move sizes of 1, and
+pads of parameters become maps; elementwise operations, constants and iotas become rows.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from hlo_passes.passes.errors import NotAffine
 class Axis(NamedTuple):
     """The index along one axis of a tensor: ``coefficient * (index along domain dimension dim) + offset``.
 
-    ``dim`` is None for an index that is ``offset`` everywhere (the coefficient is then 0), as it is along every
-    dimension of size 1 of the domain.
+    ``dim`` is None for an index that is ``offset`` everywhere (the coefficient is then 0), as it is along
+    every dimension of size 1 of the domain.
     """
 
     dim: int | None
@@ -67,9 +67,10 @@ class Row(NamedTuple):
     Args:
       function: the StableHLO operation without its dialect, such as ``add``.
       arguments: numbers of its operands: first the parameter maps count, then the rows before it.
-      attributes: plain data, element types by their numpy names: ``compare`` has ``direction`` and ``compare_type``,
-        ``convert`` and ``bitcast_convert`` ``dtype``, ``reduce_precision`` ``exponent_bits`` and ``mantissa_bits``,
-        ``constant`` ``value`` and ``dtype``, ``iota`` ``dim`` (of the domain) and ``dtype``.
+      attributes: plain data, element types by their numpy names: ``compare`` has ``direction`` and
+        ``compare_type``, ``convert`` and ``bitcast_convert`` ``dtype``, ``reduce_precision``
+        ``exponent_bits`` and ``mantissa_bits``, ``constant`` ``value`` and ``dtype``, ``iota`` ``dim`` (of
+        the domain) and ``dtype``.
     """
 
     function: str
@@ -80,8 +81,8 @@ class Row(NamedTuple):
 def expression(computation: Computation) -> tuple[tuple[Row, ...], tuple[ParameterMap, ...]]:
     """Return an injective computation with one result as rows over the result's domain.
 
-    The last row is the result; without rows, what the only parameter map reads is. A parameter read in two ways has two
-    maps, a value read in two ways two rows.
+    The last row is the result; without rows, what the only parameter map reads is. A parameter read in two
+    ways has two maps, a value read in two ways two rows.
 
     Args:
       computation: elementwise operations, splat constants, iotas and data movement as the module's text says.
@@ -96,7 +97,7 @@ def expression(computation: Computation) -> tuple[tuple[Row, ...], tuple[Paramet
 
 
 def index_maps(computation: Computation) -> tuple[ParameterMap, ...]:
-    """Return the maps through which an injective computation reads its parameters. Raises as ``expression`` does."""
+    """Return how an injective computation reads its parameters. Raises as ``expression`` does."""
     return expression(computation)[1]
 
 
@@ -238,7 +239,7 @@ class _Expression:
             raise _not_affine(instruction, "it pads something that is computed here")
         if filled is None or not isinstance(filled.op, Constant):
             raise _not_affine(instruction, "its padding value is not a constant")
-        fill = filled.op.value[()].item()
+        fill = filled.op.value.item()
         return self._add_map(self.computation.parameters.index(operand), compose(axes, inner), fill)
 
     def _make_constant(self, instruction: Instruction) -> int:
@@ -246,10 +247,10 @@ class _Expression:
         assert isinstance(op, Constant)
         if not op.is_splat:
             raise _not_affine(instruction, "its elements differ")
-        return self._add_constant(_plain(op.value[()]), op.type)
+        return self._add_constant(_plain(op.value), op.type)
 
     def _make_iota(self, op: Iota, axes: Axes) -> int:
-        """Add rows for ``coefficient * iota + offset``; floats are counted in integers, as an iota of floats is."""
+        """Add rows for ``coefficient * iota + offset``; floats are counted in integers, as by iota itself."""
         dim, coefficient, offset = axes[op.dimension]
         counter = op.type.with_dtype("i32") if op.type.is_float else op.type
         if dim is None:
@@ -296,8 +297,8 @@ def _dtype(type_: TensorType) -> str:
     return type_.np_dtype.name
 
 
-def _plain(element: np.generic) -> float | int | bool | str:
-    """Return an element as a Python number; a NaN or -0.0, which numbers do not tell apart, as its bits."""
+def _plain(element: np.ndarray) -> float | int | bool | str:
+    """Return a scalar as a Python number; a NaN or -0.0, which numbers do not tell apart, as its bits."""
     value = element.item()
     if isinstance(value, float) and (value != value or (value == 0 and np.signbit(value))):
         return f"0x{element.tobytes()[::-1].hex()}"

@@ -21,8 +21,9 @@ Body = Callable[[Instruction], Computation | None]
 class Inline(Pass):
     """Inline calls of computations with at most ``max_ops`` operations, and of those called only once.
 
-    What stays a call is planned and laid out once for all its callers; a call's arguments are copied, and nothing fuses
-    across it, which small bodies do not repay. Computations left without a caller go with ``dce``.
+    What stays a call is planned and laid out once for all its callers; a call's arguments are copied, and
+    nothing fuses across it, which small bodies do not repay. Computations left without a caller go with
+    ``dce``.
     """
 
     name: ClassVar[str] = "inline"
@@ -32,7 +33,10 @@ class Inline(Pass):
         """Return the module with fewer calls; itself when none is inlined."""
         order = callees_first(module)
         calls = Counter(
-            name for computation in order for instruction in computation.walk() for name in instruction.op.callees
+            name
+            for computation in order
+            for instruction in computation.walk()
+            for name in instruction.op.callees
         )
         done: dict[str, Computation] = {}
 
@@ -50,7 +54,7 @@ class Inline(Pass):
 
 @dataclass(frozen=True)
 class Flatten(Pass):
-    """Inline every call, so that the entry is the only computation left; open fusions too if ``fusions`` is set."""
+    """Inline every call, so that only the entry is left; open fusions too if ``fusions`` is set."""
 
     name: ClassVar[str] = "flatten"
     fusions: bool = False

@@ -17,8 +17,8 @@ from hlo_passes.passes.structure import callees_first, computation_key
 class Outline(Pass):
     """Let calls of equal computations call the first of them; the others go away.
 
-    Equal means up to value names and source lines, calls inside included, so two equal towers of calls merge too. The
-    entry is never merged with another.
+    Equal means up to value names and source lines, calls inside included, so two equal towers of calls merge
+    too. The entry is never merged with another.
     """
 
     name: ClassVar[str] = "outline"

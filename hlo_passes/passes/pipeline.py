@@ -1,7 +1,7 @@
 """Textual pipelines and their runner: verification between passes, dumps and timings.
 
-Grammar: ``pipeline = item {"," item}``, ``item = name ["{" option "=" value {"," ...} "}"] | "fix(" pipeline ")"``.
-A ``fix`` group repeats its passes until a whole round changes nothing.
+Grammar: ``pipeline = item {"," item}``, ``item = name ["{" option "=" value {"," ...} "}"] | "fix(" pipeline
+  ")"``. A ``fix`` group repeats its passes until a whole round changes nothing.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ class Fix:
     items: tuple[Pass | Fix, ...]
 
     def __str__(self) -> str:
+        """Return the text that reads back to this group."""
         return f"fix({','.join(map(str, self.items))})"
 
 
@@ -56,6 +57,7 @@ class Pipeline:
         return cls(_Reader(text).whole())
 
     def __str__(self) -> str:
+        """Return the text that reads back to this pipeline."""
         return ",".join(map(str, self.items))
 
 

@@ -1,6 +1,7 @@
 """One forward walk over a computation that replaces instructions by what patterns make of them.
 
-An instruction that no pattern touches stays the same object, and a computation in which none is touched is returned
+An instruction that no pattern touches stays the same object, and a computation in which none is touched is
+returned
 itself: passes built on this say "nothing changed" by identity.
 """
 
@@ -26,7 +27,8 @@ Patterns = Mapping[type[Op], Sequence[Pattern]]
 class Rewriter:
     """Builds the new computation; patterns ask it for producers and emit instructions through it.
 
-    Every instruction a pattern emits is itself offered to the patterns, so rewriting goes on until none applies.
+    Every instruction a pattern emits is itself offered to the patterns, so rewriting goes on until none
+    applies.
 
     Args:
       computation: what to rewrite.
@@ -34,6 +36,7 @@ class Rewriter:
     """
 
     def __init__(self, computation: Computation, patterns: Patterns) -> None:
+        """Start before the first instruction."""
         self._computation = computation
         self._patterns = patterns
         self._everywhere = tuple(patterns.get(Op, ()))
@@ -118,7 +121,7 @@ class Rewriter:
         return instruction.results
 
     def _keep_names(self, instruction: Instruction, settled: Sequence[Value], start: int) -> Sequence[Value]:
-        """Give what a pattern emitted last the names of the results it replaces, so that texts stay comparable."""
+        """Give what a pattern emitted last the names of the results it replaces: texts stay comparable."""
         last = self._instructions[-1] if len(self._instructions) > start else None
         if last is None or last.results != tuple(settled):
             return settled

@@ -15,7 +15,7 @@ def instruction_key(instruction: Instruction, operands: Hashable) -> Hashable:
 
 
 def computation_key(computation: Computation) -> Hashable:
-    """Return a key that computations share when they are equal up to the names of values and source locations."""
+    """Return a key that computations share when they are equal up to value names and source lines."""
     numbers = {value: number for number, value in enumerate(computation.parameters)}
     keys = []
     for instruction in computation.instructions:
@@ -68,6 +68,7 @@ class FreshNames:
     """
 
     def __init__(self, taken: Iterable[str]) -> None:
+        """Start at ``%0``."""
         self._taken = set(taken)
         self._next = 0
 

@@ -1,4 +1,4 @@
-"""Experiments that the command line runs, by name: data, models, optimizers, training loop, and what they print."""
+"""Experiments that the command line runs, by name: data, models, optimizers, training and what they print."""
 
 from __future__ import annotations
 

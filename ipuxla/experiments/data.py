@@ -36,7 +36,7 @@ class Split:
         return len(self.labels)
 
     def batches(self, batch_size: int, order_seed: Sequence[int]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield one epoch of whole batches in an order that the seed decides; rows left over wait for another epoch."""
+        """Yield one epoch of whole batches in the seed's order; rows left over wait for another epoch."""
         order = np.random.default_rng(order_seed).permutation(len(self))
         for start in range(0, len(self) - batch_size + 1, batch_size):
             rows = order[start : start + batch_size]

@@ -1,7 +1,7 @@
 """The main job: a perceptron learns handwritten digits, each training step one program on the emulated IPU.
 
-Beside it the same run under plain ``jax.jit``; at the end what a step costs, what memory it needs, and where the
-files of the run lie.
+Beside it the same run under plain ``jax.jit``; at the end what a step costs, what memory it needs, and where
+the files of the run lie.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ def make_job(settings: Settings) -> Job:
 def run_digits(settings: Settings) -> None:
     """Train, compare, print, and write the report into the settings' folder.
 
-    Under ring arithmetic there is nothing to learn from: one step proves instead that the engine moves every word
-    as the HLO module says.
+    Under ring arithmetic there is nothing to learn from: one step proves instead that the engine moves every
+    word as the HLO module says.
 
     Raises:
       InvalidOption: a batch is larger than the training set.

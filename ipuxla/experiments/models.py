@@ -1,4 +1,4 @@
-"""Models in plain JAX: parameters are a pytree, a model is a function of them. Nothing here knows of an IPU."""
+"""Models in plain JAX: parameters are a pytree, a model a function of them. Nothing here knows of an IPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run prints and writes at its end: results beside those of plain ``jax.jit``, cost of a step, files."""
+"""What a run prints and writes at its end: results beside those of ``jax.jit``, cost of a step, files."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import numpy as np
 from rich.console import Console
 
 from ipuxla.errors import IpuError
-from ipuxla.runtime import Compiled
 from ipuxla.experiments.settings import Settings
+from ipuxla.runtime import Compiled
 
 COMPARED_STEPS = 20
-"""Losses of the first steps must agree with plain ``jax.jit``; later ones drift apart as rounding feeds back."""
+"""Losses of the first steps must agree with ``jax.jit``; later ones drift apart as rounding feeds back."""
 LOSS_TOLERANCE = 1e-4
 COSTLIEST = 10
 

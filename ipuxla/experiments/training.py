@@ -1,4 +1,4 @@
-"""The training loop: one function per step, run by whoever compiled it, so that an IPU and ``jax.jit`` run the same."""
+"""The training loop: one function per step, whoever compiled it: an IPU and ``jax.jit`` run the same."""
 
 from __future__ import annotations
 

@@ -4,6 +4,9 @@ Nothing else in this package imports ``jax._src``, ``jax.interpreters`` or ``jax
 is met by editing this file alone. Functions here know about jaxprs and MLIR, never about targets or engines.
 """
 
+# pyright: reportPrivateImportUsage=false
+# (private names are this module's purpose)
+
 from __future__ import annotations
 
 import contextlib
@@ -230,7 +233,7 @@ def call_primitive(name: str) -> Any:
     """Return a primitive whose parameter ``jaxpr`` is what it computes. Hides ``Primitive``."""
     primitive = _core.Primitive(name)
     primitive.multiple_results = True
-    primitive.is_effectful = lambda params: bool(params["jaxpr"].effects)
+    primitive.is_effectful = lambda params: bool(params["jaxpr"].effects)  # pyright: ignore[reportAttributeAccessIssue]
     return primitive
 
 
@@ -417,7 +420,7 @@ def read_stablehlo(source: Any) -> Any:
         return True
 
     with context:
-        handler = context.attach_diagnostic_handler(keep)
+        handler: Any = context.attach_diagnostic_handler(keep)
         try:
             module = _read_module(context, source)
             _passmanager.PassManager.parse(_LEGALIZATION).run(module)

@@ -71,6 +71,8 @@ class _Order:
     accesses: dict[str, list[tuple[int, bool]]] = field(default_factory=lambda: defaultdict(list))
     loops: list[tuple[int, int]] = field(default_factory=list)
     functions: dict[str, Any] = field(default_factory=dict)
+    lowest: dict[str, int] = field(default_factory=dict)
+    recalls: list[tuple[int, int]] = field(default_factory=list)
     pinned: set[str] = field(default_factory=set)
 
     def used(self) -> set[str]:
@@ -106,7 +108,7 @@ class _Order:
             case RepeatWhileTrue(condition, predicate, body):
                 return ["while", *self._loop(lambda: self._while(condition, predicate, body))]
             case Switch(index, branches):
-                self._access(max(len(self.steps) - 1, 0), (index,), ())
+                self._access(len(self.steps), (index,), ())
                 return ["switch", index, *(self.sequence(branch) for branch in branches)]
             case Call(function):
                 return self._call(function)
@@ -114,7 +116,7 @@ class _Order:
 
     def _while(self, condition: Sequence, predicate: str, body: Sequence) -> list[Any]:
         first = self.sequence(condition)
-        self._access(max(len(self.steps) - 1, 0), (predicate,), ())
+        self._access(len(self.steps), (predicate,), ())
         return [first, predicate, self.sequence(body)]
 
     def _append(self, name: str, step: Any) -> int:
@@ -135,13 +137,17 @@ class _Order:
         return tree
 
     def _call(self, name: str) -> Any:
+        """Number a function's steps at its first call; a later call runs the same steps again (``recalls``)."""
         if name not in self.graph.functions:
             raise InvalidGraph(f"the program calls {name!r}, which the graph does not have")
-        if name not in self.functions:
-            first = len(self.steps)
-            self.functions[name] = self.sequence(self.graph.functions[name])
-            inside = range(first, len(self.steps))
-            self.pinned |= {t for t, uses in self.accesses.items() if any(n in inside for n, _ in uses)}
+        if name in self.functions:
+            self.recalls.append((len(self.steps), self.lowest[name]))
+            return self.functions[name]
+        first, recalls = len(self.steps), len(self.recalls)
+        self.functions[name] = self.sequence(self.graph.functions[name])
+        self.lowest[name] = min([first, *(low for _, low in self.recalls[recalls:])])
+        inside = range(first, len(self.steps) + 1)
+        self.pinned |= {t for t, uses in self.accesses.items() if any(n in inside for n, _ in uses)}
         return self.functions[name]
 
 
@@ -167,7 +173,23 @@ def _live_range(graph: Graph, order: _Order, members: list[str], last: int) -> t
         inside = [use for use in uses if first <= use[0] <= final]
         if inside and (len(inside) < len(uses) or start < first or end > final or not inside[0][1]):
             start, end = min(start, first), max(end, final)
+    for _ in order.recalls:  # at most that many rounds: each moves the start below one more function
+        crossed = [low for at, low in order.recalls if start < at <= end and low < start]
+        if not crossed:
+            break
+        start = min(crossed)
     return start, end
+
+
+def _carried(order: _Order, members: list[str], number: int) -> bool:
+    """Return whether a loop around step ``number`` brings the members' value to its next round."""
+    uses = sorted({use for name in members for use in order.accesses.get(name, ())})
+    for first, final in order.loops:
+        if first <= number <= final:
+            inside = [use for use in uses if first <= use[0] <= final]
+            if len(inside) < len(uses) or not inside[0][1]:
+                return True
+    return False
 
 
 def _share_storage(graph: Graph, tensors: dict[str, Tensor], order: _Order) -> dict[str, str]:
@@ -223,7 +245,10 @@ def _overwritable(
         if sum(root[other] == base for other in group.operands) > 1 or not is_resident(group.form, group.plan, k, tensor.layout):
             continue
         wide = {d for d, dim in enumerate(group.form.dims) if dim.size > 1}
-        if group.form.reduced or wide.intersection(group.form.operands[k].dims) != wide:
+        order_in, order_out = ([d for d in m.dims if d in wide] for m in (group.form.operands[k], group.form.results[0]))
+        if group.form.reduced or order_in != order_out:  # a transposition would overwrite what it has yet to read
+            continue
+        if _carried(order, members[base], number) or _live_range(graph, order, members[root[result.name]], last)[0] != number:
             continue
         if _live_range(graph, order, members[base], last)[1] == number:
             return base

@@ -103,8 +103,12 @@ class _Placed:
 
 
 def _first_gap(taken: np.ndarray, size: int, begin: int, end: int | None) -> int | None:
-    """Return the lowest address in ``[begin, end)`` with ``size`` free bytes, or None."""
+    """Return the lowest address in ``[begin, end)`` with ``size`` free bytes, or None.
+
+    ``taken`` are ranges ``[n, 2]`` sorted by address; they may lie outside ``[begin, end)`` and overlap each other.
+    """
+    limit = np.iinfo(np.int64).max if end is None else end
     reach = np.maximum(np.maximum.accumulate(np.concatenate([[begin], taken[:, 1]])), begin)
-    following = np.concatenate([np.maximum(taken[:, 0], begin), [np.iinfo(np.int64).max if end is None else end]])
+    following = np.concatenate([np.clip(taken[:, 0], begin, limit), [limit]])
     free = np.flatnonzero(following - reach >= size)
     return int(reach[free[0]]) if free.size else None

@@ -31,6 +31,11 @@ from tiles.numerics.ring import to_ring
 from tiles.plan import Slices, operand_slices
 
 
+SMALL_STATE_BYTES = 4 << 20
+STEPS_AT_ONCE = 16
+"""A memory up to this size is cheap to copy, so steps share programs: compiling 16 together takes half the time."""
+
+
 class LiteralEngine(Engine):
     """See the module's text."""
 
@@ -64,12 +69,15 @@ class LiteralEngine(Engine):
 
     def _run(self, tree: Any, state: jax.Array, counts: list[int]) -> jax.Array:
         if isinstance(tree, int):
-            counts[tree] += 1
-            return self._step(tree, state)
+            return self._straight([tree], state, counts)
         kind, *rest = tree
         if kind == "sequence":
-            for step in rest:
-                state = self._run(step, state, counts)
+            for is_step, run in itertools.groupby(rest, lambda step: isinstance(step, int)):
+                if is_step:
+                    state = self._straight(list(run), state, counts)
+                else:
+                    for control in run:
+                        state = self._run(control, state, counts)
         elif kind == "repeat":
             for _ in range(rest[0]):
                 state = self._run(rest[1], state, counts)
@@ -83,22 +91,60 @@ class LiteralEngine(Engine):
             state = self._run(branches[index if 0 <= index < len(branches) else -1], state, counts)
         return state
 
-    def _step(self, number: int, state: jax.Array) -> jax.Array:
-        step = self.executable.steps[number]
-        if isinstance(step, CopyStep):
-            return self._move("copy", number, state)[0]
-        if any(operand.buffer for group in step.groups for operand in group.operands):
-            state, _ = self._move("exchange", number, state)
-        state, agree = self._move("compute", number, state)
-        if agree is not None and not bool(jnp.all(agree)):
-            bad = self._disagreeing(step, np.asarray(agree))
-            raise InvalidExecutable(f"step {step.name}: copies of {bad} differ between tiles")
+    def _straight(self, numbers: list[int], state: jax.Array, counts: list[int]) -> jax.Array:
+        """Run steps one after another: a small memory many steps at a time, a large one phase by phase."""
+        for number in numbers:
+            counts[number] += 1
+        is_small = state.size * 4 <= SMALL_STATE_BYTES
+        for chunk in _chunks(numbers, STEPS_AT_ONCE if is_small else 1):
+            if is_small:
+                state, agree = self._function("steps", chunk, donate=True)(state)
+            else:
+                state, agree = self._step(chunk[0], state, self._apart)
+            for number, same in zip(chunk, agree if is_small else (agree,), strict=True):
+                self._require_agreement(number, same)
         return state
 
-    def _move(self, kind: str, number: int, state: jax.Array) -> tuple[jax.Array, Any]:
-        """Run one phase in two programs: build what arrives from the memory as it is, then write it in place."""
-        arriving, agree = self._function(kind, number)(state)
+    def _steps(self, numbers: tuple[int, ...], state: jax.Array) -> tuple[jax.Array, list[Any]]:
+        """Run several steps in one program."""
+        agree = []
+        for number in numbers:
+            state, same = self._step(number, state, self._together)
+            agree.append(same)
+        return state, agree
+
+    def _step(self, number: int, state: jax.Array, move: Callable[..., Any]) -> tuple[jax.Array, Any]:
+        step = self.executable.steps[number]
+        if isinstance(step, CopyStep):
+            return move("copy", number, state)
+        if any(operand.buffer for group in step.groups for operand in group.operands):
+            state, _ = move("exchange", number, state)
+        return move("compute", number, state)
+
+    def _apart(self, kind: str, number: int, state: jax.Array) -> tuple[jax.Array, Any]:
+        """Run one phase in programs of their own: build what arrives from the memory as it is, then write it in place.
+
+        In one program XLA would compute every copy of a repeated slice anew, and feed contractions with operands
+        it has not laid out for them.
+        """
+        if kind == "compute":
+            held, agree = self._function("assemble", number)(state)
+            arriving = self._function("evaluate", number)(held)
+        else:
+            arriving, agree = self._function(kind, number)(state)
         return self._function(f"store_{kind}", number, donate=True)(state, arriving), agree
+
+    def _together(self, kind: str, number: int, state: jax.Array) -> tuple[jax.Array, Any]:
+        """Trace one phase as part of a larger program: few compilations, for memories small enough to copy."""
+        arriving, agree = getattr(self, f"_{kind}")(number, state)
+        return getattr(self, f"_store_{kind}")(number, state, arriving), agree
+
+    def _require_agreement(self, number: int, agree: Any) -> None:
+        if agree is None or bool(jnp.all(agree)):
+            return
+        step = self.executable.steps[number]
+        assert isinstance(step, ExecuteStep)
+        raise InvalidExecutable(f"step {step.name}: copies of {self._disagreeing(step, np.asarray(agree))} differ between tiles")
 
     @staticmethod
     def _disagreeing(step: ExecuteStep, agree: np.ndarray) -> str:
@@ -190,13 +236,18 @@ class LiteralEngine(Engine):
 
     def _compute(self, number: int, state: jax.Array) -> tuple[list[jax.Array], jax.Array | None]:
         """Return the results' parts, in words and tile order, and whether copies of each operand agree."""
-        results: list[jax.Array] = []
-        agree: list[jax.Array] = []
-        for group in self._groups(number):
-            parts, same = self._evaluate(group, state)
-            results += parts
-            agree += same
-        return results, jnp.stack(agree) if agree else None
+        held, agree = self._assemble(number, state)
+        return self._evaluate(number, held), agree
+
+    def _assemble(self, number: int, state: jax.Array) -> tuple[list[list[jax.Array]], jax.Array | None]:
+        """Return every group's operands from the tiles' own memory, and whether all copies of each agree."""
+        found = [[self._operand(group, k, state) for k in range(len(group.operands))] for group in self._groups(number)]
+        agree = [same for operands in found for _, same in operands]
+        return [[x for x, _ in operands] for operands in found], jnp.stack(agree) if agree else None
+
+    def _evaluate(self, number: int, held: list[list[jax.Array]]) -> list[jax.Array]:
+        """Return the parts of every result, in words and tile order."""
+        return [parts for group, operands in zip(self._groups(number), held, strict=True) for parts in self._vertices(group, operands)]
 
     def _store_compute(self, number: int, state: jax.Array, results: list[jax.Array]) -> jax.Array:
         parts = iter(results)
@@ -205,13 +256,12 @@ class LiteralEngine(Engine):
                 state = self._keep(name, state, next(parts))
         return state
 
-    def _evaluate(self, group: VertexGroup, state: jax.Array) -> tuple[list[jax.Array], list[jax.Array]]:
-        """Return the parts of every result, and per operand whether its copies agree."""
-        found = [self._assemble(group, k, state) for k in range(len(group.operands))]
-        results = self.arithmetic_of(lambda *xs: whole(group, xs), self.operand_dtypes(group))(*(x for x, _ in found))
-        return [self._parts(name, x) for name, x in zip(group.results, results, strict=True)], [same for _, same in found]
+    def _vertices(self, group: VertexGroup, operands: list[jax.Array]) -> list[jax.Array]:
+        """Return the parts of every result of a group from what ``_operand`` gave."""
+        results = self.arithmetic_of(lambda *xs: whole(group, xs), self.operand_dtypes(group))(*operands)
+        return [self._parts(name, x) for name, x in zip(group.results, results, strict=True)]
 
-    def _assemble(self, group: VertexGroup, k: int, state: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def _operand(self, group: VertexGroup, k: int, state: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return operand k put together from the tiles' own memory, and whether all copies of it agree."""
         slices, fill = self._slices(group, k), self._fill(group, k)
         word, dtype, count = self._operand_at(group, k)
@@ -233,26 +283,25 @@ class VertexEngine(LiteralEngine):
 
     name = "vertex"
 
-    def _evaluate(self, group: VertexGroup, state: jax.Array) -> tuple[list[jax.Array], list[jax.Array]]:
+    def _vertices(self, group: VertexGroup, operands: list[jax.Array]) -> list[jax.Array]:
         grid = group.plan.grid
-        held = [self._held(group, k, state) for k in range(len(group.operands))]
         out: list[Any] = [None] * len(group.results)
         for block in itertools.product(*(_classes(split) for split in group.plan.splits)):
-            results = self._block(group, block, held)
+            results = self._block(group, block, operands)
             for i, (x, name) in enumerate(zip(results, group.results, strict=True)):
                 if out[i] is None:
                     dtype = self.carried(self.executable.variables[name].dtype)
                     out[i] = jnp.zeros((*grid, *self._part_extents(group, i)), dtype)
                 cells = tuple(slice(a, b) for a, b, _ in block)
                 out[i] = out[i].at[(*cells, *(slice(0, n) for n in x.shape[len(grid) :]))].set(x)
-        return [self._result_parts(group, i, x) for i, x in enumerate(out)], []
+        return [self._result_parts(group, i, x) for i, x in enumerate(out)]
 
-    def _held(self, group: VertexGroup, k: int, state: jax.Array) -> jax.Array:
-        """Return what every cell finds on its own tile for operand k: ``[*grid, *extents]``."""
+    def _operand(self, group: VertexGroup, k: int, state: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return what every cell finds on its own tile for operand k: ``[*grid, *extents]``; copies may differ."""
         word, dtype, count = self._operand_at(group, k)
         place = memory.placement(group.plan.splits, group.plan.base)
         elements = memory.to_elements(place.load(state, word, word_count(dtype, count)), dtype, count)
-        return elements.reshape(*group.plan.grid, *self._slices(group, k).extents)
+        return elements.reshape(*group.plan.grid, *self._slices(group, k).extents), jnp.bool_(True)
 
     @staticmethod
     def _part_extents(group: VertexGroup, i: int) -> tuple[int, ...]:
@@ -286,6 +335,10 @@ class VertexEngine(LiteralEngine):
         rest = [d for d in range(rank) if d not in leading]
         x = x.transpose([*rest, *leading, *range(rank, x.ndim)]).reshape(*layout.grid, -1)
         return memory.of_layout(layout).arrange(memory.as_words(x))
+
+
+def _chunks(numbers: list[int], size: int) -> list[tuple[int, ...]]:
+    return [tuple(numbers[i : i + size]) for i in range(0, len(numbers), size)]
 
 
 def _classes(split: Any) -> list[tuple[int, int, int]]:

@@ -51,7 +51,7 @@ class AxisSlices:
             lo = -(self.first // self.step)
             hi = (self.size - 1 - self.first) // self.step
         else:
-            lo = -((self.size - 1 - self.first) // self.step)
+            lo = -((self.size - 1 - self.first) // -self.step)
             hi = self.first // -self.step
         return np.maximum(lo, 0), np.minimum(hi, self.count - 1)
 

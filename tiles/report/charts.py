@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from html import escape
 
 LEFT, RIGHT, TOP, BOTTOM = 84, 16, 14, 34
-WIDTH, HEIGHT = 1040, 250
+WIDTH, HEIGHT = 1200, 250
 MIN_SLOT = 3
 """Least width in pixels of one bar; a chart of more bars than fit grows wider and scrolls."""
 
@@ -173,7 +173,7 @@ def _axes(frame: Frame, axis: Axis, unit: str) -> str:
         parts.append(f'<text class="y" x="{LEFT - 8}" y="{y + 4}">{value:,}</text>')
     for entry in ticks(frame.count - 1, 10):
         middle = (frame.x(entry) + frame.x(entry + 1)) / 2
-        parts.append(f'<text class="x" x="{middle:.2f}" y="{HEIGHT - BOTTOM + 16}">{entry + axis.first}</text>')
+        parts.append(f'<text class="x" x="{middle:.2f}" y="{HEIGHT - BOTTOM + 16}">{entry + axis.first:,}</text>')
     parts.append(f'<text class="title" x="{LEFT}" y="{HEIGHT - 4}">{escape(axis.noun)}</text>')
     parts.append(f'<text class="title" x="4" y="{TOP - 2}">{escape(unit)}</text>')
     return "".join(parts)

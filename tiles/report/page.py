@@ -12,7 +12,7 @@ from tiles.report.charts import Axis, Series, lines, share_bar, stack
 from tiles.report.text import UNKNOWN, does_not_fit, main_basis, trips
 
 COMPUTE, EXCHANGE, SYNC = "#2f6db5", "#e0862b", "#8b939c"
-ALWAYS, SOMETIMES, GAPS = "#3d5a80", "#7fb2dd", "#b9c2cc"
+PEAK, ALWAYS, SOMETIMES, GAPS = "#2f6db5", "#1f9e89", "#8fbce6", "#b3bcc6"
 BASIS_COLORS = {"MEASURED": "#2a7f5f", "DOCUMENTED": "#7cb89a", "FITTED": "#e3b44d", "ASSUMED": "#c9705a"}
 
 Cell = str | int | float | None
@@ -122,10 +122,10 @@ def _operations(data: dict[str, Any]) -> str:
         rows.append(
             [
                 row["name"], row["location"], row["cycles"], share, *figures, row["runs"], row["flops"],
-                row["exchangeBytes"], main_basis(row), ", ".join(row["vertexTypes"]), "; ".join(row["plans"]),
+                row["exchangeBytes"], main_basis(row), "\n".join(row["vertexTypes"]), "\n".join(row["plans"]),
             ]
         )  # fmt: skip
-    return _table(heads, rows, numeric=range(2, 10))
+    return _table(heads, rows, numeric=range(2, 10), wide=(0, 1, 11))
 
 
 def _balance(data: dict[str, Any]) -> str:
@@ -152,7 +152,7 @@ def _plans(data: dict[str, Any]) -> str:
                 ]
             )  # fmt: skip
     heads = ["step", "vertices of", "vertex type", "plan", "vertices", "exchanged operands", "cycles", "balance"]
-    return _table([*heads, "from"], rows, numeric=(0, 4, 6, 7))
+    return _table([*heads, "from"], rows, numeric=(0, 4, 6, 7), wide=(5, 8))
 
 
 def _unresolved(data: dict[str, Any]) -> str:
@@ -164,7 +164,7 @@ def _unresolved(data: dict[str, Any]) -> str:
         for entry in entries
     ]
     heads = ["kind", "decided by", "cycles", "entered", "steps", "from"]
-    return "<h2>Loops and branches that depend on data</h2>" + _table(heads, rows, numeric=(3,))
+    return "<h2>Loops and branches that depend on data</h2>" + _table(heads, rows, numeric=(3,), wide=(4,))
 
 
 # ---- memory
@@ -173,7 +173,7 @@ def _unresolved(data: dict[str, Any]) -> str:
 def _memory_by_tile(data: dict[str, Any]) -> str:
     tiles, limit = data["compilation"]["tiles"], data["compilation"]["memory"]["limitBytes"]
     series = [
-        Series("live at the tile's peak", tiles["total"], COMPUTE),
+        Series("live at the tile's peak", tiles["total"], PEAK),
         Series("always live", tiles["alwaysLive"], ALWAYS),
         Series("including gaps", tiles["includingGaps"], GAPS),
     ]
@@ -228,9 +228,15 @@ def _percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.1%}"
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[Cell]], numeric: Sequence[int]) -> str:
-    """Return a table that the script sorts by the column clicked; numeric columns are right-aligned."""
-    columns = [' class="n"' if i in numeric else "" for i in range(len(heads))]
+def _table(
+    heads: Sequence[str], rows: Sequence[Sequence[Cell]], numeric: Sequence[int], wide: Sequence[int] = ()
+) -> str:
+    """Return a table that the script sorts by the column clicked.
+
+    Columns in ``numeric`` are aligned right, those in ``wide`` may break lines.
+    """
+    kinds = ["n" if i in numeric else "w" if i in wide else "" for i in range(len(heads))]
+    columns = [f' class="{kind}"' if kind else "" for kind in kinds]
     head = "".join(f"<th{c}>{escape(name)}</th>" for c, name in zip(columns, heads, strict=True))
     body = "".join(
         "<tr>" + "".join(f"<td{c}>{escape(_shown(cell))}</td>" for c, cell in zip(columns, row, strict=True)) + "</tr>"

@@ -1,8 +1,9 @@
 """Algebraic identities of elementwise operations.
 
-Floats are rewritten only where every result keeps its bits (signed zeros, infinities and NaN included; a subnormal that
-the host flushes to zero, and the payload of a NaN, are no part of a result), and where the identity also holds when floats
-are integers modulo 2^n: ``x / 1.0`` stays, because a division has no meaning there that would make it ``x``.
+Floats are rewritten only where every result keeps its bits (signed zeros, infinities and NaN included; a
+subnormal that the host flushes to zero, and the payload of a NaN, are no part of a result), and where the
+identity also holds when floats are integers modulo 2^n: ``x / 1.0`` stays, because a division has no meaning
+there that would make it ``x``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Transposes merged into the dimension numbers of ``dot_general``.
 
-The products and what is summed stay the same; only the order in which an implementation adds may differ, which the
-operation leaves open.
+The products and what is summed stay the same; only the order in which an implementation adds may differ,
+which the operation leaves open.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def read_operand_untransposed(instruction: Instruction, rewriter: Rewriter) -> V
 def _untransposed(
     value: Value, free: tuple[int, ...], rewriter: Rewriter
 ) -> tuple[tuple[int, ...], Value] | None:
-    """Return permutation and operand of the transpose that makes ``value``, if ``free`` stays in order without it."""
+    """Return permutation and operand of ``value``'s transpose, if ``free`` stays in order without it."""
     made = rewriter.producer(value, Transpose)
     if made is None:
         return None
@@ -57,8 +57,8 @@ def _through(permutation: tuple[int, ...], dimensions: tuple[int, ...]) -> tuple
 def write_result_transposed(instruction: Instruction, rewriter: Rewriter) -> Value | None:
     """Swap the operands of a contraction nobody else reads when that gives the transposed result.
 
-    Legal when the transpose keeps batch dimensions in front (in any order) and only exchanges the block of free
-    dimensions of the left operand with that of the right.
+    Legal when the transpose keeps batch dimensions in front (in any order) and only exchanges the block of
+    free dimensions of the left operand with that of the right.
     """
     (value,) = instruction.operands
     made = rewriter.producer(value, DotGeneral)

@@ -1,4 +1,4 @@
-"""Identities and compositions of data movement: reshapes, broadcasts, transposes, slices, reverses, concatenations."""
+"""Identities and compositions of reshapes, broadcasts, transposes, slices, reverses and concatenations."""
 
 from __future__ import annotations
 
@@ -275,7 +275,11 @@ def drop_reverse(instruction: Instruction, rewriter: Rewriter) -> Value | None:
     kept = tuple(sorted(d for d in turned if operand.type.shape[d] != 1))
     if not kept:
         return source
-    return None if source == operand and kept == tuple(sorted(op.dimensions)) else rewriter.emit(Reverse(kept), source)
+    return (
+        None
+        if source == operand and kept == tuple(sorted(op.dimensions))
+        else rewriter.emit(Reverse(kept), source)
+    )
 
 
 @rewrites(Concatenate)

@@ -50,8 +50,8 @@ def cut_negative_pad(instruction: Instruction, rewriter: Rewriter) -> Value | No
 def spread_interior_pad(instruction: Instruction, rewriter: Rewriter) -> Value | None:
     """Padding between elements is padding after them in a dimension of their own.
 
-    ``[n]`` with ``k`` between: reshaped to ``[n, 1]``, padded to ``[n, k + 1]``, reshaped to ``[n * (k + 1)]``; the
-    ``k`` after the last element are taken off the padding that follows.
+    ``[n]`` with ``k`` between: reshaped to ``[n, 1]``, padded to ``[n, k + 1]``, reshaped to ``[n * (k +
+    1)]``; the ``k`` after the last element are taken off the padding that follows.
     """
     op = instruction.op
     operand, value = instruction.operands

@@ -31,7 +31,7 @@ def rewrites(*ops: type[Op]) -> Callable[[P], P]:
 def splat_element(value: Value, rewriter: Rewriter) -> np.generic | None:
     """Return the element that a splat constant repeats, or None."""
     constant = rewriter.constant(value)
-    return constant.value[()] if constant is not None and constant.is_splat else None
+    return constant.value.flat[0] if constant is not None and constant.is_splat else None
 
 
 def is_element(element: np.generic | None, expected: float) -> bool:

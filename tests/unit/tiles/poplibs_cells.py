@@ -5,8 +5,9 @@ It shares nothing with the engines but the codelet and the plan's slices, so it 
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -37,19 +38,26 @@ def words(x: np.ndarray) -> np.ndarray:
     return np.asarray(to_ring(np.asarray(x)))
 
 
-def _float_arithmetic(codelet: Codelet, cell: Cell, operands, dtypes) -> Sequence[jax.Array]:
-    del dtypes
-    return codelet.compute(cell, *operands)
+@functools.cache
+def _compiled(codelet: Codelet, form: OpForm, sizes, limited, dtypes, arithmetic: str):
+    """Return one cell's computation, compiled once for all cells of its extents."""
+
+    def compute(origin, limits, *operands):
+        known = [limits[i] if i in limited else None for i in range(len(sizes))]
+        cell = Cell(form, sizes, tuple(origin), tuple(known))
+        if arithmetic == "float":
+            return codelet.compute(cell, *operands)
+        return ring(lambda *xs: codelet.compute(cell, *xs), list(dtypes))(*operands)
+
+    return jax.jit(compute)
 
 
-def _ring_arithmetic(codelet: Codelet, cell: Cell, operands, dtypes) -> Sequence[jax.Array]:
-    return ring(lambda *xs: codelet.compute(cell, *xs), dtypes)(*operands)
-
-
-ARITHMETIC: dict[str, Callable[..., Sequence[jax.Array]]] = {
-    "float": _float_arithmetic,
-    "ring": _ring_arithmetic,
-}
+def compute_cell(codelet: Codelet, form: OpForm, lo, sizes, limits, operands, dtypes, arithmetic: str):
+    """Return the results of one cell under an arithmetic."""
+    limited = frozenset(d for d, limit in enumerate(limits) if limit is not None)
+    run = _compiled(codelet, form, tuple(sizes), limited, tuple(dtypes), arithmetic)
+    given = np.array([0 if limit is None else limit for limit in limits], np.int32)
+    return run(np.array(lo, np.int32), given, *operands)
 
 
 def stored_dtype(dtype: str, arithmetic: str) -> np.dtype:
@@ -83,13 +91,12 @@ def run_cells(
         if padded:
             for d in form.reduced:
                 full = min(plan.splits[d].grain, plan.splits[d].size)
-                limits[d], sizes[d] = jnp.int32(sizes[d]), full
-        cell = Cell(form, tuple(sizes), tuple(lo), tuple(limits))
+                limits[d], sizes[d] = sizes[d], full
         slices = [
             _slice(form, plan, k, x, number, operand_dtypes[k], arithmetic, padded)
             for k, x in enumerate(operands)
         ]
-        parts = ARITHMETIC[arithmetic](codelet, cell, slices, list(operand_dtypes))
+        parts = compute_cell(codelet, form, lo, sizes, limits, slices, operand_dtypes, arithmetic)
         row = 0
         for d in split:
             row = row * plan.splits[d].parts + at[d]
@@ -99,7 +106,7 @@ def run_cells(
     return results
 
 
-def _slice(form, plan, k, x, number, dtype, arithmetic, padded) -> jax.Array:
+def _slice(form, plan, k, x, number, dtype, arithmetic, padded) -> np.ndarray:
     """Gather what cell ``number`` reads of operand k."""
     slices = operand_slices(form, plan, k, x.shape)
     fill = form.operands[k].fill
@@ -116,10 +123,12 @@ def _slice(form, plan, k, x, number, dtype, arithmetic, padded) -> jax.Array:
     for axis, row in enumerate(keep):
         shape = [-1 if a == axis else 1 for a in range(len(keep))]
         taken = np.where((row == OUTSIDE).reshape(shape), outside, taken)
-    return jnp.asarray(taken)
+    return taken
 
 
-def run_graph(graph: Graph, inputs: dict[str, np.ndarray], arithmetic: str = "float") -> dict[str, np.ndarray]:
+def run_graph(
+    graph: Graph, inputs: dict[str, np.ndarray], arithmetic: str = "float"
+) -> dict[str, np.ndarray]:
     """Run a graph's main program step by step and return every tensor's value."""
     values = dict(inputs)
 

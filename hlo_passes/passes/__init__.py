@@ -1,0 +1,68 @@
+"""Passes over HLO modules and the textual pipelines that run them.
+
+``optimize(module)`` is the usual way in; ``indexing`` and ``buffers`` answer questions about its result.
+"""
+
+from hlo_passes.passes.base import PASSES, Pass, find_pass
+from hlo_passes.passes.buffers import Buffers, LiveRange, analyze
+from hlo_passes.passes.canonicalize import Canonicalize
+from hlo_passes.passes.cse import EliminateCommonSubexpressions
+from hlo_passes.passes.dce import EliminateDeadCode
+from hlo_passes.passes.errors import (
+    BrokenPass,
+    InvalidPassOption,
+    InvalidPipeline,
+    NoFixpoint,
+    NotAffine,
+    UnknownPass,
+    UnknownPassOption,
+)
+from hlo_passes.passes.fold_constants import FoldConstants
+from hlo_passes.passes.fuse import Fuse
+from hlo_passes.passes.indexing import ParameterMap, Row, expression, index_maps
+from hlo_passes.passes.inline import Flatten, Inline
+from hlo_passes.passes.outline import Outline
+from hlo_passes.passes.pipeline import (
+    DEFAULT_PIPELINE,
+    PassTiming,
+    Pipeline,
+    PipelineRun,
+    optimize,
+    run_pipeline,
+)
+from hlo_passes.passes.schedule import Schedule
+
+__all__ = [
+    "DEFAULT_PIPELINE",
+    "PASSES",
+    "BrokenPass",
+    "Buffers",
+    "Canonicalize",
+    "EliminateCommonSubexpressions",
+    "EliminateDeadCode",
+    "Flatten",
+    "FoldConstants",
+    "Fuse",
+    "Inline",
+    "InvalidPassOption",
+    "InvalidPipeline",
+    "LiveRange",
+    "NoFixpoint",
+    "NotAffine",
+    "Outline",
+    "ParameterMap",
+    "Pass",
+    "PassTiming",
+    "Pipeline",
+    "PipelineRun",
+    "Row",
+    "Schedule",
+    "UnknownPass",
+    "UnknownPassOption",
+    "analyze",
+    "expression",
+    "find_pass",
+    "index_maps",
+    "optimize",
+    "run_pipeline",
+]

@@ -1,0 +1,291 @@
+"""Which instructions fuse: every one goes into the only group that reads it, or becomes the root of its own.
+
+A group becomes one fusion. The walk goes from results to parameters, so an instruction is placed after all its
+readers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hlo_passes.ir import Computation, FusionCategory, Instruction, TensorType, Value
+from hlo_passes.ops import (
+    BroadcastInDim,
+    Constant,
+    DotGeneral,
+    Iota,
+    Pad,
+    Reduce,
+    Reshape,
+    simple_combiner,
+)
+from hlo_passes.ops.elementwise import Elementwise
+from hlo_passes.passes.indexing import Axes, access, compose, identity
+
+_NEUTRAL: dict[str, tuple[float, ...]] = {
+    "add": (0.0, -0.0),
+    "mul": (1.0,),
+    "max": (-np.inf,),
+    "min": (np.inf,),
+    "or": (0,),
+    "xor": (0,),
+}
+
+
+@dataclass(eq=False)
+class Group:
+    """The operations to fuse behind one result.
+
+    Args:
+      root: the operation whose result the fusion returns.
+      kind: ``loop``, ``input`` or ``output``.
+      domain: shape of the root's result; of a reduction's operand.
+      members: the operations, each with the index maps that it is read through.
+      size: how many rows the members are: one for each map.
+      dot: the contraction of an ``output`` group.
+      has_initial: whether a reduction's initial value is a neutral constant inside the group.
+    """
+
+    root: Instruction
+    kind: str
+    domain: tuple[int, ...]
+    members: dict[Instruction, list[Axes]] = field(default_factory=dict)
+    size: int = 0
+    dot: Instruction | None = None
+    has_initial: bool = False
+
+
+@dataclass
+class _Use:
+    """Who reads a value: fusion groups, through which maps, and others."""
+
+    groups: dict[Group, dict[Axes, None]] = field(default_factory=dict)
+    is_outside: bool = False
+
+
+class Grouping:
+    """The walk over one computation.
+
+    Args:
+      computation: a valid computation.
+      max_ops: how many operations a group may have.
+    """
+
+    def __init__(self, computation: Computation, max_ops: int) -> None:
+        """Start before the last instruction."""
+        self.computation = computation
+        self.producers = computation.producers
+        self.max_ops = max_ops
+        self.uses: dict[Value, _Use] = {}
+        self.groups: dict[Instruction, Group] = {}
+
+    def run(self) -> dict[Instruction, Group]:
+        """Return the group of every instruction that is the root of one; others live inside groups only."""
+        for value in self.computation.results:
+            self._read(value)
+        for instruction in reversed(self.computation.instructions):
+            if instruction.op.category is FusionCategory.OPAQUE or len(instruction.results) != 1:
+                self._start(instruction)
+            elif _is_repeatable(instruction):
+                self._place_copies(instruction)
+            else:
+                self._place(instruction)
+        return self.groups
+
+    def _place(self, instruction: Instruction) -> None:
+        """Join the only group that reads the instruction if it may, else start one."""
+        use = self.uses.get(instruction.result, _Use())
+        if not use.is_outside and len(use.groups) == 1:
+            ((group, maps),) = use.groups.items()
+            if self._may_join(instruction, group, list(maps)):
+                self._join(instruction, group, list(maps))
+                return
+        self._start(instruction)
+
+    def _place_copies(self, instruction: Instruction) -> None:
+        """Put a copy into each group that may have it; start a group if anybody else reads it."""
+        use = self.uses.get(instruction.result, _Use())
+        is_needed = use.is_outside or not use.groups
+        for group, maps in use.groups.items():
+            if self._may_join(instruction, group, list(maps)):
+                self._join(instruction, group, list(maps))
+            else:
+                is_needed = True
+        if is_needed:
+            self._start(instruction)
+
+    def _start(self, instruction: Instruction) -> None:
+        op = instruction.op
+        if isinstance(op, Reduce) and _is_simple(instruction):
+            group = Group(instruction, "input", instruction.operands[0].type.shape)
+        else:
+            shape = instruction.results[0].type.shape if instruction.results else ()
+            group = Group(instruction, "loop", shape)
+        self.groups[instruction] = group
+        group.members[instruction] = [identity(group.domain)]
+        group.size = 1
+        if isinstance(op, Reduce) and group.kind == "input":
+            self._read(instruction.operands[0], group, group.members[instruction])
+            self._read_initial(instruction, group)
+        elif (
+            op.category is FusionCategory.INJECTIVE
+            and not isinstance(op, Constant)
+            and self._is_affine(instruction)
+        ):
+            self._read_operands(instruction, group, group.members[instruction])
+        else:
+            for value in instruction.operands:
+                self._read(value)
+
+    def _join(self, instruction: Instruction, group: Group, maps: list[Axes]) -> None:
+        group.members[instruction] = maps
+        group.size += len(maps)
+        if isinstance(instruction.op, DotGeneral):
+            group.kind, group.dot = "output", instruction
+            for value in instruction.operands:
+                self._read(value)
+        else:
+            self._read_operands(instruction, group, maps)
+
+    def _read_operands(self, instruction: Instruction, group: Group, maps: list[Axes]) -> None:
+        for number, value in enumerate(instruction.operands):
+            if isinstance(instruction.op, Pad) and number == 0:
+                self._read(value)
+                continue
+            inner = access(instruction, number)
+            assert inner is not None
+            self._read(value, group, [compose(axes, inner) for axes in maps])
+
+    def _read_initial(self, reduce: Instruction, group: Group) -> None:
+        initial = reduce.operands[1]
+        if self._is_neutral(reduce):
+            group.has_initial = True
+            self._read(initial, group, [()])
+        else:
+            self._read(initial)
+
+    def _read(self, value: Value, group: Group | None = None, maps: list[Axes] | None = None) -> None:
+        use = self.uses.setdefault(value, _Use())
+        if group is None:
+            use.is_outside = True
+        else:
+            use.groups.setdefault(group, {}).update(dict.fromkeys(maps or ()))
+
+    def _is_neutral(self, reduce: Instruction) -> bool:
+        producer = self.producers.get(reduce.operands[1])
+        combiner = simple_combiner(reduce.regions[0])
+        if producer is None or combiner is None or not isinstance(producer.op, Constant):
+            return False
+        element = producer.op.value[()]
+        return any(
+            element.tobytes() == np.array(value).astype(element.dtype).tobytes()
+            for value in _neutral_elements(combiner, reduce.result.type)
+        )
+
+    def _is_affine(self, instruction: Instruction) -> bool:
+        """Whether an injective instruction can be part of one expression over its result."""
+        if isinstance(instruction.op, Pad):
+            value = self.producers.get(instruction.operands[1])
+            padding = (*instruction.op.low, *instruction.op.high)
+            if value is None or not isinstance(value.op, Constant) or min(padding, default=0) < 0:
+                return False
+        return all(access(instruction, number) is not None for number in range(len(instruction.operands)))
+
+    def _may_join(self, instruction: Instruction, group: Group, maps: list[Axes]) -> bool:
+        op, type_ = instruction.op, instruction.result.type
+        if group.size + len(maps) > self.max_ops or not _has_points(group):
+            return False
+        if isinstance(op, DotGeneral):
+            return _may_have_dot(group) and maps == [identity(type_.shape)] and type_.shape == group.domain
+        if op.category is not FusionCategory.INJECTIVE or not self._is_affine(instruction):
+            return False
+        if group.dot is not None and not _is_epilogue(instruction, group, maps):
+            return False
+        if isinstance(op, Constant):
+            return op.is_splat
+        if isinstance(op, Pad):
+            return all(_is_inside(axes, type_.shape) for axes in maps)
+        return not isinstance(op, Elementwise) or self._is_cheap_to_join(instruction, group, maps)
+
+    def _is_cheap_to_join(self, instruction: Instruction, group: Group, maps: list[Axes]) -> bool:
+        """Whether an elementwise operation, joined, is not repeated and moves no more operands."""
+        type_ = instruction.result.type
+        if len(maps) * _points(group.domain) > type_.size:
+            return False
+        if maps == [identity(group.domain)] or _is_same_order(maps, type_, group.domain):
+            return True
+        moved = [value for value in dict.fromkeys(instruction.operands) if value.type.size > 1]
+        return len([value for value in moved if not self._is_constant(value)]) <= 1
+
+    def _is_constant(self, value: Value) -> bool:
+        producer = self.producers.get(value)
+        return producer is not None and isinstance(producer.op, Constant)
+
+
+def _is_repeatable(instruction: Instruction) -> bool:
+    """Whether an operation costs nothing to repeat in every fusion that reads it."""
+    op = instruction.op
+    if isinstance(op, Constant):
+        return op.is_splat
+    return isinstance(op, (Iota, BroadcastInDim)) or (
+        isinstance(op, Reshape) and access(instruction, 0) is not None
+    )
+
+
+def _is_simple(reduce: Instruction) -> bool:
+    """Whether a reduction has one operand, a well-known combiner and accumulates in the operand's type."""
+    if len(reduce.operands) != 2 or simple_combiner(reduce.regions[0]) is None:
+        return False
+    return reduce.operands[0].type.dtype == reduce.result.type.dtype
+
+
+def _neutral_elements(combiner: str, type_: TensorType) -> tuple[float, ...]:
+    if combiner == "and":
+        return (1 if type_.is_bool else np.iinfo(type_.np_dtype).max if type_.is_unsigned else -1,)
+    if combiner in ("max", "min") and type_.is_integer:
+        limits = np.iinfo(type_.np_dtype)
+        return (limits.min if combiner == "max" else limits.max,)
+    return _NEUTRAL[combiner]
+
+
+def _has_points(group: Group) -> bool:
+    return 0 not in group.domain
+
+
+def _points(shape: tuple[int, ...]) -> int:
+    return int(np.prod(shape, dtype=np.int64))
+
+
+def _is_same_order(maps: list[Axes], type_: TensorType, domain: tuple[int, ...]) -> bool:
+    """Whether a value is read once, as a whole and in the order of its own dimensions."""
+    if len(maps) != 1 or type_.size != _points(domain):
+        return False
+    moving = [axis for axis, size in zip(maps[0], type_.shape, strict=True) if size != 1]
+    dims = [axis.dim for axis in moving if axis.dim is not None]
+    return (
+        len(dims) == len(moving)
+        and dims == sorted(dims)
+        and all(axis.coefficient == 1 and axis.offset == 0 for axis in moving)
+    )
+
+
+def _is_inside(axes: Axes, shape: tuple[int, ...]) -> bool:
+    """Whether the indices that are the same everywhere lie inside ``shape``."""
+    return all(
+        axis.dim is not None or 0 <= axis.offset < size for axis, size in zip(axes, shape, strict=True)
+    )
+
+
+def _may_have_dot(group: Group) -> bool:
+    if group.kind != "loop" or group.dot is not None:
+        return False
+    return all(_is_epilogue(member, group, maps) for member, maps in group.members.items())
+
+
+def _is_epilogue(instruction: Instruction, group: Group, maps: list[Axes]) -> bool:
+    """Whether an operation may stand behind a contraction: of its shape, or a broadcast to it."""
+    if isinstance(instruction.op, Elementwise):
+        return maps == [identity(group.domain)] and instruction.result.type.shape == group.domain
+    return isinstance(instruction.op, (Constant, Iota, BroadcastInDim, Reshape))

@@ -1,0 +1,223 @@
+"""The command line: every command on good input, and on bad input one line and exit code 2."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ipuxla
+from ipuxla import cli
+from tiles.target import Target, known_names
+from tiles.target.target import fields_of_target
+
+
+@pytest.fixture
+def call(capsys):
+    """Run a command line in this process; return its exit code, stdout and stderr."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        code = cli.run(["ipuxla", *map(str, arguments)])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def small_target_file(tmp_path_factory) -> pathlib.Path:
+    """A target of the user's own: a data file that extends gc200."""
+    field = {"value": 16, "unit": "tiles", "basis": "ASSUMED", "source": "a small machine for tests"}
+    data = {"schema": "ipuxla.target/1", "name": "small", "extends": "gc200", "fields": {"num_tiles": field}}
+    path = tmp_path_factory.mktemp("targets") / "small.json"
+    path.write_text(json.dumps(data))
+    return path
+
+
+def _affine(x, w, b):
+    return jnp.tanh(x @ w + b)
+
+
+ARGUMENTS = (
+    np.linspace(-1, 1, 8 * 12, dtype=np.float32).reshape(8, 12),
+    np.linspace(1, -2, 12 * 5, dtype=np.float32).reshape(12, 5),
+    np.arange(5, dtype=np.float32),
+)
+
+
+@pytest.fixture(scope="module")
+def module_file(tmp_path_factory) -> pathlib.Path:
+    path = tmp_path_factory.mktemp("modules") / "affine.mlir"
+    path.write_text(jax.jit(_affine).lower(*ARGUMENTS).as_text())
+    return path
+
+
+# ---- help
+
+
+def test_help_names_every_command_and_needs_none(call):
+    code, out, err = call("--help")
+    assert (code, err) == (0, "")
+    assert all(f"  {name}" in out and command.summary in out for name, command in cli.COMMANDS.items())
+    assert call() == (code, out, err)
+
+
+@pytest.mark.parametrize("name", sorted(cli.COMMANDS))
+def test_help_of_a_command_names_its_flags_and_defaults(call, name):
+    code, out, err = call(name, "--help")
+    assert (code, err) == (0, "")
+    assert out.startswith(f"usage: ipuxla {name}") and "--flagfile" in out
+    if name == "run":
+        assert "--batch_size" in out and "(default: 32)" in out and "fast|literal|vertex|hlo" in out
+
+
+# ---- bad input
+
+
+BAD = {
+    "unknown command": (["trian"], "trian"),
+    "unknown flag": (["run", "--epoch=3"], "epoch"),
+    "flag of another command": (["targets", "--epochs=3"], "epochs"),
+    "missing value": (["run", "--epochs"], "epochs"),
+    "illegal value": (["run", "--epochs=0"], "epochs"),
+    "illegal choice": (["run", "--engine=slow"], "literal"),
+    "no integers": (["run", "--hidden=64,wide"], "'wide'"),
+    "impossible width": (["run", "--hidden=64,0"], "hidden[1]"),
+    "impossible rate": (["run", "--learning_rate=nan"], "learning rate"),
+    "batch beyond the data": (["run", "--batch_size=5000", "--output_dir={tmp}/run"], "1438"),
+    "unknown target": (["run", "--target=gc201", "--output_dir={tmp}/run"], "did you mean 'gc200'"),
+    "unknown target to compile for": (["compile", "{module}", "--target=gc201"], "did you mean 'gc200'"),
+    "unknown target to describe": (["targets", "gc201"], "did you mean 'gc200'"),
+    "missing flagfile": (["run", "--flagfile={tmp}/none.flags"], "none.flags"),
+    "too many arguments": (["run", "digits"], "digits"),
+    "too few arguments": (["compile"], "FILE.mlir"),
+    "missing module": (["compile", "{tmp}/none.mlir"], "none.mlir"),
+    "a folder for a module": (["compile", "{tmp}"], "directory"),
+    "malformed module": (["compile", "{text}"], "StableHLO"),
+    "unknown pass": (["compile", "{module}", "--passes=cse,optimise"], "optimise"),
+    "missing program": (["report", "{tmp}/none.ipuxla"], "none.ipuxla"),
+    "another file for a program": (["certify", "{text}"], "no saved program"),
+    "unwritable folder": (["run", "--output_dir={text}/run"], "cannot write"),
+    "unwritable report": (["compile", "{module}", "--report={text}"], "cannot write"),
+    "unwritable output": (["compile", "{module}", "--output={text}/x.ipuxla"], "cannot write"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_line_and_exit_code_2(call, tmp_path, module_file, case):
+    arguments, told = BAD[case]
+    text = tmp_path / "notes.txt"
+    text.write_text("not a module\n")
+    places = {"tmp": tmp_path, "text": text, "module": module_file}
+    code, out, err = call(*(argument.format(**places) for argument in arguments))
+    assert (code, out) == (2, "")
+    assert err.startswith("ipuxla: ") and err.count("\n") == 1 and told in err
+    assert text.read_text() == "not a module\n"
+
+
+def test_bad_input_keeps_what_earlier_runs_wrote(call, tmp_path, module_file):
+    program = tmp_path / "affine.ipuxla"
+    program.write_text("precious")
+    for arguments in (["compile", tmp_path / "none.mlir"], ["compile", module_file, "--target=gc201"]):
+        assert call(*arguments, f"--output={program}")[0] == 2
+        assert program.read_text() == "precious"
+
+
+def test_a_refused_program_is_told_with_its_name_and_no_traceback(call, tmp_path):
+    path = tmp_path / "sort.mlir"
+    path.write_text(jax.jit(jnp.sort).lower(ARGUMENTS[2]).as_text())
+    code, out, err = call("compile", path)
+    assert (code, out) == (1, "")
+    assert "stablehlo.sort" in err and "Traceback" not in err
+    code, _, err = call("compile", path, "--debug")
+    assert code == 1 and "Traceback" in err
+
+
+# ---- targets
+
+
+def test_targets_lists_every_data_file(call):
+    code, out, _ = call("targets")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == list(known_names())
+    assert f"{Target.named('gc200').num_tiles:,}" in out
+
+
+def test_targets_describes_every_field_with_its_basis(call, small_target_file):
+    for name in ("bow", small_target_file):
+        code, out, _ = call("targets", name)
+        assert code == 0
+        rows = {line.split()[0]: line for line in out.splitlines()[1:]}
+        assert set(rows) == set(fields_of_target())
+        assert all(
+            any(basis in row for basis in ("MEASURED", "DOCUMENTED", "FITTED", "ASSUMED"))
+            for row in rows.values()
+        )
+
+
+# ---- compile, report, certify
+
+
+def test_compile_then_report_certify_and_run_the_saved_program(
+    call, tmp_path, module_file, small_target_file
+):
+    program, folder = tmp_path / "affine.ipuxla", tmp_path / "report"
+    code, compiled, err = call(
+        "compile", module_file, f"--target={small_target_file}", f"--output={program}", f"--report={folder}"
+    )
+    assert (code, err) == (0, "")
+    assert "16 tiles" in compiled and "costliest" in compiled or "operations" in compiled
+    assert sorted(path.name for path in folder.iterdir()) == ["profile.json", "report.html", "summary.txt"]
+    assert (folder / "summary.txt").read_text().strip() in compiled
+
+    code, reported, _ = call("report", program, f"--output_dir={tmp_path / 'again'}")
+    assert code == 0
+    assert (folder / "summary.txt").read_text().strip() in reported
+    assert (tmp_path / "again" / "profile.json").read_bytes() == (folder / "profile.json").read_bytes()
+
+    code, certificate, _ = call("certify", program)
+    assert code == 0 and "overlap" in certificate
+
+    (result,) = ipuxla.load(program)(*ARGUMENTS)
+    x, w, b = (a.astype(np.float64) for a in ARGUMENTS)
+    np.testing.assert_allclose(result, np.tanh(x @ w + b), rtol=0, atol=1e-4)
+
+
+def test_compile_prints_a_stage(call, module_file):
+    code, out, _ = call("compile", module_file, "--print=hlo", "--target=gc2")
+    assert code == 0 and "stablehlo.tanh" in out and "costliest" not in out
+
+
+def test_a_program_that_does_not_fit_is_refused_with_its_report(call, tmp_path):
+    path, folder = tmp_path / "large.mlir", tmp_path / "report"
+    rows = jax.ShapeDtypeStruct((1 << 29,), jnp.float32)
+    path.write_text(jax.jit(lambda x: x + 1).lower(rows).as_text())
+    code, _, err = call("compile", path, f"--report={folder}")
+    assert code == 1
+    assert "OutOfTileMemory" in err and "638,976" in err and "try" in err
+    assert "DOES NOT FIT" in (folder / "summary.txt").read_text()
+    code, out, _ = call("compile", path, "--nocheck_memory")
+    assert code == 0 and "DOES NOT FIT" in out
+
+
+# ---- as a process
+
+
+def test_installed_command_exits_with_the_code_and_survives_a_closed_pipe():
+    command = [sys.executable, "-m", "ipuxla.cli"]
+    bad = subprocess.run([*command, "trian"], capture_output=True, text=True, check=False)
+    assert (bad.returncode, bad.stdout, bad.stderr.count("\n")) == (2, "", 1)
+    process = subprocess.Popen(
+        [*command, "targets", "gc200"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    assert process.wait() == 0
+    process.stderr.close()

@@ -1,0 +1,209 @@
+"""Small programs with every kind of step, and what tests do with their executables: run, compare, change, reload."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tiles.compiler import Executable, certify, compile_graph, load_executable
+from tiles.compiler.executable import MAGIC
+from tiles.engine import make_engine
+from tiles.errors import InvalidExecutable
+from tiles.graph import (
+    AxisSplit,
+    Call,
+    Copy,
+    Execute,
+    Graph,
+    Layout,
+    Plan,
+    Repeat,
+    RepeatWhileTrue,
+    Sequence,
+    Switch,
+    Tensor,
+    whole,
+)
+from tiles.poplibs import poplin, popops, poputil
+from tiles.target import Target
+
+ENGINES = ("fast", "literal", "vertex")
+
+
+# ---- programs
+
+
+def split(size: int, grain: int, stride: int = 1) -> AxisSplit:
+    """Cut a dimension into parts of ``grain``, ``stride`` tiles apart."""
+    return AxisSplit(size, grain, ((-(-size // grain), stride),))
+
+
+def rows(shape: tuple[int, ...], grain: int, base: int = 0) -> Layout:
+    """Cut the first dimension into parts of ``grain`` on neighbouring tiles."""
+    return Layout((split(shape[0], grain), *map(whole, shape[1:])), base)
+
+
+def chain(target: Target) -> Graph:
+    """Every straight step: operands in place and received, a split reduction, views, copies, joins, constants."""
+    graph = Graph(target, "chain")
+    x = graph.add_input((12, 8), "float32", "x", "model.py:1")
+    w = graph.add_input((8, 6), "float32", "w", "model.py:2")
+    shift = graph.add_constant(np.arange(6, dtype=np.float32), "float32", "shift")
+    product = poplin.matmul(graph, x, w, name="dot", location="model.py:3", plan=Plan((split(12, 3, 2), whole(6), split(8, 4))))
+    shifted = popops.add(graph, product, shift, name="add", plan=Plan((split(12, 3, 2), whole(6))))
+    flat = poputil.reshape(graph, shifted, (72,), name="flat")
+    total = popops.reduce(graph, flat, (0,), name="sum", plan=Plan((split(72, 18, 1),)))
+    turned = popops.transpose(graph, shifted, (1, 0), name="turn", plan=Plan((split(6, 2), whole(12))))
+    again = poputil.copy(graph, turned, rows((6, 12), 3, 4), name="again")
+    odd = poputil.reshape(graph, again, (8, 9), name="odd")
+    cast = popops.cast(graph, odd, "float16", name="cast", plan=Plan((split(8, 2), whole(9))))
+    joined = poputil.concatenate(graph, [cast, cast], 1, layout=rows((8, 18), 1, 2), name="joined")
+    graph.outputs = [total.name, joined.name, shifted.name]
+    return graph
+
+
+def loops(target: Target) -> Graph:
+    """A counted loop, a loop on a condition, a branch, and a function called twice; one input donated."""
+    graph = Graph(target, "loops")
+    x = graph.add_input((16,), "float32", "x")
+    limit = graph.add_input((), "int32", "limit")
+    plan = Plan((split(16, 4),))
+    carried = graph.add_tensor((16,), "float32", "carried", rows((16,), 4))
+    count = graph.add_tensor((), "int32", "count", Layout(()))
+    flag = graph.add_tensor((), "bool", "flag", Layout(()))
+    chosen = graph.add_tensor((16,), "float32", "chosen", rows((16,), 4))
+    given = graph.add_tensor((16,), "float32", "given", rows((16,), 4, 1))
+    point = Plan(())
+    graph.program.add(Copy(carried.name, (x.name,)))
+    body = Sequence()
+    _assign(graph, body, carried, popops.mul(graph, carried, 2.0, program=body, plan=plan, name="twice"))
+    graph.program.add(Repeat(3, body))
+    _assign(graph, graph.program, count, popops.fill(graph, (), "int32", 0, plan=point))
+    condition, inner = Sequence(), Sequence()
+    _assign(graph, condition, flag, popops.lt(graph, count, limit, program=condition, plan=point, name="less"))
+    _assign(graph, inner, count, popops.add(graph, count, 1, program=inner, plan=point, name="next"))
+    _assign(graph, inner, carried, popops.add(graph, carried, x, program=inner, plan=plan, name="grow"))
+    graph.program.add(RepeatWhileTrue(condition, flag.name, inner))
+    branches = Sequence(), Sequence()
+    _assign(graph, branches[0], chosen, popops.neg(graph, carried, program=branches[0], plan=plan, name="minus"))
+    _assign(graph, branches[1], chosen, popops.add(graph, carried, 7.0, program=branches[1], plan=plan, name="plus"))
+    graph.program.add(Switch(limit.name, branches))
+    function = Sequence()
+    answer = popops.add(graph, given, 3.0, program=function, plan=Plan((split(16, 2),)), name="three")
+    graph.functions["three"] = function
+    results = []
+    for source in (chosen, carried):
+        graph.program.add(Copy(given.name, (source.name,)))
+        graph.program.add(Call("three"))
+        results.append(graph.add_tensor((16,), "float32", "result", rows((16,), 8)))
+        graph.program.add(Copy(results[-1].name, (answer.name,)))
+    graph.outputs = [popops.add(graph, *results, plan=Plan((split(16, 8),)), name="end").name, count.name]
+    return graph
+
+
+def _assign(graph: Graph, program: Sequence, target: Tensor, value: Tensor) -> None:
+    program.add(Copy(target.name, (value.name,)))
+
+
+def update(target: Target) -> Graph:
+    """A donated input whose successor is computed in its place."""
+    graph = Graph(target, "update")
+    p = graph.add_input((16, 4), "float32", "p")
+    g = graph.add_input((16, 4), "float32", "g")
+    graph.donated = (0,)
+    plan = Plan((split(16, 4), whole(4)))
+    step = popops.mul(graph, g, 0.125, plan=plan, name="scale")
+    graph.outputs = [popops.sub(graph, p, step, plan=plan, name="descend").name]
+    return graph
+
+
+def padded(target: Target) -> Graph:
+    """Windows, strides, reversals and fill values."""
+    graph = Graph(target, "padded")
+    x = graph.add_input((10, 6), "float32", "x")
+    x = graph.set_layout(x.name, rows((10, 6), 3))
+    wide = popops.pad(graph, x, 0.0, [(1, 2, 0), (0, 3, 0)], plan=Plan((split(13, 4), whole(9))))
+    part = popops.slice(graph, wide, (1, 0), (12, 9), (2, 3), plan=Plan((split(6, 2), whole(3))))
+    back = popops.reverse(graph, part, (0,), plan=Plan((split(6, 1), whole(3))))
+    graph.outputs = [back.name]
+    return graph
+
+
+PROGRAMS: dict[str, Callable[[Target], Graph]] = {"chain": chain, "loops": loops, "update": update, "padded": padded}
+
+
+# ---- running
+
+
+def inputs_of(executable: Executable) -> list[np.ndarray]:
+    """Return fixed inputs: random floats, small integers."""
+    random = np.random.default_rng(7)
+    values = []
+    for name in executable.inputs:
+        v = executable.variables[name]
+        is_small = v.dtype.startswith("int")
+        values.append((np.full(v.shape, 2) if is_small else random.standard_normal(v.shape)).astype(v.dtype))
+    return values
+
+
+def run(executable: Executable, engine: str, arithmetic: str = "ring") -> list[np.ndarray]:
+    """Return the outputs of one run on fixed inputs."""
+    outputs, _ = make_engine(executable, engine, arithmetic).run(*inputs_of(executable))
+    return [np.asarray(x) for x in outputs]
+
+
+def same(a: list[np.ndarray], b: list[np.ndarray]) -> bool:
+    """Return whether two lists of arrays are equal to the bit."""
+    return len(a) == len(b) and all(x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes() for x, y in zip(a, b, strict=True))
+
+
+# ---- changing
+
+
+def rebuilt(data: dict[str, Any]) -> Executable:
+    """Load an executable from plain data, as from a file."""
+    return load_executable(MAGIC + json.dumps(data).encode())
+
+
+def changed(executable: Executable, change: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """Return the executable's plain data with one change made."""
+    data = copy.deepcopy(executable.to_data())
+    change(data)
+    assert data != executable.to_data(), "the change changes nothing"
+    return data
+
+
+def named(items: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    """Return the item with a name."""
+    return next(item for item in items if item["name"] == name)
+
+
+def group(data: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return the vertex group with a name."""
+    return next(g for step in data["steps"] for g in step.get("vertices", ()) if g["name"] == name)
+
+
+def step_of(data: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return the step with a name."""
+    return next(step for step in data["steps"] if name in (step.get("execute"), step.get("copy")))
+
+
+def refused(data: dict[str, Any]) -> str:
+    """Return why loading or certifying refuses the data; "" if neither does."""
+    try:
+        certify(rebuilt(data))
+    except InvalidExecutable as error:
+        return str(error)
+    return ""
+
+
+def compiled(name: str, target: Target) -> Executable:
+    """Compile one of the programs."""
+    return compile_graph(PROGRAMS[name](target))
+
+
+__all__ = ["ENGINES", "PROGRAMS", "Execute", "changed", "chain", "compiled", "group", "inputs_of", "loops", "named", "padded", "rebuilt", "refused", "rows", "run", "same", "split", "step_of", "update"]

@@ -1,0 +1,153 @@
+"""The files of a report: what the page shows, that it needs nothing else, and what happens where it cannot be written."""
+
+import html.parser
+import json
+import re
+
+import pytest
+
+from tests.unit.tiles.report_programs import looping, pipeline
+from tests.unit.tiles.test_report_memory import network
+from tiles.compiler import compile_graph
+from tiles.engine.trace import Trace
+from tiles.graph import Graph
+from tiles.report import ReportNotWritten, memory_analysis, profile, write_report
+from tiles.report.charts import Axis, Series, lines, stack, ticks
+
+VOID = {"meta", "input", "path", "br", "link"}
+
+
+class Page(html.parser.HTMLParser):
+    """Checks that tags close in order; collects charts, section ids, attributes that load something, and text."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.charts, self.sections, self.loaded, self.text = [], [], [], [], ""
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        attributes = dict(attrs)
+        self.loaded += [v for k, v in attributes.items() if k in ("src", "href", "srcset", "data", "action")]
+        if tag == "section":
+            self.sections.append(attributes["id"])
+        if "data-chart" in attributes:
+            self.charts.append((self.sections[-1], json.loads(attributes["data-chart"])))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def report(executable, trace, folder):
+    paths = write_report(executable, trace, folder)
+    assert [p.name for p in paths] == ["summary.txt", "profile.json", "report.html"]
+    return [p.read_text(encoding="utf-8") for p in paths]
+
+
+def test_the_page_stands_alone_and_shows_what_the_profile_says(small_target, tmp_path):
+    executable = network(small_target)
+    trace = Trace((2,) * len(executable.steps), "fast", "float")
+    summary, document, text = report(executable, trace, tmp_path / "new" / "folder")
+    result = profile(executable, trace)
+    assert (summary, document) == (result.text(), result.to_json())
+    page = Page(text)
+    assert page.loaded == []
+    assert not re.search(r"https?://|@import|url\(", text)
+    charts = {section: chart for section, chart in page.charts}
+    execution, tiles = result.data["execution"], result.data["compilation"]["tiles"]
+    phases = dict(charts["supersteps"]["series"])
+    for phase in ("compute", "exchange", "sync"):
+        assert phases[phase] == [2 * step[f"{phase}Cycles"] for step in execution["steps"]]
+    assert dict(charts["memory"]["series"])["live at the tile's peak"] == tiles["total"]
+    live = [sum(column) for column in zip(*(v for _, v in charts["liveness"]["series"]), strict=True)]
+    assert live == memory_analysis(executable)["live_bytes"]
+    assert charts["balance"]["series"][0][1] == execution["activeCyclesByTile"]
+    assert f"limit {small_target.bytes_per_tile:,} B" in page.text
+    for row in result.operations:
+        for shown in (row["name"], f"{row['cycles']:,}", *row["plans"], *row["vertexTypes"]):
+            assert shown in page.text
+
+
+def test_names_are_escaped(small_target, tmp_path):
+    graph = Graph(small_target, "<b>&program")
+    *_, text = report(compile_graph(graph), Trace((), "fast", "float"), tmp_path)
+    assert "&lt;b&gt;&amp;program" in text and "<b>&program" not in text
+    assert "no steps" in Page(text).text
+
+
+def test_a_program_that_does_not_fit_is_marked_in_every_file(small_target, tmp_path):
+    executable = network(small_target.replace(bytes_per_tile=4096), check_memory=False)
+    summary, document, text = report(executable, None, tmp_path)
+    assert summary.splitlines()[1].startswith("DOES NOT FIT: tile ")
+    assert "B too many" in summary.splitlines()[1]
+    assert json.loads(document)["compilation"]["fits"] is False
+    assert "Does not fit." in Page(text).text
+
+
+def test_fragments_too_small_are_called_so(small_target):
+    executable = pipeline(small_target)
+    object.__setattr__(executable, "fits", False)
+    assert "in pieces too small" in profile(executable, None).text().splitlines()[1]
+
+
+def test_a_program_not_run_says_what_depends_on_data(small_target, tmp_path):
+    summary, document, text = report(looping(small_target), None, tmp_path)
+    assert "unknown cycles" in summary
+    assert json.loads(document)["run"] is None
+    assert "309 cycles per trip" in Page(text).text
+    assert "Depends on data" in Page(text).text
+
+
+def test_writing_twice_gives_the_same_bytes(small_target, tmp_path):
+    first = report(pipeline(small_target), None, tmp_path)
+    assert report(pipeline(small_target), None, tmp_path) == first
+
+
+@pytest.mark.parametrize("blocked", ["file", "file/below", "taken"])
+def test_a_directory_that_cannot_be_written_is_one_line(small_target, tmp_path, blocked):
+    (tmp_path / "file").write_text("in the way")
+    (tmp_path / "taken" / "profile.json").mkdir(parents=True)
+    with pytest.raises(ReportNotWritten) as caught:
+        write_report(pipeline(small_target), None, tmp_path / blocked)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert str(tmp_path / blocked) in message and "can be written" in message
+
+
+# ---- charts
+
+
+def test_ticks_are_round_and_reach_the_top():
+    assert ticks(638_976) == [0, 200_000, 400_000, 600_000]
+    assert ticks(4) == [0, 1, 2, 3, 4]
+    assert ticks(0) == [0]
+
+
+def test_bars_are_as_high_as_their_values():
+    svg = stack([Series("a", [10, 0, 30], "red"), Series("b", [10, 5, 0], "blue")], Axis("step"), "B", gap=False)
+    first, second = re.findall(r'<path fill="\w+" d="([^"]*)"', svg)
+    bars = [tuple(map(float, m)) for m in re.findall(r"M([\d.]+) ([\d.]+)V([\d.]+)H([\d.]+)V", first + second)]
+    heights = [low - high for _, low, high, _ in bars]
+    assert len(bars) == 4
+    assert heights[1] == pytest.approx(3 * heights[0], abs=0.1)
+    assert heights[2] == pytest.approx(heights[0], abs=0.1)
+    assert bars[2][1] == pytest.approx(bars[0][2], abs=0.1)  # b stands on a
+
+
+def test_a_line_has_one_level_per_tile_and_the_limit_only_where_it_is_visible():
+    svg = lines([Series("a", [5, 5, 9], "red")], Axis("tile"), "B", 20, 9)
+    assert 'class="limit"' not in svg
+    assert svg.count("H") >= 2
+    svg = lines([Series("a", [5, 5, 9], "red")], Axis("tile"), "B", 20, 20)
+    assert "limit 20 B" in svg
+
+
+def test_many_steps_make_the_chart_wider_not_the_bars_thinner():
+    svg = stack([Series("a", [1] * 5000, "red")], Axis("step"), "B", gap=True)
+    width = float(re.search(r'width="([\d.]+)"', svg).group(1))
+    assert width >= 5000 * 3
