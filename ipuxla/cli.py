@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from absl import app, flags, logging
 
 from hlo_passes.errors import HloError, MalformedStableHLO
+from hlo_passes.passes import InvalidPassOption, InvalidPipeline, UnknownPass, UnknownPassOption
 from ipuxla.api import Compiled, compile_stablehlo, load
 from ipuxla.errors import (
     InvalidExecutable,
@@ -44,7 +45,18 @@ class UsageError(Exception):
     """Input that no command can work with; its message is one line."""
 
 
-WRONG_INPUT = (UsageError, InvalidExecutable, InvalidOption, InvalidTarget, MalformedStableHLO, UnknownTarget)
+WRONG_INPUT = (
+    UsageError,
+    InvalidExecutable,
+    InvalidOption,
+    InvalidPassOption,
+    InvalidPipeline,
+    InvalidTarget,
+    MalformedStableHLO,
+    UnknownPass,
+    UnknownPassOption,
+    UnknownTarget,
+)
 """Errors that say that the command line or a file it names is wrong; all others are refusals."""
 
 
@@ -345,7 +357,8 @@ def _fail(error: Exception, debug: bool) -> int:
     if debug:
         traceback.print_exception(error)
     if isinstance(error, WRONG_INPUT):
-        print("ipuxla:", "; ".join(line.strip() for line in str(error).splitlines()), file=sys.stderr)
+        lines = (line.strip() for line in str(error).splitlines())
+        print("ipuxla:", "; ".join(line for line in lines if line != "^"), file=sys.stderr)
         return BAD_INPUT
     print(f"ipuxla: {type(error).__name__}: {error}", file=sys.stderr)
     return REFUSED

@@ -101,6 +101,7 @@ BAD = {
     "a folder for a module": (["compile", "{tmp}"], "directory"),
     "malformed module": (["compile", "{text}"], "StableHLO"),
     "unknown pass": (["compile", "{module}", "--passes=cse,optimise"], "optimise"),
+    "malformed passes": (["compile", "{module}", "--passes=cse,,dce"], "cse,,dce"),
     "missing program": (["report", "{tmp}/none.ipuxla"], "none.ipuxla"),
     "another file for a program": (["certify", "{text}"], "no saved program"),
     "unwritable folder": (["run", "--output_dir={text}/run"], "cannot write"),
@@ -172,7 +173,7 @@ def test_compile_then_report_certify_and_run_the_saved_program(
         "compile", module_file, f"--target={small_target_file}", f"--output={program}", f"--report={folder}"
     )
     assert (code, err) == (0, "")
-    assert "16 tiles" in compiled and "costliest" in compiled or "operations" in compiled
+    assert "(16 tiles" in compiled and "operations" in compiled
     assert sorted(path.name for path in folder.iterdir()) == ["profile.json", "report.html", "summary.txt"]
     assert (folder / "summary.txt").read_text().strip() in compiled
 

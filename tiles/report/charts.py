@@ -158,8 +158,8 @@ def _chart(frame: Frame, series: Sequence[Series], axis: Axis, unit: str, marks:
     }
     data = escape(json.dumps(values, separators=(",", ":")))
     picture = (
-        f'<div class="scroll"><svg viewBox="0 0 {frame.width} {HEIGHT}" width="{frame.width}" height="{HEIGHT}" '
-        f'role="img" data-chart="{data}">{_axes(frame, axis, unit)}{"".join(marks)}'
+        f'<div class="scroll"><svg viewBox="0 0 {frame.width} {HEIGHT}" width="{frame.width}" '
+        f'height="{HEIGHT}" role="img" data-chart="{data}">{_axes(frame, axis, unit)}{"".join(marks)}'
         f'<path class="pointer" d=""/></svg></div>'
     )
     return f"<figure>{legend([(one.name, one.color) for one in series])}{picture}</figure>"
@@ -173,7 +173,9 @@ def _axes(frame: Frame, axis: Axis, unit: str) -> str:
         parts.append(f'<text class="y" x="{LEFT - 8}" y="{y + 4}">{value:,}</text>')
     for entry in ticks(frame.count - 1, 10):
         middle = (frame.x(entry) + frame.x(entry + 1)) / 2
-        parts.append(f'<text class="x" x="{middle:.2f}" y="{HEIGHT - BOTTOM + 16}">{entry + axis.first:,}</text>')
+        parts.append(
+            f'<text class="x" x="{middle:.2f}" y="{HEIGHT - BOTTOM + 16}">{entry + axis.first:,}</text>'
+        )
     parts.append(f'<text class="title" x="{LEFT}" y="{HEIGHT - 4}">{escape(axis.noun)}</text>')
     parts.append(f'<text class="title" x="4" y="{TOP - 2}">{escape(unit)}</text>')
     return "".join(parts)

@@ -32,9 +32,9 @@ class Superstep:
 
 def superstep(cost: StepCost, target: Target) -> Superstep:
     """Return what a step of a given cost does to the clocks of ``target``."""
-    active = (cost.traffic.received + cost.traffic.sent) > 0
+    moved = (cost.traffic.received + cost.traffic.sent).reshape(target.num_ipus, -1)
     return Superstep(
-        members=active.reshape(target.num_ipus, -1).any(axis=1),
+        members=moved.max(axis=1) > 0,
         exchange_cycles=cost.sync_cycles + cost.exchange_cycles,
         compute_cycles=cost.tile_compute_cycles.reshape(target.num_ipus, -1).max(axis=1),
     )

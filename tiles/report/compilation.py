@@ -76,7 +76,7 @@ def target_data(target: Target) -> dict[str, Any]:
 
 
 def camel(data: Any) -> Any:
-    """Return plain data with the keys of all its dictionaries in camel case, as Poplar's profile spells them."""
+    """Return plain data with the keys of its dictionaries in camel case, as Poplar's profile spells them."""
     if isinstance(data, dict):
         return {_camel_word(key): camel(value) for key, value in data.items()}
     return [camel(value) for value in data] if isinstance(data, list) else data

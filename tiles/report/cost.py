@@ -29,8 +29,8 @@ def cost_analysis(executable: Executable) -> dict[str, Any]:
       ``host_bytes_in``, ``host_bytes_out``: bytes of all inputs and outputs.
       ``host_cycles``: None, because transfers from and to the host are not modelled.
       ``unresolved``: each loop and branch that depends on data: ``kind`` ("while" or "switch"),
-        ``decided_by`` (the variable that decides), ``location``, ``entered`` (how often it is reached, None if
-        unknown), ``steps`` (names), and ``cycles_per_trip``: of a loop its body and condition together
+        ``decided_by`` (the variable that decides), ``location``, ``entered`` (how often it is reached, or
+        None), ``steps`` (names), and ``cycles_per_trip``: of a loop its body and condition together
         (``condition_cycles`` is the condition's part, which runs once more than the body), of a branch one
         figure for each of its ``branches``. Figures that depend on them are None.
     """

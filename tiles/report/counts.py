@@ -1,4 +1,4 @@
-"""How often every step runs, as far as the control tree alone tells, and the loops and branches where it does not."""
+"""How often every step runs as far as the control tree tells, and the loops and branches where it cannot."""
 
 from __future__ import annotations
 
@@ -105,7 +105,9 @@ class _Counter:
 
     def _location(self, variable: str, trees: Sequence[Any]) -> str:
         """Return the line of what decides, else of the first step that has one."""
-        lines = [self.executable.variables[variable].location if variable in self.executable.variables else ""]
+        lines = [
+            self.executable.variables[variable].location if variable in self.executable.variables else ""
+        ]
         lines += [step_location(self.executable, number) for tree in trees for number in steps_of(tree)]
         return next((line for line in lines if line), "")
 

@@ -58,32 +58,32 @@ def tile_memory(executable: Executable) -> TileMemory:
     target, num_steps = executable.target, len(executable.steps)
     buffers = list(executable.buffers.values())
     size, start, end, address = _columns(buffers)
-    buffer, tile = _places(buffers)
+    buffer, run, edges = _places(buffers, target.num_tiles)
+    width = np.diff(edges)
 
-    live = _live(size[buffer], start[buffer], end[buffer], tile, num_steps, target.num_tiles)
+    live = _live(size[buffer], start[buffer], end[buffer], run, num_steps, width.size)
     peak, peak_step = live.max(axis=0), live.argmax(axis=0) - 1
     step, fullest = np.unravel_index(int(live.argmax()), live.shape)
 
-    at_peak = (start[buffer] <= peak_step[tile]) & (peak_step[tile] <= end[buffer])
+    at_peak = (start[buffer] <= peak_step[run]) & (peak_step[run] <= end[buffer])
     kinds = np.array([CATEGORIES.index(b.category) for b in buffers], np.int64)[buffer]
     category = {
-        name: _added(tile, size[buffer] * (at_peak & (kinds == number)), target.num_tiles)
+        name: _added(run, size[buffer] * (at_peak & (kinds == number)), width.size)
         for number, name in enumerate(CATEGORIES)
     }
     always = (start == -1) & (end == num_steps)
-    ends = address + size
-    gaps, highest = _reach(address[buffer], ends[buffer], tile, target)
-    there = [buffers[b] for b in buffer[tile == fullest] if start[b] <= step - 1 <= end[b]]
+    gaps, highest = _reach(address[buffer], (address + size)[buffer], run, width.size, target)
+    there = [buffers[b] for b in buffer[run == fullest] if start[b] <= step - 1 <= end[b]]
     return TileMemory(
-        peak=peak,
-        peak_step=peak_step,
-        category=category,
-        always_live=_added(tile, (size * always)[buffer], target.num_tiles),
-        including_gaps=gaps,
-        highest_address=highest,
-        fullest_tile=int(fullest),
+        peak=np.repeat(peak, width),
+        peak_step=np.repeat(peak_step, width),
+        category={name: np.repeat(sizes, width) for name, sizes in category.items()},
+        always_live=np.repeat(_added(run, (size * always)[buffer], width.size), width),
+        including_gaps=np.repeat(gaps, width),
+        highest_address=np.repeat(highest, width),
+        fullest_tile=int(edges[fullest]),
         live=live[:, fullest],
-        device_live=live.sum(axis=1),
+        device_live=live @ width,
         largest=sorted(there, key=lambda b: (-b.size_bytes, b.name))[:LARGEST],
     )
 
@@ -157,24 +157,31 @@ def _columns(buffers: list[Buffer]) -> tuple[np.ndarray, np.ndarray, np.ndarray,
     return table[:, 0], table[:, 1], table[:, 2], table[:, 3]
 
 
-def _places(buffers: list[Buffer]) -> tuple[np.ndarray, np.ndarray]:
-    """Return every (buffer number, tile) pair, two int64 arrays."""
+def _places(buffers: list[Buffer], num_tiles: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return which buffer lies where, in runs of neighbouring tiles that hold the same buffers.
+
+    Returns:
+      buffer, run: every (buffer number, run) pair, two int64 arrays.
+      edges: first tile of every run and, last, the number of tiles, int64 ``[runs + 1]``.
+    """
     owner = np.repeat(np.arange(len(buffers)), [len(b.tiles) for b in buffers])
-    edges = itertools.chain.from_iterable(itertools.chain.from_iterable(b.tiles for b in buffers))
-    lo, hi = np.fromiter(edges, np.int64, 2 * owner.size).reshape(-1, 2).T
-    length = hi - lo
-    first = np.repeat(lo - (np.cumsum(length) - length), length)
-    return np.repeat(owner, length), first + np.arange(int(length.sum()))
+    bounds = itertools.chain.from_iterable(itertools.chain.from_iterable(b.tiles for b in buffers))
+    spans = np.fromiter(bounds, np.int64, 2 * owner.size).reshape(-1, 2)
+    edges = np.unique(np.concatenate([[0, num_tiles], spans.ravel()]))
+    first, last = np.searchsorted(edges, spans).T
+    length = last - first
+    shift = np.repeat(first - (np.cumsum(length) - length), length)
+    return np.repeat(owner, length), shift + np.arange(int(length.sum())), edges
 
 
 def _live(
-    size: np.ndarray, start: np.ndarray, end: np.ndarray, tile: np.ndarray, num_steps: int, num_tiles: int
+    size: np.ndarray, start: np.ndarray, end: np.ndarray, run: np.ndarray, num_steps: int, num_runs: int
 ) -> np.ndarray:
-    """Return live bytes, int64 ``[num_steps + 2, num_tiles]``, from step -1 on."""
-    cells = (num_steps + 3) * num_tiles
-    begins = _added((start + 1) * num_tiles + tile, size, cells)
-    ceases = _added((end + 2) * num_tiles + tile, size, cells)
-    return np.cumsum((begins - ceases).reshape(-1, num_tiles), axis=0)[:-1]
+    """Return live bytes of a tile of every run, int64 ``[num_steps + 2, num_runs]``, from step -1 on."""
+    cells = (num_steps + 3) * num_runs
+    begins = _added((start + 1) * num_runs + run, size, cells)
+    ceases = _added((end + 2) * num_runs + run, size, cells)
+    return np.cumsum((begins - ceases).reshape(-1, num_runs), axis=0)[:-1]
 
 
 def _added(index: np.ndarray, values: np.ndarray, length: int) -> np.ndarray:
@@ -183,19 +190,19 @@ def _added(index: np.ndarray, values: np.ndarray, length: int) -> np.ndarray:
 
 
 def _reach(
-    address: np.ndarray, end: np.ndarray, tile: np.ndarray, target: Target
+    address: np.ndarray, end: np.ndarray, run: np.ndarray, num_runs: int, target: Target
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return bytes including gaps and the highest address of every tile; see ``TileMemory``."""
+    """Return bytes including gaps and the highest address of a tile of every run; see ``TileMemory``."""
     used = end > address
-    highest = np.zeros(target.num_tiles, np.int64)
-    np.maximum.at(highest, tile[used], end[used])
+    highest = np.zeros(num_runs, np.int64)
+    np.maximum.at(highest, run[used], end[used])
     memory_end = max(region.end for region in target.memory_regions)
     spans = [(region.base, region.end) for region in target.memory_regions]
     spans.append((memory_end, max(memory_end, int(highest.max(initial=0)))))
-    gaps = np.zeros(target.num_tiles, np.int64)
+    gaps = np.zeros(num_runs, np.int64)
     for base, limit in spans:
         within = used & (address < limit) & (end > base)
-        reach = np.zeros(target.num_tiles, np.int64)
-        np.maximum.at(reach, tile[within], np.minimum(end[within], limit) - base)
+        reach = np.zeros(num_runs, np.int64)
+        np.maximum.at(reach, run[within], np.minimum(end[within], limit) - base)
         gaps += reach
     return gaps, highest

@@ -70,9 +70,17 @@ def _figures(data: dict[str, Any]) -> str:
     peak = memory["peakBytes"] / memory["limitBytes"]
     figures = [
         ("cycles", _shown(execution["cycles"]), "of one run, host transfers not included"),
-        ("microseconds", UNKNOWN if seconds is None else f"{seconds * 1e6:,.2f}", "the same at the tile clock"),
+        (
+            "microseconds",
+            UNKNOWN if seconds is None else f"{seconds * 1e6:,.2f}",
+            "the same at the tile clock",
+        ),
         ("supersteps", _shown(execution["supersteps"]), f"{_shown(execution['exchangeBytes'])} B exchanged"),
-        ("peak bytes of a tile", f"{memory['peakBytes']:,}", f"{peak:.1%} of {memory['limitBytes']:,}, tile {memory['fullestTile']}"),
+        (
+            "peak bytes of a tile",
+            f"{memory['peakBytes']:,}",
+            f"{peak:.1%} of {memory['limitBytes']:,}, tile {memory['fullestTile']}",
+        ),
     ]
     return "".join(
         f"<div><span>{escape(name)}</span><strong>{escape(value)}</strong><small>{escape(note)}</small></div>"
@@ -151,7 +159,16 @@ def _plans(data: dict[str, Any]) -> str:
                     ", ".join(moved), step["cycles"], _percent(step["tileBalance"]), group["location"],
                 ]
             )  # fmt: skip
-    heads = ["step", "vertices of", "vertex type", "plan", "vertices", "exchanged operands", "cycles", "balance"]
+    heads = [
+        "step",
+        "vertices of",
+        "vertex type",
+        "plan",
+        "vertices",
+        "exchanged operands",
+        "cycles",
+        "balance",
+    ]
     return _table([*heads, "from"], rows, numeric=(0, 4, 6, 7), wide=(5, 8))
 
 
@@ -160,7 +177,14 @@ def _unresolved(data: dict[str, Any]) -> str:
     if not entries:
         return ""
     rows: list[list[Cell]] = [
-        [entry["kind"], entry["decidedBy"], trips(entry), entry["entered"], ", ".join(entry["steps"]), entry["location"]]
+        [
+            entry["kind"],
+            entry["decidedBy"],
+            trips(entry),
+            entry["entered"],
+            ", ".join(entry["steps"]),
+            entry["location"],
+        ]
         for entry in entries
     ]
     heads = ["kind", "decided by", "cycles", "entered", "steps", "from"]
@@ -200,10 +224,13 @@ def _categories(data: dict[str, Any]) -> str:
 def _largest(data: dict[str, Any]) -> str:
     memory = data["compilation"]["memory"]
     rows: list[list[Cell]] = [
-        [b["name"], b["category"], b["bytes"], f"{b['address']:#x}", b["location"]] for b in memory["largestLive"]
+        [b["name"], b["category"], b["bytes"], f"{b['address']:#x}", b["location"]]
+        for b in memory["largestLive"]
     ]
     words = f"Tile {memory['fullestTile']} at step {memory['peakStepName']!r}."
-    return f"<p>{escape(words)}</p>" + _table(["buffer", "category", "bytes", "address", "from"], rows, numeric=(2,))
+    return f"<p>{escape(words)}</p>" + _table(
+        ["buffer", "category", "bytes", "address", "from"], rows, numeric=(2,)
+    )
 
 
 def _liveness(data: dict[str, Any]) -> str:
@@ -239,7 +266,10 @@ def _table(
     columns = [f' class="{kind}"' if kind else "" for kind in kinds]
     head = "".join(f"<th{c}>{escape(name)}</th>" for c, name in zip(columns, heads, strict=True))
     body = "".join(
-        "<tr>" + "".join(f"<td{c}>{escape(_shown(cell))}</td>" for c, cell in zip(columns, row, strict=True)) + "</tr>"
+        "<tr>"
+        + "".join(f"<td{c}>{escape(_shown(cell))}</td>" for c, cell in zip(columns, row, strict=True))
+        + "</tr>"
         for row in rows
     )
-    return f'<div class="scroll"><table class="sortable"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    table = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
+    return f'<div class="scroll"><table class="sortable">{table}</table></div>'

@@ -1,10 +1,12 @@
-"""The text summary of a profile: where the cycles of a run went, which lines cost most, what memory is full of."""
+"""The text summary of a profile: where a run's cycles went, which lines cost most, what fills the memory."""
 
 from __future__ import annotations
 
 from typing import Any
 
 UNKNOWN = "unknown"
+LARGEST = 5
+"""How many of the largest live buffers the summary shows."""
 
 
 def summary(data: dict[str, Any], top: int = 10) -> str:
@@ -16,6 +18,7 @@ def summary(data: dict[str, Any], top: int = 10) -> str:
         _unresolved(data),
         _operations(data, top),
         _memory(data),
+        _largest(data),
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 
@@ -37,7 +40,9 @@ def does_not_fit(data: dict[str, Any]) -> str:
     memory = data["compilation"]["memory"]
     over = memory["peakBytes"] - memory["limitBytes"]
     if over <= 0:
-        return f"the free bytes of a tile are in pieces too small; tile {memory['fullestTile']} is the fullest"
+        return (
+            f"the free bytes of a tile are in pieces too small; tile {memory['fullestTile']} is the fullest"
+        )
     return (
         f"tile {memory['fullestTile']} needs {memory['peakBytes']:,} B at step {memory['peakStepName']!r} "
         f"and has {memory['limitBytes']:,} B ({over:,} B too many)"
@@ -92,12 +97,14 @@ def _operations(data: dict[str, Any], top: int) -> list[str]:
     shown = operations[:top]
     if not shown:
         return []
-    head = ["operation", "cycles", "share", "compute", "exchange", "sync", "runs", "mostly", "from"]
+    head = ["operation", "cycles", "share", "compute", "exchange", "sync", "runs", "mostly rests on", "from"]
     rows = [head]
     for row in shown:
         part = UNKNOWN if row["share"] is None else f"{row['share']:.1%}"
         figures = [_number(row[key], "") for key in ("computeCycles", "exchangeCycles", "syncCycles", "runs")]
-        rows.append([row["name"], _number(row["cycles"], ""), part, *figures, main_basis(row), row["location"] or "-"])
+        rows.append(
+            [row["name"], _number(row["cycles"], ""), part, *figures, main_basis(row), row["location"] or "-"]
+        )
     title = (
         f"the {len(shown)} costliest of {len(operations)} operations"
         if len(shown) < len(operations)
@@ -119,8 +126,8 @@ def _memory(data: dict[str, Any]) -> list[str]:
     memory = data["compilation"]["memory"]
     peak, limit = memory["peakBytes"], memory["limitBytes"]
     lines = [
-        f"memory: tile {memory['fullestTile']} is the fullest, {peak:,} of {limit:,} B ({peak / limit:.1%}) at step "
-        f"{memory['peakStepName']!r}",
+        f"memory: tile {memory['fullestTile']} is the fullest, {peak:,} of {limit:,} B ({peak / limit:.1%}) "
+        f"at step {memory['peakStepName']!r}",
         f"  always live {memory['alwaysLiveBytes']:,} B, not always live {memory['notAlwaysLiveBytes']:,} B, "
         f"all tiles together {memory['totalBytes']:,} B",
     ]
@@ -128,11 +135,17 @@ def _memory(data: dict[str, Any]) -> list[str]:
     sizes = sorted((row for row in sizes if row[2]), key=lambda row: -row[1])
     rows = [["category", "fullest tile", "all tiles"]]
     rows += [[name, f"{here:,} B", f"{everywhere:,} B"] for name, here, everywhere in sizes]
-    lines += ["  " + line for line in _table(rows, "<>>")]
-    largest = memory["largestLive"][:5]
-    rows = [["largest live", "bytes", "category", "from"]]
+    return lines + ["  " + line for line in _table(rows, "<>>")]
+
+
+def _largest(data: dict[str, Any]) -> list[str]:
+    memory = data["compilation"]["memory"]
+    largest = memory["largestLive"][:LARGEST]
+    if not largest:
+        return []
+    rows = [["buffer", "bytes", "category", "from"]]
     rows += [[b["name"], f"{b['bytes']:,} B", b["category"], b["location"] or "-"] for b in largest]
-    return lines + ["  " + line for line in _table(rows, "<><<")]
+    return ["largest live buffers there", *("  " + line for line in _table(rows, "<><<"))]
 
 
 def _number(value: int | None, unit: str) -> str:
@@ -151,6 +164,8 @@ def _table(rows: list[list[str]], align: str) -> list[str]:
     """Return rows as lines with columns aligned left (<) or right (>)."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(align))]
     return [
-        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, align, widths, strict=True)).rstrip()
+        "  ".join(
+            f"{cell:{side}{width}}" for cell, side, width in zip(row, align, widths, strict=True)
+        ).rstrip()
         for row in rows
     ]

@@ -126,7 +126,9 @@ def test_results_without_a_batch_have_none(programs):
         lambda f: jax.vmap(jax.grad(lambda x: f(W, x * X))),
         lambda f: jax.jit(jax.grad(lambda x: f(W, x * X))),
         lambda f: jax.grad(jax.checkpoint(lambda x: f(W, x * X))),
-        lambda f: jax.grad(jax.checkpoint(lambda x: f(W, x * X), policy=jax.checkpoint_policies.dots_saveable)),
+        lambda f: jax.grad(
+            jax.checkpoint(lambda x: f(W, x * X), policy=jax.checkpoint_policies.dots_saveable)
+        ),
         lambda f: jax.jit(jax.grad(jax.checkpoint(lambda x: f(W, x * X) * 2))),
         lambda f: lambda x: jax.vjp(lambda x: f(W, x * X), x)[1](1.0),
         lambda f: lambda x: jax.linearize(lambda x: f(W, x * X), x)[1](2.0),

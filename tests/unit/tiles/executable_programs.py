@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
+import jax
 import numpy as np
 
 from tiles.compiler import Executable, certify, compile_graph, load_executable
@@ -14,24 +16,52 @@ from tiles.compiler.executable import MAGIC
 from tiles.engine import make_engine
 from tiles.errors import InvalidExecutable
 from tiles.graph import (
+    WINDOW,
+    Affine,
     AxisSplit,
     Call,
+    Cell,
+    Codelet,
     Copy,
-    Execute,
+    Cycles,
+    Dim,
+    Extents,
     Graph,
+    IndexMap,
     Layout,
+    OpForm,
     Plan,
     Repeat,
     RepeatWhileTrue,
     Sequence,
     Switch,
     Tensor,
+    along,
+    register,
     whole,
 )
 from tiles.poplibs import poplin, popops, poputil
-from tiles.target import Target
+from tiles.target import Basis, Target
 
 ENGINES = ("fast", "literal", "vertex")
+
+
+@register
+@dataclass(frozen=True)
+class WindowSum(Codelet):
+    """Add the elements that lie ``dilation`` apart in a window along the first axis."""
+
+    name: ClassVar[str] = "test.WindowSum"
+
+    dilation: int
+
+    def compute(self, cell: Cell, *operands: jax.Array) -> tuple[jax.Array, ...]:
+        (x,) = operands
+        rows, _, window = cell.sizes
+        return (sum((x[k * self.dilation :][:rows] for k in range(1, window)), x[:rows]),)
+
+    def cycles(self, extents: Extents, target: Target) -> Cycles:
+        return Cycles(extents.points, Basis.ASSUMED, "a cycle a point, for tests")
 
 
 # ---- programs
@@ -126,10 +156,17 @@ def padded(target: Target) -> Graph:
     graph = Graph(target, "padded")
     x = graph.add_input((10, 6), "float32", "x")
     x = graph.set_layout(x.name, rows((10, 6), 3))
-    wide = popops.pad(graph, x, 0.0, [(1, 2, 0), (0, 3, 0)], plan=Plan((split(13, 4), whole(9))))
-    part = popops.slice(graph, wide, (1, 0), (12, 9), (2, 3), plan=Plan((split(6, 2), whole(3))))
-    back = popops.reverse(graph, part, (0,), plan=Plan((split(6, 1), whole(3))))
-    graph.outputs = [back.name]
+    wide = popops.pad(graph, x, (1, 0), (2, 3), value=0.5, name="pad", plan=Plan((split(13, 4), whole(9))))
+    part = popops.slice(graph, wide, (1, 0), (12, 9), (2, 3), name="part", plan=Plan((split(6, 2), whole(3))))
+    back = popops.reverse(graph, part, (0,), name="back", plan=Plan((split(6, 1), whole(3))))
+    window = OpForm(
+        (Dim("i", 6), Dim("j", 3), Dim("k", 3, WINDOW)),
+        (IndexMap((Affine(((0, 1), (2, 2)), -2), along(1)), 0.0),),
+        (IndexMap((along(0), along(1))),),
+    )
+    plan = Plan((split(6, 2), whole(3), whole(3)))
+    (summed,) = poputil.place(graph, WindowSum(2), window, [back], ("float32",), "window", plan=plan)
+    graph.outputs = [summed.name]
     return graph
 
 
@@ -205,5 +242,3 @@ def compiled(name: str, target: Target) -> Executable:
     """Compile one of the programs."""
     return compile_graph(PROGRAMS[name](target))
 
-
-__all__ = ["ENGINES", "PROGRAMS", "Execute", "changed", "chain", "compiled", "group", "inputs_of", "loops", "named", "padded", "rebuilt", "refused", "rows", "run", "same", "split", "step_of", "update"]

@@ -1,4 +1,4 @@
-"""Small programs for the tests of reports: codelets with round costs, and graphs whose figures can be added up by hand."""
+"""Small programs for the tests of reports: codelets with round costs, graphs that can be added up by hand."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ from tiles.graph import (
     register,
     whole,
 )
+from tiles.poplibs import poplin, popops
 from tiles.target import Basis, Target
 
 
@@ -96,13 +97,21 @@ def row_layout(shape: tuple[int, ...], parts: int, base: int = 0, stride: int = 
 
 
 def scale(
-    graph: Graph, operand: Tensor, parts: int, name: str = "scale", location: str = "", base: int = 0, **options
+    graph: Graph,
+    operand: Tensor,
+    parts: int,
+    name: str = "scale",
+    location: str = "",
+    base: int = 0,
+    **options,
 ) -> Tensor:
     """Add a compute set that scales ``operand`` row by row, and return its result; no step is added."""
     layout = row_layout(operand.shape, parts, base)
     rank = len(operand.shape)
     form = OpForm(
-        tuple(Dim(f"d{i}", n) for i, n in enumerate(operand.shape)), (identity_map(rank),), (identity_map(rank),)
+        tuple(Dim(f"d{i}", n) for i, n in enumerate(operand.shape)),
+        (identity_map(rank),),
+        (identity_map(rank),),
     )
     result = graph.add_tensor(operand.shape, operand.dtype, name, layout, location=location)
     plan = Plan(layout.axes, base)
@@ -136,7 +145,7 @@ def below(graph: Graph, scalar: Tensor, name: str, bound: int = 100, location: s
 
 
 def pipeline(target: Target, check_memory: bool = True, rows: int = 8, columns: int = 64) -> Executable:
-    """Scale a matrix on tiles that hold it, scale it again on half as many, sum the rows, copy the sums to one tile."""
+    """Scale a matrix where it lies, scale it on half as many tiles, sum its rows, copy the sums to a tile."""
     graph = Graph(target, "pipeline")
     x = graph.add_input((rows, columns), "float32", "x", location="model.py:3")
     graph.set_layout(x.name, row_layout(x.shape, 4))
@@ -195,3 +204,15 @@ def switching(target: Target, sizes: tuple[int, ...]) -> Executable:
     graph.outputs = [out.name]
     graph.program.add(Switch(index.name, tuple(branches)))
     return compile_graph(graph)
+
+
+def network(target: Target, check_memory: bool = True) -> Executable:
+    """Two layers of a network from PopLibs' primitives: messages, and buffers that share addresses."""
+    graph = Graph(target, "network")
+    x = graph.add_input((32, 48), "float32", "x", location="net.py:1")
+    w = graph.add_input((48, 24), "float32", "w", location="net.py:2")
+    hidden = popops.tanh(graph, poplin.matmul(graph, x, w, name="dot", location="net.py:3"), name="tanh")
+    v = graph.add_input((24, 10), "float32", "v", location="net.py:4")
+    out = poplin.matmul(graph, hidden, v, name="head", location="net.py:5")
+    graph.outputs = [out.name]
+    return compile_graph(graph, check_memory)

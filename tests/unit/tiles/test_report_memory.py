@@ -3,30 +3,27 @@
 import numpy as np
 import pytest
 
-from tests.unit.tiles.report_programs import looping, pipeline, repeated
+from tests.unit.tiles.report_programs import looping, network, pipeline, repeated, row_layout
 from tiles.compiler import compile_graph
 from tiles.compiler.executable import CATEGORIES
 from tiles.compiler.oom import fullest
 from tiles.errors import OutOfTileMemory
 from tiles.graph import Graph
-from tiles.poplibs import poplin, popops
 from tiles.report import memory_analysis
 from tiles.report.memory import tile_memory
 
 
-def network(target, check_memory=True):
-    """Two layers: split reductions, messages, buffers that share addresses."""
-    graph = Graph(target, "network")
-    x = graph.add_input((32, 48), "float32", "x", location="net.py:1")
-    w = graph.add_input((48, 24), "float32", "w", location="net.py:2")
-    hidden = popops.tanh(graph, poplin.matmul(graph, x, w, name="dot", location="net.py:3"), name="tanh")
-    v = graph.add_input((24, 10), "float32", "v", location="net.py:4")
-    out = poplin.matmul(graph, hidden, v, name="head", location="net.py:5")
-    graph.outputs = [out.name]
-    return compile_graph(graph, check_memory)
+def strided(target):
+    """An input on every third tile, handed back."""
+    graph = Graph(target, "strided")
+    x = graph.add_input((5, 8), "float32", "x")
+    graph.set_layout(x.name, row_layout((5, 8), 5, base=1, stride=3))
+    graph.outputs = [x.name]
+    return compile_graph(graph)
 
 
 PROGRAMS = {
+    "strided": strided,
     "pipeline": pipeline,
     "repeated": lambda target: repeated(target, 2),
     "looping": looping,
@@ -83,7 +80,9 @@ def test_gaps_and_addresses_byte_by_byte(small_target, name):
         assert memory.highest_address[tile] == highest
         expected = 0
         for region in [*regions, range(regions[-1].stop, max(regions[-1].stop, highest))]:
-            inside = [min(r.stop, region.stop) for r in used if r.start < region.stop and r.stop > region.start]
+            inside = [
+                min(r.stop, region.stop) for r in used if r.start < region.stop and r.stop > region.start
+            ]
             expected += max(inside, default=region.start) - region.start
         assert memory.including_gaps[tile] == expected
         assert memory.including_gaps[tile] >= memory.always_live[tile]

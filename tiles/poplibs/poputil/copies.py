@@ -113,6 +113,8 @@ def _copied(
     dtype = sources[0].dtype
     layout = layout or linear_layout(shape, dtype, graph.target.num_tiles)
     result = graph.add_tensor(shape, dtype, name, layout, location=location)
-    sequence = graph.program if program is None else program
-    sequence.add(Copy(result.name, tuple(s.name for s in sources), axis, location))
+    if math.prod(shape):
+        filled = tuple(s.name for s in sources if math.prod(s.shape))
+        sequence = graph.program if program is None else program
+        sequence.add(Copy(result.name, filled, axis, location))
     return result

@@ -1,0 +1,66 @@
+"""Builder programs compiled and run by every engine in the ring, against cells run one by one by numpy."""
+
+import numpy as np
+import pytest
+
+from tests.unit.tiles.poplibs_cells import run_graph, words
+from tiles.compiler import compile_graph
+from tiles.engine import make_engine
+from tiles.graph import Graph
+from tiles.poplibs import poplin, popops, poputil
+from tiles.poplibs.popops import arg, call
+from tiles.target import Target
+
+RNG = np.random.default_rng(0)
+INPUTS = {
+    "a": RNG.standard_normal((6, 10)).astype(np.float32),
+    "b": RNG.standard_normal((10, 8)).astype(np.float32),
+    "v": np.array(2.5, np.float32),
+    "h": RNG.standard_normal((6, 10)).astype(np.float16),
+}
+
+
+def _program(num_tiles):
+    graph = Graph(Target.named("gc200").replace(num_tiles=num_tiles))
+    a, b, v, h = (graph.add_input(x.shape, x.dtype.name, n) for n, x in INPUTS.items())
+    product = poplin.matmul(graph, a, b)
+    scaled = call("exponential", arg(0)) * call("iota", dim=1, dtype="float32")
+    results = [
+        product,
+        popops.pad(graph, product, (1, 0), (0, -1), (0, 2), v),
+        popops.reverse(graph, a, (1,)),
+        popops.transpose(graph, product, (1, 0)),
+        popops.reduce(graph, h, (0, 1)),
+        popops.reduce(graph, a, (0,), "max"),
+        poputil.reshape(graph, product, (16, 3)),
+        poputil.concatenate(graph, [a, a], 1),
+        popops.map(graph, scaled, [a]),
+        poplin.dot_general(graph, h, h, (((1,), (1,)), ((), ())), out_dtype="float32"),
+        popops.slice(graph, a, (1, 0), (6, 9), (2, 3)),
+    ]
+    graph.outputs = [t.name for t in results]
+    return graph
+
+
+@pytest.mark.parametrize("num_tiles", [1, 7])
+def test_every_engine_gives_the_words_of_the_cells(num_tiles):
+    graph = _program(num_tiles)
+    expected = run_graph(graph, {name: words(x) for name, x in INPUTS.items()}, "ring")
+    executable = compile_graph(graph)
+    for engine in ("fast", "literal", "vertex"):
+        results, _ = make_engine(executable, engine, "ring").run(*INPUTS.values())
+        for name, found in zip(graph.outputs, results, strict=True):
+            np.testing.assert_array_equal(np.asarray(found), expected[name], err_msg=f"{engine} {name}")
+
+
+def test_an_empty_tensor_padded_is_all_padding():
+    graph = Graph(Target.named("gc200").replace(num_tiles=4))
+    x = graph.add_input((0, 3), "float32", "x")
+    padded = popops.pad(graph, x, (1, 0), (1, 0), None, 4.0)
+    total = popops.reduce(graph, x, (0,))
+    graph.outputs = [padded.name, total.name]
+    executable = compile_graph(graph)
+    for engine in ("fast", "literal"):
+        (ones, zeros), _ = make_engine(executable, engine).run(np.zeros((0, 3), np.float32))
+        np.testing.assert_array_equal(ones, np.full((2, 3), 4.0))
+        np.testing.assert_array_equal(zeros, np.zeros(3))
