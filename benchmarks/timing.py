@@ -74,7 +74,8 @@ def machine() -> str:
     """Return what a reader needs to know about where numbers come from."""
     versions = f"Python {platform.python_version()}, jax {jax.__version__}, jaxlib {jaxlib.__version__}"
     where = f"{os.cpu_count()} cores ({platform.machine()}), backend {jax.default_backend()}"
-    return f"{where}; {versions}, numpy {np.__version__}"
+    load = f"load average {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "load unknown"
+    return f"{where}, {load}; {versions}, numpy {np.__version__}"
 
 
 def write_result(name: str, text: str) -> pathlib.Path:

@@ -97,7 +97,7 @@ def random_programs(
     arguments = tuple(_draw_type(draw, floats) for _ in range(draw(st.integers(1, 3))))
     types: list[Any] = list(arguments)
     steps: list[Step] = []
-    for _ in range(draw(st.integers(1, max_steps))):
+    for _ in range(draw(st.integers(min(4, max_steps), max_steps))):
         step = draw(st.sampled_from(makers))(draw, types, floats)
         if step is None:
             continue
@@ -105,9 +105,10 @@ def random_programs(
         if math.prod(made.shape) <= MAX_ELEMENTS:
             steps.append(step)
             types.append(made)
-    last = len(types) - 1
-    others = draw(st.lists(st.integers(0, last), max_size=2))
-    return RandomProgram(arguments, tuple(steps), tuple(dict.fromkeys([last, *others])))
+    read = {number for step in steps for number in step.reads}
+    unread = [number for number in range(len(types)) if number not in read]
+    other = draw(st.integers(0, len(types) - 1))
+    return RandomProgram(arguments, tuple(steps), tuple(dict.fromkeys([*unread, other])))
 
 
 def random_program(draw: Draw, **options: Any) -> tuple[Function, tuple[jax.ShapeDtypeStruct, ...]]:
@@ -117,7 +118,8 @@ def random_program(draw: Draw, **options: Any) -> tuple[Function, tuple[jax.Shap
 
 
 def _draw_type(draw: Draw, floats: Sequence[str]) -> jax.ShapeDtypeStruct:
-    shape = tuple(draw(st.lists(st.sampled_from([1, 2, 3, 4, 5]), max_size=3)))
+    rank = draw(st.sampled_from([2, 2, 1, 3, 0]))
+    shape = tuple(draw(st.sampled_from([3, 4, 2, 1])) for _ in range(rank))
     dtype = draw(st.sampled_from([*floats, *floats, "int32", "bool"]))
     return jax.ShapeDtypeStruct(shape, _numpy_dtype(dtype))
 
@@ -139,8 +141,9 @@ def _step(maker: Maker) -> Maker:
 
 
 def _pick(draw: Draw, types: Types, wanted: Callable[[Any], bool]) -> int | None:
+    """Draw the number of a value of a wanted type, most often one of the latest."""
     fitting = [number for number, type_ in enumerate(types) if wanted(type_)]
-    return draw(st.sampled_from(fitting)) if fitting else None
+    return draw(st.sampled_from(fitting[-2:] + fitting)) if fitting else None
 
 
 def _is_float(type_: Any) -> bool:

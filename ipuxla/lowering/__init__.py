@@ -26,7 +26,7 @@ def lower_module(module: Module, target: Target) -> Graph:
     for number, parameter in enumerate(entry.parameters):
         arguments.append(graph.add_input(parameter.type.shape, dtype_of(parameter.type), f"arg{number}"))
     graph.donated = module.donated
-    lowering = Lowering(module, graph, entry)
+    lowering = Lowering(module, graph, entry, graph.program)
     results = movement.lower_computation(lowering, entry, arguments)
     graph.outputs = [tensor.name for tensor in results]
     return graph

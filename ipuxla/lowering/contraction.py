@@ -29,7 +29,7 @@ def place_dot(lowering: Lowering, instruction: Instruction, lhs: Tensor, rhs: Te
     form = dot_form(lhs.shape, rhs.shape, n.lhs_batching, n.rhs_batching, n.lhs_contracting, n.rhs_contracting)
     out = dtype_of(instruction.result.type)
     codelet = MatMul((lhs.dtype, rhs.dtype), accumulator_of(lhs.dtype) if is_float(lhs.dtype) else out, out)
-    return place(lowering.graph, codelet, form, [lhs, rhs], (out,), "dot", location)[0]
+    return place(lowering.graph, codelet, form, [lhs, rhs], (out,), "dot", location, program=lowering.program)[0]
 
 
 @lowers(DotGeneral)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from hlo_passes.ir import Computation, Instruction
 from hlo_passes.ops import Call, Concatenate, Constant, OptimizationBarrier, Reshape
-from ipuxla.lowering.registry import Lowering, dtype_of, lowers, where
+from ipuxla.lowering.registry import Function, Lowering, dtype_of, lowers, where
 from ipuxla.lowering.regular import materialize
-from tiles.graph import Copy, Tensor, linear_layout, reshape_layout
+from tiles.graph import Call as ProgramCall
+from tiles.graph import Copy, Sequence, Tensor, linear_layout, reshape_layout
 
 
 @lowers(Constant)
@@ -48,7 +50,7 @@ def _copied(lowering: Lowering, sources: tuple[Tensor, ...], shape: tuple[int, .
     layout = linear_layout(shape, dtype, graph.target.num_tiles)
     result = graph.add_tensor(shape, dtype, name, layout, location=location)
     if math.prod(shape):
-        graph.program.add(Copy(result.name, tuple(s.name for s in sources), axis, location))
+        lowering.program.add(Copy(result.name, tuple(s.name for s in sources), axis, location))
     return result
 
 
@@ -60,16 +62,48 @@ def lower_barrier(lowering: Lowering, instruction: Instruction) -> tuple[Tensor,
 
 @lowers(Call)
 def lower_call(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
-    """Lower the callee's body in place; equal bodies are planned once because plans are cached."""
+    """Call a function of the graph: its body is placed once, arguments are copied in and results out.
+
+    A callee that the module calls once is placed where it is called.
+    """
     assert isinstance(instruction.op, Call)
-    callee = lowering.module.computation(instruction.op.callee)
+    name = instruction.op.callee
+    callee = lowering.module.computation(name)
     arguments = [lowering.tensor(v) for v in instruction.operands]
-    return lower_computation(lowering, callee, arguments)
+    if lowering.call_counts[name] == 1:
+        return lower_computation(lowering, callee, arguments)
+    function = lowering.functions.get(name) or _function(lowering, callee)
+    lowering.functions[name] = function
+    location = where(instruction)
+    for argument, parameter in zip(arguments, function.parameters, strict=True):
+        _copy_into(lowering, argument, parameter, location)
+    lowering.program.add(ProgramCall(name))
+    results = []
+    for result in function.results:
+        tensor = lowering.graph.tensors[result.name]
+        copy = lowering.graph.add_tensor(tensor.shape, tensor.dtype, f"{name}.result", tensor.layout, location=location)
+        _copy_into(lowering, tensor, copy, location)
+        results.append(copy)
+    return tuple(results)
+
+
+def _function(lowering: Lowering, callee: Computation) -> Function:
+    """Place a callee's body once, on parameters of its own."""
+    graph, body = lowering.graph, Sequence()
+    parameters = tuple(graph.add_tensor(v.type.shape, dtype_of(v.type), f"{callee.name}.parameter") for v in callee.parameters)
+    results = lower_computation(replace(lowering, program=body), callee, list(parameters))
+    graph.functions[callee.name] = body
+    return Function(parameters, results)
+
+
+def _copy_into(lowering: Lowering, source: Tensor, destination: Tensor, location: str) -> None:
+    if math.prod(source.shape):
+        lowering.program.add(Copy(destination.name, (source.name,), None, location))
 
 
 def lower_computation(lowering: Lowering, computation: Computation, arguments: list[Tensor]) -> tuple[Tensor, ...]:
     """Lower a computation's instructions with its parameters bound to tensors; return its results' tensors."""
-    inner = Lowering(lowering.module, lowering.graph, computation, dict(zip(computation.parameters, arguments, strict=True)))
+    inner = replace(lowering, computation=computation, values=dict(zip(computation.parameters, arguments, strict=True)))
     needed = _constants_in_memory(computation)
     for instruction in computation.instructions:
         is_splat = isinstance(instruction.op, Constant) and instruction.op.is_splat

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeAlias, TypeVar
 
 from hlo_passes.ir import Computation, Instruction, Module, Op, TensorType, Value
 from hlo_passes.ops import Constant
 from ipuxla.lowering.errors import UnsupportedLowering
-from tiles.graph import Graph, Tensor
+from tiles.graph import Graph, Sequence, Tensor
 from tiles.numerics.dtypes import name_of
+
+
+@dataclass(frozen=True)
+class Function:
+    """A computation placed once in the graph: its parameters' and results' tensors."""
+
+    parameters: tuple[Tensor, ...]
+    results: tuple[Tensor, ...]
 
 
 @dataclass
@@ -21,13 +31,22 @@ class Lowering:
       module: the module, for calls.
       graph: where operations go.
       computation: the computation being walked.
+      program: the sequence that steps go to.
       values: the tensor of every value lowered so far; splat constants have none until somebody needs one.
+      functions: computations placed as functions, by name.
     """
 
     module: Module
     graph: Graph
     computation: Computation
+    program: Sequence
     values: dict[Value, Tensor] = field(default_factory=dict)
+    functions: dict[str, Function] = field(default_factory=dict)
+
+    @cached_property
+    def call_counts(self) -> Counter[str]:
+        """How often the module calls each computation."""
+        return Counter(callee for instruction in self.module.walk() for callee in instruction.op.callees)
 
     def tensor(self, value: Value) -> Tensor:
         """Return the tensor of a value as it stands in the graph now."""

@@ -27,7 +27,7 @@ def place_expression(lowering: Lowering, region: Computation, operands: list[Ten
     form = OpForm(dims, tuple(m for _, m in maps), (identity_map(len(dims)),))
     dtypes = tuple(t.dtype for t, _ in maps)
     codelet = Map(body, (len(maps) + len(body) - 1,) if body else (0,), dtypes, (dtype_of(result),))
-    return place(lowering.graph, codelet, form, [t for t, _ in maps], (dtype_of(result),), name, location)[0]
+    return place(lowering.graph, codelet, form, [t for t, _ in maps], (dtype_of(result),), name, location, program=lowering.program)[0]
 
 
 def place_reduction(
@@ -53,7 +53,7 @@ def place_reduction(
     form = OpForm(dims, tuple(m for _, m in maps), (kept,))
     dtype = dtype_of(region.results[0].type)
     codelet = reduce_codelet(combiner, dtype, body, tuple(t.dtype for t, _ in maps))
-    return place(lowering.graph, codelet, form, [t for t, _ in maps], (dtype,), name, location)[0]
+    return place(lowering.graph, codelet, form, [t for t, _ in maps], (dtype,), name, location, program=lowering.program)[0]
 
 
 def _expression(region: Computation, operands: list[Tensor]) -> tuple[Body, Maps]:
@@ -122,7 +122,7 @@ def _with_initial(lowering: Lowering, reduced: Tensor, reduce: Instruction, valu
     initial = lowering.tensor(value) if value in lowering.values else materialize(lowering, value)
     form = OpForm(dims, (identity_map(rank), IndexMap(())), (identity_map(rank),))
     codelet = Map(((name, (0, 1), ()),), (2,), (reduced.dtype, initial.dtype), (reduced.dtype,))
-    return place(lowering.graph, codelet, form, [reduced, initial], (reduced.dtype,), "initial", where(reduce))[0]
+    return place(lowering.graph, codelet, form, [reduced, initial], (reduced.dtype,), "initial", where(reduce), program=lowering.program)[0]
 
 
 def materialize(lowering: Lowering, value: Value) -> Tensor:

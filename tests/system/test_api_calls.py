@@ -1,4 +1,4 @@
-"""A decorated function equals ``jax.jit``: structures, static and donated arguments, methods, keys, widths."""
+"""A decorated function equals ``jax.jit``: structures, static and donated arguments, methods, widths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The main job as ``make run`` starts it, against NumPy and plain ``jax.jit``; variants on a small machine."""
+"""The main job as ``make run`` starts it, against NumPy and ``jax.jit``; its variants on a small machine."""
 
 from __future__ import annotations
 

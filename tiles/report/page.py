@@ -122,7 +122,7 @@ def _supersteps(data: dict[str, Any]) -> str:
 
 def _operations(data: dict[str, Any]) -> str:
     heads = ["operation", "from", "cycles", "share", "compute", "exchange", "sync", "runs", "flops"]
-    heads += ["exchanged B", "mostly rests on", "vertex types", "plan"]
+    heads += ["exchanged B", "mostly rests on", "plan", "vertex types"]
     rows: list[list[Cell]] = []
     for row in data["operations"]:
         share = None if row["share"] is None else f"{row['share']:.1%}"
@@ -130,10 +130,10 @@ def _operations(data: dict[str, Any]) -> str:
         rows.append(
             [
                 row["name"], row["location"], row["cycles"], share, *figures, row["runs"], row["flops"],
-                row["exchangeBytes"], main_basis(row), "\n".join(row["vertexTypes"]), "\n".join(row["plans"]),
+                row["exchangeBytes"], main_basis(row), "\n".join(row["plans"]), "\n".join(row["vertexTypes"]),
             ]
         )  # fmt: skip
-    return _table(heads, rows, numeric=range(2, 10), wide=(0, 1, 11))
+    return _table(heads, rows, numeric=range(2, 10), wide=(0, 1))
 
 
 def _balance(data: dict[str, Any]) -> str:
@@ -272,4 +272,4 @@ def _table(
         for row in rows
     )
     table = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
-    return f'<div class="scroll"><table class="sortable">{table}</table></div>'
+    return f'<div class="scroll rows"><table class="sortable">{table}</table></div>'
