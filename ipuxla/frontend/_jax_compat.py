@@ -326,11 +326,10 @@ def zero_cotangent(value: Any) -> Any:
 def replace_equation(
     equation: Equation, params: dict[str, Any], used_inputs: Sequence[bool], used_outputs: Sequence[bool]
 ) -> Equation:
-    """Return an equation with other parameters and only the used variables. Hides ``new_jaxpr_eqn``."""
+    """Return an equation with other parameters and only the used variables. Hides ``JaxprEqn.replace``."""
     inputs = list(itertools.compress(equation.invars, used_inputs))
     outputs = list(itertools.compress(equation.outvars, used_outputs))
-    effects = _core.eqn_effects(params["jaxpr"], inputs)
-    return equation.replace(invars=inputs, outvars=outputs, params=params, effects=effects)
+    return equation.replace(invars=inputs, outvars=outputs, params=params, effects=params["jaxpr"].effects)
 
 
 # ---- StableHLO ----

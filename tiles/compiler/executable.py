@@ -208,8 +208,8 @@ class Executable:
         """Build from plain data; the counterpart of ``to_data``.
 
         Raises:
-          InvalidExecutable: another format version, a missing field, an unknown codelet, or plain data
-            whose parts do not fit together.
+          InvalidExecutable: another format version, a missing or unknown field, an unknown codelet, or data
+            that would be written otherwise than it was read.
         """
         if not isinstance(data, dict) or data.get("format") != FORMAT_VERSION:
             found = data.get("format") if isinstance(data, dict) else type(data).__name__
@@ -227,10 +227,13 @@ class Executable:
                 donated=tuple(data["donated"]),
                 fits=bool(data["fits"]),
             )
+            again = executable.to_data()
         except InvalidExecutable:
             raise
-        except (KeyError, TypeError, ValueError, IpuError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, IpuError) as error:
             raise InvalidExecutable(f"the executable's data is damaged: {type(error).__name__}: {error}") from error
+        if again != data:
+            raise InvalidExecutable(f"the executable's data is damaged: {_difference(data, again)}")
         return executable
 
     def to_bytes(self) -> bytes:
@@ -249,7 +252,7 @@ class Executable:
             raise InvalidExecutable("this is not an ipuxla executable: its first bytes are " + repr(blob[:16]))
         try:
             data = json.loads(blob[len(MAGIC) :])
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidExecutable(f"the executable is damaged: {error}") from error
         return cls.from_data(data)
 
@@ -269,6 +272,17 @@ class Executable:
                 lines.append(f"  step {number} {g.name}: {g.codelet.label} [{g.plan.describe(g.form)}] ({reads}) -> {', '.join(g.results)}" + _from(g.location))
         lines.append(f"  program {json.dumps(self.program)}")
         return "\n".join(lines) + "\n"
+
+
+def _difference(read: Any, written: Any, at: str = "") -> str:
+    """Say where data first differs from what is written for it."""
+    if isinstance(read, dict) and isinstance(written, dict) and read.keys() == written.keys():
+        pairs = [(read[key], written[key], f"{at}.{key}") for key in sorted(read)]
+    elif isinstance(read, list) and isinstance(written, list) and len(read) == len(written):
+        pairs = [(a, b, f"{at}[{i}]") for i, (a, b) in enumerate(zip(read, written, strict=True))]
+    else:
+        return f"{at.lstrip('.') or 'it'} holds {str(read)[:60]!r}, read as {str(written)[:60]!r}"
+    return next(_difference(a, b, where) for a, b, where in pairs if a != b)
 
 
 def _from(location: str) -> str:

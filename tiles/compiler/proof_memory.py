@@ -177,10 +177,14 @@ def _overheads(executable: Executable) -> dict[str, np.ndarray]:
     target = executable.target
     state = np.zeros(target.num_tiles, np.int64)
     code: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(target.num_tiles, np.int64))
-    for _, group in executable.groups():
-        state[group.plan.tiles] += group.codelet.state_bytes(group.form, target)
-        label = code[group.codelet.label]
-        label[group.plan.tiles] = np.maximum(label[group.plan.tiles], group.codelet.code_bytes(target))
+    for number, group in executable.groups():
+        try:
+            codelet = group.codelet
+            state_bytes, name, code_bytes = codelet.state_bytes(group.form, target), codelet.label, codelet.code_bytes(target)
+        except Exception as error:  # a codelet may be anyone's code
+            raise refuse(f"step {number}: codelet {group.codelet.name} has no size: {error!r}", group.location) from error
+        state[group.plan.tiles] += state_bytes
+        code[name][group.plan.tiles] = np.maximum(code[name][group.plan.tiles], code_bytes)
     control = target.control_code_bytes_per_step * max(1, len(executable.steps))
     stack = target.supervisor_stack_bytes + target.workers_per_tile * target.worker_stack_bytes
     zeros = np.zeros(target.num_tiles, np.int64)

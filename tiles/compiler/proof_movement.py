@@ -242,12 +242,12 @@ class _Proof:
             expected = (tuple(sizes[d] for d in group.form.results[k].dims), variables[name].dtype)
             if found != expected:
                 raise refuse(
-                    f"{at}: {group.codelet.label} gives {found[1]}{list(found[0])} for a part of {name}, expected {expected[1]}{list(expected[0])}",
+                    f"{at}: {group.codelet.name} gives {found[1]}{list(found[0])} for a part of {name}, expected {expected[1]}{list(expected[0])}",
                     group.location,
                 )
         if len(self.shapes[key]) != len(group.results):
             raise refuse(
-                f"{at}: {group.codelet.label} gives {len(self.shapes[key])} results, expected {len(group.results)}",
+                f"{at}: {group.codelet.name} gives {len(self.shapes[key])} results, expected {len(group.results)}",
                 group.location,
             )
 
@@ -267,7 +267,7 @@ class _Proof:
             shown = ", ".join(f"{dtype}{list(shape)}" for shape, dtype in operands)
             first = str(error).partition("\n")[0]
             raise refuse(
-                f"{at}: {group.codelet.label} refuses {shown}: {type(error).__name__}: {first}",
+                f"{at}: {group.codelet.name} refuses {shown}: {type(error).__name__}: {first}",
                 group.location,
             ) from error
         return tuple((tuple(r.shape), r.dtype.name) for r in results)
@@ -433,7 +433,7 @@ class _Proof:
         )
         if not (group.codelet.may_overwrite(k) and same_points and fits):
             raise refuse(
-                f"{at} writes {name} over {variable.name} while it reads it in place, which {group.codelet.label} does not allow",
+                f"{at} writes {name} over {variable.name} while it reads it in place, which {group.codelet.name} does not allow",
                 group.location,
             )
 

@@ -79,7 +79,7 @@ def _is_count(value: Any, low: int = 0) -> bool:
 def _check_buffers(executable: Executable) -> None:
     tiles, steps = executable.target.num_tiles, len(executable.steps)
     for key, b in executable.buffers.items():
-        _check_name("buffer", key, b.name)
+        _check_name("buffer", key, b.name, b.location)
         if b.category not in CATEGORIES:
             raise refuse(f"buffer {key} has category {b.category!r}; expected one of {', '.join(CATEGORIES)}")
         if not _is_count(b.address) or not _is_count(b.size_bytes):
@@ -107,15 +107,18 @@ def _check_ranges(b: Buffer, num_tiles: int) -> None:
         reached = end
 
 
-def _check_name(kind: str, key: Any, name: Any) -> None:
+def _check_name(kind: str, key: Any, name: Any, *texts: Any) -> None:
+    """Refuse what is not named as it is listed, or whose other ``texts`` are none."""
     if not isinstance(name, str) or not name or key != name:
         raise refuse(f"a {kind} is listed as {key!r} but is named {name!r}")
+    if not all(isinstance(text, str) for text in texts):
+        raise refuse(f"{kind} {name} has {', '.join(map(repr, texts))} where names or locations belong")
 
 
 def _check_variables(executable: Executable) -> None:
     known: set[Layout] = set()
     for key, v in executable.variables.items():
-        _check_name("variable", key, v.name)
+        _check_name("variable", key, v.name, v.storage, v.view_of, v.location)
         if v.dtype not in NAMES:
             raise refuse(f"variable {key} has dtype {v.dtype!r}, which is no element type", v.location)
         if not (isinstance(v.shape, tuple) and all(_is_count(n) for n in v.shape)):
@@ -247,6 +250,7 @@ def _kept(executable: Executable) -> dict[str, str]:
 
 
 def _check_step(executable: Executable, kept: dict[str, str], number: int, step: StepRecord) -> None:
+    _check_name("step", step.name, step.name, *_texts(step))
     results = written_by(step)
     for name in (*read_by(step), *results):
         if not isinstance(name, str) or name not in executable.variables:
@@ -270,6 +274,17 @@ def _check_step(executable: Executable, kept: dict[str, str], number: int, step:
         return
     for group in step.groups:
         _check_group(executable, number, step, group)
+
+
+def _texts(step: StepRecord) -> Iterator[Any]:
+    """Yield all that must be text in a step."""
+    if isinstance(step, CopyStep):
+        yield step.location
+        return
+    for group in step.groups:
+        yield from (group.name, group.location)
+        for operand in group.operands:
+            yield operand.buffer
 
 
 def read_by(step: StepRecord) -> tuple[str, ...]:
@@ -346,6 +361,8 @@ def _check_group(executable: Executable, number: int, step: ExecuteStep, group: 
             group.location,
         )
     check_tiles(f"{at}: the cells", plan.tiles, executable.target.num_tiles)
+    if any(not isinstance(m.fill, (int, float, type(None))) for m in (*form.operands, *form.results)):
+        raise refuse(f"{at} has a fill value that is no number", group.location)
     rank = len(form.dims)
     for k, (operand, index_map) in enumerate(zip(group.operands, form.operands, strict=True)):
         variable = executable.variables[operand.variable]

@@ -195,6 +195,7 @@ def exchange_cycles(moved: Traffic, target: Target) -> Cycles:
     source = "max(payload/4, control instructions) + phase entry; ipu-stack cost model"
     if moved.is_empty:
         return Cycles(0, Basis.DOCUMENTED, source)
+    basis = Basis.weakest((Basis.DOCUMENTED, target.basis("exchange_phase_overhead_cycles")[0]))
     width = target.exchange_bytes_per_cycle
     sends = moved.sends + moved.sent // 4 // target.exchange_send_max_words
     busiest = max(
@@ -202,4 +203,4 @@ def exchange_cycles(moved: Traffic, target: Target) -> Cycles:
         ceil_div(int(moved.sent.max()), width),
         int((sends + 2 * moved.receives).max()),
     )
-    return Cycles(busiest + target.exchange_phase_overhead_cycles, Basis.DOCUMENTED, source)
+    return Cycles(busiest + target.exchange_phase_overhead_cycles, basis, source)
