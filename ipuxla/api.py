@@ -18,7 +18,7 @@ import numpy as np
 
 from ipuxla.errors import WrongArguments
 from ipuxla.frontend import _jax_compat as compat
-from ipuxla.frontend.lower import Traced, as_wide_array, trace
+from ipuxla.frontend.lower import Arguments, Traced, as_wide_array, trace
 from ipuxla.frontend.primitive import ipu_call, set_backend
 from ipuxla.options import CompileOptions, make_options
 from ipuxla.runtime import Compiled, load
@@ -194,7 +194,9 @@ class JittedFunction:
     def _trace(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], tree: Any, leaves: Sequence[Any]
     ) -> _Entry:
-        traced = trace(self._jitted, args, kwargs)
+        """Trace for these arguments, whose leaves, static ones left out, are in ``tree``."""
+        join = functools.partial(self._statics.join, args, kwargs)
+        traced = trace(self._jitted, leaves, lambda leaves: join(jax.tree.unflatten(tree, leaves)))
         avals = traced.jaxpr.in_avals[len(traced.outer) :]
         widened = tuple(
             position
@@ -234,20 +236,28 @@ class _StaticArguments:
         self._numbers = frozenset(numbers)
         self._names = frozenset(names)
 
-    def split(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Any, tuple[tuple[Any, ...], dict[str, Any]]]:
+    def split(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Arguments]:
         """Return the static arguments as a hashable key, and the others."""
         if not self._numbers and not self._names:
             return None, (args, kwargs)
-        numbers = {n % len(args) for n in self._numbers if -len(args) <= n < len(args)}
-        names = self._names & kwargs.keys()
+        numbers, names = self._static_numbers(args), self._names & kwargs.keys()
         static = (
             tuple((n, type(args[n]), args[n]) for n in sorted(numbers)),
             tuple((name, type(kwargs[name]), kwargs[name]) for name in sorted(names)),
         )
         positional = tuple(arg for n, arg in enumerate(args) if n not in numbers)
         return static, (positional, {name: value for name, value in kwargs.items() if name not in names})
+
+    def join(self, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic: Arguments) -> Arguments:
+        """Return a call's arguments with the others than the static ones replaced."""
+        numbers, others = self._static_numbers(args), iter(dynamic[0])
+        return tuple(arg if n in numbers else next(others) for n, arg in enumerate(args)), {
+            **kwargs,
+            **dynamic[1],
+        }
+
+    def _static_numbers(self, args: tuple[Any, ...]) -> set[int]:
+        return {n % len(args) for n in self._numbers if -len(args) <= n < len(args)}
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:

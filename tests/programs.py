@@ -1,7 +1,8 @@
-"""Random small programs over the supported operations, as JAX functions, for property tests of passes and engines.
+"""Random small programs over the supported operations, as JAX functions, for property tests.
 
-A program is a list of steps; each reads earlier values and makes one. Values are small arrays of floats, integers or
-booleans; every step is a call of ``jax.lax`` or ``jax.numpy``, so that programs go through the frontend like a user's.
+A program is a list of steps; each reads earlier values and makes one. Values are small arrays of floats,
+integers or booleans; every step is a call of ``jax.lax`` or ``jax.numpy``, so that programs go through the
+frontend like a user's.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class RandomProgram:
         return tuple(values[number] for number in self.results)
 
     def arrays(self, seed: int = 0) -> tuple[np.ndarray, ...]:
-        """Return arguments: floats around 0 with whole numbers and zeros of both signs, small integers, booleans."""
+        """Return arguments: floats around 0, some of them whole, small integers, booleans."""
         rng = np.random.default_rng(seed)
         return tuple(_array(rng, argument) for argument in self.arguments)
 
@@ -112,7 +113,7 @@ def random_programs(
 
 
 def random_program(draw: Draw, **options: Any) -> tuple[Function, tuple[jax.ShapeDtypeStruct, ...]]:
-    """Return a drawn program as a function and the types of its arguments; options as of ``random_programs``."""
+    """Return a drawn program as a function and its arguments' types; options as of ``random_programs``."""
     program = draw(random_programs(**options))
     return program.function, program.arguments
 

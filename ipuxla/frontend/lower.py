@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -39,19 +39,26 @@ class Traced(NamedTuple):
     donated: tuple[int, ...]
 
 
-def trace(jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Traced:
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+"""Positional and keyword arguments of a call."""
+
+
+def trace(jitted: Any, leaves: Sequence[Any], arguments: Callable[[Sequence[Any]], Arguments]) -> Traced:
     """Trace a ``jax.jit`` function, which brings JAX's meaning of static and donated arguments.
 
     Arguments keep their width: where ``jax_enable_x64`` is off, 64-bit floats are traced as if it were on,
     and 64-bit integers such that what the function makes by itself stays 32-bit.
 
+    Args:
+      jitted: the function.
+      leaves: arrays or ``jax.ShapeDtypeStruct`` of the arguments that are not static.
+      arguments: puts leaves in their places among all arguments, the static ones included.
+
     Raises:
       UnsupportedPrimitive: the function calls the host or prints.
     """
-    args, kwargs = jax.tree.map(
-        lambda leaf: as_wide_array(leaf) if _is_narrowed(leaf) else leaf, (args, kwargs)
-    )
-    jaxpr, outer, out_tree, donated = _trace_in_its_width(jitted, args, kwargs)
+    leaves = [_in_its_width(leaf) for leaf in leaves]
+    jaxpr, outer, out_tree, donated = _trace_in_its_width(jitted, leaves, *arguments(leaves))
     _refuse_effects(jaxpr)
     donated = tuple(position + len(outer) for position in donated)
     return Traced(jaxpr, outer, out_tree, _usable_donations(jaxpr, donated))
@@ -84,14 +91,19 @@ def as_wide_array(leaf: Any) -> Any:
         return jnp.asarray(leaf)
 
 
-def _is_narrowed(leaf: Any) -> bool:
-    """Whether JAX would narrow a value: 64-bit, and not yet a JAX array."""
-    return isinstance(leaf, np.ndarray | np.generic) and compat.is_64bit(leaf.dtype)
+def _in_its_width(leaf: Any) -> Any:
+    """Return what JAX would narrow (64 bits wide and not yet a JAX array) as something that it does not."""
+    if not compat.is_64bit(getattr(leaf, "dtype", None)):
+        return leaf
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return compat.ShapedArray(leaf.shape, leaf.dtype)
+    return as_wide_array(leaf) if isinstance(leaf, np.ndarray | np.generic) else leaf
 
 
-def _trace_in_its_width(jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Trace under the user's setting where nothing is 64 bits wide, else under one that narrows nothing."""
-    leaves = jax.tree.leaves((args, kwargs))
+def _trace_in_its_width(
+    jitted: Any, leaves: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Trace under the user's setting where no leaf is 64 bits wide, else under one that narrows nothing."""
     kinds = {leaf.dtype.kind for leaf in leaves if compat.is_64bit(getattr(leaf, "dtype", None))}
     if not kinds or jax.config.read("jax_enable_x64"):
         return compat.trace_function(jitted, args, kwargs)

@@ -7,9 +7,8 @@ from hlo_passes.ops import DotGeneral
 from ipuxla.lowering.errors import UnsupportedLowering
 from ipuxla.lowering.registry import Lowering, dtype_of, lowers, where
 from tiles.graph import Tensor
-from tiles.numerics.dtypes import is_float
 from tiles.poplibs.forms import dot_form
-from tiles.poplibs.poplin.matmul import MatMul, accumulator_of
+from tiles.poplibs.poplin.matmul import matmul_codelet
 from tiles.poplibs.poputil.place import place
 
 
@@ -28,7 +27,7 @@ def place_dot(lowering: Lowering, instruction: Instruction, lhs: Tensor, rhs: Te
     n = op.dimension_numbers
     form = dot_form(lhs.shape, rhs.shape, n.lhs_batching, n.rhs_batching, n.lhs_contracting, n.rhs_contracting)
     out = dtype_of(instruction.result.type)
-    codelet = MatMul((lhs.dtype, rhs.dtype), accumulator_of(lhs.dtype) if is_float(lhs.dtype) else out, out)
+    codelet = matmul_codelet(lhs.dtype, rhs.dtype, out)
     return place(lowering.graph, codelet, form, [lhs, rhs], (out,), "dot", location, program=lowering.program)[0]
 
 

@@ -1,7 +1,8 @@
-"""What passes make of small inputs: each ``passes/*.hlo`` file holds cases of input, pipeline and expected text.
+"""What passes make of small inputs: each ``passes/*.hlo`` file holds cases of input and expected text.
 
-A case starts with ``// case: <title>`` and ``// pipeline: <text>``, then comes a module, or a computation that is its
-own module, and after ``// expected:`` what the pipeline makes of it. ``--update-golden`` rewrites what is expected.
+A case starts with ``// case: <title>`` and ``// pipeline: <text>``, then comes a module, or a computation
+that is its own module, and after ``// expected:`` what the pipeline makes of it. ``--update-golden`` rewrites
+what is expected.
 """
 
 from __future__ import annotations
@@ -10,13 +11,17 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 
 from hlo_passes.ir import Module, parse_computation, parse_module, print_computation, print_module
 from hlo_passes.passes import optimize
+from tests.comparison import assert_same_bits, results, special_array
 
 FOLDER = Path(__file__).parent / "passes"
-CASE = re.compile(r"// case: (.*)\n// pipeline: (.*)\n(.*?)// expected:\n(.*?)(?=\n*// case: |\Z)", re.DOTALL)
+CASE = re.compile(
+    r"// case: ([^\n]*)\n// pipeline: ([^\n]*)\n(.*?)// expected:\n(.*?)(?=\n*// case: |\Z)", re.DOTALL
+)
 
 
 class Case(NamedTuple):
@@ -25,12 +30,17 @@ class Case(NamedTuple):
     given: str
     expected: str
 
-    def run(self) -> str:
+    @property
+    def module(self) -> Module:
         if self.given.startswith("module"):
-            return print_module(optimize(parse_module(self.given), self.pipeline))
+            return parse_module(self.given)
         computation = parse_computation(self.given)
-        module = Module("m", (computation,), computation.name)
-        return print_computation(optimize(module, self.pipeline).entry_computation)
+        return Module("m", (computation,), computation.name)
+
+    def run(self) -> str:
+        optimized = optimize(self.module, self.pipeline)
+        is_module = self.given.startswith("module")
+        return print_module(optimized) if is_module else print_computation(optimized.entry_computation)
 
 
 def read(path: Path) -> list[Case]:
@@ -46,8 +56,20 @@ def test_golden(path, request):
     cases = read(path)
     assert cases
     if request.config.getoption("--update-golden"):
-        parts = [f"// case: {c.title}\n// pipeline: {c.pipeline}\n{c.given}// expected:\n{c.run()}" for c in cases]
+        parts = [
+            f"// case: {c.title}\n// pipeline: {c.pipeline}\n{c.given}// expected:\n{c.run()}" for c in cases
+        ]
         path.write_text("\n".join(parts), encoding="utf-8")
         return
     for case in cases:
         assert case.run().rstrip() == case.expected.rstrip(), f"{path.name}: {case.title}"
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda path: path.stem)
+def test_cases_keep_results(path):
+    """What a case rewrites means the same on zeros of both signs, infinities, NaN and extreme integers."""
+    rng = np.random.default_rng(0)
+    for case in read(path):
+        module = case.module
+        arrays = [special_array(type_, rng) for type_ in module.entry_computation.parameter_types]
+        assert_same_bits(results(module, arrays), results(optimize(module, case.pipeline), arrays))

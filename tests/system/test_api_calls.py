@@ -96,6 +96,15 @@ def test_static_arguments(jit):
         f(X, [2])
 
 
+def test_static_arguments_reach_the_function_untouched(jit):
+    seen = []
+    f = jit(lambda n, x, names: seen.append((n, names)) or x * n, static_argnums=(0, -1), engine="hlo")
+    check_same(f(np.float64(2), X, ("a", ("b",))), X * np.float32(2))
+    ((n, names),) = seen
+    assert type(n) is np.float64
+    assert names == ("a", ("b",))
+
+
 def test_donated_arguments_are_consumed(jit):
     f = jit(lambda state, x: (state + x, x.sum()), donate_argnums=0)
     state = X + 1

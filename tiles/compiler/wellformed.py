@@ -33,6 +33,7 @@ WORD_BYTES = 4
 
 def check_structure(executable: Executable) -> None:
     """Raise InvalidExecutable unless everything named exists and fits by name, kind, dtype and shape."""
+    _check_name("program", executable.name, executable.name)
     _check_buffers(executable)
     _check_variables(executable)
     _check_arguments(executable)
@@ -361,8 +362,9 @@ def _check_group(executable: Executable, number: int, step: ExecuteStep, group: 
             group.location,
         )
     check_tiles(f"{at}: the cells", plan.tiles, executable.target.num_tiles)
-    if any(not isinstance(m.fill, (int, float, type(None))) for m in (*form.operands, *form.results)):
-        raise refuse(f"{at} has a fill value that is no number", group.location)
+    fills = [m.fill for m in form.operands if m.fill is not None]
+    if not all(isinstance(fill, (int, float)) for fill in fills) or any(m.fill is not None for m in form.results):
+        raise refuse(f"{at} has a fill value that is no number, or one for a result", group.location)
     rank = len(form.dims)
     for k, (operand, index_map) in enumerate(zip(group.operands, form.operands, strict=True)):
         variable = executable.variables[operand.variable]

@@ -47,6 +47,8 @@ class LiteralEngine(Engine):
         self.begin, end = executable.data_range
         self.words = max(1, -(-(end - self.begin) // 4))
         self._functions: dict[Any, Callable[..., Any]] = {}
+        self._memory: jax.Array | None = None
+        self._agreements: list[tuple[int, Any]] = []
 
     def run(self, *inputs: Any) -> tuple[list[jax.Array], Trace]:
         """Run once; see ``Engine.run``.
@@ -57,7 +59,7 @@ class LiteralEngine(Engine):
         exe = self.executable
         check_inputs(exe, inputs)
         with jax.enable_x64(True):
-            state = jnp.full((exe.target.num_tiles, self.words), memory.POISON, jnp.uint32)
+            state = self._poisoned()
             given = dict(zip(exe.inputs, inputs, strict=True))
             given |= {v.name: v.value for v in exe.variables.values() if v.value is not None}
             for name, value in given.items():
@@ -65,7 +67,17 @@ class LiteralEngine(Engine):
             counts = [0] * len(exe.steps)
             state = self._run(exe.program, state, counts)
             outputs = [self._function("read", name)(state) for name in exe.outputs]
+        self._memory = state
+        self._require_agreement()
         return outputs, Trace(tuple(counts), self.name, self.arithmetic)
+
+    def _poisoned(self) -> jax.Array:
+        """Return a memory full of a pattern nobody wrote; the last run's is overwritten, which spares its pages."""
+        self._agreements = []
+        last, self._memory = self._memory, None
+        if last is None:
+            return jnp.full((self.executable.target.num_tiles, self.words), memory.POISON, jnp.uint32)
+        return _poison(last)
 
     def _run(self, tree: Any, state: jax.Array, counts: list[int]) -> jax.Array:
         if isinstance(tree, int):
@@ -101,8 +113,7 @@ class LiteralEngine(Engine):
                 state, agree = self._function("steps", chunk, donate=True)(state)
             else:
                 state, agree = self._step(chunk[0], state, self._apart)
-            for number, same in zip(chunk, agree if is_small else (agree,), strict=True):
-                self._require_agreement(number, same)
+            self._agreements += zip(chunk, agree if is_small else (agree,), strict=True)
         return state
 
     def _steps(self, numbers: tuple[int, ...], state: jax.Array) -> tuple[jax.Array, list[Any]]:
@@ -139,12 +150,15 @@ class LiteralEngine(Engine):
         arriving, agree = getattr(self, f"_{kind}")(number, state)
         return getattr(self, f"_store_{kind}")(number, state, arriving), agree
 
-    def _require_agreement(self, number: int, agree: Any) -> None:
-        if agree is None or bool(jnp.all(agree)):
-            return
-        step = self.executable.steps[number]
-        assert isinstance(step, ExecuteStep)
-        raise InvalidExecutable(f"step {step.name}: copies of {self._disagreeing(step, np.asarray(agree))} differ between tiles")
+    def _require_agreement(self) -> None:
+        """Raise InvalidExecutable if copies of an operand differed in any step; asked once, after the run."""
+        for number, agree in self._agreements:
+            if agree is None or np.all(agree):
+                continue
+            step = self.executable.steps[number]
+            assert isinstance(step, ExecuteStep)
+            names = self._disagreeing(step, np.asarray(agree))
+            raise InvalidExecutable(f"step {step.name}: copies of {names} differ between tiles")
 
     @staticmethod
     def _disagreeing(step: ExecuteStep, agree: np.ndarray) -> str:
@@ -335,6 +349,11 @@ class VertexEngine(LiteralEngine):
         rest = [d for d in range(rank) if d not in leading]
         x = x.transpose([*rest, *leading, *range(rank, x.ndim)]).reshape(*layout.grid, -1)
         return memory.of_layout(layout).arrange(memory.as_words(x))
+
+
+@partial(jax.jit, donate_argnums=0)
+def _poison(state: jax.Array) -> jax.Array:
+    return jnp.full_like(state, memory.POISON)
 
 
 def _chunks(numbers: list[int], size: int) -> list[tuple[int, ...]]:

@@ -19,7 +19,8 @@ X = jnp.arange(6.0).reshape(2, 3)
 
 
 def traced(function, *args, **roles):
-    return trace(jax.jit(function, **roles), args, {})
+    leaves, tree = jax.tree.flatten((args, {}))
+    return trace(jax.jit(function, **roles), leaves, lambda leaves: jax.tree.unflatten(tree, leaves))
 
 
 def lines_of(function) -> range:
@@ -142,3 +143,11 @@ def test_what_an_ipu_cannot_do_is_named_with_the_users_line(function):
 def test_a_jaxpr_that_lowers_otherwise_is_untouched_by_the_checks():
     named = jax.vmap(lambda x: outer_values(lambda y: lax.psum(y, "i"), x) * x, axis_name="i")
     np.testing.assert_array_equal(named(X), 0 * X)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.int64])
+def test_64_bit_shapes_keep_their_width(dtype):
+    function = lambda x: (x + 1, jax.nn.one_hot(x.astype("int32"), 3))  # noqa: E731
+    from_shape = traced(function, jax.ShapeDtypeStruct((3,), dtype)).jaxpr.out_avals
+    assert from_shape[0].dtype == dtype
+    assert from_shape == traced(function, np.zeros(3, dtype)).jaxpr.out_avals
