@@ -6,19 +6,21 @@ Engines must agree whatever the plan, so property tests put this planner in the 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from unittest import mock
 
 import numpy as np
 
 from tiles.errors import InvalidPlan
-from tiles.graph import AxisSplit, Codelet, OpForm, Plan, unsplit_plan, whole
-from tiles.plan import Operand, Priced, follow
-from tiles.poplibs.poputil import place
+from tiles.graph import AxisSplit, Codelet, Layout, OpForm, Plan, unsplit_plan, whole
+from tiles.plan import Operand, Priced, follow, home_layout
 from tiles.target import Target
 
 TRIES = 20
+PLACE = importlib.import_module("tiles.poplibs.poputil.place")
+"""The module; its package exports the function of the same name."""
 
 
 def random_plan(rng: np.random.Generator, form: OpForm, codelet: Codelet, num_tiles: int) -> Plan:
@@ -35,32 +37,49 @@ def random_plan(rng: np.random.Generator, form: OpForm, codelet: Codelet, num_ti
 
 
 def _attempt(rng: np.random.Generator, form: OpForm, codelet: Codelet, num_tiles: int) -> Plan:
+    fixed = {d for d in form.reduced if codelet.combiner() is None}
+    return Plan(*random_splits(rng, form.shape, num_tiles, fixed))
+
+
+def random_splits(
+    rng: np.random.Generator, shape: Sequence[int], num_tiles: int, fixed: Container[int] = ()
+) -> tuple[tuple[AxisSplit, ...], int]:
+    """Return a cut of every dimension of ``shape`` except ``fixed`` ones, and the first tile.
+
+    Parts lie on tiles of their own, of which the last may be beyond the target's.
+    """
     room = num_tiles
-    radices: dict[int, list[int]] = {}
-    grains = [max(1, dim.size) for dim in form.dims]
-    for d in rng.permutation(len(form.dims)):
-        dim = form.dims[d]
-        if dim.size < 2 or (dim.is_reduced and codelet.combiner() is None) or rng.random() < 0.3:
+    digits: list[tuple[int, int, int]] = []
+    grains = [max(1, size) for size in shape]
+    for d in map(int, rng.permutation(len(shape))):
+        if shape[d] < 2 or d in fixed or rng.random() < 0.3:
             continue
-        parts = int(rng.integers(1, min(room, dim.size) + 1))
-        grains[d] = -(-dim.size // parts)
-        parts = -(-dim.size // grains[d])
+        grains[d] = -(-shape[d] // int(rng.integers(1, min(room, shape[d]) + 1)))
+        parts = -(-shape[d] // grains[d])
         if parts > 1:
-            radices[int(d)] = _radices(rng, parts)
-            room //= math.prod(radices[int(d)])
-    digits = [(d, i, radix) for d, found in radices.items() for i, radix in enumerate(found)]
-    stride, strides = 1, {}
+            radices = _radices(rng, parts)
+            digits += [(d, i, radix) for i, radix in enumerate(radices)]
+            room //= math.prod(radices)
+    stride, found = 1, dict.fromkeys(range(len(shape)), ())
+    strides: dict[tuple[int, int], int] = {}
     for n in rng.permutation(len(digits)):
         d, i, radix = digits[n]
-        stride *= int(rng.choice([1, 1, 1, 2, 3]))
-        strides[d, i] = stride
-        stride *= radix
+        strides[d, i] = stride * int(rng.choice([1, 1, 1, 2, 3]))
+        stride = strides[d, i] * radix
     span = 1 + sum((radix - 1) * strides[d, i] for d, i, radix in digits)
-    splits = [whole(dim.size) for dim in form.dims]
-    for d, found in radices.items():
-        splits[d] = AxisSplit(form.dims[d].size, grains[d], tuple((r, strides[d, i]) for i, r in enumerate(found)))
-    base = int(rng.integers(0, max(1, num_tiles - span + 1)))
-    return Plan(tuple(splits), base)
+    for d, i, radix in digits:
+        found[d] = (*found[d], (radix, strides[d, i]))
+    splits = tuple(AxisSplit(size, grains[d], found[d]) for d, size in enumerate(shape))
+    return splits, int(rng.integers(0, max(1, num_tiles - span + 1)))
+
+
+def random_layout(rng: np.random.Generator, shape: tuple[int, ...], num_tiles: int) -> Layout:
+    """Return a legal layout of a tensor."""
+    for _ in range(TRIES):
+        layout = Layout(*random_splits(rng, shape, num_tiles))
+        if layout.tiles.max() < num_tiles:
+            return layout
+    return Layout(tuple(map(whole, shape)), int(rng.integers(num_tiles)))
 
 
 def _radices(rng: np.random.Generator, parts: int) -> list[int]:
@@ -73,7 +92,7 @@ def _radices(rng: np.random.Generator, parts: int) -> list[int]:
 
 @contextlib.contextmanager
 def random_planner(seed: int, following: float = 0.2) -> Iterator[None]:
-    """Plan at random inside the context: one plan per question, the same ones for the same seed.
+    """Plan operations and lay out inputs at random inside the context; the same seed gives the same choices.
 
     Args:
       seed: of the choices.
@@ -95,5 +114,12 @@ def random_planner(seed: int, following: float = 0.2) -> Iterator[None]:
             plans = [p for p in (*followed, *extra) if p is not None] + plans
         return [Priced(plan, float(n), 0) for n, plan in enumerate(plans)]
 
-    with mock.patch.object(place, "search", search):
+    def home(
+        form: OpForm, plan: Plan, k: int, shape: tuple[int, ...], dtype: str, target: Target
+    ) -> Layout:
+        if rng.random() < 0.5:
+            return home_layout(form, plan, k, shape, dtype, target)
+        return random_layout(rng, shape, target.num_tiles)
+
+    with mock.patch.multiple(PLACE, search=search, home_layout=home):
         yield

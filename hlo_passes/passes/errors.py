@@ -32,7 +32,7 @@ class UnknownPass(HloError):
 
     def __init__(self, name: str, known: Iterable[str]) -> None:
         """Suggest the closest of the known names."""
-        super().__init__(f"pass {name!r} does not exist.\n  {_suggest(name, known, 'pass')}")
+        super().__init__(f"pass {name!r} does not exist.\n  {_suggest(name, known, 'passes')}")
         self.name = name
 
 
@@ -42,7 +42,7 @@ class UnknownPassOption(HloError):
     def __init__(self, pass_name: str, option: str, known: Iterable[str]) -> None:
         """Suggest the closest of the known options."""
         super().__init__(
-            f"pass {pass_name!r} has no option {option!r}.\n  {_suggest(option, known, 'option')}"
+            f"pass {pass_name!r} has no option {option!r}.\n  {_suggest(option, known, 'options')}"
         )
         self.pass_name = pass_name
         self.option = option
@@ -99,8 +99,8 @@ class NotAffine(HloError):
         self.where = where
 
 
-def _suggest(name: str, known: Iterable[str], noun: str) -> str:
+def _suggest(name: str, known: Iterable[str], nouns: str) -> str:
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1)
-    listed = f"{noun}s: {', '.join(names)}" if names else f"it has no {noun}s"
+    listed = f"{nouns}: {', '.join(names)}" if names else f"it has no {nouns}"
     return f"did you mean {close[0]!r}? {listed}" if close else listed

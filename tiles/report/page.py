@@ -9,6 +9,7 @@ from string import Template
 from typing import Any
 
 from tiles.report.charts import Axis, Series, lines, share_bar, stack
+from tiles.report.places import short
 from tiles.report.text import UNKNOWN, does_not_fit, main_basis, trips
 
 COMPUTE, EXCHANGE, SYNC = "#2f6db5", "#e0862b", "#8b939c"
@@ -129,7 +130,7 @@ def _operations(data: dict[str, Any]) -> str:
         figures = [row[f"{phase}Cycles"] for phase, _ in _phase_colors()]
         rows.append(
             [
-                row["name"], row["location"], row["cycles"], share, *figures, row["runs"], row["flops"],
+                row["name"], short(row["location"]), row["cycles"], share, *figures, row["runs"], row["flops"],
                 row["exchangeBytes"], main_basis(row), "\n".join(row["plans"]), "\n".join(row["vertexTypes"]),
             ]
         )  # fmt: skip
@@ -156,7 +157,7 @@ def _plans(data: dict[str, Any]) -> str:
             rows.append(
                 [
                     step["step"], group["name"], group["vertexType"], group["plan"], group["numVertices"],
-                    ", ".join(moved), step["cycles"], _percent(step["tileBalance"]), group["location"],
+                    ", ".join(moved), step["cycles"], _percent(step["tileBalance"]), short(group["location"]),
                 ]
             )  # fmt: skip
     heads = [
@@ -183,7 +184,7 @@ def _unresolved(data: dict[str, Any]) -> str:
             trips(entry),
             entry["entered"],
             ", ".join(entry["steps"]),
-            entry["location"],
+            short(entry["location"]),
         ]
         for entry in entries
     ]
@@ -224,7 +225,7 @@ def _categories(data: dict[str, Any]) -> str:
 def _largest(data: dict[str, Any]) -> str:
     memory = data["compilation"]["memory"]
     rows: list[list[Cell]] = [
-        [b["name"], b["category"], b["bytes"], f"{b['address']:#x}", b["location"]]
+        [b["name"], b["category"], b["bytes"], f"{b['address']:#x}", short(b["location"])]
         for b in memory["largestLive"]
     ]
     words = f"Tile {memory['fullestTile']} at step {memory['peakStepName']!r}."

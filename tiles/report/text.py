@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tiles.report.places import short
+
 UNKNOWN = "unknown"
 LARGEST = 5
 """How many of the largest live buffers the summary shows."""
@@ -103,7 +105,7 @@ def _operations(data: dict[str, Any], top: int) -> list[str]:
         part = UNKNOWN if row["share"] is None else f"{row['share']:.1%}"
         figures = [_number(row[key], "") for key in ("computeCycles", "exchangeCycles", "syncCycles", "runs")]
         rows.append(
-            [row["name"], _number(row["cycles"], ""), part, *figures, main_basis(row), row["location"] or "-"]
+            [row["name"], _number(row["cycles"], ""), part, *figures, main_basis(row), short(row["location"]) or "-"]
         )
     title = (
         f"the {len(shown)} costliest of {len(operations)} operations"
@@ -144,7 +146,7 @@ def _largest(data: dict[str, Any]) -> list[str]:
     if not largest:
         return []
     rows = [["buffer", "bytes", "category", "from"]]
-    rows += [[b["name"], f"{b['bytes']:,} B", b["category"], b["location"] or "-"] for b in largest]
+    rows += [[b["name"], f"{b['bytes']:,} B", b["category"], short(b["location"]) or "-"] for b in largest]
     return ["largest live buffers there", *("  " + line for line in _table(rows, "<><<"))]
 
 
@@ -157,7 +159,7 @@ def _microseconds(cycles: int | None, clock_hz: float) -> str:
 
 
 def _from(location: str) -> str:
-    return f" from {location}" if location else ""
+    return f" from {short(location)}" if location else ""
 
 
 def _table(rows: list[list[str]], align: str) -> list[str]:
