@@ -27,8 +27,8 @@ test-oldest:
 
 # All four run even when one fails: a developer wants the whole list.
 lint: $(VENV)/.installed-dev
-	@status=0; for tool in "ruff format --check" "ruff check" "pyright" "lint-imports"; do \
-	  echo "== $$tool"; PATH="$(abspath $(BIN)):$$PATH" $$tool || status=1; \
+	@status=0; for tool in "ruff format --check" "ruff check" "pyright --pythonpath $(BIN)/python" "lint-imports"; do \
+	  echo "== $$tool"; $(BIN)/$$tool || status=1; \
 	done; exit $$status
 
 format: $(VENV)/.installed-dev

@@ -25,7 +25,7 @@ class CompileOptions:
         time) or ``hlo`` (the optimised module, op by op: a witness from outside).
       arithmetic: ``float``, or ``ring`` where every float word becomes an unsigned integer of the same width,
         so that engines agree on every bit; float results come back as those integers.
-      check_memory: refuse a program that does not fit into the tiles; False runs it all the same and marks it.
+      check_memory: refuse a program that does not fit into the tiles; False runs and marks it all the same.
         Engine ``hlo`` places nothing, so it refuses nothing.
       passes: text of the HLO pass pipeline, None for the default one.
       strict: whether the fast engine keeps the plan's order of reductions.

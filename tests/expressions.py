@@ -13,7 +13,7 @@ from hlo_passes.passes import ParameterMap, expression
 
 
 def evaluate_expression(region: Computation, arrays: Sequence[Any]) -> np.ndarray:
-    """Return the result of an injective computation, computed from its rows and maps at every point of the domain."""
+    """Return the result of an injective computation, from its rows and maps at every point of its domain."""
     rows, maps = expression(region)
     domain = region.results[0].type.shape
     with jax.enable_x64(True):

@@ -114,9 +114,7 @@ def random_planner(seed: int, following: float = 0.2) -> Iterator[None]:
             plans = [p for p in (*followed, *extra) if p is not None] + plans
         return [Priced(plan, float(n), 0) for n, plan in enumerate(plans)]
 
-    def home(
-        form: OpForm, plan: Plan, k: int, shape: tuple[int, ...], dtype: str, target: Target
-    ) -> Layout:
+    def home(form: OpForm, plan: Plan, k: int, shape: tuple[int, ...], dtype: str, target: Target) -> Layout:
         if rng.random() < 0.5:
             return home_layout(form, plan, k, shape, dtype, target)
         return random_layout(rng, shape, target.num_tiles)

@@ -1,7 +1,6 @@
 """Which instructions fuse: every one goes into the only group that reads it, or becomes the root of its own.
 
-A group becomes one fusion. The walk goes from results to parameters, so an instruction is placed after all its
-readers.
+A group becomes one fusion. The walk goes from results to parameters: an instruction is placed after its readers.
 """
 
 from __future__ import annotations

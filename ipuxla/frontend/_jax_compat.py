@@ -34,7 +34,6 @@ from jax._src.util import weakref_lru_cache as _weakref_lru_cache
 ClosedJaxpr = _core.ClosedJaxpr
 Equation = _core.JaxprEqn
 ShapedArray = _core.ShapedArray
-Tracer = _core.Tracer
 Zero = _ad.Zero
 jaxpr_as_fun = _core.jaxpr_as_fun
 

@@ -1,14 +1,18 @@
 """Every pass keeps what a program computes, to the bit, and leaves a valid module that prints and parses."""
 
 import jax
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hlo_passes.ir import Module, parse_module, print_module, verify
+from hlo_passes.ops import Fusion
 from hlo_passes.passes import DEFAULT_PIPELINE, PASSES, analyze, optimize, run_pipeline
 from ipuxla.frontend.importer import import_stablehlo
-from tests.comparison import assert_same_bits, results
+from tests.comparison import assert_same_bits, results, special_array
+from tests.expressions import evaluate_expression, evaluate_region
+from tests.fusion_contract import check_fusions
 from tests.programs import RandomProgram, random_programs
 
 PROGRAMS = random_programs(floats=("float32", "bfloat16"))
@@ -19,14 +23,16 @@ def imported(program: RandomProgram) -> Module:
     return import_stablehlo(lowered.compiler_ir("stablehlo"))
 
 
-def check(program: RandomProgram, pipeline: str) -> None:
+def check(program: RandomProgram, pipeline: str) -> Module:
     module = imported(program)
     optimized = optimize(module, pipeline)
     verify(optimized)
+    check_fusions(optimized)
     text = print_module(optimized)
     assert print_module(parse_module(text)) == text
     arrays = program.arrays()
     assert_same_bits(results(module, arrays), results(optimized, arrays))
+    return optimized
 
 
 @pytest.mark.parametrize("name", sorted(PASSES))
@@ -38,7 +44,13 @@ def test_each_pass_keeps_results(name, program):
 
 @given(program=PROGRAMS)
 def test_default_pipeline_keeps_results(program):
-    check(program, DEFAULT_PIPELINE)
+    """So do the expressions of its fusions, whose rows and maps are evaluated by indexing."""
+    rng = np.random.default_rng(0)
+    for instruction in check(program, DEFAULT_PIPELINE).walk():
+        if isinstance(instruction.op, Fusion) and instruction.op.kind == "loop":
+            (region,) = instruction.regions
+            arrays = [special_array(type_, rng) for type_ in region.parameter_types]
+            assert_same_bits([evaluate_expression(region, arrays)], [evaluate_region(region, arrays)])
 
 
 @given(program=PROGRAMS)

@@ -35,7 +35,8 @@ def maps(parameters: str, body: str):
         ("%r = stablehlo.reverse(%x) {dimensions = [1]} : tensor<4x6xf32>", [(0, 1, 0), (1, -1, 5)]),
         ("%r = stablehlo.reshape(%x) {shape = [4, 1, 6]} : tensor<4x1x6xf32>", [(0, 1, 0), (2, 1, 0)]),
         (
-            "%r = stablehlo.broadcast_in_dim(%x) {shape = [6, 3, 4], broadcast_dimensions = [2, 0]} : tensor<6x3x4xf32>",
+            "%r = stablehlo.broadcast_in_dim(%x) {shape = [6, 3, 4], broadcast_dimensions = [2, 0]}"
+            " : tensor<6x3x4xf32>",
             [(2, 1, 0), (0, 1, 0)],
         ),
         (
@@ -155,7 +156,8 @@ def test_expressions_mean_what_their_region_means(number):
     region = (
         computation(
             "%x: tensor<4x6xf32>, %y: tensor<6xf32>, %s: tensor<f32>",
-            """%a = stablehlo.broadcast_in_dim(%y) {shape = [4, 6], broadcast_dimensions = [1]} : tensor<4x6xf32>
+            """%a = stablehlo.broadcast_in_dim(%y) {shape = [4, 6], broadcast_dimensions = [1]}
+              : tensor<4x6xf32>
             %b = stablehlo.add(%x, %a) : tensor<4x6xf32>
             %c = stablehlo.clamp(%s, %b, %s) : tensor<4x6xf32>
             %d = stablehlo.transpose(%c) {permutation = [1, 0]} : tensor<6x4xf32>
@@ -166,7 +168,8 @@ def test_expressions_mean_what_their_region_means(number):
             """%v = stablehlo.constant() {value = dense<2.0 : tensor<f32>>} : tensor<f32>
             %a = stablehlo.pad(%x, %v) {low = [1, 1], high = [0, 2], interior = [0, 0]} : tensor<5x4xf32>
             %b = stablehlo.reverse(%a) {dimensions = [1]} : tensor<5x4xf32>
-            %c = stablehlo.broadcast_in_dim(%x) {shape = [4, 5], broadcast_dimensions = [0, 1]} : tensor<4x5xf32>
+            %c = stablehlo.broadcast_in_dim(%x) {shape = [4, 5], broadcast_dimensions = [0, 1]}
+              : tensor<4x5xf32>
             %d = stablehlo.transpose(%c) {permutation = [1, 0]} : tensor<5x4xf32>
             %r = stablehlo.select(%p, %b, %d) : tensor<5x4xf32>""",
         ),

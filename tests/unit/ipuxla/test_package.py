@@ -1,4 +1,4 @@
-"""The package's front door: names are there, and those that need the compiler are imported when first used."""
+"""The front door: public names are there; those that need the compiler are imported when first used."""
 
 from __future__ import annotations
 

@@ -1,0 +1,85 @@
+"""Names and source lines that survive rewriting, and control flow that passes look into."""
+
+from hlo_passes.ir import Module, parse_computation, parse_module, print_instruction
+from hlo_passes.passes import optimize
+
+
+def optimized(text: str, pipeline: str):
+    computation = parse_computation(text)
+    return optimize(Module("m", (computation,), computation.name), pipeline).entry_computation
+
+
+def test_a_replacement_keeps_name_and_line():
+    entry = optimized(
+        """@main(%x: tensor<2x3xf32>) {
+      %r = stablehlo.reshape(%x) {shape = [6]} : tensor<6xf32> loc("model.py":1)
+      %s = stablehlo.reshape(%r) {shape = [3, 2]} : tensor<3x2xf32> loc("model.py":2)
+      return %s
+    }""",
+        "canonicalize,dce",
+    )
+    (instruction,) = entry.instructions
+    assert instruction.result.name == "%s" and str(instruction.location) == "model.py:2"
+
+
+def test_a_product_merged_with_its_transpose_keeps_its_own_line():
+    numbers = "#DotDimensionNumbers<lhs_contracting = [1], rhs_contracting = [0]>"
+    entry = optimized(
+        f"""@main(%x: tensor<2x3xf32>, %y: tensor<3x4xf32>) {{
+      %d = stablehlo.dot_general(%x, %y) {{dimension_numbers = {numbers}, dtype = "f32"}}
+        : tensor<2x4xf32> loc("m.py":1)
+      %t = stablehlo.transpose(%d) {{permutation = [1, 0]}} : tensor<4x2xf32> loc("m.py":2)
+      %e = stablehlo.exponential(%t) : tensor<4x2xf32> loc("m.py":3)
+      return %e
+    }}""",
+        "canonicalize,dce,fuse",
+    )
+    (fusion,) = entry.instructions
+    assert [str(i.location) for i in fusion.regions[0].instructions] == ["m.py:1", "m.py:3"]
+    assert str(fusion.location) == "m.py:1" and fusion.result.name == "%e"
+
+
+def test_inlined_operations_without_a_line_get_the_calls():
+    module = parse_module("""module @m entry @main {
+  @main(%x: tensor<4xf32>) {
+    %a = func.call(%x) {callee = "f"} : tensor<4xf32> loc("model.py":9)
+    return %a
+  }
+  @f(%x: tensor<4xf32>) {
+    %0 = stablehlo.tanh(%x) : tensor<4xf32>
+    %1 = stablehlo.abs(%0) : tensor<4xf32> loc("helper.py":2)
+    return %1
+  }
+}""")
+    entry = optimize(module, "inline").entry_computation
+    assert [str(i.location) for i in entry.instructions] == ["model.py:9", "helper.py:2"]
+
+
+def test_untouched_instructions_stay_the_same_objects():
+    text = """@main(%x: tensor<4xf32>) {
+      %a = stablehlo.tanh(%x) : tensor<4xf32>
+      %b = stablehlo.negate(%a) : tensor<4xf32>
+      %c = stablehlo.negate(%b) : tensor<4xf32>
+      return %c
+    }"""
+    computation = parse_computation(text)
+    entry = optimize(Module("m", (computation,), "main"), "canonicalize,dce").entry_computation
+    assert entry.instructions == (computation.instructions[0],)
+    assert print_instruction(entry.instructions[0]).startswith("%a = ")
+
+
+def test_the_body_of_a_reduction_stays_as_it_is():
+    text = """@main(%x: tensor<4xi32>, %v: tensor<i32>) {
+      %a = stablehlo.reduce(%x, %v) {dimensions = [0]} [
+        @r(%p: tensor<i32>, %q: tensor<i32>) {
+          %o = stablehlo.constant() {value = dense<1 : tensor<i32>>} : tensor<i32>
+          %m = stablehlo.multiply(%p, %o) : tensor<i32>
+          %s = stablehlo.add(%m, %q) : tensor<i32>
+          return %s
+        }
+      ] : tensor<i32>
+      return %a
+    }"""
+    computation = parse_computation(text)
+    module = Module("m", (computation,), "main")
+    assert optimize(module) is module
