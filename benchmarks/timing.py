@@ -9,10 +9,10 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from importlib import metadata
 from typing import Any
 
 import jax
-import jaxlib
 import numpy as np
 
 RESULTS = pathlib.Path(__file__).parent / "results"
@@ -72,7 +72,9 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def machine() -> str:
     """Return what a reader needs to know about where numbers come from."""
-    versions = f"Python {platform.python_version()}, jax {jax.__version__}, jaxlib {jaxlib.__version__}"
+    versions = (
+        f"Python {platform.python_version()}, jax {jax.__version__}, jaxlib {metadata.version('jaxlib')}"
+    )
     where = f"{os.cpu_count()} cores ({platform.machine()}), backend {jax.default_backend()}"
     load = f"load average {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "load unknown"
     return f"{where}, {load}; {versions}, numpy {np.__version__}"

@@ -328,8 +328,8 @@ def _command_usage(name: str) -> str:
     for flag_name in sorted(values):
         flag = values[flag_name]
         shown = f"[no]{flag_name}" if flag.boolean else flag_name
-        default = "" if flag.default is None else f" (default: {flag.default_as_str.strip(chr(39))})"
-        lines.append(f"  --{shown:17} {flag.help}{default}")
+        default = (flag.default_as_str or "").strip("'")  # absl quotes texts
+        lines.append(f"  --{shown:17} {flag.help}" + (f" (default: {default})" if default else ""))
     lines.append(f"  --{'flagfile':17} file to read flags from, one per line")
     return "\n".join(lines)
 

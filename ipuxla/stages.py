@@ -14,7 +14,7 @@ import jax
 
 from hlo_passes.ir import Module, evaluate_module, print_module
 from hlo_passes.passes import optimize
-from ipuxla.errors import UnknownStage
+from ipuxla.errors import OutOfTileMemory, UnknownStage
 from ipuxla.frontend import _jax_compat as compat
 from ipuxla.frontend.importer import import_stablehlo
 from ipuxla.frontend.lower import to_stablehlo
@@ -26,6 +26,7 @@ from ipuxla.signature import LeafType, Signature
 from tiles.compiler import Executable, compile_graph
 from tiles.numerics.dtypes import name_of
 from tiles.numerics.ring import ring
+from tiles.report import profile
 
 STAGES = ("stablehlo", "hlo", "hlo-optimized", "program")
 
@@ -67,7 +68,11 @@ class Pipeline:
         key = (options.target, options.passes, options.check_memory)
         if key not in self._executables:
             graph = lower_module(self.optimized(options.passes), options.target)
-            self._executables[key] = compile_graph(graph, check_memory=options.check_memory)
+            try:
+                self._executables[key] = compile_graph(graph, check_memory=options.check_memory)
+            except OutOfTileMemory as error:
+                error.profile = profile(error.executable)
+                raise
         return self._executables[key]
 
     def printers(self, options: CompileOptions) -> dict[str, Callable[[], str]]:

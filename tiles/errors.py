@@ -7,6 +7,8 @@ subclass further.
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class IpuError(Exception):
     """Something a caller can cause and put right.
@@ -85,7 +87,15 @@ class InvalidGraph(IpuError):
 
 
 class OutOfTileMemory(IpuError):
-    """A program needs more bytes on some tile than the tile has."""
+    """A program whose buffers do not fit into a tile's memory.
+
+    Attributes:
+      executable: the program, with addresses beyond the end of memory: everything a report needs.
+      profile: its whole report (``profile.text()``, ``profile.to_json()``), attached by ``ipuxla``.
+    """
+
+    executable: Any = None
+    profile: Any = None
 
 
 class InvalidExecutable(IpuError):

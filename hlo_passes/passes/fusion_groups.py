@@ -1,6 +1,7 @@
 """Which instructions fuse: every one goes into the only group that reads it, or becomes the root of its own.
 
-A group becomes one fusion. The walk goes from results to parameters: an instruction is placed after its readers.
+A group becomes one fusion. The walk goes from results to parameters: whoever reads an instruction is placed
+before it is.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
 """Generated programs with loops, branches, calls and reuse of memory: whatever compiles is certified.
 
-The certifier shares no code with the compiler, so each example tests lifetimes, sharing of storage, addresses, receive
-buffers and layouts of the compiler against it; some are run as well, and the engines must agree on every bit.
+The certifier shares no code with the compiler, so each example tests the compiler's lifetimes, shared storage,
+addresses, receive buffers and layouts; a few are run as well, and the engines must agree on every bit.
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 from hypothesis import given, settings
@@ -14,6 +16,7 @@ from tests.property.test_exchange import layouts, splits
 from tests.unit.tiles.executable_programs import ENGINES, run, same
 from tiles.compiler import certify, check, compile_graph, load_executable
 from tiles.graph import (
+    TEMPORARY,
     Call,
     Copy,
     Execute,
@@ -26,16 +29,23 @@ from tiles.graph import (
     Switch,
     Tensor,
     Vertices,
+    identity_map,
 )
 from tiles.poplibs import popops, poputil
-from tiles.poplibs.forms import map_form, transpose_map
-from tiles.poplibs.popops.elementwise import rows_of
-from tiles.poplibs.popops.expr import arg
+from tiles.poplibs.forms import map_form
+from tiles.poplibs.popops.expression import Body
 from tiles.poplibs.popops.map import Map
 from tiles.target import Target
 
 TARGET = Target.named("gc200").replace(num_tiles=48)
 SHAPES = ((6,), (4, 4), (2, 3, 4), ())
+RESHAPES = {
+    math.prod(shape): [s for s in (*SHAPES, (2, 3), (16,), (8, 2), (6, 4), (24,), (1, 1)) if math.prod(s) == math.prod(shape)]
+    for shape in SHAPES
+}
+BODIES: dict[int, Body] = {1: (("negate", (0,), ()),), 2: (("subtract", (0, 1), ()),)}
+STRAIGHT = ("map", "map", "map", "over", "over", "copy", "assign", "move", "reduce", "reshape")
+CONTROL = ("repeat", "while", "switch", "call")
 
 
 class Builder:
@@ -45,147 +55,134 @@ class Builder:
         self.draw = draw
         self.graph = Graph(TARGET, "generated")
         self.steps_left = draw(st.integers(2, 9))
-        self.functions = 0
 
     def build(self) -> Graph:
-        graph, draw = self.graph, self.draw
-        inputs = [graph.add_input(draw(st.sampled_from(SHAPES)), "float32", f"x{i}") for i in range(draw(st.integers(1, 3)))]
-        inputs = [graph.set_layout(t.name, draw(layouts(t.shape))) for t in inputs]
-        graph.donated = tuple(i for i in range(len(inputs)) if draw(st.booleans()))
-        index = graph.add_input((), "int32", "index")
-        self.index = graph.set_layout(index.name, Layout(()))
-        value = np.arange(4, dtype=np.float32).reshape(2, 2)
-        known = [*inputs, graph.add_constant(value, "float32", "constant")]
+        graph = self.graph
+        known = []
+        for i in range(self.draw(st.integers(1, 3))):
+            shape = self.draw(st.sampled_from(SHAPES))
+            x = graph.add_input(shape, "float32", f"x{i}")
+            known.append(graph.set_layout(x.name, self.draw(layouts(shape))))
+        graph.donated = tuple(i for i in range(len(known)) if self.draw(st.booleans()))
+        self.index = graph.set_layout(graph.add_input((), "int32", "index").name, Layout(()))
+        known.append(poputil.copies.placed(graph, graph.add_constant(np.arange(6, dtype=np.float32), "float32")))
         self.block(graph.program, known, 3)
-        graph.outputs = [t.name for t in known if draw(st.integers(0, 2)) == 0] or [known[-1].name]
+        outputs = [t.name for t in known if self.draw(st.integers(0, 3)) == 0]
+        graph.outputs = outputs or [known[-1].name]
         return graph
 
     def block(self, program: Sequence, known: list[Tensor], depth: int) -> None:
-        """Append steps to a sequence and what they surely write to ``known``."""
+        """Append steps to a sequence, and what they surely write to ``known``."""
         for _ in range(self.draw(st.integers(1, 4))):
-            if self.steps_left <= 0:
-                return
-            self.steps_left -= 1
-            kinds = ["map", "map", "over", "over", "copy", "move", "reduce", "reshape"]
-            kind = self.draw(st.sampled_from(kinds + (["repeat", "while", "switch", "call"] if depth else [])))
-            getattr(self, kind)(program, known, depth)
+            if self.steps_left > 0:
+                self.steps_left -= 1
+                kind = self.draw(st.sampled_from(STRAIGHT + (CONTROL if depth else ())))
+                getattr(self, f"add_{kind}")(program, known, depth - 1)
 
     def one_of(self, known: list[Tensor], shape: tuple[int, ...] | None = None) -> Tensor:
-        """Draw a tensor that holds something, late ones more often."""
+        """Draw a tensor that holds something, late ones sooner."""
         found = [t for t in known if shape is None or t.shape == shape]
         return found[-1 - self.draw(st.integers(0, len(found) - 1))]
 
-    def plan(self, shape: tuple[int, ...], near: Tensor) -> Plan:
-        """Draw a plan, often the layout of a tensor."""
-        layout = self.graph.tensors[near.name].layout
-        if layout is not None and layout.shape == shape and self.draw(st.booleans()):
-            return Plan(layout.axes, layout.base)
-        return Plan(*self.draw(splits(shape)))
+    def own(self, known: list[Tensor], shape: tuple[int, ...] | None = None) -> Tensor | None:
+        """Draw a tensor that a step may write again, if there is one."""
+        found = [t for t in known if t.kind == TEMPORARY and not t.view_of and shape in (None, t.shape)]
+        return self.one_of(found) if found else None
 
-    def map(self, program: Sequence, known: list[Tensor], depth: int) -> None:
+    def plan(self, near: Tensor) -> Plan:
+        """Draw a plan for a tensor's shape, mostly the one that leaves it in place."""
+        if self.draw(st.integers(0, 3)):
+            assert near.layout is not None
+            return Plan(near.layout.axes, near.layout.base)
+        return Plan(*self.draw(splits(near.shape)))
+
+    def execute(self, known: list[Tensor], x: Tensor, result: Tensor, plan: Plan, program: Sequence) -> None:
+        """Negate a tensor, or subtract another one from it."""
+        operands = [x] if self.draw(st.booleans()) else [x, self.one_of(known, x.shape)]
+        count = len(operands)
+        form = map_form(result.shape, [identity_map(len(result.shape))] * count)
+        codelet = Map(BODIES[count], (count,), ("float32",) * count, ("float32",))
+        name = self.graph.unique("compute", "step")
+        vertices = Vertices(name, codelet, form, plan, tuple(t.name for t in operands), (result.name,))
+        program.add(Execute(self.graph.add_compute_set(name, vertices).name))
+
+    def add_map(self, program: Sequence, known: list[Tensor], depth: int) -> None:
         x = self.one_of(known)
-        y = self.one_of(known, x.shape)
-        expression = arg(0) + arg(1) if self.draw(st.booleans()) else arg(0) * 3.0
-        operands = [x, y] if self.draw(st.booleans()) else [x, x]
-        if "mul" in str(expression):
-            operands = [x]
-        try:
-            known.append(popops.map(self.graph, expression, operands, program=program, plan=self.plan(x.shape, x)))
-        except Exception:
-            known.append(popops.neg(self.graph, x, program=program, plan=self.plan(x.shape, x)))
+        plan = self.plan(x)
+        result = self.graph.add_tensor(x.shape, "float32", "map", Layout(plan.splits, plan.base))
+        self.execute(known, x, result, plan, program)
+        known.append(result)
 
-    def over(self, program: Sequence, known: list[Tensor], depth: int) -> None:
-        """Write an existing tensor anew, from operands it may lie in place with."""
-        own = [t for t in known if self.graph.tensors[t.name].kind == "temporary" and not self.graph.tensors[t.name].view_of]
-        if not own:
-            return
-        result = self.graph.tensors[self.one_of(own).name]
-        assert result.layout is not None
-        x, y = self.one_of(known, result.shape), self.one_of(known, result.shape)
-        body, (output,) = rows_of([arg(0) - arg(1)], ("float32", "float32"))
-        codelet = Map(body, (output,), ("float32", "float32"), ("float32",))
-        plan = Plan(result.layout.axes, result.layout.base)
-        names = tuple(poputil.copies.placed(self.graph, t).name for t in (x, y))
-        vertices = Vertices("over", codelet, map_form(result.shape, [_identity(result), _identity(result)]), plan, names, (result.name,))
-        vertices = Vertices(self.graph.unique("over", "step"), *list(vars(vertices).values())[1:])
-        program.add(Execute(self.graph.add_compute_set("over", vertices).name))
+    def add_over(self, program: Sequence, known: list[Tensor], depth: int) -> None:
+        """Write an existing tensor anew, where it lies."""
+        result = self.own(known)
+        if result is not None and result.layout is not None:
+            plan = Plan(result.layout.axes, result.layout.base)
+            self.execute(known, self.one_of(known, result.shape), result, plan, program)
 
-    def copy(self, program: Sequence, known: list[Tensor], depth: int) -> None:
+    def add_copy(self, program: Sequence, known: list[Tensor], depth: int) -> None:
         x = self.one_of(known)
-        if self.draw(st.booleans()):
-            known.append(poputil.copy(self.graph, x, self.draw(layouts(x.shape)), program=program))
-            return
-        own = [t for t in known if self.graph.tensors[t.name].kind == "temporary" and not self.graph.tensors[t.name].view_of and t.shape == x.shape]
-        if own:
-            program.add(Copy(self.one_of(own).name, (poputil.copies.placed(self.graph, x).name,)))
+        known.append(poputil.copy(self.graph, x, self.draw(layouts(x.shape)), program=program))
 
-    def move(self, program: Sequence, known: list[Tensor], depth: int) -> None:
+    def add_assign(self, program: Sequence, known: list[Tensor], depth: int) -> None:
+        x = self.one_of(known)
+        target = self.own(known, x.shape)
+        if target is not None:
+            program.add(Copy(target.name, (x.name,)))
+
+    def add_move(self, program: Sequence, known: list[Tensor], depth: int) -> None:
         x = self.one_of(known)
         order = self.draw(st.permutations(range(len(x.shape))))
-        shape = tuple(x.shape[d] for d in order)
-        known.append(popops.transpose(self.graph, x, order, program=program, plan=self.plan(shape, x)))
+        assert x.layout is not None
+        plan = Plan(tuple(x.layout.axes[d] for d in order), x.layout.base)
+        known.append(popops.transpose(self.graph, x, order, program=program, plan=plan))
 
-    def reduce(self, program: Sequence, known: list[Tensor], depth: int) -> None:
+    def add_reduce(self, program: Sequence, known: list[Tensor], depth: int) -> None:
         x = self.one_of(known)
-        dims = [d for d in range(len(x.shape)) if self.draw(st.booleans())]
-        known.append(popops.reduce(self.graph, x, dims, program=program))
+        dimensions = [d for d in range(len(x.shape)) if self.draw(st.booleans())]
+        known.append(popops.reduce(self.graph, x, dimensions, program=program))
 
-    def reshape(self, program: Sequence, known: list[Tensor], depth: int) -> None:
+    def add_reshape(self, program: Sequence, known: list[Tensor], depth: int) -> None:
         x = self.one_of(known)
-        shape = self.draw(st.sampled_from([s for s in ((6,), (2, 3), (16,), (4, 4), (8, 2), (2, 3, 4), (6, 4), (24,), (), (1, 1), (2, 2), (4,), (3, 1, 2)) if np.prod(s) == np.prod(x.shape)] or [x.shape]))
+        shape = self.draw(st.sampled_from(RESHAPES.get(math.prod(x.shape), [x.shape])))
         known.append(poputil.reshape(self.graph, x, shape, program=program))
 
-    def repeat(self, program: Sequence, known: list[Tensor], depth: int) -> None:
+    def add_repeat(self, program: Sequence, known: list[Tensor], depth: int) -> None:
         body = Sequence()
-        self.block(body, known, depth - 1)
+        self.block(body, known, depth)
         program.add(Repeat(self.draw(st.integers(1, 3)), body))
 
-    def switch(self, program: Sequence, known: list[Tensor], depth: int) -> None:
-        branches = []
-        for _ in range(self.draw(st.integers(1, 2))):
-            branches.append(Sequence())
-            self.block(branches[-1], list(known), depth - 1)
-        program.add(Switch(self.index.name, tuple(branches)))
+    def add_switch(self, program: Sequence, known: list[Tensor], depth: int) -> None:
+        branches = tuple(Sequence() for _ in range(self.draw(st.integers(1, 2))))
+        for branch in branches:
+            self.block(branch, list(known), depth)
+        program.add(Switch(self.index.name, branches))
 
-    def __while(self, program: Sequence, known: list[Tensor], depth: int) -> None:
+    def add_while(self, program: Sequence, known: list[Tensor], depth: int) -> None:
+        """Count down from the index in a loop whose condition has steps of its own."""
         condition, body, graph = Sequence(), Sequence(), self.graph
         count = graph.add_tensor((), "int32", "count", Layout((), self.draw(st.integers(0, 3))))
-        point = Plan(())
         program.add(Copy(count.name, (self.index.name,)))
+        flag = popops.gt(graph, count, 0, program=condition, plan=Plan(()))
         if self.draw(st.booleans()):
-            self.block(condition, known, depth - 1)
-        flag = popops.lt(graph, count, 2, program=condition, plan=point)
-        if self.draw(st.booleans()):
-            self.block(condition, known, depth - 1)
-        self.block(body, list(known), depth - 1)
-        more = popops.add(graph, count, 1, program=body, plan=point)
-        body.add(Copy(count.name, (more.name,)))
+            self.block(condition, known, depth)
+        self.block(body, list(known), depth)
+        less = popops.sub(graph, count, 1, program=body, plan=Plan(()))
+        body.add(Copy(count.name, (less.name,)))
         program.add(RepeatWhileTrue(condition, flag.name, body))
 
-    def call(self, program: Sequence, known: list[Tensor], depth: int) -> None:
-        """Make a function and call it two times."""
-        name = f"f{self.functions}"
-        self.functions += 1
+    def add_call(self, program: Sequence, known: list[Tensor], depth: int) -> None:
+        """Make a function and call it twice."""
         x = self.one_of(known)
         given = self.graph.add_tensor(x.shape, "float32", "given", self.draw(layouts(x.shape)))
         body, local = Sequence(), [given]
-        self.block(body, local, depth - 1)
+        self.block(body, local, depth)
+        name = self.graph.unique("function", "function")
         self.graph.functions[name] = body
-        answer = local[-1]
         for _ in range(2):
-            source = self.one_of(known, x.shape)
-            program.add(Copy(given.name, (poputil.copies.placed(self.graph, source).name,)))
+            program.add(Copy(given.name, (self.one_of(known, x.shape).name,)))
             program.add(Call(name))
-            if self.draw(st.booleans()):
-                self.block(program, known, 0)
-            known.append(poputil.copy(self.graph, answer, self.draw(layouts(answer.shape)), program=program))
-
-
-setattr(Builder, "while", Builder._Builder__while)
-
-
-def _identity(t: Tensor):
-    return transpose_map(range(len(t.shape)))
+            known.append(poputil.copy(self.graph, local[-1], self.draw(layouts(local[-1].shape)), program=program))
 
 
 @st.composite

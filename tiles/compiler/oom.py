@@ -32,7 +32,7 @@ def out_of_memory(executable: Executable) -> OutOfTileMemory:
         location=next((b.location for b in live if b.location), None),
         try_=advice,
     )
-    error.executable = executable  # pyright: ignore[reportAttributeAccessIssue]
+    error.executable = executable
     return error
 
 
