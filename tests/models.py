@@ -87,7 +87,9 @@ def value_and_gradients(function: Callable[..., Any], count: int) -> Callable[..
             weights = jnp.cos(jnp.arange(value.size, dtype=value.dtype)).reshape(value.shape)
             return (value * weights).sum(), value
 
-        (_, value), gradients = jax.value_and_grad(loss, tuple(range(count)), has_aux=True)(*arguments[:count])
+        (_, value), gradients = jax.value_and_grad(loss, tuple(range(count)), has_aux=True)(
+            *arguments[:count]
+        )
         return value, gradients
 
     return both
@@ -146,7 +148,8 @@ def _models() -> dict[str, Model]:
     return {
         "mlp": Model(jax.value_and_grad(mlp_loss), (mlp, x, labels)),
         "logistic": Model(
-            jax.value_and_grad(logistic_loss), (linear, normal(8, 11), RNG.integers(0, 2, 8).astype(np.float32))
+            jax.value_and_grad(logistic_loss),
+            (linear, normal(8, 11), RNG.integers(0, 2, 8).astype(np.float32)),
         ),
         "cross_entropy": Model(jax.value_and_grad(cross_entropy), (normal(6, 5) * 3, labels)),
         "layer_norm": Model(value_and_gradients(layer_norm, 3), (rows, *norm)),
@@ -165,7 +168,9 @@ def _typed_models() -> dict[str, Model]:
     return {
         "float16": Model(block, (block_params(10, 14, np.float16), normal(4, 10, dtype=np.float16))),
         "bfloat16": Model(block, (block_params(10, 14, bfloat16), normal(4, 10, dtype=bfloat16))),
-        "float64": Model(block, (block_params(10, 14, np.float64), normal(4, 10, dtype=np.float64)), wide=True),
+        "float64": Model(
+            block, (block_params(10, 14, np.float64), normal(4, 10, dtype=np.float64)), wide=True
+        ),
         "integers": Model(quantized, (*bytes_, np.int32(128))),
         "int64": Model(wide_integers, big, wide=True),
         "bool": Model(masks, (normal(6, 9), RNG.integers(0, 2, (6, 9)).astype(bool))),

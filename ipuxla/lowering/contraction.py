@@ -12,7 +12,9 @@ from tiles.poplibs.poplin.matmul import matmul_codelet
 from tiles.poplibs.poputil.place import place
 
 
-def place_dot(lowering: Lowering, instruction: Instruction, lhs: Tensor, rhs: Tensor, location: str) -> Tensor:
+def place_dot(
+    lowering: Lowering, instruction: Instruction, lhs: Tensor, rhs: Tensor, location: str
+) -> Tensor:
     """Place a contraction.
 
     Raises:
@@ -22,13 +24,19 @@ def place_dot(lowering: Lowering, instruction: Instruction, lhs: Tensor, rhs: Te
     assert isinstance(op, DotGeneral)
     if op.algorithm is not None:
         raise UnsupportedLowering(
-            "dot_general with an explicit algorithm", location=location, try_="precision=None, or convert the operands"
+            "dot_general with an explicit algorithm",
+            location=location,
+            try_="precision=None, or convert the operands",
         )
     n = op.dimension_numbers
-    form = dot_form(lhs.shape, rhs.shape, n.lhs_batching, n.rhs_batching, n.lhs_contracting, n.rhs_contracting)
+    form = dot_form(
+        lhs.shape, rhs.shape, n.lhs_batching, n.rhs_batching, n.lhs_contracting, n.rhs_contracting
+    )
     out = dtype_of(instruction.result.type)
     codelet = matmul_codelet(lhs.dtype, rhs.dtype, out)
-    return place(lowering.graph, codelet, form, [lhs, rhs], (out,), "dot", location, program=lowering.program)[0]
+    return place(
+        lowering.graph, codelet, form, [lhs, rhs], (out,), "dot", location, program=lowering.program
+    )[0]
 
 
 @lowers(DotGeneral)

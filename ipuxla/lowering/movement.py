@@ -18,7 +18,9 @@ def lower_constant(lowering: Lowering, instruction: Instruction) -> tuple[Tensor
     """Hold a constant array in tile memory."""
     assert isinstance(instruction.op, Constant)
     value = instruction.op.array
-    return (lowering.graph.add_constant(value, dtype_of(instruction.result.type), location=where(instruction)),)
+    return (
+        lowering.graph.add_constant(value, dtype_of(instruction.result.type), location=where(instruction)),
+    )
 
 
 @lowers(Reshape)
@@ -27,7 +29,9 @@ def lower_reshape(lowering: Lowering, instruction: Instruction) -> tuple[Tensor,
     graph, operand = lowering.graph, lowering.tensor(instruction.operands[0])
     shape = instruction.result.type.shape
     if operand.layout is None:
-        operand = graph.set_layout(operand.name, linear_layout(operand.shape, operand.dtype, graph.target.num_tiles))
+        operand = graph.set_layout(
+            operand.name, linear_layout(operand.shape, operand.dtype, graph.target.num_tiles)
+        )
     assert operand.layout is not None
     layout = reshape_layout(operand.layout, shape)
     if layout is not None:
@@ -44,7 +48,14 @@ def lower_concatenate(lowering: Lowering, instruction: Instruction) -> tuple[Ten
     return (_copied(lowering, sources, shape, instruction.op.dimension, "concatenate", where(instruction)),)
 
 
-def _copied(lowering: Lowering, sources: tuple[Tensor, ...], shape: tuple[int, ...], axis: int | None, name: str, location: str) -> Tensor:
+def _copied(
+    lowering: Lowering,
+    sources: tuple[Tensor, ...],
+    shape: tuple[int, ...],
+    axis: int | None,
+    name: str,
+    location: str,
+) -> Tensor:
     graph = lowering.graph
     dtype = sources[0].dtype
     layout = linear_layout(shape, dtype, graph.target.num_tiles)
@@ -81,7 +92,9 @@ def lower_call(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ..
     results = []
     for result in function.results:
         tensor = lowering.graph.tensors[result.name]
-        copy = lowering.graph.add_tensor(tensor.shape, tensor.dtype, f"{name}.result", tensor.layout, location=location)
+        copy = lowering.graph.add_tensor(
+            tensor.shape, tensor.dtype, f"{name}.result", tensor.layout, location=location
+        )
         _copy_into(lowering, tensor, copy, location)
         results.append(copy)
     return tuple(results)
@@ -90,7 +103,10 @@ def lower_call(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ..
 def _function(lowering: Lowering, callee: Computation) -> Function:
     """Place a callee's body once, on parameters of its own."""
     graph, body = lowering.graph, Sequence()
-    parameters = tuple(graph.add_tensor(v.type.shape, dtype_of(v.type), f"{callee.name}.parameter") for v in callee.parameters)
+    parameters = tuple(
+        graph.add_tensor(v.type.shape, dtype_of(v.type), f"{callee.name}.parameter")
+        for v in callee.parameters
+    )
     results = lower_computation(replace(lowering, program=body), callee, list(parameters))
     graph.functions[callee.name] = body
     return Function(parameters, results)
@@ -101,9 +117,13 @@ def _copy_into(lowering: Lowering, source: Tensor, destination: Tensor, location
         lowering.program.add(Copy(destination.name, (source.name,), None, location))
 
 
-def lower_computation(lowering: Lowering, computation: Computation, arguments: list[Tensor]) -> tuple[Tensor, ...]:
+def lower_computation(
+    lowering: Lowering, computation: Computation, arguments: list[Tensor]
+) -> tuple[Tensor, ...]:
     """Lower a computation's instructions with its parameters bound to tensors; return its results' tensors."""
-    inner = replace(lowering, computation=computation, values=dict(zip(computation.parameters, arguments, strict=True)))
+    inner = replace(
+        lowering, computation=computation, values=dict(zip(computation.parameters, arguments, strict=True))
+    )
     needed = _constants_in_memory(computation)
     for instruction in computation.instructions:
         is_splat = isinstance(instruction.op, Constant) and instruction.op.is_splat

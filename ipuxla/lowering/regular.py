@@ -19,7 +19,9 @@ from tiles.poplibs.poputil.place import place
 Maps = list[tuple[Tensor, IndexMap]]
 
 
-def place_expression(lowering: Lowering, region: Computation, operands: list[Tensor], name: str, location: str) -> Tensor:
+def place_expression(
+    lowering: Lowering, region: Computation, operands: list[Tensor], name: str, location: str
+) -> Tensor:
     """Place an injective computation with one result as one Map over the result's domain."""
     body, maps = _expression(region, operands)
     result = region.results[0].type
@@ -27,11 +29,25 @@ def place_expression(lowering: Lowering, region: Computation, operands: list[Ten
     form = OpForm(dims, tuple(m for _, m in maps), (identity_map(len(dims)),))
     dtypes = tuple(t.dtype for t, _ in maps)
     codelet = Map(body, (len(maps) + len(body) - 1,) if body else (0,), dtypes, (dtype_of(result),))
-    return place(lowering.graph, codelet, form, [t for t, _ in maps], (dtype_of(result),), name, location, program=lowering.program)[0]
+    return place(
+        lowering.graph,
+        codelet,
+        form,
+        [t for t, _ in maps],
+        (dtype_of(result),),
+        name,
+        location,
+        program=lowering.program,
+    )[0]
 
 
 def place_reduction(
-    lowering: Lowering, region: Computation, operands: list[Tensor], reduce: Instruction, name: str, location: str
+    lowering: Lowering,
+    region: Computation,
+    operands: list[Tensor],
+    reduce: Instruction,
+    name: str,
+    location: str,
 ) -> Tensor:
     """Place a single-operand reduction of an injective computation's result.
 
@@ -47,24 +63,41 @@ def place_reduction(
         )
     assert isinstance(reduce.op, Reduce)
     body, maps = _expression(region, operands)
-    kinds = [REDUCTION if d in reduce.op.dimensions else "parallel" for d in range(len(region.results[0].type.shape))]
+    kinds = [
+        REDUCTION if d in reduce.op.dimensions else "parallel"
+        for d in range(len(region.results[0].type.shape))
+    ]
     dims = tuple(Dim(f"d{i}", n, kinds[i]) for i, n in enumerate(region.results[0].type.shape))
     kept = IndexMap(tuple(along(i) for i, kind in enumerate(kinds) if kind != REDUCTION))
     form = OpForm(dims, tuple(m for _, m in maps), (kept,))
     dtype = dtype_of(region.results[0].type)
     codelet = reduce_codelet(combiner, dtype, body, tuple(t.dtype for t, _ in maps))
-    return place(lowering.graph, codelet, form, [t for t, _ in maps], (dtype,), name, location, program=lowering.program)[0]
+    return place(
+        lowering.graph,
+        codelet,
+        form,
+        [t for t, _ in maps],
+        (dtype,),
+        name,
+        location,
+        program=lowering.program,
+    )[0]
 
 
 def _expression(region: Computation, operands: list[Tensor]) -> tuple[Body, Maps]:
     rows, parameters = expression(region)
     maps = [(operands[p.parameter], _index_map(p)) for p in parameters]
-    body = tuple((name, tuple(arguments), tuple(sorted(attributes.items()))) for name, arguments, attributes in rows)
+    body = tuple(
+        (name, tuple(arguments), tuple(sorted(attributes.items()))) for name, arguments, attributes in rows
+    )
     return body, maps
 
 
 def _index_map(parameter: ParameterMap) -> IndexMap:
-    axes = tuple(Affine(() if dim is None else ((dim, coefficient),), offset) for dim, coefficient, offset in parameter.axes)
+    axes = tuple(
+        Affine(() if dim is None else ((dim, coefficient),), offset)
+        for dim, coefficient, offset in parameter.axes
+    )
     return IndexMap(axes, parameter.fill)
 
 
@@ -104,11 +137,28 @@ def lower_reduce(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, 
     """Lower a lone reduction."""
     operand = instruction.operands[0]
     region = with_constants(lowering, Computation("single", (operand,), (), (operand,)))
-    reduced = place_reduction(lowering, region, [lowering.tensor(v) for v in region.parameters], instruction, "reduce", where(instruction))
-    return (_with_initial(lowering, reduced, instruction, instruction.operands[1], lowering.constant(instruction.operands[1])),)
+    reduced = place_reduction(
+        lowering,
+        region,
+        [lowering.tensor(v) for v in region.parameters],
+        instruction,
+        "reduce",
+        where(instruction),
+    )
+    return (
+        _with_initial(
+            lowering,
+            reduced,
+            instruction,
+            instruction.operands[1],
+            lowering.constant(instruction.operands[1]),
+        ),
+    )
 
 
-def _with_initial(lowering: Lowering, reduced: Tensor, reduce: Instruction, value: Value, constant: Constant | None) -> Tensor:
+def _with_initial(
+    lowering: Lowering, reduced: Tensor, reduce: Instruction, value: Value, constant: Constant | None
+) -> Tensor:
     """Apply a reduction's initial value unless it is the neutral element."""
     combiner = simple_combiner(reduce.regions[0])
     assert combiner is not None
@@ -122,7 +172,16 @@ def _with_initial(lowering: Lowering, reduced: Tensor, reduce: Instruction, valu
     initial = lowering.tensor(value) if value in lowering.values else materialize(lowering, value)
     form = OpForm(dims, (identity_map(rank), IndexMap(())), (identity_map(rank),))
     codelet = Map(((name, (0, 1), ()),), (2,), (reduced.dtype, initial.dtype), (reduced.dtype,))
-    return place(lowering.graph, codelet, form, [reduced, initial], (reduced.dtype,), "initial", where(reduce), program=lowering.program)[0]
+    return place(
+        lowering.graph,
+        codelet,
+        form,
+        [reduced, initial],
+        (reduced.dtype,),
+        "initial",
+        where(reduce),
+        program=lowering.program,
+    )[0]
 
 
 def materialize(lowering: Lowering, value: Value) -> Tensor:
@@ -139,7 +198,10 @@ def lower_fusion(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, 
     """Lower a fusion as its kind says: one Map, one Reduce with a prologue, or a contraction and a Map behind it."""
     assert isinstance(instruction.op, Fusion)
     region = instruction.regions[0]
-    operands = [materialize(lowering, v) if lowering.constant(v) is not None else lowering.tensor(v) for v in instruction.operands]
+    operands = [
+        materialize(lowering, v) if lowering.constant(v) is not None else lowering.tensor(v)
+        for v in instruction.operands
+    ]
     name, location = label(region.instructions), where(instruction)
     if instruction.op.kind == "input":
         return (_lower_input_fusion(lowering, region, operands, name, location),)
@@ -148,7 +210,9 @@ def lower_fusion(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, 
     return (place_expression(lowering, region, operands, name, location),)
 
 
-def _lower_input_fusion(lowering: Lowering, region: Computation, operands: list[Tensor], name: str, location: str) -> Tensor:
+def _lower_input_fusion(
+    lowering: Lowering, region: Computation, operands: list[Tensor], name: str, location: str
+) -> Tensor:
     (reduce,) = (i for i in region.instructions if isinstance(i.op, Reduce))
     rest = tuple(i for i in region.instructions if i is not reduce)
     value, initial = reduce.operands
@@ -162,7 +226,9 @@ def _lower_input_fusion(lowering: Lowering, region: Computation, operands: list[
     return _with_initial(lowering, reduced, reduce, initial, constant)
 
 
-def _lower_output_fusion(lowering: Lowering, region: Computation, operands: list[Tensor], name: str, location: str) -> Tensor:
+def _lower_output_fusion(
+    lowering: Lowering, region: Computation, operands: list[Tensor], name: str, location: str
+) -> Tensor:
     (dot,) = (i for i in region.instructions if isinstance(i.op, DotGeneral))
     lhs, rhs = (operands[region.parameters.index(v)] for v in dot.operands)
     product = place_dot(lowering, dot, lhs, rhs, where(dot) or location)
@@ -180,7 +246,9 @@ def _reachable(region: Computation) -> Computation:
         if needed.intersection(instruction.results):
             needed.update(instruction.operands)
             kept.append(instruction)
-    return Computation(region.name, tuple(p for p in region.parameters if p in needed), tuple(reversed(kept)), region.results)
+    return Computation(
+        region.name, tuple(p for p in region.parameters if p in needed), tuple(reversed(kept)), region.results
+    )
 
 
 def _is_regular(op: type[Op]) -> bool:

@@ -40,7 +40,9 @@ from tiles.target import Target
 TARGET = Target.named("gc200").replace(num_tiles=48)
 SHAPES = ((6,), (4, 4), (2, 3, 4), ())
 RESHAPES = {
-    math.prod(shape): [s for s in (*SHAPES, (2, 3), (16,), (8, 2), (6, 4), (24,), (1, 1)) if math.prod(s) == math.prod(shape)]
+    math.prod(shape): [
+        s for s in (*SHAPES, (2, 3), (16,), (8, 2), (6, 4), (24,), (1, 1)) if math.prod(s) == math.prod(shape)
+    ]
     for shape in SHAPES
 }
 BODIES: dict[int, Body] = {1: (("negate", (0,), ()),), 2: (("subtract", (0, 1), ()),)}
@@ -65,7 +67,9 @@ class Builder:
             known.append(graph.set_layout(x.name, self.draw(layouts(shape))))
         graph.donated = tuple(i for i in range(len(known)) if self.draw(st.booleans()))
         self.index = graph.set_layout(graph.add_input((), "int32", "index").name, Layout(()))
-        known.append(poputil.copies.placed(graph, graph.add_constant(np.arange(6, dtype=np.float32), "float32")))
+        known.append(
+            poputil.copies.placed(graph, graph.add_constant(np.arange(6, dtype=np.float32), "float32"))
+        )
         self.block(graph.program, known, 3)
         outputs = [t.name for t in known if self.draw(st.integers(0, 3)) == 0]
         graph.outputs = outputs or [known[-1].name]
@@ -182,7 +186,9 @@ class Builder:
         for _ in range(2):
             program.add(Copy(given.name, (self.one_of(known, x.shape).name,)))
             program.add(Call(name))
-            known.append(poputil.copy(self.graph, local[-1], self.draw(layouts(local[-1].shape)), program=program))
+            known.append(
+                poputil.copy(self.graph, local[-1], self.draw(layouts(local[-1].shape)), program=program)
+            )
 
 
 @st.composite

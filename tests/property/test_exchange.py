@@ -128,14 +128,21 @@ def owner_of(layout: Layout, index: tuple[int, ...]) -> int:
 def cells_of(plan: Plan):
     """Yield every cell: its tile and the range of each dimension."""
     for cell in itertools.product(*(range(max(1, -(-s.size // s.grain))) for s in plan.splits)):
-        ranges = [range(g * s.grain, min((g + 1) * s.grain, s.size)) for g, s in zip(cell, plan.splits, strict=True)]
-        tile = owner_of(Layout(plan.splits, plan.base), tuple(g * s.grain for g, s in zip(cell, plan.splits, strict=True)))
+        ranges = [
+            range(g * s.grain, min((g + 1) * s.grain, s.size)) for g, s in zip(cell, plan.splits, strict=True)
+        ]
+        tile = owner_of(
+            Layout(plan.splits, plan.base), tuple(g * s.grain for g, s in zip(cell, plan.splits, strict=True))
+        )
         yield tile, ranges
 
 
 def slice_of(axis: Affine, ranges: list[range]) -> list[int]:
     """Return the indices a cell reads along one operand axis: in order of one dimension, or the hull of several."""
-    points = [axis.offset + sum(c * i for (_, c), i in zip(axis.terms, p, strict=True)) for p in itertools.product(*(ranges[d] for d, _ in axis.terms))]
+    points = [
+        axis.offset + sum(c * i for (_, c), i in zip(axis.terms, p, strict=True))
+        for p in itertools.product(*(ranges[d] for d, _ in axis.terms))
+    ]
     return points if len(axis.terms) < 2 or not points else list(range(min(points), max(points) + 1))
 
 
@@ -300,7 +307,9 @@ def test_proof_tables_enumerate_the_same_slices(case) -> None:
     slices, table = operand_slices(form, plan, 0, shape), proof_tables.operand_table(form, plan, 0, shape)
     np.testing.assert_array_equal(slices.tiles, table.tiles)
     assert slices.extents == table.extents
-    for axis, where, rows, index in zip(slices.axes, slices.coordinates, table.rows, table.index, strict=True):
+    for axis, where, rows, index in zip(
+        slices.axes, slices.coordinates, table.rows, table.index, strict=True
+    ):
         np.testing.assert_array_equal(axis.index[where], index[rows])
     lists = [[slice_of(a, ranges) for a in form.operands[0].axes] for _, ranges in cells_of(plan)]
     flat = table.flat(np.arange(table.tiles.size))
@@ -326,7 +335,11 @@ def test_operands_are_resident_exactly_when_each_slice_is_its_tiles_part(case, d
     if resident:
         assert same and set(held) <= set(plan.tiles.tolist())
     elif same and 0 not in shape and layout.base == plan.base:
-        assert any(a.offset or len(a.terms) != 1 for a in form.operands[0].axes) or len(plan.tiles) > len(layout.tiles) or shape_is_odd(form, plan, layout)
+        assert (
+            any(a.offset or len(a.terms) != 1 for a in form.operands[0].axes)
+            or len(plan.tiles) > len(layout.tiles)
+            or shape_is_odd(form, plan, layout)
+        )
 
 
 def shape_is_odd(form: OpForm, plan: Plan, layout: Layout) -> bool:
@@ -349,7 +362,10 @@ def test_traffic_is_what_brute_force_counts(case, dtype, data) -> None:
     source = data.draw(layouts(shape))
     tiles = MOST_TILES + 4
     moved = traffic(source, operand_slices(form, plan, 0, shape), dtype, tiles)
-    held = [(tile, inside([slice_of(a, ranges) for a in form.operands[0].axes], shape)) for tile, ranges in cells_of(plan)]
+    held = [
+        (tile, inside([slice_of(a, ranges) for a in form.operands[0].axes], shape))
+        for tile, ranges in cells_of(plan)
+    ]
     assert_traffic(moved, source, held, dtype, tiles)
 
 
@@ -360,7 +376,10 @@ def test_traffic_of_a_relayout_is_what_brute_force_counts(shape, dtype, data) ->
     held: dict[int, list[tuple[int, ...]]] = {}
     for index in itertools.product(*map(range, shape)):
         held.setdefault(owner_of(target, index), []).append(index)
-    for moved in (traffic(source, layout_slices(target, shape), dtype, tiles), reshape_traffic(source, target, dtype, tiles)):
+    for moved in (
+        traffic(source, layout_slices(target, shape), dtype, tiles),
+        reshape_traffic(source, target, dtype, tiles),
+    ):
         assert_traffic(moved, source, list(held.items()), dtype, tiles)
 
 

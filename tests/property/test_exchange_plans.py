@@ -25,8 +25,13 @@ DTYPES = st.sampled_from(["float32", "float16", "uint8"])
 def matmuls(draw: st.DrawFn) -> OpForm:
     """Return the form of a matrix product, its operands in either order of dimensions."""
     sizes = [draw(st.integers(1, 9)) for _ in range(3)]
-    dims = tuple(Dim(name, size, kind) for name, size, kind in zip("mnk", sizes, (PARALLEL, PARALLEL, REDUCTION), strict=True))
-    maps = [IndexMap(tuple(along(d) for d in draw(st.permutations(pair)))) for pair in ((0, 2), (2, 1), (0, 1))]
+    dims = tuple(
+        Dim(name, size, kind)
+        for name, size, kind in zip("mnk", sizes, (PARALLEL, PARALLEL, REDUCTION), strict=True)
+    )
+    maps = [
+        IndexMap(tuple(along(d) for d in draw(st.permutations(pair)))) for pair in ((0, 2), (2, 1), (0, 1))
+    ]
     return OpForm(dims, (maps[0], maps[1]), (maps[2],))
 
 
@@ -115,7 +120,10 @@ def test_a_plan_that_follows_any_map_is_legal(case, data) -> None:
         return
     plan.check(form, TARGET.num_tiles)
     plan.result_layout(form)
-    plain = all(not a.terms or (len(a.terms) == 1 and a.terms[0][1] == 1 and not a.offset) for a in form.operands[0].axes)
+    plain = all(
+        not a.terms or (len(a.terms) == 1 and a.terms[0][1] == 1 and not a.offset)
+        for a in form.operands[0].axes
+    )
     sizes = [1 if not a.terms else form.dims[a.terms[0][0]].size for a in form.operands[0].axes]
     if plain and sizes == list(shape) and not any(a.offset for a in form.operands[0].axes):
         assert is_resident(form, plan, 0, layout)
@@ -124,7 +132,8 @@ def test_a_plan_that_follows_any_map_is_legal(case, data) -> None:
 @given(matmuls(), st.data())
 def test_searched_plans_are_legal_and_compute_every_element_once(form, data) -> None:
     operands = [
-        Operand(shape_of(form, k), "float32", data.draw(st.one_of(st.none(), layouts(shape_of(form, k))))) for k in (0, 1)
+        Operand(shape_of(form, k), "float32", data.draw(st.one_of(st.none(), layouts(shape_of(form, k)))))
+        for k in (0, 1)
     ]
     target = TARGET.replace(num_tiles=MOST_TILES + 4)
     priced = search(form, matmul_codelet("float32", "float32"), operands, ("float32",), target)

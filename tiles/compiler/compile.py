@@ -10,7 +10,16 @@ from typing import Any
 import numpy as np
 
 from tiles.compiler.costs import exchange_code_bytes, step_traffic
-from tiles.compiler.executable import Buffer, CopyStep, Executable, ExecuteStep, Operand, StepRecord, Variable, VertexGroup
+from tiles.compiler.executable import (
+    Buffer,
+    CopyStep,
+    Executable,
+    ExecuteStep,
+    Operand,
+    StepRecord,
+    Variable,
+    VertexGroup,
+)
 from tiles.compiler.memory import Request, allocate
 from tiles.compiler.oom import out_of_memory
 from tiles.errors import InvalidGraph
@@ -165,7 +174,12 @@ def _live_range(graph: Graph, order: _Order, members: list[str], last: int) -> t
     donated = {graph.inputs[i] for i in graph.donated}
     for name in members:
         tensor = graph.tensors[name]
-        if name in graph.outputs or (tensor.kind == INPUT and name not in donated) or tensor.kind == CONSTANT or name in order.pinned:
+        if (
+            name in graph.outputs
+            or (tensor.kind == INPUT and name not in donated)
+            or tensor.kind == CONSTANT
+            or name in order.pinned
+        ):
             end = last
         if tensor.kind in (INPUT, CONSTANT) or name in order.pinned:
             start = -1
@@ -240,15 +254,27 @@ def _overwritable(
             continue
         if itemsize(tensor.dtype) != itemsize(result.dtype) or tensor.layout is None or result.layout is None:
             continue
-        if tensor.layout.part_shape != result.layout.part_shape or tensor.layout.tile_mask != result.layout.tile_mask:
+        if (
+            tensor.layout.part_shape != result.layout.part_shape
+            or tensor.layout.tile_mask != result.layout.tile_mask
+        ):
             continue
-        if sum(root[other] == base for other in group.operands) > 1 or not is_resident(group.form, group.plan, k, tensor.layout):
+        if sum(root[other] == base for other in group.operands) > 1 or not is_resident(
+            group.form, group.plan, k, tensor.layout
+        ):
             continue
         wide = {d for d, dim in enumerate(group.form.dims) if dim.size > 1}
-        order_in, order_out = ([d for d in m.dims if d in wide] for m in (group.form.operands[k], group.form.results[0]))
-        if group.form.reduced or order_in != order_out:  # a transposition would overwrite what it has yet to read
+        order_in, order_out = (
+            [d for d in m.dims if d in wide] for m in (group.form.operands[k], group.form.results[0])
+        )
+        if (
+            group.form.reduced or order_in != order_out
+        ):  # a transposition would overwrite what it has yet to read
             continue
-        if _carried(order, members[base], number) or _live_range(graph, order, members[root[result.name]], last)[0] != number:
+        if (
+            _carried(order, members[base], number)
+            or _live_range(graph, order, members[root[result.name]], last)[0] != number
+        ):
             continue
         if _live_range(graph, order, members[base], last)[1] == number:
             return base
@@ -288,19 +314,29 @@ def _requests(
                 size = align_up(math.prod(extents) * itemsize(tensors[name].dtype), 4)
                 buffer = f"{group.name}.in{k}"
                 received[number, group.name, k] = buffer
-                requests.append(Request(buffer, "message", size, group.plan.tile_mask, number, number, location=group.location))
+                requests.append(
+                    Request(
+                        buffer, "message", size, group.plan.tile_mask, number, number, location=group.location
+                    )
+                )
     return requests, received
 
 
-def _record(entry: tuple[str, Any], tensors: dict[str, Tensor], received: dict[tuple[int, str, int], str], number: int) -> StepRecord:
+def _record(
+    entry: tuple[str, Any], tensors: dict[str, Tensor], received: dict[tuple[int, str, int], str], number: int
+) -> StepRecord:
     name, step = entry
     if isinstance(step, Copy):
         return CopyStep(name, step.destination, step.sources, step.axis, step.location)
     groups = tuple(
         VertexGroup(
-            g.name, g.codelet, g.form, g.plan,
+            g.name,
+            g.codelet,
+            g.form,
+            g.plan,
             tuple(Operand(o, received.get((number, g.name, k), "")) for k, o in enumerate(g.operands)),
-            g.results, g.location,
+            g.results,
+            g.location,
         )
         for g in step.vertices
     )
@@ -316,7 +352,17 @@ def _overheads(graph: Graph, draft: Executable) -> list[Request]:
     exchange = 0
     for _, group in draft.groups():
         state = group.codelet.state_bytes(group.form, target)
-        requests.append(Request(f"{group.name}.state", "vertexInstanceState", state, group.plan.tile_mask, -1, last, location=group.location))
+        requests.append(
+            Request(
+                f"{group.name}.state",
+                "vertexInstanceState",
+                state,
+                group.plan.tile_mask,
+                -1,
+                last,
+                location=group.location,
+            )
+        )
         mask, size = code.get(group.codelet.label, (0, 0))
         code[group.codelet.label] = (mask | group.plan.tile_mask, max(size, group.codelet.code_bytes(target)))
     for step in draft.steps:
@@ -324,7 +370,11 @@ def _overheads(graph: Graph, draft: Executable) -> list[Request]:
     for label, (mask, size) in code.items():
         requests.append(Request(f"code {label}", "vertexCode", size, mask, -1, last, executable=True))
     if not isinstance(exchange, int) and int(exchange.max()):
-        requests.append(Request("exchange code", "internalExchangeCode", int(exchange.max()), every, -1, last, executable=True))
+        requests.append(
+            Request(
+                "exchange code", "internalExchangeCode", int(exchange.max()), every, -1, last, executable=True
+            )
+        )
     control = target.control_code_bytes_per_step * max(1, last)
     requests.append(Request("control code", "controlCode", control, every, -1, last, executable=True))
     stacks = target.supervisor_stack_bytes + target.workers_per_tile * target.worker_stack_bytes
@@ -345,13 +395,33 @@ def _assemble(
     variables = {}
     for name, t in tensors.items():
         assert t.layout is not None
-        variables[name] = Variable(name, t.shape, t.dtype, t.layout, root[name], t.kind, t.location, t.view_of, t.value)
+        variables[name] = Variable(
+            name, t.shape, t.dtype, t.layout, root[name], t.kind, t.location, t.view_of, t.value
+        )
     buffers = {
-        r.name: Buffer(r.name, r.category, addresses[r.name], r.size_bytes, tile_ranges(r.mask), r.start, r.end, r.location)
+        r.name: Buffer(
+            r.name,
+            r.category,
+            addresses[r.name],
+            r.size_bytes,
+            tile_ranges(r.mask),
+            r.start,
+            r.end,
+            r.location,
+        )
         for r in requests
     }
     return Executable(
-        graph.name, graph.target, variables, buffers, steps, tree, tuple(graph.inputs), tuple(graph.outputs), graph.donated, fits
+        graph.name,
+        graph.target,
+        variables,
+        buffers,
+        steps,
+        tree,
+        tuple(graph.inputs),
+        tuple(graph.outputs),
+        graph.donated,
+        fits,
     )
 
 

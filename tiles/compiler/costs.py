@@ -14,7 +14,15 @@ import numpy as np
 from tiles.compiler.executable import CopyStep, Executable, ExecuteStep, StepRecord, VertexGroup
 from tiles.graph import Extents
 from tiles.graph.layout import ceil_div
-from tiles.plan import Traffic, exchange_cycles, is_resident, layout_slices, operand_slices, reshape_traffic, traffic
+from tiles.plan import (
+    Traffic,
+    exchange_cycles,
+    is_resident,
+    layout_slices,
+    operand_slices,
+    reshape_traffic,
+    traffic,
+)
 from tiles.target import Basis, Target
 
 
@@ -74,7 +82,9 @@ def _step_cost(executable: Executable, step: StepRecord) -> StepCost:
         for group in step.groups:
             extents = group_extents(executable, group)
             cycles = group.codelet.cycles(extents, target)
-            per_cell = np.broadcast_to(np.ceil(np.asarray(cycles.value, np.float64)).astype(np.int64), group.plan.tiles.shape)
+            per_cell = np.broadcast_to(
+                np.ceil(np.asarray(cycles.value, np.float64)).astype(np.int64), group.plan.tiles.shape
+            )
             compute[group.plan.tiles] += per_cell
             flops += int(np.sum(np.broadcast_to(group.codelet.flops(extents), per_cell.shape)))
             if int(per_cell.max()) > slowest:
@@ -100,7 +110,9 @@ def copy_cycles(moved: Traffic, target: Target) -> np.ndarray:
 
     Source: ``getMemcpyBytesPerCycle`` and the call overhead measured on IPU21 (ipu-stack).
     """
-    return np.where(moved.local > 0, target.local_copy_call_cycles + -(-moved.local // target.memcpy_bytes_per_cycle), 0)
+    return np.where(
+        moved.local > 0, target.local_copy_call_cycles + -(-moved.local // target.memcpy_bytes_per_cycle), 0
+    )
 
 
 def group_extents(executable: Executable, group: VertexGroup) -> Extents:
@@ -109,7 +121,12 @@ def group_extents(executable: Executable, group: VertexGroup) -> Extents:
     index = np.indices(grid).reshape(len(grid), -1) if grid else np.zeros((0, 1), np.int64)
     sizes = tuple((s.hi - s.lo)[index[d]] for d, s in enumerate(group.plan.splits))
     dtype = {name: v.dtype for name, v in executable.variables.items()}
-    return Extents(group.form, sizes, tuple(dtype[o.variable] for o in group.operands), tuple(dtype[r] for r in group.results))
+    return Extents(
+        group.form,
+        sizes,
+        tuple(dtype[o.variable] for o in group.operands),
+        tuple(dtype[r] for r in group.results),
+    )
 
 
 def step_traffic(executable: Executable, step: StepRecord) -> Traffic:
@@ -152,7 +169,10 @@ def exchange_code_bytes(moved: Traffic, target: Target) -> np.ndarray:
     per incoming run; encoding as recovered by ipu-stack.
     """
     sends = moved.sends + moved.sent // 4 // target.exchange_send_max_words
-    return sends * target.exchange_code_bytes_per_send_run + moved.receives * target.exchange_code_bytes_per_receive_run
+    return (
+        sends * target.exchange_code_bytes_per_send_run
+        + moved.receives * target.exchange_code_bytes_per_receive_run
+    )
 
 
 def seconds(cycles: int, target: Target) -> float:

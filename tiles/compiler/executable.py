@@ -79,7 +79,11 @@ class Buffer:
     @property
     def tile_numbers(self) -> np.ndarray:
         """Tiles it occupies, ascending int64."""
-        return np.concatenate([np.arange(lo, hi) for lo, hi in self.tiles]) if self.tiles else np.zeros(0, np.int64)
+        return (
+            np.concatenate([np.arange(lo, hi) for lo, hi in self.tiles])
+            if self.tiles
+            else np.zeros(0, np.int64)
+        )
 
 
 CATEGORIES = (
@@ -180,7 +184,11 @@ class Executable:
     @cached_property
     def data_range(self) -> tuple[int, int]:
         """First and one past the last address of buffers that hold data the engines move."""
-        spans = [(b.address, b.address + b.size_bytes) for b in self.buffers.values() if b.category in ("variable", "constant", "message")]
+        spans = [
+            (b.address, b.address + b.size_bytes)
+            for b in self.buffers.values()
+            if b.category in ("variable", "constant", "message")
+        ]
         return (min(s for s, _ in spans), max(e for _, e in spans)) if spans else (0, 0)
 
     def to_data(self) -> dict[str, Any]:
@@ -191,8 +199,15 @@ class Executable:
             "target": self.target.to_data(),
             "variables": [_variable_data(v) for v in self.variables.values()],
             "buffers": [
-                {"name": b.name, "category": b.category, "address": b.address, "bytes": b.size_bytes,
-                 "tiles": [list(r) for r in b.tiles], "live": [b.start, b.end], "location": b.location}
+                {
+                    "name": b.name,
+                    "category": b.category,
+                    "address": b.address,
+                    "bytes": b.size_bytes,
+                    "tiles": [list(r) for r in b.tiles],
+                    "live": [b.start, b.end],
+                    "location": b.location,
+                }
                 for b in self.buffers.values()
             ],
             "steps": [_step_data(step) for step in self.steps],
@@ -213,7 +228,9 @@ class Executable:
         """
         if not isinstance(data, dict) or data.get("format") != FORMAT_VERSION:
             found = data.get("format") if isinstance(data, dict) else type(data).__name__
-            raise InvalidExecutable(f"this version reads executable format {FORMAT_VERSION}, the file has {found}")
+            raise InvalidExecutable(
+                f"this version reads executable format {FORMAT_VERSION}, the file has {found}"
+            )
         try:
             executable = cls(
                 name=data["name"],
@@ -231,7 +248,9 @@ class Executable:
         except InvalidExecutable:
             raise
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, IpuError) as error:
-            raise InvalidExecutable(f"the executable's data is damaged: {type(error).__name__}: {error}") from error
+            raise InvalidExecutable(
+                f"the executable's data is damaged: {type(error).__name__}: {error}"
+            ) from error
         if again != data:
             raise InvalidExecutable(f"the executable's data is damaged: {_difference(data, again)}")
         return executable
@@ -249,7 +268,9 @@ class Executable:
           InvalidExecutable: not such a file, damaged, or another format version.
         """
         if not blob.startswith(MAGIC):
-            raise InvalidExecutable("this is not an ipuxla executable: its first bytes are " + repr(blob[:16]))
+            raise InvalidExecutable(
+                "this is not an ipuxla executable: its first bytes are " + repr(blob[:16])
+            )
         try:
             data = json.loads(blob[len(MAGIC) :])
         except (ValueError, RecursionError) as error:
@@ -262,14 +283,23 @@ class Executable:
         for v in self.variables.values():
             role = "input " if v.name in self.inputs else ""
             role += "output " if v.name in self.outputs else ""
-            lines.append(f"  {role}{v.kind} {v.name}: {v.dtype}{list(v.shape)} {v.layout} at {self.address(v.name):#x}" + _from(v.location))
+            lines.append(
+                f"  {role}{v.kind} {v.name}: {v.dtype}{list(v.shape)} {v.layout} at {self.address(v.name):#x}"
+                + _from(v.location)
+            )
         for number, step in enumerate(self.steps):
             if isinstance(step, CopyStep):
-                lines.append(f"  step {number} copy {', '.join(step.sources)} -> {step.destination}" + _from(step.location))
+                lines.append(
+                    f"  step {number} copy {', '.join(step.sources)} -> {step.destination}"
+                    + _from(step.location)
+                )
                 continue
             for g in step.groups:
                 reads = ", ".join(f"{o.variable}{' via ' + o.buffer if o.buffer else ''}" for o in g.operands)
-                lines.append(f"  step {number} {g.name}: {g.codelet.label} [{g.plan.describe(g.form)}] ({reads}) -> {', '.join(g.results)}" + _from(g.location))
+                lines.append(
+                    f"  step {number} {g.name}: {g.codelet.label} [{g.plan.describe(g.form)}] ({reads}) -> {', '.join(g.results)}"
+                    + _from(g.location)
+                )
         lines.append(f"  program {json.dumps(self.program)}")
         return "\n".join(lines) + "\n"
 
@@ -291,8 +321,14 @@ def _from(location: str) -> str:
 
 def _variable_data(v: Variable) -> dict[str, Any]:
     data: dict[str, Any] = {
-        "name": v.name, "shape": list(v.shape), "dtype": v.dtype, "layout": v.layout.to_data(),
-        "storage": v.storage, "kind": v.kind, "location": v.location, "view_of": v.view_of,
+        "name": v.name,
+        "shape": list(v.shape),
+        "dtype": v.dtype,
+        "layout": v.layout.to_data(),
+        "storage": v.storage,
+        "kind": v.kind,
+        "location": v.location,
+        "view_of": v.view_of,
     }
     if v.value is not None:
         raw = np.ascontiguousarray(v.value).astype(to_jax(v.dtype), copy=False)
@@ -306,21 +342,51 @@ def _variable_from(data: dict[str, Any]) -> Variable:
         raw = np.frombuffer(base64.b64decode(data["value"], validate=True), to_jax(data["dtype"]))
         value = raw.reshape(data["shape"])
     layout = Layout.from_data(data["layout"])
-    return Variable(data["name"], tuple(data["shape"]), data["dtype"], layout, data["storage"], data["kind"], data["location"], data["view_of"], value)
+    return Variable(
+        data["name"],
+        tuple(data["shape"]),
+        data["dtype"],
+        layout,
+        data["storage"],
+        data["kind"],
+        data["location"],
+        data["view_of"],
+        value,
+    )
 
 
 def _buffer_from(b: dict[str, Any]) -> Buffer:
     tiles = tuple((int(lo), int(hi)) for lo, hi in b["tiles"])
-    return Buffer(b["name"], b["category"], int(b["address"]), int(b["bytes"]), tiles, int(b["live"][0]), int(b["live"][1]), b["location"])
+    return Buffer(
+        b["name"],
+        b["category"],
+        int(b["address"]),
+        int(b["bytes"]),
+        tiles,
+        int(b["live"][0]),
+        int(b["live"][1]),
+        b["location"],
+    )
 
 
 def _step_data(step: StepRecord) -> dict[str, Any]:
     if isinstance(step, CopyStep):
-        return {"copy": step.name, "destination": step.destination, "sources": list(step.sources), "axis": step.axis, "location": step.location}
+        return {
+            "copy": step.name,
+            "destination": step.destination,
+            "sources": list(step.sources),
+            "axis": step.axis,
+            "location": step.location,
+        }
     groups = [
         {
-            "name": g.name, "codelet": g.codelet.to_data(), "form": g.form.to_data(), "plan": g.plan.to_data(),
-            "operands": [[o.variable, o.buffer] for o in g.operands], "results": list(g.results), "location": g.location,
+            "name": g.name,
+            "codelet": g.codelet.to_data(),
+            "form": g.form.to_data(),
+            "plan": g.plan.to_data(),
+            "operands": [[o.variable, o.buffer] for o in g.operands],
+            "results": list(g.results),
+            "location": g.location,
         }
         for g in step.groups
     ]
@@ -329,11 +395,18 @@ def _step_data(step: StepRecord) -> dict[str, Any]:
 
 def _step_from(data: dict[str, Any]) -> StepRecord:
     if "copy" in data:
-        return CopyStep(data["copy"], data["destination"], tuple(data["sources"]), data["axis"], data["location"])
+        return CopyStep(
+            data["copy"], data["destination"], tuple(data["sources"]), data["axis"], data["location"]
+        )
     groups = tuple(
         VertexGroup(
-            g["name"], codelet_from_data(g["codelet"]), OpForm.from_data(g["form"]), Plan.from_data(g["plan"]),
-            tuple(Operand(v, b) for v, b in g["operands"]), tuple(g["results"]), g["location"],
+            g["name"],
+            codelet_from_data(g["codelet"]),
+            OpForm.from_data(g["form"]),
+            Plan.from_data(g["plan"]),
+            tuple(Operand(v, b) for v, b in g["operands"]),
+            tuple(g["results"]),
+            g["location"],
         )
         for g in data["vertices"]
     )

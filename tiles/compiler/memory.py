@@ -53,7 +53,9 @@ def allocate(requests: Sequence[Request], target: Target) -> tuple[dict[str, int
     end = max(r.base + r.size_bytes for r in regions)
     code_end = max((r.base + r.size_bytes for r in regions if r.executable), default=end)
     data_begin = min((r.base for r in regions if not r.executable), default=begin)
-    order = sorted(range(len(requests)), key=lambda i: (not requests[i].executable, -requests[i].size_bytes, i))
+    order = sorted(
+        range(len(requests)), key=lambda i: (not requests[i].executable, -requests[i].size_bytes, i)
+    )
     placed = _Placed(len(requests))
     fits = True
     for i in order:
@@ -98,7 +100,11 @@ class _Placed:
         live = self.live[index]
         index = index[(live[:, 0] <= request.end) & (live[:, 1] >= request.start)]
         index = np.array([i for i in index if self.masks[i] & request.mask], np.int64)
-        ranges = np.stack([self.address[index], self.ends[index]], axis=1) if index.size else np.zeros((0, 2), np.int64)
+        ranges = (
+            np.stack([self.address[index], self.ends[index]], axis=1)
+            if index.size
+            else np.zeros((0, 2), np.int64)
+        )
         return ranges[np.argsort(ranges[:, 0], kind="stable")]
 
 

@@ -19,7 +19,8 @@ def out_of_memory(executable: Executable) -> OutOfTileMemory:
     shape = f"{over:,} B too many" if over > 0 else "the free bytes are in pieces too small"
     name = executable.steps[step].name if 0 <= step < len(executable.steps) else "the start"
     shown = tuple(
-        f"largest live: {b.name} {b.size_bytes:,} B ({b.category})" + (f" from {b.location}" if b.location else "")
+        f"largest live: {b.name} {b.size_bytes:,} B ({b.category})"
+        + (f" from {b.location}" if b.location else "")
         for b in live[:SHOWN]
     )
     inputs = sum(b.size_bytes for b in live if b.category == "variable")
@@ -49,7 +50,8 @@ def fullest(executable: Executable) -> tuple[int, int, list[Buffer]]:
     step, tile = np.unravel_index(int(np.argmax(live)), live.shape)
     number = int(step) - 1
     there = [
-        b for b in executable.buffers.values()
+        b
+        for b in executable.buffers.values()
         if b.start <= number <= b.end and any(lo <= tile < hi for lo, hi in b.tiles)
     ]
     return int(tile), number, sorted(there, key=lambda b: -b.size_bytes)

@@ -180,9 +180,15 @@ def _overheads(executable: Executable) -> dict[str, np.ndarray]:
     for number, group in executable.groups():
         try:
             codelet = group.codelet
-            state_bytes, name, code_bytes = codelet.state_bytes(group.form, target), codelet.label, codelet.code_bytes(target)
+            state_bytes, name, code_bytes = (
+                codelet.state_bytes(group.form, target),
+                codelet.label,
+                codelet.code_bytes(target),
+            )
         except Exception as error:  # a codelet may be anyone's code
-            raise refuse(f"step {number}: codelet {group.codelet.name} has no size: {error!r}", group.location) from error
+            raise refuse(
+                f"step {number}: codelet {group.codelet.name} has no size: {error!r}", group.location
+            ) from error
         state[group.plan.tiles] += state_bytes
         code[name][group.plan.tiles] = np.maximum(code[name][group.plan.tiles], code_bytes)
     control = target.control_code_bytes_per_step * max(1, len(executable.steps))

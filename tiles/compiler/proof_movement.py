@@ -426,8 +426,12 @@ class _Proof:
         result = self.executable.variables[name]
         r = group.results.index(name)
         wide = {d for d, dim in enumerate(group.form.dims) if dim.size > 1}
-        reads, writes = ([d for d in m.dims if d in wide] for m in (group.form.operands[k], group.form.results[r]))
-        same_points = reads == writes and set(reads) == wide and not any(d.is_reduced for d in group.form.dims)
+        reads, writes = (
+            [d for d in m.dims if d in wide] for m in (group.form.operands[k], group.form.results[r])
+        )
+        same_points = (
+            reads == writes and set(reads) == wide and not any(d.is_reduced for d in group.form.dims)
+        )
         fits = part_bytes(result) <= part_bytes(variable) and itemsize(result.dtype) == itemsize(
             variable.dtype
         )

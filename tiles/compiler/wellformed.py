@@ -87,7 +87,7 @@ def _check_buffers(executable: Executable) -> None:
             raise refuse(
                 f"buffer {key} has {b.size_bytes!r} B at address {b.address!r}; both must be whole numbers of at least 0"
             )
-        if b.address % WORD_BYTES or b.size_bytes % WORD_BYTES and b.category in (*DATA, "message"):
+        if b.address % WORD_BYTES or (b.size_bytes % WORD_BYTES and b.category in (*DATA, "message")):
             raise refuse(
                 f"buffer {key} has {b.size_bytes} B at {b.address:#x}; data begins and ends on words of {WORD_BYTES} B"
             )
@@ -363,7 +363,9 @@ def _check_group(executable: Executable, number: int, step: ExecuteStep, group: 
         )
     check_tiles(f"{at}: the cells", plan.tiles, executable.target.num_tiles)
     fills = [m.fill for m in form.operands if m.fill is not None]
-    if not all(isinstance(fill, (int, float)) for fill in fills) or any(m.fill is not None for m in form.results):
+    if not all(isinstance(fill, (int, float)) for fill in fills) or any(
+        m.fill is not None for m in form.results
+    ):
         raise refuse(f"{at} has a fill value that is no number, or one for a result", group.location)
     rank = len(form.dims)
     for k, (operand, index_map) in enumerate(zip(group.operands, form.operands, strict=True)):

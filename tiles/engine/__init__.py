@@ -12,7 +12,9 @@ from tiles.errors import IpuError
 ENGINES: dict[str, type[Engine]] = {"fast": FastEngine, "literal": LiteralEngine, "vertex": VertexEngine}
 
 
-def make_engine(executable: Executable, engine: str = "fast", arithmetic: str = FLOAT, strict: bool = True) -> Engine:
+def make_engine(
+    executable: Executable, engine: str = "fast", arithmetic: str = FLOAT, strict: bool = True
+) -> Engine:
     """Return an engine for an executable.
 
     Args:
@@ -34,4 +36,14 @@ def make_engine(executable: Executable, engine: str = "fast", arithmetic: str = 
     return ENGINES[engine](executable, arithmetic, **options)
 
 
-__all__ = ["ENGINES", "FLOAT", "RING", "Engine", "FastEngine", "LiteralEngine", "Trace", "VertexEngine", "make_engine"]
+__all__ = [
+    "ENGINES",
+    "FLOAT",
+    "RING",
+    "Engine",
+    "FastEngine",
+    "LiteralEngine",
+    "Trace",
+    "VertexEngine",
+    "make_engine",
+]

@@ -78,7 +78,12 @@ class FastEngine(Engine):
             for step in rest:
                 self._run(step, env, counts)
         elif kind == "repeat":
-            self._loop(rest[1], env, counts, lambda body, carry: lax.fori_loop(0, rest[0], lambda _, c: body(c), carry))
+            self._loop(
+                rest[1],
+                env,
+                counts,
+                lambda body, carry: lax.fori_loop(0, rest[0], lambda _, c: body(c), carry),
+            )
         elif kind == "while":
             self._while(rest, env, counts)
         else:
@@ -104,9 +109,14 @@ class FastEngine(Engine):
 
     def _carry(self, trees: list[Any], env: Env) -> Env:
         """Return what a piece of control may write, with zeros for what has no value yet."""
-        names = sorted({name for tree in trees for number in steps_of(tree) for name in written(self.executable, number)})
+        names = sorted(
+            {name for tree in trees for number in steps_of(tree) for name in written(self.executable, number)}
+        )
         variables = self.executable.variables
-        return {n: env[n] if n in env else jnp.zeros(variables[n].shape, self.carried(variables[n].dtype)) for n in names}
+        return {
+            n: env[n] if n in env else jnp.zeros(variables[n].shape, self.carried(variables[n].dtype))
+            for n in names
+        }
 
     def _body(self, tree: Any, env: Env) -> Any:
         numbers = sorted(set(steps_of(tree)))
@@ -154,7 +164,9 @@ class FastEngine(Engine):
 
         which = self._read(env, index).reshape(()).astype(jnp.int32)
         which = jnp.where((which < 0) | (which >= len(branches)), len(branches) - 1, which)
-        self._finish(lax.switch(which, [branch(tree) for tree in branches], (carry, start)), numbers, env, counts)
+        self._finish(
+            lax.switch(which, [branch(tree) for tree in branches], (carry, start)), numbers, env, counts
+        )
 
     @staticmethod
     def _finish(carry: Any, numbers: list[int], env: Env, counts: list[Any]) -> None:

@@ -26,10 +26,8 @@ from tiles.engine.whole import whole
 from tiles.errors import InvalidExecutable
 from tiles.graph import Cell
 from tiles.numerics.dtypes import word_count
-from tiles.numerics.dtypes import word_count
 from tiles.numerics.ring import to_ring
 from tiles.plan import Slices, operand_slices
-
 
 SMALL_STATE_BYTES = 4 << 20
 STEPS_AT_ONCE = 16
@@ -177,7 +175,9 @@ class LiteralEngine(Engine):
 
     def _read(self, name: str, state: jax.Array) -> jax.Array:
         v = self.executable.variables[name]
-        return memory.read_tensor(state, v.layout, self._word(self.executable.address(name)), self.carried_name(v.dtype))
+        return memory.read_tensor(
+            state, v.layout, self._word(self.executable.address(name)), self.carried_name(v.dtype)
+        )
 
     def _parts(self, name: str, value: jax.Array) -> jax.Array:
         """Return a variable's parts as words in tile order."""
@@ -205,7 +205,9 @@ class LiteralEngine(Engine):
         return self._keep(step.destination, state, parts)
 
     def _slices(self, group: VertexGroup, k: int) -> Slices:
-        return operand_slices(group.form, group.plan, k, self.executable.variables[group.operands[k].variable].shape)
+        return operand_slices(
+            group.form, group.plan, k, self.executable.variables[group.operands[k].variable].shape
+        )
 
     def _fill(self, group: VertexGroup, k: int) -> jax.Array | None:
         fill = group.form.operands[k].fill
@@ -227,7 +229,9 @@ class LiteralEngine(Engine):
             place = memory.placement(group.plan.splits, group.plan.base)
             for k, operand in enumerate(group.operands):
                 if operand.buffer:
-                    slices = memory.disperse(self._read(operand.variable, state), self._slices(group, k), self._fill(group, k))
+                    slices = memory.disperse(
+                        self._read(operand.variable, state), self._slices(group, k), self._fill(group, k)
+                    )
                     arriving.append(place.arrange(memory.as_words(slices)))
         return arriving, None
 
@@ -238,7 +242,9 @@ class LiteralEngine(Engine):
             place = memory.placement(group.plan.splits, group.plan.base)
             for operand in group.operands:
                 if operand.buffer:
-                    state = place.store(state, self._word(self.executable.buffers[operand.buffer].address), next(words))
+                    state = place.store(
+                        state, self._word(self.executable.buffers[operand.buffer].address), next(words)
+                    )
         return state
 
     def _operand_at(self, group: VertexGroup, k: int) -> tuple[int, str, int]:
@@ -255,13 +261,20 @@ class LiteralEngine(Engine):
 
     def _assemble(self, number: int, state: jax.Array) -> tuple[list[list[jax.Array]], jax.Array | None]:
         """Return every group's operands from the tiles' own memory, and whether all copies of each agree."""
-        found = [[self._operand(group, k, state) for k in range(len(group.operands))] for group in self._groups(number)]
+        found = [
+            [self._operand(group, k, state) for k in range(len(group.operands))]
+            for group in self._groups(number)
+        ]
         agree = [same for operands in found for _, same in operands]
         return [[x for x, _ in operands] for operands in found], jnp.stack(agree) if agree else None
 
     def _evaluate(self, number: int, held: list[list[jax.Array]]) -> list[jax.Array]:
         """Return the parts of every result, in words and tile order."""
-        return [parts for group, operands in zip(self._groups(number), held, strict=True) for parts in self._vertices(group, operands)]
+        return [
+            parts
+            for group, operands in zip(self._groups(number), held, strict=True)
+            for parts in self._vertices(group, operands)
+        ]
 
     def _store_compute(self, number: int, state: jax.Array, results: list[jax.Array]) -> jax.Array:
         parts = iter(results)
@@ -319,9 +332,14 @@ class VertexEngine(LiteralEngine):
 
     @staticmethod
     def _part_extents(group: VertexGroup, i: int) -> tuple[int, ...]:
-        return tuple(min(group.plan.splits[d].grain, max(group.plan.splits[d].size, 0)) for d in group.form.results[i].dims)
+        return tuple(
+            min(group.plan.splits[d].grain, max(group.plan.splits[d].size, 0))
+            for d in group.form.results[i].dims
+        )
 
-    def _block(self, group: VertexGroup, block: tuple[tuple[int, int, int], ...], held: list[jax.Array]) -> list[jax.Array]:
+    def _block(
+        self, group: VertexGroup, block: tuple[tuple[int, int, int], ...], held: list[jax.Array]
+    ) -> list[jax.Array]:
         """Run the vertices of one block of the grid, all of equal extents; results ``[*block, *part]``."""
         form, grid = group.form, group.plan.grid
         sizes = tuple(extent for _, _, extent in block)
@@ -331,15 +349,25 @@ class VertexEngine(LiteralEngine):
             extents = [_extent(axis.terms, sizes) for axis in form.operands[k].axes]
             index = (*(slice(a, b) for a, b, _ in block), *(slice(0, n) for n in extents))
             operands.append(x[index].reshape(-1, *extents))
-        starts = np.meshgrid(*[s.lo[a:b] for s, (a, b, _) in zip(group.plan.splits, block, strict=True)], indexing="ij")
-        origins = jnp.asarray(np.stack([s.reshape(-1) for s in starts], axis=1) if starts else np.zeros((1, 0)), jnp.int32)
+        starts = np.meshgrid(
+            *[s.lo[a:b] for s, (a, b, _) in zip(group.plan.splits, block, strict=True)], indexing="ij"
+        )
+        origins = jnp.asarray(
+            np.stack([s.reshape(-1) for s in starts], axis=1) if starts else np.zeros((1, 0)), jnp.int32
+        )
 
         def vertex(origin: jax.Array, *slices: jax.Array) -> tuple[jax.Array, ...]:
             cell = Cell(form, sizes, tuple(origin[d] for d in range(len(sizes))), (None,) * len(sizes))
             return group.codelet.compute(cell, *slices)
 
-        results = self.arithmetic_of(jax.vmap(vertex), ["int32", *self.operand_dtypes(group)])(origins, *operands)
-        return [r.reshape(*counts, *r.shape[1:]) for r in results] if grid else [r.reshape(r.shape[1:]) for r in results]
+        results = self.arithmetic_of(jax.vmap(vertex), ["int32", *self.operand_dtypes(group)])(
+            origins, *operands
+        )
+        return (
+            [r.reshape(*counts, *r.shape[1:]) for r in results]
+            if grid
+            else [r.reshape(r.shape[1:]) for r in results]
+        )
 
     def _result_parts(self, group: VertexGroup, i: int, x: jax.Array) -> jax.Array:
         """Bring ``[*grid, *part]`` to the result's parts, as words in tile order."""
@@ -373,5 +401,3 @@ def _extent(terms: tuple[tuple[int, int], ...], sizes: tuple[int, ...]) -> int:
     if len(terms) == 1:
         return sizes[terms[0][0]]
     return 1 + sum(abs(c) * (sizes[d] - 1) for d, c in terms)
-
-

@@ -62,7 +62,11 @@ class Placement:
                 radices = [split.parts]
             if math.prod(radices) != split.parts:
                 return None
-            found += [(stride, radix, d) for radix, (_, stride) in zip(radices, split.digits, strict=True) if radix > 1]
+            found += [
+                (stride, radix, d)
+                for radix, (_, stride) in zip(radices, split.digits, strict=True)
+                if radix > 1
+            ]
         found.sort(key=lambda digit: -digit[0])
         expected = 1
         for stride, radix, _ in reversed(found):
@@ -105,7 +109,9 @@ class Placement:
         """
         grid = tuple(1 if d in drop else n for d, n in enumerate(self.grid))
         if self.digits is None:
-            tiles = self.tiles.reshape(self.grid)[tuple(slice(0, 1) if d in drop else slice(None) for d in range(len(self.grid)))]
+            tiles = self.tiles.reshape(self.grid)[
+                tuple(slice(0, 1) if d in drop else slice(None) for d in range(len(self.grid)))
+            ]
             return state[jnp.asarray(tiles.reshape(-1)), word : word + count].reshape(*grid, count)
         block = self.block(state, word, count)
         block = block[tuple(slice(0, 1) if d in drop else slice(None) for _, d in self.digits)]
@@ -199,7 +205,9 @@ def _spread_axis(x: jax.Array, position: int, axis: AxisSlices, fill: jax.Array 
     if axis.is_partition:
         high = count * extent - axis.size
         if high:
-            x = lax.pad(x, jnp.zeros((), x.dtype), [(0, high if a == position else 0, 0) for a in range(x.ndim)])
+            x = lax.pad(
+                x, jnp.zeros((), x.dtype), [(0, high if a == position else 0, 0) for a in range(x.ndim)]
+            )
         return x.reshape(shape)
     index = axis.index
     if np.any(index == OUTSIDE):
@@ -248,7 +256,9 @@ def repeated_dims(slices: Slices) -> frozenset[int]:
     return frozenset(d for d in range(len(slices.grid)) if d not in used)
 
 
-def replicas_agree(state: jax.Array, place: Placement, word: int, count: int, repeated: frozenset[int]) -> jax.Array:
+def replicas_agree(
+    state: jax.Array, place: Placement, word: int, count: int, repeated: frozenset[int]
+) -> jax.Array:
     """Return whether cells that differ only along ``repeated`` hold the same words (a boolean scalar).
 
     Differences from the first copy are folded by halves, which runs at memory speed: 2 to 4 ms for the 26 MB of
@@ -281,7 +291,8 @@ def _or_halves(x: jax.Array, axis: int) -> jax.Array:
 def is_cut_once(slices: Slices) -> bool:
     """Return whether no two different slices share an element and none reaches outside the tensor."""
     return all(
-        bool(np.all(axis.num_inside == axis.count)) and (axis.is_partition or _is_disjoint(axis)) for axis in slices.axes
+        bool(np.all(axis.num_inside == axis.count)) and (axis.is_partition or _is_disjoint(axis))
+        for axis in slices.axes
     )
 
 
@@ -305,7 +316,9 @@ def _real(slices: Slices, number: int) -> np.ndarray:
     valid = np.arange(axis.extent) < axis.count[:, None]
     before = math.prod(a.extent for a in slices.axes[:number])
     after = math.prod(a.extent for a in slices.axes[number + 1 :])
-    valid = np.repeat(np.tile(valid, (1, before)).reshape(-1, before, axis.extent), after, axis=2).reshape(*axis.grid, -1)
+    valid = np.repeat(np.tile(valid, (1, before)).reshape(-1, before, axis.extent), after, axis=2).reshape(
+        *axis.grid, -1
+    )
     order = np.argsort(axis.dims)
     valid = valid.transpose([*order, len(axis.dims)])
     return valid.reshape(*(n if d in axis.dims else 1 for d, n in enumerate(slices.grid)), -1)

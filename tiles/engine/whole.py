@@ -36,22 +36,31 @@ def whole(group: VertexGroup, operands: Sequence[jax.Array]) -> tuple[jax.Array,
     if not split:
         return group.codelet.compute(Cell(form, tuple(sizes), tuple(origin), (None,) * len(sizes)), *spans)
     counts = [plan.splits[d].parts for d in split]
-    windows = any(len(a.terms) > 1 and any(d in split for d, _ in a.terms) for m in form.operands for a in m.axes)
+    windows = any(
+        len(a.terms) > 1 and any(d in split for d, _ in a.terms) for m in form.operands for a in m.axes
+    )
     if windows:
-        parts = [_one_part(group, spans, dict(zip(split, p, strict=True))) for p in itertools.product(*map(range, counts))]
+        parts = [
+            _one_part(group, spans, dict(zip(split, p, strict=True)))
+            for p in itertools.product(*map(range, counts))
+        ]
         return tuple(jnp.stack(results) for results in zip(*parts, strict=True))
     results = _all_parts(group, spans, split)
     return tuple(r.reshape(math.prod(counts), *r.shape[len(counts) :]) for r in results)
 
 
-def map_axes(x: jax.Array, axes: Sequence[Affine], shape: Sequence[int], fill: float | int | bool | None) -> jax.Array:
+def map_axes(
+    x: jax.Array, axes: Sequence[Affine], shape: Sequence[int], fill: float | int | bool | None
+) -> jax.Array:
     """Return an operand as the whole domain reads it: padded, sliced, strided and reversed per axis."""
     for number, axis in enumerate(axes):
         x = _map_axis(x, number, axis, shape, fill)
     return x
 
 
-def _map_axis(x: jax.Array, number: int, axis: Affine, shape: Sequence[int], fill: float | int | bool | None) -> jax.Array:
+def _map_axis(
+    x: jax.Array, number: int, axis: Affine, shape: Sequence[int], fill: float | int | bool | None
+) -> jax.Array:
     size = x.shape[number]
     offset, step = axis.offset, 1
     count = 1
@@ -99,7 +108,9 @@ def _one_part(group: VertexGroup, spans: Sequence[jax.Array], part: dict[int, in
     return group.codelet.compute(Cell(form, sizes, tuple(lo), (None,) * len(sizes)), *cut)
 
 
-def _all_parts(group: VertexGroup, spans: Sequence[jax.Array], split: tuple[int, ...]) -> tuple[jax.Array, ...]:
+def _all_parts(
+    group: VertexGroup, spans: Sequence[jax.Array], split: tuple[int, ...]
+) -> tuple[jax.Array, ...]:
     """Compute all partials with one vectorized call: a parts axis per split dimension, padded to full grain."""
     form, plan = group.form, group.plan
     arrays, depends = [], []

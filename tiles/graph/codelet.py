@@ -217,7 +217,9 @@ def codelet_from_data(data: dict[str, Any]) -> Codelet:
             "import the module that defines it before loading"
         )
     if cls.version != data["version"]:
-        raise InvalidExecutable(f"codelet {cls.name} is version {cls.version} here, the executable needs {data['version']}")
+        raise InvalidExecutable(
+            f"codelet {cls.name} is version {cls.version} here, the executable needs {data['version']}"
+        )
     fields = {f.name for f in dataclasses.fields(cls)}
     params = data["params"]
     if set(params) != fields:

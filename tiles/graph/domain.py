@@ -31,7 +31,9 @@ class Dim:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise InvalidPlan(f"dimension {self.name} has kind {self.kind!r}; expected one of {', '.join(KINDS)}")
+            raise InvalidPlan(
+                f"dimension {self.name} has kind {self.kind!r}; expected one of {', '.join(KINDS)}"
+            )
 
     @property
     def is_reduced(self) -> bool:
@@ -111,7 +113,10 @@ class OpForm:
     def __post_init__(self) -> None:
         parallel = sorted(i for i, d in enumerate(self.dims) if not d.is_reduced)
         for result in self.results:
-            bare = all(axis.terms and len(axis.terms) == 1 and axis.terms[0][1] == 1 and not axis.offset for axis in result.axes)
+            bare = all(
+                axis.terms and len(axis.terms) == 1 and axis.terms[0][1] == 1 and not axis.offset
+                for axis in result.axes
+            )
             if not bare or sorted(result.dims) != parallel:
                 raise InvalidPlan(f"a result must be indexed by every parallel dimension once, got {result}")
         for operand in self.operands:
@@ -183,7 +188,9 @@ class Plan:
     def check(self, form: OpForm, num_tiles: int) -> None:
         """Raise InvalidPlan unless the plan cuts exactly ``form`` onto distinct existing tiles."""
         if tuple(split.size for split in self.splits) != form.shape:
-            raise InvalidPlan(f"the plan cuts {tuple(s.size for s in self.splits)}, the domain is {form.shape}")
+            raise InvalidPlan(
+                f"the plan cuts {tuple(s.size for s in self.splits)}, the domain is {form.shape}"
+            )
         if self.num_cells > num_tiles:
             raise InvalidPlan(f"the plan has {self.num_cells} cells for {num_tiles} tiles")
         tiles = self.tiles

@@ -137,19 +137,27 @@ class Graph:
         """Add an input; unless given a layout it is placed by the first operation that reads it."""
         return self.add_tensor(shape, dtype, name, kind=INPUT, location=location)
 
-    def add_constant(self, value: np.ndarray, dtype: str, name: str = "constant", location: str = "") -> Tensor:
+    def add_constant(
+        self, value: np.ndarray, dtype: str, name: str = "constant", location: str = ""
+    ) -> Tensor:
         """Add a constant held in tile memory."""
         return self.add_tensor(value.shape, dtype, name, kind=CONSTANT, value=value, location=location)
 
-    def add_view(self, tensor: Tensor, shape: tuple[int, ...], layout: Layout, name: str = "view", location: str = "") -> Tensor:
+    def add_view(
+        self, tensor: Tensor, shape: tuple[int, ...], layout: Layout, name: str = "view", location: str = ""
+    ) -> Tensor:
         """Add a tensor that names the memory of another one in a new shape; no element moves.
 
         The caller answers for ``layout`` giving every part the same elements (see ``reshape_layout``).
         """
         base = self.tensors[tensor.name]
         if layout.shape != tuple(shape) or math.prod(shape) != math.prod(base.shape):
-            raise InvalidGraph(f"a view of {tensor.name} {base.shape} cannot have shape {tuple(shape)} laid out {layout}")
-        view = Tensor(self.unique(name), tuple(shape), base.dtype, layout, TEMPORARY, None, location, base.name)
+            raise InvalidGraph(
+                f"a view of {tensor.name} {base.shape} cannot have shape {tuple(shape)} laid out {layout}"
+            )
+        view = Tensor(
+            self.unique(name), tuple(shape), base.dtype, layout, TEMPORARY, None, location, base.name
+        )
         self.tensors[view.name] = view
         return view
 
@@ -187,12 +195,16 @@ class Graph:
             occupied |= group.plan.tile_mask
             for result in group.results:
                 if result in written:
-                    raise InvalidGraph(f"{group.name} and {written[result]} both write {result} in compute set {name}")
+                    raise InvalidGraph(
+                        f"{group.name} and {written[result]} both write {result} in compute set {name}"
+                    )
                 written[result] = group.name
         for group in vertices:
             for operand in group.operands:
                 if written.get(operand, group.name) != group.name:
-                    raise InvalidGraph(f"{group.name} reads {operand}, which {written[operand]} writes in compute set {name}")
+                    raise InvalidGraph(
+                        f"{group.name} reads {operand}, which {written[operand]} writes in compute set {name}"
+                    )
         compute_set = ComputeSet(self.unique(name, "compute set"), tuple(vertices))
         self.compute_sets[compute_set.name] = compute_set
         return compute_set
@@ -200,11 +212,15 @@ class Graph:
     def _check_vertices(self, group: Vertices) -> None:
         group.plan.check(group.form, self.target.num_tiles)
         if len(group.operands) != len(group.form.operands) or len(group.results) != len(group.form.results):
-            raise InvalidGraph(f"{group.name} has {len(group.operands)} operands and {len(group.results)} results, its form other numbers")
+            raise InvalidGraph(
+                f"{group.name} has {len(group.operands)} operands and {len(group.results)} results, its form other numbers"
+            )
         for name in (*group.operands, *group.results):
             if name not in self.tensors:
                 raise InvalidGraph(f"{group.name} names tensor {name!r}, which the graph does not have")
         for k, name in enumerate(group.results):
             expected = group.plan.result_layout(group.form, k)
             if self.tensors[name].layout != expected:
-                raise InvalidGraph(f"{group.name} writes {name} as {expected}, its layout is {self.tensors[name].layout}")
+                raise InvalidGraph(
+                    f"{group.name} writes {name} as {expected}, its layout is {self.tensors[name].layout}"
+                )

@@ -47,7 +47,9 @@ class AxisSplit:
 
     def __post_init__(self) -> None:
         if self.size < 0 or self.grain < 1:
-            raise InvalidPlan(f"a split needs size >= 0 and grain >= 1, got size {self.size}, grain {self.grain}")
+            raise InvalidPlan(
+                f"a split needs size >= 0 and grain >= 1, got size {self.size}, grain {self.grain}"
+            )
         if self.parts > math.prod(radix for radix, _ in self.digits):
             raise InvalidPlan(
                 f"{self.parts} parts of {self.grain} elements do not fit the digits {self.digits} of dimension size {self.size}"
@@ -245,7 +247,9 @@ def reshape_layout(layout: Layout, shape: tuple[int, ...]) -> Layout | None:
     return Layout(tuple(axes), layout.base)
 
 
-def _common_groups(old: tuple[int, ...], new: tuple[int, ...]) -> list[tuple[tuple[int, int], tuple[int, int]]] | None:
+def _common_groups(
+    old: tuple[int, ...], new: tuple[int, ...]
+) -> list[tuple[tuple[int, int], tuple[int, int]]] | None:
     """Cut both shapes into the shortest runs of dimensions with equal products."""
     if math.prod(old) != math.prod(new) or 0 in old:
         return None
@@ -303,7 +307,9 @@ def _divide(axis: AxisSplit, sizes: tuple[int, ...]) -> list[AxisSplit] | None:
         elif grain >= inner:
             if grain % inner:
                 return None
-            pieces.append(AxisSplit(size, grain // inner, tuple(digits)) if grain // inner < size else whole(size))
+            pieces.append(
+                AxisSplit(size, grain // inner, tuple(digits)) if grain // inner < size else whole(size)
+            )
             if math.prod(r for r, _ in digits) < pieces[-1].parts:
                 return None
             return pieces + [whole(rest) for rest in sizes[index + 1 :]]

@@ -90,7 +90,9 @@ def _runs(slices: Slices, source: Layout, g: tuple[np.ndarray, ...]) -> np.ndarr
     for axis, split, where in reversed(list(zip(slices.axes, source.axes, g, strict=True))):
         low, high = axis.bounds
         pieces = np.where(high >= low, high // split.grain - low // split.grain + 1, 0)
-        whole_parts = abs(axis.step) == 1 and bool(np.all(axis.num_inside[where] == pieces[where] * min(split.grain, split.size)))
+        whole_parts = abs(axis.step) == 1 and bool(
+            np.all(axis.num_inside[where] == pieces[where] * min(split.grain, split.size))
+        )
         runs *= (pieces if inner_full and abs(axis.step) == 1 else axis.num_inside)[where]
         inner_full = inner_full and whole_parts and bool(np.all(pieces[where] <= 1))
     return runs
@@ -109,7 +111,9 @@ def _coverage(axis: AxisSlices) -> np.ndarray:
     return np.bincount(index[index >= 0], minlength=axis.size)
 
 
-def _sent(source: Layout, slices: Slices, g: tuple[np.ndarray, ...], owner: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _sent(
+    source: Layout, slices: Slices, g: tuple[np.ndarray, ...], owner: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the distinct elements and the runs each part must send, int64 ``[parts]``."""
     grid = source.grid
     covered = np.ones(1, np.int64)
@@ -132,7 +136,9 @@ def _sent(source: Layout, slices: Slices, g: tuple[np.ndarray, ...], owner: np.n
         cells = np.flatnonzero(owner >= 0)
         count = np.ones(cells.size, np.int64)
         parts = np.unravel_index(owner[cells], grid) if grid else ()
-        for axis, split, where, part, prefix in zip(slices.axes, source.axes, g, parts, single_prefix, strict=True):
+        for axis, split, where, part, prefix in zip(
+            slices.axes, source.axes, g, parts, single_prefix, strict=True
+        ):
             low, high = (bound[where[cells]] for bound in axis.bounds)
             a, b = np.maximum(low, split.lo[part]), np.minimum(high + 1, split.hi[part])
             count *= np.where(b > a, prefix[np.maximum(b, 0)] - prefix[np.minimum(a, axis.size)], 0)
@@ -179,7 +185,9 @@ def _flat_owner(layout: Layout) -> tuple[np.ndarray, np.ndarray]:
     for axis in layout.axes:
         index = np.arange(axis.size)
         tile = (tile[:, None] + axis.tiles[index // axis.grain][None, :]).reshape(-1)
-        offset = (offset[:, None] * min(axis.grain, max(axis.size, 1)) + (index % axis.grain)[None, :]).reshape(-1)
+        offset = (
+            offset[:, None] * min(axis.grain, max(axis.size, 1)) + (index % axis.grain)[None, :]
+        ).reshape(-1)
     return tile, offset
 
 

@@ -87,8 +87,15 @@ def _search(
     score = _closed_form(form, codelet, operands, result_dtypes, target, shapes)
     best = np.lexsort((score[1], score[0]))[:EXACT]
     plans = [_plan(form, shapes[i], order) for i in best for order in _orders(form)]
-    plans += [p for k, operand in enumerate(operands) if (p := follow(form, codelet, k, operand, target)) is not None]
-    priced = [price(form, codelet, operands, result_dtypes, target, plan) for plan in dict.fromkeys([*extra, *plans])]
+    plans += [
+        p
+        for k, operand in enumerate(operands)
+        if (p := follow(form, codelet, k, operand, target)) is not None
+    ]
+    priced = [
+        price(form, codelet, operands, result_dtypes, target, plan)
+        for plan in dict.fromkeys([*extra, *plans])
+    ]
     limit = TEMPORARY_PROPORTION * target.bytes_per_tile
     return tuple(sorted(priced, key=lambda p: (p.temporary_bytes > limit, p.cycles, p.plan.num_cells)))
 
@@ -153,13 +160,17 @@ def _grain_options(size: int, multiple: int, most: int, keep: int) -> np.ndarray
 def _candidate_grains(form: OpForm, codelet: Codelet, target: Target) -> np.ndarray:
     """Return candidate cell extents, int64 ``[candidates, dims]``; cells never exceed the tiles."""
     multiples = codelet.grains(form, target)
-    free = [d for d, dim in enumerate(form.dims) if dim.size > 1 and (not dim.is_reduced or codelet.combiner())]
+    free = [
+        d for d, dim in enumerate(form.dims) if dim.size > 1 and (not dim.is_reduced or codelet.combiner())
+    ]
     keep = max(6, int(MAX_CANDIDATES ** (1 / max(1, len(free)))))
     chosen = np.zeros((1, 0), np.int64)
     cells = np.ones(1, np.int64)
     for d, dim in enumerate(form.dims):
         whole_extent = np.array([max(1, dim.size)], np.int64)
-        options = _grain_options(dim.size, multiples[d], target.num_tiles, keep) if d in free else whole_extent
+        options = (
+            _grain_options(dim.size, multiples[d], target.num_tiles, keep) if d in free else whole_extent
+        )
         parts = -(-max(1, dim.size) // options)
         total = cells[:, None] * parts[None, :]
         rows, columns = np.nonzero(total <= target.num_tiles)
@@ -191,7 +202,8 @@ def _closed_form(
     for k, operand in enumerate(operands):
         slice_bytes = extents.operand_elements(k) * itemsize(operand.dtype)
         replication = math.prod(
-            (parts[d] for d in range(len(parts)) if d not in form.operands[k].dims), start=np.ones(cells.shape)
+            (parts[d] for d in range(len(parts)) if d not in form.operands[k].dims),
+            start=np.ones(cells.shape),
         )
         remote = 1 - 1 / replication if operand.layout is None else 1.0
         incoming = incoming + slice_bytes * remote
@@ -227,7 +239,9 @@ def price(
         temporary += align_up(math.prod(slices.extents) * itemsize(operand.dtype), 4)
     sizes = tuple(np.array([min(s.grain, max(1, s.size))]) for s in plan.splits)
     extents = Extents(form, sizes, tuple(o.dtype for o in operands), result_dtypes)
-    cycles = float(np.max(codelet.cycles(extents, target).value)) + float(exchange_cycles(moved, target).value)
+    cycles = float(np.max(codelet.cycles(extents, target).value)) + float(
+        exchange_cycles(moved, target).value
+    )
     if not moved.is_empty:
         cycles += target.internal_sync_cycles
     cycles += int(moved.local.max()) / target.memcpy_bytes_per_cycle
@@ -238,7 +252,9 @@ def price(
     return Priced(plan, cycles, temporary + out_bytes)
 
 
-def home_layout(form: OpForm, plan: Plan, k: int, shape: tuple[int, ...], dtype: str, target: Target) -> Layout:
+def home_layout(
+    form: OpForm, plan: Plan, k: int, shape: tuple[int, ...], dtype: str, target: Target
+) -> Layout:
     """Return the layout in which operand k best waits for this plan.
 
     Every tile holds a share of a slice it will read itself: the plan's own parts, cut further over the

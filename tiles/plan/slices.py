@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from tiles.errors import InvalidPlan
-from tiles.graph import Affine, AxisSplit, IndexMap, Layout, OpForm, Plan
+from tiles.graph import Affine, AxisSplit, Layout, OpForm, Plan
 
 OUTSIDE = -1
 UNUSED = -2
@@ -180,7 +180,9 @@ def operand_slices(form: OpForm, plan: Plan, k: int, shape: tuple[int, ...]) -> 
     if index_map.fill is None:
         for number, axis in enumerate(axes):
             if np.any(axis.num_inside != axis.count):
-                raise InvalidPlan(f"operand {k} is read outside its {shape[number]} elements along axis {number}, with no fill value")
+                raise InvalidPlan(
+                    f"operand {k} is read outside its {shape[number]} elements along axis {number}, with no fill value"
+                )
     return Slices(axes, plan.grid, plan.tiles)
 
 
@@ -191,7 +193,9 @@ def layout_slices(layout: Layout, shape: tuple[int, ...], axis: int | None = Non
         shift = offset if number == axis else 0
         first = np.maximum(split.lo - shift, 0)
         last = np.minimum(split.hi - shift, shape[number])
-        axes.append(AxisSlices(shape[number], (number,), (split.parts,), first, np.maximum(last - first, 0), 1))
+        axes.append(
+            AxisSlices(shape[number], (number,), (split.parts,), first, np.maximum(last - first, 0), 1)
+        )
     return Slices(tuple(axes), layout.grid, layout.tiles)
 
 
@@ -216,4 +220,9 @@ def is_resident(form: OpForm, plan: Plan, k: int, layout: Layout) -> bool:
 
 def same_parts(a: AxisSplit, b: AxisSplit) -> bool:
     """Return whether two splits have the same parts on the same tiles."""
-    return a.size == b.size and a.parts == b.parts and (not a.is_split or a.grain == b.grain) and bool(np.array_equal(a.tiles, b.tiles))
+    return (
+        a.size == b.size
+        and a.parts == b.parts
+        and (not a.is_split or a.grain == b.grain)
+        and bool(np.array_equal(a.tiles, b.tiles))
+    )

@@ -105,7 +105,14 @@ def _operations(data: dict[str, Any], top: int) -> list[str]:
         part = UNKNOWN if row["share"] is None else f"{row['share']:.1%}"
         figures = [_number(row[key], "") for key in ("computeCycles", "exchangeCycles", "syncCycles", "runs")]
         rows.append(
-            [row["name"], _number(row["cycles"], ""), part, *figures, main_basis(row), short(row["location"]) or "-"]
+            [
+                row["name"],
+                _number(row["cycles"], ""),
+                part,
+                *figures,
+                main_basis(row),
+                short(row["location"]) or "-",
+            ]
         )
     title = (
         f"the {len(shown)} costliest of {len(operations)} operations"

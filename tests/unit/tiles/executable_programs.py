@@ -83,7 +83,9 @@ def chain(target: Target) -> Graph:
     x = graph.add_input((12, 8), "float32", "x", "model.py:1")
     w = graph.add_input((8, 6), "float32", "w", "model.py:2")
     shift = graph.add_constant(np.arange(6, dtype=np.float32), "float32", "shift")
-    product = poplin.matmul(graph, x, w, name="dot", location="model.py:3", plan=Plan((split(12, 3, 2), whole(6), split(8, 4))))
+    product = poplin.matmul(
+        graph, x, w, name="dot", location="model.py:3", plan=Plan((split(12, 3, 2), whole(6), split(8, 4)))
+    )
     shifted = popops.add(graph, product, shift, name="add", plan=Plan((split(12, 3, 2), whole(6))))
     flat = poputil.reshape(graph, shifted, (72,), name="flat")
     total = popops.reduce(graph, flat, (0,), name="sum", plan=Plan((split(72, 18, 1),)))
@@ -114,13 +116,22 @@ def loops(target: Target) -> Graph:
     graph.program.add(Repeat(3, body))
     _assign(graph, graph.program, count, popops.fill(graph, (), "int32", 0, plan=point))
     condition, inner = Sequence(), Sequence()
-    _assign(graph, condition, flag, popops.lt(graph, count, limit, program=condition, plan=point, name="less"))
+    _assign(
+        graph, condition, flag, popops.lt(graph, count, limit, program=condition, plan=point, name="less")
+    )
     _assign(graph, inner, count, popops.add(graph, count, 1, program=inner, plan=point, name="next"))
     _assign(graph, inner, carried, popops.add(graph, carried, x, program=inner, plan=plan, name="grow"))
     graph.program.add(RepeatWhileTrue(condition, flag.name, inner))
     branches = Sequence(), Sequence()
-    _assign(graph, branches[0], chosen, popops.neg(graph, carried, program=branches[0], plan=plan, name="minus"))
-    _assign(graph, branches[1], chosen, popops.add(graph, carried, 7.0, program=branches[1], plan=plan, name="plus"))
+    _assign(
+        graph, branches[0], chosen, popops.neg(graph, carried, program=branches[0], plan=plan, name="minus")
+    )
+    _assign(
+        graph,
+        branches[1],
+        chosen,
+        popops.add(graph, carried, 7.0, program=branches[1], plan=plan, name="plus"),
+    )
     graph.program.add(Switch(limit.name, branches))
     function = Sequence()
     answer = popops.add(graph, given, 3.0, program=function, plan=Plan((split(16, 2),)), name="three")
@@ -170,7 +181,12 @@ def padded(target: Target) -> Graph:
     return graph
 
 
-PROGRAMS: dict[str, Callable[[Target], Graph]] = {"chain": chain, "loops": loops, "update": update, "padded": padded}
+PROGRAMS: dict[str, Callable[[Target], Graph]] = {
+    "chain": chain,
+    "loops": loops,
+    "update": update,
+    "padded": padded,
+}
 
 
 # ---- running
@@ -195,7 +211,10 @@ def run(executable: Executable, engine: str, arithmetic: str = "ring") -> list[n
 
 def same(a: list[np.ndarray], b: list[np.ndarray]) -> bool:
     """Return whether two lists of arrays are equal to the bit."""
-    return len(a) == len(b) and all(x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes() for x, y in zip(a, b, strict=True))
+    return len(a) == len(b) and all(
+        x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes()
+        for x, y in zip(a, b, strict=True)
+    )
 
 
 # ---- changing
@@ -241,4 +260,3 @@ def refused(data: dict[str, Any]) -> str:
 def compiled(name: str, target: Target) -> Executable:
     """Compile one of the programs."""
     return compile_graph(PROGRAMS[name](target))
-

@@ -70,7 +70,9 @@ def place(
     if len(result_dtypes) != 1 or codelet.combiner() is None:
         raise InvalidGraph(f"{label}: {codelet.label} cannot split its reduction")
     partial, partial_dtypes = codelet.partial()
-    (parts,) = _emit(graph, partial, form, plan, operands, partial_dtypes, f"{label}.partials", location, program)
+    (parts,) = _emit(
+        graph, partial, form, plan, operands, partial_dtypes, f"{label}.partials", location, program
+    )
     return (combine(graph, parts, codelet.combiner() or "", result_dtypes[0], label, location, program),)
 
 
@@ -78,7 +80,9 @@ KEEP_IN_PLACE = 1.5
 """How much dearer a plan may be that writes a donated input's successor over it, saving its copy."""
 
 
-def _choose(graph: Graph, codelet: Codelet, form: OpForm, operands: Seq[Tensor], dtypes: tuple[str, ...]) -> Plan:
+def _choose(
+    graph: Graph, codelet: Codelet, form: OpForm, operands: Seq[Tensor], dtypes: tuple[str, ...]
+) -> Plan:
     known = [Operand(t.shape, t.dtype, t.layout) for t in operands]
     priced = search(form, codelet, known, dtypes, graph.target)
     plan = priced[0].plan
@@ -88,7 +92,9 @@ def _choose(graph: Graph, codelet: Codelet, form: OpForm, operands: Seq[Tensor],
             kept = follow(form, codelet, k, known[k], graph.target)
             if any(p.plan == kept and p.cycles <= KEEP_IN_PLACE * priced[0].cycles for p in priced):
                 return kept or plan
-    followed = any(t.layout is not None and is_resident(form, plan, k, t.layout) for k, t in enumerate(operands))
+    followed = any(
+        t.layout is not None and is_resident(form, plan, k, t.layout) for k, t in enumerate(operands)
+    )
     if plan.base == 0 and not followed:
         plan = replace(plan, base=graph.rotated_base(int(plan.tiles.max()) + 1))
     return plan
@@ -98,7 +104,9 @@ def settle(graph: Graph, form: OpForm, plan: Plan, operands: Seq[Tensor]) -> Non
     """Give every operand that has no layout yet the one ``plan`` reads most locally."""
     for k, tensor in enumerate(operands):
         if graph.tensors[tensor.name].layout is None:
-            graph.set_layout(tensor.name, home_layout(form, plan, k, tensor.shape, tensor.dtype, graph.target))
+            graph.set_layout(
+                tensor.name, home_layout(form, plan, k, tensor.shape, tensor.dtype, graph.target)
+            )
 
 
 def _emit(
@@ -115,14 +123,18 @@ def _emit(
     results = []
     for k, dtype in enumerate(dtypes):
         layout = plan.result_layout(form, k)
-        results.append(graph.add_tensor(layout.shape, dtype, f"{label}:{k}" if k else label, layout, location=location))
+        results.append(
+            graph.add_tensor(layout.shape, dtype, f"{label}:{k}" if k else label, layout, location=location)
+        )
     names = tuple(t.name for t in operands), tuple(t.name for t in results)
     compute_set = graph.add_compute_set(label, Vertices(label, codelet, form, plan, *names, location))
     program.add(Execute(compute_set.name))
     return tuple(results)
 
 
-def combine(graph: Graph, partials: Tensor, operation: str, dtype: str, label: str, location: str, program: Sequence) -> Tensor:
+def combine(
+    graph: Graph, partials: Tensor, operation: str, dtype: str, label: str, location: str, program: Sequence
+) -> Tensor:
     """Reduce partials ``[P, ...]`` over their leading axis, in as many stages as the planner finds cheapest."""
     stage = 0
     while True:
@@ -157,7 +169,9 @@ def _scattered(form: OpForm, layout: Layout) -> list[Plan]:
     plans = []
     for axis, split in enumerate(rest):
         grain = min(split.grain, max(1, split.size))
-        if grain % held.parts or (split.is_split and split.parts != math.prod(radix for radix, _ in split.digits)):
+        if grain % held.parts or (
+            split.is_split and split.parts != math.prod(radix for radix, _ in split.digits)
+        ):
             continue
         digits = (*(split.digits if split.is_split else ()), *full_digits(held))
         refined = AxisSplit(split.size, grain // held.parts, digits)
@@ -168,4 +182,6 @@ def _scattered(form: OpForm, layout: Layout) -> list[Plan]:
 
 def _empty(graph: Graph, form: OpForm, k: int, dtype: str, label: str, location: str) -> Tensor:
     shape = form.result_shape(k)
-    return graph.add_tensor(shape, dtype, label, linear_layout(shape, dtype, graph.target.num_tiles), location=location)
+    return graph.add_tensor(
+        shape, dtype, label, linear_layout(shape, dtype, graph.target.num_tiles), location=location
+    )
