@@ -95,11 +95,11 @@ def value_and_gradients(function: Callable[..., Any], count: int) -> Callable[..
     return both
 
 
-def training_step(optimizer: Optimizer) -> Callable[..., Any]:
-    """Return one step of training an MLP: new parameters, new optimizer state, loss."""
+def training_step(loss_of: Callable[..., Any], optimizer: Optimizer) -> Callable[..., Any]:
+    """Return one step of training: new parameters, new optimizer state, loss."""
 
     def step(params: Any, state: Any, x: Any, labels: Any) -> Any:
-        loss, gradients = jax.value_and_grad(mlp_loss)(params, x, labels)
+        loss, gradients = jax.value_and_grad(loss_of)(params, x, labels)
         params, state = optimizer.update(gradients, state, params)
         return params, state, loss
 
@@ -142,21 +142,20 @@ def _adam_state(params: Any) -> Any:
 def _models() -> dict[str, Model]:
     labels = RNG.integers(0, 5, 6).astype(np.int32)
     mlp, x = layers(9, 7, 5), normal(6, 9)
-    linear = {"w": normal(11, 1)[:, 0], "b": np.float32(0.25)}
+    linear = {"w": normal(11), "b": np.float32(0.25)}
+    samples = normal(8, 11), RNG.integers(0, 2, 8).astype(np.float32)
     rows, norm = normal(5, 12), (1 + normal(12) / 4, normal(12))
-    steps = {name: training_step(make(0.05)) for name, make in OPTIMIZERS.items()}
+    sgd, momentum, adam = (OPTIMIZERS[name](0.05) for name in ("sgd", "momentum", "adam"))
+    velocity = jax.tree.map(lambda p: normal(*p.shape), linear)
     return {
         "mlp": Model(jax.value_and_grad(mlp_loss), (mlp, x, labels)),
-        "logistic": Model(
-            jax.value_and_grad(logistic_loss),
-            (linear, normal(8, 11), RNG.integers(0, 2, 8).astype(np.float32)),
-        ),
+        "logistic": Model(jax.value_and_grad(logistic_loss), (linear, *samples)),
         "cross_entropy": Model(jax.value_and_grad(cross_entropy), (normal(6, 5) * 3, labels)),
         "layer_norm": Model(value_and_gradients(layer_norm, 3), (rows, *norm)),
         "feed_forward": Model(value_and_gradients(feed_forward, 2), (block_params(10, 14), normal(4, 10))),
-        "sgd": Model(steps["sgd"], (mlp, (), x, labels)),
-        "momentum": Model(steps["momentum"], (mlp, jax.tree.map(lambda p: normal(*p.shape), mlp), x, labels)),
-        "adam": Model(steps["adam"], (mlp, _adam_state(mlp), x, labels)),
+        "sgd": Model(training_step(mlp_loss, sgd), (mlp, (), x, labels)),
+        "momentum": Model(training_step(logistic_loss, momentum), (linear, velocity, *samples)),
+        "adam": Model(training_step(logistic_loss, adam), (linear, _adam_state(linear), *samples)),
     }
 
 
@@ -164,10 +163,12 @@ def _typed_models() -> dict[str, Model]:
     bytes_ = RNG.integers(0, 256, (7, 10)).astype(np.uint8), RNG.integers(-128, 128, (10, 6)).astype(np.int8)
     bfloat16 = ml_dtypes.bfloat16
     big = RNG.integers(-(2**40), 2**40, 9), RNG.integers(-(2**20), 2**20, 5)
-    block = value_and_gradients(feed_forward, 2)
+    block, norm = value_and_gradients(feed_forward, 2), value_and_gradients(layer_norm, 3)
+    rows = [normal(*shape, dtype=bfloat16) for shape in ((5, 12), (12,), (12,))]
+    double = (layers(9, 7, 5, dtype=np.float64), normal(6, 9, dtype=np.float64), np.array([0, 2, 4, 1, 3, 0]))
     return {
         "float16": Model(block, (block_params(10, 14, np.float16), normal(4, 10, dtype=np.float16))),
-        "bfloat16": Model(block, (block_params(10, 14, bfloat16), normal(4, 10, dtype=bfloat16))),
+        "bfloat16": Model(norm, tuple(rows)),
         "float64": Model(
             block, (block_params(10, 14, np.float64), normal(4, 10, dtype=np.float64)), wide=True
         ),

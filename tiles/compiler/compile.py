@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -431,4 +432,4 @@ def tile_ranges(mask: int) -> tuple[tuple[int, int], ...]:
     if not tiles.size:
         return ()
     breaks = [0, *(np.flatnonzero(np.diff(tiles) != 1) + 1), tiles.size]
-    return tuple((int(tiles[a]), int(tiles[b - 1]) + 1) for a, b in zip(breaks[:-1], breaks[1:], strict=True))
+    return tuple((int(tiles[a]), int(tiles[b - 1]) + 1) for a, b in itertools.pairwise(breaks))

@@ -296,10 +296,8 @@ class Executable:
                 continue
             for g in step.groups:
                 reads = ", ".join(f"{o.variable}{' via ' + o.buffer if o.buffer else ''}" for o in g.operands)
-                lines.append(
-                    f"  step {number} {g.name}: {g.codelet.label} [{g.plan.describe(g.form)}] ({reads}) -> {', '.join(g.results)}"
-                    + _from(g.location)
-                )
+                done = f"{g.codelet.label} [{g.plan.describe(g.form)}] ({reads}) -> {', '.join(g.results)}"
+                lines.append(f"  step {number} {g.name}: {done}" + _from(g.location))
         lines.append(f"  program {json.dumps(self.program)}")
         return "\n".join(lines) + "\n"
 

@@ -185,7 +185,8 @@ def steps_of(tree: Any) -> Iterator[int]:
         yield tree
         return
     kind, *rest = tree
-    bodies = {"sequence": rest, "repeat": rest[1:], "while": [rest[0], rest[-1]], "switch": rest[1:]}[kind]
+    first = {"sequence": 0, "repeat": 1, "while": 0, "switch": 1}[kind]  # what precedes are counts and names
+    bodies = [body for body in rest[first:] if not isinstance(body, str)]
     for body in bodies:
         yield from steps_of(body)
 

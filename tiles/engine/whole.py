@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -124,7 +125,8 @@ def _all_parts(
         depends.append({d for d, _ in mine})
 
     def compute(coordinates: tuple[jax.Array, ...], *parts: jax.Array) -> tuple[jax.Array, ...]:
-        sizes, origin = list(form.shape), [0] * len(form.dims)
+        sizes = list(form.shape)
+        origin: list[Any] = [0] * len(form.dims)
         limits: list[jax.Array | None] = [None] * len(form.dims)
         for d, coordinate in zip(split, coordinates, strict=True):
             s = plan.splits[d]

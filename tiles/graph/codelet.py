@@ -55,7 +55,7 @@ class Extents:
 
     def product(self, dims: Sequence[int]) -> np.ndarray:
         """Return the product of the extents of ``dims``."""
-        return math.prod((self.sizes[d] for d in dims), start=np.int64(1))
+        return np.asarray(math.prod((self.sizes[d] for d in dims), start=np.int64(1)))
 
     @property
     def points(self) -> np.ndarray:
@@ -80,7 +80,7 @@ class Extents:
             for d, c in axis.terms:
                 span = span + (self.sizes[d] - 1) * (abs(c) if len(axis.terms) > 1 else 1)
             total = total * span
-        return total
+        return np.asarray(total)
 
 
 @dataclass(frozen=True)

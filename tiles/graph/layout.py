@@ -20,13 +20,13 @@ from tiles.numerics.dtypes import itemsize
 WORD_BYTES = 4
 
 
-def ceil_div(a: int, b: int) -> int:
-    """Return a / b rounded up."""
+def ceil_div(a: Any, b: Any) -> Any:
+    """Return a / b rounded up; numbers or numpy arrays."""
     return -(-a // b)
 
 
-def align_up(value: int, multiple: int) -> int:
-    """Return the smallest multiple of ``multiple`` that is at least ``value``."""
+def align_up(value: Any, multiple: Any) -> Any:
+    """Return the smallest multiple of ``multiple`` that is at least ``value``; numbers or numpy arrays."""
     return ceil_div(value, multiple) * multiple
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from tiles.errors import InvalidPlan
 from tiles.graph import AxisSplit, Codelet, Extents, Layout, OpForm, Plan, along, linear_layout, whole
 from tiles.graph.domain import full_digits
-from tiles.graph.layout import align_up
+from tiles.graph.layout import align_up, ceil_div
 from tiles.numerics.dtypes import itemsize
 from tiles.plan.exchange import Traffic, exchange_cycles, traffic
 from tiles.plan.slices import is_resident, operand_slices
@@ -108,9 +108,9 @@ def follow(form: OpForm, codelet: Codelet, k: int, operand: Operand, target: Tar
     for axis, split in zip(form.operands[k].axes, operand.layout.axes, strict=True):
         if not split.is_split:
             continue
-        if not axis.terms or len(axis.terms) > 1:
+        if len(axis.terms) != 1:
             return None
-        d, coefficient = axis.terms[0]
+        ((d, coefficient),) = axis.terms
         if coefficient != 1 or axis.offset or form.dims[d].size != split.size:
             return None
         if form.dims[d].is_reduced and codelet.combiner() is None:
@@ -147,9 +147,8 @@ def _plan(form: OpForm, grains: np.ndarray, order: tuple[int, ...]) -> Plan:
 def _grain_options(size: int, multiple: int, most: int, keep: int) -> np.ndarray:
     """Return distinct cell extents of a dimension, largest (unsplit) first, at most about ``keep``."""
     parts = np.arange(1, max(1, min(size, most)) + 1)
-    grains = np.unique(-(-(-(-size // parts)) // multiple) * multiple)[::-1]
-    grains = np.minimum(grains, max(1, size))
-    grains = np.unique(grains)[::-1]
+    grains = align_up(ceil_div(size, parts), multiple)
+    grains = np.unique(np.minimum(grains, max(1, size)))[::-1]
     if grains.size > keep:
         pick = np.unique(np.round(np.linspace(0, grains.size - 1, keep)).astype(int))
         powers = [g for g in grains if (-(-size // g)) & (-(-size // g) - 1) == 0]

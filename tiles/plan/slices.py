@@ -208,13 +208,11 @@ def is_resident(form: OpForm, plan: Plan, k: int, layout: Layout) -> bool:
     if layout.base != plan.base:
         return False
     for axis, split in zip(index_map.axes, layout.axes, strict=True):
-        if not axis.terms:
-            if split.size != 1 or axis.offset:
+        if axis.offset or len(axis.terms) > 1 or (not axis.terms and split.size != 1):
+            return False
+        for d, coefficient in axis.terms:
+            if coefficient != 1 or not same_parts(plan.splits[d], split):
                 return False
-        elif axis.offset or axis.terms[0][1] != 1 or len(axis.terms) > 1:
-            return False
-        elif not same_parts(plan.splits[axis.terms[0][0]], split):
-            return False
     return True
 
 
