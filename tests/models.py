@@ -169,9 +169,7 @@ def _typed_models() -> dict[str, Model]:
     return {
         "float16": Model(block, (block_params(10, 14, np.float16), normal(4, 10, dtype=np.float16))),
         "bfloat16": Model(norm, tuple(rows)),
-        "float64": Model(
-            block, (block_params(10, 14, np.float64), normal(4, 10, dtype=np.float64)), wide=True
-        ),
+        "float64": Model(jax.value_and_grad(mlp_loss), double, wide=True),
         "integers": Model(quantized, (*bytes_, np.int32(128))),
         "int64": Model(wide_integers, big, wide=True),
         "bool": Model(masks, (normal(6, 9), RNG.integers(0, 2, (6, 9)).astype(bool))),

@@ -21,8 +21,8 @@ from jax import lax
 
 Draw = Callable[[st.SearchStrategy], Any]
 Function = Callable[..., Any]
-MAX_ELEMENTS = 96
-"""Steps whose result would be bigger are left out."""
+SIZES = (3, 4, 2, 1)
+"""Sizes of the arguments' dimensions; the first is what shrinking ends at."""
 
 FLOATS = ("float32", "bfloat16", "float16")
 
@@ -84,7 +84,12 @@ def _array(rng: np.random.Generator, argument: jax.ShapeDtypeStruct) -> np.ndarr
 
 @st.composite
 def random_programs(
-    draw: Draw, max_steps: int = 14, floats: Sequence[str] = ("float32",), exclude: Sequence[str] = ()
+    draw: Draw,
+    max_steps: int = 14,
+    floats: Sequence[str] = ("float32",),
+    exclude: Sequence[str] = (),
+    sizes: Sequence[int] = SIZES,
+    max_elements: int = 96,
 ) -> RandomProgram:
     """Draw a program.
 
@@ -93,9 +98,11 @@ def random_programs(
       max_steps: most steps a program has.
       floats: float types to use.
       exclude: names in ``STEPS`` not to use.
+      sizes: of the arguments' dimensions.
+      max_elements: steps whose result would be bigger are left out.
     """
     makers = [maker for name, maker in STEPS.items() if name not in exclude]
-    arguments = tuple(_draw_type(draw, floats) for _ in range(draw(st.integers(1, 3))))
+    arguments = tuple(_draw_type(draw, floats, sizes) for _ in range(draw(st.integers(1, 3))))
     types: list[Any] = list(arguments)
     steps: list[Step] = []
     for _ in range(draw(st.integers(min(4, max_steps), max_steps))):
@@ -103,7 +110,7 @@ def random_programs(
         if step is None:
             continue
         made = jax.eval_shape(step.function, *(types[number] for number in step.reads))
-        if math.prod(made.shape) <= MAX_ELEMENTS:
+        if math.prod(made.shape) <= max_elements:
             steps.append(step)
             types.append(made)
     read = {number for step in steps for number in step.reads}
@@ -118,9 +125,9 @@ def random_program(draw: Draw, **options: Any) -> tuple[Function, tuple[jax.Shap
     return program.function, program.arguments
 
 
-def _draw_type(draw: Draw, floats: Sequence[str]) -> jax.ShapeDtypeStruct:
+def _draw_type(draw: Draw, floats: Sequence[str], sizes: Sequence[int]) -> jax.ShapeDtypeStruct:
     rank = draw(st.sampled_from([2, 2, 1, 3, 0]))
-    shape = tuple(draw(st.sampled_from([3, 4, 2, 1])) for _ in range(rank))
+    shape = tuple(draw(st.sampled_from(sizes)) for _ in range(rank))
     dtype = draw(st.sampled_from([*floats, *floats, "int32", "bool"]))
     return jax.ShapeDtypeStruct(shape, _numpy_dtype(dtype))
 

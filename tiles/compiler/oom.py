@@ -24,7 +24,9 @@ def out_of_memory(executable: Executable) -> OutOfTileMemory:
         for b in live[:SHOWN]
     )
     inputs = sum(b.size_bytes for b in live if b.category == "variable")
-    advice = "a smaller batch, half precision, a target with more tiles; check_memory=False runs on and marks it"
+    advice = (
+        "a smaller batch, half precision, a target with more tiles; check_memory=False runs on and marks it"
+    )
     if inputs * 2 > need and not executable.donated:
         advice = "donate arguments that are replaced (donate_argnums), " + advice
     error = OutOfTileMemory(

@@ -48,12 +48,12 @@ class Placement:
         return tile_grid(self.splits, self.base)
 
     @cached_property
-    def digits(self) -> tuple[tuple[int, int], ...] | None:
-        """``(radix, dimension)`` of every digit of the tile number, slowest first.
+    def _digits(self) -> tuple[tuple[int, int, int, int], ...] | None:
+        """``(stride, radix, dimension, significance)`` of every digit of the tile number, largest stride first.
 
-        None when the cells are not one block of consecutive tiles; they are then addressed one by one.
+        Significance counts the digits of the dimension from its slowest one, whatever their strides.
         """
-        found: list[tuple[int, int, int]] = []
+        found: list[tuple[int, int, int, int]] = []
         for d, split in enumerate(self.splits):
             if not split.is_split:
                 continue
@@ -63,24 +63,33 @@ class Placement:
             if math.prod(radices) != split.parts:
                 return None
             found += [
-                (stride, radix, d)
-                for radix, (_, stride) in zip(radices, split.digits, strict=True)
+                (stride, radix, d, significance)
+                for significance, (radix, (_, stride)) in enumerate(zip(radices, split.digits, strict=True))
                 if radix > 1
             ]
         found.sort(key=lambda digit: -digit[0])
         expected = 1
-        for stride, radix, _ in reversed(found):
+        for stride, radix, _, _ in reversed(found):
             if stride != expected:
                 return None
             expected *= radix
-        return tuple((radix, d) for _, radix, d in found)
+        return tuple(found)
+
+    @cached_property
+    def digits(self) -> tuple[tuple[int, int], ...] | None:
+        """``(radix, dimension)`` of every digit of the tile number, largest stride first.
+
+        None when the cells are not one block of consecutive tiles; they are then addressed one by one.
+        """
+        return None if self._digits is None else tuple((radix, d) for _, radix, d, _ in self._digits)
 
     @cached_property
     def _order(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Positions of the digits when sorted by dimension (slowest first within one), and their radices."""
-        assert self.digits is not None
-        order = tuple(sorted(range(len(self.digits)), key=lambda i: (self.digits[i][1], i)))  # type: ignore[index]
-        return order, tuple(self.digits[i][0] for i in order)
+        digits = self._digits
+        assert digits is not None
+        order = tuple(sorted(range(len(digits)), key=lambda i: digits[i][2:]))
+        return order, tuple(digits[i][1] for i in order)
 
     def arrange(self, x: jax.Array) -> jax.Array:
         """Bring ``[*grid, n]`` (size 1 along dimensions that repeat) into tile order, repeated ones still size 1."""
