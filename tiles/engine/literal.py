@@ -110,7 +110,7 @@ class LiteralEngine(Engine):
             if is_small:
                 state, agree = self._function("steps", chunk, donate=True)(state)
             else:
-                state, agree = self._step(chunk[0], state, self._apart)
+                state, agree = self._step(chunk[0], state, self._compiled)
             self._agreements += zip(chunk, agree if is_small else (agree,), strict=True)
         return state
 
@@ -118,50 +118,49 @@ class LiteralEngine(Engine):
         """Run several steps in one program."""
         agree = []
         for number in numbers:
-            state, same = self._step(number, state, self._together)
+            state, same = self._step(number, state, self._traced)
             agree.append(same)
         return state, agree
 
-    def _step(self, number: int, state: jax.Array, move: Callable[..., Any]) -> tuple[jax.Array, Any]:
+    def _step(self, number: int, state: jax.Array, call: Callable[..., Any]) -> tuple[jax.Array, Any]:
+        """Run one step: ``call(kind, number, *arrays)`` runs one of its functions."""
         step = self.executable.steps[number]
         if isinstance(step, CopyStep):
-            return move("copy", number, state)
+            return call("store_copy", number, state, call("copy", number, state)), None
         if any(operand.buffer for group in step.groups for operand in group.operands):
-            state, _ = move("exchange", number, state)
-        return move("compute", number, state)
+            state = call("store_exchange", number, state, call("exchange", number, state))
+        agree = call("agreement", number, state) if self._has_copies(number) else None
+        if any(group.codelet.is_contraction for group in step.groups):
+            results = call("evaluate", number, call("assemble", number, state))
+        else:
+            results = call("compute", number, state)
+        return call("store_compute", number, state, results), agree
 
-    def _apart(self, kind: str, number: int, state: jax.Array) -> tuple[jax.Array, Any]:
-        """Run one phase in programs of their own: build what arrives from the memory as it is, then write it in place.
+    def _compiled(self, kind: str, number: int, *arrays: Any) -> Any:
+        """Run one function in a program of its own; stores write the memory in place.
 
         In one program XLA would compute every copy of a repeated slice anew, and feed contractions with operands
-        it has not laid out for them.
+        it has not laid out for them. What does not depend on each other may run side by side.
         """
-        if kind == "compute":
-            held, agree = self._function("assemble", number)(state)
-            arriving = self._function("evaluate", number)(held)
-        else:
-            arriving, agree = self._function(kind, number)(state)
-        return self._function(f"store_{kind}", number, donate=True)(state, arriving), agree
+        return self._function(kind, number, donate=kind.startswith("store"))(*arrays)
 
-    def _together(self, kind: str, number: int, state: jax.Array) -> tuple[jax.Array, Any]:
-        """Trace one phase as part of a larger program: few compilations, for memories small enough to copy."""
-        arriving, agree = getattr(self, f"_{kind}")(number, state)
-        return getattr(self, f"_store_{kind}")(number, state, arriving), agree
+    def _traced(self, kind: str, number: int, *arrays: Any) -> Any:
+        """Trace one function as part of a larger program: few compilations, for memories small enough to copy."""
+        return getattr(self, f"_{kind}")(number, *arrays)
 
     def _require_agreement(self) -> None:
         """Raise InvalidExecutable if copies of an operand differed in any step; asked once, after the run."""
         for number, agree in self._agreements:
             if agree is None or np.all(agree):
                 continue
-            step = self.executable.steps[number]
-            assert isinstance(step, ExecuteStep)
-            names = self._disagreeing(step, np.asarray(agree))
-            raise InvalidExecutable(f"step {step.name}: copies of {names} differ between tiles")
-
-    @staticmethod
-    def _disagreeing(step: ExecuteStep, agree: np.ndarray) -> str:
-        names = [o.variable for group in step.groups for o in group.operands]
-        return ", ".join(name for name, ok in zip(names, agree, strict=True) if not ok)
+            names = [
+                group.operands[k].variable
+                for group in self._groups(number)
+                for k in range(len(group.operands))
+            ]
+            bad = ", ".join(name for name, ok in zip(names, np.asarray(agree), strict=True) if not ok)
+            step = self.executable.steps[number].name
+            raise InvalidExecutable(f"step {step}: copies of {bad} differ between tiles")
 
     def _function(self, kind: str, key: Any, donate: bool = False) -> Callable[..., Any]:
         """Return the jitted function of one step or variable, made once."""
@@ -191,13 +190,13 @@ class LiteralEngine(Engine):
     def _load(self, name: str, state: jax.Array, value: jax.Array) -> jax.Array:
         return self._keep(name, state, self._parts(name, value))
 
-    def _copy(self, number: int, state: jax.Array) -> tuple[jax.Array, None]:
+    def _copy(self, number: int, state: jax.Array) -> jax.Array:
         step = self.executable.steps[number]
         assert isinstance(step, CopyStep)
         sources = [self._read(name, state) for name in step.sources]
         shape = self.executable.variables[step.destination].shape
         value = sources[0].reshape(shape) if step.axis is None else jnp.concatenate(sources, axis=step.axis)
-        return self._parts(step.destination, value), None
+        return self._parts(step.destination, value)
 
     def _store_copy(self, number: int, state: jax.Array, parts: jax.Array) -> jax.Array:
         step = self.executable.steps[number]
@@ -222,7 +221,7 @@ class LiteralEngine(Engine):
         assert isinstance(step, ExecuteStep)
         return step.groups
 
-    def _exchange(self, number: int, state: jax.Array) -> tuple[list[jax.Array], None]:
+    def _exchange(self, number: int, state: jax.Array) -> list[jax.Array]:
         """Return, in words, every slice that is not in place, read from where its source lies."""
         arriving = []
         for group in self._groups(number):
@@ -233,7 +232,7 @@ class LiteralEngine(Engine):
                         self._read(operand.variable, state), self._slices(group, k), self._fill(group, k)
                     )
                     arriving.append(place.arrange(memory.as_words(slices)))
-        return arriving, None
+        return arriving
 
     def _store_exchange(self, number: int, state: jax.Array, arriving: list[jax.Array]) -> jax.Array:
         """Write arriving slices to the receive buffers of every cell's tile."""
@@ -254,19 +253,16 @@ class LiteralEngine(Engine):
         dtype = self.carried_name(exe.variables[operand.variable].dtype)
         return self._word(address), dtype, math.prod(self._slices(group, k).extents)
 
-    def _compute(self, number: int, state: jax.Array) -> tuple[list[jax.Array], jax.Array | None]:
-        """Return the results' parts, in words and tile order, and whether copies of each operand agree."""
-        held, agree = self._assemble(number, state)
-        return self._evaluate(number, held), agree
+    def _compute(self, number: int, state: jax.Array) -> list[jax.Array]:
+        """Return the results' parts, in words and tile order."""
+        return self._evaluate(number, self._assemble(number, state))
 
-    def _assemble(self, number: int, state: jax.Array) -> tuple[list[list[jax.Array]], jax.Array | None]:
-        """Return every group's operands from the tiles' own memory, and whether all copies of each agree."""
-        found = [
+    def _assemble(self, number: int, state: jax.Array) -> list[list[jax.Array]]:
+        """Return every group's operands from the tiles' own memory."""
+        return [
             [self._operand(group, k, state) for k in range(len(group.operands))]
             for group in self._groups(number)
         ]
-        agree = [same for operands in found for _, same in operands]
-        return [[x for x, _ in operands] for operands in found], jnp.stack(agree) if agree else None
 
     def _evaluate(self, number: int, held: list[list[jax.Array]]) -> list[jax.Array]:
         """Return the parts of every result, in words and tile order."""
@@ -288,21 +284,45 @@ class LiteralEngine(Engine):
         results = self.arithmetic_of(lambda *xs: whole(group, xs), self.operand_dtypes(group))(*operands)
         return [self._parts(name, x) for name, x in zip(group.results, results, strict=True)]
 
-    def _operand(self, group: VertexGroup, k: int, state: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Return operand k put together from the tiles' own memory, and whether all copies of it agree."""
-        slices, fill = self._slices(group, k), self._fill(group, k)
+    def _operand(self, group: VertexGroup, k: int, state: jax.Array) -> jax.Array:
+        """Return operand k put together from the tiles' own memory."""
+        slices = self._slices(group, k)
+        return memory.collect(self._held(group, k, state, memory.repeated_dims(slices)), slices)
+
+    def _held(
+        self, group: VertexGroup, k: int, state: jax.Array, drop: frozenset[int] = frozenset()
+    ) -> jax.Array:
+        """Return what the cells of a group find on their own tiles: ``[*grid, elements]``, see ``Placement.load``."""
+        word, dtype, count = self._operand_at(group, k)
+        place = memory.placement(group.plan.splits, group.plan.base)
+        return memory.to_elements(place.load(state, word, word_count(dtype, count), drop), dtype, count)
+
+    def _has_copies(self, number: int) -> bool:
+        """Return whether any element of a step's operands lies on several tiles, so that copies could differ."""
+        slices = [
+            self._slices(group, k) for group in self._groups(number) for k in range(len(group.operands))
+        ]
+        return any(s.replication > 1 or not memory.is_cut_once(s) for s in slices)
+
+    def _agreement(self, number: int, state: jax.Array) -> jax.Array:
+        """Return, per operand of a step, whether all copies of it agree."""
+        groups = self._groups(number)
+        return jnp.stack(
+            [self._agrees(group, k, state) for group in groups for k in range(len(group.operands))]
+        )
+
+    def _agrees(self, group: VertexGroup, k: int, state: jax.Array) -> jax.Array:
+        slices = self._slices(group, k)
         word, dtype, count = self._operand_at(group, k)
         place = memory.placement(group.plan.splits, group.plan.base)
         repeated = memory.repeated_dims(slices)
-        words = word_count(dtype, count)
-        held = memory.to_elements(place.load(state, word, words, repeated), dtype, count)
-        x = memory.collect(held, slices)
         agree = jnp.bool_(True)
         if slices.replication > 1 and count:
-            agree = memory.replicas_agree(state, place, word, words, repeated)
+            agree = memory.replicas_agree(state, place, word, word_count(dtype, count), repeated)
         if not memory.is_cut_once(slices):
-            agree = agree & memory.slices_agree(held, x, slices, fill)
-        return x, agree
+            held = self._held(group, k, state, repeated)
+            agree &= memory.slices_agree(held, memory.collect(held, slices), slices, self._fill(group, k))
+        return agree
 
 
 class VertexEngine(LiteralEngine):
@@ -323,12 +343,13 @@ class VertexEngine(LiteralEngine):
                 out[i] = out[i].at[(*cells, *(slice(0, n) for n in x.shape[len(grid) :]))].set(x)
         return [self._result_parts(group, i, x) for i, x in enumerate(out)]
 
-    def _operand(self, group: VertexGroup, k: int, state: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Return what every cell finds on its own tile for operand k: ``[*grid, *extents]``; copies may differ."""
-        word, dtype, count = self._operand_at(group, k)
-        place = memory.placement(group.plan.splits, group.plan.base)
-        elements = memory.to_elements(place.load(state, word, word_count(dtype, count)), dtype, count)
-        return elements.reshape(*group.plan.grid, *self._slices(group, k).extents), jnp.bool_(True)
+    def _operand(self, group: VertexGroup, k: int, state: jax.Array) -> jax.Array:
+        """Return what every cell finds on its own tile for operand k: ``[*grid, *extents]``."""
+        return self._held(group, k, state).reshape(*group.plan.grid, *self._slices(group, k).extents)
+
+    def _has_copies(self, number: int) -> bool:
+        """Return False: every vertex computes with its own copy, so differing ones differ in results."""
+        return False
 
     @staticmethod
     def _part_extents(group: VertexGroup, i: int) -> tuple[int, ...]:

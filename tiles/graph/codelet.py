@@ -136,6 +136,8 @@ class Codelet:
 
     name: ClassVar[str] = ""
     version: ClassVar[int] = 1
+    is_contraction: ClassVar[bool] = False
+    """Whether the work is a library kernel's (dot, convolution), which wants operands laid out in memory."""
 
     @property
     def label(self) -> str:

@@ -168,11 +168,13 @@ class Layout:
         return "[" + ", ".join(map(str, self.axes)) + f"]+{self.base}"
 
 
+@lru_cache(maxsize=16384)
 def tile_grid(axes: tuple[AxisSplit, ...], base: int) -> np.ndarray:
-    """Return the tile of every cell of the product grid, flattened row-major, int64."""
+    """Return the tile of every cell of the product grid, flattened row-major, int64; shared, so read-only."""
     tile = np.full((1,), base, np.int64)
     for axis in axes:
         tile = (tile[:, None] + axis.tiles[None, :]).reshape(-1)
+    tile.flags.writeable = False
     return tile
 
 

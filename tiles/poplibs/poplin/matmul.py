@@ -40,6 +40,7 @@ class MatMul(Codelet):
     """
 
     name: ClassVar[str] = "poplin.MatMul"
+    is_contraction: ClassVar[bool] = True
 
     operand_dtypes: tuple[str, str]
     accumulate_dtype: str
