@@ -64,6 +64,17 @@ class WindowSum(Codelet):
         return Cycles(extents.points, Basis.ASSUMED, "a cycle a point, for tests")
 
 
+@register
+@dataclass(frozen=True)
+class WindowFirst(WindowSum):
+    """Take the first element of a window; only the name tells it from ``WindowSum``."""
+
+    name: ClassVar[str] = "test.WindowFirst"
+
+    def compute(self, cell: Cell, *operands: jax.Array) -> tuple[jax.Array, ...]:
+        return (operands[0][: cell.sizes[0]],)
+
+
 # ---- programs
 
 
@@ -181,11 +192,56 @@ def padded(target: Target) -> Graph:
     return graph
 
 
+def arithmetic(target: Target) -> Graph:
+    """One step: an operand in place, one received, a constant."""
+    graph = Graph(target, "arithmetic")
+    x, y = (graph.add_input((6, 4), "float32", name) for name in "xy")
+    x, y = graph.set_layout(x.name, rows((6, 4), 2)), graph.set_layout(y.name, rows((6, 4), 3, 1))
+    one = graph.add_constant(np.full((4,), 1.5, np.float32), "float32", "bias")
+    expression = popops.arg(0) - popops.arg(1) * popops.arg(2)
+    plan = Plan((split(6, 2), whole(4)))
+    graph.outputs = [popops.map(graph, expression, [x, y, one], plan=plan, name="step").name]
+    return graph
+
+
+def sums(target: Target) -> Graph:
+    """A reduction whose split leaves partials, combined in a second step."""
+    graph = Graph(target, "sums")
+    x = graph.add_input((4, 6), "float32", "x")
+    graph.outputs = [popops.reduce(graph, x, (1,), plan=Plan((split(4, 2, 3), split(6, 2))), name="sum").name]
+    return graph
+
+
+def joins(target: Target) -> Graph:
+    """A join and a copy into another layout."""
+    graph = Graph(target, "joins")
+    x, y = (graph.add_input((4, 3), "float32", name) for name in "xy")
+    joined = poputil.concatenate(graph, [x, y], 0, layout=rows((8, 3), 3), name="join")
+    graph.outputs = [poputil.copy(graph, joined, rows((8, 3), 2, 1), name="spread").name]
+    return graph
+
+
+def control(target: Target) -> Graph:
+    """A counted loop and a branch."""
+    graph = Graph(target, "control")
+    x = graph.add_input((4,), "float32", "x")
+    which = graph.add_input((), "int32", "which")
+    plan = Plan((split(4, 2),))
+    value = graph.add_tensor((4,), "float32", "value", rows((4,), 2))
+    graph.program.add(Copy(value.name, (x.name,)))
+    body, branches = Sequence(), (Sequence(), Sequence(), Sequence())
+    _assign(graph, body, value, popops.mul(graph, value, 3.0, program=body, plan=plan, name="grow"))
+    graph.program.add(Repeat(2, body))
+    for branch, number in zip(branches, (5.0, 6.0, 7.0), strict=True):
+        sum_ = popops.add(graph, value, number, program=branch, plan=plan, name="plus")
+        _assign(graph, branch, value, sum_)
+    graph.program.add(Switch(which.name, branches))
+    graph.outputs = [value.name]
+    return graph
+
+
 PROGRAMS: dict[str, Callable[[Target], Graph]] = {
-    "chain": chain,
-    "loops": loops,
-    "update": update,
-    "padded": padded,
+    program.__name__: program for program in (chain, loops, update, padded, arithmetic, sums, joins, control)
 }
 
 
