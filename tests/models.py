@@ -153,7 +153,7 @@ def _models() -> dict[str, Model]:
         "cross_entropy": Model(jax.value_and_grad(cross_entropy), (normal(6, 5) * 3, labels)),
         "layer_norm": Model(value_and_gradients(layer_norm, 3), (rows, *norm)),
         "feed_forward": Model(value_and_gradients(feed_forward, 2), (block_params(10, 14), normal(4, 10))),
-        "sgd": Model(training_step(mlp_loss, sgd), (mlp, (), x, labels)),
+        "sgd": Model(training_step(logistic_loss, sgd), (linear, (), *samples)),
         "momentum": Model(training_step(logistic_loss, momentum), (linear, velocity, *samples)),
         "adam": Model(training_step(logistic_loss, adam), (linear, _adam_state(linear), *samples)),
     }
@@ -161,19 +161,26 @@ def _models() -> dict[str, Model]:
 
 def _typed_models() -> dict[str, Model]:
     bytes_ = RNG.integers(0, 256, (7, 10)).astype(np.uint8), RNG.integers(-128, 128, (10, 6)).astype(np.int8)
-    bfloat16 = ml_dtypes.bfloat16
     big = RNG.integers(-(2**40), 2**40, 9), RNG.integers(-(2**20), 2**20, 5)
-    block, norm = value_and_gradients(feed_forward, 2), value_and_gradients(layer_norm, 3)
-    rows = [normal(*shape, dtype=bfloat16) for shape in ((5, 12), (12,), (12,))]
-    double = (layers(9, 7, 5, dtype=np.float64), normal(6, 9, dtype=np.float64), np.array([0, 2, 4, 1, 3, 0]))
+    norm = value_and_gradients(layer_norm, 3)
+    rows = tuple(normal(*shape, dtype=ml_dtypes.bfloat16) for shape in ((5, 12), (12,), (12,)))
+    half = layers(9, 7, 5, dtype=np.float16), normal(6, 9, dtype=np.float16), np.array([0, 2, 4, 1, 3, 0], np.int32)
+    double = {"w": normal(11, dtype=np.float64), "b": np.float64(0.25)}, normal(8, 11, dtype=np.float64)
     return {
-        "float16": Model(block, (block_params(10, 14, np.float16), normal(4, 10, dtype=np.float16))),
-        "bfloat16": Model(norm, tuple(rows)),
-        "float64": Model(jax.value_and_grad(mlp_loss), double, wide=True),
+        "float16": Model(jax.value_and_grad(mlp_loss), half),
+        "bfloat16": Model(norm, rows),
+        "float64": Model(jax.value_and_grad(logistic_loss), (*double, RNG.integers(0, 2, 8).astype(np.float64)), wide=True),
         "integers": Model(quantized, (*bytes_, np.int32(128))),
         "int64": Model(wide_integers, big, wide=True),
         "bool": Model(masks, (normal(6, 9), RNG.integers(0, 2, (6, 9)).astype(bool))),
     }
+
+
+def large_step() -> Model:
+    """Return a training step large enough for the planner to split sums over a whole GC200."""
+    labels = RNG.integers(0, 10, 16).astype(np.int32)
+    arguments = (layers(600, 96, 10), (), normal(16, 600), labels)
+    return Model(training_step(mlp_loss, OPTIMIZERS["sgd"](0.05)), arguments)
 
 
 MODELS = _models()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ipuxla
-from tests.models import MODELS, TYPED, Model
+from tests.models import MODELS, TYPED, Model, large_step
 from tiles.numerics.tolerance import check_close
 from tiles.target import Target
 
@@ -65,14 +65,18 @@ def test_models_run_on_all_tiles_of_a_machine(machine, name):
         assert_same(program.compile(engine=engine, arithmetic="ring")(*model.arguments), want, f"{name}, engine {engine}")
 
 
-def test_a_small_model_uses_many_tiles(gc200):
-    """What the tests above compare is spread out: thousands of parts, exchanges between them, split sums."""
-    model = MODELS["feed_forward"]
-    executable = lowered(model, gc200).compile().executable
+def test_a_training_step_spreads_over_a_whole_machine(gc200):
+    """Large enough for what small models lack: sums split over tiles and combined in stages, thousands of parts."""
+    model = large_step()
+    program = lowered(model, gc200)
+    executable = program.compile().executable
     used = {int(tile) for _, group in executable.groups() for tile in group.plan.tiles}
-    assert len(used) > 200
+    assert len(used) > 1400
     assert any(group.plan.split_reductions(group.form) for _, group in executable.groups())
-    assert any(operand.buffer for _, group in executable.groups() for operand in group.operands)
+    check_close(program.compile()(*model.arguments), jax.jit(model.function)(*model.arguments), "step")
+    want = program.compile(engine="hlo", arithmetic="ring")(*model.arguments)
+    for engine in ("fast", "literal"):
+        assert_same(program.compile(engine=engine, arithmetic="ring")(*model.arguments), want, engine)
 
 
 def test_transformations_of_a_decorated_model_run_on_the_machine(small_target):

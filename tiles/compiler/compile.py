@@ -32,6 +32,7 @@ from tiles.graph import (
     Copy,
     Execute,
     Graph,
+    If,
     Repeat,
     RepeatWhileTrue,
     Sequence,
@@ -120,6 +121,8 @@ class _Order:
             case Switch(index, branches):
                 self._access(len(self.steps), (index,), ())
                 return ["switch", index, *(self.sequence(branch) for branch in branches)]
+            case If(predicate, then, otherwise):
+                return self.step(Switch(predicate, (otherwise, then)))
             case Call(function):
                 return self._call(function)
         raise InvalidGraph(f"{step!r} is not a program step")

@@ -16,7 +16,7 @@ from tiles.graph.domain import (
 )
 from tiles.graph.graph import CONSTANT, INPUT, TEMPORARY, ComputeSet, Graph, Tensor, Vertices
 from tiles.graph.layout import AxisSplit, Layout, linear_layout, reshape_layout, whole
-from tiles.graph.program import Call, Copy, Execute, Repeat, RepeatWhileTrue, Sequence, Step, Switch
+from tiles.graph.program import Call, Copy, Execute, If, Repeat, RepeatWhileTrue, Sequence, Step, Switch
 
 __all__ = [
     "CODELETS",
@@ -38,6 +38,7 @@ __all__ = [
     "Execute",
     "Extents",
     "Graph",
+    "If",
     "IndexMap",
     "Layout",
     "OpForm",

@@ -71,10 +71,19 @@ class Switch:
 
 
 @dataclass(frozen=True)
+class If:
+    """Run ``then`` when the scalar ``predicate`` is true, else ``otherwise``."""
+
+    predicate: str
+    then: Sequence
+    otherwise: Sequence
+
+
+@dataclass(frozen=True)
 class Call:
     """Run a function of the graph; its tensors are fixed, so callers copy arguments in and results out."""
 
     function: str
 
 
-Step: TypeAlias = Execute | Copy | Sequence | Repeat | RepeatWhileTrue | Switch | Call
+Step: TypeAlias = Execute | Copy | Sequence | Repeat | RepeatWhileTrue | Switch | If | Call
