@@ -233,8 +233,8 @@ def control(target: Target) -> Graph:
     _assign(graph, body, value, popops.mul(graph, value, 3.0, program=body, plan=plan, name="grow"))
     graph.program.add(Repeat(2, body))
     for branch, number in zip(branches, (5.0, 6.0, 7.0), strict=True):
-        sum_ = popops.add(graph, value, number, program=branch, plan=plan, name="plus")
-        _assign(graph, branch, value, sum_)
+        after = popops.add(graph, value, number, program=branch, plan=plan, name="plus")
+        _assign(graph, branch, value, after)
     graph.program.add(Switch(which.name, branches))
     graph.outputs = [value.name]
     return graph
