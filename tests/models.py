@@ -7,6 +7,7 @@ a transposition that is forgotten then does not fit.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -39,7 +40,7 @@ def normal(*shape: int, dtype: Any = np.float32) -> np.ndarray:
 
 def layers(*sizes: int, dtype: Any = np.float32) -> list[dict[str, np.ndarray]]:
     """Return the parameters of an MLP; biases are not zero."""
-    pairs = list(zip(sizes[:-1], sizes[1:], strict=True))
+    pairs = itertools.pairwise(sizes)
     return [{"w": normal(m, n, dtype=dtype) * dtype(m**-0.5), "b": normal(n, dtype=dtype)} for m, n in pairs]
 
 
@@ -164,12 +165,18 @@ def _typed_models() -> dict[str, Model]:
     big = RNG.integers(-(2**40), 2**40, 9), RNG.integers(-(2**20), 2**20, 5)
     norm = value_and_gradients(layer_norm, 3)
     rows = tuple(normal(*shape, dtype=ml_dtypes.bfloat16) for shape in ((5, 12), (12,), (12,)))
-    half = layers(9, 7, 5, dtype=np.float16), normal(6, 9, dtype=np.float16), np.array([0, 2, 4, 1, 3, 0], np.int32)
+    half = (
+        layers(9, 7, 5, dtype=np.float16),
+        normal(6, 9, dtype=np.float16),
+        np.array([0, 2, 4, 1, 3, 0], np.int32),
+    )
     double = {"w": normal(11, dtype=np.float64), "b": np.float64(0.25)}, normal(8, 11, dtype=np.float64)
     return {
         "float16": Model(jax.value_and_grad(mlp_loss), half),
         "bfloat16": Model(norm, rows),
-        "float64": Model(jax.value_and_grad(logistic_loss), (*double, RNG.integers(0, 2, 8).astype(np.float64)), wide=True),
+        "float64": Model(
+            jax.value_and_grad(logistic_loss), (*double, RNG.integers(0, 2, 8).astype(np.float64)), wide=True
+        ),
         "integers": Model(quantized, (*bytes_, np.int32(128))),
         "int64": Model(wide_integers, big, wide=True),
         "bool": Model(masks, (normal(6, 9), RNG.integers(0, 2, (6, 9)).astype(bool))),

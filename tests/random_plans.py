@@ -54,7 +54,7 @@ def random_splits(
     for d in map(int, rng.permutation(len(shape))):
         if shape[d] < 2 or d in fixed or rng.random() < 0.3:
             continue
-        grains[d] = -(-shape[d] // int(rng.integers(1, min(room, shape[d]) + 1)))
+        grains[d] = -(-shape[d] // int(rng.integers(1, max(1, min(room, shape[d])) + 1)))
         parts = -(-shape[d] // grains[d])
         if parts > 1:
             radices = _radices(rng, parts)

@@ -55,14 +55,20 @@ def test_every_engine_gives_the_same_words_in_the_ring(name, small_target):
             assert_same(got, want, f"{name}, engine {engine}")
 
 
-@pytest.mark.parametrize(("machine", "name"), [(m, name) for m, names in WHOLE_MACHINE.items() for name in names])
+@pytest.mark.parametrize(
+    ("machine", "name"), [(m, name) for m, names in WHOLE_MACHINE.items() for name in names]
+)
 def test_models_run_on_all_tiles_of_a_machine(machine, name):
     model = ALL[name]
     program = lowered(model, Target.named(machine))
     check_close(program.compile()(*model.arguments), native(name), f"{name} on {machine}")
     want = program.compile(engine="hlo", arithmetic="ring")(*model.arguments)
     for engine in ("fast", "literal"):
-        assert_same(program.compile(engine=engine, arithmetic="ring")(*model.arguments), want, f"{name}, engine {engine}")
+        assert_same(
+            program.compile(engine=engine, arithmetic="ring")(*model.arguments),
+            want,
+            f"{name}, engine {engine}",
+        )
 
 
 def test_a_training_step_spreads_over_a_whole_machine(gc200):

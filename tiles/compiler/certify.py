@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tiles.compiler.executable import CopyStep, Executable
+from tiles.compiler.proof_codelets import prove_codelets, prove_overheads
 from tiles.compiler.proof_flow import Flow, prove_flow
-from tiles.compiler.proof_memory import prove_addresses, prove_no_overlap, prove_overheads, prove_storage
+from tiles.compiler.proof_memory import prove_addresses, prove_lifetimes, prove_no_overlap, prove_storage
 from tiles.compiler.proof_movement import Elements, prove_elements
-from tiles.compiler.wellformed import structure_of
+from tiles.compiler.wellformed_steps import check_structure
 
 LIMIT = 1 << 20
 """Positions of one operand up to which it is enumerated element by element."""
@@ -36,7 +37,8 @@ class Certificate:
       visits: steps walked, loops included.
       reads: reads found to see what was written for them.
       writes: writes found inside their storage's lifetime.
-      layouts, views, in_place, received, results, copies, codelets: see ``Elements``.
+      codelets: codelets whose results have the shape and dtype of a cell's part.
+      layouts, views, in_place, received, results, copies: see ``Elements``.
       by_element: operands, results and copies enumerated element by element.
       by_axis: those too large for it, proved axis by axis.
       positions: elements enumerated one by one.
@@ -107,12 +109,14 @@ def certify(executable: Executable, limit: int = LIMIT) -> Certificate:
     Raises:
       InvalidExecutable: the first violation: which buffer, step, tile or address, expected and got.
     """
-    structure_of(executable)
+    check_structure(executable)
     placed = prove_addresses(executable)
     pairs = prove_no_overlap(executable)
     prove_storage(executable)
+    prove_lifetimes(executable)
     flow: Flow = prove_flow(executable)
     elements: Elements = prove_elements(executable, limit)
+    codelets = prove_codelets(executable)
     overhead = prove_overheads(executable)
     copies = sum(isinstance(step, CopyStep) for step in executable.steps)
     return Certificate(
@@ -129,5 +133,6 @@ def certify(executable: Executable, limit: int = LIMIT) -> Certificate:
         visits=flow.visits,
         reads=flow.reads,
         writes=flow.writes,
+        codelets=codelets,
         **vars(elements),
     )

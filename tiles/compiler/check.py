@@ -10,7 +10,8 @@ import weakref
 
 from tiles.compiler.executable import Executable, ExecuteStep, VertexGroup
 from tiles.compiler.proof_memory import prove_addresses, prove_no_overlap, prove_storage
-from tiles.compiler.wellformed import mask_of_ranges, refuse, structure_of, where
+from tiles.compiler.wellformed import mask_of_ranges, refuse, where
+from tiles.compiler.wellformed_steps import check_structure
 from tiles.errors import InvalidPlan
 from tiles.graph import Affine, OpForm
 from tiles.numerics.dtypes import itemsize
@@ -29,7 +30,7 @@ def check(executable: Executable) -> None:
     """
     if executable in _PASSED:
         return
-    structure_of(executable)
+    check_structure(executable)
     prove_addresses(executable)
     prove_storage(executable)
     prove_no_overlap(executable)

@@ -304,7 +304,9 @@ class Executable:
 
 def _difference(read: Any, written: Any, at: str = "") -> str:
     """Say where data first differs from what is written for it."""
-    if isinstance(read, dict) and isinstance(written, dict) and read.keys() == written.keys():
+    if isinstance(read, dict) and isinstance(written, dict):
+        if odd := sorted(read.keys() ^ written.keys(), key=str):
+            return f"{at.lstrip('.') or 'it'} lacks or adds {', '.join(map(str, odd))}"
         pairs = [(read[key], written[key], f"{at}.{key}") for key in sorted(read)]
     elif isinstance(read, list) and isinstance(written, list) and len(read) == len(written):
         pairs = [(a, b, f"{at}[{i}]") for i, (a, b) in enumerate(zip(read, written, strict=True))]

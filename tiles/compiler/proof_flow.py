@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from tiles.compiler.executable import Executable, StepRecord
-from tiles.compiler.wellformed import read_by, refuse, root_of, where, written_by
+from tiles.compiler.wellformed import refuse, root_of, where
+from tiles.compiler.wellformed_steps import read_by, written_by
 from tiles.graph import CONSTANT, INPUT
 
 NOTHING = -1

@@ -6,7 +6,6 @@ pairs of buffers that share an address.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
@@ -145,58 +144,10 @@ def _shown(b: Buffer) -> str:
     )
 
 
-def prove_overheads(executable: Executable) -> int:
-    """Raise InvalidExecutable unless each tile has room for the state, code and stacks it needs; return the bytes needed.
-
-    Exchange code is estimated, not derived, so only its lifetime is checked.
-    """
+def prove_lifetimes(executable: Executable) -> None:
+    """Raise InvalidExecutable unless what must stay is live throughout: code, stacks, vertex state, constants."""
     last = len(executable.steps)
     for b in executable.buffers.values():
         if b.category in WHOLE_PROGRAM and (b.start, b.end) != (-1, last):
-            raise refuse(
-                f"buffer {b.name} ({b.category}) is live in steps {b.start} to {b.end}; expected -1 to {last}",
-                b.location,
-            )
-    total = 0
-    for category, need in _overheads(executable).items():
-        have = np.zeros(executable.target.num_tiles, np.int64)
-        for b in executable.buffers.values():
-            if b.category == category:
-                for first, end in b.tiles:
-                    have[first:end] += b.size_bytes
-        short = np.flatnonzero(have < need)
-        if short.size:
-            tile = int(short[0])
-            raise refuse(f"tile {tile} has {have[tile]} B of {category}, it needs {need[tile]} B")
-        total += int(need.sum())
-    return total
-
-
-def _overheads(executable: Executable) -> dict[str, np.ndarray]:
-    """Return bytes that every tile needs per category, int64 ``[num_tiles]``."""
-    target = executable.target
-    state = np.zeros(target.num_tiles, np.int64)
-    code: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(target.num_tiles, np.int64))
-    for number, group in executable.groups():
-        try:
-            codelet = group.codelet
-            state_bytes, name, code_bytes = (
-                codelet.state_bytes(group.form, target),
-                codelet.label,
-                codelet.code_bytes(target),
-            )
-        except Exception as error:  # a codelet may be anyone's code
-            raise refuse(
-                f"step {number}: codelet {group.codelet.name} has no size: {error!r}", group.location
-            ) from error
-        state[group.plan.tiles] += state_bytes
-        code[name][group.plan.tiles] = np.maximum(code[name][group.plan.tiles], code_bytes)
-    control = target.control_code_bytes_per_step * max(1, len(executable.steps))
-    stack = target.supervisor_stack_bytes + target.workers_per_tile * target.worker_stack_bytes
-    zeros = np.zeros(target.num_tiles, np.int64)
-    return {
-        "vertexInstanceState": state,
-        "vertexCode": sum(code.values(), zeros),
-        "controlCode": zeros + control,
-        "stack": zeros + stack,
-    }
+            lived = f"{b.start} to {b.end}; expected -1 to {last}"
+            raise refuse(f"buffer {b.name} ({b.category}) is live in steps {lived}", b.location)

@@ -10,15 +10,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-import jax
 import numpy as np
 
 from tiles.compiler import proof_tables as tables
 from tiles.compiler.executable import CopyStep, Executable, ExecuteStep, Operand, Variable, VertexGroup
+from tiles.compiler.proof_exchange import Exchange, misplaced, reshape_crossing
 from tiles.compiler.proof_tables import OUT, PAST, Table
 from tiles.compiler.wellformed import mask_of_ranges, part_bytes, refuse, root_of, where
-from tiles.graph import Cell, Layout
-from tiles.numerics.dtypes import itemsize, to_jax
+from tiles.graph import Layout
+from tiles.numerics.dtypes import itemsize
 
 
 @dataclass
@@ -36,7 +36,6 @@ class Elements:
       by_axis: those enumerated axis by axis.
       positions: elements enumerated one by one.
       moved_bytes: bytes that cross tiles, each delivery counted, if every step runs once.
-      codelets: codelets whose results were found to have the shape and dtype of a cell's part.
     """
 
     layouts: int = 0
@@ -49,7 +48,6 @@ class Elements:
     by_axis: int = 0
     positions: int = 0
     moved_bytes: int = 0
-    codelets: int = 0
 
 
 def prove_elements(executable: Executable, limit: int) -> Elements:
@@ -66,7 +64,6 @@ class _Proof:
     def __post_init__(self) -> None:
         self.layouts: dict[Layout, Table] = {}
         self.received_in: dict[str, str] = {}
-        self.shapes: dict[object, tuple[tuple[tuple[int, ...], str], ...]] = {}
 
     def prove(self) -> Elements:
         executable = self.executable
@@ -107,19 +104,14 @@ class _Proof:
 
     def _view(self, v: Variable, base: Variable) -> None:
         """Prove that every element of a view lies where the same element of its base does."""
-        block = math.gcd(tables.block_size(v.layout), tables.block_size(base.layout))
-        count = math.prod(v.shape)
-        for start in range(0, count, block * tables.CHUNK):
-            flat = np.arange(start, min(count, start + block * tables.CHUNK), block)
-            mine, its = tables.places(v.layout, flat), tables.places(base.layout, flat)
-            wrong = np.flatnonzero((mine[0] != its[0]) | (mine[1] != its[1]))
-            if wrong.size:
-                i = int(wrong[0])
-                raise refuse(
-                    f"element {flat[i]} of {v.name} is at position {mine[1][i]} of tile {mine[0][i]},"
-                    f" in {base.name}, which it views, at position {its[1][i]} of tile {its[0][i]}",
-                    v.location,
-                )
+        wrong = misplaced(v.layout, base.layout)
+        if wrong is not None:
+            element, (tile, position), (base_tile, base_position) = wrong
+            raise refuse(
+                f"element {element} of {v.name} is at position {position} of tile {tile},"
+                f" in {base.name}, which it views, at position {base_position} of tile {base_tile}",
+                v.location,
+            )
         self.found.views += 1
 
     # --- comparing tables
@@ -150,7 +142,7 @@ class _Proof:
                 if cell.size:
                     at = cell[0], position[0]
                     tile = wanted.tiles[holders[cell[0]]]
-                    return f"position {position[0]} of tile {tile} holds {_element(have[at])}, needed is {_element(want[at])}"
+                    return f"position {position[0]} of tile {tile} holds {_element(int(have[at]))}, needed is {_element(int(want[at]))}"
             return None
         if wanted.extents != parts.extents:
             return f"a part has extents {parts.extents}, {wanted.extents} are needed"
@@ -164,26 +156,15 @@ class _Proof:
     # --- compute sets
 
     def _compute_set(self, number: int, step: ExecuteStep) -> None:
-        writers: dict[str, tuple[VertexGroup, str]] = {}
         for group in step.groups:
             at = where(number, step, group)
             cells = tables.product_tiles(group.plan.splits, group.plan.base)
             if np.unique(cells).size != cells.size or not np.array_equal(cells, group.plan.tiles):
                 raise refuse(f"{at}: the cells of the plan do not lie on distinct tiles", group.location)
-            for k, name in enumerate(group.results):
-                storage = self.executable.variables[name].storage
-                if storage in writers:
-                    raise refuse(
-                        f"{at} writes {name} into buffer {storage}, where {writers[storage][1]} writes too",
-                        group.location,
-                    )
-                writers[storage] = group, name
+            for k in range(len(group.results)):
                 self._result(at, group, k)
-            self._codelet(at, group)
-        for group in step.groups:
             for k, operand in enumerate(group.operands):
-                self._operand(number, where(number, step, group), group, k, operand)
-                self._hazard(where(number, step, group), group, k, operand, writers)
+                self._operand(number, at, group, k, operand)
 
     def _result(self, at: str, group: VertexGroup, k: int) -> None:
         """Prove that a result's elements are computed once each, on the tile and at the position of its layout."""
@@ -223,55 +204,6 @@ class _Proof:
                 f"{at} does not compute every element of {variable.name} exactly once", group.location
             )
 
-    def _codelet(self, at: str, group: VertexGroup) -> None:
-        """Prove that the codelet turns a cell's slices into parts of the results' shapes and dtypes."""
-        variables = self.executable.variables
-        sizes = tuple(min(split.grain, split.size) for split in group.plan.splits)
-        operands = []
-        for k, operand in enumerate(group.operands):
-            extents = [
-                1 + sum(abs(c) * (sizes[d] - 1) if len(a.terms) > 1 else sizes[d] - 1 for d, c in a.terms)
-                for a in group.form.operands[k].axes
-            ]
-            operands.append((tuple(max(0, n) for n in extents), variables[operand.variable].dtype))
-        key = (repr(group.codelet), group.form, sizes, tuple(operands))
-        if key not in self.shapes:
-            self.shapes[key] = self._shapes_of(at, group, sizes, operands)
-            self.found.codelets += 1
-        for k, (name, found) in enumerate(zip(group.results, self.shapes[key], strict=False)):
-            expected = (tuple(sizes[d] for d in group.form.results[k].dims), variables[name].dtype)
-            if found != expected:
-                raise refuse(
-                    f"{at}: {group.codelet.name} gives {found[1]}{list(found[0])} for a part of {name}, expected {expected[1]}{list(expected[0])}",
-                    group.location,
-                )
-        if len(self.shapes[key]) != len(group.results):
-            raise refuse(
-                f"{at}: {group.codelet.name} gives {len(self.shapes[key])} results, expected {len(group.results)}",
-                group.location,
-            )
-
-    @staticmethod
-    def _shapes_of(
-        at: str, group: VertexGroup, sizes: tuple[int, ...], operands: list[tuple[tuple[int, ...], str]]
-    ) -> tuple[tuple[tuple[int, ...], str], ...]:
-        origin = (0,) * len(sizes)
-        cell = Cell(group.form, sizes, origin, (None,) * len(sizes))
-        try:
-            with jax.enable_x64(True):
-                slices = [jax.ShapeDtypeStruct(shape, to_jax(dtype)) for shape, dtype in operands]
-                results = jax.eval_shape(lambda *xs: tuple(group.codelet.compute(cell, *xs)), *slices)
-        except (
-            Exception
-        ) as error:  # a codelet may be anyone's code: whatever it raises, it refuses its operands
-            shown = ", ".join(f"{dtype}{list(shape)}" for shape, dtype in operands)
-            first = str(error).partition("\n")[0]
-            raise refuse(
-                f"{at}: {group.codelet.name} refuses {shown}: {type(error).__name__}: {first}",
-                group.location,
-            ) from error
-        return tuple((tuple(r.shape), r.dtype.name) for r in results)
-
     # --- operands
 
     def _operand(self, number: int, at: str, group: VertexGroup, k: int, operand: Operand) -> None:
@@ -292,6 +224,7 @@ class _Proof:
                 f"{at} reads operand {k}, {variable.name} ({variable.layout}), in place, but {mismatch}",
                 group.location,
             )
+        self._overwrites(at, group, k)
         self.found.in_place += 1
 
     def _received(
@@ -316,7 +249,7 @@ class _Proof:
                 f"{at} receives {size} B a tile of {variable.name} in buffer {buffer.name} of {buffer.size_bytes} B",
                 group.location,
             )
-        have, need = mask_of_ranges(buffer.tiles), sum(1 << int(t) for t in table.tiles)
+        have, need = mask_of_ranges(buffer.tiles), _mask_of(table.tiles)
         if have != need:
             raise refuse(
                 f"{at} receives {variable.name} on {need.bit_count()} tiles, buffer {buffer.name} lies on {have.bit_count()} other ones",
@@ -331,115 +264,38 @@ class _Proof:
         self.found.received += 1
 
     def _moves(self, at: str, source: Variable, wanted: Table) -> None:
-        """Count what crosses tiles, once at the receivers and once at the senders; both must agree."""
-        received = self._deliveries(source, wanted)
-        sent = self._sendings(source, wanted)
+        """Count what crosses tiles in several ways, which must agree."""
+        tiles = self.executable.target.num_tiles
+        exchange = Exchange(source.layout, self.layouts[source.layout], wanted, tiles)
+        received, sent = exchange.received(), exchange.sent()
         if received != sent:
-            raise refuse(
-                f"{at} receives {received} elements of {source.name} from other tiles, {sent} are sent",
-                source.location,
-            )
-        if self._enumerates(wanted.positions):
-            counted = self._crossings(source, wanted)
-            if counted != received:
-                raise refuse(
-                    f"{at}: {counted} elements of {source.name} cross tiles one by one, {received} by axes",
-                    source.location,
-                )
+            counts = f"{received} elements of {source.name} from other tiles, {sent} are sent"
+            raise refuse(f"{at} receives {counts}", source.location)
+        if self._enumerates(wanted.positions) and exchange.crossing() != received:
+            counts = f"{received} elements of {source.name}, {exchange.crossing()} cross tiles"
+            raise refuse(f"{at} receives {counts}", source.location)
         self.found.moved_bytes += received * itemsize(source.dtype)
 
-    def _own(self, source: Variable, wanted: Table) -> tuple[np.ndarray, list[np.ndarray]]:
-        """Return which holders' tiles hold a part of the source, and per axis what of a list is in that part (counts)."""
-        parts = self.layouts[source.layout]
-        part = tables.holder_on(parts, self.executable.target.num_tiles)[wanted.tiles]
-        counts = []
-        for axis, owner in enumerate(tables.element_owners(source.layout)):
-            index = wanted.index[axis]
-            owned = np.where(index >= 0, np.append(owner, -1)[np.maximum(index, -1)], -1)
-            mine = parts.rows[axis][np.maximum(part, 0)]
-            pairs, inverse = np.unique(np.stack([wanted.rows[axis], mine]), axis=1, return_inverse=True)
-            counts.append((owned[pairs[0]] == pairs[1][:, None]).sum(axis=1)[inverse.reshape(-1)])
-        return part >= 0, counts
-
-    def _deliveries(self, source: Variable, wanted: Table) -> int:
-        """Return elements that arrive from other tiles, counted holder by holder."""
-        total = np.ones(wanted.tiles.size, np.int64)
-        for rows, index in zip(wanted.rows, wanted.index, strict=True):
-            total = total * (index >= 0).sum(axis=1)[rows]
-        has_part, counts = self._own(source, wanted)
-        local = has_part.astype(np.int64)
-        for count in counts:
-            local = local * count
-        return int((total - local).sum())
-
-    def _sendings(self, source: Variable, wanted: Table) -> int:
-        """Return elements that leave for other tiles, counted part by part of the source."""
-        parts = self.layouts[source.layout]
-        repeats = wanted.tiles.size // max(1, math.prod(index.shape[0] for index in wanted.index))
-        leaving = np.full(parts.tiles.size, repeats, np.int64)
-        for axis, rows in enumerate(parts.rows):
-            index = wanted.index[axis]
-            readers = np.append(np.bincount(index[index >= 0], minlength=source.shape[axis]), 0)
-            held = parts.index[axis]
-            leaving = leaving * np.where(held >= 0, readers[held], 0).sum(axis=1)[rows]
-        has_part, counts = self._own(source, wanted)
-        local = has_part.astype(np.int64)
-        for count in counts:
-            local = local * count
-        return int(leaving.sum() - local.sum())
-
-    def _crossings(self, source: Variable, wanted: Table) -> int:
-        """Return elements whose source tile is not their holder's, looked at one by one."""
-        by_axis = []
-        for axis, (split, owner) in enumerate(
-            zip(source.layout.axes, tables.element_owners(source.layout), strict=True)
-        ):
-            tile = np.append(tables.part_tiles(split)[owner], 0)
-            by_axis.append(tile[np.maximum(wanted.index[axis], -1)])
-        total = 0
-        for holders in wanted.chunks():
-            inside = wanted.flat(holders) >= 0
-            tile = source.layout.base + wanted.summed(holders, by_axis)
-            total += int((inside & (tile != wanted.tiles[holders][:, None])).sum())
-        return total
-
-    def _hazard(
-        self,
-        at: str,
-        group: VertexGroup,
-        k: int,
-        operand: Operand,
-        writers: dict[str, tuple[VertexGroup, str]],
-    ) -> None:
-        """Prove that nothing an operand reads is overwritten too early by its own compute set."""
-        variable = self.executable.variables[operand.variable]
-        if variable.storage not in writers:
-            return
-        writer, name = writers[variable.storage]
-        if writer is not group:
-            raise refuse(
-                f"{at} reads {variable.name}, over which another group of the same compute set writes {name}",
-                group.location,
+    def _overwrites(self, at: str, group: VertexGroup, k: int) -> None:
+        """Prove that no result is written over an operand that is still being read where it lies."""
+        operand = self.executable.variables[group.operands[k].variable]
+        for name, index_map in zip(group.results, group.form.results, strict=True):
+            result = self.executable.variables[name]
+            if result.storage != operand.storage:
+                continue
+            wide = {d for d, dim in enumerate(group.form.dims) if dim.size > 1}
+            reads = [d for d in group.form.operands[k].dims if d in wide]
+            writes = [d for d in index_map.dims if d in wide]
+            is_pointwise = reads == writes and set(reads) == wide and not group.form.reduced
+            fits = itemsize(result.dtype) == itemsize(operand.dtype) and part_bytes(result) <= part_bytes(
+                operand
             )
-        if operand.buffer:
-            return
-        result = self.executable.variables[name]
-        r = group.results.index(name)
-        wide = {d for d, dim in enumerate(group.form.dims) if dim.size > 1}
-        reads, writes = (
-            [d for d in m.dims if d in wide] for m in (group.form.operands[k], group.form.results[r])
-        )
-        same_points = (
-            reads == writes and set(reads) == wide and not any(d.is_reduced for d in group.form.dims)
-        )
-        fits = part_bytes(result) <= part_bytes(variable) and itemsize(result.dtype) == itemsize(
-            variable.dtype
-        )
-        if not (group.codelet.may_overwrite(k) and same_points and fits):
-            raise refuse(
-                f"{at} writes {name} over {variable.name} while it reads it in place, which {group.codelet.name} does not allow",
-                group.location,
-            )
+            if not (is_pointwise and fits and group.codelet.may_overwrite(k)):
+                raise refuse(
+                    f"{at} writes {name} over {operand.name} while it reads it in place,"
+                    f" which {group.codelet.name} does not allow",
+                    group.location,
+                )
 
     # --- copies
 
@@ -447,19 +303,24 @@ class _Proof:
         """Prove that a copy writes every element of its destination from exactly one source element."""
         at, variables = where(number, step), self.executable.variables
         target = variables[step.destination]
-        if step.axis is None:
-            source = variables[step.sources[0]]
-            if source.shape == target.shape:
-                self._moves(at, source, self.layouts[target.layout])
-            else:
-                self._reshapes(source, target)
+        for source in (variables[name] for name in step.sources):
+            if source.storage == target.storage and (
+                step.axis is not None or misplaced(source.layout, target.layout)
+            ):
+                raise refuse(f"{at} writes {target.name} over {source.name} while it reads it", step.location)
+        if step.axis is not None:
+            self._joins(at, step, step.axis, target)
+        elif variables[step.sources[0]].shape == target.shape:
+            self._moves(at, variables[step.sources[0]], self.layouts[target.layout])
         else:
-            self._joins(at, step, target)
+            source = variables[step.sources[0]]
+            crossing, compared = reshape_crossing(source.layout, target.layout)
+            self.found.by_element += 1
+            self.found.positions += compared
+            self.found.moved_bytes += crossing * itemsize(source.dtype)
         self.found.copies += 1
 
-    def _joins(self, at: str, step: CopyStep, target: Variable) -> None:
-        axis = step.axis
-        assert axis is not None
+    def _joins(self, at: str, step: CopyStep, axis: int, target: Variable) -> None:
         times = np.zeros(target.shape[axis], np.int64)
         offset = 0
         for name in step.sources:
@@ -468,23 +329,19 @@ class _Proof:
             self._moves(at, source, tables.shifted(self.layouts[target.layout], source.shape, axis, offset))
             offset += source.shape[axis]
         if np.any(times != 1):
+            index = int(np.argmax(times != 1))
             raise refuse(
-                f"{at} writes index {int(np.argmax(times != 1))} of axis {axis} of {target.name} other than once",
-                step.location,
+                f"{at} writes index {index} of axis {axis} of {target.name} other than once", step.location
             )
-
-    def _reshapes(self, source: Variable, target: Variable) -> None:
-        """Count what a reshape moves, in blocks that both layouts keep together; row-major order pairs the elements."""
-        block = math.gcd(tables.block_size(source.layout), tables.block_size(target.layout))
-        count = math.prod(source.shape)
-        self.found.by_element += 1
-        self.found.positions += count // max(1, block)
-        for start in range(0, count, block * tables.CHUNK):
-            flat = np.arange(start, min(count, start + block * tables.CHUNK), block)
-            crosses = tables.places(source.layout, flat)[0] != tables.places(target.layout, flat)[0]
-            self.found.moved_bytes += int(crosses.sum()) * block * itemsize(source.dtype)
 
 
 def _element(flat: int) -> str:
     """Name what a position holds."""
-    return {OUT: "the fill value", PAST: "nothing"}.get(int(flat), f"element {flat}")
+    return {OUT: "the fill value", PAST: "nothing"}.get(flat, f"element {flat}")
+
+
+def _mask_of(tiles: np.ndarray) -> int:
+    """Return tile numbers, all at least 0, as the bits of one integer."""
+    present = np.zeros(int(tiles.max(initial=-1)) + 1, np.uint8)
+    present[tiles] = 1
+    return int.from_bytes(np.packbits(present, bitorder="little").tobytes(), "little")

@@ -216,6 +216,13 @@ def block_size(layout: Layout) -> int:
     return run
 
 
+def blocks(shape: tuple[int, ...], block: int) -> Iterator[np.ndarray]:
+    """Yield the row-major index of the first element of every block of a tensor, a chunk at a time."""
+    count = math.prod(shape)
+    for start in range(0, count, block * CHUNK):
+        yield np.arange(start, min(count, start + block * CHUNK), block)
+
+
 def places(layout: Layout, flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return tile and position inside its part of elements given by row-major index, int64 each."""
     tile = np.full(flat.shape, layout.base, np.int64)

@@ -16,30 +16,25 @@ import numpy as np
 from tiles.compiler.executable import (
     CATEGORIES,
     Buffer,
-    CopyStep,
     Executable,
-    ExecuteStep,
     StepRecord,
     Variable,
     VertexGroup,
 )
-from tiles.errors import InvalidExecutable, IpuError
-from tiles.graph import CONSTANT, INPUT, TEMPORARY, Codelet, Layout
+from tiles.errors import InvalidExecutable
+from tiles.graph import CONSTANT, INPUT, TEMPORARY, Layout
 from tiles.numerics.dtypes import NAMES, is_integer, itemsize, to_jax
 
 DATA = ("variable", "constant")
 WORD_BYTES = 4
 
 
-def check_structure(executable: Executable) -> None:
+def check_declarations(executable: Executable) -> None:
     """Raise InvalidExecutable unless everything named exists and fits by name, kind, dtype and shape."""
-    _check_name("program", executable.name, executable.name)
+    check_name("program", executable.name, executable.name)
     _check_buffers(executable)
     _check_variables(executable)
     _check_arguments(executable)
-    kept = _kept(executable)
-    for number, step in enumerate(executable.steps):
-        _check_step(executable, kept, number, step)
     _check_tree(executable)
 
 
@@ -73,17 +68,18 @@ def mask_of_ranges(ranges: tuple[tuple[int, int], ...]) -> int:
     return sum((1 << end) - (1 << first) for first, end in ranges)
 
 
-def _is_count(value: Any, low: int = 0) -> bool:
+def is_count(value: Any, low: int = 0) -> bool:
+    """Return whether a value is a whole number of at least ``low``."""
     return type(value) is int and value >= low
 
 
 def _check_buffers(executable: Executable) -> None:
     tiles, steps = executable.target.num_tiles, len(executable.steps)
     for key, b in executable.buffers.items():
-        _check_name("buffer", key, b.name, b.location)
+        check_name("buffer", key, b.name, b.location)
         if b.category not in CATEGORIES:
             raise refuse(f"buffer {key} has category {b.category!r}; expected one of {', '.join(CATEGORIES)}")
-        if not _is_count(b.address) or not _is_count(b.size_bytes):
+        if not is_count(b.address) or not is_count(b.size_bytes):
             raise refuse(
                 f"buffer {key} has {b.size_bytes!r} B at address {b.address!r}; both must be whole numbers of at least 0"
             )
@@ -101,14 +97,14 @@ def _check_buffers(executable: Executable) -> None:
 def _check_ranges(b: Buffer, num_tiles: int) -> None:
     reached = 0
     for first, end in b.tiles:
-        if not (_is_count(first) and _is_count(end) and reached <= first < end <= num_tiles):
+        if not (is_count(first) and is_count(end) and reached <= first < end <= num_tiles):
             raise refuse(
                 f"buffer {b.name} lies on tiles {b.tiles}; expected ascending ranges within 0 to {num_tiles}"
             )
         reached = end
 
 
-def _check_name(kind: str, key: Any, name: Any, *texts: Any) -> None:
+def check_name(kind: str, key: Any, name: Any, *texts: Any) -> None:
     """Refuse what is not named as it is listed, or whose other ``texts`` are none."""
     if not isinstance(name, str) or not name or key != name:
         raise refuse(f"a {kind} is listed as {key!r} but is named {name!r}")
@@ -119,10 +115,10 @@ def _check_name(kind: str, key: Any, name: Any, *texts: Any) -> None:
 def _check_variables(executable: Executable) -> None:
     known: set[Layout] = set()
     for key, v in executable.variables.items():
-        _check_name("variable", key, v.name, v.storage, v.view_of, v.location)
+        check_name("variable", key, v.name, v.storage, v.view_of, v.location)
         if v.dtype not in NAMES:
             raise refuse(f"variable {key} has dtype {v.dtype!r}, which is no element type", v.location)
-        if not (isinstance(v.shape, tuple) and all(_is_count(n) for n in v.shape)):
+        if not (isinstance(v.shape, tuple) and all(is_count(n) for n in v.shape)):
             raise refuse(
                 f"variable {key} has shape {v.shape!r}; expected whole numbers of at least 0", v.location
             )
@@ -229,7 +225,7 @@ def _check_arguments(executable: Executable) -> None:
         )
     donated = executable.donated
     if len(set(donated)) != len(donated) or not all(
-        _is_count(i) and i < len(executable.inputs) for i in donated
+        is_count(i) and i < len(executable.inputs) for i in donated
     ):
         raise refuse(
             f"donated inputs {donated} are not distinct positions among {len(executable.inputs)} inputs"
@@ -238,154 +234,6 @@ def _check_arguments(executable: Executable) -> None:
     for storage, count in filled.items():
         if count > 1:
             raise refuse(f"{count} inputs or constants are loaded into buffer {storage}")
-
-
-def _kept(executable: Executable) -> dict[str, str]:
-    """Return per storage the input or constant in it that no step may overwrite."""
-    donated = {executable.inputs[i] for i in executable.donated}
-    return {
-        v.storage: v.name
-        for v in executable.variables.values()
-        if v.kind != TEMPORARY and v.name not in donated
-    }
-
-
-def _check_step(executable: Executable, kept: dict[str, str], number: int, step: StepRecord) -> None:
-    _check_name("step", step.name, step.name, *_texts(step))
-    results = written_by(step)
-    for name in (*read_by(step), *results):
-        if not isinstance(name, str) or name not in executable.variables:
-            raise refuse(f"{where(number, step)} names {name!r}, which is not a variable")
-    if len(set(results)) != len(results):
-        raise refuse(f"{where(number, step)} writes a variable twice: {', '.join(results)}")
-    for name in results:
-        variable = executable.variables[name]
-        if variable.view_of:
-            raise refuse(
-                f"{where(number, step)} writes {name}, a view of {variable.view_of}", variable.location
-            )
-        if variable.storage in kept:
-            other = executable.variables[kept[variable.storage]]
-            raise refuse(
-                f"{where(number, step)} writes {name} over {other.kind} {other.name}, which is not donated",
-                variable.location,
-            )
-    if isinstance(step, CopyStep):
-        _check_copy(executable, number, step)
-        return
-    for group in step.groups:
-        _check_group(executable, number, step, group)
-
-
-def _texts(step: StepRecord) -> Iterator[Any]:
-    """Yield all that must be text in a step."""
-    if isinstance(step, CopyStep):
-        yield step.location
-        return
-    for group in step.groups:
-        yield from (group.name, group.location)
-        for operand in group.operands:
-            yield operand.buffer
-
-
-def read_by(step: StepRecord) -> tuple[str, ...]:
-    """Return the variables a step reads."""
-    if isinstance(step, CopyStep):
-        return step.sources
-    return tuple(operand.variable for group in step.groups for operand in group.operands)
-
-
-def written_by(step: StepRecord) -> tuple[str, ...]:
-    """Return the variables a step writes."""
-    if isinstance(step, CopyStep):
-        return (step.destination,)
-    return tuple(result for group in step.groups for result in group.results)
-
-
-def _check_copy(executable: Executable, number: int, step: CopyStep) -> None:
-    target = executable.variables[step.destination]
-    sources = [executable.variables[name] for name in step.sources]
-    at = where(number, step)
-    if not sources or any(s.dtype != target.dtype for s in sources):
-        found = ", ".join(s.dtype for s in sources) or "nothing"
-        raise refuse(f"{at} copies {found} into {target.name} of {target.dtype}", step.location)
-    if step.axis is None:
-        if len(sources) != 1 or math.prod(sources[0].shape) != math.prod(target.shape):
-            shapes = ", ".join(str(s.shape) for s in sources)
-            raise refuse(f"{at} copies {shapes} into {target.name} of shape {target.shape}", step.location)
-        return
-    if not _is_count(step.axis) or step.axis >= len(target.shape):
-        raise refuse(
-            f"{at} joins along axis {step.axis!r} of {target.name}, which has {len(target.shape)} axes",
-            step.location,
-        )
-    for s in sources:
-        if len(s.shape) != len(target.shape) or _without(s.shape, step.axis) != _without(
-            target.shape, step.axis
-        ):
-            raise refuse(
-                f"{at} joins {s.name} {s.shape} into {target.name} {target.shape} along axis {step.axis}",
-                step.location,
-            )
-    total = sum(s.shape[step.axis] for s in sources)
-    if total != target.shape[step.axis]:
-        raise refuse(
-            f"{at} joins {total} elements along axis {step.axis} of {target.name}, which has {target.shape[step.axis]}",
-            step.location,
-        )
-
-
-def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
-    return shape[:axis] + shape[axis + 1 :]
-
-
-def _check_group(executable: Executable, number: int, step: ExecuteStep, group: VertexGroup) -> None:
-    at, form, plan = where(number, step, group), group.form, group.plan
-    if not isinstance(group.codelet, Codelet):
-        raise refuse(f"{at} runs {group.codelet!r}, which is no codelet", group.location)
-    if len(group.operands) != len(form.operands) or len(group.results) != len(form.results):
-        counts = f"{len(group.operands)} operands and {len(group.results)} results"
-        raise refuse(
-            f"{at} has {counts}, its form {len(form.operands)} and {len(form.results)}", group.location
-        )
-    if any(d.size < 0 for d in form.dims) or tuple(s.size for s in plan.splits) != form.shape:
-        raise refuse(
-            f"{at} has a plan for {tuple(s.size for s in plan.splits)}, its domain is {form.shape}",
-            group.location,
-        )
-    if (
-        any(radix < 1 for s in plan.splits for radix, _ in s.digits)
-        or plan.num_cells > executable.target.num_tiles
-    ):
-        raise refuse(
-            f"{at} has a plan of {plan.num_cells} cells for {executable.target.num_tiles} tiles",
-            group.location,
-        )
-    check_tiles(f"{at}: the cells", plan.tiles, executable.target.num_tiles)
-    fills = [m.fill for m in form.operands if m.fill is not None]
-    if not all(isinstance(fill, (int, float)) for fill in fills) or any(
-        m.fill is not None for m in form.results
-    ):
-        raise refuse(f"{at} has a fill value that is no number, or one for a result", group.location)
-    rank = len(form.dims)
-    for k, (operand, index_map) in enumerate(zip(group.operands, form.operands, strict=True)):
-        variable = executable.variables[operand.variable]
-        if len(index_map.axes) != len(variable.shape) or not all(
-            0 <= d < rank and c for a in index_map.axes for d, c in a.terms
-        ):
-            raise refuse(
-                f"{at}: the map of operand {k} does not index {operand.variable} {variable.shape} from {rank} dimensions",
-                group.location,
-            )
-    for k, name in enumerate(group.results):
-        shape = tuple(form.dims[d].size for d in form.results[k].dims)
-        partials = plan.num_partials(form)
-        expected = (partials, *shape) if partials > 1 else shape
-        if executable.variables[name].shape != expected:
-            raise refuse(
-                f"{at} gives {name} of shape {expected}, the variable has {executable.variables[name].shape}",
-                group.location,
-            )
 
 
 def _check_tree(executable: Executable) -> None:
@@ -409,7 +257,7 @@ def _bodies(executable: Executable, tree: Any) -> Iterator[Any]:
     kind = tree[0] if isinstance(tree, (list, tuple)) and tree else None
     if kind == "sequence":
         yield from tree[1:]
-    elif kind == "repeat" and len(tree) == 3 and _is_count(tree[1]):
+    elif kind == "repeat" and len(tree) == 3 and is_count(tree[1]):
         yield tree[2]
     elif kind == "while" and len(tree) == 4:
         _check_scalar(executable, tree[2], "predicate", ("bool",))
@@ -427,13 +275,3 @@ def _check_scalar(executable: Executable, name: Any, role: str, dtypes: tuple[st
     if variable is None or math.prod(variable.shape) != 1 or variable.dtype not in dtypes:
         found = "nothing" if variable is None else f"{variable.dtype}{list(variable.shape)}"
         raise refuse(f"the program's {role} {name!r} is {found}; expected one element of {', '.join(dtypes)}")
-
-
-def structure_of(executable: Executable) -> None:
-    """Do ``check_structure``, turning errors of other kinds into InvalidExecutable."""
-    try:
-        check_structure(executable)
-    except InvalidExecutable:
-        raise
-    except (IpuError, TypeError, ValueError, KeyError, AttributeError, IndexError, OverflowError) as error:
-        raise refuse(f"the executable's data is malformed: {type(error).__name__}: {error}") from error

@@ -195,12 +195,14 @@ def padded(target: Target) -> Graph:
 def arithmetic(target: Target) -> Graph:
     """One step: an operand in place, one received, a constant."""
     graph = Graph(target, "arithmetic")
-    x, y = (graph.add_input((6, 4), "float32", name) for name in "xy")
-    x, y = graph.set_layout(x.name, rows((6, 4), 2)), graph.set_layout(y.name, rows((6, 4), 3, 1))
+    x = graph.set_layout(graph.add_input((6, 4), "float32", "x").name, rows((6, 4), 2))
+    y, z = (
+        graph.set_layout(graph.add_input((6, 4), "float32", name).name, rows((6, 4), 3, 1)) for name in "yz"
+    )
     one = graph.add_constant(np.full((4,), 1.5, np.float32), "float32", "bias")
-    expression = popops.arg(0) - popops.arg(1) * popops.arg(2)
+    expression = popops.arg(0) - popops.arg(1) * popops.arg(2) - popops.arg(3)
     plan = Plan((split(6, 2), whole(4)))
-    graph.outputs = [popops.map(graph, expression, [x, y, one], plan=plan, name="step").name]
+    graph.outputs = [popops.map(graph, expression, [x, y, one, z], plan=plan, name="step").name]
     return graph
 
 

@@ -1,0 +1,144 @@
+"""Tiles alone: the documented example builds, compiles and runs a user's codelet, and no HLO is involved."""
+
+from __future__ import annotations
+
+import importlib.util
+import pathlib
+import subprocess
+import sys
+import textwrap
+from types import ModuleType
+
+import jax
+import numpy as np
+import pytest
+
+import tiles
+from tests.flow import ENGINES
+from tests.flow import run as run_engine
+from tiles.compiler import step_costs
+from tiles.numerics.ring import to_ring
+from tiles.numerics.tolerance import check_close
+from tiles.report import profile
+
+ROOT = pathlib.Path(__file__).parents[2]
+EXAMPLE = ROOT / "docs" / "examples" / "two_stage_reduction.py"
+X, Y = np.random.default_rng(1).standard_normal((2, 4096)).astype(np.float32)
+
+
+def load_example() -> ModuleType:
+    """Import the example from its file."""
+    spec = importlib.util.spec_from_file_location("two_stage_reduction", EXAMPLE)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def example() -> ModuleType:
+    return load_example()
+
+
+@pytest.fixture(scope="module")
+def executable(example) -> tiles.Executable:
+    return tiles.compile_graph(example.build(tiles.Target.named("gc200")))
+
+
+def test_the_example_runs_where_no_hlo_can_be_imported():
+    code = f"""
+        import runpy, sys
+
+        class Refuse:
+            def find_spec(self, name, path=None, target=None):
+                if name.split(".")[0] in ("ipuxla", "hlo_passes"):
+                    raise ImportError(name + " is not here")
+
+        sys.meta_path.insert(0, Refuse())
+        runpy.run_path({str(EXAMPLE)!r}, run_name="__main__")
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    first, *_ = done.stdout.splitlines()
+    engine, total, _, witness = first.replace(",", "").split()
+    assert engine == "fast" and abs(float(total) - float(witness)) <= 1e-4 * float(witness)
+    assert "step 1 squares.partials: example.SumOfSquares" in done.stdout
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_engine_computes_it(executable, engine):
+    z, total = run_engine(executable, engine, (X, Y))
+    np.testing.assert_array_equal(z, X + Y)
+    check_close(total, np.float32(((X.astype(float) + Y) ** 2).sum()), engine)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_ring_form_of_a_users_codelet_needs_no_user(executable, engine):
+    words, total = run_engine(executable, engine, (X, Y), "ring")
+    with jax.enable_x64(True):
+        x, y = (np.asarray(to_ring(v)) for v in (X, Y))
+    np.testing.assert_array_equal(words, x + y)
+    assert total == np.sum((x + y) * (x + y), dtype=np.uint32)
+
+
+def test_two_stages_on_the_tiles_that_hold_the_parts(executable):
+    groups = {group.name: group for _, group in executable.groups()}
+    assert list(groups) == ["z", "squares.partials", "squares.combine"]
+    assert groups["squares.partials"].codelet.name == "example.SumOfSquares"
+    assert groups["squares.partials"].plan.num_cells == 64
+    assert not groups["squares.partials"].operands[0].buffer, "z is read where it lies"
+    assert groups["squares.combine"].operands[0].buffer, "partials come by exchange"
+    tiles.certify(executable)
+
+
+def test_its_cost_uses_the_users_figure(executable):
+    costs = {cost.name: cost for cost in step_costs(executable)}
+    target = executable.target
+    assert costs["squares.partials"].source == "this example"
+    assert costs["squares.partials"].compute_cycles == 64 // target.workers_per_tile + 20
+    assert costs["squares.partials"].exchange_cycles == 0
+    assert costs["squares.combine"].exchange_bytes == 63 * 4, "all partials but the one already there"
+    (operation,) = [o for o in profile(executable).data["operations"] if o["name"] == "squares"]
+    assert operation["vertexTypes"][0] == "example.SumOfSquares"
+
+
+def test_a_file_names_the_codelet_it_needs(executable, example):
+    blob = executable.to_bytes()
+    again = tiles.load_executable(blob)
+    assert again.to_bytes() == blob
+    known = tiles.graph.codelet.CODELETS.pop("example.SumOfSquares")
+    try:
+        with pytest.raises(tiles.IpuError, match=r"example\.SumOfSquares.*import the module that defines it"):
+            tiles.load_executable(blob)
+    finally:
+        tiles.graph.codelet.CODELETS["example.SumOfSquares"] = known
+
+
+def test_any_other_plan_gives_the_same_words(example):
+    """Cuts that are uneven, or do not exist, change where and when things are added, not which."""
+    want = None
+    for target, size, parts in (("gc2", 4096, 128), ("gc200", 4096, 1), ("gc200", 4096, 4096 // 96)):
+        machine = tiles.Target.named(target)
+        graph = example.build(machine, size, parts) if size % parts == 0 else _uneven(example, machine, parts)
+        words = run_engine(tiles.compile_graph(graph), "literal", (X, Y), "ring")
+        want = want or words
+        assert all((a == b).all() for a, b in zip(words, want, strict=True))
+
+
+def _uneven(example: ModuleType, target: tiles.Target, parts: int) -> tiles.Graph:
+    graph = tiles.Graph(target)
+    x, y = (graph.add_input((4096,), "float32", name) for name in "xy")
+    cut = tiles.Plan((tiles.AxisSplit(4096, -(-4096 // parts), ((parts, 2),)),), 5)
+    z = tiles.popops.add(graph, x, y, plan=cut)
+    form = tiles.forms.reduce_form((4096,), (0,))
+    (total,) = tiles.place(graph, example.SumOfSquares(), form, [z], ("float32",), "squares", plan=cut)
+    graph.outputs = [z.name, total.name]
+    return graph

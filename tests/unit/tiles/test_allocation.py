@@ -1,0 +1,70 @@
+"""Where buffers go: code where it can run, data in interleaved memory first, memory shared over time and tiles."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tiles.compiler.memory import Request, _first_gap, allocate
+from tiles.target import Target
+
+
+def request(
+    name: str, size: int, mask: int = 1, live: tuple[int, int] = (0, 0), executable: bool = False
+) -> Request:
+    return Request(name, "variable", size, mask, *live, executable=executable)
+
+
+def test_code_goes_where_it_can_run_and_data_to_interleaved_memory(gc200: Target) -> None:
+    addresses, fits = allocate([request("data", 64), request("code", 64, executable=True)], gc200)
+    assert fits
+    code, data = gc200.region_of(addresses["code"]), gc200.region_of(addresses["data"])
+    assert code is not None and code.executable
+    assert data is not None and not data.executable
+
+
+def test_data_takes_executable_memory_when_the_other_is_full(gc200: Target) -> None:
+    room = sum(r.size_bytes for r in gc200.memory_regions if not r.executable)
+    addresses, fits = allocate([request("big", room), request("small", 64)], gc200)
+    assert fits
+    region = gc200.region_of(addresses["small"])
+    assert region is not None and region.executable
+
+
+def test_buffers_share_addresses_over_time_and_over_tiles(gc200: Target) -> None:
+    alone = allocate([request("a", 64)], gc200)[0]["a"]
+    later = [request("a", 64, live=(0, 1)), request("b", 64, live=(2, 3))]
+    apart = [request("a", 64, mask=0b01), request("b", 64, mask=0b10)]
+    for pair in (later, apart):
+        assert set(allocate(pair, gc200)[0].values()) == {alone}
+    together = allocate([request("a", 64, live=(0, 1)), request("b", 64, live=(1, 2))], gc200)[0]
+    assert abs(together["a"] - together["b"]) == 64
+
+
+def test_what_does_not_fit_is_put_behind_the_memory(gc200: Target) -> None:
+    end = max(r.base + r.size_bytes for r in gc200.memory_regions)
+    addresses, fits = allocate([request("a", gc200.bytes_per_tile), request("b", 64)], gc200)
+    assert not fits
+    assert addresses["a"] + gc200.bytes_per_tile == end
+    assert addresses["b"] >= end
+
+
+def test_code_behind_the_memory_leaves_no_gap_that_ends_behind_its_region(gc200: Target) -> None:
+    """Code that does not fit must not make room for other code across the border of executable memory."""
+    room = next(r.size_bytes for r in gc200.memory_regions if r.executable)
+    addresses, fits = allocate(
+        [request("huge", room + 64, executable=True), request("large", room + 8, executable=True)], gc200
+    )
+    end = max(r.base + r.size_bytes for r in gc200.memory_regions)
+    assert not fits
+    assert min(addresses.values()) >= end
+
+
+def test_the_first_gap_is_the_lowest_that_is_large_enough() -> None:
+    taken = np.array([[8, 16], [24, 32], [26, 28], [48, 56]])
+    assert _first_gap(taken, 8, 0, 64) == 0
+    assert _first_gap(taken, 16, 0, 64) == 32
+    assert _first_gap(taken, 8, 10, 64) == 16
+    assert _first_gap(taken, 24, 0, 64) is None
+    assert _first_gap(taken, 24, 0, None) == 56
+    assert _first_gap(np.zeros((0, 2), int), 8, 0, 4) is None
+    assert _first_gap(np.array([[100, 200]]), 80, 0, 64) is None

@@ -1,0 +1,387 @@
+"""The certifier: what it proves, what it refuses, and compiler errors that only it can see."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.unit.tiles.executable_programs import PROGRAMS, compiled, rows, split
+from tiles.compiler import Executable, certify, check, compile_graph, step_costs
+from tiles.compiler.executable import CopyStep, ExecuteStep, Operand
+from tiles.errors import InvalidExecutable
+from tiles.graph import (
+    AxisSplit,
+    Call,
+    Copy,
+    Execute,
+    Graph,
+    Layout,
+    Plan,
+    Repeat,
+    Sequence,
+    Switch,
+    Tensor,
+    Vertices,
+    identity_map,
+    whole,
+)
+from tiles.poplibs import popops
+from tiles.poplibs.forms import map_form, transpose_map
+from tiles.poplibs.popops.map import Map
+from tiles.target import Target
+
+# ---- what is proved
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_compiled_programs_are_certified(program: str, small_target: Target) -> None:
+    executable = compiled(program, small_target)
+    certificate = certify(executable)
+    assert certificate.fits
+    assert certificate.executes + certificate.copies == len(executable.steps)
+    assert certificate.variables == len(executable.variables)
+    received = sum(o.buffer != "" for _, group in executable.groups() for o in group.operands)
+    assert certificate.received == received
+    assert certificate.by_axis == 0
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_proofs_by_axis_agree_with_proofs_by_element(program: str, small_target: Target) -> None:
+    executable = compiled(program, small_target)
+    by_element, by_axis = certify(executable), certify(executable, limit=0)
+    assert by_axis.by_axis and not by_element.by_axis
+    same = ("in_place", "received", "results", "copies", "views", "moved_bytes", "reads", "writes")
+    assert [getattr(by_axis, f) for f in same] == [getattr(by_element, f) for f in same]
+
+
+@pytest.mark.parametrize("program", ["loops", "update", "padded", "arithmetic", "sums", "joins", "control"])
+def test_bytes_moved_are_those_of_the_cost_model(program: str, small_target: Target) -> None:
+    """Both count 4-byte elements here, by code that shares nothing."""
+    executable = compiled(program, small_target)
+    moved = sum(cost.exchange_bytes for cost in step_costs(executable))
+    assert certify(executable).moved_bytes == moved
+
+
+def test_a_certificate_reads_well(small_target: Target) -> None:
+    text = str(certify(compiled("sums", small_target)))
+    assert text.splitlines()[0] == "certificate of sums for gc200* (16 tiles)"
+    assert "10 buffers" in text and "inside memory, code where it can run" in text
+    assert "2 results of 2 compute sets and 0 copies are covered exactly once" in text
+    assert "not proved the size of the exchange code" in text
+
+
+def test_a_program_that_does_not_fit_is_certified_but_for_that(gc200: Target) -> None:
+    target = gc200.replace(num_tiles=4, bytes_per_tile=16384)
+    graph = Graph(target)
+    x = graph.add_input((4, 4096), "float32", "x")
+    graph.outputs = [popops.neg(graph, x, plan=Plan((split(4, 1), whole(4096)))).name]
+    certificate = certify(compile_graph(graph, check_memory=False))
+    assert not certificate.fits
+    assert "NOT inside memory" in str(certificate) and "that the program fits" in str(certificate)
+
+
+def test_a_check_is_remembered(small_target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    executable = compiled("sums", small_target)
+    check(executable)
+    monkeypatch.setitem(executable.variables, "x", None)  # would fail, were it looked at again
+    check(executable)
+
+
+# ---- what is refused
+
+
+def changed(executable: Executable, **changes: Any) -> Executable:
+    return dataclasses.replace(executable, **changes)
+
+
+def with_group(executable: Executable, number: int, **changes: Any) -> Executable:
+    """Change the only vertex group of a step."""
+    step = executable.steps[number]
+    assert isinstance(step, ExecuteStep)
+    steps = list(executable.steps)
+    steps[number] = ExecuteStep(step.name, (dataclasses.replace(step.groups[0], **changes),))
+    return changed(executable, steps=tuple(steps))
+
+
+def with_variable(executable: Executable, name: str, **changes: Any) -> Executable:
+    variable = dataclasses.replace(executable.variables[name], **changes)
+    return changed(executable, variables=executable.variables | {name: variable})
+
+
+def with_buffer(executable: Executable, name: str, **changes: Any) -> Executable:
+    buffer = dataclasses.replace(executable.buffers[name], **changes)
+    return changed(executable, buffers=executable.buffers | {name: buffer})
+
+
+def assert_refused(executable: Executable, words: str) -> None:
+    """Both ways of proof must refuse."""
+    for limit in (1 << 20, 0):
+        with pytest.raises(InvalidExecutable, match=words):
+            certify(executable, limit)
+
+
+def test_an_operand_in_place_must_hold_what_its_vertex_reads(small_target: Target) -> None:
+    executable = compiled("arithmetic", small_target)
+    (step,) = executable.steps
+    assert isinstance(step, ExecuteStep)
+    operands = list(step.groups[0].operands)
+    operands[0] = Operand("y", "")
+    assert_refused(with_group(executable, 0, operands=tuple(operands)), "reads operand 0, y .* in place, but")
+
+
+def test_an_operand_in_place_must_be_on_its_vertex_tile(small_target: Target) -> None:
+    executable = compiled("update", small_target)
+    moved = with_variable(executable, "g", layout=rows((16, 4), 4, 4))
+    moved = with_buffer(moved, "g", tiles=((4, 8),), address=executable.buffers["g"].address + 4096)
+    assert_refused(moved, "step 0 .scale. reads operand 0, g .* in place, but tile 0 holds no part")
+
+
+def test_replaced_parts_are_found_element_by_element(small_target: Target) -> None:
+    executable = compiled("update", small_target)
+    backwards = Layout((AxisSplit(16, 4, ((4, -1),)), whole(4)), 3)
+    assert_refused(with_variable(executable, "g", layout=backwards), "in place, but")
+
+
+def test_results_must_lie_where_they_are_computed(small_target: Target) -> None:
+    executable = compiled("sums", small_target)
+    layout = executable.variables["sum.partials"].layout
+    turned = Layout((AxisSplit(3, 1, ((3, -1),)), *layout.axes[1:]), layout.base + 2)
+    assert_refused(
+        with_variable(executable, "sum.partials", layout=turned), "computes sum.partials elsewhere"
+    )
+
+
+def test_a_received_operand_needs_its_own_buffer(small_target: Target) -> None:
+    executable = compiled("arithmetic", small_target)
+    (step,) = executable.steps
+    assert isinstance(step, ExecuteStep)
+    operands = list(step.groups[0].operands)
+    operands[3] = Operand("z", operands[1].buffer)
+    assert_refused(
+        with_group(executable, 0, operands=tuple(operands)), "where y of step 0 .step. is received too"
+    )
+
+
+def test_a_receive_buffer_nobody_uses_is_refused(small_target: Target) -> None:
+    executable = compiled("arithmetic", small_target)
+    spare = dataclasses.replace(executable.buffers["step.in1"], name="spare", address=0x90000)
+    assert_refused(
+        changed(executable, buffers=executable.buffers | {"spare": spare}),
+        "nothing is received in buffer spare",
+    )
+
+
+def test_two_groups_may_not_write_one_buffer(small_target: Target) -> None:
+    executable = compiled("update", small_target)
+    first, second = executable.steps
+    assert isinstance(first, ExecuteStep) and isinstance(second, ExecuteStep)
+    both = ExecuteStep("both", (second.groups[0], dataclasses.replace(first.groups[0], results=("scale2",))))
+    twin = dataclasses.replace(executable.variables["scale"], name="scale2", storage="p")
+    one = changed(executable, variables=executable.variables | {"scale2": twin}, steps=(first, both))
+    assert_refused(one, "writes scale2 into buffer p, where descend is written too")
+
+
+def test_a_group_may_not_read_what_another_writes(small_target: Target) -> None:
+    executable = compiled("update", small_target)
+    first, second = executable.steps
+    assert isinstance(first, ExecuteStep) and isinstance(second, ExecuteStep)
+    both = ExecuteStep("both", (first.groups[0], second.groups[0]))
+    one = changed(executable, steps=(first, both), program=["sequence", 0, 1])
+    assert_refused(one, "reads scale, over which another group of the same compute set writes scale")
+
+
+def test_a_codelet_that_needs_its_operand_may_not_write_over_it(
+    small_target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executable = compiled("update", small_target)
+    certify(executable)
+    monkeypatch.setattr(Map, "may_overwrite", lambda self, k: False)
+    assert_refused(executable, "writes descend over p while it reads it in place")
+
+
+def test_a_codelet_that_refuses_its_operands_is_named(small_target: Target) -> None:
+    executable = compiled("padded", small_target)
+    group = next(group for _, group in executable.groups() if group.name == "window")
+    narrow = dataclasses.replace(group.codelet, dilation=9)
+    assert_refused(with_group(executable, 3, codelet=narrow), "test.WindowSum refuses .*float32|gives")
+
+
+def test_a_read_outside_needs_a_fill_value(small_target: Target) -> None:
+    executable = compiled("padded", small_target)
+    group = next(group for _, group in executable.groups() if group.name == "pad")
+    bare = dataclasses.replace(group.form, operands=(dataclasses.replace(group.form.operands[0], fill=None),))
+    assert_refused(
+        with_group(executable, 0, form=bare), "outside its 10 elements along axis 0, with no fill value"
+    )
+
+
+# ---- errors of the compiler that lifetimes by step number alone do not show
+
+
+def rows4(graph: Graph, name: str, kind: str = "tensor") -> Tensor:
+    layout = rows((4, 4), 1)
+    if kind == "input":
+        return graph.set_layout(graph.add_input((4, 4), "float32", name).name, layout)
+    return graph.add_tensor((4, 4), "float32", name, layout)
+
+
+def negate(graph: Graph, x: Tensor, result: Tensor, program: Sequence, transposed: bool = False) -> None:
+    """Write ``-x`` into a tensor, vertices where both lie."""
+    codelet = Map((("negate", (0,), ()),), (1,), ("float32",), ("float32",))
+    form = map_form(result.shape, [transpose_map((1, 0)) if transposed else identity_map(2)])
+    assert result.layout is not None
+    plan = Plan(result.layout.axes, result.layout.base)
+    vertices = Vertices(graph.unique("negate", "step"), codelet, form, plan, (x.name,), (result.name,))
+    program.add(Execute(graph.add_compute_set("negate", vertices).name))
+
+
+def storages(executable: Executable, *names: str) -> list[str]:
+    return [executable.variables[name].storage for name in names]
+
+
+def test_a_value_read_again_in_a_loop_is_not_overwritten(small_target: Target) -> None:
+    graph = Graph(small_target)
+    x, a, b = rows4(graph, "x", "input"), rows4(graph, "a"), rows4(graph, "b")
+    negate(graph, x, a, graph.program)
+    body = Sequence()
+    negate(graph, a, b, body)  # the last read by number, not by time
+    graph.program.add(Repeat(2, body))
+    graph.outputs = [b.name]
+    executable = compile_graph(graph)
+    assert len(set(storages(executable, "a", "b"))) == 2
+    certify(executable)
+    overwritten = with_variable(executable, "b", storage="a")
+    buffers = {k: v for k, v in executable.buffers.items() if k != "b"}
+    overwritten = changed(overwritten, buffers=buffers | {"a": dataclasses.replace(buffers["a"], end=2)})
+    assert_refused(overwritten, "reads a, but its buffer a holds")
+
+
+def test_a_result_with_an_earlier_value_keeps_its_own_memory(small_target: Target) -> None:
+    graph = Graph(small_target)
+    x, a, b, c = rows4(graph, "x", "input"), *(rows4(graph, name) for name in "abc")
+    negate(graph, x, b, graph.program)
+    negate(graph, x, a, graph.program)
+    negate(graph, b, c, graph.program)  # b still holds its first value here, a is alive
+    negate(graph, a, b, graph.program)
+    graph.outputs = [b.name, c.name]
+    executable = compile_graph(graph)
+    assert len(set(storages(executable, "a", "b"))) == 2
+    certify(executable)
+
+
+def test_a_value_kept_across_a_second_call_shares_no_memory_with_the_function(small_target: Target) -> None:
+    graph = Graph(small_target)
+    x, given, answer = (
+        rows4(graph, "x", "input"),
+        rows4(graph, "given"),
+        graph.add_tensor((4, 4), "float32", "answer", rows((4, 4), 2)),
+    )
+    function = Sequence()
+    negate(graph, given, answer, function)  # elsewhere: the function has a receive buffer
+    graph.functions["f"] = function
+    results = []
+    for _ in range(2):
+        graph.program.add(Copy(given.name, (x.name,)))
+        graph.program.add(Call("f"))
+        results.append(rows4(graph, "result"))
+        graph.program.add(Copy(results[-1].name, (answer.name,)))
+    total = rows4(graph, "total")
+    negate(graph, results[0], total, graph.program)
+    graph.outputs = [total.name, results[1].name]
+    executable = compile_graph(graph)
+    certify(executable)
+    kept, message = executable.buffers[results[0].name], executable.buffers["negate.in0"]
+    assert kept.start <= message.start <= kept.end
+    early = with_buffer(executable, kept.name, start=2)
+    assert_refused(
+        early, "reads result, but its buffer result, live in steps 2 to .*, was given up at step 1"
+    )
+
+
+def test_a_transposition_does_not_overwrite_what_it_has_yet_to_read(small_target: Target) -> None:
+    graph = Graph(small_target)
+    one = Layout((whole(4), whole(4)))
+    x = graph.set_layout(graph.add_input((4, 4), "float32", "x").name, one)
+    a, b = (graph.add_tensor((4, 4), "float32", name, one) for name in "ab")
+    negate(graph, x, a, graph.program)
+    negate(graph, a, b, graph.program, transposed=True)
+    graph.outputs = [b.name]
+    executable = compile_graph(graph)
+    assert len(set(storages(executable, "a", "b"))) == 2
+    certify(executable)
+    buffers = {k: v for k, v in executable.buffers.items() if k != "b"}
+    overwritten = changed(
+        with_variable(executable, "b", storage="a"),
+        buffers=buffers | {"a": dataclasses.replace(buffers["a"], end=2)},
+    )
+    assert_refused(overwritten, "writes b over a while it reads it in place")
+
+
+def test_a_value_written_in_one_branch_only_is_unknown_after(small_target: Target) -> None:
+    graph = Graph(small_target)
+    x, a = rows4(graph, "x", "input"), rows4(graph, "a")
+    index = graph.set_layout(graph.add_input((), "int32", "index").name, Layout(()))
+    branch = Sequence()
+    negate(graph, x, a, branch)
+    graph.program.add(Switch(index.name, (branch, Sequence())))
+    graph.outputs = [a.name]
+    assert_refused(
+        compile_graph(graph),
+        "the caller reads a, but its buffer a holds different variables on different paths",
+    )
+
+
+def test_an_index_read_after_a_second_call_is_still_there(small_target: Target) -> None:
+    graph = Graph(small_target)
+    x, given, answer = rows4(graph, "x", "input"), rows4(graph, "given"), rows4(graph, "answer")
+    function = Sequence()
+    negate(graph, given, answer, function)
+    graph.functions["f"] = function
+    start = graph.set_layout(graph.add_input((), "int32", "start").name, Layout(()))
+    index = graph.add_tensor((), "int32", "index", Layout(()))
+    graph.program.add(Copy(given.name, (x.name,)))
+    graph.program.add(Call("f"))
+    graph.program.add(Copy(index.name, (start.name,)))
+    graph.program.add(Call("f"))
+    graph.program.add(Switch(index.name, (Sequence(), Sequence())))
+    graph.outputs = [answer.name]
+    executable = compile_graph(graph)
+    certify(executable)
+    assert executable.buffers["index"].start <= 1 < executable.buffers["index"].end
+
+
+def test_steps_that_move_nothing_and_tensors_without_elements_are_certified(small_target: Target) -> None:
+    graph = Graph(small_target)
+    x = graph.add_input((0, 3), "float32", "x")
+    y = graph.add_input((3,), "float32", "y")
+    graph.outputs = [popops.add(graph, x, y).name, popops.reduce(graph, x, (0,)).name]
+    executable = compile_graph(graph)
+    certify(executable)
+    assert np.prod(executable.variables[graph.outputs[0]].shape) == 0
+
+
+def test_a_copy_over_its_own_source_must_leave_every_element_in_place(small_target: Target) -> None:
+    graph = Graph(small_target)
+    x, a = rows4(graph, "x", "input"), rows4(graph, "a")
+    graph.program.add(Copy(a.name, (x.name,)))
+    graph.program.add(Copy(a.name, (a.name,)))
+    graph.outputs = [a.name]
+    executable = compile_graph(graph)
+    certify(executable)
+    flat = dataclasses.replace(executable.variables["a"], name="flat", view_of="a", shape=(2, 8))
+    layout = Layout((split(2, 1, 2), split(8, 4)))
+    flat = dataclasses.replace(flat, layout=layout)
+    viewed = changed(executable, variables=executable.variables | {"flat": flat})
+    first, second = executable.steps
+    assert isinstance(second, CopyStep)
+    certify(changed(viewed, steps=(first, dataclasses.replace(second, sources=("flat",)))))
+    turned = dataclasses.replace(executable.variables["a"], name="turned", layout=rows((4, 4), 2))
+    moved = changed(executable, variables=executable.variables | {"turned": turned})
+    moved = with_buffer(moved, "a", size_bytes=32)
+    again = changed(
+        moved, steps=(first, dataclasses.replace(second, destination="turned")), outputs=("turned",)
+    )
+    assert_refused(again, "writes turned over a while it reads it")

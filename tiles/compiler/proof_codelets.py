@@ -1,0 +1,115 @@
+"""Proofs about codelets: they turn a cell's slices into parts of the right shape and dtype, and their memory is there.
+
+A codelet may be anyone's code: whatever it raises here, it refuses its operands.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import jax
+import numpy as np
+
+from tiles.compiler.executable import Executable, VertexGroup
+from tiles.compiler.wellformed import refuse, where
+from tiles.graph import Cell
+from tiles.numerics.dtypes import to_jax
+
+Part = tuple[tuple[int, ...], str]
+"""Shape and dtype of a slice or part."""
+
+
+def prove_codelets(executable: Executable) -> int:
+    """Raise InvalidExecutable unless each codelet gives parts of its results' shapes and dtypes; return how many did."""
+    known: dict[object, tuple[Part, ...]] = {}
+    for number, group in executable.groups():
+        at = where(number, executable.steps[number], group)
+        sizes = tuple(min(split.grain, split.size) for split in group.plan.splits)
+        operands = _slices(executable, group, sizes)
+        key = repr(group.codelet), group.form, sizes, operands
+        if key not in known:
+            known[key] = _results(at, group, sizes, operands)
+        expected = tuple(
+            (tuple(sizes[d] for d in index_map.dims), executable.variables[name].dtype)
+            for name, index_map in zip(group.results, group.form.results, strict=True)
+        )
+        if known[key] != expected:
+            shown = (
+                f"{_shown(known[key])} for parts of {', '.join(group.results)}; expected {_shown(expected)}"
+            )
+            raise refuse(f"{at}: {group.codelet.name} gives {shown}", group.location)
+    return len(known)
+
+
+def _slices(executable: Executable, group: VertexGroup, sizes: tuple[int, ...]) -> tuple[Part, ...]:
+    """Return the slices that a full cell reads."""
+    found = []
+    for operand, index_map in zip(group.operands, group.form.operands, strict=True):
+        extents = []
+        for axis in index_map.axes:
+            reach = sum((abs(c) if len(axis.terms) > 1 else 1) * (sizes[d] - 1) for d, c in axis.terms)
+            extents.append(0 if any(not sizes[d] for d, _ in axis.terms) else 1 + reach)
+        found.append((tuple(extents), executable.variables[operand.variable].dtype))
+    return tuple(found)
+
+
+def _results(
+    at: str, group: VertexGroup, sizes: tuple[int, ...], operands: tuple[Part, ...]
+) -> tuple[Part, ...]:
+    cell = Cell(group.form, sizes, (0,) * len(sizes), (None,) * len(sizes))
+    try:
+        with jax.enable_x64(True):
+            slices = [jax.ShapeDtypeStruct(shape, to_jax(dtype)) for shape, dtype in operands]
+            results = jax.eval_shape(lambda *xs: tuple(group.codelet.compute(cell, *xs)), *slices)
+        return tuple((tuple(r.shape), r.dtype.name) for r in results)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        raise refuse(
+            f"{at}: {group.codelet.name} refuses {_shown(operands)}: {reason}", group.location
+        ) from error
+
+
+def _shown(parts: tuple[Part, ...]) -> str:
+    return ", ".join(f"{dtype}{list(shape)}" for shape, dtype in parts) or "nothing"
+
+
+def prove_overheads(executable: Executable) -> int:
+    """Raise InvalidExecutable unless each tile has room for the state, code and stacks it needs; return the bytes needed."""
+    total = 0
+    for category, need in _overheads(executable).items():
+        have = np.zeros(executable.target.num_tiles, np.int64)
+        for b in executable.buffers.values():
+            if b.category == category:
+                for first, end in b.tiles:
+                    have[first:end] += b.size_bytes
+        short = np.flatnonzero(have < need)
+        if short.size:
+            tile = int(short[0])
+            raise refuse(f"tile {tile} has {have[tile]} B of {category}, it needs {need[tile]} B")
+        total += int(need.sum())
+    return total
+
+
+def _overheads(executable: Executable) -> dict[str, np.ndarray]:
+    """Return bytes that every tile needs per category, int64 ``[num_tiles]``."""
+    target = executable.target
+    state = np.zeros(target.num_tiles, np.int64)
+    code: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(target.num_tiles, np.int64))
+    for number, group in executable.groups():
+        try:
+            codelet = group.codelet
+            state_bytes, label = codelet.state_bytes(group.form, target), codelet.label
+            code_bytes = codelet.code_bytes(target)
+        except Exception as error:
+            at = where(number, executable.steps[number], group)
+            raise refuse(f"{at}: {group.codelet.name} has no size: {error!r}", group.location) from error
+        tiles = group.plan.tiles
+        state[tiles] += state_bytes
+        code[label][tiles] = np.maximum(code[label][tiles], code_bytes)
+    zeros = np.zeros(target.num_tiles, np.int64)
+    return {
+        "vertexInstanceState": state,
+        "vertexCode": sum(code.values(), zeros),
+        "controlCode": zeros + target.control_code_bytes_per_step * max(1, len(executable.steps)),
+        "stack": zeros + target.supervisor_stack_bytes + target.workers_per_tile * target.worker_stack_bytes,
+    }

@@ -1,0 +1,205 @@
+"""The structure of an executable's steps: variables, forms and plans fit together, results may be written.
+
+The second half of ``wellformed``; like it, nothing here follows the program or derives slices.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from tiles.compiler.executable import CopyStep, Executable, ExecuteStep, StepRecord, VertexGroup
+from tiles.compiler.wellformed import check_declarations, check_name, check_tiles, is_count, refuse, where
+from tiles.errors import InvalidExecutable, IpuError
+from tiles.graph import TEMPORARY, Codelet
+
+
+def check_steps(executable: Executable) -> None:
+    """Raise InvalidExecutable unless every step's variables exist, have the shapes it needs and may be written."""
+    kept = _kept(executable)
+    for number, step in enumerate(executable.steps):
+        _check_step(executable, kept, number, step)
+
+
+def _kept(executable: Executable) -> dict[str, str]:
+    """Return per storage the input or constant in it that no step may overwrite."""
+    donated = {executable.inputs[i] for i in executable.donated}
+    return {
+        v.storage: v.name
+        for v in executable.variables.values()
+        if v.kind != TEMPORARY and v.name not in donated
+    }
+
+
+def _check_step(executable: Executable, kept: dict[str, str], number: int, step: StepRecord) -> None:
+    check_name("step", step.name, step.name, *_texts(step))
+    results = written_by(step)
+    for name in (*read_by(step), *results):
+        if not isinstance(name, str) or name not in executable.variables:
+            raise refuse(f"{where(number, step)} names {name!r}, which is not a variable")
+    if len(set(results)) != len(results):
+        raise refuse(f"{where(number, step)} writes a variable twice: {', '.join(results)}")
+    for name in results:
+        variable = executable.variables[name]
+        if variable.view_of:
+            raise refuse(
+                f"{where(number, step)} writes {name}, a view of {variable.view_of}", variable.location
+            )
+        if variable.storage in kept:
+            other = executable.variables[kept[variable.storage]]
+            raise refuse(
+                f"{where(number, step)} writes {name} over {other.kind} {other.name}, which is not donated",
+                variable.location,
+            )
+    if isinstance(step, CopyStep):
+        _check_copy(executable, number, step)
+        return
+    for group in step.groups:
+        _check_group(executable, number, step, group)
+    _check_apart(executable, number, step)
+
+
+def _check_apart(executable: Executable, number: int, step: ExecuteStep) -> None:
+    """Refuse two results in one buffer, and a group that reads what another one writes."""
+    writers: dict[str, tuple[VertexGroup, str]] = {}
+    for group in step.groups:
+        for name in group.results:
+            storage = executable.variables[name].storage
+            if storage in writers:
+                other = f"where {writers[storage][1]} is written too"
+                raise refuse(
+                    f"{where(number, step, group)} writes {name} into buffer {storage}, {other}",
+                    group.location,
+                )
+            writers[storage] = group, name
+    for group in step.groups if len(step.groups) > 1 else ():
+        for operand in group.operands:
+            writer, name = writers.get(executable.variables[operand.variable].storage, (group, ""))
+            if writer is not group:
+                other = f"over which another group of the same compute set writes {name}"
+                raise refuse(
+                    f"{where(number, step, group)} reads {operand.variable}, {other}", group.location
+                )
+
+
+def _texts(step: StepRecord) -> Iterator[Any]:
+    """Yield all that must be text in a step."""
+    if isinstance(step, CopyStep):
+        yield step.location
+        return
+    for group in step.groups:
+        yield from (group.name, group.location)
+        for operand in group.operands:
+            yield operand.buffer
+
+
+def read_by(step: StepRecord) -> tuple[str, ...]:
+    """Return the variables a step reads."""
+    if isinstance(step, CopyStep):
+        return step.sources
+    return tuple(operand.variable for group in step.groups for operand in group.operands)
+
+
+def written_by(step: StepRecord) -> tuple[str, ...]:
+    """Return the variables a step writes."""
+    if isinstance(step, CopyStep):
+        return (step.destination,)
+    return tuple(result for group in step.groups for result in group.results)
+
+
+def _check_copy(executable: Executable, number: int, step: CopyStep) -> None:
+    target = executable.variables[step.destination]
+    sources = [executable.variables[name] for name in step.sources]
+    at = where(number, step)
+    if not sources or any(s.dtype != target.dtype for s in sources):
+        found = ", ".join(s.dtype for s in sources) or "nothing"
+        raise refuse(f"{at} copies {found} into {target.name} of {target.dtype}", step.location)
+    if step.axis is None:
+        if len(sources) != 1 or math.prod(sources[0].shape) != math.prod(target.shape):
+            shapes = ", ".join(str(s.shape) for s in sources)
+            raise refuse(f"{at} copies {shapes} into {target.name} of shape {target.shape}", step.location)
+        return
+    if not is_count(step.axis) or step.axis >= len(target.shape):
+        raise refuse(
+            f"{at} joins along axis {step.axis!r} of {target.name}, which has {len(target.shape)} axes",
+            step.location,
+        )
+    for s in sources:
+        if len(s.shape) != len(target.shape) or _without(s.shape, step.axis) != _without(
+            target.shape, step.axis
+        ):
+            raise refuse(
+                f"{at} joins {s.name} {s.shape} into {target.name} {target.shape} along axis {step.axis}",
+                step.location,
+            )
+    total = sum(s.shape[step.axis] for s in sources)
+    if total != target.shape[step.axis]:
+        raise refuse(
+            f"{at} joins {total} elements along axis {step.axis} of {target.name}, which has {target.shape[step.axis]}",
+            step.location,
+        )
+
+
+def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    return shape[:axis] + shape[axis + 1 :]
+
+
+def _check_group(executable: Executable, number: int, step: ExecuteStep, group: VertexGroup) -> None:
+    at, form, plan = where(number, step, group), group.form, group.plan
+    if not isinstance(group.codelet, Codelet):
+        raise refuse(f"{at} runs {group.codelet!r}, which is no codelet", group.location)
+    if len(group.operands) != len(form.operands) or len(group.results) != len(form.results):
+        counts = f"{len(group.operands)} operands and {len(group.results)} results"
+        raise refuse(
+            f"{at} has {counts}, its form {len(form.operands)} and {len(form.results)}", group.location
+        )
+    if any(d.size < 0 for d in form.dims) or tuple(s.size for s in plan.splits) != form.shape:
+        raise refuse(
+            f"{at} has a plan for {tuple(s.size for s in plan.splits)}, its domain is {form.shape}",
+            group.location,
+        )
+    if (
+        any(radix < 1 for s in plan.splits for radix, _ in s.digits)
+        or plan.num_cells > executable.target.num_tiles
+    ):
+        raise refuse(
+            f"{at} has a plan of {plan.num_cells} cells for {executable.target.num_tiles} tiles",
+            group.location,
+        )
+    check_tiles(f"{at}: the cells", plan.tiles, executable.target.num_tiles)
+    fills = [m.fill for m in form.operands if m.fill is not None]
+    if not all(isinstance(fill, (int, float)) for fill in fills) or any(
+        m.fill is not None for m in form.results
+    ):
+        raise refuse(f"{at} has a fill value that is no number, or one for a result", group.location)
+    rank = len(form.dims)
+    for k, (operand, index_map) in enumerate(zip(group.operands, form.operands, strict=True)):
+        variable = executable.variables[operand.variable]
+        if len(index_map.axes) != len(variable.shape) or not all(
+            0 <= d < rank and c for a in index_map.axes for d, c in a.terms
+        ):
+            raise refuse(
+                f"{at}: the map of operand {k} does not index {operand.variable} {variable.shape} from {rank} dimensions",
+                group.location,
+            )
+    for k, name in enumerate(group.results):
+        shape = tuple(form.dims[d].size for d in form.results[k].dims)
+        partials = plan.num_partials(form)
+        expected = (partials, *shape) if partials > 1 else shape
+        if executable.variables[name].shape != expected:
+            raise refuse(
+                f"{at} gives {name} of shape {expected}, the variable has {executable.variables[name].shape}",
+                group.location,
+            )
+
+
+def check_structure(executable: Executable) -> None:
+    """Check variables, buffers, control and steps, turning errors of other kinds into InvalidExecutable."""
+    try:
+        check_declarations(executable)
+        check_steps(executable)
+    except InvalidExecutable:
+        raise
+    except (IpuError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
+        raise refuse(f"the executable's data is malformed: {type(error).__name__}: {error}") from error
