@@ -9,6 +9,7 @@ import math
 import weakref
 
 from tiles.compiler.executable import Executable, ExecuteStep, VertexGroup
+from tiles.compiler.proof_codelets import prove_codelets
 from tiles.compiler.proof_memory import prove_addresses, prove_no_overlap, prove_storage
 from tiles.compiler.wellformed import mask_of_ranges, refuse, where
 from tiles.compiler.wellformed_steps import check_structure
@@ -43,13 +44,15 @@ def check(executable: Executable) -> None:
 
 
 def load_executable(blob: bytes) -> Executable:
-    """Read an executable back from its bytes, and check it.
+    """Read an executable back from its bytes, and check it; its codelets are traced, some milliseconds each.
 
     Raises:
-      InvalidExecutable: not such a file, damaged, of another version, or inconsistent with itself.
+      InvalidExecutable: not such a file, damaged, of another version, inconsistent with itself, or with a
+        codelet that gives results of other shapes or dtypes than the file says.
     """
     executable = Executable.from_bytes(blob)
     check(executable)
+    prove_codelets(executable)
     return executable
 
 

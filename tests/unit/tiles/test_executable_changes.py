@@ -110,6 +110,11 @@ AT_LOADING: dict[str, tuple[str, Change, str]] = {
         put(at("sum.partials"), "codelet", "params", "operation", value="average"),
         "reduction",
     ),
+    "codelet parameter's dtype": (
+        "chain",
+        put(at("dot.combine"), "codelet", "params", "out_dtype", value="float16"),
+        r"gives float16\[3, 3\] for parts of dot.combine",
+    ),
     "operand that does not exist": (
         "sums",
         put(at("sum.partials"), "operands", 0, 0, value="y"),
@@ -314,11 +319,6 @@ BY_PROOF: dict[str, tuple[str, Change, str]] = {
         "reads flat, but its buffer add holds add",
     ),
     "view with other parts": ("chain", _shift_view, "which it views"),
-    "codelet parameter's dtype": (
-        "chain",
-        put(at("dot.combine"), "codelet", "params", "out_dtype", value="float16"),
-        r"gives float16\[3, 3\] for parts of dot.combine",
-    ),
     "stack too small": ("update", put(of("buffers", "stacks"), "bytes", value=lambda n: n - 8), "B of stack"),
     "code too small": ("sums", lambda d: _code(d).update(bytes=8), "B of vertexCode"),
     "state on fewer tiles": (
