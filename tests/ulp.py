@@ -10,7 +10,6 @@ import itertools
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -62,7 +61,79 @@ class Case:
 
 Arrays = dict[str, np.ndarray]
 Build = Callable[[Graph, dict[str, Tensor], Arrays], Iterator[Case]]
-"""Adds cases to a graph whose inputs are ``x`` ``[rows, n]``, ``y``, ``z`` (alike), ``p`` (positive), ``w`` ``[n, 24]``."""
+"""Adds cases to a graph: inputs ``x``, ``y``, ``z`` and ``p`` (positive) are ``[rows, n]``, so is ``n`` (about 1);
+``w`` is ``[n, 24]``. The last argument holds their values."""
+
+KINDS: dict[str, Build] = {}
+
+
+def _kind(name: str) -> Callable[[Build], Build]:
+    def keep(build: Build) -> Build:
+        KINDS[name] = build
+        return build
+
+    return keep
+
+
+@_kind("movement, selection, comparison, conversion")
+def _movement(graph: Graph, t: dict[str, Tensor], v: Arrays) -> Iterator[Case]:
+    rows, columns = v["x"].shape
+    yield Case(popops.transpose(graph, t["x"], (1, 0)))
+    yield Case(popops.reverse(graph, t["x"], (0,)))
+    yield Case(popops.slice(graph, t["x"], (1, 0), (rows, columns), (2, 3)))
+    yield Case(popops.pad(graph, t["x"], (1, 0), (0, 2), value=0.5))
+    yield Case(poputil.reshape(graph, t["x"], (columns, rows)))
+    yield Case(poputil.concatenate(graph, [t["x"], t["y"]], 1))
+    yield Case(popops.select(graph, popops.lt(graph, t["x"], t["y"]), t["x"], t["y"]))
+    yield Case(popops.cast(graph, t["x"], "float16" if t["x"].dtype != "float16" else "float32"))
+
+
+def _functions(names: list[str]) -> Build:
+    """Evaluate functions side by side in one step, which compiles faster than a step for each."""
+
+    def build(graph: Graph, t: dict[str, Tensor], v: Arrays) -> Iterator[Case]:
+        firsts = [3 if name in POSITIVE else 0 for name in names]
+        calls = [
+            call(n, *map(arg, (k, 1, 2)[: FUNCTIONS[n].arity])) for n, k in zip(names, firsts, strict=True)
+        ]
+        yield from map(Case, popops.map_many(graph, calls, [t[name] for name in "xyzp"]))
+
+    return build
+
+
+_ROUNDED = (
+    "convert",
+    "bitcast_convert",
+    "compare",
+    "select",
+    "is_finite",
+    "reduce_precision",
+    "iota",
+    "constant",
+)
+POSITIVE = ("log", "log_plus_one", "sqrt", "rsqrt", "power")
+"""Functions whose first operand is made positive."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Something to compute, and what a difference in its result is measured in.
+
+    Args:
+      result: the tensor.
+      magnitude: what one ULP is taken at, float64 of the result's shape; None takes it at the result itself.
+      terms: how many values are added; the figure is divided by the root of it.
+    """
+
+    result: Tensor
+    magnitude: np.ndarray | None = None
+    terms: int = 1
+
+
+Arrays = dict[str, np.ndarray]
+Build = Callable[[Graph, dict[str, Tensor], Arrays], Iterator[Case]]
+"""Adds cases to a graph: inputs ``x``, ``y``, ``z`` and ``p`` (positive) are ``[rows, n]``, so is ``n`` (about 1);
+``w`` is ``[n, 24]``. The last argument holds their values."""
 
 KINDS: dict[str, Build] = {}
 
@@ -167,7 +238,7 @@ def measure(kind: str, dtype: str, seed: int) -> float:
     rng = np.random.default_rng(seed)
     arrays = _arrays(rng, dtype)
     graph = Graph(Target.named("gc200").replace(num_tiles=int(rng.integers(8, 65))))
-    inputs = {name: graph.add_input(x.shape, dtype, name) for name, x in arrays.items()}
+    inputs = _Inputs(graph, arrays, dtype)
     exact = {name: x.astype(np.float64) for name, x in arrays.items()}
     if seed % 2:
         with random_planner(seed):
@@ -176,12 +247,24 @@ def measure(kind: str, dtype: str, seed: int) -> float:
         cases = list(KINDS[kind](graph, inputs, exact))
     graph.outputs = [case.result.name for case in cases]
     executable = compile_graph(graph, check_memory=False)
-    found = [run(executable, engine, list(arrays.values())) for engine in ENGINES]
+    found = [run(executable, engine, [arrays[name] for name in graph.inputs]) for engine in ENGINES]
     return max(
         _distance(one, other, case)
         for results in itertools.combinations(found, 2)
         for one, other, case in zip(*results, cases, strict=True)
     )
+
+
+class _Inputs(dict[str, Tensor]):
+    """The inputs of a graph, each added when it is first asked for: engines load what there is."""
+
+    def __init__(self, graph: Graph, arrays: Arrays, dtype: str) -> None:
+        super().__init__()
+        self.make = lambda name: graph.add_input(arrays[name].shape, dtype, name)
+
+    def __missing__(self, name: str) -> Tensor:
+        self[name] = self.make(name)
+        return self[name]
 
 
 def _arrays(rng: np.random.Generator, dtype: str) -> Arrays:
