@@ -2,6 +2,8 @@
 
 from hlo_passes.ops.contraction import DotAlgorithm, DotDimensionNumbers, DotGeneral
 from hlo_passes.ops.control import Call, Fusion
+from hlo_passes.ops.control_flow import Case, ControlFlow, If, Repeat, While
+from hlo_passes.ops.convolution import ConvDimensionNumbers, Convolution, window_count
 from hlo_passes.ops.data_movement import (
     BroadcastInDim,
     Concatenate,
@@ -66,6 +68,7 @@ from hlo_passes.ops.elementwise import (
     compare_types,
 )
 from hlo_passes.ops.reduction import Combiner, Reduce, simple_combiner
+from hlo_passes.ops.window import ReduceWindow, SelectAndScatter, simple_selection
 
 __all__ = [
     "Abs",
@@ -76,6 +79,7 @@ __all__ = [
     "BitcastConvert",
     "BroadcastInDim",
     "Call",
+    "Case",
     "Cbrt",
     "Ceil",
     "Clamp",
@@ -83,7 +87,10 @@ __all__ = [
     "Compare",
     "Concatenate",
     "Constant",
+    "ControlFlow",
+    "ConvDimensionNumbers",
     "Convert",
+    "Convolution",
     "Cosine",
     "CountLeadingZeros",
     "DataMovement",
@@ -96,6 +103,7 @@ __all__ = [
     "ExponentialMinusOne",
     "Floor",
     "Fusion",
+    "If",
     "Iota",
     "IsFinite",
     "Log",
@@ -113,13 +121,16 @@ __all__ = [
     "Power",
     "Reduce",
     "ReducePrecision",
+    "ReduceWindow",
     "Remainder",
+    "Repeat",
     "Reshape",
     "Reverse",
     "RoundNearestAfz",
     "RoundNearestEven",
     "Rsqrt",
     "Select",
+    "SelectAndScatter",
     "ShiftLeft",
     "ShiftRightArithmetic",
     "ShiftRightLogical",
@@ -132,7 +143,10 @@ __all__ = [
     "Tanh",
     "Transpose",
     "Unary",
+    "While",
     "Xor",
     "compare_types",
     "simple_combiner",
+    "simple_selection",
+    "window_count",
 ]

@@ -14,6 +14,7 @@ from hlo_passes.ir import OPS, Builder, Location, TensorType
 T = TensorType.parse
 F, N, P = T("tensor<2x3xf32>"), T("tensor<2x3xi32>"), T("tensor<2x3xi1>")
 S, SI, V = T("tensor<f32>"), T("tensor<i32>"), T("tensor<3xf32>")
+B0 = T("tensor<i1>")
 
 
 def _dot(**fields):
@@ -41,7 +42,7 @@ BATCH = T("tensor<5x2x3xf32>")
 def _region(*types, result=S):
     builder = Builder("body")
     parameters = [builder.parameter(type_) for type_ in types]
-    return builder.build(*([parameters[0]] if parameters[0].type == result else []))
+    return builder.build(*([p for p in parameters if p.type == result][:1]))
 
 
 ADD = _region(S, S)
@@ -153,6 +154,22 @@ CASES = [
     # control
     (ops.Fusion("loop"), [F], "C1", []),
     (ops.Fusion("loop"), [F], "C2", [ADD]),
+    (ops.While(), [V], "arity", [_region(V, result=V)]),
+    (ops.While(2), [V], "arity", [_region(V, result=V), _region(V, result=V)]),
+    (ops.While(), [V], "C1", [_region(V, result=V), _region(V, result=V)]),
+    (ops.While(), [B0], "C2", [_region(B0, result=B0), _region(V, result=V)]),
+    (ops.While(1), [B0, B0], "C2", [_region(B0, B0, result=B0), _region(B0, result=B0)]),
+    (ops.Repeat(1), [V], "arity", []),
+    (ops.Repeat(-1), [V], "C1", [_region(V, result=V)]),
+    (ops.Repeat(1), [V], "C2", [_region(V, result=S)]),
+    (ops.Case(), [SI], "C1", []),
+    (ops.Case(), [S], "I1", [ADD]),
+    (ops.Case(), [SI, V], "C2", [_region(V, result=V), _region(S, result=S)]),
+    (ops.Case(), [SI, V], "C3", [_region(V, result=V), _region(V)]),
+    (ops.If(), [B0], "arity", [ADD]),
+    (ops.If(), [SI], "I1", [_region(), _region()]),
+    (ops.If(), [B0, V], "C1", [_region(V, result=V), _region(S, result=S)]),
+    (ops.If(), [B0, V], "C2", [_region(V, result=V), _region(V)]),
 ]
 
 
