@@ -449,6 +449,18 @@ def dot_dimensions(attribute: Any) -> tuple[tuple[int, ...], ...]:
     )
 
 
+def conv_dimensions(attribute: Any) -> dict[str, Any]:
+    """Return a convolution's dimension numbers by field. Hides ``ConvDimensionNumbers``."""
+    numbers = _hlo.ConvDimensionNumbers(attribute)
+    single = ("input_batch", "input_feature", "kernel_input_feature", "kernel_output_feature")
+    single += ("output_batch", "output_feature")
+    spatial = ("input_spatial", "kernel_spatial", "output_spatial")
+    return {
+        **{name: getattr(numbers, f"{name}_dimension") for name in single},
+        **{name: tuple(getattr(numbers, f"{name}_dimensions")) for name in spatial},
+    }
+
+
 def dot_algorithm(attribute: Any) -> dict[str, Any]:
     """Return the fields of a dot algorithm, its types as text. Hides ``DotAlgorithm``."""
     algorithm = _hlo.DotAlgorithm(attribute)

@@ -47,6 +47,55 @@ def _region(*types, result=S):
 
 ADD = _region(S, S)
 
+
+def _choice():
+    builder = Builder("select")
+    x, y = builder.parameter(S), builder.parameter(S)
+    return builder.build(builder.add(ops.Compare("GE"), x, y))
+
+
+def _conv(**fields):
+    numbers = {
+        "input_batch": 0,
+        "input_feature": 2,
+        "input_spatial": (1,),
+        "kernel_input_feature": 1,
+        "kernel_output_feature": 2,
+        "kernel_spatial": (0,),
+        "output_batch": 0,
+        "output_feature": 2,
+        "output_spatial": (1,),
+    }
+    for name in tuple(fields):
+        if name in numbers:
+            numbers[name] = fields.pop(name)
+    plain = {
+        "window_strides": (1,),
+        "low": (0,),
+        "high": (0,),
+        "lhs_dilation": (1,),
+        "rhs_dilation": (1,),
+        "window_reversal": (False,),
+        "feature_group_count": 1,
+        "batch_group_count": 1,
+        "dtype": "f32",
+    }
+    return ops.Convolution(ops.ConvDimensionNumbers(**numbers), **{**plain, **fields})
+
+
+def _windows(**fields):
+    names = ("window_dimensions", "window_strides", "base_dilations", "window_dilations")
+    plain = {**dict.fromkeys(names, (1, 1)), "low": (0, 0), "high": (0, 0)}
+    return ops.ReduceWindow(**{**plain, **fields})
+
+
+def _scatter(**fields):
+    plain = dict.fromkeys(("window_dimensions", "window_strides"), (1, 1))
+    return ops.SelectAndScatter(**{**plain, "low": (0, 0), "high": (0, 0), **fields})
+
+
+X, W = T("tensor<2x5x4xf32>"), T("tensor<3x4x6xf32>")
+
 CASES = [
     # elementwise
     (ops.Sine(), [N], "I1"),
@@ -151,6 +200,64 @@ CASES = [
     (ops.Reduce((0,)), [F, S], "C6", [_region(S)]),
     (ops.Reduce((0,)), [F, S], "C6", [_region(V, V, result=V)]),
     (ops.Reduce((0,)), [N, SI], "C6", [ADD]),
+    # convolution
+    (_conv(), [X], "arity"),
+    (_conv(), [X, B], "C1"),
+    (_conv(window_strides=()), [X, W], "C2"),
+    (_conv(window_strides=(0,)), [X, W], "C3"),
+    (_conv(low=()), [X, W], "C4"),
+    (_conv(lhs_dilation=()), [X, W], "C5"),
+    (_conv(lhs_dilation=(0,)), [X, W], "C6"),
+    (_conv(rhs_dilation=()), [X, W], "C7"),
+    (_conv(rhs_dilation=(0,)), [X, W], "C8"),
+    (_conv(window_reversal=()), [X, W], "C9"),
+    (_conv(batch_group_count=3), [X, W], "C10"),
+    (_conv(feature_group_count=3), [X, W], "C11"),
+    (_conv(input_spatial=()), [X, W], "C12"),
+    (_conv(input_feature=1), [X, W], "C13"),
+    (_conv(), [X, T("tensor<3x2x6xf32>")], "C14"),
+    (_conv(batch_group_count=2), [X, T("tensor<3x4x5xf32>")], "C15"),
+    (_conv(feature_group_count=2), [X, T("tensor<3x2x5xf32>")], "C16"),
+    (_conv(kernel_spatial=()), [X, W], "C17"),
+    (_conv(kernel_spatial=(3,)), [X, W], "C18"),
+    (_conv(output_spatial=()), [X, W], "C19"),
+    (_conv(output_batch=1), [X, W], "C20"),
+    (_conv(feature_group_count=0), [X, W], "C21"),
+    (_conv(batch_group_count=0), [X, W], "C22"),
+    (_conv(feature_group_count=2, batch_group_count=2), [X, W], "C23"),
+    (_conv(precision=("HIGH",)), [X, W], "C24"),
+    (_conv(precision=("HIGH", "LOW")), [X, W], "I18"),
+    (_conv(), [X, T("tensor<3x4x6xf16>")], "C27"),
+    (_conv(dtype="c64"), [X, W], "O1"),
+    # windows
+    (_windows(), [], "C1", [ADD]),
+    (_windows(), [F, V, S, S], "C2", [ADD]),
+    (_windows(), [F, V], "I2", [ADD]),
+    (_windows(), [F, SI], "C3", [ADD]),
+    (_windows(window_dimensions=(1,)), [F, S], "C4", [ADD]),
+    (_windows(window_dimensions=(1, 0)), [F, S], "C5", [ADD]),
+    (_windows(window_strides=(1,)), [F, S], "C6", [ADD]),
+    (_windows(window_strides=(1, 0)), [F, S], "C7", [ADD]),
+    (_windows(base_dilations=(1,)), [F, S], "C8", [ADD]),
+    (_windows(base_dilations=(1, 0)), [F, S], "C9", [ADD]),
+    (_windows(window_dilations=(1,)), [F, S], "C10", [ADD]),
+    (_windows(window_dilations=(1, 0)), [F, S], "C11", [ADD]),
+    (_windows(low=(0,)), [F, S], "C12", [ADD]),
+    (_windows(), [F, S], "C13", []),
+    (_windows(), [N, SI], "C13", [ADD]),
+    (_scatter(), [F, F], "arity", [_choice(), ADD]),
+    (_scatter(), [F, N, S], "C1", [_choice(), ADD]),
+    (_scatter(), [F, V, S], "C2", [_choice(), ADD]),
+    (_scatter(), [F, F, SI], "C3", [_choice(), ADD]),
+    (_scatter(), [F, F, V], "I3", [_choice(), ADD]),
+    (_scatter(window_dimensions=(1,)), [F, F, S], "C4", [_choice(), ADD]),
+    (_scatter(window_dimensions=(1, 0)), [F, F, S], "C5", [_choice(), ADD]),
+    (_scatter(window_strides=(1,)), [F, F, S], "C6", [_choice(), ADD]),
+    (_scatter(window_strides=(1, 0)), [F, F, S], "C7", [_choice(), ADD]),
+    (_scatter(low=(0,)), [F, F, S], "C8", [_choice(), ADD]),
+    (_scatter(), [F, F, S], "C9", [ADD, ADD]),
+    (_scatter(), [F, F, S], "C9", []),
+    (_scatter(), [F, F, S], "C10", [_choice(), _choice()]),
     # control
     (ops.Fusion("loop"), [F], "C1", []),
     (ops.Fusion("loop"), [F], "C2", [ADD]),
