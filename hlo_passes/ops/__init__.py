@@ -67,6 +67,7 @@ from hlo_passes.ops.elementwise import (
     Xor,
     compare_types,
 )
+from hlo_passes.ops.indexing import DynamicSlice, DynamicUpdateSlice
 from hlo_passes.ops.reduction import Combiner, Reduce, simple_combiner
 from hlo_passes.ops.window import ReduceWindow, SelectAndScatter, simple_selection
 
@@ -98,6 +99,8 @@ __all__ = [
     "DotAlgorithm",
     "DotDimensionNumbers",
     "DotGeneral",
+    "DynamicSlice",
+    "DynamicUpdateSlice",
     "Elementwise",
     "Exponential",
     "ExponentialMinusOne",

@@ -48,8 +48,6 @@ _HINTS = {
     "stablehlo.custom_call": "call no library routine or host callback inside the function",
     "stablehlo.gather": "static slices, or a product with a one-hot matrix",
     "stablehlo.scatter": "jnp.where with a mask, or concatenation of slices",
-    "stablehlo.dynamic_slice": "slices with offsets known at compile time",
-    "stablehlo.dynamic_update_slice": "concatenation of slices with offsets known at compile time",
 }
 _DEFAULT_HINT = "elementwise operations, broadcasts, reshapes, slices, reductions and dot_general instead"
 
@@ -484,6 +482,8 @@ _READERS: dict[str, Callable[[_Importer, Any, list[TensorType]], Op]] = {
     "stablehlo.iota": lambda i, op, results: ops.Iota(results[0], _int(op, "iota_dimension")),
     "stablehlo.constant": lambda i, op, results: i.constant(op.attributes["value"], results[0]),
     "stablehlo.dot_general": _dot_general,
+    "stablehlo.dynamic_slice": lambda i, op, results: ops.DynamicSlice(_ints(op, "slice_sizes")),
+    "stablehlo.dynamic_update_slice": lambda i, op, results: ops.DynamicUpdateSlice(),
     "stablehlo.reduce": lambda i, op, results: ops.Reduce(_ints(op, "dimensions")),
     "stablehlo.convolution": _convolution,
     "stablehlo.reduce_window": _reduce_window,

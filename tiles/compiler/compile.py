@@ -267,9 +267,7 @@ def _overwritable(
         order_in, order_out = (
             [d for d in m.dims if d in wide] for m in (group.form.operands[k], group.form.results[0])
         )
-        if (
-            group.form.reduced or order_in != order_out
-        ):  # a transposition would overwrite what it has yet to read
+        if order_in != order_out:  # a transposition would overwrite what it has yet to read
             continue
         if (
             _carried(order, members[base], number)

@@ -429,9 +429,8 @@ class _Proof:
         reads, writes = (
             [d for d in m.dims if d in wide] for m in (group.form.operands[k], group.form.results[r])
         )
-        same_points = (
-            reads == writes and set(reads) == wide and not any(d.is_reduced for d in group.form.dims)
-        )
+        kept = {d for d in wide if not group.form.dims[d].is_reduced}
+        same_points = reads == writes and set(reads) == kept and not group.plan.split_reductions(group.form)
         fits = part_bytes(result) <= part_bytes(variable) and itemsize(result.dtype) == itemsize(
             variable.dtype
         )

@@ -162,6 +162,10 @@ class Codelet:
         """Return the codelet that yields partials instead of results, and the partials' dtypes."""
         raise InvalidGraph(f"{self.label} has no partial form: its reduction cannot be split")
 
+    def may_split(self, form: OpForm, d: int) -> bool:
+        """Return whether a plan may cut dimension ``d``: a parallel one, or a reduced one with a combiner."""
+        return not form.dims[d].is_reduced or self.combiner() is not None
+
     def grains(self, form: OpForm, target: Target) -> tuple[int, ...]:
         """Return the preferred multiple for the extent of each dimension."""
         return (1,) * len(form.dims)
