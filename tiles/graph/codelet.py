@@ -131,11 +131,14 @@ class Cell:
 class Codelet:
     """Base of all codelets; see the module's text.
 
-    ``name`` and ``version`` identify the meaning: change the version when ``compute`` changes.
+    ``name`` and ``version`` identify the meaning: change the version when ``compute`` changes. Where
+    ``is_vectorized`` is false, parts of a split reduction are computed one after another: for what ``jax.vmap``
+    makes slow (XLA:CPU takes 20 times as long for the grouped convolution that it makes of many).
     """
 
     name: ClassVar[str] = ""
     version: ClassVar[int] = 1
+    is_vectorized: ClassVar[bool] = True
 
     @property
     def label(self) -> str:
