@@ -67,6 +67,13 @@ from hlo_passes.ops.elementwise import (
     Xor,
     compare_types,
 )
+from hlo_passes.ops.gather_scatter import (
+    Gather,
+    GatherDimensionNumbers,
+    Scatter,
+    ScatterDimensionNumbers,
+    update_kind,
+)
 from hlo_passes.ops.indexing import DynamicSlice, DynamicUpdateSlice
 from hlo_passes.ops.reduction import Combiner, Reduce, simple_combiner
 from hlo_passes.ops.window import ReduceWindow, SelectAndScatter, simple_selection
@@ -106,6 +113,8 @@ __all__ = [
     "ExponentialMinusOne",
     "Floor",
     "Fusion",
+    "Gather",
+    "GatherDimensionNumbers",
     "If",
     "Iota",
     "IsFinite",
@@ -132,6 +141,8 @@ __all__ = [
     "RoundNearestAfz",
     "RoundNearestEven",
     "Rsqrt",
+    "Scatter",
+    "ScatterDimensionNumbers",
     "Select",
     "SelectAndScatter",
     "ShiftLeft",
@@ -151,5 +162,6 @@ __all__ = [
     "compare_types",
     "simple_combiner",
     "simple_selection",
+    "update_kind",
     "window_count",
 ]

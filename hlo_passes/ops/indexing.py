@@ -1,4 +1,4 @@
-"""Operations whose offsets are known only when the program runs: slices and updates at a place given by scalars.
+"""Operations whose offsets are known only when the program runs: slices and updates at scalar places.
 
 Offsets that would leave the operand are clamped, as the specification says.
 """
@@ -51,7 +51,7 @@ class DynamicSlice(Op):
         return (operand.with_shape(sizes),)
 
     def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
-        """Apply ``lax.dynamic_slice`` to offsets as they are: a negative one does not count from the end."""
+        """Apply ``lax.dynamic_slice``; a negative offset does not count from the end."""
         operand, *offsets = operands
         if not offsets:
             return (operand,)
@@ -82,7 +82,7 @@ class DynamicUpdateSlice(Op):
         return (operand,)
 
     def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
-        """Apply ``lax.dynamic_update_slice`` to offsets as they are: a negative one does not count from the end."""
+        """Apply ``lax.dynamic_update_slice``; a negative offset does not count from the end."""
         operand, update, *offsets = operands
         if not offsets:
             return (update,)

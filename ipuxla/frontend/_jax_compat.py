@@ -471,3 +471,32 @@ def dot_algorithm(attribute: Any) -> dict[str, Any]:
         **{name: getattr(algorithm, name) for name in counts},
         "allow_imprecise_accumulation": algorithm.allow_imprecise_accumulation,
     }
+
+
+def gather_dimensions(attribute: Any) -> dict[str, Any]:
+    """Return a gather's dimension numbers by their names. Hides ``GatherDimensionNumbers``."""
+    numbers = _hlo.GatherDimensionNumbers(attribute)
+    lists = (
+        "offset_dims",
+        "collapsed_slice_dims",
+        "operand_batching_dims",
+        "start_indices_batching_dims",
+        "start_index_map",
+    )
+    return {
+        **{name: tuple(getattr(numbers, name)) for name in lists},
+        "index_vector_dim": numbers.index_vector_dim,
+    }
+
+
+def scatter_dimensions(attribute: Any) -> dict[str, Any]:
+    """Return a scatter's dimension numbers by the specification's names. Hides ``ScatterDimensionNumbers``."""
+    numbers = _hlo.ScatterDimensionNumbers(attribute)
+    return {
+        "update_window_dims": tuple(numbers.update_window_dims),
+        "inserted_window_dims": tuple(numbers.inserted_window_dims),
+        "input_batching_dims": tuple(numbers.input_batching_dims),
+        "scatter_indices_batching_dims": tuple(numbers.scatter_indices_batching_dims),
+        "scatter_dims_to_operand_dims": tuple(numbers.scattered_dims_to_operand_dims),
+        "index_vector_dim": numbers.index_vector_dim,
+    }

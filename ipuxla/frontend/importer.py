@@ -33,8 +33,10 @@ from ipuxla.frontend._jax_compat import (
     conv_dimensions,
     dot_algorithm,
     dot_dimensions,
+    gather_dimensions,
     mlir_ir,
     read_stablehlo,
+    scatter_dimensions,
 )
 
 TEXT_FILE = "<stablehlo>"
@@ -46,8 +48,6 @@ _ELEMENT = re.compile(r"0x[0-9A-Fa-f]+|[-+0-9.eE]+")
 
 _HINTS = {
     "stablehlo.custom_call": "call no library routine or host callback inside the function",
-    "stablehlo.gather": "static slices, or a product with a one-hot matrix",
-    "stablehlo.scatter": "jnp.where with a mask, or concatenation of slices",
 }
 _DEFAULT_HINT = "elementwise operations, broadcasts, reshapes, slices, reductions and dot_general instead"
 
@@ -371,6 +371,10 @@ def _int(op: Any, name: str) -> int:
     return op.attributes[name].value
 
 
+def _flag(op: Any, name: str) -> bool:
+    return name in op.attributes and bool(op.attributes[name].value)
+
+
 def _compare(importer: _Importer, op: Any, results: list[TensorType]) -> Op:
     kind = importer.word(op, "compare_type")
     implied = kind and ops.compare_types(importer.type(op.operands[0].type, UNKNOWN).dtype)[0]
@@ -439,6 +443,16 @@ def _padding(op: Any, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return tuple(map(int, pairs[:, 0])), tuple(map(int, pairs[:, 1]))
 
 
+def _gather(importer: _Importer, op: Any, results: list[TensorType]) -> Op:
+    numbers = ops.GatherDimensionNumbers(**gather_dimensions(op.attributes["dimension_numbers"]))
+    return ops.Gather(numbers, _ints(op, "slice_sizes"), _flag(op, "indices_are_sorted"))
+
+
+def _scatter(importer: _Importer, op: Any, results: list[TensorType]) -> Op:
+    numbers = ops.ScatterDimensionNumbers(**scatter_dimensions(op.attributes["scatter_dimension_numbers"]))
+    return ops.Scatter(numbers, _flag(op, "indices_are_sorted"), _flag(op, "unique_indices"))
+
+
 _RETURNS = frozenset({"func.return", "stablehlo.return"})
 
 _TUPLES: dict[str, Callable[[Any, list[Any]], Any]] = {
@@ -482,6 +496,8 @@ _READERS: dict[str, Callable[[_Importer, Any, list[TensorType]], Op]] = {
     "stablehlo.iota": lambda i, op, results: ops.Iota(results[0], _int(op, "iota_dimension")),
     "stablehlo.constant": lambda i, op, results: i.constant(op.attributes["value"], results[0]),
     "stablehlo.dot_general": _dot_general,
+    "stablehlo.gather": _gather,
+    "stablehlo.scatter": _scatter,
     "stablehlo.dynamic_slice": lambda i, op, results: ops.DynamicSlice(_ints(op, "slice_sizes")),
     "stablehlo.dynamic_update_slice": lambda i, op, results: ops.DynamicUpdateSlice(),
     "stablehlo.reduce": lambda i, op, results: ops.Reduce(_ints(op, "dimensions")),

@@ -46,6 +46,56 @@ def _region(*types, result=S):
 
 
 ADD = _region(S, S)
+I2 = T("tensor<5x2xi32>")
+BATCHED, BATCHED_INDICES = T("tensor<5x2x3xf32>"), T("tensor<5x4x1xi32>")
+
+
+def _gather(slice_sizes=(1, 3), **fields):
+    """Return a gather of rows of F at indices I1 (``tensor<5x1xi32>``), with some dimension numbers changed."""
+    numbers = {
+        "offset_dims": (1,),
+        "collapsed_slice_dims": (0,),
+        "operand_batching_dims": (),
+        "start_indices_batching_dims": (),
+        "start_index_map": (0,),
+        "index_vector_dim": 1,
+    }
+    return ops.Gather(ops.GatherDimensionNumbers(**{**numbers, **fields}), slice_sizes)
+
+
+def _row_scatter(**fields):
+    """Return a scatter of rows ROWS into F at indices I1, with some dimension numbers changed."""
+    numbers = {
+        "update_window_dims": (1,),
+        "inserted_window_dims": (0,),
+        "input_batching_dims": (),
+        "scatter_indices_batching_dims": (),
+        "scatter_dims_to_operand_dims": (0,),
+        "index_vector_dim": 1,
+    }
+    return ops.Scatter(ops.ScatterDimensionNumbers(**{**numbers, **fields}))
+
+
+I1, ROWS = T("tensor<5x1xi32>"), T("tensor<5x3xf32>")
+_GATHER_BATCH = {"operand_batching_dims": (0,), "start_indices_batching_dims": (0,), "index_vector_dim": 2}
+_SCATTER_BATCH = {"input_batching_dims": (0,), "scatter_indices_batching_dims": (0,), "index_vector_dim": 2}
+_GATHERED = {"offset_dims": (2,), "collapsed_slice_dims": (1,), "start_index_map": (1,)}
+_SCATTERED = {
+    "update_window_dims": (2,),
+    "inserted_window_dims": (1,),
+    "scatter_dims_to_operand_dims": (1,),
+}
+
+
+def _batched_gather(slice_sizes=(1, 1, 3), **fields):
+    return _gather(slice_sizes, **{**_GATHER_BATCH, **_GATHERED, **fields})
+
+
+def _batched_scatter(**fields):
+    return _row_scatter(**{**_SCATTER_BATCH, **_SCATTERED, **fields})
+
+
+BATCHED_ROWS = T("tensor<5x4x3xf32>")
 
 
 def _choice():
@@ -272,6 +322,101 @@ CASES = [
     (ops.DynamicUpdateSlice(), [F, F, SI, T("tensor<i64>")], "C5"),
     (ops.DynamicUpdateSlice(), [F, T("tensor<2x4xf32>"), SI, SI], "C6"),
     (ops.DynamicUpdateSlice(), [F, F, V, V], "I3"),
+    (_gather(), [F], "arity"),
+    (_gather(), [F, F], "I2"),
+    (_gather(collapsed_slice_dims=()), [F, I1], "C1"),
+    (_gather(index_vector_dim=3), [F, I1], "C2"),
+    (_gather(), [F, I2], "C3"),
+    (_gather((1, 1), collapsed_slice_dims=(), offset_dims=(2, 1)), [F, I1], "C4"),
+    (_gather(offset_dims=(2,)), [F, I1], "C5"),
+    (_gather(offset_dims=(), collapsed_slice_dims=(0, 0)), [F, I1], "C6"),
+    (_gather((1, 1), offset_dims=(), collapsed_slice_dims=(1, 0)), [F, I1], "C7"),
+    (_gather(collapsed_slice_dims=(2,)), [F, I1], "C8"),
+    (_gather((2, 3)), [F, I1], "C9"),
+    (
+        _batched_gather(
+            offset_dims=(), collapsed_slice_dims=(2,), operand_batching_dims=(1, 0), start_index_map=(2,)
+        ),
+        [BATCHED, BATCHED_INDICES],
+        "C10",
+    ),
+    (_batched_gather(operand_batching_dims=(3,)), [BATCHED, BATCHED_INDICES], "C11"),
+    (_batched_gather((2, 1, 3)), [BATCHED, BATCHED_INDICES], "C12"),
+    (_batched_gather(start_indices_batching_dims=(0, 0)), [BATCHED, BATCHED_INDICES], "C13"),
+    (_batched_gather(start_indices_batching_dims=(3,)), [BATCHED, BATCHED_INDICES], "C14"),
+    (_batched_gather(start_indices_batching_dims=(2,)), [BATCHED, BATCHED_INDICES], "C15"),
+    (_batched_gather(start_indices_batching_dims=(0, 1)), [BATCHED, BATCHED_INDICES], "C16"),
+    (_batched_gather(start_indices_batching_dims=(1,)), [BATCHED, BATCHED_INDICES], "C17"),
+    (_batched_gather(start_index_map=(0,)), [BATCHED, BATCHED_INDICES], "C18"),
+    (_gather(start_index_map=(2,)), [F, I1], "C19"),
+    (_gather((1, 3, 1)), [F, I1], "C20"),
+    (_gather((1, 4)), [F, I1], "C21"),
+    (_row_scatter(), [F, V, I1, ROWS, ROWS], "C1", [ADD]),
+    (_row_scatter(), [F, F, ROWS], "I2", [ADD]),
+    (_row_scatter(inserted_window_dims=()), [F, I1, ROWS], "C2", [ADD]),
+    (_row_scatter(), [F, F, I1, ROWS, V], "C3", [ADD]),
+    (_row_scatter(), [F, I1, T("tensor<4x3xf32>")], "C4", [ADD]),
+    (_row_scatter(), [F, I1, T("tensor<5x4xf32>")], "C4", [ADD]),
+    (_row_scatter(), [F, I1], "C5", [ADD]),
+    (_row_scatter(), [F, I1, T("tensor<5x3xi32>")], "C6", [ADD]),
+    (_row_scatter(update_window_dims=(1, 0), inserted_window_dims=()), [F, I1, ROWS], "C7", [ADD]),
+    (_row_scatter(update_window_dims=(2,)), [F, I1, ROWS], "C8", [ADD]),
+    (_row_scatter(update_window_dims=(), inserted_window_dims=(0, 0)), [F, I1, ROWS], "C9", [ADD]),
+    (_row_scatter(update_window_dims=(), inserted_window_dims=(1, 0)), [F, I1, ROWS], "C10", [ADD]),
+    (_row_scatter(inserted_window_dims=(2,)), [F, I1, ROWS], "C11", [ADD]),
+    (
+        _batched_scatter(
+            update_window_dims=(),
+            inserted_window_dims=(2,),
+            input_batching_dims=(1, 0),
+            scatter_dims_to_operand_dims=(2,),
+        ),
+        [BATCHED, BATCHED_INDICES, BATCHED_ROWS],
+        "C12",
+        [ADD],
+    ),
+    (_batched_scatter(input_batching_dims=(3,)), [BATCHED, BATCHED_INDICES, BATCHED_ROWS], "C13", [ADD]),
+    (
+        _batched_scatter(scatter_indices_batching_dims=(0, 0)),
+        [BATCHED, BATCHED_INDICES, BATCHED_ROWS],
+        "C14",
+        [ADD],
+    ),
+    (
+        _batched_scatter(scatter_indices_batching_dims=(3,)),
+        [BATCHED, BATCHED_INDICES, BATCHED_ROWS],
+        "C15",
+        [ADD],
+    ),
+    (
+        _batched_scatter(scatter_indices_batching_dims=(2,)),
+        [BATCHED, BATCHED_INDICES, BATCHED_ROWS],
+        "C16",
+        [ADD],
+    ),
+    (
+        _batched_scatter(scatter_indices_batching_dims=(0, 1)),
+        [BATCHED, BATCHED_INDICES, BATCHED_ROWS],
+        "C17",
+        [ADD],
+    ),
+    (
+        _batched_scatter(scatter_indices_batching_dims=(1,)),
+        [BATCHED, BATCHED_INDICES, BATCHED_ROWS],
+        "C18",
+        [ADD],
+    ),
+    (_row_scatter(), [F, I2, ROWS], "C19", [ADD]),
+    (
+        _batched_scatter(scatter_dims_to_operand_dims=(0,)),
+        [BATCHED, BATCHED_INDICES, BATCHED_ROWS],
+        "C20",
+        [ADD],
+    ),
+    (_row_scatter(scatter_dims_to_operand_dims=(2,)), [F, I1, ROWS], "C21", [ADD]),
+    (_row_scatter(index_vector_dim=3), [F, I1, ROWS], "C22", [ADD]),
+    (_row_scatter(), [F, I1, ROWS], "C23", []),
+    (_row_scatter(), [F, I1, ROWS], "C23", [_region(S)]),
     # control
     (ops.Fusion("loop"), [F], "C1", []),
     (ops.Fusion("loop"), [F], "C2", [ADD]),

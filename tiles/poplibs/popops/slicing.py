@@ -35,10 +35,10 @@ SOURCE = "graphcore/poplibs lib/popops/codelets: DynamicSlice and MultiSlice est
 @register
 @dataclass(frozen=True)
 class MultiSlice(Codelet):
-    """Take elements of a table at indices, which are moved to the nearest place where a whole window lies inside.
+    """Take elements of a table at indices, moved to the nearest place where a whole window lies inside.
 
-    Operand 0 is the table, its sliced axes along reduced dimensions; operand 1 + n holds the indices along
-    ``axes[n]``.
+    Operand 0 is the table, its sliced axes along reduced dimensions, as are axes read at 0 alone; operand
+    1 + n holds the indices along ``axes[n]``.
 
     Args:
       axes: sliced axes of the table.
@@ -80,7 +80,8 @@ class MultiSlice(Codelet):
             clamped(cell.align(1 + n, index), form.dims[d].size - window_size(form, w))
             for n, (index, d, w) in enumerate(zip(indices, sliced, self.windows, strict=True))
         ]
-        if is_all and not any(form.operands[1 + n].dims for n in range(len(indices))):
+        reached = {*form.operands[0].dims, *self.windows}
+        if is_all and reached.issuperset(wanted) and not any(m.dims for m in form.operands[1:]):
             return (self._slice(cell, table, starts, wanted),)
         places = [counted(cell, start, w) for start, w in zip(starts, self.windows, strict=True)]
         if not is_all:
@@ -102,7 +103,7 @@ class MultiSlice(Codelet):
             sizes,
             allow_negative_indices=False,
         )
-        gone = [axis for axis, window in zip(self.axes, self.windows, strict=True) if window == NO_WINDOW]
+        gone = [axis for axis, d in enumerate(dims) if d not in wanted]
         kept = [d for axis, d in enumerate(dims) if axis not in gone]
         return arranged(lax.squeeze(found, gone), kept, wanted)
 
@@ -118,7 +119,7 @@ class MultiSlice(Codelet):
         offset = sorted((d for d in wanted if d not in index_dims), key=axis_of.__getitem__)
         numbers = lax.GatherDimensionNumbers(
             offset_dims=tuple(range(len(leading), len(leading) + len(offset))),
-            collapsed_slice_dims=tuple(sorted(self.axes)),
+            collapsed_slice_dims=tuple(axis for d, axis in axis_of.items() if form.dims[d].is_reduced),
             start_index_map=self.axes,
             operand_batching_dims=tuple(axis_of[d] for d in batch),
             start_indices_batching_dims=tuple(leading.index(d) for d in batch),
@@ -145,7 +146,8 @@ class MultiSlice(Codelet):
         found = np.ceil(lookups * share)
         workers = target.workers_per_tile
         if self.label.startswith("popops::DynamicSlice"):
-            copies = -(-(-(-row * itemsize(self.dtype) // workers)) // target.data_path_bytes)
+            share_bytes = -(-row * itemsize(self.dtype) // workers)
+            copies = -(-share_bytes // target.data_path_bytes)
             slots = np.asarray(39 + (24 + 2 * copies) * found)
             supervisor = 25
         else:
@@ -160,7 +162,7 @@ class MultiSlice(Codelet):
         return "or"
 
     def partial(self) -> tuple[Codelet, tuple[str, ...]]:
-        """Return the slice that leaves words, or the elements themselves where they can be joined as they are."""
+        """Return the slice that leaves words, or elements that are integers and can be joined as they are."""
         if not is_float(self.dtype):
             return self, (self.dtype,)
         return dataclasses.replace(self, as_words=True), (unsigned_of(self.dtype).name,)
