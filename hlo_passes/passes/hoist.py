@@ -75,9 +75,7 @@ def _out_of_region(
 
 def _movable(region: Computation, carried: int) -> list[Instruction]:
     """Return the instructions of a region that depend on invariants, and are not larger than those."""
-    constants = {
-        value for i in region.instructions if isinstance(i.op, Constant) for value in i.results
-    }
+    constants = {value for i in region.instructions if isinstance(i.op, Constant) for value in i.results}
     fixed = set(region.parameters[carried:])
     moving: list[Instruction] = []
     for instruction in region.instructions:
@@ -94,7 +92,11 @@ def _movable(region: Computation, carried: int) -> list[Instruction]:
 
 
 def _reading(
-    loop: Instruction, number: int, moving: list[Instruction], made: Sequence[Value], operands: Sequence[Value]
+    loop: Instruction,
+    number: int,
+    moving: list[Instruction],
+    made: Sequence[Value],
+    operands: Sequence[Value],
 ) -> Instruction:
     """Return a loop one of whose regions reads ``operands`` where it computed ``made``."""
     assert isinstance(loop.op, (While, Repeat))

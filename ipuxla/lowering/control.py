@@ -82,7 +82,11 @@ class _Loop:
             if producer is not None and is_splat and value not in self.lowering.values:
                 fill_into(self.lowering, producer, target)
             else:
-                copy_at_once(self.lowering, [(self.lowering.tensor(value), target)], self.location)
+                source, graph = self.lowering.tensor(value), self.lowering.graph
+                layout = graph.tensors[target.name].layout
+                if source.layout is None and layout is not None:
+                    source = graph.set_layout(source.name, layout)
+                copy_at_once(self.lowering, [(source, target)], self.location)
 
     def results(self) -> tuple[Tensor, ...]:
         """Return the carried buffers, which hold the last values."""
