@@ -76,6 +76,7 @@ from hlo_passes.ops.gather_scatter import (
 )
 from hlo_passes.ops.indexing import DynamicSlice, DynamicUpdateSlice
 from hlo_passes.ops.reduction import Combiner, Reduce, simple_combiner
+from hlo_passes.ops.sorting import Sort, SortKey, sort_keys
 from hlo_passes.ops.window import ReduceWindow, SelectAndScatter, simple_selection
 
 __all__ = [
@@ -151,6 +152,8 @@ __all__ = [
     "Sign",
     "Sine",
     "Slice",
+    "Sort",
+    "SortKey",
     "Sqrt",
     "Subtract",
     "Tan",
@@ -162,6 +165,7 @@ __all__ = [
     "compare_types",
     "simple_combiner",
     "simple_selection",
+    "sort_keys",
     "update_kind",
     "window_count",
 ]

@@ -266,7 +266,9 @@ class _Block:
         number = self.captured.setdefault(value, len(self.captured))
         return Value(f"%arg{self.num_arguments + number}", value.type)
 
-    def closed_regions(self, op: Any, location: Location) -> tuple[tuple[Value, ...], tuple[Computation, ...]]:
+    def closed_regions(
+        self, op: Any, location: Location
+    ) -> tuple[tuple[Value, ...], tuple[Computation, ...]]:
         """Return what the regions of a loop or branch read from here, and the regions, which all take it."""
         captured: dict[Value, int] = {}
         blocks = [
@@ -498,6 +500,9 @@ _READERS: dict[str, Callable[[_Importer, Any, list[TensorType]], Op]] = {
     "stablehlo.dot_general": _dot_general,
     "stablehlo.gather": _gather,
     "stablehlo.scatter": _scatter,
+    "stablehlo.sort": lambda i, op, results: ops.Sort(
+        _int(op, "dimension") if "dimension" in op.attributes else -1, _flag(op, "is_stable")
+    ),
     "stablehlo.dynamic_slice": lambda i, op, results: ops.DynamicSlice(_ints(op, "slice_sizes")),
     "stablehlo.dynamic_update_slice": lambda i, op, results: ops.DynamicUpdateSlice(),
     "stablehlo.reduce": lambda i, op, results: ops.Reduce(_ints(op, "dimensions")),

@@ -46,6 +46,7 @@ def _region(*types, result=S):
 
 
 ADD = _region(S, S)
+LESS = _region(T("tensor<i1>"), T("tensor<i1>"), result=T("tensor<i1>"))
 I2 = T("tensor<5x2xi32>")
 BATCHED, BATCHED_INDICES = T("tensor<5x2x3xf32>"), T("tensor<5x4x1xi32>")
 
@@ -417,6 +418,13 @@ CASES = [
     (_row_scatter(index_vector_dim=3), [F, I1, ROWS], "C22", [ADD]),
     (_row_scatter(), [F, I1, ROWS], "C23", []),
     (_row_scatter(), [F, I1, ROWS], "C23", [_region(S)]),
+    # sorting
+    (ops.Sort(0), [], "C1", [LESS]),
+    (ops.Sort(0), [F, V], "C3", [LESS]),
+    (ops.Sort(2), [F], "C4", [LESS]),
+    (ops.Sort(-3), [F], "C4", [LESS]),
+    (ops.Sort(0), [F], "C5", []),
+    (ops.Sort(0), [F], "C5", [ADD]),
     # control
     (ops.Fusion("loop"), [F], "C1", []),
     (ops.Fusion("loop"), [F], "C2", [ADD]),
