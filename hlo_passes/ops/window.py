@@ -212,13 +212,17 @@ class SelectAndScatter(Op):
         return (result.reshape(operand.shape),)
 
     def _selected(self, operand: Array, select: Closure) -> Array:
-        """Return the flat position of every window's selected element, -1 of windows of padding only."""
+        """Return the flat position of every window's selected element, -1 of windows of padding only.
+
+        XLA folds windows in an order of its own, so of two candidates the positions say which is the earlier.
+        """
         position = jnp.arange(operand.size, dtype=jnp.int32).reshape(operand.shape)
 
         def better(left: Any, right: Any) -> tuple[Array, Array]:
             (value, here), (other, there) = left, right
-            (stays,) = select(value, other)
-            keep = (there < 0) | ((here >= 0) & stays)
+            in_order = here < there
+            (stays,) = select(jnp.where(in_order, value, other), jnp.where(in_order, other, value))
+            keep = (there < 0) | ((here >= 0) & (stays == in_order))
             return jnp.where(keep, value, other), jnp.where(keep, here, there)
 
         nothing = (np.zeros((), operand.dtype), np.int32(-1))

@@ -149,6 +149,8 @@ def with_constants(lowering: Lowering, region: Computation) -> Computation:
 @lowers(Reduce)
 def lower_reduce(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
     """Lower a lone reduction."""
+    if simple_combiner(instruction.regions[0]) is None:
+        return lower_reduce_many(lowering, instruction)
     operand = instruction.operands[0]
     region = with_constants(lowering, Computation("single", (operand,), (), (operand,)))
     reduced = place_reduction(
@@ -160,7 +162,7 @@ def lower_reduce(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, 
         where(instruction),
     )
     return (
-        _with_initial(
+        with_initial(
             lowering,
             reduced,
             instruction,
@@ -170,7 +172,7 @@ def lower_reduce(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, 
     )
 
 
-def _with_initial(
+def with_initial(
     lowering: Lowering, reduced: Tensor, reduce: Instruction, value: Value, constant: Constant | None
 ) -> Tensor:
     """Apply a reduction's initial value unless it is the neutral element."""
@@ -254,7 +256,7 @@ def _lower_input_fusion(
     if producer is None:
         lowering.values[initial] = operands[region.parameters.index(initial)]
     constant = producer.op if producer is not None and isinstance(producer.op, Constant) else None
-    return _with_initial(lowering, reduced, reduce, initial, constant)
+    return with_initial(lowering, reduced, reduce, initial, constant)
 
 
 def _lower_output_fusion(

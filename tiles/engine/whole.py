@@ -2,7 +2,7 @@
 
 Parallel splits vanish, because a codelet is polymorphic in extents; splits of reductions stay, as a
 leading axis of partials. The number of operations depends neither on tiles nor on splits: parts are computed
-by one vectorized call or, where windows are cut or the codelet asks for it, in a loop.
+by one vectorized call or, where a codelet cannot have its windows cut so, in a loop.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ import numpy as np
 from jax import lax
 
 from tiles.compiler import VertexGroup
-from tiles.graph import Affine, Cell
+from tiles.graph import Affine, AxisSplit, Cell
 
 UNROLLED = 4
 """Parts computed in turn without a loop; 368 of them would take XLA 3.9 s to compile."""
+LAID_OUT = 16
+"""Most slices by which overlapping parts of an axis are laid out; more of them are gathered."""
 
 
 def whole(group: VertexGroup, operands: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
@@ -42,14 +44,24 @@ def whole(group: VertexGroup, operands: Sequence[jax.Array]) -> tuple[jax.Array,
     if not split:
         return group.codelet.compute(Cell(form, tuple(sizes), tuple(origin), (None,) * len(sizes)), *spans)
     counts = [plan.splits[d].parts for d in split]
-    windows = any(
-        len(a.terms) > 1 and any(d in split for d, _ in a.terms) for m in form.operands for a in m.axes
-    )
-    if windows or not group.codelet.is_vectorized:
+    if _cuts_windows(group, split):
         results = _parts_in_turn(group, spans, split, ())
     else:
         results = _all_parts(group, spans, split)
     return tuple(r.reshape(math.prod(counts), *r.shape[len(counts) :]) for r in results)
+
+
+def _cuts_windows(group: VertexGroup, split: Sequence[int]) -> bool:
+    """Return whether windows are cut in a way that no vectorized call can compute."""
+    cut = [
+        [c for d, c in axis.terms if d in split]
+        for index_map in group.form.operands
+        for axis in index_map.axes
+        if len(axis.terms) > 1
+    ]
+    if group.codelet.vectorizes_windows:
+        return any(len(coefficients) > 1 or min(coefficients, default=1) < 0 for coefficients in cut)
+    return any(cut)
 
 
 def map_axes(
@@ -183,7 +195,12 @@ def _all_parts(
     arrays, depends = [], []
     for span, index_map in zip(spans, form.operands, strict=True):
         mine = [(d, a) for a, axis in enumerate(index_map.axes) for d, _ in axis.terms if d in split]
-        moved = _split_axes(span, {a: (plan.splits[d].parts, plan.splits[d].grain) for d, a in mine})
+        for d, a in mine:
+            if len(index_map.axes[a].terms) > 1:
+                span = _lay_windows(span, a, index_map.axes[a], form.shape, plan.splits[d], d)
+        moved = _split_axes(
+            span, {a: _parts_and_extent(span, a, index_map.axes[a], plan.splits[d]) for d, a in mine}
+        )
         order = sorted(range(len(mine)), key=lambda i: mine[i][0])
         leading = [moved[1][mine[i][1]] for i in order]
         rest = [a for a in range(moved[0].ndim) if a not in leading]
@@ -205,6 +222,33 @@ def _all_parts(
         which = tuple(0 if i == level else None for i in range(len(split)))
         run = jax.vmap(run, in_axes=(which, *(0 if d in used else None for used in depends)))
     return run(tuple(jnp.arange(plan.splits[d].parts, dtype=jnp.int32) for d in split), *arrays)
+
+
+def _parts_and_extent(span: jax.Array, number: int, axis: Affine, split: AxisSplit) -> tuple[int, int]:
+    """Return the parts of a split axis and the elements of each."""
+    if len(axis.terms) == 1:
+        return split.parts, split.grain
+    return split.parts, span.shape[number] // split.parts
+
+
+def _lay_windows(
+    span: jax.Array, number: int, axis: Affine, shape: Sequence[int], split: AxisSplit, d: int
+) -> jax.Array:
+    """Return what the parts of a cut window read of an axis, one part behind the other; they overlap."""
+    sizes = [split.grain if e == d else shape[e] for e, _ in axis.terms]
+    extent = sum(abs(c) * (n - 1) for (_, c), n in zip(axis.terms, sizes, strict=True)) + 1
+    step = dict(axis.terms)[d] * split.grain
+    missing = step * (split.parts - 1) + extent - span.shape[number]
+    if missing > 0:
+        padding = [(0, missing if a == number else 0, 0) for a in range(span.ndim)]
+        span = lax.pad(span, jnp.zeros((), span.dtype), padding)
+    if split.parts <= LAID_OUT:
+        pieces = [
+            lax.slice_in_dim(span, p * step, p * step + extent, axis=number) for p in range(split.parts)
+        ]
+        return lax.concatenate(pieces, number)
+    index = np.arange(split.parts)[:, None] * step + np.arange(extent)
+    return jnp.take(span, jnp.asarray(index.reshape(-1), jnp.int32), axis=number, mode="clip")
 
 
 def _split_axes(x: jax.Array, parts: dict[int, tuple[int, int]]) -> tuple[jax.Array, dict[int, int]]:

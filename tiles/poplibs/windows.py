@@ -110,3 +110,48 @@ class Phase:
     def kernel_axis(self, tap: int | None) -> Affine:
         """Return the kernel's index over the domain dimension of taps (None: a single tap)."""
         return Affine((), self.tap) if tap is None else along(tap, self.tap_step, self.tap)
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Which windows cover which elements of one axis, in blocks of ``stride`` elements.
+
+    Window ``w`` covers elements ``stride * w - low`` and the ``taps - 1`` behind it; block y is elements ``stride *
+    y`` to ``stride * y + stride - 1``. Windows ``y + first`` to ``y + first + reach - 1`` may cover block y.
+
+    Args:
+      size: elements along the axis.
+      taps: elements of a window.
+      stride: distance between the first elements of neighbouring windows.
+      low: padding in front of the first element.
+    """
+
+    size: int
+    taps: int
+    stride: int
+    low: int
+
+    @property
+    def blocks(self) -> int:
+        """Blocks along the axis; the last may be short."""
+        return -(-self.size // self.stride)
+
+    @property
+    def first(self) -> int:
+        """The first window within reach of block 0."""
+        return -((self.taps - 1 - self.low) // self.stride)
+
+    @property
+    def reach(self) -> int:
+        """Windows within reach of a block."""
+        return (self.stride - 1 + self.low) // self.stride - self.first + 1
+
+    @property
+    def origin(self) -> int:
+        """The first element that windows within reach of block 0 cover."""
+        return self.stride * self.first - self.low
+
+    @property
+    def lead(self) -> int:
+        """Where the first element of a block lies in what the windows within its reach cover."""
+        return -self.origin

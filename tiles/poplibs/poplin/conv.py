@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from jax import Array, lax
@@ -13,7 +15,7 @@ from jax import Array, lax
 from tiles.errors import InvalidGraph
 from tiles.graph import Cell, Codelet, Cycles, Extents, OpForm, register
 from tiles.numerics.dtypes import is_float, itemsize, to_jax
-from tiles.poplibs.poplin.conv_cycles import CONV_METHODS, conv_cycles, conv_roles
+from tiles.poplibs.poplin.conv_cycles import CONV_METHODS, ConvRoles, conv_cycles, conv_roles
 from tiles.poplibs.poplin.matmul import accumulator_of
 from tiles.poplibs.popops.elementwise_cycles import cpp_name
 from tiles.poplibs.popops.reduce import cast_accumulator
@@ -21,6 +23,10 @@ from tiles.target import Target
 
 WHOLE_TAPS = 4
 """Kernel dimensions up to this size stay whole: cutting them saves little and multiplies the plans."""
+LAID_OUT = 64
+"""Most slices of which a part's windows are laid out; one with more taps and positions is convolved as it is."""
+STACKED = -1
+"""Stands for the axis of taps or positions where domain dimensions name axes."""
 
 
 @register
@@ -40,7 +46,7 @@ class Convolution(Codelet):
     """
 
     name: ClassVar[str] = "poplin.Convolution"
-    is_vectorized: ClassVar[bool] = False
+    vectorizes_windows: ClassVar[bool] = True
 
     operand_dtypes: tuple[str, str]
     accumulate_dtype: str
@@ -68,30 +74,19 @@ class Convolution(Codelet):
     def compute(self, cell: Cell, *operands: Array) -> tuple[Array, ...]:
         """Return the cell's sums; operands arrive padded and as wide as the windows of the cell reach.
 
-        Float products are asked for at the highest precision: float32 on the machine is float32.
+        The whole domain is one convolution. A part of it is a matrix product over windows laid out, because
+        ``jax.vmap`` over parts makes a batched product of that, and of a convolution a grouped one, for which
+        XLA:CPU takes 20 times as long. Float products are asked for at the highest precision: float32 on the
+        machine is float32.
         """
         roles = conv_roles(cell.form)
-        windows = [(d,) for d in roles.field]
-        lhs, lhs_spec = _grouped(
-            cell, 0, operands[0], [roles.batch, (*roles.groups, *roles.inputs), *windows]
-        )
-        taps = [(d,) for d in roles.taps]
-        rhs, rhs_spec = _grouped(cell, 1, operands[1], [(*roles.groups, *roles.outputs), roles.inputs, *taps])
-        out_groups = [roles.batch, (*roles.groups, *roles.outputs), *windows]
-        order, out_spec = _in_order(cell.form.results[0].dims, out_groups)
-        total = lax.conv_general_dilated(
-            lhs,
-            rhs,
-            roles.strides,
-            [(0, 0)] * len(windows),
-            None,
-            roles.dilations,
-            lax.ConvDimensionNumbers(lhs_spec, rhs_spec, out_spec),
-            int(np.prod([cell.sizes[d] for d in roles.groups], dtype=np.int64)),
-            precision=lax.Precision.HIGHEST if is_float(self.accumulate_dtype) else None,
-            preferred_element_type=to_jax(self.accumulate_dtype),
-        )
-        total = total.reshape([cell.sizes[d] for d in order])
+        precision = lax.Precision.HIGHEST if is_float(self.accumulate_dtype) else None
+        dtype = to_jax(self.accumulate_dtype)
+        extents = [math.prod(cell.sizes[d] for d in dims) for dims in (roles.taps, roles.field)]
+        if cell.sizes == cell.form.shape or min(extents) > LAID_OUT:
+            total, order = _convolved(cell, roles, operands, precision, dtype)
+        else:
+            total, order = _multiplied(cell, roles, operands, precision, dtype)
         final = [order.index(d) for d in cell.form.results[0].dims]
         total = total if final == sorted(final) else lax.transpose(total, final)
         return (cast_accumulator(total, self.out_dtype),)
@@ -137,6 +132,112 @@ class Convolution(Codelet):
         if self.out_dtype == self.accumulate_dtype:
             return np.zeros_like(extents.points)
         return extents.results * itemsize(self.accumulate_dtype)
+
+
+def _convolved(
+    cell: Cell, roles: ConvRoles, operands: Sequence[Array], precision: Any, dtype: Any
+) -> tuple[Array, list[int]]:
+    """Return the sums as one convolution, and the domain dimensions of their axes."""
+    lhs = _without_padding(cell, 0, operands[0])
+    rhs = _without_padding(cell, 1, operands[1])
+    windows = [(d,) for d in roles.field]
+    features = (*roles.groups, *roles.inputs)
+    lhs, lhs_spec = _grouped(cell, 0, lhs, [roles.batch, features, *windows])
+    kernels = (*roles.groups, *roles.outputs)
+    rhs, rhs_spec = _grouped(cell, 1, rhs, [kernels, roles.inputs, *((d,) for d in roles.taps)])
+    order, out_spec = _in_order(cell.form.results[0].dims, [roles.batch, kernels, *windows])
+    total = lax.conv_general_dilated(
+        lhs,
+        rhs,
+        roles.strides,
+        [(0, 0)] * len(windows),
+        None,
+        roles.dilations,
+        lax.ConvDimensionNumbers(lhs_spec, rhs_spec, out_spec),
+        math.prod(cell.sizes[d] for d in roles.groups),
+        precision=precision,
+        preferred_element_type=dtype,
+    )
+    return total.reshape([cell.sizes[d] for d in order]), order
+
+
+def _multiplied(
+    cell: Cell, roles: ConvRoles, operands: Sequence[Array], precision: Any, dtype: Any
+) -> tuple[Array, list[int]]:
+    """Return the sums as a product of windows laid out tap by tap, or position by position if those are fewer."""
+    field, taps = ([cell.sizes[d] for d in dims] for dims in (roles.field, roles.taps))
+    by_tap = math.prod(taps) <= math.prod(field)
+    lhs, axes = _laid_out(cell, roles, _without_padding(cell, 0, operands[0]), by_tap)
+    rhs, kernel = _without_padding(cell, 1, operands[1]), list(cell.form.operands[1].dims)
+    rhs = rhs.reshape([cell.sizes[d] for d in kernel])
+    if by_tap:
+        rest = [d for d in kernel if d not in roles.taps]
+        rhs = lax.transpose(rhs, [kernel.index(d) for d in (*roles.taps, *rest)])
+        rhs = rhs.reshape(math.prod(taps), *rhs.shape[len(taps) :])
+        kernel = [STACKED, *rest]
+        summed = (STACKED, *roles.inputs)
+    else:
+        summed = (*roles.taps, *roles.inputs)
+    contracted = tuple(axes.index(d) for d in summed), tuple(kernel.index(d) for d in summed)
+    batch = tuple(axes.index(d) for d in roles.groups), tuple(kernel.index(d) for d in roles.groups)
+    total = lax.dot_general(lhs, rhs, (contracted, batch), precision=precision, preferred_element_type=dtype)
+    order = [*roles.groups, *(d for d in axes if d not in (*summed, *roles.groups)), *roles.outputs]
+    if not by_tap:
+        order = [d for dim in order for d in (roles.field if dim == STACKED else (dim,))]
+    return total.reshape([cell.sizes[d] for d in order]), order
+
+
+def _laid_out(cell: Cell, roles: ConvRoles, lhs: Array, by_tap: bool) -> tuple[Array, list[int]]:
+    """Return the left operand with all taps (or all positions) of its windows along an axis of their own.
+
+    Returns:
+      The array and the domain dimensions of its axes; ``STACKED`` stands for that axis, in front of the last.
+    """
+    map_axes = cell.form.operands[0].axes
+    window_axes = [number for number, axis in enumerate(map_axes) if len(axis.terms) > 1]
+    moved, kept = (roles.taps, roles.field) if by_tap else (roles.field, roles.taps)
+    steps, strides = (roles.dilations, roles.strides) if by_tap else (roles.strides, roles.dilations)
+    pieces = []
+    for place in itertools.product(*(range(cell.sizes[d]) for d in moved)):
+        piece = lhs
+        for number, index, step, stride, d in zip(window_axes, place, steps, strides, kept, strict=True):
+            start = index * step
+            last = start + stride * (cell.sizes[d] - 1) + 1
+            piece = lax.slice_in_dim(piece, start, last, stride, axis=number)
+        for index, d in zip(place, moved, strict=True):
+            limit = cell.limits[d]
+            if by_tap and limit is not None:
+                piece = lax.select(lax.broadcast(index < limit, piece.shape), piece, lax.full_like(piece, 0))
+        pieces.append(piece)
+    axes = [_kept_dim(cell, axis.terms) for axis in map_axes]
+    for number, d in zip(window_axes, kept, strict=True):
+        axes[number] = d
+    position = len(axes) - 1
+    shape = (*pieces[0].shape[:position], 1, *pieces[0].shape[position:])
+    stacked = lax.concatenate([piece.reshape(shape) for piece in pieces], position)
+    axes.insert(position, STACKED)
+    for number, d in enumerate(axes):
+        limit = cell.limits[d] if d in roles.taps else None
+        if limit is not None:
+            stacked = _zeroed(stacked, number, limit)
+    return stacked, axes
+
+
+def _without_padding(cell: Cell, k: int, operand: Array) -> Array:
+    """Return operand k with zeros at padded summed points of axes that follow one dimension."""
+    for number, axis in enumerate(cell.form.operands[k].axes):
+        if len(axis.terms) == 1:
+            d = axis.terms[0][0]
+            limit = cell.limits[d]
+            if cell.form.dims[d].is_reduced and limit is not None:
+                operand = _zeroed(operand, number, limit)
+    return operand
+
+
+def _zeroed(x: Array, axis: int, limit: Any) -> Array:
+    """Return an array with zeros from index ``limit`` on along one axis."""
+    real = lax.broadcasted_iota(np.int32, x.shape, axis) < limit
+    return lax.select(real, x, lax.full_like(x, 0))
 
 
 def _grouped(

@@ -42,8 +42,9 @@ class Interleave(Codelet):
     Args:
       axes: domain dimensions that count phases, in order.
       phases: numbers of phases along those dimensions.
-      present: which phases, in row-major order, have an operand; the others are zero.
+      present: which phases, in row-major order, have an operand.
       dtype: dtype of everything.
+      fill: what the other phases hold.
     """
 
     name: ClassVar[str] = "popops.Interleave"
@@ -52,13 +53,14 @@ class Interleave(Codelet):
     phases: tuple[int, ...]
     present: tuple[bool, ...]
     dtype: str
+    fill: float | int | bool = 0
 
     def compute(self, cell: Cell, *operands: Array) -> tuple[Array, ...]:
         """Stack the operands along the phases' dimensions."""
         shape = tuple(1 if d in self.axes else n for d, n in enumerate(cell.sizes))
         given = iter(operands)
-        zero = jnp.zeros(shape, to_jax(self.dtype))
-        parts = [next(given).reshape(shape) if is_present else zero for is_present in self.present]
+        rest = jnp.full(shape, self.fill, to_jax(self.dtype))
+        parts = [next(given).reshape(shape) if is_present else rest for is_present in self.present]
         for axis, count in reversed(list(zip(self.axes, self.phases, strict=True))):
             parts = [
                 lax.concatenate(parts[start : start + count], axis) for start in range(0, len(parts), count)
@@ -85,6 +87,7 @@ def interleave(
     *,
     dtype: str,
     shape: Seq[int],
+    fill: float | int | bool = 0,
     name: str = "interleave",
     location: str = "",
     program: Sequence | None = None,
@@ -93,11 +96,12 @@ def interleave(
 
     Args:
       graph: where to add it.
-      parts: a tensor of ``shape`` per phase in row-major order, or None where every element is zero.
+      parts: a tensor of ``shape`` per phase in row-major order, or None where every element is ``fill``.
       phases: number of phases along every dimension.
       sizes: shape of the result; at most ``phases * shape``, what lies beyond is dropped.
       dtype: dtype of everything.
       shape: shape of every part.
+      fill: what phases without a part hold.
       name: label of the step.
       location: the user's source line.
       program: sequence to append to; the main program by default.
@@ -115,7 +119,7 @@ def interleave(
     maps = tuple(IndexMap(tuple(along(d) for d in bare)) for _ in operands)
     form = OpForm(tuple(dims), maps, (identity_map(len(dims)),))
     counts = tuple(int(count) for count in phases if count > 1)
-    codelet = Interleave(tuple(axes), counts, tuple(part is not None for part in parts), dtype)
+    codelet = Interleave(tuple(axes), counts, tuple(part is not None for part in parts), dtype, fill)
     (stacked,) = place(graph, codelet, form, operands, (dtype,), name, location, program=program)
     full = tuple(int(n) * int(count) for n, count in zip(shape, phases, strict=True))
     result = reshape(graph, stacked, full, name=name, location=location, program=program)
