@@ -37,11 +37,13 @@ _SCATTERS: dict[str, Callable[..., Array]] = {
 
 @dataclass(frozen=True)
 class ReduceWindow(Op):
-    """Fold every window of the inputs (first half of the operands), from initial values (second half).
+    """Fold every window of the inputs (first half of the operands), from initial values.
 
-    Spec: StableHLO "reduce_window", constraints C1-C13. ``low`` and ``high`` are the padding, counted between
+    The operands are the inputs, then as many scalar initial values.
+
+    Spec: StableHLO "reduce_window", constraints C1-C13. ``low`` and ``high`` are the padding, in counts of
     the elements that ``base_dilations`` spreads; negative padding cuts off. The order of combination is the
-    implementation's. Padding takes no part, as in XLA; the specification folds the initial value in its place,
+    implementation's. Padding takes no part, as in XLA; the specification folds the initial value there,
     which is the same wherever that value is neutral.
     """
 
@@ -56,7 +58,7 @@ class ReduceWindow(Op):
     high: tuple[int, ...]
 
     def infer(self, *operands: TensorType, regions: Sequence[Computation] = ()) -> tuple[TensorType, ...]:
-        """Return as many elements along every dimension as there are windows, of the region's result types."""
+        """Return an element per window, of the region's result types."""
         half = len(operands) // 2
         even = half > 0 and len(operands) == 2 * half
         self.require(
@@ -143,8 +145,8 @@ class SelectAndScatter(Op):
     second one combines what meets, starting from the initial value. Operands are the operand, the source and
     the initial value. Padding is never selected.
 
-    Spec: StableHLO "select_and_scatter", constraints C1-C12. As in XLA the initial value is combined too, with
-    what arrives; the specification leaves it out there, which is the same wherever it is neutral.
+    Spec: StableHLO "select_and_scatter", constraints C1-C10. As in XLA the initial value is combined too,
+    with what arrives; the specification leaves it out there, which is the same wherever it is neutral.
     """
 
     name: ClassVar[str] = "stablehlo.select_and_scatter"

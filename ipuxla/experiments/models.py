@@ -63,8 +63,8 @@ def init_cnn(key: jax.Array, sizes: Sequence[int]) -> Params:
 def apply_cnn(params: Params, images: jax.Array) -> jax.Array:
     """Return logits ``[batch, classes]`` of square images ``[batch, pixels]``.
 
-    Every convolution keeps the size, is followed by ReLU, and its rows and columns are then halved by the maximum
-    of each 2 by 2 window.
+    Every convolution keeps the size and is followed by ReLU; the maximum of 2 by 2 windows halves rows and
+    columns.
     """
     side = math.isqrt(images.shape[-1])
     activations = images.reshape(-1, side, side, 1)

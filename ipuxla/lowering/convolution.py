@@ -60,7 +60,7 @@ def lower_reduce_window(lowering: Lowering, instruction: Instruction) -> tuple[T
     combiner = simple_combiner(instruction.regions[0])
     if combiner is None:
         raise UnsupportedLowering(
-            "the combining function of these windows is not one of add, mul, max, min, and, or, xor of one operand",
+            "these windows' combining function is not one of add, mul, max, min, and, or, xor of one operand",
             location=where(instruction),
             try_="several windowed reductions with one operation each",
         )
@@ -86,8 +86,8 @@ def lower_select_and_scatter(lowering: Lowering, instruction: Instruction) -> tu
     """Place the gradient of pooling by maximum or minimum.
 
     Raises:
-      UnsupportedLowering: it selects by another function than a comparison, does not add, or starts from another
-        value than zero.
+      UnsupportedLowering: it selects by another function than a comparison, does not add, or does not start
+        from zero.
     """
     op = instruction.op
     assert isinstance(op, SelectAndScatter)

@@ -6,13 +6,16 @@ import pytest
 NHWC = "[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]"
 NCHW = "[b, f, 0, 1]x[o, i, 0, 1]->[b, f, 0, 1]"
 PLAIN = dict(stride=(1, 1), pad=((0, 0), (0, 0)), lhs=(1, 1), rhs=(1, 1), reverse=(False, False), f=1, b=1)
+STRIDED = dict(stride=(2, 2), pad=((1, 1), (1, 0)))
+SPREAD = dict(lhs=(2, 3), pad=((1, 1), (0, 0)))
+GRADIENT = "[f, 0, 1, b]x[i, 0, 1, o]->[0, 1, b, f]"
 FORMS = [
     ("plain", NHWC, (2, 5, 6, 3), (3, 2, 3, 4), (2, 3, 5, 4), {}),
     ("channels first", NCHW, (2, 3, 5, 6), (4, 3, 3, 2), (2, 4, 3, 5), {}),
-    ("weight gradient", "[f, 0, 1, b]x[i, 0, 1, o]->[0, 1, b, f]", (2, 5, 5, 3), (2, 3, 3, 4), (3, 3, 3, 4), {}),
-    ("strides and padding", NHWC, (1, 5, 6, 2), (3, 3, 2, 2), (1, 3, 3, 2), dict(stride=(2, 2), pad=((1, 1), (1, 0)))),
+    ("weight gradient", GRADIENT, (2, 5, 5, 3), (2, 3, 3, 4), (3, 3, 3, 4), {}),
+    ("strides and padding", NHWC, (1, 5, 6, 2), (3, 3, 2, 2), (1, 3, 3, 2), STRIDED),
     ("negative padding", NHWC, (1, 6, 6, 2), (2, 2, 2, 2), (1, 4, 5, 2), dict(pad=((-1, 0), (1, -1)))),
-    ("spread operand", NHWC, (1, 3, 4, 2), (3, 3, 2, 2), (1, 5, 8, 2), dict(lhs=(2, 3), pad=((1, 1), (0, 0)))),
+    ("spread operand", NHWC, (1, 3, 4, 2), (3, 3, 2, 2), (1, 5, 8, 2), SPREAD),
     ("spread kernel", NHWC, (1, 7, 8, 2), (2, 3, 2, 2), (1, 4, 4, 2), dict(rhs=(3, 2))),
     ("reversed window", NHWC, (1, 4, 4, 2), (3, 2, 2, 2), (1, 2, 3, 2), dict(reverse=(True, False))),
     ("feature groups", NHWC, (1, 4, 4, 6), (2, 2, 2, 9), (1, 3, 3, 9), dict(f=3)),
@@ -35,7 +38,8 @@ def _text(numbers, lhs, rhs, result, changes, dtype="f32", result_dtype=None):
     )
     return f"""func.func @main(%a: {lhs}, %b: {rhs}) -> {result} {{
       %0 = stablehlo.convolution(%a, %b) dim_numbers = {numbers}, window = {{{window}}}
-        {{batch_group_count = {w["b"]} : i64, feature_group_count = {w["f"]} : i64}} : ({lhs}, {rhs}) -> {result}
+        {{batch_group_count = {w["b"]} : i64, feature_group_count = {w["f"]} : i64}}
+        : ({lhs}, {rhs}) -> {result}
       return %0 : {result}
     }}"""
 

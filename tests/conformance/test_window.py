@@ -6,14 +6,25 @@ import pytest
 ADD = """^bb0(%x: tensor<{t}>, %y: tensor<{t}>):
     %r = stablehlo.{op} %x, %y : tensor<{t}>
     stablehlo.return %r : tensor<{t}>"""
+
+
+def _attributes(window, strides=None, padding=None, **dilations):
+    """Return the attributes of windows over a matrix."""
+    found = [f"window_dimensions = array<i64: {window}>"]
+    found += [f"window_strides = array<i64: {strides}>"] if strides else []
+    found += [f"padding = dense<{padding}> : tensor<2x2xi64>"] if padding else []
+    found += [f"{name} = array<i64: {value}>" for name, value in dilations.items()]
+    return ", ".join(found)
+
+
 WINDOWS = [
-    ("plain", (4, 6), (3, 5), "window_dimensions = array<i64: 2, 2>"),
-    ("strided", (5, 6), (2, 3), "window_dimensions = array<i64: 3, 2>, window_strides = array<i64: 2, 2>"),
-    ("padded", (4, 4), (4, 3), "padding = dense<[[1, 1], [1, 0]]> : tensor<2x2xi64>, window_dimensions = array<i64: 3, 3>"),
-    ("negative padding", (5, 5), (3, 4), "padding = dense<[[-1, 0], [1, -1]]> : tensor<2x2xi64>, window_dimensions = array<i64: 2, 2>"),
-    ("spread operand", (3, 3), (4, 6), "base_dilations = array<i64: 2, 3>, window_dimensions = array<i64: 2, 2>"),
-    ("spread window", (5, 6), (1, 4), "window_dilations = array<i64: 2, 2>, window_dimensions = array<i64: 3, 2>"),
-]  # fmt: skip
+    ("plain", (4, 6), (3, 5), _attributes("2, 2")),
+    ("strided", (5, 6), (2, 3), _attributes("3, 2", "2, 2")),
+    ("padded", (4, 4), (4, 3), _attributes("3, 3", padding="[[1, 1], [1, 0]]")),
+    ("negative padding", (5, 5), (3, 4), _attributes("2, 2", padding="[[-1, 0], [1, -1]]")),
+    ("spread operand", (3, 3), (4, 6), _attributes("2, 2", base_dilations="2, 3")),
+    ("spread window", (5, 6), (1, 4), _attributes("3, 2", window_dilations="2, 2")),
+]
 
 
 def _type(shape, dtype):
@@ -81,11 +92,11 @@ def test_two_inputs(evaluates_to):
 
 
 SCATTERS = [
-    ("apart", (4, 6), (2, 3), "window_dimensions = array<i64: 2, 2>, window_strides = array<i64: 2, 2>"),
-    ("overlapping", (5, 5), (2, 2), "window_dimensions = array<i64: 3, 3>, window_strides = array<i64: 2, 2>"),
-    ("gaps", (5, 6), (2, 2), "window_dimensions = array<i64: 2, 1>, window_strides = array<i64: 3, 4>"),
-    ("padded", (4, 4), (3, 3), "padding = dense<1> : tensor<2x2xi64>, window_dimensions = array<i64: 2, 2>, window_strides = array<i64: 2, 2>"),
-]  # fmt: skip
+    ("apart", (4, 6), (2, 3), _attributes("2, 2", "2, 2")),
+    ("overlapping", (5, 5), (2, 2), _attributes("3, 3", "2, 2")),
+    ("gaps", (5, 6), (2, 2), _attributes("2, 1", "3, 4")),
+    ("padded", (4, 4), (3, 3), _attributes("2, 2", "2, 2", "1")),
+]
 
 
 def _scatter(shape, windows, attributes, direction="GE", combine="add"):

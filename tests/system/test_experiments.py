@@ -73,12 +73,14 @@ def _numpy_losses(settings: Settings, count: int) -> list[float]:
 
 def _main_settings(target: Target) -> Settings:
     """The choices of the main job that decide what it learns."""
-    flags = dict(line[2:].split("=") for line in FLAGS.read_text().splitlines() if "=" in line and line[:2] == "--")
+    flags = dict(
+        line[2:].split("=") for line in FLAGS.read_text().splitlines() if "=" in line and line[:2] == "--"
+    )
     return Settings(target=target, model=flags["model"], hidden=(int(flags["hidden"]),))
 
 
 def _double_losses(settings: Settings, count: int) -> list[float]:
-    """The first losses of a convolutional run in float64: products of shifted images, no convolution or window."""
+    """The first losses of a convolutional run in float64, by products of shifted images."""
 
     def loss(params, images, labels):
         values = images.reshape(-1, 8, 8, 1)
@@ -86,7 +88,9 @@ def _double_losses(settings: Settings, count: int) -> list[float]:
             rows, columns = values.shape[1:3]
             padded = jnp.pad(values, ((0, 0), (1, 1), (1, 1), (0, 0)))
             shifted = [
-                padded[:, i : i + rows, j : j + columns] @ layer["w"][i, j] for i in range(3) for j in range(3)
+                padded[:, i : i + rows, j : j + columns] @ layer["w"][i, j]
+                for i in range(3)
+                for j in range(3)
             ]
             values = jnp.maximum(sum(shifted) + layer["b"], 0)
             values = values.reshape(-1, rows // 2, 2, columns // 2, 2, values.shape[-1]).max(axis=(2, 4))

@@ -155,7 +155,7 @@ def _equal_parts(
 def _one_part(
     group: VertexGroup, spans: Sequence[jax.Array], runs: tuple[_Run, ...], place: Sequence[Any]
 ) -> tuple[jax.Array, ...]:
-    """Compute one partial from its own slices; ``place`` are the part's numbers in their runs, maybe traced."""
+    """Compute one partial from its own slices; ``place`` has its numbers in their runs, maybe traced."""
     form = group.form
     lo: list[Any] = [0] * len(form.dims)
     sizes = list(form.shape)
@@ -190,7 +190,7 @@ def _cut_axis(
 def _all_parts(
     group: VertexGroup, spans: Sequence[jax.Array], split: tuple[int, ...]
 ) -> tuple[jax.Array, ...]:
-    """Compute all partials with one vectorized call: a parts axis per split dimension, padded to full grain."""
+    """Compute all partials in one vectorized call: a parts axis per split dimension, padded to full grain."""
     form, plan = group.form, group.plan
     arrays, depends = [], []
     for span, index_map in zip(spans, form.operands, strict=True):
@@ -208,7 +208,8 @@ def _all_parts(
         depends.append({d for d, _ in mine})
 
     def compute(coordinates: tuple[jax.Array, ...], *parts: jax.Array) -> tuple[jax.Array, ...]:
-        sizes, origin = list(form.shape), [0] * len(form.dims)
+        sizes = list(form.shape)
+        origin: list[Any] = [0] * len(form.dims)
         limits: list[jax.Array | None] = [None] * len(form.dims)
         for d, coordinate in zip(split, coordinates, strict=True):
             s = plan.splits[d]

@@ -1,8 +1,8 @@
 """Windows along one axis: which operand element each tap of each output reads, split into stride phases.
 
-A window over an operand whose elements are spread apart (``base`` dilation) reads real elements only where the
-distance divides; no affine map says that. Outputs are therefore split into phases: outputs ``phase + step *
-y`` meet real elements at the same taps, and those lie at affine indices.
+A window over an operand whose elements are spread apart (``base`` dilation) reads real elements only where
+the distance divides; no affine map says that. Outputs are therefore split into phases: outputs ``phase +
+step * y`` meet real elements at the same taps, and those lie at affine indices.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ class Window:
     reverse: bool = False
 
     def __post_init__(self) -> None:
+        """Check the distances."""
         if min(self.stride, self.base, self.dilation) < 1 or min(self.size, self.taps) < 0:
             raise InvalidGraph(
                 f"no windows lie as {self} says", expected="strides and dilations of at least 1"
@@ -83,7 +84,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Phase:
-    """Affine reads of the outputs of one phase: tap m of output y meets ``offset + stride * y + dilation * m``.
+    """Affine reads of one phase: tap m of output y meets ``offset + stride * y + dilation * m``.
 
     Args:
       taps: taps that meet real elements; 0 when none does.
@@ -116,8 +117,9 @@ class Phase:
 class Collection:
     """Which windows cover which elements of one axis, in blocks of ``stride`` elements.
 
-    Window ``w`` covers elements ``stride * w - low`` and the ``taps - 1`` behind it; block y is elements ``stride *
-    y`` to ``stride * y + stride - 1``. Windows ``y + first`` to ``y + first + reach - 1`` may cover block y.
+    Window ``w`` covers element ``stride * w - low`` and the ``taps - 1`` behind it; block y is elements
+    ``stride * y`` to ``stride * y + stride - 1``, which windows ``y + first`` to ``y + first + reach -
+    1`` may cover.
 
     Args:
       size: elements along the axis.

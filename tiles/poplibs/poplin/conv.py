@@ -24,7 +24,7 @@ from tiles.target import Target
 WHOLE_TAPS = 4
 """Kernel dimensions up to this size stay whole: cutting them saves little and multiplies the plans."""
 LAID_OUT = 64
-"""Most slices of which a part's windows are laid out; one with more taps and positions is convolved as it is."""
+"""Most slices of which a part's windows are laid out; a part with more taps and positions is convolved."""
 STACKED = -1
 """Stands for the axis of taps or positions where domain dimensions name axes."""
 
@@ -164,7 +164,7 @@ def _convolved(
 def _multiplied(
     cell: Cell, roles: ConvRoles, operands: Sequence[Array], precision: Any, dtype: Any
 ) -> tuple[Array, list[int]]:
-    """Return the sums as a product of windows laid out tap by tap, or position by position if those are fewer."""
+    """Return the sums as a product of windows laid out tap by tap, or by positions if those are fewer."""
     field, taps = ([cell.sizes[d] for d in dims] for dims in (roles.field, roles.taps))
     by_tap = math.prod(taps) <= math.prod(field)
     lhs, axes = _laid_out(cell, roles, _without_padding(cell, 0, operands[0]), by_tap)
@@ -275,7 +275,7 @@ def _kept_dim(cell: Cell, terms: Sequence[tuple[int, int]]) -> int:
 
 
 def _in_order(given: Sequence[int], groups: Sequence[tuple[int, ...]]) -> tuple[list[int], tuple[int, ...]]:
-    """Return dimensions with each group's together, as near to ``given`` as that allows, and the groups' places.
+    """Return dimensions with each group's together, nearly as ``given``, and the groups' places.
 
     Groups without dimensions come last.
     """

@@ -57,8 +57,8 @@ def conv_roles(form: OpForm) -> ConvRoles:
     """Read the roles of a convolution's dimensions off its maps.
 
     Raises:
-      InvalidGraph: not two operands, a kernel axis of several dimensions, a window that is no sum of an output
-        and a tap with positive coefficients, or a dimension without a role.
+      InvalidGraph: not two operands, a kernel axis of several dimensions, a window that is no sum of an
+        output and a tap with positive coefficients, or a dimension without a role.
     """
     if len(form.operands) != 2:
         raise InvalidGraph(f"a convolution has two operands, got {len(form.operands)}")
@@ -197,7 +197,7 @@ def _rows_of_worker(shape: ConvShape, target: Target) -> tuple[Any, Any]:
 
 
 def _amp(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycles:
-    """The n x 1 vertex on the accumulating matrix product units: a panel of weights per tap and channel group.
+    """The n x 1 vertex on the accumulating matrix product units: a panel of weights per tap and channels.
 
     bfloat16 is widened to float32 first (ASSUMED).
     """
@@ -270,7 +270,7 @@ def _outer(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cyc
 
 
 def _vmac(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycles:
-    """Vertical multiply-accumulate, depthwise: float16 channels side by side, a partition per output position."""
+    """Vertical multiply-accumulate, depthwise: float16 channels side by side, a partition per position."""
     if dtype != "float16":
         return Cycles(np.full_like(shape.inputs, _NEVER), Basis.DOCUMENTED, SOURCE)
     channels = -(-shape.groups // 4) * 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from typing import Any
 
 from tiles.errors import InvalidGraph
 from tiles.graph import (
@@ -61,7 +62,7 @@ def convolution(
 ) -> Tensor:
     """Slide a kernel over an array and sum products over windows and input features.
 
-    A spread array (``Window.base``) is convolved phase by phase, each phase with the taps that meet its elements.
+    A spread array (``Window.base``) is convolved phase by phase, each with the taps that meet its elements.
 
     Args:
       graph: where to add it.
@@ -84,7 +85,7 @@ def convolution(
     if lhs.dtype != rhs.dtype:
         raise InvalidGraph(f"cannot convolve {lhs.dtype} with {rhs.dtype}; cast one operand first")
     _check(lhs, rhs, axes, windows, feature_groups, batch_groups)
-    options = {"name": name, "location": location, "program": program}
+    options: dict[str, Any] = {"name": name, "location": location, "program": program}
     groups = feature_groups * batch_groups
     split = _Split(axes, groups, axes.lhs[0] if batch_groups > 1 else axes.lhs[1])
     if groups > 1:
@@ -105,7 +106,7 @@ def convolution(
     else:
         sizes = split.result_shape(lhs.shape, rhs.shape, [window.outputs for window in windows])
         along_axes = split.result_shape_of(1, 1, 1, phases)
-        interleaving = {**options, "name": f"{name}.interleave"}
+        interleaving: dict[str, Any] = {**options, "name": f"{name}.interleave"}
         result = interleave(graph, parts, along_axes, sizes, dtype=out, shape=shape, **interleaving)
     return reshape(graph, result, split.joined(result.shape), **options) if groups > 1 else result
 
@@ -136,7 +137,7 @@ def _check(
 
 @dataclass(frozen=True)
 class _Split:
-    """Axes of operands whose groups, if there are several, have an axis of their own in front of what they cut.
+    """Axes of operands whose groups, if there are several, have an axis of their own before what they cut.
 
     Args:
       axes: the parts that the given tensors' axes play.
@@ -188,7 +189,7 @@ def _phase(
     out: str,
     method: str,
     plan: Plan | None,
-    options: dict,
+    options: dict[str, Any],
 ) -> Tensor | None:
     """Place the convolution of one phase; None where no tap meets an element."""
     inputs = rhs.shape[split.place(split.axes.rhs[1], split.axes.rhs[0])]

@@ -18,7 +18,7 @@ from tiles.poplibs.popops.reduce import accumulator_of, cast_accumulator, neutra
 from tiles.target import Basis, Target
 
 UNROLLED = 16
-"""Taps along one axis that are folded slice by slice, which XLA vectorizes; longer windows are one operation."""
+"""Taps along one axis that are folded slice by slice, which XLA vectorizes; more are one operation."""
 
 
 @register
@@ -90,12 +90,10 @@ class Pool(Codelet):
     def cycles(self, extents: Extents, target: Target) -> Cycles:
         """Return a load and an operation per tap for a vector of outputs (ASSUMED)."""
         outputs, taps = np.asarray(extents.results), np.asarray(extents.reduced)
-        is_vector = self.operation in ("add", "max", "min", "mul") and self.operand_dtype in (
-            "float16",
-            "float32",
-        )
+        is_vector = self.operand_dtype in ("float16", "float32")
         width = target.vector_width(self.operand_dtype) if is_vector else 1
-        share = -(-(-(-outputs // width)) // target.workers_per_tile)
+        vectors = -(-outputs // width)
+        share = -(-vectors // target.workers_per_tile)
         slots = 30 + share * (8 + (2 if is_vector else 6) * taps)
         value = target.supervisor_vertex_overhead_cycles + target.worker_issue_interval_cycles * slots
         return Cycles(value, Basis.ASSUMED, "a load and an operation per tap and vector of outputs")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from typing import Any
 
 from tiles.errors import InvalidGraph
 from tiles.graph import (
@@ -60,7 +61,7 @@ def pool(
     """
     _check(x, windows)
     name = name or f"pool_{operation}"
-    options = {"name": name, "location": location, "program": program}
+    options: dict[str, Any] = {"name": name, "location": location, "program": program}
     outputs = [window.outputs for window in windows]
     wide = [d for d, window in enumerate(windows) if window != Window(window.size, 1)]
     if all(windows[d] == Window(windows[d].size, windows[d].size) for d in wide) and 0 not in x.shape:
@@ -79,7 +80,7 @@ def pool(
         return parts[0]
     shape = [window.phase_outputs for window in windows]
     counts = [window.num_phases for window in windows]
-    interleaving = {**options, "name": f"{name}.interleave"}
+    interleaving: dict[str, Any] = {**options, "name": f"{name}.interleave"}
     return interleave(graph, parts, counts, outputs, dtype=x.dtype, shape=shape, fill=fill, **interleaving)
 
 
@@ -114,8 +115,8 @@ def select_and_scatter(
 ) -> Tensor:
     """Add every element of ``source`` to the element of ``x`` that its window selects; zero elsewhere.
 
-    An earlier element of a window stays while it compares with a later one as ``direction`` says (GE: the first
-    of the greatest). Padding is never selected.
+    An earlier element of a window stays while it compares with a later one as ``direction`` says (GE: the
+    first of the greatest). Padding is never selected.
 
     Args:
       graph: where to add it.
@@ -135,9 +136,8 @@ def select_and_scatter(
     counts = tuple(window.outputs for window in windows)
     plain = all(window.base == window.dilation == 1 for window in windows)
     if not plain or counts != tuple(source.shape) or source.dtype != x.dtype:
-        raise InvalidGraph(
-            f"{counts} windows of {x.dtype} {x.shape}, {source.dtype} {source.shape} as source"
-        )
+        given = f"{source.dtype} {source.shape} as source"
+        raise InvalidGraph(f"{counts} windows of {x.dtype} {x.shape}, {given}")
     collections = {
         d: Collection(window.size, window.taps, window.stride, window.low)
         for d, window in enumerate(windows)
@@ -146,7 +146,7 @@ def select_and_scatter(
     padded = not all(window.is_inside for window in windows)
     codelet = select_scatter_codelet(direction, x.dtype, collections, padded)
     form = _collecting_form(windows, collections)
-    options = {"location": location, "program": program}
+    options: dict[str, Any] = {"location": location, "program": program}
     (blocks,) = place(graph, codelet, form, [x, source], (x.dtype,), name, plan=plan, **options)
     full = [
         collections[d].blocks * collections[d].stride if d in collections else window.size

@@ -26,8 +26,8 @@ _STAYS: dict[str, Callable[[Array, Array], Array]] = {"GE": lax.ge, "GT": lax.gt
 class SelectAndScatter(Codelet):
     """Give every element the sum of the sources of those windows that select it.
 
-    Windows select among their elements inside the operand in row-major order: an earlier element stays while it
-    compares with the later one as ``direction`` says. Operands are the windowed array and the source. The
+    Windows select among their elements inside the operand in row-major order: an earlier element stays while
+    it compares with the later one as ``direction`` says. Operands are the windowed array and the source. The
     domain has, per windowed axis, blocks of ``stride`` elements and the elements of a block.
 
     Args:
@@ -113,7 +113,7 @@ class SelectAndScatter(Codelet):
         return inside
 
     def _read_stride(self, i: int) -> int:
-        """Return the distance of neighbouring windows in what is read: of single elements, only those are read."""
+        """Return the distance of neighbouring windows in what is read: of single elements, only those are."""
         return 1 if self.taps[i] == self.reach[i] == 1 else self.strides[i]
 
     def _better(self, left: list[Any], right: list[Any]) -> list[Any]:
@@ -129,7 +129,7 @@ class SelectAndScatter(Codelet):
     def _collect(self, cell: Cell, source: Array, chosen: list[Array], shift: tuple[int, ...]) -> Array:
         """Return what the windows ``shift`` further than the first within reach give to every element."""
         hit = None
-        for i, axis in enumerate(self.axes):
+        for i in range(len(self.axes)):
             position = self._shifted(cell, chosen[i], shift)
             block, element = self._dims(cell, i)
             result_axes = cell.form.results[0].dims
@@ -159,7 +159,7 @@ class SelectAndScatter(Codelet):
         return jnp.broadcast_to(x.reshape(shape), [cell.sizes[d] for d in result])
 
     def _dims(self, cell: Cell, i: int) -> tuple[int, int | None]:
-        """Return the domain dimensions of blocks and (None if single) of their elements, of a windowed axis."""
+        """Return the domain dimensions of a windowed axis: blocks, and (None if single) their elements."""
         block = cell.form.operands[1].axes[self.axes[i]].terms[0][0]
         return block, block + 1 if self.strides[i] > 1 else None
 
