@@ -24,7 +24,7 @@ class _Asked(Decisions):
         self.answers = answers
 
     @property
-    def state(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def state(self) -> Any:
         return self.answers.state
 
     @state.setter

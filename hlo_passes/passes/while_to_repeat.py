@@ -12,7 +12,7 @@ from hlo_passes.ir import Computation, Instruction, Module, Value
 from hlo_passes.ops import Add, Compare, Constant, Repeat, Subtract, While
 from hlo_passes.passes.base import Pass, map_module
 from hlo_passes.passes.loops import body_of, constant_in
-from hlo_passes.passes.rewriter import Rewriter
+from hlo_passes.passes.rewriter import Patterns, Rewriter
 
 _MIRRORED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "NE": "NE"}
 
@@ -30,7 +30,7 @@ class WhileToRepeat(Pass):
 
     def run(self, module: Module) -> Module:
         """Return the module with repeats; itself when no trip count is known."""
-        patterns = {While: (_to_repeat,)}
+        patterns: Patterns = {While: (_to_repeat,)}
         return map_module(module, lambda computation: Rewriter(computation, patterns).run())
 
 

@@ -100,6 +100,36 @@ def test_floats_on_engines_with_memory(engine, small_target):
     check_close(compiled(X, i32(3)), jax.jit(swaps)(X, i32(3)))
 
 
+def lstm(params, xs):
+    """The mean square of what an LSTM of 6 units says to ``xs[steps, rows, 4]``."""
+
+    def cell(state, x):
+        h, c = state
+        i, f, g, o = jnp.split(x @ params["w"] + h @ params["u"] + params["b"], 4, -1)
+        c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+        return (jax.nn.sigmoid(o) * jnp.tanh(c), c), h
+
+    zeros = jnp.zeros((xs.shape[1], 6))
+    (h, _), hs = lax.scan(cell, (zeros, zeros), xs)
+    return (h**2).mean() + (hs**2).mean()
+
+
+def test_gradient_of_a_scan(small_target):
+    rng = np.random.default_rng(1)
+    shapes = {"w": (4, 24), "u": (6, 24), "b": (24,)}
+    params = {name: jnp.asarray(rng.normal(size=shape) / 3, jnp.float32) for name, shape in shapes.items()}
+    xs = jnp.asarray(rng.normal(size=(5, 3, 4)), jnp.float32)
+    check_close(jax.grad(ipuxla.jit(lstm, target=small_target))(params, xs), jax.grad(lstm)(params, xs))
+    lowered = ipuxla.jit(jax.grad(lstm), target=small_target).lower(params, xs)
+    loops = [line for line in lowered.as_text("hlo-optimized").splitlines() if "hlo.repeat" in line]
+    assert len(loops) == 2
+    assert lowered.compile().cost_analysis()["cycles"] is not None
+    rings = [lowered.compile(engine=e, arithmetic="ring")(params, xs) for e in ("hlo", "fast", "literal")]
+    for other in rings[1:]:
+        for mine, theirs in zip(jax.tree.leaves(rings[0]), jax.tree.leaves(other), strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+
+
 def test_transformations(small_target):
     def loss(x):
         def body(i, c):

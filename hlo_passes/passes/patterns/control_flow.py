@@ -211,7 +211,7 @@ def drop_needless_choices(instruction: Instruction, rewriter: Rewriter) -> Seque
     ]
     made = iter(rewriter.emit_all(instruction.op, instruction.operands, regions) if kept else ())
 
-    def value(number: int) -> Value:
+    def chosen(number: int) -> Value:
         if number not in known:
             return next(made)
         same = known[number]
@@ -219,7 +219,7 @@ def drop_needless_choices(instruction: Instruction, rewriter: Rewriter) -> Seque
             return zeros(instruction.results[number].type, rewriter)
         return rewriter.emit(same) if isinstance(same, Constant) else same
 
-    return [value(number) for number in range(len(instruction.results))]
+    return [chosen(number) for number in range(len(instruction.results))]
 
 
 def _same_everywhere(instruction: Instruction, number: int) -> Value | Constant | None:
