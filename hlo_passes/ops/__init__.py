@@ -75,6 +75,7 @@ from hlo_passes.ops.gather_scatter import (
     update_kind,
 )
 from hlo_passes.ops.indexing import DynamicSlice, DynamicUpdateSlice
+from hlo_passes.ops.random import RngBitGenerator
 from hlo_passes.ops.reduction import Combiner, Reduce, simple_combiner
 from hlo_passes.ops.sorting import Sort, SortKey, sort_keys
 from hlo_passes.ops.window import ReduceWindow, SelectAndScatter, simple_selection
@@ -139,6 +140,7 @@ __all__ = [
     "Repeat",
     "Reshape",
     "Reverse",
+    "RngBitGenerator",
     "RoundNearestAfz",
     "RoundNearestEven",
     "Rsqrt",

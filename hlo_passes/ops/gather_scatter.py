@@ -34,7 +34,7 @@ _SCATTERS = {
 @attribute
 @dataclass(frozen=True)
 class GatherDimensionNumbers:
-    """What the dimensions of a gather's operands and result are to each other, in the specification's words."""
+    """What the dimensions of a gather are to each other, in the specification's words."""
 
     offset_dims: tuple[int, ...]
     collapsed_slice_dims: tuple[int, ...]
@@ -47,7 +47,7 @@ class GatherDimensionNumbers:
 @attribute
 @dataclass(frozen=True)
 class ScatterDimensionNumbers:
-    """What the dimensions of a scatter's operands are to each other, in the specification's words."""
+    """What the dimensions of a scatter are to each other, in the specification's words."""
 
     update_window_dims: tuple[int, ...]
     inserted_window_dims: tuple[int, ...]

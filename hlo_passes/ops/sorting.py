@@ -1,7 +1,7 @@
 """Sort: several arrays by one comparing region.
 
-A comparator that orders by keys one after the other, as JAX writes it, is recognized and sorts by ``lax.sort``;
-any other runs in a sorting network. Both are stable, so the result does not depend on which is taken.
+A comparator that orders by keys one after the other, as JAX writes it, is recognized and sorts by
+``lax.sort``; any other runs in a sorting network. Both are stable, so the result is the same by either.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hlo_passes.ops.data_movement import Constant
 from hlo_passes.ops.elementwise import Compare
 
 Tree: TypeAlias = tuple[Any, ...]
-"""A region's value as nested tuples: ``("arg", operand, side)``, ``("constant", op)`` or ``(op, *operands)``."""
+"""A region's value: ``("arg", operand, side)``, ``("constant", op)`` or ``(op, *operands)``."""
 
 
 class SortKey(NamedTuple):

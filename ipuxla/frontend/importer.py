@@ -503,6 +503,9 @@ _READERS: dict[str, Callable[[_Importer, Any, list[TensorType]], Op]] = {
     "stablehlo.sort": lambda i, op, results: ops.Sort(
         _int(op, "dimension") if "dimension" in op.attributes else -1, _flag(op, "is_stable")
     ),
+    "stablehlo.rng_bit_generator": lambda i, op, results: ops.RngBitGenerator(
+        i.word(op, "rng_algorithm"), tuple(results)
+    ),
     "stablehlo.dynamic_slice": lambda i, op, results: ops.DynamicSlice(_ints(op, "slice_sizes")),
     "stablehlo.dynamic_update_slice": lambda i, op, results: ops.DynamicUpdateSlice(),
     "stablehlo.reduce": lambda i, op, results: ops.Reduce(_ints(op, "dimensions")),

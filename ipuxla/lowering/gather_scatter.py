@@ -1,7 +1,7 @@
 """Gathers and scatters of any dimension numbers onto the slices and updates of popops.
 
-Every axis of the table gets one role: it follows an index, or a dimension of the indices (batching), or is read
-along with the result. Indices are read component by component, so nothing is moved to find this form.
+Every axis of the table gets one role: it follows an index, or a dimension of the indices (batching), or is
+read along with the result. Indices are read component by component, so nothing moves to find this form.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def lower_scatter(lowering: Lowering, instruction: Instruction) -> tuple[Tensor,
 def _update_form(
     lowering: Lowering, op: Scatter, shape: tuple[int, ...], indices: Tensor, updates: Tensor
 ) -> tuple[_Form, list[tuple[Tensor, IndexMap]]]:
-    """Return the form of a scatter into ``shape``, and its operands after the input: updates, then indices."""
+    """Return the form of a scatter into ``shape``, and its operands after the input."""
     n = op.dimension_numbers
     form = _Form([Dim(f"d{i}", size) for i, size in enumerate(shape)])
     paired = dict(zip(n.scatter_indices_batching_dims, n.input_batching_dims, strict=True))

@@ -149,8 +149,6 @@ def with_constants(lowering: Lowering, region: Computation) -> Computation:
 @lowers(Reduce)
 def lower_reduce(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
     """Lower a lone reduction."""
-    if simple_combiner(instruction.regions[0]) is None:
-        return lower_reduce_many(lowering, instruction)
     operand = instruction.operands[0]
     region = with_constants(lowering, Computation("single", (operand,), (), (operand,)))
     reduced = place_reduction(

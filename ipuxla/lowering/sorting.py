@@ -2,30 +2,13 @@
 
 from __future__ import annotations
 
-from hlo_passes.ir import Computation, Instruction
+from hlo_passes.ir import Instruction
 from hlo_passes.ops import Sort, sort_keys
-from hlo_passes.passes.indexing import expression
 from ipuxla.lowering.indexing import in_memory
+from ipuxla.lowering.regions import region_body
 from ipuxla.lowering.registry import Lowering, lowers, where
 from tiles.graph import Tensor
-from tiles.poplibs.popops.expression import Body
 from tiles.poplibs.popops.sorting import sort
-
-
-def region_body(region: Computation) -> tuple[Body, tuple[int, ...]]:
-    """Return a region of scalars as rows over its parameters, in order, and the value that each result is."""
-    count = len(region.parameters)
-    body: list[tuple[str, tuple[int, ...], tuple[tuple[str, object], ...]]] = []
-    outputs = []
-    for result in region.results:
-        single = Computation(region.name, region.parameters, region.instructions, (result,))
-        rows, parameters = expression(single)
-        numbers = [p.parameter for p in parameters]
-        numbers += [count + len(body) + i for i in range(len(rows))]
-        for name, arguments, attributes in rows:
-            body.append((name, tuple(numbers[a] for a in arguments), tuple(sorted(attributes.items()))))
-        outputs.append(numbers[-1] if rows else numbers[0])
-    return tuple(body), tuple(outputs)
 
 
 @lowers(Sort)

@@ -46,6 +46,7 @@ def _region(*types, result=S):
 
 
 ADD = _region(S, S)
+STATE = T("tensor<2xui64>")
 LESS = _region(T("tensor<i1>"), T("tensor<i1>"), result=T("tensor<i1>"))
 I2 = T("tensor<5x2xi32>")
 BATCHED, BATCHED_INDICES = T("tensor<5x2x3xf32>"), T("tensor<5x4x1xi32>")
@@ -418,6 +419,12 @@ CASES = [
     (_row_scatter(index_vector_dim=3), [F, I1, ROWS], "C22", [ADD]),
     (_row_scatter(), [F, I1, ROWS], "C23", []),
     (_row_scatter(), [F, I1, ROWS], "C23", [_region(S)]),
+    # random bits
+    (ops.RngBitGenerator("PHILOX", (STATE, N)), [], "arity"),
+    (ops.RngBitGenerator("MIDDLE_SQUARE", (STATE, N)), [STATE], "I1"),
+    (ops.RngBitGenerator("PHILOX", (STATE, N)), [N], "I2"),
+    (ops.RngBitGenerator("PHILOX", (N, STATE)), [STATE], "C2"),
+    (ops.RngBitGenerator("PHILOX", (STATE, P)), [STATE], "O2"),
     # sorting
     (ops.Sort(0), [], "C1", [LESS]),
     (ops.Sort(0), [F, V], "C3", [LESS]),

@@ -24,7 +24,7 @@ from tiles.target import Basis, Target
 
 SOURCE = "graphcore/poplibs lib/popops/codelets: HeapSortVertex estimators"
 Key = tuple[int, bool, bool]
-"""``(array, is_descending, is_total)``: in total order floats go by sign and bits; else zeros are equal and NaN is last."""
+"""``(array, is_descending, is_total)``: total order goes by bits; else zeros are equal, NaN greatest."""
 
 
 @register

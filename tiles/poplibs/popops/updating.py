@@ -153,7 +153,7 @@ class MultiUpdate(Codelet):
         return result.astype(bool) if is_bool else result
 
     def cycles(self, extents: Extents, target: Target) -> Cycles:
-        """Return the estimate per update, workers owning rows; an even share of the updates is in the part."""
+        """Return the estimate per update, workers owning rows; an even share of them is in the part."""
         form = extents.form
         updated = [form.results[0].dims[axis] for axis in self.axes]
         row = extents.results // np.maximum(extents.product(updated), 1)

@@ -68,12 +68,16 @@ def place(
     settle(graph, form, plan, operands)
     if plan.num_partials(form) == 1:
         return _emit(graph, codelet, form, plan, operands, result_dtypes, label, location, program)
-    if len(result_dtypes) != 1:
-        raise InvalidGraph(f"{label}: {codelet.label} cannot split its reduction to several results")
     partial, partial_dtypes = codelet.partial()
-    (parts,) = _emit(
+    found = _emit(
         graph, partial, form, plan, operands, partial_dtypes, f"{label}.partials", location, program
     )
+    if len(found) > 1:
+        joining, over = codelet.joining(found[0].shape)
+        return place(
+            graph, joining, over, found, result_dtypes, f"{label}.combine", location, program=program
+        )
+    (parts,) = found
     return (combine(graph, parts, codelet.combiner() or "", result_dtypes[0], label, location, program),)
 
 
