@@ -14,7 +14,19 @@ import numpy as np
 from jax import Array, lax
 
 from tiles.errors import InvalidGraph
-from tiles.graph import Affine, Cell, Codelet, Cycles, Extents, Graph, IndexMap, OpForm, Tensor, register
+from tiles.graph import (
+    Affine,
+    Cell,
+    Codelet,
+    Cycles,
+    Extents,
+    Graph,
+    IndexMap,
+    OpForm,
+    Plan,
+    Tensor,
+    register,
+)
 from tiles.numerics.dtypes import itemsize, to_jax, unsigned_of
 from tiles.poplibs.forms import map_form
 from tiles.poplibs.popops.elementwise import map
@@ -139,7 +151,13 @@ def _places(cell: Cell, paired: int | None) -> Array:
 
 
 def random_bits(
-    graph: Graph, state: Tensor, shape: tuple[int, ...], dtype: str, algorithm: str, **options: Any
+    graph: Graph,
+    state: Tensor,
+    shape: tuple[int, ...],
+    dtype: str,
+    algorithm: str,
+    plan: Plan | None = None,
+    **options: Any,
 ) -> tuple[Tensor, Tensor]:
     """Return the state after, and random bits.
 
@@ -149,6 +167,7 @@ def random_bits(
       shape: shape of the bits.
       dtype: their dtype.
       algorithm: threefry or philox.
+      plan: how to cut the bits, instead of searching.
       **options: as in ``place``.
 
     Raises:
@@ -159,9 +178,8 @@ def random_bits(
     component = [IndexMap((Affine((), number),)) for number in range(2)]
     form = map_form(shape, component)
     codelet = RandomBits(algorithm, dtype)
-    (bits,) = place(
-        graph, codelet, form, [state, state], (dtype,), options.pop("name", "random_bits"), **options
-    )
+    name = options.pop("name", "random_bits")
+    (bits,) = place(graph, codelet, form, [state, state], (dtype,), name, plan=plan, **options)
     count = call("multiply", call("iota", dim=0, dtype="uint64"), _blocks(shape, dtype, algorithm))
     after = map(graph, call("add", arg(0), count), [state], name="random_state", **options)
     return after, bits
