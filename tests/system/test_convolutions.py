@@ -33,7 +33,7 @@ def _with_gradients(f, *args):
 
 
 def _check(f, *args, target, engines, exact_only=()):
-    """Compare engines with ``jax.jit``, and in the ring with the module, on every bit; some only in the ring."""
+    """Compare engines with ``jax.jit``, and in the ring (some only there) with the module on every bit."""
     lowered = ipuxla.jit(f, target=target).lower(*args)
     expected = jax.jit(f)(*args)
     words = lowered.compile(engine="hlo", arithmetic="ring")(*args)

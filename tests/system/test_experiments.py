@@ -93,7 +93,12 @@ def _double_losses(settings: Settings, count: int) -> list[float]:
                 for j in range(3)
             ]
             values = jnp.maximum(sum(shifted) + layer["b"], 0)
-            values = values.reshape(-1, rows // 2, 2, columns // 2, 2, values.shape[-1]).max(axis=(2, 4))
+            windows = values.reshape(-1, rows // 2, 2, columns // 2, 2, values.shape[-1])
+            windows = windows.transpose(0, 1, 3, 5, 2, 4).reshape(
+                -1, rows // 2, columns // 2, values.shape[-1], 4
+            )
+            first = jnp.argmax(windows, axis=-1, keepdims=True)  # of equals the first one has the gradient
+            values = jnp.take_along_axis(windows, first, axis=-1)[..., 0]
         values = values.reshape(len(values), -1)
         for layer in params[2:-1]:
             values = jnp.maximum(values @ layer["w"] + layer["b"], 0)
@@ -102,10 +107,11 @@ def _double_losses(settings: Settings, count: int) -> list[float]:
         return jnp.mean(jax.nn.logsumexp(logits, axis=1) - logits[rows, labels])
 
     job = make_job(settings)
+    start = job.start()[0]
     losses: list[float] = []
     with jax.enable_x64(True):
         double = lambda tree: jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), tree)  # noqa: E731
-        params = double(job.start()[0])
+        params = double(start)
         speed = jax.tree.map(jnp.zeros_like, params)
         step = jax.jit(jax.value_and_grad(loss))
         for images, labels in job.schedule.batches(job.data):
