@@ -47,7 +47,7 @@ class RngBitGenerator(Op):
         """Apply XLA's generator to unsigned words, read as the type asked for."""
         (state,) = operands
         bits = self.types[1]
-        words = np.dtype(f"uint{8 * bits.np_dtype.itemsize}")
+        words: Any = np.dtype(f"uint{8 * bits.np_dtype.itemsize}")
         key = lax.bitcast_convert_type(state, jnp.uint32).reshape(-1)
         after, found = lax.rng_bit_generator(key, bits.shape, words, ALGORITHMS[self.algorithm])
         after = lax.bitcast_convert_type(after.reshape(-1, 2), jnp.uint64)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -105,7 +106,7 @@ def lower_gather(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, 
     codelet = MultiSlice(tuple(form.axes), tuple(form.windows), table.dtype)
     whole = OpForm(tuple(form.dims), tuple(m for _, m in operands), (identity_map(len(shape)),))
     tensors = [t for t, _ in operands]
-    options = {"location": where(instruction), "program": lowering.program}
+    options: dict[str, Any] = {"location": where(instruction), "program": lowering.program}
     return place(lowering.graph, codelet, whole, tensors, (table.dtype,), "gather", **options)
 
 
@@ -129,7 +130,7 @@ def lower_scatter(lowering: Lowering, instruction: Instruction) -> tuple[Tensor,
     if 0 in updates.shape or 0 in x.type.shape:
         return (in_memory(lowering, x),)
     location, graph = where(instruction), lowering.graph
-    options = {"location": location, "program": lowering.program}
+    options: dict[str, Any] = {"location": location, "program": lowering.program}
     form, rest = _update_form(lowering, instruction.op, x.type.shape, indices, updates)
     dtype = updates.dtype
     result = identity_map(len(x.type.shape))

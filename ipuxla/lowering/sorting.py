@@ -23,7 +23,7 @@ def lower_sort(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ..
         lowering.graph,
         arrays,
         op.dimension,
-        tuple(map(tuple, keys or ())),
+        tuple((key.operand, key.is_descending, key.is_total) for key in keys or ()),
         comparator,
         location=where(instruction),
         program=lowering.program,

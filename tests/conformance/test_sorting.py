@@ -33,7 +33,8 @@ def _text(body, types=("f32",), dimension=1, shape="2x8"):
 
 
 def _compare(direction, kind="FLOAT", n=0, dtype="f32"):
-    return f"stablehlo.compare {direction}, %a{n}, %b{n}, {kind} : (tensor<{dtype}>, tensor<{dtype}>) -> tensor<i1>"
+    types = f"(tensor<{dtype}>, tensor<{dtype}>) -> tensor<i1>"
+    return f"stablehlo.compare {direction}, %a{n}, %b{n}, {kind} : {types}"
 
 
 def _keys(text):

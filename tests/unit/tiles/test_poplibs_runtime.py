@@ -1,4 +1,4 @@
-"""Codelets at runtime offsets under given plans: split tables and lookups give the same words as whole ones."""
+"""Codelets at runtime offsets under given plans: split tables and lookups give the words of whole ones."""
 
 import numpy as np
 import pytest
