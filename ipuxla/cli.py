@@ -27,7 +27,7 @@ from ipuxla.errors import (
     OutOfTileMemory,
     UnknownTarget,
 )
-from ipuxla.experiments import EXPERIMENTS, OPTIMIZERS, Settings, require_writable
+from ipuxla.experiments import EXPERIMENTS, MODELS, OPTIMIZERS, Settings, require_writable
 from ipuxla.options import ARITHMETICS, ENGINES
 from tiles.compiler import Executable
 from tiles.report import profile, write_report
@@ -94,7 +94,8 @@ def _define_run(values: flags.FlagValues) -> None:
     """Add a flag for each field of ``Settings``, and for the experiment's name."""
     _define_machine(values)
     flags.DEFINE_enum("experiment", "digits", sorted(EXPERIMENTS), "what to run", flag_values=values)
-    flags.DEFINE_list("hidden", ["128", "64"], "features of each hidden layer", flag_values=values)
+    flags.DEFINE_enum("model", "mlp", sorted(MODELS), "what learns", flag_values=values)
+    flags.DEFINE_list("hidden", ["128", "64"], "features of each hidden dense layer", flag_values=values)
     flags.DEFINE_enum(
         "optimizer", "momentum", sorted(OPTIMIZERS), "how gradients change weights", flag_values=values
     )

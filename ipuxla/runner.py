@@ -29,6 +29,7 @@ class Runner:
         strict: bool = True,
         donated: tuple[int, ...] = (),
         evaluate: Callable[..., Sequence[Any]] | None = None,
+        replay: Callable[..., Sequence[Any]] | None = None,
     ) -> None:
         """Put together what is needed to run; nothing is compiled yet.
 
@@ -39,6 +40,8 @@ class Runner:
           strict: whether the fast engine keeps the plan's order of reductions.
           donated: arguments that a run consumes.
           evaluate: what engine ``hlo`` runs: a traceable function of the arguments.
+          replay: what it runs instead outside of traces: a function of arrays that runs with floats first,
+            and repeats the decisions of its loops and branches.
 
         Raises:
           InvalidOption: an unknown engine or arithmetic.
@@ -58,6 +61,7 @@ class Runner:
         self.donated = donated
         self._executable = executable
         self._evaluate = evaluate
+        self._replay = replay
 
     @functools.cached_property
     def executable(self) -> Executable:
@@ -104,7 +108,9 @@ class Runner:
     @functools.cached_property
     def _run(self) -> Callable[..., Sequence[Any]]:
         """The program as a function of arrays, without a record of its steps."""
-        if self.engine in TRACEABLE:
+        if self.engine == "hlo" and self._replay is not None:
+            return self._replay
+        if self.engine in TRACEABLE and not (self.engine == "fast" and self._machine.replays):
             return jax.jit(self._traceable, donate_argnums=self.donated if self.arithmetic == "float" else ())
         return lambda *arrays: self._machine.run(*arrays)[0]
 

@@ -20,6 +20,7 @@ from ipuxla.frontend.importer import import_stablehlo
 from ipuxla.frontend.lower import to_stablehlo
 from ipuxla.lowering import lower_module
 from ipuxla.options import CompileOptions
+from ipuxla.replay import DECIDING, replaying
 from ipuxla.runner import Runner
 from ipuxla.runtime import Compiled
 from ipuxla.signature import LeafType, Signature
@@ -92,6 +93,13 @@ class Pipeline:
             return evaluate
         return ring(evaluate, [name_of(type_.np_dtype) for type_ in module.entry_computation.parameter_types])
 
+    def replayer(self, options: CompileOptions) -> Callable[..., Sequence[jax.Array]] | None:
+        """Return what engine ``hlo`` runs in the ring where loops or branches decide, or None."""
+        module = self.optimized(options.passes)
+        if options.arithmetic == "float" or not any(isinstance(i.op, DECIDING) for i in module.walk()):
+            return None
+        return replaying(module)
+
     def runner(self, options: CompileOptions) -> Runner:
         """Return what runs the program; for engine ``hlo`` it is compiled only when asked about costs."""
         if options not in self._runners:
@@ -104,6 +112,7 @@ class Pipeline:
                 strict=options.strict,
                 donated=self.consumed,
                 evaluate=self.evaluator(options) if is_hlo else None,
+                replay=self.replayer(options) if is_hlo else None,
             )
         return self._runners[options]
 

@@ -14,6 +14,7 @@ from hlo_passes.ir.builder import (
 )
 from hlo_passes.ir.interpreter import (
     Closure,
+    Decisions,
     as_closure,
     as_computation,
     evaluate_computation,
@@ -36,6 +37,7 @@ __all__ = [
     "Builder",
     "Closure",
     "Computation",
+    "Decisions",
     "FusionCategory",
     "Instruction",
     "Location",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -21,17 +21,35 @@ Apply = Callable[..., Sequence[Any]]
 """``apply(function, *operands)`` returns the results of the function, or its own reading of them."""
 
 
+class Decisions:
+    """What loops and branches ask before they act; this one lets them act on what they computed.
+
+    Attributes:
+      state: JAX values that loops and branches carry through their bodies, since a body that is traced cannot
+        write to anything outside.
+    """
+
+    state: Any = ()
+
+    def take(self, decision: Any) -> Any:
+        """Return what to do in the place of ``decision``, a predicate or the index of a branch."""
+        return decision
+
+
 @dataclass(frozen=True, eq=False)
 class Closure:
-    """A computation ready to run: with the module its calls name, and the interception in force."""
+    """A computation ready to run: with the module its calls name, the interception and decisions in force."""
 
     computation: Computation
     module: Module | None = None
     apply: Apply | None = None
+    decisions: Decisions = field(default_factory=Decisions)
 
     def __call__(self, *arrays: Any) -> tuple[Any, ...]:
         """Evaluate the computation."""
-        return evaluate_computation(self.computation, *arrays, module=self.module, apply=self.apply)
+        return evaluate_computation(
+            self.computation, *arrays, module=self.module, apply=self.apply, decisions=self.decisions
+        )
 
 
 def as_closure(region: Computation | Closure) -> Closure:
@@ -44,7 +62,9 @@ def as_computation(region: Computation | Closure) -> Computation:
     return region.computation if isinstance(region, Closure) else region
 
 
-def evaluate_module(module: Module, *arrays: Any, apply: Apply | None = None) -> tuple[Any, ...]:
+def evaluate_module(
+    module: Module, *arrays: Any, apply: Apply | None = None, decisions: Decisions | None = None
+) -> tuple[Any, ...]:
     """Evaluate the entry computation.
 
     Args:
@@ -52,9 +72,10 @@ def evaluate_module(module: Module, *arrays: Any, apply: Apply | None = None) ->
       *arrays: one array per parameter of the entry computation, of exactly its shape and element type (under
         an ``apply`` that changes representation, whatever that expects).
       apply: called for every operation as ``apply(function, *operands)`` instead of ``function(*operands)``;
-        the function maps arrays to a tuple of arrays. ``function.func.__self__`` is the operation. Calls and
-        fusions are looked into rather than applied as a whole; the body of a reduction is part of the
-        reduction's function.
+        the function maps arrays to a tuple of arrays. ``function.func.__self__`` is the operation. Calls,
+        fusions, loops and branches are looked into rather than applied as a whole; the body of a reduction is
+        part of the reduction's function.
+      decisions: asked before every round of a loop and every branch.
 
     Returns:
       The entry computation's results.
@@ -66,23 +87,33 @@ def evaluate_module(module: Module, *arrays: Any, apply: Apply | None = None) ->
     with jax.enable_x64(True):
         if apply is None:
             arrays = tuple(_check_arguments(entry, arrays))
-        return evaluate_computation(entry, *arrays, module=module, apply=apply)
+        return evaluate_computation(entry, *arrays, module=module, apply=apply, decisions=decisions)
 
 
 def evaluate_computation(
-    computation: Computation, *arrays: Any, module: Module | None = None, apply: Apply | None = None
+    computation: Computation,
+    *arrays: Any,
+    module: Module | None = None,
+    apply: Apply | None = None,
+    decisions: Decisions | None = None,
 ) -> tuple[Any, ...]:
     """Evaluate one computation; arguments are trusted to match its parameters. See ``evaluate_module``."""
     env = dict(zip(computation.parameters, arrays, strict=True))
     for instruction in computation.instructions:
         operands = [env[value] for value in instruction.operands]
-        results = evaluate_instruction(instruction, *operands, module=module, apply=apply)
+        results = evaluate_instruction(
+            instruction, *operands, module=module, apply=apply, decisions=decisions
+        )
         env.update(zip(instruction.results, results, strict=True))
     return tuple(env[value] for value in computation.results)
 
 
 def evaluate_instruction(
-    instruction: Instruction, *operands: Any, module: Module | None = None, apply: Apply | None = None
+    instruction: Instruction,
+    *operands: Any,
+    module: Module | None = None,
+    apply: Apply | None = None,
+    decisions: Decisions | None = None,
 ) -> tuple[Any, ...]:
     """Evaluate one instruction. See ``evaluate_module``; the caller holds ``jax.enable_x64(True)``."""
     op = instruction.op
@@ -92,7 +123,9 @@ def evaluate_instruction(
             raise EvaluationError(f"{op.name} calls {op.callees[0]!r}, which only a module can resolve")
         bodies += [module.computation(name) for name in op.callees]
     inner = apply if op.is_control else None
-    function = functools.partial(op.evaluate, regions=[Closure(body, module, inner) for body in bodies])
+    asked = (op.is_control and decisions) or Decisions()
+    closures = [Closure(body, module, inner, asked) for body in bodies]
+    function = functools.partial(op.evaluate, regions=closures)
     if apply is None or op.is_control:
         return tuple(function(*operands))
     return tuple(apply(function, *operands))

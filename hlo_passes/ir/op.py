@@ -63,13 +63,13 @@ class Op:
       category: how it may fuse.
       is_control: its evaluation only runs its regions or callees, so an interpreter that intercepts
         evaluation looks inside instead of treating it as one function.
-      num_regions: how many regions an instruction of it carries.
+      num_regions: how many regions an instruction of it carries; None where any number is possible.
     """
 
     name: ClassVar[str] = ""
     category: ClassVar[FusionCategory] = FusionCategory.OPAQUE
     is_control: ClassVar[bool] = False
-    num_regions: ClassVar[int] = 0
+    num_regions: ClassVar[int | None] = 0
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Register a class that has a name of its own."""

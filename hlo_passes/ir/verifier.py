@@ -72,7 +72,7 @@ def _verify_instruction(instruction: Instruction, computation: Computation, modu
     op = instruction.op
     for region in instruction.regions:
         _verify_computation(region, module)
-    if len(instruction.regions) != op.num_regions:
+    if op.num_regions is not None and len(instruction.regions) != op.num_regions:
         message = f"expected {op.num_regions} regions, got {len(instruction.regions)}"
         raise _error(message, computation, instruction)
     try:

@@ -2,6 +2,8 @@
 
 from hlo_passes.ops.contraction import DotAlgorithm, DotDimensionNumbers, DotGeneral
 from hlo_passes.ops.control import Call, Fusion
+from hlo_passes.ops.control_flow import Case, ControlFlow, If, Repeat, While
+from hlo_passes.ops.convolution import ConvDimensionNumbers, Convolution, window_count
 from hlo_passes.ops.data_movement import (
     BroadcastInDim,
     Concatenate,
@@ -65,7 +67,18 @@ from hlo_passes.ops.elementwise import (
     Xor,
     compare_types,
 )
+from hlo_passes.ops.gather_scatter import (
+    Gather,
+    GatherDimensionNumbers,
+    Scatter,
+    ScatterDimensionNumbers,
+    update_kind,
+)
+from hlo_passes.ops.indexing import DynamicSlice, DynamicUpdateSlice
+from hlo_passes.ops.random import RngBitGenerator
 from hlo_passes.ops.reduction import Combiner, Reduce, simple_combiner
+from hlo_passes.ops.sorting import Sort, SortKey, sort_keys
+from hlo_passes.ops.window import ReduceWindow, SelectAndScatter, simple_selection
 
 __all__ = [
     "Abs",
@@ -76,6 +89,7 @@ __all__ = [
     "BitcastConvert",
     "BroadcastInDim",
     "Call",
+    "Case",
     "Cbrt",
     "Ceil",
     "Clamp",
@@ -83,7 +97,10 @@ __all__ = [
     "Compare",
     "Concatenate",
     "Constant",
+    "ControlFlow",
+    "ConvDimensionNumbers",
     "Convert",
+    "Convolution",
     "Cosine",
     "CountLeadingZeros",
     "DataMovement",
@@ -91,11 +108,16 @@ __all__ = [
     "DotAlgorithm",
     "DotDimensionNumbers",
     "DotGeneral",
+    "DynamicSlice",
+    "DynamicUpdateSlice",
     "Elementwise",
     "Exponential",
     "ExponentialMinusOne",
     "Floor",
     "Fusion",
+    "Gather",
+    "GatherDimensionNumbers",
+    "If",
     "Iota",
     "IsFinite",
     "Log",
@@ -113,26 +135,39 @@ __all__ = [
     "Power",
     "Reduce",
     "ReducePrecision",
+    "ReduceWindow",
     "Remainder",
+    "Repeat",
     "Reshape",
     "Reverse",
+    "RngBitGenerator",
     "RoundNearestAfz",
     "RoundNearestEven",
     "Rsqrt",
+    "Scatter",
+    "ScatterDimensionNumbers",
     "Select",
+    "SelectAndScatter",
     "ShiftLeft",
     "ShiftRightArithmetic",
     "ShiftRightLogical",
     "Sign",
     "Sine",
     "Slice",
+    "Sort",
+    "SortKey",
     "Sqrt",
     "Subtract",
     "Tan",
     "Tanh",
     "Transpose",
     "Unary",
+    "While",
     "Xor",
     "compare_types",
     "simple_combiner",
+    "simple_selection",
+    "sort_keys",
+    "update_kind",
+    "window_count",
 ]

@@ -19,6 +19,7 @@ from hlo_passes.passes.errors import (
 )
 from hlo_passes.passes.fold_constants import FoldConstants
 from hlo_passes.passes.fuse import Fuse
+from hlo_passes.passes.hoist import Hoist
 from hlo_passes.passes.indexing import ParameterMap, Row, expression, index_maps
 from hlo_passes.passes.inline import Flatten, Inline
 from hlo_passes.passes.outline import Outline
@@ -31,6 +32,7 @@ from hlo_passes.passes.pipeline import (
     run_pipeline,
 )
 from hlo_passes.passes.schedule import Schedule
+from hlo_passes.passes.while_to_repeat import WhileToRepeat
 
 __all__ = [
     "DEFAULT_PIPELINE",
@@ -43,6 +45,7 @@ __all__ = [
     "Flatten",
     "FoldConstants",
     "Fuse",
+    "Hoist",
     "Inline",
     "InvalidPassOption",
     "InvalidPipeline",
@@ -59,6 +62,7 @@ __all__ = [
     "Schedule",
     "UnknownPass",
     "UnknownPassOption",
+    "WhileToRepeat",
     "analyze",
     "expression",
     "find_pass",

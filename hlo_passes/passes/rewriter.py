@@ -58,9 +58,16 @@ class Rewriter:
 
     def has_one_use(self, value: Value) -> bool:
         """Whether the computation read ``value`` exactly once before it was rewritten."""
+        return self._use_counts().get(value.name) == 1
+
+    def is_unread(self, value: Value) -> bool:
+        """Whether the computation did not read ``value`` before it was rewritten."""
+        return self._use_counts().get(value.name) == 0
+
+    def _use_counts(self) -> dict[str, int]:
         if self._uses is None:
             self._uses = {used.name: count for used, count in use_counts(self._computation).items()}
-        return self._uses.get(value.name) == 1
+        return self._uses
 
     def location(self, value: Value) -> Location:
         """Return the source line of what makes ``value``."""
@@ -78,11 +85,30 @@ class Rewriter:
         Raises:
           ConstraintViolation: the op does not accept these operands.
         """
-        (type_,) = op.infer(*[value.type for value in operands])
-        result = Value(self._names.new(), type_)
-        where = location if location.is_known else self._location
-        (settled,) = self._settle(Instruction(op, operands, (result,), (), where))
+        (settled,) = self.emit_all(op, operands, location=location)
         return settled
+
+    def emit_all(
+        self,
+        op: Op,
+        operands: Sequence[Value],
+        regions: Sequence[Computation] = (),
+        location: Location = UNKNOWN,
+    ) -> Sequence[Value]:
+        """Add an instruction with any number of results and regions; return the results. See ``emit``."""
+        types = op.infer(*[value.type for value in operands], regions=regions)
+        results = tuple(Value(self._names.new(), type_) for type_ in types)
+        where = location if location.is_known else self._location
+        return self._settle(Instruction(op, tuple(operands), results, tuple(regions), where))
+
+    def inline(self, computation: Computation, arguments: Sequence[Value]) -> list[Value]:
+        """Add the instructions of a closed computation, applied to arguments; return its results."""
+        env = dict(zip(computation.parameters, arguments, strict=True))
+        for inner in computation.instructions:
+            operands = [env[value] for value in inner.operands]
+            made = self.emit_all(inner.op, operands, inner.regions, inner.location)
+            env.update(zip(inner.results, made, strict=True))
+        return [env[value] for value in computation.results]
 
     def run(self) -> Computation:
         """Return the rewritten computation; the given one when nothing changed."""

@@ -1,4 +1,4 @@
-"""The main job: a perceptron learns handwritten digits, each training step one program on the emulated IPU.
+"""The main job: a model learns handwritten digits, each training step one program on the emulated IPU.
 
 Beside it the same run under plain ``jax.jit``; at the end what a step costs, what memory it needs, and where
 the files of the run lie.
@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 import ipuxla
 from ipuxla.errors import InvalidOption
 from ipuxla.experiments.data import Dataset, load_digits
-from ipuxla.experiments.models import init_mlp, mlp_loss, predict_mlp
+from ipuxla.experiments.models import MODELS, Model
 from ipuxla.experiments.optimizers import OPTIMIZERS, Optimizer
 from ipuxla.experiments.settings import Settings
 from ipuxla.experiments.summary import (
@@ -44,13 +44,14 @@ class Job:
 
     data: Dataset
     schedule: Schedule
+    model: Model
     optimizer: Optimizer
     step: Step
     sizes: tuple[int, ...]
 
     def start(self) -> tuple[Any, Any]:
         """Return the first parameters and the optimizer's first state."""
-        params = init_mlp(jax.random.key(self.schedule.seed), self.sizes)
+        params = self.model.init(jax.random.key(self.schedule.seed), self.sizes)
         return params, self.optimizer.init(params)
 
     def first_arguments(self) -> tuple[Any, ...]:
@@ -79,11 +80,13 @@ def make_job(settings: Settings) -> Job:
             got=settings.batch_size,
         )
     optimizer = OPTIMIZERS[settings.optimizer](settings.learning_rate)
+    model = MODELS[settings.model]
     return Job(
         data=data,
+        model=model,
         schedule=Schedule(settings.epochs, settings.batch_size, settings.seed),
         optimizer=optimizer,
-        step=make_step(mlp_loss, optimizer),
+        step=make_step(model.loss, optimizer),
         sizes=(data.num_features, *settings.hidden, data.num_classes),
     )
 
@@ -113,11 +116,11 @@ def run_digits(settings: Settings) -> None:
         require_same_words(console, settings.engine, compiled(*job.first_arguments()), expected)
         return
 
-    predict = ipuxla.jit(predict_mlp, target=settings.target, engine=settings.engine)
+    predict = ipuxla.jit(job.model.predict, target=settings.target, engine=settings.engine)
     with _progress(console, job.schedule.num_steps(job.data)) as on_step:
         outcomes = {"emulated": job.run(compiled, predict, on_step)}
     if settings.compare:
-        outcomes["jax.jit"] = job.run(jax.jit(job.step, donate_argnums=DONATED), jax.jit(predict_mlp))
+        outcomes["jax.jit"] = job.run(jax.jit(job.step, donate_argnums=DONATED), jax.jit(job.model.predict))
 
     show_outcomes(console, outcomes["emulated"], outcomes.get("jax.jit"))
     # Engine "hlo" evaluates the module and counts no supersteps; the program it stands for has them.

@@ -7,6 +7,7 @@ import pathlib
 import tempfile
 
 from ipuxla.errors import InvalidOption
+from ipuxla.experiments.models import MODELS
 from ipuxla.experiments.optimizers import OPTIMIZERS
 from tiles.target import Target
 
@@ -19,7 +20,8 @@ class Settings:
       target: the machine that the step is compiled for.
       engine: how the emulated machine runs it.
       arithmetic: "float" to train; "ring" to prove that one step moves every word rightly.
-      hidden: features of each hidden layer.
+      model: name of a model.
+      hidden: features of each hidden dense layer.
       optimizer: name of an optimizer.
       learning_rate: its learning rate.
       batch_size: rows per step.
@@ -35,6 +37,7 @@ class Settings:
     target: Target
     engine: str = "fast"
     arithmetic: str = "float"
+    model: str = "mlp"
     hidden: tuple[int, ...] = (128, 64)
     optimizer: str = "momentum"
     learning_rate: float = 0.05
@@ -46,12 +49,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Check what has no type of its own."""
-        if self.optimizer not in OPTIMIZERS:
-            raise InvalidOption(
-                f"there is no optimizer {self.optimizer!r}",
-                expected=", ".join(OPTIMIZERS),
-                got=self.optimizer,
-            )
+        for kind, known, name in (("model", MODELS, self.model), ("optimizer", OPTIMIZERS, self.optimizer)):
+            if name not in known:
+                raise InvalidOption(f"there is no {kind} {name!r}", expected=", ".join(known), got=name)
         if not 0 < self.learning_rate < float("inf"):
             raise InvalidOption("the learning rate must be positive and finite", got=self.learning_rate)
         counts = {"batch_size": self.batch_size, "epochs": self.epochs}

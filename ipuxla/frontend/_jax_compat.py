@@ -449,6 +449,18 @@ def dot_dimensions(attribute: Any) -> tuple[tuple[int, ...], ...]:
     )
 
 
+def conv_dimensions(attribute: Any) -> dict[str, Any]:
+    """Return a convolution's dimension numbers by field. Hides ``ConvDimensionNumbers``."""
+    numbers = _hlo.ConvDimensionNumbers(attribute)
+    single = ("input_batch", "input_feature", "kernel_input_feature", "kernel_output_feature")
+    single += ("output_batch", "output_feature")
+    spatial = ("input_spatial", "kernel_spatial", "output_spatial")
+    return {
+        **{name: getattr(numbers, f"{name}_dimension") for name in single},
+        **{name: tuple(getattr(numbers, f"{name}_dimensions")) for name in spatial},
+    }
+
+
 def dot_algorithm(attribute: Any) -> dict[str, Any]:
     """Return the fields of a dot algorithm, its types as text. Hides ``DotAlgorithm``."""
     algorithm = _hlo.DotAlgorithm(attribute)
@@ -458,4 +470,33 @@ def dot_algorithm(attribute: Any) -> dict[str, Any]:
         **{name: str(getattr(algorithm, name)) for name in types},
         **{name: getattr(algorithm, name) for name in counts},
         "allow_imprecise_accumulation": algorithm.allow_imprecise_accumulation,
+    }
+
+
+def gather_dimensions(attribute: Any) -> dict[str, Any]:
+    """Return a gather's dimension numbers by their names. Hides ``GatherDimensionNumbers``."""
+    numbers = _hlo.GatherDimensionNumbers(attribute)
+    lists = (
+        "offset_dims",
+        "collapsed_slice_dims",
+        "operand_batching_dims",
+        "start_indices_batching_dims",
+        "start_index_map",
+    )
+    return {
+        **{name: tuple(getattr(numbers, name)) for name in lists},
+        "index_vector_dim": numbers.index_vector_dim,
+    }
+
+
+def scatter_dimensions(attribute: Any) -> dict[str, Any]:
+    """Return a scatter's dimension numbers by the specification's names. Hides ``ScatterDimensionNumbers``."""
+    numbers = _hlo.ScatterDimensionNumbers(attribute)
+    return {
+        "update_window_dims": tuple(numbers.update_window_dims),
+        "inserted_window_dims": tuple(numbers.inserted_window_dims),
+        "input_batching_dims": tuple(numbers.input_batching_dims),
+        "scatter_indices_batching_dims": tuple(numbers.scatter_indices_batching_dims),
+        "scatter_dims_to_operand_dims": tuple(numbers.scattered_dims_to_operand_dims),
+        "index_vector_dim": numbers.index_vector_dim,
     }

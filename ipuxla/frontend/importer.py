@@ -6,6 +6,7 @@ once. Calls stay calls. The user's source lines are kept: the innermost frame th
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable, Iterator
 from importlib.resources import files
@@ -28,7 +29,15 @@ from hlo_passes.ir import (
     TensorType,
     Value,
 )
-from ipuxla.frontend._jax_compat import dot_algorithm, dot_dimensions, mlir_ir, read_stablehlo
+from ipuxla.frontend._jax_compat import (
+    conv_dimensions,
+    dot_algorithm,
+    dot_dimensions,
+    gather_dimensions,
+    mlir_ir,
+    read_stablehlo,
+    scatter_dimensions,
+)
 
 TEXT_FILE = "<stablehlo>"
 """File name of locations in a module's own text, where it names no other."""
@@ -39,14 +48,6 @@ _ELEMENT = re.compile(r"0x[0-9A-Fa-f]+|[-+0-9.eE]+")
 
 _HINTS = {
     "stablehlo.custom_call": "call no library routine or host callback inside the function",
-    "stablehlo.convolution": "matrix products of shifted slices",
-    "stablehlo.while": "a Python loop, which is unrolled",
-    "stablehlo.case": "both branches and jnp.where",
-    "stablehlo.if": "both branches and jnp.where",
-    "stablehlo.gather": "static slices, or a product with a one-hot matrix",
-    "stablehlo.scatter": "jnp.where with a mask, or concatenation of slices",
-    "stablehlo.dynamic_slice": "slices with offsets known at compile time",
-    "stablehlo.dynamic_update_slice": "concatenation of slices with offsets known at compile time",
 }
 _DEFAULT_HINT = "elementwise operations, broadcasts, reshapes, slices, reductions and dot_general instead"
 
@@ -192,12 +193,26 @@ class _Importer:
 
 
 class _Block:
-    """Reads the block of a function or region; ``where`` is for operations without a line of their own."""
+    """Reads the block of a function or region; ``where`` is for operations without a line of their own.
 
-    def __init__(self, importer: _Importer, name: str, where: Location) -> None:
+    The region of a loop or branch may read values of the blocks around it (``outer``). Ours are closed: each
+    such value becomes an operand, ``captured``, shared by all regions of the operation, and a parameter.
+    """
+
+    def __init__(
+        self,
+        importer: _Importer,
+        name: str,
+        where: Location,
+        outer: _Block | None = None,
+        captured: dict[Value, int] | None = None,
+    ) -> None:
         self.importer = importer
         self.name = name
         self.where = where
+        self.outer = outer
+        self.captured = {} if captured is None else captured
+        self.num_arguments = 0
         self.env: dict[Any, Any] = {}  # MLIR value: a Value, or nested lists of them for a tuple
         self.instructions: list[Instruction] = []
         self.num_results = 0
@@ -209,6 +224,7 @@ class _Block:
             values = [Value(f"%arg{n}", t) for n, t in enumerate(_flat(shape), len(parameters))]
             parameters += values
             self.env[argument] = _arranged(shape, iter(values))
+        self.num_arguments = len(parameters)
         for view in block.operations:
             op = view.operation
             location = self.importer.location(op, self.where)
@@ -226,20 +242,59 @@ class _Block:
     def operands(self, op: Any, location: Location) -> list[Any]:
         env = self.env
         try:
-            return [env[operand] for operand in op.operands]
+            return [env[operand] if operand in env else self.capture(operand) for operand in op.operands]
         except KeyError:
             hint = "a region that reads only its own arguments"
             raise self.importer.unsupported(op, location, hint) from None
+
+    def capture(self, operand: Any) -> Any:
+        """Return a value of a block around as a parameter of this one.
+
+        Raises:
+          KeyError: no block around that this region may read defines it.
+        """
+        outer = self.outer
+        if outer is None:
+            raise KeyError(operand)
+        found = outer.env[operand] if operand in outer.env else outer.capture(operand)
+        parameters = [self.parameter(value) for value in _flat(found)]
+        self.env[operand] = _arranged(found, iter(parameters))
+        return self.env[operand]
+
+    def parameter(self, value: Value) -> Value:
+        """Return the parameter that stands for a captured value."""
+        number = self.captured.setdefault(value, len(self.captured))
+        return Value(f"%arg{self.num_arguments + number}", value.type)
+
+    def closed_regions(
+        self, op: Any, location: Location
+    ) -> tuple[tuple[Value, ...], tuple[Computation, ...]]:
+        """Return what the regions of a loop or branch read from here, and the regions, which all take it."""
+        captured: dict[Value, int] = {}
+        blocks = [
+            _Block(self.importer, f"region{number}", location, self, captured)
+            for number in range(len(op.regions))
+        ]
+        read = [b.read(region.blocks[0]) for b, region in zip(blocks, op.regions, strict=True)]
+        closed = (
+            dataclasses.replace(body, parameters=(*body.parameters, *map(block.parameter, captured)))
+            for block, body in zip(blocks, read, strict=True)
+        )
+        return tuple(captured), tuple(closed)
 
     def instruction(self, op: Any, operands: tuple[Value, ...], location: Location) -> None:
         importer, results = self.importer, list(op.results)
         shapes = [importer.type(result.type, location) for result in results]
         types = _flat(shapes)
-        made = importer.operation(op, types, location)
-        regions = tuple(
-            _Block(importer, f"region{number}", location).read(region.blocks[0])
-            for number, region in enumerate(op.regions)
-        )
+        if op.name in _CONTROL:
+            captured, regions = self.closed_regions(op, location)
+            made, operands = _CONTROL[op.name](len(captured)), (*operands, *captured)
+        else:
+            made = importer.operation(op, types, location)
+            regions = tuple(
+                _Block(importer, f"region{number}", location).read(region.blocks[0])
+                for number, region in enumerate(op.regions)
+            )
         values = tuple(Value(f"%{number}", t) for number, t in enumerate(types, self.num_results))
         self.num_results += len(values)
         self.instructions.append(Instruction(made, operands, values, regions, location))
@@ -318,6 +373,10 @@ def _int(op: Any, name: str) -> int:
     return op.attributes[name].value
 
 
+def _flag(op: Any, name: str) -> bool:
+    return name in op.attributes and bool(op.attributes[name].value)
+
+
 def _compare(importer: _Importer, op: Any, results: list[TensorType]) -> Op:
     kind = importer.word(op, "compare_type")
     implied = kind and ops.compare_types(importer.type(op.operands[0].type, UNKNOWN).dtype)[0]
@@ -337,12 +396,78 @@ def _dot_general(importer: _Importer, op: Any, results: list[TensorType]) -> Op:
     )
 
 
+def _convolution(importer: _Importer, op: Any, results: list[TensorType]) -> Op:
+    attributes = op.attributes
+    numbers = ops.ConvDimensionNumbers(**conv_dimensions(attributes["dimension_numbers"]))
+    ones = (1,) * len(numbers.input_spatial)
+    low, high = _padding(op, len(ones))
+    precision = tuple(importer.keyword(entry) for entry in attributes.get("precision_config") or ())
+    return ops.Convolution(
+        numbers,
+        _window(op, "window_strides", ones),
+        low,
+        high,
+        _window(op, "lhs_dilation", ones),
+        _window(op, "rhs_dilation", ones),
+        tuple(map(bool, _window(op, "window_reversal", (0,) * len(ones)))),
+        _int(op, "feature_group_count"),
+        _int(op, "batch_group_count"),
+        results[0].dtype,
+        () if set(precision) <= {"DEFAULT"} else precision,
+    )
+
+
+def _reduce_window(importer: _Importer, op: Any, results: list[TensorType]) -> Op:
+    window = _ints(op, "window_dimensions")
+    ones = (1,) * len(window)
+    names = ("window_strides", "base_dilations", "window_dilations")
+    return ops.ReduceWindow(window, *(_window(op, name, ones) for name in names), *_padding(op, len(ones)))
+
+
+def _select_and_scatter(importer: _Importer, op: Any, results: list[TensorType]) -> Op:
+    rank = results[0].rank
+    ones = (1,) * rank
+    strides = _window(op, "window_strides", ones)
+    return ops.SelectAndScatter(_window(op, "window_dimensions", ones), strides, *_padding(op, rank))
+
+
+def _window(op: Any, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
+    """Return an optional attribute that has an entry per window dimension."""
+    return _ints(op, name) if name in op.attributes else default
+
+
+def _padding(op: Any, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the padding in front and behind; none when it is absent."""
+    if "padding" not in op.attributes or not rank:
+        return (0,) * rank, (0,) * rank
+    pairs = np.asarray(op.attributes["padding"]).reshape(-1, 2)
+    pairs = np.broadcast_to(pairs, (rank, 2))
+    return tuple(map(int, pairs[:, 0])), tuple(map(int, pairs[:, 1]))
+
+
+def _gather(importer: _Importer, op: Any, results: list[TensorType]) -> Op:
+    numbers = ops.GatherDimensionNumbers(**gather_dimensions(op.attributes["dimension_numbers"]))
+    return ops.Gather(numbers, _ints(op, "slice_sizes"), _flag(op, "indices_are_sorted"))
+
+
+def _scatter(importer: _Importer, op: Any, results: list[TensorType]) -> Op:
+    numbers = ops.ScatterDimensionNumbers(**scatter_dimensions(op.attributes["scatter_dimension_numbers"]))
+    return ops.Scatter(numbers, _flag(op, "indices_are_sorted"), _flag(op, "unique_indices"))
+
+
 _RETURNS = frozenset({"func.return", "stablehlo.return"})
 
 _TUPLES: dict[str, Callable[[Any, list[Any]], Any]] = {
     "stablehlo.tuple": lambda op, operands: operands,
     "stablehlo.get_tuple_element": lambda op, operands: operands[0][_int(op, "index")],
 }
+
+_CONTROL: dict[str, Callable[[int], Op]] = {
+    "stablehlo.while": ops.While,
+    "stablehlo.case": lambda captured: ops.Case(),
+    "stablehlo.if": lambda captured: ops.If(),
+}
+"""Loops and branches, made from the number of values that their regions read from outside."""
 
 _PLAIN: dict[str, Op] = {name: cls() for name, cls in OPS.items() if issubclass(cls, (ops.Unary, ops.Binary))}
 """Operations without attributes, made once."""
@@ -373,5 +498,18 @@ _READERS: dict[str, Callable[[_Importer, Any, list[TensorType]], Op]] = {
     "stablehlo.iota": lambda i, op, results: ops.Iota(results[0], _int(op, "iota_dimension")),
     "stablehlo.constant": lambda i, op, results: i.constant(op.attributes["value"], results[0]),
     "stablehlo.dot_general": _dot_general,
+    "stablehlo.gather": _gather,
+    "stablehlo.scatter": _scatter,
+    "stablehlo.sort": lambda i, op, results: ops.Sort(
+        _int(op, "dimension") if "dimension" in op.attributes else -1, _flag(op, "is_stable")
+    ),
+    "stablehlo.rng_bit_generator": lambda i, op, results: ops.RngBitGenerator(
+        i.word(op, "rng_algorithm"), tuple(results)
+    ),
+    "stablehlo.dynamic_slice": lambda i, op, results: ops.DynamicSlice(_ints(op, "slice_sizes")),
+    "stablehlo.dynamic_update_slice": lambda i, op, results: ops.DynamicUpdateSlice(),
     "stablehlo.reduce": lambda i, op, results: ops.Reduce(_ints(op, "dimensions")),
+    "stablehlo.convolution": _convolution,
+    "stablehlo.reduce_window": _reduce_window,
+    "stablehlo.select_and_scatter": _select_and_scatter,
 }

@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 from hlo_passes.ir import Module
-from ipuxla.lowering import contraction, movement, regular
+from ipuxla.lowering import (
+    bitcasts,
+    contraction,
+    control,
+    convolution,
+    folding,
+    gather_scatter,
+    indexing,
+    movement,
+    random,
+    regular,
+    sorting,
+)
 from ipuxla.lowering.errors import UnsupportedLowering
 from ipuxla.lowering.registry import RULES, Lowering, dtype_of
 from tiles.graph import Graph
@@ -11,7 +23,19 @@ from tiles.target import Target
 
 __all__ = ["RULES", "UnsupportedLowering", "lower_module"]
 
-assert contraction and movement and regular  # imported for the rules they register
+assert (
+    bitcasts
+    and contraction
+    and control
+    and convolution
+    and folding
+    and gather_scatter
+    and indexing
+    and movement
+    and random
+    and regular
+    and sorting
+)  # for their rules
 
 
 def lower_module(module: Module, target: Target) -> Graph:

@@ -6,7 +6,17 @@ import math
 from dataclasses import replace
 
 from hlo_passes.ir import Computation, Instruction
-from hlo_passes.ops import Call, Concatenate, Constant, OptimizationBarrier, Reshape
+from hlo_passes.ops import (
+    Call,
+    Case,
+    Concatenate,
+    Constant,
+    If,
+    OptimizationBarrier,
+    Repeat,
+    Reshape,
+    While,
+)
 from ipuxla.lowering.registry import Function, Lowering, dtype_of, lowers, where
 from ipuxla.lowering.regular import materialize
 from tiles.graph import Call as ProgramCall
@@ -141,5 +151,10 @@ def _constants_in_memory(computation: Computation) -> set[object]:
     needed: set[object] = set(computation.results)
     for instruction in computation.instructions:
         if isinstance(instruction.op, from_memory) or instruction.op.name == "stablehlo.dot_general":
+            needed.update(instruction.operands)
+        elif isinstance(instruction.op, (While, Repeat)):  # initial values are written where they are carried
+            count = len(instruction.operands) - instruction.op.invariants
+            needed.update(instruction.operands[count:])
+        elif isinstance(instruction.op, (Case, If)):
             needed.update(instruction.operands)
     return needed

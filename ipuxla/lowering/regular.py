@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from hlo_passes.ir import Computation, FusionCategory, Instruction, Op, Value
 from hlo_passes.ir.op import OPS
 from hlo_passes.ops import Concatenate, Constant, DotGeneral, Fusion, Reduce, Reshape
@@ -10,7 +12,19 @@ from hlo_passes.passes.indexing import ParameterMap, expression
 from ipuxla.lowering.contraction import place_dot
 from ipuxla.lowering.errors import UnsupportedLowering
 from ipuxla.lowering.registry import RULES, Lowering, dtype_of, lowers, where
-from tiles.graph import REDUCTION, Affine, Dim, IndexMap, OpForm, Tensor, along, identity_map
+from tiles.graph import (
+    REDUCTION,
+    Affine,
+    Dim,
+    Execute,
+    IndexMap,
+    OpForm,
+    Plan,
+    Tensor,
+    Vertices,
+    along,
+    identity_map,
+)
 from tiles.poplibs.popops.expression import Body
 from tiles.poplibs.popops.map import Map
 from tiles.poplibs.popops.reduce import neutral_element, reduce_codelet
@@ -146,7 +160,7 @@ def lower_reduce(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, 
         where(instruction),
     )
     return (
-        _with_initial(
+        with_initial(
             lowering,
             reduced,
             instruction,
@@ -156,7 +170,7 @@ def lower_reduce(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, 
     )
 
 
-def _with_initial(
+def with_initial(
     lowering: Lowering, reduced: Tensor, reduce: Instruction, value: Value, constant: Constant | None
 ) -> Tensor:
     """Apply a reduction's initial value unless it is the neutral element."""
@@ -193,6 +207,23 @@ def materialize(lowering: Lowering, value: Value) -> Tensor:
     return lowering.tensor(value)
 
 
+def fill_into(lowering: Lowering, producer: Instruction, target: Tensor) -> None:
+    """Write a splat constant into a tensor that is placed already."""
+    graph, location = lowering.graph, where(producer)
+    target = graph.tensors[target.name]
+    if not math.prod(target.shape):
+        return
+    assert target.layout is not None
+    body, _ = _expression(Computation("fill", (), (producer,), producer.results), [])
+    dims = tuple(Dim(f"d{i}", size) for i, size in enumerate(target.shape))
+    form = OpForm(dims, (), (identity_map(len(dims)),))
+    codelet = Map(body, (len(body) - 1,), (), (target.dtype,))
+    label = graph.unique("fill", "step")
+    plan = Plan(target.layout.axes, target.layout.base)
+    filled = Vertices(label, codelet, form, plan, (), (target.name,), location)
+    lowering.program.add(Execute(graph.add_compute_set(label, filled).name))
+
+
 @lowers(Fusion)
 def lower_fusion(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
     """Lower a fusion as its kind says: one Map, one Reduce with a prologue, or a contraction and a Map behind it."""
@@ -223,7 +254,7 @@ def _lower_input_fusion(
     if producer is None:
         lowering.values[initial] = operands[region.parameters.index(initial)]
     constant = producer.op if producer is not None and isinstance(producer.op, Constant) else None
-    return _with_initial(lowering, reduced, reduce, initial, constant)
+    return with_initial(lowering, reduced, reduce, initial, constant)
 
 
 def _lower_output_fusion(

@@ -14,6 +14,7 @@ from hlo_passes.ir import OPS, Builder, Location, TensorType
 T = TensorType.parse
 F, N, P = T("tensor<2x3xf32>"), T("tensor<2x3xi32>"), T("tensor<2x3xi1>")
 S, SI, V = T("tensor<f32>"), T("tensor<i32>"), T("tensor<3xf32>")
+B0 = T("tensor<i1>")
 
 
 def _dot(**fields):
@@ -41,10 +42,111 @@ BATCH = T("tensor<5x2x3xf32>")
 def _region(*types, result=S):
     builder = Builder("body")
     parameters = [builder.parameter(type_) for type_ in types]
-    return builder.build(*([parameters[0]] if parameters[0].type == result else []))
+    return builder.build(*([p for p in parameters if p.type == result][:1]))
 
 
 ADD = _region(S, S)
+STATE = T("tensor<2xui64>")
+LESS = _region(T("tensor<i1>"), T("tensor<i1>"), result=T("tensor<i1>"))
+I2 = T("tensor<5x2xi32>")
+BATCHED, BATCHED_INDICES = T("tensor<5x2x3xf32>"), T("tensor<5x4x1xi32>")
+
+
+def _gather(slice_sizes=(1, 3), **fields):
+    """Return a gather of rows of F at indices I1 (``tensor<5x1xi32>``), with some dimension numbers changed."""
+    numbers = {
+        "offset_dims": (1,),
+        "collapsed_slice_dims": (0,),
+        "operand_batching_dims": (),
+        "start_indices_batching_dims": (),
+        "start_index_map": (0,),
+        "index_vector_dim": 1,
+    }
+    return ops.Gather(ops.GatherDimensionNumbers(**{**numbers, **fields}), slice_sizes)
+
+
+def _row_scatter(**fields):
+    """Return a scatter of rows ROWS into F at indices I1, with some dimension numbers changed."""
+    numbers = {
+        "update_window_dims": (1,),
+        "inserted_window_dims": (0,),
+        "input_batching_dims": (),
+        "scatter_indices_batching_dims": (),
+        "scatter_dims_to_operand_dims": (0,),
+        "index_vector_dim": 1,
+    }
+    return ops.Scatter(ops.ScatterDimensionNumbers(**{**numbers, **fields}))
+
+
+I1, ROWS = T("tensor<5x1xi32>"), T("tensor<5x3xf32>")
+_GATHER_BATCH = {"operand_batching_dims": (0,), "start_indices_batching_dims": (0,), "index_vector_dim": 2}
+_SCATTER_BATCH = {"input_batching_dims": (0,), "scatter_indices_batching_dims": (0,), "index_vector_dim": 2}
+_GATHERED = {"offset_dims": (2,), "collapsed_slice_dims": (1,), "start_index_map": (1,)}
+_SCATTERED = {
+    "update_window_dims": (2,),
+    "inserted_window_dims": (1,),
+    "scatter_dims_to_operand_dims": (1,),
+}
+
+
+def _batched_gather(slice_sizes=(1, 1, 3), **fields):
+    return _gather(slice_sizes, **{**_GATHER_BATCH, **_GATHERED, **fields})
+
+
+def _batched_scatter(**fields):
+    return _row_scatter(**{**_SCATTER_BATCH, **_SCATTERED, **fields})
+
+
+BATCHED_ROWS = T("tensor<5x4x3xf32>")
+
+
+def _choice():
+    builder = Builder("select")
+    x, y = builder.parameter(S), builder.parameter(S)
+    return builder.build(builder.add(ops.Compare("GE"), x, y))
+
+
+def _conv(**fields):
+    numbers = {
+        "input_batch": 0,
+        "input_feature": 2,
+        "input_spatial": (1,),
+        "kernel_input_feature": 1,
+        "kernel_output_feature": 2,
+        "kernel_spatial": (0,),
+        "output_batch": 0,
+        "output_feature": 2,
+        "output_spatial": (1,),
+    }
+    for name in tuple(fields):
+        if name in numbers:
+            numbers[name] = fields.pop(name)
+    plain = {
+        "window_strides": (1,),
+        "low": (0,),
+        "high": (0,),
+        "lhs_dilation": (1,),
+        "rhs_dilation": (1,),
+        "window_reversal": (False,),
+        "feature_group_count": 1,
+        "batch_group_count": 1,
+        "dtype": "f32",
+    }
+    return ops.Convolution(ops.ConvDimensionNumbers(**numbers), **{**plain, **fields})
+
+
+def _windows(**fields):
+    names = ("window_dimensions", "window_strides", "base_dilations", "window_dilations")
+    plain = {**dict.fromkeys(names, (1, 1)), "low": (0, 0), "high": (0, 0)}
+    return ops.ReduceWindow(**{**plain, **fields})
+
+
+def _scatter(**fields):
+    plain = dict.fromkeys(("window_dimensions", "window_strides"), (1, 1))
+    return ops.SelectAndScatter(**{**plain, "low": (0, 0), "high": (0, 0), **fields})
+
+
+X, W = T("tensor<2x5x4xf32>"), T("tensor<3x4x6xf32>")
 
 CASES = [
     # elementwise
@@ -150,9 +252,205 @@ CASES = [
     (ops.Reduce((0,)), [F, S], "C6", [_region(S)]),
     (ops.Reduce((0,)), [F, S], "C6", [_region(V, V, result=V)]),
     (ops.Reduce((0,)), [N, SI], "C6", [ADD]),
+    # convolution
+    (_conv(), [X], "arity"),
+    (_conv(), [X, B], "C1"),
+    (_conv(window_strides=()), [X, W], "C2"),
+    (_conv(window_strides=(0,)), [X, W], "C3"),
+    (_conv(low=()), [X, W], "C4"),
+    (_conv(lhs_dilation=()), [X, W], "C5"),
+    (_conv(lhs_dilation=(0,)), [X, W], "C6"),
+    (_conv(rhs_dilation=()), [X, W], "C7"),
+    (_conv(rhs_dilation=(0,)), [X, W], "C8"),
+    (_conv(window_reversal=()), [X, W], "C9"),
+    (_conv(batch_group_count=3), [X, W], "C10"),
+    (_conv(feature_group_count=3), [X, W], "C11"),
+    (_conv(input_spatial=()), [X, W], "C12"),
+    (_conv(input_feature=1), [X, W], "C13"),
+    (_conv(), [X, T("tensor<3x2x6xf32>")], "C14"),
+    (_conv(batch_group_count=2), [X, T("tensor<3x4x5xf32>")], "C15"),
+    (_conv(feature_group_count=2), [X, T("tensor<3x2x5xf32>")], "C16"),
+    (_conv(kernel_spatial=()), [X, W], "C17"),
+    (_conv(kernel_spatial=(3,)), [X, W], "C18"),
+    (_conv(output_spatial=()), [X, W], "C19"),
+    (_conv(output_batch=1), [X, W], "C20"),
+    (_conv(feature_group_count=0), [X, W], "C21"),
+    (_conv(batch_group_count=0), [X, W], "C22"),
+    (_conv(feature_group_count=2, batch_group_count=2), [X, W], "C23"),
+    (_conv(precision=("HIGH",)), [X, W], "C24"),
+    (_conv(precision=("HIGH", "LOW")), [X, W], "I18"),
+    (_conv(), [X, T("tensor<3x4x6xf16>")], "C27"),
+    (_conv(dtype="c64"), [X, W], "O1"),
+    # windows
+    (_windows(), [], "C1", [ADD]),
+    (_windows(), [F, V, S, S], "C2", [ADD]),
+    (_windows(), [F, V], "I2", [ADD]),
+    (_windows(), [F, SI], "C3", [ADD]),
+    (_windows(window_dimensions=(1,)), [F, S], "C4", [ADD]),
+    (_windows(window_dimensions=(1, 0)), [F, S], "C5", [ADD]),
+    (_windows(window_strides=(1,)), [F, S], "C6", [ADD]),
+    (_windows(window_strides=(1, 0)), [F, S], "C7", [ADD]),
+    (_windows(base_dilations=(1,)), [F, S], "C8", [ADD]),
+    (_windows(base_dilations=(1, 0)), [F, S], "C9", [ADD]),
+    (_windows(window_dilations=(1,)), [F, S], "C10", [ADD]),
+    (_windows(window_dilations=(1, 0)), [F, S], "C11", [ADD]),
+    (_windows(low=(0,)), [F, S], "C12", [ADD]),
+    (_windows(), [F, S], "C13", []),
+    (_windows(), [N, SI], "C13", [ADD]),
+    (_scatter(), [F, F], "arity", [_choice(), ADD]),
+    (_scatter(), [F, N, S], "C1", [_choice(), ADD]),
+    (_scatter(), [F, V, S], "C2", [_choice(), ADD]),
+    (_scatter(), [F, F, SI], "C3", [_choice(), ADD]),
+    (_scatter(), [F, F, V], "I3", [_choice(), ADD]),
+    (_scatter(window_dimensions=(1,)), [F, F, S], "C4", [_choice(), ADD]),
+    (_scatter(window_dimensions=(1, 0)), [F, F, S], "C5", [_choice(), ADD]),
+    (_scatter(window_strides=(1,)), [F, F, S], "C6", [_choice(), ADD]),
+    (_scatter(window_strides=(1, 0)), [F, F, S], "C7", [_choice(), ADD]),
+    (_scatter(low=(0,)), [F, F, S], "C8", [_choice(), ADD]),
+    (_scatter(), [F, F, S], "C9", [ADD, ADD]),
+    (_scatter(), [F, F, S], "C9", []),
+    (_scatter(), [F, F, S], "C10", [_choice(), _choice()]),
+    # runtime offsets
+    (ops.DynamicSlice((2, 3)), [], "arity"),
+    (ops.DynamicSlice((2,)), [F, SI, SI], "C2"),
+    (ops.DynamicSlice((2, 3)), [F, SI], "C2"),
+    (ops.DynamicSlice((2, 3)), [F, SI, T("tensor<i64>")], "C3"),
+    (ops.DynamicSlice((2, 4)), [F, SI, SI], "C4"),
+    (ops.DynamicSlice((2, 3)), [F, SI, S], "I3"),
+    (ops.DynamicUpdateSlice(), [F], "arity"),
+    (ops.DynamicUpdateSlice(), [F, N, SI, SI], "C2"),
+    (ops.DynamicUpdateSlice(), [F, V, SI, SI], "C3"),
+    (ops.DynamicUpdateSlice(), [F, F, SI], "C4"),
+    (ops.DynamicUpdateSlice(), [F, F, SI, T("tensor<i64>")], "C5"),
+    (ops.DynamicUpdateSlice(), [F, T("tensor<2x4xf32>"), SI, SI], "C6"),
+    (ops.DynamicUpdateSlice(), [F, F, V, V], "I3"),
+    (_gather(), [F], "arity"),
+    (_gather(), [F, F], "I2"),
+    (_gather(collapsed_slice_dims=()), [F, I1], "C1"),
+    (_gather(index_vector_dim=3), [F, I1], "C2"),
+    (_gather(), [F, I2], "C3"),
+    (_gather((1, 1), collapsed_slice_dims=(), offset_dims=(2, 1)), [F, I1], "C4"),
+    (_gather(offset_dims=(2,)), [F, I1], "C5"),
+    (_gather(offset_dims=(), collapsed_slice_dims=(0, 0)), [F, I1], "C6"),
+    (_gather((1, 1), offset_dims=(), collapsed_slice_dims=(1, 0)), [F, I1], "C7"),
+    (_gather(collapsed_slice_dims=(2,)), [F, I1], "C8"),
+    (_gather((2, 3)), [F, I1], "C9"),
+    (
+        _batched_gather(
+            offset_dims=(), collapsed_slice_dims=(2,), operand_batching_dims=(1, 0), start_index_map=(2,)
+        ),
+        [BATCHED, BATCHED_INDICES],
+        "C10",
+    ),
+    (_batched_gather(operand_batching_dims=(3,)), [BATCHED, BATCHED_INDICES], "C11"),
+    (_batched_gather((2, 1, 3)), [BATCHED, BATCHED_INDICES], "C12"),
+    (_batched_gather(start_indices_batching_dims=(0, 0)), [BATCHED, BATCHED_INDICES], "C13"),
+    (_batched_gather(start_indices_batching_dims=(3,)), [BATCHED, BATCHED_INDICES], "C14"),
+    (_batched_gather(start_indices_batching_dims=(2,)), [BATCHED, BATCHED_INDICES], "C15"),
+    (_batched_gather(start_indices_batching_dims=(0, 1)), [BATCHED, BATCHED_INDICES], "C16"),
+    (_batched_gather(start_indices_batching_dims=(1,)), [BATCHED, BATCHED_INDICES], "C17"),
+    (_batched_gather(start_index_map=(0,)), [BATCHED, BATCHED_INDICES], "C18"),
+    (_gather(start_index_map=(2,)), [F, I1], "C19"),
+    (_gather((1, 3, 1)), [F, I1], "C20"),
+    (_gather((1, 4)), [F, I1], "C21"),
+    (_row_scatter(), [F, V, I1, ROWS, ROWS], "C1", [ADD]),
+    (_row_scatter(), [F, F, ROWS], "I2", [ADD]),
+    (_row_scatter(inserted_window_dims=()), [F, I1, ROWS], "C2", [ADD]),
+    (_row_scatter(), [F, F, I1, ROWS, V], "C3", [ADD]),
+    (_row_scatter(), [F, I1, T("tensor<4x3xf32>")], "C4", [ADD]),
+    (_row_scatter(), [F, I1, T("tensor<5x4xf32>")], "C4", [ADD]),
+    (_row_scatter(), [F, I1], "C5", [ADD]),
+    (_row_scatter(), [F, I1, T("tensor<5x3xi32>")], "C6", [ADD]),
+    (_row_scatter(update_window_dims=(1, 0), inserted_window_dims=()), [F, I1, ROWS], "C7", [ADD]),
+    (_row_scatter(update_window_dims=(2,)), [F, I1, ROWS], "C8", [ADD]),
+    (_row_scatter(update_window_dims=(), inserted_window_dims=(0, 0)), [F, I1, ROWS], "C9", [ADD]),
+    (_row_scatter(update_window_dims=(), inserted_window_dims=(1, 0)), [F, I1, ROWS], "C10", [ADD]),
+    (_row_scatter(inserted_window_dims=(2,)), [F, I1, ROWS], "C11", [ADD]),
+    (
+        _batched_scatter(
+            update_window_dims=(),
+            inserted_window_dims=(2,),
+            input_batching_dims=(1, 0),
+            scatter_dims_to_operand_dims=(2,),
+        ),
+        [BATCHED, BATCHED_INDICES, BATCHED_ROWS],
+        "C12",
+        [ADD],
+    ),
+    (_batched_scatter(input_batching_dims=(3,)), [BATCHED, BATCHED_INDICES, BATCHED_ROWS], "C13", [ADD]),
+    (
+        _batched_scatter(scatter_indices_batching_dims=(0, 0)),
+        [BATCHED, BATCHED_INDICES, BATCHED_ROWS],
+        "C14",
+        [ADD],
+    ),
+    (
+        _batched_scatter(scatter_indices_batching_dims=(3,)),
+        [BATCHED, BATCHED_INDICES, BATCHED_ROWS],
+        "C15",
+        [ADD],
+    ),
+    (
+        _batched_scatter(scatter_indices_batching_dims=(2,)),
+        [BATCHED, BATCHED_INDICES, BATCHED_ROWS],
+        "C16",
+        [ADD],
+    ),
+    (
+        _batched_scatter(scatter_indices_batching_dims=(0, 1)),
+        [BATCHED, BATCHED_INDICES, BATCHED_ROWS],
+        "C17",
+        [ADD],
+    ),
+    (
+        _batched_scatter(scatter_indices_batching_dims=(1,)),
+        [BATCHED, BATCHED_INDICES, BATCHED_ROWS],
+        "C18",
+        [ADD],
+    ),
+    (_row_scatter(), [F, I2, ROWS], "C19", [ADD]),
+    (
+        _batched_scatter(scatter_dims_to_operand_dims=(0,)),
+        [BATCHED, BATCHED_INDICES, BATCHED_ROWS],
+        "C20",
+        [ADD],
+    ),
+    (_row_scatter(scatter_dims_to_operand_dims=(2,)), [F, I1, ROWS], "C21", [ADD]),
+    (_row_scatter(index_vector_dim=3), [F, I1, ROWS], "C22", [ADD]),
+    (_row_scatter(), [F, I1, ROWS], "C23", []),
+    (_row_scatter(), [F, I1, ROWS], "C23", [_region(S)]),
+    # random bits
+    (ops.RngBitGenerator("PHILOX", (STATE, N)), [], "arity"),
+    (ops.RngBitGenerator("MIDDLE_SQUARE", (STATE, N)), [STATE], "I1"),
+    (ops.RngBitGenerator("PHILOX", (STATE, N)), [N], "I2"),
+    (ops.RngBitGenerator("PHILOX", (N, STATE)), [STATE], "C2"),
+    (ops.RngBitGenerator("PHILOX", (STATE, P)), [STATE], "O2"),
+    # sorting
+    (ops.Sort(0), [], "C1", [LESS]),
+    (ops.Sort(0), [F, V], "C3", [LESS]),
+    (ops.Sort(2), [F], "C4", [LESS]),
+    (ops.Sort(-3), [F], "C4", [LESS]),
+    (ops.Sort(0), [F], "C5", []),
+    (ops.Sort(0), [F], "C5", [ADD]),
     # control
     (ops.Fusion("loop"), [F], "C1", []),
     (ops.Fusion("loop"), [F], "C2", [ADD]),
+    (ops.While(), [V], "arity", [_region(V, result=V)]),
+    (ops.While(2), [V], "arity", [_region(V, result=V), _region(V, result=V)]),
+    (ops.While(), [V], "C1", [_region(V, result=V), _region(V, result=V)]),
+    (ops.While(), [B0], "C2", [_region(B0, result=B0), _region(V, result=V)]),
+    (ops.While(1), [B0, B0], "C2", [_region(B0, B0, result=B0), _region(B0, result=B0)]),
+    (ops.Repeat(1), [V], "arity", []),
+    (ops.Repeat(-1), [V], "C1", [_region(V, result=V)]),
+    (ops.Repeat(1), [V], "C2", [_region(V, result=S)]),
+    (ops.Case(), [SI], "C1", []),
+    (ops.Case(), [S], "I1", [ADD]),
+    (ops.Case(), [SI, V], "C2", [_region(V, result=V), _region(S, result=S)]),
+    (ops.Case(), [SI, V], "C3", [_region(V, result=V), _region(V)]),
+    (ops.If(), [B0], "arity", [ADD]),
+    (ops.If(), [SI], "I1", [_region(), _region()]),
+    (ops.If(), [B0, V], "C1", [_region(V, result=V), _region(S, result=S)]),
+    (ops.If(), [B0, V], "C2", [_region(V, result=V), _region(V)]),
 ]
 
 

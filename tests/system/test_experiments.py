@@ -7,6 +7,7 @@ import pathlib
 import re
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -70,6 +71,59 @@ def _numpy_losses(settings: Settings, count: int) -> list[float]:
     return losses
 
 
+def _main_settings(target: Target) -> Settings:
+    """The choices of the main job that decide what it learns."""
+    flags = dict(
+        line[2:].split("=") for line in FLAGS.read_text().splitlines() if "=" in line and line[:2] == "--"
+    )
+    return Settings(target=target, model=flags["model"], hidden=(int(flags["hidden"]),))
+
+
+def _double_losses(settings: Settings, count: int) -> list[float]:
+    """The first losses of a convolutional run in float64, by products of shifted images."""
+
+    def loss(params, images, labels):
+        values = images.reshape(-1, 8, 8, 1)
+        for layer in params[:2]:
+            rows, columns = values.shape[1:3]
+            padded = jnp.pad(values, ((0, 0), (1, 1), (1, 1), (0, 0)))
+            shifted = [
+                padded[:, i : i + rows, j : j + columns] @ layer["w"][i, j]
+                for i in range(3)
+                for j in range(3)
+            ]
+            values = jnp.maximum(sum(shifted) + layer["b"], 0)
+            windows = values.reshape(-1, rows // 2, 2, columns // 2, 2, values.shape[-1])
+            windows = windows.transpose(0, 1, 3, 5, 2, 4).reshape(
+                -1, rows // 2, columns // 2, values.shape[-1], 4
+            )
+            first = jnp.argmax(windows, axis=-1, keepdims=True)  # of equals the first one has the gradient
+            values = jnp.take_along_axis(windows, first, axis=-1)[..., 0]
+        values = values.reshape(len(values), -1)
+        for layer in params[2:-1]:
+            values = jnp.maximum(values @ layer["w"] + layer["b"], 0)
+        logits = values @ params[-1]["w"] + params[-1]["b"]
+        rows = jnp.arange(len(labels))
+        return jnp.mean(jax.nn.logsumexp(logits, axis=1) - logits[rows, labels])
+
+    job = make_job(settings)
+    start = job.start()[0]
+    losses: list[float] = []
+    with jax.enable_x64(True):
+        double = lambda tree: jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), tree)  # noqa: E731
+        params = double(start)
+        speed = jax.tree.map(jnp.zeros_like, params)
+        step = jax.jit(jax.value_and_grad(loss))
+        for images, labels in job.schedule.batches(job.data):
+            value, grads = step(params, double(images), labels)
+            losses.append(float(value))
+            if len(losses) == count:
+                return losses
+            speed = jax.tree.map(lambda v, g: 0.9 * v + g, speed, grads)
+            params = jax.tree.map(lambda p, v: p - settings.learning_rate * v, params, speed)
+    return losses
+
+
 # ---- the main job
 
 
@@ -77,7 +131,7 @@ def test_main_job_learns_and_agrees_with_plain_jit(main_job):
     folder, printed = main_job
     results = json.loads((folder / "results.json").read_text())
     ours, native = results["outcomes"]["emulated"], results["outcomes"]["jax.jit"]
-    assert ours["accuracy"] >= 0.95 and native["accuracy"] >= 0.95
+    assert ours["accuracy"] >= 0.97 and native["accuracy"] >= 0.97
     assert f"{ours['accuracy']:.2%}" in printed and f"{native['accuracy']:.2%}" in printed
     assert len(ours["losses"]) == len(native["losses"]) == 20 * (1438 // 32)
     difference = np.abs(_losses(folder)[:20] - _losses(folder, "jax.jit")[:20]).max()
@@ -85,10 +139,10 @@ def test_main_job_learns_and_agrees_with_plain_jit(main_job):
     assert "20 steps agree with plain jax.jit" in printed
 
 
-def test_main_job_starts_as_numpy_does(main_job, gc200):
+def test_main_job_starts_as_a_model_in_double_precision_does(main_job, gc200):
     folder, _ = main_job
-    settings = Settings(target=gc200)
-    np.testing.assert_allclose(_losses(folder)[:20], _numpy_losses(settings, 20), rtol=0, atol=1e-4)
+    expected = _double_losses(_main_settings(gc200), 20)
+    np.testing.assert_allclose(_losses(folder)[:20], expected, rtol=0, atol=1e-4)
 
 
 def test_main_job_tells_cycles_memory_lines_and_files(main_job):
@@ -120,7 +174,7 @@ def test_costliest_operations_name_the_lines_of_the_model(main_job):
 
 def test_saved_step_gives_the_first_loss_again(main_job, gc200):
     folder, _ = main_job
-    _, _, loss = ipuxla.load(folder / "step.ipuxla")(*make_job(Settings(target=gc200)).first_arguments())
+    _, _, loss = ipuxla.load(folder / "step.ipuxla")(*make_job(_main_settings(gc200)).first_arguments())
     assert float(loss) == _losses(folder)[0]
 
 

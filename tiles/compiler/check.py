@@ -59,6 +59,12 @@ def load_executable(blob: bytes) -> Executable:
 def _check_group(
     executable: Executable, number: int, at: str, group: VertexGroup, received: set[str]
 ) -> None:
+    for d, split in enumerate(group.plan.splits):
+        if split.is_split and not group.codelet.may_split(group.form, d):
+            name = group.form.dims[d].name
+            raise refuse(
+                f"{at} cuts dimension {name}, which {group.codelet.name} cannot compute apart", group.location
+            )
     for k, name in enumerate(group.results):
         layout = executable.variables[name].layout
         try:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tiles.compiler.coalesce import coalesce, may_write_over
 from tiles.compiler.costs import exchange_code_bytes, step_traffic
 from tiles.compiler.executable import (
     Buffer,
@@ -85,6 +86,7 @@ class _Order:
     lowest: dict[str, int] = field(default_factory=dict)
     recalls: list[tuple[int, int]] = field(default_factory=list)
     pinned: set[str] = field(default_factory=set)
+    branches: list[tuple[int, int]] = field(default_factory=list)
 
     def used(self) -> set[str]:
         """Return the tensors accessed, inputs, outputs, and those that any of them is a view of."""
@@ -120,7 +122,7 @@ class _Order:
                 return ["while", *self._loop(lambda: self._while(condition, predicate, body))]
             case Switch(index, branches):
                 self._access(len(self.steps), (index,), ())
-                return ["switch", index, *(self.sequence(branch) for branch in branches)]
+                return ["switch", index, *(self._branch(branch) for branch in branches)]
             case If(predicate, then, otherwise):
                 return self.step(Switch(predicate, (otherwise, then)))
             case Call(function):
@@ -131,6 +133,12 @@ class _Order:
         first = self.sequence(condition)
         self._access(len(self.steps), (predicate,), ())
         return [first, predicate, self.sequence(body)]
+
+    def _branch(self, branch: Sequence) -> list[Any]:
+        first = len(self.steps)
+        tree = self.sequence(branch)
+        self.branches.append((first, len(self.steps) - 1))
+        return tree
 
     def _append(self, name: str, step: Any) -> int:
         self.steps.append((name, step))
@@ -222,6 +230,8 @@ def _share_storage(graph: Graph, tensors: dict[str, Tensor], order: _Order) -> d
     members: dict[str, list[str]] = defaultdict(list)
     for name, base in root.items():
         members[base].append(name)
+    regions = [*order.loops, *order.branches]
+    coalesce(graph, tensors, order.steps, order.accesses, regions, order.pinned, root, members)
     for number, (_, step) in enumerate(order.steps):
         if isinstance(step, Copy) or len(step.vertices) != 1:
             continue
@@ -251,29 +261,11 @@ def _overwritable(
     result = tensors[group.results[0]]
     donated = {graph.inputs[i] for i in graph.donated}
     for k, name in enumerate(group.operands):
-        tensor, base = tensors[name], root[name]
-        owner = tensors[base]
-        free = owner.kind == TEMPORARY or base in donated
-        if not free or not group.codelet.may_overwrite(k) or base == root[result.name]:
+        base = root[name]
+        free = tensors[base].kind == TEMPORARY or base in donated
+        if not free or base == root[result.name] or not may_write_over(tensors, group, k):
             continue
-        if itemsize(tensor.dtype) != itemsize(result.dtype) or tensor.layout is None or result.layout is None:
-            continue
-        if (
-            tensor.layout.part_shape != result.layout.part_shape
-            or tensor.layout.tile_mask != result.layout.tile_mask
-        ):
-            continue
-        if sum(root[other] == base for other in group.operands) > 1 or not is_resident(
-            group.form, group.plan, k, tensor.layout
-        ):
-            continue
-        wide = {d for d, dim in enumerate(group.form.dims) if dim.size > 1}
-        order_in, order_out = (
-            [d for d in m.dims if d in wide] for m in (group.form.operands[k], group.form.results[0])
-        )
-        if (
-            group.form.reduced or order_in != order_out
-        ):  # a transposition would overwrite what it has yet to read
+        if sum(root[other] == base for other in group.operands) > 1:
             continue
         if (
             _carried(order, members[base], number)

@@ -286,7 +286,9 @@ class _Proof:
             wide = {d for d, dim in enumerate(group.form.dims) if dim.size > 1}
             reads = [d for d in group.form.operands[k].dims if d in wide]
             writes = [d for d in index_map.dims if d in wide]
-            is_pointwise = reads == writes and set(reads) == wide and not group.form.reduced
+            kept = {d for d in wide if not group.form.dims[d].is_reduced}
+            is_pointwise = reads == writes and set(reads) == kept
+            is_pointwise = is_pointwise and not group.plan.split_reductions(group.form)
             fits = itemsize(result.dtype) == itemsize(operand.dtype) and part_bytes(result) <= part_bytes(
                 operand
             )

@@ -6,20 +6,35 @@ so sums round as the plan says. Nothing is read on the host: trip counts are ext
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import weakref
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
-from tiles.compiler import CopyStep, Executable, ExecuteStep
+from tiles.compiler import CopyStep, Executable
+from tiles.compiler.tree import Path, carried_through, children, count_steps, dynamic_parts
 from tiles.engine.interface import FLOAT, Engine, check_inputs
 from tiles.engine.trace import Trace
 from tiles.engine.whole import whole
+from tiles.errors import Unsupported
+from tiles.numerics.decisions import Decisions, Recording, Replay, record
 
 Env = dict[str, jax.Array]
+Carry = tuple[Env, dict[Path, jax.Array], Any]
+
+
+@dataclass
+class _State:
+    """What is true at one point of the program: values, trips by path, and who decides."""
+
+    env: Env
+    trips: dict[Path, jax.Array]
+    decisions: Decisions
 
 
 class FastEngine(Engine):
@@ -31,34 +46,61 @@ class FastEngine(Engine):
         """Prepare the jitted function; it compiles at the first run."""
         super().__init__(executable, arithmetic)
         self.strict = strict
-        self._static: list[int | None] = []
+        self._carried: dict[int, list[str]] = {}
         self._jitted = jax.jit(self._call)
+        self._replayed = jax.jit(self._call_replaying)
+        self._recording = jax.jit(self._call_recording, static_argnums=0)
 
     def run(self, *inputs: Any) -> tuple[list[jax.Array], Trace]:
         """Run once; see ``Engine.run``."""
         check_inputs(self.executable, inputs)
         with jax.enable_x64(True):
-            outputs, counted = self._jitted(*inputs)
-        dynamic = iter(counted)
-        counts = tuple(int(next(dynamic)) if count is None else count for count in self._static)
+            if self.replays:
+                outputs, trips = self._replayed(record_decisions(self.executable, *inputs), *inputs)
+            else:
+                outputs, trips = self._jitted(*inputs)
+        counts = count_steps(self.executable, {path: np.asarray(trip) for path, trip in trips.items()})
         return list(outputs), Trace(counts, self.name, self.arithmetic)
 
     def trace(self, *inputs: Any) -> list[jax.Array]:
-        """Return the outputs as a JAX-traceable function of the inputs."""
+        """Return the outputs as a JAX-traceable function of the inputs.
+
+        Raises:
+          Unsupported: a program whose control depends on floats, under ring arithmetic: it runs twice, and
+            the host hands the decisions over.
+        """
         check_inputs(self.executable, inputs)
+        if self.replays:
+            raise Unsupported(
+                "a program whose control depends on floats cannot be part of an outer jax.jit in the ring",
+                try_="call it outside jax.jit",
+            )
         with jax.enable_x64(True):
             return list(self._call(*inputs)[0])
 
-    def _call(self, *inputs: Any) -> tuple[tuple[jax.Array, ...], tuple[Any, ...]]:
-        """Return the outputs, and how often each step ran whose count depends on data."""
+    def record(self, *inputs: Any) -> jax.Array:
+        """Run with floats and return the decisions of loops and branches in order, ``int32[any]``."""
+        with jax.enable_x64(True):
+            return record(lambda capacity: self._recording(capacity, *inputs))
+
+    def _call_recording(self, capacity: int, *inputs: Any) -> Any:
+        decisions = Recording(capacity)
+        self._call(*inputs, decisions=decisions)
+        return decisions.state
+
+    def _call_replaying(self, recorded: jax.Array, *inputs: Any) -> Any:
+        return self._call(*inputs, decisions=Replay(recorded))
+
+    def _call(
+        self, *inputs: Any, decisions: Decisions | None = None
+    ) -> tuple[tuple[jax.Array, ...], dict[Path, Any]]:
+        """Return the outputs, and by path how often every loop's body and branch ran that depends on data."""
         exe = self.executable
         env: Env = {name: self.enter(name, value) for name, value in zip(exe.inputs, inputs, strict=True)}
         env |= {v.name: self.enter(v.name, v.value) for v in exe.variables.values() if v.value is not None}
-        counts: list[Any] = [0] * len(exe.steps)
-        self._run(exe.program, env, counts)
-        self._static = [count if isinstance(count, int) else None for count in counts]
-        counted = tuple(count for count in counts if not isinstance(count, int))
-        return tuple(self._read(env, name) for name in exe.outputs), counted
+        state = _State(env, {}, decisions or Decisions())
+        self._run(exe.program, (), state)
+        return tuple(self._read(env, name) for name in exe.outputs), state.trips
 
     def _read(self, env: Env, name: str) -> jax.Array:
         variable = self.executable.variables[name]
@@ -68,26 +110,18 @@ class FastEngine(Engine):
             return jnp.zeros(variable.shape, self.carried(variable.dtype))
         return env[name]
 
-    def _run(self, tree: Any, env: Env, counts: list[Any]) -> None:
+    def _run(self, tree: Any, path: Path, state: _State) -> None:
         if isinstance(tree, int):
-            self._step(tree, env)
-            counts[tree] = counts[tree] + 1
-            return
-        kind, *rest = tree
-        if kind == "sequence":
-            for step in rest:
-                self._run(step, env, counts)
-        elif kind == "repeat":
-            self._loop(
-                rest[1],
-                env,
-                counts,
-                lambda body, carry: lax.fori_loop(0, rest[0], lambda _, c: body(c), carry),
-            )
-        elif kind == "while":
-            self._while(rest, env, counts)
+            self._step(tree, state.env)
+        elif tree[0] == "sequence":
+            for position, inner in children(tree):
+                self._run(inner, (*path, position), state)
+        elif tree[0] == "repeat":
+            self._repeat(tree, path, state)
+        elif tree[0] == "while":
+            self._while(tree, path, state)
         else:
-            self._switch(rest[0], rest[1:], env, counts)
+            self._switch(tree, path, state)
 
     def _step(self, number: int, env: Env) -> None:
         step = self.executable.steps[number]
@@ -107,93 +141,93 @@ class FastEngine(Engine):
             return sources[0].reshape(self.executable.variables[step.destination].shape)
         return jnp.concatenate(sources, axis=step.axis)
 
-    def _carry(self, trees: list[Any], env: Env) -> Env:
-        """Return what a piece of control may write, with zeros for what has no value yet."""
-        names = sorted(
-            {name for tree in trees for number in steps_of(tree) for name in written(self.executable, number)}
-        )
-        variables = self.executable.variables
-        return {
+    def _carry(self, tree: Any, path: Path, state: _State) -> Carry:
+        """Return what a piece of control changes, with zeros for what has no value yet."""
+        if id(tree) not in self._carried:
+            self._carried[id(tree)] = carried_through(self.executable, tree)
+        env, variables = state.env, self.executable.variables
+        values = {
             n: env[n] if n in env else jnp.zeros(variables[n].shape, self.carried(variables[n].dtype))
-            for n in names
+            for n in self._carried[id(tree)]
         }
+        trips = {place: state.trips.get(place, _no_trips(part)) for place, part in dynamic_parts(tree, path)}
+        return values, trips, state.decisions.state
 
-    def _body(self, tree: Any, env: Env) -> Any:
-        numbers = sorted(set(steps_of(tree)))
+    @staticmethod
+    def _enter(carry: Carry, state: _State) -> _State:
+        """Return the state inside a body that is traced with ``carry``."""
+        state.decisions.state = carry[2]
+        return _State(state.env | carry[0], dict(carry[1]), state.decisions)
 
-        def body(carry: tuple[Env, tuple[Any, ...]]) -> tuple[Env, tuple[Any, ...]]:
-            inner = env | carry[0]
-            counts: list[Any] = [0] * len(self.executable.steps)
-            for number, count in zip(numbers, carry[1], strict=True):
-                counts[number] = count
-            self._run(tree, inner, counts)
-            return {n: inner[n] for n in carry[0]}, tuple(jnp.asarray(counts[n], jnp.int64) for n in numbers)
+    @staticmethod
+    def _leave(inner: _State, carry: Carry) -> Carry:
+        return {name: inner.env[name] for name in carry[0]}, inner.trips, inner.decisions.state
 
-        return body, numbers
+    @staticmethod
+    def _take_over(carry: Carry, state: _State) -> None:
+        state.env.update(carry[0])
+        state.trips.update(carry[1])
+        state.decisions.state = carry[2]
 
-    def _loop(self, tree: Any, env: Env, counts: list[Any], run: Any) -> None:
-        body, numbers = self._body(tree, env)
-        carry = self._carry([tree], env), tuple(jnp.asarray(counts[n], jnp.int64) for n in numbers)
-        self._finish(run(body, carry), numbers, env, counts)
+    def _repeat(self, tree: Any, path: Path, state: _State) -> None:
+        def body(_: Any, carry: Carry) -> Carry:
+            inner = self._enter(carry, state)
+            self._run(tree[2], (*path, 2), inner)
+            return self._leave(inner, carry)
 
-    def _while(self, rest: list[Any], env: Env, counts: list[Any]) -> None:
+        self._take_over(lax.fori_loop(0, tree[1], body, self._carry(tree, path, state)), state)
+
+    def _while(self, tree: Any, path: Path, state: _State) -> None:
         """Run the condition once, then body and condition while the predicate it leaves is true."""
-        condition, predicate, body_tree = rest
-        self._run(condition, env, counts)
-        tree = ["sequence", body_tree, condition]
-        go = lambda c: self._read(env | c[0], predicate).reshape(())  # noqa: E731
-        self._loop(tree, env, counts, lambda body, carry: lax.while_loop(go, body, carry))
+        _, condition, predicate, body_tree = tree
 
-    def _switch(self, index: str, branches: list[Any], env: Env, counts: list[Any]) -> None:
-        carry = self._carry(branches, env)
-        numbers = sorted({n for tree in branches for n in steps_of(tree)})
-        start = tuple(jnp.asarray(counts[n], jnp.int64) for n in numbers)
+        def decide(inner: _State) -> jax.Array:
+            self._run(condition, (*path, 1), inner)
+            return inner.decisions.take(self._read(inner.env, predicate).reshape(()))
 
-        def branch(tree: Any) -> Any:
-            body, mine = self._body(tree, env)
-            at = [numbers.index(n) for n in mine]
+        def body(looping: tuple[jax.Array, Carry]) -> tuple[jax.Array, Carry]:
+            carry = looping[1]
+            inner = self._enter(carry, state)
+            self._run(body_tree, (*path, 3), inner)
+            inner.trips[path] = inner.trips[path] + 1
+            return decide(inner), self._leave(inner, carry)
 
-            def run(operand: tuple[Env, tuple[Any, ...]]) -> tuple[Env, tuple[Any, ...]]:
-                values, inner = body((operand[0], tuple(operand[1][i] for i in at)))
-                all_counts = list(operand[1])
-                for i, count in zip(at, inner, strict=True):
-                    all_counts[i] = count
-                return values, tuple(all_counts)
+        goes_on = decide(state)
+        carry = self._carry(tree, path, state)
+        self._take_over(lax.while_loop(lambda c: c[0], body, (goes_on, carry))[1], state)
+
+    def _switch(self, tree: Any, path: Path, state: _State) -> None:
+        branches = children(tree)
+        which = state.decisions.take(self._read(state.env, tree[1]).reshape(())).astype(jnp.int32)
+        which = jnp.where((which < 0) | (which >= len(branches)), len(branches) - 1, which)
+
+        def branch(number: int, position: int, inner_tree: Any) -> Any:
+            def run(carry: Carry) -> Carry:
+                inner = self._enter(carry, state)
+                self._run(inner_tree, (*path, position), inner)
+                inner.trips[path] = inner.trips[path].at[number].add(1)
+                return self._leave(inner, carry)
 
             return run
 
-        which = self._read(env, index).reshape(()).astype(jnp.int32)
-        which = jnp.where((which < 0) | (which >= len(branches)), len(branches) - 1, which)
-        self._finish(
-            lax.switch(which, [branch(tree) for tree in branches], (carry, start)), numbers, env, counts
-        )
+        runs = [branch(number, position, inner) for number, (position, inner) in enumerate(branches)]
+        self._take_over(lax.switch(which, runs, self._carry(tree, path, state)), state)
 
-    @staticmethod
-    def _finish(carry: Any, numbers: list[int], env: Env, counts: list[Any]) -> None:
-        env.update(carry[0])
-        for number, count in zip(numbers, carry[1], strict=True):
-            counts[number] = count
+
+def record_decisions(executable: Executable, *inputs: Any) -> jax.Array:
+    """Return what loops and branches decide in a run with floats, in order, for engines that repeat it."""
+    if executable not in _RECORDERS:
+        _RECORDERS[executable] = FastEngine(executable, FLOAT)
+    return _RECORDERS[executable].record(*inputs)
+
+
+_RECORDERS: weakref.WeakKeyDictionary[Executable, FastEngine] = weakref.WeakKeyDictionary()
+
+
+def _no_trips(tree: Any) -> jax.Array:
+    shape = () if tree[0] == "while" else (len(children(tree)),)
+    return jnp.zeros(shape, jnp.int64)
 
 
 def _whole(group: Any, *operands: jax.Array) -> tuple[jax.Array, ...]:
     return whole(group, operands)
-
-
-def steps_of(tree: Any) -> Iterator[int]:
-    """Yield the step numbers of a control tree."""
-    if isinstance(tree, int):
-        yield tree
-        return
-    kind, *rest = tree
-    first = {"sequence": 0, "repeat": 1, "while": 0, "switch": 1}[kind]  # what precedes are counts and names
-    bodies = [body for body in rest[first:] if not isinstance(body, str)]
-    for body in bodies:
-        yield from steps_of(body)
-
-
-def written(executable: Executable, number: int) -> tuple[str, ...]:
-    """Return the variables a step writes."""
-    step = executable.steps[number]
-    if isinstance(step, ExecuteStep):
-        return tuple(result for group in step.groups for result in group.results)
-    return (step.destination,)

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from tiles.compiler import Executable, VertexGroup
+from tiles.compiler.tree import decided_by_floats
 from tiles.engine.trace import Trace
 from tiles.errors import InvalidExecutable
 from tiles.numerics.dtypes import is_float, to_jax, unsigned_of
@@ -24,6 +25,9 @@ class Engine(abc.ABC):
     Args:
       executable: what to run.
       arithmetic: "float", or "ring" for exact modular arithmetic on words.
+
+    Attributes:
+      replays: whether loops and branches repeat the decisions of a float run, since they depend on floats.
     """
 
     name = ""
@@ -32,6 +36,7 @@ class Engine(abc.ABC):
         """Keep the executable; subclasses prepare what they run."""
         self.executable = executable
         self.arithmetic = arithmetic
+        self.replays = arithmetic == RING and decided_by_floats(executable)
 
     @abc.abstractmethod
     def run(self, *inputs: Any) -> tuple[list[jax.Array], Trace]:

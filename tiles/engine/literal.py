@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ import numpy as np
 
 from tiles.compiler import CopyStep, Executable, ExecuteStep, VertexGroup
 from tiles.engine import memory
+from tiles.engine.fast import record_decisions
 from tiles.engine.interface import FLOAT, Engine, check_inputs
 from tiles.engine.trace import Trace
 from tiles.engine.whole import whole
@@ -47,6 +48,7 @@ class LiteralEngine(Engine):
         self._functions: dict[Any, Callable[..., Any]] = {}
         self._memory: jax.Array | None = None
         self._agreements: list[tuple[int, Any]] = []
+        self._recorded: Iterator[int] | None = None
 
     def run(self, *inputs: Any) -> tuple[list[jax.Array], Trace]:
         """Run once; see ``Engine.run``.
@@ -56,6 +58,8 @@ class LiteralEngine(Engine):
         """
         exe = self.executable
         check_inputs(exe, inputs)
+        recorded = np.asarray(record_decisions(exe, *inputs)) if self.replays else None
+        self._recorded = None if recorded is None else iter(recorded)
         with jax.enable_x64(True):
             state = self._poisoned()
             given = dict(zip(exe.inputs, inputs, strict=True))
@@ -93,13 +97,19 @@ class LiteralEngine(Engine):
                 state = self._run(rest[1], state, counts)
         elif kind == "while":
             state = self._run(rest[0], state, counts)
-            while bool(self._function("read", rest[1])(state).reshape(())):
+            while self._decide(rest[1], state):
                 state = self._run(rest[0], self._run(rest[2], state, counts), counts)
         else:
-            index = int(self._function("read", rest[0])(state).reshape(()))
+            index = self._decide(rest[0], state)
             branches = rest[1:]
             state = self._run(branches[index if 0 <= index < len(branches) else -1], state, counts)
         return state
+
+    def _decide(self, name: str, state: jax.Array) -> int:
+        """Return a predicate or the number of a branch: as computed, or as the float run decided."""
+        if self._recorded is not None:
+            return int(next(self._recorded))
+        return int(self._function("read", name)(state).reshape(()))
 
     def _straight(self, numbers: list[int], state: jax.Array, counts: list[int]) -> jax.Array:
         """Run steps one after another: a small memory many steps at a time, a large one phase by phase."""

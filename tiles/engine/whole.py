@@ -1,8 +1,8 @@
 """The whole-array form of planned vertices: logical operands in, logical results out.
 
 Parallel splits vanish, because a codelet is polymorphic in extents; splits of reductions stay, as a
-leading axis of partials. The number of operations does not depend on tiles, nor
-(windows aside) on splits.
+leading axis of partials. The number of operations depends neither on tiles nor on splits: parts are computed
+by one vectorized call or, where a codelet cannot have its windows cut so, in a loop.
 """
 
 from __future__ import annotations
@@ -10,14 +10,21 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from tiles.compiler import VertexGroup
-from tiles.graph import Affine, Cell
+from tiles.graph import Affine, AxisSplit, Cell
+
+UNROLLED = 4
+"""Parts computed in turn without a loop; 368 of them would take XLA 3.9 s to compile."""
+LAID_OUT = 16
+"""Most slices by which overlapping parts of an axis are laid out; more of them are gathered."""
 
 
 def whole(group: VertexGroup, operands: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
@@ -37,17 +44,24 @@ def whole(group: VertexGroup, operands: Sequence[jax.Array]) -> tuple[jax.Array,
     if not split:
         return group.codelet.compute(Cell(form, tuple(sizes), tuple(origin), (None,) * len(sizes)), *spans)
     counts = [plan.splits[d].parts for d in split]
-    windows = any(
-        len(a.terms) > 1 and any(d in split for d, _ in a.terms) for m in form.operands for a in m.axes
-    )
-    if windows:
-        parts = [
-            _one_part(group, spans, dict(zip(split, p, strict=True)))
-            for p in itertools.product(*map(range, counts))
-        ]
-        return tuple(jnp.stack(results) for results in zip(*parts, strict=True))
-    results = _all_parts(group, spans, split)
+    if _cuts_windows(group, split):
+        results = _parts_in_turn(group, spans, split, ())
+    else:
+        results = _all_parts(group, spans, split)
     return tuple(r.reshape(math.prod(counts), *r.shape[len(counts) :]) for r in results)
+
+
+def _cuts_windows(group: VertexGroup, split: Sequence[int]) -> bool:
+    """Return whether windows are cut in a way that no vectorized call can compute."""
+    cut = [
+        [c for d, c in axis.terms if d in split]
+        for index_map in group.form.operands
+        for axis in index_map.axes
+        if len(axis.terms) > 1
+    ]
+    if group.codelet.vectorizes_windows:
+        return any(len(coefficients) > 1 or min(coefficients, default=1) < 0 for coefficients in cut)
+    return any(cut)
 
 
 def map_axes(
@@ -87,37 +101,106 @@ def _map_axis(
     return lax.slice_in_dim(x, start, stop, step, axis=number)
 
 
-def _one_part(group: VertexGroup, spans: Sequence[jax.Array], part: dict[int, int]) -> tuple[jax.Array, ...]:
-    """Compute one partial from its own slices, exact in extent."""
-    form, plan = group.form, group.plan
-    lo = [int(plan.splits[d].lo[part[d]]) if d in part else 0 for d in range(len(form.dims))]
-    hi = [int(plan.splits[d].hi[part[d]]) if d in part else form.shape[d] for d in range(len(form.dims))]
+@dataclass(frozen=True)
+class _Run:
+    """Consecutive parts of one split dimension that have the same extent."""
+
+    dim: int
+    lo: int
+    extent: int
+    count: int
+
+
+def _runs(group: VertexGroup, d: int) -> list[_Run]:
+    """Return the full parts of a dimension, then the short one at its end if there is one."""
+    split = group.plan.splits[d]
+    full, rest = divmod(split.size, split.grain)
+    runs = [_Run(d, 0, split.grain, full)] if full else []
+    return [*runs, _Run(d, full * split.grain, rest, 1)] if rest else runs
+
+
+def _parts_in_turn(
+    group: VertexGroup, spans: Sequence[jax.Array], split: Sequence[int], runs: tuple[_Run, ...]
+) -> tuple[jax.Array, ...]:
+    """Compute partials one after another, exact in extent, with a leading parts axis per split dimension."""
+    if len(runs) == len(split):
+        return _equal_parts(group, spans, runs)
+    pieces = [_parts_in_turn(group, spans, split, (*runs, run)) for run in _runs(group, split[len(runs)])]
+    if len(pieces) == 1:
+        return pieces[0]
+    return tuple(lax.concatenate(arrays, len(runs)) for arrays in zip(*pieces, strict=True))
+
+
+def _equal_parts(
+    group: VertexGroup, spans: Sequence[jax.Array], runs: tuple[_Run, ...]
+) -> tuple[jax.Array, ...]:
+    """Compute parts of equal extents: a few of them unrolled, many in a loop."""
+    counts = [run.count for run in runs]
+    if math.prod(counts) <= UNROLLED:
+        parts = [_one_part(group, spans, runs, p) for p in itertools.product(*map(range, counts))]
+        results = tuple(jnp.stack(arrays) for arrays in zip(*parts, strict=True))
+    else:
+
+        def one(number: jax.Array) -> tuple[jax.Array, ...]:
+            place = []
+            for count in reversed(counts):
+                place.insert(0, lax.rem(number, np.int32(count)))
+                number = lax.div(number, np.int32(count))
+            return _one_part(group, spans, runs, place)
+
+        results = lax.map(one, jnp.arange(math.prod(counts), dtype=jnp.int32))
+    return tuple(r.reshape(*counts, *r.shape[1:]) for r in results)
+
+
+def _one_part(
+    group: VertexGroup, spans: Sequence[jax.Array], runs: tuple[_Run, ...], place: Sequence[Any]
+) -> tuple[jax.Array, ...]:
+    """Compute one partial from its own slices; ``place`` has its numbers in their runs, maybe traced."""
+    form = group.form
+    lo: list[Any] = [0] * len(form.dims)
+    sizes = list(form.shape)
+    for run, number in zip(runs, place, strict=True):
+        lo[run.dim], sizes[run.dim] = run.lo + number * run.extent, run.extent
+    cut_dims = {run.dim for run in runs}
     cut = []
     for span, index_map in zip(spans, form.operands, strict=True):
         for number, axis in enumerate(index_map.axes):
-            if not any(d in part for d, _ in axis.terms):
-                continue
-            if len(axis.terms) == 1:
-                start, stop = lo[axis.terms[0][0]], hi[axis.terms[0][0]]
-            else:
-                base = sum(min(0, c * (form.shape[d] - 1)) for d, c in axis.terms)
-                start = sum(min(c * lo[d], c * (hi[d] - 1)) for d, c in axis.terms) - base
-                stop = sum(max(c * lo[d], c * (hi[d] - 1)) for d, c in axis.terms) - base + 1
-            span = lax.slice_in_dim(span, start, stop, axis=number)
+            if any(d in cut_dims for d, _ in axis.terms):
+                span = _cut_axis(span, number, axis, form.shape, lo, sizes)
         cut.append(span)
-    sizes = tuple(h - low for h, low in zip(hi, lo, strict=True))
-    return group.codelet.compute(Cell(form, sizes, tuple(lo), (None,) * len(sizes)), *cut)
+    return group.codelet.compute(Cell(form, tuple(sizes), tuple(lo), (None,) * len(sizes)), *cut)
+
+
+def _cut_axis(
+    span: jax.Array, number: int, axis: Affine, shape: Sequence[int], lo: Sequence[Any], sizes: Sequence[int]
+) -> jax.Array:
+    """Return what a part reads of an axis of the whole domain's span."""
+    if len(axis.terms) == 1:
+        d = axis.terms[0][0]
+        start, extent = lo[d], sizes[d]
+    else:
+        # A negative coefficient reads from the far end of the span.
+        start = sum(c * lo[d] if c > 0 else -c * (shape[d] - lo[d] - sizes[d]) for d, c in axis.terms)
+        extent = sum(abs(c) * (sizes[d] - 1) for d, c in axis.terms) + 1
+    if isinstance(start, int):
+        return lax.slice_in_dim(span, start, start + extent, axis=number)
+    return lax.dynamic_slice_in_dim(span, start, extent, axis=number)
 
 
 def _all_parts(
     group: VertexGroup, spans: Sequence[jax.Array], split: tuple[int, ...]
 ) -> tuple[jax.Array, ...]:
-    """Compute all partials with one vectorized call: a parts axis per split dimension, padded to full grain."""
+    """Compute all partials in one vectorized call: a parts axis per split dimension, padded to full grain."""
     form, plan = group.form, group.plan
     arrays, depends = [], []
     for span, index_map in zip(spans, form.operands, strict=True):
         mine = [(d, a) for a, axis in enumerate(index_map.axes) for d, _ in axis.terms if d in split]
-        moved = _split_axes(span, {a: (plan.splits[d].parts, plan.splits[d].grain) for d, a in mine})
+        for d, a in mine:
+            if len(index_map.axes[a].terms) > 1:
+                span = _lay_windows(span, a, index_map.axes[a], form.shape, plan.splits[d], d)
+        moved = _split_axes(
+            span, {a: _parts_and_extent(span, a, index_map.axes[a], plan.splits[d]) for d, a in mine}
+        )
         order = sorted(range(len(mine)), key=lambda i: mine[i][0])
         leading = [moved[1][mine[i][1]] for i in order]
         rest = [a for a in range(moved[0].ndim) if a not in leading]
@@ -140,6 +223,33 @@ def _all_parts(
         which = tuple(0 if i == level else None for i in range(len(split)))
         run = jax.vmap(run, in_axes=(which, *(0 if d in used else None for used in depends)))
     return run(tuple(jnp.arange(plan.splits[d].parts, dtype=jnp.int32) for d in split), *arrays)
+
+
+def _parts_and_extent(span: jax.Array, number: int, axis: Affine, split: AxisSplit) -> tuple[int, int]:
+    """Return the parts of a split axis and the elements of each."""
+    if len(axis.terms) == 1:
+        return split.parts, split.grain
+    return split.parts, span.shape[number] // split.parts
+
+
+def _lay_windows(
+    span: jax.Array, number: int, axis: Affine, shape: Sequence[int], split: AxisSplit, d: int
+) -> jax.Array:
+    """Return what the parts of a cut window read of an axis, one part behind the other; they overlap."""
+    sizes = [split.grain if e == d else shape[e] for e, _ in axis.terms]
+    extent = sum(abs(c) * (n - 1) for (_, c), n in zip(axis.terms, sizes, strict=True)) + 1
+    step = dict(axis.terms)[d] * split.grain
+    missing = step * (split.parts - 1) + extent - span.shape[number]
+    if missing > 0:
+        padding = [(0, missing if a == number else 0, 0) for a in range(span.ndim)]
+        span = lax.pad(span, jnp.zeros((), span.dtype), padding)
+    if split.parts <= LAID_OUT:
+        pieces = [
+            lax.slice_in_dim(span, p * step, p * step + extent, axis=number) for p in range(split.parts)
+        ]
+        return lax.concatenate(pieces, number)
+    index = np.arange(split.parts)[:, None] * step + np.arange(extent)
+    return jnp.take(span, jnp.asarray(index.reshape(-1), jnp.int32), axis=number, mode="clip")
 
 
 def _split_axes(x: jax.Array, parts: dict[int, tuple[int, int]]) -> tuple[jax.Array, dict[int, int]]:

@@ -132,12 +132,15 @@ class Codelet:
     """Base of all codelets; see the module's text.
 
     ``name`` and ``version`` identify the meaning: change the version when ``compute`` changes.
+    ``vectorizes_windows`` says that ``compute`` heeds ``Cell.limits`` along windows, so that the parts of a cut
+    window may be computed by one vectorized call instead of one after another.
     """
 
     name: ClassVar[str] = ""
     version: ClassVar[int] = 1
     is_contraction: ClassVar[bool] = False
     """Whether the work is a library kernel's (dot, convolution), which wants operands laid out in memory."""
+    vectorizes_windows: ClassVar[bool] = False
 
     @property
     def label(self) -> str:
@@ -163,6 +166,14 @@ class Codelet:
     def partial(self) -> tuple[Codelet, tuple[str, ...]]:
         """Return the codelet that yields partials instead of results, and the partials' dtypes."""
         raise InvalidGraph(f"{self.label} has no partial form: its reduction cannot be split")
+
+    def joining(self, shape: tuple[int, ...]) -> tuple[Codelet, OpForm]:
+        """Return what combines partials ``shape`` of several results over their leading axis, and its form."""
+        raise InvalidGraph(f"{self.label} cannot split its reduction to several results")
+
+    def may_split(self, form: OpForm, d: int) -> bool:
+        """Return whether a plan may cut dimension ``d``: a parallel one, or a reduced one with a combiner."""
+        return not form.dims[d].is_reduced or self.combiner() is not None
 
     def grains(self, form: OpForm, target: Target) -> tuple[int, ...]:
         """Return the preferred multiple for the extent of each dimension."""

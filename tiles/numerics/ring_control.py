@@ -105,11 +105,17 @@ def _trips_depend_on_floats(
         tainted[num_cond : num_cond + num_body],
         tainted[num_cond + num_body :],
     )
+    return _taint(cond.jaxpr, [*cond_consts, *_carried_taint(body.jaxpr, body_consts, state)])[0]
+
+
+def _carried_taint(body: Any, consts: Sequence[bool], state: Sequence[bool]) -> list[bool]:
+    """Return which carried values of a loop can depend on a float after any number of rounds."""
+    state = list(state)
     while True:
-        after = _taint(body.jaxpr, [*body_consts, *state])
+        after = _taint(body, [*consts, *state])[: len(state)]
         merged = [a or b for a, b in zip(state, after, strict=True)]
         if merged == state:
-            return _taint(cond.jaxpr, [*cond_consts, *state])[0]
+            return state
         state = merged
 
 
@@ -121,10 +127,33 @@ def _taint(jaxpr: Any, inputs: Sequence[bool]) -> list[bool]:
         return ring_words.is_float(v.aval) or (not isinstance(v, core.Literal) and known.get(v, False))
 
     for eqn in jaxpr.eqns:
-        operands = [read(v) for v in eqn.invars]
-        if eqn.primitive.name in _CALLS:
-            results = _taint(callee(eqn)[0], operands)
-        else:
-            results = [any(operands)] * len(eqn.outvars)
-        known.update(zip(eqn.outvars, results, strict=True))
+        known.update(zip(eqn.outvars, _taint_of(eqn, [read(v) for v in eqn.invars]), strict=True))
     return [read(v) for v in jaxpr.outvars]
+
+
+def _taint_of(eqn: Equation, operands: Sequence[bool]) -> list[bool]:
+    """Return which results of an equation can depend on a float, given which operands do."""
+    name, params = eqn.primitive.name, eqn.params
+    if name in _CALLS:
+        return _taint(callee(eqn)[0], operands)
+    if name == "cond" and not operands[0]:
+        branches = [_taint(branch.jaxpr, operands[1:]) for branch in params["branches"]]
+        return [any(branch) for branch in zip(*branches, strict=True)]
+    if name == "while":
+        num_cond, num_body = params["cond_nconsts"], params["body_nconsts"]
+        start = num_cond + num_body
+        carried = _carried_taint(params["body_jaxpr"].jaxpr, operands[num_cond:start], operands[start:])
+        decided = _taint(params["cond_jaxpr"].jaxpr, [*operands[:num_cond], *carried])[0]
+        return [decided or each for each in carried]
+    if name == "scan":
+        num_consts, end = params["num_consts"], params["num_consts"] + params["num_carry"]
+        consts, xs = operands[:num_consts], operands[end:]
+        body = params["jaxpr"].jaxpr
+        state = list(operands[num_consts:end])
+        while True:
+            after = _taint(body, [*consts, *state, *xs])
+            merged = [a or b for a, b in zip(state, after, strict=False)]
+            if merged == state:
+                return [*state, *after[len(state) :]]
+            state = merged
+    return [any(operands)] * len(eqn.outvars)

@@ -113,7 +113,7 @@ def follow(form: OpForm, codelet: Codelet, k: int, operand: Operand, target: Tar
         ((d, coefficient),) = axis.terms
         if coefficient != 1 or axis.offset or form.dims[d].size != split.size:
             return None
-        if form.dims[d].is_reduced and codelet.combiner() is None:
+        if not codelet.may_split(form, d):
             return None
         splits[d] = split
     plan = Plan(tuple(splits), operand.layout.base)
@@ -159,9 +159,7 @@ def _grain_options(size: int, multiple: int, most: int, keep: int) -> np.ndarray
 def _candidate_grains(form: OpForm, codelet: Codelet, target: Target) -> np.ndarray:
     """Return candidate cell extents, int64 ``[candidates, dims]``; cells never exceed the tiles."""
     multiples = codelet.grains(form, target)
-    free = [
-        d for d, dim in enumerate(form.dims) if dim.size > 1 and (not dim.is_reduced or codelet.combiner())
-    ]
+    free = [d for d, dim in enumerate(form.dims) if dim.size > 1 and codelet.may_split(form, d)]
     keep = max(6, int(MAX_CANDIDATES ** (1 / max(1, len(free)))))
     chosen = np.zeros((1, 0), np.int64)
     cells = np.ones(1, np.int64)

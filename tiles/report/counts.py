@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tiles.compiler import CopyStep, Executable
-from tiles.engine.fast import steps_of
+from tiles.compiler.tree import steps_of
 from tiles.report.totals import Count, Totals, add, times, totals
 
 

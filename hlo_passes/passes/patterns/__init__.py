@@ -1,6 +1,25 @@
 """Canonicalization patterns, one file per family; importing this package fills ``PATTERNS``."""
 
-from hlo_passes.passes.patterns import arithmetic, contraction, empty, movement, padding, reduction
+from hlo_passes.passes.patterns import (
+    arithmetic,
+    contraction,
+    control_flow,
+    convolution,
+    empty,
+    movement,
+    padding,
+    reduction,
+)
 from hlo_passes.passes.patterns.registry import PATTERNS
 
-__all__ = ["PATTERNS", "arithmetic", "contraction", "empty", "movement", "padding", "reduction"]
+__all__ = [
+    "PATTERNS",
+    "arithmetic",
+    "contraction",
+    "control_flow",
+    "convolution",
+    "empty",
+    "movement",
+    "padding",
+    "reduction",
+]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import numpy as np
 
-from ipuxla.experiments.models import apply_mlp, cross_entropy, init_mlp, mlp_loss, predict_mlp
+from ipuxla.experiments.models import MODELS, apply_cnn, apply_mlp, cross_entropy, init_cnn, init_mlp
 
 
 def _numpy_logits(params, images):
@@ -41,10 +41,31 @@ def test_cross_entropy_is_the_mean_negative_log_probability_of_the_labels():
     logits = _numpy_logits(params, images)
     probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     expected = -np.mean(np.log(probabilities[np.arange(7), labels]))
-    np.testing.assert_allclose(mlp_loss(params, images, labels), expected, rtol=1e-5)
-    np.testing.assert_allclose(predict_mlp(params, images), probabilities, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(MODELS["mlp"].loss(params, images, labels), expected, rtol=1e-5)
+    np.testing.assert_allclose(MODELS["mlp"].predict(params, images), probabilities, rtol=1e-5, atol=1e-6)
 
 
 def test_cross_entropy_stays_finite_for_large_logits():
     logits = np.array([[1000.0, 0.0], [0.0, -1000.0]], np.float32)
     np.testing.assert_allclose(cross_entropy(logits, np.array([1, 1])), 1000.0)
+
+
+def _numpy_cnn(params, images):
+    values = np.asarray(images, np.float64).reshape(-1, 8, 8, 1)
+    for layer in params[:2]:
+        kernel, padded = np.asarray(layer["w"], np.float64), np.pad(values, ((0, 0), (1, 1), (1, 1), (0, 0)))
+        rows, columns = values.shape[1:3]
+        summed = sum(
+            padded[:, i : i + rows, j : j + columns] @ kernel[i, j] for i in range(3) for j in range(3)
+        )
+        values = np.maximum(summed + np.asarray(layer["b"], np.float64), 0)
+        values = values.reshape(len(values), rows // 2, 2, columns // 2, 2, -1).max(axis=(2, 4))
+    return _numpy_logits(params[2:], values.reshape(len(values), -1))
+
+
+def test_convolutional_logits_are_those_of_numpy():
+    params = init_cnn(jax.random.key(3), (64, 5, 4))
+    assert [layer["w"].shape for layer in params] == [(3, 3, 1, 16), (3, 3, 16, 32), (128, 5), (5, 4)]
+    params = [{"w": layer["w"], "b": layer["b"] + 0.1} for layer in params]
+    images = np.random.default_rng(0).random((7, 64), np.float32)
+    np.testing.assert_allclose(apply_cnn(params, images), _numpy_cnn(params, images), rtol=1e-4, atol=1e-5)

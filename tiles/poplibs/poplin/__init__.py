@@ -1,7 +1,21 @@
-"""poplin: contractions."""
+"""poplin: contractions and convolutions."""
 
 from tiles.poplibs.poplin.contraction import dot_general, matmul
+from tiles.poplibs.poplin.conv import Convolution, conv_codelet
+from tiles.poplibs.poplin.conv_cycles import CONV_METHODS
+from tiles.poplibs.poplin.convolution import ConvAxes, convolution
 from tiles.poplibs.poplin.matmul import MatMul, matmul_codelet
 from tiles.poplibs.poplin.matmul_cycles import METHODS
 
-__all__ = ["METHODS", "MatMul", "dot_general", "matmul", "matmul_codelet"]
+__all__ = [
+    "CONV_METHODS",
+    "METHODS",
+    "ConvAxes",
+    "Convolution",
+    "MatMul",
+    "conv_codelet",
+    "convolution",
+    "dot_general",
+    "matmul",
+    "matmul_codelet",
+]

@@ -61,19 +61,31 @@ from tiles.poplibs.popops.elementwise import (  # isort: skip
     tan,
     tanh,
 )
+from tiles.poplibs.popops.dynamic import dynamic_slice, dynamic_update_slice
 from tiles.poplibs.popops.expr import Expr, arg, call
+from tiles.poplibs.popops.fold_many import ReduceMany, reduce_many
 from tiles.poplibs.popops.movement import broadcast_in_dim, pad, reverse, slice, transpose
 from tiles.poplibs.popops.reduction import map_reduce, reduce
+from tiles.poplibs.popops.slicing import MultiSlice
+from tiles.poplibs.popops.sorting import Sort, sort
+from tiles.poplibs.popops.updating import MultiUpdate
+from tiles.poplibs.popops.widths import BitcastWidth, bitcast_width
 
 __all__ = [
+    "BitcastWidth",
     "Expr",
     "Map",
+    "MultiSlice",
+    "MultiUpdate",
     "Reduce",
+    "ReduceMany",
+    "Sort",
     "abs",
     "add",
     "arg",
     "atan2",
     "bitcast",
+    "bitcast_width",
     "bitwise_and",
     "bitwise_not",
     "bitwise_or",
@@ -89,6 +101,8 @@ __all__ = [
     "cos",
     "count_leading_zeros",
     "div",
+    "dynamic_slice",
+    "dynamic_update_slice",
     "eq",
     "exp",
     "expm1",
@@ -116,6 +130,7 @@ __all__ = [
     "pow",
     "reduce",
     "reduce_codelet",
+    "reduce_many",
     "rem",
     "reverse",
     "round",
@@ -128,6 +143,7 @@ __all__ = [
     "signum",
     "sin",
     "slice",
+    "sort",
     "sqrt",
     "sub",
     "tan",

@@ -137,9 +137,15 @@ class Reduce(Codelet):
 
 
 def cast_accumulator(x: Array, dtype: str) -> Array:
-    """Return values cast into or out of an accumulator: floats by ``accumulate``, others as they are."""
+    """Return values cast into or out of an accumulator: floats by ``accumulate``, others as they are.
+
+    Unsigned words behind a float result are the float's own bits: partials of exact movement, of which at
+    most one is not zero, so that ``or`` joins them.
+    """
     if x.dtype == to_jax(dtype):
         return x
+    if is_float(dtype) and not is_float(x.dtype):
+        return lax.bitcast_convert_type(x, to_jax(dtype))
     return accumulate(x, dtype) if is_float(x.dtype) else lax.convert_element_type(x, to_jax(dtype))
 
 

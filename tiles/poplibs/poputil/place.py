@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 
-from tiles.errors import InvalidGraph
+from tiles.errors import InvalidGraph, InvalidPlan
 from tiles.graph import (
     AxisSplit,
     Codelet,
@@ -64,16 +64,30 @@ def place(
         return tuple(_empty(graph, form, k, dtype, label, location) for k, dtype in enumerate(result_dtypes))
     plan = plan or graph.pinned_plans.get(label) or _choose(graph, codelet, form, operands, result_dtypes)
     plan.check(form, graph.target.num_tiles)
+    _require_may_split(codelet, form, plan, label)
     settle(graph, form, plan, operands)
     if plan.num_partials(form) == 1:
         return _emit(graph, codelet, form, plan, operands, result_dtypes, label, location, program)
-    if len(result_dtypes) != 1 or codelet.combiner() is None:
-        raise InvalidGraph(f"{label}: {codelet.label} cannot split its reduction")
     partial, partial_dtypes = codelet.partial()
-    (parts,) = _emit(
+    found = _emit(
         graph, partial, form, plan, operands, partial_dtypes, f"{label}.partials", location, program
     )
+    if len(found) > 1:
+        joining, over = codelet.joining(found[0].shape)
+        return place(
+            graph, joining, over, found, result_dtypes, f"{label}.combine", location, program=program
+        )
+    (parts,) = found
     return (combine(graph, parts, codelet.combiner() or "", result_dtypes[0], label, location, program),)
+
+
+def _require_may_split(codelet: Codelet, form: OpForm, plan: Plan, label: str) -> None:
+    for d, split in enumerate(plan.splits):
+        if split.is_split and not codelet.may_split(form, d):
+            raise InvalidPlan(
+                f"{label}: the plan cuts dimension {form.dims[d].name} of {form.dims[d].size} into {split.parts} "
+                f"parts, which {codelet.label} cannot compute apart"
+            )
 
 
 KEEP_IN_PLACE = 1.5

@@ -1,0 +1,117 @@
+"""Convolutions onto poplin, windows onto popnn."""
+
+from __future__ import annotations
+
+from hlo_passes.ir import Instruction
+from hlo_passes.ops import Convolution, ReduceWindow, SelectAndScatter, simple_combiner, simple_selection
+from ipuxla.lowering.errors import UnsupportedLowering
+from ipuxla.lowering.registry import Lowering, dtype_of, lowers, where
+from ipuxla.lowering.regular import materialize, with_initial
+from tiles.graph import Tensor
+from tiles.poplibs.poplin import ConvAxes, convolution
+from tiles.poplibs.popnn import pool, select_and_scatter
+from tiles.poplibs.windows import Window
+
+
+@lowers(Convolution)
+def lower_convolution(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
+    """Place a convolution, each of its stride phases on its own."""
+    op = instruction.op
+    assert isinstance(op, Convolution)
+    lhs, rhs = (materialize(lowering, v) for v in instruction.operands)
+    n = op.dimension_numbers
+    windows = [
+        Window(
+            lhs.shape[n.input_spatial[i]],
+            rhs.shape[n.kernel_spatial[i]],
+            op.window_strides[i],
+            op.low[i],
+            op.high[i],
+            op.lhs_dilation[i],
+            op.rhs_dilation[i],
+            op.window_reversal[i],
+        )
+        for i in range(len(n.input_spatial))
+    ]
+    result = convolution(
+        lowering.graph,
+        lhs,
+        rhs,
+        ConvAxes(n.input, n.kernel, n.output),
+        windows,
+        feature_groups=op.feature_group_count,
+        batch_groups=op.batch_group_count,
+        out_dtype=dtype_of(instruction.result.type),
+        location=where(instruction),
+        program=lowering.program,
+    )
+    return (result,)
+
+
+@lowers(ReduceWindow)
+def lower_reduce_window(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
+    """Place a pooling, and behind it the initial value unless it is neutral.
+
+    Raises:
+      UnsupportedLowering: several operands, or a combining function that is not one operation.
+    """
+    op = instruction.op
+    assert isinstance(op, ReduceWindow)
+    combiner = simple_combiner(instruction.regions[0])
+    if combiner is None:
+        raise UnsupportedLowering(
+            "these windows' combining function is not one of add, mul, max, min, and, or, xor of one operand",
+            location=where(instruction),
+            try_="several windowed reductions with one operation each",
+        )
+    value, initial = instruction.operands
+    x = materialize(lowering, value)
+    geometry = zip(
+        x.shape,
+        op.window_dimensions,
+        op.window_strides,
+        op.low,
+        op.high,
+        op.base_dilations,
+        op.window_dilations,
+        strict=True,
+    )
+    windows = [Window(*each) for each in geometry]
+    pooled = pool(lowering.graph, x, windows, combiner, location=where(instruction), program=lowering.program)
+    return (with_initial(lowering, pooled, instruction, initial, lowering.constant(initial)),)
+
+
+@lowers(SelectAndScatter)
+def lower_select_and_scatter(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
+    """Place the gradient of pooling by maximum or minimum.
+
+    Raises:
+      UnsupportedLowering: it selects by another function than a comparison, does not add, or does not start
+        from zero.
+    """
+    op = instruction.op
+    assert isinstance(op, SelectAndScatter)
+    direction = simple_selection(instruction.regions[0])
+    constant = lowering.constant(instruction.operands[2])
+    is_sum = (
+        simple_combiner(instruction.regions[1]) == "add" and constant is not None and not constant.value.any()
+    )
+    if direction not in ("GE", "GT", "LE", "LT") or not is_sum:
+        raise UnsupportedLowering(
+            "select_and_scatter other than a sum, from zero, into what a comparison selects",
+            location=where(instruction),
+            try_="the gradient of a maximum or minimum over windows",
+        )
+    x, source = (materialize(lowering, v) for v in instruction.operands[:2])
+    geometry = zip(x.shape, op.window_dimensions, op.window_strides, op.low, op.high, strict=True)
+    windows = [Window(*each) for each in geometry]
+    result = select_and_scatter(
+        lowering.graph,
+        x,
+        source,
+        windows,
+        direction,
+        location=where(instruction),
+        program=lowering.program,
+    )
+    return (result,)

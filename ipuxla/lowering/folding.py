@@ -1,0 +1,63 @@
+"""Reductions whose region is any function of one or several values, such as argmax."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hlo_passes.ir import Instruction
+from hlo_passes.ops import Reduce, simple_combiner
+from ipuxla.lowering import regular
+from ipuxla.lowering.indexing import in_memory
+from ipuxla.lowering.regions import region_body
+from ipuxla.lowering.registry import Lowering, dtype_of, lowers, where
+from tiles.graph import IndexMap, Tensor, identity_map
+from tiles.poplibs.forms import map_form
+from tiles.poplibs.popops.elementwise import cast
+from tiles.poplibs.popops.expression import Body
+from tiles.poplibs.popops.fold_many import reduce_many
+from tiles.poplibs.popops.map import Map
+from tiles.poplibs.poputil.place import place
+
+
+@lowers(Reduce)
+def lower_reduce(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
+    """Lower a lone reduction: by one operation as ``regular`` does, by any other region here.
+
+    The initial values are applied once, to what has been folded.
+    """
+    op, region = instruction.op, instruction.regions[0]
+    assert isinstance(op, Reduce)
+    if simple_combiner(region) is not None:
+        return regular.lower_reduce(lowering, instruction)
+    options: dict[str, Any] = {"location": where(instruction), "program": lowering.program}
+    dtypes = tuple(dtype_of(v.type) for v in instruction.results)
+    given = [in_memory(lowering, v) for v in instruction.operands]
+    given = [
+        x if x.dtype == dtype else cast(lowering.graph, x, dtype, **options)
+        for x, dtype in zip(given, dtypes * 2, strict=True)
+    ]
+    arrays, initial = given[: len(dtypes)], given[len(dtypes) :]
+    shape = instruction.results[0].type.shape
+    if 0 in (arrays[0].shape[d] for d in op.dimensions):
+        return _applied(lowering, (), tuple(range(len(dtypes))), [], initial, shape, options)
+    body, outputs = region_body(region)
+    folded = reduce_many(lowering.graph, arrays, op.dimensions, body, outputs, **options)
+    return _applied(lowering, body, outputs, list(folded), initial, shape, options)
+
+
+def _applied(
+    lowering: Lowering,
+    body: Body,
+    outputs: tuple[int, ...],
+    folded: list[Tensor],
+    initial: list[Tensor],
+    shape: tuple[int, ...],
+    options: dict[str, Any],
+) -> tuple[Tensor, ...]:
+    """Combine folded values with the initial ones, or repeat these where nothing was folded."""
+    operands = [*folded, *initial]
+    maps = [identity_map(len(shape))] * len(folded) + [IndexMap(())] * len(initial)
+    dtypes = tuple(x.dtype for x in initial)
+    codelet = Map(body, outputs, tuple(x.dtype for x in operands), dtypes)
+    form = map_form(shape, maps, len(initial))
+    return place(lowering.graph, codelet, form, operands, dtypes, "initial", **options)

@@ -1,0 +1,30 @@
+"""Sort onto popops."""
+
+from __future__ import annotations
+
+from hlo_passes.ir import Instruction
+from hlo_passes.ops import Sort, sort_keys
+from ipuxla.lowering.indexing import in_memory
+from ipuxla.lowering.regions import region_body
+from ipuxla.lowering.registry import Lowering, lowers, where
+from tiles.graph import Tensor
+from tiles.poplibs.popops.sorting import sort
+
+
+@lowers(Sort)
+def lower_sort(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
+    """Sort rows, each on one tile."""
+    op = instruction.op
+    assert isinstance(op, Sort)
+    arrays = [in_memory(lowering, v) for v in instruction.operands]
+    keys = sort_keys(instruction.regions[0])
+    comparator = () if keys is not None else region_body(instruction.regions[0])[0]
+    return sort(
+        lowering.graph,
+        arrays,
+        op.dimension,
+        tuple((key.operand, key.is_descending, key.is_total) for key in keys or ()),
+        comparator,
+        location=where(instruction),
+        program=lowering.program,
+    )

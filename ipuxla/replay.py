@@ -1,0 +1,59 @@
+"""Engine ``hlo`` under ring arithmetic: loops and branches repeat the decisions of a run with floats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from hlo_passes.ir import Decisions, Module, evaluate_module
+from hlo_passes.ops import Case, If, While
+from tiles.numerics import decisions
+from tiles.numerics.dtypes import name_of
+from tiles.numerics.ring import ring
+
+DECIDING = (While, Case, If)
+"""Operations that decide, while a program runs, what runs next."""
+
+
+class _Asked(Decisions):
+    """What the interpreter asks, answered by a recording or a replay."""
+
+    def __init__(self, answers: decisions.Decisions) -> None:
+        self.answers = answers
+
+    @property
+    def state(self) -> Any:
+        return self.answers.state
+
+    @state.setter
+    def state(self, value: Any) -> None:
+        self.answers.state = value
+
+    def take(self, decision: Any) -> Any:
+        return self.answers.take(decision)
+
+
+def replaying(module: Module) -> Callable[..., Sequence[jax.Array]]:
+    """Return a function of arrays: the module in the ring, with the decisions of its run with floats.
+
+    It runs on the host, twice; no JAX transformation may trace it.
+    """
+    names = [name_of(type_.np_dtype) for type_ in module.entry_computation.parameter_types]
+
+    def recording(capacity: int, *arrays: Any) -> Any:
+        answers = decisions.Recording(capacity)
+        evaluate_module(module, *arrays, decisions=_Asked(answers))
+        return answers.state
+
+    def repeating(recorded: Any, *arrays: Any) -> tuple[Any, ...]:
+        return evaluate_module(module, *arrays, decisions=_Asked(decisions.Replay(recorded)))
+
+    record = jax.jit(recording, static_argnums=0)
+    repeat = jax.jit(ring(repeating, ["int32", *names]))
+
+    def run(*arrays: Any) -> Sequence[jax.Array]:
+        return repeat(decisions.record(lambda capacity: record(capacity, *arrays)), *arrays)
+
+    return run

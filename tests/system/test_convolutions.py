@@ -1,0 +1,143 @@
+"""Convolutions, pooling, their gradients: engines against ``jax.jit``, every bit under ring arithmetic."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import ipuxla
+from ipuxla.experiments.models import MODELS
+from ipuxla.lowering import UnsupportedLowering
+from tiles.numerics.tolerance import check_close
+
+NHWC = ("NHWC", "HWIO", "NHWC")
+
+
+def _normal(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def _with_gradients(f, *args):
+    """Return values and the gradients of a weighted sum of them."""
+
+    def both(*args):
+        weights = jnp.asarray(_normal(*jax.eval_shape(f, *args).shape, seed=9))
+        return f(*args), jax.grad(lambda a: jnp.vdot(f(*a), weights))(args)
+
+    return both
+
+
+def _check(f, *args, target, engines, exact_only=()):
+    """Compare engines with ``jax.jit``, and in the ring (some only there) with the module on every bit."""
+    lowered = ipuxla.jit(f, target=target).lower(*args)
+    expected = jax.jit(f)(*args)
+    words = lowered.compile(engine="hlo", arithmetic="ring")(*args)
+    for engine in (*engines, *exact_only):
+        if engine in engines:
+            check_close(lowered.compile(engine=engine)(*args), expected)
+        found = lowered.compile(engine=engine, arithmetic="ring")(*args)
+        jax.tree.map(np.testing.assert_array_equal, found, words)
+
+
+def _conv(x, w, stride=(1, 1), pad="SAME", **options):
+    return lax.conv_general_dilated(x, w, stride, pad, dimension_numbers=NHWC, **options)
+
+
+CONVOLUTIONS = {
+    "strided": ((2, 7, 6, 3), (3, 2, 3, 4), {"stride": (2, 2)}),
+    "single tap, strided": ((2, 6, 6, 3), (1, 1, 3, 4), {"stride": (2, 2)}),
+    "spread kernel": ((1, 8, 7, 2), (3, 2, 2, 3), {"rhs_dilation": (2, 1), "pad": "VALID"}),
+    "grouped": ((2, 5, 5, 4), (3, 3, 2, 6), {"feature_group_count": 2}),
+    "depthwise, strided": ((1, 6, 6, 4), (3, 3, 1, 4), {"feature_group_count": 4, "stride": (2, 1)}),
+}
+
+
+@pytest.mark.parametrize("case", CONVOLUTIONS)
+def test_convolutions_and_their_gradients(case, small_target):
+    x_shape, w_shape, options = CONVOLUTIONS[case]
+    f = _with_gradients(functools.partial(_conv, **options))
+    _check(f, _normal(*x_shape), _normal(*w_shape, seed=1), target=small_target, engines=("fast", "literal"))
+
+
+def test_a_spread_array_is_convolved_phase_by_phase(small_target):
+    f = functools.partial(_conv, pad=((1, 2), (1, 0)), lhs_dilation=(2, 2), stride=(1, 2))
+    _check(f, _normal(1, 4, 5, 2), _normal(3, 3, 2, 3), target=small_target, engines=("fast", "vertex"))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int32"])
+def test_other_element_types(dtype, small_target):
+    x, w = (jnp.asarray(_normal(*s) * 4).astype(dtype) for s in ((1, 5, 5, 3), (3, 3, 3, 2)))
+    _check(_conv, x, w, target=small_target, engines=("fast", "literal"))
+
+
+def _pool(x, start, fold, window, stride, pad):
+    return lax.reduce_window(x, start, fold, (1, *window, 1), (1, *stride, 1), pad)
+
+
+POOLS = {
+    "maximum": (-np.inf, lax.max, (2, 2), (2, 2), "VALID"),
+    "overlapping maximum": (-np.inf, lax.max, (3, 3), (2, 2), "SAME"),
+    "minimum": (np.inf, lax.min, (2, 1), (1, 2), "SAME"),
+    "average": (0.0, lax.add, (3, 2), (2, 2), "SAME"),
+}
+
+
+@pytest.mark.parametrize("case", POOLS)
+def test_pooling_and_its_gradient_with_ties(case, small_target):
+    f = _with_gradients(lambda x: _pool(x, *POOLS[case]))
+    x = np.round(_normal(2, 7, 6, 3) * 2)
+    _check(f, x, target=small_target, engines=("fast", "literal"))
+
+
+def test_an_initial_value_that_is_not_neutral(small_target):
+    f = functools.partial(_pool, start=0.5, fold=lax.max, window=(2, 2), stride=(1, 1), pad="SAME")
+    _check(f, _normal(1, 4, 4, 2), target=small_target, engines=("fast",))
+
+
+@functools.cache
+def _network():
+    """Return the loss and gradients of a small convolutional network, and its arguments."""
+    model = MODELS["cnn"]
+    params = model.init(jax.random.key(0), (64, 8, 10))
+    rng = np.random.default_rng(0)
+    return (
+        jax.value_and_grad(model.loss),
+        params,
+        rng.random((4, 64), np.float32),
+        np.arange(4, dtype=np.int32),
+    )
+
+
+def test_a_convolutional_network_trains_alike_on_every_engine(small_target):
+    step, *args = _network()
+    _check(step, *args, target=small_target, engines=("fast", "literal"), exact_only=("vertex",))
+
+
+def test_a_convolutional_network_on_all_tiles(gc200):
+    step, *args = _network()
+    _check(step, *args, target=gc200, engines=("fast",))
+
+
+def test_a_layer_moves_every_word_on_all_tiles(gc200):
+    def layer(x, w):
+        return _pool(_conv(x, w), *POOLS["maximum"])
+
+    f = _with_gradients(layer)
+    _check(f, _normal(4, 8, 8, 3), _normal(3, 3, 3, 16), target=gc200, engines=(), exact_only=("literal",))
+
+
+def test_what_cannot_be_placed_names_the_line(small_target):
+    def nearest(x):
+        def later(a, b):
+            return lax.abs(lax.max(a, b))
+
+        return lax.reduce_window(x, np.float32(0), later, (2,), (1,), "VALID")
+
+    with pytest.raises(UnsupportedLowering, match="combining function") as caught:
+        ipuxla.jit(nearest, target=small_target).lower(_normal(4)).compile()
+    assert "test_convolutions.py" in str(caught.value)

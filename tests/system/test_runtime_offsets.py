@@ -1,0 +1,115 @@
+"""Lookups, updates, sorting, arg-reductions, cumulative operations and random numbers, on every engine.
+
+Floats are compared with ``jax.jit``, ring words with the optimized module's, and every program is certified.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import ipuxla
+from ipuxla.errors import Unsupported
+from tests.engines import check_engines
+
+TABLE = jnp.linspace(-1.0, 1.0, 180).reshape(30, 6)
+IDS = jnp.array([3, 29, 0, 3, 17])
+NORMAL = jax.random.normal(jax.random.key(0), (6, 20))
+WORDS = jnp.arange(4, dtype=jnp.uint32)
+
+
+def _embedding_gradient(table, ids):
+    return jax.grad(lambda t: (t[ids] ** 2).sum())(table)
+
+
+PROGRAMS = {
+    "dynamic slice": (lambda x, i: lax.dynamic_slice(x, (i, 2), (3, 4)) * 2, TABLE, 28),
+    "row": (lambda x, i: lax.dynamic_index_in_dim(x, i, 0, keepdims=False) + 1, TABLE, 11),
+    "dynamic update": (lambda x, u, i: lax.dynamic_update_slice(x * 2, u, (i, 2)), TABLE, TABLE[:3, :4], 7),
+    "batched slices": (jax.vmap(lambda x, i: lax.dynamic_slice(x, (i,), (3,))), TABLE[:5], IDS),
+    "batched updates": (
+        jax.vmap(lambda x, u, i: lax.dynamic_update_slice(x, u, (i,))),
+        TABLE[:5],
+        TABLE[5:10, :2],
+        IDS,
+    ),
+    "embedding": (lambda t, i: t[i] * 2, TABLE, IDS),
+    "embedding gradient": (_embedding_gradient, TABLE, IDS),
+    "take": (lambda t, i: jnp.take(t, i, axis=1), TABLE, jnp.array([[1, -1], [9, 2]])),
+    "take along axis": (
+        lambda t, i: jnp.take_along_axis(t, i, axis=0),
+        TABLE,
+        jnp.tile(IDS[:, None], (1, 6)),
+    ),
+    "set": (lambda t, i: t.at[i].set(5.0), TABLE, IDS),
+    "add elements": (lambda t, i, u: t.at[i, i % 6].add(u), TABLE, IDS, jnp.arange(5.0)),
+    "multiply": (lambda t, i, u: (t * 2).at[i].multiply(u), TABLE, IDS, TABLE[:5]),
+    "greatest": (lambda t, i, u: t.at[:, i].max(u), TABLE, jnp.array([1, 5, 1]), TABLE[:, :3] + 0.5),
+    "booleans": (lambda t, i: t.at[i].max(True), TABLE > 0.5, IDS),
+    "segment sum": (
+        lambda x, i: jax.ops.segment_sum(x, i, num_segments=7),
+        jnp.arange(100.0),
+        jnp.arange(100) * 13 % 9,
+    ),
+    "sort": (lambda x: jnp.sort(x, axis=-1), NORMAL.at[1, 3].set(jnp.nan).at[2, 4:6].set(-0.0)),
+    "sort descending": (lambda x: jnp.sort(x, axis=0, descending=True), NORMAL),
+    "argsort": (lambda x: jnp.argsort(x, axis=1), NORMAL),
+    "sort by two keys": (
+        lambda x, y: lax.sort((x, y, x + y), num_keys=2),
+        (NORMAL * 2).astype(jnp.int32),
+        NORMAL,
+    ),
+    "top k": (lambda x: lax.top_k(x * 2, 3), NORMAL),
+    "argmax": (lambda x: jnp.argmax(x, axis=1), NORMAL),
+    "argmin of all": (lambda x: jnp.argmin(x), NORMAL),
+    "argmax, long": (lambda x: jnp.argmax(x, axis=1), jnp.sin(jnp.arange(6000.0)).reshape(2, 3000)),
+    "cumulative sum": (lambda x: jnp.cumsum(x, axis=1), NORMAL),
+    "cumulative maximum": (lambda x: lax.cummax(x, axis=0), NORMAL),
+    "searchsorted": (lambda a, v: jnp.searchsorted(jnp.sort(a), v), NORMAL[0], NORMAL[1, :5]),
+    "unique": (lambda x: jnp.unique(x, size=6, fill_value=-1), IDS),
+    "threefry bits": (
+        lambda k: lax.rng_bit_generator(k, (5, 7), algorithm=lax.RandomAlgorithm.RNG_THREE_FRY),
+        WORDS,
+    ),
+    "philox bits": (lambda k: lax.rng_bit_generator(k, (5, 7), dtype=np.uint8), WORDS),
+    "uniform": (lambda k: jax.random.uniform(k, (40,)), jax.random.key(3)),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_engine(name, small_target):
+    function, *args = PROGRAMS[name]
+    check_engines(function, small_target, *args, floats=("fast",))
+
+
+RANDOM = {
+    "normal": lambda k: jax.random.normal(k, (30,)),
+    "permutation": lambda k: jax.random.permutation(k, 37),
+    "categorical": lambda k: jax.random.categorical(k, NORMAL),
+    "dropout": lambda k: jnp.where(jax.random.bernoulli(k, 0.8, NORMAL.shape), NORMAL / 0.8, 0),
+    "split": lambda k: jax.random.uniform(jax.random.split(k)[1], (5, 5)),
+}
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_random_numbers(name, small_target):
+    check_engines(RANDOM[name], small_target, jax.random.key(7), engines=("fast",))
+
+
+def test_a_donated_table_is_updated_in_place(small_target):
+    update = ipuxla.jit(
+        lambda t, row, i: lax.dynamic_update_slice(t, row, (i, 0)), donate_argnums=0, target=small_target
+    )
+    compiled = update.lower(TABLE, TABLE[:1], 4).compile()
+    names = compiled.executable.inputs[0], compiled.executable.outputs[0]
+    first, last = (compiled.executable.address(name) for name in names)
+    assert first == last
+
+
+def test_an_update_by_any_other_region_is_a_named_error(small_target):
+    text = jax.jit(lambda x, i: x.at[i].apply(jnp.sin)).lower(TABLE, IDS).as_text()
+    with pytest.raises(Unsupported, match=r"scatter's update"):
+        ipuxla.compile_stablehlo(text, small_target)

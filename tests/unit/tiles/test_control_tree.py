@@ -1,0 +1,108 @@
+"""Control trees: step counts from trips, what lives through a loop, what floats decide; decisions."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tiles
+from tiles.compiler.tree import carried_through, count_steps, decided_by_floats, dynamic_parts, steps_of
+from tiles.graph import Copy, Repeat, RepeatWhileTrue, Switch
+from tiles.numerics.decisions import FIRST_CAPACITY, Decisions, Recording, Replay, record
+from tiles.poplibs import popops
+
+
+@pytest.fixture(scope="module")
+def looping():
+    """While ``i < n`` repeat three times ``acc = acc / 2 + x``; then a branch by ``n``."""
+    g = tiles.Graph(tiles.Target.named("gc200").replace(num_tiles=4))
+    x, n = g.add_input((8,), "float32", "x"), g.add_input((), "int32", "n")
+    acc, i = popops.fill(g, (8,), "float32", 0.0), popops.fill(g, (), "int32", 0)
+    inner, body, condition = tiles.Sequence(), tiles.Sequence(), tiles.Sequence()
+    half = popops.mul(g, acc, 0.5, program=inner)
+    total = popops.add(g, half, x, program=inner)
+    inner.add(Copy(acc.name, (total.name,)))
+    body.add(Repeat(3, inner))
+    body.add(Copy(i.name, (popops.add(g, i, 1, program=body).name,)))
+    predicate = popops.lt(g, i, n, program=condition)
+    g.program.add(RepeatWhileTrue(condition, predicate.name, body))
+    out = popops.fill(g, (8,), "float32", 0.0)
+    branches = []
+    for operation in (popops.add, popops.sub):
+        branch = tiles.Sequence()
+        branch.add(Copy(out.name, (operation(g, acc, 1.0, program=branch).name,)))
+        branches.append(branch)
+    g.program.add(Switch(n.name, tuple(branches)))
+    g.outputs = [out.name]
+    return tiles.compile_graph(g), {"acc": acc.name, "i": i.name, "half": half.name, "out": out.name}
+
+
+def test_only_what_is_read_later_is_carried(looping):
+    executable, names = looping
+    (_, loop), (_, choice) = dynamic_parts(executable.program)
+    assert carried_through(executable, loop) == sorted([names["acc"], names["i"]])
+    assert carried_through(executable, choice) == [names["out"]]
+
+
+def test_steps_are_counted_from_trips(looping):
+    executable, _ = looping
+    (where_loop, loop), (where_choice, choice) = dynamic_parts(executable.program)
+    counts = count_steps(executable, {where_loop: 2, where_choice: (0, 1)})
+    repeat = next(part for part in loop[3] if isinstance(part, list))
+    assert {counts[s] for s in steps_of(repeat)} == {6}
+    assert {counts[s] for s in steps_of(loop[1])} == {3}
+    assert {counts[s] for s in steps_of(loop[3])} == {2, 6}
+    assert [{counts[s] for s in steps_of(branch)} for branch in choice[2:]] == [{0}, {1}]
+
+
+@pytest.mark.parametrize("n", [-1, 0, 1, 4])
+def test_engines_count_alike(looping, n):
+    executable, _ = looping
+    x = np.arange(8, dtype=np.float32)
+    runs = [tiles.make_engine(executable, e).run(x, np.int32(n)) for e in ("fast", "literal")]
+    assert runs[0][1].counts == runs[1][1].counts
+    want = np.zeros(8, np.float32)
+    for _ in range(3 * max(n, 0)):
+        want = want / 2 + x
+    for outputs, _ in runs:
+        np.testing.assert_allclose(outputs[0], want + 1 if n == 0 else want - 1, rtol=1e-6)
+
+
+def test_steps_of_an_empty_sequence():
+    assert list(steps_of(["while", ["sequence"], "p", ["sequence", 1]])) == [1]
+
+
+def test_decisions_by_integers_need_no_replay(looping):
+    executable, _ = looping
+    assert not decided_by_floats(executable)
+    g = tiles.Graph(tiles.Target.named("gc200").replace(num_tiles=4))
+    x = g.add_input((), "float32", "x")
+    condition, body = tiles.Sequence(), tiles.Sequence()
+    predicate = popops.lt(g, x, 3.0, program=condition)
+    body.add(Copy(x.name, (popops.add(g, x, 1.0, program=body).name,)))
+    g.program.add(RepeatWhileTrue(condition, predicate.name, body))
+    g.outputs = [predicate.name]
+    assert decided_by_floats(tiles.compile_graph(g))
+
+
+def test_decisions_are_recorded_and_repeated():
+    def loop(decisions, limit):
+        """Return how often the loop ran and the decisions' state."""
+
+        def again(carry):
+            decisions.state = carry[2]
+            goes_on = decisions.take(carry[1] + 1 < limit)
+            return goes_on, carry[1] + 1, decisions.state
+
+        first = decisions.take(0 < limit)
+        return jax.lax.while_loop(lambda c: c[0], again, (first, 0, decisions.state))
+
+    @jax.jit
+    def replayed(recorded):
+        return loop(Replay(recorded), 0)[1]
+
+    for limit in (0, 5, FIRST_CAPACITY, 5 * FIRST_CAPACITY):
+        kept = record(lambda capacity, limit=limit: loop(Recording(capacity), jnp.int32(limit))[2])
+        np.testing.assert_array_equal(kept[: limit + 1], [1] * limit + [0])
+        assert int(replayed(kept)) == limit
+    assert int(loop(Decisions(), jnp.int32(7))[1]) == 7

@@ -1,0 +1,239 @@
+"""Convolutions without HLO: codelet and builder against numpy, cells against the whole, cycles by hand."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.tiles.poplibs_cells import compute_cell, extents_of, run_cells, run_graph, words
+from tiles.errors import InvalidGraph
+from tiles.graph import (
+    REDUCTION,
+    WINDOW,
+    Affine,
+    AxisSplit,
+    Dim,
+    Graph,
+    IndexMap,
+    OpForm,
+    Plan,
+    along,
+    codelet_from_data,
+    identity_map,
+)
+from tiles.poplibs.poplin import ConvAxes, Convolution, conv_codelet, convolution
+from tiles.poplibs.poplin.conv_cycles import conv_roles
+from tiles.poplibs.popops import combine_codelet, combine_form
+from tiles.poplibs.windows import Window
+from tiles.target import Basis, Target
+
+TARGET = Target.named("gc200").replace(num_tiles=8)
+GC200 = Target.named("gc200")
+NHWC = ConvAxes((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2))
+GRADIENT = ConvAxes((3, 0, 1, 2), (3, 0, 1, 2), (2, 3, 0, 1))
+TURNED = ConvAxes((0, 3, 1, 2), (3, 2, 0, 1), (2, 0, 3, 1))
+
+
+def _whole_numbers(*shape, seed=0):
+    return np.random.default_rng(seed).integers(-4, 5, shape).astype(np.float32)
+
+
+def _by_hand(lhs, rhs, axes, windows, features=1, batches=1):
+    """Return a convolution, product by product."""
+    lhs, rhs = np.transpose(lhs, axes.lhs), np.transpose(rhs, axes.rhs)
+    groups = features * batches
+    kept = lhs.shape[0] // batches
+    out = np.zeros((kept, rhs.shape[0], *(w.outputs for w in windows)), lhs.dtype)
+    per_group = rhs.shape[0] // groups
+    for o, at in itertools.product(range(rhs.shape[0]), np.ndindex(*out.shape[2:])):
+        group = o // per_group
+        for taps in np.ndindex(*rhs.shape[2:]):
+            places = []
+            for w, i, k in zip(windows, at, taps, strict=True):
+                element, rest = divmod(i * w.stride + k * w.dilation - w.low, w.base)
+                places.append(None if rest or not 0 <= element < w.size else element)
+            if None in places:
+                continue
+            stored = tuple(w.taps - 1 - k if w.reverse else k for w, k in zip(windows, taps, strict=True))
+            rows = slice(group * kept, (group + 1) * kept) if batches > 1 else slice(None)
+            inputs = slice(group * rhs.shape[1], (group + 1) * rhs.shape[1]) if features > 1 else slice(None)
+            out[(slice(None), o, *at)] += lhs[(rows, inputs, *places)] @ rhs[(o, slice(None), *stored)]
+    return np.transpose(out, np.argsort(axes.out))
+
+
+CASES = {
+    "plain": (NHWC, (2, 5, 6, 3), (3, 2, 3, 4), {}, {}),
+    "single tap": (NHWC, (2, 5, 6, 3), (1, 1, 3, 4), {"stride": 2}, {}),
+    "strided, padded": (NHWC, (1, 6, 5, 3), (3, 3, 3, 4), {"stride": 2, "low": 1, "high": 1}, {}),
+    "spread array": (NHWC, (1, 3, 4, 2), (3, 2, 2, 3), {"base": 2, "low": 1, "high": 1}, {}),
+    "spread by more than the kernel": (NHWC, (1, 3, 3, 2), (2, 1, 2, 3), {"base": 3, "low": 1}, {}),
+    "spread kernel, backwards": (NHWC, (1, 6, 6, 2), (2, 3, 2, 3), {"dilation": 2, "reverse": True}, {}),
+    "feature groups": (NHWC, (1, 4, 4, 6), (2, 2, 2, 9), {}, {"feature_groups": 3}),
+    "depthwise": (NHWC, (1, 4, 4, 4), (3, 3, 1, 4), {"low": 1, "high": 1}, {"feature_groups": 4}),
+    "batch groups": (NHWC, (6, 4, 4, 2), (2, 2, 2, 3), {}, {"batch_groups": 3}),
+    "spread groups": (NHWC, (1, 3, 3, 4), (2, 2, 2, 4), {"base": 2}, {"feature_groups": 2}),
+    "weight gradient": (GRADIENT, (2, 5, 5, 3), (2, 3, 3, 4), {}, {}),
+    "result turned": (TURNED, (2, 4, 5, 3), (2, 2, 3, 4), {"base": 2}, {}),
+}  # fmt: skip
+
+
+def _windows(axes, lhs, rhs, window):
+    return [Window(lhs[a], rhs[b], **window) for a, b in zip(axes.lhs[2:], axes.rhs[2:], strict=True)]
+
+
+@pytest.mark.parametrize("arithmetic", ["float", "ring"])
+@pytest.mark.parametrize("case", CASES)
+def test_convolutions_equal_products_by_hand(case, arithmetic):
+    axes, lhs_shape, rhs_shape, window, groups = CASES[case]
+    lhs, rhs = _whole_numbers(*lhs_shape), _whole_numbers(*rhs_shape, seed=1)
+    windows = _windows(axes, lhs_shape, rhs_shape, window)
+    graph = Graph(TARGET)
+    tensors = [graph.add_input(x.shape, "float32") for x in (lhs, rhs)]
+    result = convolution(graph, *tensors, axes, windows, **groups)
+    held = [words(x) for x in (lhs, rhs)] if arithmetic == "ring" else [lhs, rhs]
+    found = run_graph(graph, dict(zip([t.name for t in tensors], held, strict=True)), arithmetic)
+    expected = _by_hand(*held, axes, windows, *(groups.get(f"{g}_groups", 1) for g in ("feature", "batch")))
+    np.testing.assert_array_equal(found[result.name], expected)
+
+
+# --- the whole is its cells
+
+
+def _form(batch, field, taps, inputs, outputs, stride, dilation, groups=1):
+    dims = (
+        Dim("b", batch),
+        Dim("y", field),
+        Dim("g", groups),
+        Dim("o", outputs),
+        Dim("k", taps, WINDOW),
+        Dim("i", inputs, REDUCTION),
+    )
+    lhs = IndexMap((along(0), Affine(((1, stride), (4, dilation)), -1), along(2), along(5)), 0)
+    rhs = IndexMap((along(4), along(2), along(5), along(3)))
+    return OpForm(dims, (lhs, rhs), (identity_map(4),))
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    st.tuples(*[st.integers(1, 5)] * 5),
+    st.tuples(*[st.integers(1, 3)] * 3),
+    st.lists(st.integers(1, 4), min_size=6, max_size=6),
+    st.sampled_from(["float32", "float16"]),
+    st.booleans(),
+)
+def test_cells_put_together_are_the_whole_on_every_bit(sizes, geometry, grains, dtype, padded):
+    form = _form(*sizes, *geometry)
+    codelet = conv_codelet(dtype, dtype)
+    span = geometry[0] * (sizes[1] - 1) + geometry[1] * (sizes[2] - 1)
+    lhs = _whole_numbers(sizes[0], max(1, span - 1), geometry[2], sizes[3]).astype(dtype)
+    rhs = _whole_numbers(sizes[2], geometry[2], sizes[3], sizes[4], seed=1).astype(dtype)
+    held, dtypes = [words(x) for x in (lhs, rhs)], [dtype] * 2
+    nothing = [None] * len(form.dims)
+    uncut = Plan(tuple(AxisSplit(n, n) for n in form.shape))
+    (expected,) = run_cells(codelet, form, uncut, held, dtypes, [dtype], "ring")
+    splits, stride = [], 1
+    for size, grain in zip(form.shape, grains, strict=True):
+        parts = -(-size // grain)
+        splits.append(AxisSplit(size, min(grain, size), ((parts, stride),) if parts > 1 else ()))
+        stride *= parts
+    plan = Plan(tuple(splits))
+    if plan.num_partials(form) == 1:
+        (found,) = run_cells(codelet, form, plan, held, dtypes, [dtype], "ring", padded)
+    else:
+        partial, between = codelet.partial()
+        (parts,) = run_cells(partial, form, plan, held, dtypes, list(between), "ring", padded)
+        combine = combine_codelet("add", between[0], dtype)
+        folded = combine_form(parts.shape)
+        (found,) = compute_cell(
+            combine, folded, [0] * len(folded.dims), folded.shape, nothing[:1] * len(folded.dims), [parts],
+            list(between), "ring",
+        )  # fmt: skip
+    np.testing.assert_array_equal(found, expected)
+
+
+# --- cycles
+
+
+def _cycles(dtype, partials, method="auto", batch=1, field=12, taps=3, inputs=16, outputs=16, groups=1):
+    form = _form(batch, field, taps, inputs, outputs, 1, 1, groups)
+    codelet = Convolution((dtype, dtype), partials, partials, method)
+    return codelet.cycles(extents_of(form, (dtype, dtype), (partials,)), GC200)
+
+
+def test_cycles_of_the_units_are_the_published_formula():
+    """One row of 12 outputs over six workers: 2 outputs each; 3 taps, one panel of 16 x 16 halves each."""
+    slots = 17 + 3 + 34 - 9
+    panels = 3 * (12 + 64 + 3 + 15 + 6 * slots)
+    zeroing = 6 * (10 + -(-12 * 16 * 4 // 8 // 6))
+    expected = 109 + 2 * 54 + zeroing + 14 + 14 + 14 + panels
+    cycles = _cycles("float16", "float32", "amp")
+    assert int(cycles.value[0]) == expected
+    assert cycles.basis == Basis.DOCUMENTED
+
+
+def test_auto_is_the_fastest_method_that_can():
+    methods = ("amp", "slic", "hmac", "vmac", "scalar")
+    for shape in ({"groups": 16, "inputs": 1, "outputs": 1, "batch": 8}, {"batch": 8, "field": 32}):
+        possible = []
+        for method in methods:
+            try:
+                possible.append(int(_cycles("float16", "float16", method, **shape).value[0]))
+            except InvalidGraph:
+                continue
+        assert int(_cycles("float16", "float16", **shape).value[0]) == min(possible)
+        assert len(possible) >= 3
+
+
+def test_depthwise_does_not_pay_for_whole_panels():
+    shape = {"groups": 16, "inputs": 1, "outputs": 1, "batch": 8, "field": 32}
+    units, best = (_cycles("float16", "float16", m, **shape).value[0] for m in ("amp", "auto"))
+    assert best < units / 4
+
+
+def test_dtypes_without_assembly_are_assumed():
+    assert _cycles("int32", "int32").basis == Basis.ASSUMED
+    assert _cycles("bfloat16", "float32").basis == Basis.ASSUMED
+    with pytest.raises(InvalidGraph, match="cannot convolve int32"):
+        _cycles("int32", "int32", "amp")
+
+
+# --- refusals and data
+
+
+def test_what_is_no_convolution_is_refused():
+    form = _form(1, 4, 3, 2, 2, 1, 1)
+    with pytest.raises(InvalidGraph, match="two operands"):
+        conv_roles(OpForm(form.dims, form.operands[:1], form.results))
+    backwards = IndexMap((along(0), Affine(((1, 1), (4, -1)), 2), along(2), along(5)), 0)
+    with pytest.raises(InvalidGraph, match="no window"):
+        conv_roles(OpForm(form.dims, (backwards, form.operands[1]), form.results))
+    graph = Graph(TARGET)
+    x, w = graph.add_input((1, 4, 4, 3), "float32"), graph.add_input((3, 3, 3, 2), "float32")
+    windows = [Window(4, 3), Window(4, 3)]
+    with pytest.raises(InvalidGraph, match="no convolution method"):
+        convolution(graph, x, w, NHWC, windows, method="magic")
+    with pytest.raises(InvalidGraph, match="one must be 1"):
+        convolution(graph, x, w, NHWC, windows, feature_groups=3, batch_groups=3)
+    with pytest.raises(InvalidGraph, match="no multiple"):
+        convolution(graph, x, w, NHWC, windows, feature_groups=2)
+    with pytest.raises(InvalidGraph, match="lies along"):
+        convolution(graph, x, w, NHWC, [Window(4, 3), Window(5, 3)])
+    with pytest.raises(InvalidGraph, match="does not fit"):
+        convolution(graph, x, w, NHWC, windows[:1])
+
+
+def test_small_kernels_stay_whole_and_large_ones_may_be_cut():
+    codelet = conv_codelet("float32", "float32")
+    for taps, may in ((3, False), (9, True)):
+        form = _form(1, 4, taps, 2, 2, 1, 1)
+        assert codelet.may_split(form, 4) is may
+        assert codelet.may_split(form, 5) and codelet.may_split(form, 1)
+
+
+def test_the_codelet_survives_its_data():
+    codelet = conv_codelet("float16", "float16", method="slic")
+    assert codelet_from_data(codelet.to_data()) == codelet
+    assert codelet.label == "poplin::Conv<SLIC,half,float,half>"
+    assert codelet.partial()[1] == ("float32",)

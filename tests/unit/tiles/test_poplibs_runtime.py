@@ -1,0 +1,154 @@
+"""Codelets at runtime offsets under given plans: split tables and lookups give the words of whole ones."""
+
+import numpy as np
+import pytest
+
+from tiles.compiler import certify, compile_graph
+from tiles.engine import make_engine
+from tiles.errors import InvalidGraph, InvalidPlan
+from tiles.graph import REDUCTION, AxisSplit, Dim, Graph, IndexMap, OpForm, Plan, along, identity_map, whole
+from tiles.numerics.ring import to_ring
+from tiles.poplibs import popops
+from tiles.poplibs.popops import MultiSlice, MultiUpdate
+from tiles.poplibs.poprand import random_bits
+from tiles.poplibs.poputil import place
+
+RNG = np.random.default_rng(0)
+TABLE = RNG.standard_normal((13, 6)).astype(np.float32)
+TABLE[4] = [-0.0, 0.0, np.inf, -np.inf, 1e-45, -1.0]
+IDS = np.array([4, 12, 0, 4, 9], np.int32)
+ROWS = RNG.standard_normal((5, 6)).astype(np.float32)
+
+
+@pytest.fixture
+def graph(small_target) -> Graph:
+    return Graph(small_target)
+
+
+def _plan(form, **parts):
+    """Cut dimensions by name into parts, each on tiles of its own."""
+    splits, stride = [], 1
+    for dim in form.dims:
+        count = parts.get(dim.name, 1)
+        if count == 1:
+            splits.append(whole(dim.size))
+            continue
+        grain = -(-dim.size // count)
+        splits.append(AxisSplit(dim.size, grain, ((-(-dim.size // grain), stride),)))
+        stride *= -(-dim.size // grain)
+    return Plan(tuple(splits))
+
+
+def _run(graph, results, *inputs):
+    """Yield each engine's results, as floats or as ring words, and certify the executable."""
+    graph.outputs = [t.name for t in results]
+    executable = compile_graph(graph)
+    certify(executable)
+    for engine, arithmetic in (("fast", "float"), ("literal", "ring"), ("vertex", "float")):
+        found, _ = make_engine(executable, engine, arithmetic).run(*inputs)
+        yield f"{engine} {arithmetic}", arithmetic, [np.asarray(x) for x in found]
+
+
+def _expected(x, arithmetic):
+    return np.asarray(to_ring(x)) if arithmetic == "ring" else x
+
+
+LOOKUP = OpForm(
+    (Dim("i", 5), Dim("d", 6), Dim("r", 13, REDUCTION)),
+    (IndexMap((along(2), along(1))), IndexMap((along(0),))),
+    (identity_map(2),),
+)
+UPDATE = OpForm(
+    (Dim("r", 13), Dim("d", 6), Dim("i", 5, REDUCTION)),
+    (identity_map(2), IndexMap((along(2), along(1))), IndexMap((along(2),))),
+    (identity_map(2),),
+)
+FRESH = OpForm(UPDATE.dims, UPDATE.operands[1:], UPDATE.results)
+
+
+@pytest.mark.parametrize("parts", [{"r": 5, "i": 3}, {"r": 3, "d": 2, "i": 2}])
+def test_lookups_in_a_split_table_keep_every_bit(parts, graph):
+    table = graph.add_input(TABLE.shape, "float32")
+    ids = graph.add_input(IDS.shape, "int32")
+    codelet = MultiSlice((0,), (-1,), "float32")
+    plan = _plan(LOOKUP, **parts)
+    rows = place(graph, codelet, LOOKUP, [table, ids], ("float32",), "lookup", plan=plan)
+    for where, arithmetic, (found,) in _run(graph, rows, TABLE, IDS):
+        expected = _expected(TABLE, arithmetic)[IDS]
+        np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32), err_msg=where)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "float16", "float64"])
+def test_split_lookups_of_every_width(dtype, graph):
+    values = (TABLE[:, :6] * 3).clip(-9, 9).astype(np.int8 if dtype == "uint8" else np.float32).astype(dtype)
+    table = graph.add_input(values.shape, dtype)
+    ids = graph.add_input(IDS.shape, "int32")
+    codelet = MultiSlice((0,), (-1,), dtype)
+    plan = _plan(LOOKUP, r=4, i=2)
+    rows = place(graph, codelet, LOOKUP, [table, ids], (dtype,), "lookup", plan=plan)
+    for where, arithmetic, (found,) in _run(graph, rows, values, IDS):
+        np.testing.assert_array_equal(found, _expected(values, arithmetic)[IDS], err_msg=where)
+
+
+@pytest.mark.parametrize("operation", ["set", "add", "max"])
+@pytest.mark.parametrize("parts", [{"r": 5, "d": 3}])
+def test_updates_of_a_split_table(operation, parts, graph):
+    table = graph.add_input(TABLE.shape, "float32")
+    rows = graph.add_input(ROWS.shape, "float32")
+    ids = graph.add_input(IDS.shape, "int32")
+    codelet = MultiUpdate((0,), (-1,), operation, "float32")
+    plan = _plan(UPDATE, **parts)
+    result = place(graph, codelet, UPDATE, [table, rows, ids], ("float32",), "update", plan=plan)
+    apply = {"set": None, "add": np.add, "max": np.maximum}[operation]
+    for where, arithmetic, (found,) in _run(graph, result, TABLE, ROWS, IDS):
+        expected, new = _expected(TABLE, arithmetic).copy(), _expected(ROWS, arithmetic)
+        for number, row in zip(IDS, new, strict=True):
+            expected[number] = row if apply is None else apply(expected[number], row)
+        np.testing.assert_allclose(found, expected, rtol=1e-6 if arithmetic == "float" else 0, err_msg=where)
+
+
+@pytest.mark.parametrize("parts", [{"i": 2}, {"i": 5, "r": 3}])
+def test_updates_split_over_lookups_are_summed(parts, graph):
+    rows = graph.add_input(ROWS.shape, "float32")
+    ids = graph.add_input(IDS.shape, "int32")
+    codelet = MultiUpdate((0,), (-1,), "add", "float32", is_fresh=True)
+    result = place(graph, codelet, FRESH, [rows, ids], ("float32",), "update", plan=_plan(FRESH, **parts))
+    for where, arithmetic, (found,) in _run(graph, result, ROWS, IDS):
+        expected = np.zeros_like(_expected(TABLE, arithmetic))
+        np.add.at(expected, IDS, _expected(ROWS, arithmetic))
+        np.testing.assert_allclose(found, expected, rtol=1e-6 if arithmetic == "float" else 0, err_msg=where)
+
+
+def test_what_cannot_be_cut_is_refused(graph):
+    table = graph.add_input(TABLE.shape, "float32")
+    rows = graph.add_input(ROWS.shape, "float32")
+    ids = graph.add_input(IDS.shape, "int32")
+    codelet = MultiUpdate((0,), (-1,), "set", "float32")
+    with pytest.raises(InvalidPlan, match="cuts dimension i of 5 into 2"):
+        place(graph, codelet, UPDATE, [table, rows, ids], ("float32",), "update", plan=_plan(UPDATE, i=2))
+    with pytest.raises(InvalidPlan, match="cuts dimension d1 of 6"):
+        form = OpForm((Dim("d0", 13), Dim("d1", 6)), (identity_map(2),), (identity_map(2),))
+        popops.sort(graph, [table], 1, plan=_plan(form, d1=2))
+
+
+def test_bits_do_not_depend_on_how_they_are_cut(graph):
+    state = graph.add_input((2,), "uint64")
+    after, bits = random_bits(graph, state, (9, 11), "uint32", "threefry")
+    form = OpForm((Dim("d0", 9), Dim("d1", 11)), (), (identity_map(2),))
+    again, cut = random_bits(graph, state, (9, 11), "uint32", "threefry", plan=_plan(form, d0=3, d1=4))
+    given = np.array([5, 2**32 - 7], np.uint64)
+    for where, _, (one, other, a, b) in _run(graph, (bits, cut, after, again), given):
+        np.testing.assert_array_equal(one, other, err_msg=where)
+        np.testing.assert_array_equal(a, [5, 2**32 - 7 + 9 * 6], err_msg=where)
+        np.testing.assert_array_equal(a, b)
+
+
+def test_slices_that_do_not_fit_are_refused(graph):
+    table = graph.add_input(TABLE.shape, "float32")
+    start = graph.add_input((), "int32")
+    with pytest.raises(InvalidGraph, match="does not fit"):
+        popops.dynamic_slice(graph, table, [start, start], (14, 2))
+    with pytest.raises(InvalidGraph, match="cannot be updated with int32"):
+        popops.dynamic_update_slice(graph, table, graph.add_input((2, 2), "int32"), [start, start])
+    with pytest.raises(InvalidGraph, match="not all of them have a start"):
+        popops.dynamic_slice(graph, table, [None, None], (3, 2))

@@ -1,0 +1,127 @@
+"""Copies that need not move: what is copied is computed where the copy would put it.
+
+A loop's carried value, or the common result of branches, is written by a copy from what was computed. Where
+both have one layout, and nobody needs the destination's old value once the source is written, source and
+destination share their storage, and the copy costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tiles.graph import TEMPORARY, ComputeSet, Copy, Graph, Tensor, Vertices
+from tiles.numerics.dtypes import itemsize
+from tiles.plan import is_resident
+
+Accesses = Mapping[str, list[tuple[int, bool]]]
+"""Per tensor every step that reads (False) or writes (True) it."""
+
+
+def coalesce(
+    graph: Graph,
+    tensors: dict[str, Tensor],
+    steps: list[tuple[str, Copy | ComputeSet]],
+    accesses: Accesses,
+    regions: list[tuple[int, int]],
+    pinned: set[str],
+    root: dict[str, str],
+    members: dict[str, list[str]],
+) -> None:
+    """Let sources of copies share the storage of the destination where they may.
+
+    Args:
+      graph: what is compiled.
+      tensors: its tensors, placed.
+      steps: its steps, numbered.
+      accesses: who reads and writes what.
+      regions: first and last step of every loop and branch.
+      pinned: tensors of functions, which several calls use.
+      root: storage of every tensor; changed here.
+      members: tensors of every storage; changed here.
+    """
+    for number, (_, step) in enumerate(steps):
+        if not isinstance(step, Copy) or step.axis is not None:
+            continue
+        source, target = tensors[step.sources[0]], tensors[step.destination]
+        gone, kept = root[source.name], root[target.name]
+        if gone == kept or source.dtype != target.dtype or source.layout != target.layout:
+            continue
+        if not _may_go(graph, tensors, pinned, (gone, kept), members):
+            continue
+        uses = sorted({use for name in members[gone] for use in accesses.get(name, ())})
+        first = uses[0][0]
+        if not uses[0][1] or uses[-1][0] > number:
+            continue
+        if any(a <= number <= b and not a <= first <= b for a, b in regions):
+            continue
+        if _is_free_between(tensors, steps, accesses, root, members[kept], first, number):
+            for name in members.pop(gone):
+                root[name] = kept
+                members[kept].append(name)
+
+
+def _may_go(
+    graph: Graph,
+    tensors: dict[str, Tensor],
+    pinned: set[str],
+    storages: tuple[str, str],
+    members: dict[str, list[str]],
+) -> bool:
+    """Whether both storages are the program's own, and the first holds no output."""
+    if any(tensors[storage].kind != TEMPORARY for storage in storages):
+        return False
+    if any(name in pinned for storage in storages for name in members[storage]):
+        return False
+    return not any(name in graph.outputs for name in members[storages[0]])
+
+
+def _is_free_between(
+    tensors: dict[str, Tensor],
+    steps: list[tuple[str, Copy | ComputeSet]],
+    accesses: Accesses,
+    root: dict[str, str],
+    names: list[str],
+    first: int,
+    number: int,
+) -> bool:
+    """Whether a storage can be written from step ``first`` on instead of at the copy ``number``."""
+    inside = {use for name in names for use in accesses.get(name, ()) if first <= use[0] <= number}
+    inside.discard((number, True))
+    if any(at != first or is_write for at, is_write in inside):
+        return False
+    if not inside:
+        return True
+    step = steps[first][1]
+    if isinstance(step, Copy) or len(step.vertices) != 1:
+        return False
+    (group,) = step.vertices
+    storage = root[names[0]]
+    return all(
+        may_write_over(tensors, group, k)
+        for k, operand in enumerate(group.operands)
+        if root[operand] == storage and _is_read_in_place(tensors, group, k)
+    )
+
+
+def _is_read_in_place(tensors: dict[str, Tensor], group: Vertices, k: int) -> bool:
+    layout = tensors[group.operands[k]].layout
+    return layout is not None and is_resident(group.form, group.plan, k, layout)
+
+
+def may_write_over(tensors: dict[str, Tensor], group: Vertices, k: int) -> bool:
+    """Whether a group's only result may be written over operand ``k``, which it reads in place."""
+    operand, result = tensors[group.operands[k]], tensors[group.results[0]]
+    if len(group.results) != 1 or not group.codelet.may_overwrite(k):
+        return False
+    if itemsize(operand.dtype) != itemsize(result.dtype) or operand.layout is None or result.layout is None:
+        return False
+    if operand.layout.part_shape != result.layout.part_shape:
+        return False
+    if operand.layout.tile_mask != result.layout.tile_mask or not _is_read_in_place(tensors, group, k):
+        return False
+    form = group.form
+    wide = {d for d, dim in enumerate(form.dims) if dim.size > 1}
+    reads, writes = ([d for d in m.dims if d in wide] for m in (form.operands[k], form.results[0]))
+    kept = {d for d in wide if not form.dims[d].is_reduced}
+    # a transposition, or a fold of what it overwrites, would overwrite what it has yet to read
+    return reads == writes and set(reads) == kept and not group.plan.split_reductions(form)

@@ -1,0 +1,144 @@
+"""Questions about an executable's control tree: which steps, what decides, what lives through a loop.
+
+A tree is a step's number, or a list: ``["sequence", tree...]``, ``["repeat", count, tree]``,
+``["while", condition, predicate, tree]``, ``["switch", index, tree...]``. A path names a place in a tree by
+the positions that lead to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tiles.compiler.executable import Executable
+from tiles.compiler.wellformed import read_by, root_of, written_by
+from tiles.numerics.dtypes import is_float
+
+Path = tuple[int, ...]
+
+
+def children(tree: Any) -> list[tuple[int, Any]]:
+    """Return the trees right below a list, each with its position in it, in the order they run."""
+    kind = tree[0]
+    if kind == "while":
+        return [(1, tree[1]), (3, tree[3])]
+    first = 1 if kind == "sequence" else 2
+    return list(enumerate(tree))[first:]
+
+
+def steps_of(tree: Any) -> Iterator[int]:
+    """Yield the step numbers of a tree."""
+    if isinstance(tree, int):
+        yield tree
+        return
+    for _, inner in children(tree):
+        yield from steps_of(inner)
+
+
+def dynamic_parts(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Yield every ``while`` and ``switch`` of a tree with its path, ``tree`` itself included."""
+    if isinstance(tree, int):
+        return
+    if tree[0] in ("while", "switch"):
+        yield path, tree
+    for position, inner in children(tree):
+        yield from dynamic_parts(inner, (*path, position))
+
+
+def count_steps(executable: Executable, trips: dict[Path, Any]) -> tuple[int, ...]:
+    """Return how often every step ran.
+
+    Args:
+      executable: the program.
+      trips: by the path of every ``while`` how often its body ran in all, of every ``switch`` how often each
+        branch did.
+    """
+    counts = [0] * len(executable.steps)
+
+    def walk(tree: Any, path: Path, entered: int) -> None:
+        if isinstance(tree, int):
+            counts[tree] += entered
+            return
+        for number, (position, inner) in enumerate(children(tree)):
+            runs = entered
+            if tree[0] == "repeat":
+                runs = entered * tree[1]
+            elif tree[0] == "while":
+                runs = int(trips[path]) + (entered if number == 0 else 0)
+            elif tree[0] == "switch":
+                runs = int(trips[path][number])
+            walk(inner, (*path, position), runs)
+
+    walk(executable.program, (), 1)
+    return tuple(counts)
+
+
+def carried_through(executable: Executable, tree: Any) -> list[str]:
+    """Return the variables a loop or branch writes whose value is read afterwards or in a later round."""
+    written = {root_of(executable, v) for n in steps_of(tree) for v in written_by(executable.steps[n])}
+    if not written:
+        return []
+    wanted: set[str] = {root_of(executable, name) for name in executable.outputs}
+    _reads(executable, executable.program, tree, wanted)
+    _exposed(executable, tree, set(), wanted)
+    return sorted(written & wanted)
+
+
+def _reads(executable: Executable, tree: Any, leaving_out: Any, found: set[str]) -> None:
+    """Add what a tree reads to ``found``, one of its parts left out."""
+    if tree is leaving_out and not isinstance(tree, int):
+        return
+    if isinstance(tree, int):
+        found.update(root_of(executable, name) for name in read_by(executable.steps[tree]))
+        return
+    if tree[0] in ("while", "switch"):
+        found.add(root_of(executable, decider(tree)))
+    for _, inner in children(tree):
+        _reads(executable, inner, leaving_out, found)
+
+
+def _exposed(executable: Executable, tree: Any, written: set[str], found: set[str]) -> None:
+    """Add to ``found`` what a tree may read before it writes it; ``written`` becomes what surely is."""
+    if isinstance(tree, int):
+        step = executable.steps[tree]
+        found.update({root_of(executable, name) for name in read_by(step)} - written)
+        written.update(root_of(executable, name) for name in written_by(step))
+        return
+    kind = tree[0]
+    if kind == "sequence":
+        for _, inner in children(tree):
+            _exposed(executable, inner, written, found)
+        return
+    if kind == "switch":
+        found.update({root_of(executable, tree[1])} - written)
+        branches = [set(written) for _ in children(tree)]
+        for (_, inner), after in zip(children(tree), branches, strict=True):
+            _exposed(executable, inner, after, found)
+        written.update(set.intersection(*branches))
+        return
+    if kind == "while":
+        _exposed(executable, tree[1], written, found)
+        found.update({root_of(executable, tree[2])} - written)
+        _exposed(executable, tree[3], set(written), found)
+        return
+    _exposed(executable, tree[2], written if tree[1] else set(written), found)
+
+
+def decider(tree: Any) -> str:
+    """Return the variable that decides a ``while`` or ``switch``."""
+    return tree[2] if tree[0] == "while" else tree[1]
+
+
+def decided_by_floats(executable: Executable) -> bool:
+    """Return whether a loop or branch may depend on the value of a float."""
+    deciders = [root_of(executable, decider(tree)) for _, tree in dynamic_parts(executable.program)]
+    if not deciders:
+        return False
+    tainted = {name for name, v in executable.variables.items() if is_float(v.dtype)}
+    while True:
+        before = len(tainted)
+        for step in executable.steps:
+            if any(name in tainted or root_of(executable, name) in tainted for name in read_by(step)):
+                tainted.update(root_of(executable, name) for name in written_by(step))
+        if len(tainted) == before:
+            return not tainted.isdisjoint(deciders)

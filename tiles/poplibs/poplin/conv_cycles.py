@@ -1,0 +1,301 @@
+"""Cycles of a convolution vertex whose kernel has more than one tap, after PopLibs' estimators.
+
+Operands are taken to arrive in the arrangement the vertex reads, as for matrix products (``matmul_cycles``).
+Workers share the rows of the field (a row lies along the last field dimension), or the columns of few rows.
+
+Source: graphcore/poplibs lib/poplin/PerformanceEstimation.hpp, ConvModel.cpp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from tiles.errors import InvalidGraph
+from tiles.graph import Affine, Cycles, Extents, OpForm
+from tiles.numerics.dtypes import is_float, itemsize
+from tiles.poplibs.popops.loops import loop_of
+from tiles.target import Basis, Target
+
+SOURCE = "graphcore/poplibs lib/poplin/PerformanceEstimation.hpp"
+CONV_METHODS = ("amp", "slic", "hmac", "outer", "vmac", "scalar")
+_NEVER = 2**62
+_SLIC_WIDTH = 4
+
+
+@dataclass(frozen=True)
+class ConvRoles:
+    """Domain dimensions of a convolution by role.
+
+    Args:
+      batch: kept dimensions of the left operand alone: batches, and field dimensions that one tap meets.
+      field: output dimensions of windows.
+      taps: kernel dimensions of the same windows.
+      strides: distance between neighbouring windows.
+      dilations: distance between neighbouring taps.
+      groups: kept dimensions that both operands have.
+      outputs: kept dimensions of the kernel alone.
+      inputs: summed dimensions other than taps.
+    """
+
+    batch: tuple[int, ...]
+    field: tuple[int, ...]
+    taps: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    groups: tuple[int, ...]
+    outputs: tuple[int, ...]
+    inputs: tuple[int, ...]
+
+
+@lru_cache(maxsize=4096)
+def conv_roles(form: OpForm) -> ConvRoles:
+    """Read the roles of a convolution's dimensions off its maps.
+
+    Raises:
+      InvalidGraph: not two operands, a kernel axis of several dimensions, a window that is no sum of an
+        output and a tap with positive coefficients, or a dimension without a role.
+    """
+    if len(form.operands) != 2:
+        raise InvalidGraph(f"a convolution has two operands, got {len(form.operands)}")
+    lhs, rhs = form.operands
+    windows = [_window(form, axis) for axis in lhs.axes if len(axis.terms) > 1]
+    field, taps = tuple(w[0] for w in windows), tuple(w[1] for w in windows)
+    single = [axis.terms[0][0] for axis in lhs.axes if len(axis.terms) == 1]
+    shared = [d for d in single if d in rhs.dims]
+    roles = ConvRoles(
+        tuple(d for d in single if d not in rhs.dims),
+        field,
+        taps,
+        tuple(w[2] for w in windows),
+        tuple(w[3] for w in windows),
+        tuple(d for d in shared if not form.dims[d].is_reduced),
+        tuple(d for d in rhs.dims if d not in shared and d not in taps),
+        tuple(d for d in shared if form.dims[d].is_reduced),
+    )
+    kept = (*roles.batch, *roles.field, *roles.groups, *roles.outputs)
+    summed = (*roles.taps, *roles.inputs)
+    named = sorted((*kept, *summed)) == list(range(len(form.dims)))
+    if (
+        not named
+        or any(form.dims[d].is_reduced for d in kept)
+        or not all(form.dims[d].is_reduced for d in summed)
+    ):
+        raise InvalidGraph(
+            f"not every dimension of {[d.name for d in form.dims]} has a part in a convolution"
+        )
+    return roles
+
+
+def _window(form: OpForm, axis: Affine) -> tuple[int, int, int, int]:
+    """Return output and tap dimension of a window axis, with their coefficients."""
+    terms = sorted(axis.terms, key=lambda term: form.dims[term[0]].is_reduced)
+    if len(terms) != 2 or not form.dims[terms[1][0]].is_reduced or min(c for _, c in terms) < 1:
+        raise InvalidGraph(f"{axis} is no window of a convolution")
+    return terms[0][0], terms[1][0], terms[0][1], terms[1][1]
+
+
+@dataclass(frozen=True)
+class ConvShape:
+    """Extents of a cell; arrays of one shape.
+
+    Args:
+      groups: convolutions side by side.
+      rows: rows of the field, of all batches.
+      columns: outputs of a row.
+      outputs: output channels of a group.
+      inputs: input channels of a group.
+      tap_rows: taps along all but the last kernel dimension.
+      tap_columns: taps along the last.
+      stride: distance between the windows of neighbouring outputs of a row.
+      dilation: distance between neighbouring taps of a row.
+    """
+
+    groups: Any
+    rows: Any
+    columns: Any
+    outputs: Any
+    inputs: Any
+    tap_rows: Any
+    tap_columns: Any
+    stride: int
+    dilation: int
+
+    @property
+    def positions(self) -> Any:
+        """Outputs per output channel."""
+        return self.rows * self.columns
+
+    @property
+    def taps(self) -> Any:
+        """Elements of the kernel per pair of channels."""
+        return self.tap_rows * self.tap_columns
+
+
+def conv_shape(extents: Extents) -> ConvShape:
+    """Return a cell's extents as a convolution's."""
+    roles = conv_roles(extents.form)
+    parts = (
+        roles.groups,
+        (*roles.batch, *roles.field[:-1]),
+        roles.field[-1:],
+        roles.outputs,
+        roles.inputs,
+        roles.taps[:-1],
+        roles.taps[-1:],
+    )
+    arrays = np.broadcast_arrays(*(np.asarray(extents.product(dims)) for dims in parts))
+    return ConvShape(*arrays, stride=(*roles.strides, 1)[-1], dilation=(*roles.dilations, 1)[-1])
+
+
+def conv_cycles(method: str, accumulate: str, out_dtype: str, extents: Extents, target: Target) -> Cycles:
+    """Return the duration of a convolution vertex on all workers, vectorized over ``extents``.
+
+    Args:
+      method: one of ``CONV_METHODS``, or "auto" for the fastest of each cell.
+      accumulate: dtype of the sums.
+      out_dtype: dtype of the result; a cast is added where it is narrower.
+      extents: cell sizes.
+      target: the machine.
+
+    Raises:
+      InvalidGraph: the method computes none of these cells.
+    """
+    shape = conv_shape(extents)
+    dtype = extents.operand_dtypes[0]
+    names = CONV_METHODS if method == "auto" else (method,)
+    costs = [_COSTS[name](shape, dtype, accumulate, target) for name in names]
+    value = np.minimum.reduce(np.broadcast_arrays(*(cost.value for cost in costs)))
+    if value.size and value.min() >= _NEVER:
+        raise InvalidGraph(f"method {method} cannot convolve {dtype} into {accumulate} at these extents")
+    basis = Basis.weakest([c.basis for c in costs if bool(np.any(np.asarray(c.value) == value))])
+    if out_dtype != accumulate:
+        share = -(-np.asarray(extents.results) // target.workers_per_tile)
+        cast = loop_of("convert", {"dtype": out_dtype}, accumulate)
+        worker = 18 + 19 + cast.total(share, out_dtype, target) + 2
+        value = value + 12 + target.worker_issue_interval_cycles * worker
+        basis = Basis.weakest([basis, cast.basis])
+    empty = np.asarray(extents.points) == 0
+    return Cycles(np.where(empty, 0, value), basis, SOURCE)
+
+
+def _share(n: Any, target: Target) -> Any:
+    return -(-np.asarray(n) // target.workers_per_tile)
+
+
+def _rows_of_worker(shape: ConvShape, target: Target) -> tuple[Any, Any]:
+    """Return rows of the busiest worker and outputs of each: whole rows, or pieces of few ones."""
+    workers = target.workers_per_tile
+    few = shape.rows < workers
+    pieces = np.maximum(workers // np.maximum(shape.rows, 1), 1)
+    rows = np.where(few, 1, _share(shape.rows, target))
+    return rows, np.where(few, -(-shape.columns // pieces), shape.columns)
+
+
+def _amp(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycles:
+    """The n x 1 vertex on the accumulating matrix product units: a panel of weights per tap and channels.
+
+    bfloat16 is widened to float32 first (ASSUMED).
+    """
+    streamed, basis, widen = dtype, Basis.DOCUMENTED, 0
+    if dtype == "bfloat16":
+        streamed, basis = "float32", Basis.ASSUMED
+        elements = shape.groups * shape.inputs * (shape.positions * shape.stride + shape.outputs * shape.taps)
+        widen = 12 + target.worker_issue_interval_cycles * (37 + 2 * _share(elements, target))
+    units = target.conv_units(streamed, accumulate) if streamed in ("float16", "float32") else 0
+    if not units:
+        return Cycles(np.full_like(shape.inputs, _NEVER), Basis.DOCUMENTED, SOURCE)
+    channels = target.weights_per_conv_unit(streamed)
+    load = units * channels * itemsize(streamed) // target.conv_unit_coeff_load_bytes_per_cycle
+    rows, n = _rows_of_worker(shape, target)
+    if streamed == "float32":
+        run = np.select([n == 0, n == 1, n == 2], [17, 33, 44], 45 + 8 * (n - 3))
+        fixed_slots = 17
+    else:
+        run = np.select([n == 0, n == 1, n == 2], [17, 29, 34], 34 + 4 * (n - 3))
+        fixed_slots = 18 if accumulate == "float16" else 17
+    slots = fixed_slots + rows * np.maximum(3 + run - 9, 3)
+    panel = load + 3 + 15 + target.worker_issue_interval_cycles * slots
+    in_groups, out_groups = -(-shape.inputs // channels), -(-shape.outputs // units)
+    one_out = 14 + in_groups * (14 + shape.tap_rows * (14 + shape.tap_columns * (12 + panel)))
+    zeroed = shape.groups * shape.positions * out_groups * units * itemsize(accumulate)
+    zeroing = target.worker_issue_interval_cycles * (10 + _share(zeroed // target.data_path_bytes, target))
+    fixed = 109 + 2 * 9 * target.worker_issue_interval_cycles
+    value = widen + fixed + zeroing + shape.groups * out_groups * one_out
+    return Cycles(np.where(shape.inputs > 0, value, _NEVER), basis, SOURCE)
+
+
+def _slic(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycles:
+    """Short sliding windows of four taps over groups of at most four channels: float16, strides 1 and 2.
+
+    An output position per worker and slot; two passes over the data. The vertex's fixed part is ASSUMED.
+    """
+    if dtype != "float16" or shape.stride > 2 or shape.dilation != 1:
+        return Cycles(np.full_like(shape.inputs, _NEVER), Basis.ASSUMED, SOURCE)
+    channels = np.maximum(shape.inputs, shape.outputs)
+    side_by_side = np.select([channels <= 1, channels <= 2], [4, 2], 1)
+    panels = -(-shape.groups // side_by_side) * shape.tap_rows * -(-shape.tap_columns // _SLIC_WIDTH)
+    rows, n = _rows_of_worker(shape, target)
+    run = 15 + np.maximum(n - 5, 0) if shape.stride == 1 else 15 + 2 * np.maximum(n - 3, 0)
+    row = 10 + run + (3 if accumulate == "float32" else 0)
+    slots = 22 + 2 * rows * row
+    load = 16 + 18
+    value = 100 + panels * (load + target.worker_issue_interval_cycles * slots)
+    return Cycles(np.where((channels <= 4) & (channels > 0), value, _NEVER), Basis.ASSUMED, SOURCE)
+
+
+def _hmac(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycles:
+    """Horizontal multiply-accumulate: a dot product per output and tap, for few channels."""
+    if dtype not in ("float16", "float32"):
+        return Cycles(np.full_like(shape.inputs, _NEVER), Basis.DOCUMENTED, SOURCE)
+    dot = 8 + -(-shape.inputs // target.vector_width(dtype))
+    slots = _share(shape.groups * shape.positions, target) * shape.taps * (7 + shape.outputs * dot)
+    value = (58 if dtype == "float32" else 65) + target.worker_issue_interval_cycles * slots
+    return Cycles(value, Basis.DOCUMENTED, SOURCE)
+
+
+def _outer(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycles:
+    """Outer product, for a single tap and input channel (a plan may cut taps and channels to that)."""
+    if dtype not in ("float16", "float32"):
+        return Cycles(np.full_like(shape.inputs, _NEVER), Basis.DOCUMENTED, SOURCE)
+    lead, width = (6, 2) if dtype == "float32" else (12, 4)
+    row = 6 + -(-np.maximum(shape.outputs - lead, 0) // width)
+    slots = 25 + shape.groups * (11 + _share(shape.positions, target) * row)
+    value = target.supervisor_vertex_overhead_cycles + target.worker_issue_interval_cycles * slots
+    return Cycles(np.where(shape.inputs * shape.taps == 1, value, _NEVER), Basis.DOCUMENTED, SOURCE)
+
+
+def _vmac(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycles:
+    """Vertical multiply-accumulate, depthwise: float16 channels side by side, a partition per position."""
+    if dtype != "float16":
+        return Cycles(np.full_like(shape.inputs, _NEVER), Basis.DOCUMENTED, SOURCE)
+    channels = -(-shape.groups // 4) * 4
+    steps = np.maximum(shape.taps - 1, 0)
+    body = np.where(channels >= 8, 3 * steps * channels // 8, 2 * steps * channels // 4)
+    slots = _share(shape.positions, target) * (7 + 15 + 3 + body)
+    value = 61 + 14 + 25 + target.worker_issue_interval_cycles * slots
+    single = (shape.inputs == 1) & (shape.outputs == 1)
+    return Cycles(np.where(single, value, _NEVER), Basis.DOCUMENTED, SOURCE)
+
+
+def _scalar(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycles:
+    """One multiply-add after another (ASSUMED): two loads, multiply, add, loop; 64-bit types emulated."""
+    each = 5 if itemsize(accumulate) <= 4 else 120 if is_float(accumulate) else 45
+    results = shape.groups * shape.positions * shape.outputs
+    slots = 26 + _share(results, target) * (12 + each * shape.inputs * shape.taps)
+    value = target.supervisor_vertex_overhead_cycles + target.worker_issue_interval_cycles * slots
+    return Cycles(value, Basis.ASSUMED, SOURCE)
+
+
+_COSTS: dict[str, Callable[[ConvShape, str, str, Target], Cycles]] = {
+    "amp": _amp,
+    "slic": _slic,
+    "hmac": _hmac,
+    "outer": _outer,
+    "vmac": _vmac,
+    "scalar": _scalar,
+}

@@ -1,0 +1,241 @@
+"""Primitives that place convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Any
+
+from tiles.errors import InvalidGraph
+from tiles.graph import (
+    REDUCTION,
+    WINDOW,
+    Affine,
+    Dim,
+    Graph,
+    IndexMap,
+    OpForm,
+    Plan,
+    Sequence,
+    Tensor,
+    along,
+    identity_map,
+)
+from tiles.poplibs.poplin.conv import conv_codelet
+from tiles.poplibs.poplin.matmul import matmul_codelet
+from tiles.poplibs.popops.interleave import interleave, phase_numbers
+from tiles.poplibs.poputil.copies import reshape
+from tiles.poplibs.poputil.place import place
+from tiles.poplibs.windows import Phase, Window
+
+
+@dataclass(frozen=True)
+class ConvAxes:
+    """Which axis of each tensor plays which part, as in ``jax.lax.ConvDimensionNumbers``.
+
+    Args:
+      lhs: batch, feature and spatial axes of the array.
+      rhs: output feature, input feature and spatial axes of the kernel.
+      out: batch, feature and spatial axes of the result.
+    """
+
+    lhs: tuple[int, ...]
+    rhs: tuple[int, ...]
+    out: tuple[int, ...]
+
+
+def convolution(
+    graph: Graph,
+    lhs: Tensor,
+    rhs: Tensor,
+    axes: ConvAxes,
+    windows: Seq[Window],
+    *,
+    feature_groups: int = 1,
+    batch_groups: int = 1,
+    out_dtype: str | None = None,
+    method: str = "auto",
+    name: str = "conv",
+    location: str = "",
+    program: Sequence | None = None,
+    plan: Plan | None = None,
+) -> Tensor:
+    """Slide a kernel over an array and sum products over windows and input features.
+
+    A spread array (``Window.base``) is convolved phase by phase, each with the taps that meet its elements.
+
+    Args:
+      graph: where to add it.
+      lhs: the array.
+      rhs: the kernel, of the same dtype.
+      axes: the parts that axes play.
+      windows: one per spatial axis.
+      feature_groups: groups that the array's features and the kernel's output features fall into.
+      batch_groups: groups that the array's batches and the kernel's output features fall into.
+      out_dtype: dtype of the result, that of the operands by default; 16-bit floats are added in float32.
+      method: "auto", or one of ``poplin.CONV_METHODS``.
+      name: label of the step.
+      location: the user's source line.
+      program: sequence to append to; the main program by default.
+      plan: use this plan for every phase instead of searching.
+
+    Raises:
+      InvalidGraph: axes, groups, windows or dtypes that do not fit.
+    """
+    if lhs.dtype != rhs.dtype:
+        raise InvalidGraph(f"cannot convolve {lhs.dtype} with {rhs.dtype}; cast one operand first")
+    _check(lhs, rhs, axes, windows, feature_groups, batch_groups)
+    options: dict[str, Any] = {"name": name, "location": location, "program": program}
+    groups = feature_groups * batch_groups
+    split = _Split(axes, groups, axes.lhs[0] if batch_groups > 1 else axes.lhs[1])
+    if groups > 1:
+        lhs = reshape(graph, lhs, split.cut(lhs.shape, split.lhs_axis), **options)
+        rhs = reshape(graph, rhs, split.cut(rhs.shape, axes.rhs[0]), **options)
+    out = out_dtype or lhs.dtype
+    phases = [window.num_phases for window in windows]
+    order = sorted(range(len(windows)), key=lambda number: axes.out[2 + number])
+    parts: list[Tensor | None] = []
+    for numbers in phase_numbers([phases[number] for number in order]):
+        of_window = dict(zip(order, numbers, strict=True))
+        chosen = [window.phase(of_window[number]) for number, window in enumerate(windows)]
+        parts.append(_phase(graph, lhs, rhs, split, windows, chosen, out, method, plan, options))
+    shape = split.result_shape(lhs.shape, rhs.shape, [window.phase_outputs for window in windows])
+    first = parts[0]
+    if len(parts) == 1 and first is not None:
+        result = first
+    else:
+        sizes = split.result_shape(lhs.shape, rhs.shape, [window.outputs for window in windows])
+        along_axes = split.result_shape_of(1, 1, 1, phases)
+        interleaving: dict[str, Any] = {**options, "name": f"{name}.interleave"}
+        result = interleave(graph, parts, along_axes, sizes, dtype=out, shape=shape, **interleaving)
+    return reshape(graph, result, split.joined(result.shape), **options) if groups > 1 else result
+
+
+def _check(
+    lhs: Tensor, rhs: Tensor, axes: ConvAxes, windows: Seq[Window], feature_groups: int, batch_groups: int
+) -> None:
+    rank = len(lhs.shape)
+    for used in (axes.lhs, axes.rhs, axes.out):
+        if sorted(used) != list(range(rank)) or len(rhs.shape) != rank or len(windows) != rank - 2:
+            raise InvalidGraph(f"{axes} with {len(windows)} windows does not fit {lhs.shape} and {rhs.shape}")
+    if 1 not in (feature_groups, batch_groups) or min(feature_groups, batch_groups) < 1:
+        raise InvalidGraph(f"{feature_groups} feature groups and {batch_groups} batch groups: one must be 1")
+    for size, groups in (
+        (lhs.shape[axes.lhs[1]], feature_groups),
+        (lhs.shape[axes.lhs[0]], batch_groups),
+        (rhs.shape[axes.rhs[0]], feature_groups * batch_groups),
+    ):
+        if size % groups:
+            raise InvalidGraph(f"{size} is no multiple of {groups} groups")
+    if lhs.shape[axes.lhs[1]] != rhs.shape[axes.rhs[1]] * feature_groups:
+        raise InvalidGraph(f"features of {lhs.shape} and {rhs.shape} differ, in {feature_groups} groups")
+    for number, window in enumerate(windows):
+        sizes = lhs.shape[axes.lhs[2 + number]], rhs.shape[axes.rhs[2 + number]]
+        if sizes != (window.size, window.taps):
+            raise InvalidGraph(f"{window} lies along {sizes[0]} elements and {sizes[1]} taps")
+
+
+@dataclass(frozen=True)
+class _Split:
+    """Axes of operands whose groups, if there are several, have an axis of their own before what they cut.
+
+    Args:
+      axes: the parts that the given tensors' axes play.
+      groups: number of groups.
+      lhs_axis: the array's axis that holds them.
+    """
+
+    axes: ConvAxes
+    groups: int
+    lhs_axis: int
+
+    def cut(self, shape: Seq[int], axis: int) -> tuple[int, ...]:
+        """Return a shape with an axis cut into groups and the rest."""
+        return (*shape[:axis], self.groups, shape[axis] // self.groups, *shape[axis + 1 :])
+
+    def place(self, axis: int, cut: int) -> int:
+        """Return where an axis lies after the axis ``cut`` was cut."""
+        return axis + (self.groups > 1 and axis >= cut)
+
+    def result_shape_of(self, batch: int, groups: int, outputs: int, field: Seq[int]) -> tuple[int, ...]:
+        """Return extents in the order of the result's axes, groups in front of output features."""
+        by_axis = dict(zip(self.axes.out, (batch, outputs, *field), strict=True))
+        shape: list[int] = []
+        for axis in range(len(by_axis)):
+            if self.groups > 1 and axis == self.axes.out[1]:
+                shape.append(groups)
+            shape.append(by_axis[axis])
+        return tuple(shape)
+
+    def result_shape(self, lhs: Seq[int], rhs: Seq[int], field: Seq[int]) -> tuple[int, ...]:
+        """Return the shape of a result of the cut operands."""
+        batch = lhs[self.place(self.axes.lhs[0], self.lhs_axis)]
+        outputs = rhs[self.place(self.axes.rhs[0], self.axes.rhs[0])]
+        return self.result_shape_of(batch, self.groups, outputs, field)
+
+    def joined(self, shape: Seq[int]) -> tuple[int, ...]:
+        """Return a result's shape with groups and output features as one axis."""
+        axis = self.axes.out[1]
+        return (*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :])
+
+
+def _phase(
+    graph: Graph,
+    lhs: Tensor,
+    rhs: Tensor,
+    split: _Split,
+    windows: Seq[Window],
+    phases: Seq[Phase],
+    out: str,
+    method: str,
+    plan: Plan | None,
+    options: dict[str, Any],
+) -> Tensor | None:
+    """Place the convolution of one phase; None where no tap meets an element."""
+    inputs = rhs.shape[split.place(split.axes.rhs[1], split.axes.rhs[0])]
+    if not all(phase.taps for phase in phases) or not inputs:
+        return None
+    form = _conv_form(lhs.shape, rhs.shape, split, windows, phases)
+    has_windows = any(phase.taps > 1 for phase in phases)
+    codelet = (conv_codelet if has_windows else matmul_codelet)(lhs.dtype, rhs.dtype, out, method)
+    return place(graph, codelet, form, [lhs, rhs], (out,), plan=plan, **options)[0]
+
+
+def _conv_form(
+    lhs: Seq[int], rhs: Seq[int], split: _Split, windows: Seq[Window], phases: Seq[Phase]
+) -> OpForm:
+    """Return the form of one phase: dimensions of the result in its order, then taps, then input features."""
+    field = [window.phase_outputs for window in windows]
+    shape = split.result_shape(lhs, rhs, field)
+    names = split.result_shape_of(0, 1, 2, range(3, 3 + len(field)))
+    of = {part: number for number, part in enumerate(names)}
+    dims = [Dim(_name(part), int(n)) for part, n in zip(names, shape, strict=True)]
+    tap_dims: list[int | None] = []
+    for number, phase in enumerate(phases):
+        tap_dims.append(len(dims) if phase.taps > 1 else None)
+        if phase.taps > 1:
+            dims.append(Dim(f"k{number}", phase.taps, WINDOW))
+    features = len(dims)
+    inputs = rhs[split.place(split.axes.rhs[1], split.axes.rhs[0])]
+    dims.append(Dim("i", int(inputs), REDUCTION))
+    left: dict[int, Affine] = {}
+    right: dict[int, Affine] = {}
+    left[split.place(split.axes.lhs[0], split.lhs_axis)] = along(of[0])
+    left[split.place(split.axes.lhs[1], split.lhs_axis)] = along(features)
+    right[split.place(split.axes.rhs[0], split.axes.rhs[0])] = along(of[2])
+    right[split.place(split.axes.rhs[1], split.axes.rhs[0])] = along(features)
+    if split.groups > 1:
+        left[split.lhs_axis] = right[split.axes.rhs[0]] = along(of[1])
+    for number, (phase, tap) in enumerate(zip(phases, tap_dims, strict=True)):
+        axis = split.place(split.axes.lhs[2 + number], split.lhs_axis)
+        left[axis] = phase.operand_axis(of[3 + number], tap)
+        right[split.place(split.axes.rhs[2 + number], split.axes.rhs[0])] = phase.kernel_axis(tap)
+    maps = (
+        IndexMap(tuple(left[a] for a in range(len(left))), 0),
+        IndexMap(tuple(right[a] for a in range(len(right)))),
+    )
+    return OpForm(tuple(dims), maps, (identity_map(len(shape)),))
+
+
+def _name(part: int) -> str:
+    return {0: "b", 1: "g", 2: "o"}.get(part, f"y{part - 3}")

@@ -1,0 +1,7 @@
+"""popnn: pooling and its gradient."""
+
+from tiles.poplibs.popnn.pool import Pool, pool_codelet
+from tiles.poplibs.popnn.pooling import pool, select_and_scatter
+from tiles.poplibs.popnn.select_scatter import SelectAndScatter
+
+__all__ = ["Pool", "SelectAndScatter", "pool", "pool_codelet", "select_and_scatter"]

@@ -1,0 +1,133 @@
+"""The pooling codelet: a fold of every window of one cell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from jax import Array, lax
+
+from tiles.errors import InvalidGraph
+from tiles.graph import Affine, Cell, Codelet, Cycles, Extents, OpForm, register
+from tiles.numerics.dtypes import is_float, to_jax
+from tiles.poplibs.popops.elementwise_cycles import cpp_name
+from tiles.poplibs.popops.fold import FOLDS
+from tiles.poplibs.popops.map import access_grains
+from tiles.poplibs.popops.reduce import accumulator_of, cast_accumulator, neutral_element
+from tiles.target import Basis, Target
+
+UNROLLED = 16
+"""Taps along one axis that are folded slice by slice, which XLA vectorizes; more are one operation."""
+
+
+@register
+@dataclass(frozen=True)
+class Pool(Codelet):
+    """Fold the windows of the operand.
+
+    Args:
+      operation: add, mul, max, min, and, or, xor.
+      operand_dtype: dtype of the operand and of the result.
+      accumulate_dtype: dtype in which windows are folded.
+
+    Raises:
+      InvalidGraph: an unknown operation.
+    """
+
+    name: ClassVar[str] = "popnn.Pool"
+
+    operation: str
+    operand_dtype: str
+    accumulate_dtype: str
+
+    def __post_init__(self) -> None:
+        """Check the operation."""
+        if self.operation not in FOLDS:
+            raise InvalidGraph(f"no pooling by {self.operation!r}", expected=", ".join(FOLDS))
+
+    @property
+    def label(self) -> str:
+        """Vertex type, e.g. ``popnn::Pooling<MAX,float>``."""
+        return f"popnn::Pooling<{self.operation.upper()},{cpp_name(self.operand_dtype)}>"
+
+    def compute(self, cell: Cell, *operands: Array) -> tuple[Array, ...]:
+        """Fold one axis after the other; the operand arrives padded and as wide as the windows reach."""
+        (x,) = operands
+        x = cast_accumulator(x, self.accumulate_dtype)
+        axes = cell.form.operands[0].axes
+        for number in reversed(range(len(axes))):
+            if len(axes[number].terms) > 1:
+                x = self._fold_axis(cell, x, number, axes[number])
+        order = [_output(cell.form, axis) for axis in axes]
+        final = [order.index(d) for d in cell.form.results[0].dims]
+        x = x if final == sorted(final) else lax.transpose(x, final)
+        return (cast_accumulator(x, self.operand_dtype),)
+
+    def _fold_axis(self, cell: Cell, x: Array, number: int, axis: Affine) -> Array:
+        """Return one axis' windows folded."""
+        out, tap = _output(cell.form, axis), _tap(cell.form, axis)
+        coefficients = dict(axis.terms)
+        count, taps = cell.sizes[out], cell.sizes[tap]
+        stride, dilation = coefficients[out], coefficients[tap]
+        combine = FOLDS[self.operation][1]
+        if taps > UNROLLED:
+            start = neutral_element(self.operation, self.accumulate_dtype)
+            ones = [1] * x.ndim
+            window, strides, dilations = (
+                [*ones[:number], n, *ones[number + 1 :]] for n in (taps, stride, dilation)
+            )
+            return lax.reduce_window(x, start, combine, window, strides, "VALID", None, dilations)
+        extent = stride * (count - 1) + 1
+        pieces = [
+            lax.slice_in_dim(x, k * dilation, k * dilation + extent, stride, axis=number) for k in range(taps)
+        ]
+        total = pieces[0]
+        for piece in pieces[1:]:
+            total = combine(total, piece)
+        return total
+
+    def cycles(self, extents: Extents, target: Target) -> Cycles:
+        """Return a load and an operation per tap for a vector of outputs (ASSUMED)."""
+        outputs, taps = np.asarray(extents.results), np.asarray(extents.reduced)
+        is_vector = self.operand_dtype in ("float16", "float32")
+        width = target.vector_width(self.operand_dtype) if is_vector else 1
+        vectors = -(-outputs // width)
+        share = -(-vectors // target.workers_per_tile)
+        slots = 30 + share * (8 + (2 if is_vector else 6) * taps)
+        value = target.supervisor_vertex_overhead_cycles + target.worker_issue_interval_cycles * slots
+        return Cycles(value, Basis.ASSUMED, "a load and an operation per tap and vector of outputs")
+
+    def flops(self, extents: Extents) -> np.ndarray:
+        """Count one per point of the domain, on floats."""
+        is_arithmetic = is_float(self.operand_dtype) and self.operation in ("add", "mul", "max", "min")
+        return extents.points if is_arithmetic else np.zeros_like(extents.points)
+
+    def grains(self, form: OpForm, target: Target) -> tuple[int, ...]:
+        """Prefer whole 64-bit accesses along the innermost dimension of the result."""
+        return access_grains(form, (self.operand_dtype,), target)
+
+    def code_bytes(self, target: Target) -> int:
+        """Estimate instructions of the frame and the inner loop (ASSUMED)."""
+        return target.instruction_bytes * 120
+
+
+def _output(form: OpForm, axis: Affine) -> int:
+    """Return the kept dimension of an operand's axis."""
+    return next(d for d, _ in axis.terms if not form.dims[d].is_reduced)
+
+
+def _tap(form: OpForm, axis: Affine) -> int:
+    """Return the window's dimension of an operand's axis."""
+    return next(d for d, _ in axis.terms if form.dims[d].is_reduced)
+
+
+def pool_codelet(operation: str, dtype: str) -> Pool:
+    """Return the pooling of values of ``dtype``; 16-bit floats are added and multiplied in float32.
+
+    On booleans ``add`` and ``max`` mean ``or``, ``mul`` and ``min`` mean ``and``.
+    """
+    if dtype == "bool":
+        operation = {"add": "or", "max": "or", "mul": "and", "min": "and"}.get(operation, operation)
+    to_jax(dtype)
+    return Pool(operation, dtype, accumulator_of(operation, dtype))

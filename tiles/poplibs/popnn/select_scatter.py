@@ -1,0 +1,212 @@
+"""The codelet behind the gradient of pooling by maximum: every element collects from the windows it leads."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from tiles.errors import InvalidGraph
+from tiles.graph import Cell, Codelet, Cycles, Extents, OpForm, register
+from tiles.numerics.dtypes import is_float
+from tiles.poplibs.popops.elementwise_cycles import cpp_name
+from tiles.poplibs.windows import Collection
+from tiles.target import Basis, Target
+
+_STAYS: dict[str, Callable[[Array, Array], Array]] = {"GE": lax.ge, "GT": lax.gt, "LE": lax.le, "LT": lax.lt}
+
+
+@register
+@dataclass(frozen=True)
+class SelectAndScatter(Codelet):
+    """Give every element the sum of the sources of those windows that select it.
+
+    Windows select among their elements inside the operand in row-major order: an earlier element stays while
+    it compares with the later one as ``direction`` says. Operands are the windowed array and the source. The
+    domain has, per windowed axis, blocks of ``stride`` elements and the elements of a block.
+
+    Args:
+      direction: GE, GT, LE or LT.
+      dtype: dtype of everything.
+      axes: windowed axes.
+      strides: distance between neighbouring windows along them.
+      taps: elements of a window along them.
+      reach: windows that may cover a block, along them.
+      lead: where the first element of a block lies in what a cell reads, along them.
+      origins: index in the array of the first element that the first block reads, along them.
+      bounds: elements of the array along them; empty when no window reaches outside.
+    """
+
+    name: ClassVar[str] = "popnn.SelectAndScatter"
+
+    direction: str
+    dtype: str
+    axes: tuple[int, ...]
+    strides: tuple[int, ...]
+    taps: tuple[int, ...]
+    reach: tuple[int, ...]
+    lead: tuple[int, ...]
+    origins: tuple[int, ...]
+    bounds: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check the direction."""
+        if self.direction not in _STAYS:
+            raise InvalidGraph(f"no selection by {self.direction!r}", expected=", ".join(_STAYS))
+
+    @property
+    def label(self) -> str:
+        """Vertex type, e.g. ``popnn::MaxPoolingGrad<float>``."""
+        kind = "MaxPoolingGrad" if self.direction[0] == "G" else "MinPoolingGrad"
+        return f"popnn::{kind}<{cpp_name(self.dtype)}>"
+
+    def compute(self, cell: Cell, *operands: Array) -> tuple[Array, ...]:
+        """Find what each window within reach selects, then let each element collect."""
+        x, source = operands
+        chosen = self._select(cell, x, source.shape)
+        total = None
+        for shift in itertools.product(*(range(count) for count in self.reach)):
+            share = self._collect(cell, source, chosen, shift)
+            total = share if total is None else total + share
+        assert total is not None
+        return (total,)
+
+    def _select(self, cell: Cell, x: Array, windows: tuple[int, ...]) -> list[Array]:
+        """Return, per windowed axis, the position in ``x`` of the element that each window selects.
+
+        The innermost axis is folded first: the first of the best of a window is the first of the best of its
+        first best row.
+        """
+        state: list[Any] = [x, self._inside(cell, x.shape)]
+        found: list[Array] = []
+        for i in reversed(range(len(self.axes))):
+            axis, stride, count = self.axes[i], self._read_stride(i), windows[self.axes[i]]
+            best: list[Any] | None = None
+            for tap in range(self.taps[i]):
+                last = tap + stride * (count - 1) + 1
+                piece = [
+                    None if s is None else lax.slice_in_dim(s, tap, last, stride, axis=axis)
+                    for s in (*state, *found)
+                ]
+                assert piece[0] is not None
+                piece.append(lax.broadcasted_iota(np.int32, piece[0].shape, axis) * self.strides[i] + tap)
+                best = piece if best is None else self._better(best, piece)
+            assert best is not None
+            state, found = best[:2], best[2:]
+        return found[::-1]
+
+    def _inside(self, cell: Cell, shape: tuple[int, ...]) -> Array | None:
+        """Return which elements read lie inside the array; None when all do."""
+        inside = None
+        for i, bound in enumerate(self.bounds):
+            axis, stride = self.axes[i], self.strides[i]
+            block = self._dims(cell, i)[0]
+            index = lax.broadcasted_iota(np.int32, shape, axis) * (stride // self._read_stride(i))
+            index = index + (cell.origin[block] * stride + self.origins[i])
+            real = (index >= 0) & (index < bound)
+            inside = real if inside is None else inside & real
+        return inside
+
+    def _read_stride(self, i: int) -> int:
+        """Return the distance of neighbouring windows in what is read: of single elements, only those are."""
+        return 1 if self.taps[i] == self.reach[i] == 1 else self.strides[i]
+
+    def _better(self, left: list[Any], right: list[Any]) -> list[Any]:
+        """Return, per window, the selected one of an earlier and a later candidate."""
+        keep = _STAYS[self.direction](left[0], right[0])
+        inside = left[1]
+        if inside is not None:
+            keep = ~right[1] | (inside & keep)
+            inside = inside | right[1]
+        merged = [lax.select(keep, a, b) for a, b in zip(left[2:], right[2:], strict=True)]
+        return [lax.select(keep, left[0], right[0]), inside, *merged]
+
+    def _collect(self, cell: Cell, source: Array, chosen: list[Array], shift: tuple[int, ...]) -> Array:
+        """Return what the windows ``shift`` further than the first within reach give to every element."""
+        hit = None
+        for i in range(len(self.axes)):
+            position = self._shifted(cell, chosen[i], shift)
+            block, element = self._dims(cell, i)
+            result_axes = cell.form.results[0].dims
+            shape = [cell.sizes[d] for d in result_axes]
+            own = (
+                lax.broadcasted_iota(np.int32, shape, result_axes.index(block)) * self.strides[i]
+                + self.lead[i]
+            )
+            if element is not None:
+                own = own + lax.broadcasted_iota(np.int32, shape, result_axes.index(element))
+            here = position == own
+            hit = here if hit is None else hit & here
+        value = self._shifted(cell, source, shift)
+        if hit is None:
+            return value
+        return jnp.where(hit, value, jnp.zeros((), value.dtype))
+
+    def _shifted(self, cell: Cell, x: Array, shift: tuple[int, ...]) -> Array:
+        """Return the windows ``shift`` further for every block, repeated over the block's elements."""
+        for i, axis in enumerate(self.axes):
+            count = cell.sizes[self._dims(cell, i)[0]]
+            x = lax.slice_in_dim(x, shift[i], shift[i] + count, axis=axis)
+        shape, result = [], cell.form.results[0].dims
+        own = {axis.terms[0][0]: n for axis, n in zip(cell.form.operands[1].axes, x.shape, strict=True)}
+        for d in result:
+            shape.append(own.get(d, 1))
+        return jnp.broadcast_to(x.reshape(shape), [cell.sizes[d] for d in result])
+
+    def _dims(self, cell: Cell, i: int) -> tuple[int, int | None]:
+        """Return the domain dimensions of a windowed axis: blocks, and (None if single) their elements."""
+        block = cell.form.operands[1].axes[self.axes[i]].terms[0][0]
+        return block, block + 1 if self.strides[i] > 1 else None
+
+    def may_split(self, form: OpForm, d: int) -> bool:
+        """Keep the elements of a block together, and windows whole."""
+        elements = [
+            form.operands[1].axes[axis].terms[0][0] + 1
+            for axis, stride in zip(self.axes, self.strides, strict=True)
+            if stride > 1
+        ]
+        return not form.dims[d].is_reduced and d not in elements
+
+    def cycles(self, extents: Extents, target: Target) -> Cycles:
+        """Return three slots per element of a window compared and six per element that collects (ASSUMED)."""
+        results = np.asarray(extents.results)
+        block, reach = int(np.prod(self.strides)), int(np.prod(self.reach))
+        windows = -(-results // block)
+        share = -(-results // target.workers_per_tile)
+        compared = -(-windows // target.workers_per_tile) * (8 + 3 * int(np.prod(self.taps)))
+        slots = 40 + compared + share * 6 * reach
+        value = target.supervisor_vertex_overhead_cycles + target.worker_issue_interval_cycles * slots
+        return Cycles(value, Basis.ASSUMED, "comparisons of windows, then a masked sum per element")
+
+    def flops(self, extents: Extents) -> np.ndarray:
+        """Count an addition per window within reach of an element, on floats."""
+        count = np.asarray(extents.results) * int(np.prod(self.reach))
+        return count if is_float(self.dtype) else np.zeros_like(count)
+
+    def code_bytes(self, target: Target) -> int:
+        """Estimate instructions of both passes (ASSUMED)."""
+        return target.instruction_bytes * 180
+
+
+def select_scatter_codelet(
+    direction: str, dtype: str, collections: dict[int, Collection], padded: bool
+) -> SelectAndScatter:
+    """Return the codelet for windows that lie along axes as ``collections`` says."""
+    axes = tuple(sorted(collections))
+    chosen = [collections[axis] for axis in axes]
+    return SelectAndScatter(
+        direction,
+        dtype,
+        axes,
+        tuple(c.stride for c in chosen),
+        tuple(c.taps for c in chosen),
+        tuple(c.reach for c in chosen),
+        tuple(c.lead for c in chosen),
+        tuple(c.origin for c in chosen),
+        tuple(c.size for c in chosen) if padded else (),
+    )

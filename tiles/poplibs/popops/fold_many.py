@@ -1,0 +1,183 @@
+"""The codelet of reductions to several results by any combining expression, such as argmax."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from tiles.errors import InvalidGraph
+from tiles.graph import (
+    REDUCTION,
+    Cell,
+    Codelet,
+    Cycles,
+    Dim,
+    Extents,
+    Graph,
+    IndexMap,
+    OpForm,
+    Tensor,
+    along,
+    identity_map,
+    register,
+)
+from tiles.numerics.dtypes import is_float
+from tiles.poplibs.forms import reduce_form
+from tiles.poplibs.popops import elementwise_cycles
+from tiles.poplibs.popops.expression import FUNCTIONS, Body, body_dtypes, evaluate_body
+from tiles.poplibs.poputil.place import place
+from tiles.target import Basis, Target
+
+SOURCE = "graphcore/poplibs lib/popops: elementwise entries, one combination per element folded"
+
+
+@register
+@dataclass(frozen=True)
+class ReduceMany(Codelet):
+    """Fold several arrays together over the reduced dimensions.
+
+    The expression combines N values (its first N operands) with N others into N; it must be associative and
+    not depend on order.
+
+    Args:
+      body: the combining expression.
+      outputs: index of the value that each of the N results takes.
+      dtypes: dtypes of the N arrays.
+      is_whole: whether reduced dimensions must stay in one piece.
+
+    Raises:
+      InvalidGraph: an expression that does not give N values of these dtypes.
+    """
+
+    name: ClassVar[str] = "popops.ReduceMany"
+
+    body: Body
+    outputs: tuple[int, ...]
+    dtypes: tuple[str, ...]
+    is_whole: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the expression against the dtypes."""
+        known = body_dtypes(self.body, self.dtypes * 2)
+        found = tuple(known[i] for i in self.outputs if 0 <= i < len(known))
+        if found != self.dtypes:
+            raise InvalidGraph("the combining expression gives other dtypes", expected=self.dtypes, got=found)
+
+    @property
+    def label(self) -> str:
+        """Vertex type: PopLibs has one for each such reduction; this one is named for its dtypes."""
+        return f"popops::ReduceMany<{','.join(map(elementwise_cycles.cpp_name, self.dtypes))}>"
+
+    def compute(self, cell: Cell, *operands: Array) -> tuple[Array, ...]:
+        """Return the fold of the cell's part, padded points left out."""
+        values = [jnp.broadcast_to(cell.align(k, x), cell.sizes) for k, x in enumerate(operands)]
+        real = cell.reduced_mask()
+        if real is not None:
+            real = jnp.broadcast_to(real, cell.sizes)
+        for d in cell.form.reduced:
+            values, real = self._halved(cell, values, real, d)
+        kept = [d for d, dim in enumerate(cell.form.dims) if not dim.is_reduced]
+        results = []
+        for k, value in enumerate(values):
+            folded = lax.squeeze(value, cell.form.reduced)
+            order = [kept.index(d) for d in cell.form.results[k].dims]
+            results.append(folded if order == sorted(order) else lax.transpose(folded, order))
+        return tuple(results)
+
+    def _halved(
+        self, cell: Cell, values: list[Array], real: Array | None, axis: int
+    ) -> tuple[list[Array], Array | None]:
+        """Fold one dimension to size 1 by combining halves; an odd element waits for the next round."""
+        while (size := values[0].shape[axis]) > 1:
+            half = size // 2
+
+            def part(x: Array, first: int, last: int) -> Array:
+                return lax.slice_in_dim(x, first, last, axis=axis)
+
+            joined, mask = self._joined(
+                cell,
+                [part(x, 0, half) for x in values],
+                [part(x, half, 2 * half) for x in values],
+                *((None, None) if real is None else (part(real, 0, half), part(real, half, 2 * half))),
+            )
+            if size % 2:
+                rest = [part(x, 2 * half, size) for x in values]
+                joined = [lax.concatenate([x, y], axis) for x, y in zip(joined, rest, strict=True)]
+                mask = (
+                    None
+                    if mask is None or real is None
+                    else lax.concatenate([mask, part(real, 2 * half, size)], axis)
+                )
+            values, real = joined, mask
+        return values, real
+
+    def _joined(
+        self, cell: Cell, a: Sequence[Array], b: Sequence[Array], real_a: Array | None, real_b: Array | None
+    ) -> tuple[list[Array], Array | None]:
+        """Combine values; where one side is not real, take the other."""
+        known = evaluate_body(self.body, [*a, *b], cell)
+        combined = [jnp.broadcast_to(known[i], a[0].shape) for i in self.outputs]
+        if real_a is None or real_b is None:
+            return combined, None
+        picked = [
+            lax.select(real_b, lax.select(real_a, c, y), x) for x, y, c in zip(a, b, combined, strict=True)
+        ]
+        return picked, real_a | real_b
+
+    def cycles(self, extents: Extents, target: Target) -> Cycles:
+        """Return the slots of one combination per element, elements shared out to the workers (ASSUMED)."""
+        each = 8 * max(1, len(self.body)) + 2 * len(self.dtypes)
+        slots = 33 + -(-extents.points // target.workers_per_tile) * each
+        return Cycles(target.worker_issue_interval_cycles * slots, Basis.ASSUMED, SOURCE)
+
+    def flops(self, extents: Extents) -> np.ndarray:
+        """Count the arithmetic of one combination per element, on floats."""
+        known = body_dtypes(self.body, self.dtypes * 2)
+        each = sum(FUNCTIONS[name].is_arithmetic and is_float(known[a[0]]) for name, a, _ in self.body if a)
+        return extents.points * each
+
+    def combiner(self) -> str | None:
+        """Partials are combined by the codelet itself, which has no one operation's name."""
+        return None if self.is_whole else "many"
+
+    def partial(self) -> tuple[Codelet, tuple[str, ...]]:
+        """Return the codelet itself."""
+        return self, self.dtypes
+
+    def joining(self, shape: tuple[int, ...]) -> tuple[Codelet, OpForm]:
+        """Return the fold of partials ``[P, ...]`` over their leading axis, in one piece."""
+        dims = (Dim("p", shape[0], REDUCTION), *(Dim(f"d{i}", size) for i, size in enumerate(shape[1:])))
+        kept = IndexMap(tuple(along(d) for d in range(1, len(shape))))
+        count = len(self.dtypes)
+        form = OpForm(dims, (identity_map(len(shape)),) * count, (kept,) * count)
+        return dataclasses.replace(self, is_whole=True), form
+
+
+def reduce_many(
+    graph: Graph,
+    arrays: Sequence[Tensor],
+    dimensions: Sequence[int],
+    body: Body,
+    outputs: tuple[int, ...],
+    **options: Any,
+) -> tuple[Tensor, ...]:
+    """Fold tensors of one shape together over ``dimensions``; see ``ReduceMany``, and ``place`` for options.
+
+    Raises:
+      InvalidGraph: shapes that differ, or dimensions that do not exist.
+    """
+    shape = arrays[0].shape
+    if any(x.shape != shape for x in arrays):
+        raise InvalidGraph(f"arrays folded together have shapes {[x.shape for x in arrays]}")
+    dtypes = tuple(x.dtype for x in arrays)
+    count = len(arrays)
+    single = reduce_form(shape, dimensions)
+    form = OpForm(single.dims, single.operands * count, single.results * count)
+    codelet = ReduceMany(body, outputs, dtypes)
+    return place(graph, codelet, form, arrays, dtypes, options.pop("name", "reduce"), **options)

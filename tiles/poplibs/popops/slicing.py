@@ -1,0 +1,172 @@
+"""The codelet of slices at runtime offsets: dynamic slices, row lookups and gathers.
+
+The sliced axes of the table are reduced dimensions: a vertex takes what falls into its part of the table and
+leaves zeros elsewhere, so that partials are words joined by ``or``, which is exact for every bit pattern.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from jax import Array, lax
+
+from tiles.errors import InvalidGraph
+from tiles.graph import Cell, Codelet, Cycles, Extents, OpForm, register
+from tiles.numerics.dtypes import is_float, itemsize, unsigned_of
+from tiles.poplibs.popops.map import access_grains
+from tiles.poplibs.popops.offsets import (
+    NO_WINDOW,
+    arranged,
+    axis_dims,
+    clamped,
+    counted,
+    holds_all,
+    joined,
+    window_size,
+)
+from tiles.target import Basis, Target
+
+SOURCE = "graphcore/poplibs lib/popops/codelets: DynamicSlice and MultiSlice estimators"
+
+
+@register
+@dataclass(frozen=True)
+class MultiSlice(Codelet):
+    """Take elements of a table at indices, moved to the nearest place where a whole window lies inside.
+
+    Operand 0 is the table, its sliced axes along reduced dimensions, as are axes read at 0 alone; operand
+    1 + n holds the indices along ``axes[n]``.
+
+    Args:
+      axes: sliced axes of the table.
+      windows: for each, the parallel dimension of the consecutive elements taken; -1 for a single one.
+      dtype: dtype of the table.
+      as_words: whether the result is the bits of what was found, zero where nothing was.
+
+    Raises:
+      InvalidGraph: not one window per axis.
+    """
+
+    name: ClassVar[str] = "popops.MultiSlice"
+
+    axes: tuple[int, ...]
+    windows: tuple[int, ...]
+    dtype: str
+    as_words: bool = False
+
+    def __post_init__(self) -> None:
+        """Check that axes and windows belong together."""
+        if len(self.axes) != len(self.windows):
+            raise InvalidGraph(f"{len(self.axes)} sliced axes, {len(self.windows)} windows")
+
+    @property
+    def label(self) -> str:
+        """Vertex type as PopLibs spells it."""
+        kind = "DynamicSlice1d" if all(w != NO_WINDOW for w in self.windows) else "MultiSlice"
+        return f"popops::{kind}<{self.dtype}>"
+
+    def compute(self, cell: Cell, *operands: Array) -> tuple[Array, ...]:
+        """Return the elements that fall into the cell's part of the table; zeros elsewhere."""
+        table, *indices = operands
+        if self.as_words:
+            table = lax.bitcast_convert_type(table, unsigned_of(self.dtype))
+        form, wanted = cell.form, cell.form.results[0].dims
+        sliced = axis_dims(form.operands[0], self.axes)
+        is_all = holds_all(cell, sliced)
+        starts = [
+            clamped(cell.align(1 + n, index), form.dims[d].size - window_size(form, w))
+            for n, (index, d, w) in enumerate(zip(indices, sliced, self.windows, strict=True))
+        ]
+        reached = {*form.operands[0].dims, *self.windows}
+        if is_all and reached.issuperset(wanted) and not any(m.dims for m in form.operands[1:]):
+            return (self._slice(cell, table, starts, wanted),)
+        places = [counted(cell, start, w) for start, w in zip(starts, self.windows, strict=True)]
+        if not is_all:
+            places = [place - cell.origin[d] for place, d in zip(places, sliced, strict=True)]
+        return (self._gather(cell, table, places, is_all, wanted),)
+
+    def _slice(self, cell: Cell, table: Array, starts: list[Array], wanted: tuple[int, ...]) -> Array:
+        """Take one window at scalar offsets from a whole table."""
+        offsets: list[Array | int] = [0] * table.ndim
+        sizes, dims = list(table.shape), list(cell.form.operands[0].dims)
+        for axis, start, window in zip(self.axes, starts, self.windows, strict=True):
+            first = start.reshape(())
+            offsets[axis] = first if window == NO_WINDOW else first + cell.origin[window]
+            sizes[axis] = 1 if window == NO_WINDOW else cell.sizes[window]
+            dims[axis] = window
+        found = lax.dynamic_slice(
+            table,
+            [np.int32(x) if isinstance(x, int) else x for x in offsets],
+            sizes,
+            allow_negative_indices=False,
+        )
+        gone = [axis for axis, d in enumerate(dims) if d not in wanted]
+        kept = [d for axis, d in enumerate(dims) if axis not in gone]
+        return arranged(lax.squeeze(found, gone), kept, wanted)
+
+    def _gather(
+        self, cell: Cell, table: Array, places: list[Array], is_all: bool, wanted: tuple[int, ...]
+    ) -> Array:
+        """Take one element of every place, with all that lies along the table's other axes."""
+        form = cell.form
+        index_dims = {d for m in form.operands[1:] for d in m.dims} | set(self.windows) - {NO_WINDOW}
+        leading = [d for d in wanted if d in index_dims]
+        axis_of = {d: axis for axis, d in enumerate(form.operands[0].dims)}
+        batch = [d for d in leading if d in axis_of]
+        offset = sorted((d for d in wanted if d not in index_dims), key=axis_of.__getitem__)
+        numbers = lax.GatherDimensionNumbers(
+            offset_dims=tuple(range(len(leading), len(leading) + len(offset))),
+            collapsed_slice_dims=tuple(axis for d, axis in axis_of.items() if form.dims[d].is_reduced),
+            start_index_map=self.axes,
+            operand_batching_dims=tuple(axis_of[d] for d in batch),
+            start_indices_batching_dims=tuple(leading.index(d) for d in batch),
+        )
+        sizes = tuple(n if axis in map(axis_of.get, offset) else 1 for axis, n in enumerate(table.shape))
+        found = lax.gather(
+            table,
+            joined(cell, places, leading),
+            numbers,
+            sizes,
+            mode="promise_in_bounds" if is_all else "fill",
+            fill_value=None if is_all else 0,
+        )
+        return arranged(found, [*leading, *offset], wanted)
+
+    def cycles(self, extents: Extents, target: Target) -> Cycles:
+        """Return the estimate of a slice or of a lookup per index, an even share of them in this part."""
+        form = extents.form
+        sliced = axis_dims(form.operands[0], self.axes)
+        along_index = {d for m in form.operands[1:] for d in m.dims} | set(self.windows) - {NO_WINDOW}
+        lookups = extents.product(sorted(along_index))
+        row = extents.results // np.maximum(lookups, 1)
+        share = extents.product(sliced) / max(1, np.prod([form.dims[d].size for d in sliced], dtype=np.int64))
+        found = np.ceil(lookups * share)
+        workers = target.workers_per_tile
+        if self.label.startswith("popops::DynamicSlice"):
+            share_bytes = -(-row * itemsize(self.dtype) // workers)
+            copies = -(-share_bytes // target.data_path_bytes)
+            slots = np.asarray(39 + (24 + 2 * copies) * found)
+            supervisor = 25
+        else:
+            vectors = -(-row // target.vector_width(self.dtype))
+            each = np.where(lookups == 1, -(-vectors // workers), vectors)
+            slots = 30 + -(-found // workers) * (19 + 2 * each) + -(-(lookups - found) // workers) * 8
+            supervisor = 0
+        return Cycles(supervisor + target.worker_issue_interval_cycles * slots, Basis.ASSUMED, SOURCE)
+
+    def combiner(self) -> str | None:
+        """Join the words of partials: at most one is not zero."""
+        return "or"
+
+    def partial(self) -> tuple[Codelet, tuple[str, ...]]:
+        """Return the slice that leaves words, or elements that are integers and can be joined as they are."""
+        if not is_float(self.dtype):
+            return self, (self.dtype,)
+        return dataclasses.replace(self, as_words=True), (unsigned_of(self.dtype).name,)
+
+    def grains(self, form: OpForm, target: Target) -> tuple[int, ...]:
+        """Prefer whole 64-bit accesses along the innermost dimension of the result."""
+        return access_grains(form, (self.dtype,), target)

@@ -1,0 +1,203 @@
+"""The codelet of updates at runtime offsets: dynamic update slices, row updates and scatters.
+
+The updated tensor's axes are parallel and may be computed in place: a vertex reads all updates that could
+concern it and applies those that fall into its part, in order. Without a tensor to start from it starts from
+the operation's neutral element, and the lookups may be split too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from tiles.errors import InvalidGraph
+from tiles.graph import Cell, Codelet, Cycles, Extents, OpForm, register
+from tiles.numerics.dtypes import is_float, itemsize
+from tiles.poplibs.popops.map import access_grains
+from tiles.poplibs.popops.offsets import (
+    NO_WINDOW,
+    arranged,
+    clamped,
+    counted,
+    dropped,
+    holds_all,
+    joined,
+    window_size,
+)
+from tiles.poplibs.popops.reduce import neutral_element
+from tiles.target import Basis, Target
+
+SOURCE = "graphcore/poplibs lib/popops/codelets: DynamicUpdateSlice and MultiUpdateOp estimators"
+SCATTERS: dict[str, Callable[..., Array]] = {
+    "set": lax.scatter,
+    "add": lax.scatter_add,
+    "mul": lax.scatter_mul,
+    "max": lax.scatter_max,
+    "min": lax.scatter_min,
+}
+
+
+@register
+@dataclass(frozen=True)
+class MultiUpdate(Codelet):
+    """Apply updates to a tensor at indices, one after the other.
+
+    Operands are the tensor to start from (unless ``is_fresh``), the updates, and the indices along each of
+    ``axes``. The form's parallel dimensions are the result's axes in order.
+
+    Args:
+      axes: updated axes of the result.
+      windows: for each, the reduced dimension of the consecutive elements updated; -1 for a single one.
+      operation: set, add, mul, max, min.
+      dtype: dtype of the result.
+      is_clamped: whether an index outside moves to the nearest place inside; else its update is left out.
+      is_fresh: whether to start from the neutral element instead of an operand.
+
+    Raises:
+      InvalidGraph: an unknown operation, not one window per axis, or a fresh start of ``set``.
+    """
+
+    name: ClassVar[str] = "popops.MultiUpdate"
+
+    axes: tuple[int, ...]
+    windows: tuple[int, ...]
+    operation: str
+    dtype: str
+    is_clamped: bool = False
+    is_fresh: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the operation, and that axes and windows belong together."""
+        if self.operation not in SCATTERS:
+            raise InvalidGraph(
+                f"no update {self.operation!r}", expected=", ".join(SCATTERS), got=self.operation
+            )
+        if len(self.axes) != len(self.windows):
+            raise InvalidGraph(f"{len(self.axes)} updated axes, {len(self.windows)} windows")
+        if self.is_fresh and self.operation == "set":
+            raise InvalidGraph("setting elements has no neutral element to start from")
+
+    @property
+    def label(self) -> str:
+        """Vertex type as PopLibs spells it."""
+        if self.operation != "set":
+            return f"popops::MultiUpdateOp<{self.operation.upper()},{self.dtype}>"
+        kind = "DynamicUpdateSlice1d" if self.is_clamped else "MultiUpdate"
+        return f"popops::{kind}<{self.dtype}>"
+
+    def compute(self, cell: Cell, *operands: Array) -> tuple[Array, ...]:
+        """Return the cell's part after all updates."""
+        form, wanted = cell.form, cell.form.results[0].dims
+        given = list(operands)
+        if self.is_fresh:
+            part = jnp.full([cell.sizes[d] for d in wanted], neutral_element(self.operation, self.dtype))
+        else:
+            part = given.pop(0)
+        updates, *indices = given
+        first = len(operands) - len(indices)
+        updated = [wanted[axis] for axis in self.axes]
+        bound = dropped if not self.is_clamped else clamped
+        starts = [
+            bound(cell.align(first + n, index), form.dims[d].size - window_size(form, w))
+            for n, (index, d, w) in enumerate(zip(indices, updated, self.windows, strict=True))
+        ]
+        mask = cell.reduced_mask()
+        if mask is not None:
+            starts = [jnp.where(mask, start, np.iinfo(np.int32).max) for start in starts]
+        is_whole = holds_all(cell, [*updated, *(w for w in self.windows if w != NO_WINDOW)])
+        if not is_whole:
+            starts = [
+                _inside(start, counted(cell, start, w) - cell.origin[d])
+                for start, w, d in zip(starts, self.windows, updated, strict=True)
+            ]
+        return (self._scatter(cell, part, updates, starts, is_whole),)
+
+    def _scatter(self, cell: Cell, part: Array, updates: Array, starts: list[Array], is_whole: bool) -> Array:
+        """Apply the updates: windows in one piece where the cell has all of them, else element by element."""
+        form, wanted = cell.form, cell.form.results[0].dims
+        base = len(form.operands) - len(starts)
+        held = form.operands[base - 1].dims
+        windows = [w for w in self.windows if w != NO_WINDOW]
+        pieces = set(windows) if is_whole else set()
+        index_dims = {d for m in form.operands[base:] for d in m.dims} | set(windows)
+        index_dims |= {d for d in held if form.dims[d].is_reduced}
+        leading = [d for d in range(len(form.dims)) if d in index_dims - pieces]
+        batch = [d for d in leading if d in wanted]
+        axis_of = {d: axis for axis, d in enumerate(wanted)}
+        axis_of |= {w: axis for axis, w in zip(self.axes, self.windows, strict=True)}
+        trailing = sorted((d for d in held if d not in leading), key=axis_of.__getitem__)
+        numbers = lax.ScatterDimensionNumbers(
+            update_window_dims=tuple(range(len(leading), len(leading) + len(trailing))),
+            inserted_window_dims=tuple(
+                sorted(a for a, w in zip(self.axes, self.windows, strict=True) if w not in pieces)
+            ),
+            scatter_dims_to_operand_dims=self.axes,
+            operand_batching_dims=tuple(axis_of[d] for d in batch),
+            scatter_indices_batching_dims=tuple(leading.index(d) for d in batch),
+        )
+        is_bool = self.dtype == "bool" and self.operation != "set"
+        if is_bool:
+            part, updates = part.astype(jnp.uint8), updates.astype(jnp.uint8)
+        result = SCATTERS[self.operation](
+            part,
+            joined(cell, starts, leading),
+            arranged(updates, held, [*leading, *trailing]),
+            numbers,
+            mode="fill",
+        )
+        return result.astype(bool) if is_bool else result
+
+    def cycles(self, extents: Extents, target: Target) -> Cycles:
+        """Return the estimate per update, workers owning rows; an even share of them is in the part."""
+        form = extents.form
+        updated = [form.results[0].dims[axis] for axis in self.axes]
+        row = extents.results // np.maximum(extents.product(updated), 1)
+        updates = extents.reduced
+        whole = max(1, np.prod([form.dims[d].size for d in updated], dtype=np.int64))
+        share = np.minimum(1.0, extents.product(updated) / whole)
+        inside = -(-np.ceil(updates * share) // target.workers_per_tile)
+        words = -(-row * itemsize(self.dtype) // 4)
+        narrow = 20 * row if itemsize(self.dtype) < 4 and self.operation != "set" else 0
+        if self.operation == "set":
+            slots = 100 * inside + 2 * words * inside
+        else:
+            slots = 32 + inside * (11 + (words - 1) * 3 + narrow) + (updates - inside) * 5
+        return Cycles(target.worker_issue_interval_cycles * slots, Basis.ASSUMED, SOURCE)
+
+    def flops(self, extents: Extents) -> np.ndarray:
+        """Count one operation per element updated, on floats."""
+        if self.operation == "set" or not is_float(self.dtype):
+            return np.zeros_like(extents.points)
+        return np.asarray(extents.operand_elements(0 if self.is_fresh else 1))
+
+    def combiner(self) -> str | None:
+        """Combine partials by the operation itself, where they start from its neutral element."""
+        on_booleans = {"add": "or", "max": "or", "mul": "and", "min": "and"}
+        operation = on_booleans[self.operation] if self.dtype == "bool" and self.is_fresh else self.operation
+        return operation if self.is_fresh else None
+
+    def partial(self) -> tuple[Codelet, tuple[str, ...]]:
+        """Return the codelet itself: partials are sums of fewer updates."""
+        return self, (self.dtype,)
+
+    def may_split(self, form: OpForm, d: int) -> bool:
+        """Cut the result, and lookups where partials can be combined; a window stays in one piece."""
+        return d not in self.windows and super().may_split(form, d)
+
+    def grains(self, form: OpForm, target: Target) -> tuple[int, ...]:
+        """Prefer whole 64-bit accesses along the innermost dimension of the result."""
+        return access_grains(form, (self.dtype,), target)
+
+    def may_overwrite(self, k: int) -> bool:
+        """The tensor to start from is updated in place."""
+        return k == 0 and not self.is_fresh
+
+
+def _inside(start: Array, place: Array) -> Array:
+    """Return places, left out where their window was: an index that was dropped stays outside every part."""
+    return jnp.where(start == np.iinfo(np.int32).max, start, place)

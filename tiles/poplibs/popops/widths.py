@@ -1,0 +1,90 @@
+"""The codelet that reads the bits of elements as elements of another width."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from jax import Array, lax
+
+from tiles.errors import InvalidGraph
+from tiles.graph import (
+    REDUCTION,
+    Cell,
+    Codelet,
+    Cycles,
+    Dim,
+    Extents,
+    Graph,
+    IndexMap,
+    OpForm,
+    Tensor,
+    along,
+    identity_map,
+    register,
+)
+from tiles.numerics.dtypes import itemsize, to_jax
+from tiles.poplibs.popops.rearrange import copy_cycles
+from tiles.poplibs.poputil.place import place
+from tiles.target import Basis, Target
+
+SOURCE = "a copy inside the tile; graphcore/poplibs memcpy rate"
+
+
+@register
+@dataclass(frozen=True)
+class BitcastWidth(Codelet):
+    """Read elements' bits as elements of another width, which form, or are formed of, the last dimension.
+
+    Args:
+      dtype: dtype of the operand.
+      out_dtype: dtype of the result.
+    """
+
+    name: ClassVar[str] = "popops.BitcastWidth"
+
+    dtype: str
+    out_dtype: str
+
+    def compute(self, cell: Cell, *operands: Array) -> tuple[Array, ...]:
+        """Return the same bits."""
+        return (lax.bitcast_convert_type(operands[0], to_jax(self.out_dtype)),)
+
+    def cycles(self, extents: Extents, target: Target) -> Cycles:
+        """Return the cycles of a contiguous copy."""
+        size_bytes = np.asarray(extents.results) * itemsize(self.out_dtype)
+        return Cycles(copy_cycles(size_bytes, target), Basis.ASSUMED, SOURCE)
+
+    def may_split(self, form: OpForm, d: int) -> bool:
+        """Keep together what makes up one element."""
+        return d != len(form.dims) - 1
+
+
+def bitcast_width(graph: Graph, x: Tensor, dtype: str, **options: Any) -> Tensor:
+    """Return a tensor's bits as elements of another width.
+
+    Narrower ones get a last dimension of their own; wider ones take up the last dimension.
+
+    Args:
+      graph: where to add it.
+      x: the tensor.
+      dtype: an element type of another width.
+      **options: as in ``place``.
+
+    Raises:
+      InvalidGraph: the last dimension is not one element of ``dtype``, or the width is the same.
+    """
+    old, new, rank = itemsize(x.dtype), itemsize(dtype), len(x.shape)
+    if old == new or (new > old and (not rank or x.shape[-1] * old != new)):
+        raise InvalidGraph(f"{x.name} of {x.dtype} {x.shape} cannot be read as {dtype} of another width")
+    dims = [Dim(f"d{i}", size) for i, size in enumerate(x.shape)]
+    if new > old:
+        dims[-1] = Dim("part", x.shape[-1], REDUCTION)
+        result = IndexMap(tuple(along(d) for d in range(rank - 1)))
+    else:
+        dims.append(Dim("part", old // new))
+        result = identity_map(rank + 1)
+    form = OpForm(tuple(dims), (identity_map(rank),), (result,))
+    codelet = BitcastWidth(x.dtype, dtype)
+    return place(graph, codelet, form, [x], (dtype,), options.pop("name", "bitcast"), **options)[0]
