@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from tiles.compiler.executable import Executable
-from tiles.compiler.wellformed import read_by, root_of, written_by
+from tiles.compiler.wellformed import root_of
+from tiles.compiler.wellformed_steps import read_by, written_by
 from tiles.numerics.dtypes import is_float
 
 Path = tuple[int, ...]

@@ -47,6 +47,7 @@ class Convolution(Codelet):
 
     name: ClassVar[str] = "poplin.Convolution"
     vectorizes_windows: ClassVar[bool] = True
+    is_contraction: ClassVar[bool] = True
 
     operand_dtypes: tuple[str, str]
     accumulate_dtype: str

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 
-from tiles.errors import InvalidGraph, InvalidPlan
+from tiles.errors import InvalidPlan
 from tiles.graph import (
     AxisSplit,
     Codelet,
