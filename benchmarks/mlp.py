@@ -15,7 +15,7 @@ from absl import app, flags, logging
 import ipuxla
 from benchmarks.timing import Timing, clock, interleave, machine, table, write_result
 from hlo_passes.passes import optimize
-from ipuxla.experiments.models import init_mlp, mlp_loss
+from ipuxla.experiments.models import MODELS
 from ipuxla.experiments.optimizers import sgd
 from ipuxla.experiments.training import Step, make_step
 from ipuxla.lowering import lower_module
@@ -34,12 +34,13 @@ _TARGET = flags.DEFINE_string("target", "gc200", "target")
 
 def training_step() -> tuple[Step, tuple[Any, ...]]:
     """Return the step and its arguments: forward, gradient and SGD update in float32."""
-    params = init_mlp(jax.random.key(0), SIZES)
+    model = MODELS["mlp"]
+    params = model.init(jax.random.key(0), SIZES)
     rng = np.random.default_rng(0)
     images = jax.numpy.asarray(rng.random((BATCH_SIZE, SIZES[0]), np.float32))
     labels = jax.numpy.asarray(rng.integers(0, SIZES[-1], BATCH_SIZE, np.int32))
     optimizer = sgd(LEARNING_RATE)
-    return make_step(mlp_loss, optimizer), (params, optimizer.init(params), images, labels)
+    return make_step(model.loss, optimizer), (params, optimizer.init(params), images, labels)
 
 
 def stage_seconds(step: Step, args: Sequence[Any], target: str) -> tuple[list[tuple[str, float]], Lowered]:

@@ -421,7 +421,9 @@ def _reduce_window(importer: _Importer, op: Any, results: list[TensorType]) -> O
     window = _ints(op, "window_dimensions")
     ones = (1,) * len(window)
     names = ("window_strides", "base_dilations", "window_dilations")
-    return ops.ReduceWindow(window, *(_window(op, name, ones) for name in names), *_padding(op, len(ones)))
+    strides, base, dilations = (_window(op, name, ones) for name in names)
+    low, high = _padding(op, len(ones))
+    return ops.ReduceWindow(window, strides, base, dilations, low, high)
 
 
 def _select_and_scatter(importer: _Importer, op: Any, results: list[TensorType]) -> Op:

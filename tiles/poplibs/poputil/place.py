@@ -72,12 +72,12 @@ def place(
     found = _emit(
         graph, partial, form, plan, operands, partial_dtypes, f"{label}.partials", location, program
     )
-    if len(found) > 1:
-        joining, over = codelet.joining(found[0].shape)
+    parts, *others = found
+    if others:
+        joining, over = codelet.joining(parts.shape)
         return place(
             graph, joining, over, found, result_dtypes, f"{label}.combine", location, program=program
         )
-    (parts,) = found
     return (combine(graph, parts, codelet.combiner() or "", result_dtypes[0], label, location, program),)
 
 
