@@ -18,7 +18,8 @@ import ml_dtypes
 import numpy as np
 from jax import lax
 
-from ipuxla.experiments.models import cross_entropy, mlp_loss
+from ipuxla.experiments.models import MODELS as CLASSIFIERS
+from ipuxla.experiments.models import cross_entropy
 from ipuxla.experiments.optimizers import OPTIMIZERS, Optimizer
 
 RNG = np.random.default_rng(2)
@@ -149,7 +150,7 @@ def _models() -> dict[str, Model]:
     sgd, momentum, adam = (OPTIMIZERS[name](0.05) for name in ("sgd", "momentum", "adam"))
     velocity = jax.tree.map(lambda p: normal(*p.shape), linear)
     return {
-        "mlp": Model(jax.value_and_grad(mlp_loss), (mlp, x, labels)),
+        "mlp": Model(jax.value_and_grad(CLASSIFIERS["mlp"].loss), (mlp, x, labels)),
         "logistic": Model(jax.value_and_grad(logistic_loss), (linear, *samples)),
         "cross_entropy": Model(jax.value_and_grad(cross_entropy), (normal(6, 5) * 3, labels)),
         "layer_norm": Model(value_and_gradients(layer_norm, 3), (rows, *norm)),
@@ -172,7 +173,7 @@ def _typed_models() -> dict[str, Model]:
     )
     double = {"w": normal(11, dtype=np.float64), "b": np.float64(0.25)}, normal(8, 11, dtype=np.float64)
     return {
-        "float16": Model(jax.value_and_grad(mlp_loss), half),
+        "float16": Model(jax.value_and_grad(CLASSIFIERS["mlp"].loss), half),
         "bfloat16": Model(norm, rows),
         "float64": Model(
             jax.value_and_grad(logistic_loss), (*double, RNG.integers(0, 2, 8).astype(np.float64)), wide=True
@@ -187,7 +188,7 @@ def large_step() -> Model:
     """Return a training step large enough for the planner to split sums over a whole GC200."""
     labels = RNG.integers(0, 10, 16).astype(np.int32)
     arguments = (layers(600, 96, 10), (), normal(16, 600), labels)
-    return Model(training_step(mlp_loss, OPTIMIZERS["sgd"](0.05)), arguments)
+    return Model(training_step(CLASSIFIERS["mlp"].loss, OPTIMIZERS["sgd"](0.05)), arguments)
 
 
 MODELS = _models()

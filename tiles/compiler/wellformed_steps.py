@@ -119,9 +119,12 @@ def _check_copy(executable: Executable, number: int, step: CopyStep) -> None:
         if len(sources) != 1 or math.prod(sources[0].shape) != math.prod(target.shape):
             shapes = ", ".join(str(s.shape) for s in sources)
             raise refuse(f"{at} copies {shapes} into {target.name} of shape {target.shape}", step.location)
-        if sources[0].storage == target.storage and sources[0].layout != target.layout:
-            what = f"{at} copies {sources[0].name} over itself into another layout, that of {target.name}"
-            raise refuse(what, step.location)
+        source = sources[0]
+        if (source.storage, source.shape) == (
+            target.storage,
+            target.shape,
+        ) and source.layout != target.layout:
+            raise refuse(f"{at} writes {target.name} over {source.name} while it reads it", step.location)
         return
     if not is_count(step.axis) or step.axis >= len(target.shape):
         raise refuse(
