@@ -6,7 +6,7 @@ from hlo_passes.ir import Instruction
 from hlo_passes.ops import Convolution, ReduceWindow, SelectAndScatter, simple_combiner, simple_selection
 from ipuxla.lowering.errors import UnsupportedLowering
 from ipuxla.lowering.registry import Lowering, dtype_of, lowers, where
-from ipuxla.lowering.regular import materialize, with_initial
+from ipuxla.lowering.regular import alone, materialize, with_initial
 from tiles.graph import Tensor
 from tiles.poplibs.poplin import ConvAxes, convolution
 from tiles.poplibs.popnn import pool, select_and_scatter
@@ -78,7 +78,7 @@ def lower_reduce_window(lowering: Lowering, instruction: Instruction) -> tuple[T
     )
     windows = [Window(*each) for each in geometry]
     pooled = pool(lowering.graph, x, windows, combiner, location=where(instruction), program=lowering.program)
-    return (with_initial(lowering, pooled, instruction, initial, lowering.constant(initial)),)
+    return (with_initial(lowering, pooled, instruction, *alone(lowering, initial)),)
 
 
 @lowers(SelectAndScatter)

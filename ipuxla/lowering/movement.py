@@ -53,7 +53,8 @@ def lower_reshape(lowering: Lowering, instruction: Instruction) -> tuple[Tensor,
 def lower_concatenate(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
     """Copy the operands side by side."""
     assert isinstance(instruction.op, Concatenate)
-    sources = tuple(lowering.tensor(v) for v in instruction.operands if v.type.size)
+    operands = tuple(lowering.tensor(v) for v in instruction.operands)
+    sources = tuple(t for t in operands if math.prod(t.shape)) or operands[:1]
     shape = instruction.result.type.shape
     return (_copied(lowering, sources, shape, instruction.op.dimension, "concatenate", where(instruction)),)
 

@@ -42,7 +42,7 @@ def place_expression(
     dims = tuple(Dim(f"d{i}", size) for i, size in enumerate(result.shape))
     form = OpForm(dims, tuple(m for _, m in maps), (identity_map(len(dims)),))
     dtypes = tuple(t.dtype for t, _ in maps)
-    codelet = Map(body, (len(maps) + len(body) - 1,) if body else (0,), dtypes, (dtype_of(result),))
+    codelet = Map(body, (_last(maps, body),), dtypes, (dtype_of(result),))
     return place(
         lowering.graph,
         codelet,
@@ -84,7 +84,11 @@ def place_reduction(
     dims = tuple(Dim(f"d{i}", n, kinds[i]) for i, n in enumerate(region.results[0].type.shape))
     kept = IndexMap(tuple(along(i) for i, kind in enumerate(kinds) if kind != REDUCTION))
     form = OpForm(dims, tuple(m for _, m in maps), (kept,))
-    dtype = dtype_of(region.results[0].type)
+    dtype = dtype_of(reduce.result.type)
+    if dtype != dtype_of(
+        region.results[0].type
+    ):  # the combining function takes wider values than it is given
+        body = (*body, ("convert", (_last(maps, body),), (("dtype", dtype),)))
     codelet = reduce_codelet(combiner, dtype, body, tuple(t.dtype for t, _ in maps))
     return place(
         lowering.graph,
@@ -105,6 +109,11 @@ def _expression(region: Computation, operands: list[Tensor]) -> tuple[Body, Maps
         (name, tuple(arguments), tuple(sorted(attributes.items()))) for name, arguments, attributes in rows
     )
     return body, maps
+
+
+def _last(maps: Maps, body: Body) -> int:
+    """Return the number of the value that an expression gives."""
+    return len(maps) + len(body) - 1 if body else 0
 
 
 def _index_map(parameter: ParameterMap) -> IndexMap:
@@ -149,51 +158,50 @@ def with_constants(lowering: Lowering, region: Computation) -> Computation:
 @lowers(Reduce)
 def lower_reduce(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
     """Lower a lone reduction."""
-    operand = instruction.operands[0]
-    region = with_constants(lowering, Computation("single", (operand,), (), (operand,)))
-    reduced = place_reduction(
-        lowering,
-        region,
-        [lowering.tensor(v) for v in region.parameters],
-        instruction,
-        "reduce",
-        where(instruction),
-    )
-    return (
-        with_initial(
-            lowering,
-            reduced,
-            instruction,
-            instruction.operands[1],
-            lowering.constant(instruction.operands[1]),
-        ),
-    )
+    value, values = alone(lowering, instruction.operands[0])
+    reduced = place_reduction(lowering, value, values, instruction, "reduce", where(instruction))
+    return (with_initial(lowering, reduced, instruction, *alone(lowering, instruction.operands[-1])),)
+
+
+def alone(lowering: Lowering, value: Value) -> tuple[Computation, list[Tensor]]:
+    """Return a value as a computation of its own (a splat constant is computed there), and its operands."""
+    region = with_constants(lowering, Computation("single", (value,), (), (value,)))
+    return region, [lowering.tensor(v) for v in region.parameters]
 
 
 def with_initial(
-    lowering: Lowering, reduced: Tensor, reduce: Instruction, value: Value, constant: Constant | None
+    lowering: Lowering, reduced: Tensor, reduce: Instruction, region: Computation, operands: list[Tensor]
 ) -> Tensor:
-    """Apply a reduction's initial value unless it is the neutral element."""
+    """Apply a reduction's initial value, which ``region`` computes, unless it is the neutral element."""
     combiner = simple_combiner(reduce.regions[0])
     assert combiner is not None
-    if constant is not None and constant.is_splat:
+    producer = region.producers.get(region.results[0])
+    if producer is not None and isinstance(producer.op, Constant):
         neutral = neutral_element(combiner, reduced.dtype)
-        if constant.value.tobytes() == neutral.tobytes() or (combiner == "add" and not constant.value):
+        start = producer.op.value.astype(neutral.dtype)
+        if start.tobytes() == neutral.tobytes() or (combiner == "add" and not start):
             return reduced
+    location = where(reduce)
+    initial = (
+        place_expression(lowering, region, operands, "fill", location) if region.instructions else operands[0]
+    )
     name = {"add": "add", "mul": "multiply", "max": "maximum", "min": "minimum"}.get(combiner, combiner)
     rank = len(reduced.shape)
     dims = tuple(Dim(f"d{i}", n) for i, n in enumerate(reduced.shape))
-    initial = lowering.tensor(value) if value in lowering.values else materialize(lowering, value)
     form = OpForm(dims, (identity_map(rank), IndexMap(())), (identity_map(rank),))
-    codelet = Map(((name, (0, 1), ()),), (2,), (reduced.dtype, initial.dtype), (reduced.dtype,))
+    body: Body = ((name, (0, 1), ()),)
+    if initial.dtype != reduced.dtype:
+        body = (("convert", (1,), (("dtype", reduced.dtype),)), (name, (0, 2), ()))
+    codelet = Map(body, (1 + len(body),), (reduced.dtype, initial.dtype), (reduced.dtype,))
+    operands = [reduced, initial]
     return place(
         lowering.graph,
         codelet,
         form,
-        [reduced, initial],
+        operands,
         (reduced.dtype,),
         "initial",
-        where(reduce),
+        location,
         program=lowering.program,
     )[0]
 
@@ -246,15 +254,13 @@ def _lower_input_fusion(
 ) -> Tensor:
     (reduce,) = (i for i in region.instructions if isinstance(i.op, Reduce))
     rest = tuple(i for i in region.instructions if i is not reduce)
-    value, initial = reduce.operands
-    prologue = _reachable(Computation(region.name, region.parameters, rest, (value,)))
-    used = [operands[region.parameters.index(p)] for p in prologue.parameters]
-    reduced = place_reduction(lowering, prologue, used, reduce, name, location)
-    producer = region.producers.get(initial)
-    if producer is None:
-        lowering.values[initial] = operands[region.parameters.index(initial)]
-    constant = producer.op if producer is not None and isinstance(producer.op, Constant) else None
-    return with_initial(lowering, reduced, reduce, initial, constant)
+
+    def part(value: Value) -> tuple[Computation, list[Tensor]]:
+        found = _reachable(Computation(region.name, region.parameters, rest, (value,)))
+        return found, [operands[region.parameters.index(p)] for p in found.parameters]
+
+    reduced = place_reduction(lowering, *part(reduce.operands[0]), reduce, name, location)
+    return with_initial(lowering, reduced, reduce, *part(reduce.operands[-1]))
 
 
 def _lower_output_fusion(

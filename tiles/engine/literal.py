@@ -379,7 +379,7 @@ class VertexEngine(LiteralEngine):
         for k, x in enumerate(held):
             extents = [_extent(axis.terms, sizes) for axis in form.operands[k].axes]
             index = (*(slice(a, b) for a, b, _ in block), *(slice(0, n) for n in extents))
-            operands.append(x[index].reshape(-1, *extents))
+            operands.append(x[index].reshape(math.prod(counts), *extents))
         starts = np.meshgrid(
             *[s.lo[a:b] for s, (a, b, _) in zip(group.plan.splits, block, strict=True)], indexing="ij"
         )

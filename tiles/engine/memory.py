@@ -150,7 +150,7 @@ def to_elements(words: jax.Array, dtype: str, count: int) -> jax.Array:
     lead = words.shape[:-1]
     if not count or 0 in lead:
         return jnp.zeros((*lead, count), dtype)
-    return from_words(words.reshape(-1, words.shape[-1]), dtype, count).reshape(*lead, count)
+    return from_words(words.reshape(math.prod(lead), words.shape[-1]), dtype, count).reshape(*lead, count)
 
 
 def as_words(x: jax.Array) -> jax.Array:
@@ -158,7 +158,7 @@ def as_words(x: jax.Array) -> jax.Array:
     lead = x.shape[:-1]
     if 0 in x.shape:
         return jnp.zeros((*lead, 0), jnp.uint32)
-    words = to_words(x.reshape(-1, x.shape[-1]))
+    words = to_words(x.reshape(math.prod(lead), x.shape[-1]))
     return words.reshape(*lead, words.shape[-1])
 
 

@@ -9,13 +9,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
 from tiles.errors import InvalidPlan
-from tiles.graph import AxisSplit, Codelet, Extents, Layout, OpForm, Plan, along, linear_layout, whole
+from tiles.graph import (
+    AxisSplit,
+    Codelet,
+    Extents,
+    Layout,
+    OpForm,
+    Plan,
+    along,
+    linear_layout,
+    unsplit_plan,
+    whole,
+)
 from tiles.graph.domain import full_digits
 from tiles.graph.layout import align_up, ceil_div
 from tiles.numerics.dtypes import itemsize
@@ -94,7 +105,7 @@ def _search(
     ]
     priced = [
         price(form, codelet, operands, result_dtypes, target, plan)
-        for plan in dict.fromkeys([*extra, *plans])
+        for plan in dict.fromkeys([*extra, *plans, unsplit_plan(form)])
     ]
     limit = TEMPORARY_PROPORTION * target.bytes_per_tile
     return tuple(sorted(priced, key=lambda p: (p.temporary_bytes > limit, p.cycles, p.plan.num_cells)))
@@ -265,12 +276,19 @@ def home_layout(
             continue
         d = axis.terms[0][0]
         if axis != along(d) or form.dims[d].size != size:
-            return linear_layout(tuple(shape), dtype, target.num_tiles)
+            return _spread(plan, shape, dtype, target)
         axes.append(plan.splits[d])
     for d, split in enumerate(plan.splits):
         if d not in used and split.is_split and len(split.digits) == 1:
             axes = _share(axes, split.parts, split.digits[0][1], dtype)
     return Layout(tuple(axes), plan.base)
+
+
+def _spread(plan: Plan, shape: tuple[int, ...], dtype: str, target: Target) -> Layout:
+    """Return the even layout from the plan's first tile on: a small tensor then lies where it is read."""
+    layout = linear_layout(tuple(shape), dtype, target.num_tiles)
+    has_room = plan.base + int(layout.tiles.max()) < target.num_tiles
+    return replace(layout, base=plan.base) if has_room else layout
 
 
 def _share(axes: list[AxisSplit], readers: int, stride: int, dtype: str) -> list[AxisSplit]:
