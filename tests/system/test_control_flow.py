@@ -10,6 +10,7 @@ from jax import lax
 
 import ipuxla
 from ipuxla.errors import Unsupported
+from tests.engines import check_engines
 from tiles.numerics.tolerance import check_close
 
 ENGINES = ("hlo", "fast", "literal", "vertex")
@@ -198,3 +199,21 @@ def test_more_decisions_than_a_recording_has_room_for(small_target):
     assert trips > 10_000
     assert all(int(count) == int(trips) for _, count in rings)
     np.testing.assert_array_equal(rings[0][0], rings[1][0])
+
+
+def calls_twice_with_a_constant(x):
+    """A function that is outlined, called with a constant and with its transpose."""
+
+    @jax.jit
+    def layer(x, w):
+        for _ in range(2):
+            x = jnp.tanh(x @ w) + jnp.sin(x) * jnp.exp(-x * x)
+            x = x / jnp.sqrt((x * x).mean() + 1)
+        return x
+
+    w = jnp.asarray(np.random.default_rng(3).normal(size=(40, 40)), jnp.float32)
+    return lax.fori_loop(0, 2, lambda i, c: layer(layer(c, w), w.T), x)
+
+
+def test_a_constant_and_its_transpose_in_a_loop(small_target):
+    check_engines(calls_twice_with_a_constant, small_target, jnp.linspace(0.1, 1, 40), floats=("fast",))

@@ -96,8 +96,9 @@ class FastEngine(Engine):
     ) -> tuple[tuple[jax.Array, ...], dict[Path, Any]]:
         """Return the outputs, and by path how often every loop's body and branch ran that depends on data."""
         exe = self.executable
-        env: Env = {name: self.enter(name, value) for name, value in zip(exe.inputs, inputs, strict=True)}
-        env |= {v.name: self.enter(v.name, v.value) for v in exe.variables.values() if v.value is not None}
+        given = dict(zip(exe.inputs, inputs, strict=True))
+        given |= {v.name: v.value for v in exe.variables.values() if v.value is not None}
+        env: Env = {name: _unfolded(self.enter(name, value)) for name, value in given.items()}
         state = _State(env, {}, decisions or Decisions())
         self._run(exe.program, (), state)
         return tuple(self._read(env, name) for name in exe.outputs), state.trips
@@ -222,6 +223,15 @@ def record_decisions(executable: Executable, *inputs: Any) -> jax.Array:
 
 
 _RECORDERS: weakref.WeakKeyDictionary[Executable, FastEngine] = weakref.WeakKeyDictionary()
+
+
+def _unfolded(x: jax.Array) -> jax.Array:
+    """Return a value that XLA takes for unknown, though a constant may stand behind it.
+
+    XLA's constant folder (jaxlib 0.10.2) evaluates a bitcast whose operand and result differ in layout by copying
+    bytes: in a loop, the bits of a constant that was transposed outside come back untransposed.
+    """
+    return lax.optimization_barrier(x) if x.ndim else x
 
 
 def _no_trips(tree: Any) -> jax.Array:
