@@ -201,6 +201,8 @@ def sorted_by_network(
 ) -> tuple[Array, ...]:
     """Return arrays sorted along ``axis`` by a bitonic network; positions decide between equal elements.
 
+    Every block ascends: its first step compares with the mirror image in the block.
+
     Args:
       operands: arrays of one shape.
       before: whether the first elements must come before the second ones, elementwise.
@@ -214,7 +216,7 @@ def sorted_by_network(
     ]
     position = jnp.broadcast_to(jnp.arange(width, dtype=jnp.int32), padded[0].shape)
     blocks = [2 << i for i in range(width.bit_length() - 1)]
-    steps = [(block, block >> (j + 1)) for block in blocks for j in range(block.bit_length() - 1)]
+    steps = [m for n in blocks for m in (n - 1, *(n >> j for j in range(2, n.bit_length())))]
     if not steps:
         return tuple(operands)
     table = jnp.array(steps, jnp.int32)
@@ -225,11 +227,9 @@ def sorted_by_network(
         return (a[-1] < size) & ((b[-1] >= size) | earlier)
 
     def step(number: Array, state: tuple[Array, ...]) -> tuple[Array, ...]:
-        block, distance = table[number, 0], table[number, 1]
-        partner = lane ^ distance
+        partner = lane ^ table[number]
         others = [jnp.take(x, partner, axis=-1, mode="clip") for x in state]
-        keeps_first = (lane < partner) == ((lane & block) == 0)
-        takes = keeps_first == precedes(others, state)
+        takes = (lane < partner) == precedes(others, state)
         return tuple(jnp.where(takes, other, x) for x, other in zip(state, others, strict=True))
 
     result = lax.fori_loop(0, len(steps), step, (*padded, position))

@@ -30,6 +30,7 @@ from tiles.graph import (
     INPUT,
     TEMPORARY,
     Call,
+    Composite,
     Copy,
     Execute,
     Graph,
@@ -65,10 +66,12 @@ def compile_graph(graph: Graph, check_memory: bool = True) -> Executable:
     storage = _share_storage(graph, tensors, order)
     requests, groups_buffers = _requests(graph, tensors, storage, order)
     steps = tuple(_record(step, tensors, groups_buffers, number) for number, step in enumerate(order.steps))
-    draft = _assemble(graph, tensors, storage, steps, tree, requests, {r.name: 0 for r in requests}, True)
+    composites = tuple(_group(whole, {}, -1) for whole in order.composites)
+    fixed = graph, tensors, storage, steps, (tree, composites)
+    draft = _assemble(*fixed, requests, {r.name: 0 for r in requests}, True)
     requests = [*requests, *_overheads(graph, draft)]
     addresses, fits = allocate(requests, graph.target)
-    executable = _assemble(graph, tensors, storage, steps, tree, requests, addresses, fits)
+    executable = _assemble(*fixed, requests, addresses, fits)
     if not fits and check_memory:
         raise out_of_memory(executable)
     return executable
@@ -87,6 +90,7 @@ class _Order:
     recalls: list[tuple[int, int]] = field(default_factory=list)
     pinned: set[str] = field(default_factory=set)
     branches: list[tuple[int, int]] = field(default_factory=list)
+    composites: list[Vertices] = field(default_factory=list)
 
     def used(self) -> set[str]:
         """Return the tensors accessed, inputs, outputs, and those that any of them is a view of."""
@@ -127,6 +131,9 @@ class _Order:
                 return self.step(Switch(predicate, (otherwise, then)))
             case Call(function):
                 return self._call(function)
+            case Composite(body, whole):
+                self.composites.append(whole)
+                return ["composite", len(self.composites) - 1, self.sequence(body)]
         raise InvalidGraph(f"{step!r} is not a program step")
 
     def _while(self, condition: Sequence, predicate: str, body: Sequence) -> list[Any]:
@@ -324,19 +331,12 @@ def _record(
     name, step = entry
     if isinstance(step, Copy):
         return CopyStep(name, step.destination, step.sources, step.axis, step.location)
-    groups = tuple(
-        VertexGroup(
-            g.name,
-            g.codelet,
-            g.form,
-            g.plan,
-            tuple(Operand(o, received.get((number, g.name, k), "")) for k, o in enumerate(g.operands)),
-            g.results,
-            g.location,
-        )
-        for g in step.vertices
-    )
-    return ExecuteStep(name, groups)
+    return ExecuteStep(name, tuple(_group(g, received, number) for g in step.vertices))
+
+
+def _group(g: Vertices, received: dict[tuple[int, str, int], str], number: int) -> VertexGroup:
+    operands = tuple(Operand(o, received.get((number, g.name, k), "")) for k, o in enumerate(g.operands))
+    return VertexGroup(g.name, g.codelet, g.form, g.plan, operands, g.results, g.location)
 
 
 def _overheads(graph: Graph, draft: Executable) -> list[Request]:
@@ -383,11 +383,12 @@ def _assemble(
     tensors: dict[str, Tensor],
     root: dict[str, str],
     steps: tuple[StepRecord, ...],
-    tree: Any,
+    program: tuple[Any, tuple[VertexGroup, ...]],
     requests: list[Request],
     addresses: dict[str, int],
     fits: bool,
 ) -> Executable:
+    tree, composites = program
     variables = {}
     for name, t in tensors.items():
         assert t.layout is not None
@@ -418,6 +419,7 @@ def _assemble(
         tuple(graph.outputs),
         graph.donated,
         fits,
+        composites,
     )
 
 

@@ -21,7 +21,7 @@ from tiles.graph import Codelet, Layout, OpForm, Plan, codelet_from_data
 from tiles.numerics.dtypes import to_jax
 from tiles.target import Target
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MAGIC = b"ipuxla-executable\n"
 
 
@@ -152,11 +152,13 @@ class Executable:
       buffers: by name.
       steps: executes and copies, numbered by position.
       program: control tree over step numbers: an int runs a step, ``["sequence", ...]``,
-        ``["repeat", count, body]``, ``["while", condition, predicate, body]``, ``["switch", index, ...]``.
+        ``["repeat", count, body]``, ``["while", condition, predicate, body]``, ``["switch", index, ...]``,
+        ``["composite", number, body]``.
       inputs: input variables in order.
       outputs: output variables in order.
       donated: positions of inputs whose memory results may have taken over.
       fits: whether every buffer lies inside the target's memory.
+      composites: by number what a composite's body computes in one piece; see ``tiles.graph.Composite``.
     """
 
     name: str
@@ -169,6 +171,7 @@ class Executable:
     outputs: tuple[str, ...]
     donated: tuple[int, ...] = ()
     fits: bool = True
+    composites: tuple[VertexGroup, ...] = ()
 
     def address(self, variable: str) -> int:
         """Return the address at which every part of a variable starts."""
@@ -216,6 +219,7 @@ class Executable:
             "outputs": list(self.outputs),
             "donated": list(self.donated),
             "fits": self.fits,
+            "composites": [_group_data(group) for group in self.composites],
         }
 
     @classmethod
@@ -243,6 +247,7 @@ class Executable:
                 outputs=tuple(data["outputs"]),
                 donated=tuple(data["donated"]),
                 fits=bool(data["fits"]),
+                composites=tuple(_group_from(g) for g in data["composites"]),
             )
             again = executable.to_data()
         except InvalidExecutable:
@@ -378,19 +383,31 @@ def _step_data(step: StepRecord) -> dict[str, Any]:
             "axis": step.axis,
             "location": step.location,
         }
-    groups = [
-        {
-            "name": g.name,
-            "codelet": g.codelet.to_data(),
-            "form": g.form.to_data(),
-            "plan": g.plan.to_data(),
-            "operands": [[o.variable, o.buffer] for o in g.operands],
-            "results": list(g.results),
-            "location": g.location,
-        }
-        for g in step.groups
-    ]
-    return {"execute": step.name, "vertices": groups}
+    return {"execute": step.name, "vertices": [_group_data(group) for group in step.groups]}
+
+
+def _group_data(g: VertexGroup) -> dict[str, Any]:
+    return {
+        "name": g.name,
+        "codelet": g.codelet.to_data(),
+        "form": g.form.to_data(),
+        "plan": g.plan.to_data(),
+        "operands": [[o.variable, o.buffer] for o in g.operands],
+        "results": list(g.results),
+        "location": g.location,
+    }
+
+
+def _group_from(g: dict[str, Any]) -> VertexGroup:
+    return VertexGroup(
+        g["name"],
+        codelet_from_data(g["codelet"]),
+        OpForm.from_data(g["form"]),
+        Plan.from_data(g["plan"]),
+        tuple(Operand(v, b) for v, b in g["operands"]),
+        tuple(g["results"]),
+        g["location"],
+    )
 
 
 def _step_from(data: dict[str, Any]) -> StepRecord:
@@ -398,16 +415,4 @@ def _step_from(data: dict[str, Any]) -> StepRecord:
         return CopyStep(
             data["copy"], data["destination"], tuple(data["sources"]), data["axis"], data["location"]
         )
-    groups = tuple(
-        VertexGroup(
-            g["name"],
-            codelet_from_data(g["codelet"]),
-            OpForm.from_data(g["form"]),
-            Plan.from_data(g["plan"]),
-            tuple(Operand(v, b) for v, b in g["operands"]),
-            tuple(g["results"]),
-            g["location"],
-        )
-        for g in data["vertices"]
-    )
-    return ExecuteStep(data["execute"], groups)
+    return ExecuteStep(data["execute"], tuple(_group_from(g) for g in data["vertices"]))

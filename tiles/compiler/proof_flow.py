@@ -112,6 +112,8 @@ class _Walk:
             return state
         if kind == "repeat":
             return self._repeat(rest[0], rest[1], state)
+        if kind == "composite":
+            return self._composite(rest[0], rest[1], state)
         if kind == "while":
             return self._while(rest[0], rest[1], rest[2], state)
         self._read(state, rest[0], "the choice of a branch")
@@ -129,6 +131,16 @@ class _Walk:
             done += 1
             if state.same(before):
                 break
+        return state
+
+    def _composite(self, number: int, body: Any, state: State) -> State:
+        """Walk the body between what is known in one piece reads and what others may read of it."""
+        whole = self.executable.composites[number]
+        for operand in whole.operands:
+            self._read(state, operand.variable, f"composite {whole.name}")
+        state = self.walk(body, state)
+        for name in whole.results:
+            self._read(state, name, f"whoever follows composite {whole.name}")
         return state
 
     def _while(self, condition: Any, predicate: str, body: Any, state: State) -> State:

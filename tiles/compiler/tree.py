@@ -1,7 +1,7 @@
 """Questions about an executable's control tree: which steps, what decides, what lives through a loop.
 
 A tree is a step's number, or a list: ``["sequence", tree...]``, ``["repeat", count, tree]``,
-``["while", condition, predicate, tree]``, ``["switch", index, tree...]``. A path names a place in a tree by
+``["while", condition, predicate, tree]``, ``["switch", index, tree...]``, ``["composite", number, tree]``. A path names a place in a tree by
 the positions that lead to it.
 """
 
@@ -106,7 +106,7 @@ def _exposed(executable: Executable, tree: Any, written: set[str], found: set[st
         written.update(root_of(executable, name) for name in written_by(step))
         return
     kind = tree[0]
-    if kind == "sequence":
+    if kind in ("sequence", "composite"):
         for _, inner in children(tree):
             _exposed(executable, inner, written, found)
         return

@@ -259,6 +259,10 @@ def _bodies(executable: Executable, tree: Any) -> Iterator[Any]:
         yield from tree[1:]
     elif kind == "repeat" and len(tree) == 3 and is_count(tree[1]):
         yield tree[2]
+    elif kind == "composite" and len(tree) == 3 and is_count(tree[1]):
+        if tree[1] >= len(executable.composites):
+            raise refuse(f"the program runs composite {tree[1]} of {len(executable.composites)}")
+        yield tree[2]
     elif kind == "while" and len(tree) == 4:
         _check_scalar(executable, tree[2], "predicate", ("bool",))
         yield from (tree[1], tree[3])

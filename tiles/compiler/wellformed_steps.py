@@ -20,6 +20,10 @@ def check_steps(executable: Executable) -> None:
     kept = _kept(executable)
     for number, step in enumerate(executable.steps):
         _check_step(executable, kept, number, step)
+    for number, whole in enumerate(executable.composites):
+        if any(operand.buffer for operand in whole.operands) or whole.plan.num_cells != 1:
+            raise refuse(f"composite {whole.name} has receive buffers or a plan that cuts it", whole.location)
+        _check_step(executable, kept, number, ExecuteStep(whole.name, (whole,)))
 
 
 def _kept(executable: Executable) -> dict[str, str]:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tiles.compiler import CopyStep, Executable
+from tiles.compiler import CopyStep, Executable, VertexGroup
 from tiles.compiler.tree import Path, carried_through, children, count_steps, dynamic_parts
 from tiles.engine.interface import FLOAT, Engine, check_inputs
 from tiles.engine.trace import Trace
@@ -117,6 +117,8 @@ class FastEngine(Engine):
         elif tree[0] == "sequence":
             for position, inner in children(tree):
                 self._run(inner, (*path, position), state)
+        elif tree[0] == "composite":
+            self._vertices(self.executable.composites[tree[1]], state.env)
         elif tree[0] == "repeat":
             self._repeat(tree, path, state)
         elif tree[0] == "while":
@@ -130,11 +132,14 @@ class FastEngine(Engine):
             env[step.destination] = self._copy(step, env)
             return
         for group in step.groups:
-            operands = [self._read(env, o.variable) for o in group.operands]
-            results = self.arithmetic_of(partial(_whole, group), self.operand_dtypes(group))(*operands)
-            if self.strict and group.plan.split_reductions(group.form):
-                results = lax.optimization_barrier(results)
-            env.update(zip(group.results, results, strict=True))
+            self._vertices(group, env)
+
+    def _vertices(self, group: VertexGroup, env: Env) -> None:
+        operands = [self._read(env, o.variable) for o in group.operands]
+        results = self.arithmetic_of(partial(_whole, group), self.operand_dtypes(group))(*operands)
+        if self.strict and group.plan.split_reductions(group.form):
+            results = lax.optimization_barrier(results)
+        env.update(zip(group.results, results, strict=True))
 
     def _copy(self, step: CopyStep, env: Env) -> jax.Array:
         sources = [self._read(env, name) for name in step.sources]
@@ -239,5 +244,5 @@ def _no_trips(tree: Any) -> jax.Array:
     return jnp.zeros(shape, jnp.int64)
 
 
-def _whole(group: Any, *operands: jax.Array) -> tuple[jax.Array, ...]:
+def _whole(group: VertexGroup, *operands: jax.Array) -> tuple[jax.Array, ...]:
     return whole(group, operands)

@@ -95,6 +95,8 @@ class LiteralEngine(Engine):
         elif kind == "repeat":
             for _ in range(rest[0]):
                 state = self._run(rest[1], state, counts)
+        elif kind == "composite":
+            state = self._run(rest[1], state, counts)
         elif kind == "while":
             state = self._run(rest[0], state, counts)
             while self._decide(rest[1], state):

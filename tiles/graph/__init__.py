@@ -16,7 +16,18 @@ from tiles.graph.domain import (
 )
 from tiles.graph.graph import CONSTANT, INPUT, TEMPORARY, ComputeSet, Graph, Tensor, Vertices
 from tiles.graph.layout import AxisSplit, Layout, linear_layout, reshape_layout, whole
-from tiles.graph.program import Call, Copy, Execute, If, Repeat, RepeatWhileTrue, Sequence, Step, Switch
+from tiles.graph.program import (
+    Call,
+    Composite,
+    Copy,
+    Execute,
+    If,
+    Repeat,
+    RepeatWhileTrue,
+    Sequence,
+    Step,
+    Switch,
+)
 
 __all__ = [
     "CODELETS",
@@ -31,6 +42,7 @@ __all__ = [
     "Call",
     "Cell",
     "Codelet",
+    "Composite",
     "ComputeSet",
     "Copy",
     "Cycles",

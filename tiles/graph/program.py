@@ -7,7 +7,10 @@ moves one tensor into another layout or shape, or joins several; the rest is con
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from tiles.graph.graph import Vertices
 
 
 @dataclass(frozen=True)
@@ -86,4 +89,21 @@ class Call:
     function: str
 
 
-Step: TypeAlias = Execute | Copy | Sequence | Repeat | RepeatWhileTrue | Switch | If | Call
+@dataclass(frozen=True)
+class Composite:
+    """Run ``body``, all of which is known to compute what one codelet does when it is handed whole operands.
+
+    The machine, and every engine that has its memory, runs the body; an engine of logical arrays may run the
+    codelet instead. The two must give the same bits: this is for exact operations in many stages, such as sorting.
+
+    Args:
+      body: the steps.
+      whole: the codelet with the form of the whole operation, what the body reads and what it leaves for
+        others; its plan is the one without any split.
+    """
+
+    body: Sequence
+    whole: Vertices
+
+
+Step: TypeAlias = Execute | Copy | Sequence | Repeat | RepeatWhileTrue | Switch | If | Call | Composite

@@ -47,6 +47,8 @@ class _Counter:
                 self.walk(part, count)
         elif kind == "repeat":
             self.walk(rest[1], times(count, rest[0]))
+        elif kind == "composite":
+            self.walk(rest[1], count)
         elif kind == "while":
             self._loop(tree, count)
         else:

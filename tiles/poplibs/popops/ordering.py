@@ -1,0 +1,172 @@
+"""How elements that are sorted together compare: by keys one after the other, or by any expression.
+
+One meaning for every codelet that sorts, whether it has whole rows or parts of them: elements that compare equal
+keep the order of their positions, so that there is exactly one result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from tiles.errors import InvalidGraph
+from tiles.graph import Cell
+from tiles.numerics.dtypes import is_float
+from tiles.poplibs.popops.expression import Body, body_dtypes, evaluate_body
+
+Key = tuple[int, bool, bool]
+"""``(array, is_descending, is_total)``: total order goes by bits; else zeros are equal, NaN greatest."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """The order of elements of several arrays.
+
+    Args:
+      dtypes: dtype of every array.
+      keys: the keys compared, the first one first; empty to compare by ``comparator``.
+      comparator: expression of array 0's first and second element, array 1's, ...; its last row tells whether
+        the first elements come before the second.
+
+    Raises:
+      InvalidGraph: neither keys nor a comparator, or a comparator that is no boolean.
+    """
+
+    dtypes: tuple[str, ...]
+    keys: tuple[Key, ...] = ()
+    comparator: Body = ()
+
+    def __post_init__(self) -> None:
+        """Check that there is one way to compare."""
+        if bool(self.keys) == bool(self.comparator):
+            raise InvalidGraph("a sort compares by keys or by an expression, and by one of them")
+        if self.comparator:
+            pairs = tuple(dtype for dtype in self.dtypes for _ in range(2))
+            found = body_dtypes(self.comparator, pairs)[-1]
+            if found != "bool":
+                raise InvalidGraph("a comparator must be a boolean", got=found)
+
+    @property
+    def comparison_slots(self) -> int:
+        """Instructions of one comparison (ASSUMED): two loads, a compare and a branch per key; 8 per expression row."""
+        return 4 * len(self.keys) if self.keys else 8 * len(self.comparator)
+
+    def columns(self, arrays: Sequence[Array]) -> list[Array]:
+        """Return what orders ascending as the keys order the arrays."""
+        return [_key_column(arrays[number], *how) for number, *how in self.keys]
+
+    def precedes(self, cell: Cell, a: Sequence[Array], b: Sequence[Array], size: int) -> Array:
+        """Return whether the first elements come before the second ones.
+
+        Args:
+          cell: where the expression is evaluated.
+          a: the arrays' first elements, then their positions.
+          b: the second elements, then their positions.
+          size: positions from here on are padding, which comes last.
+        """
+        if self.keys:
+            earlier = a[-1] < b[-1]
+            for x, y in reversed([*zip(self.columns(a[:-1]), self.columns(b[:-1]), strict=True)]):
+                earlier = _less(x, y) | (_same(x, y) & earlier)
+        else:
+            earlier = self._before(cell, a, b) | (~self._before(cell, b, a) & (a[-1] < b[-1]))
+        return (a[-1] < size) & ((b[-1] >= size) | earlier)
+
+    def _before(self, cell: Cell, a: Sequence[Array], b: Sequence[Array]) -> Array:
+        pairs = [x for pair in zip(a[:-1], b[:-1], strict=True) for x in pair]
+        return jnp.broadcast_to(evaluate_body(self.comparator, pairs, cell)[-1], a[-1].shape)
+
+    def by_keys(self, arrays: Sequence[Array], dimension: int) -> list[Array]:
+        """Return arrays sorted together; a column that is an array itself, or its bits, is sorted but once."""
+        columns = self.columns(arrays)
+        named = {number: c for c, (number, *how) in enumerate(self.keys) if _is_kept(arrays[number], *how)}
+        rest = [number for number in range(len(arrays)) if number not in named]
+        found = lax.sort([*columns, *(arrays[n] for n in rest)], dimension, True, len(columns))
+        result = dict(zip(rest, found[len(columns) :], strict=True))
+        for number, c in named.items():
+            result[number] = _from_column(found[c], arrays[number].dtype, *self.keys[c][1:])
+        return [result[number] for number in range(len(arrays))]
+
+    def by_network(
+        self, cell: Cell, arrays: Sequence[Array], dimension: int, size: int, is_merge: bool = False
+    ) -> list[Array]:
+        """Return arrays, the positions last, sorted by a network of comparisons.
+
+        Args:
+          cell: where the expression is evaluated.
+          arrays: the arrays and their positions; the dimension's size is a power of two.
+          dimension: the dimension sorted.
+          size: positions from here on are padding.
+          is_merge: whether every row is bitonic already, so that the last block's halvings are enough.
+        """
+        moved = [jnp.moveaxis(x, dimension, -1) for x in arrays]
+        width = moved[0].shape[-1]
+        table = network(width)
+        if is_merge:
+            halvings = width.bit_length() - 1
+            table = [width >> (j + 1) for j in range(halvings)]
+        if not table:
+            return list(arrays)
+        masks = jnp.array(table, jnp.int32)
+        lane = jnp.arange(width, dtype=jnp.int32)
+
+        def step(number: Array, state: tuple[Array, ...]) -> tuple[Array, ...]:
+            partner = lane ^ masks[number]
+            others = [jnp.take(x, partner, axis=-1, mode="clip") for x in state]
+            takes = (lane < partner) == self.precedes(cell, others, state, size)
+            return tuple(jnp.where(takes, other, x) for x, other in zip(state, others, strict=True))
+
+        result = lax.fori_loop(0, len(table), step, tuple(moved))
+        return [jnp.moveaxis(x, -1, dimension) for x in result]
+
+
+def network(width: int) -> list[int]:
+    """Return which bits of its place an element and its partner differ in, step by step, for a power of two.
+
+    Blocks of 2, 4, ... are merged: the first step compares with the mirror image in the block, so that every
+    block ascends; the others halve (Batcher's bitonic sorter, 1968, in its form without directions).
+    """
+    blocks = [2 << i for i in range(width.bit_length() - 1)]
+    return [m for block in blocks for m in (block - 1, *(block >> j for j in range(2, block.bit_length())))]
+
+
+def _is_kept(x: Array, is_descending: bool, is_total: bool) -> bool:
+    """Return whether an array can be had back from its key's column."""
+    return is_total or not is_descending or not is_float(x.dtype)
+
+
+def _key_column(x: Array, is_descending: bool, is_total: bool) -> Array:
+    """Return what orders ascending as a key orders ``x``."""
+    if is_float(x.dtype) and (is_total or is_descending):
+        if not is_total:
+            x = lax.select(x == 0, lax.full_like(x, 0), x)
+            x = lax.select(x != x, lax.full_like(x, np.nan), x)
+        x = _folded(lax.bitcast_convert_type(x, np.dtype(f"int{8 * x.dtype.itemsize}")))
+    return ~x if is_descending else x
+
+
+def _from_column(column: Array, dtype: np.dtype, is_descending: bool, is_total: bool) -> Array:
+    """Return the array that a key's column was made of."""
+    x = ~column if is_descending else column
+    if is_float(dtype) and is_total:
+        return lax.bitcast_convert_type(_folded(x), dtype)
+    return x
+
+
+def _folded(words: Array) -> Array:
+    """Return signed words with the magnitude of negative ones turned round, which is its own inverse."""
+    bits = 8 * words.dtype.itemsize
+    return words ^ ((words >> (bits - 1)) & np.array((1 << (bits - 1)) - 1, words.dtype))
+
+
+def _less(x: Array, y: Array) -> Array:
+    """Compare two columns as ``lax.sort`` does: NaN is greatest."""
+    return (x < y) | ((y != y) & (x == x)) if is_float(x.dtype) else x < y
+
+
+def _same(x: Array, y: Array) -> Array:
+    return (x == y) | ((x != x) & (y != y)) if is_float(x.dtype) else x == y

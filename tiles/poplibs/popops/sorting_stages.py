@@ -1,0 +1,385 @@
+"""Sorting rows that are spread over tiles: every tile sorts its part, then pairs of tiles exchange parts.
+
+Batcher's bitonic sorter with a tile's part in place of an element. Blocks of 2, 4, ... tiles are merged: each tile
+compares its part with its partner's element by element and keeps the smaller or the greater ones, which leaves both
+parts bitonic; at the end of a block every tile sorts its own. PopLibs' ``popops::TopK`` uses the same network.
+
+Elements carry their position in the row, so that equal ones keep their order and padding comes last.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from tiles.graph import (
+    AxisSplit,
+    Cell,
+    Codelet,
+    Composite,
+    Cycles,
+    Dim,
+    Extents,
+    Graph,
+    IndexMap,
+    OpForm,
+    Plan,
+    Tensor,
+    Vertices,
+    along,
+    identity_map,
+    register,
+    unsplit_plan,
+    whole,
+)
+from tiles.graph import Sequence as Program
+from tiles.graph.layout import align_up, ceil_div
+from tiles.numerics.dtypes import itemsize
+from tiles.poplibs.forms import map_form
+from tiles.poplibs.popops.expression import Body
+from tiles.poplibs.popops.map import Map
+from tiles.poplibs.popops.ordering import Key, Order
+from tiles.poplibs.poputil.copies import reshape
+from tiles.poplibs.poputil.place import place
+from tiles.target import Basis, Target
+
+SOURCE = (
+    "graphcore/poplibs lib/popops/codelets: HeapSortVertex estimators; merges 12 slots an element (ASSUMED)"
+)
+MERGE_SLOTS = 12
+"""Instructions by which a merge moves one element: compare, choose, load, store, count."""
+POSITION = "int32"
+COPIES = 4
+"""Times a tile holds its part at once: what it has, what its partner sent, what it keeps, what is being sorted."""
+
+
+@dataclass(frozen=True)
+class _Stage(Codelet):
+    """What the stages' codelets have in common.
+
+    Args:
+      dtypes: dtype of every array; their positions follow as one more operand and result.
+      size: elements of a row; positions from here on are padding.
+      keys: see ``Order``.
+      comparator: see ``Order``.
+    """
+
+    dtypes: tuple[str, ...]
+    size: int
+    keys: tuple[Key, ...] = ()
+    comparator: Body = ()
+
+    @cached_property
+    def order(self) -> Order:
+        """How elements compare."""
+        return Order(self.dtypes, self.keys, self.comparator)
+
+
+@register
+@dataclass(frozen=True)
+class SortPart(_Stage):
+    """Sort the innermost dimension, a tile's part of a row.
+
+    Args:
+      is_merge: whether the part is bitonic, two runs that are merged.
+    """
+
+    name: ClassVar[str] = "popops.SortPart"
+
+    is_merge: bool = False
+
+    @property
+    def label(self) -> str:
+        """Vertex type: PopLibs has none that sorts a part with positions."""
+        return f"popops::{'MergePart' if self.is_merge else 'SortPart'}<{','.join(self.dtypes)}>"
+
+    def compute(self, cell: Cell, *operands: Array) -> tuple[Array, ...]:
+        """Return the part in order, padding last."""
+        last = operands[0].ndim - 1
+        if not self.keys:
+            return tuple(self.order.by_network(cell, operands, last, self.size, self.is_merge))
+        position = operands[-1]
+        is_padding = [(position >= self.size).astype(jnp.int8)] if self._is_padded(cell.form) else []
+        columns = [*is_padding, *self.order.columns(operands[:-1]), position]
+        found = lax.sort([*columns, *operands[:-1]], last, False, len(columns))
+        return (*found[len(columns) :], found[len(columns) - 1])
+
+    def _is_padded(self, form: OpForm) -> bool:
+        return form.dims[-2].size * form.dims[-1].size != self.size
+
+    def cycles(self, extents: Extents, target: Target) -> Cycles:
+        """Return the estimate of a part for each row; see ``part_cycles`` and ``merge_cycles``."""
+        n = np.asarray(extents.sizes[-1], np.int64)
+        cost = merge_cycles if self.is_merge else part_cycles
+        each = cost(n, len(self.dtypes) + 1, self.order.comparison_slots, target)
+        return Cycles(each * (extents.points // np.maximum(n, 1)), Basis.ASSUMED, SOURCE)
+
+    def may_split(self, form: OpForm, d: int) -> bool:
+        """Keep a part whole."""
+        return d != len(form.dims) - 1
+
+    def scratch_bytes(self, extents: Extents, target: Target) -> np.ndarray:
+        """Count a part: runs are merged from one place to another."""
+        row = np.asarray(extents.sizes[-1], np.int64) * (sum(map(itemsize, self.dtypes)) + itemsize(POSITION))
+        return np.broadcast_to(row, extents.points.shape)
+
+
+@register
+@dataclass(frozen=True)
+class SortExchange(_Stage):
+    """Keep, of every element and its partner's, the one that belongs here.
+
+    Operands are the arrays and positions here, then the same of the partner. The fourth dimension from the end has
+    two sides: side 0 keeps what comes first.
+    """
+
+    name: ClassVar[str] = "popops.SortExchange"
+
+    @property
+    def label(self) -> str:
+        """Vertex type: PopLibs has none of the kind for several arrays."""
+        return f"popops::SortExchange<{','.join(self.dtypes)}>"
+
+    def compute(self, cell: Cell, *operands: Array) -> tuple[Array, ...]:
+        """Return what this side keeps."""
+        count = len(operands) // 2
+        here, partner = operands[:count], operands[count:]
+        d = len(cell.sizes) - 3
+        side = lax.broadcasted_iota(jnp.int32, cell.sizes, d) + cell.origin[d]
+        takes = (side == 0) == self.order.precedes(cell, partner, here, self.size)
+        return tuple(jnp.where(takes, other, x) for x, other in zip(here, partner, strict=True))
+
+    def cycles(self, extents: Extents, target: Target) -> Cycles:
+        """Return the estimate of comparing and choosing; see ``exchange_slots``."""
+        slots = exchange_slots(extents.points, len(self.dtypes) + 1, self.order.comparison_slots, target)
+        return Cycles(slots * target.worker_issue_interval_cycles, Basis.ASSUMED, SOURCE)
+
+
+def heap_cycles(n: Any, arrays: int) -> Any:
+    """Return the cycles in which one worker heap-sorts ``n`` elements (PopLibs' estimate for one or more arrays)."""
+    n = np.asarray(n, np.int64)
+    levels = np.floor(np.log2(np.maximum(n, 1)))
+    return (8 if arrays == 1 else 16) * (19 * n * levels + 6 * n + 2)
+
+
+def merge_cycles(n: Any, arrays: int, comparison: int, target: Target) -> Any:
+    """Return the cycles of merging two runs of ``n`` elements in all: every worker its share of the result."""
+    share = ceil_div(np.asarray(n, np.int64), target.workers_per_tile)
+    return target.worker_issue_interval_cycles * (40 + share * (MERGE_SLOTS + 2 * (arrays - 1) + comparison))
+
+
+def part_cycles(n: Any, arrays: int, comparison: int, target: Target) -> Any:
+    """Return the cycles of sorting a part: every worker sorts a share, then shares are merged in pairs."""
+    rounds = (target.workers_per_tile - 1).bit_length()
+    share = ceil_div(np.asarray(n, np.int64), target.workers_per_tile)
+    return heap_cycles(share, arrays) + rounds * merge_cycles(n, arrays, comparison, target)
+
+
+def exchange_slots(n: Any, arrays: int, comparison: int, target: Target) -> Any:
+    """Return the slots of comparing ``n`` elements with their partners': load both, compare, choose, store."""
+    return 30 + ceil_div(n, target.workers_per_tile) * (4 * arrays + comparison)
+
+
+def parts_of_rows(order: Order, shape: Sequence[int], dimension: int, target: Target) -> int:
+    """Return over how many tiles each row is best spread, a power of two; 1 to keep rows whole."""
+    n, rows = shape[dimension], math.prod(shape) // max(1, shape[dimension])
+    if n < 2 or not rows:
+        return 1
+    element = sum(map(itemsize, order.dtypes))
+    held = ceil_div(rows, target.num_tiles)
+    is_too_large = 2 * element * n * held > target.bytes_per_tile
+    best = math.inf if is_too_large else float(heap_cycles(n, len(order.dtypes)))
+    best *= ceil_div(held, target.workers_per_tile)
+    chosen = 1
+    for level in range(1, (target.num_tiles - 1).bit_length() + 1):
+        parts = 1 << level
+        if parts > target.num_tiles or 2 * parts > n:
+            break
+        part = _part_size(order, n, parts)
+        here = math.prod(
+            s.grain for s in _row_splits(_others(shape, dimension), target.num_tiles // parts, 1)
+        )
+        is_small = COPIES * (element + itemsize(POSITION)) * part * here <= target.bytes_per_tile
+        cost = _stages_cycles(order, part * here, level, target)
+        if is_small and cost < best:
+            best, chosen = cost, parts
+    return chosen
+
+
+def _stages_cycles(order: Order, n: int, levels: int, target: Target) -> float:
+    """Estimate a sort whose tiles hold ``n`` elements each, from the stages' own formulas."""
+    arrays, compare = len(order.dtypes) + 1, order.comparison_slots
+    received = n * (sum(map(itemsize, order.dtypes)) + itemsize(POSITION)) / target.exchange_bytes_per_cycle
+    phase = target.exchange_phase_overhead_cycles + target.internal_sync_cycles + received
+    swap = phase + target.worker_issue_interval_cycles * exchange_slots(n, arrays, compare, target)
+    stages = levels * (levels + 1) // 2
+    merges = levels * merge_cycles(n, arrays, compare, target)
+    return float(part_cycles(n, arrays, compare, target) + stages * swap + merges + 2 * phase)
+
+
+def _part_size(order: Order, size: int, parts: int) -> int:
+    """Return the elements of a part: two to a 64-bit access by keys; a power of two for a network inside it."""
+    part = ceil_div(size, parts)
+    return align_up(part, 2) if order.keys else 1 << (part - 1).bit_length()
+
+
+def _others(shape: Sequence[int], dimension: int) -> tuple[int, ...]:
+    return tuple(n for d, n in enumerate(shape) if d != dimension)
+
+
+def _row_splits(rows: Sequence[int], room: int, stride: int) -> tuple[AxisSplit, ...]:
+    """Spread rows over ``room`` groups of ``stride`` tiles, leading dimensions first."""
+    splits: list[tuple[int, int]] = []
+    for size in rows:
+        grain = ceil_div(size, max(1, min(size, room)))
+        splits.append((size, grain))
+        room //= max(1, ceil_div(size, grain))
+    found: list[AxisSplit] = []
+    for size, grain in reversed(splits):
+        parts = max(1, ceil_div(size, grain))
+        found.insert(0, AxisSplit(size, grain, ((parts, stride),)) if parts > 1 else whole(size))
+        stride *= parts
+    return tuple(found)
+
+
+def sort_in_stages(
+    graph: Graph,
+    arrays: Sequence[Tensor],
+    codelet: Any,
+    form: OpForm,
+    parts: int,
+    name: str,
+    location: str = "",
+    program: Program | None = None,
+) -> tuple[Tensor, ...]:
+    """Sort every row over ``parts`` tiles (a power of two), as one composite that does what ``codelet`` does.
+
+    Args:
+      graph: where to add it.
+      arrays: tensors of one shape.
+      codelet: the sort in one piece.
+      form: its form.
+      parts: tiles of a row.
+      name: label of the steps.
+      location: the user's source line.
+      program: sequence to append to; the graph's main program by default.
+    """
+    body = Program()
+    sorting = _Sorting(graph, codelet.order, codelet.dimension, arrays[0].shape, parts, name, location, body)
+    results = sorting.run(arrays)
+    names = tuple(t.name for t in arrays), tuple(t.name for t in results)
+    one = Vertices(name, codelet, form, unsplit_plan(form), *names, location)
+    (graph.program if program is None else program).add(Composite(body, one))
+    return results
+
+
+class _Sorting:
+    """One sort being written, stage by stage."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        order: Order,
+        dimension: int,
+        shape: Sequence[int],
+        parts: int,
+        name: str,
+        location: str,
+        program: Program,
+    ) -> None:
+        self.graph, self.order, self.dimension, self.shape = graph, order, dimension, tuple(shape)
+        self.name = name
+        self.options: dict[str, Any] = {"location": location, "program": program}
+        self.levels = parts.bit_length() - 1
+        self.size = self.shape[dimension]
+        self.part = _part_size(order, self.size, parts)
+        self.rows = _others(self.shape, dimension)
+        self.splits = _row_splits(self.rows, graph.target.num_tiles // parts, parts)
+        self.dtypes = (*order.dtypes, POSITION)
+
+    def run(self, arrays: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Add all stages and return the sorted arrays."""
+        held = self._sort(self._spread(arrays), is_merge=False)
+        for level in range(1, self.levels + 1):
+            held = self._exchange(held, level - 1, is_mirrored=True)
+            for distance in reversed(range(level - 1)):
+                held = self._exchange(held, distance, is_mirrored=False)
+            held = self._sort(held, is_merge=True)
+        return self._gathered(held[:-1])
+
+    def _tiles(self, first: int, end: int, grain: int = 1) -> AxisSplit:
+        """Return the split of a dimension whose parts count bits ``first`` to ``end`` (exclusive) of the tile."""
+        digits = tuple((2, 1 << bit) for bit in reversed(range(first, end)))
+        return AxisSplit(grain << (end - first), grain, digits) if end > first else whole(grain)
+
+    def _spread(self, arrays: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Lay every row over its tiles, the sorted dimension last, padded with zeros; count positions."""
+        row = self._tiles(0, self.levels, self.part)
+        last = len(self.rows)
+        kept = iter(range(last))
+        axes = tuple(along(last if d == self.dimension else next(kept)) for d in range(len(self.shape)))
+        read = IndexMap(axes, 0 if row.size > self.size else None)
+        form = map_form((*self.rows, row.size), [read] * len(arrays), len(arrays) + 1)
+        counter = ("iota", (), (("dim", last), ("dtype", POSITION)))
+        codelet = Map((counter,), tuple(range(len(self.dtypes))), self.order.dtypes, self.dtypes)
+        plan = Plan((*self.splits, row))
+        label = f"{self.name}.spread"
+        return place(self.graph, codelet, form, arrays, self.dtypes, label, plan=plan, **self.options)
+
+    def _viewed(self, held: Sequence[Tensor], inner: Sequence[int]) -> list[Tensor]:
+        shape = (*self.rows, *inner)
+        return [reshape(self.graph, x, shape, name=f"{self.name}.view", **self.options) for x in held]
+
+    def _stage(self) -> tuple[tuple[str, ...], int, tuple[Key, ...], Body]:
+        return self.order.dtypes, self.size, self.order.keys, self.order.comparator
+
+    def _sort(self, held: Sequence[Tensor], is_merge: bool) -> tuple[Tensor, ...]:
+        """Sort every part where it lies."""
+        inner = (1 << self.levels, self.part)
+        form = map_form((*self.rows, *inner), [identity_map(len(self.rows) + 2)] * len(held), len(held))
+        plan = Plan((*self.splits, self._tiles(0, self.levels), whole(self.part)))
+        label = f"{self.name}.{'merge' if is_merge else 'parts'}"
+        codelet = SortPart(*self._stage(), is_merge)
+        held = self._viewed(held, inner)
+        return place(self.graph, codelet, form, held, self.dtypes, label, plan=plan, **self.options)
+
+    def _exchange(self, held: Sequence[Tensor], bit: int, is_mirrored: bool) -> tuple[Tensor, ...]:
+        """Compare with the part of the tile whose number differs in ``bit``, or is mirrored in all bits up to it."""
+        inner = (1 << (self.levels - bit - 1), 2, 1 << bit, self.part)
+        first = len(self.rows)
+        here = identity_map(first + 4)
+        turned = (first + 1, first + 2, first + 3) if is_mirrored else (first + 1,)
+        sizes = (*self.rows, *inner)
+        partner = IndexMap(
+            tuple(along(d, -1, n - 1) if d in turned else along(d) for d, n in enumerate(sizes))
+        )
+        dims = tuple(Dim(f"d{d}", n) for d, n in enumerate(sizes))
+        form = OpForm(dims, (here,) * len(held) + (partner,) * len(held), (here,) * len(held))
+        tiles = (
+            self._tiles(bit + 1, self.levels),
+            self._tiles(bit, bit + 1),
+            self._tiles(0, bit),
+            whole(self.part),
+        )
+        plan = Plan((*self.splits, *tiles))
+        label = f"{self.name}.exchange"
+        codelet = SortExchange(*self._stage())
+        held = self._viewed(held, inner)
+        return place(self.graph, codelet, form, [*held, *held], self.dtypes, label, plan=plan, **self.options)
+
+    def _gathered(self, held: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Cut the padding off and bring the dimensions back into their order."""
+        rows = self._viewed(held, (self.part << self.levels,))
+        order = [d for d in range(len(self.shape)) if d != self.dimension] + [self.dimension]
+        back = IndexMap(tuple(along(d) for d in order))
+        form = map_form(self.shape, [back] * len(rows), len(rows))
+        codelet = Map((), tuple(range(len(rows))), self.order.dtypes, self.order.dtypes)
+        label = f"{self.name}.gathered"
+        return place(self.graph, codelet, form, rows, self.order.dtypes, label, **self.options)
