@@ -99,11 +99,13 @@ class _Importer:
                     op, self.location(op, UNKNOWN), "only functions at the top of the module"
                 )
         entry = self._entry()
-        order, computations = [entry], list[Computation]()
+        order, computations, called_at = [entry], list[Computation](), {entry: UNKNOWN}
         for function in order:
-            computations.append(self.function(function))
+            computations.append(self.function(function, called_at[function]))
             for instruction in computations[-1].walk():
-                order += [callee for callee in instruction.op.callees if callee not in order]
+                found = [callee for callee in instruction.op.callees if callee not in called_at]
+                order += found
+                called_at.update(dict.fromkeys(found, instruction.location))
         own = _text(self._module, "sym_name") or "module"
         return Module(name or own, tuple(computations), entry, self._donated(entry))
 
@@ -123,9 +125,10 @@ class _Importer:
                 found.append(position)
         return tuple(found)
 
-    def function(self, name: str) -> Computation:
+    def function(self, name: str, called_at: Location) -> Computation:
+        """Read a function; what has no line of its own is said to come from where it is first called."""
         op = self._functions[name]
-        where = self.location(op, UNKNOWN)
+        where = self.location(op, called_at)
         blocks = list(op.regions[0].blocks)
         if len(blocks) != 1:
             raise self.unsupported(op, where, f"a body of one block for @{name}")

@@ -222,3 +222,23 @@ def test_import_of_thousands_of_operations_is_linear():
     module = import_stablehlo(text)
     assert len(module.entry_computation.instructions) == count
     assert time.perf_counter() - start < 5  # 0.05 s is usual; a quadratic importer takes far longer
+
+
+def test_what_has_no_line_of_its_own_comes_from_the_call():
+    """Functions two calls deep, whose operations name no line, as those that JAX's own functions make."""
+    text = """module {
+  func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> {
+    %0 = func.call @outer(%x) : (tensor<2xf32>) -> tensor<2xf32> loc("model.py":7:3)
+    return %0 : tensor<2xf32>
+  }
+  func.func private @outer(%x: tensor<2xf32>) -> tensor<2xf32> {
+    %0 = func.call @inner(%x) : (tensor<2xf32>) -> tensor<2xf32> loc(unknown)
+    return %0 : tensor<2xf32> loc(unknown)
+  } loc(unknown)
+  func.func private @inner(%x: tensor<2xf32>) -> tensor<2xf32> {
+    %0 = stablehlo.custom_call @solve(%x) : (tensor<2xf32>) -> tensor<2xf32> loc(unknown)
+    return %0 : tensor<2xf32> loc(unknown)
+  } loc(unknown)
+}"""
+    with pytest.raises(UnsupportedOp, match="from: model.py:7"):
+        import_stablehlo(text)
