@@ -9,6 +9,8 @@ import jax
 
 from hlo_passes.ir import Decisions, Module, evaluate_module
 from hlo_passes.ops import Case, If, While
+from tiles.compiler import Executable
+from tiles.engine import record_decisions
 from tiles.numerics import decisions
 from tiles.numerics.dtypes import name_of
 from tiles.numerics.ring import ring
@@ -18,9 +20,9 @@ DECIDING = (While, Case, If)
 
 
 class _Asked(Decisions):
-    """What the interpreter asks, answered by a recording or a replay."""
+    """What the interpreter asks, answered by a replay."""
 
-    def __init__(self, answers: decisions.Decisions) -> None:
+    def __init__(self, answers: decisions.Replay) -> None:
         self.answers = answers
 
     @property
@@ -35,25 +37,24 @@ class _Asked(Decisions):
         return self.answers.take(decision)
 
 
-def replaying(module: Module) -> Callable[..., Sequence[jax.Array]]:
-    """Return a function of arrays: the module in the ring, with the decisions of its run with floats.
+def replaying(module: Module, executable: Callable[[], Executable]) -> Callable[..., Sequence[jax.Array]]:
+    """Return a function of arrays: the module in the ring, with the decisions of a run with floats.
 
-    It runs on the host, twice; no JAX transformation may trace it.
+    It runs on the host, twice; no JAX transformation may trace it. Every engine repeats the same decisions, those
+    that ``tiles.engine.record_decisions`` keeps: in two runs with floats a borderline one could differ.
+
+    Args:
+      module: what to run.
+      executable: returns what the module was compiled to.
     """
     names = [name_of(type_.np_dtype) for type_ in module.entry_computation.parameter_types]
-
-    def recording(capacity: int, *arrays: Any) -> Any:
-        answers = decisions.Recording(capacity)
-        evaluate_module(module, *arrays, decisions=_Asked(answers))
-        return answers.state
 
     def repeating(recorded: Any, *arrays: Any) -> tuple[Any, ...]:
         return evaluate_module(module, *arrays, decisions=_Asked(decisions.Replay(recorded)))
 
-    record = jax.jit(recording, static_argnums=0)
     repeat = jax.jit(ring(repeating, ["int32", *names]))
 
     def run(*arrays: Any) -> Sequence[jax.Array]:
-        return repeat(decisions.record(lambda capacity: record(capacity, *arrays)), *arrays)
+        return repeat(record_decisions(executable(), *arrays), *arrays)
 
     return run

@@ -98,7 +98,7 @@ class Pipeline:
         module = self.optimized(options.passes)
         if options.arithmetic == "float" or not any(isinstance(i.op, DECIDING) for i in module.walk()):
             return None
-        return replaying(module)
+        return replaying(module, functools.partial(self.executable, options))
 
     def runner(self, options: CompileOptions) -> Runner:
         """Return what runs the program; for engine ``hlo`` it is compiled only when asked about costs."""

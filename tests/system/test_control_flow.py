@@ -187,6 +187,23 @@ def test_decisions_by_floats_are_no_part_of_a_trace_in_the_ring(small_target):
         jax.jit(ring)(X, i32(1))
 
 
+def test_engines_repeat_one_run_s_borderline_decisions(small_target):
+    """Sums that two engines round differently decide differently with floats, and alike in the ring."""
+    totals = [ipuxla.jit(jnp.sum, target=small_target, engine=engine) for engine in ("fast", "hlo")]
+    rows = np.random.default_rng(0).normal(size=(20, 4000)).astype(np.float32)
+    row, limit = next((x, max(t(x) for t in totals)) for x in rows if len({float(t(x)) for t in totals}) > 1)
+
+    def decides(x, limit):
+        return lax.cond(x.sum() >= limit, lambda v: v * 3, lambda v: v + 5, x)
+
+    lowered = ipuxla.jit(decides, target=small_target).lower(row, limit)
+    floats = [lowered.compile(engine=engine)(row, limit) for engine in ("fast", "hlo")]
+    assert (floats[0] != floats[1]).any()
+    rings = [lowered.compile(engine=engine, arithmetic="ring")(row, limit) for engine in ENGINES]
+    for other in rings[1:]:
+        np.testing.assert_array_equal(rings[0], other)
+
+
 def test_more_decisions_than_a_recording_has_room_for(small_target):
     def f(x):
         return lax.while_loop(lambda s: s[0].sum() < 3000, lambda s: (s[0] + 0.01, s[1] + 1), (x, 0))

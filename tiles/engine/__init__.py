@@ -3,7 +3,7 @@
 from typing import Any
 
 from tiles.compiler import Executable, check
-from tiles.engine.fast import FastEngine
+from tiles.engine.fast import FastEngine, record_decisions
 from tiles.engine.interface import FLOAT, RING, Engine
 from tiles.engine.literal import LiteralEngine, VertexEngine
 from tiles.engine.trace import Trace
@@ -46,4 +46,5 @@ __all__ = [
     "Trace",
     "VertexEngine",
     "make_engine",
+    "record_decisions",
 ]
