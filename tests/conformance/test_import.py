@@ -240,5 +240,5 @@ def test_what_has_no_line_of_its_own_comes_from_the_call():
     return %0 : tensor<2xf32> loc(unknown)
   } loc(unknown)
 }"""
-    with pytest.raises(UnsupportedOp, match="from: model.py:7"):
+    with pytest.raises(UnsupportedOp, match=r"from: model\.py:7"):
         import_stablehlo(text)
