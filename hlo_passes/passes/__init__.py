@@ -31,6 +31,7 @@ from hlo_passes.passes.pipeline import (
     optimize,
     run_pipeline,
 )
+from hlo_passes.passes.repeats import OutlineRepeats
 from hlo_passes.passes.schedule import Schedule
 from hlo_passes.passes.while_to_repeat import WhileToRepeat
 
@@ -53,6 +54,7 @@ __all__ = [
     "NoFixpoint",
     "NotAffine",
     "Outline",
+    "OutlineRepeats",
     "ParameterMap",
     "Pass",
     "PassTiming",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hlo_passes.ir import Module
 from ipuxla.lowering import (
     bitcasts,
+    calls,
     contraction,
     control,
     convolution,
@@ -25,6 +26,7 @@ __all__ = ["RULES", "UnsupportedLowering", "lower_module"]
 
 assert (
     bitcasts
+    and calls
     and contraction
     and control
     and convolution

@@ -146,7 +146,7 @@ def copy_at_once(lowering: Lowering, moves: list[tuple[Tensor, Tensor]], locatio
         if source.name != target.name and math.prod(source.shape)
     ]
     while pending:
-        read = {_storage(lowering, move.source) for move in pending}
+        read = {lowering.graph.storage(move.source) for move in pending}
         ready = [move for move in pending if move.target not in read]
         for move in ready:
             program.add(Copy(move.target, (move.source,), None, location))
@@ -167,10 +167,3 @@ class _Move:
 
     source: str
     target: str
-
-
-def _storage(lowering: Lowering, name: str) -> str:
-    tensor = lowering.graph.tensors[name]
-    while tensor.view_of:
-        tensor = lowering.graph.tensors[tensor.view_of]
-    return tensor.name

@@ -1,4 +1,4 @@
-"""Constants, copies and calls: what is not one regular operation."""
+"""Constants and copies: what is not one regular operation."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from hlo_passes.ops import (
     Reshape,
     While,
 )
-from ipuxla.lowering.registry import Function, Lowering, dtype_of, lowers, where
+from ipuxla.lowering.registry import Lowering, dtype_of, lowers, where
 from ipuxla.lowering.regular import materialize
-from tiles.graph import Call as ProgramCall
-from tiles.graph import Copy, Sequence, Tensor, linear_layout, reshape_layout
+from tiles.graph import Copy, Tensor, linear_layout, reshape_layout
 
 
 @lowers(Constant)
@@ -80,52 +79,6 @@ def _copied(
 def lower_barrier(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
     """Pass values through; the program's order is the barrier."""
     return tuple(lowering.tensor(v) for v in instruction.operands)
-
-
-@lowers(Call)
-def lower_call(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
-    """Call a function of the graph: its body is placed once, arguments are copied in and results out.
-
-    A callee that the module calls once is placed where it is called.
-    """
-    assert isinstance(instruction.op, Call)
-    name = instruction.op.callee
-    callee = lowering.module.computation(name)
-    arguments = [lowering.tensor(v) for v in instruction.operands]
-    if lowering.call_counts[name] == 1:
-        return lower_computation(lowering, callee, arguments)
-    function = lowering.functions.get(name) or _function(lowering, callee)
-    lowering.functions[name] = function
-    location = where(instruction)
-    for argument, parameter in zip(arguments, function.parameters, strict=True):
-        _copy_into(lowering, argument, parameter, location)
-    lowering.program.add(ProgramCall(name))
-    results = []
-    for result in function.results:
-        tensor = lowering.graph.tensors[result.name]
-        copy = lowering.graph.add_tensor(
-            tensor.shape, tensor.dtype, f"{name}.result", tensor.layout, location=location
-        )
-        _copy_into(lowering, tensor, copy, location)
-        results.append(copy)
-    return tuple(results)
-
-
-def _function(lowering: Lowering, callee: Computation) -> Function:
-    """Place a callee's body once, on parameters of its own."""
-    graph, body = lowering.graph, Sequence()
-    parameters = tuple(
-        graph.add_tensor(v.type.shape, dtype_of(v.type), f"{callee.name}.parameter")
-        for v in callee.parameters
-    )
-    results = lower_computation(replace(lowering, program=body), callee, list(parameters))
-    graph.functions[callee.name] = body
-    return Function(parameters, results)
-
-
-def _copy_into(lowering: Lowering, source: Tensor, destination: Tensor, location: str) -> None:
-    if math.prod(source.shape):
-        lowering.program.add(Copy(destination.name, (source.name,), None, location))
 
 
 def lower_computation(

@@ -2,7 +2,8 @@
 
 A loop's carried value, or the common result of branches, is written by a copy from what was computed. Where
 both have one layout, and nobody needs the destination's old value once the source is written, source and
-destination share their storage, and the copy costs nothing.
+destination share their storage, and the copy costs nothing. Likewise what a function returned stays where it is
+when it is read for the last time before any function is called again.
 """
 
 from __future__ import annotations
@@ -58,6 +59,52 @@ def coalesce(
             for name in members.pop(gone):
                 root[name] = kept
                 members[kept].append(name)
+
+
+def leave_results(
+    tensors: dict[str, Tensor],
+    steps: list[tuple[str, Copy | ComputeSet]],
+    accesses: Accesses,
+    regions: list[tuple[int, int]],
+    recalls: list[int],
+    shared: tuple[set[str], set[str]],
+    root: dict[str, str],
+    members: dict[str, list[str]],
+) -> None:
+    """Let a copy out of a function's result be the result itself, if that is not written again too early.
+
+    Args:
+      tensors: the tensors, placed.
+      steps: the steps, numbered.
+      accesses: who reads and writes what.
+      regions: first and last step of every loop and branch.
+      recalls: the numbers of the steps right before which a function runs again.
+      shared: tensors of functions that callers see, and outputs of the program.
+      root: storage of every tensor; changed here.
+      members: tensors of every storage; changed here.
+    """
+    pinned, outputs = shared
+    for number, (_, step) in enumerate(steps):
+        if not isinstance(step, Copy) or step.axis is not None or step.sources[0] not in pinned:
+            continue
+        source, target = tensors[step.sources[0]], tensors[step.destination]
+        kept, gone = root[source.name], root[target.name]
+        if gone == kept or tensors[kept].kind != TEMPORARY or tensors[gone].kind != TEMPORARY:
+            continue
+        if source.dtype != target.dtype or source.layout != target.layout:
+            continue
+        if any(name in outputs or name in pinned for name in members[gone]):
+            continue
+        uses = sorted({use for name in members[gone] for use in accesses.get(name, ())})
+        last = min((at for at in recalls if at > number), default=len(steps))
+        is_only_write = uses[0] == (number, True) and not any(is_write for _, is_write in uses[1:])
+        if not is_only_write or uses[-1][0] >= last:
+            continue
+        if any((a <= number <= b) != (a <= at <= b) for a, b in regions for at, _ in uses):
+            continue
+        for name in members.pop(gone):
+            root[name] = kept
+            members[kept].append(name)
 
 
 def _may_go(

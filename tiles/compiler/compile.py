@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tiles.compiler.coalesce import coalesce, may_write_over
+from tiles.compiler.coalesce import coalesce, leave_results, may_write_over
 from tiles.compiler.costs import exchange_code_bytes, step_traffic
 from tiles.compiler.executable import (
     Buffer,
@@ -62,6 +62,7 @@ def compile_graph(graph: Graph, check_memory: bool = True) -> Executable:
     """
     order = _Order(graph)
     tree = order.sequence(graph.program)
+    order.pin()
     tensors = {name: _placed(graph, tensor) for name, tensor in graph.tensors.items() if name in order.used()}
     storage = _share_storage(graph, tensors, order)
     requests, groups_buffers = _requests(graph, tensors, storage, order)
@@ -88,6 +89,7 @@ class _Order:
     functions: dict[str, Any] = field(default_factory=dict)
     lowest: dict[str, int] = field(default_factory=dict)
     recalls: list[tuple[int, int]] = field(default_factory=list)
+    bodies: list[range] = field(default_factory=list)
     pinned: set[str] = field(default_factory=set)
     branches: list[tuple[int, int]] = field(default_factory=list)
     composites: list[Vertices] = field(default_factory=list)
@@ -174,9 +176,21 @@ class _Order:
         first, recalls = len(self.steps), len(self.recalls)
         self.functions[name] = self.sequence(self.graph.functions[name])
         self.lowest[name] = min([first, *(low for _, low in self.recalls[recalls:])])
-        inside = range(first, len(self.steps) + 1)
-        self.pinned |= {t for t, uses in self.accesses.items() if any(n in inside for n, _ in uses)}
+        self.bodies.append(range(first, len(self.steps)))
         return self.functions[name]
+
+    def pin(self) -> None:
+        """Pin what functions share with their callers: all calls find it in the same place."""
+        storages: dict[str, list[str]] = defaultdict(list)
+        for name in self.accesses:
+            storages[self.graph.storage(name)].append(name)
+        for names in storages.values():
+            uses = {n for name in names for n, _ in self.accesses[name]}
+            first, last = min(uses), max(uses)
+            for body in self.bodies:
+                crosses = first not in body or last not in body
+                if crosses and any(n in body for n in uses):
+                    self.pinned.update(names)
 
 
 def _placed(graph: Graph, tensor: Tensor) -> Tensor:
@@ -228,17 +242,14 @@ def _carried(order: _Order, members: list[str], number: int) -> bool:
 def _share_storage(graph: Graph, tensors: dict[str, Tensor], order: _Order) -> dict[str, str]:
     """Return the storage root of every tensor: its own, a view's base, or an operand it overwrites."""
     last = len(order.steps)
-    root: dict[str, str] = {}
-    for name, tensor in tensors.items():
-        base = tensor
-        while base.view_of:
-            base = tensors[base.view_of]
-        root[name] = base.name
+    root = {name: graph.storage(name) for name in tensors}
     members: dict[str, list[str]] = defaultdict(list)
     for name, base in root.items():
         members[base].append(name)
     regions = [*order.loops, *order.branches]
     coalesce(graph, tensors, order.steps, order.accesses, regions, order.pinned, root, members)
+    recalls, shared = [at for at, _ in order.recalls], (order.pinned, set(graph.outputs))
+    leave_results(tensors, order.steps, order.accesses, regions, recalls, shared, root, members)
     for number, (_, step) in enumerate(order.steps):
         if isinstance(step, Copy) or len(step.vertices) != 1:
             continue

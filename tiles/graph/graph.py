@@ -161,6 +161,12 @@ class Graph:
         self.tensors[view.name] = view
         return view
 
+    def storage(self, name: str) -> str:
+        """Return the tensor whose memory a tensor names: itself unless it is a view."""
+        while self.tensors[name].view_of:
+            name = self.tensors[name].view_of
+        return name
+
     def rotated_base(self, span: int) -> int:
         """Return a first tile for something that covers ``span`` tiles, so that small things spread out."""
         room = self.target.num_tiles - span

@@ -1,0 +1,135 @@
+"""Cut runs of instructions out of a computation as computations of their own, equal ones as equals.
+
+What a run shares with the rest is kept small: constants, broadcasts and reshapes are made again on either side
+instead of being handed over.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+
+from hlo_passes.ir import Builder, Computation, Instruction, Value
+from hlo_passes.ops import BroadcastInDim, Constant, Iota, Reshape
+from hlo_passes.passes.structure import computation_key, users_of
+
+
+@dataclass
+class Cut:
+    """A run of instructions and what it shares with the rest.
+
+    Args:
+      window: positions of the instructions.
+      instructions: the run.
+      operands: values it reads from outside, in the order of the computation's parameters.
+      results: values of it that are read outside, in the order of the computation's results.
+      remade: instructions of it that are to be made again outside, of ``results``.
+      computation: the run as a computation.
+    """
+
+    window: range
+    instructions: tuple[Instruction, ...]
+    operands: tuple[Value, ...]
+    results: tuple[Value, ...]
+    remade: tuple[Instruction, ...]
+    computation: Computation
+
+
+def common_cuts(computation: Computation, windows: Sequence[range]) -> list[Cut]:
+    """Cut out those windows that are equal up to names; the most common kind if there are several.
+
+    All have the same results: every value that anyone of them has to hand out.
+    """
+    maker = _Maker(computation)
+    readers = users_of(computation)
+    returned = set(computation.results)
+    drafts = [maker.draft(window) for window in windows]
+    keys = [draft.key for draft in drafts]
+    (chosen, count), *_ = Counter(keys).most_common(1)
+    if count < 2:
+        return []
+    drafts = [draft for draft, key in zip(drafts, keys, strict=True) if key == chosen]
+    wanted: dict[int, None] = {}
+    for draft in drafts:
+        for position, value in enumerate(draft.values):
+            outside = any(at not in draft.window for at in readers[value])
+            if outside or value in returned:
+                wanted[position] = None
+    return [draft.finish(sorted(wanted)) for draft in drafts]
+
+
+def _is_remade(instruction: Instruction) -> bool:
+    """Whether an instruction costs less to repeat than its result costs to hand over."""
+    return isinstance(instruction.op, (BroadcastInDim, Constant, Iota, Reshape))
+
+
+@dataclass
+class _Draft:
+    """A window as a computation whose results are not chosen yet."""
+
+    window: range
+    instructions: tuple[Instruction, ...]
+    builder: Builder
+    operands: list[Value]
+    env: dict[Value, Value]
+    key: Hashable = None
+    values: list[Value] = field(default_factory=list)
+    producers: dict[Value, Instruction] = field(default_factory=dict)
+
+    def finish(self, wanted: Sequence[int]) -> Cut:
+        """Return the cut with the values at these positions handed out."""
+        results: dict[Value, None] = {}
+        remade: dict[Instruction, None] = {}
+        for position in wanted:
+            self._hand_out(self.values[position], results, remade)
+        body = self.builder.build(*(self.env[value] for value in results))
+        return Cut(self.window, self.instructions, tuple(self.operands), tuple(results), tuple(remade), body)
+
+    def _hand_out(self, value: Value, results: dict[Value, None], remade: dict[Instruction, None]) -> None:
+        producer = self.producers.get(value)
+        if producer is None:  # from outside: it is there already
+            return
+        if not _is_remade(producer):
+            results.setdefault(value)
+            return
+        for operand in producer.operands:
+            self._hand_out(operand, results, remade)
+        remade.setdefault(producer)
+
+
+class _Maker:
+    """Drafts of windows of one computation."""
+
+    def __init__(self, computation: Computation) -> None:
+        self.computation = computation
+        self.producers = computation.producers
+
+    def draft(self, window: range) -> _Draft:
+        """Return the window's instructions as a computation; all that it computes is its result."""
+        instructions = self.computation.instructions[window.start : window.stop]
+        inside = {value: i for i in instructions for value in i.results}
+        draft = _Draft(window, instructions, Builder("layer"), [], {})
+        for instruction in instructions:
+            reads = [self._outside(value, draft, inside) for value in instruction.operands]
+            made = draft.builder.clone(instruction, reads)
+            draft.env.update(zip(instruction.results, made, strict=True))
+            draft.values.extend(instruction.results)
+        draft.producers = inside
+        whole = draft.builder.build(*(draft.env[value] for value in draft.values))
+        draft.key = computation_key(whole)
+        return draft
+
+    def _outside(self, value: Value, draft: _Draft, inside: dict[Value, Instruction]) -> Value:
+        """Return what stands for a value in the draft; one from outside is made again or handed in."""
+        if value in draft.env:
+            return draft.env[value]
+        assert value not in inside
+        producer = self.producers.get(value)
+        if producer is not None and _is_remade(producer):
+            reads = [self._outside(operand, draft, inside) for operand in producer.operands]
+            (draft.env[value],) = draft.builder.clone(producer, reads)
+        else:
+            draft.operands.append(value)
+            draft.env[value] = draft.builder.parameter(value.type)
+        return draft.env[value]

@@ -1,0 +1,185 @@
+"""Find what a computation does several times in a row, and make it one function, called as often.
+
+A loop over layers written in Python arrives unrolled: the same run of instructions, again and again, on other
+values. Such a run is found in the order the program was written in, cut out, and called.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from hlo_passes.ir import Computation, Instruction, Module, Value, value_names
+from hlo_passes.ops import Call
+from hlo_passes.passes.base import Pass, map_control_regions
+from hlo_passes.passes.cut import Cut, common_cuts
+from hlo_passes.passes.structure import FreshNames, computation_key
+
+_NEIGHBOURS = 4
+"""How many later occurrences of an instruction are tried as the start of the next round."""
+
+
+@dataclass(frozen=True)
+class OutlineRepeats(Pass):
+    """Replace runs of at least ``min_ops`` instructions that repeat by calls of one new computation.
+
+    Rounds must follow each other and be equal up to names. Of the places where a round could start the one is
+    taken that hands the fewest bytes to the next round. The longest saving goes first; then the rest is
+    searched again.
+    """
+
+    name: ClassVar[str] = "outline-repeats"
+    min_ops: int = 32
+
+    def run(self, module: Module) -> Module:
+        """Return the module with repeated runs as computations of their own; itself when nothing repeats."""
+        names = {computation.name for computation in module.computations}
+        made: list[Computation] = []
+
+        def name() -> str:
+            number = len(made)
+            while f"layer_{number}" in names:
+                number += 1
+            names.add(f"layer_{number}")
+            return f"layer_{number}"
+
+        def visit(computation: Computation) -> Computation:
+            instructions = tuple(map_control_regions(i, visit) for i in computation.instructions)
+            if any(a is not b for a, b in zip(instructions, computation.instructions, strict=True)):
+                computation = dataclasses.replace(computation, instructions=instructions)
+            while (found := _outlined(computation, self.min_ops, {c.name for c in made}, name)) is not None:
+                computation, body = found
+                made.append(body)
+            return computation
+
+        changed = tuple(visit(computation) for computation in module.computations)
+        return dataclasses.replace(module, computations=(*changed, *made)) if made else module
+
+
+class _Run(NamedTuple):
+    """``count`` rounds of ``period`` instructions from ``start`` on; they may start up to ``slack`` later."""
+
+    start: int
+    period: int
+    count: int
+    slack: int
+
+    @property
+    def saved(self) -> int:
+        return (self.count - 1) * self.period
+
+
+def _outlined(
+    computation: Computation, min_ops: int, made: set[str], name: Callable[[], str]
+) -> tuple[Computation, Computation] | None:
+    """Return a computation with one run replaced by calls, and what they call; None if there is none."""
+    for run in _runs(_keys(computation.instructions, made), min_ops):
+        start = run.start + _best_offset(computation, run)
+        windows = [range(s, s + run.period) for s in range(start, start + run.count * run.period, run.period)]
+        cuts = common_cuts(computation, windows)
+        if len(cuts) > 1:
+            body = dataclasses.replace(cuts[0].computation, name=name())
+            return _with_calls(computation, cuts, body), body
+    return None
+
+
+def _keys(instructions: Iterable[Instruction], made: set[str]) -> np.ndarray:
+    """Number instructions such that those which do the same to whatever values have the same number.
+
+    A call of what was outlined before is like no other: a function of nothing but calls saves nothing.
+    """
+    numbers: dict[Hashable, int] = {}
+
+    def key(instruction: Instruction) -> Hashable:
+        if isinstance(instruction.op, Call) and instruction.op.callee in made:
+            return instruction
+        types = tuple(v.type for v in (*instruction.operands, *instruction.results))
+        regions = tuple(computation_key(region) for region in instruction.regions)
+        return type(instruction.op), instruction.op, types, regions
+
+    return np.array([numbers.setdefault(key(i), len(numbers)) for i in instructions], np.int64)
+
+
+def _runs(keys: np.ndarray, min_ops: int) -> list[_Run]:
+    """Return the runs in ``keys``, those that save most first."""
+    found: list[_Run] = []
+    for period in _periods(keys, min_ops):
+        differs = np.flatnonzero(keys[:-period] != keys[period:])
+        edges = np.concatenate([[-1], differs, [keys.size - period]])
+        for start, length in zip(edges[:-1] + 1, np.diff(edges) - 1, strict=True):
+            if length >= period:
+                count = int(length) // period + 1
+                found.append(_Run(int(start), period, count, int(length) - (count - 1) * period))
+    return sorted(found, key=lambda run: (-run.saved, run.period, run.start))
+
+
+def _periods(keys: np.ndarray, min_ops: int) -> list[int]:
+    """Return the distances at which an instruction comes again, from ``min_ops`` on."""
+    order = np.argsort(keys, kind="stable")
+    distances = set()
+    for step in range(1, _NEIGHBOURS + 1):
+        same = keys[order[step:]] == keys[order[:-step]]
+        distances.update(np.unique((order[step:] - order[:-step])[same]).tolist())
+    return sorted(d for d in distances if min_ops <= d <= keys.size // 2)
+
+
+def _best_offset(computation: Computation, run: _Run) -> int:
+    """Return how much later the rounds should start so that each hands the fewest bytes to the next."""
+    made = {v: n for n, i in enumerate(computation.instructions) for v in i.results}
+    first, last = run.start, run.start + 3 * run.period
+    crossing = np.zeros(run.slack + 1, np.int64)
+    seen: dict[Value, int] = {}
+    for at in range(first, min(last, len(computation.instructions))):
+        for value in computation.instructions[at].operands:
+            seen[value] = at  # ends as the last reader
+    for value, reader in seen.items():
+        born = made.get(value, -1)
+        low, high = max(born + 1, reader - run.period + 1), min(reader, born + run.period)
+        begin, end = low - first - run.period, high - first - run.period
+        if born >= first:
+            crossing[max(0, begin) : max(0, end + 1)] += value.type.size_bytes
+    return int(np.argmin(crossing))
+
+
+def _with_calls(computation: Computation, cuts: list[Cut], body: Computation) -> Computation:
+    """Return the computation with each cut's instructions replaced by a call and what is made again after it."""
+    names = FreshNames(value_names(computation))
+    call = Call(body.name, body.result_types)
+    replaced: dict[Value, Value] = {}
+    at = {cut.window.start: cut for cut in cuts}
+    inside = {n for cut in cuts for n in cut.window}
+    made: list[Instruction] = []
+    for number, instruction in enumerate(computation.instructions):
+        if number in at:
+            made.extend(_call(at[number], call, names, replaced))
+        if number not in inside:
+            made.append(_reading(instruction, replaced))
+    results = tuple(replaced.get(value, value) for value in computation.results)
+    return dataclasses.replace(computation, instructions=tuple(made), results=results)
+
+
+def _call(cut: Cut, call: Call, names: FreshNames, replaced: dict[Value, Value]) -> Iterator[Instruction]:
+    """Yield a call in place of a cut, then what stands for values that the call does not return itself."""
+    operands = tuple(replaced.get(value, value) for value in cut.operands)
+    results = tuple(Value(names.new(), value.type) for value in cut.results)
+    location = next(
+        (i.location for i in cut.instructions if i.location.is_known), cut.instructions[0].location
+    )
+    replaced.update(zip(cut.results, results, strict=True))
+    yield Instruction(call, operands, results, (), location)
+    for instruction in cut.remade:
+        again = tuple(Value(names.new(), value.type) for value in instruction.results)
+        remade = dataclasses.replace(_reading(instruction, replaced), results=again)
+        replaced.update(zip(instruction.results, again, strict=True))
+        yield remade
+
+
+def _reading(instruction: Instruction, replaced: dict[Value, Value]) -> Instruction:
+    if not any(value in replaced for value in instruction.operands):
+        return instruction
+    operands = tuple(replaced.get(value, value) for value in instruction.operands)
+    return dataclasses.replace(instruction, operands=operands)

@@ -1,0 +1,95 @@
+"""A step over many layers is planned, placed and compiled layer by distinct layer, not layer by layer."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import ipuxla
+from ipuxla.lowering import lower_module
+from tests import transformer
+from tests.engines import check_engines
+from tests.flow import optimized_module
+from tiles.compiler import certify, compile_graph
+from tiles.numerics.tolerance import check_close
+from tiles.target import Target
+
+placing = importlib.import_module("tiles.poplibs.poputil.place")
+TARGET = Target.named("gc200").replace(num_tiles=16)
+WIDTH, TOKENS, VOCABULARY = 8, 6, 5
+
+
+def arguments(layers: int) -> tuple[Any, ...]:
+    return transformer.parameters(layers, WIDTH, TOKENS, VOCABULARY), *transformer.batch(TOKENS, VOCABULARY)
+
+
+def module_of(function: Any, args: tuple[Any, ...]) -> Any:
+    leaves, tree = jax.tree.flatten(args)
+    return optimized_module(lambda *flat: jax.tree.leaves(function(*jax.tree.unflatten(tree, flat))), leaves)
+
+
+def test_each_distinct_layer_is_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six layers more must not mean one plan, compute set or function more."""
+    found = {}
+    for layers in (6, 12):
+        module = module_of(transformer.sgd_step, arguments(layers))
+        searches = []
+        search = placing.search
+
+        def counted(*args: Any, search: Any = search, searches: list[Any] = searches) -> Any:
+            searches.append(args)
+            return search(*args)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(placing, "search", counted)
+            graph = lower_module(module, TARGET)
+        assert len(graph.functions) == 3  # forward, backward, update
+        found[layers] = len(searches), len(graph.compute_sets)
+        certify(compile_graph(graph))
+    assert found[6] == found[12]
+
+
+def test_written_as_a_scan_it_is_the_same_size() -> None:
+    sizes = []
+    for layers in (6, 12):
+        params, *rest = arguments(layers)
+        module = module_of(transformer.sgd_step, (transformer.stacked(params), *rest))
+        sizes.append(sum(1 for _ in module.walk()))
+    assert sizes[0] == sizes[1]
+
+
+def test_values_on_the_engines() -> None:
+    args = arguments(2)
+    check_engines(transformer.sgd_step, TARGET, *args, engines=("fast",))
+
+
+def test_a_scan_over_layers_equals_the_loop() -> None:
+    params, *rest = arguments(2)
+    step = ipuxla.jit(transformer.sgd_step, target=TARGET)
+    got = step(transformer.stacked(params), *rest)
+    want = jax.jit(transformer.sgd_step)(params, *rest)
+    check_close(jax.tree.leaves(got), jax.tree.leaves((transformer.stacked(want[0]), want[1])), "scan")
+
+
+def test_a_layer_that_returns_for_a_later_reader() -> None:
+    """What one call returns is read after the function has run again: it must have been copied out."""
+
+    def f(x: Any, weights: Any) -> Any:
+        kept = []
+        for w in weights:
+            x = jax.numpy.tanh(x @ w) + x
+            for _ in range(6):
+                x = jax.numpy.sin(x) * 1.5 - x
+            kept.append(x)
+        return functools.reduce(lambda a, b: a * 0.5 + b, kept)
+
+    weights = [np.linspace(-1, 1, 25, dtype=np.float32).reshape(5, 5) * n for n in range(1, 6)]
+    compiled = check_engines(
+        f, TARGET, np.ones((3, 5), np.float32), weights, engines=("fast", "literal"), floats=("fast",)
+    )
+    assert compiled.as_text("hlo-optimized").count("func.call") == 5
