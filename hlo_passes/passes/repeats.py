@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 
@@ -60,7 +60,8 @@ class OutlineRepeats(Pass):
         return dataclasses.replace(module, computations=(*changed, *made)) if made else module
 
 
-class _Run(NamedTuple):
+@dataclass(frozen=True)
+class _Run:
     """``count`` rounds of ``period`` instructions from ``start`` on; they may start up to ``slack`` later."""
 
     start: int
