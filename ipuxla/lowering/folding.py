@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hlo_passes.ir import Instruction
-from hlo_passes.ops import Reduce, simple_combiner
+from hlo_passes.ops import Iota, Reduce, simple_combiner
 from ipuxla.lowering import regular
 from ipuxla.lowering.indexing import in_memory
 from ipuxla.lowering.regions import region_body
@@ -31,18 +31,42 @@ def lower_reduce(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, 
         return regular.lower_reduce(lowering, instruction)
     options: dict[str, Any] = {"location": where(instruction), "program": lowering.program}
     dtypes = tuple(dtype_of(v.type) for v in instruction.results)
-    given = [in_memory(lowering, v) for v in instruction.operands]
-    given = [
-        x if x.dtype == dtype else cast(lowering.graph, x, dtype, **options)
-        for x, dtype in zip(given, dtypes * 2, strict=True)
-    ]
-    arrays, initial = given[: len(dtypes)], given[len(dtypes) :]
+    counters = _counters(lowering, instruction)
+    given = {n: in_memory(lowering, v) for n, v in enumerate(instruction.operands) if n not in counters}
+    given = {
+        n: x if x.dtype == (dtypes * 2)[n] else cast(lowering.graph, x, (dtypes * 2)[n], **options)
+        for n, x in given.items()
+    }
+    arrays = [x for n, x in given.items() if n < len(dtypes)]
+    initial = [x for n, x in given.items() if n >= len(dtypes)]
     shape = instruction.results[0].type.shape
     if 0 in (arrays[0].shape[d] for d in op.dimensions):
         return _applied(lowering, (), tuple(range(len(dtypes))), [], initial, shape, options)
     body, outputs = region_body(region)
-    folded = reduce_many(lowering.graph, arrays, op.dimensions, body, outputs, **options)
+    folded = reduce_many(lowering.graph, arrays, op.dimensions, body, outputs, counters, **options)
     return _applied(lowering, body, outputs, list(folded), initial, shape, options)
+
+
+def _counters(lowering: Lowering, instruction: Instruction) -> dict[int, tuple[int, str]]:
+    """Return the operands that only count along a dimension, which the vertices do; one stays in memory at least."""
+    count = len(instruction.results)
+    found: dict[int, tuple[int, str]] = {}
+    for n, value in enumerate(instruction.operands[:count]):
+        producer = lowering.computation.producers.get(value)
+        if (
+            producer is not None
+            and isinstance(producer.op, Iota)
+            and value.type.dtype == instruction.results[n].type.dtype
+        ):
+            found[n] = producer.op.dimension, dtype_of(value.type)
+    return found if len(found) < count else {}
+
+
+def folds_counters(instruction: Instruction) -> bool:
+    """Return whether an instruction is a reduction here, which reads no iota from memory."""
+    if not isinstance(instruction.op, Reduce) or simple_combiner(instruction.regions[0]) is not None:
+        return False
+    return len(instruction.results) > 1
 
 
 def _applied(

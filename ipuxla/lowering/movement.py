@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from hlo_passes.ir import Computation, Instruction
+from hlo_passes.ir import Computation, Instruction, Value
 from hlo_passes.ops import (
     Call,
     Case,
     Concatenate,
     Constant,
     If,
+    Iota,
     OptimizationBarrier,
     Repeat,
     Reshape,
     While,
 )
+from ipuxla.lowering.folding import folds_counters
 from ipuxla.lowering.registry import Lowering, dtype_of, lowers, where
 from ipuxla.lowering.regular import materialize
 from tiles.graph import Copy, Tensor, linear_layout, reshape_layout
@@ -89,7 +91,10 @@ def lower_computation(
         lowering, computation=computation, values=dict(zip(computation.parameters, arguments, strict=True))
     )
     needed = _constants_in_memory(computation)
+    counted = _only_counted(computation)
     for instruction in computation.instructions:
+        if instruction.results[:1] and instruction.results[0] in counted:
+            continue
         is_splat = isinstance(instruction.op, Constant) and instruction.op.is_splat
         if is_splat:
             if instruction.result in needed:
@@ -97,6 +102,16 @@ def lower_computation(
             continue
         inner.lower(instruction)
     return tuple(inner.tensor(v) for v in computation.results)
+
+
+def _only_counted(computation: Computation) -> set[Value]:
+    """Return the iotas that only reductions read which count by themselves."""
+    iotas = {i.result for i in computation.instructions if isinstance(i.op, Iota)}
+    iotas.difference_update(computation.results)
+    for instruction in computation.instructions if iotas else ():
+        if not folds_counters(instruction):
+            iotas.difference_update(instruction.operands)
+    return iotas
 
 
 def _constants_in_memory(computation: Computation) -> set[object]:

@@ -141,6 +141,8 @@ class Codelet:
     is_contraction: ClassVar[bool] = False
     """Whether the work is a library kernel's (dot, convolution), which wants operands laid out in memory."""
     vectorizes_windows: ClassVar[bool] = False
+    is_exact: ClassVar[bool] = False
+    """Whether partials, once combined, give every bit of what one cell computes: a lookup's words, not a float sum."""
 
     @property
     def label(self) -> str:

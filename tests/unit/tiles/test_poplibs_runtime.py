@@ -73,6 +73,7 @@ def test_lookups_in_a_split_table_keep_every_bit(parts, graph):
     codelet = MultiSlice((0,), (-1,), "float32")
     plan = _plan(LOOKUP, **parts)
     rows = place(graph, codelet, LOOKUP, [table, ids], ("float32",), "lookup", plan=plan)
+    assert graph.program.steps[-1].whole.codelet == codelet
     for where, arithmetic, (found,) in _run(graph, rows, TABLE, IDS):
         expected = _expected(TABLE, arithmetic)[IDS]
         np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32), err_msg=where)

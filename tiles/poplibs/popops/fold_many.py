@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
@@ -27,10 +28,11 @@ from tiles.graph import (
     identity_map,
     register,
 )
-from tiles.numerics.dtypes import is_float
+from tiles.numerics.dtypes import is_float, itemsize
 from tiles.poplibs.forms import reduce_form
 from tiles.poplibs.popops import elementwise_cycles
 from tiles.poplibs.popops.expression import FUNCTIONS, Body, body_dtypes, evaluate_body
+from tiles.poplibs.popops.loops import loop_of
 from tiles.poplibs.poputil.place import place
 from tiles.target import Basis, Target
 
@@ -49,7 +51,9 @@ class ReduceMany(Codelet):
       body: the combining expression.
       outputs: index of the value that each of the N results takes.
       dtypes: dtypes of the N arrays.
-      is_whole: whether reduced dimensions must stay in one piece.
+      prologue: expression of the operands that gives the arrays, computed where they are folded; empty to fold
+        the operands themselves.
+      sources: index of the value of the prologue that each array is.
 
     Raises:
       InvalidGraph: an expression that does not give N values of these dtypes.
@@ -60,7 +64,8 @@ class ReduceMany(Codelet):
     body: Body
     outputs: tuple[int, ...]
     dtypes: tuple[str, ...]
-    is_whole: bool = False
+    prologue: Body = ()
+    sources: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the expression against the dtypes."""
@@ -76,7 +81,11 @@ class ReduceMany(Codelet):
 
     def compute(self, cell: Cell, *operands: Array) -> tuple[Array, ...]:
         """Return the fold of the cell's part, padded points left out."""
-        values = [jnp.broadcast_to(cell.align(k, x), cell.sizes) for k, x in enumerate(operands)]
+        known = [cell.align(k, x) for k, x in enumerate(operands)]
+        if self.sources:
+            known = evaluate_body(self.prologue, known, cell)
+            known = [known[i] for i in self.sources]
+        values = [jnp.broadcast_to(x, cell.sizes) for x in known]
         real = cell.reduced_mask()
         if real is not None:
             real = jnp.broadcast_to(real, cell.sizes)
@@ -131,9 +140,13 @@ class ReduceMany(Codelet):
         return picked, real_a | real_b
 
     def cycles(self, extents: Extents, target: Target) -> Cycles:
-        """Return the slots of one combination per element, elements shared out to the workers (ASSUMED)."""
-        each = 8 * max(1, len(self.body)) + 2 * len(self.dtypes)
-        slots = 33 + -(-extents.points // target.workers_per_tile) * each
+        """Return the slots of one combination per element, as in a fused expression, workers sharing elements."""
+        n = -(-extents.points // target.workers_per_tile)
+        known = body_dtypes(self.body, self.dtypes * 2)
+        slots = 33 + sum(-(-n * itemsize(dtype) // target.data_path_bytes) for dtype in self.dtypes)
+        for row, (name, arguments, attributes) in enumerate(self.body):
+            kind = known[arguments[-1]] if arguments else known[2 * len(self.dtypes) + row]
+            slots = slots + loop_of(name, dict(attributes), kind).inner(n, kind, target)
         return Cycles(target.worker_issue_interval_cycles * slots, Basis.ASSUMED, SOURCE)
 
     def flops(self, extents: Extents) -> np.ndarray:
@@ -144,19 +157,19 @@ class ReduceMany(Codelet):
 
     def combiner(self) -> str | None:
         """Partials are combined by the codelet itself, which has no one operation's name."""
-        return None if self.is_whole else "many"
+        return "many"
 
     def partial(self) -> tuple[Codelet, tuple[str, ...]]:
         """Return the codelet itself."""
         return self, self.dtypes
 
     def joining(self, shape: tuple[int, ...]) -> tuple[Codelet, OpForm]:
-        """Return the fold of partials ``[P, ...]`` over their leading axis, in one piece."""
+        """Return the fold of partials ``[P, ...]`` over their leading axis."""
         dims = (Dim("p", shape[0], REDUCTION), *(Dim(f"d{i}", size) for i, size in enumerate(shape[1:])))
         kept = IndexMap(tuple(along(d) for d in range(1, len(shape))))
         count = len(self.dtypes)
         form = OpForm(dims, (identity_map(len(shape)),) * count, (kept,) * count)
-        return dataclasses.replace(self, is_whole=True), form
+        return dataclasses.replace(self, prologue=(), sources=()), form
 
 
 def reduce_many(
@@ -165,9 +178,19 @@ def reduce_many(
     dimensions: Sequence[int],
     body: Body,
     outputs: tuple[int, ...],
+    counters: Mapping[int, tuple[int, str]] = MappingProxyType({}),
     **options: Any,
 ) -> tuple[Tensor, ...]:
     """Fold tensors of one shape together over ``dimensions``; see ``ReduceMany``, and ``place`` for options.
+
+    Args:
+      graph: where to add it.
+      arrays: the tensors, those left out that ``counters`` names.
+      dimensions: the dimensions folded.
+      body: the combining expression.
+      outputs: index of the value that each result takes.
+      counters: arrays that are never in memory: by their number the dimension they count along, and their dtype.
+      **options: as in ``place``.
 
     Raises:
       InvalidGraph: shapes that differ, or dimensions that do not exist.
@@ -175,9 +198,13 @@ def reduce_many(
     shape = arrays[0].shape
     if any(x.shape != shape for x in arrays):
         raise InvalidGraph(f"arrays folded together have shapes {[x.shape for x in arrays]}")
-    dtypes = tuple(x.dtype for x in arrays)
-    count = len(arrays)
+    given, count = iter(range(len(arrays))), len(arrays) + len(counters)
+    sources = tuple(-1 if n in counters else next(given) for n in range(count))
+    rows = tuple(("iota", (), (("dim", d), ("dtype", kind))) for _, (d, kind) in sorted(counters.items()))
+    behind = iter(range(len(arrays), count))
+    sources = tuple(next(behind) if n < 0 else n for n in sources)
+    dtypes = tuple(counters[n][1] if n in counters else arrays[sources[n]].dtype for n in range(count))
     single = reduce_form(shape, dimensions)
-    form = OpForm(single.dims, single.operands * count, single.results * count)
-    codelet = ReduceMany(body, outputs, dtypes)
+    form = OpForm(single.dims, single.operands * len(arrays), single.results * count)
+    codelet = ReduceMany(body, outputs, dtypes, rows, sources if rows else ())
     return place(graph, codelet, form, arrays, dtypes, options.pop("name", "reduce"), **options)

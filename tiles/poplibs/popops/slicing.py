@@ -51,6 +51,7 @@ class MultiSlice(Codelet):
     """
 
     name: ClassVar[str] = "popops.MultiSlice"
+    is_exact: ClassVar[bool] = True
 
     axes: tuple[int, ...]
     windows: tuple[int, ...]

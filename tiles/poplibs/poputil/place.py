@@ -13,6 +13,7 @@ from tiles.errors import InvalidPlan
 from tiles.graph import (
     AxisSplit,
     Codelet,
+    Composite,
     Execute,
     Graph,
     Layout,
@@ -22,6 +23,7 @@ from tiles.graph import (
     Tensor,
     Vertices,
     linear_layout,
+    unsplit_plan,
     whole,
 )
 from tiles.graph.domain import full_digits
@@ -68,17 +70,34 @@ def place(
     settle(graph, form, plan, operands)
     if plan.num_partials(form) == 1:
         return _emit(graph, codelet, form, plan, operands, result_dtypes, label, location, program)
+    if not codelet.is_exact:
+        return _in_parts(graph, codelet, form, plan, operands, result_dtypes, label, location, program)
+    body = Sequence()
+    results = _in_parts(graph, codelet, form, plan, operands, result_dtypes, label, location, body)
+    names = tuple(t.name for t in operands), tuple(t.name for t in results)
+    program.add(Composite(body, Vertices(label, codelet, form, unsplit_plan(form), *names, location)))
+    return results
+
+
+def _in_parts(
+    graph: Graph,
+    codelet: Codelet,
+    form: OpForm,
+    plan: Plan,
+    operands: Seq[Tensor],
+    dtypes: tuple[str, ...],
+    label: str,
+    location: str,
+    program: Sequence,
+) -> tuple[Tensor, ...]:
+    """Compute partials by a plan that cuts reductions, and combine them."""
     partial, partial_dtypes = codelet.partial()
     found = _emit(
         graph, partial, form, plan, operands, partial_dtypes, f"{label}.partials", location, program
     )
-    parts, *others = found
-    if others:
-        joining, over = codelet.joining(parts.shape)
-        return place(
-            graph, joining, over, found, result_dtypes, f"{label}.combine", location, program=program
-        )
-    return (combine(graph, parts, codelet.combiner() or "", result_dtypes[0], label, location, program),)
+    if len(found) > 1:
+        return _join(graph, codelet, found, dtypes, f"{label}.combine", location, program)
+    return (combine(graph, found[0], codelet.combiner() or "", dtypes[0], label, location, program),)
 
 
 def _require_may_split(codelet: Codelet, form: OpForm, plan: Plan, label: str) -> None:
@@ -144,6 +163,25 @@ def _emit(
     compute_set = graph.add_compute_set(label, Vertices(label, codelet, form, plan, *names, location))
     program.add(Execute(compute_set.name))
     return tuple(results)
+
+
+def _join(
+    graph: Graph,
+    codelet: Codelet,
+    partials: tuple[Tensor, ...],
+    dtypes: tuple[str, ...],
+    label: str,
+    location: str,
+    program: Sequence,
+) -> tuple[Tensor, ...]:
+    """Combine partials of several results, in as many stages as is cheapest; each at least halves them."""
+    joining, form = codelet.joining(partials[0].shape)
+    known = [Operand(t.shape, t.dtype, t.layout) for t in partials]
+    plans = [priced.plan for priced in search(form, joining, known, dtypes, graph.target)]
+    counts = [plan.num_partials(form) for plan in plans]
+    fits = (p for p, n in zip(plans, counts, strict=True) if n == 1 or 2 * n <= partials[0].shape[0])
+    plan = next(fits, unsplit_plan(form))
+    return place(graph, joining, form, partials, dtypes, label, location, plan=plan, program=program)
 
 
 def combine(
