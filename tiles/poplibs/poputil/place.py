@@ -95,9 +95,10 @@ def _in_parts(
     found = _emit(
         graph, partial, form, plan, operands, partial_dtypes, f"{label}.partials", location, program
     )
-    if len(found) > 1:
+    parts, *others = found
+    if others:
         return _join(graph, codelet, found, dtypes, f"{label}.combine", location, program)
-    return (combine(graph, found[0], codelet.combiner() or "", dtypes[0], label, location, program),)
+    return (combine(graph, parts, codelet.combiner() or "", dtypes[0], label, location, program),)
 
 
 def _require_may_split(codelet: Codelet, form: OpForm, plan: Plan, label: str) -> None:
