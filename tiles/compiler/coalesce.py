@@ -3,7 +3,8 @@
 A loop's carried value, or the common result of branches, is written by a copy from what was computed. Where
 both have one layout, and nobody needs the destination's old value once the source is written, source and
 destination share their storage, and the copy costs nothing. Likewise what a function returned stays where it is
-when it is read for the last time before any function is called again.
+when it is read for the last time before any function is called again. A donated input that is copied for the
+last time gives its own storage to the copy.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ def coalesce(
       root: storage of every tensor; changed here.
       members: tensors of every storage; changed here.
     """
+    donated = {graph.inputs[position] for position in graph.donated}
     for number, (_, step) in enumerate(steps):
         if not isinstance(step, Copy) or step.axis is not None:
             continue
@@ -47,7 +49,12 @@ def coalesce(
         gone, kept = root[source.name], root[target.name]
         if gone == kept or source.dtype != target.dtype or source.layout != target.layout:
             continue
-        if not _may_go(graph, tensors, pinned, (gone, kept), members):
+        if gone in donated:
+            is_once = not any(a <= number <= b for a, b in regions)
+            if is_once and _may_be_given(graph, tensors, accesses, pinned, members, number, (gone, kept)):
+                _join(root, members, kept, gone)
+            continue
+        if not _may_go(graph, tensors, pinned, (gone, kept), members, donated):
             continue
         uses = sorted({use for name in members[gone] for use in accesses.get(name, ())})
         first = uses[0][0]
@@ -56,9 +63,34 @@ def coalesce(
         if any(a <= number <= b and not a <= first <= b for a, b in regions):
             continue
         if _is_free_between(tensors, steps, accesses, root, members[kept], first, number):
-            for name in members.pop(gone):
-                root[name] = kept
-                members[kept].append(name)
+            _join(root, members, gone, kept)
+
+
+def _join(root: dict[str, str], members: dict[str, list[str]], gone: str, kept: str) -> None:
+    """Let all that lies in the storage ``gone`` lie in ``kept``."""
+    for name in members.pop(gone):
+        root[name] = kept
+        members[kept].append(name)
+
+
+def _may_be_given(
+    graph: Graph,
+    tensors: dict[str, Tensor],
+    accesses: Accesses,
+    pinned: set[str],
+    members: dict[str, list[str]],
+    number: int,
+    storages: tuple[str, str],
+) -> bool:
+    """Whether a donated input's storage may become that of its copy at step ``number``, which runs once."""
+    given, taker = storages
+    if tensors[taker].kind != TEMPORARY or any(name in pinned for s in storages for name in members[s]):
+        return False
+    if any(name in graph.outputs for name in members[given]):
+        return False
+    is_read_later = any(at > number for name in members[given] for at, _ in accesses.get(name, ()))
+    is_used_before = any(at < number for name in members[taker] for at, _ in accesses.get(name, ()))
+    return not is_read_later and not is_used_before
 
 
 def leave_results(
@@ -102,9 +134,7 @@ def leave_results(
             continue
         if any((a <= number <= b) != (a <= at <= b) for a, b in regions for at, _ in uses):
             continue
-        for name in members.pop(gone):
-            root[name] = kept
-            members[kept].append(name)
+        _join(root, members, gone, kept)
 
 
 def _may_go(
@@ -113,9 +143,10 @@ def _may_go(
     pinned: set[str],
     storages: tuple[str, str],
     members: dict[str, list[str]],
+    donated: set[str],
 ) -> bool:
     """Whether both storages are the program's own, and the first holds no output."""
-    if any(tensors[storage].kind != TEMPORARY for storage in storages):
+    if any(tensors[storage].kind != TEMPORARY and storage not in donated for storage in storages):
         return False
     if any(name in pinned for storage in storages for name in members[storage]):
         return False

@@ -184,9 +184,10 @@ class _Order:
         storages: dict[str, list[str]] = defaultdict(list)
         for name in self.accesses:
             storages[self.graph.storage(name)].append(name)
-        for names in storages.values():
+        for storage, names in storages.items():
             uses = {n for name in names for n, _ in self.accesses[name]}
-            first, last = min(uses), max(uses)
+            is_given = self.graph.tensors[storage].kind in (INPUT, CONSTANT)  # written before the program
+            first, last = -1 if is_given else min(uses), max(uses)
             for body in self.bodies:
                 crosses = first not in body or last not in body
                 if crosses and any(n in body for n in uses):

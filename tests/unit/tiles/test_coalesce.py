@@ -8,7 +8,7 @@ import pytest
 import tiles
 from tiles.compiler import CopyStep, certify, step_costs
 from tiles.errors import InvalidExecutable
-from tiles.graph import Copy, Repeat, Switch
+from tiles.graph import Call, Copy, Repeat, Switch, linear_layout
 from tiles.poplibs import popops
 
 
@@ -108,3 +108,75 @@ def test_copy_over_itself_into_another_layout_is_refused():
     object.__setattr__(source, "layout", moved)
     with pytest.raises(InvalidExecutable):
         tiles.make_engine(executable, "fast")
+
+
+def carries(g, x, n, acc, body):
+    g.program.add(Copy(acc.name, (x.name,)))
+    return [acc.name]
+
+
+def carries_and_reads(g, x, n, acc, body):
+    g.program.add(Copy(acc.name, (x.name,)))
+    body.add(Copy(acc.name, (popops.add(g, acc, x, program=body).name,)))
+    return [acc.name]
+
+
+def carries_and_returns(g, x, n, acc, body):
+    g.program.add(Copy(acc.name, (x.name,)))
+    return [acc.name, x.name]
+
+
+def carries_in_a_loop(g, x, n, acc, body):
+    body.steps.insert(0, Copy(acc.name, (x.name,)))
+    return [acc.name]
+
+
+def carries_twice(g, x, n, acc, body):
+    other = g.add_tensor((8,), "float32", "other", acc.layout)
+    g.program.add(Copy(acc.name, (x.name,)))
+    g.program.add(Copy(other.name, (x.name,)))
+    body.add(Copy(other.name, (popops.mul(g, other, 3.0, program=body).name,)))
+    return [acc.name, other.name]
+
+
+def carries_in_a_function(g, x, n, acc, body):
+    """The function is called in every round."""
+    function = g.functions["f"] = tiles.Sequence()
+    function.add(Copy(acc.name, (x.name,)))
+    body.steps.insert(0, Call("f"))
+    body.add(Call("f"))
+    return [acc.name]
+
+
+DONATED = {
+    carries_in_a_function: ([False, False], lambda x: [x]),
+    carries: ([True, True], lambda x: [8 * x]),
+    carries_and_reads: ([False, True, True], lambda x: [15 * x]),
+    carries_and_returns: ([False, True], lambda x: [8 * x, x]),
+    carries_in_a_loop: ([False, True], lambda x: [2 * x]),
+    carries_twice: ([False, True, True, True], lambda x: [8 * x, 27 * x]),
+}
+
+
+@pytest.mark.parametrize("start", DONATED, ids=lambda f: f.__name__)
+def test_a_donated_input_is_carried_where_it_lies_if_nobody_needs_it_later(start):
+    """The body doubles what is carried, three times."""
+    shared, meaning = DONATED[start]
+    g = tiles.Graph(tiles.Target.named("gc200").replace(num_tiles=4))
+    x, n = g.add_input((8,), "float32", "x"), g.add_input((), "int32", "n")
+    g.donated = (0,)
+    layout = linear_layout((8,), "float32", 4)
+    acc = g.add_tensor((8,), "float32", "acc", layout)
+    g.set_layout(x.name, layout)
+    body = tiles.Sequence()
+    body.add(Copy(acc.name, (popops.mul(g, acc, 2.0, program=body).name,)))
+    g.outputs = start(g, x, n, acc, body)
+    g.program.add(Repeat(3, body))
+    executable = tiles.compile_graph(g)
+    assert copies(executable) == shared
+    certify(executable)
+    values = np.arange(8, dtype=np.float32)
+    for engine in ("fast", "literal"):
+        outputs, _ = tiles.make_engine(executable, engine).run(values, np.int32(0))
+        for got, want in zip(outputs, meaning(values), strict=True):
+            np.testing.assert_array_equal(got, want)
