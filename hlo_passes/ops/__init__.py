@@ -75,6 +75,7 @@ from hlo_passes.ops.gather_scatter import (
     update_kind,
 )
 from hlo_passes.ops.indexing import DynamicSlice, DynamicUpdateSlice
+from hlo_passes.ops.linalg import Cholesky, TriangularSolve
 from hlo_passes.ops.random import RngBitGenerator
 from hlo_passes.ops.reduction import Combiner, Reduce, simple_combiner
 from hlo_passes.ops.sorting import Sort, SortKey, sort_keys
@@ -92,6 +93,7 @@ __all__ = [
     "Case",
     "Cbrt",
     "Ceil",
+    "Cholesky",
     "Clamp",
     "Combiner",
     "Compare",
@@ -161,6 +163,7 @@ __all__ = [
     "Tan",
     "Tanh",
     "Transpose",
+    "TriangularSolve",
     "Unary",
     "While",
     "Xor",

@@ -17,6 +17,7 @@ from hlo_passes.passes.errors import (
     UnknownPass,
     UnknownPassOption,
 )
+from hlo_passes.passes.expand import Expand
 from hlo_passes.passes.fold_constants import FoldConstants
 from hlo_passes.passes.fuse import Fuse
 from hlo_passes.passes.hoist import Hoist
@@ -44,6 +45,7 @@ __all__ = [
     "EliminateCommonSubexpressions",
     "EliminateDeadCode",
     "Flatten",
+    "Expand",
     "FoldConstants",
     "Fuse",
     "Hoist",

@@ -513,6 +513,10 @@ _READERS: dict[str, Callable[[_Importer, Any, list[TensorType]], Op]] = {
     ),
     "stablehlo.dynamic_slice": lambda i, op, results: ops.DynamicSlice(_ints(op, "slice_sizes")),
     "stablehlo.dynamic_update_slice": lambda i, op, results: ops.DynamicUpdateSlice(),
+    "stablehlo.cholesky": lambda i, op, results: ops.Cholesky(_flag(op, "lower")),
+    "stablehlo.triangular_solve": lambda i, op, results: ops.TriangularSolve(
+        _flag(op, "left_side"), _flag(op, "lower"), _flag(op, "unit_diagonal"), i.word(op, "transpose_a")
+    ),
     "stablehlo.reduce": lambda i, op, results: ops.Reduce(_ints(op, "dimensions")),
     "stablehlo.convolution": _convolution,
     "stablehlo.reduce_window": _reduce_window,

@@ -12,6 +12,7 @@ from ipuxla.lowering import (
     folding,
     gather_scatter,
     indexing,
+    linalg,
     movement,
     random,
     regular,
@@ -33,6 +34,7 @@ assert (
     and folding
     and gather_scatter
     and indexing
+    and linalg
     and movement
     and random
     and regular

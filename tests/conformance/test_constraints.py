@@ -39,6 +39,10 @@ A, B = T("tensor<2x3xf32>"), T("tensor<3x4xf32>")
 BATCH = T("tensor<5x2x3xf32>")
 
 
+M = T("tensor<3x3xf32>")
+_SOLVE = ops.TriangularSolve(True, True, False, "NO_TRANSPOSE")
+
+
 def _region(*types, result=S):
     builder = Builder("body")
     parameters = [builder.parameter(type_) for type_ in types]
@@ -432,6 +436,18 @@ CASES = [
     (ops.Sort(-3), [F], "C4", [LESS]),
     (ops.Sort(0), [F], "C5", []),
     (ops.Sort(0), [F], "C5", [ADD]),
+    # factorizations
+    (ops.Cholesky(), [M, M], "arity"),
+    (ops.Cholesky(), [T("tensor<3x3xi32>")], "I1"),
+    (ops.Cholesky(), [V], "C2"),
+    (ops.Cholesky(), [F], "C3"),
+    (_SOLVE, [M], "arity"),
+    (_SOLVE, [T("tensor<3x3xi32>"), M], "I1"),
+    (_SOLVE, [M, T("tensor<3x3xf64>")], "C1"),
+    (_SOLVE, [M, V], "C2"),
+    (_SOLVE, [F, F], "C3"),
+    (_SOLVE, [M, F], "C3"),
+    (ops.TriangularSolve(True, True, False, "CONJUGATE"), [M, M], "I6"),
     # control
     (ops.Fusion("loop"), [F], "C1", []),
     (ops.Fusion("loop"), [F], "C2", [ADD]),

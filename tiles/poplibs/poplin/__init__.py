@@ -4,18 +4,23 @@ from tiles.poplibs.poplin.contraction import dot_general, matmul
 from tiles.poplibs.poplin.conv import Convolution, conv_codelet
 from tiles.poplibs.poplin.conv_cycles import CONV_METHODS
 from tiles.poplibs.poplin.convolution import ConvAxes, convolution
+from tiles.poplibs.poplin.factor import Cholesky, TriangularSolve, cholesky, triangular_solve
 from tiles.poplibs.poplin.matmul import MatMul, matmul_codelet
 from tiles.poplibs.poplin.matmul_cycles import METHODS
 
 __all__ = [
     "CONV_METHODS",
     "METHODS",
+    "Cholesky",
     "ConvAxes",
     "Convolution",
     "MatMul",
+    "TriangularSolve",
+    "cholesky",
     "conv_codelet",
     "convolution",
     "dot_general",
     "matmul",
     "matmul_codelet",
+    "triangular_solve",
 ]

@@ -1,0 +1,131 @@
+"""Factorizations of dense matrices: Cholesky, and the solution of triangular systems."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from hlo_passes.ir.op import Op
+from hlo_passes.ir.types import TensorType
+from hlo_passes.ops.elementwise import FLOAT
+
+TRANSPOSES = ("NO_TRANSPOSE", "TRANSPOSE", "ADJOINT")
+
+
+def _require_float(op: Op, tag: str, operand: TensorType) -> None:
+    op.require(tag, operand.dtype in FLOAT, lambda: f"expected an element type of {sorted(FLOAT)}: {operand}")
+
+
+def _require_square(op: Op, tag: str, a: TensorType) -> None:
+    square = a.rank >= 2 and a.shape[-1] == a.shape[-2]
+    op.require(tag, square, lambda: f"expected square matrices, got {a}")
+
+
+def _wide(x: Array) -> Array:
+    """Return floats of fewer than 32 bits as float32, in which they are computed with."""
+    return x.astype(jnp.float32) if x.dtype.itemsize < 4 else x
+
+
+@dataclass(frozen=True)
+class Cholesky(Op):
+    """Factor symmetric positive definite matrices: ``l`` with ``l @ l.T == a``, or ``u`` with ``u.T @ u == a``.
+
+    Spec: StableHLO "cholesky", constraints C1-C3. What the specification leaves open: the triangle that is not
+    asked for is zero, and the factor of a matrix that is not positive definite is NaN, as in XLA.
+    """
+
+    name: ClassVar[str] = "stablehlo.cholesky"
+    lower: bool = False
+
+    def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
+        """Return the operand's type."""
+        self.require_arity(operands, 1)
+        (a,) = operands
+        _require_float(self, "I1", a)
+        self.require("C2", a.rank >= 2, lambda: f"expected at least 2 dimensions, got {a}")
+        _require_square(self, "C3", a)
+        return operands
+
+    def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
+        """Take one column after the other out of what is left of the matrix."""
+        a = _wide(operands[0] if self.lower else operands[0].mT)
+        n = a.shape[-1]
+        row, column = (lax.broadcasted_iota(jnp.int32, (n, n), axis) for axis in (0, 1))
+
+        def step(j: Any, state: tuple[Array, Array]) -> tuple[Array, Array]:
+            rest, factor = state
+            pivot = jnp.sum(jnp.where((row == j) & (column == j), rest, 0), (-2, -1), keepdims=True)
+            root = jnp.sqrt(jnp.where(pivot > 0, pivot, np.array(np.nan, a.dtype)))
+            below = jnp.sum(jnp.where((row > j) & (column == j), rest, 0), -1, keepdims=True)
+            new = jnp.where(row[:, :1] == j, root, jnp.where(row[:, :1] > j, below / root, 0))
+            rest = jnp.where((row > j) & (column > j), rest - new * new.mT, 0 * rest)
+            return rest, jnp.where(column == j, new, factor)
+
+        if not n:
+            return operands
+        start = jnp.where(row >= column, a, 0)
+        _, factor = lax.fori_loop(0, n, step, (start, jnp.zeros_like(a)))
+        last = factor[..., -1:, -1:]  # NaN if any pivot was not positive
+        filled = jnp.where(last == last, factor, np.array(np.nan, a.dtype))
+        factor = jnp.where(row >= column, filled, 0).astype(operands[0].dtype)
+        return (factor if self.lower else factor.mT,)
+
+
+@dataclass(frozen=True)
+class TriangularSolve(Op):
+    """Solve ``op(a) @ x == b``, or ``x @ op(a) == b``, for triangular ``a``.
+
+    Spec: StableHLO "triangular_solve", constraints C1-C4. Only the triangle that ``lower`` names is read.
+    """
+
+    name: ClassVar[str] = "stablehlo.triangular_solve"
+    left_side: bool
+    lower: bool
+    unit_diagonal: bool
+    transpose_a: str
+
+    @property
+    def is_transposed(self) -> bool:
+        """Whether ``op`` transposes; the adjoint of a real matrix is its transpose."""
+        return self.transpose_a != "NO_TRANSPOSE"
+
+    def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
+        """Return the right-hand side's type."""
+        self.require_arity(operands, 2)
+        a, b = operands
+        _require_float(self, "I1", a)
+        self.require("C1", a.dtype == b.dtype, lambda: f"element types of {a} and {b} differ")
+        ranks = 2 <= a.rank == b.rank
+        self.require("C2", ranks, lambda: f"expected one rank of at least 2, got {a} and {b}")
+        _require_square(self, "C3", a)
+        fits = a.shape[:-2] == b.shape[:-2] and b.shape[-2 if self.left_side else -1] == a.shape[-1]
+        self.require("C3", fits, lambda: f"{b} is no right-hand side for {a}")
+        known = self.transpose_a in TRANSPOSES
+        self.require("I6", known, lambda: f"transpose_a is {self.transpose_a!r}, expected one of {TRANSPOSES}")
+        return (b,)
+
+    def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
+        """Solve for one unknown after the other, and take each out of the equations that remain."""
+        a, b = map(_wide, operands)
+        n = a.shape[-1]
+        a = a if self.left_side != self.is_transposed else a.mT
+        b = b if self.left_side else b.mT
+        is_lower = self.lower == (self.left_side != self.is_transposed)
+        row = lax.broadcasted_iota(jnp.int32, (n, 1), 0)
+
+        def step(count: Any, x: Array) -> Array:
+            i = count if is_lower else n - 1 - count
+            column = lax.dynamic_slice_in_dim(a, i, 1, a.ndim - 1)
+            value = lax.dynamic_slice_in_dim(x, i, 1, x.ndim - 2)
+            if not self.unit_diagonal:
+                value = value / lax.dynamic_slice_in_dim(column, i, 1, a.ndim - 2)
+            remain = row > i if is_lower else row < i
+            return jnp.where(row == i, value, x - jnp.where(remain, column, 0) * value)
+
+        x = lax.fori_loop(0, n, step, b).astype(operands[1].dtype)
+        return (x if self.left_side else x.mT,)

@@ -1,0 +1,81 @@
+"""``cholesky`` and ``triangular_solve`` against LAPACK in double precision; the spec's interpreter has neither."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from tests.conformance.conftest import evaluated
+
+RNG = np.random.default_rng(0)
+SQUARES = RNG.standard_normal((2, 3, 5, 5))
+SYMMETRIC = SQUARES @ SQUARES.swapaxes(-1, -2) + np.eye(5)
+TOLERANCE = {"f16": 2e-3, "bf16": 2e-2, "f32": 1e-5, "f64": 1e-12}
+NUMPY = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
+
+
+def _cholesky(a, dtype, lower):
+    type_ = f"tensor<{'x'.join(map(str, a.shape))}x{dtype}>"
+    return f"""func.func @main(%a: {type_}) -> {type_} {{
+      %0 = "stablehlo.cholesky"(%a) {{lower = {str(lower).lower()}}} : ({type_}) -> {type_}
+      return %0 : {type_}
+    }}"""
+
+
+@pytest.mark.parametrize("dtype", NUMPY)
+@pytest.mark.parametrize("lower", [True, False])
+def test_cholesky_reads_one_triangle_and_leaves_zeros_in_the_other(dtype, lower):
+    a = SYMMETRIC.astype(NUMPY[dtype])
+    (got,) = evaluated(_cholesky(a, dtype, lower), np.tril(a) if lower else np.triu(a))
+    expected = np.linalg.cholesky(a.astype(np.float64))
+    expected = expected if lower else expected.swapaxes(-1, -2)
+    np.testing.assert_allclose(got, expected, rtol=0, atol=TOLERANCE[dtype] * np.abs(expected).max())
+    assert got.dtype == NUMPY[dtype]
+
+
+@pytest.mark.parametrize("pivot", [-1.0, 0.0, np.nan])
+def test_cholesky_of_what_is_not_positive_definite_is_nan(pivot):
+    a = SYMMETRIC[0].astype(np.float32)
+    a[1, 3] = a[1, :, 3] = 0
+    a[1, 3, 3] = pivot
+    (got,) = evaluated(_cholesky(a, "f32", True), a)
+    assert np.isnan(got[1][np.tril_indices(5)]).all()
+    assert (got[1][np.triu_indices(5, 1)] == 0).all()
+    assert np.isfinite(got[[0, 2]]).all()
+
+
+def _solve(a, b, dtype, left, lower, unit, transpose):
+    ta, tb = (f"tensor<{'x'.join(map(str, x.shape))}x{dtype}>" for x in (a, b))
+    flags = {"left_side": left, "lower": lower, "unit_diagonal": unit}
+    text = ", ".join(f"{name} = {str(value).lower()}" for name, value in flags.items())
+    return f"""func.func @main(%a: {ta}, %b: {tb}) -> {tb} {{
+      %0 = "stablehlo.triangular_solve"(%a, %b) {{{text}, transpose_a = #stablehlo<transpose {transpose}>}}
+        : ({ta}, {tb}) -> {tb}
+      return %0 : {tb}
+    }}"""
+
+
+@pytest.mark.parametrize("transpose", ["NO_TRANSPOSE", "TRANSPOSE", "ADJOINT"])
+@pytest.mark.parametrize(("left", "lower", "unit"), itertools.product([True, False], repeat=3))
+def test_triangular_solve(left, lower, unit, transpose):
+    a = SQUARES[0].astype(np.float32) / 3
+    a += 2 * np.eye(5, dtype=np.float32)
+    other = np.triu if lower else np.tril
+    a[other(np.ones((3, 5, 5), bool), 1 if lower else -1)] = np.nan  # the triangle that must not be read
+    if unit:
+        a[:, range(5), range(5)] = np.nan
+    b = RNG.standard_normal((3, 5, 2) if left else (3, 2, 5)).astype(np.float32)
+    (x,) = evaluated(_solve(a, b, "f32", left, lower, unit, transpose), a, b)
+    matrix = (np.tril if lower else np.triu)(np.nan_to_num(a))
+    matrix = matrix + unit * np.eye(5)
+    matrix = matrix if transpose == "NO_TRANSPOSE" else matrix.swapaxes(-1, -2)
+    np.testing.assert_allclose(matrix @ x if left else x @ matrix, b, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["f16", "f64"])
+def test_triangular_solve_in_other_floats(dtype):
+    a = (np.tril(SQUARES[0]) / 3 + 2 * np.eye(5)).astype(NUMPY[dtype])
+    b = SQUARES[1].astype(NUMPY[dtype])
+    (x,) = evaluated(_solve(a, b, dtype, True, True, False, "NO_TRANSPOSE"), a, b)
+    expected = np.linalg.solve(a.astype(np.float64), b.astype(np.float64))
+    np.testing.assert_allclose(x, expected, rtol=0, atol=TOLERANCE[dtype] * np.abs(expected).max())
