@@ -56,7 +56,7 @@ def _solve(a, b, dtype, left, lower, unit, transpose):
 
 
 @pytest.mark.parametrize("transpose", ["NO_TRANSPOSE", "TRANSPOSE", "ADJOINT"])
-@pytest.mark.parametrize(("left", "lower", "unit"), itertools.product([True, False], repeat=3))
+@pytest.mark.parametrize(("left", "lower", "unit"), [*itertools.product([True, False], repeat=3)])
 def test_triangular_solve(left, lower, unit, transpose):
     a = SQUARES[0].astype(np.float32) / 3
     a += 2 * np.eye(5, dtype=np.float32)

@@ -1,11 +1,11 @@
 """The pass ``expand``: what it leaves alone, what it shares, and that its size does not depend on the operand's."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
 
+import ipuxla
 from hlo_passes.ir import evaluate_module
 from hlo_passes.passes import optimize
 from ipuxla.frontend.importer import import_stablehlo
@@ -19,7 +19,7 @@ def _spd(n):
 
 
 def _module(function, *args):
-    return import_stablehlo(jax.jit(function).lower(*args).as_text())
+    return import_stablehlo(ipuxla.jit(function).lower(*args).as_text("stablehlo", debug_info=True))
 
 
 def _factor(a):
