@@ -106,7 +106,9 @@ class TriangularSolve(Op):
         fits = a.shape[:-2] == b.shape[:-2] and b.shape[-2 if self.left_side else -1] == a.shape[-1]
         self.require("C3", fits, lambda: f"{b} is no right-hand side for {a}")
         known = self.transpose_a in TRANSPOSES
-        self.require("I6", known, lambda: f"transpose_a is {self.transpose_a!r}, expected one of {TRANSPOSES}")
+        self.require(
+            "I6", known, lambda: f"transpose_a is {self.transpose_a!r}, expected one of {TRANSPOSES}"
+        )
         return (b,)
 
     def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
