@@ -412,7 +412,7 @@ class VertexEngine(LiteralEngine):
         return memory.of_layout(layout).arrange(memory.as_words(x))
 
 
-@partial(jax.jit, donate_argnums=0)
+@partial(jax.jit, donate_argnums=0, keep_unused=True)
 def _poison(state: jax.Array) -> jax.Array:
     return jnp.full_like(state, memory.POISON)
 
