@@ -13,7 +13,7 @@ help:
 	@echo "make test-oldest  the same with the oldest supported versions"
 	@echo "make lint         formatting, lints, types and import layers"
 	@echo "make format       format and mend what ruff can mend"
-	@echo "make bench        side-by-side ratios against jax.jit"
+	@echo "make bench        side-by-side ratios against jax.jit; estimates beside published silicon"
 	@echo "make clean        remove the environments and caches"
 
 run: $(VENV)/.installed
@@ -37,6 +37,7 @@ format: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.mlp $(ARGS)
+	$(BIN)/python -m benchmarks.silicon
 
 clean:
 	rm -rf .venv .venv-oldest .pytest_cache .ruff_cache .import_linter_cache .hypothesis

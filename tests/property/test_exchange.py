@@ -35,8 +35,10 @@ from tiles.plan import (
     reshape_traffic,
     traffic,
 )
+from tiles.target import Target
 
 MOST_TILES = 40
+MACHINE = Target.named("gc200").replace(num_tiles=MOST_TILES + 4)
 DTYPES = st.sampled_from(["float32", "float16", "uint8", "float64"])
 
 
@@ -168,7 +170,19 @@ def brute_traffic(source: Layout, held: list[tuple[int, list[tuple[int, ...]]]],
                 leaving[origin].add(element)
                 sources[tile].add(origin)
     in_bytes = lambda counts: -(-np.asarray(counts) * itemsize(dtype) // 4) * 4  # noqa: E731
-    return in_bytes(received), in_bytes([len(x) for x in leaving]), in_bytes(local), sources
+    together = in_bytes(arriving_for_all(source, held, num_tiles))
+    return in_bytes(received), in_bytes([len(x) for x in leaving]), in_bytes(local), sources, together
+
+
+def arriving_for_all(source, held, num_tiles) -> np.ndarray:
+    """Count, per tile, the elements that reach both tiles of its pair and lie on neither."""
+    taken = {tile: set(elements) for tile, elements in held}
+    counts = np.zeros(num_tiles, int)
+    for tile in range(num_tiles):
+        mine, other = taken.get(tile), taken.get(tile ^ 1)
+        if mine and mine == other:
+            counts[tile] = sum(owner_of(source, e) not in (tile, tile ^ 1) for e in mine)
+    return counts
 
 
 def inside(lists: list[list[int]], shape: tuple[int, ...]) -> list[tuple[int, ...]]:
@@ -176,7 +190,8 @@ def inside(lists: list[list[int]], shape: tuple[int, ...]) -> list[tuple[int, ..
 
 
 def assert_traffic(moved, source, held, dtype, num_tiles):
-    received, sent, local, sources = brute_traffic(source, held, dtype, num_tiles)
+    received, sent, local, sources, together = brute_traffic(source, held, dtype, num_tiles)
+    assert np.all(moved.shared <= together)
     np.testing.assert_array_equal(moved.received, received)
     np.testing.assert_array_equal(moved.sent, sent)
     np.testing.assert_array_equal(moved.local, local)
@@ -361,12 +376,18 @@ def test_traffic_is_what_brute_force_counts(case, dtype, data) -> None:
     form, plan, shape = case
     source = data.draw(layouts(shape))
     tiles = MOST_TILES + 4
-    moved = traffic(source, operand_slices(form, plan, 0, shape), dtype, tiles)
+    slices = operand_slices(form, plan, 0, shape)
+    moved = traffic(source, slices, dtype, MACHINE)
     held = [
         (tile, inside([slice_of(a, ranges) for a in form.operands[0].axes], shape))
         for tile, ranges in cells_of(plan)
     ]
     assert_traffic(moved, source, held, dtype, tiles)
+    if slices.replication > 1 and len({tuple(elements) for _, elements in held}) * slices.replication == len(
+        held
+    ):
+        in_bytes = -(-arriving_for_all(source, held, tiles) * itemsize(dtype) // 4) * 4
+        np.testing.assert_array_equal(moved.shared, in_bytes)
 
 
 @given(SHAPES, DTYPES, st.data())
@@ -377,7 +398,7 @@ def test_traffic_of_a_relayout_is_what_brute_force_counts(shape, dtype, data) ->
     for index in itertools.product(*map(range, shape)):
         held.setdefault(owner_of(target, index), []).append(index)
     for moved in (
-        traffic(source, layout_slices(target, shape), dtype, tiles),
+        traffic(source, layout_slices(target, shape), dtype, MACHINE),
         reshape_traffic(source, target, dtype, tiles),
     ):
         assert_traffic(moved, source, list(held.items()), dtype, tiles)
@@ -394,7 +415,7 @@ def test_traffic_of_a_join_is_what_brute_force_counts(data, dtype) -> None:
     for size in sizes:
         piece = (*shape[:axis], size, *shape[axis + 1 :])
         source = data.draw(layouts(piece))
-        moved = traffic(source, layout_slices(target, piece, axis, offset), dtype, tiles)
+        moved = traffic(source, layout_slices(target, piece, axis, offset), dtype, MACHINE)
         held: dict[int, list[tuple[int, ...]]] = {}
         for index in itertools.product(*map(range, piece)):
             placed = (*index[:axis], index[axis] + offset, *index[axis + 1 :])

@@ -140,26 +140,26 @@ def step_traffic(executable: Executable, step: StepRecord) -> Traffic:
             if is_resident(group.form, group.plan, k, variable.layout):
                 continue
             slices = operand_slices(group.form, group.plan, k, variable.shape)
-            total = total + traffic(variable.layout, slices, variable.dtype, executable.target.num_tiles)
+            total = total + traffic(variable.layout, slices, variable.dtype, executable.target)
     return total
 
 
 def copy_traffic(executable: Executable, step: CopyStep) -> Traffic:
     """Return what a copy moves: per source along the joined axis, or element by element for a reshape."""
-    tiles = executable.target.num_tiles
+    target = executable.target
     destination = executable.variables[step.destination]
     if step.axis is None:
         source = executable.variables[step.sources[0]]
         if source.shape != destination.shape:
-            return reshape_traffic(source.layout, destination.layout, source.dtype, tiles)
+            return reshape_traffic(source.layout, destination.layout, source.dtype, target.num_tiles)
         if source.storage == destination.storage:  # what is copied was computed there
-            return Traffic.none(tiles)
-        return traffic(source.layout, layout_slices(destination.layout, source.shape), source.dtype, tiles)
-    total, offset = Traffic.none(tiles), 0
+            return Traffic.none(target.num_tiles)
+        return traffic(source.layout, layout_slices(destination.layout, source.shape), source.dtype, target)
+    total, offset = Traffic.none(target.num_tiles), 0
     for name in step.sources:
         source = executable.variables[name]
         slices = layout_slices(destination.layout, source.shape, step.axis, offset)
-        total = total + traffic(source.layout, slices, source.dtype, tiles)
+        total = total + traffic(source.layout, slices, source.dtype, target)
         offset += source.shape[step.axis]
     return total
 

@@ -169,6 +169,10 @@ class Codelet:
         """Return the codelet that yields partials instead of results, and the partials' dtypes."""
         raise InvalidGraph(f"{self.label} has no partial form: its reduction cannot be split")
 
+    def combining(self, partials_dtype: str, out_dtype: str) -> Codelet | None:
+        """Return the vertex that folds partials over their leading axis, None for the plain reduction."""
+        return None
+
     def joining(self, shape: tuple[int, ...]) -> tuple[Codelet, OpForm]:
         """Return what combines partials ``shape`` of several results over their leading axis, and its form."""
         raise InvalidGraph(f"{self.label} cannot split its reduction to several results")

@@ -168,13 +168,16 @@ class Graph:
         return name
 
     def rotated_base(self, span: int) -> int:
-        """Return a first tile for something that covers ``span`` tiles, so that small things spread out."""
+        """Return a first tile for something that covers ``span`` tiles, so that small things spread out.
+
+        It is the first of an exchange bus: neighbours that read alike then share its lanes.
+        """
         room = self.target.num_tiles - span
         if span * 4 > self.target.num_tiles or room <= 0:
             return 0
         base = self._rotation % (room + 1)
         self._rotation += span
-        return base
+        return base - base % self.target.tiles_per_shared_exchange_bus
 
     def set_layout(self, name: str, layout: Layout) -> Tensor:
         """Place a tensor that has no layout yet (or move one before anything uses it)."""

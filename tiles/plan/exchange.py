@@ -6,6 +6,7 @@ its tile already holds, and what a tile must send is the product of per-axis cov
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +28,7 @@ class Traffic:
       local: bytes rearranged inside the tile.
       receives: contiguous runs arriving.
       sends: contiguous runs leaving.
+      shared: of the bytes received, those that all tiles of one exchange bus take alike.
     """
 
     received: np.ndarray
@@ -34,21 +36,17 @@ class Traffic:
     local: np.ndarray
     receives: np.ndarray
     sends: np.ndarray
+    shared: np.ndarray
 
     @classmethod
     def none(cls, num_tiles: int) -> Traffic:
         """Return no traffic."""
-        return cls(*(np.zeros(num_tiles, np.int64) for _ in range(5)))
+        return cls(*(np.zeros(num_tiles, np.int64) for _ in dataclasses.fields(cls)))
 
     def __add__(self, other: Traffic) -> Traffic:
         """Return both in one phase."""
-        return Traffic(
-            self.received + other.received,
-            self.sent + other.sent,
-            self.local + other.local,
-            self.receives + other.receives,
-            self.sends + other.sends,
-        )
+        names = [field.name for field in dataclasses.fields(self)]
+        return Traffic(*(getattr(self, name) + getattr(other, name) for name in names))
 
     @property
     def is_empty(self) -> bool:
@@ -56,9 +54,9 @@ class Traffic:
         return not self.received.any()
 
 
-def traffic(source: Layout, slices: Slices, dtype: str, num_tiles: int) -> Traffic:
+def traffic(source: Layout, slices: Slices, dtype: str, target: Target) -> Traffic:
     """Return the traffic that brings ``slices`` from ``source`` to their cells' tiles."""
-    size = itemsize(dtype)
+    size, num_tiles = itemsize(dtype), target.num_tiles
     g = slices.coordinates
     owner = source.part_of_tile(num_tiles)[slices.tiles]
     has_part = owner >= 0
@@ -76,7 +74,29 @@ def traffic(source: Layout, slices: Slices, dtype: str, num_tiles: int) -> Traff
     result.receives[slices.tiles] = np.where(need > own, np.maximum(runs - (own > 0), 1), 0)
     result.sent[source.tiles] = _bytes(out_elements, size)
     result.sends[source.tiles] = np.where(out_elements > 0, out_runs, 0)
+    if slices.replication > 1:
+        result.shared[slices.tiles] = _bytes(_alike(slices, need, own, target), size)
     return result
+
+
+def _alike(slices: Slices, need: np.ndarray, own: np.ndarray, target: Target) -> np.ndarray:
+    """Count, per cell, the elements that arrive for all tiles of its exchange bus at once.
+
+    Those are what neighbours that read one slice need and none of them holds.
+    """
+    bus = target.tiles_per_shared_exchange_bus
+    reads = np.full(-(-target.num_tiles // bus) * bus, -1, np.int64)
+    holds = np.zeros_like(reads)
+    number = np.zeros_like(need)
+    for axis, where in zip(slices.axes, slices.coordinates, strict=True):
+        number = number * axis.first.size + where
+    reads[slices.tiles] = number
+    holds[slices.tiles] = own
+    together = reads.reshape(-1, bus)
+    is_alike = np.all(together == together[:, :1], axis=1) & (together[:, 0] >= 0)
+    held = holds.reshape(-1, bus).sum(axis=1)
+    on = slices.tiles // bus
+    return np.where(is_alike[on], np.maximum(need - held[on], 0), 0)
 
 
 def _bytes(elements: np.ndarray, size: int) -> np.ndarray:
@@ -175,6 +195,7 @@ def reshape_traffic(source: Layout, destination: Layout, dtype: str, num_tiles: 
         **{name: _bytes(value, size) for name, value in counts.items()},
         receives=np.bincount(dst_tile[starts], minlength=num_tiles),
         sends=np.bincount(src_tile[starts], minlength=num_tiles),
+        shared=np.zeros(num_tiles, np.int64),
     )
 
 
@@ -196,18 +217,23 @@ def exchange_cycles(moved: Traffic, target: Target) -> Cycles:
 
     The phase lasts as long as the busiest tile's payload, or its control instructions if those are more
     (each send and each change of source or pointer is an instruction of its own), plus the entry cost.
+    What the tiles of one exchange bus take alike arrives over all their lanes at once.
 
     Source: ipu-stack's cost model, validated on a C600: cycles = max(payload / 4, control instructions)
-    + phase overhead (github.com/osmarks/ipu-stack, crates/ipu-codegen/src/cost.rs).
+    + phase overhead (github.com/osmarks/ipu-stack, crates/ipu-codegen/src/cost.rs). Shared buses: the receive
+    rate that PopLibs' planner counts on (graphcore/poplibs lib/poplin/ExchangeEstimator.hpp).
     """
-    source = "max(payload/4, control instructions) + phase entry; ipu-stack cost model"
+    source = (
+        "max(payload/4, control instructions) + phase entry; ipu-stack cost model, PopLibs ExchangeEstimator"
+    )
     if moved.is_empty:
         return Cycles(0, Basis.DOCUMENTED, source)
     basis = Basis.weakest((Basis.DOCUMENTED, target.basis("exchange_phase_overhead_cycles")[0]))
     width = target.exchange_bytes_per_cycle
     sends = moved.sends + moved.sent // 4 // target.exchange_send_max_words
+    lanes = moved.received - moved.shared + -(-moved.shared // target.tiles_per_shared_exchange_bus)
     busiest = max(
-        ceil_div(int(moved.received.max()), width),
+        ceil_div(int(lanes.max()), width),
         ceil_div(int(moved.sent.max()), width),
         int((sends + 2 * moved.receives).max()),
     )

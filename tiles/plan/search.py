@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -95,9 +96,9 @@ def _search(
 ) -> tuple[Priced, ...]:
     """Search once per question: identical layers of a model ask the same one."""
     shapes = _candidate_grains(form, codelet, target)
-    score = _closed_form(form, codelet, operands, result_dtypes, target, shapes)
-    best = np.lexsort((score[1], score[0]))[:EXACT]
-    plans = [_plan(form, shapes[i], order) for i in best for order in _orders(form)]
+    cycles, cells, innermost = _closed_form(form, codelet, operands, result_dtypes, target, shapes)
+    best = np.lexsort((cells, cycles))[:EXACT]
+    plans = [_plan(form, shapes[i], order) for i in best for order in _orders(form, int(innermost[i]))]
     plans += [
         p
         for k, operand in enumerate(operands)
@@ -137,9 +138,11 @@ def follow(form: OpForm, codelet: Codelet, k: int, operand: Operand, target: Tar
     return plan
 
 
-def _orders(form: OpForm) -> tuple[tuple[int, ...], ...]:
+def _orders(form: OpForm, innermost: int) -> list[tuple[int, ...]]:
+    """Return orders of the dimensions over the tiles, the last one over neighbouring tiles."""
     dims = tuple(range(len(form.dims)))
-    return (dims,) if len(dims) < 2 else (dims, dims[::-1])
+    shared = (*(d for d in dims if d != innermost), innermost) if dims else ()
+    return list(dict.fromkeys([dims, dims[::-1], shared]))
 
 
 def _plan(form: OpForm, grains: np.ndarray, order: tuple[int, ...]) -> Plan:
@@ -197,15 +200,19 @@ def _closed_form(
     result_dtypes: tuple[str, ...],
     target: Target,
     grains: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return estimated cycles and cells of every candidate, float64 / int64 ``[candidates]``."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return estimated cycles, cells and the dimension over neighbouring tiles, of every candidate.
+
+    float64, int64, int64 ``[candidates]``. Cells along that dimension that read the same of an operand share
+    the lanes of their exchange bus.
+    """
     sizes = tuple(grains.T)
     parts = [-(-max(1, dim.size) // g) for dim, g in zip(form.dims, sizes, strict=True)]
     cells = math.prod(parts, start=np.ones(grains.shape[0], np.int64))
     extents = Extents(form, sizes, tuple(o.dtype for o in operands), result_dtypes)
     compute = np.broadcast_to(np.asarray(codelet.cycles(extents, target).value, np.float64), cells.shape)
-    width = target.exchange_bytes_per_cycle
-    incoming = np.zeros(cells.shape)
+    width, bus = target.exchange_bytes_per_cycle, target.tiles_per_shared_exchange_bus
+    incoming = np.zeros((max(1, len(parts)), *cells.shape))
     temporary = np.zeros(cells.shape)
     for k, operand in enumerate(operands):
         slice_bytes = extents.operand_elements(k) * itemsize(operand.dtype)
@@ -214,17 +221,43 @@ def _closed_form(
             start=np.ones(cells.shape),
         )
         remote = 1 - 1 / replication if operand.layout is None else 1.0
-        incoming = incoming + slice_bytes * remote
+        for d in range(len(parts)):
+            lanes = 1 if d in form.operands[k].dims else np.where(parts[d] % bus == 0, bus, 1)
+            incoming[d] += slice_bytes * remote / lanes
         temporary = temporary + slice_bytes
+    innermost = np.argmin(incoming, axis=0)
+    incoming = incoming.min(axis=0)
     phase = target.exchange_phase_overhead_cycles + target.internal_sync_cycles
     cycles = compute + incoming / width + np.where(incoming > 0, phase, 0)
     partials = math.prod((parts[d] for d in form.reduced), start=np.ones(cells.shape, np.int64))
-    out_bytes = extents.results * sum(itemsize(d) for d in result_dtypes)
-    combine = out_bytes / width + phase + out_bytes / 8 * 6 + 100
-    cycles = cycles + np.where(partials > 1, combine, 0)
+    is_split = partials > 1
+    out_bytes = extents.results * np.where(
+        is_split, _bytes_of(_partial_dtypes(codelet, result_dtypes)), _bytes_of(result_dtypes)
+    )
+    cycles = cycles + np.where(is_split, _combining(out_bytes, partials, target), 0)
     limit = TEMPORARY_PROPORTION * target.bytes_per_tile
     over = np.maximum(0, temporary + out_bytes - limit)
-    return cycles + over * 1e3, cells
+    return cycles + over * 1e3, cells, innermost
+
+
+def _bytes_of(dtypes: tuple[str, ...]) -> int:
+    return sum(itemsize(dtype) for dtype in dtypes)
+
+
+def _partial_dtypes(codelet: Codelet, result_dtypes: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the dtypes of partials, those of the results where reductions are not split."""
+    return result_dtypes if codelet.combiner() is None else codelet.partial()[1]
+
+
+def _combining(partial_bytes: Any, partials: Any, target: Target) -> Any:
+    """Estimate the cycles in which ``partials`` tiles exchange and fold a cell's partials, each its share.
+
+    A fold reads a vector a cycle and spends about four more on every vector of results; entering it takes
+    about 100 (the terms of PopLibs' estimator, see ``poplin.ConvPartialReduce``).
+    """
+    phase = target.exchange_phase_overhead_cycles + target.internal_sync_cycles
+    fold = partial_bytes / target.data_path_bytes * (1 + 4 / np.maximum(partials, 1)) + 100
+    return partial_bytes / target.exchange_bytes_per_cycle + phase + fold
 
 
 def price(
@@ -243,7 +276,7 @@ def price(
         if is_resident(form, plan, k, layout):
             continue
         slices = operand_slices(form, plan, k, operand.shape)
-        moved = moved + traffic(layout, slices, operand.dtype, target.num_tiles)
+        moved = moved + traffic(layout, slices, operand.dtype, target)
         temporary += align_up(math.prod(slices.extents) * itemsize(operand.dtype), 4)
     sizes = tuple(np.array([min(s.grain, max(1, s.size))]) for s in plan.splits)
     extents = Extents(form, sizes, tuple(o.dtype for o in operands), result_dtypes)
@@ -253,10 +286,11 @@ def price(
     if not moved.is_empty:
         cycles += target.internal_sync_cycles
     cycles += int(moved.local.max()) / target.memcpy_bytes_per_cycle
-    out_bytes = int(np.max(extents.results)) * sum(itemsize(d) for d in result_dtypes)
-    if plan.num_partials(form) > 1:
-        phase = target.exchange_phase_overhead_cycles + target.internal_sync_cycles
-        cycles += out_bytes / target.exchange_bytes_per_cycle + phase + out_bytes / 8 * 6 + 100
+    partials = plan.num_partials(form)
+    dtypes = _partial_dtypes(codelet, result_dtypes) if partials > 1 else result_dtypes
+    out_bytes = int(np.max(extents.results)) * _bytes_of(dtypes)
+    if partials > 1:
+        cycles += float(_combining(out_bytes, partials, target))
     return Priced(plan, cycles, temporary + out_bytes)
 
 

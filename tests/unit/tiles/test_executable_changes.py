@@ -113,7 +113,7 @@ AT_LOADING: dict[str, tuple[str, Change, str]] = {
     "codelet parameter's dtype": (
         "chain",
         put(at("dot.combine"), "codelet", "params", "out_dtype", value="float16"),
-        r"gives float16\[3, 3\] for parts of dot.combine",
+        r"gives float16\[2, 4\] for parts of dot.combine",
     ),
     "operand that does not exist": (
         "sums",

@@ -7,15 +7,18 @@ from tiles.poplibs.poplin.convolution import ConvAxes, convolution
 from tiles.poplibs.poplin.factor import Cholesky, TriangularSolve, cholesky, triangular_solve
 from tiles.poplibs.poplin.matmul import MatMul, matmul_codelet
 from tiles.poplibs.poplin.matmul_cycles import METHODS
+from tiles.poplibs.poplin.partials import ConvPartialReduce, add_partials
 
 __all__ = [
     "CONV_METHODS",
     "METHODS",
     "Cholesky",
     "ConvAxes",
+    "ConvPartialReduce",
     "Convolution",
     "MatMul",
     "TriangularSolve",
+    "add_partials",
     "cholesky",
     "conv_codelet",
     "convolution",

@@ -17,6 +17,7 @@ from tiles.graph import Cell, Codelet, Cycles, Extents, OpForm, register
 from tiles.numerics.dtypes import is_float, itemsize, to_jax
 from tiles.poplibs.poplin.conv_cycles import CONV_METHODS, ConvRoles, conv_cycles, conv_roles
 from tiles.poplibs.poplin.matmul import accumulator_of
+from tiles.poplibs.poplin.partials import add_partials
 from tiles.poplibs.popops.elementwise_cycles import cpp_name
 from tiles.poplibs.popops.reduce import cast_accumulator
 from tiles.target import Target
@@ -103,6 +104,10 @@ class Convolution(Codelet):
     def combiner(self) -> str | None:
         """Return how partials are combined: added, or "or" of booleans."""
         return "or" if self.accumulate_dtype == "bool" else "add"
+
+    def combining(self, partials_dtype: str, out_dtype: str) -> Codelet | None:
+        """Return poplin's own addition of partials, of floats."""
+        return add_partials(partials_dtype, out_dtype) if is_float(partials_dtype) else None
 
     def may_split(self, form: OpForm, d: int) -> bool:
         """Keep small kernels whole; everything else may be cut."""

@@ -14,6 +14,7 @@ from tiles.graph import Cell, Codelet, Cycles, Extents, OpForm, register
 from tiles.numerics.dtypes import is_float, itemsize, to_jax
 from tiles.poplibs.poplin import matmul_cycles
 from tiles.poplibs.poplin.matmul_cycles import METHODS, roles_of
+from tiles.poplibs.poplin.partials import add_partials
 from tiles.poplibs.popops.elementwise_cycles import cpp_name
 from tiles.poplibs.popops.reduce import cast_accumulator
 from tiles.target import Target
@@ -101,6 +102,10 @@ class MatMul(Codelet):
     def combiner(self) -> str | None:
         """Return how partials are combined: added, or "or" of booleans."""
         return "or" if self.accumulate_dtype == "bool" else "add"
+
+    def combining(self, partials_dtype: str, out_dtype: str) -> Codelet | None:
+        """Return poplin's own addition of partials, of floats."""
+        return add_partials(partials_dtype, out_dtype) if is_float(partials_dtype) else None
 
     def partial(self) -> tuple[Codelet, tuple[str, ...]]:
         """Return the contraction that leaves sums in the accumulator's dtype."""

@@ -98,7 +98,10 @@ def _in_parts(
     parts, *others = found
     if others:
         return _join(graph, codelet, found, dtypes, f"{label}.combine", location, program)
-    return (combine(graph, parts, codelet.combiner() or "", dtypes[0], label, location, program),)
+    folding = codelet.combining(partial_dtypes[0], dtypes[0]) or combine_codelet(
+        codelet.combiner() or "", partial_dtypes[0], dtypes[0]
+    )
+    return (combine(graph, parts, folding, dtypes[0], label, location, program),)
 
 
 def _require_may_split(codelet: Codelet, form: OpForm, plan: Plan, label: str) -> None:
@@ -186,12 +189,11 @@ def _join(
 
 
 def combine(
-    graph: Graph, partials: Tensor, operation: str, dtype: str, label: str, location: str, program: Sequence
+    graph: Graph, partials: Tensor, codelet: Codelet, dtype: str, label: str, location: str, program: Sequence
 ) -> Tensor:
     """Reduce partials ``[P, ...]`` over their leading axis, in as many stages as the planner finds cheapest."""
     stage = 0
     while True:
-        codelet = combine_codelet(operation, partials.dtype, dtype)
         form = combine_form(partials.shape)
         plan = _combine_plan(graph, codelet, form, partials, dtype)
         name = f"{label}.combine{stage}" if stage else f"{label}.combine"
