@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tiles.compiler.coalesce import coalesce, leave_results, may_write_over
-from tiles.compiler.costs import exchange_code_bytes, step_traffic
+from tiles.compiler.costs import exchange_code_bytes, scratch_bytes, step_traffic
 from tiles.compiler.executable import (
     Buffer,
     CopyStep,
@@ -352,13 +352,19 @@ def _group(g: Vertices, received: dict[tuple[int, str, int], str], number: int) 
 
 
 def _overheads(graph: Graph, draft: Executable) -> list[Request]:
-    """Return the buffers that are not data: vertex state, code, exchange code, control code, stacks."""
+    """Return the buffers that are not data: vertex state and scratch, code, exchange code, control code, stacks."""
     target, last = graph.target, len(draft.steps)
     every = (1 << target.num_tiles) - 1
     requests: list[Request] = []
     code: dict[str, tuple[int, int]] = {}
     exchange = 0
-    for _, group in draft.groups():
+    for number, group in draft.groups():
+        scratch = scratch_bytes(draft, group)
+        if scratch:
+            name, mask = f"{group.name}.scratch", group.plan.tile_mask
+            requests.append(
+                Request(name, "vertexScratch", scratch, mask, number, number, location=group.location)
+            )
         state = group.codelet.state_bytes(group.form, target)
         requests.append(
             Request(

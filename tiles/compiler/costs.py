@@ -105,6 +105,12 @@ def _step_cost(executable: Executable, step: StepRecord) -> StepCost:
     )
 
 
+def scratch_bytes(executable: Executable, group: VertexGroup) -> int:
+    """Return the temporary bytes that the largest vertex of a group needs, in whole words."""
+    need = group.codelet.scratch_bytes(group_extents(executable, group), executable.target)
+    return -(-int(np.max(need, initial=0)) // 4) * 4
+
+
 def copy_cycles(moved: Traffic, target: Target) -> np.ndarray:
     """Return cycles each tile spends rearranging its own bytes into the buffers its vertices read.
 

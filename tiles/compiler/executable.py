@@ -91,6 +91,7 @@ CATEGORIES = (
     "constant",
     "message",
     "vertexInstanceState",
+    "vertexScratch",
     "vertexCode",
     "internalExchangeCode",
     "controlCode",

@@ -12,7 +12,7 @@ import numpy as np
 
 from tiles.compiler.executable import Executable, VertexGroup
 from tiles.compiler.wellformed import refuse, where
-from tiles.graph import Cell
+from tiles.graph import Cell, Extents
 from tiles.numerics.dtypes import to_jax
 
 Part = tuple[tuple[int, ...], str]
@@ -74,8 +74,11 @@ def _shown(parts: tuple[Part, ...]) -> str:
 
 
 def prove_overheads(executable: Executable) -> int:
-    """Raise InvalidExecutable unless each tile has room for the state, code and stacks it needs; return the bytes needed."""
-    total = 0
+    """Raise InvalidExecutable unless each tile has room for the state, code and stacks it needs; return the bytes needed.
+
+    Scratch counts step by step: all vertices of a compute set may run at once.
+    """
+    total = _prove_scratch(executable)
     for category, need in _overheads(executable).items():
         have = np.zeros(executable.target.num_tiles, np.int64)
         for b in executable.buffers.values():
@@ -88,6 +91,46 @@ def prove_overheads(executable: Executable) -> int:
             raise refuse(f"tile {tile} has {have[tile]} B of {category}, it needs {need[tile]} B")
         total += int(need.sum())
     return total
+
+
+def _prove_scratch(executable: Executable) -> int:
+    """Raise InvalidExecutable unless the scratch of every step's vertices is there; return the bytes needed."""
+    tiles = executable.target.num_tiles
+    need: dict[int, np.ndarray] = defaultdict(lambda: np.zeros(tiles, np.int64))
+    have: dict[int, np.ndarray] = defaultdict(lambda: np.zeros(tiles, np.int64))
+    for number, group in executable.groups():
+        scratch = _scratch(executable, number, group)
+        if scratch:
+            need[number][group.plan.tiles] += scratch
+    for b in executable.buffers.values():
+        if b.category == "vertexScratch":
+            for number in range(max(b.start, 0), min(b.end, len(executable.steps) - 1) + 1):
+                for first, end in b.tiles:
+                    have[number][first:end] += b.size_bytes
+    for number, bytes_needed in need.items():
+        short = np.flatnonzero(have[number] < bytes_needed)
+        if short.size:
+            tile, name = int(short[0]), executable.steps[number].name
+            raise refuse(
+                f"tile {tile} has {have[number][tile]} B of vertexScratch at step {number} ({name}), "
+                f"it needs {bytes_needed[tile]} B"
+            )
+    return sum(int(n.sum()) for n in need.values())
+
+
+def _scratch(executable: Executable, number: int, group: VertexGroup) -> int:
+    """Return the temporary bytes of a full cell's vertex."""
+    dtypes = (
+        tuple(executable.variables[o.variable].dtype for o in group.operands),
+        tuple(executable.variables[name].dtype for name in group.results),
+    )
+    sizes = tuple(np.array([min(split.grain, split.size)]) for split in group.plan.splits)
+    try:
+        need = group.codelet.scratch_bytes(Extents(group.form, sizes, *dtypes), executable.target)
+        return int(np.max(need, initial=0))
+    except Exception as error:
+        at = where(number, executable.steps[number], group)
+        raise refuse(f"{at}: {group.codelet.name} has no size: {error!r}", group.location) from error
 
 
 def _overheads(executable: Executable) -> dict[str, np.ndarray]:

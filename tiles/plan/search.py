@@ -56,7 +56,7 @@ class Priced:
     Args:
       plan: the plan.
       cycles: estimated cycles of exchange, compute and combination of partials.
-      temporary_bytes: bytes per tile of received slices, partials and results.
+      temporary_bytes: bytes per tile of received slices, vertex scratch, partials and results.
     """
 
     plan: Plan
@@ -235,6 +235,7 @@ def _closed_form(
         is_split, _bytes_of(_partial_dtypes(codelet, result_dtypes)), _bytes_of(result_dtypes)
     )
     cycles = cycles + np.where(is_split, _combining(out_bytes, partials, target), 0)
+    temporary = temporary + np.where(is_split, 0, codelet.scratch_bytes(extents, target))
     limit = TEMPORARY_PROPORTION * target.bytes_per_tile
     over = np.maximum(0, temporary + out_bytes - limit)
     return cycles + over * 1e3, cells, innermost
@@ -289,7 +290,9 @@ def price(
     partials = plan.num_partials(form)
     dtypes = _partial_dtypes(codelet, result_dtypes) if partials > 1 else result_dtypes
     out_bytes = int(np.max(extents.results)) * _bytes_of(dtypes)
-    if partials > 1:
+    if partials == 1:
+        temporary += int(np.max(codelet.scratch_bytes(extents, target), initial=0))
+    else:
         cycles += float(_combining(out_bytes, partials, target))
     return Priced(plan, cycles, temporary + out_bytes)
 

@@ -242,8 +242,17 @@ def control(target: Target) -> Graph:
     return graph
 
 
+def halves(target: Target) -> Graph:
+    """A product of halves: its sums are floats until they are cast."""
+    graph = Graph(target, name="halves")
+    x, y = graph.add_input((8, 6), "float16", "x"), graph.add_input((6, 4), "float16", "y")
+    graph.outputs.append(poplin.matmul(graph, x, y, name="dot").name)
+    return graph
+
+
 PROGRAMS: dict[str, Callable[[Target], Graph]] = {
-    program.__name__: program for program in (chain, loops, update, padded, arithmetic, sums, joins, control)
+    program.__name__: program
+    for program in (chain, loops, update, padded, arithmetic, sums, joins, control, halves)
 }
 
 

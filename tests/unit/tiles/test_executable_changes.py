@@ -326,6 +326,11 @@ BY_PROOF: dict[str, tuple[str, Change, str]] = {
         put(of("buffers", "sum.partials.state"), "tiles", 0, 1, value=5),
         "vertexInstanceState",
     ),
+    "scratch too small": (
+        "halves",
+        put(of("buffers", "dot.scratch"), "bytes", value=lambda n: n - 4),
+        "B of vertexScratch at step",
+    ),
     "control code not kept": (
         "sums",
         put(of("buffers", "control code"), "live", 0, value=0),
