@@ -72,6 +72,7 @@ from hlo_passes.ops.gather_scatter import (
     GatherDimensionNumbers,
     Scatter,
     ScatterDimensionNumbers,
+    UpdateKind,
     update_kind,
 )
 from hlo_passes.ops.indexing import DynamicSlice, DynamicUpdateSlice
@@ -165,6 +166,7 @@ __all__ = [
     "Transpose",
     "TriangularSolve",
     "Unary",
+    "UpdateKind",
     "While",
     "Xor",
     "compare_types",

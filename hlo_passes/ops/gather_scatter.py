@@ -21,10 +21,11 @@ from hlo_passes.ir.op import Op, attribute
 from hlo_passes.ir.types import TensorType
 from hlo_passes.ops.reduction import simple_combiner
 
-UpdateKind = Literal["set", "add", "mul", "max", "min"]
+UpdateKind = Literal["set", "add", "sub", "mul", "max", "min"]
 _SCATTERS = {
     "set": lax.scatter,
     "add": lax.scatter_add,
+    "sub": lax.scatter_sub,
     "mul": lax.scatter_mul,
     "max": lax.scatter_max,
     "min": lax.scatter_min,
@@ -191,12 +192,23 @@ def update_kind(region: Computation | Closure) -> UpdateKind | None:
     body = as_computation(region)
     if len(body.parameters) == 2 and body.results == (body.parameters[1],):
         return "set"
+    if _subtracts(body):
+        return "sub"
     combiner = simple_combiner(body)
     if combiner in ("add", "mul", "max", "min"):
         return combiner
     if combiner in ("or", "and") and body.parameters[0].type.is_bool:
         return "max" if combiner == "or" else "min"
     return None
+
+
+def _subtracts(body: Computation) -> bool:
+    """Return whether a region subtracts its second parameter from the first."""
+    if len(body.parameters) != 2 or len(body.instructions) != 1:
+        return False
+    (instruction,) = body.instructions
+    is_subtraction = instruction.op.name == "stablehlo.subtract" and body.results == instruction.results
+    return is_subtraction and tuple(instruction.operands) == tuple(body.parameters)
 
 
 @dataclass(frozen=True)

@@ -9,26 +9,30 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from hlo_passes.ir import Instruction
-from hlo_passes.ops import Gather, Scatter, update_kind
-from ipuxla.lowering.errors import UnsupportedLowering
+from hlo_passes.ops import Gather, Scatter, UpdateKind, update_kind
 from ipuxla.lowering.indexing import in_memory
+from ipuxla.lowering.regions import region_body
 from ipuxla.lowering.registry import Lowering, lowers, where
-from tiles.graph import REDUCTION, Affine, Dim, IndexMap, OpForm, Tensor, along, identity_map
+from tiles.graph import REDUCTION, Affine, Codelet, Dim, Graph, IndexMap, OpForm, Tensor, along, identity_map
+from tiles.numerics.dtypes import itemsize
+from tiles.plan import Operand, search
+from tiles.plan.search import TEMPORARY_PROPORTION
 from tiles.poplibs.popops.elementwise import map
-from tiles.poplibs.popops.expr import arg, call
+from tiles.poplibs.popops.expr import arg, call, compare, select
 from tiles.poplibs.popops.offsets import NO_WINDOW
 from tiles.poplibs.popops.reduce import neutral_element
 from tiles.poplibs.popops.slicing import MultiSlice
 from tiles.poplibs.popops.updating import MultiUpdate
+from tiles.poplibs.popops.updating_by import UpdateBy, UpdateLast
 from tiles.poplibs.poputil.place import place
 
-FRESH_RATIO = 2
-"""Updates per element of the tensor from which on they are summed apart, so that lookups can be split."""
+_Question: TypeAlias = tuple[Codelet, OpForm, list[Tensor]]
+"""What the planner is asked: a codelet, its form and its operands."""
 
 
 @dataclass
@@ -112,53 +116,97 @@ def lower_gather(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, 
 
 @lowers(Scatter)
 def lower_scatter(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
-    """Update slices in place; sums, products and extrema of many updates are formed apart and then applied.
-
-    Raises:
-      UnsupportedLowering: several inputs, or a region that is not one well-known update.
-    """
-    kind = update_kind(instruction.regions[0])
-    if kind is None or len(instruction.operands) != 3:
-        raise UnsupportedLowering(
-            "this scatter's update is not to set, add, multiply or take the greatest or least of one input",
-            location=where(instruction),
-            try_="x.at[i].set of a value computed from x[i], where no index repeats",
-        )
+    """Update slices in place; many updates are formed apart, lookups split over tiles, and then applied."""
     assert isinstance(instruction.op, Scatter)
-    x, given, new = instruction.operands
-    indices, updates = in_memory(lowering, given), in_memory(lowering, new)
-    if 0 in updates.shape or 0 in x.type.shape:
-        return (in_memory(lowering, x),)
-    location, graph = where(instruction), lowering.graph
-    options: dict[str, Any] = {"location": location, "program": lowering.program}
-    form, rest = _update_form(lowering, instruction.op, x.type.shape, indices, updates)
-    dtype = updates.dtype
-    result = identity_map(len(x.type.shape))
-    many = math.prod(updates.shape) > FRESH_RATIO * math.prod(x.type.shape)
-    is_neutral = kind != "set" and _is_neutral(lowering, instruction, kind, dtype)
-    is_fresh = is_neutral or (many and kind != "set")
-    base = [] if is_fresh else [(in_memory(lowering, x), result)]
-    operands = [*base, *rest]
-    codelet = MultiUpdate(tuple(form.axes), tuple(form.windows), kind, dtype, is_fresh=is_fresh)
-    whole = OpForm(tuple(form.dims), tuple(m for _, m in operands), (result,))
-    (updated,) = place(
-        graph, codelet, whole, [t for t, _ in operands], (dtype,), f"scatter_{kind}", **options
-    )
-    if not is_fresh or is_neutral:
-        return (updated,)
-    on_booleans = {"max": "or", "min": "and"}
-    names = {"add": "add", "mul": "multiply", "max": "maximum", "min": "minimum"}
-    name = on_booleans[kind] if dtype == "bool" else names[kind]
-    return (
-        map(graph, call(name, arg(0), arg(1)), [in_memory(lowering, x), updated], name="apply", **options),
-    )
+    count = len(instruction.operands) // 2
+    inputs, given = instruction.operands[:count], instruction.operands[count]
+    shape = inputs[0].type.shape
+    if 0 in instruction.operands[-1].type.shape or 0 in shape:
+        return tuple(in_memory(lowering, x) for x in inputs)
+    indices = in_memory(lowering, given)
+    updates = [in_memory(lowering, u) for u in instruction.operands[count + 1 :]]
+    form, operands = _update_form(lowering, instruction.op, shape, indices, updates)
+    kind = update_kind(instruction.regions[0])
+    if kind is None or count > 1:
+        return _update_by(lowering, instruction, form, operands)
+    return (_update(lowering, instruction, kind, form, operands),)
+
+
+def _update_by(
+    lowering: Lowering, instruction: Instruction, form: _Form, rest: list[tuple[Tensor, IndexMap]]
+) -> tuple[Tensor, ...]:
+    """Update several inputs together by any region."""
+    assert isinstance(instruction.op, Scatter)
+    count = len(instruction.operands) // 2
+    result = identity_map(len(instruction.operands[0].type.shape))
+    operands = [*((in_memory(lowering, x), result) for x in instruction.operands[:count]), *rest]
+    dtypes = tuple(x.dtype for x, _ in operands[:count])
+    body, outputs = region_body(instruction.regions[0])
+    is_unique = instruction.op.unique_indices
+    codelet = UpdateBy(tuple(form.axes), tuple(form.windows), body, outputs, dtypes, is_unique)
+    whole = OpForm(tuple(form.dims), tuple(m for _, m in operands), (result,) * count)
+    options: dict[str, Any] = {"location": where(instruction), "program": lowering.program}
+    return place(lowering.graph, codelet, whole, [t for t, _ in operands], dtypes, "scatter", **options)
+
+
+def _update(
+    lowering: Lowering,
+    instruction: Instruction,
+    kind: UpdateKind,
+    form: _Form,
+    rest: list[tuple[Tensor, IndexMap]],
+) -> Tensor:
+    """Update one input by a well-known operation: in place, or apart where that is cheaper or needs less memory."""
+    graph, dtype = lowering.graph, rest[0][0].dtype
+    options: dict[str, Any] = {"location": where(instruction), "program": lowering.program}
+    name = f"scatter_{kind}"
+    result = identity_map(len(instruction.operands[0].type.shape))
+    axes, windows = tuple(form.axes), tuple(form.windows)
+    tensors = [t for t, _ in rest]
+    is_neutral = kind not in ("set", "sub") and _is_neutral(lowering, instruction, kind, dtype)
+    apart: Codelet
+    if kind == "set":
+        apart, dtypes = UpdateLast(axes, windows, dtype), ("int32", dtype)
+    else:
+        apart, dtypes = (
+            MultiUpdate(axes, windows, "add" if kind == "sub" else kind, dtype, is_fresh=True),
+            (dtype,),
+        )
+    alone = OpForm(tuple(form.dims), tuple(m for _, m in rest), (result,) * len(dtypes))
+    if is_neutral:
+        return place(graph, apart, alone, tensors, dtypes, name, **options)[0]
+    x = in_memory(lowering, instruction.operands[0])
+    direct = MultiUpdate(axes, windows, kind, dtype)
+    onto = OpForm(alone.dims, (result, *alone.operands), (result,))
+    if not _is_better_apart(graph, (direct, onto, [x, *tensors]), (apart, alone, tensors), dtypes):
+        return place(graph, direct, onto, [x, *tensors], (dtype,), name, **options)[0]
+    found = place(graph, apart, alone, tensors, dtypes, name, **options)
+    if kind == "set":
+        expr = select(compare("GE", arg(1), 0), arg(2), arg(0))
+    else:
+        names = {"add": "add", "sub": "subtract", "mul": "multiply", "max": "maximum", "min": "minimum"}
+        on_booleans = {"add": "or", "mul": "and", "max": "or", "min": "and"}
+        expr = call((on_booleans if dtype == "bool" else names)[kind], arg(0), arg(1))
+    return map(graph, expr, [x, *found], name="apply", **options)
+
+
+def _is_better_apart(graph: Graph, direct: _Question, apart: _Question, dtypes: tuple[str, ...]) -> bool:
+    """Return whether forming updates apart is cheaper, or the only way that fits a tile, by the planner's estimate."""
+    answers = []
+    for (codelet, form, tensors), results in ((direct, dtypes[-1:]), (apart, dtypes)):
+        known = [Operand(t.shape, t.dtype, graph.tensors[t.name].layout) for t in tensors]
+        best = search(form, codelet, known, results, graph.target)[0]
+        limit = TEMPORARY_PROPORTION * graph.target.bytes_per_tile
+        answers.append((best.temporary_bytes > limit, best.cycles))
+    applied = sum(itemsize(d) for d in dtypes) * math.prod(direct[1].result_shape()) / graph.target.num_tiles
+    return (answers[1][0], answers[1][1] + applied) < answers[0]
 
 
 def _update_form(
-    lowering: Lowering, op: Scatter, shape: tuple[int, ...], indices: Tensor, updates: Tensor
+    lowering: Lowering, op: Scatter, shape: tuple[int, ...], indices: Tensor, given: list[Tensor]
 ) -> tuple[_Form, list[tuple[Tensor, IndexMap]]]:
-    """Return the form of a scatter into ``shape``, and its operands after the input."""
-    n = op.dimension_numbers
+    """Return the form of a scatter into ``shape``, and its operands after the inputs."""
+    n, updates = op.dimension_numbers, given[0]
     form = _Form([Dim(f"d{i}", size) for i, size in enumerate(shape)])
     paired = dict(zip(n.scatter_indices_batching_dims, n.input_batching_dims, strict=True))
     lookups = [
@@ -182,7 +230,7 @@ def _update_form(
         else:
             along_updates[d] = form.reduced(f"u{axis}", updates.shape[d])
             form.index(axis, along_updates[d], component)
-    operands = [(updates, IndexMap(tuple(along(d) for d in along_updates)))]
+    operands = [(u, IndexMap(tuple(along(d) for d in along_updates))) for u in given]
     return form, operands + form.index_operands(lowering, indices, lookups, n.index_vector_dim)
 
 

@@ -12,7 +12,6 @@ import pytest
 from jax import lax
 
 import ipuxla
-from ipuxla.errors import Unsupported
 from tests.engines import check_engines
 
 TABLE = jnp.linspace(-1.0, 1.0, 180).reshape(30, 6)
@@ -47,6 +46,18 @@ PROGRAMS = {
     "set": (lambda t, i: t.at[i].set(5.0), TABLE, IDS),
     "add elements": (lambda t, i, u: t.at[i, i % 6].add(u), TABLE, IDS, jnp.arange(5.0)),
     "multiply": (lambda t, i, u: (t * 2).at[i].multiply(u), TABLE, IDS, TABLE[:5]),
+    "subtract": (lambda t, i, u: t.at[i].subtract(u), TABLE, IDS, TABLE[:5]),
+    "apply": (lambda t, i: t.at[i].apply(lambda x: x * x + 1), TABLE, IDS),
+    "apply in batches": (
+        jax.vmap(lambda t, i: t.at[i].apply(jnp.sin)),
+        TABLE[:5],
+        jnp.array([[1, 1], [2, 3], [0, 5], [4, 4], [3, 9]]),
+    ),
+    "set many": (
+        lambda t, i: t.at[i].set(jnp.arange(2000.0)),
+        jnp.ones(300),
+        jnp.arange(2000) * 7 % 303,
+    ),
     "greatest": (lambda t, i, u: t.at[:, i].max(u), TABLE, jnp.array([1, 5, 1]), TABLE[:, :3] + 0.5),
     "booleans": (lambda t, i: t.at[i].max(True), TABLE > 0.5, IDS),
     "segment sum": (
@@ -109,7 +120,38 @@ def test_a_donated_table_is_updated_in_place(small_target):
     assert first == last
 
 
-def test_an_update_by_any_other_region_is_a_named_error(small_target):
-    text = jax.jit(lambda x, i: x.at[i].apply(jnp.sin)).lower(TABLE, IDS).as_text()
-    with pytest.raises(Unsupported, match=r"scatter's update"):
-        ipuxla.compile_stablehlo(text, small_target)
+TWO_INPUTS = """func.func @main(%x: tensor<9xf32>, %y: tensor<9xi32>, %i: tensor<6xi32>, %u: tensor<6xf32>, %v: tensor<6xi32>)
+    -> (tensor<9xf32>, tensor<9xi32>) {
+  %0:2 = "stablehlo.scatter"(%x, %y, %i, %u, %v) ({
+    ^bb0(%a: tensor<f32>, %b: tensor<i32>, %c: tensor<f32>, %d: tensor<i32>):
+      %p = stablehlo.compare GT, %c, %a : (tensor<f32>, tensor<f32>) -> tensor<i1>
+      %q = stablehlo.select %p, %c, %a : tensor<i1>, tensor<f32>
+      %r = stablehlo.select %p, %d, %b : tensor<i1>, tensor<i32>
+      stablehlo.return %q, %r : tensor<f32>, tensor<i32>
+  }) {scatter_dimension_numbers = #stablehlo.scatter<inserted_window_dims = [0],
+      scatter_dims_to_operand_dims = [0], index_vector_dim = 1>,
+      indices_are_sorted = false, unique_indices = false}
+    : (tensor<9xf32>, tensor<9xi32>, tensor<6xi32>, tensor<6xf32>, tensor<6xi32>) -> (tensor<9xf32>, tensor<9xi32>)
+  return %0#0, %0#1 : tensor<9xf32>, tensor<9xi32>
+}"""
+
+
+@pytest.mark.parametrize("engine", ["fast", "literal", "hlo"])
+def test_two_inputs_are_scattered_into_together(engine, small_target):
+    x, places = np.zeros(9, np.float32), np.array([3, 0, 3, 8, 3, 9], np.int32)
+    values, names = np.array([2, -1, 5, 4, 3, 7], np.float32), np.arange(10, 16, dtype=np.int32)
+    found = ipuxla.compile_stablehlo(TWO_INPUTS, small_target, engine=engine)(
+        x, np.arange(9, dtype=np.int32), places, values, names
+    )
+    np.testing.assert_array_equal(found[0], [0, 0, 0, 5, 0, 0, 0, 0, 4])
+    np.testing.assert_array_equal(found[1], [0, 1, 2, 12, 4, 5, 6, 7, 13])
+
+
+@pytest.mark.parametrize("operation", ["set", "add"])
+def test_many_updates_of_a_long_row_are_split_over_tiles(operation, gc200):
+    def update(x, i, u):
+        return getattr(x.at[i], operation)(u)
+
+    x, i = jnp.zeros(1_000_000), jnp.arange(100_000) * 7919 % 1_000_003
+    u = jnp.arange(100_000.0)
+    check_engines(update, gc200, x, i, u, engines=("fast",))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 from jax import lax
 from jax.extend import core
 
@@ -64,7 +65,7 @@ def _scan(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
 
 @rule("while")
 def _while(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
-    """Loop while the condition holds.
+    """Loop while the condition holds; of a batch of loops (``vmap``) while any member's does.
 
     Raises:
       Unsupported: the trip count depends on floats, which have no size in the ring: such a loop need not end.
@@ -82,7 +83,22 @@ def _while(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
         ins[num_cond + num_body :],
     )
     cond, body = _closed(params["cond_jaxpr"], evaluate), _closed(params["body_jaxpr"], evaluate)
-    return lax.while_loop(lambda s: cond(*cond_consts, *s)[0], lambda s: body(*body_consts, *s), list(state))
+    if not params["cond_jaxpr"].out_avals[0].shape:
+        return lax.while_loop(
+            lambda s: cond(*cond_consts, *s)[0], lambda s: body(*body_consts, *s), list(state)
+        )
+
+    def step(s: list[Any]) -> list[Any]:
+        (goes_on,) = cond(*cond_consts, *s)
+        new = body(*body_consts, *s)
+        return [_chosen(goes_on, x, y) for x, y in zip(new, s, strict=True)]
+
+    return lax.while_loop(lambda s: cond(*cond_consts, *s)[0].any(), step, list(state))
+
+
+def _chosen(goes_on: Any, new: Any, old: Any) -> Any:
+    """Return the new value for the members of a batch whose own loop goes on; batch dimensions lead."""
+    return jnp.where(goes_on.reshape(goes_on.shape + (1,) * (new.ndim - goes_on.ndim)), new, old)
 
 
 def _closed(jaxpr: Any, evaluate: Evaluate) -> Callable[..., list[Any]]:

@@ -142,11 +142,7 @@ class ReduceMany(Codelet):
     def cycles(self, extents: Extents, target: Target) -> Cycles:
         """Return the slots of one combination per element, as in a fused expression, workers sharing elements."""
         n = -(-extents.points // target.workers_per_tile)
-        known = body_dtypes(self.body, self.dtypes * 2)
-        slots = 33 + sum(-(-n * itemsize(dtype) // target.data_path_bytes) for dtype in self.dtypes)
-        for row, (name, arguments, attributes) in enumerate(self.body):
-            kind = known[arguments[-1]] if arguments else known[2 * len(self.dtypes) + row]
-            slots = slots + loop_of(name, dict(attributes), kind).inner(n, kind, target)
+        slots = 33 + combination_slots(self.body, self.dtypes, n, target)
         return Cycles(target.worker_issue_interval_cycles * slots, Basis.ASSUMED, SOURCE)
 
     def flops(self, extents: Extents) -> np.ndarray:
@@ -170,6 +166,16 @@ class ReduceMany(Codelet):
         count = len(self.dtypes)
         form = OpForm(dims, (identity_map(len(shape)),) * count, (kept,) * count)
         return dataclasses.replace(self, prologue=(), sources=()), form
+
+
+def combination_slots(body: Body, dtypes: Sequence[str], n: Any, target: Target) -> Any:
+    """Return one worker's slots of ``n`` combinations of arrays of ``dtypes``: loads, then every function."""
+    known = body_dtypes(body, tuple(dtypes) * 2)
+    slots = sum(-(-n * itemsize(dtype) // target.data_path_bytes) for dtype in dtypes)
+    for row, (name, arguments, attributes) in enumerate(body):
+        kind = known[arguments[-1]] if arguments else known[2 * len(dtypes) + row]
+        slots = slots + loop_of(name, dict(attributes), kind).inner(n, kind, target)
+    return slots
 
 
 def reduce_many(

@@ -7,7 +7,8 @@ the part begins, and what falls outside its part is another cell's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +18,8 @@ from tiles.graph import Cell, IndexMap, OpForm
 
 NO_WINDOW = -1
 """In place of a window's dimension: one element is taken at each index."""
+OUTSIDE = np.iinfo(np.int32).max
+"""The place of an update that is left out: outside every part."""
 
 
 def axis_dims(index_map: IndexMap, axes: Sequence[int]) -> tuple[int, ...]:
@@ -43,7 +46,7 @@ def clamped(index: Array, last: int) -> Array:
 def dropped(index: Array, last: int) -> Array:
     """Return int32 indices, those outside ``[0, last]`` as the greatest int32."""
     inside = (index >= 0) & (index <= min(last, np.iinfo(index.dtype).max))
-    return jnp.where(inside, index.astype(jnp.int32), np.iinfo(np.int32).max)
+    return jnp.where(inside, index.astype(jnp.int32), OUTSIDE)
 
 
 def counted(cell: Cell, index: Array, window: int) -> Array:
@@ -73,3 +76,97 @@ def arranged(x: Array, dims: Sequence[int], wanted: Sequence[int]) -> Array:
     """Return an array whose axes lie along ``dims`` with its axes along ``wanted``."""
     order = [tuple(dims).index(d) for d in wanted]
     return x if order == sorted(order) else lax.transpose(x, order)
+
+
+def update_places(
+    cell: Cell,
+    axes: Sequence[int],
+    windows: Sequence[int],
+    indices: Sequence[Array],
+    is_clamped: bool = False,
+) -> tuple[list[Array], bool]:
+    """Return where updates go in a cell's part of the result, one aligned int32 array per updated axis.
+
+    Args:
+      cell: its form's last operands are the indices, its first result's axes are what is updated.
+      axes: updated axes.
+      windows: for each, the reduced dimension of the consecutive elements updated, or ``NO_WINDOW``.
+      indices: the cell's indices along each axis.
+      is_clamped: whether an index outside moves to the nearest place inside; else its update is ``OUTSIDE``.
+
+    Returns:
+      places: where each window begins if the cell has all of every updated axis, else of every element.
+      is_whole: which of the two.
+    """
+    form, wanted = cell.form, cell.form.results[0].dims
+    first = len(form.operands) - len(indices)
+    updated = [wanted[axis] for axis in axes]
+    bound = clamped if is_clamped else dropped
+    starts = [
+        bound(cell.align(first + n, index), form.dims[d].size - window_size(form, w))
+        for n, (index, d, w) in enumerate(zip(indices, updated, windows, strict=True))
+    ]
+    mask = cell.reduced_mask()
+    if mask is not None:
+        starts = [jnp.where(mask, start, OUTSIDE) for start in starts]
+    is_whole = holds_all(cell, [*updated, *(w for w in windows if w != NO_WINDOW)])
+    if not is_whole:
+        starts = element_places(cell, axes, windows, starts)
+    return starts, is_whole
+
+
+def element_places(
+    cell: Cell, axes: Sequence[int], windows: Sequence[int], starts: Sequence[Array]
+) -> list[Array]:
+    """Return the place of every element of every window, counted from where the cell's part begins."""
+    wanted = cell.form.results[0].dims
+    found = []
+    for start, window, axis in zip(starts, windows, axes, strict=True):
+        place = counted(cell, start, window) - cell.origin[wanted[axis]]
+        found.append(jnp.where(start == OUTSIDE, start, place))
+    return found
+
+
+@dataclass(frozen=True)
+class UpdateDims:
+    """How updates lie against what they update.
+
+    Args:
+      leading: domain dimensions with a place of their own, lookups in order, then windows.
+      trailing: dimensions of the updates along the result's other axes.
+      numbers: the scatter of updates ``[*leading, *trailing]`` at places ``[*leading, axes]``.
+    """
+
+    leading: tuple[int, ...]
+    trailing: tuple[int, ...]
+    numbers: lax.ScatterDimensionNumbers
+
+
+def update_dims(
+    form: OpForm, axes: Sequence[int], windows: Sequence[int], base: int, pieces: Collection[int] = ()
+) -> UpdateDims:
+    """Return how the updates of a form lie.
+
+    Args:
+      form: the form; its operands from ``base`` on are the indices, the one before them updates.
+      axes: updated axes of the result.
+      windows: for each, its window's dimension, or ``NO_WINDOW``.
+      base: the first operand of indices.
+      pieces: windows that are updated in one piece.
+    """
+    wanted, held = form.results[0].dims, form.operands[base - 1].dims
+    index_dims = {d for m in form.operands[base:] for d in m.dims} | set(windows) - {NO_WINDOW}
+    index_dims |= {d for d in held if form.dims[d].is_reduced}
+    leading = [d for d in range(len(form.dims)) if d in index_dims and d not in pieces]
+    batch = [d for d in leading if d in wanted]
+    axis_of = {d: axis for axis, d in enumerate(wanted)}
+    axis_of |= {w: axis for axis, w in zip(axes, windows, strict=True)}
+    trailing = sorted((d for d in held if d not in leading), key=axis_of.__getitem__)
+    numbers = lax.ScatterDimensionNumbers(
+        update_window_dims=tuple(range(len(leading), len(leading) + len(trailing))),
+        inserted_window_dims=tuple(sorted(a for a, w in zip(axes, windows, strict=True) if w not in pieces)),
+        scatter_dims_to_operand_dims=tuple(axes),
+        operand_batching_dims=tuple(axis_of[d] for d in batch),
+        scatter_indices_batching_dims=tuple(leading.index(d) for d in batch),
+    )
+    return UpdateDims(tuple(leading), tuple(trailing), numbers)

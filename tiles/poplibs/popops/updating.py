@@ -19,16 +19,7 @@ from tiles.errors import InvalidGraph
 from tiles.graph import Cell, Codelet, Cycles, Extents, OpForm, register
 from tiles.numerics.dtypes import is_float, itemsize
 from tiles.poplibs.popops.map import access_grains
-from tiles.poplibs.popops.offsets import (
-    NO_WINDOW,
-    arranged,
-    clamped,
-    counted,
-    dropped,
-    holds_all,
-    joined,
-    window_size,
-)
+from tiles.poplibs.popops.offsets import NO_WINDOW, arranged, joined, update_dims, update_places
 from tiles.poplibs.popops.reduce import neutral_element
 from tiles.target import Basis, Target
 
@@ -36,6 +27,7 @@ SOURCE = "graphcore/poplibs lib/popops/codelets: DynamicUpdateSlice and MultiUpd
 SCATTERS: dict[str, Callable[..., Array]] = {
     "set": lax.scatter,
     "add": lax.scatter_add,
+    "sub": lax.scatter_sub,
     "mul": lax.scatter_mul,
     "max": lax.scatter_max,
     "min": lax.scatter_min,
@@ -53,7 +45,7 @@ class MultiUpdate(Codelet):
     Args:
       axes: updated axes of the result.
       windows: for each, the reduced dimension of the consecutive elements updated; -1 for a single one.
-      operation: set, add, mul, max, min.
+      operation: set, add, sub, mul, max, min.
       dtype: dtype of the result.
       is_clamped: whether an index outside moves to the nearest place inside; else its update is left out.
       is_fresh: whether to start from the neutral element instead of an operand.
@@ -79,8 +71,10 @@ class MultiUpdate(Codelet):
             )
         if len(self.axes) != len(self.windows):
             raise InvalidGraph(f"{len(self.axes)} updated axes, {len(self.windows)} windows")
-        if self.is_fresh and self.operation == "set":
-            raise InvalidGraph("setting elements has no neutral element to start from")
+        if self.is_fresh and self.operation in ("set", "sub"):
+            raise InvalidGraph(
+                f"{self.operation} has no neutral element to start from; see UpdateLast, or add"
+            )
 
     @property
     def label(self) -> str:
@@ -99,58 +93,21 @@ class MultiUpdate(Codelet):
         else:
             part = given.pop(0)
         updates, *indices = given
-        first = len(operands) - len(indices)
-        updated = [wanted[axis] for axis in self.axes]
-        bound = dropped if not self.is_clamped else clamped
-        starts = [
-            bound(cell.align(first + n, index), form.dims[d].size - window_size(form, w))
-            for n, (index, d, w) in enumerate(zip(indices, updated, self.windows, strict=True))
-        ]
-        mask = cell.reduced_mask()
-        if mask is not None:
-            starts = [jnp.where(mask, start, np.iinfo(np.int32).max) for start in starts]
-        is_whole = holds_all(cell, [*updated, *(w for w in self.windows if w != NO_WINDOW)])
-        if not is_whole:
-            starts = [
-                _inside(start, counted(cell, start, w) - cell.origin[d])
-                for start, w, d in zip(starts, self.windows, updated, strict=True)
-            ]
-        return (self._scatter(cell, part, updates, starts, is_whole),)
-
-    def _scatter(self, cell: Cell, part: Array, updates: Array, starts: list[Array], is_whole: bool) -> Array:
-        """Apply the updates: windows in one piece where the cell has all of them, else element by element."""
-        form, wanted = cell.form, cell.form.results[0].dims
-        base = len(form.operands) - len(starts)
-        held = form.operands[base - 1].dims
-        windows = [w for w in self.windows if w != NO_WINDOW]
-        pieces = set(windows) if is_whole else set()
-        index_dims = {d for m in form.operands[base:] for d in m.dims} | set(windows)
-        index_dims |= {d for d in held if form.dims[d].is_reduced}
-        leading = [d for d in range(len(form.dims)) if d in index_dims - pieces]
-        batch = [d for d in leading if d in wanted]
-        axis_of = {d: axis for axis, d in enumerate(wanted)}
-        axis_of |= {w: axis for axis, w in zip(self.axes, self.windows, strict=True)}
-        trailing = sorted((d for d in held if d not in leading), key=axis_of.__getitem__)
-        numbers = lax.ScatterDimensionNumbers(
-            update_window_dims=tuple(range(len(leading), len(leading) + len(trailing))),
-            inserted_window_dims=tuple(
-                sorted(a for a, w in zip(self.axes, self.windows, strict=True) if w not in pieces)
-            ),
-            scatter_dims_to_operand_dims=self.axes,
-            operand_batching_dims=tuple(axis_of[d] for d in batch),
-            scatter_indices_batching_dims=tuple(leading.index(d) for d in batch),
-        )
+        places, is_whole = update_places(cell, self.axes, self.windows, indices, self.is_clamped)
+        base = len(operands) - len(indices)
+        pieces = {w for w in self.windows if w != NO_WINDOW} if is_whole else set()
+        dims = update_dims(form, self.axes, self.windows, base, pieces)
         is_bool = self.dtype == "bool" and self.operation != "set"
         if is_bool:
             part, updates = part.astype(jnp.uint8), updates.astype(jnp.uint8)
         result = SCATTERS[self.operation](
             part,
-            joined(cell, starts, leading),
-            arranged(updates, held, [*leading, *trailing]),
-            numbers,
+            joined(cell, places, dims.leading),
+            arranged(updates, form.operands[base - 1].dims, [*dims.leading, *dims.trailing]),
+            dims.numbers,
             mode="fill",
         )
-        return result.astype(bool) if is_bool else result
+        return (result.astype(bool) if is_bool else result,)
 
     def cycles(self, extents: Extents, target: Target) -> Cycles:
         """Return the estimate per update, workers owning rows; an even share of them is in the part."""
@@ -196,8 +153,3 @@ class MultiUpdate(Codelet):
     def may_overwrite(self, k: int) -> bool:
         """The tensor to start from is updated in place."""
         return k == 0 and not self.is_fresh
-
-
-def _inside(start: Array, place: Array) -> Array:
-    """Return places, left out where their window was: an index that was dropped stays outside every part."""
-    return jnp.where(start == np.iinfo(np.int32).max, start, place)
