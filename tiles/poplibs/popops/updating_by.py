@@ -219,7 +219,8 @@ def _elements(
 def _along(cell: Cell, dims: Sequence[int]) -> Cell:
     """Return a cell of the domain dimensions along which updates lie, for expressions of them."""
     form = OpForm(tuple(cell.form.dims[d] for d in dims), (), ())
-    return Cell(form, *(tuple(x[d] for d in dims) for x in (cell.sizes, cell.origin, cell.limits)))
+    sizes = tuple(cell.sizes[d] for d in dims)
+    return Cell(form, sizes, tuple(cell.origin[d] for d in dims), tuple(cell.limits[d] for d in dims))
 
 
 def _looked_up(part: Array, places: Array, dims: UpdateDims) -> Array:
