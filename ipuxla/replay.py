@@ -37,7 +37,9 @@ class _Asked(Decisions):
         return self.answers.take(decision)
 
 
-def replaying(module: Module, executable: Callable[[], Executable]) -> Callable[..., Sequence[jax.Array]]:
+def replaying(
+    module: Module, executable: Callable[[], Executable], compiler_options: dict[str, Any] | None = None
+) -> Callable[..., Sequence[jax.Array]]:
     """Return a function of arrays: the module in the ring, with the decisions of a run with floats.
 
     It runs on the host, twice; no JAX transformation may trace it. Every engine repeats the same decisions, those
@@ -46,13 +48,14 @@ def replaying(module: Module, executable: Callable[[], Executable]) -> Callable[
     Args:
       module: what to run.
       executable: returns what the module was compiled to.
+      compiler_options: how XLA compiles it.
     """
     names = [name_of(type_.np_dtype) for type_ in module.entry_computation.parameter_types]
 
     def repeating(recorded: Any, *arrays: Any) -> tuple[Any, ...]:
         return evaluate_module(module, *arrays, decisions=_Asked(decisions.Replay(recorded)))
 
-    repeat = jax.jit(ring(repeating, ["int32", *names]))
+    repeat = jax.jit(ring(repeating, ["int32", *names]), compiler_options=compiler_options)
 
     def run(*arrays: Any) -> Sequence[jax.Array]:
         return repeat(record_decisions(executable(), *arrays), *arrays)

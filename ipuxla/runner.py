@@ -30,6 +30,7 @@ class Runner:
         donated: tuple[int, ...] = (),
         evaluate: Callable[..., Sequence[Any]] | None = None,
         replay: Callable[..., Sequence[Any]] | None = None,
+        compiler_options: dict[str, Any] | None = None,
     ) -> None:
         """Put together what is needed to run; nothing is compiled yet.
 
@@ -42,6 +43,7 @@ class Runner:
           evaluate: what engine ``hlo`` runs: a traceable function of the arguments.
           replay: what it runs instead outside of traces: a function of arrays that runs with floats first,
             and repeats the decisions of its loops and branches.
+          compiler_options: how XLA compiles ``evaluate``.
 
         Raises:
           InvalidOption: an unknown engine or arithmetic.
@@ -62,6 +64,7 @@ class Runner:
         self._executable = executable
         self._evaluate = evaluate
         self._replay = replay
+        self._compiler_options = compiler_options
 
     @functools.cached_property
     def executable(self) -> Executable:
@@ -111,8 +114,17 @@ class Runner:
         if self.engine == "hlo" and self._replay is not None:
             return self._replay
         if self.engine in TRACEABLE and not (self.engine == "fast" and self._machine.replays):
-            return jax.jit(self._traceable, donate_argnums=self.donated if self.arithmetic == "float" else ())
+            return jax.jit(
+                self._traceable,
+                donate_argnums=self.donated if self.arithmetic == "float" else (),
+                compiler_options=self._options,
+            )
         return lambda *arrays: self._machine.run(*arrays)[0]
+
+    @property
+    def _options(self) -> dict[str, Any] | None:
+        """XLA's options for the traceable function."""
+        return self._compiler_options if self._evaluate else self._machine.compiler_options  # pyright: ignore[reportAttributeAccessIssue]
 
     @functools.cached_property
     def _machine(self) -> Engine:

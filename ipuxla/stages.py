@@ -25,6 +25,7 @@ from ipuxla.runner import Runner
 from ipuxla.runtime import Compiled
 from ipuxla.signature import LeafType, Signature
 from tiles.compiler import Executable, compile_graph
+from tiles.engine import quickly
 from tiles.numerics.dtypes import name_of
 from tiles.numerics.ring import ring
 from tiles.report import profile
@@ -98,7 +99,14 @@ class Pipeline:
         module = self.optimized(options.passes)
         if options.arithmetic == "float" or not any(isinstance(i.op, DECIDING) for i in module.walk()):
             return None
-        return replaying(module, functools.partial(self.executable, options))
+        return replaying(module, functools.partial(self.executable, options), self.evaluator_options(options))
+
+    def evaluator_options(self, options: CompileOptions) -> dict[str, Any] | None:
+        """Return how XLA compiles what engine ``hlo`` runs: as the fast engine's, quickly in the ring."""
+        if options.arithmetic == "float":
+            return None
+        instructions = self.optimized(options.passes).walk()
+        return quickly(sum(value.type.size_bytes for i in instructions for value in i.results))
 
     def runner(self, options: CompileOptions) -> Runner:
         """Return what runs the program; for engine ``hlo`` it is compiled only when asked about costs."""
@@ -113,6 +121,7 @@ class Pipeline:
                 donated=self.consumed,
                 evaluate=self.evaluator(options) if is_hlo else None,
                 replay=self.replayer(options) if is_hlo else None,
+                compiler_options=self.evaluator_options(options) if is_hlo else None,
             )
         return self._runners[options]
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 from tiles.compiler import Executable, check
+from tiles.engine.compilation import quickly
 from tiles.engine.fast import FastEngine, record_decisions
 from tiles.engine.interface import FLOAT, RING, Engine
 from tiles.engine.literal import LiteralEngine, VertexEngine
@@ -46,5 +47,6 @@ __all__ = [
     "Trace",
     "VertexEngine",
     "make_engine",
+    "quickly",
     "record_decisions",
 ]

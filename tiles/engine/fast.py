@@ -6,6 +6,7 @@ so sums round as the plan says. Nothing is read on the host: trip counts are ext
 
 from __future__ import annotations
 
+import math
 import weakref
 from dataclasses import dataclass
 from functools import partial
@@ -18,11 +19,13 @@ from jax import lax
 
 from tiles.compiler import CopyStep, Executable, VertexGroup
 from tiles.compiler.tree import Path, carried_through, children, count_steps, dynamic_parts
-from tiles.engine.interface import FLOAT, Engine, check_inputs
+from tiles.engine.compilation import apart, quickly
+from tiles.engine.interface import FLOAT, RING, Engine, check_inputs
 from tiles.engine.trace import Trace
 from tiles.engine.whole import whole
 from tiles.errors import Unsupported
 from tiles.numerics.decisions import Decisions, Recording, Replay, record
+from tiles.numerics.dtypes import itemsize
 
 Env = dict[str, jax.Array]
 Carry = tuple[Env, dict[Path, jax.Array], Any]
@@ -47,9 +50,18 @@ class FastEngine(Engine):
         super().__init__(executable, arithmetic)
         self.strict = strict
         self._carried: dict[int, list[str]] = {}
-        self._jitted = jax.jit(self._call)
-        self._replayed = jax.jit(self._call_replaying)
-        self._recording = jax.jit(self._call_recording, static_argnums=0)
+        options = self.compiler_options
+        self._jitted = jax.jit(self._call, compiler_options=options)
+        self._replayed = jax.jit(self._call_replaying, compiler_options=options)
+        self._recording = jax.jit(self._call_recording, static_argnums=0, compiler_options=options)
+
+    @property
+    def compiler_options(self) -> dict[str, bool | int] | None:
+        """XLA's: a program in the ring is run to be compared, seldom more than once."""
+        if self.arithmetic != RING:
+            return None
+        own = [v for v in self.executable.variables.values() if not v.view_of]
+        return quickly(sum(math.prod(v.shape) * itemsize(v.dtype) for v in own))
 
     def run(self, *inputs: Any) -> tuple[list[jax.Array], Trace]:
         """Run once; see ``Engine.run``."""
@@ -136,7 +148,10 @@ class FastEngine(Engine):
 
     def _vertices(self, group: VertexGroup, env: Env) -> None:
         operands = [self._read(env, o.variable) for o in group.operands]
-        results = self.arithmetic_of(partial(_whole, group), self.operand_dtypes(group))(*operands)
+        function = self.arithmetic_of(partial(_whole, group), self.operand_dtypes(group))
+        if group.form.reduced and not group.codelet.is_contraction:
+            function = apart(function, operands)
+        results = function(*operands)
         if self.strict and group.plan.split_reductions(group.form):
             results = lax.optimization_barrier(results)
         env.update(zip(group.results, results, strict=True))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ import numpy as np
 
 from tiles.compiler import CopyStep, Executable, ExecuteStep, VertexGroup
 from tiles.engine import memory
+from tiles.engine.compilation import SMALL_BYTES, quickly
 from tiles.engine.fast import record_decisions
 from tiles.engine.interface import FLOAT, Engine, check_inputs
 from tiles.engine.trace import Trace
@@ -30,9 +31,8 @@ from tiles.numerics.dtypes import word_count
 from tiles.numerics.ring import to_ring
 from tiles.plan import Slices, operand_slices
 
-SMALL_STATE_BYTES = 4 << 20
 STEPS_AT_ONCE = 16
-"""A memory up to this size is cheap to copy, so steps share programs: compiling 16 together takes half the time."""
+"""A small memory is cheap to copy, so steps share programs: compiling 16 together takes half the time."""
 
 
 class LiteralEngine(Engine):
@@ -64,11 +64,12 @@ class LiteralEngine(Engine):
             state = self._poisoned()
             given = dict(zip(exe.inputs, inputs, strict=True))
             given |= {v.name: v.value for v in exe.variables.values() if v.value is not None}
-            for name, value in given.items():
-                state = self._function("load", name, donate=True)(state, self.enter(name, value))
+            for chunk in _chunks(list(given), len(given) if self._is_small else 1):
+                values = [self.enter(name, given[name]) for name in chunk]
+                state = self._function("load", chunk, donate=True)(state, values)
             counts = [0] * len(exe.steps)
             state = self._run(exe.program, state, counts)
-            outputs = [self._function("read", name)(state) for name in exe.outputs]
+            outputs = list(self._function("outputs", exe.outputs)(state))
         self._memory = state
         self._require_agreement()
         return outputs, Trace(tuple(counts), self.name, self.arithmetic)
@@ -117,14 +118,22 @@ class LiteralEngine(Engine):
         """Run steps one after another: a small memory many steps at a time, a large one phase by phase."""
         for number in numbers:
             counts[number] += 1
-        is_small = state.size * 4 <= SMALL_STATE_BYTES
-        for chunk in _chunks(numbers, STEPS_AT_ONCE if is_small else 1):
-            if is_small:
+        for chunk in _chunks(numbers, STEPS_AT_ONCE if self._is_small else 1):
+            if self._is_small:
                 state, agree = self._function("steps", chunk, donate=True)(state)
             else:
                 state, agree = self._step(chunk[0], state, self._compiled)
-            self._agreements += zip(chunk, agree if is_small else (agree,), strict=True)
+            self._agreements += zip(chunk, agree if self._is_small else (agree,), strict=True)
         return state
+
+    @property
+    def _state_bytes(self) -> int:
+        return self.executable.target.num_tiles * self.words * 4
+
+    @property
+    def _is_small(self) -> bool:
+        """Whether the memory of all tiles is cheap to copy."""
+        return self._state_bytes <= SMALL_BYTES
 
     def _steps(self, numbers: tuple[int, ...], state: jax.Array) -> tuple[jax.Array, list[Any]]:
         """Run several steps in one program."""
@@ -178,7 +187,9 @@ class LiteralEngine(Engine):
         """Return the jitted function of one step or variable, made once."""
         if (kind, key) not in self._functions:
             function = partial(getattr(self, f"_{kind}"), key)
-            self._functions[kind, key] = jax.jit(function, donate_argnums=(0,) if donate else ())
+            self._functions[kind, key] = jax.jit(
+                function, donate_argnums=(0,) if donate else (), compiler_options=quickly(self._state_bytes)
+            )
         return self._functions[kind, key]
 
     def _word(self, address: int) -> int:
@@ -199,8 +210,13 @@ class LiteralEngine(Engine):
         layout = self.executable.variables[name].layout
         return memory.of_layout(layout).store(state, self._word(self.executable.address(name)), parts)
 
-    def _load(self, name: str, state: jax.Array, value: jax.Array) -> jax.Array:
-        return self._keep(name, state, self._parts(name, value))
+    def _load(self, names: tuple[str, ...], state: jax.Array, values: list[jax.Array]) -> jax.Array:
+        for name, value in zip(names, values, strict=True):
+            state = self._keep(name, state, self._parts(name, value))
+        return state
+
+    def _outputs(self, names: tuple[str, ...], state: jax.Array) -> list[jax.Array]:
+        return [self._read(name, state) for name in names]
 
     def _copy(self, number: int, state: jax.Array) -> jax.Array:
         step = self.executable.steps[number]
@@ -417,8 +433,8 @@ def _poison(state: jax.Array) -> jax.Array:
     return jnp.full_like(state, memory.POISON)
 
 
-def _chunks(numbers: list[int], size: int) -> list[tuple[int, ...]]:
-    return [tuple(numbers[i : i + size]) for i in range(0, len(numbers), size)]
+def _chunks(items: Sequence[Any], size: int) -> list[tuple[Any, ...]]:
+    return [tuple(items[i : i + size]) for i in range(0, len(items), max(1, size))]
 
 
 def _classes(split: Any) -> list[tuple[int, int, int]]:
