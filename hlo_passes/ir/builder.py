@@ -192,10 +192,11 @@ def map_computations(module: Module, change: Callable[[Computation], Computation
 
 
 def map_regions(instruction: Instruction, change: Callable[[Computation], Computation]) -> Instruction:
-    """Return ``instruction`` with every region replaced by ``change(region)``."""
-    if not instruction.regions:
+    """Return ``instruction`` with every region replaced by ``change(region)``; itself when none changes."""
+    regions = tuple(change(region) for region in instruction.regions)
+    if all(new is old for new, old in zip(regions, instruction.regions, strict=True)):
         return instruction
-    return dataclasses.replace(instruction, regions=tuple(change(region) for region in instruction.regions))
+    return dataclasses.replace(instruction, regions=regions)
 
 
 def canonical_computation(computation: Computation, name: str | None = None) -> Computation:

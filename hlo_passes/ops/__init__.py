@@ -78,7 +78,8 @@ from hlo_passes.ops.gather_scatter import (
 from hlo_passes.ops.indexing import DynamicSlice, DynamicUpdateSlice
 from hlo_passes.ops.linalg import Cholesky, TriangularSolve
 from hlo_passes.ops.random import RngBitGenerator
-from hlo_passes.ops.reduction import Combiner, Reduce, simple_combiner
+from hlo_passes.ops.reduction import Combiner, Reduce, neutral_element, simple_combiner
+from hlo_passes.ops.scan import Scan
 from hlo_passes.ops.sorting import Sort, SortKey, sort_keys
 from hlo_passes.ops.window import ReduceWindow, SelectAndScatter, simple_selection
 
@@ -147,6 +148,7 @@ __all__ = [
     "RoundNearestAfz",
     "RoundNearestEven",
     "Rsqrt",
+    "Scan",
     "Scatter",
     "ScatterDimensionNumbers",
     "Select",
@@ -170,6 +172,7 @@ __all__ = [
     "While",
     "Xor",
     "compare_types",
+    "neutral_element",
     "simple_combiner",
     "simple_selection",
     "sort_keys",

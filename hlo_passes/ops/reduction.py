@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from hlo_passes.ir.interpreter import Closure, as_closure, as_computation
 from hlo_passes.ir.module import Computation
 from hlo_passes.ir.op import FusionCategory, Op
-from hlo_passes.ir.types import TensorType
+from hlo_passes.ir.types import DTYPES, TensorType
 
 Combiner = Literal["add", "mul", "max", "min", "and", "or", "xor"]
 
@@ -52,6 +53,22 @@ def simple_combiner(region: Computation | Closure) -> Combiner | None:
     if set(instruction.operands) != set(body.parameters):
         return None
     return _ON_BOOLEANS.get(combiner, combiner) if body.parameters[0].type.is_bool else combiner
+
+
+def neutral_element(combiner: Combiner, dtype: str) -> np.ndarray:
+    """Return the value that changes nothing it is combined with, as a numpy scalar array."""
+    kind = DTYPES[dtype]
+    if combiner in ("max", "min"):
+        limits = (-np.inf, np.inf) if kind.kind == "float" else _limits(kind.np_dtype)
+        return np.array(limits[combiner == "min"]).astype(kind.np_dtype)
+    if combiner == "and":
+        return np.asarray(~np.array(0, kind.np_dtype))
+    return np.array(int(combiner == "mul")).astype(kind.np_dtype)
+
+
+def _limits(dtype: np.dtype) -> tuple[int, int]:
+    limits = np.iinfo(dtype)
+    return int(limits.min), int(limits.max)
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ from hlo_passes.passes.pipeline import (
 from hlo_passes.passes.repeats import OutlineRepeats
 from hlo_passes.passes.schedule import Schedule
 from hlo_passes.passes.while_to_repeat import WhileToRepeat
+from hlo_passes.passes.windows import Windows
 
 __all__ = [
     "DEFAULT_PIPELINE",
@@ -67,6 +68,7 @@ __all__ = [
     "UnknownPass",
     "UnknownPassOption",
     "WhileToRepeat",
+    "Windows",
     "analyze",
     "expression",
     "find_pass",

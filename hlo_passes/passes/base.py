@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Self, get_type_hints
 
-from hlo_passes.ir import Computation, Instruction, Module
+from hlo_passes.ir import Computation, Instruction, Module, map_regions
 from hlo_passes.passes.errors import InvalidPassOption, UnknownPass, UnknownPassOption
 
 PASSES: dict[str, type[Pass]] = {}
@@ -111,7 +111,4 @@ def map_control_regions(
     """
     if not instruction.regions or not instruction.op.is_control or instruction.op.name == "hlo.fusion":
         return instruction
-    regions = tuple(change(region) for region in instruction.regions)
-    if all(new is old for new, old in zip(regions, instruction.regions, strict=True)):
-        return instruction
-    return dataclasses.replace(instruction, regions=regions)
+    return map_regions(instruction, change)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hlo_passes.ir import Computation, Instruction, Module, Value, value_names
+from hlo_passes.ir import Computation, Instruction, Module, Value, map_regions, value_names
 from hlo_passes.ops import Call, Fusion
 from hlo_passes.passes.base import Pass, map_control_regions, map_module
 from hlo_passes.passes.structure import FreshNames, callees_first
@@ -22,7 +22,8 @@ class Inline(Pass):
     """Inline calls of computations with at most ``max_ops`` operations, and of those called only once.
 
     What stays a call is planned and laid out once for all its callers; a call's arguments are copied, and
-    nothing fuses across it, which small bodies do not repay. Computations left without a caller go with
+    nothing fuses across it, which small bodies do not repay. What a region of elements calls (the body of a
+    reduction) is always inlined: such a region is one expression. Computations left without a caller go with
     ``dce``.
     """
 
@@ -47,8 +48,11 @@ class Inline(Pass):
             is_wanted = calls[name] == 1 or len(done[name].instructions) <= self.max_ops
             return done[name] if is_wanted else None
 
+        def callee(instruction: Instruction) -> Computation | None:
+            return done[instruction.op.callee] if isinstance(instruction.op, Call) else None
+
         for computation in order:
-            done[computation.name] = _inline(computation, body)
+            done[computation.name] = _inline(computation, body, callee)
         return map_module(module, lambda computation: done.get(computation.name, computation))
 
 
@@ -69,14 +73,15 @@ class Flatten(Pass):
             return instruction.regions[0] if self.fusions and isinstance(instruction.op, Fusion) else None
 
         for computation in callees_first(module):
-            done[computation.name] = _inline(computation, body)
+            done[computation.name] = _inline(computation, body, body)
         entry = done[module.entry]
         if entry is module.entry_computation and len(module.computations) == 1:
             return module
         return dataclasses.replace(module, computations=(entry,))
 
 
-def _inline(computation: Computation, body: Body) -> Computation:
+def _inline(computation: Computation, body: Body, in_elements: Body) -> Computation:
+    """Return a computation with calls replaced by ``body``, in regions of elements by ``in_elements``."""
     names = FreshNames(value_names(computation))
     env: dict[Value, Value] = {}
     made: list[Instruction] = []
@@ -86,7 +91,10 @@ def _inline(computation: Computation, body: Body) -> Computation:
         return tuple(scope.get(value, value) for value in values)
 
     for old in computation.instructions:
-        instruction = map_control_regions(old, lambda region: _inline(region, body))
+        if old.regions and not old.op.is_control:
+            instruction = map_regions(old, lambda region: _inline(region, in_elements, in_elements))
+        else:
+            instruction = map_control_regions(old, lambda region: _inline(region, body, in_elements))
         operands = substitute(instruction.operands, env)
         inner = body(instruction)
         if inner is None:

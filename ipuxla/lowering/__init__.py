@@ -16,6 +16,7 @@ from ipuxla.lowering import (
     movement,
     random,
     regular,
+    scan,
     sorting,
 )
 from ipuxla.lowering.errors import UnsupportedLowering
@@ -38,6 +39,7 @@ assert (
     and movement
     and random
     and regular
+    and scan
     and sorting
 )  # for their rules
 

@@ -53,16 +53,17 @@ def lower_reduce_window(lowering: Lowering, instruction: Instruction) -> tuple[T
     """Place a pooling, and behind it the initial value unless it is neutral.
 
     Raises:
-      UnsupportedLowering: several operands, or a combining function that is not one operation.
+      UnsupportedLowering: a combining region with more than elementwise operations in it (all others the pass
+        ``windows`` has taken apart).
     """
     op = instruction.op
     assert isinstance(op, ReduceWindow)
     combiner = simple_combiner(instruction.regions[0])
     if combiner is None:
         raise UnsupportedLowering(
-            "these windows' combining function is not one of add, mul, max, min, and, or, xor of one operand",
+            "these windows' combining region holds more than elementwise operations on scalars",
             location=where(instruction),
-            try_="several windowed reductions with one operation each",
+            try_="a combining function without loops, branches and lookups (jnp.where chooses between values)",
         )
     value, initial = instruction.operands
     x = materialize(lowering, value)

@@ -433,6 +433,11 @@ CASES = [
     (ops.RngBitGenerator("PHILOX", (N, STATE)), [STATE], "C2"),
     (ops.RngBitGenerator("PHILOX", (STATE, P)), [STATE], "O2"),
     # sorting
+    (ops.Scan(0), [], "C1", [ADD]),
+    (ops.Scan(0), [F, V], "C1", [ADD]),
+    (ops.Scan(2), [F], "C2", [ADD]),
+    (ops.Scan(0), [F], "C3", []),
+    (ops.Scan(0), [N], "C3", [ADD]),
     (ops.Sort(0), [], "C1", [LESS]),
     (ops.Sort(0), [F, V], "C3", [LESS]),
     (ops.Sort(2), [F], "C4", [LESS]),

@@ -66,6 +66,7 @@ from tiles.poplibs.popops.expr import Expr, arg, call
 from tiles.poplibs.popops.fold_many import ReduceMany, reduce_many
 from tiles.poplibs.popops.movement import broadcast_in_dim, pad, reverse, slice, transpose
 from tiles.poplibs.popops.reduction import map_reduce, reduce
+from tiles.poplibs.popops.scan import Scan, scan
 from tiles.poplibs.popops.slicing import MultiSlice
 from tiles.poplibs.popops.sorting import Sort, sort
 from tiles.poplibs.popops.updating import MultiUpdate
@@ -79,6 +80,7 @@ __all__ = [
     "MultiUpdate",
     "Reduce",
     "ReduceMany",
+    "Scan",
     "Sort",
     "abs",
     "add",
@@ -135,6 +137,7 @@ __all__ = [
     "reverse",
     "round",
     "rsqrt",
+    "scan",
     "select",
     "shift_left",
     "shift_right",

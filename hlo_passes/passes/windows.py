@@ -1,0 +1,134 @@
+"""Windows that no vertex folds by itself, as operations that vertices do.
+
+``popnn`` pools windows of a few taps by one well-known operation. Everything else is rewritten here, axis by
+axis, the innermost first, so that the elements of a window meet in row-major order: windows over everything
+before (or behind) an element are scans; windows that do not overlap are rows of a scan; others are folded by
+doubling, a fold of ``2 k`` taps out of two folds of k.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_passes.ir import Computation, Instruction, Module, Op, Value
+from hlo_passes.ops import (
+    BroadcastInDim,
+    Combiner,
+    Constant,
+    Convert,
+    ReduceWindow,
+    Scan,
+    Select,
+    neutral_element,
+    simple_combiner,
+)
+from hlo_passes.passes.base import Pass, map_module
+from hlo_passes.passes.folding import Folding, geometries
+from hlo_passes.passes.lifting import is_liftable, lift
+from hlo_passes.passes.rewriter import Pattern, Rewriter
+from hlo_passes.passes.scans import scan_in_blocks
+
+
+@dataclass(frozen=True)
+class Windows(Pass):
+    """Rewrite windows that are not pooling: cumulative ones, large ones, and those of any other region."""
+
+    name: ClassVar[str] = "windows"
+
+    def run(self, module: Module) -> Module:
+        """Return the module rewritten; itself when it has nothing but pooling."""
+        patterns: dict[type[Op], tuple[Pattern, ...]] = {
+            ReduceWindow: (fold_windows,),
+            Scan: (scan_in_blocks,),
+        }
+        if not any(type(instruction.op) in patterns for instruction in module.walk()):
+            return module
+        return map_module(module, lambda computation: Rewriter(computation, patterns).run())
+
+
+def fold_windows(instruction: Instruction, rewriter: Rewriter) -> Sequence[Value] | None:
+    """Fold windows that are cumulative or large, or of more than one operation."""
+    region = instruction.regions[0]
+    if 0 in instruction.results[0].type.shape or not is_liftable(region):
+        return None
+    combiner = simple_combiner(region)
+    if combiner is not None:
+        return _fold_by_one_operation(instruction, rewriter, combiner)
+    op, half = instruction.op, len(instruction.results)
+    assert isinstance(op, ReduceWindow)
+    inputs, initial = instruction.operands[:half], instruction.operands[half:]
+    shape = instruction.results[0].type.shape
+    starts = [rewriter.emit(BroadcastInDim(shape, ()), value) for value in initial]
+    if 0 in inputs[0].type.shape:
+        return starts
+    folding = Folding(rewriter, region, list(inputs))
+    for axis, g in reversed(list(enumerate(geometries(op, inputs[0].type.shape, shape)))):
+        folding.fold(axis, g)
+    combined = lift(rewriter, region, (*starts, *folding.values))
+    real = folding.is_real()
+    if real is None:
+        return combined
+    return [rewriter.emit(Select(), real, x, y) for x, y in zip(combined, starts, strict=True)]
+
+
+def _fold_by_one_operation(
+    instruction: Instruction, rewriter: Rewriter, combiner: Combiner
+) -> Sequence[Value] | None:
+    """Fold the cumulative and the large axes; padding holds the neutral element, the rest is pooled before.
+
+    Sums and products of 16-bit floats are formed in f32, as pooling forms them.
+    """
+    op, (value, initial) = instruction.op, instruction.operands
+    assert isinstance(op, ReduceWindow)
+    found = geometries(op, value.type.shape, instruction.result.type.shape)
+    chosen = [d for d, g in enumerate(found) if not g.is_trivial and (g.is_cumulative or g.is_large)]
+    if not chosen or 0 in value.type.shape:
+        return None
+    is_narrow = combiner in ("add", "mul") and value.type.dtype in ("f16", "bf16")
+    dtype = "f32" if is_narrow else value.type.dtype
+    region = _with_dtype(instruction.regions[0], dtype)
+    x = rewriter.emit(Convert(dtype), value) if is_narrow else value
+    neutral = neutral_element(combiner, dtype)
+    if any(not g.is_trivial for d, g in enumerate(found) if d not in chosen):
+        start = rewriter.emit(Constant.of(neutral, dtype))
+        (x,) = rewriter.emit_all(_without(op, chosen), (x, start), (region,))
+    folding = Folding(rewriter, region, [x], [neutral])
+    for axis in chosen:
+        folding.fold(axis, found[axis])
+    (total,) = folding.values
+    total = rewriter.emit(Convert(value.type.dtype), total) if is_narrow else total
+    constant = rewriter.constant(initial)
+    if constant is not None and (
+        constant.value.tobytes() == neutral_element(combiner, value.type.dtype).tobytes()
+        or (combiner == "add" and not constant.value)
+    ):
+        return [total]
+    start = rewriter.emit(BroadcastInDim(total.type.shape, ()), initial)
+    return lift(rewriter, instruction.regions[0], (start, total))
+
+
+def _with_dtype(region: Computation, dtype: str) -> Computation:
+    """Return a region of one operation on values of another element type."""
+    (instruction,) = region.instructions
+    types = {v: Value(v.name, v.type.with_dtype(dtype)) for v in (*region.parameters, instruction.result)}
+    made = dataclasses.replace(
+        instruction,
+        operands=tuple(types[v] for v in instruction.operands),
+        results=(types[instruction.result],),
+    )
+    return Computation(
+        region.name, tuple(types[v] for v in region.parameters), (made,), (types[instruction.result],)
+    )
+
+
+def _without(op: ReduceWindow, axes: Sequence[int]) -> ReduceWindow:
+    """Return the windows along the other axes alone."""
+    plain = {field.name: int(field.name not in ("low", "high")) for field in dataclasses.fields(op)}
+    changed = {
+        name: tuple(value if d in axes else old for d, old in enumerate(getattr(op, name)))
+        for name, value in plain.items()
+    }
+    return ReduceWindow(**changed)

@@ -1,0 +1,85 @@
+"""Scans and windows on tiles: every engine against ``jax.jit``, and every word in the ring."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import ipuxla
+from tests.engines import check_engines
+
+X = np.random.default_rng(0).normal(size=(300,)).astype(np.float32)
+Y = np.random.default_rng(1).normal(size=(3, 150, 2)).astype(np.float32)
+
+CUMULATIVE = {
+    "sum": (jnp.cumsum, X),
+    "sum of a middle axis, backwards": (lambda x: lax.cumsum(x, 1, reverse=True), Y),
+    "product": (lambda x: lax.cumprod(1 + x / 8, 0), X),
+    "minimum of a short axis": (lambda x: lax.cummin(x, 2, reverse=True), Y),
+    "logarithm of sums": (lax.cumlogsumexp, X[:130]),
+    "integers": (jnp.cumsum, np.arange(140, dtype=np.int8)),
+    "half": (jnp.cumsum, X.astype(np.float16)),
+}
+
+
+@pytest.mark.parametrize("case", CUMULATIVE)
+def test_cumulative_operations(case, small_target):
+    f, x = CUMULATIVE[case]
+    check_engines(f, small_target, x, engines=("fast", "literal"))
+
+
+GRADIENTS = {
+    "sum": (lambda x: jnp.sum(jnp.cumsum(x) ** 2), X[:200]),
+    "maximum": (lambda x: jnp.sum(lax.cummax(x) ** 2), X[:7]),
+    "product": (lambda x: jnp.sum(jnp.cumprod(1 + x / 8) ** 2), X[:7]),
+    "logarithm of sums": (lambda x: jnp.sum(lax.cumlogsumexp(x) ** 2), X[:7]),
+}
+
+
+@pytest.mark.parametrize("case", GRADIENTS)
+def test_gradients_of_cumulative_operations(case, small_target):
+    f, x = GRADIENTS[case]
+    check_engines(jax.grad(f), small_target, x, engines=("fast",))
+    through = jax.grad(ipuxla.jit(f, target=small_target))(x)
+    np.testing.assert_allclose(through, jax.grad(f)(x), atol=1e-4 * np.abs(jax.grad(f)(x)).max())
+
+
+def argmax(a, b):
+    """Return the greater of two (value, position), the earlier one of equals."""
+    keep = (a[0] > b[0]) | ((a[0] == b[0]) & (a[1] < b[1]))
+    return jnp.where(keep, a[0], b[0]), jnp.where(keep, a[1], b[1])
+
+
+def test_windows_of_pairs(small_target):
+    x = np.round(Y[:, :6] * 2)
+    where = np.arange(x.size, dtype=np.int32).reshape(x.shape)
+    start = (np.float32(-np.inf), np.int32(-1))
+
+    def f(x, where):
+        return lax.reduce_window((x, where), start, argmax, (1, 3, 2), (1, 2, 1), "SAME")
+
+    check_engines(f, small_target, x, where, floats=("fast",))
+
+
+def test_windows_of_a_region_of_several_operations(small_target):
+    def f(x):
+        return lax.reduce_window(x, -np.inf, jnp.logaddexp, (2, 3), (1, 2), ((0, 1), (1, 1)))
+
+    check_engines(f, small_target, Y[0, :12], floats=("fast",))
+
+
+def test_wide_windows(small_target):
+    def f(x):
+        return lax.reduce_window(x, 0.0, lax.add, (60,), (1,), "SAME")
+
+    check_engines(f, small_target, X, floats=("fast",))
+
+
+def test_a_long_sum_is_cheap_on_all_tiles(gc200):
+    x = jax.ShapeDtypeStruct((100_000,), np.float32)
+    cost = ipuxla.jit(jnp.cumsum, target=gc200).lower(x).compile().cost_analysis()
+    assert cost["cycles"] < 20_000 and cost["supersteps"] < 20
+    assert cost["flops"] < 10 * 100_000
