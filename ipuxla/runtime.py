@@ -41,9 +41,7 @@ class Compiled:
         self._runner = runner
         self._texts = dict(texts or {})
         self._to_words = [leaf.to_words for leaf in signature.inputs]
-        self._keys = [
-            (position, leaf) for position, leaf in enumerate(signature.outputs) if leaf.key is not None
-        ]
+        self._has_plain_results = all(leaf.key is None and not leaf.is_complex for leaf in signature.outputs)
 
     @property
     def engine(self) -> str:
@@ -73,7 +71,7 @@ class Compiled:
     def run(self, *leaves: Any) -> list[Any]:
         """Run on argument leaves, taken to be of the right types, and return the result leaves."""
         with jax.enable_x64(True):
-            outputs = self._wrap_keys(self._runner.run(*self._words(leaves)))
+            outputs = self._results(self._runner.run(*self._words(leaves)))
         for position in self.signature.donated:
             _consume(leaves[position], outputs)
         return outputs
@@ -85,15 +83,19 @@ class Compiled:
           HostEngineInsideJit: the engine steps on the host.
         """
         with jax.enable_x64(True):
-            return self._wrap_keys(self._runner.trace(*self._words(leaves)))
+            return self._results(self._runner.trace(*self._words(leaves)))
 
     def _words(self, leaves: Sequence[Any]) -> list[Any]:
-        return [to_words(leaf) for to_words, leaf in zip(self._to_words, leaves, strict=True)]
+        return [
+            words for to_words, leaf in zip(self._to_words, leaves, strict=True) for words in to_words(leaf)
+        ]
 
-    def _wrap_keys(self, outputs: list[Any]) -> list[Any]:
-        for position, leaf in self._keys:
-            outputs[position] = leaf.from_words(outputs[position])
-        return outputs
+    def _results(self, outputs: list[Any]) -> list[Any]:
+        """Return result leaves: keys wrapped, parts of complex numbers joined."""
+        if self._has_plain_results:
+            return outputs
+        remaining = iter(outputs)
+        return [leaf.from_words([next(remaining) for _ in leaf.words]) for leaf in self.signature.outputs]
 
     # ---- inspecting
 
@@ -191,7 +193,7 @@ def load(
         engine=engine or header["engine"],
         arithmetic=arithmetic or header["arithmetic"],
         strict=header["strict"],
-        donated=signature.donated,
+        donated=signature.donated_words,
     )
     return Compiled(signature, runner)
 
@@ -224,7 +226,8 @@ def _check_fit(signature: Signature, executable: Executable, path: str) -> None:
         ("outputs", signature.outputs, executable.outputs),
     ):
         variables = [executable.variables[name] for name in names]
-        if len(variables) != len(leaves) or not all(map(_matches, leaves, variables)):
+        words = [part for leaf in leaves for part in leaf.words]
+        if len(variables) != len(words) or not all(map(_matches, words, variables)):
             raise InvalidExecutable(
                 f"the program's {role} are not its signature's",
                 location=path,

@@ -1,6 +1,7 @@
 """What a compiled program takes and returns: pytrees, leaf types, argument names; and these as plain data.
 
-JAX arrays of random keys travel as their words; here is the one place that unwraps and wraps them.
+JAX arrays of random keys travel as their words, complex numbers as two arrays, the real and the imaginary parts;
+here is the one place that takes them apart and puts them together.
 """
 
 from __future__ import annotations
@@ -53,20 +54,46 @@ class LeafType:
         """Type of an element, or of a word of a key."""
         return jnp.dtype(self.dtype)
 
-    def to_words(self, array: Any) -> Any:
-        """Return what engines take: keys as their words, Python numbers as arrays, arrays as they are."""
-        if self.key is not None:
-            return jax.random.key_data(array)
-        if isinstance(array, jax.Array | np.ndarray):
-            return array
-        if type(array) in _SCALAR_KINDS:
-            with jax.enable_x64(self.np_dtype.itemsize == 8):
-                return jnp.asarray(array)
-        return np.asarray(array, self.np_dtype)
+    @functools.cached_property
+    def is_complex(self) -> bool:
+        """Whether the elements are complex numbers, which engines take and return as two arrays."""
+        return self.np_dtype.kind == "c"
 
-    def from_words(self, array: Any) -> Any:
-        """Return an engine's result as the caller expects it."""
-        return array if self.key is None else jax.random.wrap_key_data(array, impl=self.key)
+    @functools.cached_property
+    def words(self) -> tuple[LeafType, ...]:
+        """Types of the arrays that engines take or return for this one."""
+        if not self.is_complex:
+            return (self,)
+        part = LeafType(self.shape, f"float{4 * self.np_dtype.itemsize}")
+        return (part, part)
+
+    def to_words(self, array: Any) -> tuple[Any, ...]:
+        """Return what engines take: keys as their words, complex numbers as parts, numbers as arrays."""
+        if self.key is not None:
+            return (jax.random.key_data(array),)
+        if not isinstance(array, jax.Array | np.ndarray):
+            array = self._as_array(array)
+        if not self.is_complex:
+            return (array,)
+        return (array.real, array.imag)
+
+    def _as_array(self, number: Any) -> Any:
+        if type(number) in _SCALAR_KINDS:
+            with jax.enable_x64(self.words[0].np_dtype.itemsize == 8):
+                return jnp.asarray(number)
+        return np.asarray(number, self.np_dtype)
+
+    def from_words(self, arrays: Sequence[Any]) -> Any:
+        """Return an engine's results for this one as the caller expects them.
+
+        Words of the ring, which stand for the parts of complex numbers, lie along a last axis of 2.
+        """
+        if self.key is not None:
+            return jax.random.wrap_key_data(arrays[0], impl=self.key)
+        if not self.is_complex:
+            return arrays[0]
+        is_ring = jnp.issubdtype(arrays[0].dtype, jnp.unsignedinteger)
+        return jnp.stack(arrays, axis=-1) if is_ring else jax.lax.complex(*arrays)
 
     def accepts(self, array: Any) -> bool:
         """Whether an argument has exactly this type; Python numbers have the type they are compiled to."""
@@ -105,6 +132,12 @@ class Signature:
     out_tree: Any = None
     donated: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def donated_words(self) -> tuple[int, ...]:
+        """Positions of the donated ones among the arrays that engines take."""
+        owners = [number for number, leaf in enumerate(self.inputs) for _ in leaf.words]
+        return tuple(position for position, owner in enumerate(owners) if owner in self.donated)
 
     def flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """Return the leaves of a call's arguments.

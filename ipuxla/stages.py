@@ -13,8 +13,8 @@ from typing import Any
 import jax
 
 from hlo_passes.ir import Module, evaluate_module, print_module
-from hlo_passes.passes import optimize
-from ipuxla.errors import OutOfTileMemory, UnknownStage
+from hlo_passes.passes import LegalizeComplex, has_complex, optimize, split_positions
+from ipuxla.errors import OutOfTileMemory, UnknownStage, Unsupported
 from ipuxla.frontend import _jax_compat as compat
 from ipuxla.frontend.importer import import_stablehlo
 from ipuxla.frontend.lower import to_stablehlo
@@ -49,16 +49,20 @@ class Pipeline:
             only lets the program reuse tile memory: its caller may not know of the marks.
         """
         self.stablehlo = stablehlo
-        self.consumed = consumed
         self.module: Module = import_stablehlo(stablehlo, name)
+        self.consumed = split_positions(self.module.entry_computation.parameter_types, consumed)
         self._optimized: dict[str | None, Module] = {}
         self._executables: dict[Any, Executable] = {}
         self._runners: dict[CompileOptions, Runner] = {}
 
     def optimized(self, passes: str | None) -> Module:
-        """Return the module after the HLO passes."""
+        """Return the module after the HLO passes.
+
+        Raises:
+          Unsupported: passes of the user's own leave complex numbers.
+        """
         if passes not in self._optimized:
-            self._optimized[passes] = optimize(self.module, passes)
+            self._optimized[passes] = _without_complex(optimize(self.module, passes), passes)
         return self._optimized[passes]
 
     def executable(self, options: CompileOptions) -> Executable:
@@ -158,7 +162,7 @@ def module_signature(module: Module) -> Signature:
     entry = module.entry_computation
 
     def leaf(type_: Any) -> LeafType:
-        return LeafType(type_.shape, name_of(type_.np_dtype))
+        return LeafType(type_.shape, type_.np_dtype.name)
 
     return Signature(
         inputs=tuple(map(leaf, entry.parameter_types)),
@@ -241,7 +245,21 @@ class Lowered:
 
 def _leaf_type(aval: Any) -> LeafType:
     generator = compat.key_generator(aval)
-    return LeafType(tuple(aval.shape), "uint32" if generator else name_of(aval.dtype), generator)
+    if not generator and aval.dtype.kind != "c":
+        name_of(aval.dtype)
+    return LeafType(tuple(aval.shape), "uint32" if generator else aval.dtype.name, generator)
+
+
+def _without_complex(module: Module, passes: str | None) -> Module:
+    """Return the module, which must have no complex numbers left: a machine has none."""
+    if not has_complex(module):
+        return module
+    raise Unsupported(
+        "the passes leave complex numbers, which no machine has",
+        expected=f"a pass {LegalizeComplex.name!r}",
+        got=f"passes={passes!r}",
+        try_=f'passes="{LegalizeComplex.name},..." with the other passes behind it',
+    )
 
 
 def _stablehlo_text(source: Any, debug_info: bool = False) -> str:

@@ -23,6 +23,9 @@ class Builder:
     Args:
       name: name of the computation.
       reserved: value names (with ``%``) that fresh names must avoid because they will be asked for later.
+
+    Attributes:
+      location: source line of instructions that are added without one.
     """
 
     def __init__(self, name: str, reserved: Iterable[str] = ()) -> None:
@@ -30,6 +33,7 @@ class Builder:
         self.name = name
         self.parameters: list[Value] = []
         self.instructions: list[Instruction] = []
+        self.location: Location = UNKNOWN
         self._reserved = set(reserved)
         self._taken: set[str] = set()
         self._next = 0
@@ -73,6 +77,7 @@ class Builder:
         Raises:
           ConstraintViolation: the operation does not accept these operands.
         """
+        location = location if location.is_known else self.location
         try:
             types = op.infer(*[value.type for value in operands], regions=regions)
         except ConstraintViolation as error:

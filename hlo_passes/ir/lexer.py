@@ -11,7 +11,7 @@ from hlo_passes.errors import ParseError
 _TOKEN = re.compile(
     r"""
       (?P<space>(?:\s|//[^\n]*)+)
-    | (?P<type>tensor<[^<>]*>)
+    | (?P<type>tensor<(?:[^<>]|<\w*>)*>)
     | (?P<string>"(?:[^"\\\n]|\\.)*")
     | (?P<value>%[\w.$-]+)
     | (?P<symbol>@(?:[\w.$-]+|"(?:[^"\\\n]|\\.)*"))

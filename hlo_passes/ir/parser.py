@@ -238,6 +238,8 @@ class _Parser:
         for word in ("true", "false"):
             if self.lexer.accept(word):
                 return word
+        if self.lexer.accept("("):
+            return " ".join(self.list(")", lambda: self.lexer.take("number", "a part of an element").text))
         return self.lexer.take("number", "an element").text
 
     def location(self) -> Location:
@@ -279,6 +281,10 @@ def _shape(values: Any, type_: TensorType) -> tuple[int, ...]:
 def _element(text: str, dtype: np.dtype) -> Any:
     if dtype == np.bool_:
         return {"true": True, "false": False}[text]
+    if dtype.kind == "c":
+        part = np.dtype(f"f{dtype.itemsize // 2}")
+        real, imag = (_element(each, part) for each in text.split(" "))
+        return np.array([real, imag], part).view(dtype)[0]
     if text.startswith("0x"):
         return np.frombuffer(bytes.fromhex(text[2:])[::-1], dtype)[0]
     return int(text) if dtype.kind in "iu" else np.array(float(text)).astype(dtype)[()]

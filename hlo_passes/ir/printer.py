@@ -163,6 +163,8 @@ def element_text(element: Any) -> str:
         return "true" if element else "false"
     if element.dtype.kind in "iu":
         return str(int(element))
+    if element.dtype.kind == "c":
+        return f"({element_text(element.real)}, {element_text(element.imag)})"
     with np.errstate(invalid="ignore"):  # a signalling NaN is a value like any other
         return _float_text(element)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from hlo_passes.errors import UnsupportedType
 
-Kind = Literal["bool", "integer", "unsigned", "float"]
+Kind = Literal["bool", "integer", "unsigned", "float", "complex"]
 
 
 class DType(NamedTuple):
@@ -37,9 +37,11 @@ DTYPES: dict[str, DType] = {
     "bf16": DType(np.dtype(jnp.bfloat16), "float", 16),
     "f32": DType(np.dtype(np.float32), "float", 32),
     "f64": DType(np.dtype(np.float64), "float", 64),
+    "complex<f32>": DType(np.dtype(np.complex64), "complex", 64),
+    "complex<f64>": DType(np.dtype(np.complex128), "complex", 128),
 }
 _NAME_OF = {entry.np_dtype: name for name, entry in DTYPES.items()}
-_TEXT = re.compile(r"tensor<((?:\d+x)*)(\w+)>")
+_TEXT = re.compile(r"tensor<((?:\d+x)*)(complex<\w+>|\w+)>")
 
 
 def dtype_name(np_dtype: object) -> str:
@@ -109,8 +111,23 @@ class TensorType:
 
     @property
     def is_float(self) -> bool:
-        """Whether elements are floating-point numbers."""
+        """Whether elements are floating-point numbers (complex ones are not)."""
         return DTYPES[self.dtype].kind == "float"
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether elements are complex numbers."""
+        return DTYPES[self.dtype].kind == "complex"
+
+    @property
+    def is_inexact(self) -> bool:
+        """Whether arithmetic on the elements rounds and may meet NaN: floats and complex numbers."""
+        return self.is_float or self.is_complex
+
+    @property
+    def part(self) -> TensorType:
+        """The type of the real parts of complex elements, which is that of the imaginary ones too."""
+        return self.with_dtype(self.dtype.removeprefix("complex<").removesuffix(">"))
 
     @property
     def is_integer(self) -> bool:

@@ -1,5 +1,6 @@
 """One class per operation, one file per family; importing this package fills ``ir.OPS``."""
 
+from hlo_passes.ops.complex import Complex, Imag, Real
 from hlo_passes.ops.contraction import DotAlgorithm, DotDimensionNumbers, DotGeneral
 from hlo_passes.ops.control import Call, Fusion
 from hlo_passes.ops.control_flow import Case, ControlFlow, If, Repeat, While
@@ -67,6 +68,7 @@ from hlo_passes.ops.elementwise import (
     Xor,
     compare_types,
 )
+from hlo_passes.ops.fft import Fft
 from hlo_passes.ops.gather_scatter import (
     Gather,
     GatherDimensionNumbers,
@@ -99,6 +101,7 @@ __all__ = [
     "Clamp",
     "Combiner",
     "Compare",
+    "Complex",
     "Concatenate",
     "Constant",
     "ControlFlow",
@@ -117,11 +120,13 @@ __all__ = [
     "Elementwise",
     "Exponential",
     "ExponentialMinusOne",
+    "Fft",
     "Floor",
     "Fusion",
     "Gather",
     "GatherDimensionNumbers",
     "If",
+    "Imag",
     "Iota",
     "IsFinite",
     "Log",
@@ -137,6 +142,7 @@ __all__ = [
     "Pad",
     "Popcnt",
     "Power",
+    "Real",
     "Reduce",
     "ReducePrecision",
     "ReduceWindow",

@@ -329,8 +329,9 @@ class Constant(DataMovement):
 
 def _is_splat(value: np.ndarray) -> bool:
     """Tell whether all elements have the same bits (so -0.0 differs from 0.0, and NaN equals itself)."""
-    words = np.ascontiguousarray(value).reshape(-1).view(f"u{value.dtype.itemsize}")
-    return bool(words[0] == words[-1]) and bool((words == words[0]).all())
+    width = value.dtype.itemsize if value.dtype.kind != "c" else value.dtype.itemsize // 2
+    words = np.ascontiguousarray(value).reshape(-1).view(f"u{width}").reshape(value.size, -1)
+    return bool((words[0] == words[-1]).all()) and bool((words == words[0]).all())
 
 
 @dataclass(frozen=True)

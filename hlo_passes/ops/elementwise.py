@@ -22,8 +22,12 @@ BOOL = frozenset({"i1"})
 SIGNED = frozenset({"i8", "i16", "i32", "i64"})
 INTEGER = SIGNED | {"ui8", "ui16", "ui32", "ui64"}
 FLOAT = frozenset({"f16", "bf16", "f32", "f64"})
-NUMERIC = INTEGER | FLOAT
+COMPLEX = frozenset({"complex<f32>", "complex<f64>"})
+INEXACT = FLOAT | COMPLEX
+REAL = INTEGER | FLOAT
+NUMERIC = REAL | COMPLEX
 BITS = BOOL | INTEGER
+ORDERED = BOOL | REAL
 ANY = BOOL | NUMERIC
 
 COMPARISON_DIRECTIONS = {
@@ -93,6 +97,19 @@ class Binary(Elementwise):
 
 
 @dataclass(frozen=True)
+class Abs(Unary):
+    """Magnitude; the least integer is its own. Spec: StableHLO "abs", constraints C1-C2."""
+
+    name: ClassVar[str] = "stablehlo.abs"
+    accepts: ClassVar[frozenset[str]] = SIGNED | INEXACT
+    function: ClassVar[Callable[..., Array]] = staticmethod(lax.abs)
+
+    def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
+        """Return the operand's type, of complex numbers that of their parts."""
+        return (super().infer(*operands)[0].part,)
+
+
+@dataclass(frozen=True)
 class IsFinite(Elementwise):
     """Tell which elements are neither infinite nor NaN. Spec: StableHLO "is_finite", constraint C1."""
 
@@ -132,6 +149,8 @@ class Compare(Elementwise):
         self.require("C1", lhs.dtype == rhs.dtype, lambda: f"element types of {lhs} and {rhs} differ")
         self.require("C2", lhs.shape == rhs.shape, lambda: f"shapes of {lhs} and {rhs} differ")
         allowed = ("", *compare_types(lhs.dtype))
+        is_ordered = lhs.is_complex and self.direction not in ("EQ", "NE")
+        self.require("C3", not is_ordered, lambda: f"{lhs} has no order, direction is {self.direction}")
         if self.compare_type not in allowed:
             self.require(
                 "C3", False, f"compare type {self.compare_type!r} of {lhs}, expected one of {allowed[1:]}"
@@ -147,8 +166,8 @@ class Compare(Elementwise):
 
 def compare_types(dtype: str) -> tuple[str, ...]:
     """Return the compare types an element type allows, the implied one first."""
-    if dtype in FLOAT:
-        return ("FLOAT", "TOTALORDER")
+    if dtype in INEXACT:
+        return ("FLOAT", "TOTALORDER") if dtype in FLOAT else ("FLOAT",)
     return ("SIGNED",) if dtype in SIGNED else ("UNSIGNED",)
 
 
@@ -188,10 +207,12 @@ class Clamp(Elementwise):
     """Limit the second operand by the first and third. Spec: StableHLO "clamp", constraints C1-C3."""
 
     name: ClassVar[str] = "stablehlo.clamp"
+    accepts: ClassVar[frozenset[str]] = ORDERED
 
     def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
         """Return the type of the second operand."""
         self.require_arity(operands, 3)
+        self.require_accepted(operands)
         low, operand, high = operands
         for tag, bound in (("C1", low), ("C2", high)):
             fits = bound.rank == 0 or bound.shape == operand.shape
@@ -212,7 +233,8 @@ class Convert(Elementwise):
     """Convert elements to ``dtype``. Spec: StableHLO "convert", constraint C1.
 
     Floats become integers by truncation, saturated to the integer's range, NaN becomes 0 (XLA's choice where
-    the specification leaves one); anything becomes a boolean by comparing with zero.
+    the specification leaves one); anything becomes a boolean by comparing with zero; complex numbers become
+    real by dropping the imaginary part.
     """
 
     name: ClassVar[str] = "stablehlo.convert"
@@ -226,24 +248,31 @@ class Convert(Elementwise):
 
     def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
         """Apply ``lax.convert_element_type``."""
-        return (lax.convert_element_type(operands[0], DTYPES[self.dtype].np_dtype),)
+        (operand,), dtype = operands, DTYPES[self.dtype]
+        if jnp.iscomplexobj(operand) and dtype.kind != "complex":
+            operand = operand != 0 if dtype.kind == "bool" else lax.real(operand)
+        return (lax.convert_element_type(operand, dtype.np_dtype),)
 
 
 @dataclass(frozen=True)
 class BitcastConvert(Elementwise):
     """Read the elements' bits as ``dtype``. Spec: StableHLO "bitcast_convert", constraint C1.
 
-    A narrower ``dtype`` adds a last dimension, a wider one consumes it; least significant part first.
+    A narrower ``dtype`` adds a last dimension, a wider one consumes it; least significant part first. Bits of
+    complex numbers are those of their parts, which ``real`` and ``imag`` give: they are refused here.
     """
 
     name: ClassVar[str] = "stablehlo.bitcast_convert"
+    accepts: ClassVar[frozenset[str]] = ORDERED
     dtype: str
 
     def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
         """Return the type whose bits fill the operand exactly."""
         self.require_arity(operands, 1)
+        self.require_accepted(operands)
         (operand,) = operands
-        self.require("O1", self.dtype in ANY, lambda: f"unknown element type {self.dtype!r}")
+        known = self.dtype in ORDERED
+        self.require("O1", known, lambda: f"{self.dtype!r} is no element type whose bits can be given")
         mixed = (self.dtype == "i1") != operand.is_bool
         self.require("C1", not mixed, lambda: f"bits of {operand} do not make up elements of {self.dtype}")
         old, new = operand.bits, DTYPES[self.dtype].bits
@@ -339,21 +368,20 @@ def _power(base: Array, exponent: Array) -> Array:
     return jnp.where(exponent < 0, reciprocal, power)
 
 
-Abs = _unary("abs", SIGNED | FLOAT, lax.abs, "Magnitude; the least integer is its own.")
-Cbrt = _unary("cbrt", FLOAT, lax.cbrt, "Cubic root.")
+Cbrt = _unary("cbrt", INEXACT, lax.cbrt, "Cubic root.")
 Ceil = _unary("ceil", FLOAT, lax.ceil, "Round towards positive infinity.")
 CountLeadingZeros = _unary("count_leading_zeros", INTEGER, lax.clz, "Zero bits above the highest set bit.")
-Cosine = _unary("cosine", FLOAT, lax.cos, "Cosine of radians.")
-Exponential = _unary("exponential", FLOAT, lax.exp, "Exponential.")
+Cosine = _unary("cosine", INEXACT, lax.cos, "Cosine of radians.")
+Exponential = _unary("exponential", INEXACT, lax.exp, "Exponential.")
 ExponentialMinusOne = _unary(
-    "exponential_minus_one", FLOAT, lax.expm1, "Exponential minus one, exact near 0."
+    "exponential_minus_one", INEXACT, lax.expm1, "Exponential minus one, exact near 0."
 )
 Floor = _unary("floor", FLOAT, lax.floor, "Round towards negative infinity.")
-Log = _unary("log", FLOAT, lax.log, "Natural logarithm.")
+Log = _unary("log", INEXACT, lax.log, "Natural logarithm.")
 LogPlusOne = _unary(
-    "log_plus_one", FLOAT, lax.log1p, "Natural logarithm of one plus the operand, exact near 0."
+    "log_plus_one", INEXACT, lax.log1p, "Natural logarithm of one plus the operand, exact near 0."
 )
-Logistic = _unary("logistic", FLOAT, lax.logistic, "Logistic function 1 / (1 + exp(-x)).")
+Logistic = _unary("logistic", INEXACT, lax.logistic, "Logistic function 1 / (1 + exp(-x)).")
 Negate = _unary("negate", NUMERIC, lax.neg, "Negation; modulo 2^n on integers.")
 Not = _unary("not", BITS, lax.bitwise_not, "Bitwise or logical complement.")
 Popcnt = _unary("popcnt", INTEGER, lax.population_count, "Number of set bits.")
@@ -361,27 +389,25 @@ RoundNearestAfz = _unary(
     "round_nearest_afz", FLOAT, _round_half_away, "Round to nearest, halves away from 0."
 )
 RoundNearestEven = _unary("round_nearest_even", FLOAT, _round_half_even, "Round to nearest, halves to even.")
-Rsqrt = _unary("rsqrt", FLOAT, lax.rsqrt, "Reciprocal of the square root.")
-Sign = _unary("sign", SIGNED | FLOAT, lax.sign, "-1, 0 or 1; keeps signed zeros and NaN.")
-Sine = _unary("sine", FLOAT, lax.sin, "Sine of radians.")
-Sqrt = _unary("sqrt", FLOAT, lax.sqrt, "Square root.")
-Tan = _unary("tan", FLOAT, lax.tan, "Tangent of radians.")
-Tanh = _unary("tanh", FLOAT, lax.tanh, "Hyperbolic tangent.")
+Rsqrt = _unary("rsqrt", INEXACT, lax.rsqrt, "Reciprocal of the square root.")
+Sign = _unary("sign", SIGNED | INEXACT, lax.sign, "-1, 0 or 1, or x / |x|; keeps signed zeros and NaN.")
+Sine = _unary("sine", INEXACT, lax.sin, "Sine of radians.")
+Sqrt = _unary("sqrt", INEXACT, lax.sqrt, "Square root.")
+Tan = _unary("tan", INEXACT, lax.tan, "Tangent of radians.")
+Tanh = _unary("tanh", INEXACT, lax.tanh, "Hyperbolic tangent.")
 
 Add = _binary("add", ANY, lax.add, "Sum; modulo 2^n on integers, or on booleans.", lax.bitwise_or)
 And = _binary("and", BITS, lax.bitwise_and, "Bitwise or logical and.")
-Atan2 = _binary("atan2", FLOAT, lax.atan2, "Angle of the point (rhs, lhs) in radians.")
+Atan2 = _binary("atan2", INEXACT, lax.atan2, "Angle of the point (rhs, lhs) in radians.")
 Divide = _binary("divide", NUMERIC, lax.div, "Quotient; integers truncate, and divided by 0 give XLA's -1.")
-Maximum = _binary("maximum", ANY, lax.max, "Larger element, or NaN if either is.", lax.bitwise_or)
-Minimum = _binary("minimum", ANY, lax.min, "Smaller element, or NaN if either is.", lax.bitwise_and)
+Maximum = _binary("maximum", ORDERED, lax.max, "Larger element, or NaN if either is.", lax.bitwise_or)
+Minimum = _binary("minimum", ORDERED, lax.min, "Smaller element, or NaN if either is.", lax.bitwise_and)
 Multiply = _binary(
     "multiply", ANY, lax.mul, "Product; modulo 2^n on integers, and on booleans.", lax.bitwise_and
 )
 Or = _binary("or", BITS, lax.bitwise_or, "Bitwise or logical or.")
 Power = _binary("power", NUMERIC, _power, "lhs to the power of rhs; integers modulo 2^n, truncated below 1.")
-Remainder = _binary(
-    "remainder", NUMERIC, lax.rem, "Remainder of the truncated quotient, with the sign of lhs."
-)
+Remainder = _binary("remainder", REAL, lax.rem, "Remainder of the truncated quotient, with the sign of lhs.")
 ShiftLeft = _binary("shift_left", INTEGER, lax.shift_left, "Shift left by rhs bits; 0 from the width on.")
 ShiftRightArithmetic = _binary(
     "shift_right_arithmetic",

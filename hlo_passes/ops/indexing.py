@@ -23,7 +23,7 @@ def _require_offsets(
     complete = len(offsets) == operand.rank
     op.require(number, complete, lambda: f"{len(offsets)} start indices for {operand}")
     for offset in offsets:
-        is_index = offset.rank == 0 and not offset.is_float and not offset.is_bool
+        is_index = offset.rank == 0 and offset.is_integer
         op.require("I3", is_index, f"expected scalar integer start indices, got {offset}")
         op.require(same, offset == offsets[0], f"start indices have types {offsets[0]} and {offset}")
 

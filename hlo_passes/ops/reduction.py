@@ -134,5 +134,5 @@ def _combined(folded: Array, initial: Array, combine: Any) -> Array:
 
 def _promotes(narrow: TensorType, wide: TensorType) -> bool:
     """Tell whether elements of ``narrow`` may be accumulated as ``wide``: the same kind, no fewer bits."""
-    kinds = [(t.is_bool, t.is_float, t.is_unsigned) for t in (narrow, wide)]
+    kinds = [(t.is_bool, t.is_inexact, t.is_complex, t.is_unsigned) for t in (narrow, wide)]
     return kinds[0] == kinds[1] and narrow.bits <= wide.bits

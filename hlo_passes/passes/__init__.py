@@ -6,6 +6,7 @@
 from hlo_passes.passes.base import PASSES, Pass, find_pass
 from hlo_passes.passes.buffers import Buffers, LiveRange, analyze
 from hlo_passes.passes.canonicalize import Canonicalize
+from hlo_passes.passes.complex import LegalizeComplex, has_complex, split_positions
 from hlo_passes.passes.cse import EliminateCommonSubexpressions
 from hlo_passes.passes.dce import EliminateDeadCode
 from hlo_passes.passes.errors import (
@@ -19,6 +20,7 @@ from hlo_passes.passes.errors import (
 )
 from hlo_passes.passes.expand import Expand
 from hlo_passes.passes.fold_constants import FoldConstants
+from hlo_passes.passes.fourier import ExpandFft
 from hlo_passes.passes.fuse import Fuse
 from hlo_passes.passes.hoist import Hoist
 from hlo_passes.passes.indexing import ParameterMap, Row, expression, index_maps
@@ -46,6 +48,7 @@ __all__ = [
     "EliminateCommonSubexpressions",
     "EliminateDeadCode",
     "Expand",
+    "ExpandFft",
     "Flatten",
     "FoldConstants",
     "Fuse",
@@ -53,6 +56,7 @@ __all__ = [
     "Inline",
     "InvalidPassOption",
     "InvalidPipeline",
+    "LegalizeComplex",
     "LiveRange",
     "NoFixpoint",
     "NotAffine",
@@ -72,7 +76,9 @@ __all__ = [
     "analyze",
     "expression",
     "find_pass",
+    "has_complex",
     "index_maps",
     "optimize",
     "run_pipeline",
+    "split_positions",
 ]

@@ -25,9 +25,11 @@ class Pass:
 
     Class attributes:
       name: the pass's name in pipelines; a class without one is abstract and stays out of ``PASSES``.
+      removes: names of operations that no module has after it, so that they need no lowering.
     """
 
     name: ClassVar[str] = ""
+    removes: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         """Register the class under its name."""

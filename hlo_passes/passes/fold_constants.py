@@ -84,7 +84,7 @@ def _computes_floats(instruction: Instruction) -> bool:
     """Whether an operation reads or makes floats other than by copying, negating or converting them."""
     if isinstance(instruction.op, (DataMovement, Select, Negate, Convert, BitcastConvert)):
         return False
-    return any(value.type.is_float for value in (*instruction.operands, *instruction.results))
+    return any(value.type.is_inexact for value in (*instruction.operands, *instruction.results))
 
 
 def _evaluate(

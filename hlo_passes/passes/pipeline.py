@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from hlo_passes.errors import HloError
+from hlo_passes.errors import HloError, UnsupportedOp
 from hlo_passes.ir import Module, print_module, verify
 from hlo_passes.passes.base import Pass, find_pass
 from hlo_passes.passes.errors import BrokenPass, InvalidPipeline, NoFixpoint
 
 DEFAULT_PIPELINE = (
-    "expand,inline,dce,outline-repeats,fix(canonicalize,fold-constants,windows,while-to-repeat,hoist,cse,dce),"
-    "fuse,outline,dce,schedule"
+    "expand,inline,expand-fft,legalize-complex,dce,outline-repeats,"
+    "fix(canonicalize,fold-constants,windows,while-to-repeat,hoist,cse,dce),fuse,outline,dce,schedule"
 )
 """What ``optimize`` runs unless told otherwise; this text is its only home."""
 
@@ -106,6 +106,7 @@ def optimize(module: Module, pipeline: str | None = None, dump_dir: str | Path |
     Raises:
       InvalidPipeline, UnknownPass, UnknownPassOption, InvalidPassOption: see ``Pipeline.parse``.
       VerificationError: ``module`` itself is not valid.
+      UnsupportedOp: an operation has a type that no pass here can legalize.
       BrokenPass: a pass failed or left an invalid module.
       NoFixpoint: a ``fix`` group does not come to rest.
     """
@@ -150,6 +151,8 @@ class _Runner:
             middle = time.perf_counter()
             if result is not module:
                 verify(result)
+        except UnsupportedOp:  # what the pass is there to rewrite, in a form it cannot
+            raise
         except (HloError, AssertionError, KeyError, ValueError, TypeError, IndexError) as error:
             raise BrokenPass(item.name, position, error) from error
         end = time.perf_counter()

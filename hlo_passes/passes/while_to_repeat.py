@@ -73,7 +73,7 @@ def _test(condition: Computation) -> _Test | None:
         (rhs, lhs, _MIRRORED[producer.op.direction]),
     ):
         bound = constant_in(condition, other)
-        if bound is not None and counter in condition.parameters and not counter.type.is_float:
+        if bound is not None and counter in condition.parameters and not counter.type.is_inexact:
             return _Test(counter, direction, int(bound.value.flat[0]))
     return None
 

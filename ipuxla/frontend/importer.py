@@ -18,7 +18,6 @@ import numpy as np
 from hlo_passes import ops
 from hlo_passes.errors import MalformedStableHLO, UnsupportedOp, UnsupportedType
 from hlo_passes.ir import (
-    DTYPES,
     OPS,
     UNKNOWN,
     Computation,
@@ -66,7 +65,7 @@ def import_stablehlo(source: Any, name: str | None = None) -> Module:
     Raises:
       MalformedStableHLO: the source is no valid StableHLO module.
       UnsupportedOp: an operation, or an option of one, is outside the supported set.
-      UnsupportedType: a type is dynamic, complex or otherwise outside the IR's.
+      UnsupportedType: a type is dynamic or otherwise outside the IR's.
     """
     try:
         return _Importer(read_stablehlo(source)).module(name)
@@ -328,8 +327,8 @@ def _is_jax(file: str) -> bool:
 
 def _array(attribute: Any, type_: TensorType) -> np.ndarray:
     """Return the value of a constant, to the bit; one element for a splat."""
-    if type_.dtype == "bf16":  # numpy has no such type, so MLIR offers no buffer
-        return _bfloat16(str(attribute), type_)
+    if type_.dtype == "bf16" or type_.is_complex:  # MLIR offers no buffer of these
+        return _from_text(str(attribute), type_)
     try:
         array = np.asarray(attribute)
     except TypeError:
@@ -337,21 +336,27 @@ def _array(attribute: Any, type_: TensorType) -> np.ndarray:
     return array.reshape(-1)[0] if attribute.is_splat and type_.size else array.reshape(type_.shape)
 
 
-def _bfloat16(text: str, type_: TensorType) -> np.ndarray:
-    """Read ``dense<[1.0, 0x7FC0]> : ...`` or ``dense<"0x...">``, MLIR's exact text of bfloat16 elements."""
-    content = text[text.index("<") + 1 : text.rindex(">", 0, text.rindex(":"))]
+def _from_text(text: str, type_: TensorType) -> np.ndarray:
+    """Read ``dense<[1.0, 0x7FC0]> : ...``, parts of complex elements in turn, or ``dense<"0x...">``.
+
+    MLIR writes floats such that they read back exactly.
+    """
+    part = type_.part
+    words = np.dtype(f"u{part.np_dtype.itemsize}")
+    content = text[text.index("<") + 1 : text.rindex(">", 0, text.rindex(": tensor"))]
     if content.startswith('"'):
-        array = np.frombuffer(bytes.fromhex(content.strip('"')[2:]), np.uint16)
+        array = np.frombuffer(bytes.fromhex(content.strip('"')[2:]), words)
     else:
-        array = np.array([_bfloat16_bits(element) for element in _ELEMENT.findall(content)], np.uint16)
+        array = np.array([_float_bits(element, part) for element in _ELEMENT.findall(content)], words)
     array = array.view(type_.np_dtype)
     return array[0] if array.size == 1 else array.reshape(type_.shape)
 
 
-def _bfloat16_bits(text: str) -> int:
+def _float_bits(text: str, type_: TensorType) -> int:
     if text.startswith("0x"):
         return int(text, 16)
-    return int(np.array(float(text)).astype(DTYPES["bf16"].np_dtype).view(np.uint16))
+    number = np.array(float(text)).astype(type_.np_dtype)
+    return int(number.view(f"u{number.dtype.itemsize}"))
 
 
 def _flat(shape: Any) -> list[Any]:
@@ -378,6 +383,13 @@ def _int(op: Any, name: str) -> int:
 
 def _flag(op: Any, name: str) -> bool:
     return name in op.attributes and bool(op.attributes[name].value)
+
+
+def _constant(importer: _Importer, op: Any, results: list[TensorType]) -> Op:
+    if results[0].is_complex:  # MLIR's Python attributes know no such elements
+        text = str(op)
+        return importer.constant(text[text.index("dense<") :], results[0])
+    return importer.constant(op.attributes["value"], results[0])
 
 
 def _compare(importer: _Importer, op: Any, results: list[TensorType]) -> Op:
@@ -476,7 +488,7 @@ _CONTROL: dict[str, Callable[[int], Op]] = {
 
 _PLAIN: dict[str, Op] = {name: cls() for name, cls in OPS.items() if issubclass(cls, (ops.Unary, ops.Binary))}
 """Operations without attributes, made once."""
-for _cls in (ops.IsFinite, ops.Select, ops.Clamp, ops.OptimizationBarrier):
+for _cls in (ops.IsFinite, ops.Complex, ops.Select, ops.Clamp, ops.OptimizationBarrier):
     _PLAIN[_cls.name] = _cls()
 
 _READERS: dict[str, Callable[[_Importer, Any, list[TensorType]], Op]] = {
@@ -500,8 +512,9 @@ _READERS: dict[str, Callable[[_Importer, Any, list[TensorType]], Op]] = {
     ),
     "stablehlo.concatenate": lambda i, op, results: ops.Concatenate(_int(op, "dimension")),
     "stablehlo.reverse": lambda i, op, results: ops.Reverse(_ints(op, "dimensions")),
+    "stablehlo.fft": lambda i, op, results: ops.Fft(i.word(op, "fft_type"), _ints(op, "fft_length")),
     "stablehlo.iota": lambda i, op, results: ops.Iota(results[0], _int(op, "iota_dimension")),
-    "stablehlo.constant": lambda i, op, results: i.constant(op.attributes["value"], results[0]),
+    "stablehlo.constant": _constant,
     "stablehlo.dot_general": _dot_general,
     "stablehlo.gather": _gather,
     "stablehlo.scatter": _scatter,

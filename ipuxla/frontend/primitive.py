@@ -100,13 +100,16 @@ def _run(*arrays: Any, jaxpr: Any, options: Any, name: str, donated: tuple[int, 
 
 
 def _types(*avals: Any, jaxpr: Any, options: Any, **_: Any) -> list[Any]:
-    """Result types; in the ring floats come back as unsigned integers of their width."""
+    """Result types; in the ring floats are unsigned integers of their width, complex numbers two of them."""
     return (
         jaxpr.out_avals if options.arithmetic == "float" else [_word_type(aval) for aval in jaxpr.out_avals]
     )
 
 
 def _word_type(aval: Any) -> Any:
+    if jnp.issubdtype(aval.dtype, jnp.complexfloating):
+        word = jnp.dtype(f"uint{aval.dtype.itemsize * 4}")
+        return aval.update(shape=(*aval.shape, 2), dtype=word, weak_type=False)
     if not jnp.issubdtype(aval.dtype, jnp.floating):
         return aval
     return aval.update(dtype=jnp.dtype(f"uint{aval.dtype.itemsize * 8}"), weak_type=False)

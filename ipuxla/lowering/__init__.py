@@ -53,8 +53,9 @@ def lower_module(module: Module, target: Target) -> Graph:
     graph = Graph(target, module.name)
     entry = module.entry_computation
     arguments = []
-    for number, parameter in enumerate(entry.parameters):
-        arguments.append(graph.add_input(parameter.type.shape, dtype_of(parameter.type), f"arg{number}"))
+    for parameter in entry.parameters:
+        name = parameter.name.removeprefix("%")
+        arguments.append(graph.add_input(parameter.type.shape, dtype_of(parameter.type), name))
     graph.donated = module.donated
     lowering = Lowering(module, graph, entry, graph.program)
     results = movement.lower_computation(lowering, entry, arguments)

@@ -18,6 +18,7 @@ T = TensorType.parse
 F, N, P = T("tensor<2x3xf32>"), T("tensor<2x3xi32>"), T("tensor<2x3xi1>")
 S, SI, V = T("tensor<f32>"), T("tensor<i32>"), T("tensor<3xf32>")
 B0 = T("tensor<i1>")
+C = T("tensor<2x3xcomplex<f32>>")
 
 
 def _dot(**fields):
@@ -432,6 +433,25 @@ CASES = [
     (ops.RngBitGenerator("PHILOX", (STATE, N)), [N], "I2"),
     (ops.RngBitGenerator("PHILOX", (N, STATE)), [STATE], "C2"),
     (ops.RngBitGenerator("PHILOX", (STATE, P)), [STATE], "O2"),
+    # complex numbers
+    (ops.Abs(), [P], "I1"),
+    (ops.Complex(), [F], "arity"),
+    (ops.Complex(), [N, N], "I1"),
+    (ops.Complex(), [F, V], "C1"),
+    (ops.Compare("LT"), [C, C], "C3"),
+    (ops.Clamp(), [C, C, C], "I1"),
+    (ops.BitcastConvert("i64"), [C], "I1"),
+    (ops.BitcastConvert("complex<f32>"), [T("tensor<2xi64>")], "O1"),
+    (ops.Maximum(), [C, C], "I1"),
+    # Fourier transforms
+    (ops.Fft("FFT", (3,)), [], "arity"),
+    (ops.Fft("DCT", (3,)), [C], "I2"),
+    (ops.Fft("FFT", (2, 2, 3)), [C], "C1"),
+    (ops.Fft("FFT", (3,)), [F], "C2"),
+    (ops.Fft("RFFT", (3,)), [C], "C2"),
+    (ops.Fft("FFT", ()), [C], "C3"),
+    (ops.Fft("FFT", (4,)), [C], "C5"),
+    (ops.Fft("IRFFT", (6,)), [C], "C5"),
     # sorting
     (ops.Scan(0), [], "C1", [ADD]),
     (ops.Scan(0), [F, V], "C1", [ADD]),

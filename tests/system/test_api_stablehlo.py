@@ -89,7 +89,7 @@ def test_programs_of_modules_are_saved_too(small_target, tmp_path):
             WIDE.replace("stablehlo.add %i, %i :", "stablehlo.custom_call @f(%i) : (tensor<4xi64>) ->"),
             UnsupportedOp,
         ),
-        (WIDE.replace("f64", "complex<f32>"), (HloError, UnsupportedDtype)),
+        (WIDE.replace("f64", "f8E5M2"), (HloError, UnsupportedDtype)),
     ],
 )
 def test_bad_modules_are_named(small_target, source, error):

@@ -2,7 +2,7 @@
 
 Integers, booleans, random keys and the positions of NaN are exact. Floats may differ by a share of the
 largest finite magnitude of the wanted result: 1e-4 for 32 and 64 bits, 1e-2 for 16 bits, one eighth for 8
-bits.
+bits. Complex numbers, which no machine has but programs may return, are compared as their parts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ class NotClose(AssertionError):
 
 def tolerance_of(dtype: object) -> float:
     """Return the error allowed for a type, as a share of the largest magnitude; 0.0 means exact."""
-    return _BY_BYTES[np.dtype(dtype).itemsize] if dtypes.is_float(dtype) else 0.0  # pyright: ignore
+    dtype = np.dtype(dtype)  # pyright: ignore
+    if dtype.kind == "c":
+        return _BY_BYTES[dtype.itemsize // 2]
+    return _BY_BYTES[dtype.itemsize] if dtypes.is_float(dtype) else 0.0
 
 
 def max_error(got: Any, want: Any) -> float:
@@ -108,9 +111,14 @@ def _plain(x: Any) -> np.ndarray:
     return np.asarray(x)
 
 
+def _parts(x: np.ndarray) -> np.ndarray:
+    """Return complex numbers as their parts along a last axis of 2; anything else as it is."""
+    return np.stack([np.real(x), np.imag(x)], axis=-1) if x.dtype.kind == "c" else x
+
+
 def _numbers(x: Any) -> np.ndarray:
     """Return an array as float64, or as exact integers where it holds integers or booleans."""
-    x = _plain(x)
+    x = _parts(_plain(x))
     if dtypes.is_float(x.dtype):
         with np.errstate(invalid="ignore"):
             return x.astype(np.float64)
@@ -133,6 +141,7 @@ def _check_leaf(got: np.ndarray, want: np.ndarray, where: str) -> None:
     """Check one array."""
     if got.shape != want.shape or got.dtype != want.dtype:
         raise NotClose(f"{where}: {got.dtype}{list(got.shape)}, expected {want.dtype}{list(want.shape)}")
+    got, want = _parts(got), _parts(want)
     if not dtypes.is_float(want.dtype):
         wrong = got != want
         if wrong.any():

@@ -56,6 +56,46 @@ class Term:
         """Divide elementwise."""
         return self._paired(ops.Divide(), other)
 
+    def __radd__(self, other: Number) -> Term:
+        """Add elementwise to a number."""
+        return self.constant(other) + self
+
+    def __rsub__(self, other: Number) -> Term:
+        """Subtract elementwise from a number."""
+        return self.constant(other) - self
+
+    def __rmul__(self, other: Number) -> Term:
+        """Multiply a number elementwise."""
+        return self.constant(other) * self
+
+    def __rtruediv__(self, other: Number) -> Term:
+        """Divide a number elementwise."""
+        return self.constant(other) / self
+
+    def __neg__(self) -> Term:
+        """Negate."""
+        return self.apply(ops.Negate())
+
+    def __abs__(self) -> Term:
+        """Take magnitudes."""
+        return self.apply(ops.Abs())
+
+    def maximum(self, other: Term | Number) -> Term:
+        """Take the larger elements."""
+        return self._paired(ops.Maximum(), other)
+
+    def minimum(self, other: Term | Number) -> Term:
+        """Take the smaller elements."""
+        return self._paired(ops.Minimum(), other)
+
+    def atan2(self, other: Term | Number) -> Term:
+        """Take the angles of points (other, self)."""
+        return self._paired(ops.Atan2(), other)
+
+    def __or__(self, other: Term | Number) -> Term:
+        """Combine bits by "or"."""
+        return self._paired(ops.Or(), other)
+
     def __and__(self, other: Term | Number) -> Term:
         """Combine bits by "and"."""
         return self._paired(ops.And(), other)
@@ -64,11 +104,12 @@ class Term:
         """Compare elementwise: EQ, NE, LT, LE, GT or GE."""
         return self._paired(ops.Compare(direction), other)
 
-    def choose(self, on_true: Term, on_false: Term | Number) -> Term:
-        """Select elementwise; this term is the predicate, broadcast to ``on_true``."""
-        other = on_false if isinstance(on_false, Term) else on_true.constant(on_false)
-        shape = np.broadcast_shapes(self.shape, on_true.shape, other.shape)
-        return self.broadcast(shape).apply(ops.Select(), on_true.broadcast(shape), other.broadcast(shape))
+    def choose(self, on_true: Term | Number, on_false: Term | Number) -> Term:
+        """Select elementwise by this predicate; a number takes the type of the other choice, a term."""
+        given = next(choice for choice in (on_true, on_false) if isinstance(choice, Term))
+        chosen, other = (c if isinstance(c, Term) else given.constant(c) for c in (on_true, on_false))
+        shape = np.broadcast_shapes(self.shape, chosen.shape, other.shape)
+        return self.broadcast(shape).apply(ops.Select(), chosen.broadcast(shape), other.broadcast(shape))
 
     def convert(self, dtype: str) -> Term:
         """Convert elements."""
@@ -84,6 +125,10 @@ class Term:
     def constant(self, element: Number, type_: TensorType | None = None) -> Term:
         """Return a constant of this term's type, or another."""
         return Term(self.builder, self.builder.add(ops.Constant.splat(element, type_ or self.type)))
+
+    def array(self, array: np.ndarray) -> Term:
+        """Return a constant array, rounded to this term's element type."""
+        return Term(self.builder, self.builder.add(ops.Constant.of(array, self.type.dtype)))
 
     def iota(self, axis: int) -> Term:
         """Return the index along an axis (-1 is the last one): ``[n, 1, ...]`` in i32, to broadcast."""
@@ -103,6 +148,11 @@ class Term:
     def reshape(self, shape: tuple[int, ...]) -> Term:
         """Give the elements another shape."""
         return self if shape == self.shape else self.apply(ops.Reshape(shape))
+
+    def permuted(self, permutation: Sequence[int]) -> Term:
+        """Reorder the axes: result axis ``d`` is this term's ``permutation[d]``."""
+        is_identity = list(permutation) == list(range(len(self.shape)))
+        return self if is_identity else self.apply(ops.Transpose(tuple(permutation)))
 
     def transposed(self) -> Term:
         """Exchange the last two axes."""

@@ -48,6 +48,8 @@ def _neutral(op: type, type_: TensorType) -> float | None:
     """Return the element that leaves any left operand as it is, or None."""
     if type_.is_float:
         return {Add: -0.0, Subtract: 0.0, Multiply: 1.0, Maximum: -np.inf, Minimum: np.inf}.get(op)
+    if type_.is_complex:
+        return None
     if op in (Add, Subtract, Or, Xor, ShiftLeft, ShiftRightArithmetic, ShiftRightLogical):
         return 0
     if op in (Multiply, Divide):
@@ -69,7 +71,7 @@ def _limit(op: type, type_: TensorType) -> int:
 
 def _absorbing(op: type, type_: TensorType) -> int | None:
     """Return the element that makes any result itself, or None; floats have none (NaN)."""
-    if type_.is_float:
+    if type_.is_inexact:
         return None
     if op in (Multiply, And):
         return 0
@@ -118,14 +120,14 @@ def drop_repeated_operand(instruction: Instruction, rewriter: Rewriter) -> Value
 def cancel_operand(instruction: Instruction, rewriter: Rewriter) -> Value | None:
     """``x - x`` of integers and ``x ^ x`` are 0."""
     lhs, rhs = instruction.operands
-    return zeros(lhs.type, rewriter) if lhs == rhs and not lhs.type.is_float else None
+    return zeros(lhs.type, rewriter) if lhs == rhs and not lhs.type.is_inexact else None
 
 
 @rewrites(Remainder)
 def divide_by_one(instruction: Instruction, rewriter: Rewriter) -> Value | None:
     """``x % 1`` of integers is 0."""
     lhs, rhs = instruction.operands
-    is_one = not lhs.type.is_float and is_element(splat_element(rhs, rewriter), 1)
+    is_one = not lhs.type.is_inexact and is_element(splat_element(rhs, rewriter), 1)
     return zeros(lhs.type, rewriter) if is_one else None
 
 
@@ -153,7 +155,7 @@ def compare_with_itself(instruction: Instruction, rewriter: Rewriter) -> Value |
     """A comparison of an integer or boolean with itself is known."""
     lhs, rhs = instruction.operands
     op = instruction.op
-    if lhs != rhs or lhs.type.is_float or not isinstance(op, Compare):
+    if lhs != rhs or lhs.type.is_inexact or not isinstance(op, Compare):
         return None
     return rewriter.emit(Constant.splat(_HOLDS_FOR_EQUAL[op.direction], instruction.result.type))
 
@@ -225,7 +227,7 @@ def merge_conversions(instruction: Instruction, rewriter: Rewriter) -> Value | N
 
 def _holds_all(wide: TensorType, narrow: TensorType) -> bool:
     """Whether every value of ``narrow`` is one of ``wide``; both integers or booleans."""
-    if wide.is_float or narrow.is_float or wide.is_bool:
+    if wide.is_inexact or narrow.is_inexact or wide.is_bool:
         return wide.is_bool and narrow.is_bool
     if narrow.is_bool:
         return True

@@ -24,7 +24,8 @@ def test_parse_reads_what_str_writes(shape, dtype):
     "text",
     [
         "tensor<?xf32>",
-        "tensor<2xcomplex<f32>>",
+        "tensor<2xcomplex<f16>>",
+        "tensor<2xcomplex>",
         "tensor<*xf32>",
         "tensor<2xf8E4M3FN>",
         "memref<2xf32>",
@@ -49,11 +50,20 @@ def test_sizes():
 
 @pytest.mark.parametrize(
     ("dtype", "kinds"),
-    [("f16", "float"), ("bf16", "float"), ("i8", "integer"), ("ui64", "integer unsigned"), ("i1", "bool")],
+    [
+        ("f16", "float"),
+        ("bf16", "float"),
+        ("i8", "integer"),
+        ("ui64", "integer unsigned"),
+        ("i1", "bool"),
+        ("complex<f32>", "complex"),
+    ],
 )
 def test_kinds_exclude_each_other(dtype, kinds):
     type_ = TensorType((), dtype)
-    flags = {name: getattr(type_, f"is_{name}") for name in ("float", "integer", "unsigned", "bool")}
+    flags = {
+        name: getattr(type_, f"is_{name}") for name in ("float", "integer", "unsigned", "bool", "complex")
+    }
     assert {name for name, is_set in flags.items() if is_set} == set(kinds.split())
 
 
@@ -61,8 +71,15 @@ def test_numpy_counterparts():
     assert dtype_name(jnp.bfloat16) == "bf16" and dtype_name(np.uint8) == "ui8" and dtype_name(bool) == "i1"
     assert TensorType.of(np.zeros((2, 0), np.float16)) == TensorType((2, 0), "f16")
     assert all(dtype_name(entry.np_dtype) == name for name, entry in DTYPES.items())
-    with pytest.raises(UnsupportedType, match="complex64"):
-        dtype_name(np.complex64)
+    with pytest.raises(UnsupportedType, match="datetime64"):
+        dtype_name("datetime64[s]")
+
+
+def test_complex_numbers_have_parts():
+    type_ = TensorType((2,), "complex<f64>")
+    assert (type_.part, type_.bits, type_.size_bytes) == (TensorType((2,), "f64"), 128, 32)
+    assert TensorType((2,), "f16").part == TensorType((2,), "f16")
+    assert type_.is_inexact and TensorType((), "f32").is_inexact and not TensorType((), "i8").is_inexact
 
 
 def test_changes_make_new_types():

@@ -1,0 +1,182 @@
+"""Transforms along the last dimension as contractions of real tensors.
+
+A signal of complex numbers is one tensor ``[..., 2, n]``, parts before elements, so that a transform is one
+contraction over parts and elements with a matrix ``[2, n, 2, n]``. A signal that comes in as two tensors, or as
+a real one, is contracted part by part in the first stage; nothing is copied to join the parts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from hlo_passes import ops
+from hlo_passes.passes.expansions.term import Term
+from hlo_passes.passes.fourier import factors
+from hlo_passes.passes.fourier.factors import Dense, Split
+
+MAX_FACTORS = 1 << 16
+"""Most turning factors held as a constant; more are computed where they are used."""
+
+
+@dataclass(frozen=True)
+class Signal:
+    """Tensors of signals.
+
+    Args:
+      terms: one tensor ``[..., 2, n]`` where ``is_joined``; else ``[..., n]``, the real and, if there is one,
+        the imaginary part.
+      is_joined: whether the parts are one tensor.
+    """
+
+    terms: tuple[Term, ...]
+    is_joined: bool = False
+
+    @property
+    def lead(self) -> tuple[int, ...]:
+        """Sizes of the dimensions in front of parts and elements."""
+        shape = self.terms[0].shape
+        return shape[:-2] if self.is_joined else shape[:-1]
+
+    @property
+    def length(self) -> int:
+        """Elements of a signal."""
+        return self.terms[0].shape[-1]
+
+    def map(self, change: Callable[[Term], Term]) -> Signal:
+        """Return the signal with each tensor changed."""
+        return dataclasses.replace(self, terms=tuple(map(change, self.terms)))
+
+
+@dataclass(frozen=True)
+class Transform:
+    """What is wanted of a transform along the last dimension.
+
+    Args:
+      length: n, of the whole signal; elements beyond those of a shorter tensor are 0.
+      sign: -1, or 1 for the inverse.
+      scale: what to multiply results by.
+      outputs: how many results from the first on are wanted.
+      is_real: whether only their real parts are wanted.
+    """
+
+    length: int
+    sign: int
+    scale: float
+    outputs: int
+    is_real: bool = False
+
+
+def transformed(signal: Signal, wanted: Transform) -> Term:
+    """Return the results, ``[..., 2, outputs]``, or ``[..., outputs]`` of real parts alone."""
+    plan = factors.plan_of(wanted.length, max(1, math.prod(signal.lead)))
+    if isinstance(plan, Dense):
+        return _dense(signal, wanted)
+    if isinstance(plan, Split):
+        return _split(signal, wanted, plan.outer, plan.inner)
+    return _chirp(signal, wanted, plan.size)
+
+
+def part(joined: Term, number: int) -> Term:
+    """Return the real (0) or imaginary (1) part of ``[..., 2, n]``."""
+    shape = joined.shape
+    low = (*(0 for _ in shape[:-2]), number, 0)
+    limit = (*shape[:-2], number + 1, shape[-1])
+    return joined.apply(ops.Slice(low, limit, (1,) * len(shape))).reshape((*shape[:-2], shape[-1]))
+
+
+# ---- the three ways
+
+
+def _dense(signal: Signal, wanted: Transform) -> Term:
+    turns = wanted.scale * factors.matrix(wanted.length, signal.length, wanted.outputs, wanted.sign)
+    real, imag = np.real(turns), np.imag(turns)
+    rows = [np.stack([real, imag], 1), np.stack([-imag, real], 1)]
+    if wanted.is_real:
+        rows = [row[:, 0] for row in rows]
+    if signal.is_joined:
+        return _contracted(signal.terms[0], np.stack(rows), 2)
+    results = [_contracted(x, row, 1) for x, row in zip(signal.terms, rows, strict=False)]
+    return results[0] if len(results) == 1 else results[0] + results[1]
+
+
+def _split(signal: Signal, wanted: Transform, outer: int, inner: int) -> Term:
+    """Element ``j1 * inner + j2`` gives result ``k2 * outer + k1``."""
+    rows = -(-signal.length // inner)
+    folded = signal.map(lambda x: _folded(x, rows, inner, signal.is_joined))
+    first = transformed(folded, Transform(outer, wanted.sign, 1.0, outer))  # [..., j2, 2, k1]
+    turned = _turned(first, wanted.length, wanted.sign)
+    rank = len(turned.shape)
+    turned = turned.permuted((*range(rank - 3), rank - 1, rank - 2, rank - 3))
+    taken = -(-wanted.outputs // outer)
+    second = Transform(inner, wanted.sign, wanted.scale, taken, wanted.is_real)
+    result = transformed(Signal((turned,), is_joined=True), second)  # [..., k1, (2,) k2]
+    rank, behind = len(result.shape), 2 if wanted.is_real else 3
+    result = result.permuted((*range(rank - behind), *range(rank - behind + 1, rank), rank - behind))
+    shape = result.shape
+    return result.reshape((*shape[:-2], shape[-2] * shape[-1])).leading((wanted.outputs,))
+
+
+def _chirp(signal: Signal, wanted: Transform, size: int) -> Term:
+    """Return the chirp times the convolution of its conjugate with the signal times the chirp."""
+    chirp = factors.chirp(wanted.length, wanted.sign)
+    turned = _times(signal, chirp[: signal.length])
+    there = transformed(Signal((turned,), is_joined=True), Transform(size, -1, 1.0, size))
+    spectrum = wanted.scale * factors.chirp_filter(wanted.length, size, wanted.sign)
+    filtered = _times(Signal((there,), is_joined=True), spectrum)
+    back = transformed(Signal((filtered,), is_joined=True), Transform(size, 1, 1.0, wanted.outputs))
+    result = _times(Signal((back,), is_joined=True), chirp[: wanted.outputs])
+    return part(result, 0) if wanted.is_real else result
+
+
+# ---- steps
+
+
+def _contracted(x: Term, array: np.ndarray, count: int) -> Term:
+    """Contract the last ``count`` dimensions with the first ones of a constant."""
+    last = tuple(range(len(x.shape) - count, len(x.shape)))
+    numbers = ops.DotDimensionNumbers(lhs_contracting=last, rhs_contracting=tuple(range(count)))
+    return x.apply(ops.DotGeneral(numbers, x.type.dtype, ("HIGHEST", "HIGHEST")), x.array(array))
+
+
+def _folded(x: Term, rows: int, columns: int, is_joined: bool) -> Term:
+    """Return ``[..., columns, (2,) rows]`` of ``[..., (2,) n]``, zeros after the last element."""
+    x = x.padded((rows * columns,))
+    x = x.reshape((*x.shape[:-1], rows, columns))
+    rank = len(x.shape)
+    lead = rank - (3 if is_joined else 2)
+    return x.permuted((*range(lead), rank - 1, *range(lead, rank - 1)))
+
+
+def _turned(x: Term, length: int, sign: int) -> Term:
+    """Return ``[..., j2, 2, k1]`` times ``exp(sign * 2 pi i * j2 * k1 / length)``."""
+    inner, _, outer = x.shape[-3:]
+    shape = (inner, 1, outer)
+    if inner * outer <= MAX_FACTORS:
+        turns = factors.turns(np.outer(np.arange(inner), np.arange(outer)), length, sign).reshape(shape)
+        return _rotated(x, x.array(np.real(turns)), x.array(np.imag(turns)))
+    products = x.iota(-3) * x.iota(-1)
+    angle = products.convert(x.type.dtype) * (sign * 2 * math.pi / length)
+    return _rotated(x, angle.apply(ops.Cosine()), angle.apply(ops.Sine()))
+
+
+def _rotated(x: Term, cosine: Term, sine: Term) -> Term:
+    """Return joined numbers times ``cosine + i sine``, which broadcast against them."""
+    signs = x.array(np.array([[-1.0], [1.0]]))
+    return x * cosine + x.reversed(-2) * (sine * signs)
+
+
+def _times(signal: Signal, factor: np.ndarray) -> Term:
+    """Return signals times complex numbers ``[n]`` as one tensor ``[..., 2, n]``."""
+    real, imag = np.real(factor), np.imag(factor)
+    if signal.is_joined:
+        (x,) = signal.terms
+        return _rotated(x, x.array(real[None]), x.array(imag[None]))
+    columns = (np.stack([real, imag]), np.stack([-imag, real]))
+    shape = (*signal.lead, 1, signal.length)
+    products = [x.reshape(shape) * x.array(c) for x, c in zip(signal.terms, columns, strict=False)]
+    return products[0] if len(products) == 1 else products[0] + products[1]
