@@ -13,7 +13,7 @@ import contextlib
 import functools
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -27,6 +27,7 @@ from jax._src.interpreters import batching as _batching
 from jax._src.interpreters import mlir as _mlir
 from jax._src.interpreters import partial_eval as _pe
 from jax._src.lax import lax as _lax
+from jax._src.lax import linalg as _linalg
 from jax._src.lib.mlir import passmanager as _passmanager
 from jax._src.lib.mlir.dialects import hlo as _hlo
 from jax._src.util import weakref_lru_cache as _weakref_lru_cache
@@ -344,11 +345,14 @@ def lowers_for(context: Any, platform: str) -> bool:
     return tuple(context.platforms or context.module_context.platforms) == (platform,)
 
 
-def lower_jaxpr(jaxpr: ClosedJaxpr, name: str, platform: str) -> Any:
+def lower_jaxpr(
+    jaxpr: ClosedJaxpr, name: str, platform: str, rules: Mapping[str, Callable[..., Any]] | None = None
+) -> Any:
     """Lower a jaxpr to a StableHLO module with source locations. Hides ``mlir.lower_jaxpr_to_module``.
 
     The platform needs no plugin: rules that exist for other platforms only are not found
     (``NotImplementedError``), all else uses the default rules. Every argument stays an argument of ``main``.
+    ``rules`` are traceable functions for primitives of linear algebra, by name; see ``_linalg_rules``.
     """
     results = jaxpr.jaxpr.debug_info.safe_result_paths(len(jaxpr.out_avals))
     lowered = _mlir.lower_jaxpr_to_module(
@@ -363,9 +367,39 @@ def lower_jaxpr(jaxpr: ClosedJaxpr, name: str, platform: str) -> Any:
         donated_args=[False] * len(jaxpr.in_avals),
         arg_names=argument_names(jaxpr),
         result_names=results,
-        lowering_parameters=_mlir.LoweringParameters(hoist_constants_as_args=False),
+        lowering_parameters=_mlir.LoweringParameters(
+            hoist_constants_as_args=False, override_lowering_rules=_linalg_rules(rules or {})
+        ),
     )
     return lowered.module
+
+
+def _linalg_rules(rules: Mapping[str, Callable[..., Any]]) -> tuple[tuple[Any, Any], ...]:
+    """Return lowering rules of ``lax.linalg``'s primitives. Hides the primitives and ``mlir.lower_fun``.
+
+    A rule is a function of arrays that takes the primitive's parameters by name. It is handed floats of at least
+    32 bits; for complex matrices there is none.
+    """
+    return tuple((getattr(_linalg, f"{name}_p"), _linalg_rule(name, rule)) for name, rule in rules.items())
+
+
+def _linalg_rule(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def lower(context: Any, *values: Any, **params: Any) -> Any:
+        if any(np.issubdtype(aval.dtype, np.complexfloating) for aval in context.avals_in):
+            raise NotImplementedError(f"primitive '{name}' of complex matrices")
+
+        def widened(*arrays: Any) -> list[Any]:
+            wide = [x.astype(np.float32) if _is_narrow_float(x.dtype) else x for x in arrays]
+            results = jax.tree.leaves(function(*wide, **params))
+            return [x.astype(aval.dtype) for x, aval in zip(results, context.avals_out, strict=True)]
+
+        return inline(context, widened, *values)
+
+    return lower
+
+
+def _is_narrow_float(dtype: Any) -> bool:
+    return jax.numpy.issubdtype(dtype, np.floating) and dtype.itemsize < 4
 
 
 def mark_donated(module: Any, donated: Sequence[int]) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 
 from ipuxla.errors import UnsupportedPrimitive
 from ipuxla.frontend import _jax_compat as compat
+from ipuxla.frontend.decompositions import RULES
 
 PLATFORM = "ipu"
 
@@ -77,7 +78,7 @@ def to_stablehlo(jaxpr: Any, name: str, donated: Sequence[int] = ()) -> Any:
     """
     try:
         with compat.own_width(jaxpr):
-            module = compat.lower_jaxpr(jaxpr, name, PLATFORM)
+            module = compat.lower_jaxpr(jaxpr, name, PLATFORM, RULES)
     except NotImplementedError as error:
         raise _no_rule(jaxpr, error) from error
     if donated:

@@ -1,0 +1,349 @@
+"""Matrix decompositions that JAX leaves to a platform's libraries, as loops over contractions and expressions.
+
+``RULES`` maps JAX's primitives to them. Every function takes batches ``[..., m, n]``; loops are rolled, so that
+programs do not grow with matrices. Nonsymmetric eigenvalue problems (``eig``, ``schur``, ``hessenberg``) and
+complex matrices have no rule, which ``to_stablehlo`` turns into a named error.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+MAX_SWEEPS = 30
+"""Sweeps after which a Jacobi iteration is given up; it converges quadratically, in 5 to 10 as a rule."""
+
+_matmul = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
+
+
+def _indices(a: Array) -> tuple[Array, Array]:
+    """Return row and column numbers of matrices, ``[m, 1]`` and ``[1, n]``."""
+    return jnp.arange(a.shape[-2])[:, None], jnp.arange(a.shape[-1])[None, :]
+
+
+def _picked(x: Array, where: Array, axis: int) -> Array:
+    """Return what stands at the one place along ``axis`` where ``where`` holds; the axis stays."""
+    return jnp.sum(jnp.where(where, x, 0), axis, keepdims=True).astype(x.dtype)
+
+
+def _scaled(a: Array) -> tuple[Array, Array]:
+    """Return matrices scaled to a largest element of one, so that squares stay in range, and the scale."""
+    largest = jnp.max(jnp.abs(a), (-2, -1), keepdims=True)
+    scale = jnp.where(largest > 0, largest, 1)
+    return a / scale, scale
+
+
+# ---- LU
+
+
+def lu(a: Array) -> list[Array]:
+    """Return ``(lu, pivots, permutation)`` by Gaussian elimination with partial pivoting.
+
+    As LAPACK's getrf: row k was exchanged with row ``pivots[k]``, and a zero pivot leaves its column alone.
+    """
+    m, n = a.shape[-2:]
+    row, column = _indices(a)
+
+    def step(k: Any, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        a, pivots, permutation = state
+        here = lax.dynamic_slice_in_dim(a, k, 1, a.ndim - 1)
+        magnitude = jnp.where(row >= k, jnp.abs(here), -1)
+        chosen = jnp.argmax(magnitude, axis=-2, keepdims=True).astype(jnp.int32)
+        upper = _picked(a, row == chosen, -2)
+        exchanged = jnp.where(row == chosen, lax.dynamic_slice_in_dim(a, k, 1, a.ndim - 2), a)
+        exchanged = jnp.where(row == k, upper, exchanged)
+        pivot = lax.dynamic_slice_in_dim(upper, k, 1, a.ndim - 1)
+        below = lax.dynamic_slice_in_dim(exchanged, k, 1, a.ndim - 1)
+        factor = jnp.where(pivot == 0, below, below / jnp.where(pivot == 0, 1, pivot))
+        rest = jnp.where(column == k, factor, exchanged - factor * upper)
+        a = jnp.where((row > k) & (column >= k), rest, exchanged)
+        last = lax.dynamic_slice_in_dim(permutation, k, 1, permutation.ndim - 1)
+        number, chosen = row[:, 0], chosen[..., 0]
+        moved = _picked(permutation, number == chosen, -1)
+        permutation = jnp.where(number == chosen, last, permutation)
+        permutation = jnp.where(number == k, moved, permutation)
+        return a, jnp.where(number[: min(m, n)] == k, chosen, pivots), permutation
+
+    batch = a.shape[:-2]
+    pivots = jnp.zeros((*batch, min(m, n)), jnp.int32)
+    permutation = jnp.broadcast_to(jnp.arange(m, dtype=jnp.int32), (*batch, m))
+    return list(lax.fori_loop(0, min(m, n), step, (a, pivots, permutation)))
+
+
+# ---- QR
+
+
+def _reflect(k: Any, a: Array, taus: Array) -> tuple[Array, Array]:
+    """Apply the Householder reflection that clears column k below the diagonal, and store it there."""
+    row, column = _indices(a)
+    here = lax.dynamic_slice_in_dim(a, k, 1, a.ndim - 1)
+    alpha = _picked(here, row == k, -2)
+    below = jnp.where(row > k, here, 0)
+    rest = jnp.sum(below * below, -2, keepdims=True)
+    norm = jnp.sqrt(alpha * alpha + rest)
+    is_done = rest == 0
+    beta = jnp.where(is_done, alpha, jnp.where(alpha < 0, norm, -norm))
+    tau = jnp.where(is_done, 0, (beta - alpha) / jnp.where(is_done, 1, beta))
+    vector = jnp.where(row == k, 1, below / jnp.where(is_done, 1, alpha - beta))
+    reflected = a - vector * (tau * jnp.sum(vector * a, -2, keepdims=True))
+    stored = jnp.where(row > k, vector, jnp.where(row == k, beta, a))
+    a = jnp.where(column > k, reflected, jnp.where(column == k, stored, a))
+    number = jnp.arange(taus.shape[-1])
+    return a, jnp.where(number == k, tau[..., 0], taus)
+
+
+def geqrf(a: Array) -> list[Array]:
+    """Return ``r`` with the Householder vectors below its diagonal, and their factors, as LAPACK's geqrf."""
+    scaled, scale = _scaled(a)
+    count = min(a.shape[-2:])
+    taus = jnp.zeros((*a.shape[:-2], count), a.dtype)
+    r, taus = lax.fori_loop(0, count, lambda k, state: _reflect(k, *state), (scaled, taus))
+    return [_unscaled(r, scale), taus]
+
+
+def geqp3(a: Array, columns: Array, *, use_magma: bool | None = None) -> list[Array]:
+    """Return ``r`` and vectors of ``a`` with its columns exchanged, the column numbers from 1, and the factors.
+
+    Each step takes the column of the largest remaining norm. Columns fixed in advance are not supported:
+    ``columns`` is not read, and JAX passes zeros.
+    """
+    del use_magma
+    scaled, scale = _scaled(a)
+    row, column = _indices(a)
+    count = min(a.shape[-2:])
+
+    def step(k: Any, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        a, taus, order = state
+        norms = jnp.sum(jnp.where(row >= k, a * a, 0), -2, keepdims=True)
+        chosen = jnp.argmax(jnp.where(column >= k, norms, -1), axis=-1, keepdims=True).astype(jnp.int32)
+
+        def exchanged(x: Array) -> Array:
+            first, second = _picked(x, column == k, -1), _picked(x, column == chosen, -1)
+            return jnp.where(column == k, second, jnp.where(column == chosen, first, x))
+
+        a, taus = _reflect(k, exchanged(a), taus)
+        return a, taus, exchanged(order)
+
+    numbers = jnp.arange(1, a.shape[-1] + 1, dtype=columns.dtype)
+    order = jnp.broadcast_to(numbers, (*a.shape[:-2], 1, a.shape[-1]))
+    taus = jnp.zeros((*a.shape[:-2], count), a.dtype)
+    r, taus, order = lax.fori_loop(0, count, step, (scaled, taus, order))
+    return [_unscaled(r, scale), order[..., 0, :], taus]
+
+
+def _unscaled(r: Array, scale: Array) -> Array:
+    """Scale the triangle back; the vectors below it have no scale."""
+    row, column = _indices(r)
+    return jnp.where(row <= column, r * scale, r)
+
+
+def householder_product(a: Array, taus: Array) -> Array:
+    """Return the first columns of the product of Householder reflections, as LAPACK's orgqr.
+
+    By the compact form ``I - V T V'``, where ``inv(T)`` is the upper triangle of ``V' V`` with ``1 / tau`` on its
+    diagonal (Schreiber and Van Loan, A storage-efficient WY representation, SIAM J. Sci. Stat. Comput. 10, 1989).
+    """
+    m, n = a.shape[-2:]
+    count = taus.shape[-1]
+    row, column = _indices(a[..., :count])
+    is_used = (taus != 0)[..., None, :]
+    vectors = jnp.where(row > column, a[..., :count], jnp.where(row == column, 1, 0))
+    vectors = jnp.where(is_used, vectors, 0).astype(a.dtype)
+    inverse = _matmul(vectors.mT, vectors)
+    diagonal = jnp.where(is_used, 1 / jnp.where(is_used, taus[..., None, :], 1), 1)
+    inner_row, inner_column = _indices(inverse)
+    inverse = jnp.where(inner_row == inner_column, diagonal, inverse)
+    applied = lax.linalg.triangular_solve(inverse, vectors.mT, left_side=True, lower=False)
+    return jnp.eye(m, n, dtype=a.dtype) - _matmul(vectors, applied[..., :n])
+
+
+# ---- Jacobi iterations
+
+
+def _rotations(app: Array, aqq: Array, apq: Array) -> Array:
+    """Return the matrix that rotates each pair of columns (k, h + k), and then pairs them anew.
+
+    The rotation makes ``[[app, apq], [apq, aqq]]`` diagonal (Golub and Van Loan, Matrix Computations, 8.5.2).
+    Pairs change as players do in a tournament: one stays, the others move on (Brent and Luk, SIAM J. Sci. Stat.
+    Comput. 6, 1985), so that after ``2 h - 1`` rounds all have met and stand where they stood.
+
+    Args:
+      app: ``[..., h]``.
+      aqq: ``[..., h]``.
+      apq: ``[..., h]``.
+    """
+    half = apq.shape[-1]
+    is_zero = apq == 0
+    tau = (aqq - app) / jnp.where(is_zero, 1, 2 * apq)
+    tangent = jnp.where(tau < 0, -1, 1) / (jnp.abs(tau) + jnp.sqrt(1 + tau * tau))
+    tangent = jnp.where(is_zero, 0, tangent)
+    cosine = lax.rsqrt(1 + tangent * tangent)
+    sine = cosine * tangent
+    cosines = jnp.concatenate([cosine, cosine], -1)[..., None]
+    sines = jnp.concatenate([sine, -sine], -1)[..., None]
+    row, column = jnp.arange(2 * half)[:, None], jnp.arange(2 * half)[None, :]
+    came = jnp.where(column < half, column - 1, column + 1)
+    came = jnp.where(column == 1, half, jnp.where(column == 2 * half - 1, half - 1, came))
+    came = jnp.where(column == 0, 0, came) if half > 1 else column
+    is_same = (row < half) == (came < half)
+    return jnp.where(row % half == came % half, jnp.where(is_same, cosines, sines), 0)
+
+
+def _sweep(
+    turn: Callable[[Array, Array], tuple[Array, Array]],
+    distance: Callable[[Array], Array],
+    a: Array,
+    v: Array,
+) -> tuple[Array, Array]:
+    """Turn ``(a, v)`` in sweeps, until one begins so near the end that it is the last.
+
+    Args:
+      turn: one round.
+      distance: how far a matrix is from the end, as a share of its size.
+      a: square matrices of an even size.
+      v: what is turned with them.
+    """
+    near = float(jnp.finfo(a.dtype).eps) ** 0.5 / 8  # convergence is quadratic, so the next sweep ends
+
+    def goes_on(state: tuple[Array, Array, Array, Array]) -> Array:
+        number, before = state[:2]
+        return (number < MAX_SWEEPS) & (before > near)
+
+    def sweep(state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
+        number, _, a, v = state
+        before = distance(a)
+        a, v = lax.fori_loop(0, a.shape[-1] - 1, lambda _, pair: turn(*pair), (a, v))
+        return number + 1, before, a, v
+
+    start = (jnp.int32(0), jnp.array(jnp.inf, a.dtype), a, v)
+    return lax.while_loop(goes_on, sweep, start)[2:]
+
+
+def _evened(a: Array) -> Array:
+    """Append a row and a column of zeros where the size is odd."""
+    odd = a.shape[-1] % 2
+    return jnp.pad(a, [(0, 0)] * (a.ndim - 2) + [(0, odd)] * 2)
+
+
+def _ascending(keys: Array) -> Array:
+    """Return the matrices ``[..., n, n]`` of zeros and ones that, from the right, put columns in order of keys.
+
+    A product with one moves columns between tiles as contractions do; equal keys keep their order.
+    """
+    number = jnp.arange(keys.shape[-1])
+    mine, other = keys[..., :, None], keys[..., None, :]
+    is_before = (other < mine) | ((other == mine) & (number[None, :] < number[:, None]))
+    rank = jnp.sum(is_before.astype(jnp.int32), -1)
+    return (rank[..., None] == number).astype(keys.dtype)
+
+
+def eigh(
+    a: Array, *, lower: bool, sort_eigenvalues: bool, subset_by_index: Any, algorithm: Any
+) -> list[Array]:
+    """Return eigenvectors and ascending eigenvalues of symmetric matrices by Jacobi's method.
+
+    Pairs of rows and columns that do not meet are rotated at the same time, by contractions.
+    """
+    del sort_eigenvalues, algorithm
+    n = a.shape[-1]
+    row, column = _indices(a)
+    symmetric = jnp.where((row >= column) if lower else (row <= column), a, a.mT)
+    scaled, scale = _scaled(symmetric)
+    even = _evened(scaled)
+    row, column = _indices(even)
+    half = even.shape[-1] // 2
+
+    def turn(a: Array, v: Array) -> tuple[Array, Array]:
+        diagonal = jnp.sum(jnp.where(row == column, a, 0), -1)
+        pairs = jnp.sum(jnp.where(row + half == column, a, 0), -1)
+        rotation = _rotations(diagonal[..., :half], diagonal[..., half:], pairs[..., :half])
+        return _matmul(rotation.mT, _matmul(a, rotation)), _matmul(v, rotation)
+
+    def distance(a: Array) -> Array:
+        off = jnp.sum(jnp.where(row == column, 0, a * a), (-2, -1))
+        return jnp.max(jnp.sqrt(off / jnp.maximum(jnp.sum(a * a, (-2, -1)), jnp.finfo(a.dtype).tiny)))
+
+    identity = jnp.broadcast_to((row == column).astype(a.dtype), even.shape)
+    turned, vectors = _sweep(turn, distance, even, identity)
+    values = jnp.sum(jnp.where(row == column, turned, 0), -1)[..., :n]
+    order = _ascending(values)
+    values = jnp.sum(order * values[..., None], -2) * scale[..., 0]
+    vectors = _matmul(vectors[..., :n, :n], order)
+    first, last = subset_by_index or (0, n)
+    return [vectors[..., first:last], values[..., first:last]]
+
+
+def svd(
+    a: Array, *, full_matrices: bool, compute_uv: bool, subset_by_index: Any = None, algorithm: Any = None
+) -> list[Array]:
+    """Return descending singular values, and the vectors if asked, by one-sided Jacobi iterations.
+
+    Columns are rotated in pairs until they are orthogonal (Hestenes, J. SIAM 6, 1958); a QR decomposition before
+    makes them square, and one after makes what is left of small ones orthonormal.
+    """
+    m, n = a.shape[-2:]
+    if m < n:
+        options = {"subset_by_index": subset_by_index, "algorithm": algorithm}
+        values, *vectors = svd(a.mT, full_matrices=full_matrices, compute_uv=compute_uv, **options)
+        return [values, *(x.mT for x in reversed(vectors))]
+    scaled, scale = _scaled(a)
+    outer, square = None, scaled
+    if m > n:
+        outer, triangle = jnp.linalg.qr(scaled, mode="complete" if full_matrices else "reduced")
+        square = triangle[..., :n, :]
+    turned, right = _orthogonal_columns(square)
+    values = jnp.sqrt(jnp.sum(turned * turned, -2))
+    order = _ascending(-values)
+    values = jnp.sum(order * values[..., None], -2) * scale[..., 0]
+    first, last = subset_by_index or (0, n)
+    if not compute_uv:
+        return [values[..., first:last]]
+    left, r = jnp.linalg.qr(_matmul(turned, order))
+    row, column = _indices(r)
+    diagonal = jnp.sum(jnp.where(row == column, r, 0), -2, keepdims=True)
+    left = left * jnp.where(diagonal < 0, -1, 1).astype(a.dtype)
+    if outer is not None:
+        left = jnp.concatenate([_matmul(outer[..., :n], left), outer[..., n:]], -1)
+    right = _matmul(right, order).mT
+    if subset_by_index is not None and not full_matrices:
+        left, right = left[..., first:last], right[..., first:last, :]
+    return [values[..., first:last], left, right]
+
+
+def _orthogonal_columns(square: Array) -> tuple[Array, Array]:
+    """Return square matrices with their columns rotated until they are orthogonal, and the rotation."""
+    n = square.shape[-1]
+    even = _evened(square)
+    half = even.shape[-1] // 2
+    row, column = _indices(even)
+
+    def turn(a: Array, v: Array) -> tuple[Array, Array]:
+        squares = jnp.sum(a * a, -2)
+        products = jnp.sum(a[..., :half] * a[..., half:], -2)
+        rotation = _rotations(squares[..., :half], squares[..., half:], products)
+        return _matmul(a, rotation), _matmul(v, rotation)
+
+    def distance(a: Array) -> Array:
+        products = _matmul(a.mT, a)
+        off = jnp.max(jnp.where(row == column, 0, jnp.abs(products)), (-2, -1))
+        size = jnp.max(jnp.where(row == column, products, 0), (-2, -1))
+        return jnp.max(off / jnp.maximum(size, jnp.finfo(a.dtype).tiny))
+
+    identity = jnp.broadcast_to((row == column).astype(square.dtype), even.shape)
+    turned, rotation = _sweep(turn, distance, even, identity)
+    return turned[..., :n, :n], rotation[..., :n, :n]
+
+
+RULES: dict[str, Callable[..., Sequence[Array] | Array]] = {
+    "lu": lu,
+    "geqrf": geqrf,
+    "geqp3": geqp3,
+    "householder_product": householder_product,
+    "eigh": eigh,
+    "svd": svd,
+}
+"""What replaces each of JAX's primitives on an IPU, by its name."""
