@@ -50,15 +50,14 @@ def lu(a: Array) -> list[Array]:
 
     def step(k: Any, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         a, pivots, permutation = state
-        here = lax.dynamic_slice_in_dim(a, k, 1, a.ndim - 1)
+        here, current = _picked(a, column == k, -1), _picked(a, row == k, -2)
         magnitude = jnp.where(row >= k, jnp.abs(here), -1)
         chosen = jnp.argmax(magnitude, axis=-2, keepdims=True).astype(jnp.int32)
         upper = _picked(a, row == chosen, -2)
-        exchanged = jnp.where(row == chosen, lax.dynamic_slice_in_dim(a, k, 1, a.ndim - 2), a)
-        exchanged = jnp.where(row == k, upper, exchanged)
-        pivot = lax.dynamic_slice_in_dim(upper, k, 1, a.ndim - 1)
-        below = lax.dynamic_slice_in_dim(exchanged, k, 1, a.ndim - 1)
+        pivot, displaced = _picked(upper, column == k, -1), _picked(current, column == k, -1)
+        below = jnp.where(row == chosen, displaced, here)
         factor = jnp.where(pivot == 0, below, below / jnp.where(pivot == 0, 1, pivot))
+        exchanged = jnp.where(row == k, upper, jnp.where(row == chosen, current, a))
         rest = jnp.where(column == k, factor, exchanged - factor * upper)
         a = jnp.where((row > k) & (column >= k), rest, exchanged)
         last = lax.dynamic_slice_in_dim(permutation, k, 1, permutation.ndim - 1)

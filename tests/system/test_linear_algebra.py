@@ -13,6 +13,7 @@ import pytest
 from jax import lax
 
 import ipuxla
+from ipuxla.errors import UnsupportedPrimitive
 from tests.engines import check_engines
 from tiles.numerics.tolerance import check_close
 
@@ -92,3 +93,47 @@ def test_gaussian_likelihood_on_a_whole_machine(gc200):
     compiled = ipuxla.jit(jax.value_and_grad(loss), target=gc200).lower(a, y).compile()
     check_close(compiled(a, y), jax.jit(jax.value_and_grad(loss))(a, y), "fast")
     assert compiled.cost_analysis()["cycles"] < 16_000 * n
+
+
+def _signless(factors):
+    """Return what of a decomposition does not depend on the signs of its vectors."""
+    left, values, right = factors
+    return values, (left * values) @ right
+
+
+SQUARE = RNG.standard_normal((5, 5)).astype(np.float32)
+TALL = RNG.standard_normal((7, 4)).astype(np.float32)
+DECOMPOSITIONS = {
+    "lu": (lambda a: lax.linalg.lu(a), SQUARE),
+    "solve": (lambda a: jnp.linalg.solve(a, a[:, :2] + 1), SQUARE),
+    "inverse and its gradient": (jax.value_and_grad(lambda a: jnp.sum(jnp.sin(jnp.linalg.inv(a)))), SQUARE),
+    "determinant": (lambda a: (jnp.linalg.det(a), jnp.linalg.slogdet(a)), np.stack([SQUARE, -SQUARE.T])),
+    "qr": (lambda a: (jnp.linalg.qr(a), jnp.linalg.qr(a, mode="complete")), TALL),
+    "pivoted qr": (lambda a: jsl.qr(a, pivoting=True), TALL),
+    "eigh": (lambda a: _signless((lambda w, v: (v, w, v.T))(*jnp.linalg.eigh(a + a.T))), SQUARE),
+    "gradient of an eigenvalue": (jax.grad(lambda a: jnp.linalg.eigvalsh(a + a.T)[-1]), SQUARE),
+    "svd": (lambda a: _signless(jnp.linalg.svd(a, full_matrices=False)), TALL.T),
+    "pseudoinverse": (jnp.linalg.pinv, TALL),
+    "least squares": (lambda a: jnp.linalg.lstsq(a, a[:, 0] + 1)[0], TALL),
+    "matrix power": (lambda a: jnp.linalg.matrix_power(a, -3), SQUARE),
+    "exponential": (jsl.expm, SQUARE),
+    "rank and condition": (lambda a: (jnp.linalg.matrix_rank(a), jnp.linalg.cond(a)), TALL),
+}
+
+
+@pytest.mark.parametrize("name", DECOMPOSITIONS)
+def test_decompositions(name, small_target):
+    function, a = DECOMPOSITIONS[name]
+    check_close(ipuxla.jit(function, target=small_target)(a), jax.jit(function)(a), name)
+
+
+@pytest.mark.parametrize("name", ["lu", "qr", "eigh"])
+def test_decompositions_in_the_ring(name, small_target):
+    function, a = DECOMPOSITIONS[name]
+    check_engines(function, small_target, a[:3, :3], engines=("fast",))
+
+
+@pytest.mark.parametrize("function", [jnp.linalg.eigvals, lambda a: jnp.linalg.qr(a + 1j)[1]])
+def test_what_has_no_rule_is_a_named_error(function, small_target):
+    with pytest.raises(UnsupportedPrimitive, match=r"no lowering of (eig|qr|geqrf) for an IPU"):
+        ipuxla.jit(function, target=small_target)(SQUARE)

@@ -127,7 +127,7 @@ def calls_back(x):
 
 
 def uses_lapack(x):
-    return jnp.linalg.eigh(x @ x.T)
+    return jnp.linalg.eigvals(x @ x.T)
 
 
 @pytest.mark.parametrize("function", [prints, calls_back, uses_lapack])

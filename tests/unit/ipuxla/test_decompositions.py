@@ -1,0 +1,110 @@
+"""Decompositions against LAPACK's: shapes, batches, matrices of deficient rank, and signs where they are defined."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ipuxla.frontend import decompositions
+
+RNG = np.random.default_rng(0)
+SHAPES = [(1, 1), (7, 4), (4, 7)]
+eigh = functools.partial(
+    decompositions.eigh, lower=True, sort_eigenvalues=True, subset_by_index=None, algorithm=None
+)
+
+
+def _random(*shape):
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def _close(got, expected, scale=1.0):
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5 * scale)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_lu_chooses_lapacks_pivots(shape):
+    a = _random(2, *shape)
+    for got, expected in zip(jax.jit(decompositions.lu)(a), jax.lax.linalg.lu(a), strict=True):
+        _close(got, expected)
+        assert got.dtype == expected.dtype
+
+
+def test_lu_of_a_singular_matrix_leaves_the_zero_pivot():
+    a = np.array([[0, 1, 2], [0, 3, 4], [0, 5, 7]], np.float32)
+    for got, expected in zip(decompositions.lu(jnp.asarray(a)), jax.lax.linalg.lu(a), strict=True):
+        _close(got, expected)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("scale", [1.0, 1e-25, 1e25])
+def test_qr_has_lapacks_signs(shape, scale):
+    a = _random(2, *shape) * np.float32(scale)
+    r, taus = jax.jit(decompositions.geqrf)(a)
+    k = min(shape)
+    q = jax.jit(decompositions.householder_product)(r[..., :k], taus)
+    expected_q, expected_r = jnp.linalg.qr(a)
+    _close(q, expected_q)
+    _close(np.triu(r)[..., :k, :], expected_r, 10 * scale)
+
+
+def test_qr_of_columns_that_are_done_keeps_them():
+    a = np.triu(_random(4, 3))
+    r, taus = jax.jit(decompositions.geqrf)(jnp.asarray(a))
+    _close(r, a)
+    assert not np.any(taus)
+    _close(decompositions.householder_product(r, taus), np.eye(4, 3))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_pivoted_qr(shape):
+    a = _random(*shape)
+    r, order, taus = jax.jit(decompositions.geqp3)(jnp.asarray(a), jnp.zeros(shape[1], jnp.int32))
+    q = jax.jit(decompositions.householder_product)(r[:, : min(shape)], taus)
+    _close(q @ np.triu(r)[: min(shape)], a[:, order - 1])
+    diagonal = np.abs(np.diagonal(r))
+    assert (diagonal[1:] <= diagonal[:-1] + 1e-5).all()
+    assert sorted(order.tolist()) == list(range(1, shape[1] + 1))
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 8])
+def test_eigh(n):
+    a = _random(2, n, n)
+    vectors, values = jax.jit(eigh)(np.where(np.tri(n, dtype=bool), a, np.nan))
+    symmetric = np.tril(a) + np.tril(a, -1).swapaxes(-1, -2)
+    _close(values, np.linalg.eigvalsh(symmetric.astype(np.float64)), n)
+    _close(vectors @ (values[..., None] * vectors.mT), symmetric, n)
+    _close(vectors.mT @ vectors, np.broadcast_to(np.eye(n), a.shape))
+
+
+def test_eigh_of_equal_eigenvalues_and_of_nan():
+    vectors, values = jax.jit(eigh)(jnp.eye(4) * 3)
+    _close(values, [3, 3, 3, 3])
+    _close(vectors @ vectors.T, np.eye(4))
+    assert np.isnan(jax.jit(eigh)(jnp.full((4, 4), jnp.nan))[1]).all()
+
+
+@pytest.mark.parametrize("full", [True, False])
+@pytest.mark.parametrize("shape", [*SHAPES, (5, 5)])
+def test_svd(shape, full):
+    a = _random(2, *shape)
+    decompose = functools.partial(decompositions.svd, full_matrices=full, compute_uv=True)
+    values, left, right = jax.jit(decompose)(a)
+    k = min(shape)
+    _close(values, np.linalg.svd(a.astype(np.float64), compute_uv=False), 3)
+    _close((left[..., :k] * values[..., None, :]) @ right[..., :k, :], a, 3)
+    _close(left.mT @ left, np.broadcast_to(np.eye(left.shape[-1]), (2, *left.shape[-1:] * 2)))
+    _close(right @ right.mT, np.broadcast_to(np.eye(right.shape[-2]), (2, *right.shape[-2:-1] * 2)))
+    assert left.shape[-1] == (shape[0] if full else k)
+
+
+def test_svd_of_deficient_rank_has_orthonormal_vectors():
+    a = np.outer(_random(6), _random(5))
+    decompose = functools.partial(decompositions.svd, full_matrices=True, compute_uv=True)
+    values, left, right = jax.jit(decompose)(a)
+    assert (np.asarray(values[1:]) < 1e-5 * values[0]).all()
+    _close(left.T @ left, np.eye(6))
+    _close(right @ right.T, np.eye(5))
+    _close((left[:, :5] * values) @ right, a, 10)
