@@ -374,7 +374,7 @@ def lower_jaxpr(
     return lowered.module
 
 
-def _linalg_rules(rules: Mapping[str, Callable[..., Any]]) -> tuple[tuple[Any, Any], ...]:
+def _linalg_rules(rules: Mapping[str, Callable[..., Any]]) -> Any:
     """Return lowering rules of ``lax.linalg``'s primitives. Hides the primitives and ``mlir.lower_fun``.
 
     A rule is a function of arrays that takes the primitive's parameters by name. It is handed floats of at least
