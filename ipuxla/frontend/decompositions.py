@@ -232,12 +232,14 @@ def _ascending(keys: Array) -> Array:
     """Return the matrices ``[..., n, n]`` of zeros and ones that, from the right, put columns in order of keys.
 
     A product with one moves columns between tiles as contractions do; equal keys keep their order.
+    Where a key is NaN everything is, as it is in LAPACK's results.
     """
     number = jnp.arange(keys.shape[-1])
     mine, other = keys[..., :, None], keys[..., None, :]
     is_before = (other < mine) | ((other == mine) & (number[None, :] < number[:, None]))
     rank = jnp.sum(is_before.astype(jnp.int32), -1)
-    return (rank[..., None] == number).astype(keys.dtype)
+    order = (rank[..., None] == number).astype(keys.dtype)
+    return jnp.where(jnp.any(keys != keys, -1)[..., None, None], jnp.nan, order)
 
 
 def eigh(
