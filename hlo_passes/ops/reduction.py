@@ -14,6 +14,7 @@ from hlo_passes.ir.interpreter import Closure, as_closure, as_computation
 from hlo_passes.ir.module import Computation
 from hlo_passes.ir.op import FusionCategory, Op
 from hlo_passes.ir.types import DTYPES, TensorType
+from hlo_passes.ops.data_movement import Constant
 
 Combiner = Literal["add", "mul", "max", "min", "and", "or", "xor"]
 
@@ -64,6 +65,13 @@ def neutral_element(combiner: Combiner, dtype: str) -> np.ndarray:
     if combiner == "and":
         return np.asarray(~np.array(0, kind.np_dtype))
     return np.array(int(combiner == "mul")).astype(kind.np_dtype)
+
+
+def is_neutral(combiner: Combiner, constant: Constant) -> bool:
+    """Whether a constant changes nothing it is combined with; zeros of either sign may be added."""
+    element = constant.value
+    neutral = neutral_element(combiner, constant.type.dtype).tobytes()
+    return constant.is_splat and (element.tobytes() == neutral or (combiner == "add" and not element))
 
 
 def _limits(dtype: np.dtype) -> tuple[int, int]:

@@ -19,19 +19,11 @@ from hlo_passes.ops import (
     Pad,
     Reduce,
     Reshape,
+    is_neutral,
     simple_combiner,
 )
 from hlo_passes.ops.elementwise import Elementwise
 from hlo_passes.passes.indexing import Axes, access, compose, identity
-
-_NEUTRAL: dict[str, tuple[float, ...]] = {
-    "add": (0.0, -0.0),
-    "mul": (1.0,),
-    "max": (-np.inf,),
-    "min": (np.inf,),
-    "or": (0,),
-    "xor": (0,),
-}
 
 
 @dataclass(eq=False)
@@ -178,11 +170,7 @@ class Grouping:
         combiner = simple_combiner(reduce.regions[0])
         if producer is None or combiner is None or not isinstance(producer.op, Constant):
             return False
-        element = producer.op.value[()]
-        return any(
-            element.tobytes() == np.array(value).astype(element.dtype).tobytes()
-            for value in _neutral_elements(combiner, reduce.result.type)
-        )
+        return is_neutral(combiner, producer.op)
 
     def _is_affine(self, instruction: Instruction) -> bool:
         """Whether an injective instruction can be part of one expression over its result."""
@@ -195,7 +183,8 @@ class Grouping:
 
     def _may_join(self, instruction: Instruction, group: Group, maps: list[Axes]) -> bool:
         op, type_ = instruction.op, instruction.result.type
-        if group.size + len(maps) > self.max_ops or not _has_points(group):
+        is_full = group.size + len(maps) > self.max_ops
+        if (is_full and not isinstance(op, Constant)) or not _has_points(group):  # constants cost nothing
             return False
         if isinstance(op, DotGeneral):
             return _may_have_dot(group) and maps == [identity(type_.shape)] and type_.shape == group.domain
@@ -239,15 +228,6 @@ def _is_simple(reduce: Instruction) -> bool:
     if len(reduce.operands) != 2 or simple_combiner(reduce.regions[0]) is None:
         return False
     return reduce.operands[0].type.dtype == reduce.result.type.dtype
-
-
-def _neutral_elements(combiner: str, type_: TensorType) -> tuple[float, ...]:
-    if combiner == "and":
-        return (1 if type_.is_bool else np.iinfo(type_.np_dtype).max if type_.is_unsigned else -1,)
-    if combiner in ("max", "min") and type_.is_integer:
-        limits = np.iinfo(type_.np_dtype)
-        return (limits.min if combiner == "max" else limits.max,)
-    return _NEUTRAL[combiner]
 
 
 def _has_points(group: Group) -> bool:

@@ -22,6 +22,8 @@ from hlo_passes.ops import (
     ReduceWindow,
     Scan,
     Select,
+    SelectAndScatter,
+    is_neutral,
     neutral_element,
     simple_combiner,
 )
@@ -30,6 +32,7 @@ from hlo_passes.passes.folding import Folding, geometries
 from hlo_passes.passes.lifting import is_liftable, lift
 from hlo_passes.passes.rewriter import Pattern, Rewriter
 from hlo_passes.passes.scans import scan_in_blocks
+from hlo_passes.passes.select_scatter import collect_selected
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,7 @@ class Windows(Pass):
         """Return the module rewritten; itself when it has nothing but pooling."""
         patterns: dict[type[Op], tuple[Pattern, ...]] = {
             ReduceWindow: (fold_windows,),
+            SelectAndScatter: (collect_selected,),
             Scan: (scan_in_blocks,),
         }
         if not any(type(instruction.op) in patterns for instruction in module.walk()):
@@ -101,10 +105,7 @@ def _fold_by_one_operation(
     (total,) = folding.values
     total = rewriter.emit(Convert(value.type.dtype), total) if is_narrow else total
     constant = rewriter.constant(initial)
-    if constant is not None and (
-        constant.value.tobytes() == neutral_element(combiner, value.type.dtype).tobytes()
-        or (combiner == "add" and not constant.value)
-    ):
+    if constant is not None and is_neutral(combiner, constant):
         return [total]
     start = rewriter.emit(BroadcastInDim(total.type.shape, ()), initial)
     return lift(rewriter, instruction.regions[0], (start, total))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hlo_passes.ir import Instruction
 from hlo_passes.ops import Convolution, ReduceWindow, SelectAndScatter, simple_combiner, simple_selection
+from hlo_passes.passes.select_scatter import is_pooling_gradient
 from ipuxla.lowering.errors import UnsupportedLowering
 from ipuxla.lowering.registry import Lowering, dtype_of, lowers, where
 from ipuxla.lowering.regular import alone, materialize, with_initial
@@ -87,21 +88,17 @@ def lower_select_and_scatter(lowering: Lowering, instruction: Instruction) -> tu
     """Place the gradient of pooling by maximum or minimum.
 
     Raises:
-      UnsupportedLowering: it selects by another function than a comparison, does not add, or does not start
-        from zero.
+      UnsupportedLowering: a region with more than elementwise operations in it (all others the pass ``windows``
+        has taken apart).
     """
     op = instruction.op
     assert isinstance(op, SelectAndScatter)
     direction = simple_selection(instruction.regions[0])
-    constant = lowering.constant(instruction.operands[2])
-    is_sum = (
-        simple_combiner(instruction.regions[1]) == "add" and constant is not None and not constant.value.any()
-    )
-    if direction not in ("GE", "GT", "LE", "LT") or not is_sum:
+    if direction is None or not is_pooling_gradient(instruction, lowering.constant(instruction.operands[2])):
         raise UnsupportedLowering(
-            "select_and_scatter other than a sum, from zero, into what a comparison selects",
+            "these windows' selecting or combining region holds more than elementwise operations on scalars",
             location=where(instruction),
-            try_="the gradient of a maximum or minimum over windows",
+            try_="regions without loops, branches and lookups",
         )
     x, source = (materialize(lowering, v) for v in instruction.operands[:2])
     geometry = zip(x.shape, op.window_dimensions, op.window_strides, op.low, op.high, strict=True)

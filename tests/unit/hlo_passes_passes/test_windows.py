@@ -12,7 +12,10 @@ import pytest
 from jax import lax
 
 from hlo_passes.ir import evaluate_module
-from hlo_passes.ops import ReduceWindow, Scan
+from hlo_passes.ops import ReduceWindow, Scan, SelectAndScatter
+from hlo_passes.passes import optimize
+from ipuxla.frontend.importer import import_stablehlo
+from tests.conformance.conftest import reference
 from tests.flow import optimized_module
 
 NO_POSITION = (np.float32(-np.inf), np.int32(-1))
@@ -149,3 +152,54 @@ def test_a_region_calls_nothing_after_inlining():
 
     module = optimized_module(f, (np.ones(5, np.float32),))
     assert not any(i.op.callees for i in module.walk())
+
+
+SCATTERS = {  # shape, windows, window, strides, padding
+    "apart": ((4, 6), (2, 3), "2, 2", "2, 2", "0"),
+    "overlapping": ((5, 6), (3, 3), "3, 2", "1, 2", "0"),
+    "padded": ((4, 4), (3, 3), "2, 2", "2, 2", "1"),
+    "cut off": ((6, 5), (2, 5), "3, 1", "1, 1", "[[-1, -1], [0, 0]]"),
+    "few large windows": ((9, 4), (2, 1), "7, 4", "2, 1", "0"),
+}
+
+
+def scatter_text(case, direction, combine):
+    """Return a select_and_scatter by ``direction`` of squares, which no vertex does by itself."""
+    shape, windows, window, strides, padding = case
+    x, s = (f"tensor<{'x'.join(map(str, each))}xf32>" for each in (shape, windows))
+    return f"""func.func @main(%a: {x}, %s: {s}, %i: tensor<f32>) -> {x} {{
+      %0 = "stablehlo.select_and_scatter"(%a, %s, %i) <{{window_dimensions = array<i64: {window}>,
+          window_strides = array<i64: {strides}>, padding = dense<{padding}> : tensor<2x2xi64>}}> ({{
+        ^bb0(%x: tensor<f32>, %y: tensor<f32>):
+          %xx = stablehlo.multiply %x, %x : tensor<f32>
+          %yy = stablehlo.multiply %y, %y : tensor<f32>
+          %p = stablehlo.compare {direction}, %xx, %yy : (tensor<f32>, tensor<f32>) -> tensor<i1>
+          stablehlo.return %p : tensor<i1>
+      }}, {{
+        ^bb0(%x: tensor<f32>, %y: tensor<f32>):
+          %r = stablehlo.{combine} %x, %y : tensor<f32>
+          stablehlo.return %r : tensor<f32>
+      }}) : ({x}, {s}, tensor<f32>) -> {x}
+      return %0 : {x}
+    }}"""
+
+
+@pytest.mark.parametrize(
+    "direction,combine,start", [("GE", "add", 0), ("LT", "multiply", 1), ("GT", "maximum", -99)]
+)
+@pytest.mark.parametrize("case", SCATTERS)
+def test_select_and_scatter_of_any_regions(case, direction, combine, start):
+    shape, windows, *_ = SCATTERS[case]
+    text = scatter_text(SCATTERS[case], direction, combine)
+    module = optimize(import_stablehlo(text))
+    assert not _ops(module, SelectAndScatter)
+    rng = np.random.default_rng(1)
+    arrays = rng.integers(-2, 3, shape), rng.integers(1, 5, windows), np.array(start)
+    arrays = [x.astype(np.float32) for x in arrays]
+    np.testing.assert_array_equal(evaluate_module(module, *arrays)[0], reference(text, *arrays)[0])
+
+
+def test_the_gradient_of_pooling_is_left_alone():
+    pool = jax.grad(lambda x: lax.reduce_window(x, -np.inf, lax.max, (2, 2), (2, 2), "VALID").sum())
+    module = optimized_module(pool, (np.ones((6, 6), np.float32),))
+    assert len(_ops(module, SelectAndScatter)) == 1

@@ -9,7 +9,11 @@ import pytest
 from jax import lax
 
 import ipuxla
+from hlo_passes.passes import optimize
+from ipuxla.frontend.importer import import_stablehlo
 from tests.engines import check_engines
+from tests.flow import assert_engines_agree, executable_of
+from tests.unit.hlo_passes_passes.test_windows import SCATTERS, scatter_text
 
 X = np.random.default_rng(0).normal(size=(300,)).astype(np.float32)
 Y = np.random.default_rng(1).normal(size=(3, 150, 2)).astype(np.float32)
@@ -76,6 +80,14 @@ def test_wide_windows(small_target):
         return lax.reduce_window(x, 0.0, lax.add, (60,), (1,), "SAME")
 
     check_engines(f, small_target, X, floats=("fast",))
+
+
+def test_select_and_scatter_of_any_regions(small_target):
+    text = scatter_text(SCATTERS["overlapping"], "GE", "multiply")
+    module = optimize(import_stablehlo(text))
+    rng = np.random.default_rng(0)
+    arrays = [rng.normal(size=s).astype(np.float32) for s in ((5, 6), (3, 3), ())]
+    assert_engines_agree(executable_of(module, small_target), module, arrays)
 
 
 def test_a_long_sum_is_cheap_on_all_tiles(gc200):
