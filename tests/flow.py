@@ -10,9 +10,10 @@ import jax
 import numpy as np
 
 from hlo_passes.ir import Module, evaluate_module
-from hlo_passes.passes import optimize
+from hlo_passes.passes import DEFAULT_PIPELINE, optimize
 from ipuxla.frontend.importer import import_stablehlo
 from ipuxla.lowering import lower_module
+from ipuxla.replay import DECIDING, replaying
 from tests.random_plans import random_planner
 from tiles.compiler import Executable, compile_graph
 from tiles.engine import make_engine
@@ -22,10 +23,17 @@ from tiles.target import Target
 ENGINES = ("fast", "literal", "vertex")
 
 
-def optimized_module(function: Callable[..., Any], arguments: Sequence[Any]) -> Module:
-    """Return the optimized HLO module of a function of flat arguments (arrays or their types)."""
+def optimized_module(
+    function: Callable[..., Any], arguments: Sequence[Any], keeps_calls: bool = False
+) -> Module:
+    """Return the optimized HLO module of a function of flat arguments (arrays or their types).
+
+    With ``keeps_calls`` even small functions that are called twice stay functions.
+    """
     lowered = jax.jit(function, keep_unused=True).lower(*arguments)
-    return optimize(import_stablehlo(lowered.compiler_ir("stablehlo")))
+    inline = "inline{max-ops=1}" if keeps_calls else "inline"
+    pipeline = DEFAULT_PIPELINE.replace("inline", inline, 1)
+    return optimize(import_stablehlo(lowered.compiler_ir("stablehlo")), pipeline)
 
 
 def executable_of(module: Module, target: Target, plan_seed: int | None = None) -> Executable:
@@ -44,10 +52,20 @@ def run(
     return [np.asarray(x) for x in outputs]
 
 
-def ring_reference(module: Module, arrays: Sequence[Any]) -> list[np.ndarray]:
-    """Return what every engine must give under ring arithmetic: the module evaluated op by op."""
+def ring_reference(
+    module: Module, arrays: Sequence[Any], executable: Executable | None = None
+) -> list[np.ndarray]:
+    """Return what every engine must give under ring arithmetic: the module evaluated op by op.
+
+    The executable is needed where decisions depend on floats.
+    """
+    decides = any(isinstance(instruction.op, DECIDING) for instruction in module.walk())
+    if decides and executable is not None:
+        run_in_ring = replaying(module, lambda: executable)
+    else:
+        run_in_ring = jax.jit(ring(lambda *xs: evaluate_module(module, *xs)))
     with jax.enable_x64(True):
-        words = jax.jit(ring(lambda *xs: evaluate_module(module, *xs)))(*arrays)
+        words = run_in_ring(*arrays)
     return [np.asarray(x) for x in words]
 
 
@@ -63,6 +81,6 @@ def assert_engines_agree(
     executable: Executable, module: Module, arrays: Sequence[Any], engines: Sequence[str] = ENGINES
 ) -> None:
     """Check that engines agree with the module on every bit under ring arithmetic."""
-    want = ring_reference(module, arrays)
+    want = ring_reference(module, arrays, executable)
     for engine in engines:
         assert_same_words(run(executable, engine, arrays, "ring"), want, engine)
