@@ -306,13 +306,13 @@ class Constant(DataMovement):
         return (self.type,)
 
     def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
-        """Return the value as a JAX array, which XLA takes for unknown.
+        """Return the value as a JAX array, which JAX and XLA take for unknown.
 
         XLA's constant folder (jaxlib 0.10.2) evaluates a bitcast whose operand and result differ in layout by
         copying bytes: in a loop, the bits of a constant that was transposed outside come back untransposed.
+        JAX computes the conversion of a scalar constant while it traces, so that no other arithmetic sees it.
         """
-        value = jnp.asarray(self.value)
-        return (jnp.broadcast_to(lax.optimization_barrier(value) if value.ndim else value, self.type.shape),)
+        return (jnp.broadcast_to(lax.optimization_barrier(jnp.asarray(self.value)), self.type.shape),)
 
     def __eq__(self, other: object) -> bool:
         """Whether type and every bit are the same."""

@@ -213,3 +213,21 @@ def calls_twice_with_a_constant(x):
 
 def test_a_constant_and_its_transpose_in_a_loop(small_target):
     check_engines(calls_twice_with_a_constant, small_target, jnp.linspace(0.1, 1, 40), floats=("fast",))
+
+
+@jax.jit
+def scaled(x, number):
+    return x * number.astype(jnp.float32)
+
+
+@pytest.mark.parametrize("passes", ["inline{max-ops=1},schedule", "inline,dce,fuse,schedule", None])
+def test_converted_constants(passes, small_target):
+    """Of functions and of programs that no pass folded; JAX itself converts scalar constants while it traces."""
+
+    def function(x):
+        return scaled(x, jnp.int32(2)) + scaled(x * 3, jnp.int32(-7))
+
+    lowered = ipuxla.jit(function, target=small_target, passes=passes).lower(X)
+    rings = [lowered.compile(engine=engine, arithmetic="ring")(X) for engine in ENGINES[:3]]
+    for other in rings[1:]:
+        np.testing.assert_array_equal(rings[0], other)

@@ -150,6 +150,10 @@ def _iota(cell: Cell, attrs: Mapping[str, Any]) -> Array:
 
 def _constant(cell: Cell, attrs: Mapping[str, Any]) -> Array:
     value = scalar(attrs["value"], attrs["dtype"])
+    if (
+        not cell.sizes
+    ):  # JAX would convert a scalar constant while it traces, so that ring arithmetic did not see it
+        return lax.optimization_barrier(jnp.asarray(value))
     return lax.broadcast(value, (1,) * len(cell.sizes))
 
 
