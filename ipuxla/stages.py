@@ -14,7 +14,7 @@ import jax
 
 from hlo_passes.ir import Module, evaluate_module, print_module
 from hlo_passes.passes import LegalizeComplex, has_complex, optimize, split_positions
-from ipuxla.errors import OutOfTileMemory, UnknownStage, Unsupported
+from ipuxla.errors import UnknownStage, Unsupported
 from ipuxla.frontend import _jax_compat as compat
 from ipuxla.frontend.importer import import_stablehlo
 from ipuxla.frontend.lower import to_stablehlo
@@ -24,11 +24,12 @@ from ipuxla.replay import DECIDING, replaying
 from ipuxla.runner import Runner
 from ipuxla.runtime import Compiled
 from ipuxla.signature import LeafType, Signature
-from tiles.compiler import Executable, compile_graph
+from tiles.compiler import Executable, compile_graph, out_of_memory, peak_bytes, tightened
 from tiles.engine import quickly
 from tiles.numerics.dtypes import name_of
 from tiles.numerics.ring import ring
 from tiles.report import profile
+from tiles.target import Target
 
 STAGES = ("stablehlo", "hlo", "hlo-optimized", "program")
 
@@ -73,12 +74,12 @@ class Pipeline:
         """
         key = (options.target, options.passes, options.check_memory)
         if key not in self._executables:
-            graph = lower_module(self.optimized(options.passes), options.target)
-            try:
-                self._executables[key] = compile_graph(graph, check_memory=options.check_memory)
-            except OutOfTileMemory as error:
-                error.profile = profile(error.executable)
-                raise
+            executable = _planned_to_fit(self.optimized(options.passes), options.target)
+            if options.check_memory and not executable.fits:
+                error = out_of_memory(executable)
+                error.profile = profile(executable)
+                raise error
+            self._executables[key] = executable
         return self._executables[key]
 
     def printers(self, options: CompileOptions) -> dict[str, Callable[[], str]]:
@@ -132,6 +133,29 @@ class Pipeline:
     def compile(self, signature: Signature, options: CompileOptions) -> Compiled:
         """Return the program with its signature."""
         return Compiled(signature, self.runner(options), self.printers(options))
+
+
+REPLANS = 4
+"""How often a program that does not fit is planned again."""
+
+
+def _planned_to_fit(module: Module, target: Target) -> Executable:
+    """Return the program, planned again with tighter bounds on temporaries while it does not fit.
+
+    When nothing helps it is the attempt that came closest, marked as not fitting.
+    """
+    proportions: dict[str, float] = {}
+    attempts: list[Executable] = []
+    for _ in range(1 + REPLANS):
+        executable = compile_graph(lower_module(module, target, proportions), check_memory=False)
+        if executable.fits:
+            return executable
+        attempts.append(executable)
+        tighter = tightened(executable, proportions)
+        if tighter == proportions:
+            break
+        proportions = tighter
+    return min(attempts, key=peak_bytes)
 
 
 def jaxpr_pipeline(jaxpr: Any, name: str, donated: tuple[int, ...] = ()) -> Pipeline:

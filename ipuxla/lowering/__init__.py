@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from hlo_passes.ir import Module
 from ipuxla.lowering import (
     bitcasts,
@@ -44,13 +46,21 @@ assert (
 )  # for their rules
 
 
-def lower_module(module: Module, target: Target) -> Graph:
+def lower_module(
+    module: Module, target: Target, memory_proportions: Mapping[str, float] | None = None
+) -> Graph:
     """Return the graph and program of an optimized module's entry computation.
+
+    Args:
+      module: an optimized module.
+      target: the machine.
+      memory_proportions: share of a tile that temporaries may take, of operations planned tighter than others.
 
     Raises:
       UnsupportedLowering: an op without a lowering; names the user's source line.
     """
     graph = Graph(target, module.name)
+    graph.memory_proportions.update(memory_proportions or {})
     entry = module.entry_computation
     arguments = []
     for parameter in entry.parameters:

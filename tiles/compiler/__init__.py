@@ -5,6 +5,7 @@ from tiles.compiler.check import check, load_executable
 from tiles.compiler.compile import compile_graph
 from tiles.compiler.costs import StepCost, step_costs
 from tiles.compiler.executable import Buffer, CopyStep, Executable, ExecuteStep, Variable, VertexGroup
+from tiles.compiler.oom import out_of_memory, peak_bytes, tightened
 
 __all__ = [
     "Buffer",
@@ -19,5 +20,8 @@ __all__ = [
     "check",
     "compile_graph",
     "load_executable",
+    "out_of_memory",
+    "peak_bytes",
     "step_costs",
+    "tightened",
 ]

@@ -1,13 +1,49 @@
-"""The error of a program that does not fit: which tile, when, what is live there, and what would help."""
+"""What does not fit: which tile, when, what is live there, whose plans to tighten, and the error if nothing helps."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import numpy as np
 
 from tiles.compiler.executable import Buffer, Executable
 from tiles.errors import OutOfTileMemory
+from tiles.graph import MEMORY_PROPORTION, operation_of
 
 SHOWN = 5
+LEAST_PROPORTION = 0.01
+"""Operations are not asked to do with less of a tile than this."""
+
+
+def tightened(executable: Executable, proportions: Mapping[str, float]) -> dict[str, float]:
+    """Return memory proportions for planning again, halved for the operations that crowd an overfull tile.
+
+    Those are the ones whose received slices, scratch or partials are live in a step in which a tile needs more
+    than it has.
+
+    Args:
+      executable: the program that does not fit.
+      proportions: those it was planned with, by operation (``Graph.memory_proportions``).
+
+    Returns:
+      the same proportions when no operation is left to tighten.
+    """
+    most = _live_bytes(executable).max(axis=1)
+    overfull = np.flatnonzero(most >= min(executable.target.bytes_per_tile + 1, int(most.max()))) - 1
+    crowding = set()
+    for _, group in executable.groups():
+        names = {*(o.buffer for o in group.operands), f"{group.name}.scratch"}
+        names |= {executable.variables[r].storage for r in group.results if group.name.endswith(".partials")}
+        for buffer in (executable.buffers[name] for name in names if name in executable.buffers):
+            if np.any((overfull >= buffer.start) & (overfull <= buffer.end)):
+                crowding.add(operation_of(group.name))
+    halved = {name: proportions.get(name, MEMORY_PROPORTION) / 2 for name in sorted(crowding)}
+    return {**proportions, **{name: share for name, share in halved.items() if share >= LEAST_PROPORTION}}
+
+
+def peak_bytes(executable: Executable) -> int:
+    """Return the most bytes live at once on a tile."""
+    return sum(b.size_bytes for b in fullest(executable)[2])
 
 
 def out_of_memory(executable: Executable) -> OutOfTileMemory:
@@ -41,14 +77,7 @@ def out_of_memory(executable: Executable) -> OutOfTileMemory:
 
 def fullest(executable: Executable) -> tuple[int, int, list[Buffer]]:
     """Return the tile and step with the most live bytes, and the buffers live there, largest first."""
-    num_steps, num_tiles = len(executable.steps), executable.target.num_tiles
-    live = np.zeros((num_steps + 2, num_tiles), np.int64)
-    for buffer in executable.buffers.values():
-        for lo, hi in buffer.tiles:
-            live[buffer.start + 1, lo:hi] += buffer.size_bytes
-            if buffer.end + 2 < num_steps + 2:
-                live[buffer.end + 2, lo:hi] -= buffer.size_bytes
-    live = np.cumsum(live, axis=0)
+    live = _live_bytes(executable)
     step, tile = np.unravel_index(int(np.argmax(live)), live.shape)
     number = int(step) - 1
     there = [
@@ -57,3 +86,21 @@ def fullest(executable: Executable) -> tuple[int, int, list[Buffer]]:
         if b.start <= number <= b.end and any(lo <= tile < hi for lo, hi in b.tiles)
     ]
     return int(tile), number, sorted(there, key=lambda b: -b.size_bytes)
+
+
+def _live_bytes(executable: Executable) -> np.ndarray:
+    """Return live bytes, int64 ``[steps + 2, tiles]``: row ``n + 1`` is step n, the first row the start."""
+    ranges = np.array(
+        [
+            (b.start + 1, b.end + 2, low, high, b.size_bytes)
+            for b in executable.buffers.values()
+            for low, high in b.tiles
+        ],
+        np.int64,
+    ).reshape(-1, 5)
+    first, after, low, high, size = ranges.T
+    change = np.zeros((len(executable.steps) + 3, executable.target.num_tiles + 1), np.int64)
+    for step, sign in ((first, 1), (after, -1)):
+        np.add.at(change, (step, low), sign * size)
+        np.add.at(change, (step, high), -sign * size)
+    return change.cumsum(axis=0).cumsum(axis=1)[:-1, :-1]

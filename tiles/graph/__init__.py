@@ -14,7 +14,17 @@ from tiles.graph.domain import (
     identity_map,
     unsplit_plan,
 )
-from tiles.graph.graph import CONSTANT, INPUT, TEMPORARY, ComputeSet, Graph, Tensor, Vertices
+from tiles.graph.graph import (
+    CONSTANT,
+    INPUT,
+    MEMORY_PROPORTION,
+    TEMPORARY,
+    ComputeSet,
+    Graph,
+    Tensor,
+    Vertices,
+    operation_of,
+)
 from tiles.graph.layout import AxisSplit, Layout, linear_layout, reshape_layout, whole
 from tiles.graph.program import (
     Call,
@@ -33,6 +43,7 @@ __all__ = [
     "CODELETS",
     "CONSTANT",
     "INPUT",
+    "MEMORY_PROPORTION",
     "PARALLEL",
     "REDUCTION",
     "TEMPORARY",
@@ -66,6 +77,7 @@ __all__ = [
     "codelet_from_data",
     "identity_map",
     "linear_layout",
+    "operation_of",
     "register",
     "reshape_layout",
     "unsplit_plan",

@@ -2,6 +2,7 @@
 
 from tiles.plan.exchange import Traffic, exchange_cycles, reshape_traffic, traffic
 from tiles.plan.search import Operand, Priced, follow, home_layout, price, search
+from tiles.plan.serial import Turns, serial_split, slice_form
 from tiles.plan.slices import OUTSIDE, UNUSED, AxisSlices, Slices, is_resident, layout_slices, operand_slices
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "Priced",
     "Slices",
     "Traffic",
+    "Turns",
     "exchange_cycles",
     "follow",
     "home_layout",
@@ -21,5 +23,7 @@ __all__ = [
     "price",
     "reshape_traffic",
     "search",
+    "serial_split",
+    "slice_form",
     "traffic",
 ]

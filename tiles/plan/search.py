@@ -2,7 +2,7 @@
 
 Candidates are scored all at once by a closed form (numpy over candidates); the best few and the plans
 that follow an operand's own layout are then priced with exact exchange volumes. Cost is cycles, under a
-bound on temporary bytes per tile.
+bound on temporary bytes per tile; what exceeds it comes last, the least excess first.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 
 from tiles.errors import InvalidPlan
 from tiles.graph import (
+    MEMORY_PROPORTION,
     AxisSplit,
     Codelet,
     Extents,
@@ -37,7 +38,6 @@ from tiles.target import Target
 
 MAX_CANDIDATES = 20_000
 EXACT = 3
-TEMPORARY_PROPORTION = 0.6  # PopLibs' availableMemoryProportion default
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,7 @@ def search(
     result_dtypes: tuple[str, ...],
     target: Target,
     extra: Sequence[Plan] = (),
+    memory_proportion: float = MEMORY_PROPORTION,
 ) -> list[Priced]:
     """Return plans in order of cost, cheapest first; never empty.
 
@@ -81,8 +82,10 @@ def search(
       result_dtypes: dtypes of the results.
       target: the machine.
       extra: plans to price beside those found.
+      memory_proportion: share of a tile's memory that temporaries may take; plans beyond it come last.
     """
-    return list(_search(form, codelet, tuple(operands), result_dtypes, target, tuple(extra)))
+    limit = int(memory_proportion * target.bytes_per_tile)
+    return list(_search(form, codelet, tuple(operands), result_dtypes, target, tuple(extra), limit))
 
 
 @lru_cache(maxsize=4096)
@@ -93,10 +96,11 @@ def _search(
     result_dtypes: tuple[str, ...],
     target: Target,
     extra: tuple[Plan, ...],
+    limit: int,
 ) -> tuple[Priced, ...]:
     """Search once per question: identical layers of a model ask the same one."""
     shapes = _candidate_grains(form, codelet, target)
-    cycles, cells, innermost = _closed_form(form, codelet, operands, result_dtypes, target, shapes)
+    cycles, cells, innermost = _closed_form(form, codelet, operands, result_dtypes, target, shapes, limit)
     best = np.lexsort((cells, cycles))[:EXACT]
     plans = [_plan(form, shapes[i], order) for i in best for order in _orders(form, int(innermost[i]))]
     plans += [
@@ -108,8 +112,9 @@ def _search(
         price(form, codelet, operands, result_dtypes, target, plan)
         for plan in dict.fromkeys([*extra, *plans, unsplit_plan(form)])
     ]
-    limit = TEMPORARY_PROPORTION * target.bytes_per_tile
-    return tuple(sorted(priced, key=lambda p: (p.temporary_bytes > limit, p.cycles, p.plan.num_cells)))
+    return tuple(
+        sorted(priced, key=lambda p: (max(0, p.temporary_bytes - limit), p.cycles, p.plan.num_cells))
+    )
 
 
 def follow(form: OpForm, codelet: Codelet, k: int, operand: Operand, target: Target) -> Plan | None:
@@ -200,6 +205,7 @@ def _closed_form(
     result_dtypes: tuple[str, ...],
     target: Target,
     grains: np.ndarray,
+    limit: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return estimated cycles, cells and the dimension over neighbouring tiles, of every candidate.
 
@@ -236,7 +242,6 @@ def _closed_form(
     )
     cycles = cycles + np.where(is_split, _combining(out_bytes, partials, target), 0)
     temporary = temporary + np.where(is_split, 0, codelet.scratch_bytes(extents, target))
-    limit = TEMPORARY_PROPORTION * target.bytes_per_tile
     over = np.maximum(0, temporary + out_bytes - limit)
     return cycles + over * 1e3, cells, innermost
 

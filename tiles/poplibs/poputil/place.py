@@ -27,8 +27,9 @@ from tiles.graph import (
     whole,
 )
 from tiles.graph.domain import full_digits
-from tiles.plan import Operand, follow, home_layout, is_resident, search
+from tiles.plan import Operand, Turns, follow, home_layout, is_resident, search, serial_split
 from tiles.poplibs.popops.reduce import combine_codelet, combine_form
+from tiles.poplibs.poputil.copies import concatenate
 
 
 def place(
@@ -64,7 +65,14 @@ def place(
     label = graph.unique(name, "step")
     if math.prod(d.size for d in form.dims if not d.is_reduced) == 0:
         return tuple(_empty(graph, form, k, dtype, label, location) for k, dtype in enumerate(result_dtypes))
-    plan = plan or graph.pinned_plans.get(label) or _choose(graph, codelet, form, operands, result_dtypes)
+    plan = plan or graph.pinned_plans.get(label)
+    if plan is None:
+        known = [Operand(t.shape, t.dtype, t.layout) for t in operands]
+        share = graph.memory_proportion(label)
+        turns = serial_split(form, codelet, known, result_dtypes, graph.target, share)
+        if turns is not None:
+            return (_in_turn(graph, codelet, form, turns, operands, result_dtypes, label, location, program),)
+        plan = _choose(graph, codelet, form, operands, result_dtypes, label)
     plan.check(form, graph.target.num_tiles)
     _require_may_split(codelet, form, plan, label)
     settle(graph, form, plan, operands)
@@ -77,6 +85,27 @@ def place(
     names = tuple(t.name for t in operands), tuple(t.name for t in results)
     program.add(Composite(body, Vertices(label, codelet, form, unsplit_plan(form), *names, location)))
     return results
+
+
+def _in_turn(
+    graph: Graph,
+    codelet: Codelet,
+    form: OpForm,
+    turns: Turns,
+    operands: Seq[Tensor],
+    dtypes: tuple[str, ...],
+    label: str,
+    location: str,
+    program: Sequence,
+) -> Tensor:
+    """Compute slices of the result one after another, each in the memory the last one left, and join them."""
+    name = f"{label}.turn"
+    slices = [
+        place(graph, codelet, part, operands, dtypes, name, location, program=program)[0]
+        for part in turns.forms(form)
+    ]
+    axis = form.results[0].dims.index(turns.dim)
+    return concatenate(graph, slices, axis, name=label, location=location, program=program)
 
 
 def _in_parts(
@@ -118,10 +147,11 @@ KEEP_IN_PLACE = 1.5
 
 
 def _choose(
-    graph: Graph, codelet: Codelet, form: OpForm, operands: Seq[Tensor], dtypes: tuple[str, ...]
+    graph: Graph, codelet: Codelet, form: OpForm, operands: Seq[Tensor], dtypes: tuple[str, ...], label: str
 ) -> Plan:
     known = [Operand(t.shape, t.dtype, t.layout) for t in operands]
-    priced = search(form, codelet, known, dtypes, graph.target)
+    proportion = graph.memory_proportion(label)
+    priced = search(form, codelet, known, dtypes, graph.target, memory_proportion=proportion)
     plan = priced[0].plan
     donated = {graph.inputs[i] for i in graph.donated}
     for k, tensor in enumerate(operands):
@@ -181,7 +211,9 @@ def _join(
     """Combine partials of several results, in as many stages as is cheapest; each at least halves them."""
     joining, form = codelet.joining(partials[0].shape)
     known = [Operand(t.shape, t.dtype, t.layout) for t in partials]
-    plans = [priced.plan for priced in search(form, joining, known, dtypes, graph.target)]
+    proportion = graph.memory_proportion(label)
+    found = search(form, joining, known, dtypes, graph.target, memory_proportion=proportion)
+    plans = [priced.plan for priced in found]
     counts = [plan.num_partials(form) for plan in plans]
     fits = (p for p, n in zip(plans, counts, strict=True) if n == 1 or 2 * n <= partials[0].shape[0])
     plan = next(fits, unsplit_plan(form))
@@ -195,7 +227,7 @@ def combine(
     stage = 0
     while True:
         form = combine_form(partials.shape)
-        plan = _combine_plan(graph, codelet, form, partials, dtype)
+        plan = _combine_plan(graph, codelet, form, partials, dtype, label)
         name = f"{label}.combine{stage}" if stage else f"{label}.combine"
         if plan.num_partials(form) == 1:
             return _emit(graph, codelet, form, plan, [partials], (dtype,), name, location, program)[0]
@@ -204,12 +236,15 @@ def combine(
         stage += 1
 
 
-def _combine_plan(graph: Graph, codelet: Codelet, form: OpForm, partials: Tensor, dtype: str) -> Plan:
+def _combine_plan(
+    graph: Graph, codelet: Codelet, form: OpForm, partials: Tensor, dtype: str, label: str
+) -> Plan:
     """Choose the plan of one combining stage; a staged plan must at least halve the partials."""
     assert partials.layout is not None
     known = [Operand(partials.shape, partials.dtype, partials.layout)]
     extra = _scattered(form, partials.layout)
-    for priced in search(form, codelet, known, (dtype,), graph.target, extra):
+    proportion = graph.memory_proportion(label)
+    for priced in search(form, codelet, known, (dtype,), graph.target, extra, proportion):
         if priced.plan.num_partials(form) * 2 <= partials.shape[0] or priced.plan.num_partials(form) == 1:
             return priced.plan
     rest = linear_layout(partials.shape[1:], dtype, graph.target.num_tiles)

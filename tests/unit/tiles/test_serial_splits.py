@@ -1,0 +1,68 @@
+"""Contractions that are computed slice by slice because their temporaries must keep to a bound."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tiles.compiler import certify, compile_graph
+from tiles.compiler.costs import step_costs
+from tiles.engine import make_engine
+from tiles.graph import Graph, operation_of
+from tiles.plan import Operand, serial_split
+from tiles.poplibs import poplin
+from tiles.poplibs.forms import dot_form
+from tiles.target import Target
+
+SMALL = Target.named("gc200").replace(num_tiles=16)
+
+
+def product(proportion: float | None) -> Graph:
+    """A product whose temporaries may take a share of a tile's memory."""
+    graph = Graph(SMALL)
+    if proportion is not None:
+        graph.memory_proportions["matmul"] = proportion
+    x, y = graph.add_input((64, 250), "float32", "x"), graph.add_input((250, 90), "float32", "y")
+    graph.outputs.append(poplin.matmul(graph, x, y).name)
+    return graph
+
+
+@pytest.mark.parametrize("engine", ["fast", "literal", "vertex"])
+def test_slices_give_the_product(engine: str) -> None:
+    x, y = (np.random.default_rng(3).integers(-9, 9, s).astype(np.float32) for s in ((64, 250), (250, 90)))
+    executable = compile_graph(product(0.03))
+    assert any(".turn" in step.name for step in executable.steps)
+    (z,), _ = make_engine(executable, engine).run(x, y)
+    np.testing.assert_array_equal(z, x @ y)
+
+
+def test_slices_keep_to_the_bound_and_take_longer() -> None:
+    whole, slices = compile_graph(product(None)), compile_graph(product(0.03))
+    certify(slices)
+
+    def temporaries(executable) -> int:
+        sizes = [0] * len(executable.steps)
+        for buffer in executable.buffers.values():
+            if buffer.category == "message" or buffer.name.endswith(".partials"):
+                for step in range(buffer.start, buffer.end + 1):
+                    sizes[step] += buffer.size_bytes
+        return max(sizes)
+
+    assert temporaries(slices) <= 0.03 * SMALL.bytes_per_tile < temporaries(whole)
+    assert sum(c.cycles for c in step_costs(slices)) > sum(c.cycles for c in step_costs(whole))
+    assert sum(c.flops for c in step_costs(slices)) >= 2 * 64 * 250 * 90
+
+
+def test_what_fits_is_not_cut() -> None:
+    form = dot_form((64, 250), (250, 90), (), (), (1,), (0,))
+    codelet = poplin.matmul_codelet("float32", "float32")
+    operands = [Operand((64, 250), "float32", None), Operand((250, 90), "float32", None)]
+    assert serial_split(form, codelet, operands, ("float32",), SMALL, 0.6) is None
+    assert serial_split(form, codelet, operands, ("float32",), SMALL, 1e-6) is None  # nothing helps
+
+
+@pytest.mark.parametrize(
+    "label", ["dot.1", "dot.1.partials", "dot.1.combine1", "dot.1.turn.2.partials", "dot.1.turn.combine"]
+)
+def test_steps_belong_to_an_operation(label: str) -> None:
+    assert operation_of(label) == "dot.1"

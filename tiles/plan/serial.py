@@ -1,0 +1,84 @@
+"""Serial splits: an operation whose temporaries do not fit a tile is computed slice by slice, one after another.
+
+PopLibs' convolution planner calls them serial splits of the output channels; here any parallel dimension of a
+contraction may be cut. A slice is the same operation over a shorter dimension, read with an offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tiles.graph import Affine, Codelet, IndexMap, OpForm
+from tiles.graph.layout import align_up, ceil_div
+from tiles.plan.search import Operand, search
+from tiles.target import Target
+
+MOST_TURNS = 64
+
+
+@dataclass(frozen=True)
+class Turns:
+    """Cut domain dimension ``dim`` into slices of ``extent``, computed one after another."""
+
+    dim: int
+    extent: int
+
+    def forms(self, form: OpForm) -> list[OpForm]:
+        """Return the form of every slice, in order."""
+        size = form.dims[self.dim].size
+        return [
+            slice_form(form, self.dim, start, min(self.extent, size - start))
+            for start in range(0, size, self.extent)
+        ]
+
+
+def slice_form(form: OpForm, d: int, start: int, size: int) -> OpForm:
+    """Return the form that computes ``size`` points of dimension ``d`` from ``start`` on, of the same operands."""
+
+    def shifted(axis: Affine) -> Affine:
+        return replace(axis, offset=axis.offset + sum(c * start for e, c in axis.terms if e == d))
+
+    dims = tuple(replace(dim, size=size) if e == d else dim for e, dim in enumerate(form.dims))
+    operands = tuple(IndexMap(tuple(map(shifted, m.axes)), m.fill) for m in form.operands)
+    return OpForm(dims, operands, form.results)
+
+
+def serial_split(
+    form: OpForm,
+    codelet: Codelet,
+    operands: Sequence[Operand],
+    result_dtypes: tuple[str, ...],
+    target: Target,
+    memory_proportion: float,
+) -> Turns | None:
+    """Return the cheapest serial split whose temporaries keep to the bound, None if none is needed or none helps.
+
+    Args:
+      form: the whole operation.
+      codelet: what it computes; only contractions are cut, whose cells do not ask where they lie.
+      operands: shapes, dtypes and present layouts.
+      result_dtypes: dtypes of the results.
+      target: the machine.
+      memory_proportion: share of a tile's memory that temporaries may take.
+    """
+
+    def best(part: OpForm) -> tuple[float, int]:
+        found = search(part, codelet, operands, result_dtypes, target, memory_proportion=memory_proportion)[0]
+        return found.cycles, found.temporary_bytes
+
+    limit = memory_proportion * target.bytes_per_tile
+    if not codelet.is_contraction or best(form)[1] <= limit:
+        return None
+    grains = codelet.grains(form, target)
+    options: list[tuple[float, int, int]] = []
+    for d in form.results[0].dims:
+        size, count = form.dims[d].size, 2
+        while count <= min(size, MOST_TURNS):
+            extent = min(size, align_up(ceil_div(size, count), grains[d]))
+            cycles, temporary = best(slice_form(form, d, 0, extent))
+            if extent < size and temporary <= limit:
+                options.append((cycles * ceil_div(size, extent), d, extent))
+                break
+            count *= 2
+    return Turns(*min(options)[1:]) if options else None
