@@ -18,10 +18,21 @@ from hlo_passes.ops import Gather, Scatter, UpdateKind, update_kind
 from ipuxla.lowering.indexing import in_memory
 from ipuxla.lowering.regions import region_body
 from ipuxla.lowering.registry import Lowering, lowers, where
-from tiles.graph import REDUCTION, Affine, Codelet, Dim, Graph, IndexMap, OpForm, Tensor, along, identity_map
+from tiles.graph import (
+    MEMORY_PROPORTION,
+    REDUCTION,
+    Affine,
+    Codelet,
+    Dim,
+    Graph,
+    IndexMap,
+    OpForm,
+    Tensor,
+    along,
+    identity_map,
+)
 from tiles.numerics.dtypes import itemsize
 from tiles.plan import Operand, search
-from tiles.plan.search import TEMPORARY_PROPORTION
 from tiles.poplibs.popops.elementwise import map
 from tiles.poplibs.popops.expr import arg, call, compare, select
 from tiles.poplibs.popops.offsets import NO_WINDOW
@@ -196,7 +207,7 @@ def _is_better_apart(graph: Graph, direct: _Question, apart: _Question, dtypes: 
     for (codelet, form, tensors), results in ((direct, dtypes[-1:]), (apart, dtypes)):
         known = [Operand(t.shape, t.dtype, graph.tensors[t.name].layout) for t in tensors]
         best = search(form, codelet, known, results, graph.target)[0]
-        limit = TEMPORARY_PROPORTION * graph.target.bytes_per_tile
+        limit = MEMORY_PROPORTION * graph.target.bytes_per_tile
         answers.append((best.temporary_bytes > limit, best.cycles))
     applied = sum(itemsize(d) for d in dtypes) * math.prod(direct[1].result_shape()) / graph.target.num_tiles
     return (answers[1][0], answers[1][1] + applied) < answers[0]
