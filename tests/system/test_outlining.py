@@ -41,9 +41,9 @@ def test_each_distinct_layer_is_planned_once(monkeypatch: pytest.MonkeyPatch) ->
         searches = []
         search = placing.search
 
-        def counted(*args: Any, search: Any = search, searches: list[Any] = searches) -> Any:
+        def counted(*args: Any, search: Any = search, searches: list[Any] = searches, **options: Any) -> Any:
             searches.append(args)
-            return search(*args)
+            return search(*args, **options)
 
         with monkeypatch.context() as patched:
             patched.setattr(placing, "search", counted)
