@@ -36,7 +36,8 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff format
 
 bench: $(VENV)/.installed
-	$(BIN)/python -m benchmarks.mlp $(ARGS)
+	$(BIN)/python -m benchmarks.mlp
+	$(BIN)/python -m benchmarks.everyday $(ARGS)
 	$(BIN)/python -m benchmarks.silicon
 
 clean:

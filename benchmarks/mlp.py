@@ -13,7 +13,7 @@ import numpy as np
 from absl import app, flags, logging
 
 import ipuxla
-from benchmarks.timing import Timing, clock, interleave, machine, table, write_result
+from benchmarks.timing import Timing, clock, contenders, interleave, machine, table, write_result
 from hlo_passes.passes import optimize
 from ipuxla.experiments.models import MODELS
 from ipuxla.experiments.optimizers import sgd
@@ -60,18 +60,6 @@ def stage_seconds(step: Step, args: Sequence[Any], target: str) -> tuple[list[tu
     timed("graph compiler", lambda: compile_graph(graph))
     stages.append(("all of ours", sum(seconds for _, seconds in stages)))
     return stages, lowered
-
-
-def contenders(
-    step: Step, lowered: Lowered, args: Sequence[Any], engines: Sequence[str]
-) -> dict[str, Callable[[], Any]]:
-    """Return the calls to time: native first, then each engine."""
-    native = jax.jit(step)
-    calls: dict[str, Callable[[], Any]] = {"jax.jit": lambda: native(*args)}
-    for engine in engines:
-        compiled = lowered.compile(engine=engine)
-        calls[engine] = lambda compiled=compiled: compiled(*args)
-    return calls
 
 
 def render(stages: Sequence[tuple[str, float]], timings: dict[str, Timing], target: str, rounds: int) -> str:

@@ -15,6 +15,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from ipuxla.stages import Lowered
+
 RESULTS = pathlib.Path(__file__).parent / "results"
 
 
@@ -56,6 +58,25 @@ def interleave(contenders: Mapping[str, Callable[[], Any]], rounds: int) -> dict
         name: Timing(first[name], *(statistics.median(column) for column in zip(*taken, strict=True)))
         for name, taken in samples.items()
     }
+
+
+def contenders(
+    function: Callable[..., Any], lowered: Lowered, args: Sequence[Any], engines: Sequence[str]
+) -> dict[str, Callable[[], Any]]:
+    """Return the calls to time: native ``jax.jit`` first, then each engine.
+
+    Args:
+      function: what both compile.
+      lowered: the function, lowered by ``ipuxla.jit``.
+      args: its arguments.
+      engines: names of engines.
+    """
+    native = jax.jit(function)
+    calls: dict[str, Callable[[], Any]] = {"jax.jit": lambda: native(*args)}
+    for engine in engines:
+        compiled = lowered.compile(engine=engine)
+        calls[engine] = lambda compiled=compiled: compiled(*args)
+    return calls
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
