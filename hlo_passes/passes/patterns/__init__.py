@@ -9,6 +9,7 @@ from hlo_passes.passes.patterns import (
     movement,
     padding,
     reduction,
+    sinking,
 )
 from hlo_passes.passes.patterns.registry import PATTERNS
 
@@ -22,4 +23,5 @@ __all__ = [
     "movement",
     "padding",
     "reduction",
+    "sinking",
 ]
