@@ -10,6 +10,7 @@ import numpy as np
 
 from tiles.compiler import Buffer, Executable
 from tiles.compiler.executable import CATEGORIES
+from tiles.report.tensors import tensor_figures
 from tiles.target import Target
 
 LARGEST = 10
@@ -104,6 +105,7 @@ def memory_analysis(executable: Executable) -> dict[str, Any]:
       ``live_bytes``: live bytes of the fullest tile before the program, at every step and after it.
       ``largest_live``: the largest buffers live there then: ``name``, ``category``, ``bytes``, ``address``,
         ``location``.
+      ``tensors``: the machine's tensors by kind; see ``tensor_figures``.
     """
     return memory_figures(executable, tile_memory(executable))
 
@@ -140,6 +142,7 @@ def memory_figures(executable: Executable, memory: TileMemory) -> dict[str, Any]
             }
             for b in memory.largest
         ],
+        "tensors": tensor_figures(executable),
     }
 
 
