@@ -156,6 +156,36 @@ def test_trips_are_counted_and_unresolved_until_then(small_target):
     assert cycles["fast", 7] == cycles["literal", 7]
 
 
+def test_nested_trips_are_counted_in_profile_and_report(small_target):
+    def f(x, n):
+        def body(i, c):
+            return lax.cond(i % 2 == 0, jnp.sin, lambda v: lax.fori_loop(0, i, lambda j, d: d * x, v), c)
+
+        return lax.fori_loop(0, n, lambda i, c: lax.fori_loop(0, 3, lambda j, d: d * 0.5 + x, body(i, c)), x)
+
+    for engine in ("fast", "literal"):
+        for arithmetic in ("float", "ring"):
+            jitted = ipuxla.jit(f, target=small_target, engine=engine, arithmetic=arithmetic)
+            profile = jitted.lower(X, i32(0)).compile().profile(X, i32(5))
+            rows = profile.data["execution"]["control"]
+            got = [(r["kind"], r["depth"], r["entered"], r["trips"], r["branches"]) for r in rows]
+            assert got == [
+                ("while", 0, 1, 5, None),
+                ("switch", 1, 5, None, [2, 3]),
+                ("while", 2, 2, 1 + 3, None),
+                ("repeat", 1, 5, 15, None),
+            ]
+            assert all(__file__.rsplit("/", 1)[-1] in row["location"] for row in rows)
+            lines = profile.text().splitlines()
+            table = [line.split()[:-1] for line in lines[lines.index("loops and branches") + 2 :][:4]]
+            assert table == [
+                ["while", "1", "5"],
+                ["switch", "5", "2", "|", "3"],
+                ["while", "2", "4"],
+                ["repeat", "5", "15"],
+            ]
+
+
 def compiled_for(function, target, engine):
     return ipuxla.jit(function, target=target, engine=engine).lower(X, i32(0)).compile()
 

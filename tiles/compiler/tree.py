@@ -7,7 +7,7 @@ the positions that lead to it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tiles.compiler.executable import Executable
@@ -16,6 +16,9 @@ from tiles.compiler.wellformed_steps import read_by, written_by
 from tiles.numerics.dtypes import is_float
 
 Path = tuple[int, ...]
+Trips = Mapping[Path, Any]
+"""By the path of every ``while`` how often its body ran in all, of every ``switch`` a tuple: how often each branch
+did."""
 
 
 def children(tree: Any) -> list[tuple[int, Any]]:
@@ -46,32 +49,45 @@ def dynamic_parts(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
         yield from dynamic_parts(inner, (*path, position))
 
 
-def count_steps(executable: Executable, trips: dict[Path, Any]) -> tuple[int, ...]:
-    """Return how often every step ran.
+def count_steps(executable: Executable, trips: Trips) -> tuple[int, ...]:
+    """Return how often every step ran, given how often loops' bodies and branches did."""
+    counts = [0] * len(executable.steps)
+    for _, tree, runs in runs_of_parts(executable.program, trips):
+        if isinstance(tree, int):
+            assert runs is not None
+            counts[tree] += runs
+    return tuple(counts)
+
+
+def runs_of_parts(
+    tree: Any, trips: Trips, path: Path = (), runs: int | None = 1
+) -> Iterator[tuple[Path, Any, int | None]]:
+    """Yield every part of a tree with its path and how often it ran, the tree itself first.
 
     Args:
-      executable: the program.
-      trips: by the path of every ``while`` how often its body ran in all, of every ``switch`` how often each
-        branch did.
+      tree: what ran.
+      trips: see ``Trips``; where it says nothing the numbers are None.
+      path: where the tree is.
+      runs: how often it ran.
     """
-    counts = [0] * len(executable.steps)
+    yield path, tree, runs
+    if isinstance(tree, int):
+        return
+    for number, (position, inner) in enumerate(children(tree)):
+        yield from runs_of_parts(
+            inner, trips, (*path, position), _inner_runs(tree, number, runs, trips.get(path))
+        )
 
-    def walk(tree: Any, path: Path, entered: int) -> None:
-        if isinstance(tree, int):
-            counts[tree] += entered
-            return
-        for number, (position, inner) in enumerate(children(tree)):
-            runs = entered
-            if tree[0] == "repeat":
-                runs = entered * tree[1]
-            elif tree[0] == "while":
-                runs = int(trips[path]) + (entered if number == 0 else 0)
-            elif tree[0] == "switch":
-                runs = int(trips[path][number])
-            walk(inner, (*path, position), runs)
 
-    walk(executable.program, (), 1)
-    return tuple(counts)
+def _inner_runs(tree: Any, number: int, runs: int | None, trips: Any) -> int | None:
+    """Return how often the part ``number`` right below a tree ran."""
+    if tree[0] not in ("while", "switch"):
+        return runs if runs is None or tree[0] != "repeat" else runs * tree[1]
+    if trips is None:
+        return None
+    if tree[0] == "switch":
+        return trips[number]
+    return trips + runs if number == 0 and runs is not None else trips
 
 
 def carried_through(executable: Executable, tree: Any) -> list[str]:

@@ -71,8 +71,9 @@ class FastEngine(Engine):
                 outputs, trips = self._replayed(record_decisions(self.executable, *inputs), *inputs)
             else:
                 outputs, trips = self._jitted(*inputs)
-        counts = count_steps(self.executable, {path: np.asarray(trip) for path, trip in trips.items()})
-        return list(outputs), Trace(counts, self.name, self.arithmetic)
+        counted = {path: as_trips(np.asarray(trip).tolist()) for path, trip in trips.items()}
+        counts = count_steps(self.executable, counted)
+        return list(outputs), Trace(counts, self.name, self.arithmetic, counted)
 
     def trace(self, *inputs: Any) -> list[jax.Array]:
         """Return the outputs as a JAX-traceable function of the inputs.
@@ -252,6 +253,11 @@ def _unfolded(x: jax.Array) -> jax.Array:
     bytes: in a loop, the bits of a constant that was transposed outside come back untransposed.
     """
     return lax.optimization_barrier(x) if x.ndim else x
+
+
+def as_trips(counted: Any) -> Any:
+    """Return trips of a loop, or of every branch, as a trace holds them."""
+    return tuple(counted) if isinstance(counted, list) else counted
 
 
 def _no_trips(tree: Any) -> jax.Array:

@@ -19,9 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from tiles.compiler import CopyStep, Executable, ExecuteStep, VertexGroup
+from tiles.compiler.tree import Path, children, count_steps, dynamic_parts
 from tiles.engine import memory
 from tiles.engine.compilation import SMALL_BYTES, quickly
-from tiles.engine.fast import record_decisions
+from tiles.engine.fast import as_trips, record_decisions
 from tiles.engine.interface import FLOAT, Engine, check_inputs
 from tiles.engine.trace import Trace
 from tiles.engine.whole import whole
@@ -49,6 +50,7 @@ class LiteralEngine(Engine):
         self._memory: jax.Array | None = None
         self._agreements: list[tuple[int, Any]] = []
         self._recorded: Iterator[int] | None = None
+        self._trips: dict[Path, Any] = {}
 
     def run(self, *inputs: Any) -> tuple[list[jax.Array], Trace]:
         """Run once; see ``Engine.run``.
@@ -67,12 +69,15 @@ class LiteralEngine(Engine):
             for chunk in _chunks(list(given), len(given) if self._is_small else 1):
                 values = [self.enter(name, given[name]) for name in chunk]
                 state = self._function("load", chunk, donate=True)(state, values)
-            counts = [0] * len(exe.steps)
-            state = self._run(exe.program, state, counts)
+            self._trips = {
+                p: 0 if t[0] == "while" else [0] * len(children(t)) for p, t in dynamic_parts(exe.program)
+            }
+            state = self._run(exe.program, (), state)
             outputs = list(self._function("outputs", exe.outputs)(state))
         self._memory = state
         self._require_agreement()
-        return outputs, Trace(tuple(counts), self.name, self.arithmetic)
+        trips = {path: as_trips(counted) for path, counted in self._trips.items()}
+        return outputs, Trace(count_steps(exe, trips), self.name, self.arithmetic, trips)
 
     def _poisoned(self) -> jax.Array:
         """Return a memory full of a pattern nobody wrote; the last run's is overwritten, which spares its pages."""
@@ -82,31 +87,38 @@ class LiteralEngine(Engine):
             return jnp.full((self.executable.target.num_tiles, self.words), memory.POISON, jnp.uint32)
         return _poison(last)
 
-    def _run(self, tree: Any, state: jax.Array, counts: list[int]) -> jax.Array:
+    def _run(self, tree: Any, path: Path, state: jax.Array) -> jax.Array:
+        """Run a part of the program and count the trips of loops and branches in it."""
         if isinstance(tree, int):
-            return self._straight([tree], state, counts)
-        kind, *rest = tree
-        if kind == "sequence":
-            for is_step, run in itertools.groupby(rest, lambda step: isinstance(step, int)):
+            return self._straight([tree], state)
+        if tree[0] == "while":
+            return self._while(tree, path, state)
+        if tree[0] == "switch":
+            return self._switch(tree, path, state)
+        for _ in range(tree[1] if tree[0] == "repeat" else 1):
+            for is_step, parts in itertools.groupby(children(tree), lambda part: isinstance(part[1], int)):
                 if is_step:
-                    state = self._straight(list(run), state, counts)
+                    state = self._straight([step for _, step in parts], state)
                 else:
-                    for control in run:
-                        state = self._run(control, state, counts)
-        elif kind == "repeat":
-            for _ in range(rest[0]):
-                state = self._run(rest[1], state, counts)
-        elif kind == "composite":
-            state = self._run(rest[1], state, counts)
-        elif kind == "while":
-            state = self._run(rest[0], state, counts)
-            while self._decide(rest[1], state):
-                state = self._run(rest[0], self._run(rest[2], state, counts), counts)
-        else:
-            index = self._decide(rest[0], state)
-            branches = rest[1:]
-            state = self._run(branches[index if 0 <= index < len(branches) else -1], state, counts)
+                    for position, inner in parts:
+                        state = self._run(inner, (*path, position), state)
         return state
+
+    def _while(self, tree: Any, path: Path, state: jax.Array) -> jax.Array:
+        _, condition, predicate, body = tree
+        state = self._run(condition, (*path, 1), state)
+        while self._decide(predicate, state):
+            self._trips[path] += 1
+            state = self._run(condition, (*path, 1), self._run(body, (*path, 3), state))
+        return state
+
+    def _switch(self, tree: Any, path: Path, state: jax.Array) -> jax.Array:
+        branches = children(tree)
+        index = self._decide(tree[1], state)
+        index = index if 0 <= index < len(branches) else len(branches) - 1
+        self._trips[path][index] += 1
+        position, branch = branches[index]
+        return self._run(branch, (*path, position), state)
 
     def _decide(self, name: str, state: jax.Array) -> int:
         """Return a predicate or the number of a branch: as computed, or as the float run decided."""
@@ -114,10 +126,8 @@ class LiteralEngine(Engine):
             return int(next(self._recorded))
         return int(self._function("read", name)(state).reshape(()))
 
-    def _straight(self, numbers: list[int], state: jax.Array, counts: list[int]) -> jax.Array:
+    def _straight(self, numbers: list[int], state: jax.Array) -> jax.Array:
         """Run steps one after another: a small memory many steps at a time, a large one phase by phase."""
-        for number in numbers:
-            counts[number] += 1
         for chunk in _chunks(numbers, STEPS_AT_ONCE if self._is_small else 1):
             if self._is_small:
                 state, agree = self._function("steps", chunk, donate=True)(state)

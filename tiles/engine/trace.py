@@ -1,8 +1,10 @@
-"""A run's record: how often every step ran. Time and everything else follow from it and the static costs."""
+"""A run's record: how often every step, loop and branch ran. Time and everything else follow from it and the static costs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -13,8 +15,11 @@ class Trace:
       counts: how often each step ran, by step number.
       engine: the engine that ran it.
       arithmetic: "float" or "ring".
+      trips: by the path in the control tree of every ``while`` how often its body ran in all, of every ``switch``
+        a tuple: how often each branch did. Empty where nobody counted.
     """
 
     counts: tuple[int, ...]
     engine: str
     arithmetic: str
+    trips: Mapping[tuple[int, ...], Any] = field(default_factory=dict)

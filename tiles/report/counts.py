@@ -88,7 +88,7 @@ class _Counter:
         self.unresolved[key] = {
             "kind": kind,
             "decided_by": decides,
-            "location": self._location(decides, parts),
+            "location": place_of(self.executable, decides, parts),
             "entered": count,
             "steps": self._names(parts),
             **more,
@@ -105,13 +105,12 @@ class _Counter:
         numbers = dict.fromkeys(number for tree in trees for number in steps_of(tree))
         return [self.executable.steps[number].name for number in numbers]
 
-    def _location(self, variable: str, trees: Sequence[Any]) -> str:
-        """Return the line of what decides, else of the first step that has one."""
-        lines = [
-            self.executable.variables[variable].location if variable in self.executable.variables else ""
-        ]
-        lines += [step_location(self.executable, number) for tree in trees for number in steps_of(tree)]
-        return next((line for line in lines if line), "")
+
+def place_of(executable: Executable, variable: str, trees: Sequence[Any]) -> str:
+    """Return the line of the variable that decides a loop or branch, else of the first of its steps that has one."""
+    lines = [executable.variables[variable].location if variable in executable.variables else ""]
+    lines += [step_location(executable, number) for tree in trees for number in steps_of(tree)]
+    return next((line for line in lines if line), "")
 
 
 def step_location(executable: Executable, number: int) -> str:

@@ -10,7 +10,9 @@ import numpy as np
 
 from tiles.compiler import CopyStep, Executable, StepCost, step_costs
 from tiles.compiler.executable import StepRecord
+from tiles.compiler.tree import Trips
 from tiles.report.compilation import camel
+from tiles.report.control import control_data
 from tiles.report.cost import cost_figures
 from tiles.report.counts import step_location
 from tiles.report.totals import Count, Totals, add, share, sync_basis, times, totals
@@ -20,8 +22,8 @@ _STAGE = re.compile(r"\.(partials|combine\d*)$")
 """What the stages of one operation with a split reduction add to its name."""
 
 
-def execution_data(executable: Executable, counts: Sequence[Count]) -> dict[str, Any]:
-    """Return the section ``execution`` of a profile for steps that ran ``counts`` times."""
+def execution_data(executable: Executable, counts: Sequence[Count], trips: Trips) -> dict[str, Any]:
+    """Return the section ``execution`` of a profile for steps that ran ``counts`` times, and loops' ``trips``."""
     sums = totals(executable, counts)
     active = _active_cycles(executable, counts)
     ipus = [{"cycles": cycles} for cycles in sums.ipu_cycles] if sums.ipu_cycles is not None else None
@@ -34,6 +36,7 @@ def execution_data(executable: Executable, counts: Sequence[Count]) -> dict[str,
             _step(executable, number, cost, counts[number])
             for number, cost in enumerate(step_costs(executable))
         ],
+        "control": control_data(executable, trips),
     }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from tiles.report.charts import Axis, Series, lines, share_bar, stack
 from tiles.report.places import short
-from tiles.report.text import UNKNOWN, does_not_fit, main_basis, trips
+from tiles.report.text import UNKNOWN, does_not_fit, main_basis, trips, went
 
 COMPUTE, EXCHANGE, SYNC = "#2f6db5", "#e0862b", "#8b939c"
 PEAK, ALWAYS, SOMETIMES, GAPS = "#2f6db5", "#1f9e89", "#8fbce6", "#b3bcc6"
@@ -36,7 +36,7 @@ def page(data: dict[str, Any]) -> str:
         "liveness": _liveness(data),
         "balance": _balance(data),
         "plans": _plans(data),
-        "unresolved": _unresolved(data),
+        "unresolved": _control(data) + _unresolved(data),
         "schema": escape(data["schema"]),
         "style": _template("report.css"),
         "script": _template("report.js"),
@@ -171,6 +171,25 @@ def _plans(data: dict[str, Any]) -> str:
         "balance",
     ]
     return _table([*heads, "from"], rows, numeric=(0, 4, 6, 7), wide=(5, 8))
+
+
+def _control(data: dict[str, Any]) -> str:
+    """Return what the loops and branches of a run did."""
+    entries = data["execution"]["control"]
+    if data["run"] is None or not entries:
+        return ""
+    rows: list[list[Cell]] = [
+        [
+            "\N{NO-BREAK SPACE}" * 2 * entry["depth"] + entry["kind"],
+            entry["decidedBy"] or "",
+            entry["entered"],
+            went(entry),
+            short(entry["location"]),
+        ]
+        for entry in entries
+    ]
+    heads = ["kind", "decided by", "entered", "trips", "from"]
+    return "<h2>Loops and branches</h2>" + _table(heads, rows, numeric=(2, 3), wide=(4,))
 
 
 def _unresolved(data: dict[str, Any]) -> str:

@@ -82,7 +82,7 @@ def profile(executable: Executable, trace: Trace | None = None) -> Profile:
         "target": target_data(executable.target),
         "costAnalysis": camel(cost_analysis(executable)),
         "compilation": compilation_data(executable, tile_memory(executable)),
-        "execution": execution_data(executable, counts),
+        "execution": execution_data(executable, counts, {} if trace is None else trace.trips),
         "operations": operations_data(executable, counts),
     }
     return Profile(data)

@@ -19,6 +19,7 @@ def summary(data: dict[str, Any], top: int = 10) -> str:
         _basis(data),
         _unresolved(data),
         _operations(data, top),
+        _control(data, top),
         _memory(data),
         _largest(data),
     ]
@@ -120,6 +121,32 @@ def _operations(data: dict[str, Any], top: int) -> list[str]:
         else "operations"
     )
     return [title, *("  " + line for line in _table(rows, "<>>>>>><<"))]
+
+
+def _control(data: dict[str, Any], top: int) -> list[str]:
+    """Return how often loops and branches of a run were entered and went round; the first of many."""
+    rows = data["execution"]["control"]
+    if data["run"] is None or not rows:
+        return []
+    head = ["loop or branch", "entered", "trips", "from"]
+    shown = [
+        [
+            "  " * row["depth"] + row["kind"],
+            _number(row["entered"], ""),
+            went(row),
+            short(row["location"]) or "-",
+        ]
+        for row in rows[:top]
+    ]
+    title = "loops and branches" if len(rows) <= top else f"the first {top} of {len(rows)} loops and branches"
+    return [title, *("  " + line for line in _table([head, *shown], "<>><"))]
+
+
+def went(row: dict[str, Any]) -> str:
+    """Return the trips of a loop, or those of each branch."""
+    if row["branches"] is None:
+        return _number(row["trips"], "")
+    return " | ".join(_number(trips, "") for trips in row["branches"])
 
 
 def main_basis(row: dict[str, Any]) -> str:
