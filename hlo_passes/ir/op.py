@@ -63,12 +63,14 @@ class Op:
       category: how it may fuse.
       is_control: its evaluation only runs its regions or callees, so an interpreter that intercepts
         evaluation looks inside instead of treating it as one function.
+      is_unit: its regions are what it means, which passes leave alone.
       num_regions: how many regions an instruction of it carries; None where any number is possible.
     """
 
     name: ClassVar[str] = ""
     category: ClassVar[FusionCategory] = FusionCategory.OPAQUE
     is_control: ClassVar[bool] = False
+    is_unit: ClassVar[bool] = False
     num_regions: ClassVar[int | None] = 0
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

@@ -79,6 +79,7 @@ from hlo_passes.ops.gather_scatter import (
 )
 from hlo_passes.ops.indexing import DynamicSlice, DynamicUpdateSlice
 from hlo_passes.ops.linalg import Cholesky, TriangularSolve
+from hlo_passes.ops.neural import Nonlinearity, RowFunction
 from hlo_passes.ops.random import RngBitGenerator
 from hlo_passes.ops.reduction import Combiner, Reduce, is_neutral, neutral_element, simple_combiner
 from hlo_passes.ops.scan import Scan
@@ -136,6 +137,7 @@ __all__ = [
     "Minimum",
     "Multiply",
     "Negate",
+    "Nonlinearity",
     "Not",
     "OptimizationBarrier",
     "Or",
@@ -153,6 +155,7 @@ __all__ = [
     "RngBitGenerator",
     "RoundNearestAfz",
     "RoundNearestEven",
+    "RowFunction",
     "Rsqrt",
     "Scan",
     "Scatter",

@@ -51,6 +51,7 @@ class Fusion(Op):
     name: ClassVar[str] = "hlo.fusion"
     category: ClassVar[FusionCategory] = FusionCategory.OPAQUE
     is_control: ClassVar[bool] = True
+    is_unit: ClassVar[bool] = True
     num_regions: ClassVar[int] = 1
     kind: str
 

@@ -34,6 +34,7 @@ from hlo_passes.passes.pipeline import (
     optimize,
     run_pipeline,
 )
+from hlo_passes.passes.recover import RecoverNetworks
 from hlo_passes.passes.repeats import OutlineRepeats
 from hlo_passes.passes.schedule import Schedule
 from hlo_passes.passes.while_to_repeat import WhileToRepeat
@@ -67,6 +68,7 @@ __all__ = [
     "PassTiming",
     "Pipeline",
     "PipelineRun",
+    "RecoverNetworks",
     "Row",
     "Schedule",
     "UnknownPass",

@@ -108,9 +108,9 @@ def map_control_regions(
 ) -> Instruction:
     """Return ``instruction`` with the bodies of its loop or branch changed; itself when nothing is.
 
-    Regions that define a function of elements (the body of a reduction) and fusions, which are units already,
-    are left alone.
+    Regions that define a function of elements (the body of a reduction) and those of units (fusions) are left
+    alone.
     """
-    if not instruction.regions or not instruction.op.is_control or instruction.op.name == "hlo.fusion":
+    if not instruction.regions or not instruction.op.is_control or instruction.op.is_unit:
         return instruction
     return map_regions(instruction, change)

@@ -220,7 +220,7 @@ def _live_bytes(
 def _inner_bytes(instruction: Instruction, temporaries: Temporaries) -> int:
     """Return the bytes an instruction's callees and loop bodies need besides its operands and results."""
     needed = [temporaries.get(name, 0) for name in instruction.op.callees]
-    if instruction.regions and instruction.op.is_control and not isinstance(instruction.op, Fusion):
+    if instruction.regions and instruction.op.is_control and not instruction.op.is_unit:
         for region in instruction.regions:
             needed.append(_besides_signature(region, analyze(region, (), temporaries).peak_bytes))
     return max(needed, default=0)

@@ -20,6 +20,7 @@ from hlo_passes.ops import (
     Compare,
     Constant,
     Iota,
+    Nonlinearity,
     Pad,
     Reshape,
     Reverse,
@@ -70,7 +71,7 @@ class Row(NamedTuple):
       attributes: plain data, element types by their numpy names: ``compare`` has ``direction`` and
         ``compare_type``, ``convert`` and ``bitcast_convert`` ``dtype``, ``reduce_precision``
         ``exponent_bits`` and ``mantissa_bits``, ``constant`` ``value`` and ``dtype``, ``iota`` ``dim`` (of
-        the domain) and ``dtype``.
+        the domain) and ``dtype``, ``nonlinearity`` ``kind``, ``body`` (rows of its operands) and ``dtype``.
     """
 
     function: str
@@ -223,10 +224,21 @@ class _Expression:
             case Iota():
                 return self._make_iota(instruction.op, axes)
         arguments = tuple(self._known[need] for need in self._needs(value, axes))
+        if isinstance(instruction.op, Nonlinearity):
+            return self._add_named(instruction, arguments)
         if isinstance(instruction.op, Elementwise):
             return self._add_row(instruction.op.name.rpartition(".")[2], arguments, _attributes(instruction))
         (moved,) = arguments
         return moved
+
+    def _add_named(self, instruction: Instruction, arguments: tuple[int, ...]) -> int:
+        """Add a row for a function that its region says, an expression of one point."""
+        rows, maps = expression(instruction.regions[0])
+        body = tuple((row.function, row.arguments, tuple(sorted(row.attributes.items()))) for row in rows)
+        name = ("nonlinearity", "nonlinearity_gradient")[len(maps) - 1]
+        assert isinstance(instruction.op, Nonlinearity)
+        attributes = {"kind": instruction.op.kind, "body": body, "dtype": _dtype(instruction.result.type)}
+        return self._add_row(name, tuple(arguments[m.parameter] for m in maps), attributes)
 
     def _make_pad(self, instruction: Instruction, axes: Axes) -> int:
         operand, value = instruction.operands

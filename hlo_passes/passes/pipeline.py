@@ -18,7 +18,7 @@ from hlo_passes.passes.base import Pass, find_pass
 from hlo_passes.passes.errors import BrokenPass, InvalidPipeline, NoFixpoint
 
 DEFAULT_PIPELINE = (
-    "expand,inline,expand-fft,legalize-complex,dce,outline-repeats,"
+    "expand,inline,expand-fft,legalize-complex,dce,recover-networks,dce,outline-repeats,"
     "fix(canonicalize,fold-constants,windows,while-to-repeat,hoist,cse,dce),fuse,outline,dce,schedule"
 )
 """What ``optimize`` runs unless told otherwise; this text is its only home."""

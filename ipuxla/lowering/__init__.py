@@ -16,6 +16,7 @@ from ipuxla.lowering import (
     indexing,
     linalg,
     movement,
+    neural,
     random,
     regular,
     scan,
@@ -39,6 +40,7 @@ assert (
     and indexing
     and linalg
     and movement
+    and neural
     and random
     and regular
     and scan

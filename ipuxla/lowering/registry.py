@@ -34,6 +34,7 @@ class Lowering:
       program: the sequence that steps go to.
       values: the tensor of every value lowered so far; splat constants have none until somebody needs one.
       functions: computations placed as functions, by name.
+      prefix: put before the labels of steps that are part of a named function.
     """
 
     module: Module
@@ -42,6 +43,7 @@ class Lowering:
     program: Sequence
     values: dict[Value, Tensor] = field(default_factory=dict)
     functions: dict[str, Function] = field(default_factory=dict)
+    prefix: str = ""
 
     @cached_property
     def call_counts(self) -> Counter[str]:

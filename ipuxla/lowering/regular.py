@@ -6,7 +6,7 @@ import math
 
 from hlo_passes.ir import Computation, FusionCategory, Instruction, Op, Value
 from hlo_passes.ir.op import OPS
-from hlo_passes.ops import Concatenate, Constant, DotGeneral, Fusion, Reduce, Reshape
+from hlo_passes.ops import Concatenate, Constant, DotGeneral, Fusion, Nonlinearity, Reduce, Reshape
 from hlo_passes.ops.reduction import simple_combiner
 from hlo_passes.passes.indexing import ParameterMap, expression
 from ipuxla.lowering.contraction import place_dot
@@ -49,7 +49,7 @@ def place_expression(
         form,
         [t for t, _ in maps],
         (dtype_of(result),),
-        name,
+        lowering.prefix + name,
         location,
         program=lowering.program,
     )[0]
@@ -96,7 +96,7 @@ def place_reduction(
         form,
         [t for t, _ in maps],
         (dtype,),
-        name,
+        lowering.prefix + name,
         location,
         program=lowering.program,
     )[0]
@@ -132,7 +132,11 @@ def _single(instruction: Instruction) -> Computation:
 
 def label(instructions: tuple[Instruction, ...]) -> str:
     """Return a short name for what some instructions do: their distinct arithmetic ops, or what moves."""
-    names = [i.op.name.split(".")[-1] for i in instructions if not isinstance(i.op, Constant)]
+    names = [
+        i.op.kind if isinstance(i.op, Nonlinearity) else i.op.name.split(".")[-1]
+        for i in instructions
+        if not isinstance(i.op, Constant)
+    ]
     moving = ("broadcast_in_dim", "reshape", "transpose", "slice", "pad", "reverse", "iota", "convert")
     arithmetic = [n for n in dict.fromkeys(names) if n not in moving]
     return "_".join((arithmetic or list(dict.fromkeys(names)) or ["constant"])[-3:])

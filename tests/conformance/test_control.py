@@ -2,8 +2,16 @@
 
 import numpy as np
 
-from hlo_passes.ir import Builder, Module, TensorType, evaluate_module, verify
-from hlo_passes.ops import Add, Exponential, Fusion
+from hlo_passes.ir import (
+    Builder,
+    Module,
+    TensorType,
+    evaluate_module,
+    parse_module,
+    print_module,
+    verify,
+)
+from hlo_passes.ops import Add, Divide, Exponential, Fusion, Nonlinearity, RowFunction
 from ipuxla.frontend.importer import import_stablehlo
 
 
@@ -71,3 +79,19 @@ def test_fusion_runs_its_region():
     verify(module)
     a, b = np.array([0, 1, 2], np.float32), np.array([1, 0, -2], np.float32)
     np.testing.assert_allclose(evaluate_module(module, a, b)[0], np.exp(a + b), rtol=1e-6)
+
+
+def test_named_functions_run_their_region():
+    """hlo.nonlinearity and hlo.row_function mean what their regions say, whatever they are called."""
+    type_ = TensorType((2, 3), "f32")
+    body = Builder("body")
+    x = body.parameter(type_)
+    region = body.build(body.add(Divide(), body.add(Exponential(), x), x))
+    a = np.array([[1, 2, 4], [-1, 0.5, 3]], np.float32)
+    for op in (Nonlinearity("popnn.relu"), RowFunction("popnn.softmax", (1,))):
+        main = Builder("main")
+        module = Module("m", (main.build(main.add(op, main.parameter(type_), regions=[region])),), "main")
+        verify(module)
+        again = parse_module(print_module(module))
+        assert print_module(again) == print_module(module)
+        np.testing.assert_allclose(evaluate_module(again, a)[0], np.exp(a) / a, rtol=1e-6)

@@ -8,9 +8,20 @@ import jax
 import numpy as np
 import pytest
 
-from hlo_passes.ir import DTYPES, Builder, Module, TensorType, evaluate_module
+from hlo_passes.ir import DTYPES, Builder, Computation, Module, TensorType, evaluate_module
 from hlo_passes.ir.op import OPS
-from hlo_passes.ops import BitcastConvert, Clamp, Compare, Convert, IsFinite, ReducePrecision, Select
+from hlo_passes.ops import (
+    BitcastConvert,
+    Clamp,
+    Compare,
+    Convert,
+    IsFinite,
+    Maximum,
+    Negate,
+    Nonlinearity,
+    ReducePrecision,
+    Select,
+)
 from hlo_passes.ops.elementwise import FLOAT, Binary, Elementwise, Unary
 from hlo_passes.passes import LegalizeComplex
 from ipuxla.lowering import lower_module
@@ -22,6 +33,13 @@ from tiles.target import Target
 SHAPE = (3, 5)
 BITS = {1: ("ui8", "i8"), 2: ("i16", "f16", "bf16"), 4: ("i32", "f32"), 8: ("ui64", "f64")}
 PLAIN = ("f32", "f16", "bf16", "f64", "i8", "i16", "i32", "i64", "ui8", "ui16", "ui32", "ui64", "i1")
+
+
+def _maximum(type_: TensorType) -> Computation:
+    """Return the larger one of each element and its negative."""
+    builder = Builder("maximum")
+    x = builder.parameter(type_)
+    return builder.build(builder.add(Maximum(), x, builder.add(Negate(), x)))
 
 
 def module_of(dtype: str) -> Module:
@@ -44,6 +62,7 @@ def module_of(dtype: str) -> Module:
         results.append(builder.add(ReducePrecision(5, 7), x))
     if dtype in FLOAT:
         results.append(builder.add(Compare("LT", "TOTALORDER"), x, y))
+        results.append(builder.add(Nonlinearity("popnn.relu"), x, regions=[_maximum(type_)]))
     results += [builder.add(Convert(other), x) for other in PLAIN]
     results += [
         builder.add(BitcastConvert(other), x) for other in BITS[type_.np_dtype.itemsize] if dtype != "i1"

@@ -15,7 +15,7 @@ import numpy as np
 
 from tiles.graph import Cycles, Extents, OpForm
 from tiles.numerics.dtypes import itemsize
-from tiles.poplibs.popops.expression import FUNCTIONS, Body, Row, body_dtypes
+from tiles.poplibs.popops.expression import FUNCTIONS, NAMED, Body, Row, body_dtypes
 from tiles.poplibs.popops.loops import SOURCE, loop_of
 from tiles.poplibs.popops.rearrange import movement, movement_cycles
 from tiles.target import Basis, Target
@@ -28,6 +28,14 @@ _COMPARISONS = {
     "LE": "LESS_THAN_EQUAL",
     "GT": "GREATER_THAN",
     "GE": "GREATER_THAN_EQUAL",
+}
+_POPNN = {
+    "relu": "RELU",
+    "tanh": "TANH",
+    "sigmoid": "SIGMOID",
+    "silu": "SWISH",
+    "gelu": "GELU",
+    "gelu_erf": "GELU_ERF",
 }
 _FUSED_FRAME = 26  # the worker prologue of PopLibs' binary vertices
 
@@ -55,12 +63,17 @@ def vertex_name(body: Body, outputs: tuple[int, ...], operand_dtypes: tuple[str,
         return f"popops::{'Cast' if name == 'convert' else 'Bitcast'}<{taken[0]},{out}>"
     if name in ("select", "clamp"):
         return f"popops::{name.capitalize()}<{out}>"
+    if name in NAMED:
+        return f"popnn::{_spelled(body[work[0]])}<{out}>"
     arity = "UnaryOp" if len(arguments) == 1 else "BinaryOp"
     return f"popops::{arity}<{_spelled(body[work[0]])},{taken[0]}>"
 
 
 def _spelled(row: Row) -> str:
     name, _, attrs = row
+    if name in NAMED:
+        kind, is_gradient = dict(attrs)["kind"].removeprefix("popnn."), name.endswith("gradient")
+        return f"NonLinearity{'Grad' if is_gradient else ''}{_POPNN[kind.removesuffix('_gradient')]}"
     return _COMPARISONS[dict(attrs)["direction"]] if name == "compare" else FUNCTIONS[name].poplibs
 
 
@@ -141,12 +154,24 @@ def _single(body: Body, index: int, extents: Extents, target: Target) -> Cycles:
     if name == "clamp":
         loop = loop_of(name, given, out)
         return _workers(0, 5 + 6 + loop.total(n, out, target), target, loop.basis)
+    if name in NAMED:
+        return _named(name, given, dtypes[arguments[0]], n, target)
     if len(arguments) == 1:
         loop = loop_of(name, given, dtypes[arguments[0]])
         frame = 33 if name == "exponential" else 17
         supervisor = target.supervisor_vertex_overhead_cycles + 9
         return _workers(supervisor, frame + loop.total(n, dtypes[arguments[0]], target), target, loop.basis)
     return _binary(body, index, extents, target)
+
+
+def _named(name: str, attrs: dict[str, Any], dtype: str, n: Any, target: Target) -> Cycles:
+    """Return the cycles of popnn's non-linearity vertices: the first element on its own, then whole vectors.
+
+    Source: graphcore/poplibs lib/popnn/PerformanceEstimation.hpp.
+    """
+    loop = loop_of(name, attrs, dtype)
+    frame = 20 + 5 if name.endswith("gradient") else 22 + 3 + loop.slots
+    return _workers(9, frame + loop.total(n, dtype, target), target, loop.basis)
 
 
 def _workers(supervisor: Any, slots: Any, target: Target, basis: Basis) -> Cycles:

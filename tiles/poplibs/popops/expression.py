@@ -157,6 +157,11 @@ def _constant(cell: Cell, attrs: Mapping[str, Any]) -> Array:
     return lax.broadcast(value, (1,) * len(cell.sizes))
 
 
+def _named(cell: Cell, attrs: Mapping[str, Any], *operands: Array) -> Array:
+    """Evaluate the expression that a named function stands for."""
+    return evaluate_body(attrs["body"], operands, cell)[-1]
+
+
 def scalar(value: Any, dtype: str) -> np.ndarray:
     """Return a constant's value as a numpy scalar array.
 
@@ -254,6 +259,18 @@ FUNCTIONS: dict[str, Function] = {
 }
 
 
+NAMED: dict[str, Function] = {
+    name: Function(name, arity, _named, "", _stated, ("kind", "body", "dtype"), "F")
+    for name, arity in (("nonlinearity", 1), ("nonlinearity_gradient", 2))
+}
+"""Functions that stand for an expression: attributes ``kind`` (such as ``popnn.gelu``), ``body`` and ``dtype``."""
+
+
+def function_of(name: str) -> Function | None:
+    """Return the function of that name, or None."""
+    return FUNCTIONS.get(name) or NAMED.get(name)
+
+
 def kind_of(dtype: str) -> str:
     """Return the kind of a dtype: F float, S signed and U unsigned integer, B boolean."""
     if dtype == "bool":
@@ -271,7 +288,7 @@ def body_dtypes(body: Body, operand_dtypes: tuple[str, ...]) -> tuple[str, ...]:
     """
     dtypes = list(operand_dtypes)
     for name, arguments, attrs in body:
-        function = FUNCTIONS.get(name)
+        function = function_of(name)
         if function is None:
             raise InvalidGraph(f"no elementwise function {name!r}", expected=", ".join(sorted(FUNCTIONS)))
         if len(arguments) != function.arity or any(not 0 <= a < len(dtypes) for a in arguments):
@@ -288,7 +305,7 @@ def body_dtypes(body: Body, operand_dtypes: tuple[str, ...]) -> tuple[str, ...]:
 
 def _check_kinds(function: Function, taken: list[str]) -> None:
     """Raise InvalidGraph unless the operands have one dtype that the function accepts."""
-    compared = taken[1:] if function.name == "select" else taken
+    compared = () if function.name in NAMED else taken[1:] if function.name == "select" else taken
     if len(set(compared)) > 1:
         raise InvalidGraph(f"{function.name} takes operands of one dtype", got=", ".join(taken))
     if function.name == "select" and taken[0] != "bool":
@@ -311,7 +328,9 @@ def evaluate_body(body: Body, operands: Sequence[Array], cell: Cell) -> list[Arr
     values = list(operands)
     for name, arguments, attrs in body:
         chosen = broadcast_together([values[a] for a in arguments])
-        values.append(FUNCTIONS[name].apply(cell, dict(attrs), *chosen))
+        function = function_of(name)
+        assert function is not None
+        values.append(function.apply(cell, dict(attrs), *chosen))
     return values
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tiles.numerics.dtypes import is_float, itemsize
-from tiles.poplibs.popops.expression import FUNCTIONS
+from tiles.poplibs.popops.expression import FUNCTIONS, NAMED
 from tiles.target import Basis, Target
 
 SOURCE = "graphcore/poplibs lib/popops/popopsCycleEstimators.cpp and ExprOpUtil cycle tables"
@@ -219,6 +219,25 @@ OTHER: dict[str, dict[str, Loop]] = {
 }
 
 
+NONLINEARITIES: dict[str, dict[str, Loop]] = {
+    "popnn.relu": _types(Loop(1), Loop(1)),
+    "popnn.tanh": _types(Loop(10), Loop(2)),
+    "popnn.sigmoid": _types(Loop(10), Loop(4)),
+    "popnn.silu": _types(Loop(11), Loop(5)),
+    "popnn.gelu": _types(Loop(10), Loop(5)),
+    "popnn.gelu_erf": _types(Loop(30), Loop(15)),
+    "popnn.relu_gradient": _types(Loop(3), Loop(3)),
+    "popnn.tanh_gradient": _types(Loop(3), Loop(3)),
+    "popnn.sigmoid_gradient": _types(Loop(3), Loop(3)),
+    "popnn.silu_gradient": _types(Loop(15), Loop(9)),
+    "popnn.gelu_gradient": _types(Loop(10), Loop(5)),
+    "popnn.gelu_erf_gradient": _types(
+        Loop(30, None, 0, Basis.ASSUMED), Loop(15, None, 0, Basis.ASSUMED)
+    ),  # PopLibs has a placeholder: that of the function itself
+}
+"""popnn's non-linearities, slots per 64-bit vector. Source: lib/popnn/PerformanceEstimation.hpp."""
+
+
 def key_of(name: str, attrs: Mapping[str, Any]) -> str:
     """Return the table key of a function: a comparison's direction belongs to it."""
     return f"compare:{attrs['direction']}" if name == "compare" else name
@@ -236,6 +255,9 @@ def loop_of(name: str, attrs: Mapping[str, Any], dtype: str, scalar: bool = Fals
     key = key_of(name, attrs)
     if name in ("convert", "bitcast_convert"):
         return _conversion_loop(dtype, attrs["dtype"])
+    if name in NAMED:
+        entries = NONLINEARITIES[attrs["kind"]]
+        return entries[dtype] if dtype in entries else derived_loop(entries, dtype)
     if FUNCTIONS[name].is_source:
         return Loop(1, None)
     table = (

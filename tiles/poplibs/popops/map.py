@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from jax import Array, lax
@@ -12,7 +12,7 @@ from tiles.errors import InvalidGraph
 from tiles.graph import Cell, Codelet, Cycles, Extents, OpForm, register
 from tiles.numerics.dtypes import is_float, itemsize
 from tiles.poplibs.popops import elementwise_cycles
-from tiles.poplibs.popops.expression import FUNCTIONS, Body, body_dtypes, evaluate_body
+from tiles.poplibs.popops.expression import FUNCTIONS, NAMED, Body, body_dtypes, evaluate_body
 from tiles.target import Target
 
 
@@ -103,10 +103,20 @@ def body_flops(body: Body, extents: Extents) -> np.ndarray:
     varies = elementwise_cycles.dims_of_values(body, extents.form)
     total = np.zeros_like(extents.points)
     first_row = len(extents.operand_dtypes)
-    for i, (name, arguments, _) in enumerate(body):
-        if FUNCTIONS[name].is_arithmetic and is_float(dtypes[arguments[0]]):
-            total = total + extents.product(sorted(varies[first_row + i]))
+    for i, (name, arguments, attrs) in enumerate(body):
+        taken = [dtypes[a] for a in arguments]
+        each = _operations(name, taken, dict(attrs))
+        if each:
+            total = total + each * extents.product(sorted(varies[first_row + i]))
     return total
+
+
+def _operations(name: str, dtypes: list[str], attrs: dict[str, Any]) -> int:
+    """Return the floating-point operations of one value of a function, of all in it if it stands for several."""
+    if name not in NAMED:
+        return int(FUNCTIONS[name].is_arithmetic and is_float(dtypes[0]))
+    known = body_dtypes(attrs["body"], tuple(dtypes))
+    return sum(_operations(f, [known[a] for a in args], dict(more)) for f, args, more in attrs["body"])
 
 
 def access_grains(form: OpForm, dtypes: tuple[str, ...], target: Target) -> tuple[int, ...]:

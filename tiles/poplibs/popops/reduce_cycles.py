@@ -41,7 +41,7 @@ def reduce_cycles(
     if operation not in _ASSEMBLY.get(dtype, ()):
         slots, basis = _scalar(outputs, partials, dtype, target), Basis.ASSUMED
     elif _is_innermost_reduced(extents.form, order):
-        slots, basis = _contiguous(outputs, partials, dtype, out_dtype, target), Basis.DOCUMENTED
+        slots, basis = contiguous_slots(outputs, partials, dtype, out_dtype, target), Basis.DOCUMENTED
     elif _is_strided(extents.form, order):
         slots, basis = _strided(order, outputs, partials, dtype, extents, target), Basis.DOCUMENTED
     else:
@@ -76,8 +76,8 @@ def _is_strided(form: OpForm, order: tuple[int, ...]) -> bool:
     return not reduced[-1] and changes <= 2
 
 
-def _contiguous(outputs: Any, partials: Any, dtype: str, out_dtype: str, target: Target) -> Any:
-    """Slots with contiguous partials: workers take whole results, or share the partials of few results.
+def contiguous_slots(outputs: Any, partials: Any, dtype: str, out_dtype: str, target: Target) -> Any:
+    """Return the slots with contiguous partials: workers take whole results, or share the partials of few results.
 
     Sharing leaves one partial per worker, folded by a second short reduction.
     """

@@ -1,0 +1,217 @@
+"""Find the functions that a library of neural networks has a name for in the operations they arrive as."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_passes import ops
+from hlo_passes.ir import Builder, Computation, Instruction, Module, Value
+from hlo_passes.ops import Nonlinearity, RowFunction
+from hlo_passes.passes.base import Pass, map_control_regions, map_module
+from hlo_passes.passes.known_functions import TOLERANCES, Known, is_gradient, recognize
+from hlo_passes.passes.samples import Gradient, Sample, Samples, natural_axes
+
+_MOVEMENT = (ops.BroadcastInDim, ops.Constant, ops.Convert, ops.Reshape, ops.Transpose)
+_MAX_OPS = 256
+
+
+@dataclass(frozen=True)
+class RecoverNetworks(Pass):
+    """Make softmax, log-softmax, norms, the usual non-linearities and their gradients one operation each.
+
+    They are recognized by what they compute, at sample points, in whatever way they are written; constants are
+    compared with a tolerance that depends on the element type. The new operation's region is what stood there,
+    so no result can change. Where a part of the function is needed for something else too, nothing is replaced.
+    """
+
+    name: ClassVar[str] = "recover-networks"
+
+    def run(self, module: Module) -> Module:
+        """Return the module with named functions; itself when it has none."""
+        return map_module(module, _recover)
+
+
+@dataclass(frozen=True, eq=False)
+class _Match:
+    """A value that is a known function (or gradient) of its operands, and the instructions in between."""
+
+    root: Instruction
+    kind: str
+    dimensions: tuple[int, ...]
+    operands: tuple[Value, ...]
+    cone: tuple[Instruction, ...]
+
+    @property
+    def work(self) -> Iterator[Instruction]:
+        """The instructions inside that cost something."""
+        return (i for i in self.cone if i is not self.root and not isinstance(i.op, _MOVEMENT))
+
+    def instruction(self) -> Instruction:
+        """Return what stands for the root."""
+        builder = Builder(self.kind.rpartition(".")[2])
+        env = {value: builder.parameter(value.type) for value in self.operands}
+        for instruction in self.cone:
+            made = builder.clone(instruction, [env[value] for value in instruction.operands])
+            env.update(zip(instruction.results, made, strict=True))
+        region = builder.build(env[self.root.result])
+        op = RowFunction(self.kind, self.dimensions) if self.dimensions else Nonlinearity(self.kind)
+        return Instruction(op, self.operands, self.root.results, (region,), self.root.location)
+
+
+def _recover(computation: Computation) -> Computation:
+    instructions = tuple(map_control_regions(i, _recover) for i in computation.instructions)
+    if any(new is not old for new, old in zip(instructions, computation.instructions, strict=True)):
+        computation = dataclasses.replace(computation, instructions=instructions)
+    matches = _without_shared(computation, _Finder(computation).run())
+    if not matches:
+        return computation
+    at = {match.root: match.instruction() for match in matches}
+    made = tuple(at.get(i, i) for i in computation.instructions)
+    return dataclasses.replace(computation, instructions=made)
+
+
+def _without_shared(computation: Computation, matches: list[_Match]) -> list[_Match]:
+    """Drop matches that are not needed, and those with a part that would have to be computed again outside."""
+    chosen = {match.root: match for match in matches}
+    while True:
+        live, used = set(computation.results), set()
+        for instruction in reversed(computation.instructions):
+            if live.isdisjoint(instruction.results):
+                continue
+            used.add(instruction)
+            match = chosen.get(instruction)
+            live.update(instruction.operands if match is None else match.operands)
+        kept = {
+            root: match
+            for root, match in chosen.items()
+            if root in used and not any(i in used and i not in chosen for i in match.work)
+        }
+        if len(kept) == len(chosen):
+            return list(kept.values())
+        dropped = {r for r in chosen if r not in kept and r in used}
+        chosen = kept if dropped else {r: m for r, m in chosen.items() if r in used}
+        if not dropped:
+            return list(chosen.values())
+
+
+class _Finder:
+    """One walk over a computation that recognizes values as it tabulates them."""
+
+    def __init__(self, computation: Computation) -> None:
+        self.computation = computation
+        self.samples = Samples(computation)
+        self.position = {v: n for n, i in enumerate(computation.instructions) for v in i.results}
+        self.known: dict[Value, list[tuple[Known, bool, frozenset[int] | None]]] = {}
+        self.matches: list[_Match] = []
+
+    def run(self) -> list[_Match]:
+        """Return every match, in order."""
+        for instruction in self.computation.instructions:
+            self.samples.visit(instruction)
+            if len(instruction.results) == 1 and instruction.result.type.is_float:
+                found = self._function(instruction) or self._gradient(instruction)
+                if found is not None:
+                    self.matches.append(found)
+        return self.matches
+
+    def _function(self, root: Instruction) -> _Match | None:
+        value = root.result
+        for source, sample in self.samples.functions.get(value, {}).items():
+            if source == value or not _is_like(value, source, sample):
+                continue
+            size = _row_size(source, sample)
+            known = recognize(sample.values, size, TOLERANCES[value.type.dtype]) if size != 1 else None
+            cone = self._cone(root, (source,)) if known is not None else None
+            if known is None or cone is None:
+                continue
+            if known.kind == "gelu" and not any(isinstance(i.op, ops.Tanh) for i in cone):
+                known = dataclasses.replace(known, kind="gelu_erf")
+            for place, of_result in ((source, False), (value, True)):
+                self.known.setdefault(place, []).append((known, of_result, sample.reduced))
+                self.samples.sources.add(place)
+            return self._match(root, known, "", sample, (source,), cone)
+        return None
+
+    def _gradient(self, root: Instruction) -> _Match | None:
+        value = root.result
+        for key, sample in sorted(self.samples.linear.get(value, {}).items(), key=self._preference):
+            gradient, source, rest = key
+            if source is None or gradient == value or not _is_like(value, source, sample):
+                continue
+            if gradient.type.shape != source.type.shape:
+                continue
+            operands = (source, gradient) if rest is None else (source, gradient, rest)
+            for known, of_result, reduced in self.known[source]:
+                if known.size and sample.reduced != reduced:
+                    continue
+                if not is_gradient(sample.values, known, of_result, TOLERANCES[value.type.dtype]):
+                    continue
+                cone = self._cone(root, operands)
+                if cone is not None:
+                    rows = dataclasses.replace(sample, reduced=reduced if known.size else None)
+                    return self._match(root, known, "_gradient", rows, operands, cone)
+        return None
+
+    def _preference(self, found: tuple[Gradient, Sample]) -> tuple[bool, bool]:
+        """Order gradients: nothing added first, then those that need only the function's result."""
+        key, _ = found
+        known = self.known.get(key.source, []) if key.source is not None else []
+        return key.rest is not None, not any(of_result for _, of_result, _ in known)
+
+    def _match(
+        self,
+        root: Instruction,
+        known: Known,
+        suffix: str,
+        sample: Sample,
+        operands: tuple[Value, ...],
+        cone: tuple[Instruction, ...],
+    ) -> _Match:
+        dimensions = tuple(sorted(sample.reduced or ())) if known.size else ()
+        kind = known.kind if known.kind != "norm" else _norm_kind(root.result.type.rank, dimensions)
+        return _Match(root, f"popnn.{kind}{suffix}", dimensions, operands, cone)
+
+    def _cone(self, root: Instruction, operands: tuple[Value, ...]) -> tuple[Instruction, ...] | None:
+        """Return the instructions between operands and root in order; None if it reads anything else."""
+        producers, found = self.computation.producers, set()
+        stack = [root]
+        while stack:
+            instruction = stack.pop()
+            if instruction in found:
+                continue
+            found.add(instruction)
+            if len(found) > _MAX_OPS:
+                return None
+            for value in instruction.operands:
+                if value in operands:
+                    continue
+                producer = producers.get(value)
+                if producer is None:
+                    return None
+                stack.append(producer)
+        return tuple(sorted(found, key=lambda i: self.position[i.results[0]]))
+
+
+def _is_like(value: Value, source: Value, sample: Sample) -> bool:
+    """Whether a table is of a value that lies element by element where its source does."""
+    if value.type.shape != source.type.shape or sample.axes != natural_axes(source.type):
+        return False
+    return sample.values.shape[1] > 1
+
+
+def _row_size(source: Value, sample: Sample) -> int:
+    size = 1 if sample.reduced else 0
+    for d in sample.reduced or ():
+        size *= source.type.shape[d]
+    return size
+
+
+def _norm_kind(rank: int, dimensions: tuple[int, ...]) -> str:
+    """Return which norm folds these dimensions: all but the last, all after the first ones, or others."""
+    if dimensions and dimensions[0] == 0:
+        return "batch_norm"
+    trailing = tuple(range(rank - len(dimensions), rank))
+    return "layer_norm" if dimensions == trailing else "group_norm"

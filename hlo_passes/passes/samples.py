@@ -1,0 +1,378 @@
+"""Values of a computation as functions of earlier ones, tabulated at a few sample points.
+
+Two pieces of a program that compute the same function give the same numbers, however they are written. So what
+a value is as a function of another is kept as a small table: rows of a sample of the other, numbered freely, and
+what comes out. A sum over ``n`` elements of a row is taken to be ``n`` times the sample's mean. The tables
+recognize functions (``passes.known_functions``); what an operation means stays with the operation.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from hlo_passes import ops
+from hlo_passes.ir import Computation, Instruction, Op, TensorType, Value
+from hlo_passes.ops import simple_combiner
+
+POINTS = np.array(
+    [[-2.3, 0.37, 1.9, -0.81, 2.6], [0.11, -1.27, 3.1, 2.2, -3.4], [-0.53, 0.94, -1.7, 4.3, 1.41]]
+)
+"""What a source is in its table: ``[rows, columns]``."""
+GRADIENT = np.array(
+    [[0.71, -1.9, 0.33, 1.2, -0.47], [-0.6, 0.85, 1.7, -1.1, 0.29], [1.3, 0.52, -0.9, 0.4, -1.6]]
+)
+"""What a gradient is that a value is linear in."""
+
+MAX_SOURCES, MAX_GRADIENTS = 12, 24
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A value's table.
+
+    Args:
+      values: ``[rows, columns]``; of one column where it is the same along a row.
+      reduced: the source's axes that make up a row, None while any may.
+      axes: for each axis of the value the source's axis it goes along, -1 where it does not vary.
+    """
+
+    values: np.ndarray
+    reduced: frozenset[int] | None
+    axes: tuple[int, ...]
+
+
+class Gradient(NamedTuple):
+    """What a value is linear in.
+
+    Args:
+      value: the gradient.
+      source: the other value it depends on, None where it depends on none.
+      rest: a value that is added to it, if any. It is no part of the table.
+    """
+
+    value: Value
+    source: Value | None
+    rest: Value | None = None
+
+
+Linear: TypeAlias = dict[Gradient, Sample]
+Found: TypeAlias = dict[Gradient, Sample | None]
+
+_BINARY: dict[type[Op], Callable[..., Any]] = {
+    ops.Add: np.add,
+    ops.Subtract: np.subtract,
+    ops.Multiply: np.multiply,
+    ops.Divide: np.divide,
+    ops.Maximum: np.maximum,
+    ops.Minimum: np.minimum,
+    ops.Power: np.power,
+    ops.And: np.logical_and,
+    ops.Or: np.logical_or,
+    ops.Xor: np.logical_xor,
+}
+_UNARY: dict[type[Op], Callable[..., Any]] = {
+    ops.Abs: np.abs,
+    ops.Cbrt: np.cbrt,
+    ops.Exponential: np.exp,
+    ops.ExponentialMinusOne: np.expm1,
+    ops.IsFinite: np.isfinite,
+    ops.Log: np.log,
+    ops.LogPlusOne: np.log1p,
+    ops.Logistic: lambda x: 1 / (1 + np.exp(-x)),
+    ops.Negate: np.negative,
+    ops.Not: np.logical_not,
+    ops.ReducePrecision: lambda x: x,
+    ops.Rsqrt: lambda x: 1 / np.sqrt(x),
+    ops.Sign: np.sign,
+    ops.Sqrt: np.sqrt,
+    ops.Tanh: np.tanh,
+}
+_COMPARE = {
+    "EQ": np.equal,
+    "NE": np.not_equal,
+    "LT": np.less,
+    "LE": np.less_equal,
+    "GT": np.greater,
+    "GE": np.greater_equal,
+}
+
+
+def function_of(instruction: Instruction) -> Callable[..., Any] | None:
+    """Return what an elementwise instruction computes of numbers, None where it is not in the tables.
+
+    Floats are numbers of unlimited precision here and booleans are booleans; there are no integers.
+    """
+    op = instruction.op
+    if isinstance(op, ops.Compare):
+        return _COMPARE[op.direction]
+    if isinstance(op, ops.Select):
+        return np.where
+    if isinstance(op, ops.Clamp):
+        return lambda low, x, high: np.clip(x, low, high)
+    if isinstance(op, ops.Convert):
+        return np.asarray if instruction.result.type.is_float else None
+    return _BINARY.get(type(op)) or _UNARY.get(type(op))
+
+
+class Samples:
+    """The tables of one computation, filled instruction by instruction.
+
+    Args:
+      computation: the computation.
+
+    Attributes:
+      functions: per value the values it is a function of, itself included, with its table.
+      linear: per value the values it is linear in, each with the other source it depends on, if any.
+      constants: values that are one number everywhere.
+      sources: those that a gradient may depend on; whoever uses the tables adds them.
+    """
+
+    def __init__(self, computation: Computation) -> None:
+        """Start with the parameters."""
+        self.functions: dict[Value, dict[Value, Sample]] = {}
+        self.linear: dict[Value, Linear] = {}
+        self.constants: dict[Value, np.ndarray] = {}
+        self.sources: set[Value] = set()
+        for value in computation.parameters:
+            self._begin(value, {}, {})
+
+    def visit(self, instruction: Instruction) -> None:
+        """Add the tables of an instruction's results; those of its operands are there."""
+        with np.errstate(all="ignore"):
+            constant = self._constant(instruction)
+            if constant is not None:
+                self.constants[instruction.result] = constant
+                return
+            if len(instruction.results) != 1 or not _is_number(instruction.result.type):
+                for value in instruction.results:
+                    self._begin(value, {}, {})
+                return
+            self._begin(instruction.result, self._functions(instruction), self._linear(instruction))
+
+    def _begin(self, value: Value, functions: dict[Value, Sample], linear: Linear) -> None:
+        """Keep a value's tables, the nearest sources if there are many, and its own as a source."""
+        functions = {s: sample for s, sample in functions.items() if np.isfinite(sample.values).all()}
+        linear = {key: sample for key, sample in linear.items() if np.isfinite(sample.values).all()}
+        kept = dict(itertools.islice(functions.items(), max(0, len(functions) - MAX_SOURCES + 1), None))
+        near = dict(itertools.islice(linear.items(), max(0, len(linear) - MAX_GRADIENTS + 1), None))
+        if value.type.is_float and value.type.size > 1:
+            axes = natural_axes(value.type)
+            kept[value] = Sample(POINTS, None, axes)
+            near[Gradient(value, None)] = Sample(GRADIENT, None, axes)
+        self.functions[value], self.linear[value] = kept, near
+
+    def _constant(self, instruction: Instruction) -> np.ndarray | None:
+        op = instruction.op
+        if isinstance(op, ops.Constant):
+            return np.asarray(op.value, None if op.type.is_bool else np.float64) if op.is_splat else None
+        if not instruction.operands or any(v not in self.constants for v in instruction.operands):
+            return None
+        given = [self.constants[v] for v in instruction.operands]
+        if isinstance(op, (ops.BroadcastInDim, ops.Reshape, ops.Transpose)):
+            return given[0]
+        if not _is_number(instruction.result.type):
+            return None
+        function = function_of(instruction) if isinstance(op, ops.elementwise.Elementwise) else None
+        return None if function is None else np.asarray(function(*given))
+
+    def _functions(self, instruction: Instruction) -> dict[Value, Sample]:
+        op = instruction.op
+        varying = [v for v in instruction.operands if v not in self.constants]
+        tables = [self.functions[v] for v in varying]
+        if not tables:
+            return {}
+        common = [s for s in tables[0] if all(s in table for table in tables[1:])]
+        if isinstance(op, ops.elementwise.Elementwise):
+            function = function_of(instruction)
+            if function is None:
+                return {}
+            made = {s: self._pointwise(function, instruction, [t[s] for t in tables]) for s in common}
+        else:
+            made = {s: self._moved(instruction, s, tables[0][s]) for s in common}
+        return {s: sample for s, sample in made.items() if sample is not None}
+
+    def _pointwise(
+        self, function: Callable[..., Any], instruction: Instruction, samples: Sequence[Sample]
+    ) -> Sample | None:
+        joined = _joined(samples)
+        if joined is None:
+            return None
+        given = iter(samples)
+        values = [
+            self.constants[v] if v in self.constants else next(given).values for v in instruction.operands
+        ]
+        return Sample(np.asarray(function(*values)), *joined)
+
+    def _moved(self, instruction: Instruction, source: Value | None, sample: Sample) -> Sample | None:
+        """Return the table after data movement or a fold; None for anything else."""
+        op, operand, result = instruction.op, instruction.operands[0].type, instruction.results[0].type
+        axes = sample.axes
+        if isinstance(op, ops.BroadcastInDim):
+            moved = [-1] * result.rank
+            for axis, d in enumerate(op.broadcast_dimensions):
+                if operand.shape[axis] != 1:
+                    moved[d] = axes[axis]
+            return replace(sample, axes=tuple(moved))
+        if isinstance(op, ops.Transpose):
+            return replace(sample, axes=tuple(axes[d] for d in op.permutation))
+        if isinstance(op, ops.Reshape):
+            wide = [(n, axes[d]) for d, n in enumerate(operand.shape) if n != 1]
+            if [n for n, _ in wide] != [n for n in result.shape if n != 1]:
+                return None
+            rest = iter(wide)
+            return replace(sample, axes=tuple(-1 if n == 1 else next(rest)[1] for n in result.shape))
+        if isinstance(op, ops.Reduce) and len(instruction.operands) == 2:
+            return self._folded(instruction, op, sample)
+        return None
+
+    def _folded(self, instruction: Instruction, op: ops.Reduce, sample: Sample) -> Sample | None:
+        initial = self.constants.get(instruction.operands[1])
+        shape = instruction.operands[0].type.shape
+        combiner = simple_combiner(instruction.regions[0])
+        kept = tuple(axis for d, axis in enumerate(sample.axes) if d not in op.dimensions)
+        folded = [sample.axes[d] for d in op.dimensions if shape[d] != 1]
+        if initial is None or -1 in folded or combiner not in ("add", "max"):
+            return None
+        if not folded:
+            values = sample.values
+        elif sample.reduced not in (None, frozenset(folded)):
+            return None
+        elif combiner == "add":
+            values = math.prod(shape[d] for d in op.dimensions) * sample.values.mean(1, keepdims=True)
+        else:
+            values = sample.values.max(1, keepdims=True)
+        values = values + initial if combiner == "add" else np.maximum(values, initial)
+        return Sample(values, frozenset(folded) or sample.reduced, kept)
+
+    def _linear(self, instruction: Instruction) -> Linear:
+        op, operands = instruction.op, instruction.operands
+        if isinstance(op, (ops.Add, ops.Subtract)):
+            made = self._sums(instruction)
+        elif isinstance(op, ops.Multiply):
+            made = {**self._products(instruction, 1), **self._products(instruction, 0)}
+        elif isinstance(op, ops.Divide):
+            made = self._products(instruction, 0)
+        elif isinstance(op, ops.Select):
+            made = self._choices(instruction)
+        elif isinstance(op, (ops.Negate, ops.Convert)):
+            function = function_of(instruction)
+            table = _alone(self.linear.get(operands[0], {}))
+            made = {k: replace(s, values=function(s.values)) for k, s in table.items()} if function else {}
+        elif isinstance(op, (ops.BroadcastInDim, ops.Reshape, ops.Transpose)) or _is_sum(instruction):
+            table = _alone(self.linear.get(operands[0], {}))
+            made = {key: self._moved(instruction, None, sample) for key, sample in table.items()}
+        else:
+            made = {}
+        return {key: sample for key, sample in made.items() if sample is not None}
+
+    def _sums(self, instruction: Instruction) -> Found:
+        """Return the tables of a sum of what is linear in the same; of one of its terms, beside a rest."""
+        left, right = (self.linear.get(v, {}) for v in instruction.operands)
+        function = function_of(instruction)
+        made: Found = {}
+        if isinstance(instruction.op, ops.Add):
+            for table, rest in ((left, instruction.operands[1]), (right, instruction.operands[0])):
+                if rest not in self.constants:
+                    made.update(
+                        (key._replace(rest=rest), sample)
+                        for key, sample in table.items()
+                        if key.source is not None and key.rest is None
+                    )
+        for one, a in left.items():
+            for other, b in right.items():
+                sources, rests = {one.source, other.source} - {None}, {one.rest, other.rest} - {None}
+                if one.value != other.value or len(sources) > 1 or (one.rest and other.rest):
+                    continue
+                if other.rest is None or isinstance(instruction.op, ops.Add):
+                    key = Gradient(one.value, next(iter(sources), None), next(iter(rests), None))
+                    made[key] = self._pointwise_of(function, a, b)
+        return made
+
+    def _products(self, instruction: Instruction, number: int) -> Found:
+        """Return the tables of a product (or quotient) that is linear in operand ``number``."""
+        value, factor = instruction.operands[number], instruction.operands[1 - number]
+        table = _alone(self.linear.get(value, {}))
+        function = function_of(instruction)
+        assert function is not None
+        if factor in self.constants:
+            by = self.constants[factor]
+            return {
+                key: replace(sample, values=function(*_ordered(sample.values, by, number)))
+                for key, sample in table.items()
+            }
+        made: Found = {}
+        for source, by in self._known_functions(factor).items():
+            for key, sample in table.items():
+                if key.source in (None, source):
+                    made[key._replace(source=source)] = self._pointwise_of(
+                        function, *_ordered(sample, by, number)
+                    )
+        return made
+
+    def _choices(self, instruction: Instruction) -> Found:
+        """Return the tables of a select between something linear and zero."""
+        predicate, *branches = instruction.operands
+        made: Found = {}
+        if predicate in self.constants:
+            return {**_alone(self.linear.get(branches[0 if self.constants[predicate] else 1], {}))}
+        for number, value in enumerate(branches):
+            zero = self.constants.get(branches[1 - number])
+            if zero is None or zero != 0:
+                continue
+            keep = np.multiply if number == 0 else (lambda p, x: x * ~p)
+            for source, by in self._known_functions(predicate).items():
+                for key, sample in _alone(self.linear.get(value, {})).items():
+                    if key.source in (None, source):
+                        made[key._replace(source=source)] = self._pointwise_of(keep, by, sample)
+        return made
+
+    def _known_functions(self, value: Value) -> dict[Value, Sample]:
+        """Return a value's tables as a function of sources that a gradient may depend on."""
+        return {s: sample for s, sample in self.functions.get(value, {}).items() if s in self.sources}
+
+    @staticmethod
+    def _pointwise_of(function: Any, *samples: Sample) -> Sample | None:
+        joined = _joined(samples)
+        return None if joined is None else Sample(function(*(s.values for s in samples)), *joined)
+
+
+def natural_axes(type_: TensorType) -> tuple[int, ...]:
+    """Return the axes of a source itself."""
+    return tuple(-1 if n == 1 else d for d, n in enumerate(type_.shape))
+
+
+def _alone(table: Linear) -> Linear:
+    """Return the entries without a rest."""
+    return {key: sample for key, sample in table.items() if key.rest is None}
+
+
+def _ordered(one: Any, other: Any, number: int) -> tuple[Any, Any]:
+    return (one, other) if number == 0 else (other, one)
+
+
+def _joined(samples: Sequence[Sample]) -> tuple[frozenset[int] | None, tuple[int, ...]] | None:
+    """Return the rows and axes that tables combined element by element have in common, if they do."""
+    reduced = {s.reduced for s in samples} - {None}
+    if len(reduced) > 1:
+        return None
+    axes = []
+    for along in zip(*(s.axes for s in samples), strict=True):
+        moving = set(along) - {-1}
+        if len(moving) > 1:
+            return None
+        axes.append(max(along))
+    return next(iter(reduced), None), tuple(axes)
+
+
+def _is_number(type_: TensorType) -> bool:
+    return type_.is_float or type_.is_bool
+
+
+def _is_sum(instruction: Instruction) -> bool:
+    return isinstance(instruction.op, ops.Reduce) and simple_combiner(instruction.regions[0]) == "add"

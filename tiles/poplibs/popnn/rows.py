@@ -1,0 +1,166 @@
+"""popnn's functions of rows: softmax, log-softmax, normalization, and their gradients, a whole row on one tile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from jax import Array, lax
+
+from tiles.errors import InvalidGraph
+from tiles.graph import Cell, Codelet, Cycles, Extents, OpForm, register
+from tiles.numerics.dtypes import is_float, itemsize
+from tiles.poplibs.popops import elementwise_cycles
+from tiles.poplibs.popops.expression import Body, body_dtypes, broadcast_together, evaluate_body, function_of
+from tiles.poplibs.popops.fold import FOLDS, fold
+from tiles.poplibs.popops.loops import loop_of
+from tiles.poplibs.popops.reduce import accumulator_of, cast_accumulator
+from tiles.poplibs.popops.reduce_cycles import contiguous_slots
+from tiles.target import Basis, Target
+
+FOLD = "fold"
+"""The row that folds a value over the whole row; its only attribute is ``operation``."""
+
+SOURCE = "graphcore/poplibs: the stages it is composed of, lib/popops elementwise and reduction estimators"
+
+
+@register
+@dataclass(frozen=True)
+class RowFunction(Codelet):
+    """Evaluate an expression with folds over whole rows; operands and result have the domain's shape.
+
+    Args:
+      kind: what it is called, such as ``popnn.softmax``.
+      body: rows as in ``popops.Map``, and ``("fold", (value,), (("operation", name),))``; the last is the result.
+      dimensions: the domain's dimensions that make up a row.
+      operand_dtypes: dtype of every operand.
+      result_dtype: dtype of the result.
+
+    Raises:
+      InvalidGraph: a malformed expression.
+    """
+
+    name: ClassVar[str] = "popnn.RowFunction"
+
+    kind: str
+    body: Body
+    dimensions: tuple[int, ...]
+    operand_dtypes: tuple[str, ...]
+    result_dtype: str
+
+    def __post_init__(self) -> None:
+        """Check the expression."""
+        if self.dtypes[-1] != self.result_dtype:
+            raise InvalidGraph(
+                "the rows give another dtype", expected=self.result_dtype, got=str(self.dtypes[-1])
+            )
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """Dtypes of the operands and rows, in index order."""
+        known = list(self.operand_dtypes)
+        for row in self.body:
+            if row[0] != FOLD:
+                known.append(body_dtypes((row,), tuple(known))[-1])
+            elif dict(row[2]).get("operation") not in FOLDS or not 0 <= row[1][0] < len(known):
+                raise InvalidGraph(f"no fold {row}", expected=", ".join(FOLDS))
+            else:
+                known.append(known[row[1][0]])
+        return tuple(known)
+
+    @property
+    def label(self) -> str:
+        """Vertex type, e.g. ``popnn::Softmax<float>``."""
+        words = self.kind.removeprefix("popnn.").split("_")
+        name = "".join(word.capitalize() for word in words)
+        return f"popnn::{name}<{elementwise_cycles.cpp_name(self.result_dtype)}>"
+
+    def compute(self, cell: Cell, *operands: Array) -> tuple[Array, ...]:
+        """Return the function of the cell's rows."""
+        values = [cell.align(k, x) for k, x in enumerate(operands)]
+        for name, arguments, attrs in self.body:
+            if name == FOLD:
+                values.append(self._folded(cell, dict(attrs)["operation"], values[arguments[0]]))
+            else:
+                chosen = broadcast_together([values[a] for a in arguments])
+                row = ((name, tuple(range(len(chosen))), attrs),)
+                values.append(evaluate_body(row, chosen, cell)[-1])
+        result = values[-1]
+        if result.shape != cell.sizes:
+            result = lax.broadcast_in_dim(result, cell.sizes, range(len(cell.sizes)))
+        order = cell.form.results[0].dims
+        return (result if order == tuple(range(result.ndim)) else lax.transpose(result, order),)
+
+    def _folded(self, cell: Cell, operation: str, x: Array) -> Array:
+        """Return ``x`` folded over the row, of size 1 along it."""
+        long = tuple(n if d in self.dimensions else x.shape[d] for d, n in enumerate(cell.sizes))
+        dtype = x.dtype.name
+        if x.shape != long:
+            x = lax.broadcast_in_dim(x, long, range(len(long)))
+        total = fold(operation, cast_accumulator(x, accumulator_of(operation, dtype)), self.dimensions)
+        short = [1 if d in self.dimensions else n for d, n in enumerate(long)]
+        return lax.reshape(cast_accumulator(total, dtype), short)
+
+    def along(self) -> tuple[bool, ...]:
+        """Return for every operand and row of the body whether it varies along a row."""
+        varies = [True] * len(self.operand_dtypes)
+        for name, arguments, _ in self.body:
+            varies.append(name != FOLD and any(varies[a] for a in arguments))
+        return tuple(varies)
+
+    def cycles(self, extents: Extents, target: Target) -> Cycles:
+        """Return the stages' PopLibs entries one after another, each shared out to the workers.
+
+        PopLibs composes these functions of elementwise and reduction vertices; a stage loads, computes and
+        stores what it makes. The vertex's frame is paid once, a stage's start 12 slots.
+        """
+        first, dtypes, along = len(self.operand_dtypes), self.dtypes, self.along()
+        length = extents.product(self.dimensions)
+        rows = extents.points // np.maximum(length, 1)
+        slots: Any = np.int64(29)
+        bases = [Basis.DOCUMENTED]
+        for i, (name, arguments, attrs) in enumerate(self.body):
+            kind = dtypes[arguments[-1]] if arguments else ""
+            if name == FOLD:
+                slots = slots + contiguous_slots(rows, length, kind, kind, target)
+            elif name != "constant":
+                varying = sum(along[a] for a in arguments)
+                loop = loop_of(name, dict(attrs), kind, scalar=len(arguments) == 2 and varying < 2)
+                bases.append(loop.basis)
+                n = extents.points if along[first + i] else rows
+                slots = slots + 12 + loop.total(-(-n // target.workers_per_tile), kind, target)
+        total = target.supervisor_vertex_overhead_cycles + target.worker_issue_interval_cycles * slots
+        return Cycles(np.asarray(total), Basis.weakest(bases), SOURCE)
+
+    def flops(self, extents: Extents) -> np.ndarray:
+        """Count every arithmetic function of floats where it varies, and a fold's points."""
+        first, dtypes, along = len(self.operand_dtypes), self.dtypes, self.along()
+        rows = extents.points // np.maximum(extents.product(self.dimensions), 1)
+        total = np.zeros_like(extents.points)
+        for i, (name, arguments, _) in enumerate(self.body):
+            function = function_of(name)
+            counts = name == FOLD or (
+                function is not None and function.is_arithmetic and is_float(dtypes[arguments[0]])
+            )
+            if counts:
+                total = total + (extents.points if name == FOLD or along[first + i] else rows)
+        return total
+
+    def may_split(self, form: OpForm, d: int) -> bool:
+        """Keep rows whole."""
+        return d not in self.dimensions
+
+    def may_overwrite(self, k: int) -> bool:
+        """A row's result is written when all of the row has been read."""
+        return True
+
+    def scratch_bytes(self, extents: Extents, target: Target) -> np.ndarray:
+        """Count one row of the widest type for every worker."""
+        widest = max(itemsize(dtype) for dtype in self.dtypes)
+        row = extents.product(self.dimensions) * widest
+        return np.broadcast_to(row * target.workers_per_tile, extents.points.shape)
+
+    def code_bytes(self, target: Target) -> int:
+        """Estimate instructions: a frame and a loop for every stage (ASSUMED)."""
+        return target.instruction_bytes * (96 + 12 * len(self.body))
