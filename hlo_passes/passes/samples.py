@@ -178,7 +178,7 @@ class Samples:
             return given[0]
         if not _is_number(instruction.result.type):
             return None
-        function = function_of(instruction) if isinstance(op, ops.elementwise.Elementwise) else None
+        function = function_of(instruction) if isinstance(op, ops.Elementwise) else None
         return None if function is None else np.asarray(function(*given))
 
     def _functions(self, instruction: Instruction) -> dict[Value, Sample]:
@@ -188,7 +188,7 @@ class Samples:
         if not tables:
             return {}
         common = [s for s in tables[0] if all(s in table for table in tables[1:])]
-        if isinstance(op, ops.elementwise.Elementwise):
+        if isinstance(op, ops.Elementwise):
             function = function_of(instruction)
             if function is None:
                 return {}

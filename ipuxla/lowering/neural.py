@@ -142,7 +142,7 @@ class _Rows:
         axes = [self.axes[v] for v in instruction.operands]
         operand = instruction.operands[0]
         match op:
-            case ops.elementwise.Elementwise():
+            case ops.Elementwise():
                 spread = [along or (-1,) * result.type.rank for along in axes]
                 joined = [set(along) - {-1} for along in zip(*spread, strict=True)]
                 if any(len(along) > 1 for along in joined):
