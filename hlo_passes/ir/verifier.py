@@ -6,6 +6,8 @@ resolve with the callee's signature, no recursion, and an entry with valid donat
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from hlo_passes.errors import ConstraintViolation, VerificationError
 from hlo_passes.ir.location import UNKNOWN, Location
 from hlo_passes.ir.module import Computation, Instruction, Module, Value
@@ -13,8 +15,12 @@ from hlo_passes.ir.printer import print_header, print_instruction
 from hlo_passes.ir.types import TensorType
 
 
-def verify(module: Module) -> None:
+def verify(module: Module, known: set[Instruction] | None = None) -> None:
     """Check ``module``.
+
+    Args:
+      module: the module.
+      known: instructions whose types were checked before; those checked now are added.
 
     Raises:
       VerificationError: it is not valid; the error shows the instruction and the user's source line.
@@ -32,7 +38,7 @@ def verify(module: Module) -> None:
         if not 0 <= number < parameters:
             raise _module_error(module, f"donated parameter {number} is outside 0..{parameters - 1}")
     for computation in module.computations:
-        _verify_computation(computation, module)
+        _verify_computation(computation, module, known)
     _verify_no_recursion(module)
 
 
@@ -41,7 +47,9 @@ def verify_computation(computation: Computation) -> None:
     _verify_computation(computation, None)
 
 
-def _verify_computation(computation: Computation, module: Module | None) -> None:
+def _verify_computation(
+    computation: Computation, module: Module | None, known: set[Instruction] | None = None
+) -> None:
     defined: dict[str, TensorType] = {}
 
     def define(value: Value, instruction: Instruction | None) -> None:
@@ -61,17 +69,23 @@ def _verify_computation(computation: Computation, module: Module | None) -> None
     for instruction in computation.instructions:
         for value in instruction.operands:
             use(value, instruction)
-        _verify_instruction(instruction, computation, module)
+        if known is None or instruction not in known:
+            _verify_instruction(instruction, computation, module, known)
         for value in instruction.results:
             define(value, instruction)
     for value in computation.results:
         use(value, None)
 
 
-def _verify_instruction(instruction: Instruction, computation: Computation, module: Module | None) -> None:
+def _verify_instruction(
+    instruction: Instruction,
+    computation: Computation,
+    module: Module | None,
+    known: set[Instruction] | None,
+) -> None:
     op = instruction.op
     for region in instruction.regions:
-        _verify_computation(region, module)
+        _verify_computation(region, module, known)
     if op.num_regions is not None and len(instruction.regions) != op.num_regions:
         message = f"expected {op.num_regions} regions, got {len(instruction.regions)}"
         raise _error(message, computation, instruction)
@@ -88,6 +102,12 @@ def _verify_instruction(instruction: Instruction, computation: Computation, modu
     if module is not None:
         for name in op.callees:
             _verify_call(name, instruction, computation, module)
+    if known is not None and not any(i.op.callees for i in (instruction, *_inside(instruction))):
+        known.add(instruction)
+
+
+def _inside(instruction: Instruction) -> Iterator[Instruction]:
+    return (inner for region in instruction.regions for inner in region.walk())
 
 
 def _verify_call(name: str, instruction: Instruction, computation: Computation, module: Module) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from hlo_passes.errors import HloError, UnsupportedOp
-from hlo_passes.ir import Module, print_module, verify
+from hlo_passes.ir import Instruction, Module, print_module, verify
 from hlo_passes.passes.base import Pass, find_pass
 from hlo_passes.passes.errors import BrokenPass, InvalidPipeline, NoFixpoint
 
@@ -119,8 +119,8 @@ def run_pipeline(
     """Run a pipeline as ``optimize`` does, and keep its timings. Raises as ``optimize`` does."""
     if not isinstance(pipeline, Pipeline):
         pipeline = Pipeline.parse(DEFAULT_PIPELINE if pipeline is None else pipeline)
-    verify(module)
     runner = _Runner(None if dump_dir is None else Path(dump_dir))
+    verify(module, runner.known)
     return PipelineRun(runner.run_all(pipeline.items, module), tuple(runner.timings))
 
 
@@ -128,6 +128,7 @@ def run_pipeline(
 class _Runner:
     dump_dir: Path | None
     timings: list[PassTiming] = field(default_factory=list)
+    known: set[Instruction] = field(default_factory=set)
 
     def run_all(self, items: tuple[Pass | Fix, ...], module: Module) -> Module:
         for item in items:
@@ -150,9 +151,8 @@ class _Runner:
             result = item.run(module)
             middle = time.perf_counter()
             if result is not module:
-                verify(result)
-        except UnsupportedOp:  # what the pass is there to rewrite, in a form it cannot
-            raise
+from hlo_passes.errors import HloError, UnsupportedOp
+from hlo_passes.ir import Instruction, Module, print_module, verify
         except (HloError, AssertionError, KeyError, ValueError, TypeError, IndexError) as error:
             raise BrokenPass(item.name, position, error) from error
         end = time.perf_counter()

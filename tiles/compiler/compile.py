@@ -63,7 +63,8 @@ def compile_graph(graph: Graph, check_memory: bool = True) -> Executable:
     order = _Order(graph)
     tree = order.sequence(graph.program)
     order.pin()
-    tensors = {name: _placed(graph, tensor) for name, tensor in graph.tensors.items() if name in order.used()}
+    used = order.used()
+    tensors = {name: _placed(graph, tensor) for name, tensor in graph.tensors.items() if name in used}
     storage = _share_storage(graph, tensors, order)
     requests, groups_buffers = _requests(graph, tensors, storage, order)
     steps = tuple(_record(step, tensors, groups_buffers, number) for number, step in enumerate(order.steps))

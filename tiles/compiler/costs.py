@@ -14,15 +14,7 @@ import numpy as np
 from tiles.compiler.executable import CopyStep, Executable, ExecuteStep, StepRecord, VertexGroup
 from tiles.graph import Extents
 from tiles.graph.layout import ceil_div
-from tiles.plan import (
-    Traffic,
-    exchange_cycles,
-    is_resident,
-    layout_slices,
-    operand_slices,
-    reshape_traffic,
-    traffic,
-)
+from tiles.plan import Traffic, exchange_cycles, is_resident, layout_traffic, operand_traffic, reshape_traffic
 from tiles.target import Basis, Target
 
 
@@ -145,8 +137,15 @@ def step_traffic(executable: Executable, step: StepRecord) -> Traffic:
             variable = executable.variables[operand.variable]
             if is_resident(group.form, group.plan, k, variable.layout):
                 continue
-            slices = operand_slices(group.form, group.plan, k, variable.shape)
-            total = total + traffic(variable.layout, slices, variable.dtype, executable.target)
+            total = total + operand_traffic(
+                variable.layout,
+                group.form,
+                group.plan,
+                k,
+                variable.shape,
+                variable.dtype,
+                executable.target,
+            )
     return total
 
 
@@ -160,12 +159,13 @@ def copy_traffic(executable: Executable, step: CopyStep) -> Traffic:
             return reshape_traffic(source.layout, destination.layout, source.dtype, target.num_tiles)
         if source.storage == destination.storage:  # what is copied was computed there
             return Traffic.none(target.num_tiles)
-        return traffic(source.layout, layout_slices(destination.layout, source.shape), source.dtype, target)
+        return layout_traffic(source.layout, destination.layout, source.shape, source.dtype, target)
     total, offset = Traffic.none(target.num_tiles), 0
     for name in step.sources:
         source = executable.variables[name]
-        slices = layout_slices(destination.layout, source.shape, step.axis, offset)
-        total = total + traffic(source.layout, slices, source.dtype, target)
+        total = total + layout_traffic(
+            source.layout, destination.layout, source.shape, source.dtype, target, step.axis, offset
+        )
         offset += source.shape[step.axis]
     return total
 

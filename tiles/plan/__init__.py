@@ -1,6 +1,13 @@
 """Planning: slices and exchange derived from plans, the cost model, and the search over splits."""
 
-from tiles.plan.exchange import Traffic, exchange_cycles, reshape_traffic, traffic
+from tiles.plan.exchange import (
+    Traffic,
+    exchange_cycles,
+    layout_traffic,
+    operand_traffic,
+    reshape_traffic,
+    traffic,
+)
 from tiles.plan.search import Operand, Priced, follow, home_layout, price, search
 from tiles.plan.serial import Turns, serial_split, slice_form
 from tiles.plan.slices import OUTSIDE, UNUSED, AxisSlices, Slices, is_resident, layout_slices, operand_slices
@@ -19,7 +26,9 @@ __all__ = [
     "home_layout",
     "is_resident",
     "layout_slices",
+    "layout_traffic",
     "operand_slices",
+    "operand_traffic",
     "price",
     "reshape_traffic",
     "search",

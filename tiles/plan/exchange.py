@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
-from tiles.graph import Cycles, Layout
+from tiles.graph import Cycles, Layout, OpForm, Plan
 from tiles.graph.layout import ceil_div
 from tiles.numerics.dtypes import itemsize
-from tiles.plan.slices import AxisSlices, Slices
+from tiles.plan.slices import AxisSlices, Slices, layout_slices, operand_slices
 from tiles.target import Basis, Target
 
 
@@ -77,6 +78,28 @@ def traffic(source: Layout, slices: Slices, dtype: str, target: Target) -> Traff
     if slices.replication > 1:
         result.shared[slices.tiles] = _bytes(_alike(slices, need, own, target), size)
     return result
+
+
+@lru_cache(maxsize=512)
+def operand_traffic(
+    source: Layout, form: OpForm, plan: Plan, k: int, shape: tuple[int, ...], dtype: str, target: Target
+) -> Traffic:
+    """Return the traffic that brings every cell of a plan its slice of operand ``k``; computed once per question."""
+    return traffic(source, operand_slices(form, plan, k, shape), dtype, target)
+
+
+@lru_cache(maxsize=512)
+def layout_traffic(
+    source: Layout,
+    destination: Layout,
+    shape: tuple[int, ...],
+    dtype: str,
+    target: Target,
+    axis: int | None = None,
+    offset: int = 0,
+) -> Traffic:
+    """Return the traffic of copying a tensor into a layout, at ``offset`` along ``axis``; once per question."""
+    return traffic(source, layout_slices(destination, shape, axis, offset), dtype, target)
 
 
 def _alike(slices: Slices, need: np.ndarray, own: np.ndarray, target: Target) -> np.ndarray:

@@ -32,7 +32,7 @@ from tiles.graph import (
 from tiles.graph.domain import full_digits
 from tiles.graph.layout import align_up, ceil_div
 from tiles.numerics.dtypes import itemsize
-from tiles.plan.exchange import Traffic, exchange_cycles, traffic
+from tiles.plan.exchange import Traffic, exchange_cycles, operand_traffic
 from tiles.plan.slices import is_resident, operand_slices
 from tiles.target import Target
 
@@ -282,7 +282,7 @@ def price(
         if is_resident(form, plan, k, layout):
             continue
         slices = operand_slices(form, plan, k, operand.shape)
-        moved = moved + traffic(layout, slices, operand.dtype, target)
+        moved = moved + operand_traffic(layout, form, plan, k, operand.shape, operand.dtype, target)
         temporary += align_up(math.prod(slices.extents) * itemsize(operand.dtype), 4)
     sizes = tuple(np.array([min(s.grain, max(1, s.size))]) for s in plan.splits)
     extents = Extents(form, sizes, tuple(o.dtype for o in operands), result_dtypes)
