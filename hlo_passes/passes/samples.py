@@ -21,9 +21,9 @@ from hlo_passes.ir import Computation, Instruction, Op, TensorType, Value
 from hlo_passes.ops import simple_combiner
 
 POINTS = np.array(
-    [[-2.3, 0.37, 1.9, -0.81, 2.6], [0.11, -1.27, 3.1, 2.2, -3.4], [-0.53, 0.94, -1.7, 4.3, 1.41]]
+    [[-2.3, 0.37, 1.9, -0.81, 2.6], [0.11, -1.27, 3.1, 2.2, -3.4], [-0.53, 0.94, -6.9, 7.2, 1.41]]
 )
-"""What a source is in its table: ``[rows, columns]``."""
+"""What a source is in its table: ``[rows, columns]``; large enough to see what is cut off at 6."""
 GRADIENT = np.array(
     [[0.71, -1.9, 0.33, 1.2, -0.47], [-0.6, 0.85, 1.7, -1.1, 0.29], [1.3, 0.52, -0.9, 0.4, -1.6]]
 )
