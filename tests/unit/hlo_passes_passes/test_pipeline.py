@@ -164,7 +164,7 @@ def test_a_group_repeats_until_nothing_changes():
 
 
 def test_nothing_to_do_returns_the_same_module():
-    done = optimize(module(), "fix(canonicalize,fold-constants,cse,dce),fuse,schedule")
+    done = optimize(module(), "recover-networks,fix(canonicalize,fold-constants,cse,dce),fuse,schedule")
     for name in PASSES:
         assert optimize(done, name) is done, name
 
