@@ -80,7 +80,7 @@ from hlo_passes.ops.gather_scatter import (
 from hlo_passes.ops.indexing import DynamicSlice, DynamicUpdateSlice
 from hlo_passes.ops.linalg import Cholesky, TriangularSolve
 from hlo_passes.ops.neural import Nonlinearity, RowFunction
-from hlo_passes.ops.random import RngBitGenerator
+from hlo_passes.ops.random import Rng, RngBitGenerator
 from hlo_passes.ops.reduction import Combiner, Reduce, is_neutral, neutral_element, simple_combiner
 from hlo_passes.ops.scan import Scan
 from hlo_passes.ops.sorting import Sort, SortKey, sort_keys
@@ -152,6 +152,7 @@ __all__ = [
     "Repeat",
     "Reshape",
     "Reverse",
+    "Rng",
     "RngBitGenerator",
     "RoundNearestAfz",
     "RoundNearestEven",

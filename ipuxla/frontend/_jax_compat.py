@@ -425,7 +425,7 @@ mlir_ir = _mlir.ir
 _PORTABLE_ARTIFACT = re.compile(rb"ML\xefR.StableHLO_v", re.DOTALL)
 _LEGALIZATION = (
     "builtin.module(func.func(stablehlo-legalize-composite-to-call),"
-    "func.func(chlo-legalize-to-stablehlo),func.func(stablehlo-legalize-deprecated-ops))"
+    "func.func(chlo-legalize-to-stablehlo),func.func(stablehlo-legalize-deprecated-ops{fail-on-unused=false}))"
 )
 
 

@@ -7,6 +7,7 @@ once. Calls stay calls. The user's source lines are kept: the innermost frame th
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Callable, Iterator
 from importlib.resources import files
@@ -87,6 +88,7 @@ class _Importer:
         self._locations: dict[Any, Location] = {}
         self._constants: dict[Any, ops.Constant] = {}
         self._words: dict[Any, str] = {}
+        self.streams = itertools.count()
 
     def module(self, name: str | None) -> Module:
         for view in self._module.regions[0].blocks[0].operations:
@@ -523,6 +525,9 @@ _READERS: dict[str, Callable[[_Importer, Any, list[TensorType]], Op]] = {
     ),
     "stablehlo.rng_bit_generator": lambda i, op, results: ops.RngBitGenerator(
         i.word(op, "rng_algorithm"), tuple(results)
+    ),
+    "stablehlo.rng": lambda i, op, results: ops.Rng(
+        i.word(op, "rng_distribution"), results[0], next(i.streams)
     ),
     "stablehlo.dynamic_slice": lambda i, op, results: ops.DynamicSlice(_ints(op, "slice_sizes")),
     "stablehlo.dynamic_update_slice": lambda i, op, results: ops.DynamicUpdateSlice(),

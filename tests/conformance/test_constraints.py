@@ -55,6 +55,7 @@ def _region(*types, result=S):
 
 ADD = _region(S, S)
 STATE = T("tensor<2xui64>")
+SIZES = T("tensor<2xi64>")
 LESS = _region(T("tensor<i1>"), T("tensor<i1>"), result=T("tensor<i1>"))
 I2 = T("tensor<5x2xi32>")
 BATCHED, BATCHED_INDICES = T("tensor<5x2x3xf32>"), T("tensor<5x4x1xi32>")
@@ -432,6 +433,16 @@ CASES = [
     (ops.RngBitGenerator("MIDDLE_SQUARE", (STATE, N)), [STATE], "I1"),
     (ops.RngBitGenerator("PHILOX", (STATE, N)), [N], "I2"),
     (ops.RngBitGenerator("PHILOX", (N, STATE)), [STATE], "C2"),
+    (ops.RngBitGenerator("THREE_FRY", (T("tensor<3xui64>"), N)), [T("tensor<3xui64>")], "I2"),
+    (ops.Rng("UNIFORM", F), [S, S], "arity"),
+    (ops.Rng("UNIFORM", F), [V, S, SIZES], "I1"),
+    (ops.Rng("UNIFORM", F), [S, V, SIZES], "I2"),
+    (ops.Rng("UNIFORM", F), [S, S, SI], "I3"),
+    (ops.Rng("UNIFORM", F), [S, S, T("tensor<2xf32>")], "I3"),
+    (ops.Rng("EXPONENTIAL", F), [S, S, SIZES], "I4"),
+    (ops.Rng("UNIFORM", F), [S, SI, SIZES], "C1"),
+    (ops.Rng("NORMAL", N), [SI, SI, SIZES], "C2"),
+    (ops.Rng("NORMAL", F), [S, S, T("tensor<3xi64>")], "C3"),
     (ops.RngBitGenerator("PHILOX", (STATE, P)), [STATE], "O2"),
     # complex numbers
     (ops.Abs(), [P], "I1"),

@@ -25,12 +25,13 @@ from tiles.graph import (
     OpForm,
     Plan,
     Tensor,
+    identity_map,
     register,
 )
 from tiles.numerics.dtypes import itemsize, to_jax, unsigned_of
 from tiles.poplibs.forms import map_form
 from tiles.poplibs.popops.elementwise import map
-from tiles.poplibs.popops.expr import arg, call
+from tiles.poplibs.popops.expr import arg, call, cast, compare, select
 from tiles.poplibs.popops.map import access_grains
 from tiles.poplibs.poprand.generators import joined, philox, threefry
 from tiles.poplibs.poputil.place import place
@@ -47,7 +48,8 @@ _WORDS_PER_BLOCK = {"threefry": 2, "philox": 4}
 class RandomBits(Codelet):
     """Fill a cell with random bits.
 
-    Operands are the key and the counter, uint64 of one element each.
+    Operands are the key and the counter, uint64 of one element each, and for Philox the counter's upper half if it
+    has one.
 
     Args:
       algorithm: threefry or philox.
@@ -71,11 +73,11 @@ class RandomBits(Codelet):
 
     def compute(self, cell: Cell, *operands: Array) -> tuple[Array, ...]:
         """Return the cell's bits."""
-        key, counter = (x.reshape(()) for x in operands)
+        key, counter, *upper = (x.reshape(()) for x in operands)
         words = (
             self._threefry(cell, key, counter)
             if self.algorithm == "threefry"
-            else self._philox(cell, key, counter)
+            else self._philox(cell, key, counter, upper[0] if upper else key)
         )
         bits = words.astype(unsigned_of(self.dtype))
         return (lax.bitcast_convert_type(bits, to_jax(self.dtype)),)
@@ -91,7 +93,7 @@ class RandomBits(Codelet):
         lane = _along(cell, split) % np.uint64(2)
         return jnp.where(lane == 0, low, high)
 
-    def _philox(self, cell: Cell, key: Array, counter: Array) -> Array:
+    def _philox(self, cell: Cell, key: Array, counter: Array, upper: Array) -> Array:
         """Return words: four (or two 64-bit ones) in row-major order share a counter of 128 bits.
 
         A state of two words has no upper half of the counter: XLA takes the key for it.
@@ -99,7 +101,7 @@ class RandomBits(Codelet):
         each = 2 if itemsize(self.dtype) == 8 else 4
         place = _places(cell, None)
         low = counter + place // np.uint64(each)
-        high = key + (low < counter).astype(jnp.uint64)
+        high = upper + (low < counter).astype(jnp.uint64)
         words = philox(key, low, high)
         values = [joined(words[0], words[1]), joined(words[2], words[3])] if each == 2 else words
         lane = place % np.uint64(each)
@@ -163,7 +165,7 @@ def random_bits(
 
     Args:
       graph: where to add it.
-      state: a key and a counter, uint64 ``[2]``.
+      state: a key and a counter, uint64 ``[2]``; for Philox also ``[3]``, the counter's upper half last.
       shape: shape of the bits.
       dtype: their dtype.
       algorithm: threefry or philox.
@@ -173,16 +175,29 @@ def random_bits(
     Raises:
       InvalidGraph: another state, an unknown algorithm, or booleans.
     """
-    if state.shape != (2,) or state.dtype != "uint64":
-        raise InvalidGraph(f"a state of {state.dtype} {state.shape}", expected="uint64 (2,)")
-    component = [IndexMap((Affine((), number),)) for number in range(2)]
+    sizes = (2, 3) if algorithm == "philox" else (2,)
+    if state.shape not in [(n,) for n in sizes] or state.dtype != "uint64":
+        expected = " or ".join(f"uint64 ({n},)" for n in sizes)
+        raise InvalidGraph(f"a state of {state.dtype} {state.shape}", expected=expected)
+    component = [IndexMap((Affine((), number),)) for number in range(state.shape[0])]
     form = map_form(shape, component)
     codelet = RandomBits(algorithm, dtype)
     name = options.pop("name", "random_bits")
-    (bits,) = place(graph, codelet, form, [state, state], (dtype,), name, plan=plan, **options)
-    count = call("multiply", call("iota", dim=0, dtype="uint64"), _blocks(shape, dtype, algorithm))
-    after = map(graph, call("add", arg(0), count), [state], name="random_state", **options)
-    return after, bits
+    given = [state] * state.shape[0]
+    (bits,) = place(graph, codelet, form, given, (dtype,), name, plan=plan, **options)
+    return _advanced(graph, state, _blocks(shape, dtype, algorithm), **options), bits
+
+
+def _advanced(graph: Graph, state: Tensor, blocks: int, **options: Any) -> Tensor:
+    """Return a state whose counter has gone on by ``blocks``, carrying into its upper half."""
+    place_in_state = call("iota", dim=0, dtype="uint64")
+    counter = call("add", arg(1), blocks)
+    carried = call("add", arg(0), cast(compare("LT", counter, arg(1)), "uint64"))
+    upper = select(compare("EQ", place_in_state, 2), carried, arg(0))
+    after = select(compare("EQ", place_in_state, 1), counter, upper)
+    maps = [identity_map(1), IndexMap((Affine((), 1),))]
+    options = {**options, "shape": state.shape, "operand_maps": maps}
+    return map(graph, after, [state, state], name="random_state", **options)
 
 
 def _blocks(shape: tuple[int, ...], dtype: str, algorithm: str) -> int:
