@@ -27,7 +27,7 @@ def scan_in_blocks(instruction: Instruction, rewriter: Rewriter) -> Sequence[Val
     if shape[d] <= LONGEST_ROW:
         return None
     region = instruction.regions[0]
-    block = next((n for n in _BLOCKS if shape[d] % n == 0), LONGEST_ROW // 2)
+    block = block_of(shape[d])
     count = -(-shape[d] // block)
     cut = (*shape[:d], count, block, *shape[d + 1 :])
     rest = count * block - shape[d]
@@ -46,6 +46,11 @@ def scan_in_blocks(instruction: Instruction, rewriter: Rewriter) -> Sequence[Val
     full = (*shape[:d], count * block, *shape[d + 1 :])
     first = rest if op.reverse else 0
     return [cut_out(rewriter, rewriter.emit(Reshape(full), x), d, first, shape[d]) for x in joined]
+
+
+def block_of(size: int) -> int:
+    """Return the length of the blocks that a row of ``size`` elements is cut into; the last may be short."""
+    return next((n for n in _BLOCKS if size % n == 0), LONGEST_ROW // 2)
 
 
 def _joined(

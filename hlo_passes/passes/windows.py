@@ -3,7 +3,8 @@
 ``popnn`` pools windows of a few taps by one well-known operation. Everything else is rewritten here, axis by
 axis, the innermost first, so that the elements of a window meet in row-major order: windows over everything
 before (or behind) an element are scans; windows that do not overlap are rows of a scan; others are folded by
-doubling, a fold of ``2 k`` taps out of two folds of k.
+doubling, a fold of ``2 k`` taps out of two folds of k. Reductions that round by how they are grouped are rows of
+scans too.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from hlo_passes.ops import (
     Combiner,
     Constant,
     Convert,
+    Reduce,
     ReduceWindow,
     Scan,
     Select,
@@ -30,6 +32,7 @@ from hlo_passes.ops import (
 from hlo_passes.passes.base import Pass, map_module
 from hlo_passes.passes.folding import Folding, geometries
 from hlo_passes.passes.lifting import is_liftable, lift
+from hlo_passes.passes.reductions import reduce_in_order
 from hlo_passes.passes.rewriter import Pattern, Rewriter
 from hlo_passes.passes.scans import scan_in_blocks
 from hlo_passes.passes.select_scatter import collect_selected
@@ -37,14 +40,15 @@ from hlo_passes.passes.select_scatter import collect_selected
 
 @dataclass(frozen=True)
 class Windows(Pass):
-    """Rewrite windows that are not pooling: cumulative ones, large ones, and those of any other region."""
+    """Rewrite windows that are not pooling: cumulative, large, or of another region; and reductions of such."""
 
     name: ClassVar[str] = "windows"
 
     def run(self, module: Module) -> Module:
-        """Return the module rewritten; itself when it has nothing but pooling."""
+        """Return the module rewritten; itself when it has none."""
         patterns: dict[type[Op], tuple[Pattern, ...]] = {
             ReduceWindow: (fold_windows,),
+            Reduce: (reduce_in_order,),
             SelectAndScatter: (collect_selected,),
             Scan: (scan_in_blocks,),
         }

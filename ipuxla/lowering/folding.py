@@ -6,7 +6,9 @@ from typing import Any
 
 from hlo_passes.ir import Instruction
 from hlo_passes.ops import Iota, Reduce, simple_combiner
+from hlo_passes.passes.lifting import is_liftable
 from ipuxla.lowering import regular
+from ipuxla.lowering.errors import UnsupportedLowering
 from ipuxla.lowering.indexing import in_memory
 from ipuxla.lowering.regions import region_body
 from ipuxla.lowering.registry import Lowering, dtype_of, lowers, where
@@ -24,11 +26,20 @@ def lower_reduce(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, 
     """Lower a lone reduction: by one operation as ``regular`` does, by any other region here.
 
     The initial values are applied once, to what has been folded.
+
+    Raises:
+      UnsupportedLowering: a combining region with more than elementwise operations in it.
     """
     op, region = instruction.op, instruction.regions[0]
     assert isinstance(op, Reduce)
     if simple_combiner(region) is not None:
         return regular.lower_reduce(lowering, instruction)
+    if not is_liftable(region):
+        raise UnsupportedLowering(
+            "this reduction's combining region holds more than elementwise operations on scalars",
+            location=where(instruction),
+            try_="a combining function without loops, branches and lookups (jnp.where chooses between values)",
+        )
     options: dict[str, Any] = {"location": where(instruction), "program": lowering.program}
     dtypes = tuple(dtype_of(v.type) for v in instruction.results)
     counters = _counters(lowering, instruction)
@@ -79,8 +90,8 @@ def _applied(
     options: dict[str, Any],
 ) -> tuple[Tensor, ...]:
     """Combine folded values with the initial ones, or repeat these where nothing was folded."""
-    operands = [*folded, *initial]
-    maps = [identity_map(len(shape))] * len(folded) + [IndexMap(())] * len(initial)
+    operands = [*initial, *folded]
+    maps = [IndexMap(())] * len(initial) + [identity_map(len(shape))] * len(folded)
     dtypes = tuple(x.dtype for x in initial)
     codelet = Map(body, outputs, tuple(x.dtype for x in operands), dtypes)
     form = map_form(shape, maps, len(initial))

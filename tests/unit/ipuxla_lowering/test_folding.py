@@ -1,37 +1,94 @@
-"""Reductions to several results: counters are never in memory, partials are combined in stages."""
+"""Reductions by any region on tiles: every engine against ``jax.jit``, and every word in the ring."""
+
+from __future__ import annotations
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
 import ipuxla
+from ipuxla.lowering import UnsupportedLowering
 from tests.engines import check_engines
 
-VALUES = jax.random.normal(jax.random.key(0), (6, 300))
+X = np.random.default_rng(0).normal(size=(6, 33)).astype(np.float32)
+N = np.arange(X.size, dtype=np.int32).reshape(X.shape)
 
 
-def _steps(compiled):
-    return [step.name for step in compiled.executable.steps]
+def argmax(a, b):
+    """Return the greater of two (value, position), the earlier operand of equals."""
+    keep = a[0] >= b[0]
+    return jnp.where(keep, a[0], b[0]), jnp.where(keep, a[1], b[1])
 
 
-@pytest.mark.parametrize("axis", [0, 1, None])
-def test_argmax_counts_where_it_folds(axis, small_target):
-    values = VALUES.at[2, 7].set(jnp.nan).at[3, 5:9].set(9.0)
-    compiled = check_engines(lambda x: jnp.argmax(x, axis=axis), small_target, values)
-    assert not any("iota" in name for name in _steps(compiled))
+def affine(a, b):
+    """Return one affine function behind another: not commutative."""
+    return a[0] * b[0], b[0] * a[1] + b[1]
 
 
-def test_a_counter_that_others_read_is_in_memory_for_them(small_target):
-    def function(x):
-        count = jax.lax.broadcasted_iota(jnp.int32, x.shape, 1)
-        return jnp.argmax(x, axis=1), jax.lax.cumsum(count, axis=1)
-
-    check_engines(function, small_target, VALUES[:2, :20], engines=("fast", "literal"))
+def counts(a, b):
+    """Return three folds of three element types at once."""
+    return a[0] + b[0], a[1] + b[1], a[2] | b[2]
 
 
-def test_argmax_of_a_million_takes_few_cycles_an_element(gc200):
-    x = jax.ShapeDtypeStruct((1_000_000,), np.float32)
-    compiled = ipuxla.jit(jnp.argmax, target=gc200).lower(x).compile()
-    assert compiled.cost_analysis()["cycles"] < 60 * 1_000_000 / gc200.num_tiles
-    assert sum("combine" in name for name in _steps(compiled)) >= 2
+NOTHING = (np.float32(-np.inf), np.int32(-1))
+TIES = np.round(X)
+CASES: dict[str, tuple[Any, ...]] = {  # operands, initial values, region, dimensions
+    "several operations": ((X,), np.float32(-np.inf), jnp.logaddexp, (1,)),
+    "over everything": ((X,), np.float32(-np.inf), jnp.logaddexp, (0, 1)),
+    "half": ((X.astype(np.float16),), np.float16(-np.inf), jnp.logaddexp, (0,)),
+    "pairs": ((TIES, N), NOTHING, argmax, (1,)),
+    "pairs over two dimensions": ((TIES, N), NOTHING, argmax, (0, 1)),
+    "pairs of nothing": ((X[:, :0], N[:, :0]), NOTHING, argmax, (1,)),
+    "no pairs": ((X[:0], N[:0]), NOTHING, argmax, (1,)),
+    "in order": ((X / 9 + 1, X), (np.float32(1), np.float32(0)), affine, (1,)),
+    "three types": ((X, N, X > 0), (np.float32(1), np.int32(2), np.bool_(False)), counts, (0,)),
+    "the last": ((X,), np.float32(0), lambda a, b: b, (1,)),
+    "the first": ((X,), np.float32(7), lambda a, b: a, (1,)),
+    "a constant": ((X,), np.float32(0), lambda a, b: jnp.float32(3), (1,)),
+    "long rows": ((np.tile(X, (1, 5)),), np.float32(-np.inf), jnp.logaddexp, (1,)),
+    "a greatest by choice": (
+        (np.tile(X, (1, 50)),),
+        np.float32(-9),
+        lambda a, b: jnp.where(a > b, a, b),
+        (1,),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_reductions_by_any_region(case, small_target):
+    arrays, starts, region, dimensions = CASES[case]
+
+    def f(*arrays):
+        return lax.reduce(arrays if len(arrays) > 1 else arrays[0], starts, region, dimensions)
+
+    check_engines(f, small_target, *arrays, engines=("fast", "literal"), floats=("fast",))
+
+
+def test_a_reduction_over_no_dimension_meets_its_initial_value(small_target):
+    """The specification's result; XLA drops the initial value here."""
+
+    def f(x):
+        return lax.reduce(x, np.float32(2), lambda a, b: a + b * b, ())
+
+    got = ipuxla.jit(f, target=small_target)(X)
+    np.testing.assert_allclose(got, 2 + X * X, rtol=1e-6)
+
+
+def test_the_first_of_several_nans_is_the_greatest(small_target):
+    x = np.array([1, np.nan, 5, np.nan, np.nan, 2], np.float32)
+    for f in (jnp.argmax, jnp.argmin):
+        assert ipuxla.jit(f, target=small_target)(x) == f(x) == 1
+
+
+def test_what_cannot_be_placed_names_the_line(small_target):
+    def f(x):
+        return lax.reduce(x, np.float32(0), lambda a, b: lax.fori_loop(0, 3, lambda _, c: c / 2 + b, a), (0,))
+
+    with pytest.raises(UnsupportedLowering, match="combining region") as caught:
+        ipuxla.jit(f, target=small_target).lower(jax.ShapeDtypeStruct((4,), np.float32)).compile()
+    assert "test_folding.py" in str(caught.value)

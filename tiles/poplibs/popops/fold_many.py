@@ -44,8 +44,8 @@ SOURCE = "graphcore/poplibs lib/popops: elementwise entries, one combination per
 class ReduceMany(Codelet):
     """Fold several arrays together over the reduced dimensions.
 
-    The expression combines N values (its first N operands) with N others into N; it must be associative and
-    not depend on order.
+    The expression combines N values (its first N operands, the earlier ones along one reduced dimension) with N
+    others into N; it must be associative and, where several dimensions are reduced, not depend on order.
 
     Args:
       body: the combining expression.
@@ -89,7 +89,7 @@ class ReduceMany(Codelet):
         real = cell.reduced_mask()
         if real is not None:
             real = jnp.broadcast_to(real, cell.sizes)
-        for d in cell.form.reduced:
+        for d in reversed(cell.form.reduced):
             values, real = self._halved(cell, values, real, d)
         kept = [d for d, dim in enumerate(cell.form.dims) if not dim.is_reduced]
         results = []
@@ -102,27 +102,24 @@ class ReduceMany(Codelet):
     def _halved(
         self, cell: Cell, values: list[Array], real: Array | None, axis: int
     ) -> tuple[list[Array], Array | None]:
-        """Fold one dimension to size 1 by combining halves; an odd element waits for the next round."""
+        """Fold one dimension to size 1 by combining neighbours, in order; an odd one waits for the next round."""
         while (size := values[0].shape[axis]) > 1:
-            half = size // 2
+            paired = size - size % 2
 
-            def part(x: Array, first: int, last: int) -> Array:
-                return lax.slice_in_dim(x, first, last, axis=axis)
+            def part(x: Array, first: int, last: int, step: int = 1) -> Array:
+                return lax.slice_in_dim(x, first, last, step, axis=axis)
 
-            joined, mask = self._joined(
-                cell,
-                [part(x, 0, half) for x in values],
-                [part(x, half, 2 * half) for x in values],
-                *((None, None) if real is None else (part(real, 0, half), part(real, half, 2 * half))),
-            )
+            firsts, seconds = ([part(x, first, paired, 2) for x in values] for first in (0, 1))
+            if real is None:
+                joined, mask = self._joined(cell, firsts, seconds, None, None)
+            else:
+                are_real = part(real, 0, paired, 2), part(real, 1, paired, 2)
+                joined, mask = self._joined(cell, firsts, seconds, *are_real)
             if size % 2:
-                rest = [part(x, 2 * half, size) for x in values]
+                rest = [part(x, paired, size) for x in values]
                 joined = [lax.concatenate([x, y], axis) for x, y in zip(joined, rest, strict=True)]
-                mask = (
-                    None
-                    if mask is None or real is None
-                    else lax.concatenate([mask, part(real, 2 * half, size)], axis)
-                )
+                if mask is not None and real is not None:
+                    mask = lax.concatenate([mask, part(real, paired, size)], axis)
             values, real = joined, mask
         return values, real
 

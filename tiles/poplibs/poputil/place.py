@@ -125,7 +125,7 @@ def _in_parts(
         graph, partial, form, plan, operands, partial_dtypes, f"{label}.partials", location, program
     )
     parts, *others = found
-    if others:
+    if others or type(codelet).joining is not Codelet.joining:
         return _join(graph, codelet, found, dtypes, f"{label}.combine", location, program)
     folding = codelet.combining(partial_dtypes[0], dtypes[0]) or combine_codelet(
         codelet.combiner() or "", partial_dtypes[0], dtypes[0]
