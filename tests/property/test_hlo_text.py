@@ -74,7 +74,8 @@ def combiners(draw, dtype):
     scalar = TensorType((), dtype)
     builder = Builder(draw(st.sampled_from(["region0", "odd name", "add.1"])))
     x, y = builder.parameter(scalar), builder.parameter(scalar, draw(st.sampled_from(["%arg1", "%y"])))
-    return builder.build(builder.add(draw(st.sampled_from([ops.Add, ops.Maximum, ops.Multiply]))(), x, y))
+    fitting = [op for op in (ops.Add, ops.Maximum, ops.Multiply) if dtype in op.accepts]  # pyright: ignore
+    return builder.build(builder.add(draw(st.sampled_from(fitting))(), x, y))
 
 
 @st.composite
