@@ -13,7 +13,7 @@ from hlo_passes import ops
 from hlo_passes.ir import Builder, Instruction, Module, Value
 from hlo_passes.passes.base import Pass, map_module
 from hlo_passes.passes.expansions.term import Term
-from hlo_passes.passes.fourier.transform import Signal, Transform, part, transformed
+from hlo_passes.passes.fourier.transform import Signal, Transform, transformed
 from hlo_passes.passes.rewriter import Rewriter
 
 
@@ -76,19 +76,18 @@ class _Axes:
             signal, order = _moved(signal, order, axis)
             if is_back and axis == last:
                 signal = self._weighted(signal)
-            wanted = self._wanted(axis)
-            signal = Signal((transformed(signal, wanted),), is_joined=not wanted.is_real)
-        (whole,) = signal.terms
-        if is_back:
-            return _ordered(whole, order)
-        return _ordered(part(whole, 0), order).apply(ops.Complex(), _ordered(part(whole, 1), order))
+            signal = transformed(signal, self._wanted(axis))
+        results = [_ordered(x, order) for x in signal.terms]
+        return results[0] if is_back else results[0].apply(ops.Complex(), results[1])
 
     def _wanted(self, axis: int) -> Transform:
         length, kind = self.op.fft_length[axis - self.axes[0]], self.op.fft_type
         is_last, is_inverse = axis == self.axes[-1], kind in ("IFFT", "IRFFT")
         outputs = length // 2 + 1 if kind == "RFFT" and is_last else length
         sign, scale = (1, 1 / length) if is_inverse else (-1, 1.0)
-        return Transform(length, sign, scale, outputs, is_real=kind == "IRFFT" and is_last)
+        if kind == "IRFFT":
+            return Transform(length, sign, scale, outputs, "real" if is_last else "joined")
+        return Transform(length, sign, scale, outputs, "apart" if axis == self.axes[0] else "joined")
 
     def _weighted(self, signal: Signal) -> Signal:
         """Return the half of a spectrum with what stands for two elements, itself and its mirror, doubled."""

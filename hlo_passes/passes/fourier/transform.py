@@ -11,6 +11,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -52,6 +53,10 @@ class Signal:
         return dataclasses.replace(self, terms=tuple(map(change, self.terms)))
 
 
+Form = Literal["joined", "apart", "real"]
+"""Results as one tensor of both parts, a tensor for each, or the real one alone."""
+
+
 @dataclass(frozen=True)
 class Transform:
     """What is wanted of a transform along the last dimension.
@@ -61,18 +66,18 @@ class Transform:
       sign: -1, or 1 for the inverse.
       scale: what to multiply results by.
       outputs: how many results from the first on are wanted.
-      is_real: whether only their real parts are wanted.
+      form: which parts of them are wanted, and how.
     """
 
     length: int
     sign: int
     scale: float
     outputs: int
-    is_real: bool = False
+    form: Form = "joined"
 
 
-def transformed(signal: Signal, wanted: Transform) -> Term:
-    """Return the results, ``[..., 2, outputs]``, or ``[..., outputs]`` of real parts alone."""
+def transformed(signal: Signal, wanted: Transform) -> Signal:
+    """Return the results in the form wanted."""
     plan = factors.plan_of(wanted.length, max(1, math.prod(signal.lead)))
     if isinstance(plan, Dense):
         return _dense(signal, wanted)
@@ -81,7 +86,15 @@ def transformed(signal: Signal, wanted: Transform) -> Term:
     return _chirp(signal, wanted, plan.size)
 
 
-def part(joined: Term, number: int) -> Term:
+def _formed(joined: Term, form: Form) -> Signal:
+    """Return a tensor of both parts in another form."""
+    if form == "joined":
+        return Signal((joined,), is_joined=True)
+    parts = (_part(joined, 0), _part(joined, 1)) if form == "apart" else (_part(joined, 0),)
+    return Signal(parts)
+
+
+def _part(joined: Term, number: int) -> Term:
     """Return the real (0) or imaginary (1) part of ``[..., 2, n]``."""
     shape = joined.shape
     low = (*(0 for _ in shape[:-2]), number, 0)
@@ -92,45 +105,43 @@ def part(joined: Term, number: int) -> Term:
 # ---- the three ways
 
 
-def _dense(signal: Signal, wanted: Transform) -> Term:
+def _dense(signal: Signal, wanted: Transform) -> Signal:
     turns = wanted.scale * factors.matrix(wanted.length, signal.length, wanted.outputs, wanted.sign)
     real, imag = np.real(turns), np.imag(turns)
     rows = [np.stack([real, imag], 1), np.stack([-imag, real], 1)]
-    if wanted.is_real:
+    if wanted.form == "real":
         rows = [row[:, 0] for row in rows]
     if signal.is_joined:
-        return _contracted(signal.terms[0], np.stack(rows), 2)
-    results = [_contracted(x, row, 1) for x, row in zip(signal.terms, rows, strict=False)]
-    return results[0] if len(results) == 1 else results[0] + results[1]
+        result = _contracted(signal.terms[0], np.stack(rows), 2)
+    else:
+        results = [_contracted(x, row, 1) for x, row in zip(signal.terms, rows, strict=False)]
+        result = results[0] if len(results) == 1 else results[0] + results[1]
+    return Signal((result,)) if wanted.form == "real" else _formed(result, wanted.form)
 
 
-def _split(signal: Signal, wanted: Transform, outer: int, inner: int) -> Term:
+def _split(signal: Signal, wanted: Transform, outer: int, inner: int) -> Signal:
     """Element ``j1 * inner + j2`` gives result ``k2 * outer + k1``."""
     rows = -(-signal.length // inner)
     folded = signal.map(lambda x: _folded(x, rows, inner, signal.is_joined))
-    first = transformed(folded, Transform(outer, wanted.sign, 1.0, outer))  # [..., j2, 2, k1]
+    (first,) = transformed(folded, Transform(outer, wanted.sign, 1.0, outer)).terms  # [..., j2, 2, k1]
     turned = _turned(first, wanted.length, wanted.sign)
     rank = len(turned.shape)
     turned = turned.permuted((*range(rank - 3), rank - 1, rank - 2, rank - 3))
     taken = -(-wanted.outputs // outer)
-    second = Transform(inner, wanted.sign, wanted.scale, taken, wanted.is_real)
-    result = transformed(Signal((turned,), is_joined=True), second)  # [..., k1, (2,) k2]
-    rank, behind = len(result.shape), 2 if wanted.is_real else 3
-    result = result.permuted((*range(rank - behind), *range(rank - behind + 1, rank), rank - behind))
-    shape = result.shape
-    return result.reshape((*shape[:-2], shape[-2] * shape[-1])).leading((wanted.outputs,))
+    second = Transform(inner, wanted.sign, wanted.scale, taken, wanted.form)
+    results = transformed(Signal((turned,), is_joined=True), second)  # [..., k1, (2,) k2]
+    return results.map(lambda x: _unfolded(x, results.is_joined).leading((wanted.outputs,)))
 
 
-def _chirp(signal: Signal, wanted: Transform, size: int) -> Term:
+def _chirp(signal: Signal, wanted: Transform, size: int) -> Signal:
     """Return the chirp times the convolution of its conjugate with the signal times the chirp."""
     chirp = factors.chirp(wanted.length, wanted.sign)
     turned = _times(signal, chirp[: signal.length])
     there = transformed(Signal((turned,), is_joined=True), Transform(size, -1, 1.0, size))
     spectrum = wanted.scale * factors.chirp_filter(wanted.length, size, wanted.sign)
-    filtered = _times(Signal((there,), is_joined=True), spectrum)
+    filtered = _times(there, spectrum)
     back = transformed(Signal((filtered,), is_joined=True), Transform(size, 1, 1.0, wanted.outputs))
-    result = _times(Signal((back,), is_joined=True), chirp[: wanted.outputs])
-    return part(result, 0) if wanted.is_real else result
+    return _formed(_times(back, chirp[: wanted.outputs]), wanted.form)
 
 
 # ---- steps
@@ -152,22 +163,30 @@ def _folded(x: Term, rows: int, columns: int, is_joined: bool) -> Term:
     return x.permuted((*range(lead), rank - 1, *range(lead, rank - 1)))
 
 
+def _unfolded(x: Term, is_joined: bool) -> Term:
+    """Return ``[..., (2,) k2 * k1]`` of ``[..., k1, (2,) k2]``."""
+    rank, behind = len(x.shape), 3 if is_joined else 2
+    x = x.permuted((*range(rank - behind), *range(rank - behind + 1, rank), rank - behind))
+    return x.reshape((*x.shape[:-2], x.shape[-2] * x.shape[-1]))
+
+
 def _turned(x: Term, length: int, sign: int) -> Term:
     """Return ``[..., j2, 2, k1]`` times ``exp(sign * 2 pi i * j2 * k1 / length)``."""
     inner, _, outer = x.shape[-3:]
     shape = (inner, 1, outer)
     if inner * outer <= MAX_FACTORS:
         turns = factors.turns(np.outer(np.arange(inner), np.arange(outer)), length, sign).reshape(shape)
-        return _rotated(x, x.array(np.real(turns)), x.array(np.imag(turns)))
+        return _rotated(x, np.real(turns), np.imag(turns))
     products = x.iota(-3) * x.iota(-1)
     angle = products.convert(x.type.dtype) * (sign * 2 * math.pi / length)
-    return _rotated(x, angle.apply(ops.Cosine()), angle.apply(ops.Sine()))
-
-
-def _rotated(x: Term, cosine: Term, sine: Term) -> Term:
-    """Return joined numbers times ``cosine + i sine``, which broadcast against them."""
     signs = x.array(np.array([[-1.0], [1.0]]))
-    return x * cosine + x.reversed(-2) * (sine * signs)
+    return x * angle.apply(ops.Cosine()) + x.reversed(-2) * (angle.apply(ops.Sine()) * signs)
+
+
+def _rotated(x: Term, cosine: np.ndarray, sine: np.ndarray) -> Term:
+    """Return joined numbers times constants ``cosine + i sine``, which broadcast against them."""
+    signed = sine * np.array([[-1.0], [1.0]])
+    return x * x.array(cosine) + x.reversed(-2) * x.array(signed)
 
 
 def _times(signal: Signal, factor: np.ndarray) -> Term:
@@ -175,7 +194,7 @@ def _times(signal: Signal, factor: np.ndarray) -> Term:
     real, imag = np.real(factor), np.imag(factor)
     if signal.is_joined:
         (x,) = signal.terms
-        return _rotated(x, x.array(real[None]), x.array(imag[None]))
+        return _rotated(x, real[None], imag[None])
     columns = (np.stack([real, imag]), np.stack([-imag, real]))
     shape = (*signal.lead, 1, signal.length)
     products = [x.reshape(shape) * x.array(c) for x, c in zip(signal.terms, columns, strict=False)]
