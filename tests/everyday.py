@@ -380,3 +380,34 @@ def _embedding(large: bool) -> Program:
 def _cumulative(large: bool) -> Program:
     x = _normal(64, 1024) if large else _normal(3, 37)
     return Program(value_and_gradients(lambda x: jnp.cumsum(jnp.tanh(x), axis=1), 1), (x,))
+
+
+# ---- linear algebra and transforms
+
+
+@_everyday("Cholesky and triangular solves")
+def _cholesky(large: bool) -> Program:
+    """The negative log-likelihood of a Gaussian process, up to a constant."""
+    size = 96 if large else 5
+
+    def likelihood(points: Any, y: Any) -> Any:
+        squares = ((points[:, None] - points[None]) ** 2).sum(-1)
+        covariance = jnp.exp(-0.5 * squares) + 0.5 * jnp.eye(size)
+        factor = jnp.linalg.cholesky(covariance)
+        white = lax.linalg.triangular_solve(factor, y[:, None], left_side=True, lower=True)
+        return (white**2).sum() / 2 + jnp.log(jnp.diagonal(factor)).sum()
+
+    return Program(value_and_gradients(likelihood, 2), (_normal(size, 3), _normal(size)))
+
+
+@_everyday("FFT")
+def _fft(large: bool) -> Program:
+    """A low-pass filter of signals, by their spectrum."""
+    rows, size = (64, 512) if large else (2, 8)
+
+    def smooth(x: Any) -> Any:
+        spectrum = jnp.fft.rfft(x)
+        kept = jnp.arange(spectrum.shape[-1]) < size // 8
+        return jnp.fft.irfft(jnp.where(kept, spectrum, 0), size)
+
+    return Program(value_and_gradients(smooth, 1), (_normal(rows, size),))
