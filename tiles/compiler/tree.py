@@ -90,9 +90,14 @@ def _inner_runs(tree: Any, number: int, runs: int | None, trips: Any) -> int | N
     return trips + runs if number == 0 and runs is not None else trips
 
 
+def written_in(executable: Executable, tree: Any) -> set[str]:
+    """Return the variables that steps of a tree write; of a view, what it names."""
+    return {root_of(executable, v) for n in steps_of(tree) for v in written_by(executable.steps[n])}
+
+
 def carried_through(executable: Executable, tree: Any) -> list[str]:
     """Return the variables a loop or branch writes whose value is read afterwards or in a later round."""
-    written = {root_of(executable, v) for n in steps_of(tree) for v in written_by(executable.steps[n])}
+    written = written_in(executable, tree)
     if not written:
         return []
     wanted: set[str] = {root_of(executable, name) for name in executable.outputs}

@@ -18,11 +18,20 @@ import numpy as np
 from jax import lax
 
 from tiles.compiler import CopyStep, Executable, VertexGroup
-from tiles.compiler.tree import Path, carried_through, children, count_steps, dynamic_parts
+from tiles.compiler.tree import (
+    Path,
+    carried_through,
+    children,
+    count_steps,
+    dynamic_parts,
+    steps_of,
+    written_in,
+)
+from tiles.compiler.wellformed import root_of
 from tiles.engine.compilation import apart, quickly
 from tiles.engine.interface import FLOAT, RING, Engine, check_inputs
 from tiles.engine.trace import Trace
-from tiles.engine.whole import whole
+from tiles.engine.whole import is_laid_out, lay_out, whole
 from tiles.errors import Unsupported
 from tiles.numerics.decisions import Decisions, Recording, Replay, record
 from tiles.numerics.dtypes import itemsize
@@ -148,14 +157,37 @@ class FastEngine(Engine):
             self._vertices(group, env)
 
     def _vertices(self, group: VertexGroup, env: Env) -> None:
-        operands = [self._read(env, o.variable) for o in group.operands]
-        function = self.arithmetic_of(partial(_whole, group), self.operand_dtypes(group))
+        laid_out = [k for k in range(len(group.operands)) if _laid_out_name(group, k) in env]
+        operands = [
+            env[_laid_out_name(group, k)] if k in laid_out else self._read(env, o.variable)
+            for k, o in enumerate(group.operands)
+        ]
+        function = self.arithmetic_of(partial(_whole, group, laid_out), self.operand_dtypes(group))
         if group.form.reduced and not group.codelet.is_contraction:
             function = apart(function, operands)
         results = function(*operands)
         if self.strict and group.plan.split_reductions(group.form):
             results = lax.optimization_barrier(results)
         env.update(zip(group.results, results, strict=True))
+
+    def _laid_out_before(self, tree: Any, env: Env) -> Env:
+        """Return what contractions of a loop read that it does not change, cut into parts once and for all trips.
+
+        XLA hoists no layout out of a loop: 23 products of a matrix with a vector take 0.48 ms instead of 0.15.
+        """
+        written, numbers = written_in(self.executable, tree), set(steps_of(tree))
+        groups = [group for number, group in self.executable.groups() if number in numbers]
+        found: Env = {}
+        for group in groups:
+            if not group.codelet.is_contraction or not is_laid_out(group):
+                continue
+            for k, dtype in enumerate(self.operand_dtypes(group)):
+                name = group.operands[k].variable
+                root = root_of(self.executable, name)
+                if root in env and root not in written:
+                    laying = self.arithmetic_of(lambda x, g=group, k=k: (lay_out(g, k, x),), [dtype])
+                    (found[_laid_out_name(group, k)],) = laying(self._read(env, name))
+        return found
 
     def _copy(self, step: CopyStep, env: Env) -> jax.Array:
         sources = [self._read(env, name) for name in step.sources]
@@ -192,8 +224,11 @@ class FastEngine(Engine):
         state.decisions.state = carry[2]
 
     def _repeat(self, tree: Any, path: Path, state: _State) -> None:
+        laid_out = self._laid_out_before(tree, state.env)
+
         def body(_: Any, carry: Carry) -> Carry:
             inner = self._enter(carry, state)
+            inner.env.update(laid_out)
             self._run(tree[2], (*path, 2), inner)
             return self._leave(inner, carry)
 
@@ -210,11 +245,13 @@ class FastEngine(Engine):
         def body(looping: tuple[jax.Array, Carry]) -> tuple[jax.Array, Carry]:
             carry = looping[1]
             inner = self._enter(carry, state)
+            inner.env.update(laid_out)
             self._run(body_tree, (*path, 3), inner)
             inner.trips[path] = inner.trips[path] + 1
             return decide(inner), self._leave(inner, carry)
 
         goes_on = decide(state)
+        laid_out = self._laid_out_before(tree, state.env)
         carry = self._carry(tree, path, state)
         self._take_over(lax.while_loop(lambda c: c[0], body, (goes_on, carry))[1], state)
 
@@ -265,5 +302,10 @@ def _no_trips(tree: Any) -> jax.Array:
     return jnp.zeros(shape, jnp.int64)
 
 
-def _whole(group: VertexGroup, *operands: jax.Array) -> tuple[jax.Array, ...]:
-    return whole(group, operands)
+def _whole(group: VertexGroup, laid_out: list[int], *operands: jax.Array) -> tuple[jax.Array, ...]:
+    return whole(group, operands, laid_out)
+
+
+def _laid_out_name(group: VertexGroup, k: int) -> str:
+    """Return under which name, no variable's, a loop's body finds operand k of a contraction laid out."""
+    return f"{group.results[0]} reads {k}"

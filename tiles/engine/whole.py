@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,28 +27,44 @@ LAID_OUT = 16
 """Most slices by which overlapping parts of an axis are laid out; more of them are gathered."""
 
 
-def whole(group: VertexGroup, operands: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
+def whole(
+    group: VertexGroup, operands: Sequence[jax.Array], laid_out: Collection[int] = ()
+) -> tuple[jax.Array, ...]:
     """Return the results of all vertices of a group at once.
 
     Args:
       group: codelet, form and plan.
       operands: logical arrays, in the operands' own shapes.
+      laid_out: numbers of operands that come as ``lay_out`` gives them instead.
 
     Returns:
       one array per result; with a split reduction, shape ``[partials, ...]``.
     """
     form, plan = group.form, group.plan
-    spans = [map_axes(x, m.axes, form.shape, m.fill) for x, m in zip(operands, form.operands, strict=True)]
     split = plan.split_reductions(form)
-    sizes, origin = list(form.shape), [0] * len(form.dims)
-    if not split:
-        return group.codelet.compute(Cell(form, tuple(sizes), tuple(origin), (None,) * len(sizes)), *spans)
     counts = [plan.splits[d].parts for d in split]
-    if _cuts_windows(group, split):
-        results = _parts_in_turn(group, spans, split, ())
+    if is_laid_out(group):
+        arrays = [x if k in laid_out else lay_out(group, k, x) for k, x in enumerate(operands)]
+        results = _all_parts(group, arrays, split)
     else:
-        results = _all_parts(group, spans, split)
+        spans = [_span(group, k, x) for k, x in enumerate(operands)]
+        if not split:
+            zeros, limits = (0,) * len(form.shape), (None,) * len(form.shape)
+            return group.codelet.compute(Cell(form, tuple(form.shape), zeros, limits), *spans)
+        results = _parts_in_turn(group, spans, split, ())
     return tuple(r.reshape(math.prod(counts), *r.shape[len(counts) :]) for r in results)
+
+
+def is_laid_out(group: VertexGroup) -> bool:
+    """Return whether ``whole`` computes a group's partials in one call, from operands cut into parts."""
+    split = group.plan.split_reductions(group.form)
+    return bool(split) and not _cuts_windows(group, split)
+
+
+def _span(group: VertexGroup, k: int, operand: jax.Array) -> jax.Array:
+    """Return what the whole domain reads of operand k."""
+    index_map = group.form.operands[k]
+    return map_axes(operand, index_map.axes, group.form.shape, index_map.fill)
 
 
 def _cuts_windows(group: VertexGroup, split: Sequence[int]) -> bool:
@@ -187,25 +203,27 @@ def _cut_axis(
     return lax.dynamic_slice_in_dim(span, start, extent, axis=number)
 
 
-def _all_parts(
-    group: VertexGroup, spans: Sequence[jax.Array], split: tuple[int, ...]
-) -> tuple[jax.Array, ...]:
-    """Compute all partials in one vectorized call: a parts axis per split dimension, padded to full grain."""
+def lay_out(group: VertexGroup, k: int, operand: jax.Array) -> jax.Array:
+    """Return operand k as ``_all_parts`` reads it: a parts axis in front per split dimension, padded to full grain."""
     form, plan = group.form, group.plan
-    arrays, depends = [], []
-    for span, index_map in zip(spans, form.operands, strict=True):
-        mine = [(d, a) for a, axis in enumerate(index_map.axes) for d, _ in axis.terms if d in split]
-        for d, a in mine:
-            if len(index_map.axes[a].terms) > 1:
-                span = _lay_windows(span, a, index_map.axes[a], form.shape, plan.splits[d], d)
-        moved = _split_axes(
-            span, {a: _parts_and_extent(span, a, index_map.axes[a], plan.splits[d]) for d, a in mine}
-        )
-        order = sorted(range(len(mine)), key=lambda i: mine[i][0])
-        leading = [moved[1][mine[i][1]] for i in order]
-        rest = [a for a in range(moved[0].ndim) if a not in leading]
-        arrays.append(moved[0].transpose(leading + rest))
-        depends.append({d for d, _ in mine})
+    split = plan.split_reductions(form)
+    span, index_map = _span(group, k, operand), form.operands[k]
+    mine = [(d, a) for a, axis in enumerate(index_map.axes) for d, _ in axis.terms if d in split]
+    for d, a in mine:
+        if len(index_map.axes[a].terms) > 1:
+            span = _lay_windows(span, a, index_map.axes[a], form.shape, plan.splits[d], d)
+    parts = {a: _parts_and_extent(span, a, index_map.axes[a], plan.splits[d]) for d, a in mine}
+    cut, where = _split_axes(span, parts)
+    leading = [where[a] for _, a in sorted(mine)]
+    return cut.transpose(leading + [a for a in range(cut.ndim) if a not in leading])
+
+
+def _all_parts(
+    group: VertexGroup, arrays: Sequence[jax.Array], split: tuple[int, ...]
+) -> tuple[jax.Array, ...]:
+    """Compute all partials in one vectorized call, from operands as ``lay_out`` gives them."""
+    form, plan = group.form, group.plan
+    depends = [{d for axis in m.axes for d, _ in axis.terms if d in split} for m in form.operands]
 
     def compute(coordinates: tuple[jax.Array, ...], *parts: jax.Array) -> tuple[jax.Array, ...]:
         sizes = list(form.shape)
