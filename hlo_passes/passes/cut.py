@@ -6,11 +6,12 @@ instead of being handed over.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hlo_passes.ir import Builder, Computation, Instruction, Value
+from hlo_passes.ir import Computation, Instruction, Value
 from hlo_passes.ops import BroadcastInDim, Constant, Iota, Reshape
 from hlo_passes.passes.structure import computation_key, users_of
 
@@ -45,7 +46,7 @@ def common_cuts(computation: Computation, windows: Sequence[range]) -> list[Cut]
     readers = users_of(computation)
     returned = set(computation.results)
     drafts = [maker.draft(window) for window in windows]
-    keys = [draft.key for draft in drafts]
+    keys = [computation_key(draft.computation(draft.values)) for draft in drafts]
     (chosen, count), *_ = Counter(keys).most_common(1)
     if count < 2:
         return []
@@ -70,12 +71,30 @@ class _Draft:
 
     window: range
     instructions: tuple[Instruction, ...]
-    builder: Builder
-    operands: list[Value]
-    env: dict[Value, Value]
-    key: Hashable = None
+    producers: dict[Value, Instruction]
+    parameters: list[Value] = field(default_factory=list)
+    operands: list[Value] = field(default_factory=list)
+    body: list[Instruction] = field(default_factory=list)
+    env: dict[Value, Value] = field(default_factory=dict)
     values: list[Value] = field(default_factory=list)
-    producers: dict[Value, Instruction] = field(default_factory=dict)
+
+    def hand_in(self, value: Value) -> Value:
+        """Add a parameter for a value from outside."""
+        self.operands.append(value)
+        self.parameters.append(Value(f"%arg{len(self.parameters)}", value.type))
+        self.env[value] = self.parameters[-1]
+        return self.parameters[-1]
+
+    def copy(self, instruction: Instruction, operands: Sequence[Value]) -> None:
+        """Add a copy of an instruction that reads ``operands``."""
+        results = tuple(Value(f"%{len(self.env)}_{n}", v.type) for n, v in enumerate(instruction.results))
+        self.body.append(dataclasses.replace(instruction, operands=tuple(operands), results=results))
+        self.env.update(zip(instruction.results, results, strict=True))
+
+    def computation(self, results: Sequence[Value]) -> Computation:
+        """Return it with the given values as results."""
+        made = tuple(self.env[value] for value in results)
+        return Computation("layer", tuple(self.parameters), tuple(self.body), made)
 
     def finish(self, wanted: Sequence[int]) -> Cut:
         """Return the cut with the values at these positions handed out."""
@@ -83,7 +102,7 @@ class _Draft:
         remade: dict[Instruction, None] = {}
         for position in wanted:
             self._hand_out(self.values[position], results, remade)
-        body = self.builder.build(*(self.env[value] for value in results))
+        body = self.computation(tuple(results))
         return Cut(self.window, self.instructions, tuple(self.operands), tuple(results), tuple(remade), body)
 
     def _hand_out(self, value: Value, results: dict[Value, None], remade: dict[Instruction, None]) -> None:
@@ -106,30 +125,19 @@ class _Maker:
         self.producers = computation.producers
 
     def draft(self, window: range) -> _Draft:
-        """Return the window's instructions as a computation; all that it computes is its result."""
+        """Return the window's instructions as a computation."""
         instructions = self.computation.instructions[window.start : window.stop]
-        inside = {value: i for i in instructions for value in i.results}
-        draft = _Draft(window, instructions, Builder("layer"), [], {})
+        draft = _Draft(window, instructions, {value: i for i in instructions for value in i.results})
         for instruction in instructions:
-            reads = [self._outside(value, draft, inside) for value in instruction.operands]
-            made = draft.builder.clone(instruction, reads)
-            draft.env.update(zip(instruction.results, made, strict=True))
+            draft.copy(instruction, [self._outside(value, draft) for value in instruction.operands])
             draft.values.extend(instruction.results)
-        draft.producers = inside
-        whole = draft.builder.build(*(draft.env[value] for value in draft.values))
-        draft.key = computation_key(whole)
         return draft
 
-    def _outside(self, value: Value, draft: _Draft, inside: dict[Value, Instruction]) -> Value:
+    def _outside(self, value: Value, draft: _Draft) -> Value:
         """Return what stands for a value in the draft; one from outside is made again or handed in."""
-        if value in draft.env:
-            return draft.env[value]
-        assert value not in inside
-        producer = self.producers.get(value)
-        if producer is not None and _is_remade(producer):
-            reads = [self._outside(operand, draft, inside) for operand in producer.operands]
-            (draft.env[value],) = draft.builder.clone(producer, reads)
-        else:
-            draft.operands.append(value)
-            draft.env[value] = draft.builder.parameter(value.type)
+        if value not in draft.env:
+            producer = self.producers.get(value)
+            if producer is None or not _is_remade(producer):
+                return draft.hand_in(value)
+            draft.copy(producer, [self._outside(operand, draft) for operand in producer.operands])
         return draft.env[value]

@@ -51,7 +51,8 @@ class OutlineRepeats(Pass):
             instructions = tuple(map_control_regions(i, visit) for i in computation.instructions)
             if any(a is not b for a, b in zip(instructions, computation.instructions, strict=True)):
                 computation = dataclasses.replace(computation, instructions=instructions)
-            while (found := _outlined(computation, self.min_ops, {c.name for c in made}, name)) is not None:
+            keys = _Keys()
+            while (found := _outlined(computation, self.min_ops, keys, name)) is not None:
                 computation, body = found
                 made.append(body)
             return computation
@@ -75,34 +76,48 @@ class _Run:
 
 
 def _outlined(
-    computation: Computation, min_ops: int, made: set[str], name: Callable[[], str]
+    computation: Computation, min_ops: int, keys: _Keys, name: Callable[[], str]
 ) -> tuple[Computation, Computation] | None:
     """Return a computation with one run replaced by calls, and what they call; None if there is none."""
-    for run in _runs(_keys(computation.instructions, made), min_ops):
+    for run in _runs(keys.of(computation.instructions), min_ops):
         start = run.start + _best_offset(computation, run)
         windows = [range(s, s + run.period) for s in range(start, start + run.count * run.period, run.period)]
         cuts = common_cuts(computation, windows)
         if len(cuts) > 1:
             body = dataclasses.replace(cuts[0].computation, name=name())
+            keys.made.add(body.name)
             return _with_calls(computation, cuts, body), body
     return None
 
 
-def _keys(instructions: Iterable[Instruction], made: set[str]) -> np.ndarray:
-    """Number instructions such that those which do the same to whatever values have the same number.
+class _Keys:
+    """Numbers instructions such that those which do the same to whatever values have the same number.
 
     A call of what was outlined before is like no other: a function of nothing but calls saves nothing.
     """
-    numbers: dict[Hashable, int] = {}
 
-    def key(instruction: Instruction) -> Hashable:
-        if isinstance(instruction.op, Call) and instruction.op.callee in made:
+    def __init__(self) -> None:
+        self.made: set[str] = set()
+        self._numbers: dict[Hashable, int] = {}
+        self._known: dict[Instruction, int] = {}
+
+    def of(self, instructions: Iterable[Instruction]) -> np.ndarray:
+        """Return the numbers of instructions, in order."""
+        return np.array([self._number(i) for i in instructions], np.int64)
+
+    def _number(self, instruction: Instruction) -> int:
+        number = self._known.get(instruction)
+        if number is None:
+            number = self._numbers.setdefault(self._key(instruction), len(self._numbers))
+            self._known[instruction] = number
+        return number
+
+    def _key(self, instruction: Instruction) -> Hashable:
+        if isinstance(instruction.op, Call) and instruction.op.callee in self.made:
             return instruction
         types = tuple(v.type for v in (*instruction.operands, *instruction.results))
         regions = tuple(computation_key(region) for region in instruction.regions)
         return type(instruction.op), instruction.op, types, regions
-
-    return np.array([numbers.setdefault(key(i), len(numbers)) for i in instructions], np.int64)
 
 
 def _runs(keys: np.ndarray, min_ops: int) -> list[_Run]:

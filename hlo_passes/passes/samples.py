@@ -157,8 +157,8 @@ class Samples:
 
     def _begin(self, value: Value, functions: dict[Value, Sample], linear: Linear) -> None:
         """Keep a value's tables, the nearest sources if there are many, and its own as a source."""
-        functions = {s: sample for s, sample in functions.items() if np.isfinite(sample.values).all()}
-        linear = {key: sample for key, sample in linear.items() if np.isfinite(sample.values).all()}
+        functions = {s: sample for s, sample in functions.items() if math.isfinite(sample.values.sum())}
+        linear = {key: sample for key, sample in linear.items() if math.isfinite(sample.values.sum())}
         kept = dict(itertools.islice(functions.items(), max(0, len(functions) - MAX_SOURCES + 1), None))
         near = dict(itertools.islice(linear.items(), max(0, len(linear) - MAX_GRADIENTS + 1), None))
         if value.type.is_float and value.type.size > 1:

@@ -15,6 +15,7 @@ from hlo_passes.passes import (
     Pass,
 )
 from hlo_passes.passes.indexing import expression
+from hlo_passes.passes.structure import computation_key
 from ipuxla.lowering.movement import lower_computation
 from ipuxla.lowering.registry import Lowering, dtype_of, lowers, where
 from tiles.graph import Dim, Graph, OpForm, Sequence, Tensor, identity_map
@@ -69,7 +70,16 @@ def _passed(region: Computation, *passes: Pass) -> Computation:
 
 
 def _cycles(lowering: Lowering, composed: Computation, operands: list[Tensor]) -> float:
-    """Return the planner's estimate of a computation's steps, placed on a graph of its own."""
+    """Return the planner's estimate of a computation's steps; equal ones are estimated once."""
+    layouts = tuple(lowering.graph.tensors[t.name].layout for t in operands)
+    key = computation_key(composed), layouts
+    if key not in lowering.estimates:
+        lowering.estimates[key] = _estimate(lowering, composed, operands)
+    return lowering.estimates[key]
+
+
+def _estimate(lowering: Lowering, composed: Computation, operands: list[Tensor]) -> float:
+    """Place a computation on a graph of its own and return the sum of its steps' cycles."""
     graph = Graph(lowering.graph.target, "estimate")
     inputs = []
     for tensor in operands:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias, TypeVar
@@ -34,6 +34,7 @@ class Lowering:
       program: the sequence that steps go to.
       values: the tensor of every value lowered so far; splat constants have none until somebody needs one.
       functions: computations placed as functions, by name.
+      estimates: cycles of computations that were placed to find them, by what they are and where operands lie.
       prefix: put before the labels of steps that are part of a named function.
     """
 
@@ -43,6 +44,7 @@ class Lowering:
     program: Sequence
     values: dict[Value, Tensor] = field(default_factory=dict)
     functions: dict[str, Function] = field(default_factory=dict)
+    estimates: dict[Hashable, float] = field(default_factory=dict)
     prefix: str = ""
 
     @cached_property

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -167,8 +167,9 @@ class Slices:
         return math.prod(parts for d, parts in enumerate(self.grid) if d not in used)
 
 
+@lru_cache(maxsize=512)
 def operand_slices(form: OpForm, plan: Plan, k: int, shape: tuple[int, ...]) -> Slices:
-    """Return what every cell reads of operand k, a tensor of ``shape``.
+    """Return what every cell reads of operand k, a tensor of ``shape``; derived once per question.
 
     Raises:
       InvalidPlan: the map has another rank, or reads outside the tensor without a fill value.
