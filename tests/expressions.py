@@ -49,6 +49,11 @@ def _row(
         return np.broadcast_to(_scalar(attributes["value"], np.dtype(attributes["dtype"])), domain)
     if function == "iota":
         return np.indices(domain)[attributes["dim"]].astype(np.dtype(attributes["dtype"]))
+    if "body" in attributes:  # a named function: the rows that it stands for
+        values = list(operands)
+        for name, arguments, given in attributes["body"]:
+            values.append(_row(name, [values[k] for k in arguments], dict(given), domain))
+        return values[-1]
     if "dtype" in attributes:
         attributes = {**attributes, "dtype": dtype_name(attributes["dtype"])}
     op = OPS[f"stablehlo.{function}"](**attributes)
