@@ -85,3 +85,21 @@ def test_a_named_function_is_cheaper_than_what_it_replaces() -> None:
     lowered = ipuxla.jit(jax.nn.softmax, target=TARGET).lower(x)
     plain = lowered.compile(passes=DEFAULT_PIPELINE.replace("recover-networks,", ""))
     assert lowered.compile().cost_analysis()["cycles"] < plain.cost_analysis()["cycles"]
+
+
+def test_bias_and_nonlinearity_behind_a_convolution_are_one_pass_in_place() -> None:
+    """As poplin adds a bias: over the convolution's result; the relu comes along."""
+
+    def f(x: Any, kernel: Any, bias: Any) -> Any:
+        dims = ("NHWC", "HWIO", "NHWC")
+        return jax.nn.relu(
+            jax.lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=dims) + bias
+        )
+
+    shapes = (2, 8, 8, 4), (3, 3, 4, 8), (8,)
+    args = [RNG.standard_normal(shape).astype(np.float32) for shape in shapes]
+    executable = check_engines(f, TARGET, *args, engines=("fast",)).executable
+    last = [group for _, group in executable.groups()][-1]
+    (result,) = last.results
+    assert last.codelet.label == "popops::Expression<ADD,NonLinearityRELU,float>"
+    assert executable.variables[result].storage != result
