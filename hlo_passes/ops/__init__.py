@@ -79,6 +79,7 @@ from hlo_passes.ops.gather_scatter import (
 )
 from hlo_passes.ops.indexing import DynamicSlice, DynamicUpdateSlice
 from hlo_passes.ops.linalg import Cholesky, TriangularSolve
+from hlo_passes.ops.mapping import MapElements
 from hlo_passes.ops.neural import Nonlinearity, RowFunction
 from hlo_passes.ops.random import Rng, RngBitGenerator
 from hlo_passes.ops.reduction import Combiner, Reduce, is_neutral, neutral_element, simple_combiner
@@ -133,6 +134,7 @@ __all__ = [
     "Log",
     "LogPlusOne",
     "Logistic",
+    "MapElements",
     "Maximum",
     "Minimum",
     "Multiply",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
-from hlo_passes.ir import Computation, Value
+from hlo_passes.ir import Computation, Instruction, Value
 from hlo_passes.ops import BroadcastInDim, Constant, OptimizationBarrier, Reshape, Transpose
 from hlo_passes.ops.elementwise import Elementwise
 from hlo_passes.passes.rewriter import Rewriter
@@ -37,3 +38,38 @@ def lift(rewriter: Rewriter, region: Computation, arguments: Sequence[Value]) ->
             made = rewriter.emit_all(inner.op, operands, location=inner.location)
         env.update(zip(inner.results, made, strict=True))
     return [env[value] for value in region.results]
+
+
+def separate(region: Computation) -> list[Computation] | None:
+    """Return one region per operand of a combining region whose operands do not meet each other; None if they do.
+
+    A region that combines N values with N others is taken apart when result k reads parameters k and N + k only.
+    """
+    count = len(region.results)
+    if count < 2 or len(region.parameters) != 2 * count:
+        return None
+    apart = []
+    for k, result in enumerate(region.results):
+        needed, kept = {result}, list[Instruction]()
+        for instruction in reversed(region.instructions):
+            if needed.intersection(instruction.results):
+                needed.update(instruction.operands)
+                kept.append(instruction)
+        own = region.parameters[k], region.parameters[count + k]
+        if not needed.intersection(region.parameters) <= set(own):
+            return None
+        apart.append(Computation(region.name, own, tuple(reversed(kept)), (result,)))
+    return apart
+
+
+def combine_apart(instruction: Instruction, rewriter: Rewriter) -> Sequence[Value] | None:
+    """Write a reduction of operands that do not meet (sum and product at once) as one of each."""
+    regions, count = separate(instruction.regions[0]), len(instruction.results)
+    if regions is None:
+        return None
+    return [
+        *itertools.chain.from_iterable(
+            rewriter.emit_all(instruction.op, instruction.operands[k::count], (region,))
+            for k, region in enumerate(regions)
+        )
+    ]

@@ -31,7 +31,7 @@ from hlo_passes.ops import (
 )
 from hlo_passes.passes.base import Pass, map_module
 from hlo_passes.passes.folding import Folding, geometries
-from hlo_passes.passes.lifting import is_liftable, lift
+from hlo_passes.passes.lifting import combine_apart, is_liftable, lift
 from hlo_passes.passes.reductions import reduce_in_order
 from hlo_passes.passes.rewriter import Pattern, Rewriter
 from hlo_passes.passes.scans import scan_in_blocks
@@ -47,10 +47,10 @@ class Windows(Pass):
     def run(self, module: Module) -> Module:
         """Return the module rewritten; itself when it has none."""
         patterns: dict[type[Op], tuple[Pattern, ...]] = {
-            ReduceWindow: (fold_windows,),
-            Reduce: (reduce_in_order,),
+            ReduceWindow: (combine_apart, fold_windows),
+            Reduce: (combine_apart, reduce_in_order),
             SelectAndScatter: (collect_selected,),
-            Scan: (scan_in_blocks,),
+            Scan: (combine_apart, scan_in_blocks),
         }
         if not any(type(instruction.op) in patterns for instruction in module.walk()):
             return module

@@ -535,6 +535,7 @@ _READERS: dict[str, Callable[[_Importer, Any, list[TensorType]], Op]] = {
     "stablehlo.triangular_solve": lambda i, op, results: ops.TriangularSolve(
         _flag(op, "left_side"), _flag(op, "lower"), _flag(op, "unit_diagonal"), i.word(op, "transpose_a")
     ),
+    "stablehlo.map": lambda i, op, results: ops.MapElements(_ints(op, "dimensions")),
     "stablehlo.reduce": lambda i, op, results: ops.Reduce(_ints(op, "dimensions")),
     "stablehlo.convolution": _convolution,
     "stablehlo.reduce_window": _reduce_window,

@@ -15,6 +15,7 @@ from ipuxla.lowering import (
     gather_scatter,
     indexing,
     linalg,
+    mapping,
     movement,
     neural,
     random,
@@ -39,6 +40,7 @@ assert (
     and gather_scatter
     and indexing
     and linalg
+    and mapping
     and movement
     and neural
     and random

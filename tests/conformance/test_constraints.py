@@ -464,6 +464,11 @@ CASES = [
     (ops.Fft("FFT", (4,)), [C], "C5"),
     (ops.Fft("IRFFT", (6,)), [C], "C5"),
     # sorting
+    (ops.MapElements((0, 1)), [F, V], "C1", [ADD]),
+    (ops.MapElements(()), [], "C2", [ADD]),
+    (ops.MapElements((1, 0)), [F, F], "C3", [ADD]),
+    (ops.MapElements((0, 1)), [F, F], "C4", []),
+    (ops.MapElements((0, 1)), [F], "C4", [ADD]),
     (ops.Scan(0), [], "C1", [ADD]),
     (ops.Scan(0), [F, V], "C1", [ADD]),
     (ops.Scan(2), [F], "C2", [ADD]),

@@ -12,7 +12,7 @@ import pytest
 from jax import lax
 
 from hlo_passes.ir import evaluate_module
-from hlo_passes.ops import ReduceWindow, Scan, SelectAndScatter
+from hlo_passes.ops import Reduce, ReduceWindow, Scan, SelectAndScatter
 from hlo_passes.passes import optimize
 from ipuxla.frontend.importer import import_stablehlo
 from tests.conformance.conftest import reference
@@ -203,3 +203,14 @@ def test_the_gradient_of_pooling_is_left_alone():
     pool = jax.grad(lambda x: lax.reduce_window(x, -np.inf, lax.max, (2, 2), (2, 2), "VALID").sum())
     module = optimized_module(pool, (np.ones((6, 6), np.float32),))
     assert len(_ops(module, SelectAndScatter)) == 1
+
+
+def test_operands_that_do_not_meet_are_reduced_apart():
+    def f(x, y):
+        start = np.float32(0), np.float32(1)
+        return lax.reduce((x, y), start, lambda a, b: (a[0] + b[0], a[1] * b[1]), (0,))
+
+    x, y = np.arange(1, 7, dtype=np.float32), np.arange(6, 0, -1, dtype=np.float32)
+    module = optimized_module(f, (x, y))
+    assert [len(i.results) for i in _ops(module, Reduce)] == [1, 1]
+    assert [float(each) for each in evaluate_module(module, x, y)] == [21, 720]

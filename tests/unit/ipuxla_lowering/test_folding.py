@@ -63,8 +63,8 @@ CASES: dict[str, tuple[Any, ...]] = {  # operands, initial values, region, dimen
 def test_reductions_by_any_region(case, small_target):
     arrays, starts, region, dimensions = CASES[case]
 
-    def f(*arrays):
-        return lax.reduce(arrays if len(arrays) > 1 else arrays[0], starts, region, dimensions)
+    def f(*given):
+        return lax.reduce(given if len(arrays) > 1 else given[0], starts, region, dimensions)
 
     check_engines(f, small_target, *arrays, engines=("fast", "literal"), floats=("fast",))
 

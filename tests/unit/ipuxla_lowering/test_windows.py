@@ -90,6 +90,42 @@ def test_select_and_scatter_of_any_regions(small_target):
     assert_engines_agree(executable_of(module, small_target), module, arrays)
 
 
+def _affine(a, b):
+    """Return one affine map behind another."""
+    return a[0] * b[0], b[0] * a[1] + b[1]
+
+
+def _running_mean(x):
+    def step(carry, row):
+        count, total = carry[0] + 1, carry[1] + row
+        return (count, total), total / count
+
+    return lax.scan(step, (jnp.float32(0), jnp.zeros(2)), x)[1]
+
+
+SCANS = {
+    "associative scan": lambda x: lax.associative_scan(_affine, (1 + x / 9, x))[1],
+    "associative scan backwards": lambda x: lax.associative_scan(jnp.maximum, x, reverse=True),
+    "scan": _running_mean,
+    "convolve": lambda x: jnp.convolve(x[:, 0], jnp.array([1.0, -2.0, 3.0]), mode="same"),
+    "correlate": lambda x: jnp.correlate(x[:, 0], x[:3, 1], mode="full"),
+    "cumulative sums in a loop": lambda x: lax.fori_loop(0, 3, lambda _, y: jnp.cumsum(y, 0) / 9, x),
+}
+
+
+@pytest.mark.parametrize("case", SCANS)
+def test_scans_and_their_gradients(case, small_target):
+    f, x = SCANS[case], Y[0, :7]
+    check_engines(f, small_target, x, engines=("fast",))
+
+    def loss(g, x):
+        return jnp.sum(jnp.tanh(g(x)))
+
+    got = jax.grad(lambda x: loss(ipuxla.jit(f, target=small_target), x))(x)
+    want = jax.grad(lambda x: loss(f, x))(x)
+    np.testing.assert_allclose(got, want, atol=1e-4 * np.abs(want).max())
+
+
 def test_a_long_sum_is_cheap_on_all_tiles(gc200):
     x = jax.ShapeDtypeStruct((100_000,), np.float32)
     cost = ipuxla.jit(jnp.cumsum, target=gc200).lower(x).compile().cost_analysis()
