@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Sequence
 
-from hlo_passes.ir import Computation, Instruction, Value
-from hlo_passes.ops import BroadcastInDim, Constant, OptimizationBarrier, Reshape, Transpose
+from hlo_passes.ir import Computation, Instruction, TensorType, Value
+from hlo_passes.ops import (
+    BitcastConvert,
+    BroadcastInDim,
+    Constant,
+    Convert,
+    OptimizationBarrier,
+    ReducePrecision,
+    Reshape,
+    Transpose,
+)
 from hlo_passes.ops.elementwise import Elementwise
 from hlo_passes.passes.rewriter import Rewriter
 
 _SAME = (BroadcastInDim, Reshape, Transpose, OptimizationBarrier)
 """What moves nothing when every value is a scalar."""
+NARROW = ("f16", "bf16")
 
 
 def is_liftable(region: Computation) -> bool:
@@ -38,6 +49,40 @@ def lift(rewriter: Rewriter, region: Computation, arguments: Sequence[Value]) ->
             made = rewriter.emit_all(inner.op, operands, location=inner.location)
         env.update(zip(inner.results, made, strict=True))
     return [env[value] for value in region.results]
+
+
+def widened(region: Computation) -> Computation:
+    """Return a combining region with f32 in the place of 16-bit floats, in which long folds lose too much.
+
+    A region that looks at the bits of its values, or rounds them on purpose, is returned itself.
+    """
+    made = []
+    wide = {v: _wide(v) for v in region.parameters}
+    for instruction in region.instructions:
+        op = instruction.op
+        if isinstance(op, (BitcastConvert, ReducePrecision)):
+            return region
+        if isinstance(op, Constant) and op.type.dtype in NARROW:
+            op = Constant.of(op.value, "f32")
+        elif isinstance(op, Convert) and op.dtype in NARROW:
+            op = Convert("f32")
+        wide.update((v, _wide(v)) for v in instruction.results)
+        operands, results = (tuple(wide[v] for v in vs) for vs in (instruction.operands, instruction.results))
+        made.append(dataclasses.replace(instruction, op=op, operands=operands, results=results))
+    parameters, results = (tuple(wide[v] for v in vs) for vs in (region.parameters, region.results))
+    return Computation(region.name, parameters, tuple(made), results)
+
+
+def _wide(value: Value) -> Value:
+    return Value(value.name, value.type.with_dtype("f32")) if value.type.dtype in NARROW else value
+
+
+def converted(rewriter: Rewriter, values: Sequence[Value], types: Sequence[TensorType]) -> list[Value]:
+    """Return values converted to the element types of ``types`` where they are of another."""
+    return [
+        x if x.type.dtype == type_.dtype else rewriter.emit(Convert(type_.dtype), x)
+        for x, type_ in zip(values, types, strict=True)
+    ]
 
 
 def separate(region: Computation) -> list[Computation] | None:

@@ -16,7 +16,6 @@ from hlo_passes.ops import (
     BroadcastInDim,
     Compare,
     Concatenate,
-    Convert,
     Maximum,
     Minimum,
     Not,
@@ -29,7 +28,7 @@ from hlo_passes.ops import (
     Xor,
     simple_combiner,
 )
-from hlo_passes.passes.lifting import is_liftable, lift
+from hlo_passes.passes.lifting import converted, is_liftable, lift, widened
 from hlo_passes.passes.rewriter import Rewriter
 from hlo_passes.passes.scans import LONGEST_ROW, block_of, cut_out
 
@@ -52,36 +51,28 @@ def reduce_in_order(instruction: Instruction, rewriter: Rewriter) -> Sequence[Va
     half, shape = len(instruction.results), instruction.results[0].type.shape
     if simple_combiner(region) is not None or 0 in shape or not is_liftable(region):
         return None
-    types = [result.type.dtype for result in instruction.results]
+    types = [result.type for result in instruction.results]
     if len(op.dimensions) == 1 and is_choosing(region) and 0 not in instruction.operands[0].type.shape:
         return None
+    wide = region if is_choosing(region) else widened(region)
     values, initial = (
-        [
-            x if x.type.dtype == dtype else rewriter.emit(Convert(dtype), x)
-            for x, dtype in zip(given, types, strict=True)
-        ]
+        converted(rewriter, given, wide.result_types)
         for given in (instruction.operands[:half], instruction.operands[half:])
     )
     starts = [rewriter.emit(BroadcastInDim(shape, ()), value) for value in initial]
     if 0 in values[0].type.shape:
-        return starts
-    if len(op.dimensions) != 1:
+        return converted(rewriter, starts, types)
+    if len(op.dimensions) > 1:
         values = [_merged(rewriter, x, op.dimensions) for x in values]
         merged = Reduce((len(shape),))
-        return (
-            rewriter.emit_all(merged, (*values, *initial), (region,))
-            if op.dimensions
-            else lift(rewriter, region, (*starts, *values))
-        )
-    (axis,) = op.dimensions
-    folded = [rewriter.emit(Reshape(shape), x) for x in _folded(rewriter, region, values, axis)]
-    return lift(rewriter, region, (*starts, *folded))
+        return converted(rewriter, rewriter.emit_all(merged, (*values, *initial), (wide,)), types)
+    for axis in op.dimensions:
+        values = [rewriter.emit(Reshape(shape), x) for x in _folded(rewriter, wide, values, axis)]
+    return converted(rewriter, lift(rewriter, wide, (*starts, *values)), types)
 
 
 def _merged(rewriter: Rewriter, x: Value, dimensions: Sequence[int]) -> Value:
-    """Return an array with its reduced dimensions as one, behind the others; itself when there are none."""
-    if not dimensions:
-        return x
+    """Return an array with its reduced dimensions as one, behind the others."""
     kept = [d for d in range(x.type.rank) if d not in dimensions]
     moved = rewriter.emit(Transpose((*kept, *sorted(dimensions))), x)
     sizes = x.type.shape

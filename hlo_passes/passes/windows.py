@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hlo_passes.ir import Computation, Instruction, Module, Op, Value
+from hlo_passes.ir import Instruction, Module, Op, Value
 from hlo_passes.ops import (
     BroadcastInDim,
     Combiner,
@@ -31,8 +31,8 @@ from hlo_passes.ops import (
 )
 from hlo_passes.passes.base import Pass, map_module
 from hlo_passes.passes.folding import Folding, geometries
-from hlo_passes.passes.lifting import combine_apart, is_liftable, lift
-from hlo_passes.passes.reductions import reduce_in_order
+from hlo_passes.passes.lifting import NARROW, combine_apart, converted, is_liftable, lift, widened
+from hlo_passes.passes.reductions import is_choosing, reduce_in_order
 from hlo_passes.passes.rewriter import Pattern, Rewriter
 from hlo_passes.passes.scans import scan_in_blocks
 from hlo_passes.passes.select_scatter import collect_selected
@@ -69,17 +69,18 @@ def fold_windows(instruction: Instruction, rewriter: Rewriter) -> Sequence[Value
     assert isinstance(op, ReduceWindow)
     inputs, initial = instruction.operands[:half], instruction.operands[half:]
     shape = instruction.results[0].type.shape
+    wide, types = region if is_choosing(region) else widened(region), [x.type for x in inputs]
+    inputs, initial = (converted(rewriter, given, wide.result_types) for given in (inputs, initial))
     starts = [rewriter.emit(BroadcastInDim(shape, ()), value) for value in initial]
     if 0 in inputs[0].type.shape:
-        return starts
-    folding = Folding(rewriter, region, list(inputs))
+        return converted(rewriter, starts, types)
+    folding = Folding(rewriter, wide, inputs)
     for axis, g in reversed(list(enumerate(geometries(op, inputs[0].type.shape, shape)))):
         folding.fold(axis, g)
-    combined = lift(rewriter, region, (*starts, *folding.values))
-    real = folding.is_real()
-    if real is None:
-        return combined
-    return [rewriter.emit(Select(), real, x, y) for x, y in zip(combined, starts, strict=True)]
+    combined, real = lift(rewriter, wide, (*starts, *folding.values)), folding.is_real()
+    if real is not None:
+        combined = [rewriter.emit(Select(), real, x, y) for x, y in zip(combined, starts, strict=True)]
+    return converted(rewriter, combined, types)
 
 
 def _fold_by_one_operation(
@@ -95,9 +96,9 @@ def _fold_by_one_operation(
     chosen = [d for d, g in enumerate(found) if not g.is_trivial and (g.is_cumulative or g.is_large)]
     if not chosen or 0 in value.type.shape:
         return None
-    is_narrow = combiner in ("add", "mul") and value.type.dtype in ("f16", "bf16")
+    is_narrow = combiner in ("add", "mul") and value.type.dtype in NARROW
     dtype = "f32" if is_narrow else value.type.dtype
-    region = _with_dtype(instruction.regions[0], dtype)
+    region = widened(instruction.regions[0]) if is_narrow else instruction.regions[0]
     x = rewriter.emit(Convert(dtype), value) if is_narrow else value
     neutral = neutral_element(combiner, dtype)
     if any(not g.is_trivial for d, g in enumerate(found) if d not in chosen):
@@ -113,20 +114,6 @@ def _fold_by_one_operation(
         return [total]
     start = rewriter.emit(BroadcastInDim(total.type.shape, ()), initial)
     return lift(rewriter, instruction.regions[0], (start, total))
-
-
-def _with_dtype(region: Computation, dtype: str) -> Computation:
-    """Return a region of one operation on values of another element type."""
-    (instruction,) = region.instructions
-    types = {v: Value(v.name, v.type.with_dtype(dtype)) for v in (*region.parameters, instruction.result)}
-    made = dataclasses.replace(
-        instruction,
-        operands=tuple(types[v] for v in instruction.operands),
-        results=(types[instruction.result],),
-    )
-    return Computation(
-        region.name, tuple(types[v] for v in region.parameters), (made,), (types[instruction.result],)
-    )
 
 
 def _without(op: ReduceWindow, axes: Sequence[int]) -> ReduceWindow:

@@ -134,12 +134,20 @@ def test_operations_grow_with_the_logarithm_of_a_row_only():
     assert count(jnp.cumsum, 100) < 5
 
 
-def test_sixteen_bit_sums_are_formed_in_thirty_two():
-    x = jnp.asarray(np.random.default_rng(0).random(3000), jnp.bfloat16)
-    module = optimized_module(jnp.cumsum, (x,))
-    (got,) = evaluate_module(module, x)
-    want = np.cumsum(np.asarray(x, np.float64))
-    np.testing.assert_allclose(np.asarray(got, np.float64), want, rtol=2.0**-8)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_sixteen_bit_folds_are_formed_in_thirty_two(dtype):
+    x = jnp.asarray(np.random.default_rng(0).random(3000), dtype)
+    wide = np.asarray(x, np.float64)
+    for f, want in (
+        (jnp.cumsum, np.cumsum(wide)),
+        (lax.cumlogsumexp, np.log(np.cumsum(np.exp(wide)))),
+        (
+            lambda x: lax.reduce(x, np.array(-np.inf, x.dtype), jnp.logaddexp, (0,)),
+            np.log(np.exp(wide).sum()),
+        ),
+    ):
+        (got,) = evaluate_module(optimized_module(f, (x,)), x)
+        np.testing.assert_allclose(np.asarray(got, np.float64), want, rtol=2.0**-8)
 
 
 def test_a_region_calls_nothing_after_inlining():
