@@ -258,11 +258,10 @@ def take_part(site: Site) -> list[Split]:
 
 def refusal(instruction: Instruction) -> UnsupportedOp:
     """Return the named error for an operation that has no rule."""
-    return UnsupportedOp(
-        f"{instruction.op.name} of complex numbers",
-        str(instruction.location),
-        "real and imaginary parts apart, with jnp.real, jnp.imag and lax.complex",
-    )
+    hint = "real and imaginary parts apart, with jnp.real, jnp.imag and lax.complex"
+    if isinstance(instruction.op, ops.Fft):
+        hint = "the pass expand-fft in front of legalize-complex"
+    return UnsupportedOp(f"{instruction.op.name} of complex numbers", str(instruction.location), hint)
 
 
 RULES: dict[type[Op], Rule] = {
