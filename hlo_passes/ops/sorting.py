@@ -183,9 +183,8 @@ def sorted_by_keys(operands: Sequence[Array], keys: Sequence[SortKey], axis: int
 
 
 def _key_column(x: Array, key: SortKey) -> Array:
-    """Return what orders ascending as the key orders ``x``."""
-    is_float = jnp.issubdtype(x.dtype, jnp.floating)
-    if is_float and (key.is_total or key.is_descending):
+    """Return integers that order ascending as the key orders ``x``."""
+    if jnp.issubdtype(x.dtype, jnp.floating):
         if not key.is_total:
             x = lax.select(x == 0, lax.full_like(x, 0), x)
             x = lax.select(x != x, lax.full_like(x, np.nan), x)
