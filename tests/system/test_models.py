@@ -16,8 +16,10 @@ from tiles.target import Target
 
 ENGINES = ("fast", "literal", "vertex", "hlo")
 ALL = MODELS | TYPED
-WHOLE_MACHINE = {"gc200": tuple(MODELS), "gc2": ("mlp", "layer_norm", "adam", "integers", "float16")}
-"""Which programs run on all tiles of a machine."""
+WITH_FLOATS = ("mlp", "adam", "float16", "int64", "bool")
+"""Programs whose floats every engine computes; of the others the ring shows that engines move the same words."""
+WHOLE_MACHINE = {"gc200": ("feed_forward", "momentum"), "gc2": ("mlp", "integers", "float16")}
+"""Which programs run on all tiles of a machine; see also ``test_everyday``."""
 
 
 def lowered(model: Model, target: Target) -> ipuxla.Lowered:
@@ -40,7 +42,7 @@ def test_every_engine_gives_what_jax_gives(name, small_target):
     model = ALL[name]
     with jax.enable_x64(model.wide):
         program, want = lowered(model, small_target), native(name)
-        for engine in ENGINES:
+        for engine in ENGINES if name in WITH_FLOATS else ("fast",):
             check_close(program.compile(engine=engine)(*model.arguments), want, f"{name}, engine {engine}")
 
 
