@@ -11,7 +11,7 @@ import pytest
 import ipuxla
 from ipuxla.experiments.models import MODELS
 from ipuxla.experiments.optimizers import OPTIMIZERS
-from tests.everyday import cnn_loss, program
+from tests.everyday import cnn_loss, program, transformer_loss
 from tests.models import layers, training_step
 
 FLOAT, INTEGER = 4, 4
@@ -74,3 +74,21 @@ def test_a_convolutional_network_with_momentum():
     batch_bytes = images.nbytes + INTEGER * batch
     compiled = compiled_step(cnn_loss, "momentum", params, images, labels)
     check(compiled, weights, weights, batch_bytes, stored + gradient)
+
+
+def test_a_transformer_block_with_adam():
+    """The most at one time is at the loss: every stored activation, and what cross-entropy works with."""
+    tokens, features, heads, vocabulary = 128, 256, 8, 512
+    params, ids = program("transformer block, causal attention", "large").arguments
+    block = features * (3 + 1 + 4 + 4) * features + (4 + 1) * features + 2 * 2 * features
+    weights = FLOAT * (vocabulary * features + tokens * features + block + 2 * features)
+    per_feature = 3 * 3  # of three norms: input, normalized, scaled
+    per_feature += 3 + 1  # queries, keys, values; what attention returns
+    stored = FLOAT * tokens * features * per_feature
+    stored += FLOAT * 2 * heads * tokens * tokens  # scores and weights
+    stored += FLOAT * 2 * tokens * 4 * features  # before and after GELU
+    loss = FLOAT * 3 * tokens * vocabulary  # logits, labels as one-hot rows, the gradient of the logits
+    compiled = compiled_step(
+        lambda p, ids, _: transformer_loss(p, ids, heads), "adam", params, ids, np.int32(0)
+    )
+    check(compiled, weights, 2 * weights + FLOAT, ids.nbytes, stored + loss)
