@@ -41,7 +41,9 @@ class Compiled:
         self._runner = runner
         self._texts = dict(texts or {})
         self._to_words = [leaf.to_words for leaf in signature.inputs]
-        self._has_plain_results = all(leaf.key is None and not leaf.is_complex for leaf in signature.outputs)
+        self._has_plain_results = all(
+            leaf.key is None and leaf.words == (leaf,) for leaf in signature.outputs
+        )
 
     @property
     def engine(self) -> str:

@@ -23,6 +23,16 @@ _PLAIN_KEYS = (str, int, float, bool, type(None))
 _SCALAR_KINDS = {bool: "b", int: "iu", float: "f", complex: "c"}
 
 
+HOLDERS = {"int2": "int8", "int4": "int8", "uint2": "uint8", "uint4": "uint8"}
+"""What engines take and return for integers that no machine has: the importer computes in these."""
+
+
+def narrow_name(element: str) -> str | None:
+    """Return numpy's name of one of StableHLO's narrow integers (``ui4``), None for other element types."""
+    name = f"{'uint' if element.startswith('u') else 'int'}{element.lstrip('ui')}"
+    return name if name in HOLDERS else None
+
+
 @dataclasses.dataclass(frozen=True)
 class LeafType:
     """Type of one array.
@@ -62,6 +72,8 @@ class LeafType:
     @functools.cached_property
     def words(self) -> tuple[LeafType, ...]:
         """Types of the arrays that engines take or return for this one."""
+        if self.dtype in HOLDERS:
+            return (LeafType(self.shape, HOLDERS[self.dtype]),)
         if not self.is_complex:
             return (self,)
         part = LeafType(self.shape, f"float{4 * self.np_dtype.itemsize}")
@@ -73,6 +85,8 @@ class LeafType:
             return (jax.random.key_data(array),)
         if not isinstance(array, jax.Array | np.ndarray):
             array = self._as_array(array)
+        if self.dtype in HOLDERS:
+            return (array.astype(HOLDERS[self.dtype]),)
         if not self.is_complex:
             return (array,)
         return (array.real, array.imag)
@@ -90,6 +104,8 @@ class LeafType:
         """
         if self.key is not None:
             return jax.random.wrap_key_data(arrays[0], impl=self.key)
+        if self.dtype in HOLDERS:
+            return arrays[0].astype(self.np_dtype)
         if not self.is_complex:
             return arrays[0]
         is_ring = jnp.issubdtype(arrays[0].dtype, jnp.unsignedinteger)

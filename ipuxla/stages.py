@@ -23,7 +23,7 @@ from ipuxla.options import CompileOptions
 from ipuxla.replay import DECIDING, replaying
 from ipuxla.runner import Runner
 from ipuxla.runtime import Compiled
-from ipuxla.signature import LeafType, Signature
+from ipuxla.signature import HOLDERS, LeafType, Signature, narrow_name
 from tiles.compiler import Executable, compile_graph, out_of_memory, peak_bytes, tightened
 from tiles.engine import quickly
 from tiles.numerics.dtypes import name_of
@@ -185,12 +185,15 @@ def module_signature(module: Module) -> Signature:
     """Return the signature of a module: its arguments in order, a tuple of its results."""
     entry = module.entry_computation
 
-    def leaf(type_: Any) -> LeafType:
-        return LeafType(type_.shape, type_.np_dtype.name)
+    def leaves(types: Sequence[Any], declared: Sequence[str]) -> tuple[LeafType, ...]:
+        own = [narrow_name(name) for name in declared] or [None] * len(types)
+        return tuple(
+            LeafType(type_.shape, name or type_.np_dtype.name) for type_, name in zip(types, own, strict=True)
+        )
 
     return Signature(
-        inputs=tuple(map(leaf, entry.parameter_types)),
-        outputs=tuple(map(leaf, entry.result_types)),
+        inputs=leaves(entry.parameter_types, module.declared[0]),
+        outputs=leaves(entry.result_types, module.declared[1]),
         names=tuple(value.name.removeprefix("%") for value in entry.parameters),
     )
 
@@ -269,7 +272,7 @@ class Lowered:
 
 def _leaf_type(aval: Any) -> LeafType:
     generator = compat.key_generator(aval)
-    if not generator and aval.dtype.kind != "c":
+    if not generator and aval.dtype.kind != "c" and aval.dtype.name not in HOLDERS:
         name_of(aval.dtype)
     return LeafType(tuple(aval.shape), "uint32" if generator else aval.dtype.name, generator)
 

@@ -90,13 +90,16 @@ class Computation:
 class Module:
     """Computations that may call each other; ``entry`` names the one that runs.
 
-    ``donated`` lists the entry's parameters whose storage a result may take over.
+    ``donated`` lists the entry's parameters whose storage a result may take over. ``declared`` are the element
+    types that the program itself names for the entry's parameters and its results, where some are held in others
+    (``i4`` in ``i8``); empty where all are their own. Text does not show them.
     """
 
     name: str
     computations: tuple[Computation, ...]
     entry: str
     donated: tuple[int, ...] = ()
+    declared: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 
     @functools.cached_property
     def _by_name(self) -> dict[str, Computation]:

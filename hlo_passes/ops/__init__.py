@@ -81,6 +81,7 @@ from hlo_passes.ops.indexing import DynamicSlice, DynamicUpdateSlice
 from hlo_passes.ops.linalg import Cholesky, TriangularSolve
 from hlo_passes.ops.mapping import MapElements
 from hlo_passes.ops.neural import Nonlinearity, RowFunction
+from hlo_passes.ops.normalization import BatchNormGrad, BatchNormInference, BatchNormTraining
 from hlo_passes.ops.random import Rng, RngBitGenerator
 from hlo_passes.ops.reduction import Combiner, Reduce, is_neutral, neutral_element, simple_combiner
 from hlo_passes.ops.scan import Scan
@@ -92,6 +93,9 @@ __all__ = [
     "Add",
     "And",
     "Atan2",
+    "BatchNormGrad",
+    "BatchNormInference",
+    "BatchNormTraining",
     "Binary",
     "BitcastConvert",
     "BroadcastInDim",

@@ -425,7 +425,12 @@ mlir_ir = _mlir.ir
 _PORTABLE_ARTIFACT = re.compile(rb"ML\xefR.StableHLO_v", re.DOTALL)
 _LEGALIZATION = (
     "builtin.module(func.func(stablehlo-legalize-composite-to-call),"
-    "func.func(chlo-legalize-to-stablehlo),func.func(stablehlo-legalize-deprecated-ops{fail-on-unused=false}))"
+    "func.func(chlo-legalize-to-stablehlo,stablehlo-legalize-deprecated-ops{fail-on-unused=false},"
+    "stablehlo-canonicalize-dynamism))"
+)
+_REFINEMENT = (
+    "builtin.module(func.func(stablehlo-canonicalize-dynamism),stablehlo-refine-shapes,"
+    "func.func(stablehlo-canonicalize-dynamism))"
 )
 
 
@@ -434,11 +439,12 @@ def _register_passes() -> None:
     _hlo.register_stablehlo_passes()
 
 
-def read_stablehlo(source: Any) -> Any:
+def read_stablehlo(source: Any, refine: bool = False) -> Any:
     """Return a StableHLO module's operation, CHLO legalized. Hides contexts, passes and bytecode.
 
     Args:
       source: text, MLIR bytecode or a portable artifact; or an MLIR module, which is copied first.
+      refine: whether to derive static shapes of what follows from the types of arguments and from constants.
 
     Raises:
       ValueError: MLIR refuses it; the message is one line with the position in the text.
@@ -455,7 +461,8 @@ def read_stablehlo(source: Any) -> Any:
         handler: Any = context.attach_diagnostic_handler(keep)
         try:
             module = _read_module(context, source)
-            _passmanager.PassManager.parse(_LEGALIZATION).run(module)
+            for passes in (_LEGALIZATION, *([_REFINEMENT] if refine else [])):
+                _passmanager.PassManager.parse(passes).run(module)
         except (_mlir.ir.MLIRError, ValueError) as error:
             found = [f"{str(d.location)[4:-1]}: {d.message}" for d in getattr(error, "error_diagnostics", ())]
             raise ValueError(" ".join((found + messages or [str(error)])[0].split())) from None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -29,6 +29,7 @@ from hlo_passes.ir import (
     TensorType,
     Value,
 )
+from ipuxla.frontend import narrow
 from ipuxla.frontend._jax_compat import (
     conv_dimensions,
     dot_algorithm,
@@ -38,6 +39,11 @@ from ipuxla.frontend._jax_compat import (
     read_stablehlo,
     scatter_dimensions,
 )
+from ipuxla.frontend.attributes import flag as _flag
+from ipuxla.frontend.attributes import integer as _int
+from ipuxla.frontend.attributes import integers as _ints
+from ipuxla.frontend.attributes import text as _text
+from ipuxla.frontend.rewritten import REWRITTEN
 
 TEXT_FILE = "<stablehlo>"
 """File name of locations in a module's own text, where it names no other."""
@@ -46,9 +52,11 @@ _JAX_FRAME = re.compile(r"[/\\](site|dist)-packages[/\\](jax|jaxlib)[/\\]")
 _JAX_FOLDER = str(files(jax))
 _ELEMENT = re.compile(r"0x[0-9A-Fa-f]+|[-+0-9.eE]+")
 
-_HINTS = {
-    "stablehlo.custom_call": "call no library routine or host callback inside the function",
-}
+_HINTS = dict.fromkeys(
+    ("real_dynamic_slice", "dynamic_broadcast_in_dim", "dynamic_conv", "dynamic_gather", "dynamic_iota"),
+    "shape operands that are constants",
+)
+_HINTS |= dict.fromkeys(("dynamic_pad", "dynamic_reshape"), "shape operands that are constants")
 _DEFAULT_HINT = "elementwise operations, broadcasts, reshapes, slices, reductions and dot_general instead"
 
 
@@ -69,13 +77,22 @@ def import_stablehlo(source: Any, name: str | None = None) -> Module:
       UnsupportedType: a type is dynamic or otherwise outside the IR's.
     """
     try:
-        return _Importer(read_stablehlo(source)).module(name)
+        return _import(source, name)
     except ValueError as error:
         raise MalformedStableHLO(
             f"not a valid StableHLO module: {error}\n"
             "  expected: text, bytecode or a portable artifact, as jax.export and stablehlo-translate write\n"
             "  try: check the place named above, or export the module again"
         ) from None
+
+
+def _import(source: Any, name: str | None) -> Module:
+    try:
+        return _Importer(read_stablehlo(source)).module(name)
+    except UnsupportedType as error:
+        if "dynamic" not in str(error) and "?" not in str(error):
+            raise
+    return _Importer(read_stablehlo(source, refine=True)).module(name)  # shapes may follow from constants
 
 
 class _Importer:
@@ -88,6 +105,7 @@ class _Importer:
         self._locations: dict[Any, Location] = {}
         self._constants: dict[Any, ops.Constant] = {}
         self._words: dict[Any, str] = {}
+        self.has_narrow = False
         self.streams = itertools.count()
 
     def module(self, name: str | None) -> Module:
@@ -108,7 +126,22 @@ class _Importer:
                 order += found
                 called_at.update(dict.fromkeys(found, instruction.location))
         own = _text(self._module, "sym_name") or "module"
-        return Module(name or own, tuple(computations), entry, self._donated(entry))
+        return Module(name or own, tuple(computations), entry, self._donated(entry), self._declared(entry))
+
+    def _declared(self, entry: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return element types of the entry's arguments and results, where some are not what holds them."""
+        if not self.has_narrow:
+            return ((), ())
+        type_ = self._functions[entry].attributes["function_type"].value
+
+        def listed(types: Sequence[Any]) -> tuple[str, ...]:
+            return tuple(
+                narrow.narrow_element(str(each)) or leaf.dtype
+                for each in types
+                for leaf in _flat(self.type(each, UNKNOWN))
+            )
+
+        return listed(type_.inputs), listed(type_.results)
 
     def _entry(self) -> str:
         if "main" in self._functions:
@@ -144,7 +177,7 @@ class _Importer:
             return plain
         reader = _READERS.get(kind)
         if reader is None:
-            raise self.unsupported(op, location, _HINTS.get(kind, _DEFAULT_HINT))
+            raise self.unsupported(op, location, _HINTS.get(kind.removeprefix("stablehlo."), _DEFAULT_HINT))
         return reader(self, op, results)
 
     def unsupported(self, op: Any, location: Location, hint: str) -> UnsupportedOp:
@@ -152,7 +185,7 @@ class _Importer:
         return UnsupportedOp(op.name + target, str(location), hint)
 
     def type(self, type_: Any, where: Location) -> Any:
-        """Return a ``TensorType``, or a list of such for a tuple."""
+        """Return a ``TensorType``, or a list of such for a tuple, an empty one for a token."""
         found = self._types.get(type_)
         if found is None:
             try:
@@ -165,7 +198,11 @@ class _Importer:
     def _read_type(self, type_: Any, where: Location) -> Any:
         if isinstance(type_, mlir_ir.TupleType):
             return [self.type(type_.get_type(number), where) for number in range(type_.num_types)]
-        return TensorType.parse(str(type_))
+        text = str(type_)
+        if narrow.narrow_element(text) is not None:
+            self.has_narrow = True
+            return narrow.held(text)
+        return [] if text == "!stablehlo.token" else TensorType.parse(text)
 
     def location(self, op: Any, otherwise: Location) -> Location:
         location = op.location
@@ -237,8 +274,9 @@ class _Block:
                 return Computation(
                     self.name, tuple(parameters), tuple(self.instructions), tuple(_flat(operands))
                 )
-            if op.name in _TUPLES:
-                self.env[op.results[0]] = _TUPLES[op.name](op, operands)
+            if op.name in REWRITTEN:
+                made = REWRITTEN[op.name](self, op, operands, location)
+                self.env.update(zip(op.results, made, strict=True))
             else:
                 self.instruction(op, tuple(_flat(operands)), location)
         raise ValueError(f"@{self.name} does not return")
@@ -299,12 +337,62 @@ class _Block:
                 _Block(importer, f"region{number}", location).read(region.blocks[0])
                 for number, region in enumerate(op.regions)
             )
-        values = tuple(Value(f"%{number}", t) for number, t in enumerate(types, self.num_results))
-        self.num_results += len(values)
-        self.instructions.append(Instruction(made, operands, values, regions, location))
+        if importer.has_narrow:
+            values = self.narrowed(op, made, operands, types, location, regions)
+        else:
+            values = self.append(made, operands, types, location, regions)
         remaining = iter(values)
         for result, shape in zip(results, shapes, strict=True):
             self.env[result] = _arranged(shape, remaining)
+
+    def narrowed(
+        self,
+        op: Any,
+        made: Op,
+        operands: Sequence[Value],
+        types: Sequence[TensorType],
+        location: Location,
+        regions: Sequence[Computation] = (),
+    ) -> Sequence[Value]:
+        """Append an operation that may be of integers narrower than what holds them."""
+
+        def emit(extra: Op, *values: Value) -> Value:
+            return self.emit(extra, values, location)
+
+        found = [narrow.narrow_element(str(value.type)) for value in (*op.operands, *op.results)]
+        if any(found) and op.name in narrow.REFUSED:
+            raise self.unsupported(op, location, "integers of at least 8 bits")
+        if op.name in narrow.READS_BITS and found[0]:
+            operands = [narrow.masked(found[0], value, emit) for value in operands]
+        values = self.append(made, operands, types, location, regions)
+        if len(op.results) != 1 or not found[-1]:
+            return values
+        return [narrow.settled(made, found[-1], values[0], emit)]
+
+    def append(
+        self,
+        op: Op,
+        operands: Sequence[Value],
+        types: Sequence[TensorType],
+        location: Location,
+        regions: Sequence[Computation] = (),
+    ) -> tuple[Value, ...]:
+        values = tuple(Value(f"%{number}", t) for number, t in enumerate(types, self.num_results))
+        self.num_results += len(values)
+        self.instructions.append(Instruction(op, tuple(operands), values, tuple(regions), location))
+        return values
+
+    def emit(
+        self, op: Op, operands: Sequence[Value], location: Location, regions: Sequence[Computation] = ()
+    ) -> Value:
+        types = op.infer(*(value.type for value in operands), regions=regions)
+        return self.append(op, operands, types, location, regions)[0]
+
+    def result_types(self, op: Any, location: Location) -> list[TensorType]:
+        return _flat([self.importer.type(result.type, location) for result in op.results])
+
+    def unsupported(self, op: Any, location: Location, hint: str) -> UnsupportedOp:
+        return self.importer.unsupported(op, location, hint)
 
 
 def _frames(location: Any, function: str = "") -> Iterator[Location]:
@@ -331,6 +419,8 @@ def _array(attribute: Any, type_: TensorType) -> np.ndarray:
     """Return the value of a constant, to the bit; one element for a splat."""
     if type_.dtype == "bf16" or type_.is_complex:  # MLIR offers no buffer of these
         return _from_text(str(attribute), type_)
+    if narrow.narrow_element(str(attribute.type)):
+        return narrow.elements(str(attribute), type_)
     try:
         array = np.asarray(attribute)
     except TypeError:
@@ -369,22 +459,6 @@ def _flat(shape: Any) -> list[Any]:
 def _arranged(shape: Any, values: Iterator[Value]) -> Any:
     """Return the next values in the arrangement of ``shape``: one value, or lists for a tuple."""
     return [_arranged(part, values) for part in shape] if isinstance(shape, list) else next(values)
-
-
-def _text(op: Any, name: str) -> str:
-    return op.attributes[name].value if name in op.attributes else ""
-
-
-def _ints(op: Any, name: str) -> tuple[int, ...]:
-    return tuple(op.attributes[name])
-
-
-def _int(op: Any, name: str) -> int:
-    return op.attributes[name].value
-
-
-def _flag(op: Any, name: str) -> bool:
-    return name in op.attributes and bool(op.attributes[name].value)
 
 
 def _constant(importer: _Importer, op: Any, results: list[TensorType]) -> Op:
@@ -476,11 +550,6 @@ def _scatter(importer: _Importer, op: Any, results: list[TensorType]) -> Op:
 
 _RETURNS = frozenset({"func.return", "stablehlo.return"})
 
-_TUPLES: dict[str, Callable[[Any, list[Any]], Any]] = {
-    "stablehlo.tuple": lambda op, operands: operands,
-    "stablehlo.get_tuple_element": lambda op, operands: operands[0][_int(op, "index")],
-}
-
 _CONTROL: dict[str, Callable[[int], Op]] = {
     "stablehlo.while": ops.While,
     "stablehlo.case": lambda captured: ops.Case(),
@@ -538,6 +607,12 @@ _READERS: dict[str, Callable[[_Importer, Any, list[TensorType]], Op]] = {
     "stablehlo.map": lambda i, op, results: ops.MapElements(_ints(op, "dimensions")),
     "stablehlo.reduce": lambda i, op, results: ops.Reduce(_ints(op, "dimensions")),
     "stablehlo.convolution": _convolution,
+    **{
+        cls.name: lambda i, op, results, cls=cls: cls(
+            op.attributes["epsilon"].value, _int(op, "feature_index")
+        )
+        for cls in (ops.BatchNormInference, ops.BatchNormTraining, ops.BatchNormGrad)
+    },
     "stablehlo.reduce_window": _reduce_window,
     "stablehlo.select_and_scatter": _select_and_scatter,
 }

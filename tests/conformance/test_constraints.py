@@ -47,6 +47,21 @@ M = T("tensor<3x3xf32>")
 _SOLVE = ops.TriangularSolve(True, True, False, "NO_TRANSPOSE")
 
 
+def _batch_norm_cases(op, count, tags):
+    """Return cases of a batch normalization; ``tags`` are those of its operands after the first in turn."""
+    fine = [F, *[V] * (count - 1)]
+    if op is ops.BatchNormGrad:
+        fine[4] = F
+    wrong = [[*fine[:n], T("tensor<2xf32>"), *fine[n + 1 :]] for n in range(1, len(tags) + 1)]
+    return [
+        (op(0.1, 1), fine[1:], "arity"),
+        (op(0.1, 1), [T(str(t).replace("f32", "i32")) for t in fine], "I1"),
+        (op(0.1, 2), fine, "C1"),
+        (op(0.1, 1), [*fine[:-1], T(str(fine[-1]).replace("f32", "f64"))], "C2"),
+        *((op(0.1, 1), operands, tag) for operands, tag in zip(wrong, tags, strict=True)),
+    ]
+
+
 def _region(*types, result=S):
     builder = Builder("body")
     parameters = [builder.parameter(type_) for type_ in types]
@@ -480,6 +495,16 @@ CASES = [
     (ops.Sort(-3), [F], "C4", [LESS]),
     (ops.Sort(0), [F], "C5", []),
     (ops.Sort(0), [F], "C5", [ADD]),
+    # batch normalization
+    *(
+        case
+        for op, count, tags in (
+            (ops.BatchNormInference, 5, ("C3", "C4", "C5", "C6")),
+            (ops.BatchNormTraining, 3, ("C3", "C4")),
+            (ops.BatchNormGrad, 5, ("C4", "C4", "C4", "C3")),
+        )
+        for case in _batch_norm_cases(op, count, tags)
+    ),
     # factorizations
     (ops.Cholesky(), [M, M], "arity"),
     (ops.Cholesky(), [T("tensor<3x3xi32>")], "I1"),

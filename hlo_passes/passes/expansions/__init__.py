@@ -1,7 +1,7 @@
 """Expansions by family; importing this package fills ``EXPANSIONS``."""
 
-from hlo_passes.passes.expansions import linalg, random
+from hlo_passes.passes.expansions import linalg, normalization, random
 from hlo_passes.passes.expansions.registry import EXPANSIONS, Expansion, expands
 from hlo_passes.passes.expansions.term import Term, repeat
 
-__all__ = ["EXPANSIONS", "Expansion", "Term", "expands", "linalg", "random", "repeat"]
+__all__ = ["EXPANSIONS", "Expansion", "Term", "expands", "linalg", "normalization", "random", "repeat"]

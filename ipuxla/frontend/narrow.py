@@ -1,0 +1,112 @@
+"""Integers of 2 and 4 bits: held in 8, and wrapped after what may leave their range.
+
+No machine has them. A program's arguments and results keep their type (``Module.declared``); inside, every value
+is the 8-bit integer of the same number, so that movement, comparisons and conversions need no care.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from hlo_passes import ops
+from hlo_passes.ir import Op, TensorType, Value
+
+
+class Narrow(NamedTuple):
+    """The type that holds a narrow one, and how many of its bits count."""
+
+    holder: str
+    bits: int
+
+
+NARROW = {
+    "i2": Narrow("i8", 2),
+    "i4": Narrow("i8", 4),
+    "ui2": Narrow("ui8", 2),
+    "ui4": Narrow("ui8", 4),
+}
+_ELEMENT = re.compile(r"tensor<(?:\d+x)*(u?i[24])>")
+_INTEGER = re.compile(r"-?\d+")
+
+LEAVES_RANGE = frozenset(
+    f"stablehlo.{name}"
+    for name in (
+        *(
+            "abs",
+            "add",
+            "convert",
+            "convolution",
+            "divide",
+            "dot_general",
+            "iota",
+            "multiply",
+            "negate",
+            "not",
+        ),
+        *("power", "shift_left", "subtract", "count_leading_zeros", "popcnt", "shift_right_logical"),
+    )
+)
+"""Operations whose result, computed in 8 bits, may need wrapping."""
+
+READS_BITS = frozenset(
+    f"stablehlo.{name}" for name in ("count_leading_zeros", "popcnt", "shift_right_logical")
+)
+"""Operations that must not see the copies of a sign in the upper bits."""
+
+REFUSED = frozenset(f"stablehlo.{name}" for name in ("bitcast_convert", "rng_bit_generator", "rng"))
+"""Operations whose narrow bits are packed, or drawn."""
+
+Emit = Callable[..., Value]
+"""``emit(op, *values)`` appends an operation and returns its result."""
+
+
+def narrow_element(type_: str) -> str | None:
+    """Return the narrow element type of an MLIR type's text, or None."""
+    found = _ELEMENT.fullmatch(type_)
+    return found[1] if found else None
+
+
+def held(type_: str) -> TensorType:
+    """Return the type that holds a narrow one's elements."""
+    element = narrow_element(type_)
+    assert element is not None
+    return TensorType.parse(f"{type_[: -len(element) - 1]}{NARROW[element].holder}>")
+
+
+def wrapped(element: str, value: Value, emit: Emit) -> Value:
+    """Return a value modulo 2^n in the range of a narrow type."""
+    holder, bits = NARROW[element]
+    if holder.startswith("u"):
+        return masked(element, value, emit)
+    count = _splat(8 - bits, value, emit)
+    return emit(ops.ShiftRightArithmetic(), emit(ops.ShiftLeft(), value, count), count)
+
+
+def masked(element: str, value: Value, emit: Emit) -> Value:
+    """Return a value with only the bits of a narrow type."""
+    return emit(ops.And(), value, _splat((1 << NARROW[element].bits) - 1, value, emit))
+
+
+def settled(op: Op, element: str, value: Value, emit: Emit) -> Value:
+    """Return what stands for an operation's result of a narrow type: in range, of its bits alone."""
+    if isinstance(op, ops.CountLeadingZeros):
+        value = emit(ops.Subtract(), value, _splat(8 - NARROW[element].bits, value, emit))
+    return wrapped(element, value, emit) if op.name in LEAVES_RANGE else value
+
+
+def elements(text: str, type_: TensorType) -> np.ndarray:
+    """Read ``dense<[1, -2]> : ...`` or ``dense<"0x...">``, MLIR's text of narrow integers, one byte each."""
+    content = text[text.index("<") + 1 : text.rindex(">", 0, text.rindex(": tensor"))]
+    if content.startswith('"'):
+        array = np.frombuffer(bytes.fromhex(content.strip('"')[2:]), type_.np_dtype)
+    else:
+        array = np.array([int(number) for number in _INTEGER.findall(content)], type_.np_dtype)
+    return array[0] if array.size == 1 and type_.size else array.reshape(type_.shape)
+
+
+def _splat(number: int, like: Value, emit: Emit) -> Value:
+    return emit(ops.Constant.splat(number, like.type))

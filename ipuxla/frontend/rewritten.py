@@ -1,0 +1,196 @@
+"""StableHLO operations that are read as others, or as nothing: one machine, no tokens, shapes known.
+
+Each reader of ``REWRITTEN`` is handed a scope to emit into, the MLIR operation and its operands (values, or
+nested lists of them for tuples; a token is an empty list), and returns the operation's results.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from hlo_passes import ops
+from hlo_passes.errors import UnsupportedOp
+from hlo_passes.ir import Builder, Computation, Location, Op, TensorType, Value
+from ipuxla.frontend.attributes import integer, text
+
+
+class Scope(Protocol):
+    """Where operations are read to."""
+
+    def emit(
+        self, op: Op, operands: Sequence[Value], location: Location, regions: Sequence[Computation] = ()
+    ) -> Value:
+        """Append an operation with one result."""
+        ...
+
+    def result_types(self, op: Any, location: Location) -> list[TensorType]:
+        """Return the types of an MLIR operation's results."""
+        ...
+
+    def unsupported(self, op: Any, location: Location, hint: str) -> UnsupportedOp:
+        """Return the named error for an operation."""
+        ...
+
+
+Reader = Callable[[Scope, Any, list[Any], Location], list[Any]]
+
+MARKERS = frozenset(
+    {
+        *("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "LayoutConstraint"),
+        *(
+            "annotate_device_placement",
+            "MoveToHost",
+            "MoveToDevice",
+            "PipelineStageStart",
+            "PipelineStageEnd",
+        ),
+    }
+)
+"""Custom calls that return their operands and tell other compilers where to put them."""
+
+
+def _custom_call(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
+    target = text(op, "call_target_name")
+    if target == "shape_assertion" and not len(op.results):  # jax.export's check of what is static here
+        return []
+    types = [operand.type for operand in operands if isinstance(operand, Value)]
+    if target in MARKERS and types == scope.result_types(op, location):
+        return operands
+    raise scope.unsupported(op, location, "call no library routine or host callback inside the function")
+
+
+def _unchanged(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
+    return operands
+
+
+def _first_device(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
+    (type_,) = scope.result_types(op, location)
+    return [scope.emit(ops.Constant.splat(0, type_), (), location)]
+
+
+def _dimension_size(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
+    (type_,) = scope.result_types(op, location)
+    size = operands[0].type.shape[integer(op, "dimension")]
+    return [scope.emit(ops.Constant.splat(size, type_), (), location)]
+
+
+# ---- collectives: this device, number 0, is all there is
+
+
+def _collective(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
+    """A group of one exchanges nothing; each operand is its own result."""
+    groups = np.asarray(op.attributes["replica_groups"])
+    if groups.size and groups.shape[1] != 1:
+        raise scope.unsupported(op, location, "one device: groups of one replica or partition")
+    return operands
+
+
+def _broadcast(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
+    """Whoever is in no group gets zeros."""
+    groups = np.asarray(op.attributes["replica_groups"])
+    operands = _collective(scope, op, operands, location)
+    return operands if not groups.size or 0 in groups else _zeros(scope, operands, location)
+
+
+def _permute(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
+    """Whoever is sent nothing gets zeros."""
+    pairs = np.asarray(op.attributes["source_target_pairs"]).reshape(-1, 2).tolist()
+    if any(pair != [0, 0] for pair in pairs):
+        raise scope.unsupported(op, location, "one device: nothing sent to or from another")
+    return operands if pairs else _zeros(scope, operands, location)
+
+
+def _zeros(scope: Scope, operands: list[Any], location: Location) -> list[Any]:
+    return [scope.emit(ops.Constant.splat(0, value.type), (), location) for value in operands]
+
+
+# ---- operations that StableHLO keeps for old programs
+
+
+def _torch_index_select(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
+    """Rows of the operand along ``dim``, by a gather whose leading dimensions go together."""
+    operand, index = operands
+    axis, batch = integer(op, "dim"), integer(op, "batch_dims")
+    added = index.type.rank - batch
+    rank = operand.type.rank
+    numbers = ops.GatherDimensionNumbers(
+        offset_dims=(*range(batch, axis), *range(axis + added, rank - 1 + added)),
+        collapsed_slice_dims=(axis,),
+        operand_batching_dims=tuple(range(batch)),
+        start_indices_batching_dims=tuple(range(batch)),
+        start_index_map=(axis,),
+        index_vector_dim=index.type.rank,
+    )
+    sizes = tuple(1 if d == axis or d < batch else n for d, n in enumerate(operand.type.shape))
+    return [scope.emit(ops.Gather(numbers, sizes, False), operands, location)]
+
+
+def _einsum(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
+    """A contraction: indices of one operand alone that the result lacks are summed first."""
+    config = text(op, "einsum_config")
+    inputs, _, output = config.replace(" ", "").partition("->")
+    terms = inputs.split(",")
+    if len(terms) == 1:
+        terms = ["", *terms]
+    terms = [_spelled(term, value.type.rank) for term, value in zip(terms, operands, strict=True)]
+    output = _spelled(output, scope.result_types(op, location)[0].rank)
+    if any(len(set(term)) != len(term) for term in (*terms, output)):
+        raise scope.unsupported(op, location, f"an einsum that takes no diagonal, unlike {config!r}")
+    values = []
+    for number, (term, value) in enumerate(zip(terms, operands, strict=True)):
+        kept = "".join(i for i in term if i in output or i in terms[1 - number])
+        values.append(_summed(scope, value, [term.index(i) for i in term if i not in kept], location))
+        terms[number] = kept
+    lhs, rhs = terms
+    batch = [i for i in lhs if i in rhs and i in output]
+    contracted = [i for i in lhs if i in rhs and i not in output]
+    numbers = ops.DotDimensionNumbers(
+        *(tuple(term.index(i) for i in batch) for term in terms),
+        *(tuple(term.index(i) for i in contracted) for term in terms),
+    )
+    made = scope.emit(ops.DotGeneral(numbers, values[0].type.dtype), values, location)
+    order = [*batch, *(i for i in lhs + rhs if i not in batch + contracted)]
+    permutation = tuple(order.index(i) for i in output)
+    return [scope.emit(ops.Transpose(permutation), [made], location)]
+
+
+def _spelled(term: str, rank: int) -> str:
+    """Return one letter per dimension; the last ones of an ellipsis are the same in every term."""
+    missing = rank - len(term.replace("...", ""))
+    return term.replace("...", string.punctuation[len(string.punctuation) - missing :] if missing else "")
+
+
+def _summed(scope: Scope, value: Value, axes: Sequence[int], location: Location) -> Value:
+    if not axes:
+        return value
+    scalar = value.type.with_shape(())
+    body = Builder("add")
+    x, y = body.parameter(scalar), body.parameter(scalar)
+    region = body.build(body.add(ops.Add(), x, y))
+    zero = scope.emit(ops.Constant.splat(0, scalar), (), location)
+    return scope.emit(ops.Reduce(tuple(axes)), [value, zero], location, [region])
+
+
+REWRITTEN: dict[str, Reader] = {
+    "stablehlo.tuple": lambda scope, op, operands, location: [operands],
+    "stablehlo.get_tuple_element": lambda scope, op, operands, location: [operands[0][integer(op, "index")]],
+    "stablehlo.after_all": lambda scope, op, operands, location: [[]],
+    "stablehlo.create_token": lambda scope, op, operands, location: [[]],
+    "stablehlo.partition_id": _first_device,
+    "stablehlo.replica_id": _first_device,
+    "stablehlo.custom_call": _custom_call,
+    "stablehlo.get_dimension_size": _dimension_size,
+    "sdy.sharding_constraint": _unchanged,
+    "stablehlo.all_gather": _collective,
+    "stablehlo.all_reduce": _collective,
+    "stablehlo.all_to_all": _collective,
+    "stablehlo.reduce_scatter": _collective,
+    "stablehlo.collective_broadcast": _broadcast,
+    "stablehlo.collective_permute": _permute,
+    "stablehlo.torch_index_select": _torch_index_select,
+    "stablehlo.einsum": _einsum,
+}

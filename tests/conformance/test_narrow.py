@@ -1,0 +1,144 @@
+"""Integers of 2 and 4 bits: every pair of operands, against arithmetic modulo 2^n."""
+
+import operator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ipuxla
+from hlo_passes.errors import UnsupportedOp
+from ipuxla.frontend.importer import import_stablehlo
+from tests.conformance.conftest import evaluated
+
+TYPES = ("i2", "i4", "ui2", "ui4")
+
+
+def _pairs(dtype):
+    bits = int(dtype[-1])
+    low = 0 if dtype.startswith("u") else -(1 << (bits - 1))
+    values = np.arange(low, low + (1 << bits))
+    x, y = (part.ravel() for part in np.meshgrid(values, values))
+    return bits, low, x, y
+
+
+def _wrapped(values, bits, low):
+    return (np.asarray(values) - low) % (1 << bits) + low
+
+
+def _check(dtype, name, arrays, expected, operands):
+    holder = np.uint8 if dtype.startswith("u") else np.int8
+    type_ = f"tensor<{expected.size}x{dtype}>"
+    arguments = ", ".join(f"%{n}: {type_}" for n in "xy"[:operands])
+    names = ", ".join(f"%{n}" for n in "xy"[:operands])
+    body = f"%0 = stablehlo.{name} {names} : {type_}\nreturn %0 : {type_}"
+    text = f"func.func @main({arguments}) -> {type_} {{ {body} }}"
+    (got,) = evaluated(text, *(x.astype(holder) for x in arrays))
+    np.testing.assert_array_equal(got, expected)
+    assert import_stablehlo(text).declared == ((dtype,) * operands, (dtype,))
+
+
+def _quotient(x, y):
+    return np.sign(x) * np.sign(y) * (abs(x) // abs(y))
+
+
+BINARY = {
+    "add": operator.add,
+    "subtract": operator.sub,
+    "multiply": operator.mul,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "and": operator.and_,
+    "or": operator.or_,
+    "xor": operator.xor,
+}
+
+
+@pytest.mark.parametrize("name", BINARY)
+@pytest.mark.parametrize("dtype", TYPES)
+def test_binary(dtype, name):
+    bits, low, x, y = _pairs(dtype)
+    _check(dtype, name, (x, y), _wrapped(BINARY[name](x, y), bits, low), 2)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_division(dtype):
+    bits, low, x, y = _pairs(dtype)
+    x, y = x[y != 0], y[y != 0]
+    _check(dtype, "divide", (x, y), _wrapped(_quotient(x, y), bits, low), 2)
+    _check(dtype, "remainder", (x, y), x - _quotient(x, y) * y, 2)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_shifts(dtype):
+    """An amount is read without a sign; a shift by all bits leaves none, or copies of the sign."""
+    bits, low, x, y = _pairs(dtype)
+    words, amount = x % (1 << bits), y % (1 << bits)
+    is_over = amount >= bits
+    _check(dtype, "shift_left", (x, y), _wrapped(np.where(is_over, 0, words << amount), bits, low), 2)
+    _check(dtype, "shift_right_logical", (x, y), _wrapped(words >> amount, bits, low), 2)
+    if not dtype.startswith("u"):
+        _check(dtype, "shift_right_arithmetic", (x, y), x >> amount, 2)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_unary(dtype):
+    bits, low, x, _ = _pairs(dtype)
+    words = [int(v) % (1 << bits) for v in x]
+    _check(dtype, "negate", (x,), _wrapped(-x, bits, low), 1)
+    _check(dtype, "not", (x,), _wrapped(~x, bits, low), 1)
+    _check(dtype, "popcnt", (x,), _wrapped([v.bit_count() for v in words], bits, low), 1)
+    _check(dtype, "count_leading_zeros", (x,), _wrapped([bits - v.bit_length() for v in words], bits, low), 1)
+    if low:
+        _check(dtype, "abs", (x,), _wrapped(abs(x), bits, low), 1)
+        _check(dtype, "sign", (x,), np.sign(x), 1)
+
+
+def test_constants_counting_conversion_and_reduction():
+    text = """func.func @main(%x: tensor<3xi32>) -> (tensor<3xi4>, tensor<2xui4>, tensor<3xi4>, tensor<i4>, tensor<3xi1>) {
+      %0 = stablehlo.constant dense<[1, -8, 7]> : tensor<3xi4>
+      %1 = stablehlo.constant dense<13> : tensor<2xui4>
+      %2 = stablehlo.convert %x : (tensor<3xi32>) -> tensor<3xi4>
+      %z = stablehlo.constant dense<0> : tensor<i4>
+      %3 = stablehlo.reduce(%2 init: %z) applies stablehlo.add across dimensions = [0]
+        : (tensor<3xi4>, tensor<i4>) -> tensor<i4>
+      %4 = stablehlo.compare LT, %0, %2 : (tensor<3xi4>, tensor<3xi4>) -> tensor<3xi1>
+      return %0, %1, %2, %3, %4 : tensor<3xi4>, tensor<2xui4>, tensor<3xi4>, tensor<i4>, tensor<3xi1>
+    }"""
+    got = evaluated(text, np.array([7, 23, -100], np.int32))
+    expected = [[1, -8, 7], [13, 13], [7, 7, -4], -6, [True, True, False]]
+    for mine, theirs in zip(got, expected, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_packed_bits_are_a_named_error():
+    text = """func.func @main(%x: tensor<3xi8>) -> tensor<3x2xi4> {
+      %0 = stablehlo.bitcast_convert %x : (tensor<3xi8>) -> tensor<3x2xi4>
+      return %0 : tensor<3x2xi4>
+    }"""
+    with pytest.raises(UnsupportedOp, match="at least 8 bits"):
+        import_stablehlo(text)
+
+
+@pytest.mark.parametrize("engine", ["fast", "literal", "hlo"])
+def test_a_jax_function_keeps_its_types(engine, small_target):
+    def f(x):
+        return x + x, x.astype(jnp.int32) * 3, jnp.where(x > 0, x, -x)
+
+    x = jnp.array([1, -8, 7, 3], jnp.int4)
+    got = ipuxla.jit(f, target=small_target, engine=engine)(x)
+    for mine, theirs in zip(got, jax.jit(f)(x), strict=True):
+        assert mine.dtype == theirs.dtype
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_a_module_takes_and_returns_its_own_types(small_target):
+    text = """func.func @main(%x: tensor<3xui4>) -> tensor<3xui4> {
+      %0 = stablehlo.multiply %x, %x : tensor<3xui4>
+      return %0 : tensor<3xui4>
+    }"""
+    x = np.array([1, 7, 15]).astype("uint4")
+    (y,) = ipuxla.compile_stablehlo(text, small_target)(x)
+    assert y.dtype == x.dtype
+    np.testing.assert_array_equal(np.asarray(y).astype(int), [1, 1, 1])
