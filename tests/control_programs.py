@@ -269,6 +269,22 @@ def _while(scope: Scope) -> Step:
     return Step(text, function, (*carried, *captured))
 
 
+def _layers(scope: Scope) -> Step:
+    """Runs a body several times in a Python loop: operations that repeat, which passes make a function."""
+    count = scope.draw(st.integers(2, 4))
+    carried, captured = scope.several(1, 3), scope.several(0, 2)
+    types = scope.types_of(carried)
+    body = scope.body([*types, *scope.types_of(captured)], types)
+
+    def function(*values: Any) -> Any:
+        state, outside = values[: len(carried)], values[len(carried) :]
+        for _ in range(count):
+            state = body(*state, *outside)
+        return state
+
+    return Step(f"layers[{count}, {len(carried)} carried]{body}", function, (*carried, *captured))
+
+
 def _scan(scope: Scope) -> Step | None:
     xs = scope.pick(lambda t: len(t.shape) > 0)
     if xs is None:
@@ -370,5 +386,5 @@ def _is_index(type_: Any) -> bool:
     return _same(type_, COUNTER)
 
 
-CONTROL: tuple[Callable[[Scope], Step | None], ...] = (_fori, _while, _scan, _cond, _switch)
+CONTROL: tuple[Callable[[Scope], Step | None], ...] = (_fori, _while, _scan, _cond, _switch, _layers)
 RUNTIME: tuple[Callable[[Scope], Step | None], ...] = (_dynamic_slice, _dynamic_update)

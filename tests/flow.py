@@ -28,11 +28,14 @@ def optimized_module(
 ) -> Module:
     """Return the optimized HLO module of a function of flat arguments (arrays or their types).
 
-    With ``keeps_calls`` even small functions that are called twice stay functions.
+    With ``keeps_calls`` even small functions that are called twice stay functions, and small runs of operations
+    that repeat become functions.
     """
     lowered = jax.jit(function, keep_unused=True).lower(*arguments)
-    inline = "inline{max-ops=1}" if keeps_calls else "inline"
-    pipeline = DEFAULT_PIPELINE.replace("inline", inline, 1)
+    pipeline = DEFAULT_PIPELINE
+    if keeps_calls:
+        pipeline = pipeline.replace("inline", "inline{max-ops=1}", 1)
+        pipeline = pipeline.replace("outline-repeats", "outline-repeats{min-ops=3}")
     return optimize(import_stablehlo(lowered.compiler_ir("stablehlo")), pipeline)
 
 
