@@ -37,7 +37,7 @@ def random_plan(rng: np.random.Generator, form: OpForm, codelet: Codelet, num_ti
 
 
 def _attempt(rng: np.random.Generator, form: OpForm, codelet: Codelet, num_tiles: int) -> Plan:
-    fixed = {d for d in form.reduced if codelet.combiner() is None}
+    fixed = {d for d in range(len(form.dims)) if not codelet.may_split(form, d)}
     return Plan(*random_splits(rng, form.shape, num_tiles, fixed))
 
 
