@@ -93,3 +93,18 @@ def test_a_layer_that_returns_for_a_later_reader() -> None:
         f, TARGET, np.ones((3, 5), np.float32), weights, engines=("fast", "literal"), floats=("fast",)
     )
     assert compiled.as_text("hlo-optimized").count("func.call") == 5
+
+
+def test_the_twelve_layer_step_fits_a_whole_machine(gc200: Target) -> None:
+    """256 wide, 128 tokens, 8 heads. Placed layer by layer its exchange code alone would overflow the tiles."""
+    args = transformer.parameters(12, 256, 128, 64), *transformer.batch(128, 64)
+    module = module_of(functools.partial(transformer.sgd_step, heads=8), args)
+    kinds = {getattr(i.op, "kind", "") for i in module.walk()}
+    layers = {
+        f"popnn.{name}{suffix}" for name in ("layer_norm", "softmax", "gelu") for suffix in ("", "_gradient")
+    }
+    assert layers <= kinds
+    graph = lower_module(module, gc200)
+    assert len(graph.functions) == 3
+    executable = compile_graph(graph)
+    assert executable.fits
