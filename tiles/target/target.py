@@ -285,8 +285,21 @@ class Target:
           InvalidTarget: no such field.
         """
         legal = _legal(field, location=self.name)
-        found = _provenance_table(self.provenance)[field]
+        found = self._table[field]
         return found.basis, legal.unit, found.source
+
+    @functools.cached_property
+    def _table(self) -> dict[str, Provenance]:
+        """Provenance by field."""
+        return dict(self.provenance)
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        return hash(tuple(getattr(self, field.name) for field in dataclasses.fields(self)))
+
+    def __hash__(self) -> int:
+        """Return the hash of all fields, computed once: every question to the planner is asked of a target."""
+        return self._hash
 
     @property
     def tiles_per_ipu(self) -> int:
@@ -434,12 +447,6 @@ def _legal(field: str, location: str) -> Quantity:
 def _provenance_of(leaves: Mapping[str, load.Leaf]) -> dict[str, Provenance]:
     """Return the provenance of each leaf."""
     return {field: leaf.provenance for field, leaf in leaves.items()}
-
-
-@functools.lru_cache(maxsize=64)
-def _provenance_table(provenance: tuple[tuple[str, Provenance], ...]) -> dict[str, Provenance]:
-    """Return provenance as a table to look fields up in."""
-    return dict(provenance)
 
 
 def _scaled(regions: tuple[MemoryRegion, ...], bytes_per_tile: int) -> tuple[MemoryRegion, ...]:
