@@ -170,7 +170,7 @@ def _compile(values: flags.FlagValues, arguments: Sequence[str]) -> None:
         require_writable(pathlib.Path(values.report))
     if values.output is not None:
         require_writable(pathlib.Path(values.output).parent)
-    with _reporting_misfit(values.report):
+    with _reporting_misfit(values.report), _named(arguments[0]):
         compiled = compile_stablehlo(
             source,
             values.target,
@@ -240,6 +240,15 @@ def _integer(flag: str, text: str) -> int:
         return int(text)
     except ValueError:
         raise UsageError(f"--{flag} takes integers, got {text!r}") from None
+
+
+@contextlib.contextmanager
+def _named(path: str) -> Iterator[None]:
+    """Let errors about a module's text name its file, where MLIR says ``-`` for what it was handed."""
+    try:
+        yield
+    except MalformedStableHLO as error:
+        raise MalformedStableHLO(str(error).replace('"-":', f"{path}:")) from error
 
 
 def _read(path: str) -> bytes:

@@ -99,7 +99,7 @@ BAD = {
     "too few arguments": (["compile"], "FILE.mlir"),
     "missing module": (["compile", "{tmp}/none.mlir"], "none.mlir"),
     "a folder for a module": (["compile", "{tmp}"], "directory"),
-    "malformed module": (["compile", "{text}"], "StableHLO"),
+    "malformed module": (["compile", "{text}"], "not a valid StableHLO module: {text}:1:1"),
     "unknown pass": (["compile", "{module}", "--passes=cse,optimise"], "optimise"),
     "malformed passes": (["compile", "{module}", "--passes=cse,,dce"], "cse,,dce"),
     "missing program": (["report", "{tmp}/none.ipuxla"], "none.ipuxla"),
@@ -118,7 +118,7 @@ def test_bad_input_is_one_line_and_exit_code_2(call, tmp_path, module_file, case
     places = {"tmp": tmp_path, "text": text, "module": module_file}
     code, out, err = call(*(argument.format(**places) for argument in arguments))
     assert (code, out) == (2, "")
-    assert err.startswith("ipuxla: ") and err.count("\n") == 1 and told in err
+    assert err.startswith("ipuxla: ") and err.count("\n") == 1 and told.format(**places) in err
     assert text.read_text() == "not a module\n"
 
 

@@ -240,7 +240,8 @@ def _closed_form(
     out_bytes = extents.results * np.where(
         is_split, _bytes_of(_partial_dtypes(codelet, result_dtypes)), _bytes_of(result_dtypes)
     )
-    cycles = cycles + np.where(is_split, _combining(out_bytes, partials, target), 0)
+    each = _bytes_of(_partial_dtypes(codelet, result_dtypes))
+    cycles = cycles + np.where(is_split, _combining(extents.results, each, partials, target), 0)
     temporary = temporary + np.where(is_split, 0, codelet.scratch_bytes(extents, target))
     over = np.maximum(0, temporary + out_bytes - limit)
     return cycles + over * 1e3, cells, innermost
@@ -255,15 +256,28 @@ def _partial_dtypes(codelet: Codelet, result_dtypes: tuple[str, ...]) -> tuple[s
     return result_dtypes if codelet.combiner() is None else codelet.partial()[1]
 
 
-def _combining(partial_bytes: Any, partials: Any, target: Target) -> Any:
-    """Estimate the cycles in which ``partials`` tiles exchange and fold a cell's partials, each its share.
+def _combining(results: Any, bytes_each: Any, partials: Any, target: Target) -> Any:
+    """Estimate the cycles of combining ``partials`` tiles' results, in one, two or three stages.
 
-    A fold reads a vector a cycle and spends about four more on every vector of results; entering it takes
-    about 100 (the terms of PopLibs' estimator, see ``poplin.ConvPartialReduce``).
+    In a stage of fan-in d the tiles of a group share the results, as far as there are enough: each receives and
+    folds d partials of its share. A fold reads a vector a cycle and spends about four more on every vector of
+    results (the terms of PopLibs' estimator, see ``poplin.ConvPartialReduce``); entering it takes about 100.
+
+    Args:
+      results: elements that each tile holds partials of.
+      bytes_each: bytes of an element.
+      partials: tiles that hold partials of the same elements.
+      target: the machine.
     """
     phase = target.exchange_phase_overhead_cycles + target.internal_sync_cycles
-    fold = partial_bytes / target.data_path_bytes * (1 + 4 / np.maximum(partials, 1)) + 100
-    return partial_bytes / target.exchange_bytes_per_cycle + phase + fold
+
+    def stage(fan_in: Any) -> Any:
+        arriving = -(-np.asarray(results) // np.minimum(fan_in, np.maximum(results, 1))) * fan_in * bytes_each
+        fold = arriving / target.data_path_bytes * (1 + 4 / fan_in) + 100
+        return phase + arriving / target.exchange_bytes_per_cycle + fold
+
+    count = np.maximum(np.asarray(partials, np.float64), 1)
+    return np.minimum.reduce([n * stage(np.ceil(count ** (1 / n))) for n in (1, 2, 3)])
 
 
 def price(
@@ -298,7 +312,7 @@ def price(
     if partials == 1:
         temporary += int(np.max(codelet.scratch_bytes(extents, target), initial=0))
     else:
-        cycles += float(_combining(out_bytes, partials, target))
+        cycles += float(_combining(int(np.max(extents.results)), _bytes_of(dtypes), partials, target))
     return Priced(plan, cycles, temporary + out_bytes)
 
 

@@ -9,7 +9,7 @@ import pytest
 from tiles.compiler import compile_graph
 from tiles.engine import make_engine
 from tiles.graph import Cell, Extents, Graph
-from tiles.poplibs import poplin
+from tiles.poplibs import poplin, popops
 from tiles.poplibs.popops import combine_codelet, combine_form
 from tiles.target import Target
 
@@ -66,3 +66,12 @@ def test_a_split_matmul_adds_its_partials_with_it() -> None:
     x, y = (np.random.default_rng(1).integers(-5, 5, s).astype(np.float32) for s in ((8, 512), (512, 8)))
     (z,), _ = make_engine(executable, "vertex").run(x, y)
     np.testing.assert_array_equal(z, x @ y)
+
+
+@pytest.mark.parametrize(("shape", "stages"), [((4096,), 1), ((64, 1472), 1), ((1_000_000,), 2)])
+def test_partials_of_a_scalar_are_combined_in_few_stages(shape, stages) -> None:
+    graph = Graph(GC200)
+    x = graph.add_input(shape, "float32", "x")
+    graph.outputs.append(popops.reduce(graph, x, tuple(range(len(shape))), name="sum").name)
+    names = [step.name for step in compile_graph(graph).steps]
+    assert sum(".combine" in name for name in names) <= stages
