@@ -1,14 +1,7 @@
-"""Every named error a user may meet: those of this package, of ``tiles`` (``IpuError``) and of ``hlo_passes`` (``HloError``)."""
+"""Named errors of the user-facing half; each is a ``tiles.errors.IpuError`` and prints in the same form."""
 
 from __future__ import annotations
 
-from hlo_passes.errors import (
-    ConstraintViolation,
-    HloError,
-    MalformedStableHLO,
-    UnsupportedOp,
-    UnsupportedType,
-)
 from tiles.errors import (
     InvalidArguments,
     InvalidExecutable,
@@ -21,23 +14,18 @@ from tiles.errors import (
 )
 
 __all__ = [
-    "ConstraintViolation",
-    "HloError",
     "HostEngineInsideJit",
     "InvalidArguments",
     "InvalidExecutable",
     "InvalidOption",
     "InvalidTarget",
     "IpuError",
-    "MalformedStableHLO",
     "OutOfTileMemory",
     "UnknownStage",
     "UnknownTarget",
     "Unsupported",
     "UnsupportedDtype",
-    "UnsupportedOp",
     "UnsupportedPrimitive",
-    "UnsupportedType",
     "WrongArguments",
 ]
 
