@@ -1,12 +1,14 @@
 """Select and scatter with any regions: find each window's position, then let every element collect.
 
 The position is a fold of pairs (element, flat index); an element then looks at the windows that may cover it,
-in order, and combines the sources of those whose position is its own. Nothing is looked up at runtime.
+in order, and combines the sources of those whose position is its own. Where these are many, sources are scattered
+to their positions at runtime instead.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 
 from hlo_passes.ir import Builder, Computation, Instruction, TensorType, Value
@@ -18,6 +20,8 @@ from hlo_passes.ops import (
     Iota,
     Multiply,
     Reshape,
+    Scatter,
+    ScatterDimensionNumbers,
     Select,
     SelectAndScatter,
     simple_combiner,
@@ -27,6 +31,9 @@ from hlo_passes.passes.folding import Folding, Geometry
 from hlo_passes.passes.lifting import is_liftable, lift
 from hlo_passes.passes.rewriter import Rewriter
 from hlo_passes.passes.scans import cut_out, pad
+
+MANY_TURNS = 32
+"""Windows that may cover an element, up to which it looks at each of them."""
 
 
 def is_pooling_gradient(instruction: Instruction, initial: Constant | None) -> bool:
@@ -58,7 +65,10 @@ def collect_selected(instruction: Instruction, rewriter: Rewriter) -> Sequence[V
         return [total]
     own = _flat_index(rewriter, shape)
     position = _selected(rewriter, operand, own, select, windows)
-    for turn in itertools.product(*map(_turns, windows)):
+    turns = [_turns(g) for g in windows]
+    if math.prod(map(len, turns)) > MANY_TURNS:
+        return [_looked_up(rewriter, total, position, source, scatter)]
+    for turn in itertools.product(*turns):
         where, value = (
             _of_windows(rewriter, x, windows, turn, fill) for x, fill in ((position, -1), (source, 0))
         )
@@ -66,6 +76,19 @@ def collect_selected(instruction: Instruction, rewriter: Rewriter) -> Sequence[V
         here = rewriter.emit(Compare("EQ"), where, own)
         total = rewriter.emit(Select(), here, combined, total)
     return [total]
+
+
+def _looked_up(
+    rewriter: Rewriter, total: Value, position: Value, source: Value, scatter: Computation
+) -> Value:
+    """Return every source scattered to its window's position; a position of -1 lies outside and is left out."""
+    count = source.type.size
+    flat = rewriter.emit(Reshape((total.type.size,)), total)
+    indices = rewriter.emit(Reshape((count, 1)), position)
+    updates = rewriter.emit(Reshape((count,)), source)
+    numbers = ScatterDimensionNumbers((), (0,), (), (), (0,), 1)
+    (made,) = rewriter.emit_all(Scatter(numbers), (flat, indices, updates), (scatter,))
+    return rewriter.emit(Reshape(total.type.shape), made)
 
 
 def _flat_index(rewriter: Rewriter, shape: tuple[int, ...]) -> Value:
