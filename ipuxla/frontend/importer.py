@@ -290,14 +290,19 @@ class _Block:
             raise self.importer.unsupported(op, location, hint) from None
 
     def capture(self, operand: Any) -> Any:
-        """Return a value of a block around as a parameter of this one.
+        """Return a value of a block around as a parameter of this one; a constant becomes one of its own.
+
+        MLIR's passes move constants out of the regions of reductions, which are closed here.
 
         Raises:
           KeyError: no block around that this region may read defines it.
         """
         outer = self.outer
         if outer is None:
-            raise KeyError(operand)
+            if getattr(operand.owner, "name", "") != "stablehlo.constant":
+                raise KeyError(operand)
+            self.instruction(operand.owner, (), self.where)
+            return self.env[operand]
         found = outer.env[operand] if operand in outer.env else outer.capture(operand)
         parameters = [self.parameter(value) for value in _flat(found)]
         self.env[operand] = _arranged(found, iter(parameters))

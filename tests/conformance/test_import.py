@@ -240,3 +240,17 @@ def test_what_has_no_line_of_its_own_comes_from_the_call():
 }"""
     with pytest.raises(UnsupportedOp, match=r"from: model\.py:7"):
         import_stablehlo(text)
+
+
+def test_a_reduction_may_read_a_constant_from_outside(conforms):
+    text = """func.func @main(%a: tensor<5xf32>, %i: tensor<f32>) -> tensor<f32> {
+      %c = stablehlo.constant dense<2.0> : tensor<f32>
+      %0 = "stablehlo.reduce"(%a, %i) <{dimensions = array<i64: 0>}> ({
+        ^bb0(%x: tensor<f32>, %y: tensor<f32>):
+          %m = stablehlo.minimum %y, %c : tensor<f32>
+          %r = stablehlo.maximum %x, %m : tensor<f32>
+          stablehlo.return %r : tensor<f32>
+      }) : (tensor<5xf32>, tensor<f32>) -> tensor<f32>
+      return %0 : tensor<f32>
+    }"""
+    conforms(text, np.array([1, 5, -3, 2, 0], np.float32), np.float32(-9))
