@@ -425,8 +425,7 @@ mlir_ir = _mlir.ir
 _PORTABLE_ARTIFACT = re.compile(rb"ML\xefR.StableHLO_v", re.DOTALL)
 _LEGALIZATION = (
     "builtin.module(func.func(stablehlo-legalize-composite-to-call),"
-    "func.func(chlo-legalize-to-stablehlo,stablehlo-legalize-deprecated-ops{fail-on-unused=false},"
-    "stablehlo-canonicalize-dynamism))"
+    "func.func(chlo-legalize-to-stablehlo,stablehlo-legalize-deprecated-ops{fail-on-unused=false}))"
 )
 _REFINEMENT = (
     "builtin.module(func.func(stablehlo-canonicalize-dynamism),stablehlo-refine-shapes,"

@@ -87,12 +87,16 @@ def import_stablehlo(source: Any, name: str | None = None) -> Module:
 
 
 def _import(source: Any, name: str | None) -> Module:
+    """Import as it stands; if that meets unknown shapes, once more after MLIR derived them from constants.
+
+    Not at once: deriving moves and merges constants, and layers that were alike in the text no longer are.
+    """
     try:
         return _Importer(read_stablehlo(source)).module(name)
-    except UnsupportedType as error:
+    except (UnsupportedType, UnsupportedOp) as error:
         if "dynamic" not in str(error) and "?" not in str(error):
             raise
-    return _Importer(read_stablehlo(source, refine=True)).module(name)  # shapes may follow from constants
+    return _Importer(read_stablehlo(source, refine=True)).module(name)
 
 
 class _Importer:

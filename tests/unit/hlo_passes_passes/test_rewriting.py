@@ -82,4 +82,4 @@ def test_the_body_of_a_reduction_stays_as_it_is():
     }"""
     computation = parse_computation(text)
     module = Module("m", (computation,), "main")
-    assert optimize(module) is module
+    assert optimize(module, "canonicalize,fold-constants,cse,dce,fuse,dce") is module
