@@ -5,11 +5,12 @@ PYTHON ?=
 JOBS ?= 2
 BIN := $(VENV)/bin
 
-.PHONY: help run test test-oldest lint format bench clean
+.PHONY: help run test test-extended test-oldest lint format bench clean
 
 help:
 	@echo "make run          train the digits classifier on an emulated GC200 and report"
 	@echo "make test         run all tests (JOBS=$(JOBS) at a time; ARGS='-k softmax' narrows them)"
+	@echo "make test-extended the same and those that tests/extended.txt lists"
 	@echo "make test-oldest  the same with the oldest supported versions"
 	@echo "make lint         formatting, lints, types and import layers"
 	@echo "make format       format and mend what ruff can mend"
@@ -21,6 +22,9 @@ run: $(VENV)/.installed
 
 test: $(VENV)/.installed-testing
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q $(ARGS)
+
+test-extended: ARGS += --extended
+test-extended: test
 
 test-oldest:
 	$(MAKE) test VENV=.venv-oldest CONSTRAINT=.ci/oldest.txt

@@ -17,6 +17,8 @@ import pytest
 from tiles.target import Target
 
 TESTS = pathlib.Path(__file__).parent
+EXTENDED = TESTS / "extended.txt"
+"""Beginnings of the names of tests that only ``make test-extended`` runs."""
 GROUPS = {"unit": "unit + golden", "golden": "unit + golden"}
 """Folders that are reported together; every other folder is its own group."""
 
@@ -34,10 +36,20 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write golden files instead of comparing")
+    parser.addoption(
+        "--extended", action="store_true", help="run also the tests that tests/extended.txt lists"
+    )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip the tests that need an accelerator where there is none."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out extended tests unless asked for, and skip those that need an accelerator where there is none."""
+    if not config.getoption("--extended") and not any("::" in arg for arg in config.args):
+        listed = tuple(
+            line for line in EXTENDED.read_text().splitlines() if line and not line.startswith("#")
+        )
+        left_out = [item for item in items if item.nodeid.startswith(listed)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.nodeid.startswith(listed)]
     wanted = [item for item in items if item.get_closest_marker("accelerator")]
     if wanted and jax.default_backend() == "cpu":
         for item in wanted:
