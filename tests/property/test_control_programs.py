@@ -31,7 +31,7 @@ PLANS = st.one_of(st.none(), st.integers(0, 2**32 - 1))
     TARGETS,
     PLANS,
 )
-@settings(max_examples=18)
+@settings(max_examples=8)
 def test_engines_agree_on_every_bit(program, keeps_calls, donated, target, plan_seed):
     module = flow.optimized_module(program.function, program.arguments, keeps_calls)
     positions = range(len(program.arguments))
@@ -42,7 +42,7 @@ def test_engines_agree_on_every_bit(program, keeps_calls, donated, target, plan_
 
 
 @given(control_programs(), TARGETS, PLANS)
-@settings(max_examples=15)
+@settings(max_examples=8)
 def test_engines_are_within_tolerance_of_jax(program, target, plan_seed):
     want = [np.asarray(x) for x in jax.jit(program.function)(*program.arrays())]
     steady = is_steady(program, want)

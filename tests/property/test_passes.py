@@ -70,7 +70,7 @@ def test_any_order_of_passes_keeps_results(program, pipeline):
 
 
 @given(program=PROGRAMS)
-@settings(max_examples=15)
+@settings(max_examples=8)
 def test_pipeline_is_deterministic_and_comes_to_rest(program):
     module = imported(program)
     once = run_pipeline(module).module
@@ -79,7 +79,7 @@ def test_pipeline_is_deterministic_and_comes_to_rest(program):
 
 
 @given(program=PROGRAMS)
-@settings(max_examples=15)
+@settings(max_examples=8)
 def test_schedule_lowers_the_peak_and_live_bytes_are_a_recount(program):
     module = optimize(imported(program), "flatten,canonicalize,cse,dce")
     entry, scheduled = module.entry_computation, optimize(module, "schedule").entry_computation

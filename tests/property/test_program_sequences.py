@@ -52,7 +52,7 @@ def follow(compiled: ipuxla.Compiled, state: list[jax.Array], donated: set[int])
 
 
 @given(sequences)
-@settings(max_examples=3, suppress_health_check=UNCHECKED)
+@settings(max_examples=2, suppress_health_check=UNCHECKED)
 def test_sequences_in_the_ring(sequence):
     """Words of floats are the bits of the next program's floats."""
     state = start()
@@ -71,7 +71,7 @@ def test_sequences_in_the_ring(sequence):
 
 
 @given(sequences)
-@settings(max_examples=3, suppress_health_check=UNCHECKED)
+@settings(max_examples=2, suppress_health_check=UNCHECKED)
 def test_sequences_with_floats(sequence):
     """``jax.jit`` is given the same arguments; one program runs on the literal engine."""
     state = start()
