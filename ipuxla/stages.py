@@ -111,7 +111,7 @@ class Pipeline:
         if options.arithmetic == "float":
             return None
         instructions = self.optimized(options.passes).walk()
-        return quickly(sum(value.type.size_bytes for i in instructions for value in i.results))
+        return quickly(sum(value.type.size_bytes for i in instructions for value in i.results), rounds=False)
 
     def runner(self, options: CompileOptions) -> Runner:
         """Return what runs the program; for engine ``hlo`` it is compiled only when asked about costs."""

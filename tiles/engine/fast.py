@@ -70,7 +70,7 @@ class FastEngine(Engine):
         if self.arithmetic != RING:
             return None
         own = [v for v in self.executable.variables.values() if not v.view_of]
-        return quickly(sum(math.prod(v.shape) * itemsize(v.dtype) for v in own))
+        return quickly(sum(math.prod(v.shape) * itemsize(v.dtype) for v in own), rounds=False)
 
     def run(self, *inputs: Any) -> tuple[list[jax.Array], Trace]:
         """Run once; see ``Engine.run``."""

@@ -198,7 +198,9 @@ class LiteralEngine(Engine):
         if (kind, key) not in self._functions:
             function = partial(getattr(self, f"_{kind}"), key)
             self._functions[kind, key] = jax.jit(
-                function, donate_argnums=(0,) if donate else (), compiler_options=quickly(self._state_bytes)
+                function,
+                donate_argnums=(0,) if donate else (),
+                compiler_options=quickly(self._state_bytes, rounds=self.arithmetic == FLOAT),
             )
         return self._functions[kind, key]
 
