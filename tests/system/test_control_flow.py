@@ -10,7 +10,7 @@ from jax import lax
 
 import ipuxla
 from ipuxla.errors import Unsupported
-from tests.engines import check_engines
+from ipuxla.testing import check_engines
 from tiles.numerics.tolerance import check_close
 
 ENGINES = ("hlo", "fast", "literal", "vertex")

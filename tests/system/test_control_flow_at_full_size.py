@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from tests.engines import check_engines
+from ipuxla.testing import check_engines
 
 RNG = np.random.default_rng(0)
 

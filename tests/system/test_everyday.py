@@ -6,7 +6,7 @@ import jax
 import pytest
 
 import ipuxla
-from tests.engines import check_engines
+from ipuxla.testing import check_engines
 from tests.everyday import MAKERS, program
 from tiles.numerics.tolerance import check_close
 

@@ -14,7 +14,7 @@ from jax import lax
 
 import ipuxla
 from ipuxla.errors import UnsupportedPrimitive
-from tests.engines import check_engines
+from ipuxla.testing import check_engines
 from tiles.numerics.tolerance import check_close
 
 RNG = np.random.default_rng(0)

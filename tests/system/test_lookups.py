@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from tests.engines import check_engines
+from ipuxla.testing import check_engines
 
 ROWS, WIDTH, LOOKUPS = 50_000, 256, 128
 TABLE = jnp.sin(jnp.arange(ROWS * WIDTH, dtype=jnp.float32)).reshape(ROWS, WIDTH)

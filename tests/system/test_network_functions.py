@@ -11,7 +11,7 @@ import pytest
 
 import ipuxla
 from hlo_passes.passes import DEFAULT_PIPELINE
-from tests.engines import check_engines
+from ipuxla.testing import check_engines
 from tests.network_functions import KNOWN
 from tiles.target import Target
 

@@ -12,8 +12,8 @@ import pytest
 
 import ipuxla
 from ipuxla.lowering import lower_module
+from ipuxla.testing import check_engines
 from tests import transformer
-from tests.engines import check_engines
 from tests.flow import optimized_module
 from tiles.compiler import certify, compile_graph
 from tiles.numerics.tolerance import check_close

@@ -12,7 +12,7 @@ import pytest
 from jax import lax
 
 import ipuxla
-from tests.engines import check_engines
+from ipuxla.testing import check_engines
 
 TABLE = jnp.linspace(-1.0, 1.0, 180).reshape(30, 6)
 IDS = jnp.array([3, 29, 0, 3, 17])

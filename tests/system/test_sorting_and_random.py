@@ -12,7 +12,7 @@ import pytest
 from jax import lax
 
 import ipuxla
-from tests.engines import check_engines
+from ipuxla.testing import check_engines
 from tiles.numerics.tolerance import check_close
 
 NORMAL = jax.random.normal(jax.random.key(0), (20_000,))

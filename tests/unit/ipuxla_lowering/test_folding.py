@@ -12,7 +12,7 @@ from jax import lax
 
 import ipuxla
 from ipuxla.lowering import UnsupportedLowering
-from tests.engines import check_engines
+from ipuxla.testing import check_engines
 
 X = np.random.default_rng(0).normal(size=(6, 33)).astype(np.float32)
 N = np.arange(X.size, dtype=np.int32).reshape(X.shape)

@@ -11,7 +11,7 @@ from jax import lax
 import ipuxla
 from hlo_passes.passes import optimize
 from ipuxla.frontend.importer import import_stablehlo
-from tests.engines import check_engines
+from ipuxla.testing import check_engines
 from tests.flow import assert_engines_agree, executable_of
 from tests.unit.hlo_passes_passes.test_windows import SCATTERS, scatter_text
 
