@@ -85,7 +85,7 @@ from hlo_passes.ops.normalization import BatchNormGrad, BatchNormInference, Batc
 from hlo_passes.ops.random import Rng, RngBitGenerator
 from hlo_passes.ops.reduction import Combiner, Reduce, is_neutral, neutral_element, simple_combiner
 from hlo_passes.ops.scan import Scan
-from hlo_passes.ops.sorting import Sort, SortKey, sort_keys
+from hlo_passes.ops.sorting import Sort, SortKey, TopK, sort_keys
 from hlo_passes.ops.window import ReduceWindow, SelectAndScatter, simple_selection
 
 __all__ = [
@@ -181,6 +181,7 @@ __all__ = [
     "Subtract",
     "Tan",
     "Tanh",
+    "TopK",
     "Transpose",
     "TriangularSolve",
     "Unary",

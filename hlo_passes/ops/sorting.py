@@ -1,4 +1,4 @@
-"""Sort: several arrays by one comparing region.
+"""Sort: several arrays by one comparing region; and the first elements of such an order.
 
 A comparator that orders by keys one after the other, as JAX writes it, is recognized and sorts by
 ``lax.sort``; any other runs in a sorting network. Both are stable, so the result is the same by either.
@@ -174,6 +174,48 @@ class Sort(Op):
             return jax.vmap(body)(*flat)[0].reshape(a[0].shape)
 
         return sorted_by_network(operands, before, axis)
+
+
+@dataclass(frozen=True)
+class TopK(Op):
+    """Return the first ``k`` elements along ``dimension`` in a stable order, and their positions there (i32).
+
+    Spec: the first ``k`` results of a StableHLO "sort" of the operand and of an i32 iota along ``dimension`` by
+    the key that ``is_descending`` and ``is_total`` state (see ``SortKey``); constraints C1 (``dimension`` is one
+    of the operand's), C2 (``k`` is from 0 to its size), C3 (positions fit in i32), I1 (elements have an order).
+    With both flags, the defaults, it is CHLO's "top_k".
+    """
+
+    name: ClassVar[str] = "hlo.top_k"
+    k: int
+    dimension: int
+    is_descending: bool = True
+    is_total: bool = True
+
+    @property
+    def key(self) -> SortKey:
+        """The order of elements."""
+        return SortKey(0, self.is_descending, self.is_total)
+
+    def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
+        """Return the operand's type with ``k`` elements along the dimension, and the same of i32."""
+        self.require_arity(operands, 1)
+        (operand,) = operands
+        self.require("I1", not operand.is_complex, lambda: f"elements of {operand} have no order")
+        inside = 0 <= self.dimension < operand.rank
+        self.require("C1", inside, lambda: f"dimension {self.dimension} is not a dimension of {operand}")
+        size = operand.shape[self.dimension]
+        self.require("C2", 0 <= self.k <= size, lambda: f"{self.k} elements of {size}")
+        self.require("C3", size <= np.iinfo(np.int32).max, lambda: f"positions in {size} elements")
+        shape = (*operand.shape[: self.dimension], self.k, *operand.shape[self.dimension + 1 :])
+        return operand.with_shape(shape), TensorType(shape, "i32")
+
+    def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
+        """Sort all elements with their positions and keep the first ones."""
+        (x,) = operands
+        position = lax.broadcasted_iota(np.int32, x.shape, self.dimension)
+        found = sorted_by_keys((x, position), (self.key,), self.dimension)
+        return tuple(lax.slice_in_dim(y, 0, self.k, axis=self.dimension) for y in found)
 
 
 def sorted_by_keys(operands: Sequence[Array], keys: Sequence[SortKey], axis: int) -> tuple[Array, ...]:

@@ -42,6 +42,7 @@ class Rewriter:
         self._everywhere = tuple(patterns.get(Op, ()))
         self._names = FreshNames(value_names(computation))
         self._uses: dict[str, int] | None = None
+        self._readers: dict[str, list[Instruction]] | None = None
         self._instructions: list[Instruction] = []
         self._producers: dict[Value, Instruction] = {}
         self._location: Location = UNKNOWN
@@ -50,6 +51,10 @@ class Rewriter:
         """Return the op and operands that make ``value``, if it is an ``op`` (or a subclass)."""
         made = self._producers.get(value)
         return (made.op, made.operands) if made is not None and isinstance(made.op, op) else None
+
+    def maker(self, value: Value) -> Instruction | None:
+        """Return the instruction that makes ``value``; None for a parameter."""
+        return self._producers.get(value)
 
     def constant(self, value: Value) -> Constant | None:
         """Return the constant that ``value`` is, if it is one."""
@@ -63,6 +68,17 @@ class Rewriter:
     def is_unread(self, value: Value) -> bool:
         """Whether the computation did not read ``value`` before it was rewritten."""
         return self._use_counts().get(value.name) == 0
+
+    def readers(self, value: Value) -> Sequence[Instruction] | None:
+        """Return what read ``value`` before the computation was rewritten; None where a result was it, too."""
+        if self._readers is None:
+            self._readers = {}
+            for instruction in self._computation.instructions:
+                for used in dict.fromkeys(instruction.operands):
+                    self._readers.setdefault(used.name, []).append(instruction)
+        if any(result.name == value.name for result in self._computation.results):
+            return None
+        return self._readers.get(value.name, [])
 
     def _use_counts(self) -> dict[str, int]:
         if self._uses is None:

@@ -394,8 +394,16 @@ class _Block:
     def emit(
         self, op: Op, operands: Sequence[Value], location: Location, regions: Sequence[Computation] = ()
     ) -> Value:
+        return self.emit_all(op, operands, location, regions)[0]
+
+    def emit_all(
+        self, op: Op, operands: Sequence[Value], location: Location, regions: Sequence[Computation] = ()
+    ) -> tuple[Value, ...]:
         types = op.infer(*(value.type for value in operands), regions=regions)
-        return self.append(op, operands, types, location, regions)[0]
+        return self.append(op, operands, types, location, regions)
+
+    def function(self, name: str, location: Location) -> Computation:
+        return self.importer.function(name, location)
 
     def result_types(self, op: Any, location: Location) -> list[TensorType]:
         return _flat([self.importer.type(result.type, location) for result in op.results])

@@ -15,6 +15,7 @@ import numpy as np
 from hlo_passes import ops
 from hlo_passes.errors import UnsupportedOp
 from hlo_passes.ir import Builder, Computation, Location, Op, TensorType, Value
+from ipuxla.frontend._jax_compat import mlir_ir
 from ipuxla.frontend.attributes import integer, text
 
 
@@ -25,6 +26,16 @@ class Scope(Protocol):
         self, op: Op, operands: Sequence[Value], location: Location, regions: Sequence[Computation] = ()
     ) -> Value:
         """Append an operation with one result."""
+        ...
+
+    def emit_all(
+        self, op: Op, operands: Sequence[Value], location: Location, regions: Sequence[Computation] = ()
+    ) -> tuple[Value, ...]:
+        """Append an operation with any number of results."""
+        ...
+
+    def function(self, name: str, location: Location) -> Computation:
+        """Return a function of the module, to be a region."""
         ...
 
     def result_types(self, op: Any, location: Location) -> list[TensorType]:
@@ -60,7 +71,47 @@ def _custom_call(scope: Scope, op: Any, operands: list[Any], location: Location)
     types = [operand.type for operand in operands if isinstance(operand, Value)]
     if target in MARKERS and types == scope.result_types(op, location):
         return operands
+    if target in SELECTIONS:
+        return SELECTIONS[target](scope, op, operands, location)
     raise scope.unsupported(op, location, "call no library routine or host callback inside the function")
+
+
+# ---- selections that have no operation of their own in StableHLO
+
+
+def _top_k(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
+    """The first elements of rows in total order, as CHLO's operation of that name; k is known from the results."""
+    operand, *_ = operands
+    values, _ = scope.result_types(op, location)
+    options = op.attributes["mhlo.attributes"] if "mhlo.attributes" in op.attributes else {}
+    is_descending = "largest" not in options or bool(options["largest"].value)
+    dimension = operand.type.rank - 1
+    selected = ops.TopK(values.shape[dimension], dimension, is_descending)
+    return list(scope.emit_all(selected, [operand], location))
+
+
+def _approximate_top_k(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
+    """Nothing is missed here: rows are sorted by the comparing function, and as many taken as are asked for."""
+    named = [op.attributes[n] for n in ("mhlo.backend_config", "backend_config") if n in op.attributes]
+    found = [options for options in named if isinstance(options, mlir_ir.DictAttr)]
+    if not found or "reduction_dim" not in found[0]:
+        raise scope.unsupported(op, location, "a backend_config that names its reduction_dim")
+    comparator = scope.function(op.attributes["called_computations"][0].value, location)
+    dimension: Any = found[0]["reduction_dim"]
+    sort = ops.Sort(dimension.value, True)
+    ordered = scope.emit_all(sort, operands[: len(operands) // 2], location, [comparator])
+    return [
+        scope.emit(ops.Slice((0,) * type_.rank, type_.shape, (1,) * type_.rank), [value], location)
+        for value, type_ in zip(ordered, scope.result_types(op, location), strict=True)
+    ]
+
+
+SELECTIONS: dict[str, Reader] = {
+    "mhlo.topk": _top_k,
+    "stablehlo.dynamic_top_k": _top_k,
+    "ApproxTopK": _approximate_top_k,
+}
+"""Custom calls by which XLA's frontends ask for the greatest elements of rows."""
 
 
 def _unchanged(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:

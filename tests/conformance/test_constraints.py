@@ -495,6 +495,12 @@ CASES = [
     (ops.Sort(-3), [F], "C4", [LESS]),
     (ops.Sort(0), [F], "C5", []),
     (ops.Sort(0), [F], "C5", [ADD]),
+    (ops.TopK(1, 0), [], "arity"),
+    (ops.TopK(1, 0), [C], "I1"),
+    (ops.TopK(1, 2), [F], "C1"),
+    (ops.TopK(4, 1), [F], "C2"),
+    (ops.TopK(-1, 1), [F], "C2"),
+    (ops.TopK(1, 0), [T("tensor<2147483648xi8>")], "C3"),
     # batch normalization
     *(
         case

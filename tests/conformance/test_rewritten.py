@@ -189,3 +189,38 @@ def test_shapes_that_are_computed_are_a_named_error():
     text = _main("%x: tensor<2x3xf32>, %s: tensor<1xi64>", "tensor<?xf32>", body.replace("<6x", "<?x"))
     with pytest.raises(UnsupportedType, match=r"dynamic|not a supported type"):
         import_stablehlo(text)
+
+
+X = np.array([[3, -0.0, 7, 0, -np.inf, 7, 3, 1], [1, 2, 3, -5, 5, -6, np.inf, 8]], np.float32)
+SELECTIONS = {
+    "mhlo.topk": ("", "mhlo.attributes = {k = 3 : i64, largest = true}", True),
+    "mhlo.topk of the least": ("", "mhlo.attributes = {k = 3 : i64, largest = false}", False),
+    "stablehlo.dynamic_top_k": (", %c", "api_version = 2 : i32", True),
+    "ApproxTopK": (
+        ", %i, %z, %c",
+        "called_computations = [@less], mhlo.backend_config = {reduction_dim = 1 : i64}",
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SELECTIONS)
+def test_selections_by_custom_calls(name, evaluates_to):
+    more, attributes, is_descending = SELECTIONS[name]
+    others = {"%i": "tensor<2x8xi32>", "%z": "tensor<f32>", "%c": "tensor<i32>"}
+    types = ["tensor<2x8xf32>", *(others[operand] for operand in more.split(", ")[1:])]
+    results = "(tensor<2x3xf32>, tensor<2x3xi32>)"
+    text = f"""func.func private @less(%a: tensor<f32>, %b: tensor<f32>, %m: tensor<i32>, %n: tensor<i32>) -> tensor<i1> {{
+      %0 = stablehlo.compare LT, %a, %b : (tensor<f32>, tensor<f32>) -> tensor<i1>
+      return %0 : tensor<i1>
+    }}
+    func.func @main(%x: tensor<2x8xf32>) -> {results} {{
+      %c = stablehlo.constant dense<3> : tensor<i32>
+      %z = stablehlo.constant dense<0.0> : tensor<f32>
+      %i = stablehlo.iota dim = 1 : tensor<2x8xi32>
+      %0:2 = stablehlo.custom_call @{name.split()[0]}(%x{more}) {{{attributes}}} : ({", ".join(types)}) -> {results}
+      return %0#0, %0#1 : tensor<2x3xf32>, tensor<2x3xi32>
+    }}"""
+    columns = np.where(X == 0, np.where(np.signbit(X), -0.1, 0) * (name != "ApproxTopK"), X)
+    order = np.argsort(-columns if is_descending else columns, axis=1, kind="stable")[:, :3].astype(np.int32)
+    evaluates_to(text, [X], [np.take_along_axis(X, order, 1), order])

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from jax import lax
 
-from hlo_passes.ops import SortKey, sort_keys
+from hlo_passes.ir import Builder, Module, TensorType, evaluate_module, verify
+from hlo_passes.ops import SortKey, TopK, sort_keys
 from ipuxla.frontend.importer import import_stablehlo
+from tests.conformance.conftest import assert_equal, parsed_again
 
 X = np.array([[3, -0.0, np.nan, 0, -np.inf, 7, 3, 1], [1, 2, 3, -np.nan, 5, -6, np.inf, 8]], np.float32)
 N = np.array([[3, 1, 2, 3, 1, 3, 0, 2], [5, 4, 4, 3, -1, 0, 0, 9]], np.int32)
@@ -102,3 +104,26 @@ def test_top_k_is_a_sort_in_total_order():
     text = jax.jit(lambda x: lax.top_k(x, 3)).lower(X).as_text()
     (sort,) = (i for i in import_stablehlo(text).walk() if i.op.name == "stablehlo.sort")
     assert sort_keys(sort.regions[0]) == (SortKey(0, True, True),)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int32, np.uint8])
+@pytest.mark.parametrize("k", [0, 1, 5, 8])
+def test_selecting_is_sorting_and_slicing(k, dtype):
+    x = (X if np.dtype(dtype).kind == "f" else N % 5).astype(dtype)
+    main = Builder("main")
+    results = main.emit(TopK(k, 1), main.parameter(TensorType.of(x)))
+    module = parsed_again(Module("m", (main.build(*results),), "main"))
+    verify(module)
+    found = [np.asarray(y) for y in evaluate_module(module, x)]
+    assert_equal(found, [np.asarray(y) for y in jax.jit(lax.top_k, static_argnums=1)(x, k)], 0)
+
+
+@pytest.mark.parametrize("is_total", [False, True])
+@pytest.mark.parametrize("is_descending", [False, True])
+def test_selecting_in_any_order(is_descending, is_total):
+    columns = X.view(np.int32) if is_total else np.where(np.isnan(X), np.inf, X)
+    columns = columns ^ ((columns >> 31) & 0x7FFFFFFF) if is_total else columns
+    order = np.argsort(-columns if is_descending else columns, axis=0, kind="stable")[:1]
+    found = TopK(1, 0, is_descending, is_total).evaluate(jnp.asarray(X))
+    np.testing.assert_array_equal(found[1], order)
+    np.testing.assert_array_equal(found[0], np.take_along_axis(X, order, 0))

@@ -74,6 +74,7 @@ PROGRAMS = {
         NORMAL,
     ),
     "top k": (lambda x: lax.top_k(x * 2, 3), NORMAL),
+    "top k, approximately": (lambda x: lax.approx_max_k(x, 3, aggregate_to_topk=False), NORMAL),
     "argmax": (lambda x: jnp.argmax(x, axis=1), NORMAL),
     "argmin of all": (lambda x: jnp.argmin(x), NORMAL),
     "argmax, long": (lambda x: jnp.argmax(x, axis=1), jnp.sin(jnp.arange(6000.0)).reshape(2, 3000)),

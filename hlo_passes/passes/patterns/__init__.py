@@ -11,6 +11,7 @@ from hlo_passes.passes.patterns import (
     padding,
     reduction,
     sinking,
+    sorting,
 )
 from hlo_passes.passes.patterns.registry import PATTERNS
 
@@ -26,4 +27,5 @@ __all__ = [
     "padding",
     "reduction",
     "sinking",
+    "sorting",
 ]

@@ -27,6 +27,7 @@ from tiles.graph import (
     whole,
 )
 from tiles.graph.domain import full_digits
+from tiles.numerics.dtypes import itemsize
 from tiles.plan import Operand, Turns, follow, home_layout, is_resident, search, serial_split
 from tiles.poplibs.popops.reduce import combine_codelet, combine_form
 from tiles.poplibs.poputil.copies import concatenate
@@ -212,12 +213,21 @@ def _join(
     joining, form = codelet.joining(partials[0].shape)
     known = [Operand(t.shape, t.dtype, t.layout) for t in partials]
     proportion = graph.memory_proportion(label)
-    found = search(form, joining, known, dtypes, graph.target, memory_proportion=proportion)
-    plans = [priced.plan for priced in found]
-    counts = [plan.num_partials(form) for plan in plans]
-    fits = (p for p, n in zip(plans, counts, strict=True) if n == 1 or 2 * n <= partials[0].shape[0])
-    plan = next(fits, unsplit_plan(form))
+    extra = [_spread(graph, joining, form, dtypes[0])]
+    found = search(form, joining, known, dtypes, graph.target, extra, proportion)
+    counts = [priced.plan.num_partials(form) for priced in found]
+    fits = (p for p, n in zip(found, counts, strict=True) if n == 1 or 2 * n <= partials[0].shape[0])
+    plan = next(fits).plan
     return place(graph, joining, form, partials, dtypes, label, location, plan=plan, program=program)
+
+
+def _spread(graph: Graph, codelet: Codelet, form: OpForm, dtype: str) -> Plan:
+    """Return the plan that spreads results evenly over the tiles and cuts no reduction."""
+    dims = [d for d in form.results[0].dims if codelet.may_split(form, d)]
+    sizes, num_tiles = tuple(form.dims[d].size for d in dims), graph.target.num_tiles
+    layout = linear_layout(sizes, dtype, num_tiles, min_bytes=itemsize(dtype))
+    splits = dict(zip(dims, layout.axes, strict=True))
+    return Plan(tuple(splits.get(d, whole(dim.size)) for d, dim in enumerate(form.dims)), layout.base)
 
 
 def combine(

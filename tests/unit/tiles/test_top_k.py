@@ -1,0 +1,110 @@
+"""The first elements of rows: selected in one piece, in parts of rows, and by sorting; every order and dtype."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+from tests.random_plans import random_planner
+from tiles.compiler import certify, compile_graph
+from tiles.engine import make_engine
+from tiles.errors import InvalidGraph, UnsupportedDtype
+from tiles.graph import Composite, Graph
+from tiles.numerics.greatest import greatest
+from tiles.numerics.ring import to_ring
+from tiles.poplibs.popops.top_k import top_k
+
+RNG = np.random.default_rng(0)
+VALUES = RNG.integers(-9, 9, (3, 40)).astype(np.float32)
+VALUES[:, 5:30:4] = -0.0
+VALUES[1, [5, 39]] = np.nan
+VALUES[2, 3:] = -np.inf  # as little as what fills partials
+VALUES[2, 7] = -np.nan
+
+
+@pytest.fixture
+def eight(gc200):
+    return gc200.replace(num_tiles=8)
+
+
+def _bits(x, is_total=True):
+    """Return integers that are ordered as floats are, in total order or with zeros equal and NaN greatest."""
+    x = x if is_total else np.where(x == 0, np.float32(0), np.where(np.isnan(x), np.float32(np.nan), x))
+    words = x.view(np.int32)
+    return (words ^ ((words >> 31) & 0x7FFFFFFF)).astype(np.int64)
+
+
+def _first(columns, k, is_descending):
+    return np.argsort(-columns if is_descending else columns, axis=1, kind="stable")[:, :k]
+
+
+def _run(target, x, k, engine, arithmetic="float", **how):
+    graph = Graph(target)
+    results = top_k(graph, graph.add_input(x.shape, x.dtype.name), k, **how)
+    graph.outputs = [t.name for t in results]
+    executable = compile_graph(graph)
+    certify(executable)
+    found, _ = make_engine(executable, engine, arithmetic).run(x)
+    return graph, [np.asarray(y) for y in found]
+
+
+@pytest.mark.parametrize(
+    "dtype", ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
+)
+def test_greatest_integers_of_every_width(dtype):
+    words = RNG.integers(0, 256, (2, 3, 50 * 8), np.uint8).view(np.uint8 if dtype == "bool" else dtype)
+    x = words % 2 == 0 if dtype == "bool" else words
+    x[0, :, 10:40] = x.max()
+    x[1, 0, 5:7] = x.min()
+    with jax.enable_x64(True):
+        values, places = jax.jit(jax.vmap(lambda x: greatest(x, 33)))(x)
+    expected = np.argsort(~x if dtype != "bool" else 1 - x, axis=-1, kind="stable")[..., :33]
+    np.testing.assert_array_equal(places, expected)
+    np.testing.assert_array_equal(values, np.take_along_axis(x, expected, -1))
+
+
+def test_greatest_of_floats_is_refused():
+    with pytest.raises(UnsupportedDtype, match="float32"):
+        greatest(VALUES, 3)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("engine", ["literal", "vertex"])
+def test_any_cut_of_rows_gives_what_one_piece_does(engine, seed, eight):
+    k, is_descending, is_total = (1, 7, 12, 30)[seed], seed % 2 == 0, seed < 2
+    how = {"is_descending": is_descending, "is_total": is_total}
+    expected = _first(_bits(VALUES, is_total), k, is_descending)
+    with random_planner(seed, following=0):
+        _, (values, positions) = _run(eight, VALUES, k, engine, **how)
+    np.testing.assert_array_equal(positions, expected)
+    np.testing.assert_array_equal(
+        values.view(np.int32), np.take_along_axis(VALUES, expected, 1).view(np.int32)
+    )
+
+
+def test_in_the_ring_words_are_ordered_as_the_bits_of_floats(eight):
+    words = np.asarray(to_ring(VALUES))
+    expected = _first(_bits(words.view(np.float32)), 4, True)
+    for engine in ("fast", "literal"):
+        _, found = _run(eight, VALUES, 4, engine, "ring")
+        np.testing.assert_array_equal(found[1], expected, err_msg=engine)
+        np.testing.assert_array_equal(found[0], np.take_along_axis(words, expected, 1), err_msg=engine)
+
+
+@pytest.mark.parametrize("engine", ["fast", "literal"])
+def test_a_long_row_of_which_much_is_wanted_is_sorted(engine, eight):
+    x = RNG.integers(-9, 9, (600, 2)).astype(np.int16)
+    graph, (values, positions) = _run(eight, x, 200, engine, dimension=0)
+    (step,) = graph.program.steps
+    assert isinstance(step, Composite) and step.whole.codelet.name == "popops.TopK"
+    assert any("exchange" in name for name in graph.compute_sets)
+    expected = np.argsort(-x, axis=0, kind="stable")[:200]
+    np.testing.assert_array_equal(positions, expected)
+    np.testing.assert_array_equal(values, np.take_along_axis(x, expected, 0))
+
+
+def test_more_elements_than_there_are(eight):
+    graph = Graph(eight)
+    with pytest.raises(InvalidGraph, match="41 elements"):
+        top_k(graph, graph.add_input((3, 40), "float32"), 41)

@@ -1,0 +1,277 @@
+"""The first elements of rows in a stable order: what a sort of the row would begin with, and where it was.
+
+A row may be cut over tiles: each selects from its part, then survivors of parts are joined, k of every join, in as
+many stages as is cheapest. Partials carry positions, so that equal elements keep their order; where a part has fewer
+than k elements the rest of its partial is at position ``NOWHERE``, which comes last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from tiles.errors import InvalidGraph
+from tiles.graph import (
+    REDUCTION,
+    Affine,
+    Cell,
+    Codelet,
+    Composite,
+    Cycles,
+    Dim,
+    Extents,
+    Graph,
+    IndexMap,
+    OpForm,
+    Tensor,
+    Vertices,
+    along,
+    identity_map,
+    register,
+    unsplit_plan,
+)
+from tiles.graph import Sequence as Program
+from tiles.numerics.dtypes import itemsize
+from tiles.numerics.greatest import greatest
+from tiles.poplibs.forms import map_form
+from tiles.poplibs.popops import elementwise_cycles
+from tiles.poplibs.popops.elementwise import iota
+from tiles.poplibs.popops.map import Map
+from tiles.poplibs.popops.ordering import Key, Order
+from tiles.poplibs.popops.sorting import sort
+from tiles.poplibs.popops.sorting_stages import parts_of_rows
+from tiles.poplibs.poputil.place import place
+from tiles.target import Basis, Target
+
+POSITION = "int32"
+NOWHERE = np.iinfo(np.int32).max
+"""The position of what fills a partial; a row is never that long."""
+FEW_PARTS = 8
+"""A row of fewer times k elements is cut into parts that hold little else than survivors: it is sorted instead."""
+SOURCE = "graphcore/poplibs lib/popops/codelets: HeapSortVertex estimators, a heap of k elements (ASSUMED)"
+
+
+@dataclass(frozen=True)
+class _Selection(Codelet):
+    """What selecting from rows and joining selections have in common.
+
+    Args:
+      k: elements selected.
+      dimension: the axis of the operands along which they are selected.
+      dtype: dtype of the elements.
+      is_descending: whether greater elements come first.
+      is_total: whether floats are ordered by sign and bits; else zeros are equal and NaN is greatest.
+    """
+
+    k: int
+    dimension: int
+    dtype: str
+    is_descending: bool = True
+    is_total: bool = True
+
+    @cached_property
+    def order(self) -> Order:
+        """How elements compare."""
+        return Order((self.dtype,), ((0, self.is_descending, self.is_total),))
+
+    @property
+    def label(self) -> str:
+        """Vertex type: PopLibs selects with vertices of its own kind, see ``popops::TopK``."""
+        kind = self.name.partition(".")[2]
+        return f"popops::{kind}<{elementwise_cycles.cpp_name(self.dtype)},{POSITION}>"
+
+    def combiner(self) -> str | None:
+        """Partials are joined by selecting again."""
+        return "top_k"
+
+    def joining(self, shape: tuple[int, ...]) -> tuple[Codelet, OpForm]:
+        """Return what selects among partials ``[P, ...]`` and its form."""
+        codelet = TopKJoin(self.k, self.dimension, self.dtype, self.is_descending, self.is_total)
+        return codelet, _form(shape, (0, self.dimension + 1), self.dimension, self.k, 2)
+
+    def scratch_bytes(self, extents: Extents, target: Target) -> np.ndarray:
+        """Count a heap for every worker."""
+        heap = self.k * (itemsize(self.dtype) + itemsize(POSITION))
+        return np.broadcast_to(np.int64(heap * target.workers_per_tile), extents.points.shape)
+
+    def _cycles(self, n: np.ndarray, rows: np.ndarray, target: Target) -> Cycles:
+        """Return the duration of selecting from ``rows`` rows of ``n`` elements.
+
+        A worker keeps the k best it has seen in a heap, of which the worst is on top: in the worst case every
+        element sinks into it, and in the end k are taken out, each as in a heap sort of k. Workers take a row
+        each, or parts of one, whose survivors are then merged in turn.
+        """
+        each, workers = self.order.comparison_slots, target.workers_per_tile
+        whole = -(-rows // workers) * _heap_slots(n, self.k)
+        shared = rows * (_heap_slots(-(-n // workers), self.k) + (workers - 1) * self.k * (each + 8))
+        slots = 30 + np.minimum(whole, shared)
+        return Cycles(target.worker_issue_interval_cycles * slots, Basis.ASSUMED, SOURCE)
+
+
+@register
+@dataclass(frozen=True)
+class TopK(_Selection):
+    """Select from rows: the operand's dimensions with ``dimension`` reduced, then one of k places."""
+
+    name: ClassVar[str] = "popops.TopK"
+    is_exact: ClassVar[bool] = True
+
+    def compute(self, cell: Cell, *operands: Array) -> tuple[Array, ...]:
+        """Return the first elements of the cell's part and their positions in the row."""
+        x = jnp.moveaxis(operands[0], self.dimension, -1)
+        size, limit = x.shape[-1], cell.limits[self.dimension]
+        ((number, is_descending, is_total),) = self.order.keys
+        (rank,) = Order(self.order.dtypes, ((number, not is_descending, is_total),)).columns([x])
+        if limit is not None:
+            rank = jnp.where(lax.iota(np.int32, size) < limit, rank, _least(rank.dtype))
+        _, places = greatest(rank, min(self.k, size))
+        values = jnp.take_along_axis(x, places, -1, mode="promise_in_bounds")
+        positions = places + jnp.asarray(cell.origin[self.dimension], np.int32)
+        if limit is not None:
+            positions = jnp.where(places < limit, positions, NOWHERE)
+        missing = [(0, 0, 0)] * (x.ndim - 1) + [(0, max(0, self.k - size), 0)]
+        values = lax.pad(values, jnp.zeros((), values.dtype), missing)
+        positions = lax.pad(positions, np.int32(NOWHERE), missing)
+        return tuple(jnp.moveaxis(y, -1, self.dimension) for y in (values, positions))
+
+    def cycles(self, extents: Extents, target: Target) -> Cycles:
+        """Return the estimate; see ``_cycles``."""
+        n = np.asarray(extents.sizes[self.dimension], np.int64)
+        return self._cycles(n, extents.operand_elements(0) // np.maximum(n, 1), target)
+
+    def partial(self) -> tuple[Codelet, tuple[str, ...]]:
+        """Return the codelet itself."""
+        return self, (self.dtype, POSITION)
+
+    def may_split(self, form: OpForm, d: int) -> bool:
+        """Cut rows, and their elements; k stays in one piece."""
+        return d != len(form.dims) - 1
+
+
+@register
+@dataclass(frozen=True)
+class TopKJoin(_Selection):
+    """Select among partials of ``TopK``: values and positions ``[P, ...]``, the first and the selected axis reduced."""
+
+    name: ClassVar[str] = "popops.TopKJoin"
+
+    def compute(self, cell: Cell, *operands: Array) -> tuple[Array, ...]:
+        """Return the first of all partials' elements, equal ones by position."""
+        values, positions = (jnp.moveaxis(x, (0, self.dimension + 1), (-2, -1)) for x in operands)
+        if cell.limits[0] is not None:
+            is_real = (lax.iota(np.int32, positions.shape[-2]) < cell.limits[0])[:, None]
+            positions = jnp.where(is_real, positions, NOWHERE)
+        values, positions = (x.reshape(*x.shape[:-2], -1) for x in (values, positions))
+        is_missing = positions == NOWHERE
+        (column,) = self.order.columns([values])
+        found = lax.sort([is_missing, column, positions, values], -1, False, 3)
+        selected = (lax.slice_in_dim(x, 0, self.k, axis=-1) for x in (found[3], found[2]))
+        return tuple(jnp.moveaxis(x, -1, self.dimension) for x in selected)
+
+    def cycles(self, extents: Extents, target: Target) -> Cycles:
+        """Return the estimate; see ``_cycles``."""
+        n = extents.product((0, self.dimension + 1))
+        return self._cycles(n, extents.operand_elements(0) // np.maximum(n, 1), target)
+
+    def partial(self) -> tuple[Codelet, tuple[str, ...]]:
+        """Return the codelet itself."""
+        return self, (self.dtype, POSITION)
+
+    def may_split(self, form: OpForm, d: int) -> bool:
+        """Cut partials and rows; k stays in one piece."""
+        return d not in (self.dimension + 1, len(form.dims) - 1)
+
+
+def _heap_slots(n: np.ndarray, k: int) -> np.ndarray:
+    """Return one worker's slots: ``n`` elements through a heap of k, by the terms of PopLibs' heap sort.
+
+    That sorts n in ``8 * (19 * n * log n + 6 * n + 2)`` cycles, 16 with values beside the keys: n elements sink in
+    and n are taken out. Six cycles, a worker's turn, are a slot.
+    """
+    levels = max(1, k.bit_length() - 1)
+    return 16 * (19 * (n + min(k, NOWHERE)) * levels // 2 + 6 * n + 2) // 6
+
+
+def _least(dtype: np.dtype) -> Any:
+    return False if dtype == np.bool_ else np.array(np.iinfo(dtype).min, dtype)
+
+
+def _form(shape: Sequence[int], reduced: Sequence[int], dimension: int, k: int, operands: int) -> OpForm:
+    """Return a form that reduces dimensions of operands of one shape and has k places where ``dimension`` was."""
+    last = len(shape)
+    dims = tuple(Dim(f"d{d}", n, REDUCTION) if d in reduced else Dim(f"d{d}", n) for d, n in enumerate(shape))
+    kept: list[Affine] = [along(d) for d in range(last) if d not in reduced]
+    kept.insert(dimension, along(last))
+    results = (IndexMap(tuple(kept)),) * 2
+    return OpForm((*dims, Dim("k", k)), (identity_map(last),) * operands, results)
+
+
+def top_k(
+    graph: Graph,
+    x: Tensor,
+    k: int,
+    dimension: int = -1,
+    is_descending: bool = True,
+    is_total: bool = True,
+    **options: Any,
+) -> tuple[Tensor, Tensor]:
+    """Return the first k elements along a dimension and their positions (int32); see ``TopK``.
+
+    Args:
+      graph: where to add it.
+      x: the tensor.
+      k: how many.
+      dimension: along which.
+      is_descending: whether greater elements come first.
+      is_total: see ``TopK``.
+      **options: as in ``place``.
+
+    Raises:
+      InvalidGraph: a dimension that does not exist, or more elements than it has.
+    """
+    rank = len(x.shape)
+    if not -rank <= dimension < rank or not 0 <= k <= x.shape[dimension]:
+        raise InvalidGraph(f"cannot take {k} elements along dimension {dimension} of {x.shape}")
+    dimension %= rank
+    codelet = TopK(k, dimension, x.dtype, is_descending, is_total)
+    form = _form(x.shape, (dimension,), dimension, k, 1)
+    name = options.pop("name", "top_k")
+    key: Key = (0, is_descending, is_total)
+    pair = Order((x.dtype, POSITION), (key,))
+    is_spread = parts_of_rows(pair, x.shape, dimension, graph.target) > 1
+    if is_spread and FEW_PARTS * k > x.shape[dimension] and not options.get("plan"):
+        return _by_sorting(graph, x, codelet, form, name, **options)
+    values, positions = place(graph, codelet, form, [x], (x.dtype, POSITION), name, **options)
+    return values, positions
+
+
+def _by_sorting(
+    graph: Graph,
+    x: Tensor,
+    codelet: TopK,
+    form: OpForm,
+    name: str,
+    location: str = "",
+    program: Program | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Sort long rows over their tiles and take the beginning, as one composite that does what ``codelet`` does."""
+    body = Program()
+    options: dict[str, Any] = {"location": location, "program": body}
+    d = codelet.dimension
+    counter = iota(graph, x.shape, POSITION, d, name=f"{name}.positions", **options)
+    found = sort(graph, [x, counter], d, codelet.order.keys, name=name, **options)
+    shape = tuple(codelet.k if axis == d else n for axis, n in enumerate(x.shape))
+    first = map_form(shape, [identity_map(len(shape))] * 2, 2)
+    dtypes = (x.dtype, POSITION)
+    moving = Map((), (0, 1), dtypes, dtypes)
+    values, positions = place(graph, moving, first, found, dtypes, f"{name}.first", **options)
+    names = (x.name,), (values.name, positions.name)
+    one = Vertices(name, codelet, form, unsplit_plan(form), *names, location)
+    (graph.program if program is None else program).add(Composite(body, one))
+    return values, positions
