@@ -18,6 +18,7 @@ from absl import app, flags, logging
 
 from hlo_passes.errors import HloError, MalformedStableHLO
 from hlo_passes.passes import InvalidPassOption, InvalidPipeline, UnknownPass, UnknownPassOption
+from ipuxla import absl_flags
 from ipuxla.api import Compiled, compile_stablehlo, load
 from ipuxla.errors import (
     InvalidExecutable,
@@ -28,7 +29,6 @@ from ipuxla.errors import (
     UnknownTarget,
 )
 from ipuxla.experiments import EXPERIMENTS, MODELS, OPTIMIZERS, Settings, require_writable
-from ipuxla.options import ARITHMETICS, ENGINES
 from tiles.compiler import Executable
 from tiles.report import profile, write_report
 from tiles.target import Target, known_names
@@ -92,7 +92,7 @@ class Invocation:
 
 def _define_run(values: flags.FlagValues) -> None:
     """Add a flag for each field of ``Settings``, and for the experiment's name."""
-    _define_machine(values)
+    absl_flags.define(values)
     flags.DEFINE_enum("experiment", "digits", sorted(EXPERIMENTS), "what to run", flag_values=values)
     flags.DEFINE_enum("model", "mlp", sorted(MODELS), "what learns", flag_values=values)
     flags.DEFINE_list("hidden", ["128", "64"], "features of each hidden dense layer", flag_values=values)
@@ -116,7 +116,7 @@ def _run(values: flags.FlagValues, arguments: Sequence[str]) -> None:
     """Run an experiment."""
     del arguments
     chosen = {field.name: getattr(values, field.name) for field in dataclasses.fields(Settings)}
-    chosen["target"] = Target.named(values.target)
+    chosen.update(absl_flags.chosen(values))
     chosen["hidden"] = tuple(_integer("hidden", text) for text in values.hidden)
     chosen["output_dir"] = pathlib.Path(values.output_dir)
     settings = Settings(**chosen)
@@ -147,10 +147,7 @@ def _targets(values: flags.FlagValues, arguments: Sequence[str]) -> None:
 
 def _define_compile(values: flags.FlagValues) -> None:
     """Add the flags of ``compile``."""
-    _define_machine(values)
-    flags.DEFINE_bool(
-        "check_memory", True, "refuse a program that does not fit into the tiles", flag_values=values
-    )
+    absl_flags.define(values)
     flags.DEFINE_string("passes", None, "HLO pass pipeline instead of the default one", flag_values=values)
     flags.DEFINE_string("report", None, "folder to write the report into", flag_values=values)
     flags.DEFINE_string("output", None, "file to write the compiled program into", flag_values=values)
@@ -171,14 +168,7 @@ def _compile(values: flags.FlagValues, arguments: Sequence[str]) -> None:
     if values.output is not None:
         require_writable(pathlib.Path(values.output).parent)
     with _reporting_misfit(values.report), _named(arguments[0]):
-        compiled = compile_stablehlo(
-            source,
-            values.target,
-            engine=values.engine,
-            arithmetic=values.arithmetic,
-            check_memory=values.check_memory,
-            passes=values.passes,
-        )
+        compiled = compile_stablehlo(source, passes=values.passes, **absl_flags.chosen(values))
     if values.print is not None:
         print(compiled.as_text(values.print))
     else:
@@ -224,14 +214,6 @@ COMMANDS = {
 
 
 # ---- flags and files that commands share
-
-
-def _define_machine(values: flags.FlagValues) -> None:
-    """Add the flags that choose a machine and how it is emulated."""
-    names = ", ".join(known_names())
-    flags.DEFINE_string("target", "gc200", f"{names}, or a target's data file", flag_values=values)
-    flags.DEFINE_enum("engine", "fast", ENGINES, "how the machine is emulated", flag_values=values)
-    flags.DEFINE_enum("arithmetic", "float", ARITHMETICS, "floats, or exact words", flag_values=values)
 
 
 def _integer(flag: str, text: str) -> int:

@@ -104,7 +104,12 @@ def run_digits(settings: Settings) -> None:
     """
     console = Console()
     job = make_job(settings)
-    step = ipuxla.jit(job.step, target=settings.target, engine=settings.engine, donate_argnums=DONATED)
+    machine_options: dict[str, Any] = {
+        "target": settings.target,
+        "engine": settings.engine,
+        "check_memory": settings.check_memory,
+    }
+    step = ipuxla.jit(job.step, donate_argnums=DONATED, **machine_options)
     start = time.perf_counter()
     lowered = step.lower(*job.first_arguments())
     compiled = lowered.compile(arithmetic=settings.arithmetic)
@@ -116,7 +121,7 @@ def run_digits(settings: Settings) -> None:
         require_same_words(console, settings.engine, compiled(*job.first_arguments()), expected)
         return
 
-    predict = ipuxla.jit(job.model.predict, target=settings.target, engine=settings.engine)
+    predict = ipuxla.jit(job.model.predict, **machine_options)
     with _progress(console, job.schedule.num_steps(job.data)) as on_step:
         outcomes = {"emulated": job.run(compiled, predict, on_step)}
     if settings.compare:

@@ -20,6 +20,7 @@ class Settings:
       target: the machine that the step is compiled for.
       engine: how the emulated machine runs it.
       arithmetic: "float" to train; "ring" to prove that one step moves every word rightly.
+      check_memory: refuse a step that does not fit into the tiles.
       model: name of a model.
       hidden: features of each hidden dense layer.
       optimizer: name of an optimizer.
@@ -37,6 +38,7 @@ class Settings:
     target: Target
     engine: str = "fast"
     arithmetic: str = "float"
+    check_memory: bool = True
     model: str = "mlp"
     hidden: tuple[int, ...] = (128, 64)
     optimizer: str = "momentum"

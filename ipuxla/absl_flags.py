@@ -1,0 +1,58 @@
+"""The flags of a machine and its emulation, for experiments that are absl programs of their own.
+
+    absl_flags.define()
+
+    def main(argv):
+        step = ipuxla.jit(training_step, **absl_flags.chosen())
+
+    if __name__ == "__main__":
+        app.run(main)
+
+Then ``python experiment.py --target=bow --engine=literal --flagfile=...`` works as it does with ``ipuxla run``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from absl import flags
+
+from ipuxla.errors import IpuError
+from ipuxla.options import ARITHMETICS, DEFAULT_TARGET, ENGINES
+from tiles.target import Target, known_names
+
+NAMES = ("engine", "arithmetic", "check_memory")
+
+
+def define(values: flags.FlagValues = flags.FLAGS) -> None:
+    """Add the flags ``--target``, ``--engine``, ``--arithmetic`` and ``--[no]check_memory``.
+
+    Args:
+      values: what to add them to; absl's global flags unless given.
+    """
+    known = ", ".join(known_names())
+    flags.DEFINE_string("target", DEFAULT_TARGET, f"{known}, or a target's data file", flag_values=values)
+    flags.register_validator("target", _exists, flag_values=values)
+    flags.DEFINE_enum("engine", "fast", ENGINES, "how the machine is emulated", flag_values=values)
+    flags.DEFINE_enum("arithmetic", "float", ARITHMETICS, "floats, or exact words", flag_values=values)
+    flags.DEFINE_bool(
+        "check_memory", True, "refuse a program that does not fit into the tiles", flag_values=values
+    )
+
+
+def _exists(target: str) -> bool:
+    """Tell at parsing, as absl tells it of other flags, when there is no such machine."""
+    try:
+        Target.named(target)
+    except IpuError as error:
+        raise flags.ValidationError(str(error)) from error
+    return True
+
+
+def chosen(values: flags.FlagValues = flags.FLAGS) -> dict[str, Any]:
+    """Return what was chosen as keyword arguments of ``ipuxla.jit`` and ``ipuxla.compile_stablehlo``.
+
+    Args:
+      values: what ``define`` added flags to, parsed.
+    """
+    return {"target": Target.named(values.target)} | {name: getattr(values, name) for name in NAMES}
