@@ -6,6 +6,7 @@ from hlo_passes.ir.builder import (
     canonical_names,
     map_computations,
     map_regions,
+    placed,
     rebuild,
     replace_values,
     use_counts,
@@ -26,13 +27,14 @@ from hlo_passes.ir.module import Computation, Instruction, Module, Value
 from hlo_passes.ir.op import ATTRIBUTES, OPS, FusionCategory, Op, attribute
 from hlo_passes.ir.parser import parse_computation, parse_module
 from hlo_passes.ir.printer import print_computation, print_instruction, print_module
-from hlo_passes.ir.types import DTYPES, TensorType, dtype_name
+from hlo_passes.ir.types import DTYPES, SMALL_FLOATS, TensorType, dtype_name
 from hlo_passes.ir.verifier import verify, verify_computation
 
 __all__ = [
     "ATTRIBUTES",
     "DTYPES",
     "OPS",
+    "SMALL_FLOATS",
     "UNKNOWN",
     "Builder",
     "Closure",
@@ -58,6 +60,7 @@ __all__ = [
     "map_regions",
     "parse_computation",
     "parse_module",
+    "placed",
     "print_computation",
     "print_instruction",
     "print_module",

@@ -234,3 +234,16 @@ def canonical_computation(computation: Computation, name: str | None = None) -> 
 def canonical_names(module: Module) -> Module:
     """Return ``module`` with values renumbered deterministically; computations keep their names."""
     return map_computations(module, canonical_computation)
+
+
+def placed(computation: Computation, location: Location) -> Computation:
+    """Return a computation all of whose instructions come from one source line."""
+    instructions = (
+        dataclasses.replace(
+            instruction,
+            location=location,
+            regions=tuple(placed(region, location) for region in instruction.regions),
+        )
+        for instruction in computation.instructions
+    )
+    return dataclasses.replace(computation, instructions=tuple(instructions))

@@ -23,6 +23,12 @@ class DType(NamedTuple):
     bits: int
 
 
+SMALL_FLOATS = tuple(
+    f"f8{form}"
+    for form in ("E3M4", "E4M3", "E4M3B11FNUZ", "E4M3FN", "E4M3FNUZ", "E5M2", "E5M2FNUZ", "E8M0FNU")
+)
+"""Floats of 8 bits, named by the bits of exponent and fraction and by what is missing (F: infinities, ...)."""
+
 DTYPES: dict[str, DType] = {
     "i1": DType(np.dtype(np.bool_), "bool", 1),
     "i8": DType(np.dtype(np.int8), "integer", 8),
@@ -33,6 +39,9 @@ DTYPES: dict[str, DType] = {
     "ui16": DType(np.dtype(np.uint16), "unsigned", 16),
     "ui32": DType(np.dtype(np.uint32), "unsigned", 32),
     "ui64": DType(np.dtype(np.uint64), "unsigned", 64),
+    **{
+        name: DType(np.dtype(getattr(jnp, f"float8_{name[2:].lower()}")), "float", 8) for name in SMALL_FLOATS
+    },
     "f16": DType(np.dtype(np.float16), "float", 16),
     "bf16": DType(np.dtype(jnp.bfloat16), "float", 16),
     "f32": DType(np.dtype(np.float32), "float", 32),

@@ -16,12 +16,12 @@ import numpy as np
 from jax import Array, lax
 
 from hlo_passes.ir.op import FusionCategory, Op
-from hlo_passes.ir.types import DTYPES, TensorType
+from hlo_passes.ir.types import DTYPES, SMALL_FLOATS, TensorType
 
 BOOL = frozenset({"i1"})
 SIGNED = frozenset({"i8", "i16", "i32", "i64"})
 INTEGER = SIGNED | {"ui8", "ui16", "ui32", "ui64"}
-FLOAT = frozenset({"f16", "bf16", "f32", "f64"})
+FLOAT = frozenset({"f16", "bf16", "f32", "f64", *SMALL_FLOATS})
 COMPLEX = frozenset({"complex<f32>", "complex<f64>"})
 INEXACT = FLOAT | COMPLEX
 REAL = INTEGER | FLOAT

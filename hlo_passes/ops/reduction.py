@@ -60,7 +60,7 @@ def neutral_element(combiner: Combiner, dtype: str) -> np.ndarray:
     """Return the value that changes nothing it is combined with, as a numpy scalar array."""
     kind = DTYPES[dtype]
     if combiner in ("max", "min"):
-        limits = (-np.inf, np.inf) if kind.kind == "float" else _limits(kind.np_dtype)
+        limits = _limits(kind.np_dtype)
         return np.array(limits[combiner == "min"]).astype(kind.np_dtype)
     if combiner == "and":
         return np.asarray(~np.array(0, kind.np_dtype))
@@ -74,9 +74,13 @@ def is_neutral(combiner: Combiner, constant: Constant) -> bool:
     return constant.is_splat and (element.tobytes() == neutral or (combiner == "add" and not element))
 
 
-def _limits(dtype: np.dtype) -> tuple[int, int]:
-    limits = np.iinfo(dtype)
-    return int(limits.min), int(limits.max)
+def _limits(dtype: np.dtype) -> tuple[Any, Any]:
+    """Return the least and the greatest number of a type; the infinities where it has any."""
+    if not jnp.issubdtype(dtype, jnp.floating):
+        return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+    if np.isinf(np.array(np.inf).astype(dtype)):
+        return -np.inf, np.inf
+    return jnp.finfo(dtype).min, jnp.finfo(dtype).max
 
 
 @dataclass(frozen=True)

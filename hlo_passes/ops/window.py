@@ -80,10 +80,15 @@ class ReduceWindow(Op):
             self.require(positive, min(field, default=1) > 0, f"expected positive entries, got {field}")
         padded = len(self.low) == len(self.high) == first.rank
         self.require("C12", padded, lambda: f"low and high are not one each per dimension of {first}")
-        shape = tuple(
+        shape = self.counts(first.shape)
+        return tuple(TensorType(shape, dtype) for dtype in self._element_types(regions, inputs))
+
+    def counts(self, sizes: Sequence[int]) -> tuple[int, ...]:
+        """Return how many windows lie along each dimension of inputs of these sizes."""
+        return tuple(
             window_count(size, window, stride, low + high, base, dilation)
             for size, window, stride, low, high, base, dilation in zip(
-                first.shape,
+                sizes,
                 self.window_dimensions,
                 self.window_strides,
                 self.low,
@@ -93,7 +98,6 @@ class ReduceWindow(Op):
                 strict=True,
             )
         )
-        return tuple(TensorType(shape, dtype) for dtype in self._element_types(regions, inputs))
 
     def _element_types(self, regions: Sequence[Computation], inputs: Sequence[TensorType]) -> list[str]:
         self.require("C13", len(regions) == 1, lambda: f"expected 1 region, got {len(regions)}")
@@ -210,7 +214,7 @@ class SelectAndScatter(Op):
             where = jnp.where(chosen < 0, operand.size, chosen)
             result = scatter(start, where[:, None], updates, numbers, mode=mode)
         else:
-            result = _one_by_one(start, chosen, updates, as_closure(regions[1]))
+            result = scatter_one_by_one(start, chosen, updates, as_closure(regions[1]))
         return (result.reshape(operand.shape),)
 
     def _selected(self, operand: Array, select: Closure) -> Array:
@@ -234,8 +238,8 @@ class SelectAndScatter(Op):
         )[1]
 
 
-def _one_by_one(start: Array, chosen: Array, updates: Array, combine: Closure) -> Array:
-    """Scatter in order with a combining function of any kind."""
+def scatter_one_by_one(start: Array, chosen: Array, updates: Array, combine: Closure) -> Array:
+    """Combine updates with the elements at flat positions (none: -1), in order, by any function."""
 
     def step(number: Any, result: Array) -> Array:
         where = jnp.maximum(chosen[number], 0)

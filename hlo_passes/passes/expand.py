@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from hlo_passes.ir import Builder, Computation, Instruction, Location, Module, Value
+from hlo_passes.ir import Builder, Computation, Instruction, Module, Value, placed
 from hlo_passes.ops import Call
 from hlo_passes.passes.base import Pass, map_module
 from hlo_passes.passes.expansions import EXPANSIONS, Term
@@ -77,7 +77,7 @@ class _Expander:
         builder.name = self._unused(op.name.rpartition(".")[2])
         given = [results] if isinstance(results, Term) else results
         built = builder.build(*(term.value for term in given))
-        self.pending.append(_placed(built, instruction.location))
+        self.pending.append(placed(built, instruction.location))
         return self.pending[-1]
 
     def _unused(self, wished: str) -> str:
@@ -85,16 +85,3 @@ class _Expander:
         name = next(name for name in names if name not in self._taken)
         self._taken.add(name)
         return name
-
-
-def _placed(computation: Computation, location: Location) -> Computation:
-    """Return a computation all of whose instructions come from one source line."""
-    instructions = (
-        dataclasses.replace(
-            instruction,
-            location=location,
-            regions=tuple(_placed(region, location) for region in instruction.regions),
-        )
-        for instruction in computation.instructions
-    )
-    return dataclasses.replace(computation, instructions=tuple(instructions))

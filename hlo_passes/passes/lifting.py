@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 from collections.abc import Sequence
 
-from hlo_passes.ir import Computation, Instruction, TensorType, Value
+from hlo_passes.ir import SMALL_FLOATS, Computation, Instruction, TensorType, Value
 from hlo_passes.ops import (
     BitcastConvert,
     BroadcastInDim,
@@ -22,7 +22,7 @@ from hlo_passes.passes.rewriter import Rewriter
 
 _SAME = (BroadcastInDim, Reshape, Transpose, OptimizationBarrier)
 """What moves nothing when every value is a scalar."""
-NARROW = ("f16", "bf16")
+NARROW = ("f16", "bf16", *SMALL_FLOATS)
 
 
 def is_liftable(region: Computation) -> bool:
@@ -52,7 +52,7 @@ def lift(rewriter: Rewriter, region: Computation, arguments: Sequence[Value]) ->
 
 
 def widened(region: Computation) -> Computation:
-    """Return a combining region with f32 in the place of 16-bit floats, in which long folds lose too much.
+    """Return a combining region with f32 in the place of 8- and 16-bit floats, in which long folds lose too much.
 
     A region that looks at the bits of its values, or rounds them on purpose, is returned itself.
     """

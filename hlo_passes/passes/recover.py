@@ -111,7 +111,7 @@ class _Finder:
         """Return every match, in order."""
         for instruction in self.computation.instructions:
             self.samples.visit(instruction)
-            if len(instruction.results) == 1 and instruction.result.type.is_float:
+            if len(instruction.results) == 1 and instruction.result.type.dtype in TOLERANCES:
                 found = self._function(instruction) or self._gradient(instruction)
                 if found is not None:
                     self.matches.append(found)

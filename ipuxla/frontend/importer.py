@@ -7,6 +7,7 @@ once. Calls stay calls. The user's source lines are kept: the innermost frame th
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,7 @@ from hlo_passes import ops
 from hlo_passes.errors import MalformedStableHLO, UnsupportedOp, UnsupportedType
 from hlo_passes.ir import (
     OPS,
+    SMALL_FLOATS,
     UNKNOWN,
     Computation,
     Instruction,
@@ -28,8 +30,9 @@ from hlo_passes.ir import (
     Op,
     TensorType,
     Value,
+    placed,
 )
-from ipuxla.frontend import narrow
+from ipuxla.frontend import elements, narrow
 from ipuxla.frontend._jax_compat import (
     conv_dimensions,
     dot_algorithm,
@@ -50,6 +53,8 @@ TEXT_FILE = "<stablehlo>"
 
 _JAX_FRAME = re.compile(r"[/\\](site|dist)-packages[/\\](jax|jaxlib)[/\\]")
 _JAX_FOLDER = str(files(jax))
+_WITHOUT_BUFFERS = frozenset({"bf16", *SMALL_FLOATS})
+"""Element types of constants that MLIR gives as text only."""
 _ELEMENT = re.compile(r"0x[0-9A-Fa-f]+|[-+0-9.eE]+")
 
 _HINTS = dict.fromkeys(
@@ -240,8 +245,9 @@ class _Importer:
 class _Block:
     """Reads the block of a function or region; ``where`` is for operations without a line of their own.
 
-    The region of a loop or branch may read values of the blocks around it (``outer``). Ours are closed: each
-    such value becomes an operand, ``captured``, shared by all regions of the operation, and a parameter.
+    A region may read values of the blocks around it (``outer``). Ours are closed: each such value becomes an
+    operand, ``captured``, shared by all regions of the operation, and a parameter; in a region that is applied to
+    elements a constant becomes one of its own.
     """
 
     def __init__(
@@ -251,12 +257,14 @@ class _Block:
         where: Location,
         outer: _Block | None = None,
         captured: dict[Value, int] | None = None,
+        is_of_elements: bool = False,
     ) -> None:
         self.importer = importer
         self.name = name
         self.where = where
         self.outer = outer
         self.captured = {} if captured is None else captured
+        self.is_of_elements = is_of_elements
         self.num_arguments = 0
         self.env: dict[Any, Any] = {}  # MLIR value: a Value, or nested lists of them for a tuple
         self.instructions: list[Instruction] = []
@@ -296,15 +304,13 @@ class _Block:
     def capture(self, operand: Any) -> Any:
         """Return a value of a block around as a parameter of this one; a constant becomes one of its own.
 
-        MLIR's passes move constants out of the regions of reductions, which are closed here.
-
         Raises:
-          KeyError: no block around that this region may read defines it.
+          KeyError: no block around defines it.
         """
         outer = self.outer
         if outer is None:
-            if getattr(operand.owner, "name", "") != "stablehlo.constant":
-                raise KeyError(operand)
+            raise KeyError(operand)
+        if self.is_of_elements and getattr(operand.owner, "name", "") == "stablehlo.constant":
             self.instruction(operand.owner, (), self.where)
             return self.env[operand]
         found = outer.env[operand] if operand in outer.env else outer.capture(operand)
@@ -318,12 +324,12 @@ class _Block:
         return Value(f"%arg{self.num_arguments + number}", value.type)
 
     def closed_regions(
-        self, op: Any, location: Location
+        self, op: Any, location: Location, of_elements: bool = False
     ) -> tuple[tuple[Value, ...], tuple[Computation, ...]]:
-        """Return what the regions of a loop or branch read from here, and the regions, which all take it."""
+        """Return what the regions of an operation read from here, and the regions, which all take it."""
         captured: dict[Value, int] = {}
         blocks = [
-            _Block(self.importer, f"region{number}", location, self, captured)
+            _Block(self.importer, f"region{number}", location, self, captured, of_elements)
             for number in range(len(op.regions))
         ]
         read = [b.read(region.blocks[0]) for b, region in zip(blocks, op.regions, strict=True)]
@@ -341,18 +347,34 @@ class _Block:
             captured, regions = self.closed_regions(op, location)
             made, operands = _CONTROL[op.name](len(captured)), (*operands, *captured)
         else:
-            made = importer.operation(op, types, location)
-            regions = tuple(
-                _Block(importer, f"region{number}", location).read(region.blocks[0])
-                for number, region in enumerate(op.regions)
-            )
-        if importer.has_narrow:
+            made, regions = importer.operation(op, types, location), ()
+        if op.name not in _CONTROL and len(op.regions):
+            values = self.on_elements(op, made, operands, types, location)
+        elif importer.has_narrow:
             values = self.narrowed(op, made, operands, types, location, regions)
         else:
             values = self.append(made, operands, types, location, regions)
         remaining = iter(values)
         for result, shape in zip(results, shapes, strict=True):
             self.env[result] = _arranged(shape, remaining)
+
+    def on_elements(
+        self, op: Any, made: Op, operands: Sequence[Value], types: Sequence[TensorType], location: Location
+    ) -> Sequence[Value]:
+        """Append an operation whose regions are applied to elements, written out where they are no expressions."""
+        captured, regions = self.closed_regions(op, location, of_elements=True)
+        function = functools.partial(self.importer.function, called_at=location)
+        regions = tuple(elements.without_calls(region, function) for region in regions)
+        if elements.is_expression(regions) and not captured:
+            return self.append(made, operands, types, location, regions)
+        arguments = (*operands, *captured)
+        source = elements.written_out(made, [v.type for v in operands], [v.type for v in captured], regions)
+        computation = placed(elements.flattened(_import(source, None)), location)
+        env = dict(zip(computation.parameters, arguments, strict=True))
+        for i in computation.instructions:
+            read, results = [env[v] for v in i.operands], [v.type for v in i.results]
+            env.update(zip(i.results, self.append(i.op, read, results, location, i.regions), strict=True))
+        return [env[v] for v in computation.results]
 
     def narrowed(
         self,
@@ -434,7 +456,7 @@ def _is_jax(file: str) -> bool:
 
 def _array(attribute: Any, type_: TensorType) -> np.ndarray:
     """Return the value of a constant, to the bit; one element for a splat."""
-    if type_.dtype == "bf16" or type_.is_complex:  # MLIR offers no buffer of these
+    if type_.dtype in _WITHOUT_BUFFERS or type_.is_complex:
         return _from_text(str(attribute), type_)
     if narrow.narrow_element(str(attribute.type)):
         return narrow.elements(str(attribute), type_)

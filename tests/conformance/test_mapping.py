@@ -3,12 +3,10 @@
 import numpy as np
 import pytest
 
-import ipuxla
 from hlo_passes.ir import evaluate_module
 from hlo_passes.ops import MapElements
 from hlo_passes.passes import optimize
 from ipuxla.frontend.importer import import_stablehlo
-from ipuxla.lowering import UnsupportedLowering
 
 EXPRESSION = """%c = stablehlo.constant dense<2> : tensor<i32>
       %m = stablehlo.multiply %x, %c : tensor<i32>
@@ -43,9 +41,3 @@ def test_map(shape, conforms):
     module = optimize(import_stablehlo(text))
     assert not any(isinstance(i.op, MapElements) for i in module.walk())
     np.testing.assert_array_equal(evaluate_module(module, a, b)[0], 2 * a < b)
-
-
-def test_a_region_with_a_branch_is_a_named_error(small_target):
-    body = "%p = stablehlo.compare LT, %x, %y : (tensor<i32>, tensor<i32>) -> tensor<i1>\n      " + LOOP
-    with pytest.raises(UnsupportedLowering, match="map's region"):
-        ipuxla.compile_stablehlo(_text((3,), body), target=small_target)

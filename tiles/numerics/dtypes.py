@@ -19,7 +19,10 @@ from tiles.errors import UnsupportedDtype
 WORD_BYTES = 4
 _PLAIN = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
-_SMALL_FLOATS = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e4m3b11fnuz")
+_SMALL_FLOATS = (
+    *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e4m3b11fnuz"),
+    *("float8_e4m3", "float8_e3m4", "float8_e8m0fnu"),
+)
 NAMES: tuple[str, ...] = _PLAIN + _FLOATS + _SMALL_FLOATS
 """Every element type that an array in a tile's memory can have."""
 
@@ -62,6 +65,22 @@ def is_float(dtype: Any) -> bool:
 def is_integer(dtype: Any) -> bool:
     """Return whether a dtype (or its name) is a signed or unsigned integer; booleans are not."""
     return bool(jnp.issubdtype(np.dtype(dtype), jnp.integer))
+
+
+def is_narrow_float(dtype: Any) -> bool:
+    """Return whether a dtype (or its name) is a float of fewer than 32 bits, whose sums are formed in float32."""
+    return (
+        is_float(to_jax(dtype) if isinstance(dtype, str) else dtype) and np.dtype(dtype).itemsize < WORD_BYTES
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def float_limits(name: str) -> tuple[float, float]:
+    """Return the least and the greatest number of a float type: the infinities where it has any."""
+    dtype = to_jax(name)
+    if np.isinf(np.array(np.inf).astype(dtype)):
+        return -np.inf, np.inf
+    return float(jnp.finfo(dtype).min), float(jnp.finfo(dtype).max)
 
 
 @functools.lru_cache(maxsize=256)

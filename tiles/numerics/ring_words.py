@@ -40,7 +40,8 @@ def to_ring(x: Any) -> Any:
 
     A float becomes an odd scrambling of its bits, except that what is neutral for an operation stays so:
     zeros of either sign become 0 (addition), 1.0 becomes 1 and -1.0 becomes -1 (multiplication), minus
-    infinity 0 (unsigned maximum), infinity all ones (minimum). Other types are left as they are.
+    infinity 0 (unsigned maximum), infinity all ones (minimum); where a type has no infinities its least and
+    greatest numbers do. Other types are left as they are.
 
     Args:
       x: an array; numpy in gives numpy out, so that constants cost nothing to trace.
@@ -77,12 +78,13 @@ def _neutral_words(name: str) -> tuple[tuple[Any, Any], ...]:
     """Return pairs of a float's bits and the neutral word that it becomes; some lack infinities."""
     dtype, words = dtypes.to_jax(name), dtypes.unsigned_of(name)
     zero, one, ones = (np.array(v, words)[()] for v in (0, 1, np.iinfo(words).max))
-    specials = ((-0.0, zero), (0.0, zero), (1.0, one), (-1.0, ones), (-np.inf, zero), (np.inf, ones))
+    lowest, greatest = dtypes.float_limits(name)
+    specials = ((-0.0, zero), (0.0, zero), (1.0, one), (-1.0, ones), (lowest, zero), (greatest, ones))
     pairs = []
     for value, neutral in specials:
         with np.errstate(over="ignore", invalid="ignore"):
             represented = np.array(value).astype(dtype)
-        if represented.astype(np.float64) == value:
+        if represented.astype(np.float64) == value or not value:  # what stands for 0 where there is none
             pairs.append((represented.view(words)[()], neutral))
     return tuple(dict(pairs).items())
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from tiles.errors import InvalidGraph
 from tiles.graph import Affine, Cycles, Extents, OpForm
-from tiles.numerics.dtypes import is_float, itemsize
+from tiles.numerics.dtypes import is_float, is_narrow_float, itemsize
 from tiles.poplibs.popops.loops import loop_of
 from tiles.target import Basis, Target
 
@@ -199,10 +199,10 @@ def _rows_of_worker(shape: ConvShape, target: Target) -> tuple[Any, Any]:
 def _amp(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycles:
     """The n x 1 vertex on the accumulating matrix product units: a panel of weights per tap and channels.
 
-    bfloat16 is widened to float32 first (ASSUMED).
+    bfloat16 and 8-bit floats are widened to float32 first (ASSUMED).
     """
     streamed, basis, widen = dtype, Basis.DOCUMENTED, 0
-    if dtype == "bfloat16":
+    if dtype != "float16" and is_narrow_float(dtype):
         streamed, basis = "float32", Basis.ASSUMED
         elements = shape.groups * shape.inputs * (shape.positions * shape.stride + shape.outputs * shape.taps)
         widen = 12 + target.worker_issue_interval_cycles * (37 + 2 * _share(elements, target))

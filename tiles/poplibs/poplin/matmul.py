@@ -11,15 +11,13 @@ from jax import Array, lax
 
 from tiles.errors import InvalidGraph
 from tiles.graph import Cell, Codelet, Cycles, Extents, OpForm, register
-from tiles.numerics.dtypes import is_float, itemsize, to_jax
+from tiles.numerics.dtypes import is_float, is_narrow_float, itemsize, to_jax
 from tiles.poplibs.poplin import matmul_cycles
 from tiles.poplibs.poplin.matmul_cycles import METHODS, roles_of
 from tiles.poplibs.poplin.partials import add_partials
 from tiles.poplibs.popops.elementwise_cycles import cpp_name
 from tiles.poplibs.popops.reduce import cast_accumulator
 from tiles.target import Target
-
-_NARROW_FLOATS = ("float16", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
 
 
 @register
@@ -153,7 +151,7 @@ def _padding_zeroed(cell: Cell, k: int, operand: Array) -> Array:
 
 def accumulator_of(dtype: str) -> str:
     """Return the dtype in which products are added: float32 for narrower floats, else their own."""
-    return "float32" if dtype in _NARROW_FLOATS else dtype
+    return "float32" if is_narrow_float(dtype) else dtype
 
 
 def matmul_codelet(lhs: str, rhs: str, out_dtype: str | None = None, method: str = "auto") -> MatMul:

@@ -19,7 +19,7 @@ import numpy as np
 
 from tiles.errors import InvalidGraph
 from tiles.graph import Cycles, Extents, OpForm
-from tiles.numerics.dtypes import is_float, itemsize
+from tiles.numerics.dtypes import is_float, is_narrow_float, itemsize
 from tiles.poplibs.popops.loops import loop_of
 from tiles.target import Basis, Target
 
@@ -185,9 +185,9 @@ def amp_cycles(shape: Shape, dtype: str, accumulate: str, target: Target) -> Any
 
 
 def _amp(shape: Shape, dtype: str, accumulate: str, target: Target) -> Cycles:
-    """AMP; bfloat16 is widened to float32 first (ASSUMED), float16 accumulates in float32 where units do."""
+    """AMP; bfloat16 and 8-bit floats are widened to float32 first (ASSUMED), float16 accumulates in float32 where units do."""
     streamed, basis, widen = dtype, Basis.DOCUMENTED, 0
-    if dtype == "bfloat16":
+    if dtype != "float16" and is_narrow_float(dtype):
         streamed, basis = "float32", Basis.ASSUMED
         elements = shape.groups * shape.inputs * (shape.positions + shape.outputs)
         widen = 12 + target.worker_issue_interval_cycles * (37 + 2 * _share(elements, target))

@@ -25,7 +25,7 @@ from tiles.graph import (
     register,
 )
 from tiles.numerics.accumulate import accumulate
-from tiles.numerics.dtypes import is_float, itemsize, to_jax
+from tiles.numerics.dtypes import float_limits, is_float, is_narrow_float, itemsize, to_jax
 from tiles.poplibs.popops import elementwise_cycles, reduce_cycles
 from tiles.poplibs.popops.expression import Body, body_dtypes, evaluate_body
 from tiles.poplibs.popops.fold import FOLDS, fold
@@ -34,7 +34,6 @@ from tiles.target import Target
 
 OPERATIONS = tuple(FOLDS)
 _ON_BOOLEANS = {"add": "or", "max": "or", "mul": "and", "min": "and"}
-_NARROW_FLOATS = ("float16", "bfloat16")
 
 
 @register
@@ -92,11 +91,11 @@ class Reduce(Codelet):
         value = evaluate_body(self.body, aligned, cell)[-1]
         if value.shape != cell.sizes:
             value = lax.broadcast_in_dim(value, cell.sizes, range(len(cell.sizes)))
-        mask = cell.reduced_mask()
+        value, mask = cast_accumulator(value, self.accumulate_dtype), cell.reduced_mask()
         if mask is not None:
-            neutral = lax.broadcast(neutral_element(self.operation, self.value_dtype), value.shape)
+            neutral = lax.broadcast(neutral_element(self.operation, self.accumulate_dtype), value.shape)
             value = lax.select(jnp.broadcast_to(mask, value.shape), value, neutral)
-        total = fold(self.operation, cast_accumulator(value, self.accumulate_dtype), cell.form.reduced)
+        total = fold(self.operation, value, cell.form.reduced)
         kept = [d for d, dim in enumerate(cell.form.dims) if not dim.is_reduced]
         order = [kept.index(d) for d in cell.form.results[0].dims]
         total = total if order == sorted(order) else lax.transpose(total, order)
@@ -164,13 +163,13 @@ def neutral_element(operation: str, dtype: str) -> np.ndarray:
     if dtype == "bool":
         return np.array(not lowest)
     if is_float(dtype):
-        return np.array(-np.inf if lowest else np.inf).astype(kind)
+        return np.array(float_limits(dtype)[not lowest]).astype(kind)
     return np.array(np.iinfo(kind).min if lowest else np.iinfo(kind).max, kind)
 
 
 def accumulator_of(operation: str, dtype: str) -> str:
-    """Return the dtype of partial results: float32 for sums and products of 16-bit floats, as in PopLibs."""
-    return "float32" if operation in ("add", "mul") and dtype in _NARROW_FLOATS else dtype
+    """Return the dtype of partial results: float32 for sums and products of narrower floats, as in PopLibs."""
+    return "float32" if operation in ("add", "mul") and is_narrow_float(dtype) else dtype
 
 
 def reduce_codelet(

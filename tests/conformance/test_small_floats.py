@@ -1,0 +1,110 @@
+"""Floats of 8 bits: every value, and every pair of values, against numpy's types of ml_dtypes."""
+
+import numpy as np
+import pytest
+
+import ipuxla
+from hlo_passes.ir import DTYPES, SMALL_FLOATS
+from tests.conformance.conftest import evaluated
+
+ARITHMETIC = [name for name in SMALL_FLOATS if name != "f8E8M0FNU"]  # that one has neither zero nor sign
+
+
+def _all(name):
+    return np.arange(256, dtype=np.uint8).view(DTYPES[name].np_dtype)
+
+
+def _same(got, want):
+    got, want = np.asarray(got), np.asarray(want)
+    assert got.dtype == want.dtype
+    np.testing.assert_array_equal(got.astype(np.float32), want.astype(np.float32))
+
+
+@pytest.mark.parametrize("name", SMALL_FLOATS)
+def test_conversion(name):
+    """Every value to f32, and numbers between, at and beyond the values of the type from f32 and f16."""
+    x = _all(name)
+    numbers = np.unique(np.abs(x.astype(np.float32))[np.isfinite(x.astype(np.float32))])
+    between = np.concatenate(
+        [numbers, (numbers[1:] + numbers[:-1]) / 2, numbers * np.float32(1.07), [3e8, np.inf, np.nan]]
+    )
+    between = np.concatenate([between, -between]).astype(np.float32)
+    if name == "f8E8M0FNU":  # beyond a power of two that numpy rounds up to infinity there is none
+        between = between[(between > 1e-30) & (between < 1e30)]
+    n = len(between)
+    text = f"""func.func @main(%x: tensor<256x{name}>, %y: tensor<{n}xf32>) -> (tensor<256xf32>, tensor<{n}x{name}>, tensor<256xui8>) {{
+      %0 = stablehlo.convert %x : (tensor<256x{name}>) -> tensor<256xf32>
+      %1 = stablehlo.convert %y : (tensor<{n}xf32>) -> tensor<{n}x{name}>
+      %2 = stablehlo.bitcast_convert %x : (tensor<256x{name}>) -> tensor<256xui8>
+      return %0, %1, %2 : tensor<256xf32>, tensor<{n}x{name}>, tensor<256xui8>
+    }}"""
+    wide, narrow, bits = evaluated(text, x, between)
+    np.testing.assert_array_equal(wide, x.astype(np.float32))
+    with np.errstate(over="ignore", invalid="ignore"):
+        _same(narrow, between.astype(DTYPES[name].np_dtype))
+    np.testing.assert_array_equal(bits, np.arange(256))
+
+
+@pytest.mark.parametrize("name", ARITHMETIC)
+def test_arithmetic(name):
+    """What is computed in f32 and rounded once: that is enough bits for sums, products and quotients."""
+    values = _all(name)
+    x, y = (part.ravel() for part in np.meshgrid(values, values))
+    type_ = f"tensor<{x.size}x{name}>"
+    operations = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.divide}
+    operations |= {"maximum": np.maximum, "minimum": np.minimum}
+    rows = "\n".join(f"%{op} = stablehlo.{op} %x, %y : {type_}" for op in operations)
+    text = f"""func.func @main(%x: {type_}, %y: {type_}) -> ({", ".join([type_] * len(operations))}, tensor<{x.size}xi1>) {{
+      {rows}
+      %c = stablehlo.compare LT, %x, %y : ({type_}, {type_}) -> tensor<{x.size}xi1>
+      return {", ".join(f"%{op}" for op in operations)}, %c : {", ".join([type_] * len(operations))}, tensor<{x.size}xi1>
+    }}"""
+    *got, less = evaluated(text, x, y)
+    wide = x.astype(np.float32), y.astype(np.float32)
+    with np.errstate(all="ignore"):
+        for mine, function in zip(got, operations.values(), strict=True):
+            _same(mine, function(*wide).astype(x.dtype))
+        np.testing.assert_array_equal(less, wide[0] < wide[1])
+
+
+def test_constants_keep_their_bits():
+    text = """func.func @main() -> (tensor<3xf8E4M3FN>, tensor<2xf8E5M2>, tensor<f8E8M0FNU>) {
+      %0 = stablehlo.constant dense<[1.5, -448.0, 0x7F]> : tensor<3xf8E4M3FN>
+      %1 = stablehlo.constant dense<0xFC> : tensor<2xf8E5M2>
+      %2 = stablehlo.constant dense<4.0> : tensor<f8E8M0FNU>
+      return %0, %1, %2 : tensor<3xf8E4M3FN>, tensor<2xf8E5M2>, tensor<f8E8M0FNU>
+    }"""
+    first, second, third = (np.asarray(x).view(np.uint8).tolist() for x in evaluated(text))
+    assert (first, second, third) == ([0x3C, 0xFE, 0x7F], [0xFC, 0xFC], 0x81)
+
+
+def _network(name):
+    return f"""func.func @main(%x: tensor<6x9x{name}>, %w: tensor<9x5x{name}>) -> (tensor<6x5xf32>, tensor<5x{name}>, tensor<6x{name}>) {{
+      %zero = stablehlo.constant dense<0.0> : tensor<{name}>
+      %low = stablehlo.constant dense<-8.0> : tensor<{name}>
+      %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+        : (tensor<6x9x{name}>, tensor<9x5x{name}>) -> tensor<6x5xf32>
+      %1 = stablehlo.reduce(%w init: %zero) applies stablehlo.add across dimensions = [0]
+        : (tensor<9x5x{name}>, tensor<{name}>) -> tensor<5x{name}>
+      %2 = stablehlo.reduce(%x init: %low) applies stablehlo.maximum across dimensions = [1]
+        : (tensor<6x9x{name}>, tensor<{name}>) -> tensor<6x{name}>
+      return %0, %1, %2 : tensor<6x5xf32>, tensor<5x{name}>, tensor<6x{name}>
+    }}"""
+
+
+@pytest.mark.parametrize("engine", ["fast", "literal", "vertex"])
+@pytest.mark.parametrize("name", ["f8E4M3FN", "f8E5M2"])
+def test_engines(name, engine, tiny_target):
+    rng = np.random.default_rng(0)
+    dtype = DTYPES[name].np_dtype
+    x, w = (rng.integers(-3, 4, shape).astype(dtype) for shape in ((6, 9), (9, 5)))
+    run, ring, witness = (
+        ipuxla.compile_stablehlo(_network(name), tiny_target, engine=e, arithmetic=a)(x, w)
+        for e, a in ((engine, "float"), (engine, "ring"), ("hlo", "ring"))
+    )
+    wide = x.astype(np.float32), w.astype(np.float32)
+    np.testing.assert_array_equal(run[0], wide[0] @ wide[1])
+    _same(run[1], wide[1].sum(0).astype(dtype))
+    _same(run[2], wide[0].max(1).astype(dtype))
+    for mine, theirs in zip(ring, witness, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
