@@ -427,6 +427,12 @@ _LEGALIZATION = (
     "builtin.module(func.func(stablehlo-legalize-composite-to-call),"
     "func.func(chlo-legalize-to-stablehlo,stablehlo-legalize-deprecated-ops{fail-on-unused=false}))"
 )
+_DEQUANTIZATION = (
+    "builtin.module(func.func(stablehlo-legalize-quantized-op-to-qdq,stablehlo-legalize-quant-to-math,"
+    "chlo-legalize-to-stablehlo))"
+)
+_NEEDS_QUANT = "builtin.module(vhlo-legalize-to-stablehlo)"
+"""Passes that make MLIR load its dialect of quantized types, of which jaxlib gives no other way in."""
 _REFINEMENT = (
     "builtin.module(func.func(stablehlo-canonicalize-dynamism),stablehlo-refine-shapes,"
     "func.func(stablehlo-canonicalize-dynamism))"
@@ -438,12 +444,13 @@ def _register_passes() -> None:
     _hlo.register_stablehlo_passes()
 
 
-def read_stablehlo(source: Any, refine: bool = False) -> Any:
+def read_stablehlo(source: Any, refine: bool = False, dequantize: bool = False) -> Any:
     """Return a StableHLO module's operation, CHLO legalized. Hides contexts, passes and bytecode.
 
     Args:
       source: text, MLIR bytecode or a portable artifact; or an MLIR module, which is copied first.
       refine: whether to derive static shapes of what follows from the types of arguments and from constants.
+      dequantize: whether to write operations on quantized types with integers and floats.
 
     Raises:
       ValueError: MLIR refuses it; the message is one line with the position in the text.
@@ -460,7 +467,8 @@ def read_stablehlo(source: Any, refine: bool = False) -> Any:
         handler: Any = context.attach_diagnostic_handler(keep)
         try:
             module = _read_module(context, source)
-            for passes in (_LEGALIZATION, *([_REFINEMENT] if refine else [])):
+            wanted = ((_LEGALIZATION, True), (_DEQUANTIZATION, dequantize), (_REFINEMENT, refine))
+            for passes in (text for text, is_wanted in wanted if is_wanted):
                 _passmanager.PassManager.parse(passes).run(module)
         except (_mlir.ir.MLIRError, ValueError) as error:
             found = [f"{str(d.location)[4:-1]}: {d.message}" for d in getattr(error, "error_diagnostics", ())]
@@ -473,6 +481,8 @@ def read_stablehlo(source: Any, refine: bool = False) -> Any:
 def _read_module(context: Any, source: Any) -> Any:
     if hasattr(source, "context"):
         return source.operation.clone().operation
+    if ("quant" in source) if isinstance(source, str) else (b"quant" in source):
+        _passmanager.PassManager.parse(_NEEDS_QUANT).run(_mlir.ir.Module.parse("module {}").operation)
     if isinstance(source, bytes) and _PORTABLE_ARTIFACT.match(source):
         return _hlo.deserialize_portable_artifact(context, source).operation
     return _mlir.ir.Module.parse(source).operation

@@ -92,16 +92,36 @@ def import_stablehlo(source: Any, name: str | None = None) -> Module:
 
 
 def _import(source: Any, name: str | None) -> Module:
-    """Import as it stands; if that meets unknown shapes, once more after MLIR derived them from constants.
+    """Import as it stands; what that refuses for its types, once more after MLIR wrote it without these.
 
-    Not at once: deriving moves and merges constants, and layers that were alike in the text no longer are.
+    Not at once: deriving shapes moves and merges constants, and layers that were alike in the text no longer are.
     """
+    options: dict[str, bool] = {}
+    while True:
+        try:
+            return _Importer(_read(source, options)).module(name)
+        except (UnsupportedType, UnsupportedOp) as error:
+            found = {
+                "dequantize": "!quant" in str(error),
+                "refine": "dynamic" in str(error) or "?" in str(error),
+            }
+            new = {option: True for option, is_needed in found.items() if is_needed and option not in options}
+            if not new:
+                raise
+            options |= new
+
+
+def _read(source: Any, options: dict[str, bool]) -> Any:
     try:
-        return _Importer(read_stablehlo(source)).module(name)
-    except (UnsupportedType, UnsupportedOp) as error:
-        if "dynamic" not in str(error) and "?" not in str(error):
+        return read_stablehlo(source, **options)
+    except ValueError as error:
+        if "dequantize" not in options:
             raise
-    return _Importer(read_stablehlo(source, refine=True)).module(name)
+        raise UnsupportedType(
+            f"an operation on quantized types has no form in integers and floats: {error}\n"
+            "  expected: operations that the specification defines by dequantizing, computing and quantizing\n"
+            "  try: uniform_dequantize before it and uniform_quantize behind it"
+        ) from None
 
 
 class _Importer:
@@ -350,7 +370,7 @@ class _Block:
             made, regions = importer.operation(op, types, location), ()
         if op.name not in _CONTROL and len(op.regions):
             values = self.on_elements(op, made, operands, types, location)
-        elif importer.has_narrow:
+        elif importer.has_narrow or isinstance(made, ops.BitcastConvert):
             values = self.narrowed(op, made, operands, types, location, regions)
         else:
             values = self.append(made, operands, types, location, regions)
@@ -387,18 +407,20 @@ class _Block:
     ) -> Sequence[Value]:
         """Append an operation that may be of integers narrower than what holds them."""
 
-        def emit(extra: Op, *values: Value) -> Value:
-            return self.emit(extra, values, location)
+        def emit(extra: Op, *values: Value, regions: Sequence[Computation] = ()) -> Value:
+            return self.emit(extra, values, location, regions)
 
         found = [narrow.narrow_element(str(value.type)) for value in (*op.operands, *op.results)]
-        if any(found) and op.name in narrow.REFUSED:
-            raise self.unsupported(op, location, "integers of at least 8 bits")
+        if isinstance(made, ops.BitcastConvert):
+            source, target = (f or t.dtype for f, t in zip(found, (operands[0].type, *types), strict=True))
+            if any(found) or (source == "i1") != (target == "i1"):
+                return [narrow.repacked(source, target, operands[0], emit)]
         if op.name in narrow.READS_BITS and found[0]:
             operands = [narrow.masked(found[0], value, emit) for value in operands]
         values = self.append(made, operands, types, location, regions)
-        if len(op.results) != 1 or not found[-1]:
+        if not found[-1]:
             return values
-        return [narrow.settled(made, found[-1], values[0], emit)]
+        return [*values[:-1], narrow.settled(made, found[-1], values[-1], emit)]
 
     def append(
         self,

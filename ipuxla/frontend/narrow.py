@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hlo_passes import ops
-from hlo_passes.ir import Op, TensorType, Value
+from hlo_passes.ir import DTYPES, Builder, Op, TensorType, Value
 
 
 class Narrow(NamedTuple):
@@ -48,6 +48,7 @@ LEAVES_RANGE = frozenset(
             "not",
         ),
         *("power", "shift_left", "subtract", "count_leading_zeros", "popcnt", "shift_right_logical"),
+        "rng_bit_generator",
     )
 )
 """Operations whose result, computed in 8 bits, may need wrapping."""
@@ -56,9 +57,6 @@ READS_BITS = frozenset(
     f"stablehlo.{name}" for name in ("count_leading_zeros", "popcnt", "shift_right_logical")
 )
 """Operations that must not see the copies of a sign in the upper bits."""
-
-REFUSED = frozenset(f"stablehlo.{name}" for name in ("bitcast_convert", "rng_bit_generator", "rng"))
-"""Operations whose narrow bits are packed, or drawn."""
 
 Emit = Callable[..., Value]
 """``emit(op, *values)`` appends an operation and returns its result."""
@@ -89,6 +87,71 @@ def wrapped(element: str, value: Value, emit: Emit) -> Value:
 def masked(element: str, value: Value, emit: Emit) -> Value:
     """Return a value with only the bits of a narrow type."""
     return emit(ops.And(), value, _splat((1 << NARROW[element].bits) - 1, value, emit))
+
+
+def repacked(source: str, target: str, value: Value, emit: Emit) -> Value:
+    """Return the bits of elements read as another type, one of them narrower than a byte.
+
+    Narrower elements get a last dimension of their own, the least significant bits first; wider ones take up the
+    last dimension. A boolean is one bit.
+
+    Args:
+      source: element type that the program names for the operand.
+      target: the one it names for the result.
+      value: what holds the operand.
+      emit: where operations go.
+    """
+    have, want = width(source), width(target)
+    bits = _bits(source, value, f"ui{max(have, want, 8)}", emit)
+    if want < have:
+        shape = (*value.type.shape, have // want)
+        spread = emit(ops.BroadcastInDim(shape, tuple(range(value.type.rank))), bits)
+        bits = emit(ops.ShiftRightLogical(), spread, _offsets(spread, want, emit))
+    elif want > have:
+        moved = emit(ops.ShiftLeft(), bits, _offsets(bits, have, emit))
+        bits = _joined(moved, emit)
+    if want < 8:
+        bits = emit(ops.And(), bits, _splat((1 << want) - 1, bits, emit))
+    return _read(target, bits, emit)
+
+
+def width(element: str) -> int:
+    """Return the bits of an element type, narrow ones included."""
+    return NARROW[element].bits if element in NARROW else DTYPES[element].bits
+
+
+def _bits(element: str, value: Value, words: str, emit: Emit) -> Value:
+    """Return elements' bits as unsigned words at least as wide, zeros above."""
+    if element in NARROW:
+        value = masked(element, value, emit)
+    if not value.type.is_bool:
+        value = emit(ops.BitcastConvert(f"ui{value.type.bits}"), value)
+    return emit(ops.Convert(words), value)
+
+
+def _read(element: str, bits: Value, emit: Emit) -> Value:
+    """Return what holds the elements whose bits are the lower ones of unsigned words."""
+    if element == "i1":
+        return emit(ops.Convert("i1"), bits)
+    if element not in NARROW:
+        return emit(ops.BitcastConvert(element), bits)
+    holder = emit(ops.BitcastConvert(NARROW[element].holder), emit(ops.Convert("ui8"), bits))
+    return wrapped(element, holder, emit)
+
+
+def _offsets(like: Value, bits: int, emit: Emit) -> Value:
+    """Return ``bits`` times the index along the last dimension."""
+    counts = emit(ops.Iota(like.type, like.type.rank - 1))
+    return emit(ops.Multiply(), counts, _splat(bits, like, emit))
+
+
+def _joined(words: Value, emit: Emit) -> Value:
+    """Return the "or" of words along the last dimension."""
+    scalar = words.type.with_shape(())
+    body = Builder("or")
+    region = body.build(body.add(ops.Or(), body.parameter(scalar), body.parameter(scalar)))
+    zero = emit(ops.Constant.splat(0, scalar))
+    return emit(ops.Reduce((words.type.rank - 1,)), words, zero, regions=[region])
 
 
 def settled(op: Op, element: str, value: Value, emit: Emit) -> Value:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import ipuxla
-from hlo_passes.errors import UnsupportedOp
 from ipuxla.frontend.importer import import_stablehlo
 from tests.conformance.conftest import evaluated
 
@@ -112,13 +111,71 @@ def test_constants_counting_conversion_and_reduction():
         np.testing.assert_array_equal(mine, theirs)
 
 
-def test_packed_bits_are_a_named_error():
-    text = """func.func @main(%x: tensor<3xi8>) -> tensor<3x2xi4> {
-      %0 = stablehlo.bitcast_convert %x : (tensor<3xi8>) -> tensor<3x2xi4>
-      return %0 : tensor<3x2xi4>
+WIDTHS = {"i1": 1, "i2": 2, "ui2": 2, "i4": 4, "ui4": 4, "i8": 8, "ui8": 8, "f16": 16, "i32": 32, "f64": 64}
+
+
+def _bits_of(x, element):
+    """Return the bits of the elements of an array of one dimension, the least significant first."""
+    if WIDTHS[element] >= 8:
+        return np.unpackbits(x.view(np.uint8), bitorder="little")
+    return ((x.astype(np.int64)[:, None] >> np.arange(WIDTHS[element])) & 1).ravel().astype(np.uint8)
+
+
+@pytest.mark.parametrize(
+    "source, target",
+    [
+        *(
+            ("i8", "i4"),
+            ("f16", "ui4"),
+            ("i32", "i2"),
+            ("f64", "ui2"),
+            ("i4", "ui4"),
+            ("i4", "i2"),
+            ("ui8", "i1"),
+        ),
+        *(
+            ("i4", "i8"),
+            ("ui4", "f16"),
+            ("i2", "i32"),
+            ("ui2", "f64"),
+            ("ui4", "i4"),
+            ("ui2", "i4"),
+            ("i1", "i8"),
+        ),
+    ],
+)
+def test_packed_bits(source, target):
+    """The bits of what comes out, in order, are those of what went in."""
+    have, want = WIDTHS[source], WIDTHS[target]
+    count = max(want // have, 1)
+    if source == "i1":
+        x = np.random.default_rng(0).integers(0, 2, (3, count)).astype(bool)
+    elif have < 8:
+        _, low, values, _ = _pairs(source)
+        x = np.random.default_rng(0).choice(values, (3, count)).astype(np.uint8 if low == 0 else np.int8)
+    else:
+        raw = np.random.default_rng(0).integers(0, 256, (3, have // 8), dtype=np.uint8)
+        x = raw.view(
+            {"f16": np.float16, "i32": np.int32, "f64": np.float64, "i8": np.int8, "ui8": np.uint8}[source]
+        )
+    shape = "3x" if count == 1 else f"3x{count}x"
+    out = f"3x{have // want}x" if have > want else "3x"
+    text = f"""func.func @main(%x: tensor<{shape}{source}>) -> tensor<{out}{target}> {{
+      %0 = stablehlo.bitcast_convert %x : (tensor<{shape}{source}>) -> tensor<{out}{target}>
+      return %0 : tensor<{out}{target}>
+    }}"""
+    (got,) = evaluated(text, x.reshape(3) if count == 1 else x)
+    np.testing.assert_array_equal(_bits_of(got.ravel(), target), _bits_of(x.ravel(), source))
+
+
+def test_random_bits_are_the_lower_ones():
+    text = """func.func @main(%s: tensor<2xui64>) -> (tensor<9xi4>, tensor<9xi8>) {
+      %0:2 = stablehlo.rng_bit_generator %s, algorithm = PHILOX : (tensor<2xui64>) -> (tensor<2xui64>, tensor<9xi4>)
+      %1:2 = stablehlo.rng_bit_generator %s, algorithm = PHILOX : (tensor<2xui64>) -> (tensor<2xui64>, tensor<9xi8>)
+      return %0#1, %1#1 : tensor<9xi4>, tensor<9xi8>
     }"""
-    with pytest.raises(UnsupportedOp, match="at least 8 bits"):
-        import_stablehlo(text)
+    four, eight = evaluated(text, np.array([1, 2], np.uint64))
+    np.testing.assert_array_equal(four, _wrapped(eight.astype(int), 4, -8))
 
 
 @pytest.mark.parametrize("engine", ["fast", "literal", "hlo"])
