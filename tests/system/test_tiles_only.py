@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
+import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -110,16 +113,58 @@ def test_its_cost_uses_the_users_figure(executable):
     assert operation["vertexTypes"][0] == "example.SumOfSquares"
 
 
-def test_a_file_names_the_codelet_it_needs(executable, example):
+ELSEWHERE = """
+    import hashlib, importlib.util, json, sys
+
+    import numpy as np
+    import tiles
+    from tiles.engine import make_engine
+    from tiles.report import profile
+
+    path, source = sys.argv[1:]
+    with open(path, "rb") as file:
+        executable = tiles.load_executable(file.read())
+    assert "example.SumOfSquares" not in tiles.graph.codelet.CODELETS
+    x, y = np.random.default_rng(1).standard_normal((2, 4096)).astype(np.float32)
+    found = {"certificate": str(tiles.certify(executable))}
+    for choice in ("fast float", "fast ring", "vertex float"):
+        outputs, trace = make_engine(executable, *choice.split()).run(x, y)
+        found[choice] = [[np.asarray(v).tobytes().hex() for v in outputs], list(trace.counts)]
+    found["report"] = profile(executable, trace).to_json()
+    spec = importlib.util.spec_from_file_location("copied", source)
+    copied = sys.modules["copied"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(copied)
+    anew = tiles.compile_graph(copied.build(executable.target)).to_bytes()
+    found["compiled anew"] = hashlib.sha256(anew).hexdigest()
+    print(json.dumps(found))
+"""
+
+
+def test_a_file_carries_the_codelet_it_needs(example, tmp_path):
+    """A process that has never seen the codelet computes, reports and certifies the same; one that compiles it
+    from a copy elsewhere gives the same bytes."""
+    executable = tiles.compile_graph(example.build(tiles.Target.named("gc200").replace(num_tiles=64)))
     blob = executable.to_bytes()
-    again = tiles.load_executable(blob)
-    assert again.to_bytes() == blob
-    known = tiles.graph.codelet.CODELETS.pop("example.SumOfSquares")
-    try:
-        with pytest.raises(tiles.IpuError, match=r"example\.SumOfSquares.*import the module that defines it"):
-            tiles.load_executable(blob)
-    finally:
-        tiles.graph.codelet.CODELETS["example.SumOfSquares"] = known
+    (tmp_path / "program").write_bytes(blob)
+    source = tmp_path / "anywhere.py"
+    source.write_text("# moved down by one line\n" + EXAMPLE.read_text())
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(ELSEWHERE), str(tmp_path / "program"), str(source)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "7"},
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    there = json.loads(done.stdout)
+    for choice in ("fast float", "fast ring", "vertex float"):
+        outputs, trace = tiles.make_engine(executable, *choice.split()).run(X, Y)
+        assert there[choice] == [[np.asarray(v).tobytes().hex() for v in outputs], list(trace.counts)], choice
+    assert there["report"] == profile(executable, trace).to_json()
+    assert there["certificate"] == str(tiles.certify(executable))
+    assert there["compiled anew"] == hashlib.sha256(blob).hexdigest()
 
 
 def test_any_other_plan_gives_the_same_words(example):

@@ -14,7 +14,7 @@ from tiles.compiler.proof_memory import prove_addresses, prove_no_overlap, prove
 from tiles.compiler.wellformed import mask_of_ranges, refuse, where
 from tiles.compiler.wellformed_steps import check_structure
 from tiles.errors import InvalidPlan
-from tiles.graph import Affine, OpForm
+from tiles.graph import Affine, CarriedCodelet, OpForm
 from tiles.numerics.dtypes import itemsize
 from tiles.plan import is_resident
 
@@ -59,6 +59,8 @@ def load_executable(blob: bytes) -> Executable:
 def _check_group(
     executable: Executable, number: int, at: str, group: VertexGroup, received: set[str]
 ) -> None:
+    if isinstance(group.codelet, CarriedCodelet):
+        group.codelet.require(group.form, group.plan)
     for d, split in enumerate(group.plan.splits):
         if split.is_split and not group.codelet.may_split(group.form, d):
             name = group.form.dims[d].name

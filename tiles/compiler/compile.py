@@ -24,12 +24,13 @@ from tiles.compiler.executable import (
 )
 from tiles.compiler.memory import Request, allocate
 from tiles.compiler.oom import out_of_memory
-from tiles.errors import InvalidGraph
+from tiles.errors import InvalidGraph, IpuError
 from tiles.graph import (
     CONSTANT,
     INPUT,
     TEMPORARY,
     Call,
+    Codelet,
     Composite,
     Copy,
     Execute,
@@ -41,6 +42,8 @@ from tiles.graph import (
     Switch,
     Tensor,
     Vertices,
+    carry,
+    is_carried,
     linear_layout,
 )
 from tiles.graph.layout import align_up, tiles_of
@@ -67,8 +70,8 @@ def compile_graph(graph: Graph, check_memory: bool = True) -> Executable:
     tensors = {name: _placed(graph, tensor) for name, tensor in graph.tensors.items() if name in used}
     storage = _share_storage(graph, tensors, order)
     requests, groups_buffers = _requests(graph, tensors, storage, order)
-    steps = tuple(_record(step, tensors, groups_buffers, number) for number, step in enumerate(order.steps))
-    composites = tuple(_group(whole, {}, -1) for whole in order.composites)
+    steps = tuple(_record(graph, step, groups_buffers, number) for number, step in enumerate(order.steps))
+    composites = tuple(_group(graph, whole, {}, -1) for whole in order.composites)
     fixed = graph, tensors, storage, steps, (tree, composites)
     draft = _assemble(*fixed, requests, {r.name: 0 for r in requests}, True)
     requests = [*requests, *_overheads(graph, draft)]
@@ -339,17 +342,28 @@ def _requests(
 
 
 def _record(
-    entry: tuple[str, Any], tensors: dict[str, Tensor], received: dict[tuple[int, str, int], str], number: int
+    graph: Graph, entry: tuple[str, Any], received: dict[tuple[int, str, int], str], number: int
 ) -> StepRecord:
     name, step = entry
     if isinstance(step, Copy):
         return CopyStep(name, step.destination, step.sources, step.axis, step.location)
-    return ExecuteStep(name, tuple(_group(g, received, number) for g in step.vertices))
+    return ExecuteStep(name, tuple(_group(graph, g, received, number) for g in step.vertices))
 
 
-def _group(g: Vertices, received: dict[tuple[int, str, int], str], number: int) -> VertexGroup:
+def _group(graph: Graph, g: Vertices, received: dict[tuple[int, str, int], str], number: int) -> VertexGroup:
     operands = tuple(Operand(o, received.get((number, g.name, k), "")) for k, o in enumerate(g.operands))
-    return VertexGroup(g.name, g.codelet, g.form, g.plan, operands, g.results, g.location)
+    return VertexGroup(g.name, _codelet(graph, g), g.form, g.plan, operands, g.results, g.location)
+
+
+def _codelet(graph: Graph, g: Vertices) -> Codelet:
+    """Return what the executable holds of a codelet: itself, or compiled code where it is a user's."""
+    if not is_carried(g.codelet):
+        return g.codelet
+    dtypes = [tuple(graph.tensors[name].dtype for name in names) for names in (g.operands, g.results)]
+    try:
+        return carry(g.codelet, g.form, g.plan, *dtypes, graph.target)
+    except IpuError as error:
+        raise error.at(g.location or None) from error.__cause__
 
 
 def _overheads(graph: Graph, draft: Executable) -> list[Request]:

@@ -1,8 +1,8 @@
 """Executable: a compiled program as versioned plain data.
 
 Engines, reports and the certifier start from it alone. A codelet appears as (name, version, static
-parameters); what is exchanged is not listed but follows from a step's plan and its operands' layouts and
-addresses, so a file cannot state the two inconsistently.
+parameters), a user's codelet as exported StableHLO with its figures. What is exchanged is not listed but follows
+from a step's plan and its operands' layouts and addresses, so a file cannot state the two inconsistently.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 
 from tiles.errors import InvalidExecutable, IpuError
-from tiles.graph import Codelet, Layout, OpForm, Plan, codelet_from_data
+from tiles.graph import CarriedCodelet, Codelet, Layout, OpForm, Plan, carried_from_data, codelet_from_data
+from tiles.graph.carried_modules import Module
 from tiles.numerics.dtypes import to_jax
 from tiles.target import Target
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 MAGIC = b"ipuxla-executable\n"
 
 
@@ -221,7 +222,16 @@ class Executable:
             "donated": list(self.donated),
             "fits": self.fits,
             "composites": [_group_data(group) for group in self.composites],
+            "modules": {
+                digest: base64.b64encode(blob).decode() for digest, blob in sorted(self._modules().items())
+            },
         }
+
+    def _modules(self) -> dict[str, bytes]:
+        """Return by digest the compiled code of the codelets that are not this package's."""
+        groups = [*(group for _, group in self.groups()), *self.composites]
+        carried = [g.codelet for g in groups if isinstance(g.codelet, CarriedCodelet)]
+        return {digest: blob for codelet in carried for digest, blob in codelet.modules().items()}
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> Executable:
@@ -237,18 +247,19 @@ class Executable:
                 f"this version reads executable format {FORMAT_VERSION}, the file has {found}"
             )
         try:
+            modules = _modules_from(data["modules"])
             executable = cls(
                 name=data["name"],
                 target=Target.from_data(data["target"]),
                 variables={v["name"]: _variable_from(v) for v in data["variables"]},
                 buffers={b["name"]: _buffer_from(b) for b in data["buffers"]},
-                steps=tuple(_step_from(step) for step in data["steps"]),
+                steps=tuple(_step_from(step, modules) for step in data["steps"]),
                 program=data["program"],
                 inputs=tuple(data["inputs"]),
                 outputs=tuple(data["outputs"]),
                 donated=tuple(data["donated"]),
                 fits=bool(data["fits"]),
-                composites=tuple(_group_from(g) for g in data["composites"]),
+                composites=tuple(_group_from(g, modules) for g in data["composites"]),
             )
             again = executable.to_data()
         except InvalidExecutable:
@@ -399,10 +410,19 @@ def _group_data(g: VertexGroup) -> dict[str, Any]:
     }
 
 
-def _group_from(g: dict[str, Any]) -> VertexGroup:
+def _modules_from(data: dict[str, str]) -> dict[str, Module]:
+    modules = {digest: Module(base64.b64decode(text, validate=True)) for digest, text in data.items()}
+    for digest, module in modules.items():
+        if module.digest != digest:
+            raise InvalidExecutable(f"the executable's data is damaged: module {digest[:12]} has other bytes")
+    return modules
+
+
+def _group_from(g: dict[str, Any], modules: dict[str, Module]) -> VertexGroup:
+    codelet = g["codelet"]
     return VertexGroup(
         g["name"],
-        codelet_from_data(g["codelet"]),
+        carried_from_data(codelet, modules) if "carried" in codelet else codelet_from_data(codelet),
         OpForm.from_data(g["form"]),
         Plan.from_data(g["plan"]),
         tuple(Operand(v, b) for v, b in g["operands"]),
@@ -411,9 +431,9 @@ def _group_from(g: dict[str, Any]) -> VertexGroup:
     )
 
 
-def _step_from(data: dict[str, Any]) -> StepRecord:
+def _step_from(data: dict[str, Any], modules: dict[str, Module]) -> StepRecord:
     if "copy" in data:
         return CopyStep(
             data["copy"], data["destination"], tuple(data["sources"]), data["axis"], data["location"]
         )
-    return ExecuteStep(data["execute"], tuple(_group_from(g) for g in data["vertices"]))
+    return ExecuteStep(data["execute"], tuple(_group_from(g, modules) for g in data["vertices"]))

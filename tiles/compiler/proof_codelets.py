@@ -12,7 +12,7 @@ import numpy as np
 
 from tiles.compiler.executable import Executable, VertexGroup
 from tiles.compiler.wellformed import refuse, where
-from tiles.graph import Cell, Extents
+from tiles.graph import CarriedCodelet, Cell, Extents
 from tiles.numerics.dtypes import to_jax
 
 Part = tuple[tuple[int, ...], str]
@@ -29,6 +29,9 @@ def prove_codelets(executable: Executable) -> int:
         key = repr(group.codelet), group.form, sizes, operands
         if key not in known:
             known[key] = _results(at, group, sizes, operands)
+            if isinstance(group.codelet, CarriedCodelet):
+                results = [executable.variables[name].dtype for name in group.results]
+                group.codelet.prove(group.form, [dtype for _, dtype in operands], results)
         expected = tuple(
             (tuple(sizes[d] for d in index_map.dims), executable.variables[name].dtype)
             for name, index_map in zip(group.results, group.form.results, strict=True)

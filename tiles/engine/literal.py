@@ -28,6 +28,7 @@ from tiles.engine.trace import Trace
 from tiles.engine.whole import whole
 from tiles.errors import InvalidExecutable
 from tiles.graph import Cell
+from tiles.graph.cells import extent_classes, slice_extents
 from tiles.numerics.dtypes import word_count
 from tiles.numerics.ring import to_ring
 from tiles.plan import Slices, operand_slices
@@ -373,7 +374,7 @@ class VertexEngine(LiteralEngine):
     def _vertices(self, group: VertexGroup, operands: list[jax.Array]) -> list[jax.Array]:
         grid = group.plan.grid
         out: list[Any] = [None] * len(group.results)
-        for block in itertools.product(*(_classes(split) for split in group.plan.splits)):
+        for block in itertools.product(*map(extent_classes, group.plan.splits)):
             results = self._block(group, block, operands)
             for i, (x, name) in enumerate(zip(results, group.results, strict=True)):
                 if out[i] is None:
@@ -407,7 +408,7 @@ class VertexEngine(LiteralEngine):
         counts = [b - a for a, b, _ in block]
         operands = []
         for k, x in enumerate(held):
-            extents = [_extent(axis.terms, sizes) for axis in form.operands[k].axes]
+            extents = slice_extents(form.operands[k], sizes)
             index = (*(slice(a, b) for a, b, _ in block), *(slice(0, n) for n in extents))
             operands.append(x[index].reshape(math.prod(counts), *extents))
         starts = np.meshgrid(
@@ -447,18 +448,3 @@ def _poison(state: jax.Array) -> jax.Array:
 
 def _chunks(items: Sequence[Any], size: int) -> list[tuple[Any, ...]]:
     return [tuple(items[i : i + size]) for i in range(0, len(items), max(1, size))]
-
-
-def _classes(split: Any) -> list[tuple[int, int, int]]:
-    """Return ``(first part, end, extent)`` for the full parts and the short last one."""
-    parts, short = split.parts, int(split.hi[-1] - split.lo[-1])
-    full = min(split.grain, max(split.size, 0))
-    if short == full:
-        return [(0, parts, full)]
-    return ([(0, parts - 1, full)] if parts > 1 else []) + [(parts - 1, parts, short)]
-
-
-def _extent(terms: tuple[tuple[int, int], ...], sizes: tuple[int, ...]) -> int:
-    if len(terms) == 1:
-        return sizes[terms[0][0]]
-    return 1 + sum(abs(c) * (sizes[d] - 1) for d, c in terms)

@@ -20,6 +20,7 @@ from jax import lax
 
 from tiles.compiler import VertexGroup
 from tiles.graph import Affine, AxisSplit, Cell
+from tiles.graph.cells import computes_partials_at_once, extent_classes
 
 UNROLLED = 4
 """Parts computed in turn without a loop; 368 of them would take XLA 3.9 s to compile."""
@@ -57,27 +58,13 @@ def whole(
 
 def is_laid_out(group: VertexGroup) -> bool:
     """Return whether ``whole`` computes a group's partials in one call, from operands cut into parts."""
-    split = group.plan.split_reductions(group.form)
-    return bool(split) and not _cuts_windows(group, split)
+    return computes_partials_at_once(group.codelet, group.form, group.plan)
 
 
 def _span(group: VertexGroup, k: int, operand: jax.Array) -> jax.Array:
     """Return what the whole domain reads of operand k."""
     index_map = group.form.operands[k]
     return map_axes(operand, index_map.axes, group.form.shape, index_map.fill)
-
-
-def _cuts_windows(group: VertexGroup, split: Sequence[int]) -> bool:
-    """Return whether windows are cut in a way that no vectorized call can compute."""
-    cut = [
-        [c for d, c in axis.terms if d in split]
-        for index_map in group.form.operands
-        for axis in index_map.axes
-        if len(axis.terms) > 1
-    ]
-    if group.codelet.vectorizes_windows:
-        return any(len(coefficients) > 1 or min(coefficients, default=1) < 0 for coefficients in cut)
-    return any(cut)
 
 
 def map_axes(
@@ -130,9 +117,7 @@ class _Run:
 def _runs(group: VertexGroup, d: int) -> list[_Run]:
     """Return the full parts of a dimension, then the short one at its end if there is one."""
     split = group.plan.splits[d]
-    full, rest = divmod(split.size, split.grain)
-    runs = [_Run(d, 0, split.grain, full)] if full else []
-    return [*runs, _Run(d, full * split.grain, rest, 1)] if rest else runs
+    return [_Run(d, first * split.grain, extent, end - first) for first, end, extent in extent_classes(split)]
 
 
 def _parts_in_turn(

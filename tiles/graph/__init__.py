@@ -1,5 +1,6 @@
 """The program as data: tensors, layouts, forms, plans, codelets, compute sets and steps."""
 
+from tiles.graph.carried import CarriedCodelet, carried_from_data, carry, is_carried
 from tiles.graph.codelet import CODELETS, Cell, Codelet, Cycles, Extents, codelet_from_data, register
 from tiles.graph.domain import (
     PARALLEL,
@@ -51,6 +52,7 @@ __all__ = [
     "Affine",
     "AxisSplit",
     "Call",
+    "CarriedCodelet",
     "Cell",
     "Codelet",
     "Composite",
@@ -74,8 +76,11 @@ __all__ = [
     "Tensor",
     "Vertices",
     "along",
+    "carried_from_data",
+    "carry",
     "codelet_from_data",
     "identity_map",
+    "is_carried",
     "linear_layout",
     "operation_of",
     "register",

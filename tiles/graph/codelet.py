@@ -1,8 +1,9 @@
 """The codelet interface: what one vertex computes, how long it takes, what memory it needs.
 
-A codelet is a frozen dataclass whose fields are its static parameters, known to executables by
-``(name, version, parameters)``. It is polymorphic in extents and has no tile axis: handed the slices of
-one cell it computes the cell's part, handed whole operands the whole result.
+A codelet is a frozen dataclass whose fields are its static parameters. Executables know this package's own by
+``(name, version, parameters)`` and carry anyone else's as compiled code (``tiles.graph.carried``). It is polymorphic
+in extents and has no tile axis: handed the slices of one cell it computes the cell's part, handed whole operands the
+whole result.
 """
 
 from __future__ import annotations
@@ -213,7 +214,7 @@ C = TypeVar("C", bound=type[Codelet])
 
 
 def register(cls: C) -> C:
-    """Class decorator: make a codelet known by its name, so that executables can name it."""
+    """Class decorator: keep a codelet's name to it, and let executables name it if it is one of this package."""
     if not cls.name:
         raise InvalidGraph(f"codelet class {cls.__name__} has no name; set the class variable `name`")
     known = CODELETS.get(cls.name)
@@ -232,8 +233,8 @@ def codelet_from_data(data: dict[str, Any]) -> Codelet:
     cls = CODELETS.get(data["name"])
     if cls is None:
         raise InvalidExecutable(
-            f"the executable uses codelet {data['name']!r}, which is not registered here; "
-            "import the module that defines it before loading"
+            f"the executable names codelet {data['name']!r}, which is not registered here: "
+            "another version of this package wrote it"
         )
     if cls.version != data["version"]:
         raise InvalidExecutable(

@@ -67,7 +67,7 @@ class WindowSum(Codelet):
 @register
 @dataclass(frozen=True)
 class WindowFirst(WindowSum):
-    """Take the first element of a window; only the name tells it from ``WindowSum``."""
+    """Take the first element of a window."""
 
     name: ClassVar[str] = "test.WindowFirst"
 
@@ -173,8 +173,8 @@ def update(target: Target) -> Graph:
     return graph
 
 
-def padded(target: Target) -> Graph:
-    """Windows, strides, reversals and fill values."""
+def padded(target: Target, codelet: Codelet | None = None) -> Graph:
+    """Windows, strides, reversals and fill values; the windows' codelet is the executable's own."""
     graph = Graph(target, "padded")
     x = graph.add_input((10, 6), "float32", "x")
     x = graph.set_layout(x.name, rows((10, 6), 3))
@@ -187,7 +187,9 @@ def padded(target: Target) -> Graph:
         (IndexMap((along(0), along(1))),),
     )
     plan = Plan((split(6, 2), whole(3), whole(3)))
-    (summed,) = poputil.place(graph, WindowSum(2), window, [back], ("float32",), "window", plan=plan)
+    (summed,) = poputil.place(
+        graph, codelet or WindowSum(2), window, [back], ("float32",), "window", plan=plan
+    )
     graph.outputs = [summed.name]
     return graph
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.unit.tiles.executable_programs import PROGRAMS, compiled, rows, split
+from tests.unit.tiles.executable_programs import PROGRAMS, WindowSum, compiled, rows, split
 from tiles.compiler import Executable, certify, check, compile_graph, step_costs
 from tiles.compiler.executable import CopyStep, ExecuteStep, Operand
 from tiles.errors import InvalidExecutable
@@ -204,9 +204,7 @@ def test_a_codelet_that_needs_its_operand_may_not_write_over_it(
 
 def test_a_codelet_that_refuses_its_operands_is_named(small_target: Target) -> None:
     executable = compiled("padded", small_target)
-    group = next(group for _, group in executable.groups() if group.name == "window")
-    narrow = dataclasses.replace(group.codelet, dilation=9)
-    assert_refused(with_group(executable, 3, codelet=narrow), "test.WindowSum refuses .*float32|gives")
+    assert_refused(with_group(executable, 3, codelet=WindowSum(9)), "test.WindowSum refuses .*float32|gives")
 
 
 def test_a_read_outside_needs_a_fill_value(small_target: Target) -> None:

@@ -12,17 +12,20 @@ import pytest
 
 from tests.unit.tiles.executable_programs import (
     ENGINES,
+    WindowFirst,
+    WindowSum,
     changed,
     compiled,
     group,
     named,
+    padded,
     rebuilt,
     refused,
     run,
     same,
     step_of,
 )
-from tiles.compiler import Executable, certify
+from tiles.compiler import Executable, certify, compile_graph
 from tiles.errors import InvalidExecutable
 from tiles.target import Target
 
@@ -84,6 +87,37 @@ def _control(data: dict[str, Any], kind: str) -> list[Any]:
     return next(tree for tree in data["program"] if isinstance(tree, list) and tree[0] == kind)
 
 
+def _carry(data: dict[str, Any], codelet: WindowSum) -> None:
+    """Put another codelet in the place of the one that the windows' executable carries."""
+    other = compile_graph(padded(Target.named("gc200").replace(num_tiles=16), codelet)).to_data()
+    group(data, "window")["codelet"] = group(other, "window")["codelet"]
+    data["modules"] = other["modules"]
+
+
+def _carried(data: dict[str, Any]) -> dict[str, Any]:
+    return group(data, "window")["codelet"]["carried"]
+
+
+def _swap(items: list[dict[str, Any]], key: str) -> None:
+    """Exchange what the first two items have under a key."""
+    items[0][key], items[1][key] = items[1][key], items[0][key]
+
+
+def _drop_call(data: dict[str, Any]) -> None:
+    """Leave out a call of the windows' codelet, with its modules."""
+    call = _carried(data)["calls"].pop()
+    for arithmetic in ("float", "ring"):
+        del data["modules"][call[arithmetic]]
+
+
+def _garble(data: dict[str, Any]) -> None:
+    """Change a byte of a module."""
+    digest, text = next(iter(data["modules"].items()))
+    blob = bytearray(base64.b64decode(text))
+    blob[len(blob) // 2] ^= 1
+    data["modules"][digest] = base64.b64encode(blob).decode()
+
+
 def _code(data: dict[str, Any]) -> dict[str, Any]:
     return next(b for b in data["buffers"] if b["category"] == "vertexCode")
 
@@ -114,6 +148,28 @@ AT_LOADING: dict[str, tuple[str, Change, str]] = {
         "chain",
         put(at("dot.combine"), "codelet", "params", "out_dtype", value="float16"),
         r"gives float16\[2, 4\] for parts of dot.combine",
+    ),
+    "module's bytes": ("padded", _garble, "has other bytes"),
+    "module left out": (
+        "padded",
+        lambda d: d["modules"].popitem(),
+        "lacks a module of codelet test.WindowSum",
+    ),
+    "module for other cells": (
+        "padded",
+        lambda d: _swap(_carried(d)["calls"], "float"),
+        "a module of codelet test.WindowSum maps",
+    ),
+    "call left out": ("padded", _drop_call, "carries no module of test.WindowSum"),
+    "figures left out": (
+        "padded",
+        lambda d: _carried(d)["figures"].pop(),
+        "figures of codelet test.WindowSum",
+    ),
+    "cut that the codelet forbids": (
+        "padded",
+        lambda d: _carried(d).update(may_cut=[1]),
+        "cannot compute apart",
     ),
     "operand that does not exist": (
         "sums",
@@ -349,7 +405,8 @@ def test_a_changed_file_is_refused_by_proof(case: str) -> None:
 # ---- another program
 
 CHANGES: dict[str, tuple[str, Change]] = {
-    "codelet name": ("padded", put(at("window"), "codelet", "name", value="test.WindowFirst")),
+    "carried codelet": ("padded", lambda d: _carry(d, WindowFirst(2))),
+    "carried codelet's parameter": ("padded", lambda d: _carry(d, WindowSum(1))),
     "codelet parameter": ("arithmetic", put(at("step"), "codelet", "params", "body", 0, 0, value="add")),
     "message's source": ("arithmetic", put(at("step"), "operands", 1, 0, value="z")),
     "constant's value": ("arithmetic", put(of("variables", "bias"), "value", value=_constant)),

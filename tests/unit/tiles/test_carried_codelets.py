@@ -1,0 +1,135 @@
+"""Users' codelets as executables carry them: what is compiled, what runs it, and codelets that cannot be carried."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.unit.tiles.executable_programs import rows, split
+from tiles.compiler import certify, compile_graph, load_executable, step_costs
+from tiles.engine import FastEngine, make_engine
+from tiles.errors import InvalidGraph, Unsupported
+from tiles.graph import CarriedCodelet, Cell, Codelet, Cycles, Extents, Graph, IndexMap, OpForm, Plan, along
+from tiles.poplibs import forms, poputil
+from tiles.target import Basis, Target
+
+
+@dataclass(frozen=True)
+class Any2(Codelet):
+    """What it is told: of the cell and two operands."""
+
+    name: ClassVar[str] = "test.Any2"
+
+    function: Callable[..., Any]
+
+    def compute(self, cell: Cell, *operands: jax.Array) -> tuple[jax.Array, ...]:
+        return (self.function(cell, *operands),)
+
+    def cycles(self, extents: Extents, target: Target) -> Cycles:
+        return Cycles(extents.points * 1.5, Basis.FITTED, "one and a half a point")
+
+    def combiner(self) -> str:
+        return "add"
+
+    def partial(self) -> tuple[Codelet, tuple[str, ...]]:
+        return self, ("float32",)
+
+
+def weighted(cell: Cell, x: jax.Array, y: jax.Array) -> jax.Array:
+    """Sum rows of a product, each element weighted by its column's number."""
+    column = cell.origin[1] + jnp.arange(cell.sizes[1])
+    mask = cell.reduced_mask()
+    product = x * y * column.astype(x.dtype)
+    return jnp.sum(product if mask is None else jnp.where(mask, product, 0), axis=1)
+
+
+def build(target: Target, function: Callable[..., Any], plan: Plan, size: int = 10) -> Graph:
+    """Reduce rows of ``x * y`` by a function of a cell; 6 rows of ``size``, the second operand one row for all."""
+    graph = Graph(target, "carried")
+    x = graph.set_layout(graph.add_input((6, size), "float32", "x").name, rows((6, size), 2))
+    y = graph.add_input((size,), "float32", "y")
+    form = forms.reduce_form((6, size), (1,))
+    form = OpForm(form.dims, (*form.operands, IndexMap((along(1),))), form.results)
+    (total,) = poputil.place(graph, Any2(function), form, [x, y], ("float32",), "sum", "user.py:7", plan=plan)
+    graph.outputs = [total.name]
+    return graph
+
+
+PLANS = {
+    "whole": Plan((split(6, 6), split(10, 10))),
+    "rows": Plan((split(6, 4), split(10, 10))),
+    "partials": Plan((split(6, 6), split(10, 5))),
+    "uneven": Plan((split(6, 4, 4), split(10, 3))),
+}
+X, Y = np.random.default_rng(3).standard_normal((2, 6, 10)).astype(np.float32)
+Y = Y[0]
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_every_engine_runs_what_is_carried(plan: str, small_target: Target) -> None:
+    executable = load_executable(compile_graph(build(small_target, weighted, PLANS[plan])).to_bytes())
+    certify(executable)
+    assert all(
+        isinstance(g.codelet, CarriedCodelet) for _, g in executable.groups() if g.codelet.name == "test.Any2"
+    )
+    words = set()
+    for engine in ("fast", "literal", "vertex"):
+        (total,), _ = make_engine(executable, engine).run(X, Y)
+        np.testing.assert_allclose(total, (X * Y * np.arange(10)).sum(axis=1), rtol=1e-5, atol=1e-5)
+        words.add(np.asarray(make_engine(executable, engine, "ring").run(X, Y)[0][0]).tobytes())
+    assert len(words) == 1
+
+
+def test_figures_are_carried_for_every_kind_of_cell(small_target: Target) -> None:
+    executable = compile_graph(build(small_target, weighted, PLANS["rows"]))
+    (group,) = (g for _, g in executable.groups())
+    assert isinstance(group.codelet, CarriedCodelet)
+    assert [(f.sizes, f.cycles) for f in group.codelet.figures] == [((4, 10), 60), ((2, 10), 30)]
+    cost = step_costs(executable)[0]
+    assert (cost.compute_basis, cost.source) == (Basis.FITTED, "one and a half a point")
+
+
+def test_equal_codelets_are_compiled_once(small_target: Target) -> None:
+    first, again = (compile_graph(build(small_target, weighted, PLANS["rows"])) for _ in range(2))
+    assert next(first.groups())[1].codelet is next(again.groups())[1].codelet
+
+
+def test_a_batch_of_runs_needs_no_module_of_its_own(small_target: Target) -> None:
+    engine = FastEngine(compile_graph(build(small_target, weighted, PLANS["uneven"])))
+    with jax.enable_x64(True):
+        many = jax.jit(jax.vmap(lambda x: engine.trace(x, Y)[0]))(np.stack([X, 2 * X]))
+    np.testing.assert_allclose(many[1], 2 * many[0], rtol=1e-6)
+    np.testing.assert_array_equal(many[0], engine.run(X, Y)[0][0])
+
+
+def test_a_codelet_without_a_ring_form_runs_with_floats_only(small_target: Target) -> None:
+    def halve(cell: Cell, x: jax.Array, y: jax.Array) -> jax.Array:
+        total = jnp.sum(x * y, axis=1)
+        return jax.lax.while_loop(lambda t: jnp.any(jnp.abs(t) > 1), lambda t: t / 2, total)
+
+    executable = compile_graph(build(small_target, halve, PLANS["rows"]))
+    (total,), _ = make_engine(executable).run(X, Y)
+    assert np.all(np.abs(total) <= 1)
+    with pytest.raises(Unsupported, match=r"test\.Any2 has no meaning in ring arithmetic"):
+        make_engine(executable, "fast", "ring").run(X, Y)
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (lambda cell, x, y: jnp.sum(x, axis=1).astype(jnp.float16), "other shapes or dtypes"),
+        (lambda cell, x, y: x, "other shapes or dtypes"),
+        (lambda cell, x, y: x @ x, r"test\.Any2 fails on cells of \(6, 10\): TypeError"),
+        (lambda cell, x, y: jax.pure_callback(np.sum, x[:, 0], x), r"test\.Any2.*(callback|custom_call)"),
+    ],
+)
+def test_a_codelet_that_cannot_be_carried_is_named(function: Any, words: str, small_target: Target) -> None:
+    with pytest.raises((InvalidGraph, Unsupported), match=words) as caught:
+        compile_graph(build(small_target, function, PLANS["whole"]))
+    assert caught.value.location == "user.py:7"

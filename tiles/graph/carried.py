@@ -1,0 +1,368 @@
+"""A user's codelet as an executable carries it: StableHLO modules for every cell it is called with, figures as data.
+
+The codelets of this package are known to executables by name, version and parameters. Anyone else's code is not there
+where a file is loaded, so compiling turns it into a ``CarriedCodelet``, which every engine then runs, here too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tiles.errors import InvalidExecutable, InvalidGraph, IpuError, Unsupported
+from tiles.graph.carried_calls import Cells, CompiledCall, run_cells
+from tiles.graph.carried_modules import Module, Parts, compiled
+from tiles.graph.cells import CellCall, cell_calls, cell_sizes, slice_extents
+from tiles.graph.codelet import Cell, Codelet, Cycles, Extents
+from tiles.graph.domain import OpForm, Plan
+from tiles.numerics.dtypes import is_float, to_jax, unsigned_of
+from tiles.numerics.ring import ring
+from tiles.target import Basis, Target
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a vertex costs whose cell has extents ``sizes``."""
+
+    sizes: tuple[int, ...]
+    cycles: int
+    flops: int
+    scratch_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CarriedCodelet(Codelet):
+    """A codelet as compiled code and figures, for one planned operation.
+
+    Args:
+      name: the user's codelet's name.
+      version: its version.
+      shown: its vertex type in reports.
+      vectorizes_windows: see ``Codelet``.
+      may_cut: dimensions that plans may cut.
+      overwrites: operands whose memory a result may take.
+      state: bytes of vertex state.
+      code: bytes of code on a tile.
+      basis: what the cycles rest on.
+      source: where they are from.
+      figures: costs by the cell's extents.
+      calls: compiled calls.
+    """
+
+    name: str  # pyright: ignore[reportIncompatibleVariableOverride]
+    version: int  # pyright: ignore[reportIncompatibleVariableOverride]
+    shown: str
+    is_contraction: bool  # pyright: ignore[reportIncompatibleVariableOverride]
+    vectorizes_windows: bool  # pyright: ignore[reportIncompatibleVariableOverride]
+    may_cut: tuple[int, ...]
+    overwrites: tuple[int, ...]
+    state: int
+    code: int
+    basis: Basis
+    source: str
+    figures: tuple[Figures, ...]
+    calls: tuple[CompiledCall, ...]
+
+    @property
+    def label(self) -> str:
+        """Vertex type shown in reports."""
+        return self.shown
+
+    def compute(self, cell: Cell, *operands: jax.Array) -> tuple[jax.Array, ...]:
+        """Return the results of one cell; see ``Codelet.compute``."""
+        limited = tuple(d for d, limit in enumerate(cell.limits) if limit is not None)
+        origin = _vector(cell.origin)
+        limits = [_vector([cell.limits[d] for d in limited])] if limited else []
+        return run_cells(self.cells(cell.form, cell.sizes, limited), origin, *limits, *operands)
+
+    def cells(self, form: OpForm, sizes: tuple[int, ...], limited: tuple[int, ...]) -> Cells:
+        """Return the compiled calls of cells of one size.
+
+        Raises:
+          InvalidExecutable: there are none.
+        """
+        found = tuple(c for c in self.calls if (c.call.sizes, c.call.limited) == (tuple(sizes), limited))
+        if not found:
+            raise InvalidExecutable(f"the executable carries no module of {self.name} for cells of {sizes}")
+        dtypes = [dtype for _, dtype in found[0].floats.signature[1]]
+        shapes = [tuple(sizes[d] for d in index_map.dims) for index_map in form.results]
+        return Cells(self.name, tuple(zip(shapes, dtypes, strict=True)), found)
+
+    def cycles(self, extents: Extents, target: Target) -> Cycles:
+        """Return the figures that came with the codelet."""
+        return Cycles(self._figures(extents, "cycles"), self.basis, self.source)
+
+    def flops(self, extents: Extents) -> np.ndarray:
+        """Return floating-point operations of a cell."""
+        return self._figures(extents, "flops")
+
+    def scratch_bytes(self, extents: Extents, target: Target) -> np.ndarray:
+        """Return temporary bytes of a vertex."""
+        return self._figures(extents, "scratch_bytes")
+
+    def _figures(self, extents: Extents, which: str) -> np.ndarray:
+        shape, rank = extents.points.shape, len(extents.sizes)
+        wanted = np.zeros((*shape, rank), np.int64)
+        for d, sizes in enumerate(extents.sizes):
+            wanted[..., d] = sizes
+        known = np.array([f.sizes for f in self.figures], np.int64).reshape(len(self.figures), rank)
+        same = (wanted[..., None, :] == known).all(axis=-1)
+        if not same.any(axis=-1).all():
+            raise InvalidExecutable(
+                f"the executable has no {which} of codelet {self.name} for one of its cells"
+            )
+        return np.array([getattr(f, which) for f in self.figures], np.int64)[same.argmax(axis=-1)]
+
+    def may_split(self, form: OpForm, d: int) -> bool:
+        """Return whether a plan may cut dimension ``d``."""
+        return d in self.may_cut
+
+    def may_overwrite(self, k: int) -> bool:
+        """Return whether a result may take the memory of operand k."""
+        return k in self.overwrites
+
+    def state_bytes(self, form: OpForm, target: Target) -> int:
+        """Return bytes of vertex state."""
+        return self.state
+
+    def code_bytes(self, target: Target) -> int:
+        """Return bytes of code on a tile."""
+        return self.code
+
+    def to_data(self) -> dict[str, Any]:
+        """Return name, version and all that is carried but the modules, which appear by digest."""
+        carried = {
+            "label": self.shown,
+            "is_contraction": self.is_contraction,
+            "vectorizes_windows": self.vectorizes_windows,
+            "may_cut": list(self.may_cut),
+            "overwrites": list(self.overwrites),
+            "state_bytes": self.state,
+            "code_bytes": self.code,
+            "basis": self.basis.value,
+            "source": self.source,
+            "figures": [[list(f.sizes), f.cycles, f.flops, f.scratch_bytes] for f in self.figures],
+            "calls": [_call_data(c) for c in self.calls],
+        }
+        return {"name": self.name, "version": self.version, "carried": carried}
+
+    def modules(self) -> dict[str, bytes]:
+        """Return the modules' bytes by digest."""
+        found = [m for c in self.calls for m in (c.floats, c.ring) if m is not None]
+        return {module.digest: module.blob for module in found}
+
+    def require(self, form: OpForm, plan: Plan) -> None:
+        """Raise InvalidExecutable unless all calls that engines make of a planned operation are here, with figures."""
+        missing = {*cell_calls(self, form, plan)} - {c.call for c in self.calls}
+        if missing:
+            sizes = sorted(call.sizes for call in missing)[0]
+            raise InvalidExecutable(f"the executable carries no module of {self.name} for cells of {sizes}")
+        if unknown := {*cell_sizes(plan)} - {f.sizes for f in self.figures}:
+            raise InvalidExecutable(
+                f"the executable has no figures of codelet {self.name} for {min(unknown)}"
+            )
+        numbers = [self.state, self.code, *(n for f in self.figures for n in dataclasses.astuple(f)[1:])]
+        if min(numbers) < 0:
+            raise InvalidExecutable(f"codelet {self.name} has figures below 0")
+
+    def prove(self, form: OpForm, operands: Sequence[str], results: Sequence[str]) -> None:
+        """Raise InvalidExecutable unless every module takes slices and gives parts of these dtypes."""
+        for made in self.calls:
+            for module, in_ring in ((made.floats, False), (made.ring, True)):
+                if module is None:
+                    continue
+                types = [[_carried(dtype, in_ring) for dtype in dtypes] for dtypes in (operands, results)]
+                expected = call_signature(form, made.call, *types)
+                if (found := module.signature) != expected:
+                    raise InvalidExecutable(
+                        f"a module of codelet {self.name} maps {found[0]} to {found[1]}",
+                        expected=f"{expected[0]} to {expected[1]}",
+                    )
+
+
+def _vector(numbers: Sequence[Any]) -> jax.Array:
+    """Return numbers, of which some may be traced, as one array."""
+    return jnp.stack([jnp.asarray(n, jnp.int32) for n in numbers]) if numbers else jnp.zeros((0,), jnp.int32)
+
+
+def _carried(dtype: str, in_ring: bool) -> str:
+    return jnp.dtype(unsigned_of(dtype) if in_ring and is_float(dtype) else to_jax(dtype)).name
+
+
+def call_signature(
+    form: OpForm, call: CellCall, operands: Sequence[str], results: Sequence[str]
+) -> tuple[Parts, Parts]:
+    """Return shape and dtype of every argument and result of a call; see ``CellCall``."""
+    arguments = [((len(call.sizes),), "int32")]
+    arguments += [((len(call.limited),), "int32")] if call.limited else []
+    slices = (slice_extents(index_map, call.sizes) for index_map in form.operands)
+    arguments += list(zip(slices, operands, strict=True))
+    for k, (shape, dtype) in enumerate(arguments):
+        arguments[k] = (*(n for n, varies in call.levels if varies[k]), *shape), dtype
+    counts = tuple(n for n, _ in call.levels)
+    shapes = ((*counts, *(call.sizes[d] for d in index_map.dims)) for index_map in form.results)
+    return tuple(arguments), tuple(zip(shapes, results, strict=True))
+
+
+def is_carried(codelet: Codelet) -> bool:
+    """Return whether executables must carry a codelet, since it is not one of this package's own."""
+    return type(codelet).__module__.partition(".")[0] != __name__.partition(".")[0]
+
+
+@functools.lru_cache(maxsize=1024)
+def carry(
+    codelet: Codelet,
+    form: OpForm,
+    plan: Plan,
+    operands: tuple[str, ...],
+    results: tuple[str, ...],
+    target: Target,
+) -> CarriedCodelet:
+    """Compile a codelet for every cell of a planned operation, and note its figures.
+
+    Args:
+      codelet: anyone's.
+      form: the operation.
+      plan: how it is cut.
+      operands: dtypes of the operands.
+      results: dtypes of the results.
+      target: the machine.
+
+    Raises:
+      InvalidGraph: the codelet fails, or gives results of other shapes or dtypes.
+      Unsupported: it calls something that cannot be written as StableHLO.
+    """
+    sizes = list(dict.fromkeys(cell_sizes(plan)))
+    columns = tuple(np.array(column, np.int64) for column in zip(*sizes, strict=True))
+    extents = Extents(form, columns, operands, results)
+    cycles = codelet.cycles(extents, target)
+    figures = [
+        _whole_numbers(values, len(sizes))
+        for values in (cycles.value, codelet.flops(extents), codelet.scratch_bytes(extents, target))
+    ]
+    return CarriedCodelet(
+        name=codelet.name,
+        version=codelet.version,
+        shown=codelet.label,
+        is_contraction=codelet.is_contraction,
+        vectorizes_windows=codelet.vectorizes_windows,
+        may_cut=tuple(d for d in range(len(form.dims)) if codelet.may_split(form, d)),
+        overwrites=tuple(k for k in range(len(form.operands)) if codelet.may_overwrite(k)),
+        state=int(codelet.state_bytes(form, target)),
+        code=int(codelet.code_bytes(target)),
+        basis=cycles.basis,
+        source=cycles.source,
+        figures=tuple(Figures(*row) for row in zip(sizes, *figures, strict=True)),
+        calls=tuple(
+            _compiled(codelet, form, call, operands, results) for call in cell_calls(codelet, form, plan)
+        ),
+    )
+
+
+def _whole_numbers(values: Any, count: int) -> list[int]:
+    """Return figures of every cell, rounded up."""
+    return [int(n) for n in np.ceil(np.broadcast_to(np.asarray(values, np.float64), (count,)))]
+
+
+def _compiled(
+    codelet: Codelet, form: OpForm, call: CellCall, operands: tuple[str, ...], results: tuple[str, ...]
+) -> CompiledCall:
+    function = _function(codelet, form, call)
+    arguments, expected = call_signature(form, call, operands, results)
+    floats = _made(codelet, call, function, arguments)
+    if (found := floats.signature[1]) != expected:
+        raise InvalidGraph(
+            f"codelet {codelet.name} gives results of other shapes or dtypes for cells of {call.sizes}",
+            expected=expected,
+            got=found,
+        )
+    dtypes = tuple(dtype for _, dtype in arguments)
+    words = [(shape, _carried(dtype, True)) for shape, dtype in arguments]
+    try:
+        return CompiledCall(call, floats, _made(codelet, call, ring(function, dtypes), words))
+    except Unsupported:
+        return CompiledCall(call, floats, None)
+
+
+def _function(codelet: Codelet, form: OpForm, call: CellCall) -> Callable[..., Any]:
+    """Return the codelet as a function of what a call's arguments are."""
+
+    def one(origin: jax.Array, *rest: jax.Array) -> tuple[jax.Array, ...]:
+        limits: list[Any] = [None] * len(call.sizes)
+        for position, d in enumerate(call.limited):
+            limits[d] = rest[0][position]
+        place = tuple(origin[d] for d in range(len(call.sizes)))
+        cell = Cell(form, call.sizes, place, tuple(limits))
+        return tuple(codelet.compute(cell, *rest[bool(call.limited) :]))
+
+    function = one
+    for _, varies in reversed(call.levels):
+        function = jax.vmap(function, in_axes=tuple(0 if v else None for v in varies))
+    return function
+
+
+def _made(codelet: Codelet, call: CellCall, function: Callable[..., Any], arguments: Any) -> Module:
+    types = [jax.ShapeDtypeStruct(shape, to_jax(dtype)) for shape, dtype in arguments]
+    try:
+        return compiled(function, types)
+    except IpuError:
+        raise
+    except NotImplementedError as error:
+        raise Unsupported(f"codelet {codelet.name} cannot be written as StableHLO: {error}") from error
+    except Exception as error:
+        reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        raise InvalidGraph(f"codelet {codelet.name} fails on cells of {call.sizes}: {reason}") from error
+
+
+def _call_data(made: CompiledCall) -> dict[str, Any]:
+    call = made.call
+    return {
+        "sizes": list(call.sizes),
+        "limited": list(call.limited),
+        "levels": [[count, [bool(v) for v in varies]] for count, varies in call.levels],
+        "float": made.floats.digest,
+        "ring": None if made.ring is None else made.ring.digest,
+    }
+
+
+def carried_from_data(data: dict[str, Any], modules: dict[str, Module]) -> CarriedCodelet:
+    """Rebuild a carried codelet from plain data and the executable's modules by digest.
+
+    Raises:
+      InvalidExecutable: a module is missing.
+    """
+    carried = data["carried"]
+    calls = []
+    for c in carried["calls"]:
+        levels = tuple((int(count), tuple(bool(v) for v in varies)) for count, varies in c["levels"])
+        call = CellCall(tuple(map(int, c["sizes"])), tuple(map(int, c["limited"])), levels)
+        wanted = [digest for digest in (c["float"], c["ring"]) if digest is not None]
+        if c["float"] is None or any(digest not in modules for digest in wanted):
+            raise InvalidExecutable(f"the executable lacks a module of codelet {data['name']}")
+        calls.append(CompiledCall(call, modules[c["float"]], modules[c["ring"]] if c["ring"] else None))
+    figures = tuple(
+        Figures(tuple(map(int, sizes)), int(cycles), int(flops), int(scratch))
+        for sizes, cycles, flops, scratch in carried["figures"]
+    )
+    return CarriedCodelet(
+        name=str(data["name"]),
+        version=int(data["version"]),
+        shown=str(carried["label"]),
+        is_contraction=bool(carried["is_contraction"]),
+        vectorizes_windows=bool(carried["vectorizes_windows"]),
+        may_cut=tuple(map(int, carried["may_cut"])),
+        overwrites=tuple(map(int, carried["overwrites"])),
+        state=int(carried["state_bytes"]),
+        code=int(carried["code_bytes"]),
+        basis=Basis(carried["basis"]),
+        source=str(carried["source"]),
+        figures=figures,
+        calls=tuple(calls),
+    )
