@@ -1,5 +1,7 @@
 """Cycle formulas of elementwise vertices against values worked out by hand from the published tables."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,13 @@ from tiles.poplibs.popops import Map
 from tiles.poplibs.popops.expr import constant_row
 from tiles.poplibs.popops.expression import FUNCTIONS, body_dtypes
 from tiles.poplibs.popops.loops import BINARY, BROADCAST, OTHER, UNARY, key_of, loop_of
-from tiles.poplibs.popops.rearrange import copy_cycles, movement, rearrange_cycles, transpose_cycles
+from tiles.poplibs.popops.rearrange import (
+    copy_cycles,
+    movement,
+    rearrange_cycles,
+    repeat_cycles,
+    transpose_cycles,
+)
 from tiles.target import Basis, Target
 
 GC200 = Target.named("gc200")
@@ -166,8 +174,20 @@ def test_copies_transposes_and_slow_rearrangements():
     assert transpose_cycles(1, 4, 4, 2, GC200).value == 7 + 6 * (17 + 12)
     assert transpose_cycles(1, 16, 16, 4, GC200).value == 7 + 6 * (29 + 18 + 2 * (12 + 3 * 6))
     odd = transpose_cycles(1, 15, 15, 4, GC200).value
-    assert odd == rearrange_cycles(15 * 15 * 4, 4, GC200) == 288 + 15 * 15 * 4 * 5 / (3 * 4)
-    assert rearrange_cycles(1600, 64, GC200) == 288 + 1600 * 5 / (4 * 8)
+    whole = transpose_cycles(1, 14, 14, 4, GC200).value
+    assert (
+        odd - whole == rearrange_cycles((15 * 15 - 14 * 14) * 4, 4, GC200) == 288 + math.ceil(29 * 4 * 3.125)
+    )
+    assert transpose_cycles(3, 2, 3, 2, GC200).value == rearrange_cycles(36, 2, GC200)
+    assert transpose_cycles(3, 1, 3, 2, GC200).value == copy_cycles(18, GC200)
+    # Runs of 64-bit words, of halves, and of a half more than a word.
+    assert rearrange_cycles(1600, 64, GC200) == 288 + math.ceil(1600 * 0.4404)
+    assert (
+        rearrange_cycles(1600, 2, GC200)
+        == rearrange_cycles(1600, 10, GC200)
+        == 288 + math.ceil(1600 * 5.1484)
+    )
+    assert repeat_cycles(1600, 64, GC200) == 288 + 1600 * 5 / (4 * 8)
 
 
 def test_an_operand_stored_in_another_order_pays_for_its_transposition():
