@@ -261,7 +261,8 @@ def _combining(results: Any, bytes_each: Any, partials: Any, target: Target) -> 
 
     In a stage of fan-in d the tiles of a group share the results, as far as there are enough: each receives and
     folds d partials of its share. A fold reads a vector a cycle and spends about four more on every vector of
-    results (the terms of PopLibs' estimator, see ``poplin.ConvPartialReduce``); entering it takes about 100.
+    results; entering it takes a worker 32 slots, and 29 more where workers share the partials of few results (the
+    terms of PopLibs' estimators, see ``poplin.ConvPartialReduce`` and ``popops.Reduce``).
 
     Args:
       results: elements that each tile holds partials of.
@@ -270,10 +271,13 @@ def _combining(results: Any, bytes_each: Any, partials: Any, target: Target) -> 
       target: the machine.
     """
     phase = target.exchange_phase_overhead_cycles + target.internal_sync_cycles
+    results = np.asarray(results)
 
     def stage(fan_in: Any) -> Any:
-        arriving = -(-np.asarray(results) // np.minimum(fan_in, np.maximum(results, 1))) * fan_in * bytes_each
-        fold = arriving / target.data_path_bytes * (1 + 4 / fan_in) + 100
+        share = -(-results // np.minimum(fan_in, np.maximum(results, 1)))
+        arriving = share * fan_in * bytes_each
+        entry = np.where(share < target.workers_per_tile, 32 + 29, 32) * target.worker_issue_interval_cycles
+        fold = arriving / target.data_path_bytes * (1 + 4 / fan_in) + entry
         return phase + arriving / target.exchange_bytes_per_cycle + fold
 
     count = np.maximum(np.asarray(partials, np.float64), 1)
