@@ -1,4 +1,4 @@
-"""The README's Python examples run as written, in an empty folder."""
+"""The Python examples of the README and of the guide run as written, in an empty folder."""
 
 from __future__ import annotations
 
@@ -9,8 +9,18 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-README = Path(__file__).parents[2] / "README.md"
-BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
+from tiles.target import Target
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+GUIDE = ROOT / "docs" / "guide.md"
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(), flags=re.DOTALL)
+
+
+BLOCKS = blocks(README, "python")
 
 
 @pytest.fixture
@@ -46,3 +56,19 @@ def test_example_runs(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_the_two_commands_are_shown():
     text = README.read_text()
     assert "make run" in text and "make test" in text
+
+
+def test_the_guide_compares_machines(capsys: pytest.CaptureFixture[str]):
+    (code,) = blocks(GUIDE, "python")
+    exec(compile(code, str(GUIDE), "exec"), {"__name__": "guide"})
+    rows = [[int(word) for word in line.split()] for line in capsys.readouterr().out.splitlines()]
+    gc2, gc200, twice_as_wide = rows
+    assert gc2[0] > gc200[0], "fewer tiles, and half the multiply-accumulates of float32 on each"
+    assert twice_as_wide[1] < gc200[1], "an exchange twice as wide takes less time"
+
+
+def test_the_guide_s_machine_of_one_s_own_is_a_target(tmp_path: Path):
+    (data,) = blocks(GUIDE, "json")
+    path = tmp_path / "mine.json"
+    path.write_text(data)
+    assert Target.named(str(path)).num_tiles == 64
