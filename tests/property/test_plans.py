@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from tests.flow import ENGINES, assert_same_words, run
 from tests.random_plans import random_layout, random_plan
 from tiles.compiler import certify, compile_graph
-from tiles.graph import Codelet, Graph, OpForm, Plan, Tensor
-from tiles.plan import Operand, price, search
+from tiles.graph import WINDOW, Affine, Codelet, Dim, Graph, IndexMap, OpForm, Plan, Tensor, identity_map
+from tiles.plan import Operand, Question, Ranking, exchange_cycles, operand_traffic, price, search
+from tiles.plan.bounds import least_arrival, least_exchange_cycles
 from tiles.poplibs.forms import (
     dot_form,
     map_form,
@@ -34,12 +35,12 @@ SIZES = st.sampled_from([1, 2, 3, 5, 8, 13, 24, 31])
 DTYPES = st.sampled_from(["float32", "float16", "uint8", "bool", "int32"])
 TARGET = Target.named("gc200").replace(num_tiles=48)
 
-Question = tuple[OpForm, Codelet, tuple[tuple[int, ...], ...], str]
+Case = tuple[OpForm, Codelet, tuple[tuple[int, ...], ...], str]
 """A form, a codelet, the operands' shapes, and the dtype of operands and result."""
 
 
 @st.composite
-def questions(draw: st.DrawFn) -> Question:
+def questions(draw: st.DrawFn) -> Case:
     """Draw an operation that moves, reduces or contracts, with sizes that rarely divide evenly."""
     m, n, k = draw(SIZES), draw(SIZES), draw(SIZES)
     dtype = draw(DTYPES)
@@ -51,7 +52,7 @@ def questions(draw: st.DrawFn) -> Question:
         (dtype,),
     )
     low = (draw(st.integers(-1, 2)), draw(st.integers(0, 3)))
-    made: dict[str, Question] = {
+    made: dict[str, Case] = {
         "matmul": (
             dot_form((m, k), (k, n), (), (), (1,), (0,)),
             matmul_codelet(dtype, dtype),
@@ -79,7 +80,7 @@ def questions(draw: st.DrawFn) -> Question:
     return made[draw(st.sampled_from(sorted(made)))]
 
 
-def build(question: Question, plan: Plan | None, seed: int | None) -> Graph:
+def build(question: Case, plan: Plan | None, seed: int | None) -> Graph:
     """Return a graph of one operation under a plan, its inputs laid out at random if there is a seed."""
     form, codelet, shapes, dtype = question
     graph = Graph(TARGET)
@@ -91,7 +92,7 @@ def build(question: Question, plan: Plan | None, seed: int | None) -> Graph:
     return graph
 
 
-def arrays_of(question: Question) -> list[np.ndarray]:
+def arrays_of(question: Case) -> list[np.ndarray]:
     rng = np.random.default_rng(3)
     return [rng.integers(0, 2 if question[3] == "bool" else 100, s).astype(question[3]) for s in question[2]]
 
@@ -143,3 +144,44 @@ def test_the_same_question_gets_the_same_plan(question, seed):
     inputs = [graph.add_input(shape, question[3], "x") for shape in question[2]]
     place(graph, question[1], question[0], inputs, (question[3],), "op")
     assert next(iter(graph.compute_sets.values())).vertices[0].plan == pinned
+
+
+@st.composite
+def windows(draw: st.DrawFn) -> Case:
+    """Draw a fold of windows that overlap, leave gaps, or reach beyond the ends."""
+    m, n, k = draw(SIZES), draw(st.integers(1, 3)), draw(st.sampled_from([1, 2, 4]))
+    axis = Affine(
+        ((0, draw(st.integers(1, 3))), (1, draw(st.sampled_from([1, 2, -1])))), draw(st.integers(-2, 2))
+    )
+    form = OpForm(
+        (Dim("d", m), Dim("w", n, WINDOW), Dim("c", k)),
+        (IndexMap((axis, *identity_map(3).axes[2:]), 0),),
+        (IndexMap(tuple(identity_map(3).axes[::2])),),
+    )
+    return form, reduce_codelet("add", "float32"), ((m + draw(st.integers(0, 9)), k),), "float32"
+
+
+@given(st.one_of(questions(), windows()), SEEDS, st.sampled_from([0, 400, 2**20]))
+@settings(max_examples=30)
+def test_plans_are_ranked_as_they_are_priced(case, seed, limit):
+    """Bounds decide which plans are priced; no exact price may lie below its bound."""
+    form, codelet, shapes, dtype = case
+    rng = np.random.default_rng(seed)
+    operands = tuple(
+        Operand(s, dtype, random_layout(rng, s, TARGET.num_tiles) if rng.random() < 0.7 else None)
+        for s in shapes
+    )
+    plans = [random_plan(rng, form, codelet, TARGET.num_tiles) for _ in range(6)]
+    plans += [priced.plan for priced in search(form, codelet, operands, (dtype,), TARGET)]
+    plans = list(dict.fromkeys(plans))
+    for plan in plans:
+        for k, operand in enumerate(operands):
+            if operand.layout is not None:
+                least = least_arrival(operand.layout, form, plan, k, dtype, TARGET)
+                moved = operand_traffic(operand.layout, form, plan, k, operand.shape, dtype, TARGET)
+                assert least_exchange_cycles([least], TARGET) <= exchange_cycles(moved, TARGET).value, plan
+    found = Ranking(Question(form, codelet, operands, (dtype,), TARGET), plans, limit)
+    exact = [price(form, codelet, operands, (dtype,), TARGET, plan) for plan in plans]
+    assert list(found) == sorted(
+        exact, key=lambda p: (max(0, p.temporary_bytes - limit), p.cycles, p.plan.num_cells)
+    )

@@ -8,7 +8,8 @@ from tiles.plan.exchange import (
     reshape_traffic,
     traffic,
 )
-from tiles.plan.search import Operand, Priced, follow, home_layout, price, search
+from tiles.plan.pricing import Operand, Priced, Question, Ranking, home_layout, price
+from tiles.plan.search import follow, search
 from tiles.plan.serial import Turns, serial_split, slice_form
 from tiles.plan.slices import OUTSIDE, UNUSED, AxisSlices, Slices, is_resident, layout_slices, operand_slices
 
@@ -18,6 +19,8 @@ __all__ = [
     "AxisSlices",
     "Operand",
     "Priced",
+    "Question",
+    "Ranking",
     "Slices",
     "Traffic",
     "Turns",

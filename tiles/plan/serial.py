@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 from tiles.graph import Affine, Codelet, IndexMap, OpForm
 from tiles.graph.layout import align_up, ceil_div
-from tiles.plan.search import Operand, search
+from tiles.plan.pricing import Operand
+from tiles.plan.search import search
 from tiles.target import Target
 
 MOST_TURNS = 64

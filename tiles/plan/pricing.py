@@ -1,0 +1,303 @@
+"""The price of a plan: cycles from exact exchange volumes, and plans in order of it, priced no more than needed."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, overload
+
+import numpy as np
+
+from tiles.graph import AxisSplit, Codelet, Extents, Layout, OpForm, Plan, along, linear_layout, whole
+from tiles.graph.layout import align_up
+from tiles.numerics.dtypes import itemsize
+from tiles.plan.bounds import least_arrival, least_exchange_cycles
+from tiles.plan.exchange import Traffic, exchange_cycles, operand_traffic
+from tiles.plan.slices import is_resident
+from tiles.target import Target
+
+
+@dataclass(frozen=True)
+class Operand:
+    """What the planner knows of an operand: its shape, dtype, and where it lives (None: still free)."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    layout: Layout | None
+
+
+@dataclass(frozen=True)
+class Priced:
+    """A plan with its estimated cost.
+
+    Args:
+      plan: the plan.
+      cycles: estimated cycles of exchange, compute and combination of partials.
+      temporary_bytes: bytes per tile of received slices, vertex scratch, partials and results.
+    """
+
+    plan: Plan
+    cycles: float
+    temporary_bytes: int
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is to be planned.
+
+    Args:
+      form: the operation's domain and maps.
+      codelet: what its vertices compute.
+      operands: shapes, dtypes and present layouts.
+      result_dtypes: dtypes of the results.
+      target: the machine.
+    """
+
+    form: OpForm
+    codelet: Codelet
+    operands: tuple[Operand, ...]
+    result_dtypes: tuple[str, ...]
+    target: Target
+
+
+class Ranking(Sequence[Priced]):
+    """Plans in order of cost, cheapest first; a plan that surely costs more than what was asked for is not priced.
+
+    Those that exceed a bound on temporary bytes come last, the least excess first. Of equal ones the plan with
+    fewer cells comes first, then the one given first.
+    """
+
+    def __init__(self, question: Question, plans: Iterable[Plan], limit: int) -> None:
+        """Rank plans of a question by their least costs; ``limit`` bounds temporary bytes."""
+        self._question = question
+        self._limit = limit
+        self._drafts = _drafts(question, list(plans))
+        self._ranked: list[Priced] = []
+        self._open: list[tuple[int, float, int, int, Priced | None]] = []
+        for number, draft in enumerate(self._drafts):
+            self._push(number, draft, draft.least_cycles(), None)
+
+    def __len__(self) -> int:
+        """Return the number of plans."""
+        return len(self._drafts)
+
+    @overload
+    def __getitem__(self, index: int) -> Priced: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Priced]: ...
+
+    def __getitem__(self, index: int | slice) -> Priced | list[Priced]:
+        """Return the plan of a rank; those before it are found, too."""
+        wanted = range(len(self))[index]
+        last = wanted if isinstance(wanted, int) else max(wanted, default=-1)
+        while len(self._ranked) <= last:
+            self._next()
+        return self._ranked[index]
+
+    def _next(self) -> None:
+        """Price the plans that may come next, until the next one is certain."""
+        while True:
+            *_, number, priced = heapq.heappop(self._open)
+            if priced is not None:
+                self._ranked.append(priced)
+                return
+            draft = self._drafts[number]
+            priced = draft.priced()
+            self._push(number, draft, priced.cycles, priced)
+
+    def _push(self, number: int, draft: _Draft, cycles: float, priced: Priced | None) -> None:
+        excess = max(0, draft.temporary_bytes - self._limit)
+        heapq.heappush(self._open, (excess, cycles, draft.plan.num_cells, number, priced))
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """A plan of which all is known but the exchange.
+
+    Args:
+      question: what is planned.
+      plan: the plan.
+      compute_cycles: of the slowest vertex.
+      combining_cycles: of combining partials.
+      temporary_bytes: bytes per tile of received slices, vertex scratch, partials and results.
+      received: operands that are not read in place, with their layouts.
+    """
+
+    question: Question
+    plan: Plan
+    compute_cycles: float
+    combining_cycles: float
+    temporary_bytes: int
+    received: tuple[tuple[int, Layout], ...]
+
+    def least_cycles(self) -> float:
+        """Return the cycles that the plan takes at least; terms are added, and so rounded, as ``priced`` does."""
+        form, operands, target = self.question.form, self.question.operands, self.question.target
+        arrivals = [
+            least_arrival(layout, form, self.plan, k, operands[k].dtype, target)
+            for k, layout in self.received
+        ]
+        exchange = least_exchange_cycles(arrivals, target)
+        cycles = self.compute_cycles + exchange
+        if exchange:
+            cycles += target.internal_sync_cycles
+        return cycles + self.combining_cycles
+
+    def priced(self) -> Priced:
+        """Return the plan with its cost from exact exchange volumes."""
+        form, operands, target = self.question.form, self.question.operands, self.question.target
+        moved = Traffic.none(target.num_tiles)
+        for k, layout in self.received:
+            moved = moved + operand_traffic(
+                layout, form, self.plan, k, operands[k].shape, operands[k].dtype, target
+            )
+        cycles = self.compute_cycles + float(exchange_cycles(moved, target).value)
+        if not moved.is_empty:
+            cycles += target.internal_sync_cycles
+        cycles += int(moved.local.max()) / target.memcpy_bytes_per_cycle
+        return Priced(self.plan, cycles + self.combining_cycles, self.temporary_bytes)
+
+
+def _drafts(question: Question, plans: Sequence[Plan]) -> list[_Draft]:
+    """Return drafts of plans; their vertices' cycles are computed all at once."""
+    form, codelet, target = question.form, question.codelet, question.target
+    sizes = tuple(
+        np.array([min(plan.splits[d].grain, max(1, dim.size)) for plan in plans])
+        for d, dim in enumerate(form.dims)
+    )
+    extents = Extents(form, sizes, tuple(o.dtype for o in question.operands), question.result_dtypes)
+
+    def each(values: Any) -> list[Any]:
+        return np.broadcast_to(np.asarray(values), len(plans)).tolist()
+
+    compute, results = each(codelet.cycles(extents, target).value), each(extents.results)
+    scratch = each(codelet.scratch_bytes(extents, target))
+    elements = [each(extents.operand_elements(k)) for k in range(len(question.operands))]
+    drafts = []
+    for number, plan in enumerate(plans):
+        received = tuple(_received(question, plan))
+        partials = plan.num_partials(form)
+        each_bytes = bytes_of(
+            partial_dtypes(codelet, question.result_dtypes) if partials > 1 else question.result_dtypes
+        )
+        temporary = results[number] * each_bytes + (int(scratch[number]) if partials == 1 else 0)
+        for k, _ in received:
+            temporary += align_up(elements[k][number] * itemsize(question.operands[k].dtype), 4)
+        combining = (
+            float(combining_cycles(results[number], each_bytes, partials, target)) if partials > 1 else 0.0
+        )
+        drafts.append(_Draft(question, plan, float(compute[number]), combining, temporary, received))
+    return drafts
+
+
+def _received(question: Question, plan: Plan) -> Iterable[tuple[int, Layout]]:
+    """Yield the operands that a plan does not read in place, with their layouts."""
+    for k, operand in enumerate(question.operands):
+        layout = operand.layout or home_layout(
+            question.form, plan, k, operand.shape, operand.dtype, question.target
+        )
+        if not is_resident(question.form, plan, k, layout):
+            yield k, layout
+
+
+def price(
+    form: OpForm,
+    codelet: Codelet,
+    operands: Sequence[Operand],
+    result_dtypes: tuple[str, ...],
+    target: Target,
+    plan: Plan,
+) -> Priced:
+    """Return a plan with its cost from exact exchange volumes."""
+    return _drafts(Question(form, codelet, tuple(operands), result_dtypes, target), [plan])[0].priced()
+
+
+def bytes_of(dtypes: tuple[str, ...]) -> int:
+    """Return the bytes of one element of every dtype together."""
+    return sum(itemsize(dtype) for dtype in dtypes)
+
+
+def partial_dtypes(codelet: Codelet, result_dtypes: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the dtypes of partials, those of the results where reductions are not split."""
+    return result_dtypes if codelet.combiner() is None else codelet.partial()[1]
+
+
+def combining_cycles(results: Any, bytes_each: Any, partials: Any, target: Target) -> Any:
+    """Estimate the cycles of combining ``partials`` tiles' results, in one, two or three stages.
+
+    In a stage of fan-in d the tiles of a group share the results, as far as there are enough: each receives and
+    folds d partials of its share. A fold reads a vector a cycle and spends about four more on every vector of
+    results; entering it takes a worker 32 slots, and 29 more where workers share the partials of few results (the
+    terms of PopLibs' estimators, see ``poplin.ConvPartialReduce`` and ``popops.Reduce``).
+
+    Args:
+      results: elements that each tile holds partials of.
+      bytes_each: bytes of an element.
+      partials: tiles that hold partials of the same elements.
+      target: the machine.
+    """
+    phase = target.exchange_phase_overhead_cycles + target.internal_sync_cycles
+
+    results = np.asarray(results)
+
+    def stage(fan_in: Any) -> Any:
+        share = -(-results // np.minimum(fan_in, np.maximum(results, 1)))
+        arriving = share * fan_in * bytes_each
+        entry = np.where(share < target.workers_per_tile, 32 + 29, 32) * target.worker_issue_interval_cycles
+        fold = arriving / target.data_path_bytes * (1 + 4 / fan_in) + entry
+        return phase + arriving / target.exchange_bytes_per_cycle + fold
+
+    count = np.maximum(np.asarray(partials, np.float64), 1)
+    return np.minimum.reduce([n * stage(np.ceil(count ** (1 / n))) for n in (1, 2, 3)])
+
+
+def home_layout(
+    form: OpForm, plan: Plan, k: int, shape: tuple[int, ...], dtype: str, target: Target
+) -> Layout:
+    """Return the layout in which operand k best waits for this plan.
+
+    Every tile holds a share of a slice it will read itself: the plan's own parts, cut further over the
+    cells that read the same slice. Operands read with an offset, a stride or a window are spread evenly.
+    """
+    axes: list[AxisSplit] = []
+    used = set(form.operands[k].dims)
+    for axis, size in zip(form.operands[k].axes, shape, strict=True):
+        if not axis.terms:
+            axes.append(whole(size))
+            continue
+        d = axis.terms[0][0]
+        if axis != along(d) or form.dims[d].size != size:
+            return _spread(plan, shape, dtype, target)
+        axes.append(plan.splits[d])
+    for d, split in enumerate(plan.splits):
+        if d not in used and split.is_split and len(split.digits) == 1:
+            axes = _share(axes, split.parts, split.digits[0][1], dtype)
+    return Layout(tuple(axes), plan.base)
+
+
+def _spread(plan: Plan, shape: tuple[int, ...], dtype: str, target: Target) -> Layout:
+    """Return the even layout from the plan's first tile on: a small tensor then lies where it is read."""
+    layout = linear_layout(tuple(shape), dtype, target.num_tiles)
+    has_room = plan.base + int(layout.tiles.max()) < target.num_tiles
+    return replace(layout, base=plan.base) if has_room else layout
+
+
+def _share(axes: list[AxisSplit], readers: int, stride: int, dtype: str) -> list[AxisSplit]:
+    """Cut the longest axis of a slice further over ``readers`` tiles ``stride`` apart, evenly or not at all."""
+    if not axes:
+        return axes
+    longest = max(range(len(axes)), key=lambda a: min(axes[a].grain, axes[a].size))
+    axis = axes[longest]
+    grain = min(axis.grain, max(1, axis.size))
+    innermost = longest == len(axes) - 1
+    quantum = max(1, 4 // itemsize(dtype)) if innermost else 1
+    shares = [q for q in range(2, min(readers, grain) + 1) if grain % q == 0 and (grain // q) % quantum == 0]
+    if not shares or (axis.is_split and axis.parts != math.prod(r for r, _ in axis.digits)):
+        return axes
+    digits = axis.digits if axis.is_split else ()
+    out = list(axes)
+    out[longest] = AxisSplit(axis.size, grain // shares[-1], (*digits, (shares[-1], stride)))
+    return out
