@@ -13,7 +13,7 @@ from tests.random_plans import random_layout, random_plan
 from tiles.compiler import certify, compile_graph
 from tiles.graph import WINDOW, Affine, Codelet, Dim, Graph, IndexMap, OpForm, Plan, Tensor, identity_map
 from tiles.plan import Operand, Question, Ranking, exchange_cycles, operand_traffic, price, search
-from tiles.plan.bounds import least_arrival, least_exchange_cycles
+from tiles.plan.bounds import least_exchange_cycles, least_moves
 from tiles.poplibs.forms import (
     dot_form,
     map_form,
@@ -177,7 +177,7 @@ def test_plans_are_ranked_as_they_are_priced(case, seed, limit):
     for plan in plans:
         for k, operand in enumerate(operands):
             if operand.layout is not None:
-                least = least_arrival(operand.layout, form, plan, k, dtype, TARGET)
+                least = least_moves(operand.layout, form, plan, k, dtype, TARGET)
                 moved = operand_traffic(operand.layout, form, plan, k, operand.shape, dtype, TARGET)
                 assert least_exchange_cycles([least], TARGET) <= exchange_cycles(moved, TARGET).value, plan
     found = Ranking(Question(form, codelet, operands, (dtype,), TARGET), plans, limit)

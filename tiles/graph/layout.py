@@ -148,10 +148,17 @@ class Layout:
         """Bytes that one full part takes on its tile, in whole words."""
         return align_up(math.prod(self.part_shape) * itemsize(dtype), WORD_BYTES)
 
+    @cached_property
+    def owners(self) -> np.ndarray:
+        """Row-major part index that each tile up to the last one owns, -1 for none; int64."""
+        owner = np.full(int(self.tiles.max(initial=-1)) + 1, -1, np.int64)
+        owner[self.tiles] = np.arange(self.tiles.size)
+        return owner
+
     def part_of_tile(self, num_tiles: int) -> np.ndarray:
         """Return the row-major part index that each tile owns, -1 for none; int64 ``[num_tiles]``."""
         owner = np.full(num_tiles, -1, np.int64)
-        owner[self.tiles] = np.arange(self.tiles.size)
+        owner[: self.owners.size] = self.owners
         return owner
 
     def to_data(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import numpy as np
 from tiles.graph import AxisSplit, Codelet, Extents, Layout, OpForm, Plan, along, linear_layout, whole
 from tiles.graph.layout import align_up
 from tiles.numerics.dtypes import itemsize
-from tiles.plan.bounds import least_arrival, least_exchange_cycles
+from tiles.plan.bounds import least_exchange_cycles, least_moves
 from tiles.plan.exchange import Traffic, exchange_cycles, operand_traffic
 from tiles.plan.slices import is_resident
 from tiles.target import Target
@@ -136,14 +136,14 @@ class _Draft:
     def least_cycles(self) -> float:
         """Return the cycles that the plan takes at least; terms are added, and so rounded, as ``priced`` does."""
         form, operands, target = self.question.form, self.question.operands, self.question.target
-        arrivals = [
-            least_arrival(layout, form, self.plan, k, operands[k].dtype, target)
-            for k, layout in self.received
+        moves = [
+            least_moves(layout, form, self.plan, k, operands[k].dtype, target) for k, layout in self.received
         ]
-        exchange = least_exchange_cycles(arrivals, target)
+        exchange = least_exchange_cycles(moves, target)
         cycles = self.compute_cycles + exchange
         if exchange:
             cycles += target.internal_sync_cycles
+        cycles += sum(m.local for m in moves) / target.memcpy_bytes_per_cycle
         return cycles + self.combining_cycles
 
     def priced(self) -> Priced:
