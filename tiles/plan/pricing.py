@@ -240,7 +240,6 @@ def combining_cycles(results: Any, bytes_each: Any, partials: Any, target: Targe
       target: the machine.
     """
     phase = target.exchange_phase_overhead_cycles + target.internal_sync_cycles
-
     results = np.asarray(results)
 
     def stage(fan_in: Any) -> Any:
