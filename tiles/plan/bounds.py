@@ -48,7 +48,7 @@ def least_moves(source: Layout, form: OpForm, plan: Plan, k: int, dtype: str, ta
     axes = form.operands[k].axes
     middle = tuple((split.parts - 1) // 2 for split in plan.splits)
     reads = [_read(a, plan.splits, middle, s.size) for a, s in zip(axes, source.axes, strict=True)]
-    needed = math.prod(read.count for read in reads)
+    needed = math.prod(read.elements for read in reads)
     if not needed:
         return Moves()
     tile, owners = _tile(plan.splits, middle, plan.base), source.owners
@@ -96,12 +96,12 @@ class _Read(NamedTuple):
     step: int
 
     @property
-    def count(self) -> int:
+    def elements(self) -> int:
         return (self.high - self.low) // self.step + 1 if self.high >= self.low else 0
 
     def pieces(self, grain: int) -> int:
         """Return the contiguous runs, or the parts of ``grain`` elements they touch, whichever is certain."""
-        return self.high // grain - self.low // grain + 1 if self.step == 1 else self.count
+        return self.high // grain - self.low // grain + 1 if self.step == 1 else self.elements
 
     def within(self, low: int, high: int) -> int:
         """Return how many of the elements lie in ``[low, high)``."""
