@@ -1,0 +1,88 @@
+"""Run one case beside ``jax.jit``, and say in a word how it went."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+
+import ipuxla
+from hlo_passes.errors import HloError
+from ipuxla.errors import IpuError
+from tests.sweep.cases import Case
+from tiles.numerics.tolerance import NotClose, check_close
+from tiles.target import Target
+
+SMALL = Target.named("gc200").replace(num_tiles=16)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a case went.
+
+    Attributes:
+      case: which.
+      kind: "equal", "refused", "wrong", "crash", or "invalid" where ``jax.jit`` itself refuses.
+      error: name of the error, empty where there is none.
+      message: its first line.
+      seconds: of the first call: tracing, our compiler, XLA and the run.
+    """
+
+    case: Case
+    kind: str
+    error: str
+    message: str
+    seconds: float
+
+    @property
+    def as_expected(self) -> bool:
+        """Whether the result is equal, or the error the one that the case names."""
+        return self.error == self.case.refused and self.kind in ("equal", "refused")
+
+
+def _line(kind: str, error: BaseException | None) -> str:
+    """Return an error's first line; of a crash also where it was raised."""
+    lines = str(error).splitlines() if error is not None else []
+    place = ""
+    if kind == "crash" and error is not None:
+        frames = traceback.extract_tb(error.__traceback__)
+        place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})"
+    return (lines[0] if lines else "") + place
+
+
+def run(case: Case, target: Target = SMALL, engine: str = "fast") -> Outcome:
+    """Run a case and compare it with ``jax.jit``."""
+    decorator: Callable[..., Any] = ipuxla.jit(target=target, engine=engine)
+    start = time.perf_counter()
+
+    def outcome(kind: str, error: BaseException | None = None) -> Outcome:
+        return Outcome(case, kind, type(error).__name__ if error else "", _line(kind, error), time.perf_counter() - start)
+
+    with jax.enable_x64(True) if case.x64 else contextlib.nullcontext(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            want = case.make(jax.jit)(*case.arguments)
+        except Exception as error:
+            want, invalid = None, error
+        else:
+            invalid = None
+        start = time.perf_counter()
+        try:
+            got = case.make(decorator)(*case.arguments)
+            if invalid is not None:
+                return outcome("invalid", invalid)
+            check_close(got, want)
+        except NotClose as error:
+            return outcome("wrong", error)
+        except (IpuError, HloError) as error:
+            return outcome("refused", error)
+        except Exception as error:
+            return outcome("invalid" if invalid is not None and type(invalid) is type(error) else "crash", error)
+    return outcome("equal")
