@@ -74,13 +74,18 @@ def to_stablehlo(jaxpr: Any, name: str, donated: Sequence[int] = ()) -> Any:
       donated: arguments of ``main`` to mark as ``jax.buffer_donor``.
 
     Raises:
-      UnsupportedPrimitive: an operation that JAX lowers for other platforms only.
+      UnsupportedPrimitive: an operation that JAX lowers for other platforms only, or a call of a function that
+        was exported for others.
     """
     try:
         with compat.own_width(jaxpr):
             module = compat.lower_jaxpr(jaxpr, name, PLATFORM, RULES)
     except NotImplementedError as error:
         raise _no_rule(jaxpr, error) from error
+    except ValueError as error:
+        if "was exported for platforms" not in str(error):
+            raise
+        raise _other_platform(jaxpr, error) from error
     if donated:
         compat.mark_donated(module, donated)
     return module
@@ -141,6 +146,16 @@ def _no_rule(jaxpr: Any, error: NotImplementedError) -> Exception:
         f"JAX has no lowering of {name} for an IPU: {error}",
         location=place[1] if place else None,
         try_="express it with other jax.numpy or jax.lax functions, or move it out of the decorated function",
+    )
+
+
+def _other_platform(jaxpr: Any, error: ValueError) -> Exception:
+    """Return the named error for JAX's "was exported for platforms" other than this one."""
+    place = compat.find_equation(jaxpr, lambda equation: equation.primitive.name == "call_exported")
+    return UnsupportedPrimitive(
+        str(error),
+        location=place[1] if place else None,
+        try_="jax.export.export(f, disabled_checks=[jax.export.DisabledSafetyCheck.platform()]), or call f itself",
     )
 
 

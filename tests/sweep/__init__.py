@@ -8,7 +8,10 @@ from tests.sweep import (
     calling,
     control,
     lax_functions,
-    libraries,
+    library_inference,
+    library_networks,
+    library_sequences,
+    library_training,
     linear_algebra,
     network_functions,
     random_functions,
@@ -27,7 +30,10 @@ MODULES = (
     control,
     transformations,
     calling,
-    libraries,
+    library_inference,
+    library_networks,
+    library_sequences,
+    library_training,
 )
 """Where the cases are listed."""
 

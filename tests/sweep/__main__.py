@@ -28,7 +28,7 @@ def main() -> None:
         outcome = run(case, engine=options.engine)
         outcomes.append(outcome)
         if not outcome.as_expected or outcome.seconds > options.slow:
-            flag = "" if outcome.as_expected else f"{outcome.kind} {outcome.error}: {outcome.message}"
+            flag = "" if outcome.as_expected else outcome.text
             print(f"{case.name:50s} {outcome.seconds:6.2f}s  {flag}", flush=True)
         if number % 100 == 99:
             jax.clear_caches()

@@ -43,7 +43,9 @@ class Group:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def add(self, name: str, function: Function, *arguments: Any, refused: str = "", x64: bool = False) -> None:
+    def add(
+        self, name: str, function: Function, *arguments: Any, refused: str = "", x64: bool = False
+    ) -> None:
         """Add a function to decorate and call."""
         self.around(name, lambda decorator: decorator(function), *arguments, refused=refused, x64=x64)
 

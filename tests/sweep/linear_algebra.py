@@ -12,9 +12,9 @@ import jax.scipy.sparse.linalg as sparse
 import numpy as np
 from jax import lax
 
-from tests.sweep.cases import Group, definite, integers, normal
+from tests.sweep.cases import Group, definite, normal
 
-GROUP = Group("linear algebra, Fourier transforms")
+GROUP = Group("linear algebra and Fourier transforms")
 add = GROUP.add
 L, LL = jnp.linalg, lax.linalg
 
@@ -31,7 +31,12 @@ def product(*factors):
     return jnp.linalg.multi_dot(factors) if len(factors) > 2 else factors[0] @ factors[1]
 
 
-add("linalg.cholesky", lambda a, b: (L.cholesky(a), L.cholesky(a, upper=True), L.cholesky(b @ b.mT + 4 * jnp.eye(4))), SPD, BATCH)
+add(
+    "linalg.cholesky",
+    lambda a, b: (L.cholesky(a), L.cholesky(a, upper=True), L.cholesky(b @ b.mT + 4 * jnp.eye(4))),
+    SPD,
+    BATCH,
+)
 add("linalg.cholesky: complex", L.cholesky, HERMITIAN)
 add("linalg.cond", lambda a: (L.cond(a), L.cond(a, 1)), SQUARE)
 add("linalg.cross", lambda a: L.cross(a[:, :3], a[::-1, 1:]), SQUARE)
@@ -53,7 +58,12 @@ add("linalg.matrix_power", lambda a: (L.matrix_power(a, 3), L.matrix_power(a, -2
 add("linalg.matrix_rank", L.matrix_rank, TALL)
 add("linalg.matrix_transpose", L.matrix_transpose, BATCH)
 add("linalg.multi_dot", lambda a, b: L.multi_dot([b, b.T, b]), SQUARE, TALL)
-add("linalg.norm", lambda a, v: (L.norm(a), L.norm(v, 3), L.norm(a, axis=1), L.norm(a, 2), L.norm(v, jnp.inf)), TALL, V)
+add(
+    "linalg.norm",
+    lambda a, v: (L.norm(a), L.norm(v, 3), L.norm(a, axis=1), L.norm(a, 2), L.norm(v, jnp.inf)),
+    TALL,
+    V,
+)
 add("linalg.norm: gradient", jax.grad(lambda a: L.norm(a) + L.norm(a, axis=0).sum()), TALL)
 add("linalg.outer", L.outer, V, W)
 add("linalg.pinv", lambda a: (L.pinv(a), L.pinv(a.T)), TALL)
@@ -71,7 +81,9 @@ add("linalg.svd: complex", lambda a: L.svd(a, compute_uv=False), Z)
 add("linalg.svd: gradient", jax.grad(lambda a: (L.svd(a, compute_uv=False) ** 3).sum()), TALL)
 add("linalg.svdvals", L.svdvals, TALL)
 add("linalg.tensordot", L.tensordot, SQUARE, SQUARE)
-add("linalg.tensorinv", lambda a: L.tensorinv(a.reshape(2, 2, 4) + 3 * jnp.eye(4).reshape(2, 2, 4), 2), SQUARE)
+add(
+    "linalg.tensorinv", lambda a: L.tensorinv(a.reshape(2, 2, 4) + 3 * jnp.eye(4).reshape(2, 2, 4), 2), SQUARE
+)
 add("linalg.tensorsolve", lambda a, v: L.tensorsolve(a.reshape(2, 2, 4), v.reshape(2, 2)), SQUARE, V)
 add("linalg.trace", L.trace, SQUARE)
 add("linalg.vecdot", L.vecdot, SQUARE, SQUARE)
@@ -82,31 +94,78 @@ add("lax.linalg.cholesky_update", LL.cholesky_update, np.linalg.cholesky(SPD).T,
 add("lax.linalg.eig", lambda a: LL.eig(a)[0].shape[0] + a.sum(), SQUARE, refused=NO_RULE)
 add("lax.linalg.eigh", lambda a: LL.eigh(a)[1], SPD)
 add("lax.linalg.hessenberg", lambda a: jnp.abs(LL.hessenberg(a)[0]), SQUARE, refused=NO_RULE)
-add("lax.linalg.householder_product", lambda a, t: LL.householder_product(a, t), TALL, np.array([0.4, 0.6, 0.2], np.float32))
+add(
+    "lax.linalg.householder_product",
+    lambda a, t: LL.householder_product(a, t),
+    TALL,
+    np.array([0.4, 0.6, 0.2], np.float32),
+)
 add("lax.linalg.lu", LL.lu, SQUARE)
-add("lax.linalg.lu_pivots_to_permutation", lambda p: LL.lu_pivots_to_permutation(p, 4), np.array([2, 1, 3], np.int32))
-add("lax.linalg.ormqr", lambda a, t, c: LL.ormqr(a, t, c), TALL, np.array([0.4, 0.6, 0.2], np.float32), normal(5, 2))
+add(
+    "lax.linalg.lu_pivots_to_permutation",
+    lambda p: LL.lu_pivots_to_permutation(p, 4),
+    np.array([2, 1, 3], np.int32),
+)
+add(
+    "lax.linalg.ormqr",
+    lambda a, t, c: LL.ormqr(a, t, c),
+    TALL,
+    np.array([0.4, 0.6, 0.2], np.float32),
+    normal(5, 2),
+)
 add("lax.linalg.qr", lambda a: product(*LL.qr(a, full_matrices=False)), TALL)
 add("lax.linalg.schur", lambda a: LL.schur(a)[0].shape[0] + a, SQUARE, refused=NO_RULE)
 add("lax.linalg.svd", lambda a: LL.svd(a, compute_uv=False), TALL)
-add("lax.linalg.symmetric_product", lambda a, c: LL.symmetric_product(a, c, alpha=2.0, beta=0.5, symmetrize_output=True), TALL, definite(5, 5))
-add("lax.linalg.triangular_solve", lambda a, b: LL.triangular_solve(a, b, lower=True, left_side=True), SPD, SQUARE)
-add("lax.linalg.triangular_solve: complex", lambda a, b: LL.triangular_solve(a, b, lower=True, left_side=True, conjugate_a=True, transpose_a=True), HERMITIAN, Z)
+add(
+    "lax.linalg.symmetric_product",
+    lambda a, c: LL.symmetric_product(a, c, alpha=2.0, beta=0.5, symmetrize_output=True),
+    TALL,
+    definite(5, 5),
+)
+add(
+    "lax.linalg.triangular_solve",
+    lambda a, b: LL.triangular_solve(a, b, lower=True, left_side=True),
+    SPD,
+    SQUARE,
+)
+add(
+    "lax.linalg.triangular_solve: complex",
+    lambda a, b: LL.triangular_solve(a, b, lower=True, left_side=True, conjugate_a=True, transpose_a=True),
+    HERMITIAN,
+    Z,
+)
 add("lax.linalg.tridiagonal", lambda a: jnp.abs(LL.tridiagonal(a)[1]), SPD, refused=NO_RULE)
-add("lax.linalg.tridiagonal_solve", lambda l, d, u, b: LL.tridiagonal_solve(l, d, u, b), np.array([0, 1, 2, 1], np.float32), np.full(4, 5, np.float32), np.array([1, 2, 1, 0], np.float32), normal(4, 2))
+add(
+    "lax.linalg.tridiagonal_solve",
+    lambda low, d, up, b: LL.tridiagonal_solve(low, d, up, b),
+    np.array([0, 1, 2, 1], np.float32),
+    np.full(4, 5, np.float32),
+    np.array([1, 2, 1, 0], np.float32),
+    normal(4, 2),
+)
 add("lax.linalg.qdwh", lambda a: LL.qdwh(a)[0], TALL)
 
 add("scipy.linalg.block_diag", jsl.block_diag, SQUARE, TALL)
+add("scipy.linalg.cholesky", lambda a: (jsl.cholesky(a), jsl.cholesky(a, lower=True)), SPD)
 add("scipy.linalg.cho_factor", lambda a: jnp.tril(jsl.cho_factor(a, lower=True)[0]), SPD)
 add("scipy.linalg.cho_solve", lambda a, v: jsl.cho_solve(jsl.cho_factor(a), v), SPD, V)
 for _name in "circulant companion fiedler leslie".split():
-    add(f"scipy.linalg.{_name}", lambda v, f=getattr(jsl, _name), two=_name == "leslie": f(v, v[1:]) if two else f(v), V)
+    add(
+        f"scipy.linalg.{_name}",
+        lambda v, f=getattr(jsl, _name), two=_name == "leslie": f(v, v[1:]) if two else f(v),
+        V,
+    )
 add("scipy.linalg.fiedler_companion", jsl.fiedler_companion, V)
 add("scipy.linalg.convolution_matrix", lambda v: jsl.convolution_matrix(v, 5), V)
 for _name in "dft hadamard helmert hilbert invhilbert invpascal pascal".split():
     add(f"scipy.linalg.{_name}", lambda f=getattr(jsl, _name): f(4))
 add("scipy.linalg.det", jsl.det, SQUARE)
-add("scipy.linalg.eigh", lambda a, b: (jsl.eigh(a, eigvals_only=True), jsl.eigh(a, b, eigvals_only=True)), SPD, definite(4, 4, seed=2))
+add(
+    "scipy.linalg.eigh",
+    lambda a, b: (jsl.eigh(a, eigvals_only=True), jsl.eigh(a, b, eigvals_only=True)),
+    SPD,
+    definite(4, 4, seed=2),
+)
 add("scipy.linalg.eigh_tridiagonal", lambda d, e: jsl.eigh_tridiagonal(d, e, eigvals_only=True), V, V[:3])
 add("scipy.linalg.expm", jsl.expm, BATCH)
 add("scipy.linalg.expm_frechet", jsl.expm_frechet, SQUARE, BATCH[0])
@@ -123,8 +182,22 @@ add("scipy.linalg.qr_multiply", lambda a, c: jnp.abs(jsl.qr_multiply(a, c)[0]), 
 add("scipy.linalg.rsf2csf", lambda a: jsl.rsf2csf(jnp.triu(a), jnp.eye(4))[0].shape[0] + a, SQUARE)
 add("scipy.linalg.schur", lambda a: jsl.schur(a)[0].shape[0] + a, SQUARE, refused=NO_RULE)
 add("scipy.linalg.solve", lambda a, v: (jsl.solve(a, v), jsl.solve(a, v, assume_a="pos")), SPD, V)
-add("scipy.linalg.solve_sylvester", lambda a, b: jsl.solve_sylvester(a, a, b).shape[0] + a, SPD, SQUARE, refused=NO_RULE)
-add("scipy.linalg.solve_triangular", lambda a, v: (jsl.solve_triangular(a, v), jsl.solve_triangular(a, v, trans=1, lower=True, unit_diagonal=True)), SPD, V)
+add(
+    "scipy.linalg.solve_sylvester",
+    lambda a, b: jsl.solve_sylvester(a, a, b).shape[0] + a,
+    SPD,
+    SQUARE,
+    refused=NO_RULE,
+)
+add(
+    "scipy.linalg.solve_triangular",
+    lambda a, v: (
+        jsl.solve_triangular(a, v),
+        jsl.solve_triangular(a, v, trans=1, lower=True, unit_diagonal=True),
+    ),
+    SPD,
+    V,
+)
 add("scipy.linalg.sqrtm", lambda a: jsl.sqrtm(a).shape[0] + a, SPD, refused=NO_RULE)
 add("scipy.linalg.svd", lambda a: jsl.svd(a, compute_uv=False), TALL)
 add("scipy.linalg.toeplitz", lambda v: (jsl.toeplitz(v), jsl.toeplitz(v, v[:3] + 1)), V)
@@ -132,15 +205,26 @@ add("scipy.linalg.toeplitz", lambda v: (jsl.toeplitz(v), jsl.toeplitz(v, v[:3] +
 for _name in "cg gmres bicgstab".split():
     _solve = getattr(sparse, _name)
     add(f"sparse.linalg.{_name}", lambda a, v, f=_solve: f(a, v)[0], SPD, V)
-    add(f"sparse.linalg.{_name}: gradient", jax.grad(lambda v, a, f=_solve: (f(lambda x: a @ x, v)[0] ** 2).sum()), V, SPD)
-add("sparse.linalg.gmres: incremental", lambda a, v: sparse.gmres(a, v, solve_method="incremental")[0], SPD, V)
+    add(
+        f"sparse.linalg.{_name}: gradient",
+        jax.grad(lambda v, a, f=_solve: (f(lambda x: a @ x, v)[0] ** 2).sum()),
+        V,
+        SPD,
+    )
+add(
+    "sparse.linalg.gmres: incremental", lambda a, v: sparse.gmres(a, v, solve_method="incremental")[0], SPD, V
+)
 
 # ---- Fourier transforms
 
 SIGNAL, IMAGE = normal(3, 10), normal(2, 6, 5)
 SPECTRUM = SIGNAL + 1j * normal(3, 10, seed=1)
 for _name in "fft ifft rfft ihfft".split():
-    add(f"fft.{_name}", lambda x, f=getattr(jnp.fft, _name): (f(x), f(x, n=7, axis=0), f(x, norm="ortho")), SIGNAL)
+    add(
+        f"fft.{_name}",
+        lambda x, f=getattr(jnp.fft, _name): (f(x), f(x, n=7, axis=0), f(x, norm="ortho")),
+        SIGNAL,
+    )
 for _name in "irfft hfft".split():
     add(f"fft.{_name}", lambda z, f=getattr(jnp.fft, _name): (f(z), f(z, n=7)), SPECTRUM)
 for _name in "fft2 fftn ifft2 ifftn rfft2 rfftn".split():

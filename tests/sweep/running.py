@@ -32,7 +32,7 @@ class Outcome:
       kind: "equal", "refused", "wrong", "crash", or "invalid" where ``jax.jit`` itself refuses.
       error: name of the error, empty where there is none.
       message: its first line.
-      seconds: of the first call: tracing, our compiler, XLA and the run.
+      seconds: processor time of the first call: tracing, our compiler, XLA and the run.
     """
 
     case: Case
@@ -45,6 +45,11 @@ class Outcome:
     def as_expected(self) -> bool:
         """Whether the result is equal, or the error the one that the case names."""
         return self.error == self.case.refused and self.kind in ("equal", "refused")
+
+    @property
+    def text(self) -> str:
+        """What happened, in a line."""
+        return f"{self.kind} {self.error}: {self.message}"
 
 
 def _line(kind: str, error: BaseException | None) -> str:
@@ -60,10 +65,12 @@ def _line(kind: str, error: BaseException | None) -> str:
 def run(case: Case, target: Target = SMALL, engine: str = "fast") -> Outcome:
     """Run a case and compare it with ``jax.jit``."""
     decorator: Callable[..., Any] = ipuxla.jit(target=target, engine=engine)
-    start = time.perf_counter()
+    start = time.process_time()
 
     def outcome(kind: str, error: BaseException | None = None) -> Outcome:
-        return Outcome(case, kind, type(error).__name__ if error else "", _line(kind, error), time.perf_counter() - start)
+        return Outcome(
+            case, kind, type(error).__name__ if error else "", _line(kind, error), time.process_time() - start
+        )
 
     with jax.enable_x64(True) if case.x64 else contextlib.nullcontext(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -73,7 +80,7 @@ def run(case: Case, target: Target = SMALL, engine: str = "fast") -> Outcome:
             want, invalid = None, error
         else:
             invalid = None
-        start = time.perf_counter()
+        start = time.process_time()
         try:
             got = case.make(decorator)(*case.arguments)
             if invalid is not None:
@@ -84,5 +91,7 @@ def run(case: Case, target: Target = SMALL, engine: str = "fast") -> Outcome:
         except (IpuError, HloError) as error:
             return outcome("refused", error)
         except Exception as error:
-            return outcome("invalid" if invalid is not None and type(invalid) is type(error) else "crash", error)
+            return outcome(
+                "invalid" if invalid is not None and type(invalid) is type(error) else "crash", error
+            )
     return outcome("equal")

@@ -6,7 +6,7 @@ follows from them.
 
 from __future__ import annotations
 
-from hlo_passes.ir import OPS, Instruction, Value
+from hlo_passes.ir import OPS, Instruction, Op, Value
 from hlo_passes.ops import BitcastConvert, Constant, Reshape
 from hlo_passes.ops.elementwise import Elementwise
 from hlo_passes.passes.patterns.movement import is_degenerate
@@ -14,7 +14,12 @@ from hlo_passes.passes.patterns.registry import rewrites, splat_element
 from hlo_passes.passes.rewriter import Rewriter
 
 
-@rewrites(*(op for op in OPS.values() if issubclass(op, Elementwise) and op is not BitcastConvert))
+def _is_sinkable(op: type[Op]) -> bool:
+    """Whether an operation is elementwise whatever its shape; a region is of one, and a bitcast may add a dimension."""
+    return issubclass(op, Elementwise) and op is not BitcastConvert and not op.num_regions
+
+
+@rewrites(*filter(_is_sinkable, OPS.values()))
 def sink_reshape(instruction: Instruction, rewriter: Rewriter) -> Value | None:
     """What is computed from reshaped values of one shape, and splats, is reshaped afterwards."""
     result = instruction.result.type
