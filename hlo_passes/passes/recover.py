@@ -147,6 +147,8 @@ class _Finder:
             for known, of_result, reduced in self.known[source]:
                 if known.size and sample.reduced != reduced:
                     continue
+                if rest is not None and not known.size:  # an expression adds it as well
+                    continue
                 if not is_gradient(sample.values, known, of_result, TOLERANCES[value.type.dtype]):
                     continue
                 cone = self._cone(root, operands)

@@ -8,6 +8,7 @@ import jax
 import jax.extend
 import jax.numpy as jnp
 import numpy as np
+from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import jet, sparse
 from jax.flatten_util import ravel_pytree
 
@@ -155,7 +156,7 @@ _INSIDE = {
     ),
     "checkpoint: names": jax.grad(
         lambda v: jax.checkpoint(
-            lambda v: jnp.sin(jax.ad_checkpoint.checkpoint_name(jnp.cos(v), "c")).sum(),
+            lambda v: jnp.sin(checkpoint_name(jnp.cos(v), "c")).sum(),
             policy=jax.checkpoint_policies.save_only_these_names("c"),
         )(v)
     ),
