@@ -18,7 +18,9 @@ def main() -> None:
     parser.add_argument("--groups", default="", help="names of groups, separated by commas")
     parser.add_argument("--engine", default="fast")
     parser.add_argument("--write", action="store_true", help="write tests/sweep/results.md")
-    parser.add_argument("--all", action="store_true", help="show every case, not only what is slow or unexpected")
+    parser.add_argument(
+        "--all", action="store_true", help="show every case, not only what is slow or unexpected"
+    )
     parser.add_argument("--slow", type=float, default=5.0, help="seconds from which a case is shown as slow")
     options = parser.parse_args()
     names, groups = tuple(options.only.split(",")), options.groups.split(",") if options.groups else None
