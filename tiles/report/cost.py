@@ -20,7 +20,9 @@ def cost_analysis(executable: Executable) -> dict[str, Any]:
     Returns:
       ``flops``: floating-point operations.
       ``cycles``: tile cycles on the IPUs, the latest one's clock; the host's part is not in it.
-      ``seconds``: the same in seconds of the target's clock.
+      ``cycles_range``: the least and most cycles that published measurements suggest, kind by kind; no bound
+        (see ``tiles.report.band``).
+      ``seconds``: ``cycles`` in seconds of the target's clock.
       ``compute_cycles``, ``exchange_cycles``, ``sync_cycles``: cycles by phase; on one IPU they add up to
         ``cycles``.
       ``exchange_bytes``: bytes that cross between tiles.
@@ -43,6 +45,7 @@ def cost_figures(executable: Executable, sums: Totals) -> dict[str, Any]:
     return {
         "flops": sums.flops,
         "cycles": sums.cycles,
+        "cycles_range": None if sums.cycles_range is None else list(sums.cycles_range),
         "seconds": None if sums.cycles is None else executable.target.seconds(sums.cycles),
         "compute_cycles": sums.compute_cycles,
         "exchange_cycles": sums.exchange_cycles,

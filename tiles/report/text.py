@@ -62,6 +62,9 @@ def _cycles(data: dict[str, Any]) -> list[str]:
         rows.append([f"  {phase}", _number(cycles, "cycles"), _microseconds(cycles, clock), part])
     host_in, host_out = execution["hostBytesIn"], execution["hostBytesOut"]
     lines = _table(rows, "<>>>")
+    ends = execution["cyclesRange"]
+    if ends:
+        lines.append(f"  likely {ends[0]:,} to {ends[1]:,} cycles on silicon, as published measurements go")
     lines.append(f"  host transfers unknown: not modelled ({host_in:,} B in, {host_out:,} B out)")
     lines.append(
         f"{_number(execution['supersteps'], 'supersteps')}, "

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tiles.compiler import Executable, StepCost, step_costs
+from tiles.report.band import step_range
 from tiles.report.clocks import run_cycles
 from tiles.target import Basis, Target
 
@@ -39,6 +40,8 @@ class Totals:
       flops: floating-point operations.
       supersteps: executed steps.
       basis_cycles: compute, exchange and sync cycles by what their figures rest on.
+      cycles_range: the least and most cycles that published measurements of the kinds of cycles suggest; see
+        ``tiles.report.band``.
     """
 
     cycles: Count
@@ -50,6 +53,7 @@ class Totals:
     flops: Count
     supersteps: Count
     basis_cycles: tuple[tuple[str, Count], ...]
+    cycles_range: tuple[int, int] | None
 
     @property
     def is_known(self) -> bool:
@@ -91,8 +95,9 @@ def totals(executable: Executable, counts: Sequence[Count], steps: Sequence[int]
     ipu_cycles = None
     if summed([cost.cycles for cost in costs]) is not None:
         ipu_cycles = tuple(run_cycles(costs, [count or 0 for count in runs], target))
+    cycles = max(ipu_cycles) if ipu_cycles is not None else None
     return Totals(
-        cycles=max(ipu_cycles) if ipu_cycles is not None else None,
+        cycles=cycles,
         ipu_cycles=ipu_cycles,
         compute_cycles=summed([cost.compute_cycles for cost in costs]),
         exchange_cycles=summed([cost.exchange_cycles for cost in costs]),
@@ -101,7 +106,21 @@ def totals(executable: Executable, counts: Sequence[Count], steps: Sequence[int]
         flops=summed([cost.flops for cost in costs]),
         supersteps=summed([1] * len(costs)),
         basis_cycles=tuple((basis.value, summed([row[basis] for row in by_basis])) for basis in Basis),
+        cycles_range=None if cycles is None else _range(cycles, costs, [count or 0 for count in runs]),
     )
+
+
+def _range(cycles: int, costs: Sequence[StepCost], runs: Sequence[int]) -> tuple[int, int]:
+    """Return the range of a run of ``cycles``, in proportion to that of its steps one after another.
+
+    Counts have no bound, so they are divided by the whole before they meet floats.
+    """
+    whole = sum(cost.cycles * count for cost, count in zip(costs, runs, strict=True))
+    if not whole:
+        return cycles, cycles
+    shares = [(step_range(cost), count / whole) for cost, count in zip(costs, runs, strict=True)]
+    low, high = (sum(ends[i] * share for ends, share in shares) for i in (0, 1))
+    return int(cycles * low), -int(-cycles * high // 1)
 
 
 def step_basis_cycles(cost: StepCost, target: Target) -> dict[Basis, int]:

@@ -11,6 +11,7 @@ from tiles.engine.trace import Trace
 from tiles.errors import InvalidArguments
 from tiles.graph import Call, Execute, Graph, Repeat, Sequence
 from tiles.report import cost_analysis, profile
+from tiles.report.band import COMPUTE, EXCHANGE, SYNC
 from tiles.report.clocks import Clocks, Superstep
 
 PHASES = ("compute_cycles", "exchange_cycles", "sync_cycles")
@@ -60,6 +61,21 @@ def test_shares_say_what_the_cycles_rest_on(small_target):
     assert cost["basis_shares"]["MEASURED"] == pytest.approx(517 / cost["cycles"], abs=1e-6)
 
 
+def test_the_range_adds_up_each_kind_of_cycles(small_target):
+    """By hand: the bases of the four steps' figures are MEASURED (sums), FITTED (second) and DOCUMENTED."""
+    executable = pipeline(small_target)
+    low, high = cost_analysis(executable)["cycles_range"]
+    steps = step_costs(executable)
+    kinds = [(cost.compute_cycles, COMPUTE[cost.compute_basis]) for cost in steps]
+    kinds += [(cost.exchange_cycles, EXCHANGE) for cost in steps] + [
+        (cost.sync_cycles, SYNC) for cost in steps
+    ]
+    assert {cost.compute_basis.value for cost in steps} == {"MEASURED", "FITTED", "DOCUMENTED"}
+    assert low == pytest.approx(sum(c * band.low for c, band in kinds), abs=1)
+    assert high == pytest.approx(sum(c * band.high for c, band in kinds), abs=1)
+    assert low < cost_analysis(executable)["cycles"] < high
+
+
 @pytest.mark.parametrize("count", [0, 1, 5, 10**15])
 def test_repeat_multiplies(small_target, count):
     executable = repeated(small_target, count)
@@ -68,6 +84,8 @@ def test_repeat_multiplies(small_target, count):
     for phase in PHASES:
         assert cost[phase] == count * getattr(once, phase) + 3 * count * getattr(again, phase)
     assert cost["cycles"] == count * (once.cycles + 3 * again.cycles)
+    low, high = cost["cycles_range"]
+    assert low <= cost["cycles"] <= high <= 3 * cost["cycles"]
     assert cost["supersteps"] == 4 * count
     assert cost["flops"] == 4 * count * 16
 
@@ -113,7 +131,7 @@ def test_a_switch_is_resolved_only_when_its_branches_cost_the_same(small_target,
     if len(set(sizes)) == 1:
         assert (cost["cycles"], cost["unresolved"]) == (branches[0], [])
     else:
-        assert cost["cycles"] is None and cost["supersteps"] is None
+        assert cost["cycles"] is None and cost["cycles_range"] is None and cost["supersteps"] is None
         (entry,) = cost["unresolved"]
         assert (entry["kind"], entry["decided_by"], entry["location"]) == ("switch", "index", "switch.py:2")
         assert [branch["cycles_per_trip"] for branch in entry["branches"]] == branches

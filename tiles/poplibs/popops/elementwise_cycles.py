@@ -18,6 +18,7 @@ from tiles.numerics.dtypes import itemsize
 from tiles.poplibs.popops.expression import FUNCTIONS, NAMED, Body, Row, body_dtypes
 from tiles.poplibs.popops.loops import SOURCE, loop_of
 from tiles.poplibs.popops.rearrange import movement, movement_cycles
+from tiles.poplibs.popops.scaled_add import is_scaled_add, scaled_add_cycles
 from tiles.target import Basis, Target
 
 _CPP_NAMES = {"float32": "float", "float16": "half", "int32": "int", "uint32": "unsigned int", "bool": "bool"}
@@ -261,7 +262,14 @@ def _vector_inner(
 
 
 def _fused(body: Body, work: list[int], outputs: tuple[int, ...], extents: Extents, target: Target) -> Cycles:
-    """Return the cycles of a fused expression: loads, the arithmetic of every function, stores."""
+    """Return the cycles of a fused expression: loads, the arithmetic of every function, stores.
+
+    A tensor plus a scaled one has a vertex of its own.
+    """
+    dtypes = body_dtypes(body, extents.operand_dtypes)
+    if is_scaled_add(body, work, outputs, dtypes, dims_of_values(body, extents.form)):
+        n = _share(extents.results, target)
+        return scaled_add_cycles(n, dtypes[outputs[0]], body[work[1]][0] == "subtract", target)
     frame = np.asarray(_FUSED_FRAME + 4 * (len(extents.operand_dtypes) + len(outputs)))
     slots = frame + load_slots(body, extents, target) + body_slots(body, work, extents, target)
     n = _share(extents.results, target)
