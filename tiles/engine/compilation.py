@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -30,17 +30,21 @@ def quickly(size_bytes: int, *, rounds: bool) -> dict[str, bool | int] | None:
 
 
 WORTH_KEEPING = 1 << 14
-"""Elements from which on a reduction's result is worth a computation of its own."""
+"""Elements from which on a result is worth a computation of its own."""
 
 
-def apart(function: Callable[..., Any], operands: Sequence[jax.Array]) -> Callable[..., Any]:
-    """Return a reduction as a computation that XLA:CPU does not merge into those that read its result.
+def apart(function: Callable[..., Any], size: int) -> Callable[..., Any]:
+    """Return a function as a computation that XLA:CPU does not merge into those that read its results.
 
     A sum of partials consists of additions, which XLA takes for cheap and repeats in every reader: a transformer's
     residual stream is then added up anew, from all partials before it, by everything that reads it (3.2 times the
-    time of ``jax.jit`` instead of 1.8). What is small had better be merged.
+    time of ``jax.jit`` instead of 1.8). So are random bits, a hundred cheap operations. What is small had better be merged.
+
+    Args:
+      function: what to compute.
+      size: elements that it takes or gives, whichever are more.
     """
-    if sum(x.size for x in operands) < WORTH_KEEPING or jax.default_backend() != "cpu":
+    if size < WORTH_KEEPING or jax.default_backend() != "cpu":
         return function
 
     def kept(*arrays: jax.Array) -> Any:

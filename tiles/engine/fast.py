@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections import Counter
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -24,18 +25,22 @@ from tiles.compiler.tree import (
     children,
     count_steps,
     dynamic_parts,
+    read_by,
     steps_of,
     written_in,
 )
 from tiles.compiler.wellformed import root_of
-from tiles.engine.compilation import apart, quickly
+from tiles.engine.compilation import WORTH_KEEPING, apart, quickly
 from tiles.engine.interface import FLOAT, RING, Engine, check_inputs
 from tiles.engine.trace import Trace
 from tiles.engine.whole import is_laid_out, lay_out, whole
 from tiles.errors import Unsupported
+from tiles.graph import Extents
 from tiles.numerics.decisions import Decisions, Recording, Replay, record
 from tiles.numerics.dtypes import itemsize
 
+REPEATED_CYCLES = 64
+"""Cycles of a tile per element from which on a value that several steps read is computed once (a tangent: 30)."""
 Env = dict[str, jax.Array]
 Carry = tuple[Env, dict[Path, jax.Array], Any]
 
@@ -164,11 +169,31 @@ class FastEngine(Engine):
         ]
         function = self.arithmetic_of(partial(_whole, group, laid_out), self.operand_dtypes(group))
         if group.form.reduced and not group.codelet.is_contraction:
-            function = apart(function, operands)
+            function = apart(function, sum(x.size for x in operands))
+        elif self._is_repeated_work(group):
+            function = apart(function, math.prod(group.form.shape))
         results = function(*operands)
         if self.strict and group.plan.split_reductions(group.form):
             results = lax.optimization_barrier(results)
         env.update(zip(group.results, results, strict=True))
+
+    def _is_repeated_work(self, group: VertexGroup) -> bool:
+        """Whether XLA would compute much anew for every reader of a group's results, by the machine's own cycles."""
+        exe, sizes = self.executable, tuple(np.array([n]) for n in group.form.shape)
+        if math.prod(group.form.shape) < WORTH_KEEPING or group.form.reduced:
+            return False
+        if max(self._readers[root_of(exe, result)] for result in group.results) < 2:
+            return False
+        dtypes = tuple(exe.variables[result].dtype for result in group.results)
+        extents = Extents(group.form, sizes, tuple(self.operand_dtypes(group)), dtypes)
+        cycles = float(np.max(group.codelet.cycles(extents, exe.target).value))
+        return cycles > REPEATED_CYCLES * math.prod(group.form.shape)
+
+    @cached_property
+    def _readers(self) -> Counter[str]:
+        """How many steps read each variable that is no view."""
+        exe = self.executable
+        return Counter(root for step in exe.steps for root in {root_of(exe, name) for name in read_by(step)})
 
     def _laid_out_before(self, tree: Any, env: Env) -> Env:
         """Return what contractions of a loop read that it does not change, cut into parts once and for all trips.

@@ -142,13 +142,20 @@ class Codelet:
     is_contraction: ClassVar[bool] = False
     """Whether the work is a library kernel's (dot, convolution), which wants operands laid out in memory."""
     vectorizes_windows: ClassVar[bool] = False
-    is_exact: ClassVar[bool] = False
-    """Whether partials, once combined, give every bit of what one cell computes: a lookup's words, not a float sum."""
 
     @property
     def label(self) -> str:
         """Vertex type shown in reports."""
         return self.name
+
+    @property
+    def keeps_partials(self) -> bool:
+        """Whether engines of logical arrays keep the partials of a cut reduction, so that it rounds as planned.
+
+        Not where partials, once combined, give every bit of what one cell computes (a lookup's words, a sum of
+        integers), nor where nearly all of them are zeros (sums at runtime offsets).
+        """
+        return True
 
     def compute(self, cell: Cell, *operands: jax.Array) -> tuple[jax.Array, ...]:
         """Return the results of one cell; operand axes follow the form's indexing maps."""

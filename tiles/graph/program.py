@@ -94,7 +94,8 @@ class Composite:
     """Run ``body``, all of which is known to compute what one codelet does when it is handed whole operands.
 
     The machine, and every engine that has its memory, runs the body; an engine of logical arrays may run the
-    codelet instead. The two must give the same bits: this is for exact operations in many stages, such as sorting.
+    codelet instead. The two must give the same bits, but for the order in which floats are added: this is for operations
+    in many stages that are exact, such as sorting, or whose partials hold little.
 
     Args:
       body: the steps.

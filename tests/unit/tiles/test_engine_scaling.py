@@ -157,3 +157,27 @@ def test_no_python_runs_for_every_tile_vertex_or_part(make):
         if many[file] / many_steps > 3 * few[file] / few_steps + 40
     }
     assert not grown, grown
+
+
+@pytest.mark.parametrize("dtype", ["int32", "float32"])
+def test_partials_are_kept_where_they_round(dtype):
+    graph = Graph(Target.named("gc200").replace(num_tiles=16))
+    x = graph.add_input((4096, 5), dtype)
+    plan = Plan((split(4096, 12), whole(5)))
+    graph.outputs = [popops.reduce(graph, x, (0,), plan=plan).name]
+    executable = compile_graph(graph)
+    text = jax.jit(FastEngine(executable).trace).lower(*arguments_of(executable)).as_text()
+    assert ("tensor<12x5x" in text) == (dtype == "float32")
+
+
+def test_much_work_that_several_steps_read_is_done_once():
+    graph = Graph(Target.named("gc200").replace(num_tiles=16))
+    x, w = graph.add_input((256, 128), "float32", "x"), graph.add_input((128, 8), "float32", "w")
+    y = x
+    for _ in range(3):
+        y = popops.sin(graph, y)
+    graph.outputs = [poplin.matmul(graph, y, w).name, popops.mul(graph, y, y).name]
+    executable = compile_graph(graph)
+    assert len([group for _, group in executable.groups() if "sin" in group.name]) == 3
+    compiled = jax.jit(FastEngine(executable).trace).lower(*arguments_of(executable)).compile()
+    assert compiled.as_text().count(" sine(") == 3

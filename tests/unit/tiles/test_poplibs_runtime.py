@@ -114,6 +114,7 @@ def test_updates_split_over_lookups_are_summed(parts, graph):
     ids = graph.add_input(IDS.shape, "int32")
     codelet = MultiUpdate((0,), (-1,), "add", "float32", is_fresh=True)
     result = place(graph, codelet, FRESH, [rows, ids], ("float32",), "update", plan=_plan(FRESH, **parts))
+    assert graph.program.steps[-1].whole.codelet == codelet
     for where, arithmetic, (found,) in _run(graph, result, ROWS, IDS):
         expected = np.zeros_like(_expected(TABLE, arithmetic))
         np.add.at(expected, IDS, _expected(ROWS, arithmetic))

@@ -85,6 +85,11 @@ class Reduce(Codelet):
         prologue = "" if not self.body else "Expression"
         return f"popops::Reduce{prologue}<Reduce{self.operation.capitalize()},{kind},{out}>"
 
+    @property
+    def keeps_partials(self) -> bool:
+        """Folds of integers and words do not depend on where they were cut."""
+        return is_float(self.accumulate_dtype)
+
     def compute(self, cell: Cell, *operands: Array) -> tuple[Array, ...]:
         """Return the fold of the cell's part of the reduced dimensions, padded points left out."""
         aligned = [cell.align(k, x) for k, x in enumerate(operands)]

@@ -51,7 +51,6 @@ class MultiSlice(Codelet):
     """
 
     name: ClassVar[str] = "popops.MultiSlice"
-    is_exact: ClassVar[bool] = True
 
     axes: tuple[int, ...]
     windows: tuple[int, ...]
@@ -68,6 +67,11 @@ class MultiSlice(Codelet):
         """Vertex type as PopLibs spells it."""
         kind = "DynamicSlice1d" if all(w != NO_WINDOW for w in self.windows) else "MultiSlice"
         return f"popops::{kind}<{self.dtype}>"
+
+    @property
+    def keeps_partials(self) -> bool:
+        """Words are joined by "or": no bit depends on where the table was cut."""
+        return False
 
     def compute(self, cell: Cell, *operands: Array) -> tuple[Array, ...]:
         """Return the elements that fall into the cell's part of the table; zeros elsewhere."""

@@ -120,7 +120,11 @@ class TopK(_Selection):
     """Select from rows: the operand's dimensions with ``dimension`` reduced, then one of k places."""
 
     name: ClassVar[str] = "popops.TopK"
-    is_exact: ClassVar[bool] = True
+
+    @property
+    def keeps_partials(self) -> bool:
+        """Survivors are selected again: no bit depends on where rows were cut."""
+        return False
 
     def compute(self, cell: Cell, *operands: Array) -> tuple[Array, ...]:
         """Return the first elements of the cell's part and their positions in the row."""

@@ -84,6 +84,11 @@ class MultiUpdate(Codelet):
         kind = "DynamicUpdateSlice1d" if self.is_clamped else "MultiUpdate"
         return f"popops::{kind}<{self.dtype}>"
 
+    @property
+    def keeps_partials(self) -> bool:
+        """Partials of updates are nearly all zeros: 61 of a million elements each for 100,000 updates of as many."""
+        return False
+
     def compute(self, cell: Cell, *operands: Array) -> tuple[Array, ...]:
         """Return the cell's part after all updates."""
         form, wanted = cell.form, cell.form.results[0].dims

@@ -145,7 +145,6 @@ class UpdateLast(Codelet):
     """
 
     name: ClassVar[str] = "popops.UpdateLast"
-    is_exact: ClassVar[bool] = True
 
     axes: tuple[int, ...]
     windows: tuple[int, ...]
@@ -155,6 +154,11 @@ class UpdateLast(Codelet):
     def label(self) -> str:
         """Vertex type: PopLibs' row update, which remembers the lookup."""
         return f"popops::MultiUpdateLast<{self.dtype}>"
+
+    @property
+    def keeps_partials(self) -> bool:
+        """Partials are joined by the number of the lookup: no bit depends on where they were cut."""
+        return False
 
     def compute(self, cell: Cell, *operands: Array) -> tuple[Array, ...]:
         """Return the cell's winners and their values; zeros where there is none."""

@@ -79,7 +79,7 @@ def place(
     settle(graph, form, plan, operands)
     if plan.num_partials(form) == 1:
         return _emit(graph, codelet, form, plan, operands, result_dtypes, label, location, program)
-    if not codelet.is_exact:
+    if codelet.keeps_partials:
         return _in_parts(graph, codelet, form, plan, operands, result_dtypes, label, location, program)
     body = Sequence()
     results = _in_parts(graph, codelet, form, plan, operands, result_dtypes, label, location, body)
