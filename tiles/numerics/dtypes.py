@@ -1,7 +1,7 @@
 """Element types: names, widths, and packing of any array's last axis into 32-bit words and back.
 
 A tile's memory is an array of 32-bit words. ``to_words`` and ``from_words`` are the only places that know how
-elements lie inside words: little endian, as on the machine; a boolean takes one byte. Both are traceable JAX.
+elements lie inside words: little endian, as on the machine; a boolean takes one byte.
 """
 
 from __future__ import annotations
@@ -9,10 +9,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
 from tiles.errors import UnsupportedDtype
 
@@ -94,8 +92,8 @@ def word_count(name: str, count: int) -> int:
     return -(-count * itemsize(name) // WORD_BYTES)
 
 
-def to_words(x: Array) -> Array:
-    """Return an array's bits as 32-bit words along its last axis.
+def to_words(x: np.ndarray) -> np.ndarray:
+    """Return an array's bits as 32-bit words along its last axis; a view where elements are words.
 
     Args:
       x: ``[..., n]`` of any element type.
@@ -108,19 +106,20 @@ def to_words(x: Array) -> Array:
     """
     name = name_of(x.dtype)
     size = itemsize(name)
-    bits = x.astype(jnp.uint8) if name == "bool" else jax.lax.bitcast_convert_type(x, unsigned_of(name))
     if size == WORD_BYTES:
-        return bits
-    if size > WORD_BYTES:
-        return jax.lax.bitcast_convert_type(bits, jnp.uint32).reshape(*x.shape[:-1], -1)
-    per_word = WORD_BYTES // size
-    words = word_count(name, x.shape[-1])
-    padding = [(0, 0)] * (x.ndim - 1) + [(0, words * per_word - x.shape[-1])]
-    grouped = jnp.pad(bits, padding).reshape(*x.shape[:-1], words, per_word)
-    return jax.lax.bitcast_convert_type(grouped, jnp.uint32)
+        return x.view(np.uint32)
+    lead, size_bytes, words = x.shape[:-1], x.shape[-1] * size, word_count(name, x.shape[-1])
+    if not x.size:
+        return np.zeros((*lead, words), np.uint32)
+    raw = np.ascontiguousarray(x).view(np.uint8)
+    if size_bytes < words * WORD_BYTES:
+        padded = np.zeros((*lead, words * WORD_BYTES), np.uint8)
+        padded[..., :size_bytes] = raw
+        raw = padded
+    return raw.view(np.uint32)
 
 
-def from_words(words: Array, name: str, count: int) -> Array:
+def from_words(words: np.ndarray, name: str, count: int) -> np.ndarray:
     """Return the first ``count`` elements that words hold: the inverse of ``to_words``.
 
     Args:
@@ -129,16 +128,13 @@ def from_words(words: Array, name: str, count: int) -> Array:
       count: number of elements.
 
     Returns:
-      ``[..., count]`` of that type.
+      ``[..., count]`` of that type; a view of the words where elements are as wide.
     """
     size = itemsize(name)
-    storage = unsigned_of(name)
-    words = words[..., : word_count(name, count)]
+    if size == WORD_BYTES:
+        return words[..., :count].view(to_jax(name))
     lead = words.shape[:-1]
-    if size < WORD_BYTES:
-        bits = jax.lax.bitcast_convert_type(words, storage).reshape(*lead, -1)[..., :count]
-    elif size > WORD_BYTES:
-        bits = jax.lax.bitcast_convert_type(words.reshape(*lead, count, size // WORD_BYTES), storage)
-    else:
-        bits = words
-    return bits != 0 if name == "bool" else jax.lax.bitcast_convert_type(bits, to_jax(name))
+    if not count or 0 in lead:
+        return np.zeros((*lead, count), to_jax(name))
+    raw = np.ascontiguousarray(words[..., : word_count(name, count)]).view(np.uint8)[..., : count * size]
+    return raw != 0 if name == "bool" else raw.view(to_jax(name))

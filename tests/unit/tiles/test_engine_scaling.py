@@ -13,10 +13,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from tiles.compiler import Executable, certify, compile_graph, step_costs
-from tiles.engine import FastEngine, LiteralEngine, VertexEngine
+from tiles.engine import FastEngine, LiteralEngine, VertexEngine, vertices
 from tiles.graph import AxisSplit, Graph, Plan, whole
 from tiles.poplibs import poplin, popops, poputil
 from tiles.target import Target
@@ -71,11 +72,24 @@ def fast_operations(executable: Executable) -> int:
 
 
 def memory_operations(engine: type[LiteralEngine], executable: Executable) -> int:
-    """Count the operations of all steps of an engine on tile memory."""
-    machine = engine(executable)
-    state = jax.ShapeDtypeStruct((executable.target.num_tiles, machine.words), jnp.uint32)
-    with jax.enable_x64(True):
-        return operations(partial(machine._steps, tuple(range(len(executable.steps)))), state)
+    """Run an engine on tile memory, and count the operations of all functions it calls."""
+    counts: list[int] = []
+
+    def compiled(function: Callable[..., Any], options: vertices.Options) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            counts.append(operations(function, *arguments))
+            return jax.jit(function)(*arguments)
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vertices, "_jitted", compiled)
+        for cache in (vertices._whole, vertices._cells):
+            cache.cache_clear()
+        engine(executable).run(*(np.zeros(a.shape, a.dtype) for a in arguments_of(executable)))
+    for cache in (vertices._whole, vertices._cells):
+        cache.cache_clear()
+    return sum(counts)
 
 
 def per_step(executables: dict[int, Executable], count: Callable[[Executable], int]) -> dict[int, float]:

@@ -1,0 +1,103 @@
+"""Codelets as compiled functions of what vertices read: one for all plans, steps and executables that compute the same.
+
+What a codelet computes depends on no address and no tile, so a function compiles once per codelet, form, extents and
+arithmetic in a process; layers that repeat, and runs with another plan of the same parts, share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import jax
+
+from tiles.compiler import VertexGroup
+from tiles.engine.compilation import quickly
+from tiles.engine.interface import FLOAT, RING
+from tiles.engine.whole import whole
+from tiles.graph import AxisSplit, Cell, Codelet, OpForm, Plan
+from tiles.graph import whole as unsplit
+from tiles.numerics.ring import ring
+
+KEPT = 1024
+"""Compiled functions kept for programs to come; the one longest unused goes first."""
+
+Options = tuple[tuple[str, bool | int], ...]
+
+
+def whole_function(
+    group: VertexGroup, dtypes: tuple[str, ...], arithmetic: str, size_bytes: int
+) -> Callable[..., Any]:
+    """Return the whole-array form of a group: logical operands to logical results, see ``tiles.engine.whole``.
+
+    Args:
+      group: codelet, form and plan.
+      dtypes: element types of the operands.
+      arithmetic: "float" or "ring"; in the ring operands are words.
+      size_bytes: of the program's memory, by which XLA optimizes more or less.
+    """
+    split = group.plan.split_reductions(group.form)
+    splits = tuple(
+        AxisSplit(s.size, s.grain, ((s.parts, 1),)) if d in split else unsplit(s.size)
+        for d, s in enumerate(group.plan.splits)
+    )
+    return _whole(group.codelet, group.form, splits, dtypes, arithmetic, _options(size_bytes, arithmetic))
+
+
+def cell_function(
+    group: VertexGroup, sizes: tuple[int, ...], dtypes: tuple[str, ...], arithmetic: str, size_bytes: int
+) -> Callable[..., Any]:
+    """Return the codelet of many cells of equal extents: origins ``int32[cells, dims]`` and slices ``[cells, ...]``.
+
+    Args:
+      group: codelet and form.
+      sizes: extents of every cell.
+      dtypes: element types of the operands.
+      arithmetic: "float" or "ring"; in the ring operands are words.
+      size_bytes: of the program's memory, by which XLA optimizes more or less.
+    """
+    return _cells(group.codelet, group.form, sizes, dtypes, arithmetic, _options(size_bytes, arithmetic))
+
+
+def _options(size_bytes: int, arithmetic: str) -> Options:
+    return tuple((quickly(size_bytes, rounds=arithmetic == FLOAT) or {}).items())
+
+
+def _compiled(
+    function: Callable[..., Any], dtypes: tuple[str, ...], arithmetic: str, options: Options
+) -> Callable[..., Any]:
+    return _jitted(ring(function, dtypes) if arithmetic == RING else function, options)
+
+
+def _jitted(function: Callable[..., Any], options: Options) -> Callable[..., Any]:
+    return jax.jit(function, compiler_options=dict(options) or None)
+
+
+@lru_cache(maxsize=KEPT)
+def _whole(
+    codelet: Codelet,
+    form: OpForm,
+    splits: tuple[AxisSplit, ...],
+    dtypes: tuple[str, ...],
+    arithmetic: str,
+    options: Options,
+) -> Callable[..., Any]:
+    group = VertexGroup("", codelet, form, Plan(splits), (), ())
+    return _compiled(lambda *operands: whole(group, operands), dtypes, arithmetic, options)
+
+
+@lru_cache(maxsize=KEPT)
+def _cells(
+    codelet: Codelet,
+    form: OpForm,
+    sizes: tuple[int, ...],
+    dtypes: tuple[str, ...],
+    arithmetic: str,
+    options: Options,
+) -> Callable[..., Any]:
+    def vertex(origin: jax.Array, *slices: jax.Array) -> tuple[jax.Array, ...]:
+        cell = Cell(form, sizes, tuple(origin[d] for d in range(len(sizes))), (None,) * len(sizes))
+        return codelet.compute(cell, *slices)
+
+    return _compiled(jax.vmap(vertex), ("int32", *dtypes), arithmetic, options)
