@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections import defaultdict
@@ -456,6 +457,7 @@ def _assemble(
     )
 
 
+@functools.lru_cache(maxsize=4096)
 def tile_ranges(mask: int) -> tuple[tuple[int, int], ...]:
     """Return a bit set of tiles as ascending half-open ranges."""
     tiles = tiles_of(mask)

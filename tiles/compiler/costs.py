@@ -118,20 +118,20 @@ def group_extents(executable: Executable, group: VertexGroup) -> Extents:
     grid = group.plan.grid
     index = np.indices(grid).reshape(len(grid), -1) if grid else np.zeros((0, 1), np.int64)
     sizes = tuple((s.hi - s.lo)[index[d]] for d, s in enumerate(group.plan.splits))
-    dtype = {name: v.dtype for name, v in executable.variables.items()}
+    variables = executable.variables
     return Extents(
         group.form,
         sizes,
-        tuple(dtype[o.variable] for o in group.operands),
-        tuple(dtype[r] for r in group.results),
+        tuple(variables[o.variable].dtype for o in group.operands),
+        tuple(variables[r].dtype for r in group.results),
     )
 
 
 def step_traffic(executable: Executable, step: StepRecord) -> Traffic:
     """Return what the exchange before (or of) a step moves."""
-    total = Traffic.none(executable.target.num_tiles)
     if isinstance(step, CopyStep):
-        return total + copy_traffic(executable, step)
+        return copy_traffic(executable, step)
+    total = Traffic.none(executable.target.num_tiles)
     for group in step.groups:
         for k, operand in enumerate(group.operands):
             variable = executable.variables[operand.variable]

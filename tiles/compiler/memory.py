@@ -56,7 +56,8 @@ def allocate(requests: Sequence[Request], target: Target) -> tuple[dict[str, int
     order = sorted(
         range(len(requests)), key=lambda i: (not requests[i].executable, -requests[i].size_bytes, i)
     )
-    placed = _Placed(len(requests))
+    placed = _Placed(requests)
+    addresses: dict[str, int] = {}
     fits = True
     for i in order:
         request = requests[i]
@@ -72,40 +73,42 @@ def allocate(requests: Sequence[Request], target: Target) -> tuple[dict[str, int
             fits = False
             address = _first_gap(taken, size, end, None)
             assert address is not None
-        placed.add(i, request, address, size)
-    return {requests[i].name: int(placed.address[i]) for i in order}, fits
+        placed.add(request, address, size)
+        addresses[request.name] = int(address)
+    return addresses, fits
 
 
 class _Placed:
-    """The buffers placed so far, as arrays."""
+    """The buffers placed so far, as arrays in the order they were placed."""
 
-    def __init__(self, capacity: int) -> None:
-        self.address = np.zeros(capacity, np.int64)
-        self.ends = np.zeros(capacity, np.int64)
-        self.live = np.zeros((capacity, 2), np.int64)
-        self.masks: list[int] = [0] * capacity
-        self.order: list[int] = []
+    def __init__(self, requests: Sequence[Request]) -> None:
+        self.count = 0
+        self.ranges = np.zeros((len(requests), 2), np.int64)
+        self.live = np.zeros((len(requests), 2), np.int64)
+        self.mask = np.zeros(len(requests), np.int64)
+        self.masks = {mask: number for number, mask in enumerate(dict.fromkeys(r.mask for r in requests))}
+        self.meeting: dict[int, np.ndarray] = {}
 
-    def add(self, i: int, request: Request, address: int, size: int) -> None:
-        self.address[i], self.ends[i] = address, address + size
-        self.live[i] = request.start, request.end
-        self.masks[i] = request.mask
-        self.order.append(i)
+    def add(self, request: Request, address: int, size: int) -> None:
+        self.ranges[self.count] = address, address + size
+        self.live[self.count] = request.start, request.end
+        self.mask[self.count] = self.masks[request.mask]
+        self.count += 1
 
     def interfering(self, request: Request) -> np.ndarray:
         """Return address ranges ``[n, 2]`` of placed buffers that overlap in time and share a tile, sorted."""
-        index = np.array(self.order, np.int64)
-        if not index.size:
-            return np.zeros((0, 2), np.int64)
-        live = self.live[index]
-        index = index[(live[:, 0] <= request.end) & (live[:, 1] >= request.start)]
-        index = np.array([i for i in index if self.masks[i] & request.mask], np.int64)
-        ranges = (
-            np.stack([self.address[index], self.ends[index]], axis=1)
-            if index.size
-            else np.zeros((0, 2), np.int64)
-        )
+        live = self.live[: self.count]
+        meets = self._meeting(request.mask)[self.mask[: self.count]]
+        ranges = self.ranges[: self.count][
+            (live[:, 0] <= request.end) & (live[:, 1] >= request.start) & meets
+        ]
         return ranges[np.argsort(ranges[:, 0], kind="stable")]
+
+    def _meeting(self, mask: int) -> np.ndarray:
+        """Return which sets of tiles share a tile with one of them, by their numbers."""
+        if mask not in self.meeting:
+            self.meeting[mask] = np.array([bool(mask & other) for other in self.masks])
+        return self.meeting[mask]
 
 
 def _first_gap(taken: np.ndarray, size: int, begin: int, end: int | None) -> int | None:

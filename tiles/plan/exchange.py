@@ -15,7 +15,7 @@ import numpy as np
 from tiles.graph import Cycles, Layout, OpForm, Plan
 from tiles.graph.layout import ceil_div
 from tiles.numerics.dtypes import itemsize
-from tiles.plan.slices import AxisSlices, Slices, layout_slices, operand_slices
+from tiles.plan.slices import Slices, layout_slices, operand_slices
 from tiles.target import Basis, Target
 
 
@@ -141,19 +141,6 @@ def _runs(slices: Slices, source: Layout, g: tuple[np.ndarray, ...]) -> np.ndarr
     return runs
 
 
-def _coverage(axis: AxisSlices) -> np.ndarray:
-    """Return by how many slices of the axis' own grid each tensor index is read, int64 ``[size]``."""
-    low, high = axis.bounds
-    present = high >= low
-    if abs(axis.step) == 1:
-        delta = np.zeros(axis.size + 1, np.int64)
-        np.add.at(delta, low[present], 1)
-        np.add.at(delta, high[present] + 1, -1)
-        return np.cumsum(delta[:-1])
-    index = axis.index
-    return np.bincount(index[index >= 0], minlength=axis.size)
-
-
 def _sent(
     source: Layout, slices: Slices, g: tuple[np.ndarray, ...], owner: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -164,8 +151,7 @@ def _sent(
     single_prefix = []
     shared = slices.replication > 1
     for axis, split in zip(slices.axes, source.axes, strict=True):
-        cover = _coverage(axis)
-        prefix = np.concatenate([[0], np.cumsum(cover > 0)])
+        prefix, single = axis.covered_before
         covered = (covered[:, None] * (prefix[split.hi] - prefix[split.lo])[None, :]).reshape(-1)
         low, high = axis.bounds
         present = high >= low
@@ -173,7 +159,7 @@ def _sent(
         np.add.at(starts, low[present] // split.grain, 1)
         np.add.at(starts, high[present] // split.grain + 1, -1)
         touching = (touching[:, None] * np.cumsum(starts[:-1])[None, :]).reshape(-1)
-        single_prefix.append(np.concatenate([[0], np.cumsum(cover == 1)]))
+        single_prefix.append(single)
     only_own = np.zeros(covered.size, np.int64)
     if not shared:
         cells = np.flatnonzero(owner >= 0)

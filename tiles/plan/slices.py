@@ -82,6 +82,27 @@ class AxisSlices:
         return np.where(position < self.count[:, None], index, UNUSED)
 
     @cached_property
+    def coverage(self) -> np.ndarray:
+        """By how many of the slices each tensor index is read, int64 ``[size]``."""
+        low, high = self.bounds
+        present = high >= low
+        if abs(self.step) == 1:
+            delta = np.zeros(self.size + 1, np.int64)
+            np.add.at(delta, low[present], 1)
+            np.add.at(delta, high[present] + 1, -1)
+            return np.cumsum(delta[:-1])
+        index = self.index
+        return np.bincount(index[index >= 0], minlength=self.size)
+
+    @cached_property
+    def covered_before(self) -> tuple[np.ndarray, np.ndarray]:
+        """How many lower tensor indices any slice reads, and exactly one does; int64 ``[size + 1]`` each."""
+        counts = np.zeros((2, self.size + 1), np.int64)
+        np.cumsum(self.coverage > 0, out=counts[0, 1:])
+        np.cumsum(self.coverage == 1, out=counts[1, 1:])
+        return counts[0], counts[1]
+
+    @cached_property
     def is_partition(self) -> bool:
         """Whether the slices are the consecutive parts of the axis, each element once, in order."""
         parts = np.arange(self.first.size)
@@ -104,14 +125,14 @@ class AxisSlices:
         return np.where(b >= a, np.maximum(last - first + 1, 0), 0)
 
 
-def axis_slices(form: OpForm, plan: Plan, axis: Affine, size: int) -> AxisSlices:
-    """Return the slices of one operand axis of length ``size`` under a plan.
+@lru_cache(maxsize=4096)
+def axis_slices(axis: Affine, splits: tuple[AxisSplit, ...], size: int) -> AxisSlices:
+    """Return the slices of one operand axis of length ``size``, whose terms' dimensions are cut by ``splits``.
 
     An axis that follows one dimension keeps its stride (only what is read is moved); an axis that sums
-    several (a window) reads the contiguous hull.
+    several (a window) reads the contiguous hull. Plans that cut its dimensions alike share the tables.
     """
     dims = tuple(d for d, _ in axis.terms)
-    splits = [plan.splits[d] for d in dims]
     grid = tuple(split.parts for split in splits)
     if not dims:
         return AxisSlices(size, (), (), np.array([axis.offset]), np.array([1]), 1)
@@ -177,7 +198,10 @@ def operand_slices(form: OpForm, plan: Plan, k: int, shape: tuple[int, ...]) -> 
     index_map = form.operands[k]
     if len(index_map.axes) != len(shape):
         raise InvalidPlan(f"operand {k} has rank {len(shape)}, its map has {len(index_map.axes)} axes")
-    axes = tuple(axis_slices(form, plan, a, n) for a, n in zip(index_map.axes, shape, strict=True))
+    axes = tuple(
+        axis_slices(a, tuple(plan.splits[d] for d, _ in a.terms), n)
+        for a, n in zip(index_map.axes, shape, strict=True)
+    )
     if index_map.fill is None:
         for number, axis in enumerate(axes):
             if np.any(axis.num_inside != axis.count):
