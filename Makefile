@@ -41,6 +41,7 @@ format: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.mlp
+	$(BIN)/python -m benchmarks.compile
 	$(BIN)/python -m benchmarks.everyday $(ARGS)
 	$(BIN)/python -m benchmarks.silicon
 

@@ -8,39 +8,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
-import numpy as np
 from absl import app, flags, logging
 
 import ipuxla
+from benchmarks.steps import BATCH_SIZE, SIZES, mlp_step
 from benchmarks.timing import Timing, clock, contenders, interleave, machine, table, write_result
 from hlo_passes.passes import optimize
-from ipuxla.experiments.models import MODELS
-from ipuxla.experiments.optimizers import sgd
-from ipuxla.experiments.training import Step, make_step
+from ipuxla.experiments.training import Step
 from ipuxla.lowering import lower_module
 from ipuxla.options import make_options
 from ipuxla.stages import Lowered, Pipeline
 from tiles.compiler import compile_graph
 
-SIZES = (784, 1024, 1024, 10)
-BATCH_SIZE = 128
-LEARNING_RATE = 0.1
-
 _ROUNDS = flags.DEFINE_integer("rounds", 15, "timed calls of each contender", lower_bound=1)
 _ENGINES = flags.DEFINE_list("engines", ["fast", "literal"], "engines to time beside native jax.jit")
 _TARGET = flags.DEFINE_string("target", "gc200", "target")
-
-
-def training_step() -> tuple[Step, tuple[Any, ...]]:
-    """Return the step and its arguments: forward, gradient and SGD update in float32."""
-    model = MODELS["mlp"]
-    params = model.init(jax.random.key(0), SIZES)
-    rng = np.random.default_rng(0)
-    images = jax.numpy.asarray(rng.random((BATCH_SIZE, SIZES[0]), np.float32))
-    labels = jax.numpy.asarray(rng.integers(0, SIZES[-1], BATCH_SIZE, np.int32))
-    optimizer = sgd(LEARNING_RATE)
-    return make_step(model.loss, optimizer), (params, optimizer.init(params), images, labels)
 
 
 def stage_seconds(step: Step, args: Sequence[Any], target: str) -> tuple[list[tuple[str, float]], Lowered]:
@@ -97,7 +79,7 @@ def main(argv: Sequence[str]) -> None:
     if len(argv) > 1:
         raise app.UsageError(f"unexpected arguments: {' '.join(argv[1:])}")
     logging.set_verbosity(logging.WARNING)  # JAX tells at INFO what devices it misses
-    step, args = training_step()
+    step, args = mlp_step()
     stages, lowered = stage_seconds(step, args, _TARGET.value)
     timings = interleave(contenders(step, lowered, args, _ENGINES.value), _ROUNDS.value)
     text = render(stages, timings, _TARGET.value, _ROUNDS.value)

@@ -42,6 +42,7 @@ def jit(
     check_memory: bool = True,
     passes: str | None = None,
     strict: bool = True,
+    plans: str | None = None,
 ) -> Any:
     """Compile a JAX function for an IPU, and run it on an emulated one when called.
 
@@ -63,13 +64,21 @@ def jit(
       check_memory: refuse a program that does not fit into the tiles' memory.
       passes: text of the HLO pass pipeline; None: the default one.
       strict: keep the plan's order of reductions in the fast engine.
+      plans: plans pinned to steps, all or some of what ``as_text("plans")`` gave; the others are searched.
 
     Raises:
       InvalidOption: an unknown engine or arithmetic.
+      InvalidPlan: ``plans`` does not read as plans.
       UnknownTarget: no target has the given name.
     """
     options = make_options(
-        target, engine=engine, arithmetic=arithmetic, check_memory=check_memory, passes=passes, strict=strict
+        target,
+        engine=engine,
+        arithmetic=arithmetic,
+        check_memory=check_memory,
+        passes=passes,
+        strict=strict,
+        plans=plans,
     )
     argument_roles = {
         "static_argnums": static_argnums,
@@ -91,6 +100,7 @@ def compile_stablehlo(
     check_memory: bool = True,
     passes: str | None = None,
     strict: bool = True,
+    plans: str | None = None,
 ) -> Compiled:
     """Compile a StableHLO module from any framework.
 
@@ -102,6 +112,7 @@ def compile_stablehlo(
       check_memory: refuse a program that does not fit.
       passes: text of the HLO pass pipeline.
       strict: keep the plan's order of reductions.
+      plans: plans pinned to steps.
 
     Returns:
       A program called with the arguments of ``main`` in order; it returns a tuple of arrays.
@@ -111,7 +122,13 @@ def compile_stablehlo(
       OutOfTileMemory: the program does not fit, and ``check_memory`` is set.
     """
     options = make_options(
-        target, engine=engine, arithmetic=arithmetic, check_memory=check_memory, passes=passes, strict=strict
+        target,
+        engine=engine,
+        arithmetic=arithmetic,
+        check_memory=check_memory,
+        passes=passes,
+        strict=strict,
+        plans=plans,
     )
     pipeline = Pipeline(source)
     return pipeline.compile(module_signature(pipeline.module), options)

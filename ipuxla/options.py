@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ipuxla.errors import InvalidOption
+from tiles.compiler import read_plans
+from tiles.graph import Plan
 from tiles.target import Target
 
 ENGINES = ("fast", "literal", "vertex", "hlo")
@@ -29,9 +31,11 @@ class CompileOptions:
         Engine ``hlo`` places nothing, so it refuses nothing.
       passes: text of the HLO pass pipeline, None for the default one.
       strict: whether the fast engine keeps the plan's order of reductions.
+      plans: plans pinned to steps, as text: all or some of what ``Compiled.as_text("plans")`` gave.
 
     Raises:
       InvalidOption: an unknown engine or arithmetic.
+      InvalidPlan: ``plans`` does not read as plans.
     """
 
     target: Target
@@ -40,6 +44,7 @@ class CompileOptions:
     check_memory: bool = True
     passes: str | None = None
     strict: bool = True
+    plans: str | None = None
 
     def __post_init__(self) -> None:
         """Check every choice."""
@@ -47,6 +52,11 @@ class CompileOptions:
         require_one_of("arithmetic", self.arithmetic, ARITHMETICS)
         if not isinstance(self.target, Target):
             raise InvalidOption("target is no Target", expected="a name or a Target", got=repr(self.target))
+        if not (self.plans is None or isinstance(self.plans, str)):
+            raise InvalidOption(
+                "plans is no text", expected='what as_text("plans") gives, or None', got=repr(self.plans)
+            )
+        self.pinned_plans  # noqa: B018 (reads, and so checks, them)
         if not (self.passes is None or isinstance(self.passes, str)):
             raise InvalidOption(
                 "passes is no pipeline text",
@@ -54,13 +64,19 @@ class CompileOptions:
                 got=repr(self.passes),
             )
 
+    @functools.cached_property
+    def pinned_plans(self) -> dict[str, Plan]:
+        """The plans pinned, by step."""
+        return {} if self.plans is None else read_plans(self.plans)
+
     def __hash__(self) -> int:
         """Hash once: a target has many fields."""
         return self._hash
 
     @functools.cached_property
     def _hash(self) -> int:
-        return hash((self.target, self.engine, self.arithmetic, self.check_memory, self.passes, self.strict))
+        choices = self.engine, self.arithmetic, self.check_memory, self.passes, self.strict, self.plans
+        return hash((self.target, choices))
 
     def __repr__(self) -> str:
         """Name the target only: this is printed in every jaxpr that holds a call."""

@@ -19,7 +19,7 @@ from ipuxla.errors import InvalidExecutable, UnknownStage
 from ipuxla.runner import Runner
 from ipuxla.signature import LeafType, Signature
 from tiles import report
-from tiles.compiler import Certificate, Executable, certify, load_executable
+from tiles.compiler import Certificate, Executable, certify, load_executable, print_plans
 from tiles.engine import Trace
 
 _MAGIC = b"ipuxla-program\n"
@@ -127,12 +127,15 @@ class Compiled:
             return self._runner.run_traced(*self._words(self.signature.flatten(args, kwargs)))[1]
 
     def as_text(self, stage: str = "program") -> str:
-        """Return a stage as text; a loaded program holds only "program".
+        """Return a stage as text; a loaded program holds only "plans" and "program".
+
+        "plans" is what ``jit`` and its relatives take as ``plans``.
 
         Raises:
           UnknownStage: there is no such stage here.
         """
-        printers = {**self._texts, "program": lambda: self.executable.text()}
+        own = {"plans": lambda: print_plans(self.executable), "program": lambda: self.executable.text()}
+        printers = {**self._texts, **own}
         if stage not in printers:
             raise UnknownStage(
                 f"there is no stage {stage!r} here", expected=", ".join(printers), got=repr(stage)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -24,14 +24,23 @@ from ipuxla.replay import DECIDING, replaying
 from ipuxla.runner import Runner
 from ipuxla.runtime import Compiled
 from ipuxla.signature import HOLDERS, LeafType, Signature, narrow_name
-from tiles.compiler import Executable, compile_graph, out_of_memory, peak_bytes, tightened
+from tiles.compiler import (
+    Executable,
+    compile_graph,
+    out_of_memory,
+    peak_bytes,
+    print_plans,
+    require_pinned,
+    tightened,
+)
 from tiles.engine import quickly
+from tiles.graph import Plan
 from tiles.numerics.dtypes import name_of
 from tiles.numerics.ring import ring
 from tiles.report import profile
 from tiles.target import Target
 
-STAGES = ("stablehlo", "hlo", "hlo-optimized", "program")
+STAGES = ("stablehlo", "hlo", "hlo-optimized", "plans", "program")
 
 
 _pipelines: weakref.WeakKeyDictionary[Any, dict[Any, Pipeline]] = weakref.WeakKeyDictionary()
@@ -71,10 +80,12 @@ class Pipeline:
 
         Raises:
           OutOfTileMemory: it does not fit, and ``check_memory`` is set.
+          InvalidPlan: a pinned plan does not fit its operation, or there is no such step.
         """
-        key = (options.target, options.passes, options.check_memory)
+        key = (options.target, options.passes, options.check_memory, options.plans)
         if key not in self._executables:
-            executable = _planned_to_fit(self.optimized(options.passes), options.target)
+            executable = _planned_to_fit(self.optimized(options.passes), options.target, options.pinned_plans)
+            require_pinned(executable, options.pinned_plans)
             if options.check_memory and not executable.fits:
                 error = out_of_memory(executable)
                 error.profile = profile(executable)
@@ -88,6 +99,7 @@ class Pipeline:
             "stablehlo": lambda: _stablehlo_text(self.stablehlo),
             "hlo": lambda: print_module(self.module),
             "hlo-optimized": lambda: print_module(self.optimized(options.passes)),
+            "plans": lambda: print_plans(self.executable(options)),
             "program": lambda: self.executable(options).text(),
         }
 
@@ -139,7 +151,7 @@ REPLANS = 4
 """How often a program that does not fit is planned again."""
 
 
-def _planned_to_fit(module: Module, target: Target) -> Executable:
+def _planned_to_fit(module: Module, target: Target, plans: Mapping[str, Plan]) -> Executable:
     """Return the program, planned again with tighter bounds on temporaries while it does not fit.
 
     When nothing helps it is the attempt that came closest, marked as not fitting.
@@ -147,7 +159,7 @@ def _planned_to_fit(module: Module, target: Target) -> Executable:
     proportions: dict[str, float] = {}
     attempts: list[Executable] = []
     for _ in range(1 + REPLANS):
-        executable = compile_graph(lower_module(module, target, proportions), check_memory=False)
+        executable = compile_graph(lower_module(module, target, proportions, plans), check_memory=False)
         if executable.fits:
             return executable
         attempts.append(executable)
@@ -228,7 +240,7 @@ class Lowered:
         """Return a stage as text.
 
         Args:
-          stage: "stablehlo", "hlo", "hlo-optimized" or "program".
+          stage: "stablehlo", "hlo", "hlo-optimized", "plans" or "program".
           debug_info: with source locations; the HLO stages and the program always have theirs.
 
         Raises:
@@ -250,6 +262,7 @@ class Lowered:
         check_memory: bool | None = None,
         passes: str | None = None,
         strict: bool | None = None,
+        plans: str | None = None,
     ) -> Compiled:
         """Compile for a machine; what is not given is as decorated.
 
@@ -258,6 +271,7 @@ class Lowered:
           UnknownTarget: no target has the given name.
           OutOfTileMemory: the program does not fit, and ``check_memory`` is set; the error carries the
             report.
+          InvalidPlan: a pinned plan does not fit its operation, or there is no such step.
         """
         options = self.options.replace(
             target=target,
@@ -266,6 +280,7 @@ class Lowered:
             check_memory=check_memory,
             passes=passes,
             strict=strict,
+            plans=plans,
         )
         return self._pipeline.compile(self.signature, options)
 

@@ -25,7 +25,7 @@ from ipuxla.lowering import (
 )
 from ipuxla.lowering.errors import UnsupportedLowering
 from ipuxla.lowering.registry import RULES, Lowering, dtype_of
-from tiles.graph import Graph
+from tiles.graph import Graph, Plan
 from tiles.target import Target
 
 __all__ = ["RULES", "UnsupportedLowering", "lower_module"]
@@ -51,7 +51,10 @@ assert (
 
 
 def lower_module(
-    module: Module, target: Target, memory_proportions: Mapping[str, float] | None = None
+    module: Module,
+    target: Target,
+    memory_proportions: Mapping[str, float] | None = None,
+    plans: Mapping[str, Plan] | None = None,
 ) -> Graph:
     """Return the graph and program of an optimized module's entry computation.
 
@@ -59,12 +62,15 @@ def lower_module(
       module: an optimized module.
       target: the machine.
       memory_proportions: share of a tile that temporaries may take, of operations planned tighter than others.
+      plans: plans pinned to steps, by the steps' names; the others are searched.
 
     Raises:
+      InvalidPlan: a pinned plan does not fit its operation.
       UnsupportedLowering: an op without a lowering; names the user's source line.
     """
     graph = Graph(target, module.name)
     graph.memory_proportions.update(memory_proportions or {})
+    graph.pinned_plans.update(plans or {})
     entry = module.entry_computation
     arguments = []
     for parameter in entry.parameters:

@@ -72,7 +72,7 @@ def test_stages_show_the_users_lines(lowered):
 
 def test_an_unknown_stage_is_named_with_those_there_are(lowered, compiled):
     for either in (lowered, compiled):
-        with pytest.raises(UnknownStage, match="stablehlo, hlo, hlo-optimized, program"):
+        with pytest.raises(UnknownStage, match="stablehlo, hlo, hlo-optimized, plans, program"):
             either.as_text("llo")
 
 
@@ -179,7 +179,7 @@ def test_a_loaded_program_runs_as_before(compiled, tmp_path):
     loaded = ipuxla.load(tmp_path / "program")
     jax.tree.map(np.testing.assert_array_equal, loaded(PARAMS, X), compiled(PARAMS, X))
     assert loaded.as_text() == compiled.as_text("program")
-    with pytest.raises(UnknownStage, match="expected: program"):
+    with pytest.raises(UnknownStage, match="expected: plans, program"):
         loaded.as_text("hlo")
     with pytest.raises(Unsupported, match="does not hold"):
         ipuxla.load(tmp_path / "program", engine="hlo")

@@ -6,6 +6,7 @@ from tiles.compiler.compile import compile_graph
 from tiles.compiler.costs import StepCost, step_costs
 from tiles.compiler.executable import Buffer, CopyStep, Executable, ExecuteStep, Variable, VertexGroup
 from tiles.compiler.oom import out_of_memory, peak_bytes, tightened
+from tiles.compiler.plans import plans_of, print_plans, read_plans, require_pinned
 
 __all__ = [
     "Buffer",
@@ -22,6 +23,10 @@ __all__ = [
     "load_executable",
     "out_of_memory",
     "peak_bytes",
+    "plans_of",
+    "print_plans",
+    "read_plans",
+    "require_pinned",
     "step_costs",
     "tightened",
 ]

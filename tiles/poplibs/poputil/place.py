@@ -52,7 +52,7 @@ def place(
       form: domain and indexing maps.
       operands: tensors of the graph; inputs and constants without a layout get the one this plan wants.
       result_dtypes: dtype of every result.
-      name: label of the step, made unique; a plan pinned in the graph under that label is used.
+      name: label of the step, made unique; a plan pinned in the graph to that step is used.
       location: the user's source line.
       plan: use this plan instead of searching.
       program: sequence to append to; the graph's main program by default.
@@ -66,7 +66,7 @@ def place(
     label = graph.unique(name, "step")
     if math.prod(d.size for d in form.dims if not d.is_reduced) == 0:
         return tuple(_empty(graph, form, k, dtype, label, location) for k, dtype in enumerate(result_dtypes))
-    plan = plan or graph.pinned_plans.get(label)
+    plan = plan or _pinned(graph, label)
     if plan is None:
         known = [Operand(t.shape, t.dtype, t.layout) for t in operands]
         share = graph.memory_proportion(label)
@@ -74,7 +74,10 @@ def place(
         if turns is not None:
             return (_in_turn(graph, codelet, form, turns, operands, result_dtypes, label, location, program),)
         plan = _choose(graph, codelet, form, operands, result_dtypes, label)
-    plan.check(form, graph.target.num_tiles)
+    try:
+        plan.check(form, graph.target.num_tiles)
+    except InvalidPlan as error:
+        raise error.at(f"step {label}" + (f", {location}" if location else "")) from None
     _require_may_split(codelet, form, plan, label)
     settle(graph, form, plan, operands)
     if plan.num_partials(form) == 1:
@@ -86,6 +89,11 @@ def place(
     names = tuple(t.name for t in operands), tuple(t.name for t in results)
     program.add(Composite(body, Vertices(label, codelet, form, unsplit_plan(form), *names, location)))
     return results
+
+
+def _pinned(graph: Graph, label: str) -> Plan | None:
+    """Return the plan pinned to an operation, by its own name or by that of the step that makes its partials."""
+    return graph.pinned_plans.get(label) or graph.pinned_plans.get(f"{label}.partials")
 
 
 def _in_turn(
@@ -217,7 +225,7 @@ def _join(
     found = search(form, joining, known, dtypes, graph.target, extra, proportion)
     counts = [priced.plan.num_partials(form) for priced in found]
     fits = (p for p, n in zip(found, counts, strict=True) if n == 1 or 2 * n <= partials[0].shape[0])
-    plan = next(fits).plan
+    plan = _pinned(graph, label) or next(fits).plan
     return place(graph, joining, form, partials, dtypes, label, location, plan=plan, program=program)
 
 
@@ -237,8 +245,8 @@ def combine(
     stage = 0
     while True:
         form = combine_form(partials.shape)
-        plan = _combine_plan(graph, codelet, form, partials, dtype, label)
         name = f"{label}.combine{stage}" if stage else f"{label}.combine"
+        plan = graph.pinned_plans.get(name) or _combine_plan(graph, codelet, form, partials, dtype, label)
         if plan.num_partials(form) == 1:
             return _emit(graph, codelet, form, plan, [partials], (dtype,), name, location, program)[0]
         staged, dtypes = codelet.partial()
