@@ -9,7 +9,7 @@ Source: graphcore/poplibs lib/poplin/PerformanceEstimation.hpp, ConvModel.cpp.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -25,6 +25,8 @@ SOURCE = "graphcore/poplibs lib/poplin/PerformanceEstimation.hpp"
 CONV_METHODS = ("amp", "slic", "hmac", "outer", "vmac", "scalar")
 _NEVER = 2**62
 _SLIC_WIDTH = 4
+_COMBINED = (2, 4, 8, 16)
+"""How many groups the units may compute as one."""
 
 
 @dataclass(frozen=True)
@@ -197,6 +199,27 @@ def _rows_of_worker(shape: ConvShape, target: Target) -> tuple[Any, Any]:
 
 
 def _amp(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycles:
+    """The best of the units' vertex over groups as they are and over several groups combined into one.
+
+    Combined groups fill the units' channels with zeros between the groups' weights (PopLibs' convolution planner calls
+    it ``combineConvGroups``); operands and result are rearranged for it, by the planner's rule for copies.
+    """
+    plain = _amp_panels(shape, dtype, accumulate, target)
+    if int(np.max(shape.groups, initial=1)) == 1:
+        return plain
+    values = [np.asarray(plain.value)]
+    for factor in _COMBINED:
+        groups = -(-shape.groups // factor)
+        combined = replace(shape, groups=groups, inputs=factor * shape.inputs, outputs=factor * shape.outputs)
+        kernel = groups * combined.inputs * combined.outputs * shape.taps
+        ends = shape.groups * shape.positions * (shape.inputs * shape.stride + shape.outputs)
+        moved = -(-(kernel + ends) * 5 // 4)
+        value = np.asarray(_amp_panels(combined, dtype, accumulate, target).value) + moved
+        values.append(np.where((shape.groups >= factor) & (np.asarray(plain.value) < _NEVER), value, _NEVER))
+    return Cycles(np.minimum.reduce(np.broadcast_arrays(*values)), plain.basis, SOURCE)
+
+
+def _amp_panels(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycles:
     """The n x 1 vertex on the accumulating matrix product units: a panel of weights per tap and channels.
 
     bfloat16 and 8-bit floats are widened to float32 first (ASSUMED).
