@@ -37,7 +37,6 @@ from tiles.engine.whole import is_laid_out, lay_out, whole
 from tiles.errors import Unsupported
 from tiles.graph import Extents
 from tiles.numerics.decisions import Decisions, Recording, Replay, record
-from tiles.numerics.dtypes import itemsize
 
 REPEATED_CYCLES = 64
 """Cycles of a tile per element from which on a value that several steps read is computed once (a tangent: 30)."""
@@ -74,8 +73,7 @@ class FastEngine(Engine):
         """XLA's: a program in the ring is run to be compared, seldom more than once."""
         if self.arithmetic != RING:
             return None
-        own = [v for v in self.executable.variables.values() if not v.view_of]
-        return quickly(sum(math.prod(v.shape) * itemsize(v.dtype) for v in own), rounds=False)
+        return quickly(self.value_bytes, rounds=False)
 
     def run(self, *inputs: Any) -> tuple[list[jax.Array], Trace]:
         """Run once; see ``Engine.run``."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -13,7 +15,7 @@ from tiles.compiler import Executable, VertexGroup
 from tiles.compiler.tree import decided_by_floats
 from tiles.engine.trace import Trace
 from tiles.errors import InvalidExecutable
-from tiles.numerics.dtypes import is_float, to_jax, unsigned_of
+from tiles.numerics.dtypes import is_float, itemsize, to_jax, unsigned_of
 from tiles.numerics.ring import ring, to_ring
 
 FLOAT, RING = "float", "ring"
@@ -37,6 +39,12 @@ class Engine(abc.ABC):
         self.executable = executable
         self.arithmetic = arithmetic
         self.replays = arithmetic == RING and decided_by_floats(executable)
+
+    @cached_property
+    def value_bytes(self) -> int:
+        """Bytes of all variables, each counted once however many tiles hold copies."""
+        own = [v for v in self.executable.variables.values() if not v.view_of]
+        return sum(math.prod(v.shape) * itemsize(v.dtype) for v in own)
 
     @abc.abstractmethod
     def run(self, *inputs: Any) -> tuple[list[jax.Array], Trace]:

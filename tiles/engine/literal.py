@@ -218,16 +218,12 @@ class LiteralEngine(Engine):
 
     # ---- vertices
 
-    @property
-    def _state_bytes(self) -> int:
-        return self.executable.target.num_tiles * self.words * 4
-
     def _vertices(self, group: VertexGroup, operands: list[np.ndarray]) -> list[Any]:
         """Return the results of a group, whole, from what ``_operand`` gave."""
         key = id(group)
         if key not in self._functions:
             dtypes = tuple(self.operand_dtypes(group))
-            self._functions[key] = whole_function(group, dtypes, self.arithmetic, self._state_bytes)
+            self._functions[key] = whole_function(group, dtypes, self.arithmetic, self.value_bytes)
         return list(self._functions[key](*operands))
 
     def _store_result(self, name: str, state: np.ndarray, result: np.ndarray) -> None:
@@ -288,7 +284,7 @@ class VertexEngine(LiteralEngine):
         )
         origins = np.stack([s.reshape(-1) for s in starts], axis=1) if starts else np.zeros((1, 0))
         compute = cell_function(
-            group, sizes, tuple(self.operand_dtypes(group)), self.arithmetic, self._state_bytes
+            group, sizes, tuple(self.operand_dtypes(group)), self.arithmetic, self.value_bytes
         )
         results = compute(origins.astype(np.int32), *operands)
         return [np.asarray(r).reshape((*counts, *r.shape[1:])) for r in results]

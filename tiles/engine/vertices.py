@@ -35,7 +35,7 @@ def whole_function(
       group: codelet, form and plan.
       dtypes: element types of the operands.
       arithmetic: "float" or "ring"; in the ring operands are words.
-      size_bytes: of the program's memory, by which XLA optimizes more or less.
+      size_bytes: of all values of the program, by which XLA optimizes more or less.
     """
     split = group.plan.split_reductions(group.form)
     splits = tuple(
@@ -55,7 +55,7 @@ def cell_function(
       sizes: extents of every cell.
       dtypes: element types of the operands.
       arithmetic: "float" or "ring"; in the ring operands are words.
-      size_bytes: of the program's memory, by which XLA optimizes more or less.
+      size_bytes: of all values of the program, by which XLA optimizes more or less.
     """
     return _cells(group.codelet, group.form, sizes, dtypes, arithmetic, _options(size_bytes, arithmetic))
 

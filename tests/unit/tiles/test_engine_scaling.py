@@ -74,16 +74,19 @@ def fast_operations(executable: Executable) -> int:
 def memory_operations(engine: type[LiteralEngine], executable: Executable) -> int:
     """Run an engine on tile memory, and count the operations of all functions it calls."""
     counts: list[int] = []
+    jitted = vertices._jitted
 
-    def compiled(function: Callable[..., Any], options: vertices.Options) -> Callable[..., Any]:
+    def counted(function: Callable[..., Any], options: vertices.Options) -> Callable[..., Any]:
+        run = jitted(function, options)
+
         def call(*arguments: Any) -> Any:
             counts.append(operations(function, *arguments))
-            return jax.jit(function)(*arguments)
+            return run(*arguments)
 
         return call
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vertices, "_jitted", compiled)
+        patch.setattr(vertices, "_jitted", counted)
         for cache in (vertices._whole, vertices._cells):
             cache.cache_clear()
         engine(executable).run(*(np.zeros(a.shape, a.dtype) for a in arguments_of(executable)))
@@ -195,3 +198,27 @@ def test_much_work_that_several_steps_read_is_done_once():
     assert len([group for _, group in executable.groups() if "sin" in group.name]) == 3
     compiled = jax.jit(FastEngine(executable).trace).lower(*arguments_of(executable)).compile()
     assert compiled.as_text().count(" sine(") == 3
+
+
+@pytest.mark.parametrize("engine", [LiteralEngine, VertexEngine])
+def test_equal_codelets_on_other_tiles_compile_once(engine, monkeypatch):
+    graph = Graph(Target.named("gc200").replace(num_tiles=16))
+    y = graph.add_input((32, 4), "float32")
+    rows = (Plan((split(32, 8), whole(4)), base) for base in (0, 3, 8))
+    for plan in (*rows, Plan((split(32, 8, stride=2), whole(4)))):
+        y = popops.mul(graph, y, y, plan=plan)
+    graph.outputs = [y.name]
+    executable = compile_graph(graph)
+    functions: list[Any] = []
+    jitted = vertices._jitted
+
+    def counted(function: Callable[..., Any], options: vertices.Options) -> Callable[..., Any]:
+        functions.append(function)
+        return jitted(function, options)
+
+    monkeypatch.setattr(vertices, "_jitted", counted)
+    for cache in (vertices._whole, vertices._cells):
+        cache.cache_clear()
+    ((result,), _) = engine(executable).run(np.full((32, 4), 1.01, np.float32))
+    np.testing.assert_allclose(result, 1.01**16, rtol=1e-5)
+    assert len(executable.steps) == 4 and len(functions) == 1
