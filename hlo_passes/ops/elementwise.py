@@ -258,12 +258,11 @@ class Convert(Elementwise):
 class BitcastConvert(Elementwise):
     """Read the elements' bits as ``dtype``. Spec: StableHLO "bitcast_convert", constraint C1.
 
-    A narrower ``dtype`` adds a last dimension, a wider one consumes it; least significant part first. Bits of
-    complex numbers are those of their parts, which ``real`` and ``imag`` give: they are refused here.
+    A narrower ``dtype`` adds a last dimension, a wider one consumes it; least significant part first. The bits of
+    a complex number are those of its real, then of its imaginary part; they make up complex numbers only.
     """
 
     name: ClassVar[str] = "stablehlo.bitcast_convert"
-    accepts: ClassVar[frozenset[str]] = ORDERED
     dtype: str
 
     def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
@@ -271,9 +270,9 @@ class BitcastConvert(Elementwise):
         self.require_arity(operands, 1)
         self.require_accepted(operands)
         (operand,) = operands
-        known = self.dtype in ORDERED
+        known = self.dtype in ANY
         self.require("O1", known, lambda: f"{self.dtype!r} is no element type whose bits can be given")
-        mixed = (self.dtype == "i1") != operand.is_bool
+        mixed = (self.dtype == "i1") != operand.is_bool or (self.dtype in COMPLEX) != operand.is_complex
         self.require("C1", not mixed, lambda: f"bits of {operand} do not make up elements of {self.dtype}")
         old, new = operand.bits, DTYPES[self.dtype].bits
         if new == old:
@@ -286,8 +285,18 @@ class BitcastConvert(Elementwise):
 
     def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
         """Apply ``lax.bitcast_convert_type``."""
-        dtype = DTYPES[self.dtype].np_dtype
-        return (operands[0] if operands[0].dtype == dtype else lax.bitcast_convert_type(operands[0], dtype),)
+        (operand,), dtype = operands, DTYPES[self.dtype].np_dtype
+        if operand.dtype == dtype:
+            return operands
+        if not jnp.iscomplexobj(operand):
+            return (lax.bitcast_convert_type(operand, dtype),)
+        if dtype.itemsize < operand.dtype.itemsize:
+            parts = (lax.bitcast_convert_type(part, jnp.float32) for part in (operand.real, operand.imag))
+            halves = jnp.stack(tuple(parts), -2)
+            return (lax.complex(halves[..., 0], halves[..., 1]),)
+        parts = jnp.stack((operand.real, operand.imag), -1)
+        whole = lax.bitcast_convert_type(parts, jnp.float64)
+        return (lax.complex(whole[..., 0], whole[..., 1]),)
 
 
 @dataclass(frozen=True)

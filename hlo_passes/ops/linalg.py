@@ -12,13 +12,15 @@ from jax import Array, lax
 
 from hlo_passes.ir.op import Op
 from hlo_passes.ir.types import TensorType
-from hlo_passes.ops.elementwise import FLOAT
+from hlo_passes.ops.elementwise import INEXACT
 
 TRANSPOSES = ("NO_TRANSPOSE", "TRANSPOSE", "ADJOINT")
 
 
 def _require_float(op: Op, tag: str, operand: TensorType) -> None:
-    op.require(tag, operand.dtype in FLOAT, lambda: f"expected an element type of {sorted(FLOAT)}: {operand}")
+    op.require(
+        tag, operand.dtype in INEXACT, lambda: f"expected an element type of {sorted(INEXACT)}: {operand}"
+    )
 
 
 def _require_square(op: Op, tag: str, a: TensorType) -> None:
@@ -34,6 +36,8 @@ def _wide(x: Array) -> Array:
 @dataclass(frozen=True)
 class Cholesky(Op):
     """Factor symmetric positive definite matrices: ``l`` with ``l @ l.T == a``, or ``u`` with ``u.T @ u == a``.
+
+    Of complex numbers: Hermitian ones, and conjugate transposes.
 
     Spec: StableHLO "cholesky", constraints C1-C3. What the specification leaves open: the triangle that is not
     asked for is zero, and the factor of a matrix that is not positive definite is NaN, as in XLA.
@@ -53,17 +57,17 @@ class Cholesky(Op):
 
     def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
         """Take one column after the other out of what is left of the matrix."""
-        a = _wide(operands[0] if self.lower else operands[0].mT)
+        a = _wide(operands[0] if self.lower else operands[0].mT.conj())
         n = a.shape[-1]
         row, column = (lax.broadcasted_iota(jnp.int32, (n, n), axis) for axis in (0, 1))
 
         def step(j: Any, state: tuple[Array, Array]) -> tuple[Array, Array]:
             rest, factor = state
-            pivot = jnp.sum(jnp.where((row == j) & (column == j), rest, 0), (-2, -1), keepdims=True)
-            root = jnp.sqrt(jnp.where(pivot > 0, pivot, np.array(np.nan, a.dtype)))
+            pivot = jnp.sum(jnp.where((row == j) & (column == j), rest.real, 0), (-2, -1), keepdims=True)
+            root = jnp.sqrt(jnp.where(pivot > 0, pivot, np.array(np.nan, pivot.dtype)))
             below = jnp.sum(jnp.where((row > j) & (column == j), rest, 0), -1, keepdims=True)
             new = jnp.where(row[:, :1] == j, root, jnp.where(row[:, :1] > j, below / root, 0))
-            rest = jnp.where((row > j) & (column > j), rest - new * new.mT, 0 * rest)
+            rest = jnp.where((row > j) & (column > j), rest - new * new.mT.conj(), 0 * rest)
             return rest, jnp.where(column == j, new, factor)
 
         if not n:
@@ -73,7 +77,7 @@ class Cholesky(Op):
         last = factor[..., -1:, -1:]  # NaN if any pivot was not positive
         filled = jnp.where(last == last, factor, np.array(np.nan, a.dtype))
         factor = jnp.where(row >= column, filled, 0).astype(operands[0].dtype)
-        return (factor if self.lower else factor.mT,)
+        return (factor if self.lower else factor.mT.conj(),)
 
 
 @dataclass(frozen=True)
@@ -115,6 +119,7 @@ class TriangularSolve(Op):
         """Solve for one unknown after the other, and take each out of the equations that remain."""
         a, b = map(_wide, operands)
         n = a.shape[-1]
+        a = a.conj() if self.transpose_a == "ADJOINT" else a
         a = a if self.left_side != self.is_transposed else a.mT
         b = b if self.left_side else b.mT
         is_lower = self.lower == (self.left_side != self.is_transposed)

@@ -57,11 +57,14 @@ _WITHOUT_BUFFERS = frozenset({"bf16", *SMALL_FLOATS})
 """Element types of constants that MLIR gives as text only."""
 _ELEMENT = re.compile(r"0x[0-9A-Fa-f]+|[-+0-9.eE]+")
 
-_HINTS = dict.fromkeys(
+_HINTS: dict[str, str] = dict.fromkeys(
     ("real_dynamic_slice", "dynamic_broadcast_in_dim", "dynamic_conv", "dynamic_gather", "dynamic_iota"),
     "shape operands that are constants",
 )
 _HINTS |= dict.fromkeys(("dynamic_pad", "dynamic_reshape"), "shape operands that are constants")
+_HINTS |= dict.fromkeys(("infeed", "recv"), "values from the host as arguments of main")
+_HINTS |= dict.fromkeys(("outfeed", "send"), "values for the host as results of main")
+_HINTS["set_dimension_size"] = "a size that is a constant"
 _DEFAULT_HINT = "elementwise operations, broadcasts, reshapes, slices, reductions and dot_general instead"
 
 
@@ -201,8 +204,9 @@ class _Importer:
         kind = op.name
         plain = _PLAIN.get(kind)
         if plain is not None:
-            if "result_accuracy" in op.attributes and "DEFAULT" not in str(op.attributes["result_accuracy"]):
-                raise self.unsupported(op, location, "result_accuracy at its default")
+            accuracy = str(op.attributes["result_accuracy"]) if "result_accuracy" in op.attributes else ""
+            if "TOLERANCE" in accuracy:  # functions here have one accuracy, which DEFAULT and HIGHEST ask for
+                raise self.unsupported(op, location, "result_accuracy of mode DEFAULT or HIGHEST")
             return plain
         reader = _READERS.get(kind)
         if reader is None:
@@ -368,6 +372,8 @@ class _Block:
             made, operands = _CONTROL[op.name](len(captured)), (*operands, *captured)
         else:
             made, regions = importer.operation(op, types, location), ()
+        if isinstance(made, ops.DotGeneral):
+            operands = self.of_one_type(operands, types[0], location)
         if op.name not in _CONTROL and len(op.regions):
             values = self.on_elements(op, made, operands, types, location)
         elif importer.has_narrow or isinstance(made, ops.BitcastConvert):
@@ -378,6 +384,18 @@ class _Block:
         for result, shape in zip(results, shapes, strict=True):
             self.env[result] = _arranged(shape, remaining)
 
+    def of_one_type(
+        self, operands: tuple[Value, ...], result: TensorType, location: Location
+    ) -> tuple[Value, ...]:
+        """Return a contraction's operands converted to its result's type (floats: f32 at least) if theirs differ."""
+        if len({value.type.dtype for value in operands}) == 1:
+            return operands
+        dtype = "f32" if result.is_float and result.bits < 32 else result.dtype
+        return tuple(
+            value if value.type.dtype == dtype else self.emit(ops.Convert(dtype), [value], location)
+            for value in operands
+        )
+
     def on_elements(
         self, op: Any, made: Op, operands: Sequence[Value], types: Sequence[TensorType], location: Location
     ) -> Sequence[Value]:
@@ -385,7 +403,8 @@ class _Block:
         captured, regions = self.closed_regions(op, location, of_elements=True)
         function = functools.partial(self.importer.function, called_at=location)
         regions = tuple(elements.without_calls(region, function) for region in regions)
-        if elements.is_expression(regions) and not captured:
+        is_complex_pooling = isinstance(made, ops.SelectAndScatter) and types[0].is_complex
+        if elements.is_expression(regions) and not captured and not is_complex_pooling:
             return self.append(made, operands, types, location, regions)
         arguments = (*operands, *captured)
         source = elements.written_out(made, [v.type for v in operands], [v.type for v in captured], regions)

@@ -3,6 +3,10 @@
 import numpy as np
 import pytest
 
+from hlo_passes.ir import evaluate_module
+from hlo_passes.passes import optimize
+from ipuxla.frontend.importer import import_stablehlo
+
 X = np.array([1 + 2j, -0.5 + 0.25j, 3 - 4j, -2 - 1j, -0.25 + 0.5j, -1.5 + 0.75j], np.complex128)
 Y = np.array([2 - 1j, 0.5 + 0.5j, -1 + 3j, 1.5, -2j, 0.25 + 1j], np.complex128)
 CLOSE = 2e-6
@@ -100,3 +104,21 @@ def test_conversion(case, evaluates_to):
       return %0 : tensor<4x{new}>
     }}"""
     evaluates_to(text, [array], [real.astype(names[new])])
+
+
+def test_bits():
+    x = np.array([1 + 2j, -3.25 + 1e-300j, 0], np.complex128)
+    halves = x.view(np.complex64).reshape(3, 2)
+    text = """func.func @main(%x: tensor<3xcomplex<f64>>, %y: tensor<3x2xcomplex<f32>>)
+        -> (tensor<3x2xcomplex<f32>>, tensor<3xcomplex<f64>>) {
+      %0 = stablehlo.bitcast_convert %x : (tensor<3xcomplex<f64>>) -> tensor<3x2xcomplex<f32>>
+      %1 = stablehlo.bitcast_convert %y : (tensor<3x2xcomplex<f32>>) -> tensor<3xcomplex<f64>>
+      return %0, %1 : tensor<3x2xcomplex<f32>>, tensor<3xcomplex<f64>>
+    }"""
+    module = import_stablehlo(text)
+    mine = [np.asarray(array) for array in evaluate_module(module, x, halves)]
+    parts = evaluate_module(optimize(module), x.real, x.imag, halves.real, halves.imag)
+    parts = [np.asarray(part) for part in parts]
+    in_parts = [parts[n] + parts[n].dtype.type(1) * 1j * parts[n + 1] for n in (0, 2)]
+    for got in (mine, in_parts):
+        assert (np.asarray(got[0]).tobytes(), np.asarray(got[1]).tobytes()) == (halves.tobytes(), x.tobytes())

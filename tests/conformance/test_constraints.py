@@ -466,8 +466,8 @@ CASES = [
     (ops.Complex(), [F, V], "C1"),
     (ops.Compare("LT"), [C, C], "C3"),
     (ops.Clamp(), [C, C, C], "I1"),
-    (ops.BitcastConvert("i64"), [C], "I1"),
-    (ops.BitcastConvert("complex<f32>"), [T("tensor<2xi64>")], "O1"),
+    (ops.BitcastConvert("i64"), [C], "C1"),
+    (ops.BitcastConvert("complex<f32>"), [T("tensor<2xi64>")], "C1"),
     (ops.Maximum(), [C, C], "I1"),
     # Fourier transforms
     (ops.Fft("FFT", (3,)), [], "arity"),

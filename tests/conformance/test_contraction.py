@@ -4,7 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hlo_passes.ir import evaluate_module
+import ipuxla
+from hlo_passes.ir import DTYPES, evaluate_module
 from ipuxla.frontend.importer import import_stablehlo
 
 FORMS = [
@@ -87,3 +88,30 @@ def test_one_operation_equals_the_product_of_rounded_operands():
     rounded = [np.asarray(x, jnp.bfloat16).astype(np.float64) for x in (lhs, rhs)]
     got = _with_algorithm("bf16", 1, lhs, rhs)
     np.testing.assert_allclose(got, rounded[0] @ rounded[1], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("engine", ["fast", "literal"])
+def test_algorithm_on_tiles(engine, tiny_target):
+    """The products of components are what the machine computes."""
+    x, y = np.random.default_rng(3).standard_normal((2, 8, 8)).astype(np.float32)
+    text = _text(
+        """contracting_dims = [1] x [0], algorithm = <lhs_precision_type = bf16, rhs_precision_type = bf16,
+      accumulation_type = f32, lhs_component_count = 1, rhs_component_count = 1,
+      num_primitive_operations = 3, allow_imprecise_accumulation = false>""",
+        *["8x8"] * 3,
+    )
+    (got,) = ipuxla.compile_stablehlo(text, tiny_target, engine=engine)(x, y)
+    np.testing.assert_allclose(got, evaluate_module(import_stablehlo(text), x, y)[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("types", ["f8E4M3FN f8E5M2 f32", "f8E5M2 f8E4M3FN f16", "f32 i8 f32", "i8 i32 i32"])
+def test_operands_of_two_types(types):
+    lhs, rhs, out = types.split()
+    x, y = np.arange(6).reshape(2, 3), np.arange(6).reshape(3, 2) - 2
+    text = f"""func.func @main(%a: tensor<2x3x{lhs}>, %b: tensor<3x2x{rhs}>) -> tensor<2x2x{out}> {{
+      %0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0]
+        : (tensor<2x3x{lhs}>, tensor<3x2x{rhs}>) -> tensor<2x2x{out}>
+      return %0 : tensor<2x2x{out}>
+    }}"""
+    arrays = (array.astype(DTYPES[dtype].np_dtype) for array, dtype in ((x, lhs), (y, rhs)))
+    np.testing.assert_array_equal(evaluate_module(import_stablehlo(text), *arrays)[0], x @ y)

@@ -5,6 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
+from hlo_passes.ir import evaluate_module
+from hlo_passes.passes import optimize
+from ipuxla.frontend.importer import import_stablehlo
 from tests.conformance.conftest import evaluated
 
 RNG = np.random.default_rng(0)
@@ -79,3 +82,52 @@ def test_triangular_solve_in_other_floats(dtype):
     (x,) = evaluated(_solve(a, b, dtype, True, True, False, "NO_TRANSPOSE"), a, b)
     expected = np.linalg.solve(a.astype(np.float64), b.astype(np.float64))
     np.testing.assert_allclose(x, expected, rtol=0, atol=TOLERANCE[dtype] * np.abs(expected).max())
+
+
+def _complex(shape):
+    return (RNG.standard_normal(shape) + 1j * RNG.standard_normal(shape)).astype(np.complex64)
+
+
+def _both_ways(text, *arrays):
+    """Return an operation's own meaning, and what the pass expand makes of it."""
+    module = import_stablehlo(text)
+    parts = [part for array in arrays for part in (array.real, array.imag)]
+    real, imag = evaluate_module(optimize(module), *parts)
+    return evaluate_module(module, *arrays)[0], real + 1j * np.asarray(imag)
+
+
+@pytest.mark.parametrize("lower", [True, False])
+def test_cholesky_of_hermitian_matrices(lower):
+    a = _complex((2, 5, 5))
+    a = a @ a.conj().swapaxes(-1, -2) + np.eye(5, dtype=np.complex64)
+    expected = np.linalg.cholesky(a.astype(np.complex128))
+    expected = expected if lower else expected.conj().swapaxes(-1, -2)
+    for got in _both_ways(_cholesky(a, "complex<f32>", lower), np.tril(a) if lower else np.triu(a)):
+        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5 * abs(expected).max())
+
+
+@pytest.mark.parametrize(
+    "left, lower, unit, transpose",
+    [
+        (True, True, False, "ADJOINT"),
+        *itertools.product((True, False), (True, False), (True, False), ("NO_TRANSPOSE", "TRANSPOSE")),
+        *itertools.product((True, False), (True, False), (True, False), ("ADJOINT",)),
+    ],
+)
+def test_triangular_solve_of_complex_numbers(left, lower, unit, transpose):
+    a, b = _complex((3, 3)) + 2 * np.eye(3, dtype=np.complex64), _complex((3, 2) if left else (2, 3))
+    types = "tensor<3x3xcomplex<f32>>", f"tensor<{'3x2' if left else '2x3'}xcomplex<f32>>"
+    flags = zip(("left_side", "lower", "unit_diagonal"), (left, lower, unit), strict=True)
+    shown = ", ".join(f"{name} = {str(value).lower()}" for name, value in flags)
+    text = f"""func.func @main(%a: {types[0]}, %b: {types[1]}) -> {types[1]} {{
+      %0 = "stablehlo.triangular_solve"(%a, %b) {{{shown}, transpose_a = #stablehlo<transpose {transpose}>}}
+        : ({types[0]}, {types[1]}) -> {types[1]}
+      return %0 : {types[1]}
+    }}"""
+    matrix = (np.tril if lower else np.triu)(a)
+    if unit:
+        matrix = matrix - np.diag(np.diag(matrix)) + np.eye(3)
+    matrix = {"NO_TRANSPOSE": matrix, "TRANSPOSE": matrix.T, "ADJOINT": matrix.conj().T}[transpose]
+    expected = np.linalg.solve(matrix, b) if left else np.linalg.solve(matrix.T, b.T).T
+    for got in _both_ways(text, a, b):
+        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-4 * abs(expected).max())

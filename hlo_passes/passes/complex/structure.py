@@ -242,6 +242,18 @@ def convert(site: Site) -> list[Split]:
     return [operand.real.apply(op).value]
 
 
+def bitcast(site: Site) -> list[Split]:
+    """``bitcast_convert``: a wider number's real part makes up one narrower number, its imaginary part another."""
+    pair, (result,) = site.pair(0), site.instruction.results
+    if pair.real.type.dtype == result.type.part.dtype:
+        return [pair]
+    op = ops.BitcastConvert(result.type.part.dtype)
+    if result.type.rank > pair.real.type.rank:
+        halves = [part.apply(op) for part in pair]
+        return [Pair(*(halves[0].at(-1, k).joined(-1, halves[1].at(-1, k)) for k in range(2)))]
+    return [Pair(*(pair.real.at(-1, k).joined(-1, pair.imag.at(-1, k)).apply(op) for k in range(2)))]
+
+
 def join(site: Site) -> list[Split]:
     """``complex``."""
     return [site.joined(*site.flat)]
@@ -266,6 +278,7 @@ def refusal(instruction: Instruction) -> UnsupportedOp:
 
 RULES: dict[type[Op], Rule] = {
     ops.Abs: magnitude,
+    ops.BitcastConvert: bitcast,
     ops.Call: call,
     ops.Compare: compare,
     ops.Complex: join,

@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from hlo_passes.ops import Cholesky, TriangularSolve
+from hlo_passes.passes.expansions.embedding import complex_cholesky, complex_triangular_solve
 from hlo_passes.passes.expansions.registry import expands
 from hlo_passes.passes.expansions.term import Term, repeat
 
@@ -37,6 +38,8 @@ def expand_cholesky(op: Cholesky, operands: Sequence[Term], blocks: Blocks) -> T
     The remaining matrix and the factor share one tensor, as in LAPACK's potrf.
     """
     (a,) = operands
+    if a.type.is_complex:
+        return complex_cholesky(op, a)
     if a.type.bits < 32:
         return a.convert("f32").apply(op).convert(a.type.dtype)
     n, block = a.shape[-1], blocks.factor_block
@@ -67,6 +70,8 @@ def expand_cholesky(op: Cholesky, operands: Sequence[Term], blocks: Blocks) -> T
 def expand_triangular_solve(op: TriangularSolve, operands: Sequence[Term], blocks: Blocks) -> Term | None:
     """Solve for one block of unknowns after the other; each is taken out of the equations that remain."""
     a, b = operands
+    if a.type.is_complex:
+        return complex_triangular_solve(op, a, b)
     if b.type.bits < 32:
         return a.convert("f32").apply(op, b.convert("f32")).convert(b.type.dtype)
     n, block = a.shape[-1], blocks.solve_block

@@ -188,6 +188,18 @@ class Term:
         limit = (*self.shape[:whole], *(place + 1 for place in places))
         return self.apply(ops.Slice((0,) * whole + tuple(places), limit, (1,) * rank))
 
+    def at(self, axis: int, index: int) -> Term:
+        """Take one index along an axis (-1 is the last one), which stays, with size 1."""
+        rank = len(self.shape)
+        chosen = axis % rank
+        start = tuple(index if d == chosen else 0 for d in range(rank))
+        limit = tuple(index + 1 if d == chosen else n for d, n in enumerate(self.shape))
+        return self.apply(ops.Slice(start, limit, (1,) * rank))
+
+    def joined(self, axis: int, *others: Term) -> Term:
+        """Put others behind this term along an axis (-1 is the last one)."""
+        return self.apply(ops.Concatenate(axis % len(self.shape)), *others)
+
     def window(self, starts: Sequence[Term | int], sizes: tuple[int, ...]) -> Term:
         """Take a slice of the last axes at scalar offsets; other axes are taken whole."""
         whole = self.shape[: len(self.shape) - len(sizes)]
