@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import textwrap
@@ -29,9 +30,9 @@ EXAMPLE = ROOT / "docs" / "examples" / "two_stage_reduction.py"
 X, Y = np.random.default_rng(1).standard_normal((2, 4096)).astype(np.float32)
 
 
-def load_example() -> ModuleType:
-    """Import the example from its file."""
-    spec = importlib.util.spec_from_file_location("two_stage_reduction", EXAMPLE)
+def load_example(name: str = "two_stage_reduction") -> ModuleType:
+    """Import an example from its file."""
+    spec = importlib.util.spec_from_file_location(name, EXAMPLE.with_stem(name))
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
@@ -100,6 +101,13 @@ def test_two_stages_on_the_tiles_that_hold_the_parts(executable):
     assert not groups["squares.partials"].operands[0].buffer, "z is read where it lies"
     assert groups["squares.combine"].operands[0].buffer, "partials come by exchange"
     tiles.certify(executable)
+
+
+def test_a_training_loop_streams_its_batches(capsys):
+    training = load_example("training_stream")
+    training.main(tiles.Target.named("gc200").replace(num_tiles=16), steps=150)
+    first, last, error = re.findall(r"\d+\.\d+", capsys.readouterr().out)
+    assert float(first) > 10 and float(last) < 1e-3 and float(error) < 1e-2
 
 
 def test_its_cost_uses_the_users_figure(executable):

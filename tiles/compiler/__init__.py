@@ -4,7 +4,15 @@ from tiles.compiler.certify import Certificate, certify
 from tiles.compiler.check import check, load_executable
 from tiles.compiler.compile import compile_graph
 from tiles.compiler.costs import StepCost, step_costs
-from tiles.compiler.executable import Buffer, CopyStep, Executable, ExecuteStep, Variable, VertexGroup
+from tiles.compiler.executable import (
+    Buffer,
+    CopyStep,
+    Executable,
+    ExecuteStep,
+    StreamStep,
+    Variable,
+    VertexGroup,
+)
 from tiles.compiler.oom import out_of_memory, peak_bytes, tightened
 from tiles.compiler.plans import plans_of, print_plans, read_plans, require_pinned
 
@@ -15,6 +23,7 @@ __all__ = [
     "Executable",
     "ExecuteStep",
     "StepCost",
+    "StreamStep",
     "Variable",
     "VertexGroup",
     "certify",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiles.compiler.executable import CopyStep, Executable
+from tiles.compiler.executable import Executable, ExecuteStep
 from tiles.compiler.proof_codelets import prove_codelets, prove_overheads
 from tiles.compiler.proof_flow import Flow, prove_flow
 from tiles.compiler.proof_memory import prove_addresses, prove_lifetimes, prove_no_overlap, prove_storage
@@ -38,7 +38,7 @@ class Certificate:
       reads: reads found to see what was written for them.
       writes: writes found inside their storage's lifetime.
       codelets: codelets whose results have the shape and dtype of a cell's part.
-      layouts, views, in_place, received, results, copies: see ``Elements``.
+      layouts, views, in_place, received, results, copies, stream_copies: see ``Elements``.
       by_element: operands, results and copies enumerated element by element.
       by_axis: those too large for it, proved axis by axis.
       positions: elements enumerated one by one.
@@ -56,6 +56,7 @@ class Certificate:
     overhead_bytes: int
     executes: int
     copies: int
+    stream_copies: int
     visits: int
     reads: int
     writes: int
@@ -96,6 +97,10 @@ class Certificate:
             f"  exchange   {self.moved_bytes:,} B received equal the bytes sent, when every step runs once",
             f"  how        {self.by_element:,} proofs element by element ({self.positions:,} elements), {self.by_axis:,} axis by axis",
         ]
+        if self.stream_copies:
+            lines.append(
+                f"  streams    {self.stream_copies:,} copies put every element of an item on one tile"
+            )
         return "\n".join([*lines, *(f"  not proved {gap}" for gap in self.not_proved)])
 
 
@@ -118,7 +123,6 @@ def certify(executable: Executable, limit: int = LIMIT) -> Certificate:
     elements: Elements = prove_elements(executable, limit)
     codelets = prove_codelets(executable)
     overhead = prove_overheads(executable)
-    copies = sum(isinstance(step, CopyStep) for step in executable.steps)
     return Certificate(
         name=executable.name,
         target=executable.target.name,
@@ -129,7 +133,7 @@ def certify(executable: Executable, limit: int = LIMIT) -> Certificate:
         pairs=pairs,
         placed_bytes=placed,
         overhead_bytes=overhead,
-        executes=len(executable.steps) - copies,
+        executes=sum(isinstance(step, ExecuteStep) for step in executable.steps),
         visits=flow.visits,
         reads=flow.reads,
         writes=flow.writes,

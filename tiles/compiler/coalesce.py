@@ -10,6 +10,7 @@ last time gives its own storage to the copy.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from tiles.graph import TEMPORARY, ComputeSet, Copy, Graph, Tensor, Vertices
 from tiles.numerics.dtypes import itemsize
@@ -22,7 +23,7 @@ Accesses = Mapping[str, list[tuple[int, bool]]]
 def coalesce(
     graph: Graph,
     tensors: dict[str, Tensor],
-    steps: list[tuple[str, Copy | ComputeSet]],
+    steps: list[tuple[str, Any]],
     accesses: Accesses,
     regions: list[tuple[int, int]],
     pinned: set[str],
@@ -95,7 +96,7 @@ def _may_be_given(
 
 def leave_results(
     tensors: dict[str, Tensor],
-    steps: list[tuple[str, Copy | ComputeSet]],
+    steps: list[tuple[str, Any]],
     accesses: Accesses,
     regions: list[tuple[int, int]],
     recalls: list[int],
@@ -155,7 +156,7 @@ def _may_go(
 
 def _is_free_between(
     tensors: dict[str, Tensor],
-    steps: list[tuple[str, Copy | ComputeSet]],
+    steps: list[tuple[str, Any]],
     accesses: Accesses,
     root: dict[str, str],
     names: list[str],
@@ -170,7 +171,7 @@ def _is_free_between(
     if not inside:
         return True
     step = steps[first][1]
-    if isinstance(step, Copy) or len(step.vertices) != 1:
+    if not isinstance(step, ComputeSet) or len(step.vertices) != 1:
         return False
     (group,) = step.vertices
     storage = root[names[0]]

@@ -20,9 +20,11 @@ from tiles.compiler.executable import (
     ExecuteStep,
     Operand,
     StepRecord,
+    StreamStep,
     Variable,
     VertexGroup,
 )
+from tiles.compiler.host import host_requests
 from tiles.compiler.memory import Request, allocate
 from tiles.compiler.oom import out_of_memory
 from tiles.errors import InvalidGraph, IpuError
@@ -33,7 +35,10 @@ from tiles.graph import (
     Call,
     Codelet,
     Composite,
+    ComputeSet,
     Copy,
+    CopyFromStream,
+    CopyToStream,
     Execute,
     Graph,
     If,
@@ -125,6 +130,14 @@ class _Order:
                 number = self._append(f"copy.{destination}", step)
                 self._access(number, sources, (destination,))
                 return number
+            case CopyFromStream(stream, destination):
+                number = self._stream(step, stream, destination, False)
+                self._access(number, (), (destination,))
+                return number
+            case CopyToStream(source, stream):
+                number = self._stream(step, stream, source, True)
+                self._access(number, (source,), ())
+                return number
             case Sequence():
                 return self.sequence(step)
             case Repeat(count, body):
@@ -142,6 +155,25 @@ class _Order:
                 self.composites.append(whole)
                 return ["composite", len(self.composites) - 1, self.sequence(body)]
         raise InvalidGraph(f"{step!r} is not a program step")
+
+    def _stream(self, step: CopyFromStream | CopyToStream, name: str, tensor: str, to_host: bool) -> int:
+        """Number a copy of a stream that fits its tensor."""
+        stream, end = self.graph.streams.get(name), self.graph.tensors.get(tensor)
+        at = step.location or None
+        if stream is None or end is None:
+            missing = f"stream {name!r}" if stream is None else f"tensor {tensor!r}"
+            raise InvalidGraph(f"the program copies {missing}, which the graph does not have", location=at)
+        if stream.to_host != to_host:
+            way = "to the host" if stream.to_host else "from the host"
+            raise InvalidGraph(f"the program copies the wrong way: stream {name} goes {way}", location=at)
+        if (stream.shape, stream.dtype) != (end.shape, end.dtype):
+            raise InvalidGraph(
+                f"tensor {tensor} does not hold an item of stream {name}",
+                expected=f"{stream.dtype}{list(stream.shape)}",
+                got=f"{end.dtype}{list(end.shape)}",
+                location=at,
+            )
+        return self._append(f"stream.{name}", step)
 
     def _while(self, condition: Sequence, predicate: str, body: Sequence) -> list[Any]:
         first = self.sequence(condition)
@@ -257,7 +289,7 @@ def _share_storage(graph: Graph, tensors: dict[str, Tensor], order: _Order) -> d
     recalls, shared = [at for at, _ in order.recalls], (order.pinned, set(graph.outputs))
     leave_results(tensors, order.steps, order.accesses, regions, recalls, shared, root, members)
     for number, (_, step) in enumerate(order.steps):
-        if isinstance(step, Copy) or len(step.vertices) != 1:
+        if not isinstance(step, ComputeSet) or len(step.vertices) != 1:
             continue
         group = step.vertices[0]
         if len(group.results) != 1 or root[group.results[0]] != group.results[0]:
@@ -322,7 +354,7 @@ def _requests(
         requests.append(Request(base, category, size, mask, start, end, location=tensors[base].location))
     received: dict[tuple[int, str, int], str] = {}
     for number, (_, step) in enumerate(order.steps):
-        if isinstance(step, Copy):
+        if not isinstance(step, ComputeSet):
             continue
         for group in step.vertices:
             for k, name in enumerate(group.operands):
@@ -348,6 +380,10 @@ def _record(
     name, step = entry
     if isinstance(step, Copy):
         return CopyStep(name, step.destination, step.sources, step.axis, step.location)
+    if isinstance(step, CopyFromStream):
+        return StreamStep(name, step.stream, step.destination, False, step.location)
+    if isinstance(step, CopyToStream):
+        return StreamStep(name, step.stream, step.source, True, step.location)
     return ExecuteStep(name, tuple(_group(graph, g, received, number) for g in step.vertices))
 
 
@@ -395,6 +431,7 @@ def _overheads(graph: Graph, draft: Executable) -> list[Request]:
         )
         mask, size = code.get(group.codelet.label, (0, 0))
         code[group.codelet.label] = (mask | group.plan.tile_mask, max(size, group.codelet.code_bytes(target)))
+    requests += host_requests(draft)
     for step in draft.steps:
         exchange = exchange + exchange_code_bytes(step_traffic(draft, step), target)
     for label, (mask, size) in code.items():
@@ -454,6 +491,7 @@ def _assemble(
         graph.donated,
         fits,
         composites,
+        dict(graph.streams),
     )
 
 

@@ -11,7 +11,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tiles.compiler.executable import CopyStep, Executable, ExecuteStep, StepRecord, VertexGroup
+from tiles.compiler.executable import (
+    CopyStep,
+    Executable,
+    ExecuteStep,
+    StepRecord,
+    StreamStep,
+    VertexGroup,
+)
+from tiles.compiler.host import host_exchange
 from tiles.graph import Extents
 from tiles.graph.layout import ceil_div
 from tiles.plan import Traffic, exchange_cycles, is_resident, layout_traffic, operand_traffic, reshape_traffic
@@ -34,6 +42,11 @@ class StepCost:
       source: source of the compute figure.
       tile_compute_cycles: int64 ``[num_tiles]``.
       traffic: what the exchange moves per tile.
+      sync_basis: basis of the sync's figure.
+      host_cycles: of the exchange with the host; None when the target does not know how fast its link is.
+      host_bytes: bytes that cross the host's link.
+      host_basis: basis of the host's figure.
+      host_ipus: IPUs that exchange with the host.
     """
 
     name: str
@@ -47,11 +60,18 @@ class StepCost:
     source: str
     tile_compute_cycles: np.ndarray
     traffic: Traffic
+    sync_basis: Basis
+    host_cycles: int | None = 0
+    host_bytes: int = 0
+    host_basis: Basis = Basis.DOCUMENTED
+    host_ipus: tuple[int, ...] = ()
 
     @property
-    def cycles(self) -> int:
-        """Compute, exchange and sync together."""
-        return self.compute_cycles + self.exchange_cycles + self.sync_cycles
+    def cycles(self) -> int | None:
+        """Compute, exchange, sync and exchange with the host together; None when that is not known."""
+        if self.host_cycles is None:
+            return None
+        return self.compute_cycles + self.exchange_cycles + self.sync_cycles + self.host_cycles
 
 
 _CACHE: weakref.WeakKeyDictionary[Executable, tuple[StepCost, ...]] = weakref.WeakKeyDictionary()
@@ -66,6 +86,8 @@ def step_costs(executable: Executable) -> tuple[StepCost, ...]:
 
 def _step_cost(executable: Executable, step: StepRecord) -> StepCost:
     target = executable.target
+    if isinstance(step, StreamStep):
+        return _stream_cost(executable, step)
     moved = step_traffic(executable, step)
     exchange = exchange_cycles(moved, target)
     compute = np.zeros(target.num_tiles, np.int64)
@@ -94,6 +116,30 @@ def _step_cost(executable: Executable, step: StepRecord) -> StepCost:
         source=source,
         tile_compute_cycles=compute,
         traffic=moved,
+        sync_basis=target.basis("internal_sync_cycles")[0],
+    )
+
+
+def _stream_cost(executable: Executable, step: StreamStep) -> StepCost:
+    target, host = executable.target, host_exchange(executable, step)
+    copies = int(host.tile_cycles.max())
+    return StepCost(
+        name=step.name,
+        compute_cycles=copies,
+        exchange_cycles=0,
+        sync_cycles=host.syncs * target.global_sync_cycles,
+        exchange_bytes=0,
+        flops=0,
+        compute_basis=Basis.DOCUMENTED,
+        exchange_basis=Basis.DOCUMENTED,
+        source="copy from where a tile receives from the host" if copies else "",
+        tile_compute_cycles=host.tile_cycles,
+        traffic=Traffic.none(target.num_tiles),
+        sync_basis=target.basis("global_sync_cycles")[0],
+        host_cycles=host.cycles,
+        host_bytes=host.size_bytes,
+        host_basis=host.basis,
+        host_ipus=host.ipus,
     )
 
 
@@ -132,6 +178,8 @@ def step_traffic(executable: Executable, step: StepRecord) -> Traffic:
     if isinstance(step, CopyStep):
         return copy_traffic(executable, step)
     total = Traffic.none(executable.target.num_tiles)
+    if isinstance(step, StreamStep):
+        return total
     for group in step.groups:
         for k, operand in enumerate(group.operands):
             variable = executable.variables[operand.variable]

@@ -17,7 +17,16 @@ from typing import Any
 import numpy as np
 
 from tiles.errors import InvalidExecutable, IpuError
-from tiles.graph import CarriedCodelet, Codelet, Layout, OpForm, Plan, carried_from_data, codelet_from_data
+from tiles.graph import (
+    CarriedCodelet,
+    Codelet,
+    Layout,
+    OpForm,
+    Plan,
+    Stream,
+    carried_from_data,
+    codelet_from_data,
+)
 from tiles.graph.carried_modules import Module
 from tiles.numerics.dtypes import to_jax
 from tiles.target import Target
@@ -95,6 +104,9 @@ CATEGORIES = (
     "vertexScratch",
     "vertexCode",
     "internalExchangeCode",
+    "hostExchangeCode",
+    "hostExchangePacketHeader",
+    "hostMessage",
     "controlCode",
     "stack",
 )
@@ -140,7 +152,18 @@ class CopyStep:
     location: str = ""
 
 
-StepRecord = ExecuteStep | CopyStep
+@dataclass(frozen=True)
+class StreamStep:
+    """Exchange the next item of a stream with the host: into a variable, or from it when ``to_host``."""
+
+    name: str
+    stream: str
+    variable: str
+    to_host: bool
+    location: str = ""
+
+
+StepRecord = ExecuteStep | CopyStep | StreamStep
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +175,7 @@ class Executable:
       target: the machine it was compiled for.
       variables: by name.
       buffers: by name.
-      steps: executes and copies, numbered by position.
+      steps: executes, copies and copies of streams, numbered by position.
       program: control tree over step numbers: an int runs a step, ``["sequence", ...]``,
         ``["repeat", count, body]``, ``["while", condition, predicate, body]``, ``["switch", index, ...]``,
         ``["composite", number, body]``.
@@ -161,6 +184,7 @@ class Executable:
       donated: positions of inputs whose memory results may have taken over.
       fits: whether every buffer lies inside the target's memory.
       composites: by number what a composite's body computes in one piece; see ``tiles.graph.Composite``.
+      streams: by name; see ``tiles.graph.Stream``.
     """
 
     name: str
@@ -174,6 +198,7 @@ class Executable:
     donated: tuple[int, ...] = ()
     fits: bool = True
     composites: tuple[VertexGroup, ...] = ()
+    streams: dict[str, Stream] = field(default_factory=dict)
 
     def address(self, variable: str) -> int:
         """Return the address at which every part of a variable starts."""
@@ -222,6 +247,7 @@ class Executable:
             "donated": list(self.donated),
             "fits": self.fits,
             "composites": [_group_data(group) for group in self.composites],
+            "streams": [{**vars(s), "shape": list(s.shape)} for s in self.streams.values()],
             "modules": {
                 digest: base64.b64encode(blob).decode() for digest, blob in sorted(self._modules().items())
             },
@@ -260,6 +286,7 @@ class Executable:
                 donated=tuple(data["donated"]),
                 fits=bool(data["fits"]),
                 composites=tuple(_group_from(g, modules) for g in data["composites"]),
+                streams={s["name"]: _stream_from(s) for s in data["streams"]},
             )
             again = executable.to_data()
         except InvalidExecutable:
@@ -304,7 +331,13 @@ class Executable:
                 f"  {role}{v.kind} {v.name}: {v.dtype}{list(v.shape)} {v.layout} at {self.address(v.name):#x}"
                 + _from(v.location)
             )
+        for s in self.streams.values():
+            lines.append(f"  stream {s.name} {_direction(s)}: {s.dtype}{list(s.shape)}" + _from(s.location))
         for number, step in enumerate(self.steps):
+            if isinstance(step, StreamStep):
+                ends = (step.variable, step.stream) if step.to_host else (step.stream, step.variable)
+                lines.append(f"  step {number} stream {' -> '.join(ends)}" + _from(step.location))
+                continue
             if isinstance(step, CopyStep):
                 lines.append(
                     f"  step {number} copy {', '.join(step.sources)} -> {step.destination}"
@@ -330,6 +363,10 @@ def _difference(read: Any, written: Any, at: str = "") -> str:
     else:
         return f"{at.lstrip('.') or 'it'} holds {str(read)[:60]!r}, read as {str(written)[:60]!r}"
     return next(_difference(a, b, where) for a, b, where in pairs if a != b)
+
+
+def _direction(stream: Stream) -> str:
+    return "to the host" if stream.to_host else "from the host"
 
 
 def _from(location: str) -> str:
@@ -386,6 +423,10 @@ def _buffer_from(b: dict[str, Any]) -> Buffer:
     )
 
 
+def _stream_from(s: dict[str, Any]) -> Stream:
+    return Stream(s["name"], s["dtype"], tuple(s["shape"]), s["to_host"], s["location"])
+
+
 def _step_data(step: StepRecord) -> dict[str, Any]:
     if isinstance(step, CopyStep):
         return {
@@ -393,6 +434,14 @@ def _step_data(step: StepRecord) -> dict[str, Any]:
             "destination": step.destination,
             "sources": list(step.sources),
             "axis": step.axis,
+            "location": step.location,
+        }
+    if isinstance(step, StreamStep):
+        return {
+            "stream": step.name,
+            "of": step.stream,
+            "variable": step.variable,
+            "to_host": step.to_host,
             "location": step.location,
         }
     return {"execute": step.name, "vertices": [_group_data(group) for group in step.groups]}
@@ -436,4 +485,6 @@ def _step_from(data: dict[str, Any], modules: dict[str, Module]) -> StepRecord:
         return CopyStep(
             data["copy"], data["destination"], tuple(data["sources"]), data["axis"], data["location"]
         )
+    if "stream" in data:
+        return StreamStep(data["stream"], data["of"], data["variable"], data["to_host"], data["location"])
     return ExecuteStep(data["execute"], tuple(_group_from(g, modules) for g in data["vertices"]))

@@ -10,8 +10,8 @@ from collections import defaultdict
 import jax
 import numpy as np
 
-from tiles.compiler.executable import Executable, VertexGroup
-from tiles.compiler.wellformed import refuse, where
+from tiles.compiler.executable import Executable, StreamStep, VertexGroup
+from tiles.compiler.wellformed import part_bytes, refuse, where
 from tiles.graph import CarriedCodelet, Cell, Extents
 from tiles.numerics.dtypes import to_jax
 
@@ -81,7 +81,8 @@ def prove_overheads(executable: Executable) -> int:
 
     Scratch counts step by step: all vertices of a compute set may run at once.
     """
-    total = _prove_scratch(executable)
+    total = _prove_by_step(executable, "vertexScratch", _scratch_needed(executable))
+    total += _prove_by_step(executable, "hostMessage", _apertures_needed(executable))
     for category, need in _overheads(executable).items():
         have = np.zeros(executable.target.num_tiles, np.int64)
         for b in executable.buffers.values():
@@ -96,17 +97,35 @@ def prove_overheads(executable: Executable) -> int:
     return total
 
 
-def _prove_scratch(executable: Executable) -> int:
-    """Raise InvalidExecutable unless the scratch of every step's vertices is there; return the bytes needed."""
-    tiles = executable.target.num_tiles
-    need: dict[int, np.ndarray] = defaultdict(lambda: np.zeros(tiles, np.int64))
-    have: dict[int, np.ndarray] = defaultdict(lambda: np.zeros(tiles, np.int64))
+def _scratch_needed(executable: Executable) -> dict[int, np.ndarray]:
+    """Return the scratch of every step's vertices by step, int64 ``[num_tiles]`` each."""
+    need: dict[int, np.ndarray] = defaultdict(lambda: np.zeros(executable.target.num_tiles, np.int64))
     for number, group in executable.groups():
         scratch = _scratch(executable, number, group)
         if scratch:
             need[number][group.plan.tiles] += scratch
+    return need
+
+
+def _apertures_needed(executable: Executable) -> dict[int, np.ndarray]:
+    """Return the bytes in which every tile receives a slice of an item from the host, by step."""
+    need: dict[int, np.ndarray] = {}
+    for number, step in enumerate(executable.steps):
+        if isinstance(step, StreamStep) and not step.to_host:
+            variable = executable.variables[step.variable]
+            need[number] = np.zeros(executable.target.num_tiles, np.int64)
+            need[number][variable.layout.tiles] = min(
+                part_bytes(variable), executable.target.host_slice_bytes
+            )
+    return need
+
+
+def _prove_by_step(executable: Executable, category: str, need: dict[int, np.ndarray]) -> int:
+    """Raise InvalidExecutable unless what a step needs in one category is there; return the bytes needed."""
+    tiles = executable.target.num_tiles
+    have: dict[int, np.ndarray] = defaultdict(lambda: np.zeros(tiles, np.int64))
     for b in executable.buffers.values():
-        if b.category == "vertexScratch":
+        if b.category == category:
             for number in range(max(b.start, 0), min(b.end, len(executable.steps) - 1) + 1):
                 for first, end in b.tiles:
                     have[number][first:end] += b.size_bytes
@@ -115,7 +134,7 @@ def _prove_scratch(executable: Executable) -> int:
         if short.size:
             tile, name = int(short[0]), executable.steps[number].name
             raise refuse(
-                f"tile {tile} has {have[number][tile]} B of vertexScratch at step {number} ({name}), "
+                f"tile {tile} has {have[number][tile]} B of {category} at step {number} ({name}), "
                 f"it needs {bytes_needed[tile]} B"
             )
     return sum(int(n.sum()) for n in need.values())
@@ -153,7 +172,16 @@ def _overheads(executable: Executable) -> dict[str, np.ndarray]:
         state[tiles] += state_bytes
         code[label][tiles] = np.maximum(code[label][tiles], code_bytes)
     zeros = np.zeros(target.num_tiles, np.int64)
+    headers, copies = zeros.copy(), 0
+    for step in executable.steps:
+        if isinstance(step, StreamStep):
+            variable, copies = executable.variables[step.variable], copies + 1
+            packet = target.host_write_packet_bytes if step.to_host else target.host_read_packet_bytes
+            packets = -(-part_bytes(variable) // packet)
+            headers[variable.layout.tiles] += packets * target.host_packet_header_bytes
     return {
+        "hostExchangeCode": zeros + target.host_exchange_code_bytes_per_step * copies,
+        "hostExchangePacketHeader": headers,
         "vertexInstanceState": state,
         "vertexCode": sum(code.values(), zeros),
         "controlCode": zeros + target.control_code_bytes_per_step * max(1, len(executable.steps)),

@@ -14,8 +14,8 @@ from tiles.compiler.executable import Buffer, Executable
 from tiles.compiler.wellformed import mask_of_ranges, part_bytes, refuse
 from tiles.errors import InvalidExecutable
 
-CODE = ("vertexCode", "internalExchangeCode", "controlCode")
-WHOLE_PROGRAM = (*CODE, "vertexInstanceState", "stack", "constant")
+CODE = ("vertexCode", "internalExchangeCode", "hostExchangeCode", "controlCode")
+WHOLE_PROGRAM = (*CODE, "vertexInstanceState", "hostExchangePacketHeader", "stack", "constant")
 PAIRS = 1 << 16
 
 

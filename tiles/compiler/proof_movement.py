@@ -32,6 +32,7 @@ class Elements:
       received: operands received in buffers.
       results: results that their vertices cover exactly once.
       copies: copies that cover their destination exactly once.
+      stream_copies: copies of streams, whose items have each element on one tile.
       by_element: operands, results and copies enumerated element by element.
       by_axis: those enumerated axis by axis.
       positions: elements enumerated one by one.
@@ -44,6 +45,7 @@ class Elements:
     received: int = 0
     results: int = 0
     copies: int = 0
+    stream_copies: int = 0
     by_element: int = 0
     by_axis: int = 0
     positions: int = 0
@@ -75,8 +77,10 @@ class _Proof:
         for number, step in enumerate(executable.steps):
             if isinstance(step, CopyStep):
                 self._copy(number, step)
-            else:
+            elif isinstance(step, ExecuteStep):
                 self._compute_set(number, step)
+            else:  # its variable's layout, proved above, says where each element of the item goes
+                self.found.stream_copies += 1
         for b in executable.buffers.values():
             if b.category == "message" and b.name not in self.received_in:
                 raise refuse(f"nothing is received in buffer {b.name} of {b.size_bytes} B", b.location)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tiles.compiler.executable import Executable
+from tiles.compiler.executable import Executable, StreamStep
 from tiles.compiler.wellformed import root_of
 from tiles.compiler.wellformed_steps import read_by, written_by
 from tiles.numerics.dtypes import is_float
@@ -57,6 +57,23 @@ def count_steps(executable: Executable, trips: Trips) -> tuple[int, ...]:
             assert runs is not None
             counts[tree] += runs
     return tuple(counts)
+
+
+def items_needed(executable: Executable) -> dict[str, int | None]:
+    """Return how many items of every stream a run moves, None where that depends on data."""
+    needed: dict[str, int | None] = dict.fromkeys(executable.streams, 0)
+    for _, tree, runs in runs_of_parts(executable.program, {}):
+        step = executable.steps[tree] if isinstance(tree, int) else None
+        if isinstance(step, StreamStep):
+            known = needed[step.stream]
+            needed[step.stream] = None if known is None or runs is None else known + runs
+    return needed
+
+
+def streams_of(executable: Executable, tree: Any) -> list[str]:
+    """Return the streams that steps of a tree copy, each once."""
+    steps = (executable.steps[number] for number in steps_of(tree))
+    return list(dict.fromkeys(step.stream for step in steps if isinstance(step, StreamStep)))
 
 
 def runs_of_parts(

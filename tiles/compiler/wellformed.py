@@ -35,6 +35,7 @@ def check_declarations(executable: Executable) -> None:
     _check_buffers(executable)
     _check_variables(executable)
     _check_arguments(executable)
+    _check_streams(executable)
     _check_tree(executable)
 
 
@@ -234,6 +235,13 @@ def _check_arguments(executable: Executable) -> None:
     for storage, count in filled.items():
         if count > 1:
             raise refuse(f"{count} inputs or constants are loaded into buffer {storage}")
+
+
+def _check_streams(executable: Executable) -> None:
+    for key, s in executable.streams.items():
+        check_name("stream", key, s.name, s.location)
+        if s.dtype not in NAMES or not all(is_count(n) for n in s.shape) or type(s.to_host) is not bool:
+            raise refuse(f"stream {key} has items {s.dtype!r}{list(s.shape)}, to the host: {s.to_host!r}")
 
 
 def _check_tree(executable: Executable) -> None:

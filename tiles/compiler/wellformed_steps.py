@@ -9,7 +9,14 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from tiles.compiler.executable import CopyStep, Executable, ExecuteStep, StepRecord, VertexGroup
+from tiles.compiler.executable import (
+    CopyStep,
+    Executable,
+    ExecuteStep,
+    StepRecord,
+    StreamStep,
+    VertexGroup,
+)
 from tiles.compiler.wellformed import check_declarations, check_name, check_tiles, is_count, refuse, where
 from tiles.errors import InvalidExecutable, IpuError
 from tiles.graph import TEMPORARY, Codelet
@@ -59,6 +66,9 @@ def _check_step(executable: Executable, kept: dict[str, str], number: int, step:
     if isinstance(step, CopyStep):
         _check_copy(executable, number, step)
         return
+    if isinstance(step, StreamStep):
+        _check_stream(executable, number, step)
+        return
     for group in step.groups:
         _check_group(executable, number, step, group)
     _check_apart(executable, number, step)
@@ -89,7 +99,7 @@ def _check_apart(executable: Executable, number: int, step: ExecuteStep) -> None
 
 def _texts(step: StepRecord) -> Iterator[Any]:
     """Yield all that must be text in a step."""
-    if isinstance(step, CopyStep):
+    if isinstance(step, (CopyStep, StreamStep)):
         yield step.location
         return
     for group in step.groups:
@@ -102,6 +112,8 @@ def read_by(step: StepRecord) -> tuple[str, ...]:
     """Return the variables a step reads."""
     if isinstance(step, CopyStep):
         return step.sources
+    if isinstance(step, StreamStep):
+        return (step.variable,) if step.to_host else ()
     return tuple(operand.variable for group in step.groups for operand in group.operands)
 
 
@@ -109,6 +121,8 @@ def written_by(step: StepRecord) -> tuple[str, ...]:
     """Return the variables a step writes."""
     if isinstance(step, CopyStep):
         return (step.destination,)
+    if isinstance(step, StreamStep):
+        return () if step.to_host else (step.variable,)
     return tuple(result for group in step.groups for result in group.results)
 
 
@@ -147,6 +161,21 @@ def _check_copy(executable: Executable, number: int, step: CopyStep) -> None:
     if total != target.shape[step.axis]:
         raise refuse(
             f"{at} joins {total} elements along axis {step.axis} of {target.name}, which has {target.shape[step.axis]}",
+            step.location,
+        )
+
+
+def _check_stream(executable: Executable, number: int, step: StreamStep) -> None:
+    at, stream = where(number, step), executable.streams.get(step.stream)
+    if stream is None:
+        raise refuse(f"{at} copies stream {step.stream!r}, which does not exist", step.location)
+    if step.to_host is not stream.to_host:
+        raise refuse(f"{at} copies stream {stream.name} the wrong way", step.location)
+    variable = executable.variables[step.variable]
+    if (variable.shape, variable.dtype) != (stream.shape, stream.dtype):
+        raise refuse(
+            f"{at} copies items of stream {stream.name}, {stream.dtype}{list(stream.shape)},"
+            f" with {variable.name} of {variable.dtype}{list(variable.shape)}",
             step.location,
         )
 

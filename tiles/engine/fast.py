@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -18,20 +19,23 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tiles.compiler import CopyStep, Executable, VertexGroup
+from tiles.compiler import CopyStep, Executable, StreamStep, VertexGroup
 from tiles.compiler.tree import (
     Path,
     carried_through,
     children,
     count_steps,
     dynamic_parts,
+    items_needed,
     read_by,
     steps_of,
+    streams_of,
     written_in,
 )
 from tiles.compiler.wellformed import root_of
 from tiles.engine.compilation import WORTH_KEEPING, apart, quickly
-from tiles.engine.interface import FLOAT, RING, Engine, check_inputs
+from tiles.engine.interface import FLOAT, RING, Engine, check_inputs, check_streams
+from tiles.engine.streams import Room, Streams, collect, initial_room
 from tiles.engine.trace import Trace
 from tiles.engine.whole import is_laid_out, lay_out, whole
 from tiles.errors import Unsupported
@@ -41,16 +45,17 @@ from tiles.numerics.decisions import Decisions, Recording, Replay, record
 REPEATED_CYCLES = 64
 """Cycles of a tile per element from which on a value that several steps read is computed once (a tangent: 30)."""
 Env = dict[str, jax.Array]
-Carry = tuple[Env, dict[Path, jax.Array], Any]
+Carry = tuple[Env, dict[Path, jax.Array], Any, dict[str, Any]]
 
 
 @dataclass
 class _State:
-    """What is true at one point of the program: values, trips by path, and who decides."""
+    """What is true at one point of the program: values, trips by path, who decides, and where streams are."""
 
     env: Env
     trips: dict[Path, jax.Array]
     decisions: Decisions
+    streams: Streams
 
 
 class FastEngine(Engine):
@@ -64,8 +69,8 @@ class FastEngine(Engine):
         self.strict = strict
         self._carried: dict[int, list[str]] = {}
         options = self.compiler_options
-        self._jitted = jax.jit(self._call, compiler_options=options)
-        self._replayed = jax.jit(self._call_replaying, compiler_options=options)
+        self._jitted = jax.jit(self._call, compiler_options=options, static_argnames="room")
+        self._replayed = jax.jit(self._call_replaying, compiler_options=options, static_argnames="room")
         self._recording = jax.jit(self._call_recording, static_argnums=0, compiler_options=options)
 
     @property
@@ -75,58 +80,86 @@ class FastEngine(Engine):
             return None
         return quickly(self.value_bytes, rounds=False)
 
-    def run(self, *inputs: Any) -> tuple[list[jax.Array], Trace]:
+    def run(self, *inputs: Any, streams: Mapping[str, Any] | None = None) -> tuple[list[jax.Array], Trace]:
         """Run once; see ``Engine.run``."""
-        check_inputs(self.executable, inputs)
+        exe = self.executable
+        check_inputs(exe, inputs)
+        given = check_streams(exe, streams)
         with jax.enable_x64(True):
+            items = {name: jnp.asarray(x) for name, x in given.items()}
             if self.replays:
-                outputs, trips = self._replayed(record_decisions(self.executable, *inputs), *inputs)
+                recorded = record_decisions(exe, *inputs, streams=streams)
+                (outputs, trips), sent = collect(
+                    exe, given, lambda room: self._replayed(recorded, *inputs, items=items, room=room)
+                )
             else:
-                outputs, trips = self._jitted(*inputs)
+                (outputs, trips), sent = collect(
+                    exe, given, lambda room: self._jitted(*inputs, items=items, room=room)
+                )
         counted = {path: as_trips(np.asarray(trip).tolist()) for path, trip in trips.items()}
-        counts = count_steps(self.executable, counted)
-        return list(outputs), Trace(counts, self.name, self.arithmetic, counted)
+        counts = count_steps(exe, counted)
+        return list(outputs), Trace(counts, self.name, self.arithmetic, counted, sent)
 
     def trace(self, *inputs: Any) -> list[jax.Array]:
-        """Return the outputs as a JAX-traceable function of the inputs.
+        """Return the outputs as a JAX-traceable function of the inputs; see ``trace_streams``."""
+        return self.trace_streams({}, *inputs)[0]
+
+    def trace_streams(
+        self, streams: Mapping[str, Any], *inputs: Any
+    ) -> tuple[list[jax.Array], dict[str, jax.Array]]:
+        """Return outputs, and by name what device-to-host streams received, traceable by JAX.
 
         Raises:
           Unsupported: a program whose control depends on floats, under ring arithmetic: it runs twice, and
-            the host hands the decisions over.
+            the host hands the decisions over; or one that moves a number of items that depends on data.
         """
-        check_inputs(self.executable, inputs)
+        exe = self.executable
+        check_inputs(exe, inputs)
+        given, needed = check_streams(exe, streams), items_needed(exe)
+        if None in needed.values():
+            raise Unsupported(
+                "a program whose streams move a number of items that depends on data cannot be part of jax.jit",
+                try_="call run() outside jax.jit",
+            )
         if self.replays:
             raise Unsupported(
                 "a program whose control depends on floats cannot be part of an outer jax.jit in the ring",
                 try_="call it outside jax.jit",
             )
         with jax.enable_x64(True):
-            return list(self._call(*inputs)[0])
+            items = {name: jnp.asarray(x) for name, x in given.items()}
+            (outputs, _), moved = self._call(*inputs, items=items, room=initial_room(exe))
+            return list(outputs), {name: x[0] for name, x in moved.items() if exe.streams[name].to_host}
 
-    def record(self, *inputs: Any) -> jax.Array:
+    def record(self, *inputs: Any, streams: Mapping[str, Any] | None = None) -> jax.Array:
         """Run with floats and return the decisions of loops and branches in order, ``int32[any]``."""
         with jax.enable_x64(True):
-            return record(lambda capacity: self._recording(capacity, *inputs))
+            items = {name: jnp.asarray(x) for name, x in (streams or {}).items()}
+            return record(lambda capacity: self._recording(capacity, *inputs, items=items))
 
-    def _call_recording(self, capacity: int, *inputs: Any) -> Any:
+    def _call_recording(self, capacity: int, *inputs: Any, items: Env) -> Any:
         decisions = Recording(capacity)
-        self._call(*inputs, decisions=decisions)
+        self._call(*inputs, decisions=decisions, items=items)
         return decisions.state
 
-    def _call_replaying(self, recorded: jax.Array, *inputs: Any) -> Any:
-        return self._call(*inputs, decisions=Replay(recorded))
+    def _call_replaying(self, recorded: jax.Array, *inputs: Any, items: Env, room: Room) -> Any:
+        return self._call(*inputs, decisions=Replay(recorded), items=items, room=room)
 
     def _call(
-        self, *inputs: Any, decisions: Decisions | None = None
-    ) -> tuple[tuple[jax.Array, ...], dict[Path, Any]]:
-        """Return the outputs, and by path how often every loop's body and branch ran that depends on data."""
+        self, *inputs: Any, decisions: Decisions | None = None, items: Env, room: Room = ()
+    ) -> tuple[tuple[tuple[jax.Array, ...], dict[Path, Any]], dict[str, Any]]:
+        """Return the outputs, by path how often every loop's body and branch ran that depends on data, and streams."""
         exe = self.executable
         given = dict(zip(exe.inputs, inputs, strict=True))
         given |= {v.name: v.value for v in exe.variables.values() if v.value is not None}
         env: Env = {name: _unfolded(self.enter(name, value)) for name, value in given.items()}
-        state = _State(env, {}, decisions or Decisions())
+        entered = {name: self.enter_items(name, x) for name, x in items.items()}
+        streams = Streams(
+            exe, entered, {name: self.carried(s.dtype) for name, s in exe.streams.items()}, room
+        )
+        state = _State(env, {}, decisions or Decisions(), streams)
         self._run(exe.program, (), state)
-        return tuple(self._read(env, name) for name in exe.outputs), state.trips
+        return (tuple(self._read(env, name) for name in exe.outputs), state.trips), streams.state
 
     def _read(self, env: Env, name: str) -> jax.Array:
         variable = self.executable.variables[name]
@@ -138,7 +171,7 @@ class FastEngine(Engine):
 
     def _run(self, tree: Any, path: Path, state: _State) -> None:
         if isinstance(tree, int):
-            self._step(tree, state.env)
+            self._step(tree, state)
         elif tree[0] == "sequence":
             for position, inner in children(tree):
                 self._run(inner, (*path, position), state)
@@ -151,8 +184,14 @@ class FastEngine(Engine):
         else:
             self._switch(tree, path, state)
 
-    def _step(self, number: int, env: Env) -> None:
-        step = self.executable.steps[number]
+    def _step(self, number: int, state: _State) -> None:
+        step, env = self.executable.steps[number], state.env
+        if isinstance(step, StreamStep):
+            if step.to_host:
+                state.streams.send(step.stream, self._read(env, step.variable))
+            else:
+                env[step.variable] = state.streams.take(step.stream)
+            return
         if isinstance(step, CopyStep):
             env[step.destination] = self._copy(step, env)
             return
@@ -228,23 +267,27 @@ class FastEngine(Engine):
             for n in self._carried[id(tree)]
         }
         trips = {place: state.trips.get(place, _no_trips(part)) for place, part in dynamic_parts(tree, path)}
-        return values, trips, state.decisions.state
+        streams = {name: state.streams.state[name] for name in streams_of(self.executable, tree)}
+        return values, trips, state.decisions.state, streams
 
     @staticmethod
     def _enter(carry: Carry, state: _State) -> _State:
         """Return the state inside a body that is traced with ``carry``."""
         state.decisions.state = carry[2]
-        return _State(state.env | carry[0], dict(carry[1]), state.decisions)
+        state.streams.state = state.streams.state | carry[3]
+        return _State(state.env | carry[0], dict(carry[1]), state.decisions, state.streams)
 
     @staticmethod
     def _leave(inner: _State, carry: Carry) -> Carry:
-        return {name: inner.env[name] for name in carry[0]}, inner.trips, inner.decisions.state
+        streams = {name: inner.streams.state[name] for name in carry[3]}
+        return {name: inner.env[name] for name in carry[0]}, inner.trips, inner.decisions.state, streams
 
     @staticmethod
     def _take_over(carry: Carry, state: _State) -> None:
         state.env.update(carry[0])
         state.trips.update(carry[1])
         state.decisions.state = carry[2]
+        state.streams.state = state.streams.state | carry[3]
 
     def _repeat(self, tree: Any, path: Path, state: _State) -> None:
         laid_out = self._laid_out_before(tree, state.env)
@@ -263,7 +306,8 @@ class FastEngine(Engine):
 
         def decide(inner: _State) -> jax.Array:
             self._run(condition, (*path, 1), inner)
-            return inner.decisions.take(self._read(inner.env, predicate).reshape(()))
+            goes_on = inner.decisions.take(self._read(inner.env, predicate).reshape(()))
+            return inner.streams.unless_out_of_items(goes_on, streams_of(self.executable, tree))
 
         def body(looping: tuple[jax.Array, Carry]) -> tuple[jax.Array, Carry]:
             carry = looping[1]
@@ -296,11 +340,13 @@ class FastEngine(Engine):
         self._take_over(lax.switch(which, runs, self._carry(tree, path, state)), state)
 
 
-def record_decisions(executable: Executable, *inputs: Any) -> jax.Array:
+def record_decisions(
+    executable: Executable, *inputs: Any, streams: Mapping[str, Any] | None = None
+) -> jax.Array:
     """Return what loops and branches decide in a run with floats, in order, for engines that repeat it."""
     if executable not in _RECORDERS:
         _RECORDERS[executable] = FastEngine(executable, FLOAT)
-    return _RECORDERS[executable].record(*inputs)
+    return _RECORDERS[executable].record(*inputs, streams=streams)
 
 
 _RECORDERS: weakref.WeakKeyDictionary[Executable, FastEngine] = weakref.WeakKeyDictionary()

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from tiles.compiler import Executable, VertexGroup
-from tiles.compiler.tree import decided_by_floats
+from tiles.compiler.tree import decided_by_floats, items_needed
 from tiles.engine.trace import Trace
-from tiles.errors import InvalidExecutable
+from tiles.errors import InvalidArguments, InvalidExecutable
 from tiles.numerics.dtypes import is_float, itemsize, to_jax, unsigned_of
 from tiles.numerics.ring import ring, to_ring
 
@@ -47,8 +48,17 @@ class Engine(abc.ABC):
         return sum(math.prod(v.shape) * itemsize(v.dtype) for v in own)
 
     @abc.abstractmethod
-    def run(self, *inputs: Any) -> tuple[list[jax.Array], Trace]:
-        """Run once: flat inputs in the executable's order to flat outputs and the trace."""
+    def run(self, *inputs: Any, streams: Mapping[str, Any] | None = None) -> tuple[list[jax.Array], Trace]:
+        """Run once: flat inputs in the executable's order to flat outputs and the trace.
+
+        Args:
+          *inputs: arrays of the inputs' shapes and dtypes.
+          streams: by name of every host-to-device stream its items, ``[items, *shape]``. What device-to-host
+            streams received is in the trace.
+
+        Raises:
+          InvalidArguments: streams that the program does not have, or too few items.
+        """
 
     def carried(self, dtype: str) -> Any:
         """Return the dtype in which this engine carries elements of ``dtype``."""
@@ -72,6 +82,10 @@ class Engine(abc.ABC):
             )
         return to_ring(array) if self.arithmetic == RING else array
 
+    def enter_items(self, name: str, items: jax.Array) -> jax.Array:
+        """Return the items of a stream as the engine carries them."""
+        return to_ring(items) if self.arithmetic == RING else items
+
     def arithmetic_of(self, function: Callable[..., Any], dtypes: Sequence[str]) -> Callable[..., Any]:
         """Return ``function``, whose arguments have ``dtypes``, in the engine's arithmetic."""
         return ring(function, tuple(dtypes)) if self.arithmetic == RING else function
@@ -79,6 +93,47 @@ class Engine(abc.ABC):
     def operand_dtypes(self, group: VertexGroup) -> list[str]:
         """Return the dtype names of a group's operands."""
         return [self.executable.variables[operand.variable].dtype for operand in group.operands]
+
+
+def check_streams(executable: Executable, streams: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the items of every host-to-device stream, after checking names, shapes, dtypes and numbers.
+
+    Raises:
+      InvalidArguments: something does not fit; a program whose number of items depends on data may still run out.
+    """
+    given = dict(streams or {})
+    wanted = {name: s for name, s in executable.streams.items() if not s.to_host}
+    if given.keys() != wanted.keys():
+        raise InvalidArguments(
+            f"the host-to-device streams of {executable.name} are others than those given",
+            expected=", ".join(wanted) or "none",
+            got=", ".join(given) or "none",
+            try_="run(*inputs, streams={name: items}) with an array [items, *shape] for each",
+        )
+    needed = items_needed(executable)
+    for name, stream in wanted.items():
+        shape, dtype = np.shape(given[name]), getattr(given[name], "dtype", None)
+        if shape[1:] != stream.shape or not shape or dtype != to_jax(stream.dtype):
+            raise InvalidArguments(
+                f"stream {name} is given something else than items",
+                location=stream.location or None,
+                expected=f"{stream.dtype}[items, {', '.join(map(str, stream.shape))}]",
+                got=f"{dtype}{list(shape)}",
+            )
+        need = needed[name]
+        if need is not None and shape[0] < need:
+            raise out_of_items(executable, name, shape[0], need)
+    return given
+
+
+def out_of_items(executable: Executable, name: str, given: int, need: int | None = None) -> InvalidArguments:
+    """Return the error of a program that reads more items of a stream than it is given."""
+    return InvalidArguments(
+        f"stream {name} runs out of items",
+        location=executable.streams[name].location or None,
+        expected="more items" if need is None else f"{need} items",
+        got=f"{given}",
+    )
 
 
 def check_inputs(executable: Executable, inputs: Sequence[Any]) -> None:

@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tiles.compiler import CopyStep, Executable, ExecuteStep, VertexGroup
+from tiles.compiler import CopyStep, Executable, ExecuteStep, StreamStep, VertexGroup
 from tiles.compiler.tree import Path, children, count_steps, dynamic_parts
 from tiles.engine import memory
 from tiles.engine.fast import as_trips, record_decisions
-from tiles.engine.interface import FLOAT, Engine, check_inputs
+from tiles.engine.interface import FLOAT, Engine, check_inputs, check_streams, out_of_items
 from tiles.engine.operands import HeldOperand
 from tiles.engine.trace import Trace
 from tiles.engine.vertices import cell_function, whole_function
@@ -49,8 +49,10 @@ class LiteralEngine(Engine):
         self._functions: dict[int, Callable[..., Any]] = {}
         self._recorded: Iterator[int] | None = None
         self._trips: dict[Path, Any] = {}
+        self._given: dict[str, tuple[Any, Iterator[Any]]] = {}
+        self._sent: dict[str, list[np.ndarray]] = {}
 
-    def run(self, *inputs: Any) -> tuple[list[jax.Array], Trace]:
+    def run(self, *inputs: Any, streams: Mapping[str, Any] | None = None) -> tuple[list[jax.Array], Trace]:
         """Run once; see ``Engine.run``.
 
         Raises:
@@ -58,7 +60,10 @@ class LiteralEngine(Engine):
         """
         exe = self.executable
         check_inputs(exe, inputs)
-        recorded = np.asarray(record_decisions(exe, *inputs)) if self.replays else None
+        given_items = check_streams(exe, streams)
+        self._given = {name: (items, iter(items)) for name, items in given_items.items()}
+        self._sent = {name: [] for name, stream in exe.streams.items() if stream.to_host}
+        recorded = np.asarray(record_decisions(exe, *inputs, streams=streams)) if self.replays else None
         self._recorded = None if recorded is None else iter(recorded)
         state = self._poisoned()
         given = dict(zip(exe.inputs, inputs, strict=True))
@@ -73,7 +78,13 @@ class LiteralEngine(Engine):
             outputs = [jnp.array(self._read(name, state), copy=True) for name in exe.outputs]
         self._memory = state
         trips = {path: as_trips(counted) for path, counted in self._trips.items()}
-        return outputs, Trace(count_steps(exe, trips), self.name, self.arithmetic, trips)
+        sent = {name: self._stacked(name, items) for name, items in self._sent.items()}
+        return outputs, Trace(count_steps(exe, trips), self.name, self.arithmetic, trips, sent)
+
+    def _stacked(self, name: str, items: list[np.ndarray]) -> np.ndarray:
+        stream = self.executable.streams[name]
+        empty = np.zeros((0, *stream.shape), self.carried(stream.dtype))
+        return np.stack(items) if items else empty
 
     def _poisoned(self) -> np.ndarray:
         """Return a memory full of a pattern nobody wrote; the last run's is overwritten, which spares its pages."""
@@ -128,6 +139,9 @@ class LiteralEngine(Engine):
         if isinstance(step, CopyStep):
             self._keep(step.destination, state, self._copied(step, state))
             return
+        if isinstance(step, StreamStep):
+            self._stream(step, state)
+            return
         self._exchange(step, state)
         operands = [[self._operand(held, state) for held in self._held(group)] for group in step.groups]
         results = [self._vertices(group, read) for group, read in zip(step.groups, operands, strict=True)]
@@ -136,6 +150,17 @@ class LiteralEngine(Engine):
         for group, arrays in zip(step.groups, results, strict=True):
             for name, x in zip(group.results, arrays, strict=True):
                 self._store_result(name, state, x)
+
+    def _stream(self, step: StreamStep, state: np.ndarray) -> None:
+        """Exchange one item with the host."""
+        if step.to_host:
+            self._sent[step.stream].append(_apart(self._read(step.variable, state), state))
+            return
+        items, following = self._given[step.stream]
+        item = next(following, None)
+        if item is None:
+            raise out_of_items(self.executable, step.stream, len(items))
+        self._keep(step.variable, state, np.asarray(self.enter(step.variable, item)))
 
     def _copied(self, step: CopyStep, state: np.ndarray) -> np.ndarray:
         sources = [self._read(name, state) for name in step.sources]

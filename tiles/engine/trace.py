@@ -17,9 +17,11 @@ class Trace:
       arithmetic: "float" or "ring".
       trips: by the path in the control tree of every ``while`` how often its body ran in all, of every ``switch``
         a tuple: how often each branch did. Empty where nobody counted.
+      streams: by name of every device-to-host stream the items that the host received, ``[items, *shape]``.
     """
 
     counts: tuple[int, ...]
     engine: str
     arithmetic: str
     trips: Mapping[tuple[int, ...], Any] = field(default_factory=dict)
+    streams: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)

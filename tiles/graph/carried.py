@@ -29,7 +29,7 @@ from tiles.target import Basis, Target
 
 @dataclass(frozen=True)
 class Figures:
-    """What a vertex costs whose cell has extents ``sizes``."""
+    """What a vertex costs whose cell has extents ``sizes``: every cell of a plan, and one of the whole domain."""
 
     sizes: tuple[int, ...]
     cycles: int
@@ -164,7 +164,7 @@ class CarriedCodelet(Codelet):
         if missing:
             sizes = sorted(call.sizes for call in missing)[0]
             raise InvalidExecutable(f"the executable carries no module of {self.name} for cells of {sizes}")
-        if unknown := {*cell_sizes(plan)} - {f.sizes for f in self.figures}:
+        if unknown := {*cell_sizes(plan), tuple(form.shape)} - {f.sizes for f in self.figures}:
             raise InvalidExecutable(
                 f"the executable has no figures of codelet {self.name} for {min(unknown)}"
             )
@@ -239,7 +239,7 @@ def carry(
       InvalidGraph: the codelet fails, or gives results of other shapes or dtypes.
       Unsupported: it calls something that cannot be written as StableHLO.
     """
-    sizes = list(dict.fromkeys(cell_sizes(plan)))
+    sizes = list(dict.fromkeys([*cell_sizes(plan), tuple(form.shape)]))
     columns = tuple(np.array(column, np.int64) for column in zip(*sizes, strict=True))
     extents = Extents(form, columns, operands, results)
     cycles = codelet.cycles(extents, target)

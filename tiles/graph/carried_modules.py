@@ -61,14 +61,21 @@ class Module:
     def signature(self) -> tuple[Parts, Parts]:
         """Shape and dtype of every argument, and of every result."""
         with mlir.make_ir_context() as context:
-            main = next((f for f in self.parse(context).body if f.sym_name.value == "main"), None)
-            if main is None:
-                raise InvalidExecutable("a carried codelet's module has no function main")
+            module = self.parse(context)  # lives as long as its functions are looked at
+            main = _main(module)
             return _parts(main.type.inputs), _parts(main.type.results)
 
     def call(self, *arguments: Any) -> list[Any]:
         """Return the function's results, as part of whatever trace this is called in."""
         return module_p.bind(*arguments, module=self)
+
+
+def _main(module: Any) -> Any:
+    """Return the function of a parsed module."""
+    table = mlir.ir.SymbolTable(module.operation)
+    if "main" not in table:
+        raise InvalidExecutable("a carried codelet's module has no function main")
+    return table["main"]
 
 
 def _parts(types: Sequence[Any]) -> Parts:
@@ -102,8 +109,7 @@ def _lower(context: Any, *arguments: Any, module: Module) -> Any:
     """Put the module's functions into the program being lowered, and call the first."""
     program = context.module_context
     parsed = module.parse(program.context)
-    main: Any = mlir.ir.SymbolTable(parsed.operation)["main"]
-    results = main.type.results
+    results = _main(parsed).type.results
     name = mlir.merge_mlir_modules(program.module, "codelet", parsed, dst_symtab=program.symbol_table)
     return func.CallOp(results, mlir.ir.FlatSymbolRefAttr.get(name), list(arguments)).results
 

@@ -50,6 +50,30 @@ class Tensor:
 
 
 @dataclass(frozen=True)
+class Stream:
+    """A sequence of items between host and device, in Poplar a FIFO; every copy step moves the next one.
+
+    Args:
+      name: unique in its graph.
+      dtype: numpy-style name.
+      shape: shape of an item.
+      to_host: whether items go from the device to the host.
+      location: the user's source line.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    to_host: bool
+    location: str = ""
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of one item."""
+        return math.prod(self.shape) * itemsize(self.dtype)
+
+
+@dataclass(frozen=True)
 class Vertices:
     """All vertices of one planned operation: one per cell of the plan, each on its own tile.
 
@@ -102,6 +126,7 @@ class Graph:
         self.tensors: dict[str, Tensor] = {}
         self.compute_sets: dict[str, ComputeSet] = {}
         self.functions: dict[str, Sequence] = {}
+        self.streams: dict[str, Stream] = {}
         self.program = Sequence()
         self.inputs: list[str] = []
         self.outputs: list[str] = []
@@ -160,6 +185,33 @@ class Graph:
     ) -> Tensor:
         """Add a constant held in tile memory."""
         return self.add_tensor(value.shape, dtype, name, kind=CONSTANT, value=value, location=location)
+
+    def add_host_to_device_stream(
+        self, name: str, dtype: str, shape: tuple[int, ...], location: str = ""
+    ) -> Stream:
+        """Add a stream whose items a program's ``CopyFromStream`` steps read, and a run is given.
+
+        Source: Poplar's ``Graph::addHostToDeviceFIFO``.
+        """
+        return self._add_stream(name, dtype, shape, False, location)
+
+    def add_device_to_host_stream(
+        self, name: str, dtype: str, shape: tuple[int, ...], location: str = ""
+    ) -> Stream:
+        """Add a stream to which a program's ``CopyToStream`` steps send items, which a run gives back.
+
+        Source: Poplar's ``Graph::addDeviceToHostFIFO``.
+        """
+        return self._add_stream(name, dtype, shape, True, location)
+
+    def _add_stream(
+        self, name: str, dtype: str, shape: tuple[int, ...], to_host: bool, location: str
+    ) -> Stream:
+        itemsize(dtype)
+        if name in self.streams:
+            raise InvalidGraph(f"the graph has a stream {name} already", location=location or None)
+        self.streams[name] = Stream(name, dtype, tuple(map(int, shape)), to_host, location)
+        return self.streams[name]
 
     def add_view(
         self, tensor: Tensor, shape: tuple[int, ...], layout: Layout, name: str = "view", location: str = ""

@@ -1,7 +1,8 @@
 """Programs: the steps an IPU runs, in Poplar's vocabulary.
 
 A program is a tree. Execute runs one compute set (with the exchange its operands need before it); Copy
-moves one tensor into another layout or shape, or joins several; the rest is control.
+moves one tensor into another layout or shape, or joins several; CopyFromStream and CopyToStream exchange items
+with the host; the rest is control.
 """
 
 from __future__ import annotations
@@ -34,6 +35,36 @@ class Copy:
     destination: str
     sources: tuple[str, ...]
     axis: int | None = None
+    location: str = ""
+
+
+@dataclass(frozen=True)
+class CopyFromStream:
+    """Write the next item of a host-to-device stream into a tensor.
+
+    Args:
+      stream: stream name.
+      destination: tensor name.
+      location: the user's source line.
+    """
+
+    stream: str
+    destination: str
+    location: str = ""
+
+
+@dataclass(frozen=True)
+class CopyToStream:
+    """Send a tensor's value to the host as the next item of a device-to-host stream.
+
+    Args:
+      source: tensor name.
+      stream: stream name.
+      location: the user's source line.
+    """
+
+    source: str
+    stream: str
     location: str = ""
 
 
@@ -107,4 +138,16 @@ class Composite:
     whole: Vertices
 
 
-Step: TypeAlias = Execute | Copy | Sequence | Repeat | RepeatWhileTrue | Switch | If | Call | Composite
+Step: TypeAlias = (
+    Execute
+    | Copy
+    | CopyFromStream
+    | CopyToStream
+    | Sequence
+    | Repeat
+    | RepeatWhileTrue
+    | Switch
+    | If
+    | Call
+    | Composite
+)

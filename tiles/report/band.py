@@ -55,6 +55,9 @@ EXCHANGE = Band(
     "EXCHANGE_COST_AND_GELU_2026_09_13.md); the regrouping of attention scores 1.45 times (its SDK profile)",
 )
 SYNC = Band(0.5, 2.0, "one measurement, on GC2; carried over to the other machines")
+HOST = Band(
+    1.0, 3.0, "no measurement: a link carries at most its stated rate, and the host's answer is not counted"
+)
 
 
 def step_range(cost: StepCost) -> tuple[float, float]:
@@ -63,5 +66,6 @@ def step_range(cost: StepCost) -> tuple[float, float]:
         (cost.compute_cycles, COMPUTE[cost.compute_basis]),
         (cost.exchange_cycles, EXCHANGE),
         (cost.sync_cycles, SYNC),
+        (cost.host_cycles or 0, HOST),
     )
     return sum(c * band.low for c, band in parts), sum(c * band.high for c, band in parts)

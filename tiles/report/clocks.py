@@ -21,7 +21,7 @@ class Superstep:
 
     Args:
       members: the IPUs that take part in the exchange, bool ``[num_ipus]``; none when nothing is exchanged.
-      exchange_cycles: sync and exchange of a member.
+      exchange_cycles: sync and exchange of a member, with other tiles or with the host.
       compute_cycles: slowest tile of every IPU, int64 ``[num_ipus]``.
     """
 
@@ -33,9 +33,11 @@ class Superstep:
 def superstep(cost: StepCost, target: Target) -> Superstep:
     """Return what a step of a given cost does to the clocks of ``target``."""
     moved = (cost.traffic.received + cost.traffic.sent).reshape(target.num_ipus, -1)
+    members = moved.max(axis=1) > 0
+    members[list(cost.host_ipus)] = True
     return Superstep(
-        members=moved.max(axis=1) > 0,
-        exchange_cycles=cost.sync_cycles + cost.exchange_cycles,
+        members=members,
+        exchange_cycles=cost.sync_cycles + cost.exchange_cycles + (cost.host_cycles or 0),
         compute_cycles=cost.tile_compute_cycles.reshape(target.num_ipus, -1).max(axis=1),
     )
 

@@ -6,7 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from tiles.compiler import Buffer, CopyStep, Executable, ExecuteStep, Variable, VertexGroup, step_costs
+from tiles.compiler import (
+    Buffer,
+    CopyStep,
+    Executable,
+    ExecuteStep,
+    StreamStep,
+    Variable,
+    VertexGroup,
+    step_costs,
+)
 from tiles.report.memory import TileMemory, memory_figures, step_name
 from tiles.target import Target
 
@@ -45,6 +54,18 @@ def compilation_data(executable: Executable, memory: TileMemory) -> dict[str, An
             }
             for number, step in enumerate(executable.steps)
             if isinstance(step, CopyStep)
+        ],
+        "streamCopies": [
+            {
+                "name": step.name,
+                "step": number,
+                "stream": step.stream,
+                "variable": step.variable,
+                "toHost": step.to_host,
+                "location": step.location,
+            }
+            for number, step in enumerate(executable.steps)
+            if isinstance(step, StreamStep)
         ],
         "exchanges": _exchanges(executable),
         "livenessProgramSteps": _liveness(executable, memory),

@@ -24,12 +24,14 @@ def cost_analysis(executable: Executable) -> dict[str, Any]:
         (see ``tiles.report.band``).
       ``seconds``: ``cycles`` in seconds of the target's clock.
       ``compute_cycles``, ``exchange_cycles``, ``sync_cycles``: cycles by phase; on one IPU they add up to
-        ``cycles``.
+        ``cycles``, with ``host_exchange_cycles``.
       ``exchange_bytes``: bytes that cross between tiles.
+      ``host_exchange_cycles``, ``host_exchange_bytes``: of the program's copies of streams, on the host's link;
+        how long the host takes to answer is not known.
       ``supersteps``: executed steps.
       ``basis_cycles``, ``basis_shares``: cycles, and their share from 0 to 1, by what the figures rest on.
       ``host_bytes_in``, ``host_bytes_out``: bytes of all inputs and outputs.
-      ``host_cycles``: None, because transfers from and to the host are not modelled.
+      ``host_cycles``: of moving those: None, because it is not modelled.
       ``unresolved``: each loop and branch that depends on data: ``kind`` ("while" or "switch"),
         ``decided_by`` (the variable that decides), ``location``, ``entered`` (how often it is reached, or
         None), ``steps`` (names), and ``cycles_per_trip``: of a loop its body and condition together
@@ -50,6 +52,8 @@ def cost_figures(executable: Executable, sums: Totals) -> dict[str, Any]:
         "compute_cycles": sums.compute_cycles,
         "exchange_cycles": sums.exchange_cycles,
         "sync_cycles": sums.sync_cycles,
+        "host_exchange_cycles": sums.host_exchange_cycles,
+        "host_exchange_bytes": sums.host_exchange_bytes,
         "exchange_bytes": sums.exchange_bytes,
         "supersteps": sums.supersteps,
         "basis_cycles": dict(sums.basis_cycles),

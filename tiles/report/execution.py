@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from tiles.compiler import CopyStep, Executable, StepCost, step_costs
+from tiles.compiler import CopyStep, Executable, ExecuteStep, StepCost, StreamStep, step_costs
 from tiles.compiler.executable import StepRecord
 from tiles.compiler.tree import Trips
+from tiles.graph import Stream
 from tiles.report.compilation import camel
 from tiles.report.control import control_data
 from tiles.report.cost import cost_figures
 from tiles.report.counts import step_location
-from tiles.report.totals import Count, Totals, add, share, sync_basis, times, totals
+from tiles.report.totals import Count, Totals, add, share, times, totals
 from tiles.target import Basis
 
 _STAGE = re.compile(r"\.(partials|combine\d*)$")
@@ -37,6 +38,25 @@ def execution_data(executable: Executable, counts: Sequence[Count], trips: Trips
             for number, cost in enumerate(step_costs(executable))
         ],
         "control": control_data(executable, trips),
+        "streams": [_stream(executable, stream, counts) for stream in executable.streams.values()],
+    }
+
+
+def _stream(executable: Executable, stream: Stream, counts: Sequence[Count]) -> dict[str, Any]:
+    """Return a stream and how many items a run moves."""
+    items: Count = 0
+    for number, step in enumerate(executable.steps):
+        if isinstance(step, StreamStep) and step.stream == stream.name:
+            items = add(items, counts[number])
+    return {
+        "name": stream.name,
+        "toHost": stream.to_host,
+        "dtype": stream.dtype,
+        "shape": list(stream.shape),
+        "itemBytes": stream.item_bytes,
+        "items": items,
+        "bytes": times(items, stream.item_bytes),
+        "location": stream.location,
     }
 
 
@@ -62,7 +82,8 @@ def _step(executable: Executable, number: int, cost: StepCost, count: Count) -> 
     basis = {
         "compute": cost.compute_basis.value if cost.compute_cycles else None,
         "exchange": cost.exchange_basis.value if cost.exchange_cycles else None,
-        "sync": sync_basis(target).value if cost.sync_cycles else None,
+        "sync": cost.sync_basis.value if cost.sync_cycles else None,
+        "hostExchange": cost.host_basis.value if cost.host_cycles else None,
     }
     return {
         "step": number,
@@ -72,12 +93,14 @@ def _step(executable: Executable, number: int, cost: StepCost, count: Count) -> 
         "computeCycles": cost.compute_cycles,
         "exchangeCycles": cost.exchange_cycles,
         "syncCycles": cost.sync_cycles,
+        "hostExchangeCycles": cost.host_cycles,
         "cycles": cost.cycles,
         "totalCycles": times(count, cost.cycles),
         "computeCyclesByIpu": cost.tile_compute_cycles.reshape(target.num_ipus, -1).max(axis=1).tolist(),
         "tileBalance": balance(cost.tile_compute_cycles),
         "activeTiles": int(np.count_nonzero(cost.tile_compute_cycles)),
         "exchangeBytes": cost.exchange_bytes,
+        "hostExchangeBytes": cost.host_bytes,
         "flops": cost.flops,
         "basis": basis,
         "source": cost.source,
@@ -95,9 +118,8 @@ def operations_data(executable: Executable, counts: Sequence[Count]) -> list[dic
         key = _operation_name(executable, number), step_location(executable, number)
         members.setdefault(key, []).append(number)
     whole = totals(executable, counts)
-    all_cycles = add(add(whole.compute_cycles, whole.exchange_cycles), whole.sync_cycles)
     rows = [
-        _operation(executable, name, location, steps, counts, all_cycles)
+        _operation(executable, name, location, steps, counts, whole.all_cycles)
         for (name, location), steps in members.items()
     ]
     return sorted(rows, key=lambda row: (row["cycles"] is None, -(row["cycles"] or 0), row["steps"][0]))
@@ -105,7 +127,7 @@ def operations_data(executable: Executable, counts: Sequence[Count]) -> list[dic
 
 def _operation_name(executable: Executable, number: int) -> str:
     step = executable.steps[number]
-    if isinstance(step, CopyStep) or len(step.groups) != 1:
+    if not isinstance(step, ExecuteStep) or len(step.groups) != 1:
         return step.name
     return _STAGE.sub("", step.groups[0].name)
 
@@ -119,9 +141,9 @@ def _operation(
     all_cycles: Count,
 ) -> dict[str, Any]:
     sums = totals(executable, counts, steps)
-    cycles = add(add(sums.compute_cycles, sums.exchange_cycles), sums.sync_cycles)
+    cycles = sums.all_cycles
     records = [executable.steps[n] for n in steps]
-    groups = [g for step in records if not isinstance(step, CopyStep) for g in step.groups]
+    groups = [g for step in records if isinstance(step, ExecuteStep) for g in step.groups]
     sources = [step_costs(executable)[n].source for n in steps]
     return {
         "name": name,
@@ -134,6 +156,7 @@ def _operation(
         "computeCycles": sums.compute_cycles,
         "exchangeCycles": sums.exchange_cycles,
         "syncCycles": sums.sync_cycles,
+        "hostExchangeCycles": sums.host_exchange_cycles,
         "cycles": cycles,
         "share": share(cycles, all_cycles),
         "flops": sums.flops,
@@ -146,6 +169,8 @@ def _operation(
 
 def _plan(executable: Executable, step: StepRecord) -> str:
     """Return how a step is cut: its vertices' plans, or the layouts a copy reads and writes."""
+    if isinstance(step, StreamStep):
+        return str(executable.variables[step.variable].layout)
     if isinstance(step, CopyStep):
         layouts = [str(executable.variables[name].layout) for name in (*step.sources, step.destination)]
         return ", ".join(layouts[:-1]) + " -> " + layouts[-1]

@@ -12,7 +12,7 @@ from tiles.report.charts import Axis, Series, lines, share_bar, stack
 from tiles.report.places import short
 from tiles.report.text import UNKNOWN, does_not_fit, main_basis, trips, went
 
-COMPUTE, EXCHANGE, SYNC = "#2f6db5", "#e0862b", "#8b939c"
+COMPUTE, EXCHANGE, SYNC, HOST = "#2f6db5", "#e0862b", "#8b939c", "#7a5aa6"
 PEAK, ALWAYS, SOMETIMES, GAPS = "#2f6db5", "#1f9e89", "#8fbce6", "#b3bcc6"
 BASIS_COLORS = {"MEASURED": "#2a7f5f", "DOCUMENTED": "#7cb89a", "FITTED": "#e3b44d", "ASSUMED": "#c9705a"}
 
@@ -36,7 +36,7 @@ def page(data: dict[str, Any]) -> str:
         "liveness": _liveness(data),
         "balance": _balance(data),
         "plans": _plans(data),
-        "unresolved": _control(data) + _unresolved(data),
+        "unresolved": _control(data) + _unresolved(data) + _streams(data),
         "schema": escape(data["schema"]),
         "style": _template("report.css"),
         "script": _template("report.js"),
@@ -103,7 +103,7 @@ def _shares(data: dict[str, Any]) -> str:
 
 
 def _phase_colors() -> list[tuple[str, str]]:
-    return [("compute", COMPUTE), ("exchange", EXCHANGE), ("sync", SYNC)]
+    return [("compute", COMPUTE), ("exchange", EXCHANGE), ("sync", SYNC), ("hostExchange", HOST)]
 
 
 # ---- execution
@@ -114,7 +114,7 @@ def _supersteps(data: dict[str, Any]) -> str:
     if not steps:
         return "<p>The program has no steps.</p>"
     series = [
-        Series(name, [(step["count"] or 0) * step[f"{name}Cycles"] for step in steps], color)
+        Series(name, [(step["count"] or 0) * (step[f"{name}Cycles"] or 0) for step in steps], color)
         for name, color in _phase_colors()
     ]
     labels = [f"{step['name']} x {_shown(step['count'])}" for step in steps]
@@ -122,7 +122,7 @@ def _supersteps(data: dict[str, Any]) -> str:
 
 
 def _operations(data: dict[str, Any]) -> str:
-    heads = ["operation", "from", "cycles", "share", "compute", "exchange", "sync", "runs", "flops"]
+    heads = ["operation", "from", "cycles", "share", "compute", "exchange", "sync", "host", "runs", "flops"]
     heads += ["exchanged B", "mostly rests on", "plan", "vertex types"]
     rows: list[list[Cell]] = []
     for row in data["operations"]:
@@ -134,7 +134,7 @@ def _operations(data: dict[str, Any]) -> str:
                 row["exchangeBytes"], main_basis(row), "\n".join(row["plans"]), "\n".join(row["vertexTypes"]),
             ]
         )  # fmt: skip
-    return _table(heads, rows, numeric=range(2, 10), wide=(0, 1))
+    return _table(heads, rows, numeric=range(2, 11), wide=(0, 1))
 
 
 def _balance(data: dict[str, Any]) -> str:
@@ -190,6 +190,23 @@ def _control(data: dict[str, Any]) -> str:
     ]
     heads = ["kind", "decided by", "entered", "trips", "from"]
     return "<h2>Loops and branches</h2>" + _table(heads, rows, numeric=(2, 3), wide=(4,))
+
+
+def _streams(data: dict[str, Any]) -> str:
+    """Return what streams carried."""
+    rows: list[list[Cell]] = [
+        [
+            s["name"],
+            "to the host" if s["toHost"] else "from the host",
+            f"{s['dtype']}{s['shape']}",
+            s["items"],
+            s["bytes"],
+            short(s["location"]),
+        ]
+        for s in data["execution"]["streams"]
+    ]
+    heads = ["stream", "direction", "item", "items", "bytes", "from"]
+    return "<h2>Streams</h2>" + _table(heads, rows, numeric=(3, 4), wide=(5,)) if rows else ""
 
 
 def _unresolved(data: dict[str, Any]) -> str:

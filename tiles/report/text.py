@@ -20,6 +20,7 @@ def summary(data: dict[str, Any], top: int = 10) -> str:
         _unresolved(data),
         _operations(data, top),
         _control(data, top),
+        _streams(data),
         _memory(data),
         _largest(data),
     ]
@@ -60,12 +61,20 @@ def _cycles(data: dict[str, Any]) -> list[str]:
         cycles = execution[f"{phase}Cycles"]
         part = "" if not whole or cycles is None else f"{cycles / whole:.1%}"
         rows.append([f"  {phase}", _number(cycles, "cycles"), _microseconds(cycles, clock), part])
+    if execution["streams"]:
+        cycles = execution["hostExchangeCycles"]
+        part = "" if not whole or cycles is None else f"{cycles / whole:.1%}"
+        rows.append(["  host exchange", _number(cycles, "cycles"), _microseconds(cycles, clock), part])
     host_in, host_out = execution["hostBytesIn"], execution["hostBytesOut"]
     lines = _table(rows, "<>>>")
     ends = execution["cyclesRange"]
     if ends:
         lines.append(f"  likely {ends[0]:,} to {ends[1]:,} cycles on silicon, as published measurements go")
     lines.append(f"  host transfers unknown: not modelled ({host_in:,} B in, {host_out:,} B out)")
+    if execution["streams"]:
+        lines.append(
+            "  host exchange is of streams' copies on the link; how long the host takes to answer is unknown"
+        )
     lines.append(
         f"{_number(execution['supersteps'], 'supersteps')}, "
         f"{_number(execution['exchangeBytes'], 'B')} exchanged, {_number(execution['flops'], 'flops')}"
@@ -143,6 +152,23 @@ def _control(data: dict[str, Any], top: int) -> list[str]:
     ]
     title = "loops and branches" if len(rows) <= top else f"the first {top} of {len(rows)} loops and branches"
     return [title, *("  " + line for line in _table([head, *shown], "<>><"))]
+
+
+def _streams(data: dict[str, Any]) -> list[str]:
+    """Return what streams carried."""
+    rows = [
+        [
+            s["name"],
+            "to the host" if s["toHost"] else "from the host",
+            f"{s['dtype']}{s['shape']}",
+            _number(s["items"], ""),
+            _number(s["bytes"], "B"),
+            short(s["location"]) or "-",
+        ]
+        for s in data["execution"]["streams"]
+    ]
+    head = ["stream", "direction", "item", "items", "bytes", "from"]
+    return ["streams", *("  " + line for line in _table([head, *rows], "<<<>><"))] if rows else []
 
 
 def went(row: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tiles.compiler import Executable, StepCost, step_costs
 from tiles.report.band import step_range
 from tiles.report.clocks import run_cycles
-from tiles.target import Basis, Target
+from tiles.target import Basis
 
 Count = int | None
 """A number of runs, or None where it depends on data."""
@@ -36,10 +36,12 @@ class Totals:
       compute_cycles: slowest tile of every executed step, added up.
       exchange_cycles: exchange phases, added up.
       sync_cycles: syncs, added up.
+      host_exchange_cycles: copies of streams on the host's link, added up.
+      host_exchange_bytes: bytes of the items that were copied.
       exchange_bytes: bytes that crossed between tiles.
       flops: floating-point operations.
       supersteps: executed steps.
-      basis_cycles: compute, exchange and sync cycles by what their figures rest on.
+      basis_cycles: all cycles by what their figures rest on.
       cycles_range: the least and most cycles that published measurements of the kinds of cycles suggest; see
         ``tiles.report.band``.
     """
@@ -49,6 +51,8 @@ class Totals:
     compute_cycles: Count
     exchange_cycles: Count
     sync_cycles: Count
+    host_exchange_cycles: Count
+    host_exchange_bytes: Count
     exchange_bytes: Count
     flops: Count
     supersteps: Count
@@ -61,9 +65,15 @@ class Totals:
         return self.supersteps is not None
 
     @property
+    def all_cycles(self) -> Count:
+        """Cycles of all phases, added up."""
+        tile = add(add(self.compute_cycles, self.exchange_cycles), self.sync_cycles)
+        return add(tile, self.host_exchange_cycles)
+
+    @property
     def basis_shares(self) -> dict[str, float | None]:
         """Share of the cycles on each basis, 0 to 1; None when cycles are unknown."""
-        whole = add(add(self.compute_cycles, self.exchange_cycles), self.sync_cycles)
+        whole = self.all_cycles
         return {basis: share(cycles, whole) for basis, cycles in self.basis_cycles}
 
 
@@ -85,13 +95,13 @@ def totals(executable: Executable, counts: Sequence[Count], steps: Sequence[int]
     costs = [step_costs(executable)[number] for number in steps]
     runs = [counts[number] for number in steps]
 
-    def summed(values: Sequence[int]) -> Count:
+    def summed(values: Sequence[Count]) -> Count:
         total: Count = 0
         for value, count in zip(values, runs, strict=True):
             total = add(total, times(count, value))
         return total
 
-    by_basis = [step_basis_cycles(cost, target) for cost in costs]
+    by_basis = [step_basis_cycles(cost) for cost in costs]
     ipu_cycles = None
     if summed([cost.cycles for cost in costs]) is not None:
         ipu_cycles = tuple(run_cycles(costs, [count or 0 for count in runs], target))
@@ -102,6 +112,8 @@ def totals(executable: Executable, counts: Sequence[Count], steps: Sequence[int]
         compute_cycles=summed([cost.compute_cycles for cost in costs]),
         exchange_cycles=summed([cost.exchange_cycles for cost in costs]),
         sync_cycles=summed([cost.sync_cycles for cost in costs]),
+        host_exchange_cycles=summed([cost.host_cycles for cost in costs]),
+        host_exchange_bytes=summed([cost.host_bytes for cost in costs]),
         exchange_bytes=summed([cost.exchange_bytes for cost in costs]),
         flops=summed([cost.flops for cost in costs]),
         supersteps=summed([1] * len(costs)),
@@ -115,7 +127,7 @@ def _range(cycles: int, costs: Sequence[StepCost], runs: Sequence[int]) -> tuple
 
     Counts have no bound, so they are divided by the whole before they meet floats.
     """
-    whole = sum(cost.cycles * count for cost, count in zip(costs, runs, strict=True))
+    whole = sum((cost.cycles or 0) * count for cost, count in zip(costs, runs, strict=True))
     if not whole:
         return cycles, cycles
     shares = [(step_range(cost), count / whole) for cost, count in zip(costs, runs, strict=True)]
@@ -123,15 +135,15 @@ def _range(cycles: int, costs: Sequence[StepCost], runs: Sequence[int]) -> tuple
     return int(cycles * low), -int(-cycles * high // 1)
 
 
-def step_basis_cycles(cost: StepCost, target: Target) -> dict[Basis, int]:
+def step_basis_cycles(cost: StepCost) -> dict[Basis, Count]:
     """Return the cycles of one run of a step by basis."""
-    cycles = dict.fromkeys(Basis, 0)
-    cycles[cost.compute_basis] += cost.compute_cycles
-    cycles[cost.exchange_basis] += cost.exchange_cycles
-    cycles[sync_basis(target)] += cost.sync_cycles
+    cycles: dict[Basis, Count] = dict.fromkeys(Basis, 0)
+    parts = (
+        (cost.compute_basis, cost.compute_cycles),
+        (cost.exchange_basis, cost.exchange_cycles),
+        (cost.sync_basis, cost.sync_cycles),
+        (cost.host_basis, cost.host_cycles),
+    )
+    for basis, part in parts:
+        cycles[basis] = add(cycles[basis], part)
     return cycles
-
-
-def sync_basis(target: Target) -> Basis:
-    """Return what the duration of a sync rests on."""
-    return target.basis("internal_sync_cycles")[0]

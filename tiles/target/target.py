@@ -177,6 +177,16 @@ class Target:
     """Kind of the link to the host."""
     host_link_bytes_per_second: float = quantity("bytes/s", low=0)
     """Host link, both directions together."""
+    host_read_packet_bytes: int = quantity("bytes/packet", high=2**20)
+    """Most bytes of a packet that a tile receives from the host."""
+    host_write_packet_bytes: int = quantity("bytes/packet", high=2**20)
+    """Most bytes of a packet that a tile sends to the host."""
+    host_packet_header_bytes: int = quantity("bytes/packet", low=0, high=2**10)
+    """Bytes that a tile holds for the header of a packet."""
+    host_slice_bytes: int = quantity("bytes", low=4, high=2**20, multiple_of=4)
+    """Most bytes that a tile exchanges with the host between two syncs; what it receives is copied from there."""
+    host_exchange_code_bytes_per_step: int = quantity("bytes/step", low=0, high=2**20)
+    """Exchange code on every tile for one copy of a stream."""
     streaming_memory_bytes: int | None = quantity("bytes/machine", low=0, optional=True)
     """Largest memory outside the IPUs that remote buffers can use, per machine."""
     streaming_memory_bytes_per_second: float | None = quantity("bytes/s/machine", low=0, optional=True)

@@ -23,6 +23,8 @@ from tiles.graph import (
     Cell,
     Codelet,
     Copy,
+    CopyFromStream,
+    CopyToStream,
     Cycles,
     Dim,
     Extents,
@@ -252,9 +254,51 @@ def halves(target: Target) -> Graph:
     return graph
 
 
+def streaming(target: Target) -> Graph:
+    """Items of two streams read in loops and in a branch; running sums sent to the host."""
+    graph = Graph(target, "streaming")
+    start = graph.add_input((8,), "float32", "start")
+    graph.set_layout(start.name, rows((8,), 2))
+    trips = graph.add_input((), "int32", "trips")
+    for name in ("left", "right"):
+        graph.add_host_to_device_stream(name, "float32", (8,), f"model.py:{len(name)}")
+    graph.add_device_to_host_stream("sums", "float32", (8,), "model.py:9")
+    plan, point = Plan((split(8, 2),)), Plan(())
+    total = graph.add_tensor((8,), "float32", "total", rows((8,), 2))
+    item = graph.add_tensor((8,), "float32", "item", rows((8,), 4, 8))
+    count = graph.add_tensor((), "int32", "count", Layout(()))
+    flag = graph.add_tensor((), "bool", "flag", Layout(()))
+
+    def add_next(program: Sequence, stream: str) -> None:
+        program.add(CopyFromStream(stream, item.name))
+        _assign(
+            graph, program, total, popops.add(graph, total, item, program=program, plan=plan, name=stream)
+        )
+
+    graph.program.add(Copy(total.name, (start.name,)))
+    body = Sequence()
+    add_next(body, "left")
+    body.add(CopyToStream(total.name, "sums"))
+    graph.program.add(Repeat(3, body))
+    _assign(graph, graph.program, count, popops.fill(graph, (), "int32", 0, plan=point))
+    condition, inner = Sequence(), Sequence()
+    _assign(
+        graph, condition, flag, popops.lt(graph, count, trips, program=condition, plan=point, name="less")
+    )
+    branches = Sequence(), Sequence()
+    add_next(branches[0], "left")
+    add_next(branches[1], "right")
+    inner.add(Switch(count.name, branches))
+    _assign(graph, inner, count, popops.add(graph, count, 1, program=inner, plan=point, name="next"))
+    inner.add(CopyToStream(total.name, "sums"))
+    graph.program.add(RepeatWhileTrue(condition, flag.name, inner))
+    graph.outputs = [total.name]
+    return graph
+
+
 PROGRAMS: dict[str, Callable[[Target], Graph]] = {
     program.__name__: program
-    for program in (chain, loops, update, padded, arithmetic, sums, joins, control, halves)
+    for program in (chain, loops, update, padded, arithmetic, sums, joins, control, halves, streaming)
 }
 
 
@@ -272,9 +316,20 @@ def inputs_of(executable: Executable) -> list[np.ndarray]:
     return values
 
 
+def items_of(executable: Executable, count: int = 5) -> dict[str, np.ndarray]:
+    """Return fixed items of every stream from the host."""
+    random = np.random.default_rng(8)
+    return {
+        s.name: random.standard_normal((count, *s.shape)).astype(s.dtype)
+        for s in executable.streams.values()
+        if not s.to_host
+    }
+
+
 def run(executable: Executable, engine: str, arithmetic: str = "ring") -> list[np.ndarray]:
     """Return the outputs of one run on fixed inputs."""
-    outputs, _ = make_engine(executable, engine, arithmetic).run(*inputs_of(executable))
+    streams = items_of(executable)
+    outputs, _ = make_engine(executable, engine, arithmetic).run(*inputs_of(executable), streams=streams)
     return [np.asarray(x) for x in outputs]
 
 

@@ -90,7 +90,11 @@ def test_figures_are_carried_for_every_kind_of_cell(small_target: Target) -> Non
     executable = compile_graph(build(small_target, weighted, PLANS["rows"]))
     (group,) = (g for _, g in executable.groups())
     assert isinstance(group.codelet, CarriedCodelet)
-    assert [(f.sizes, f.cycles) for f in group.codelet.figures] == [((4, 10), 60), ((2, 10), 30)]
+    assert [(f.sizes, f.cycles) for f in group.codelet.figures] == [
+        ((4, 10), 60),
+        ((2, 10), 30),
+        ((6, 10), 90),
+    ]
     cost = step_costs(executable)[0]
     assert (cost.compute_basis, cost.source) == (Basis.FITTED, "one and a half a point")
 

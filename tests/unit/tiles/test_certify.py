@@ -41,7 +41,8 @@ def test_compiled_programs_are_certified(program: str, small_target: Target) -> 
     executable = compiled(program, small_target)
     certificate = certify(executable)
     assert certificate.fits
-    assert certificate.executes + certificate.copies == len(executable.steps)
+    moved = certificate.copies + certificate.stream_copies
+    assert certificate.executes + moved == len(executable.steps)
     assert certificate.variables == len(executable.variables)
     received = sum(o.buffer != "" for _, group in executable.groups() for o in group.operands)
     assert certificate.received == received
