@@ -1,6 +1,8 @@
 """The codelets: small arrays against numpy, and a whole that equals its cells on every bit in the ring."""
 
 import dataclasses
+import importlib
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +28,10 @@ from tiles.poplibs.forms import (
 from tiles.poplibs.poplin import MatMul, matmul_codelet
 from tiles.poplibs.poplin.matmul_cycles import roles_of
 from tiles.poplibs.popops import Map, Reduce, combine_codelet, combine_form, reduce_codelet
+from tiles.poplibs.popops.fold import FOLDS, NEAR, fold
 from tiles.poplibs.popops.reduce import neutral_element
+
+FOLD = importlib.import_module("tiles.poplibs.popops.fold")
 
 
 def _normal(shape, dtype="float32", seed=0):
@@ -324,3 +329,17 @@ def test_codelets_trace_once_for_many_cells():
 
     found = jax.vmap(cell)(jnp.array([0, 2]), jnp.array([2, 1]), jnp.array([[1.0, 1.0], [5.0, 9.0]]))
     np.testing.assert_array_equal(found, [3.0, 7.0])
+
+
+@pytest.mark.parametrize("near", [0, NEAR])
+@pytest.mark.parametrize("operation", FOLDS)
+def test_folds_by_halves_and_by_columns(operation, near, monkeypatch):
+    monkeypatch.setattr(FOLD, "NEAR", near)
+    x = np.random.default_rng(0).integers(0, 100, (7, 3, 5, 2)).astype(np.int32)
+    by = {"add": "add", "mul": "multiply", "max": "maximum", "min": "minimum"}
+    function = getattr(np, by.get(operation, f"bitwise_{operation}"))
+    for dims in ((0,), (1, 2), (0, 2), (0, 3), (3,), ()):
+        want = function.reduce(x, dims, dtype=np.int32) if dims else x
+        np.testing.assert_array_equal(
+            jax.jit(partial(fold, operation, dims=dims))(x), want, err_msg=str(dims)
+        )

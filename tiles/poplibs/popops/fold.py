@@ -1,11 +1,13 @@
 """Folding an array along dimensions the way a CPU or GPU backend does quickly.
 
-XLA:CPU reduces over a leading dimension element by element: 131,072 columns of 7 take 6.8 ms, against
-0.24 ms as halves added to each other. So only the innermost run of dimensions goes to ``lax.reduce_*``.
+XLA:CPU walks down one column of a leading dimension after the other: 131,072 columns of 7 take 6.8 ms, against
+0.24 ms as halves added to each other. Where columns are near each other that is as fast as halves, and takes XLA a
+fifth of the time to compile (jaxlib 0.10.2: 64 rows of 4,096 in 56 us and 14 ms, as halves in 65 us and 61 ms).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from jax import Array, lax
@@ -21,16 +23,22 @@ FOLDS: dict[str, tuple[Callable[..., Array], Callable[[Array, Array], Array]]] =
 }
 
 
+NEAR = 4096
+"""Elements between neighbours of a column up to which whole columns are reduced at once."""
+
+
 def fold(operation: str, x: Array, dims: Sequence[int]) -> Array:
     """Return ``x`` folded over ``dims``; the dimensions vanish.
 
-    The number of operations grows with the logarithm of an outer dimension's size.
+    The number of operations grows at most with the logarithm of an outer dimension's size.
     """
     reduce, combine = FOLDS[operation]
     inner = x.ndim
     while inner - 1 in dims:
         inner -= 1
-    if 0 in (x.shape[d] for d in dims):
+    if 0 in (x.shape[d] for d in dims) or not dims:
+        return reduce(x, tuple(dims))
+    if math.prod(n for d, n in enumerate(x.shape) if d > min(dims) and d not in dims) <= NEAR:
         return reduce(x, tuple(dims))
     outer = [d for d in dims if d < inner]
     for d in outer:
