@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hlo_passes.ir import Computation, Instruction, Module, Value, map_regions, value_names
-from hlo_passes.ops import Call, Fusion
+from hlo_passes.ops import BroadcastInDim, Call, Constant, Elementwise, Fusion
 from hlo_passes.passes.base import Pass, map_control_regions, map_module
 from hlo_passes.passes.structure import FreshNames, callees_first
 
@@ -25,10 +25,15 @@ class Inline(Pass):
     nothing fuses across it, which small bodies do not repay. What a region of elements calls (the body of a
     reduction) is always inlined: such a region is one expression. Computations left without a caller go with
     ``dce``.
+
+    With ``pointwise`` a body of nothing but operations element by element is inlined, too, if there are no more of
+    them than the call has operands and results: it moves nothing between tiles, and needs little code wherever it
+    stands, but a call copies every operand and result. This is for fused bodies, whose operations are units.
     """
 
     name: ClassVar[str] = "inline"
     max_ops: int = 32
+    pointwise: bool = False
 
     def run(self, module: Module) -> Module:
         """Return the module with fewer calls; itself when none is inlined."""
@@ -44,9 +49,9 @@ class Inline(Pass):
         def body(instruction: Instruction) -> Computation | None:
             if not isinstance(instruction.op, Call):
                 return None
-            name = instruction.op.callee
-            is_wanted = calls[name] == 1 or len(done[name].instructions) <= self.max_ops
-            return done[name] if is_wanted else None
+            found = done[instruction.op.callee]
+            is_wanted = calls[found.name] == 1 or len(found.instructions) <= self.max_ops
+            return found if is_wanted or (self.pointwise and _is_cheaper_in_place(found)) else None
 
         def callee(instruction: Instruction) -> Computation | None:
             return done[instruction.op.callee] if isinstance(instruction.op, Call) else None
@@ -54,6 +59,22 @@ class Inline(Pass):
         for computation in order:
             done[computation.name] = _inline(computation, body, callee)
         return map_module(module, lambda computation: done.get(computation.name, computation))
+
+
+def _is_cheaper_in_place(computation: Computation) -> bool:
+    """Whether a body computes element by element, in no more operations than a call of it takes copies."""
+    work = [i for i in computation.instructions if not isinstance(i.op, Constant)]
+    if len(work) > len(computation.parameters) + len(computation.results):
+        return False
+    return all(map(_is_pointwise, work))
+
+
+def _is_pointwise(instruction: Instruction) -> bool:
+    """Whether an operation reads its operands where its result lies, single elements for all of it apart."""
+    if isinstance(instruction.op, Fusion):
+        return all(map(_is_pointwise, instruction.regions[0].instructions))
+    spreads = isinstance(instruction.op, BroadcastInDim) and instruction.operands[0].type.size == 1
+    return spreads or isinstance(instruction.op, (Constant, Elementwise))
 
 
 @dataclass(frozen=True)
