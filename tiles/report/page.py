@@ -69,8 +69,10 @@ def _figures(data: dict[str, Any]) -> str:
     execution, memory = data["execution"], data["compilation"]["memory"]
     seconds = execution["seconds"]
     peak = memory["peakBytes"] / memory["limitBytes"]
+    ends = execution["cyclesRange"]
+    likely = f"; on silicon likely {ends[0]:,} to {ends[1]:,}" if ends else ""
     figures = [
-        ("cycles", _shown(execution["cycles"]), "of one run, host transfers not included"),
+        ("cycles", _shown(execution["cycles"]), f"of one run, host transfers not included{likely}"),
         (
             "microseconds",
             UNKNOWN if seconds is None else f"{seconds * 1e6:,.2f}",

@@ -9,6 +9,7 @@ from tiles.compiler import compile_graph, step_costs
 from tiles.graph import Extents, Graph
 from tiles.poplibs import poplin
 from tiles.poplibs.forms import dot_form
+from tiles.report import cost_analysis
 from tiles.target import Target
 
 BOW = Target.named("bow")
@@ -39,6 +40,9 @@ def test_a_dense_matmul_on_a_whole_ipu(columns, tflops) -> None:
         graph.add_input((1024, columns), "float32", "rhs"),
     )
     graph.outputs.append(poplin.matmul(graph, lhs, rhs).name)
-    cycles = sum(cost.cycles for cost in step_costs(compile_graph(graph, check_memory=False)))
+    executable = compile_graph(graph, check_memory=False)
+    cycles = sum(cost.cycles for cost in step_costs(executable))
     flops = 2 * 1024 * 1024 * columns
+    low, high = cost_analysis(executable)["cycles_range"]
+    assert low < flops / (tflops * 1e12) * BOW.clock_hz < high
     assert flops / (cycles / BOW.clock_hz) / 1e12 == pytest.approx(tflops, rel=0.1)
