@@ -288,6 +288,8 @@ class BitcastConvert(Elementwise):
         (operand,), dtype = operands, DTYPES[self.dtype].np_dtype
         if operand.dtype == dtype:
             return operands
+        if operand.dtype.itemsize != dtype.itemsize:  # XLA merges two in a row whatever dimensions they make
+            operand = lax.optimization_barrier(operand)
         if not jnp.iscomplexobj(operand):
             return (lax.bitcast_convert_type(operand, dtype),)
         if dtype.itemsize < operand.dtype.itemsize:

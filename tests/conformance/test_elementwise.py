@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+import ipuxla
+
 INF, NAN = np.inf, np.nan
 FLOATS = [-INF, -2.5, -1.0, -0.5, -0.0, 0.0, 0.25, 0.5, 1.5, 3.0, INF, NAN]
 POSITIVE = [0.0, 0.25, 0.5, 1.0, 2.5, 100.0, INF, NAN]
@@ -221,3 +223,16 @@ def test_sixty_four_bit_integers_keep_their_width_inside_a_narrow_jit(evaluates_
       return %1 : tensor<2xi64>
     }"""
     evaluates_to(text, [np.array([2**20, -(2**31)], np.int32)], [np.array([2**40, 2**62], np.int64)])
+
+
+def test_bitcasts_in_a_row_that_take_and_make_a_dimension(evaluates_to, tiny_target):
+    """XLA would merge the two as if both were elementwise."""
+    x = np.array([[1, 2], [3, 4]], np.float32)
+    text = """func.func @main(%x: tensor<2x2xf32>) -> tensor<2x4xi16> {
+      %0 = stablehlo.bitcast_convert %x : (tensor<2x2xf32>) -> tensor<2xf64>
+      %1 = stablehlo.bitcast_convert %0 : (tensor<2xf64>) -> tensor<2x4xi16>
+      return %1 : tensor<2x4xi16>
+    }"""
+    evaluates_to(text, [x], [x.view(np.int16)])
+    (got,) = ipuxla.compile_stablehlo(text, tiny_target)(x)
+    np.testing.assert_array_equal(got, x.view(np.int16))

@@ -48,8 +48,11 @@ class BitcastWidth(Codelet):
     out_dtype: str
 
     def compute(self, cell: Cell, *operands: Array) -> tuple[Array, ...]:
-        """Return the same bits."""
-        return (lax.bitcast_convert_type(operands[0], to_jax(self.out_dtype)),)
+        """Return the same bits.
+
+        Behind a barrier: XLA (jaxlib 0.10.2) merges two bitcasts in a row whatever dimensions they make and take.
+        """
+        return (lax.bitcast_convert_type(lax.optimization_barrier(operands[0]), to_jax(self.out_dtype)),)
 
     def cycles(self, extents: Extents, target: Target) -> Cycles:
         """Return the cycles of a contiguous copy."""
