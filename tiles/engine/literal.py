@@ -23,6 +23,7 @@ from tiles.engine import memory
 from tiles.engine.fast import as_trips, record_decisions
 from tiles.engine.interface import FLOAT, Engine, check_inputs, check_streams, out_of_items
 from tiles.engine.operands import HeldOperand
+from tiles.engine.placement import of_layout, placement
 from tiles.engine.trace import Trace
 from tiles.engine.vertices import cell_function, whole_function
 from tiles.errors import InvalidExecutable
@@ -208,7 +209,7 @@ class LiteralEngine(Engine):
 
     def _keep_parts(self, name: str, state: np.ndarray, parts: np.ndarray) -> None:
         layout, word, _ = self._at(name)
-        memory.of_layout(layout).store(state, word, memory.as_words(parts, len(layout.grid)))
+        of_layout(layout).store(state, word, memory.as_words(parts, len(layout.grid)))
 
     # ---- operands
 
@@ -230,7 +231,7 @@ class LiteralEngine(Engine):
         return HeldOperand(
             variable=operand.variable,
             is_received=bool(operand.buffer),
-            place=memory.placement(group.plan.splits, group.plan.base),
+            place=placement(group.plan.splits, group.plan.base),
             slices=operand_slices(group.form, group.plan, k, variable.shape),
             word=self._word(address),
             dtype=self.carried_name(variable.dtype),

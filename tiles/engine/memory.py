@@ -8,174 +8,23 @@ together once and repeated by the final copy: rows of it at the speed of memory,
 
 from __future__ import annotations
 
-import itertools
 import math
-import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 
-from tiles.graph import AxisSplit, Layout
-from tiles.graph.layout import tile_grid
+from tiles.engine.placement import Placement, of_layout
+from tiles.engine.views import by_pieces, compact, copy, empty
+from tiles.graph import Layout
 from tiles.numerics.dtypes import WORD_BYTES, from_words, itemsize, to_jax, to_words, word_count
 from tiles.plan import OUTSIDE, AxisSlices, Slices
 
 POISON = 0x7FC0DEAD
-PIECE_BYTES = 1 << 20
-"""Views are copied and compared in pieces of about this size, by as many threads as there are cores."""
-MOST_PIECES = 64
-SHORT_RUN = 32
-"""NumPy copies runs of neighbours in a loop each; up to so many elements are faster copied as one wide element."""
-
-
-@dataclass(frozen=True)
-class Placement:
-    """Which tile holds which cell of a grid.
-
-    Args:
-      splits: one split per grid dimension.
-      base: tile of the first cell.
-    """
-
-    splits: tuple[AxisSplit, ...]
-    base: int
-
-    @property
-    def grid(self) -> tuple[int, ...]:
-        """Cells along every dimension."""
-        return tuple(split.parts for split in self.splits)
-
-    @cached_property
-    def tiles(self) -> np.ndarray:
-        """Tile of every cell, row-major."""
-        return tile_grid(self.splits, self.base)
-
-    @cached_property
-    def digits(self) -> tuple[tuple[int, int, int], ...] | None:
-        """``(radix, tile stride, dimension)`` of every digit of a cell's coordinates, slowest dimension first.
-
-        None when digits count further than there are cells; tiles are then addressed one by one.
-        """
-        found: list[tuple[int, int, int]] = []
-        for d, split in enumerate(self.splits):
-            if not split.is_split:
-                continue
-            fast = math.prod(radix for radix, _ in split.digits[1:])
-            if split.parts % fast:
-                return None
-            radices = [split.parts // fast, *(radix for radix, _ in split.digits[1:])]
-            strides = [stride for _, stride in split.digits]
-            found += [(r, s, d) for r, s in zip(radices, strides, strict=True) if r > 1]
-        return tuple(found)
-
-    def view(self, memory: np.ndarray, word: int, shape: tuple[int, ...]) -> np.ndarray:
-        """Return what all cells hold at a word address, one axis per digit: a view ``[*radices, *shape]``."""
-        assert self.digits is not None
-        tiles = self.tiles
-        count = math.prod(shape)
-        assert tiles.min() >= 0 and tiles.max() < memory.shape[0] and 0 <= word <= memory.shape[1] - count
-        row, step = memory.strides
-        inner = [step * math.prod(shape[i + 1 :]) for i in range(len(shape))]
-        return np.lib.stride_tricks.as_strided(
-            memory[self.base, word:],
-            (*(radix for radix, _, _ in self.digits), *shape),
-            (*(stride * row for _, stride, _ in self.digits), *inner),
-        )
-
-    def store(self, memory: np.ndarray, word: int, words: np.ndarray) -> None:
-        """Write ``[*grid, ...]`` (size 1 along dimensions that repeat) at word address ``word`` of every cell."""
-        shape = words.shape[len(self.splits) :]
-        count = math.prod(shape)
-        if not count:
-            return
-        if self.digits is None:
-            rows = np.broadcast_to(words, (*self.grid, *shape)).reshape(-1, count)
-            memory[self.tiles, word : word + count] = rows
-            return
-        radices = (r if words.shape[d] > 1 else 1 for r, _, d in self.digits)
-        _copy(self.view(memory, word, shape), words.reshape((*radices, *shape)))
-
-    def load(
-        self, memory: np.ndarray, word: int, shape: tuple[int, ...], drop: frozenset[int] = frozenset()
-    ) -> np.ndarray:
-        """Read words of ``shape`` at ``word`` of every cell's tile: ``[*grid, *shape]``, a view where there is one.
-
-        Of cells that differ only along the dimensions in ``drop`` the first is read, and those have size 1.
-        """
-        grid = tuple(1 if d in drop else n for d, n in enumerate(self.grid))
-        if self.digits is None:
-            tiles = self.tiles.reshape(self.grid)[tuple(slice(n) for n in grid)]
-            return memory[tiles.reshape(-1), word : word + math.prod(shape)].reshape((*grid, *shape))
-        kept = (slice(0, 1) if d in drop else slice(None) for _, _, d in self.digits)
-        return self.view(memory, word, shape)[(*kept, ...)].reshape((*grid, *shape))
-
-
-@lru_cache(maxsize=65536)
-def placement(splits: tuple[AxisSplit, ...], base: int) -> Placement:
-    """Return the placement of a grid, shared between callers."""
-    return Placement(splits, base)
-
-
-def of_layout(layout: Layout) -> Placement:
-    """Return the placement of a layout's parts."""
-    return placement(layout.axes, layout.base)
-
-
-# ---- large views in pieces
-
-
-@cache
-def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="tile-memory")
-
-
-def _by_pieces(function: Callable[..., Any], *views: np.ndarray) -> list[Any]:
-    """Call a function on pieces of equally shaped views, cut along the longest of their leading axes."""
-    shape = views[0].shape
-    pieces = min(MOST_PIECES, views[0].nbytes // PIECE_BYTES)
-    if pieces < 2 or len(shape) < 2:
-        return [function(*views)]
-    axis = int(np.argmax(shape[:-1]))
-    ends = np.unique(np.linspace(0, shape[axis], pieces + 1).astype(np.int64)).tolist()
-    cuts = [(*(slice(None),) * axis, slice(a, b)) for a, b in itertools.pairwise(ends)]
-    return list(_threads().map(lambda cut: function(*(view[cut] for view in views)), cuts))
-
-
-def _copy(target: np.ndarray, source: np.ndarray) -> None:
-    """Copy between views of the same elements."""
-    source = np.broadcast_to(source, target.shape)
-    size, run = target.itemsize, target.shape[-1] if target.ndim else 1
-    if 1 < run <= SHORT_RUN and _neighbours(target) == run and _neighbours(source) >= run:
-        target, source = target.view(f"V{run * size}"), source.view(f"V{run * size}")
-    _by_pieces(np.copyto, target, source)
-
-
-def _neighbours(x: np.ndarray) -> int:
-    """Return how many elements lie one behind the other, in the order of the last axes."""
-    count = 1
-    for size, stride in zip(reversed(x.shape), reversed(x.strides), strict=True):
-        if size > 1 and stride != count * x.itemsize:
-            break
-        count *= size
-    return count
-
-
-def compact(x: np.ndarray) -> np.ndarray:
-    """Return an array with its elements one behind the other, the same array if they are."""
-    if x.flags.c_contiguous:
-        return x
-    out = np.empty(x.shape, x.dtype)
-    _copy(out, x)
-    return out
 
 
 def poison(memory: np.ndarray) -> None:
     """Fill memory with a pattern that nobody wrote."""
-    _by_pieces(lambda piece: piece.fill(POISON), memory)
+    by_pieces(lambda piece: piece.fill(POISON), memory)
 
 
 # ---- logical arrays
@@ -234,9 +83,9 @@ def _padded(x: np.ndarray, axis: int, count: int, value: Any) -> np.ndarray:
         return x
     shape = list(x.shape)
     shape[axis] += count
-    out = np.empty(shape, x.dtype)
+    out = empty(tuple(shape), x.dtype)
     before = (slice(None),) * axis
-    out[(*before, slice(x.shape[axis]))] = x
+    copy(out[(*before, slice(x.shape[axis]))], x)
     out[(*before, slice(x.shape[axis], None))] = value
     return out
 
@@ -317,12 +166,12 @@ def replicas_agree(
     memory: np.ndarray, place: Placement, word: int, count: int, repeated: frozenset[int]
 ) -> bool:
     """Return whether cells that differ only along ``repeated`` hold the same words."""
-    if place.digits is None:
-        x, axes = place.load(memory, word, (count,)), [d in repeated for d in range(len(place.grid))]
-    else:
-        x, axes = place.view(memory, word, (count,)), [d in repeated for _, _, d in place.digits]
-    first = x[(*(slice(0, 1) if repeats else slice(None) for repeats in axes), ...)]
-    return all(_by_pieces(_are_equal, x, np.broadcast_to(first, x.shape)))
+    first = compact(place.load(memory, word, (count,), repeated))
+    for block in place.blocks:
+        x = block.view(memory, word, (count,))
+        if not all(by_pieces(_are_equal, x, np.broadcast_to(block.part_of(first), x.shape))):
+            return False
+    return True
 
 
 def _are_equal(x: np.ndarray, y: np.ndarray) -> bool:

@@ -9,7 +9,8 @@ from functools import cached_property
 import numpy as np
 
 from tiles.engine import memory
-from tiles.engine.memory import Placement
+from tiles.engine.placement import Placement
+from tiles.engine.views import compact
 from tiles.numerics.dtypes import word_count
 from tiles.plan import Slices
 
@@ -47,7 +48,9 @@ class HeldOperand:
     def words_of(self, value: np.ndarray) -> np.ndarray:
         """Return the slices of the variable's value as words, as ``Placement.store`` takes them."""
         slices = memory.disperse(value, self.slices, self.fill)
-        return memory.as_words(memory.compact(slices), len(self.place.grid))
+        if self.slices.replication > 1:  # what is copied often had better lie together
+            slices = compact(slices)
+        return memory.as_words(slices, len(self.place.grid))
 
     def load(self, state: np.ndarray, drop: frozenset[int] = frozenset()) -> np.ndarray:
         """Return what the cells find: ``[*grid, *extents]``, size 1 along ``drop``; see ``Placement.load``."""

@@ -39,7 +39,7 @@ class AxisSlices:
     count: np.ndarray
     step: int
 
-    @property
+    @cached_property
     def extent(self) -> int:
         """The longest slice."""
         return int(self.count.max(initial=0))
@@ -164,7 +164,7 @@ class Slices:
     grid: tuple[int, ...]
     tiles: np.ndarray
 
-    @property
+    @cached_property
     def extents(self) -> tuple[int, ...]:
         """Shape of the buffer that holds any cell's slice."""
         return tuple(axis.extent for axis in self.axes)
