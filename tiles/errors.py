@@ -106,6 +106,10 @@ class InvalidArguments(IpuError):
     """A call's arguments do not match what was compiled: number, structure, shape or dtype."""
 
 
+class ProgramAborted(IpuError):
+    """A program stopped its own run: the predicate of an ``AbortOnCondition`` was true."""
+
+
 class Unsupported(IpuError):
     """A legal request that this system does not implement: an op, a dtype or an option."""
 

@@ -5,6 +5,7 @@ from tiles.compiler.check import check, load_executable
 from tiles.compiler.compile import compile_graph
 from tiles.compiler.costs import StepCost, step_costs
 from tiles.compiler.executable import (
+    AbortStep,
     Buffer,
     CopyStep,
     Executable,
@@ -17,6 +18,7 @@ from tiles.compiler.oom import out_of_memory, peak_bytes, tightened
 from tiles.compiler.plans import plans_of, print_plans, read_plans, require_pinned
 
 __all__ = [
+    "AbortStep",
     "Buffer",
     "Certificate",
     "CopyStep",

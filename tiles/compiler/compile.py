@@ -14,6 +14,7 @@ import numpy as np
 from tiles.compiler.coalesce import coalesce, leave_results, may_write_over
 from tiles.compiler.costs import exchange_code_bytes, scratch_bytes, step_traffic
 from tiles.compiler.executable import (
+    AbortStep,
     Buffer,
     CopyStep,
     Executable,
@@ -32,6 +33,7 @@ from tiles.graph import (
     CONSTANT,
     INPUT,
     TEMPORARY,
+    AbortOnCondition,
     Call,
     Codelet,
     Composite,
@@ -137,6 +139,10 @@ class _Order:
             case CopyToStream(source, stream):
                 number = self._stream(step, stream, source, True)
                 self._access(number, (source,), ())
+                return number
+            case AbortOnCondition(predicate):
+                number = self._append(f"abort.{predicate}", step)
+                self._access(number, (predicate,), ())
                 return number
             case Sequence():
                 return self.sequence(step)
@@ -382,6 +388,8 @@ def _record(
         return CopyStep(name, step.destination, step.sources, step.axis, step.location)
     if isinstance(step, CopyFromStream):
         return StreamStep(name, step.stream, step.destination, False, step.location)
+    if isinstance(step, AbortOnCondition):
+        return AbortStep(name, step.predicate, step.message, step.location)
     if isinstance(step, CopyToStream):
         return StreamStep(name, step.stream, step.source, True, step.location)
     return ExecuteStep(name, tuple(_group(graph, g, received, number) for g in step.vertices))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tiles.compiler.executable import (
+    AbortStep,
     CopyStep,
     Executable,
     ExecuteStep,
@@ -178,7 +179,7 @@ def step_traffic(executable: Executable, step: StepRecord) -> Traffic:
     if isinstance(step, CopyStep):
         return copy_traffic(executable, step)
     total = Traffic.none(executable.target.num_tiles)
-    if isinstance(step, StreamStep):
+    if isinstance(step, (StreamStep, AbortStep)):
         return total
     for group in step.groups:
         for k, operand in enumerate(group.operands):

@@ -163,7 +163,17 @@ class StreamStep:
     location: str = ""
 
 
-StepRecord = ExecuteStep | CopyStep | StreamStep
+@dataclass(frozen=True)
+class AbortStep:
+    """Stop the run when the scalar ``predicate`` is true; see ``tiles.graph.AbortOnCondition``."""
+
+    name: str
+    predicate: str
+    message: str = ""
+    location: str = ""
+
+
+StepRecord = ExecuteStep | CopyStep | StreamStep | AbortStep
 
 
 @dataclass(frozen=True, eq=False)
@@ -338,6 +348,10 @@ class Executable:
                 ends = (step.variable, step.stream) if step.to_host else (step.stream, step.variable)
                 lines.append(f"  step {number} stream {' -> '.join(ends)}" + _from(step.location))
                 continue
+            if isinstance(step, AbortStep):
+                said = f": {step.message}" if step.message else ""
+                lines.append(f"  step {number} abort if {step.predicate}{said}" + _from(step.location))
+                continue
             if isinstance(step, CopyStep):
                 lines.append(
                     f"  step {number} copy {', '.join(step.sources)} -> {step.destination}"
@@ -444,6 +458,9 @@ def _step_data(step: StepRecord) -> dict[str, Any]:
             "to_host": step.to_host,
             "location": step.location,
         }
+    if isinstance(step, AbortStep):
+        said = {"message": step.message, "location": step.location}
+        return {"abort": step.name, "predicate": step.predicate, **said}
     return {"execute": step.name, "vertices": [_group_data(group) for group in step.groups]}
 
 
@@ -487,4 +504,6 @@ def _step_from(data: dict[str, Any], modules: dict[str, Module]) -> StepRecord:
         )
     if "stream" in data:
         return StreamStep(data["stream"], data["of"], data["variable"], data["to_host"], data["location"])
+    if "abort" in data:
+        return AbortStep(data["abort"], data["predicate"], data["message"], data["location"])
     return ExecuteStep(data["execute"], tuple(_group_from(g, modules) for g in data["vertices"]))

@@ -13,7 +13,15 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tiles.compiler import proof_tables as tables
-from tiles.compiler.executable import CopyStep, Executable, ExecuteStep, Operand, Variable, VertexGroup
+from tiles.compiler.executable import (
+    CopyStep,
+    Executable,
+    ExecuteStep,
+    Operand,
+    StreamStep,
+    Variable,
+    VertexGroup,
+)
 from tiles.compiler.proof_exchange import Exchange, misplaced, reshape_crossing
 from tiles.compiler.proof_tables import OUT, PAST, Table
 from tiles.compiler.wellformed import mask_of_ranges, part_bytes, refuse, root_of, where
@@ -79,7 +87,9 @@ class _Proof:
                 self._copy(number, step)
             elif isinstance(step, ExecuteStep):
                 self._compute_set(number, step)
-            else:  # its variable's layout, proved above, says where each element of the item goes
+            elif isinstance(
+                step, StreamStep
+            ):  # its variable's layout, proved above, says where each element of the item goes
                 self.found.stream_copies += 1
         for b in executable.buffers.values():
             if b.category == "message" and b.name not in self.received_in:

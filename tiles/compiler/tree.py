@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tiles.compiler.executable import Executable, StreamStep
+from tiles.compiler.executable import AbortStep, Executable, StreamStep
 from tiles.compiler.wellformed import root_of
 from tiles.compiler.wellformed_steps import read_by, written_by
 from tiles.numerics.dtypes import is_float
@@ -74,6 +74,12 @@ def streams_of(executable: Executable, tree: Any) -> list[str]:
     """Return the streams that steps of a tree copy, each once."""
     steps = (executable.steps[number] for number in steps_of(tree))
     return list(dict.fromkeys(step.stream for step in steps if isinstance(step, StreamStep)))
+
+
+def may_halt(executable: Executable, tree: Any) -> bool:
+    """Return whether a tree has steps that may end the run: reads of streams, and abortions."""
+    steps = (executable.steps[number] for number in steps_of(tree))
+    return any(isinstance(s, AbortStep) or (isinstance(s, StreamStep) and not s.to_host) for s in steps)
 
 
 def runs_of_parts(
@@ -169,8 +175,10 @@ def decider(tree: Any) -> str:
 
 
 def decided_by_floats(executable: Executable) -> bool:
-    """Return whether a loop or branch may depend on the value of a float."""
-    deciders = [root_of(executable, decider(tree)) for _, tree in dynamic_parts(executable.program)]
+    """Return whether a loop, a branch or an abortion may depend on the value of a float."""
+    names = [decider(tree) for _, tree in dynamic_parts(executable.program)]
+    names += [step.predicate for step in executable.steps if isinstance(step, AbortStep)]
+    deciders = [root_of(executable, name) for name in names]
     if not deciders:
         return False
     tainted = {name for name, v in executable.variables.items() if is_float(v.dtype)}

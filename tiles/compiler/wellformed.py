@@ -272,17 +272,18 @@ def _bodies(executable: Executable, tree: Any) -> Iterator[Any]:
             raise refuse(f"the program runs composite {tree[1]} of {len(executable.composites)}")
         yield tree[2]
     elif kind == "while" and len(tree) == 4:
-        _check_scalar(executable, tree[2], "predicate", ("bool",))
+        check_scalar(executable, tree[2], "predicate", ("bool",))
         yield from (tree[1], tree[3])
     elif kind == "switch" and len(tree) > 2:
         integers = tuple(name for name in NAMES if name == "bool" or is_integer(name))
-        _check_scalar(executable, tree[1], "index", integers)
+        check_scalar(executable, tree[1], "index", integers)
         yield from tree[2:]
     else:
         raise refuse(f"the program has {str(tree)[:80]}, which is no control step")
 
 
-def _check_scalar(executable: Executable, name: Any, role: str, dtypes: tuple[str, ...]) -> None:
+def check_scalar(executable: Executable, name: Any, role: str, dtypes: tuple[str, ...]) -> None:
+    """Refuse what decides something and is not one element of one of the dtypes."""
     variable = executable.variables.get(name) if isinstance(name, str) else None
     if variable is None or math.prod(variable.shape) != 1 or variable.dtype not in dtypes:
         found = "nothing" if variable is None else f"{variable.dtype}{list(variable.shape)}"

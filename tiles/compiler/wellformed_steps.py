@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tiles.compiler.executable import (
+    AbortStep,
     CopyStep,
     Executable,
     ExecuteStep,
@@ -17,7 +18,15 @@ from tiles.compiler.executable import (
     StreamStep,
     VertexGroup,
 )
-from tiles.compiler.wellformed import check_declarations, check_name, check_tiles, is_count, refuse, where
+from tiles.compiler.wellformed import (
+    check_declarations,
+    check_name,
+    check_scalar,
+    check_tiles,
+    is_count,
+    refuse,
+    where,
+)
 from tiles.errors import InvalidExecutable, IpuError
 from tiles.graph import TEMPORARY, Codelet
 
@@ -69,6 +78,9 @@ def _check_step(executable: Executable, kept: dict[str, str], number: int, step:
     if isinstance(step, StreamStep):
         _check_stream(executable, number, step)
         return
+    if isinstance(step, AbortStep):
+        check_scalar(executable, step.predicate, "predicate", ("bool",))
+        return
     for group in step.groups:
         _check_group(executable, number, step, group)
     _check_apart(executable, number, step)
@@ -99,6 +111,9 @@ def _check_apart(executable: Executable, number: int, step: ExecuteStep) -> None
 
 def _texts(step: StepRecord) -> Iterator[Any]:
     """Yield all that must be text in a step."""
+    if isinstance(step, AbortStep):
+        yield from (step.message, step.location)
+        return
     if isinstance(step, (CopyStep, StreamStep)):
         yield step.location
         return
@@ -114,6 +129,8 @@ def read_by(step: StepRecord) -> tuple[str, ...]:
         return step.sources
     if isinstance(step, StreamStep):
         return (step.variable,) if step.to_host else ()
+    if isinstance(step, AbortStep):
+        return (step.predicate,)
     return tuple(operand.variable for group in step.groups for operand in group.operands)
 
 
@@ -123,6 +140,8 @@ def written_by(step: StepRecord) -> tuple[str, ...]:
         return (step.destination,)
     if isinstance(step, StreamStep):
         return () if step.to_host else (step.variable,)
+    if isinstance(step, AbortStep):
+        return ()
     return tuple(result for group in step.groups for result in group.results)
 
 

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tiles.compiler import CopyStep, Executable, StreamStep, VertexGroup
+from tiles.compiler import AbortStep, CopyStep, Executable, StreamStep, VertexGroup
 from tiles.compiler.tree import (
     Path,
     carried_through,
@@ -27,15 +27,15 @@ from tiles.compiler.tree import (
     count_steps,
     dynamic_parts,
     items_needed,
+    may_halt,
     read_by,
     steps_of,
-    streams_of,
     written_in,
 )
 from tiles.compiler.wellformed import root_of
 from tiles.engine.compilation import WORTH_KEEPING, apart, quickly
 from tiles.engine.interface import FLOAT, RING, Engine, check_inputs, check_streams
-from tiles.engine.streams import Room, Streams, collect, initial_room
+from tiles.engine.streams import Room, Streams, carried_by, collect, initial_room
 from tiles.engine.trace import Trace
 from tiles.engine.whole import is_laid_out, lay_out, whole
 from tiles.errors import Unsupported
@@ -111,11 +111,16 @@ class FastEngine(Engine):
 
         Raises:
           Unsupported: a program whose control depends on floats, under ring arithmetic: it runs twice, and
-            the host hands the decisions over; or one that moves a number of items that depends on data.
+            the host hands the decisions over; or one that moves a number of items that depends on data, or that
+            may stop itself.
         """
         exe = self.executable
         check_inputs(exe, inputs)
         given, needed = check_streams(exe, streams), items_needed(exe)
+        if any(isinstance(step, AbortStep) for step in exe.steps):
+            raise Unsupported(
+                "a program that may stop itself cannot be part of jax.jit", try_="call run() outside jax.jit"
+            )
         if None in needed.values():
             raise Unsupported(
                 "a program whose streams move a number of items that depends on data cannot be part of jax.jit",
@@ -129,7 +134,7 @@ class FastEngine(Engine):
         with jax.enable_x64(True):
             items = {name: jnp.asarray(x) for name, x in given.items()}
             (outputs, _), moved = self._call(*inputs, items=items, room=initial_room(exe))
-            return list(outputs), {name: x[0] for name, x in moved.items() if exe.streams[name].to_host}
+            return list(outputs), {name: moved[name][0] for name, s in exe.streams.items() if s.to_host}
 
     def record(self, *inputs: Any, streams: Mapping[str, Any] | None = None) -> jax.Array:
         """Run with floats and return the decisions of loops and branches in order, ``int32[any]``."""
@@ -191,6 +196,10 @@ class FastEngine(Engine):
                 state.streams.send(step.stream, self._read(env, step.variable))
             else:
                 env[step.variable] = state.streams.take(step.stream)
+            return
+        if isinstance(step, AbortStep):
+            stops = state.decisions.take(self._read(env, step.predicate).reshape(()))
+            state.streams.halt(stops, number + 1)
             return
         if isinstance(step, CopyStep):
             env[step.destination] = self._copy(step, env)
@@ -267,7 +276,7 @@ class FastEngine(Engine):
             for n in self._carried[id(tree)]
         }
         trips = {place: state.trips.get(place, _no_trips(part)) for place, part in dynamic_parts(tree, path)}
-        streams = {name: state.streams.state[name] for name in streams_of(self.executable, tree)}
+        streams = {name: state.streams.state[name] for name in carried_by(self.executable, tree)}
         return values, trips, state.decisions.state, streams
 
     @staticmethod
@@ -307,7 +316,7 @@ class FastEngine(Engine):
         def decide(inner: _State) -> jax.Array:
             self._run(condition, (*path, 1), inner)
             goes_on = inner.decisions.take(self._read(inner.env, predicate).reshape(()))
-            return inner.streams.unless_out_of_items(goes_on, streams_of(self.executable, tree))
+            return inner.streams.unless_halted(goes_on) if may_halt(self.executable, tree) else goes_on
 
         def body(looping: tuple[jax.Array, Carry]) -> tuple[jax.Array, Carry]:
             carry = looping[1]

@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tiles.compiler import Executable, VertexGroup
+from tiles.compiler import AbortStep, Executable, VertexGroup
 from tiles.compiler.tree import decided_by_floats, items_needed
 from tiles.engine.trace import Trace
-from tiles.errors import InvalidArguments, InvalidExecutable
+from tiles.errors import InvalidArguments, InvalidExecutable, ProgramAborted
 from tiles.numerics.dtypes import is_float, itemsize, to_jax, unsigned_of
 from tiles.numerics.ring import ring, to_ring
 
@@ -58,6 +58,7 @@ class Engine(abc.ABC):
 
         Raises:
           InvalidArguments: streams that the program does not have, or too few items.
+          ProgramAborted: the program stopped itself.
         """
 
     def carried(self, dtype: str) -> Any:
@@ -134,6 +135,12 @@ def out_of_items(executable: Executable, name: str, given: int, need: int | None
         expected="more items" if need is None else f"{need} items",
         got=f"{given}",
     )
+
+
+def aborted(step: AbortStep) -> ProgramAborted:
+    """Return the error of a program that stopped its own run."""
+    what = step.message or f"the program stopped, since {step.predicate} is true"
+    return ProgramAborted(what, location=step.location or None)
 
 
 def check_inputs(executable: Executable, inputs: Sequence[Any]) -> None:

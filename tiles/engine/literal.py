@@ -17,11 +17,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tiles.compiler import CopyStep, Executable, ExecuteStep, StreamStep, VertexGroup
+from tiles.compiler import AbortStep, CopyStep, Executable, ExecuteStep, StreamStep, VertexGroup
 from tiles.compiler.tree import Path, children, count_steps, dynamic_parts
 from tiles.engine import memory
 from tiles.engine.fast import as_trips, record_decisions
-from tiles.engine.interface import FLOAT, Engine, check_inputs, check_streams, out_of_items
+from tiles.engine.interface import FLOAT, Engine, aborted, check_inputs, check_streams, out_of_items
 from tiles.engine.operands import HeldOperand
 from tiles.engine.placement import of_layout, placement
 from tiles.engine.trace import Trace
@@ -142,6 +142,10 @@ class LiteralEngine(Engine):
             return
         if isinstance(step, StreamStep):
             self._stream(step, state)
+            return
+        if isinstance(step, AbortStep):
+            if self._decide(step.predicate, state):
+                raise aborted(step)
             return
         self._exchange(step, state)
         operands = [[self._operand(held, state) for held in self._held(group)] for group in step.groups]

@@ -29,6 +29,7 @@ from tiles.graph.graph import (
 )
 from tiles.graph.layout import AxisSplit, Layout, linear_layout, reshape_layout, whole
 from tiles.graph.program import (
+    AbortOnCondition,
     Call,
     Composite,
     Copy,
@@ -52,6 +53,7 @@ __all__ = [
     "REDUCTION",
     "TEMPORARY",
     "WINDOW",
+    "AbortOnCondition",
     "Affine",
     "AxisSplit",
     "Call",

@@ -68,6 +68,21 @@ class CopyToStream:
     location: str = ""
 
 
+@dataclass(frozen=True)
+class AbortOnCondition:
+    """Stop the run, which then raises ``ProgramAborted``, when the scalar ``predicate`` is true.
+
+    Args:
+      predicate: name of a bool tensor of one element.
+      message: what the error says.
+      location: the user's source line.
+    """
+
+    predicate: str
+    message: str = ""
+    location: str = ""
+
+
 @dataclass
 class Sequence:
     """Steps run one after another."""
@@ -143,6 +158,7 @@ Step: TypeAlias = (
     | Copy
     | CopyFromStream
     | CopyToStream
+    | AbortOnCondition
     | Sequence
     | Repeat
     | RepeatWhileTrue

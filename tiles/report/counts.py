@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from tiles.compiler import CopyStep, Executable, StreamStep
+from tiles.compiler import Executable, ExecuteStep
 from tiles.compiler.tree import steps_of
 from tiles.report.totals import Count, Totals, add, times, totals
 
@@ -116,6 +116,6 @@ def place_of(executable: Executable, variable: str, trees: Sequence[Any]) -> str
 def step_location(executable: Executable, number: int) -> str:
     """Return the user's source lines of a step, joined when its vertices come from several."""
     step = executable.steps[number]
-    if isinstance(step, (CopyStep, StreamStep)):
+    if not isinstance(step, ExecuteStep):
         return step.location
     return "; ".join(dict.fromkeys(group.location for group in step.groups if group.location))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tiles.compiler import CopyStep, Executable, ExecuteStep, StepCost, StreamStep, step_costs
+from tiles.compiler import AbortStep, CopyStep, Executable, ExecuteStep, StepCost, StreamStep, step_costs
 from tiles.compiler.executable import StepRecord
 from tiles.compiler.tree import Trips
 from tiles.graph import Stream
@@ -169,6 +169,8 @@ def _operation(
 
 def _plan(executable: Executable, step: StepRecord) -> str:
     """Return how a step is cut: its vertices' plans, or the layouts a copy reads and writes."""
+    if isinstance(step, AbortStep):
+        return ""
     if isinstance(step, StreamStep):
         return str(executable.variables[step.variable].layout)
     if isinstance(step, CopyStep):

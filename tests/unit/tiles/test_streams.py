@@ -24,8 +24,9 @@ from tests.unit.tiles.test_report_profile import check as follows_schema
 from tiles.compiler import Executable, certify, compile_graph, load_executable, step_costs
 from tiles.compiler.tree import items_needed
 from tiles.engine import FastEngine, make_engine
-from tiles.errors import InvalidArguments, InvalidExecutable, InvalidGraph, Unsupported
+from tiles.errors import InvalidArguments, InvalidExecutable, InvalidGraph, ProgramAborted, Unsupported
 from tiles.graph import (
+    AbortOnCondition,
     Copy,
     CopyFromStream,
     CopyToStream,
@@ -289,3 +290,75 @@ def test_the_host_levels_the_clocks_of_the_ipus_it_exchanges_with(small_target: 
     assert dataclasses.replace(costs[0], host_ipus=()).host_basis is Basis.DOCUMENTED
     analysis = cost_analysis(executable)
     assert analysis["cycles"] == sum(cost.cycles or 0 for cost in costs)
+
+
+# ---- programs that stop themselves
+
+
+def stopping(target: Target) -> Graph:
+    """Add items up until the sum is above 5, at most 6 of them; then one item more. Floats decide."""
+    graph = Graph(target, "stopping")
+    graph.add_host_to_device_stream("given", "float32", ())
+    graph.add_device_to_host_stream("sums", "float32", ())
+    total = graph.add_input((), "float32", "total")
+    graph.set_layout(total.name, Layout(()))
+    graph.donated = (0,)
+    item = graph.add_tensor((), "float32", "item", Layout(()))
+    flag = graph.add_tensor((), "bool", "flag", Layout(()))
+    body = Sequence()
+    body.add(CopyFromStream("given", item.name))
+    more = popops.add(graph, total, item, program=body, plan=Plan(()))
+    body.add(Copy(total.name, (more.name,)))
+    above = popops.gt(graph, total, 5.0, program=body, plan=Plan(()))
+    body.add(Copy(flag.name, (above.name,)))
+    body.add(AbortOnCondition(flag.name, "the sum is above 5", "stop.py:4"))
+    body.add(CopyToStream(total.name, "sums"))
+    graph.program.add(Repeat(6, body))
+    graph.outputs = [total.name]
+    return graph
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("arithmetic", ["float", "ring"])
+def test_a_program_may_stop_itself(engine: str, arithmetic: str, small_target: Target) -> None:
+    executable = load_executable(compile_graph(stopping(small_target)).to_bytes())
+    certify(executable)
+    run = make_engine(executable, engine, arithmetic).run
+    _, trace = run(np.float32(0), streams={"given": np.full((6,), 0.5, np.float32)})
+    assert trace.streams["sums"].shape == (6,)
+    if arithmetic == "float":
+        np.testing.assert_array_equal(trace.streams["sums"], np.arange(1, 7) * 0.5)
+    with pytest.raises(ProgramAborted, match="the sum is above 5") as caught:
+        run(np.float32(0), streams={"given": np.full((6,), 2.0, np.float32)})
+    assert caught.value.location == "stop.py:4"
+
+
+def test_what_comes_first_halts_the_run(small_target: Target) -> None:
+    """A loop on data whose stream ends before it stops itself, and the other way round: the error is the first."""
+    for items, error in (([1, 2, 1], InvalidArguments), ([1, 9, 1], ProgramAborted)):
+        graph = stopping(small_target)
+        on = graph.add_constant(np.bool_(True), "bool", "on")
+        graph.set_layout(on.name, Layout(()))
+        (repeat,) = graph.program.steps
+        assert isinstance(repeat, Repeat)
+        graph.program.steps[:] = [RepeatWhileTrue(Sequence(), on.name, repeat.body)]
+        executable = compile_graph(graph)
+        assert "abort if flag: the sum is above 5    from stop.py:4" in executable.text()
+        for engine in ENGINES:
+            with pytest.raises(error):
+                make_engine(executable, engine).run(
+                    np.float32(0), streams={"given": np.array(items, np.float32)}
+                )
+
+
+def test_an_abortion_in_a_file_is_checked(small_target: Target) -> None:
+    executable = compile_graph(stopping(small_target))
+    with pytest.raises(Unsupported, match="may stop itself"):
+        FastEngine(executable).trace_streams({"given": np.zeros((6,), np.float32)}, np.float32(0))
+
+    def change(data: dict[str, Any], predicate: str) -> None:
+        next(s for s in data["steps"] if "abort" in s)["predicate"] = predicate
+
+    for predicate, words in (("item", "expected one element of bool"), ("none", "not a variable")):
+        with pytest.raises(InvalidExecutable, match=words):
+            rebuilt(changed(executable, lambda d, p=predicate: change(d, p)))
