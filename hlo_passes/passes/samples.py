@@ -176,7 +176,7 @@ class Samples:
         given = [self.constants[v] for v in instruction.operands]
         if isinstance(op, (ops.BroadcastInDim, ops.Reshape, ops.Transpose)):
             return given[0]
-        if not _is_number(instruction.result.type):
+        if len(instruction.results) != 1 or not _is_number(instruction.result.type):
             return None
         function = function_of(instruction) if isinstance(op, ops.Elementwise) else None
         return None if function is None else np.asarray(function(*given))

@@ -378,16 +378,13 @@ def _linalg_rules(rules: Mapping[str, Callable[..., Any]]) -> Any:
     """Return lowering rules of ``lax.linalg``'s primitives. Hides the primitives and ``mlir.lower_fun``.
 
     A rule is a function of arrays that takes the primitive's parameters by name. It is handed floats of at least
-    32 bits; for complex matrices there is none.
+    32 bits, or complex numbers.
     """
-    return tuple((getattr(_linalg, f"{name}_p"), _linalg_rule(name, rule)) for name, rule in rules.items())
+    return tuple((getattr(_linalg, f"{name}_p"), _linalg_rule(rule)) for name, rule in rules.items())
 
 
-def _linalg_rule(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def _linalg_rule(function: Callable[..., Any]) -> Callable[..., Any]:
     def lower(context: Any, *values: Any, **params: Any) -> Any:
-        if any(np.issubdtype(aval.dtype, np.complexfloating) for aval in context.avals_in):
-            raise NotImplementedError(f"primitive '{name}' of complex matrices")
-
         def widened(*arrays: Any) -> list[Any]:
             wide = [x.astype(np.float32) if _is_narrow_float(x.dtype) else x for x in arrays]
             results = jax.tree.leaves(function(*wide, **params))

@@ -1,8 +1,8 @@
 """Matrix decompositions that JAX leaves to a platform's libraries, as loops over contractions and expressions.
 
-``RULES`` maps JAX's primitives to them. Every function takes batches ``[..., m, n]``; loops are rolled, so that
-programs do not grow with matrices. Nonsymmetric eigenvalue problems (``eig``, ``schur``, ``hessenberg``) and
-complex matrices have no rule, which ``to_stablehlo`` turns into a named error.
+``RULES`` maps JAX's primitives to them. Every function takes batches ``[..., m, n]``, real or complex; loops are
+rolled, so that programs do not grow with matrices. Nonsymmetric eigenvalue problems (``eig``, ``schur``,
+``hessenberg``) have no rule, which ``to_stablehlo`` turns into a named error.
 """
 
 from __future__ import annotations
@@ -30,9 +30,24 @@ def _picked(x: Array, where: Array, axis: int) -> Array:
     return jnp.sum(jnp.where(where, x, 0), axis, keepdims=True).astype(x.dtype)
 
 
+def _adjoint(a: Array) -> Array:
+    """Return conjugate transposes."""
+    return a.conj().mT
+
+
+def _squares(a: Array) -> Array:
+    """Return squared magnitudes, real."""
+    return jnp.square(a) if not jnp.iscomplexobj(a) else jnp.square(a.real) + jnp.square(a.imag)
+
+
+def _size(a: Array) -> Array:
+    """Return what LAPACK compares elements by: magnitudes, of complex ones the sum of their parts'."""
+    return jnp.abs(a) if not jnp.iscomplexobj(a) else jnp.abs(a.real) + jnp.abs(a.imag)
+
+
 def _scaled(a: Array) -> tuple[Array, Array]:
     """Return matrices scaled to a largest element of one, so that squares stay in range, and the scale."""
-    largest = jnp.max(jnp.abs(a), (-2, -1), keepdims=True)
+    largest = jnp.max(_size(a), (-2, -1), keepdims=True)
     scale = jnp.where(largest > 0, largest, 1)
     return a / scale, scale
 
@@ -51,7 +66,7 @@ def lu(a: Array) -> list[Array]:
     def step(k: Any, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         a, pivots, permutation = state
         here, current = _picked(a, column == k, -1), _picked(a, row == k, -2)
-        magnitude = jnp.where(row >= k, jnp.abs(here), -1)
+        magnitude = jnp.where(row >= k, _size(here), -1)
         chosen = jnp.argmax(magnitude, axis=-2, keepdims=True).astype(jnp.int32)
         upper = _picked(a, row == chosen, -2)
         pivot, displaced = _picked(upper, column == k, -1), _picked(current, column == k, -1)
@@ -77,18 +92,21 @@ def lu(a: Array) -> list[Array]:
 
 
 def _reflect(k: Any, a: Array, taus: Array) -> tuple[Array, Array]:
-    """Apply the Householder reflection that clears column k below the diagonal, and store it there."""
+    """Apply the Householder reflection that clears column k below the diagonal, and store it there.
+
+    As LAPACK's geqrf: the diagonal becomes real, and what is applied is the adjoint of ``1 - tau v v^H``.
+    """
     row, column = _indices(a)
     here = lax.dynamic_slice_in_dim(a, k, 1, a.ndim - 1)
     alpha = _picked(here, row == k, -2)
     below = jnp.where(row > k, here, 0)
-    rest = jnp.sum(below * below, -2, keepdims=True)
-    norm = jnp.sqrt(alpha * alpha + rest)
-    is_done = rest == 0
-    beta = jnp.where(is_done, alpha, jnp.where(alpha < 0, norm, -norm))
+    rest = jnp.sum(_squares(below), -2, keepdims=True)
+    norm = jnp.sqrt(_squares(alpha) + rest)
+    is_done = (rest == 0) & (alpha.imag == 0)
+    beta = jnp.where(is_done, alpha.real, jnp.where(alpha.real < 0, norm, -norm))
     tau = jnp.where(is_done, 0, (beta - alpha) / jnp.where(is_done, 1, beta))
     vector = jnp.where(row == k, 1, below / jnp.where(is_done, 1, alpha - beta))
-    reflected = a - vector * (tau * jnp.sum(vector * a, -2, keepdims=True))
+    reflected = a - vector * (tau.conj() * jnp.sum(vector.conj() * a, -2, keepdims=True))
     stored = jnp.where(row > k, vector, jnp.where(row == k, beta, a))
     a = jnp.where(column > k, reflected, jnp.where(column == k, stored, a))
     number = jnp.arange(taus.shape[-1])
@@ -117,7 +135,7 @@ def geqp3(a: Array, columns: Array, *, use_magma: bool | None = None) -> list[Ar
 
     def step(k: Any, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         a, taus, order = state
-        norms = jnp.sum(jnp.where(row >= k, a * a, 0), -2, keepdims=True)
+        norms = jnp.sum(jnp.where(row >= k, _squares(a), 0), -2, keepdims=True)
         chosen = jnp.argmax(jnp.where(column >= k, norms, -1), axis=-1, keepdims=True).astype(jnp.int32)
 
         def exchanged(x: Array) -> Array:
@@ -143,7 +161,7 @@ def _unscaled(r: Array, scale: Array) -> Array:
 def householder_product(a: Array, taus: Array) -> Array:
     """Return the first columns of the product of Householder reflections, as LAPACK's orgqr.
 
-    By the compact form ``I - V T V'``, where ``inv(T)`` is the upper triangle of ``V' V`` with ``1 / tau`` on its
+    By the compact form ``I - V T V^H``, where ``inv(T)`` is the upper triangle of ``V^H V`` with ``1 / tau`` on its
     diagonal (Schreiber and Van Loan, A storage-efficient WY representation, SIAM J. Sci. Stat. Comput. 10, 1989).
     """
     m, n = a.shape[-2:]
@@ -152,11 +170,11 @@ def householder_product(a: Array, taus: Array) -> Array:
     is_used = (taus != 0)[..., None, :]
     vectors = jnp.where(row > column, a[..., :count], jnp.where(row == column, 1, 0))
     vectors = jnp.where(is_used, vectors, 0).astype(a.dtype)
-    inverse = _matmul(vectors.mT, vectors)
+    inverse = _matmul(_adjoint(vectors), vectors)
     diagonal = jnp.where(is_used, 1 / jnp.where(is_used, taus[..., None, :], 1), 1)
     inner_row, inner_column = _indices(inverse)
     inverse = jnp.where(inner_row == inner_column, diagonal, inverse)
-    applied = lax.linalg.triangular_solve(inverse, vectors.mT, left_side=True, lower=False)
+    applied = lax.linalg.triangular_solve(inverse, _adjoint(vectors), left_side=True, lower=False)
     return jnp.eye(m, n, dtype=a.dtype) - _matmul(vectors, applied[..., :n])
 
 
@@ -166,30 +184,40 @@ def householder_product(a: Array, taus: Array) -> Array:
 def _rotations(app: Array, aqq: Array, apq: Array) -> Array:
     """Return the matrix that rotates each pair of columns (k, h + k), and then pairs them anew.
 
-    The rotation makes ``[[app, apq], [apq, aqq]]`` diagonal (Golub and Van Loan, Matrix Computations, 8.5.2).
+    The rotation makes ``[[app, apq], [conj(apq), aqq]]`` diagonal (Golub and Van Loan, Matrix Computations, 8.5.2),
+    after columns turned by the phase of ``apq`` made that real.
     Pairs change as players do in a tournament: one stays, the others move on (Brent and Luk, SIAM J. Sci. Stat.
     Comput. 6, 1985), so that after ``2 h - 1`` rounds all have met and stand where they stood.
 
     Args:
-      app: ``[..., h]``.
-      aqq: ``[..., h]``.
+      app: ``[..., h]``, real.
+      aqq: ``[..., h]``, real.
       apq: ``[..., h]``.
     """
     half = apq.shape[-1]
-    is_zero = apq == 0
-    tau = (aqq - app) / jnp.where(is_zero, 1, 2 * apq)
+    size, phase = _polar(apq)
+    is_zero = size == 0
+    tau = (aqq - app) / jnp.where(is_zero, 1, 2 * size)
     tangent = jnp.where(tau < 0, -1, 1) / (jnp.abs(tau) + jnp.sqrt(1 + tau * tau))
     tangent = jnp.where(is_zero, 0, tangent)
     cosine = lax.rsqrt(1 + tangent * tangent)
     sine = cosine * tangent
     cosines = jnp.concatenate([cosine, cosine], -1)[..., None]
-    sines = jnp.concatenate([sine, -sine], -1)[..., None]
+    sines = jnp.concatenate([sine * phase, -sine * phase.conj()], -1)[..., None]
     row, column = jnp.arange(2 * half)[:, None], jnp.arange(2 * half)[None, :]
     came = jnp.where(column < half, column - 1, column + 1)
     came = jnp.where(column == 1, half, jnp.where(column == 2 * half - 1, half - 1, came))
     came = jnp.where(column == 0, 0, came) if half > 1 else column
     is_same = (row < half) == (came < half)
     return jnp.where(row % half == came % half, jnp.where(is_same, cosines, sines), 0)
+
+
+def _polar(x: Array) -> tuple[Array, Array]:
+    """Return real numbers and phases whose products ``x`` are: of real numbers themselves, and 1."""
+    if not jnp.iscomplexobj(x):
+        return x, jnp.ones_like(x)
+    size = jnp.abs(x)
+    return size, jnp.where(size == 0, 1, x / jnp.where(size == 0, 1, size))
 
 
 def _sweep(
@@ -218,7 +246,7 @@ def _sweep(
         a, v = lax.fori_loop(0, a.shape[-1] - 1, lambda _, pair: turn(*pair), (a, v))
         return number + 1, before, a, v
 
-    start = (jnp.int32(0), jnp.array(jnp.inf, a.dtype), a, v)
+    start = (jnp.int32(0), jnp.array(jnp.inf, a.real.dtype), a, v)
     return lax.while_loop(goes_on, sweep, start)[2:]
 
 
@@ -245,32 +273,34 @@ def _ascending(keys: Array) -> Array:
 def eigh(
     a: Array, *, lower: bool, sort_eigenvalues: bool, subset_by_index: Any, algorithm: Any
 ) -> list[Array]:
-    """Return eigenvectors and ascending eigenvalues of symmetric matrices by Jacobi's method.
+    """Return eigenvectors and ascending eigenvalues of symmetric or Hermitian matrices by Jacobi's method.
 
     Pairs of rows and columns that do not meet are rotated at the same time, by contractions.
     """
     del sort_eigenvalues, algorithm
     n = a.shape[-1]
     row, column = _indices(a)
-    symmetric = jnp.where((row >= column) if lower else (row <= column), a, a.mT)
+    symmetric = jnp.where((row >= column) if lower else (row <= column), a, _adjoint(a))
+    symmetric = jnp.where(row == column, a.real, symmetric)
     scaled, scale = _scaled(symmetric)
     even = _evened(scaled)
     row, column = _indices(even)
     half = even.shape[-1] // 2
 
     def turn(a: Array, v: Array) -> tuple[Array, Array]:
-        diagonal = jnp.sum(jnp.where(row == column, a, 0), -1)
+        diagonal = jnp.sum(jnp.where(row == column, a.real, 0), -1)
         pairs = jnp.sum(jnp.where(row + half == column, a, 0), -1)
         rotation = _rotations(diagonal[..., :half], diagonal[..., half:], pairs[..., :half])
-        return _matmul(rotation.mT, _matmul(a, rotation)), _matmul(v, rotation)
+        return _matmul(_adjoint(rotation), _matmul(a, rotation)), _matmul(v, rotation)
 
     def distance(a: Array) -> Array:
-        off = jnp.sum(jnp.where(row == column, 0, a * a), (-2, -1))
-        return jnp.max(jnp.sqrt(off / jnp.maximum(jnp.sum(a * a, (-2, -1)), jnp.finfo(a.dtype).tiny)))
+        squares = _squares(a)
+        off = jnp.sum(jnp.where(row == column, 0, squares), (-2, -1))
+        return jnp.max(jnp.sqrt(off / jnp.maximum(jnp.sum(squares, (-2, -1)), jnp.finfo(a.dtype).tiny)))
 
     identity = jnp.broadcast_to((row == column).astype(a.dtype), even.shape)
     turned, vectors = _sweep(turn, distance, even, identity)
-    values = jnp.sum(jnp.where(row == column, turned, 0), -1)[..., :n]
+    values = jnp.sum(jnp.where(row == column, turned.real, 0), -1)[..., :n]
     order = _ascending(values)
     values = jnp.sum(order * values[..., None], -2) * scale[..., 0]
     vectors = _matmul(vectors[..., :n, :n], order)
@@ -289,15 +319,15 @@ def svd(
     m, n = a.shape[-2:]
     if m < n:
         options = {"subset_by_index": subset_by_index, "algorithm": algorithm}
-        values, *vectors = svd(a.mT, full_matrices=full_matrices, compute_uv=compute_uv, **options)
-        return [values, *(x.mT for x in reversed(vectors))]
+        values, *vectors = svd(_adjoint(a), full_matrices=full_matrices, compute_uv=compute_uv, **options)
+        return [values, *map(_adjoint, reversed(vectors))]
     scaled, scale = _scaled(a)
     outer, square = None, scaled
     if m > n:
         outer, triangle = jnp.linalg.qr(scaled, mode="complete" if full_matrices else "reduced")
         square = triangle[..., :n, :]
     turned, right = _orthogonal_columns(square)
-    values = jnp.sqrt(jnp.sum(turned * turned, -2))
+    values = jnp.sqrt(jnp.sum(_squares(turned), -2))
     order = _ascending(-values)
     values = jnp.sum(order * values[..., None], -2) * scale[..., 0]
     first, last = subset_by_index or (0, n)
@@ -305,11 +335,11 @@ def svd(
         return [values[..., first:last]]
     left, r = jnp.linalg.qr(_matmul(turned, order))
     row, column = _indices(r)
-    diagonal = jnp.sum(jnp.where(row == column, r, 0), -2, keepdims=True)
+    diagonal = jnp.sum(jnp.where(row == column, r.real, 0), -2, keepdims=True)
     left = left * jnp.where(diagonal < 0, -1, 1).astype(a.dtype)
     if outer is not None:
         left = jnp.concatenate([_matmul(outer[..., :n], left), outer[..., n:]], -1)
-    right = _matmul(right, order).mT
+    right = _adjoint(_matmul(right, order))
     if subset_by_index is not None and not full_matrices:
         left, right = left[..., first:last], right[..., first:last, :]
     return [values[..., first:last], left, right]
@@ -323,15 +353,15 @@ def _orthogonal_columns(square: Array) -> tuple[Array, Array]:
     row, column = _indices(even)
 
     def turn(a: Array, v: Array) -> tuple[Array, Array]:
-        squares = jnp.sum(a * a, -2)
-        products = jnp.sum(a[..., :half] * a[..., half:], -2)
+        squares = jnp.sum(_squares(a), -2)
+        products = jnp.sum(a[..., :half].conj() * a[..., half:], -2)
         rotation = _rotations(squares[..., :half], squares[..., half:], products)
         return _matmul(a, rotation), _matmul(v, rotation)
 
     def distance(a: Array) -> Array:
-        products = _matmul(a.mT, a)
+        products = _matmul(_adjoint(a), a)
         off = jnp.max(jnp.where(row == column, 0, jnp.abs(products)), (-2, -1))
-        size = jnp.max(jnp.where(row == column, products, 0), (-2, -1))
+        size = jnp.max(jnp.where(row == column, products.real, 0), (-2, -1))
         return jnp.max(off / jnp.maximum(size, jnp.finfo(a.dtype).tiny))
 
     identity = jnp.broadcast_to((row == column).astype(square.dtype), even.shape)

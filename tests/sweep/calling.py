@@ -187,7 +187,7 @@ for _type in ("int8", "uint8", "int16", "uint16", "int32", "uint32", "float16", 
         integers(2 if _type == "bool" else 100, 3, 4).astype(_type),
     )
 add("types: int4", lambda x: (x.astype(jnp.int4) + 1).astype(jnp.int32), X * 3)
-add("types: float8", lambda x: x.astype(jnp.float8_e4m3fn).astype(jnp.float32), X, refused="UnsupportedType")
+add("types: float8", lambda x: x.astype(jnp.float8_e4m3fn).astype(jnp.float32), X)
 add(
     "types: int8 products",
     lambda a, b: jax.lax.dot(a, b.T, preferred_element_type=jnp.int32),

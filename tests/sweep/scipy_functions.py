@@ -7,6 +7,8 @@ import importlib
 import jax
 import jax.numpy as jnp
 import jax.scipy as js
+import jax.scipy.optimize
+import jax.scipy.spatial.transform
 import numpy as np
 
 from tests.sweep.cases import Group, definite, integers, normal, uniform

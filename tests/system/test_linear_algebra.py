@@ -117,6 +117,14 @@ DECOMPOSITIONS = {
     "least squares": (lambda a: jnp.linalg.lstsq(a, a[:, 0] + 1)[0], TALL),
     "matrix power": (lambda a: jnp.linalg.matrix_power(a, -3), SQUARE),
     "exponential": (jsl.expm, SQUARE),
+    "complex solve": (lambda a: jnp.linalg.solve(a + 1j * a.T, a[:, :2]), SQUARE),
+    "complex svd and eigh": (
+        lambda a: (
+            jnp.linalg.svd(a + 1j * a.T, compute_uv=False),
+            jnp.linalg.eigvalsh(a + a.T + 1j * (a - a.T)),
+        ),
+        SQUARE,
+    ),
     "rank and condition": (lambda a: (jnp.linalg.matrix_rank(a), jnp.linalg.cond(a)), TALL),
 }
 
@@ -133,7 +141,7 @@ def test_decompositions_in_the_ring(name, small_target):
     check_engines(function, small_target, a[:3, :3], engines=("fast",))
 
 
-@pytest.mark.parametrize("function", [jnp.linalg.eigvals, lambda a: jnp.linalg.qr(a + 1j)[1]])
+@pytest.mark.parametrize("function", [jnp.linalg.eigvals, jsl.schur])
 def test_what_has_no_rule_is_a_named_error(function, small_target):
-    with pytest.raises(UnsupportedPrimitive, match=r"no lowering of (eig|qr|geqrf) for an IPU"):
+    with pytest.raises(UnsupportedPrimitive, match=r"no lowering of (eig|schur) for an IPU"):
         ipuxla.jit(function, target=small_target)(SQUARE)

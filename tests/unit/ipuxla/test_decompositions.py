@@ -108,3 +108,33 @@ def test_svd_of_deficient_rank_has_orthonormal_vectors():
     _close(left.T @ left, np.eye(6))
     _close(right @ right.T, np.eye(5))
     _close((left[:, :5] * values) @ right, a, 10)
+
+
+def _complex(*shape):
+    return (_random(*shape) + 1j * _random(*shape)).astype(np.complex64)
+
+
+def test_complex_lu_and_qr_are_lapacks():
+    a = _complex(2, 5, 3)
+    for got, expected in zip(decompositions.lu(a), jax.lax.linalg.lu(a), strict=True):
+        _close(got, expected)
+    r, taus = decompositions.geqrf(jnp.asarray(a))
+    expected_q, expected_r = jnp.linalg.qr(a)
+    _close(decompositions.householder_product(r, taus), expected_q)
+    _close(np.triu(r)[:, :3], expected_r, 10)
+
+
+@pytest.mark.parametrize("a", [np.eye(4) + 0j, _complex(4, 4)], ids=["identity", "random"])
+def test_eigenvectors_of_hermitian_matrices(a):
+    a = jnp.asarray(a @ a.conj().T, jnp.complex64)
+    vectors, values = eigh(a)
+    _close(values, np.linalg.eigvalsh(a), 10)
+    _close((vectors * values) @ vectors.conj().T, a, 10)
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (3, 5)])
+def test_singular_vectors_of_complex_matrices(shape):
+    a = _complex(*shape)
+    values, left, right = decompositions.svd(jnp.asarray(a), full_matrices=False, compute_uv=True)
+    _close(values, np.linalg.svd(a, compute_uv=False), 10)
+    _close((left * values) @ right, a, 10)
