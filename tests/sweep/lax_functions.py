@@ -321,7 +321,7 @@ add(
     N.astype(np.int8),
     HALF,
 )
-for _preset in ("F32_F32_F32", "BF16_BF16_F32", "F16_F16_F16", "BF16_BF16_F32_X3", "TF32_TF32_F32"):
+for _preset in ("F32_F32_F32", "BF16_BF16_F32", "F16_F16_F16", "BF16_BF16_F32_X3"):
     add(
         f"lax.dot_general: algorithm {_preset}",
         lambda x, y, p=_preset: lax.dot(x, y.T, precision=lax.DotAlgorithmPreset[p]),

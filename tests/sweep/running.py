@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
+import functools
+import itertools
+import multiprocessing
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,10 +20,12 @@ import jax
 import ipuxla
 from hlo_passes.errors import HloError
 from ipuxla.errors import IpuError
-from tests.sweep.cases import Case
+from tests.sweep.cases import CASES, Case
 from tiles.numerics.tolerance import NotClose, check_close
 from tiles.target import Target
 
+CHUNK = 40
+"""Cases that a process runs before it forgets what JAX compiled for them."""
 SMALL = Target.named("gc200").replace(num_tiles=16)
 
 
@@ -28,18 +34,23 @@ class Outcome:
     """How a case went.
 
     Attributes:
-      case: which.
+      name: of the case.
       kind: "equal", "refused", "wrong", "crash", or "invalid" where ``jax.jit`` itself refuses.
       error: name of the error, empty where there is none.
       message: its first line.
       seconds: processor time of the first call: tracing, our compiler, XLA and the run.
     """
 
-    case: Case
+    name: str
     kind: str
     error: str
     message: str
     seconds: float
+
+    @property
+    def case(self) -> Case:
+        """The case."""
+        return CASES[self.name]
 
     @property
     def as_expected(self) -> bool:
@@ -69,7 +80,11 @@ def run(case: Case, target: Target = SMALL, engine: str = "fast") -> Outcome:
 
     def outcome(kind: str, error: BaseException | None = None) -> Outcome:
         return Outcome(
-            case, kind, type(error).__name__ if error else "", _line(kind, error), time.process_time() - start
+            case.name,
+            kind,
+            type(error).__name__ if error else "",
+            _line(kind, error),
+            time.process_time() - start,
         )
 
     with jax.enable_x64(True) if case.x64 else contextlib.nullcontext(), warnings.catch_warnings():
@@ -95,3 +110,20 @@ def run(case: Case, target: Target = SMALL, engine: str = "fast") -> Outcome:
                 "invalid" if invalid is not None and type(invalid) is type(error) else "crash", error
             )
     return outcome("equal")
+
+
+def run_all(names: Sequence[str], engine: str, jobs: int) -> Iterator[Outcome]:
+    """Yield the outcomes of cases in order, from this process or from several."""
+    chunks = [names[first : first + CHUNK] for first in range(0, len(names), CHUNK)]
+    run_chunk = functools.partial(_run_chunk, engine=engine)
+    if jobs == 1:
+        yield from itertools.chain.from_iterable(map(run_chunk, chunks))
+        return
+    with concurrent.futures.ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+        yield from itertools.chain.from_iterable(pool.map(run_chunk, chunks))
+
+
+def _run_chunk(names: Sequence[str], engine: str) -> list[Outcome]:
+    found = [run(CASES[name], engine=engine) for name in names]
+    jax.clear_caches()
+    return found

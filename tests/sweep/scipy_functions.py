@@ -222,7 +222,7 @@ add(
 )
 add(
     "scipy.spatial.transform.Slerp",
-    lambda q, t: js.spatial.transform.Slerp(jnp.arange(3.0), js.spatial.transform.Rotation.from_quat(q))(
+    lambda q, t: js.spatial.transform.Slerp.init(jnp.arange(3.0), js.spatial.transform.Rotation.from_quat(q))(
         t
     ).as_quat(),
     normal(3, 4),

@@ -33,5 +33,5 @@ def write_table(outcomes: Sequence[Outcome]) -> None:
     for o in outcomes:
         if o.kind != "equal":
             message = o.message.replace("|", "\\|")[:160]
-            lines.append(f"| {o.case.name} | {o.kind} | {o.error}: {message} |")
+            lines.append(f"| {o.name} | {o.kind} | {o.error}: {message} |")
     RESULTS.write_text("\n".join(lines) + "\n", encoding="utf-8")
