@@ -26,6 +26,8 @@ WHOLE_TAPS = 4
 """Kernel dimensions up to this size stay whole: cutting them saves little and multiplies the plans."""
 LAID_OUT = 64
 """Most slices of which a part's windows are laid out; a part with more taps and positions is convolved."""
+RUN = 16
+"""Elements of a tap that lie together, where there are as many: XLA:CPU joins single elements ten times slower."""
 STACKED = -1
 """Stands for the axis of taps or positions where domain dimensions name axes."""
 
@@ -197,7 +199,7 @@ def _laid_out(cell: Cell, roles: ConvRoles, lhs: Array, by_tap: bool) -> tuple[A
     """Return the left operand with all taps (or all positions) of its windows along an axis of their own.
 
     Returns:
-      The array and the domain dimensions of its axes; ``STACKED`` stands for that axis, in front of the last.
+      The array and the domain dimensions of its axes; ``STACKED`` stands for that axis, in front of the last ones.
     """
     map_axes = cell.form.operands[0].axes
     window_axes = [number for number, axis in enumerate(map_axes) if len(axis.terms) > 1]
@@ -219,6 +221,8 @@ def _laid_out(cell: Cell, roles: ConvRoles, lhs: Array, by_tap: bool) -> tuple[A
     for number, d in zip(window_axes, kept, strict=True):
         axes[number] = d
     position = len(axes) - 1
+    while position and math.prod(pieces[0].shape[position:]) < RUN:
+        position -= 1
     shape = (*pieces[0].shape[:position], 1, *pieces[0].shape[position:])
     stacked = lax.concatenate([piece.reshape(shape) for piece in pieces], position)
     axes.insert(position, STACKED)
