@@ -1,6 +1,7 @@
 """The program as data: tensors, layouts, forms, plans, codelets, compute sets and steps."""
 
-from tiles.graph.carried import CarriedCodelet, carried_from_data, carry, is_carried
+from tiles.graph.carried import CarriedCodelet, carried_from_data
+from tiles.graph.carrying import carry, is_carried
 from tiles.graph.codelet import CODELETS, Cell, Codelet, Cycles, Extents, codelet_from_data, register
 from tiles.graph.domain import (
     PARALLEL,

@@ -7,8 +7,7 @@ where a file is loaded, so compiling turns it into a ``CarriedCodelet``, which e
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,14 +15,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tiles.errors import InvalidExecutable, InvalidGraph, IpuError, Unsupported
+from tiles.errors import InvalidExecutable
 from tiles.graph.carried_calls import Cells, CompiledCall, run_cells
-from tiles.graph.carried_modules import Module, Parts, compiled
+from tiles.graph.carried_modules import Module, Parts
 from tiles.graph.cells import CellCall, cell_calls, cell_sizes, slice_extents
 from tiles.graph.codelet import Cell, Codelet, Cycles, Extents
 from tiles.graph.domain import OpForm, Plan
 from tiles.numerics.dtypes import is_float, to_jax, unsigned_of
-from tiles.numerics.ring import ring
 from tiles.target import Basis, Target
 
 
@@ -178,7 +176,9 @@ class CarriedCodelet(Codelet):
             for module, in_ring in ((made.floats, False), (made.ring, True)):
                 if module is None:
                     continue
-                types = [[_carried(dtype, in_ring) for dtype in dtypes] for dtypes in (operands, results)]
+                types = [
+                    [carried_dtype(dtype, in_ring) for dtype in dtypes] for dtypes in (operands, results)
+                ]
                 expected = call_signature(form, made.call, *types)
                 if (found := module.signature) != expected:
                     raise InvalidExecutable(
@@ -192,7 +192,8 @@ def _vector(numbers: Sequence[Any]) -> jax.Array:
     return jnp.stack([jnp.asarray(n, jnp.int32) for n in numbers]) if numbers else jnp.zeros((0,), jnp.int32)
 
 
-def _carried(dtype: str, in_ring: bool) -> str:
+def carried_dtype(dtype: str, in_ring: bool) -> str:
+    """Return the name of the dtype in which a module takes elements of ``dtype``."""
     return jnp.dtype(unsigned_of(dtype) if in_ring and is_float(dtype) else to_jax(dtype)).name
 
 
@@ -209,116 +210,6 @@ def call_signature(
     counts = tuple(n for n, _ in call.levels)
     shapes = ((*counts, *(call.sizes[d] for d in index_map.dims)) for index_map in form.results)
     return tuple(arguments), tuple(zip(shapes, results, strict=True))
-
-
-def is_carried(codelet: Codelet) -> bool:
-    """Return whether executables must carry a codelet, since it is not one of this package's own."""
-    return type(codelet).__module__.partition(".")[0] != __name__.partition(".")[0]
-
-
-@functools.lru_cache(maxsize=1024)
-def carry(
-    codelet: Codelet,
-    form: OpForm,
-    plan: Plan,
-    operands: tuple[str, ...],
-    results: tuple[str, ...],
-    target: Target,
-) -> CarriedCodelet:
-    """Compile a codelet for every cell of a planned operation, and note its figures.
-
-    Args:
-      codelet: anyone's.
-      form: the operation.
-      plan: how it is cut.
-      operands: dtypes of the operands.
-      results: dtypes of the results.
-      target: the machine.
-
-    Raises:
-      InvalidGraph: the codelet fails, or gives results of other shapes or dtypes.
-      Unsupported: it calls something that cannot be written as StableHLO.
-    """
-    sizes = list(dict.fromkeys([*cell_sizes(plan), tuple(form.shape)]))
-    columns = tuple(np.array(column, np.int64) for column in zip(*sizes, strict=True))
-    extents = Extents(form, columns, operands, results)
-    cycles = codelet.cycles(extents, target)
-    figures = [
-        _whole_numbers(values, len(sizes))
-        for values in (cycles.value, codelet.flops(extents), codelet.scratch_bytes(extents, target))
-    ]
-    return CarriedCodelet(
-        name=codelet.name,
-        version=codelet.version,
-        shown=codelet.label,
-        is_contraction=codelet.is_contraction,
-        vectorizes_windows=codelet.vectorizes_windows,
-        may_cut=tuple(d for d in range(len(form.dims)) if codelet.may_split(form, d)),
-        overwrites=tuple(k for k in range(len(form.operands)) if codelet.may_overwrite(k)),
-        state=int(codelet.state_bytes(form, target)),
-        code=int(codelet.code_bytes(target)),
-        basis=cycles.basis,
-        source=cycles.source,
-        figures=tuple(Figures(*row) for row in zip(sizes, *figures, strict=True)),
-        calls=tuple(
-            _compiled(codelet, form, call, operands, results) for call in cell_calls(codelet, form, plan)
-        ),
-    )
-
-
-def _whole_numbers(values: Any, count: int) -> list[int]:
-    """Return figures of every cell, rounded up."""
-    return [int(n) for n in np.ceil(np.broadcast_to(np.asarray(values, np.float64), (count,)))]
-
-
-def _compiled(
-    codelet: Codelet, form: OpForm, call: CellCall, operands: tuple[str, ...], results: tuple[str, ...]
-) -> CompiledCall:
-    function = _function(codelet, form, call)
-    arguments, expected = call_signature(form, call, operands, results)
-    floats = _made(codelet, call, function, arguments)
-    if (found := floats.signature[1]) != expected:
-        raise InvalidGraph(
-            f"codelet {codelet.name} gives results of other shapes or dtypes for cells of {call.sizes}",
-            expected=expected,
-            got=found,
-        )
-    dtypes = tuple(dtype for _, dtype in arguments)
-    words = [(shape, _carried(dtype, True)) for shape, dtype in arguments]
-    try:
-        return CompiledCall(call, floats, _made(codelet, call, ring(function, dtypes), words))
-    except Unsupported:
-        return CompiledCall(call, floats, None)
-
-
-def _function(codelet: Codelet, form: OpForm, call: CellCall) -> Callable[..., Any]:
-    """Return the codelet as a function of what a call's arguments are."""
-
-    def one(origin: jax.Array, *rest: jax.Array) -> tuple[jax.Array, ...]:
-        limits: list[Any] = [None] * len(call.sizes)
-        for position, d in enumerate(call.limited):
-            limits[d] = rest[0][position]
-        place = tuple(origin[d] for d in range(len(call.sizes)))
-        cell = Cell(form, call.sizes, place, tuple(limits))
-        return tuple(codelet.compute(cell, *rest[bool(call.limited) :]))
-
-    function = one
-    for _, varies in reversed(call.levels):
-        function = jax.vmap(function, in_axes=tuple(0 if v else None for v in varies))
-    return function
-
-
-def _made(codelet: Codelet, call: CellCall, function: Callable[..., Any], arguments: Any) -> Module:
-    types = [jax.ShapeDtypeStruct(shape, to_jax(dtype)) for shape, dtype in arguments]
-    try:
-        return compiled(function, types)
-    except IpuError:
-        raise
-    except NotImplementedError as error:
-        raise Unsupported(f"codelet {codelet.name} cannot be written as StableHLO: {error}") from error
-    except Exception as error:
-        reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        raise InvalidGraph(f"codelet {codelet.name} fails on cells of {call.sizes}: {reason}") from error
 
 
 def _call_data(made: CompiledCall) -> dict[str, Any]:
