@@ -29,7 +29,9 @@ from ipuxla.errors import (
     UnknownTarget,
 )
 from ipuxla.experiments import EXPERIMENTS, MODELS, OPTIMIZERS, Settings, require_writable
+from ipuxla.stages import STAGES
 from tiles.compiler import Executable
+from tiles.errors import InvalidPlan
 from tiles.report import profile, write_report
 from tiles.target import Target, known_names
 
@@ -51,6 +53,7 @@ WRONG_INPUT = (
     InvalidOption,
     InvalidPassOption,
     InvalidPipeline,
+    InvalidPlan,
     InvalidTarget,
     MalformedStableHLO,
     UnknownPass,
@@ -149,12 +152,15 @@ def _define_compile(values: flags.FlagValues) -> None:
     """Add the flags of ``compile``."""
     absl_flags.define(values)
     flags.DEFINE_string("passes", None, "HLO pass pipeline instead of the default one", flag_values=values)
+    flags.DEFINE_string(
+        "plans", None, "file of plans to pin, as --print=plans gives them", flag_values=values
+    )
     flags.DEFINE_string("report", None, "folder to write the report into", flag_values=values)
     flags.DEFINE_string("output", None, "file to write the compiled program into", flag_values=values)
     flags.DEFINE_enum(
         "print",
         None,
-        ["stablehlo", "hlo", "hlo-optimized", "program"],
+        list(STAGES),
         "print this stage",
         flag_values=values,
     )
@@ -163,12 +169,13 @@ def _define_compile(values: flags.FlagValues) -> None:
 def _compile(values: flags.FlagValues, arguments: Sequence[str]) -> None:
     """Compile a StableHLO file and print what the program costs."""
     source = _read(arguments[0])
+    plans = None if values.plans is None else _read(values.plans).decode(errors="replace")
     if values.report is not None:
         require_writable(pathlib.Path(values.report))
     if values.output is not None:
         require_writable(pathlib.Path(values.output).parent)
     with _reporting_misfit(values.report), _named(arguments[0]):
-        compiled = compile_stablehlo(source, passes=values.passes, **absl_flags.chosen(values))
+        compiled = compile_stablehlo(source, passes=values.passes, plans=plans, **absl_flags.chosen(values))
     if values.print is not None:
         print(compiled.as_text(values.print))
     else:

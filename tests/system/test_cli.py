@@ -102,6 +102,7 @@ BAD = {
     "malformed module": (["compile", "{text}"], "not a valid StableHLO module: {text}:1:1"),
     "unknown pass": (["compile", "{module}", "--passes=cse,optimise"], "optimise"),
     "malformed passes": (["compile", "{module}", "--passes=cse,,dce"], "cse,,dce"),
+    "another file for plans": (["compile", "{module}", "--plans={text}"], "no plans"),
     "missing program": (["report", "{tmp}/none.ipuxla"], "none.ipuxla"),
     "another file for a program": (["certify", "{text}"], "no saved program"),
     "unwritable folder": (["run", "--output_dir={text}/run"], "cannot write"),
@@ -201,6 +202,16 @@ def test_compile_then_report_certify_and_run_the_saved_program(
 def test_compile_prints_a_stage(call, module_file):
     code, out, _ = call("compile", module_file, "--print=hlo", "--target=gc2")
     assert code == 0 and "stablehlo.tanh" in out and "costliest" not in out
+
+
+def test_plans_are_printed_and_pinned(call, module_file, tmp_path):
+    code, plans, _ = call("compile", module_file, "--print=plans", "--target=gc2")
+    assert code == 0
+    (tmp_path / "plans.json").write_text(plans)
+    code, again, _ = call(
+        "compile", module_file, f"--plans={tmp_path}/plans.json", "--print=plans", "--target=gc2"
+    )
+    assert (code, again.strip()) == (0, plans.strip())
 
 
 def test_a_program_that_does_not_fit_is_refused_with_its_report(call, tmp_path):
