@@ -439,7 +439,8 @@ class _Block:
         values = self.append(made, operands, types, location, regions)
         if not found[-1]:
             return values
-        return [*values[:-1], narrow.settled(made, found[-1], values[-1], emit)]
+        of_float = bool(operands) and operands[0].type.is_inexact
+        return [*values[:-1], narrow.settled(made, found[-1], values[-1], of_float, emit)]
 
     def append(
         self,

@@ -154,8 +154,26 @@ def _joined(words: Value, emit: Emit) -> Value:
     return emit(ops.Reduce((words.type.rank - 1,)), words, zero, regions=[region])
 
 
-def settled(op: Op, element: str, value: Value, emit: Emit) -> Value:
-    """Return what stands for an operation's result of a narrow type: in range, of its bits alone."""
+def saturated(element: str, value: Value, emit: Emit) -> Value:
+    """Return a value limited to the range of a narrow type."""
+    holder, bits = NARROW[element]
+    low = 0 if holder.startswith("u") else -(1 << (bits - 1))
+    bounds = (_splat(bound, value, emit) for bound in (low, low + (1 << bits) - 1))
+    return emit(ops.Clamp(), next(bounds), value, next(bounds))
+
+
+def settled(op: Op, element: str, value: Value, of_float: bool, emit: Emit) -> Value:
+    """Return what stands for an operation's result of a narrow type: in range, of its bits alone.
+
+    Args:
+      op: the operation, which computed in what holds the type.
+      element: the narrow type.
+      value: its result.
+      of_float: whether its operand is a float, whose conversion saturates.
+      emit: where operations go.
+    """
+    if of_float and isinstance(op, ops.Convert):
+        return saturated(element, value, emit)
     if isinstance(op, ops.CountLeadingZeros):
         value = emit(ops.Subtract(), value, _splat(8 - NARROW[element].bits, value, emit))
     return wrapped(element, value, emit) if op.name in LEAVES_RANGE else value

@@ -199,3 +199,14 @@ def test_a_module_takes_and_returns_its_own_types(small_target):
     (y,) = ipuxla.compile_stablehlo(text, small_target)(x)
     assert y.dtype == x.dtype
     np.testing.assert_array_equal(np.asarray(y).astype(int), [1, 1, 1])
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_floats_saturate(dtype, tiny_target):
+    """As they do in wider integers; the specification leaves it open."""
+
+    def f(x):
+        return x.astype({"i2": jnp.int2, "i4": jnp.int4, "ui2": jnp.uint2, "ui4": jnp.uint4}[dtype])
+
+    x = np.array([0, 0.9, -1.9, 2.5, 7.5, -8.5, 100, -100, 1e9, -1e9, np.inf, -np.inf, np.nan], np.float32)
+    np.testing.assert_array_equal(ipuxla.jit(f, target=tiny_target)(x), jax.jit(f)(x))
