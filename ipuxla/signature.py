@@ -24,11 +24,14 @@ _SCALAR_KINDS = {bool: "b", int: "iu", float: "f", complex: "c"}
 
 
 HOLDERS = {"int2": "int8", "int4": "int8", "uint2": "uint8", "uint4": "uint8"}
-"""What engines take and return for integers that no machine has: the importer computes in these."""
+HOLDERS |= dict.fromkeys(("float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn"), "float16")
+"""What engines take and return for numbers that no machine has: the importer computes in these."""
 
 
 def narrow_name(element: str) -> str | None:
-    """Return numpy's name of one of StableHLO's narrow integers (``ui4``), None for other element types."""
+    """Return numpy's name of one of StableHLO's narrow types (``ui4``, ``f4E2M1FN``), None for others."""
+    if element[:2] in ("f4", "f6"):
+        return f"float{element[1]}_{element[2:].lower()}"
     name = f"{'uint' if element.startswith('u') else 'int'}{element.lstrip('ui')}"
     return name if name in HOLDERS else None
 
@@ -105,7 +108,8 @@ class LeafType:
         if self.key is not None:
             return jax.random.wrap_key_data(arrays[0], impl=self.key)
         if self.dtype in HOLDERS:
-            return arrays[0].astype(self.np_dtype)
+            is_word = self.dtype.startswith("float") and arrays[0].dtype == np.uint16  # of the ring
+            return arrays[0] if is_word else _narrowed(arrays[0], self.np_dtype)
         if not self.is_complex:
             return arrays[0]
         is_ring = jnp.issubdtype(arrays[0].dtype, jnp.unsignedinteger)
@@ -248,6 +252,11 @@ class Signature:
                     "the program's signature is damaged", expected=f"{len(flat)} leaves", got=tree
                 )
         return signature
+
+
+def _narrowed(array: Any, dtype: np.dtype) -> Any:
+    """Return numbers in a narrow type, in numpy's array where XLA has none of that type."""
+    return (np.asarray(array) if dtype.name.startswith("float6") else array).astype(dtype)
 
 
 def describe(value: Any) -> str:

@@ -434,6 +434,8 @@ class _Block:
             source, target = (f or t.dtype for f, t in zip(found, (operands[0].type, *types), strict=True))
             if any(found) or (source == "i1") != (target == "i1"):
                 return [narrow.repacked(source, target, operands[0], emit)]
+        if isinstance(made, ops.Convert) and found[-1] in narrow.FORMATS:  # rounded once, from what it was
+            return [narrow.rounded(found[-1], operands[0], emit)]
         if op.name in narrow.READS_BITS and found[0]:
             operands = [narrow.masked(found[0], value, emit) for value in operands]
         values = self.append(made, operands, types, location, regions)
@@ -500,8 +502,9 @@ def _array(attribute: Any, type_: TensorType) -> np.ndarray:
     """Return the value of a constant, to the bit; one element for a splat."""
     if type_.dtype in _WITHOUT_BUFFERS or type_.is_complex:
         return _from_text(str(attribute), type_)
-    if narrow.narrow_element(str(attribute.type)):
-        return narrow.elements(str(attribute), type_)
+    element = narrow.narrow_element(str(attribute.type))
+    if element is not None:
+        return narrow.elements(str(attribute), type_, element)
     try:
         array = np.asarray(attribute)
     except TypeError:

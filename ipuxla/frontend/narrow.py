@@ -1,14 +1,14 @@
-"""Integers of 2 and 4 bits: held in 8, and wrapped after what may leave their range.
+"""Integers of 2 and 4 bits, held in 8, and floats of 4 and 6, held in f16: brought back after what may leave them.
 
 No machine has them. A program's arguments and results keep their type (``Module.declared``); inside, every value
-is the 8-bit integer of the same number, so that movement, comparisons and conversions need no care.
+is the wider one of the same number, so that movement, comparisons and conversions need no care.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,9 +28,25 @@ NARROW = {
     "i4": Narrow("i8", 4),
     "ui2": Narrow("ui8", 2),
     "ui4": Narrow("ui8", 4),
+    "f4E2M1FN": Narrow("f16", 4),
+    "f6E2M3FN": Narrow("f16", 6),
+    "f6E3M2FN": Narrow("f16", 6),
 }
-_ELEMENT = re.compile(r"tensor<(?:\d+x)*(u?i[24])>")
-_INTEGER = re.compile(r"-?\d+")
+
+
+class Format(NamedTuple):
+    """A narrow float without infinities and NaN: bias of its exponent, bits of its fraction, greatest number."""
+
+    bias: int
+    fraction: int
+    greatest: float
+
+
+FORMATS = {"f4E2M1FN": Format(1, 1, 6.0), "f6E2M3FN": Format(1, 3, 7.5), "f6E3M2FN": Format(3, 2, 28.0)}
+"""Source: Open Compute Project, Microscaling Formats (MX) Specification 1.0."""
+
+_ELEMENT = re.compile(r"tensor<(?:\d+x)*(u?i[24]|f4E2M1FN|f6E2M3FN|f6E3M2FN)>")
+_NUMBER = re.compile(r"0x[0-9A-Fa-f]+|[-+0-9.eE]+")
 
 LEAVES_RANGE = frozenset(
     f"stablehlo.{name}"
@@ -122,7 +138,9 @@ def width(element: str) -> int:
 
 def _bits(element: str, value: Value, words: str, emit: Emit) -> Value:
     """Return elements' bits as unsigned words at least as wide, zeros above."""
-    if element in NARROW:
+    if element in FORMATS:
+        value = _encoded(element, value, emit)
+    elif element in NARROW:
         value = masked(element, value, emit)
     if not value.type.is_bool:
         value = emit(ops.BitcastConvert(f"ui{value.type.bits}"), value)
@@ -135,6 +153,8 @@ def _read(element: str, bits: Value, emit: Emit) -> Value:
         return emit(ops.Convert("i1"), bits)
     if element not in NARROW:
         return emit(ops.BitcastConvert(element), bits)
+    if element in FORMATS:
+        return _decoded(element, emit(ops.Convert("ui8"), bits), emit)
     holder = emit(ops.BitcastConvert(NARROW[element].holder), emit(ops.Convert("ui8"), bits))
     return wrapped(element, holder, emit)
 
@@ -162,6 +182,51 @@ def saturated(element: str, value: Value, emit: Emit) -> Value:
     return emit(ops.Clamp(), next(bounds), value, next(bounds))
 
 
+def rounded(element: str, value: Value, emit: Emit) -> Value:
+    """Return a value rounded to the nearest number of a narrow float, ties to even.
+
+    Greater ones become the greatest, NaN becomes -0, as in XLA and in ml_dtypes.
+    """
+    format_ = FORMATS[element]
+    wide = emit(ops.Convert("f32"), value)
+    size = emit(ops.Minimum(), emit(ops.Abs(), wide), _splat(format_.greatest, wide, emit))
+    least = emit(ops.Maximum(), size, _splat(2.0 ** (1 - format_.bias), wide, emit))
+    bits = emit(ops.BitcastConvert("ui32"), least)
+    power = emit(ops.BitcastConvert("f32"), emit(ops.And(), bits, _splat(0x7F800000, bits, emit)))
+    step = emit(ops.Multiply(), power, _splat(2.0**-format_.fraction, wide, emit))
+    nearest = emit(ops.Multiply(), emit(ops.RoundNearestEven(), emit(ops.Divide(), size, step)), step)
+    is_number = emit(ops.Compare("EQ"), wide, wide)
+    zero, minus = _splat(0, wide, emit), _splat(0x80000000, bits, emit)
+    sign = emit(ops.And(), emit(ops.BitcastConvert("ui32"), wide), minus)
+    sign = emit(ops.Select(), is_number, sign, minus)
+    magnitude = emit(ops.BitcastConvert("ui32"), emit(ops.Select(), is_number, nearest, zero))
+    return emit(ops.Convert("f16"), emit(ops.BitcastConvert("f32"), emit(ops.Or(), magnitude, sign)))
+
+
+def _encoded(element: str, value: Value, emit: Emit) -> Value:
+    """Return the bits of a narrow float as ui8: scaled, its fields lie in the middle of a half's."""
+    format_, size = FORMATS[element], NARROW[element].bits
+    scaled = emit(ops.Multiply(), value, _splat(2.0 ** (format_.bias - 15), value, emit))
+    bits = emit(ops.BitcastConvert("ui16"), scaled)
+    sign = emit(ops.ShiftRightLogical(), bits, _splat(15, bits, emit))
+    sign = emit(ops.ShiftLeft(), sign, _splat(size - 1, bits, emit))
+    fields = emit(ops.And(), bits, _splat(0x7FFF, bits, emit))
+    fields = emit(ops.ShiftRightLogical(), fields, _splat(10 - format_.fraction, bits, emit))
+    return emit(ops.Convert("ui8"), emit(ops.Or(), sign, fields))
+
+
+def _decoded(element: str, bits: Value, emit: Emit) -> Value:
+    """Return what holds the narrow float of some bits (ui8)."""
+    format_, size = FORMATS[element], NARROW[element].bits
+    words = emit(ops.Convert("ui16"), bits)
+    sign = emit(ops.ShiftRightLogical(), words, _splat(size - 1, words, emit))
+    sign = emit(ops.ShiftLeft(), sign, _splat(15, words, emit))
+    fields = emit(ops.And(), words, _splat((1 << (size - 1)) - 1, words, emit))
+    fields = emit(ops.ShiftLeft(), fields, _splat(10 - format_.fraction, words, emit))
+    scaled = emit(ops.BitcastConvert("f16"), emit(ops.Or(), sign, fields))
+    return emit(ops.Multiply(), scaled, _splat(2.0 ** (15 - format_.bias), scaled, emit))
+
+
 def settled(op: Op, element: str, value: Value, of_float: bool, emit: Emit) -> Value:
     """Return what stands for an operation's result of a narrow type: in range, of its bits alone.
 
@@ -172,6 +237,9 @@ def settled(op: Op, element: str, value: Value, of_float: bool, emit: Emit) -> V
       of_float: whether its operand is a float, whose conversion saturates.
       emit: where operations go.
     """
+    if element in FORMATS:
+        keeps = isinstance(op, (ops.Select, ops.Clamp, ops.DataMovement)) and not isinstance(op, ops.Iota)
+        return value if keeps else rounded(element, value, emit)
     if of_float and isinstance(op, ops.Convert):
         return saturated(element, value, emit)
     if isinstance(op, ops.CountLeadingZeros):
@@ -179,15 +247,32 @@ def settled(op: Op, element: str, value: Value, of_float: bool, emit: Emit) -> V
     return wrapped(element, value, emit) if op.name in LEAVES_RANGE else value
 
 
-def elements(text: str, type_: TensorType) -> np.ndarray:
-    """Read ``dense<[1, -2]> : ...`` or ``dense<"0x...">``, MLIR's text of narrow integers, one byte each."""
+def elements(text: str, type_: TensorType, element: str) -> np.ndarray:
+    """Read ``dense<[1, -2]> : ...`` or ``dense<"0x...">``, MLIR's text of narrow numbers, one byte each."""
     content = text[text.index("<") + 1 : text.rindex(">", 0, text.rindex(": tensor"))]
     if content.startswith('"'):
-        array = np.frombuffer(bytes.fromhex(content.strip('"')[2:]), type_.np_dtype)
+        array = _of_bits(np.frombuffer(bytes.fromhex(content.strip('"')[2:]), np.uint8), element, type_)
     else:
-        array = np.array([int(number) for number in _INTEGER.findall(content)], type_.np_dtype)
+        found = [_number(number, element, type_) for number in _NUMBER.findall(content)]
+        array = np.array(found, type_.np_dtype)
     return array[0] if array.size == 1 and type_.size else array.reshape(type_.shape)
 
 
-def _splat(number: int, like: Value, emit: Emit) -> Value:
+def _number(text: str, element: str, type_: TensorType) -> Any:
+    if text.startswith("0x"):
+        return _of_bits(np.array([int(text, 16)], np.uint8), element, type_)[0]
+    return float(text) if element in FORMATS else int(text)
+
+
+def _of_bits(array: np.ndarray, element: str, type_: TensorType) -> np.ndarray:
+    """Return the numbers that bytes stand for."""
+    if element not in FORMATS:
+        return array.view(type_.np_dtype)
+    form = FORMATS[element]
+    magnitude = (array & ((1 << (NARROW[element].bits - 1)) - 1)).astype(np.uint16) << (10 - form.fraction)
+    numbers = magnitude.view(np.float16).astype(np.float32) * 2.0 ** (15 - form.bias)
+    return np.copysign(numbers, np.where(array >> (NARROW[element].bits - 1), -1, 1)).astype(type_.np_dtype)
+
+
+def _splat(number: float, like: Value, emit: Emit) -> Value:
     return emit(ops.Constant.splat(number, like.type))

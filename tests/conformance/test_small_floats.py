@@ -1,10 +1,12 @@
 """Floats of 8 bits: every value, and every pair of values, against numpy's types of ml_dtypes."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 import ipuxla
 from hlo_passes.ir import DTYPES, SMALL_FLOATS
+from ipuxla.signature import narrow_name
 from tests.conformance.conftest import evaluated
 
 ARITHMETIC = [name for name in SMALL_FLOATS if name != "f8E8M0FNU"]  # that one has neither zero nor sign
@@ -108,3 +110,66 @@ def test_engines(name, engine, tiny_target):
     _same(run[2], wide[0].max(1).astype(dtype))
     for mine, theirs in zip(ring, witness, strict=True):
         np.testing.assert_array_equal(mine, theirs)
+
+
+NARROW = ("f4E2M1FN", "f6E2M3FN", "f6E3M2FN")
+
+
+def _narrow_values(name):
+    dtype = np.dtype(getattr(ml_dtypes, narrow_name(name)))
+    return np.arange(1 << int(name[1]), dtype=np.uint8).view(dtype)
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_narrow_conversion(name):
+    """Numbers between, at and beyond those of the type; NaN becomes -0."""
+    x = _narrow_values(name)
+    numbers = x.astype(np.float32)[: len(x) // 2]
+    middle = (numbers[1:] + numbers[:-1]) / 2
+    found = [
+        numbers,
+        middle,
+        np.nextafter(middle, 99),
+        np.nextafter(middle, -99),
+        [100, 1e30, np.inf, 1e-30],
+    ]
+    y = np.concatenate(found).astype(np.float32)
+    y = np.concatenate([y, -y, np.array([np.nan], np.float32)])
+    text = f"""func.func @main(%y: tensor<{y.size}xf32>) -> tensor<{y.size}x{name}> {{
+      %0 = stablehlo.convert %y : (tensor<{y.size}xf32>) -> tensor<{y.size}x{name}>
+      return %0 : tensor<{y.size}x{name}>
+    }}"""
+    (got,) = evaluated(text, y)
+    want = y.astype(x.dtype).astype(np.float16)
+    np.testing.assert_array_equal(got.view(np.uint16), want.view(np.uint16))
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_narrow_arithmetic(name):
+    values = _narrow_values(name)
+    x, y = (part.ravel() for part in np.meshgrid(values, values))
+    type_ = f"tensor<{x.size}x{name}>"
+    text = f"""func.func @main(%x: {type_}, %y: {type_}) -> ({type_}, {type_}, {type_}) {{
+      %0 = stablehlo.add %x, %y : {type_}
+      %1 = stablehlo.multiply %x, %y : {type_}
+      %2 = stablehlo.maximum %x, %y : {type_}
+      return %0, %1, %2 : {type_}, {type_}, {type_}
+    }}"""
+    wide = x.astype(np.float16), y.astype(np.float16)
+    for got, function in zip(evaluated(text, *wide), (np.add, np.multiply, np.maximum), strict=True):
+        np.testing.assert_array_equal(got, function(*wide).astype(x.dtype).astype(np.float16))
+
+
+def test_bits_of_four_bit_floats_and_constants(tiny_target):
+    text = """func.func @main(%x: tensor<8x2xf4E2M1FN>) -> (tensor<8xui8>, tensor<8x2xf4E2M1FN>, tensor<2xf4E2M1FN>) {
+      %0 = stablehlo.bitcast_convert %x : (tensor<8x2xf4E2M1FN>) -> tensor<8xui8>
+      %1 = stablehlo.bitcast_convert %0 : (tensor<8xui8>) -> tensor<8x2xf4E2M1FN>
+      %2 = stablehlo.constant dense<[1.5, -0.5]> : tensor<2xf4E2M1FN>
+      return %0, %1, %2 : tensor<8xui8>, tensor<8x2xf4E2M1FN>, tensor<2xf4E2M1FN>
+    }"""
+    x = _narrow_values("f4E2M1FN").reshape(8, 2)
+    bits, back, constant = ipuxla.compile_stablehlo(text, tiny_target)(x)
+    codes = np.arange(16)
+    np.testing.assert_array_equal(bits, codes[::2] | codes[1::2] << 4)
+    np.testing.assert_array_equal(np.asarray(back).view(np.uint8), x.view(np.uint8))
+    assert np.asarray(constant).astype(float).tolist() == [1.5, -0.5] and back.dtype == x.dtype

@@ -27,7 +27,7 @@ def test_parse_reads_what_str_writes(shape, dtype):
         "tensor<2xcomplex<f16>>",
         "tensor<2xcomplex>",
         "tensor<*xf32>",
-        "tensor<2xf8E4M3FN>",
+        "tensor<2xf8E4M3XYZ>",
         "memref<2xf32>",
         "f32",
     ],
