@@ -3,7 +3,7 @@
 The array lies on the host, and moves are NumPy's: every part of a layout and every slice of a plan is a
 strided view at its allocated address, so a move is one copy of one view to another, in place, and there is
 nothing to compile. Nothing is enumerated per tile, vertex or element. A slice that many cells read is put
-together once and repeated by the final copy: rows of it at the speed of memory, where XLA:CPU writes half as fast.
+together once and repeated by the final copy, in rows at the speed of memory.
 """
 
 from __future__ import annotations

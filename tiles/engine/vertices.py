@@ -20,7 +20,7 @@ from tiles.graph import AxisSplit, Cell, Codelet, OpForm, Plan
 from tiles.graph import whole as unsplit
 from tiles.numerics.ring import ring
 
-KEPT = 1024
+KEPT = 512
 """Compiled functions kept for programs to come; the one longest unused goes first."""
 
 Options = tuple[tuple[str, bool | int], ...]
