@@ -63,7 +63,7 @@ class Placement:
     splits: tuple[AxisSplit, ...]
     base: int
 
-    @property
+    @cached_property
     def grid(self) -> tuple[int, ...]:
         """Cells along every dimension."""
         return tuple(split.parts for split in self.splits)

@@ -40,7 +40,8 @@ def by_pieces(function: Callable[..., Any], *views: np.ndarray) -> list[Any]:
 
 def copy(target: np.ndarray, source: np.ndarray) -> None:
     """Copy between views of the same elements."""
-    source = np.broadcast_to(source, target.shape)
+    if source.shape != target.shape:
+        source = np.broadcast_to(source, target.shape)
     size, run = target.itemsize, target.shape[-1] if target.ndim else 1
     if 1 < run <= SHORT_RUN and min(_neighbours(target), _neighbours(source)) == run:
         target, source = target.view(f"V{run * size}"), source.view(f"V{run * size}")
