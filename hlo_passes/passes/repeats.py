@@ -126,10 +126,11 @@ def _runs(keys: np.ndarray, min_ops: int) -> list[_Run]:
     for period in _periods(keys, min_ops):
         differs = np.flatnonzero(keys[:-period] != keys[period:])
         edges = np.concatenate([[-1], differs, [keys.size - period]])
-        for start, length in zip(edges[:-1] + 1, np.diff(edges) - 1, strict=True):
-            if length >= period:
-                count = int(length) // period + 1
-                found.append(_Run(int(start), period, count, int(length) - (count - 1) * period))
+        starts, lengths = edges[:-1] + 1, np.diff(edges) - 1
+        is_run = lengths >= period
+        for start, length in zip(starts[is_run].tolist(), lengths[is_run].tolist(), strict=True):
+            count = length // period + 1
+            found.append(_Run(start, period, count, length - (count - 1) * period))
     return sorted(found, key=lambda run: (-run.saved, run.period, run.start))
 
 

@@ -363,7 +363,7 @@ def lower_jaxpr(
         ordered_effects=[],
         platforms=(platform,),
         backend=None,
-        axis_context=_sharding_impls.ShardingContext(1),
+        axis_context=_sharding_impls.ShardingContext(1, tuple(jax.local_devices()[:1])),
         donated_args=[False] * len(jaxpr.in_avals),
         arg_names=argument_names(jaxpr),
         result_names=results,

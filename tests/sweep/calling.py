@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export
 from jax.experimental import io_callback
+from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import Mesh, PartitionSpec
 
 import ipuxla
@@ -310,6 +311,15 @@ around(
     ),
     X,
 )
+
+
+@custom_partitioning
+def _partitioned(x):
+    return jnp.sin(x) * 2
+
+
+_partitioned.def_partition(partition=lambda *_: None, sharding_rule="i j -> i j")
+add("mesh: custom_partitioning", _partitioned, X)
 around(
     "mesh: with_sharding_constraint",
     lambda jit: jit(lambda x: jax.lax.with_sharding_constraint(x * 2, jax.NamedSharding(MESH, _P("d")))),

@@ -84,7 +84,7 @@ add(
     lambda a, s: jax.nn.scaled_matmul(a, a, s, s),
     jnp.asarray(normal(1, 4, 64), jnp.float8_e4m3fn),
     jnp.ones((1, 4, 2), jnp.float8_e8m0fnu),
-    refused="UnsupportedType",
+    refused="UnsupportedPrimitive",  # on a CPU too
 )
 
 _INITIALIZERS = """glorot_normal glorot_uniform he_normal he_uniform kaiming_normal kaiming_uniform lecun_normal
@@ -132,6 +132,8 @@ add(
 for _name in "segment_sum segment_prod segment_max segment_min".split():
     _function = getattr(jax.ops, _name)
     add(f"ops.{_name}", lambda x, n, f=_function: f(x, n, num_segments=6), normal(11, 3), IDS)
+    if _name == "segment_prod":  # JAX derives it where no segment has two members
+        continue
     add(
         f"ops.{_name}: gradient",
         jax.grad(lambda x, n, f=_function: (f(x, n, num_segments=5) ** 2).sum()),

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.sweep.cases import CASES
 from tests.sweep.running import Outcome
 
 RESULTS = Path(__file__).parent / "results.md"
@@ -17,7 +18,8 @@ def write_table(outcomes: Sequence[Outcome]) -> None:
     lines = [
         "# Sweep over JAX's public API",
         "",
-        "`python -m tests.sweep --write` on 16 tiles of a gc200, fast engine, against `jax.jit`.",
+        f"`python -m tests.sweep --write` on 16 tiles of a gc200, fast engine, against `jax.jit`: "
+        f"{len(outcomes)} of {len(CASES)} cases.",
         "",
         "| group | cases | equal | refused by a named error | wrong or crashed |",
         "|---|---|---|---|---|",
