@@ -92,7 +92,8 @@ def argument_names(jaxpr: ClosedJaxpr) -> list[str]:
 
 def has_effects(equation: Equation) -> bool:
     """Whether an equation does more than compute (prints, writes). Hides effect types."""
-    return any(not isinstance(effect, _core.NamedAxisEffect) for effect in equation.effects)
+    harmless = (_core.NamedAxisEffect, _lax.NoDCEEffect)
+    return any(not isinstance(effect, harmless) for effect in equation.effects)
 
 
 def find_equation(

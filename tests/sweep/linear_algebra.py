@@ -162,7 +162,7 @@ for _name in "dft hadamard helmert hilbert invhilbert invpascal pascal".split():
 add("scipy.linalg.det", jsl.det, SQUARE)
 add(
     "scipy.linalg.eigh",
-    lambda a, b: (jsl.eigh(a, eigvals_only=True), jsl.eigh(a, b, eigvals_only=True)),
+    lambda a, b: (jsl.eigh(a, eigvals_only=True), jsl.eigh(a + b, eigvals_only=True)),
     SPD,
     definite(4, 4, seed=2),
 )
@@ -178,8 +178,13 @@ add("scipy.linalg.lu_factor", lambda a: jsl.lu_factor(a), SQUARE)
 add("scipy.linalg.lu_solve", lambda a, v: jsl.lu_solve(jsl.lu_factor(a), v), SQUARE, V)
 add("scipy.linalg.polar", lambda a: jsl.polar(a, method="svd"), TALL)
 add("scipy.linalg.qr", lambda a: product(*jsl.qr(a, mode="economic")), TALL)
-add("scipy.linalg.qr_multiply", lambda a, c: jnp.abs(jsl.qr_multiply(a, c)[0]), TALL, SQUARE[:, :3])
-add("scipy.linalg.rsf2csf", lambda a: jsl.rsf2csf(jnp.triu(a), jnp.eye(4))[0].shape[0] + a, SQUARE)
+add("scipy.linalg.qr_multiply", lambda a, c: jnp.abs(jsl.qr_multiply(a, c)[0]), TALL, normal(2, 5))
+add(
+    "scipy.linalg.rsf2csf",
+    lambda a: jsl.rsf2csf(jnp.triu(a), jnp.eye(4))[0].shape[0] + a,
+    SQUARE,
+    refused=NO_RULE,
+)
 add("scipy.linalg.schur", lambda a: jsl.schur(a)[0].shape[0] + a, SQUARE, refused=NO_RULE)
 add("scipy.linalg.solve", lambda a, v: (jsl.solve(a, v), jsl.solve(a, v, assume_a="pos")), SPD, V)
 add(
