@@ -10,7 +10,7 @@ import pytest
 
 import ipuxla
 from hlo_passes.errors import HloError, MalformedStableHLO, UnsupportedOp
-from ipuxla.errors import InvalidOption, UnsupportedDtype, WrongArguments
+from ipuxla.errors import InvalidOption, WrongArguments
 from tiles.numerics.tolerance import check_close
 
 X = jnp.linspace(-1.0, 1.0, 12).reshape(3, 4)
@@ -89,7 +89,7 @@ def test_programs_of_modules_are_saved_too(small_target, tmp_path):
             WIDE.replace("stablehlo.add %i, %i :", "stablehlo.custom_call @f(%i) : (tensor<4xi64>) ->"),
             UnsupportedOp,
         ),
-        (WIDE.replace("f64", "f8E5M2"), (HloError, UnsupportedDtype)),
+        (WIDE.replace("f64", "tf32"), MalformedStableHLO),
     ],
 )
 def test_bad_modules_are_named(small_target, source, error):
