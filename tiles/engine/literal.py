@@ -76,7 +76,7 @@ class LiteralEngine(Engine):
                 p: 0 if t[0] == "while" else [0] * len(children(t)) for p, t in dynamic_parts(exe.program)
             }
             self._run(exe.program, (), state)
-            outputs = [jnp.array(self._read(name, state), copy=True) for name in exe.outputs]
+            outputs = [jnp.asarray(_apart(self._read(name, state), state)) for name in exe.outputs]
         self._memory = state
         trips = {path: as_trips(counted) for path, counted in self._trips.items()}
         sent = {name: self._stacked(name, items) for name, items in self._sent.items()}
@@ -209,11 +209,8 @@ class LiteralEngine(Engine):
 
     def _keep(self, name: str, state: np.ndarray, value: np.ndarray) -> None:
         """Write a variable's parts where they live."""
-        self._keep_parts(name, state, memory.cut(value, self._at(name)[0]))
-
-    def _keep_parts(self, name: str, state: np.ndarray, parts: np.ndarray) -> None:
         layout, word, _ = self._at(name)
-        of_layout(layout).store(state, word, memory.as_words(parts, len(layout.grid)))
+        memory.write_tensor(state, layout, word, value)
 
     # ---- operands
 
@@ -288,7 +285,8 @@ class VertexEngine(LiteralEngine):
         """Accept any copies: every vertex computes with its own, so differing ones differ in results."""
 
     def _store_result(self, name: str, state: np.ndarray, result: np.ndarray) -> None:
-        self._keep_parts(name, state, result)
+        layout, word, _ = self._at(name)
+        of_layout(layout).store(state, word, memory.as_words(result, len(layout.grid)))
 
     @staticmethod
     def _part_extents(group: VertexGroup, i: int) -> tuple[int, ...]:

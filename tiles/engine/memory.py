@@ -9,11 +9,12 @@ together once and repeated by the final copy, in rows at the speed of memory.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from tiles.engine.placement import Placement, of_layout
+from tiles.engine.placement import Placement, boxes, of_layout
 from tiles.engine.views import by_pieces, compact, copy, empty
 from tiles.graph import Layout
 from tiles.numerics.dtypes import WORD_BYTES, from_words, itemsize, to_jax, to_words, word_count
@@ -47,13 +48,13 @@ def load_elements(
     dtype: str,
     shape: tuple[int, ...],
     drop: frozenset[int] = frozenset(),
+    order: Sequence[int] | None = None,
 ) -> np.ndarray:
     """Return elements of ``shape`` at ``word`` of every cell's tile: ``[*grid, *shape]``; see ``Placement.load``."""
-    count = math.prod(shape)
-    packed = shape if itemsize(dtype) == WORD_BYTES else (word_count(dtype, count),)
-    words = place.load(memory, word, packed, drop)
     if itemsize(dtype) == WORD_BYTES:
-        return words.view(to_jax(dtype))
+        return place.load(memory, word, shape, drop, order).view(to_jax(dtype))
+    count = math.prod(shape)
+    words = place.load(memory, word, (word_count(dtype, count),), drop)
     return from_words(words, dtype, count).reshape((*words.shape[:-1], *shape))
 
 
@@ -61,20 +62,24 @@ def read_tensor(memory: np.ndarray, layout: Layout, word: int, dtype: str) -> np
     """Return the logical array that lies in ``layout`` at word address ``word``; it may be a view of memory."""
     part = layout.part_shape
     rank = len(part)
-    x = load_elements(memory, of_layout(layout), word, dtype, part)
-    x = compact(x.transpose([a for d in range(rank) for a in (d, rank + d)]))
+    order = [a for d in range(rank) for a in (d, rank + d)]
+    x = compact(load_elements(memory, of_layout(layout), word, dtype, part, order=order).transpose(order))
     x = x.reshape([g * p for g, p in zip(layout.grid, part, strict=True)])
     return x[(*(slice(n) for n in layout.shape), ...)]
 
 
-def cut(x: np.ndarray, layout: Layout) -> np.ndarray:
-    """Return the parts of a logical array ``[*grid, *part]``; short parts are padded with 0."""
-    grid, part = layout.grid, layout.part_shape
-    rank = len(grid)
-    for axis, (g, p) in enumerate(zip(grid, part, strict=True)):
-        x = _padded(x, axis, g * p - x.shape[axis], 0)
-    x = x.reshape([n for pair in zip(grid, part, strict=True) for n in pair])
-    return x.transpose([2 * d for d in range(rank)] + [2 * d + 1 for d in range(rank)])
+def write_tensor(memory: np.ndarray, layout: Layout, word: int, value: np.ndarray) -> None:
+    """Write a logical array's parts at word address ``word`` of their tiles; short parts are padded with 0."""
+    part = layout.part_shape
+    rank = len(part)
+    for box in boxes(layout):
+        x = value[(*box.elements, ...)]
+        grid = box.place.grid
+        for axis, (g, p) in enumerate(zip(grid, part, strict=True)):
+            x = _padded(x, axis, g * p - x.shape[axis], 0)  # the last part alone, so little is copied
+        x = x.reshape([n for pair in zip(grid, part, strict=True) for n in pair])
+        parts = x.transpose([2 * d for d in range(rank)] + [2 * d + 1 for d in range(rank)])
+        box.place.store(memory, word, as_words(parts, rank))
 
 
 def _padded(x: np.ndarray, axis: int, count: int, value: Any) -> np.ndarray:
@@ -127,15 +132,21 @@ def collect(x: np.ndarray, slices: Slices) -> np.ndarray:
 
     Where several cells hold an element, the first one's copy is taken; see ``slices_agree``.
     """
-    used = sorted({d for axis in slices.axes for d in axis.dims})
-    x = x[(*(slice(None) if d in used else 0 for d in range(len(slices.grid))), ...)]
-    order: list[int] = []
-    for number, axis in enumerate(slices.axes):
-        order += [*(used.index(d) for d in axis.dims), len(used) + number]
-    x = compact(x.transpose(order)).reshape([axis.first.size * axis.extent for axis in slices.axes])
+    dropped = repeated_dims(slices)
+    x = x[(*(slice(0, 1) if d in dropped else slice(None) for d in range(len(slices.grid))), ...)]
+    x = compact(x.transpose(collecting_order(slices)))
+    x = x.reshape([axis.first.size * axis.extent for axis in slices.axes])
     for number, axis in enumerate(slices.axes):
         x = _gather_axis(x, number, axis)
     return x
+
+
+def collecting_order(slices: Slices) -> list[int]:
+    """Return how the axes of slices ``[*grid, *extents]`` are permuted to put the tensor together."""
+    order = sorted(repeated_dims(slices))
+    for number, axis in enumerate(slices.axes):
+        order += [*axis.dims, len(slices.grid) + number]
+    return order
 
 
 def _gather_axis(x: np.ndarray, number: int, axis: AxisSlices) -> np.ndarray:

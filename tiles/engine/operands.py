@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -52,13 +53,21 @@ class HeldOperand:
             slices = compact(slices)
         return memory.as_words(slices, len(self.place.grid))
 
-    def load(self, state: np.ndarray, drop: frozenset[int] = frozenset()) -> np.ndarray:
+    @cached_property
+    def _order(self) -> list[int]:
+        return memory.collecting_order(self.slices)
+
+    def load(
+        self, state: np.ndarray, drop: frozenset[int] = frozenset(), order: Sequence[int] | None = None
+    ) -> np.ndarray:
         """Return what the cells find: ``[*grid, *extents]``, size 1 along ``drop``; see ``Placement.load``."""
-        return memory.load_elements(state, self.place, self.word, self.dtype, self.slices.extents, drop)
+        return memory.load_elements(
+            state, self.place, self.word, self.dtype, self.slices.extents, drop, order
+        )
 
     def collect(self, state: np.ndarray) -> np.ndarray:
         """Return the variable's value put together from the cells' slices."""
-        return memory.collect(self.load(state, self._repeated), self.slices)
+        return memory.collect(self.load(state, self._repeated, self._order), self.slices)
 
     def copies_agree(self, state: np.ndarray) -> bool:
         """Return whether all copies of every element are the same words."""

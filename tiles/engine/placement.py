@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -85,18 +86,28 @@ class Placement:
                 copy(block.view(memory, word, shape), block.part_of(words))
 
     def load(
-        self, memory: np.ndarray, word: int, shape: tuple[int, ...], drop: frozenset[int] = frozenset()
+        self,
+        memory: np.ndarray,
+        word: int,
+        shape: tuple[int, ...],
+        drop: frozenset[int] = frozenset(),
+        order: Sequence[int] | None = None,
     ) -> np.ndarray:
         """Read words of ``shape`` at ``word`` of every cell's tile: ``[*grid, *shape]``, a view where there is one.
 
         Of cells that differ only along the dimensions in ``drop`` the first is read, and those have size 1.
+        What has to be copied lies in memory by the axes in ``order``, so that this permutation of it is compact.
         """
         grid = tuple(1 if d in drop else n for d, n in enumerate(self.grid))
         first, *others = (b for b in self.blocks if not any(b.cells[d].start for d in drop))
         digits = [d for _, _, d in first.digits if d not in drop]
         if not others and len(set(digits)) == len(digits):
             return _firsts(first, first.view(memory, word, shape), drop).reshape((*grid, *shape))
-        out = empty((*grid, *shape), memory.dtype)
+        if order is None:
+            out = empty((*grid, *shape), memory.dtype)
+        else:  # lie as the caller goes on to read them
+            axes = (*grid, *shape)
+            out = empty(tuple(axes[a] for a in order), memory.dtype).transpose(np.argsort(order))
         for block in (first, *others):
             copy(block.part_of(out), _firsts(block, block.view(memory, word, shape), drop))
         return out
@@ -126,6 +137,41 @@ def _firsts(block: Block, view: np.ndarray, drop: frozenset[int]) -> np.ndarray:
 def placement(splits: tuple[AxisSplit, ...], base: int) -> Placement:
     """Return the placement of a grid, shared between callers."""
     return Placement(splits, base)
+
+
+@dataclass(frozen=True)
+class Box:
+    """Parts of equal lengths.
+
+    Args:
+      elements: what they hold of every dimension of the tensor.
+      place: their tiles.
+    """
+
+    elements: tuple[slice, ...]
+    place: Placement
+
+
+@lru_cache(maxsize=65536)
+def boxes(layout: Layout) -> tuple[Box, ...]:
+    """Return a layout's parts by their lengths: the full ones, and along each dimension the last one if it is short."""
+    found = []
+    for choice in itertools.product(*map(_lengths, layout.axes)):
+        elements, splits, tiles = zip(*choice, strict=True) if choice else ((), (), ())
+        found.append(Box(elements, placement(splits, layout.base + sum(tiles))))
+    return tuple(found)
+
+
+def _lengths(split: AxisSplit) -> list[tuple[slice, AxisSplit, int]]:
+    """Return a dimension's full parts, and its short one, as elements, split, and tile of the first part."""
+    full, rest = divmod(split.size, split.grain)
+    if not (full and rest):
+        return [(slice(0, split.size), split, 0)]
+    end = full * split.grain
+    return [
+        (slice(0, end), AxisSplit(end, split.grain, split.digits), 0),
+        (slice(end, split.size), AxisSplit(rest, split.grain), int(split.tiles[full])),
+    ]
 
 
 def of_layout(layout: Layout) -> Placement:

@@ -9,7 +9,7 @@ import pytest
 
 from tiles.engine import memory, views
 from tiles.engine.placement import Placement
-from tiles.graph import AxisSplit, whole
+from tiles.graph import AxisSplit, Layout, whole
 from tiles.graph.layout import tile_grid
 
 SPLITS = {
@@ -82,3 +82,24 @@ def test_copies_in_pieces_and_of_short_runs(dtype, monkeypatch):
         np.testing.assert_array_equal(compact, x.transpose(order))
     views.copy(target := np.zeros((4, 6), dtype), x[0, 0, 0])
     np.testing.assert_array_equal(target, np.stack([x[0, 0, 0]] * 4))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+@pytest.mark.parametrize("name", SPLITS)
+def test_tensors_lie_part_by_part_and_short_parts_end_in_zeros(name, dtype):
+    layout = Layout(SPLITS[name], 8)
+    part, words = layout.part_shape, layout.part_bytes(dtype) // 4
+    value = np.random.default_rng(1).normal(size=layout.shape).astype(dtype)
+    got = np.full((TILES, 40), 7, np.uint32)
+    want = got.copy()
+    tiles = layout.tiles.reshape(layout.grid)
+    for cell in np.ndindex(*layout.grid):
+        elements = tuple(slice(i * n, (i + 1) * n) for i, n in zip(cell, part, strict=True))
+        padded = np.zeros(part, dtype)
+        held = value[elements]
+        padded[tuple(slice(0, n) for n in held.shape)] = held
+        row = padded.tobytes().ljust(4 * words, b"\\0")
+        want[tiles[cell], WORD : WORD + words] = np.frombuffer(row, np.uint32)
+    memory.write_tensor(got, layout, WORD, value)
+    np.testing.assert_array_equal(got, want)
+    np.testing.assert_array_equal(memory.read_tensor(got, layout, WORD, dtype), value)
