@@ -98,7 +98,7 @@ def test_tensors_lie_part_by_part_and_short_parts_end_in_zeros(name, dtype):
         padded = np.zeros(part, dtype)
         held = value[elements]
         padded[tuple(slice(0, n) for n in held.shape)] = held
-        row = padded.tobytes().ljust(4 * words, b"\\0")
+        row = padded.tobytes().ljust(4 * words, b"\0")
         want[tiles[cell], WORD : WORD + words] = np.frombuffer(row, np.uint32)
     memory.write_tensor(got, layout, WORD, value)
     np.testing.assert_array_equal(got, want)
