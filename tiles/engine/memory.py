@@ -177,7 +177,7 @@ def replicas_agree(
     memory: np.ndarray, place: Placement, word: int, count: int, repeated: frozenset[int]
 ) -> bool:
     """Return whether cells that differ only along ``repeated`` hold the same words."""
-    first = compact(place.load(memory, word, (count,), repeated))
+    first = place.load(memory, word, (count,), repeated)
     for block in place.blocks:
         x = block.view(memory, word, (count,))
         if not all(by_pieces(_are_equal, x, np.broadcast_to(block.part_of(first), x.shape))):

@@ -32,8 +32,9 @@ def by_pieces(function: Callable[..., Any], *views: np.ndarray) -> list[Any]:
     pieces = min(os.cpu_count() or 1, views[0].nbytes // PIECE_BYTES)
     if pieces < 2 or len(shape) < 2:
         return [function(*views)]
-    axis = int(np.argmax(shape[:-1]))
-    ends = np.unique(np.linspace(0, shape[axis], pieces + 1).astype(np.int64)).tolist()
+    length = max(shape[:-1])
+    axis, pieces = shape.index(length), min(pieces, length)
+    ends = [length * piece // pieces for piece in range(pieces + 1)]
     cuts = [(*(slice(None),) * axis, slice(a, b)) for a, b in itertools.pairwise(ends)]
     return list(_threads().map(lambda cut: function(*(view[cut] for view in views)), cuts))
 
@@ -71,5 +72,5 @@ def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """Return an array without values, so aligned that XLA reads it where it lies."""
     size_bytes = math.prod(shape) * np.dtype(dtype).itemsize
     raw = np.empty(size_bytes + ALIGNMENT_BYTES, np.uint8)
-    start = -raw.ctypes.data % ALIGNMENT_BYTES
+    start = -raw.__array_interface__["data"][0] % ALIGNMENT_BYTES
     return raw[start : start + size_bytes].view(dtype).reshape(shape)
