@@ -157,7 +157,8 @@ class TriangularSolve(Codelet):
             i = count if self.is_lower else n - 1 - count
             equation = jnp.squeeze(lax.dynamic_slice_in_dim(a, i, 1, a.ndim - 2), -2)
             is_known = position < i if self.is_lower else position > i
-            share = jnp.sum(jnp.where(is_known, equation, 0) * x, axis=-1, keepdims=True)
+            known = jnp.where(is_known, equation, 0)
+            share = jnp.matmul(x, jnp.swapaxes(known, -1, -2), precision=lax.Precision.HIGHEST)
             value = lax.dynamic_slice_in_dim(b, i, 1, b.ndim - 1) - share
             if not self.is_unit:
                 value = value / lax.dynamic_slice_in_dim(equation, i, 1, equation.ndim - 1)
