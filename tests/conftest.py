@@ -24,7 +24,7 @@ GROUPS = {"unit": "unit + golden", "golden": "unit + golden"}
 
 # Deterministic by default: a failure on one machine is a failure on all. "explore" looks for new ones.
 hypothesis.settings.register_profile(
-    "default", derandomize=True, deadline=None, max_examples=10, database=None, print_blob=True
+    "default", derandomize=True, deadline=None, max_examples=20, database=None, print_blob=True
 )
 hypothesis.settings.register_profile("ci", hypothesis.settings.get_profile("default"), max_examples=50)
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000)
