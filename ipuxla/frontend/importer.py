@@ -15,13 +15,10 @@ from importlib.resources import files
 from typing import Any
 
 import jax
-import numpy as np
 
 from hlo_passes import ops
 from hlo_passes.errors import MalformedStableHLO, UnsupportedOp, UnsupportedType
 from hlo_passes.ir import (
-    OPS,
-    SMALL_FLOATS,
     UNKNOWN,
     Computation,
     Instruction,
@@ -34,18 +31,12 @@ from hlo_passes.ir import (
 )
 from ipuxla.frontend import elements, narrow
 from ipuxla.frontend._jax_compat import (
-    conv_dimensions,
-    dot_algorithm,
-    dot_dimensions,
-    gather_dimensions,
     mlir_ir,
     read_stablehlo,
-    scatter_dimensions,
 )
-from ipuxla.frontend.attributes import flag as _flag
-from ipuxla.frontend.attributes import integer as _int
-from ipuxla.frontend.attributes import integers as _ints
 from ipuxla.frontend.attributes import text as _text
+from ipuxla.frontend.constants import array_of
+from ipuxla.frontend.readers import PLAIN, READERS
 from ipuxla.frontend.rewritten import REWRITTEN
 
 TEXT_FILE = "<stablehlo>"
@@ -53,9 +44,6 @@ TEXT_FILE = "<stablehlo>"
 
 _JAX_FRAME = re.compile(r"[/\\](site|dist)-packages[/\\](jax|jaxlib)[/\\]")
 _JAX_FOLDER = str(files(jax))
-_WITHOUT_BUFFERS = frozenset({"bf16", *SMALL_FLOATS})
-"""Element types of constants that MLIR gives as text only."""
-_ELEMENT = re.compile(r"0x[0-9A-Fa-f]+|[-+0-9.eE]+")
 
 _HINTS: dict[str, str] = dict.fromkeys(
     ("real_dynamic_slice", "dynamic_broadcast_in_dim", "dynamic_conv", "dynamic_gather", "dynamic_iota"),
@@ -138,7 +126,7 @@ class _Importer:
         self._constants: dict[Any, ops.Constant] = {}
         self._words: dict[Any, str] = {}
         self.has_narrow = False
-        self.streams = itertools.count()
+        self.streams: Iterator[int] = itertools.count()
 
     def module(self, name: str | None) -> Module:
         for view in self._module.regions[0].blocks[0].operations:
@@ -202,13 +190,13 @@ class _Importer:
 
     def operation(self, op: Any, results: list[TensorType], location: Location) -> Op:
         kind = op.name
-        plain = _PLAIN.get(kind)
+        plain = PLAIN.get(kind)
         if plain is not None:
             accuracy = str(op.attributes["result_accuracy"]) if "result_accuracy" in op.attributes else ""
             if "TOLERANCE" in accuracy:  # functions here have one accuracy, which DEFAULT and HIGHEST ask for
                 raise self.unsupported(op, location, "result_accuracy of mode DEFAULT or HIGHEST")
             return plain
-        reader = _READERS.get(kind)
+        reader = READERS.get(kind)
         if reader is None:
             raise self.unsupported(op, location, _HINTS.get(kind.removeprefix("stablehlo."), _DEFAULT_HINT))
         return reader(self, op, results)
@@ -251,7 +239,7 @@ class _Importer:
     def constant(self, attribute: Any, type_: TensorType) -> ops.Constant:
         found = self._constants.get(attribute)
         if found is None:
-            found = self._constants[attribute] = ops.Constant(_array(attribute, type_), type_)
+            found = self._constants[attribute] = ops.Constant(array_of(attribute, type_), type_)
         return found
 
     def word(self, op: Any, name: str) -> str:
@@ -498,43 +486,6 @@ def _is_jax(file: str) -> bool:
     return file.startswith(_JAX_FOLDER) or _JAX_FRAME.search(file) is not None
 
 
-def _array(attribute: Any, type_: TensorType) -> np.ndarray:
-    """Return the value of a constant, to the bit; one element for a splat."""
-    if type_.dtype in _WITHOUT_BUFFERS or type_.is_complex:
-        return _from_text(str(attribute), type_)
-    element = narrow.narrow_element(str(attribute.type))
-    if element is not None:
-        return narrow.elements(str(attribute), type_, element)
-    try:
-        array = np.asarray(attribute)
-    except TypeError:
-        raise ValueError(f"constants must be dense, got {str(attribute)[:60]}") from None
-    return array.reshape(-1)[0] if attribute.is_splat and type_.size else array.reshape(type_.shape)
-
-
-def _from_text(text: str, type_: TensorType) -> np.ndarray:
-    """Read ``dense<[1.0, 0x7FC0]> : ...``, parts of complex elements in turn, or ``dense<"0x...">``.
-
-    MLIR writes floats such that they read back exactly.
-    """
-    part = type_.part
-    words = np.dtype(f"u{part.np_dtype.itemsize}")
-    content = text[text.index("<") + 1 : text.rindex(">", 0, text.rindex(": tensor"))]
-    if content.startswith('"'):
-        array = np.frombuffer(bytes.fromhex(content.strip('"')[2:]), words)
-    else:
-        array = np.array([_float_bits(element, part) for element in _ELEMENT.findall(content)], words)
-    array = array.view(type_.np_dtype)
-    return array[0] if array.size == 1 else array.reshape(type_.shape)
-
-
-def _float_bits(text: str, type_: TensorType) -> int:
-    if text.startswith("0x"):
-        return int(text, 16)
-    number = np.array(float(text)).astype(type_.np_dtype)
-    return int(number.view(f"u{number.dtype.itemsize}"))
-
-
 def _flat(shape: Any) -> list[Any]:
     """Return the members of nested lists in order."""
     return [leaf for part in shape for leaf in _flat(part)] if isinstance(shape, list) else [shape]
@@ -545,93 +496,6 @@ def _arranged(shape: Any, values: Iterator[Value]) -> Any:
     return [_arranged(part, values) for part in shape] if isinstance(shape, list) else next(values)
 
 
-def _constant(importer: _Importer, op: Any, results: list[TensorType]) -> Op:
-    if results[0].is_complex:  # MLIR's Python attributes know no such elements
-        text = str(op)
-        return importer.constant(text[text.index("dense<") :], results[0])
-    return importer.constant(op.attributes["value"], results[0])
-
-
-def _compare(importer: _Importer, op: Any, results: list[TensorType]) -> Op:
-    kind = importer.word(op, "compare_type")
-    implied = kind and ops.compare_types(importer.type(op.operands[0].type, UNKNOWN).dtype)[0]
-    return ops.Compare(importer.word(op, "comparison_direction"), "" if kind == implied else kind)
-
-
-def _dot_general(importer: _Importer, op: Any, results: list[TensorType]) -> Op:
-    attributes = op.attributes
-    numbers = ops.DotDimensionNumbers(*dot_dimensions(attributes["dot_dimension_numbers"]))
-    precision = tuple(importer.keyword(entry) for entry in attributes.get("precision_config") or ())
-    algorithm = attributes.get("algorithm")
-    return ops.DotGeneral(
-        numbers,
-        results[0].dtype,
-        () if set(precision) <= {"DEFAULT"} else precision,
-        None if algorithm is None else ops.DotAlgorithm(**dot_algorithm(algorithm)),
-    )
-
-
-def _convolution(importer: _Importer, op: Any, results: list[TensorType]) -> Op:
-    attributes = op.attributes
-    numbers = ops.ConvDimensionNumbers(**conv_dimensions(attributes["dimension_numbers"]))
-    ones = (1,) * len(numbers.input_spatial)
-    low, high = _padding(op, len(ones))
-    precision = tuple(importer.keyword(entry) for entry in attributes.get("precision_config") or ())
-    return ops.Convolution(
-        numbers,
-        _window(op, "window_strides", ones),
-        low,
-        high,
-        _window(op, "lhs_dilation", ones),
-        _window(op, "rhs_dilation", ones),
-        tuple(map(bool, _window(op, "window_reversal", (0,) * len(ones)))),
-        _int(op, "feature_group_count"),
-        _int(op, "batch_group_count"),
-        results[0].dtype,
-        () if set(precision) <= {"DEFAULT"} else precision,
-    )
-
-
-def _reduce_window(importer: _Importer, op: Any, results: list[TensorType]) -> Op:
-    window = _ints(op, "window_dimensions")
-    ones = (1,) * len(window)
-    names = ("window_strides", "base_dilations", "window_dilations")
-    strides, base, dilations = (_window(op, name, ones) for name in names)
-    low, high = _padding(op, len(ones))
-    return ops.ReduceWindow(window, strides, base, dilations, low, high)
-
-
-def _select_and_scatter(importer: _Importer, op: Any, results: list[TensorType]) -> Op:
-    rank = results[0].rank
-    ones = (1,) * rank
-    strides = _window(op, "window_strides", ones)
-    return ops.SelectAndScatter(_window(op, "window_dimensions", ones), strides, *_padding(op, rank))
-
-
-def _window(op: Any, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
-    """Return an optional attribute that has an entry per window dimension."""
-    return _ints(op, name) if name in op.attributes else default
-
-
-def _padding(op: Any, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the padding in front and behind; none when it is absent."""
-    if "padding" not in op.attributes or not rank:
-        return (0,) * rank, (0,) * rank
-    pairs = np.asarray(op.attributes["padding"]).reshape(-1, 2)
-    pairs = np.broadcast_to(pairs, (rank, 2))
-    return tuple(map(int, pairs[:, 0])), tuple(map(int, pairs[:, 1]))
-
-
-def _gather(importer: _Importer, op: Any, results: list[TensorType]) -> Op:
-    numbers = ops.GatherDimensionNumbers(**gather_dimensions(op.attributes["dimension_numbers"]))
-    return ops.Gather(numbers, _ints(op, "slice_sizes"), _flag(op, "indices_are_sorted"))
-
-
-def _scatter(importer: _Importer, op: Any, results: list[TensorType]) -> Op:
-    numbers = ops.ScatterDimensionNumbers(**scatter_dimensions(op.attributes["scatter_dimension_numbers"]))
-    return ops.Scatter(numbers, _flag(op, "indices_are_sorted"), _flag(op, "unique_indices"))
-
-
 _RETURNS = frozenset({"func.return", "stablehlo.return"})
 
 _CONTROL: dict[str, Callable[[int], Op]] = {
@@ -640,63 +504,3 @@ _CONTROL: dict[str, Callable[[int], Op]] = {
     "stablehlo.if": lambda captured: ops.If(),
 }
 """Loops and branches, made from the number of values that their regions read from outside."""
-
-_PLAIN: dict[str, Op] = {name: cls() for name, cls in OPS.items() if issubclass(cls, (ops.Unary, ops.Binary))}
-"""Operations without attributes, made once."""
-for _cls in (ops.IsFinite, ops.Complex, ops.Select, ops.Clamp, ops.OptimizationBarrier):
-    _PLAIN[_cls.name] = _cls()
-
-_READERS: dict[str, Callable[[_Importer, Any, list[TensorType]], Op]] = {
-    "func.call": lambda i, op, results: ops.Call(op.attributes["callee"].value, tuple(results)),
-    "stablehlo.compare": _compare,
-    "stablehlo.convert": lambda i, op, results: ops.Convert(results[0].dtype),
-    "stablehlo.bitcast_convert": lambda i, op, results: ops.BitcastConvert(results[0].dtype),
-    "stablehlo.reduce_precision": lambda i, op, results: ops.ReducePrecision(
-        _int(op, "exponent_bits"), _int(op, "mantissa_bits")
-    ),
-    "stablehlo.broadcast_in_dim": lambda i, op, results: ops.BroadcastInDim(
-        results[0].shape, _ints(op, "broadcast_dimensions")
-    ),
-    "stablehlo.reshape": lambda i, op, results: ops.Reshape(results[0].shape),
-    "stablehlo.transpose": lambda i, op, results: ops.Transpose(_ints(op, "permutation")),
-    "stablehlo.slice": lambda i, op, results: ops.Slice(
-        _ints(op, "start_indices"), _ints(op, "limit_indices"), _ints(op, "strides")
-    ),
-    "stablehlo.pad": lambda i, op, results: ops.Pad(
-        _ints(op, "edge_padding_low"), _ints(op, "edge_padding_high"), _ints(op, "interior_padding")
-    ),
-    "stablehlo.concatenate": lambda i, op, results: ops.Concatenate(_int(op, "dimension")),
-    "stablehlo.reverse": lambda i, op, results: ops.Reverse(_ints(op, "dimensions")),
-    "stablehlo.fft": lambda i, op, results: ops.Fft(i.word(op, "fft_type"), _ints(op, "fft_length")),
-    "stablehlo.iota": lambda i, op, results: ops.Iota(results[0], _int(op, "iota_dimension")),
-    "stablehlo.constant": _constant,
-    "stablehlo.dot_general": _dot_general,
-    "stablehlo.gather": _gather,
-    "stablehlo.scatter": _scatter,
-    "stablehlo.sort": lambda i, op, results: ops.Sort(
-        _int(op, "dimension") if "dimension" in op.attributes else -1, _flag(op, "is_stable")
-    ),
-    "stablehlo.rng_bit_generator": lambda i, op, results: ops.RngBitGenerator(
-        i.word(op, "rng_algorithm"), tuple(results)
-    ),
-    "stablehlo.rng": lambda i, op, results: ops.Rng(
-        i.word(op, "rng_distribution"), results[0], next(i.streams)
-    ),
-    "stablehlo.dynamic_slice": lambda i, op, results: ops.DynamicSlice(_ints(op, "slice_sizes")),
-    "stablehlo.dynamic_update_slice": lambda i, op, results: ops.DynamicUpdateSlice(),
-    "stablehlo.cholesky": lambda i, op, results: ops.Cholesky(_flag(op, "lower")),
-    "stablehlo.triangular_solve": lambda i, op, results: ops.TriangularSolve(
-        _flag(op, "left_side"), _flag(op, "lower"), _flag(op, "unit_diagonal"), i.word(op, "transpose_a")
-    ),
-    "stablehlo.map": lambda i, op, results: ops.MapElements(_ints(op, "dimensions")),
-    "stablehlo.reduce": lambda i, op, results: ops.Reduce(_ints(op, "dimensions")),
-    "stablehlo.convolution": _convolution,
-    **{
-        cls.name: lambda i, op, results, cls=cls: cls(
-            op.attributes["epsilon"].value, _int(op, "feature_index")
-        )
-        for cls in (ops.BatchNormInference, ops.BatchNormTraining, ops.BatchNormGrad)
-    },
-    "stablehlo.reduce_window": _reduce_window,
-    "stablehlo.select_and_scatter": _select_and_scatter,
-}
