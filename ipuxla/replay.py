@@ -19,14 +19,16 @@ DECIDING = (While, Case, If)
 """Operations that decide, while a program runs, what runs next."""
 
 
-class _Asked(Decisions):
-    """What the interpreter asks, answered by a replay."""
+class Asked(Decisions):
+    """What the interpreter asks, answered by what engines ask: a replay, or decisions as computed."""
 
-    def __init__(self, answers: decisions.Replay) -> None:
+    def __init__(self, answers: decisions.Decisions) -> None:
+        """Keep who answers."""
         self.answers = answers
 
     @property
     def state(self) -> Any:
+        """What loops and branches carry."""
         return self.answers.state
 
     @state.setter
@@ -34,6 +36,7 @@ class _Asked(Decisions):
         self.answers.state = value
 
     def take(self, decision: Any) -> Any:
+        """Return the answer."""
         return self.answers.take(decision)
 
 
@@ -53,7 +56,7 @@ def replaying(
     names = [name_of(type_.np_dtype) for type_ in module.entry_computation.parameter_types]
 
     def repeating(recorded: Any, *arrays: Any) -> tuple[Any, ...]:
-        return evaluate_module(module, *arrays, decisions=_Asked(decisions.Replay(recorded)))
+        return evaluate_module(module, *arrays, decisions=Asked(decisions.Replay(recorded)))
 
     repeat = jax.jit(ring(repeating, ["int32", *names]), compiler_options=compiler_options)
 

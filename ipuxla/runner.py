@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -12,6 +12,7 @@ from ipuxla.errors import HostEngineInsideJit, Unsupported
 from ipuxla.options import ARITHMETICS, ENGINES, require_one_of
 from tiles.compiler import Executable
 from tiles.engine import Engine, Trace, make_engine
+from tiles.graph import Stream
 
 TRACEABLE = ("fast", "hlo")
 """Engines that are pure JAX functions; the others step through the program on the host."""
@@ -31,6 +32,8 @@ class Runner:
         evaluate: Callable[..., Sequence[Any]] | None = None,
         replay: Callable[..., Sequence[Any]] | None = None,
         compiler_options: dict[str, Any] | None = None,
+        streaming: Callable[..., tuple[list[Any], dict[str, Any]]] | None = None,
+        streams: Mapping[str, Stream] | None = None,
     ) -> None:
         """Put together what is needed to run; nothing is compiled yet.
 
@@ -44,6 +47,8 @@ class Runner:
           replay: what it runs instead outside of traces: a function of arrays that runs with floats first,
             and repeats the decisions of its loops and branches.
           compiler_options: how XLA compiles ``evaluate``.
+          streaming: what engine ``hlo`` runs where the program exchanges items with the host.
+          streams: those that it exchanges; None: the executable's.
 
         Raises:
           InvalidOption: an unknown engine or arithmetic.
@@ -65,17 +70,50 @@ class Runner:
         self._evaluate = evaluate
         self._replay = replay
         self._compiler_options = compiler_options
+        self._streaming = streaming
+        self._streams = streams
 
     @functools.cached_property
     def executable(self) -> Executable:
         """The program as plain data."""
         return self._executable() if callable(self._executable) else self._executable
 
+    @functools.cached_property
+    def streams(self) -> Mapping[str, Stream]:
+        """The streams by which the program exchanges items with the host."""
+        return self.executable.streams if self._streams is None else self._streams
+
     def run(self, *arrays: Any) -> list[Any]:
-        """Run on arrays, keys as their words. Callers hold ``jax.enable_x64(True)``."""
+        """Run on arrays, keys as their words. Callers hold ``jax.enable_x64(True)``.
+
+        Raises:
+          Unsupported: the program exchanges items with the host.
+        """
+        self._require_no_streams()
         return list(self._run(*arrays))
 
-    def run_traced(self, *arrays: Any) -> tuple[list[Any], Trace]:
+    def run_streams(
+        self, arrays: Sequence[Any], streams: Mapping[str, Any] | None
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """Run on arrays and items; return results, and what streams to the host received.
+
+        Raises:
+          InvalidArguments: other streams than the program's, or too few items.
+        """
+        if self._streaming is not None:
+            return self._streaming(*arrays, streams=streams)
+        outputs, trace = self._machine.run(*arrays, streams=streams)
+        return outputs, dict(trace.streams)
+
+    def _require_no_streams(self) -> None:
+        if self.streams:
+            raise Unsupported(
+                f"the program exchanges items with the host: {', '.join(self.streams)}",
+                expected="a call of the compiled program, outside JAX's transformations",
+                try_="compiled(*arguments, streams={name: items}) with an array [items, *shape] for each",
+            )
+
+    def run_traced(self, *arrays: Any, streams: Mapping[str, Any] | None = None) -> tuple[list[Any], Trace]:
         """Run and record what ran; donated arguments are kept.
 
         Raises:
@@ -86,7 +124,7 @@ class Runner:
                 'engine "hlo" evaluates the module op by op and has no supersteps to count',
                 try_='compile(engine="fast") and profile that',
             )
-        return self._machine.run(*arrays)
+        return self._machine.run(*arrays, streams=streams)
 
     def trace(self, *tracers: Any) -> list[Any]:
         """Run as part of an outer JAX transformation.
@@ -101,6 +139,7 @@ class Runner:
                 got=f'engine="{self.engine}"',
                 try_="call the decorated function outside jax.jit, where jax.grad and jax.vmap work with it",
             )
+        self._require_no_streams()
         return list(self._traceable(*tracers))
 
     @functools.cached_property

@@ -65,10 +65,29 @@ class Compiled:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the program.
 
+        One that exchanges items with the host takes ``streams``, by name of every stream from the host its items,
+        an array ``[items, *shape]``. If it has streams to the host it returns a pair: its result, and by name what
+        each of these received.
+
         Raises:
           WrongArguments: arguments of another structure, shape or element type, or JAX tracers.
+          InvalidArguments: other streams than the program's, or too few items.
         """
+        if self._runner.streams:
+            return self._exchange(args, kwargs)
         return self.signature.unflatten(self.run(*self.signature.flatten(args, kwargs)))
+
+    def _exchange(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run with streams."""
+        items = kwargs.pop("streams", None)
+        leaves = self.signature.flatten(args, kwargs)
+        with jax.enable_x64(True):
+            outputs, received = self._runner.run_streams(self._words(leaves), items)
+            outputs = self._results(outputs)
+        for position in self.signature.donated:
+            _consume(leaves[position], outputs)
+        result = self.signature.unflatten(outputs)
+        return (result, received) if any(s.to_host for s in self._runner.streams.values()) else result
 
     def run(self, *leaves: Any) -> list[Any]:
         """Run on argument leaves, taken to be of the right types, and return the result leaves."""
@@ -110,7 +129,7 @@ class Compiled:
         return report.memory_analysis(self.executable)
 
     def profile(self, *args: Any, **kwargs: Any) -> report.Profile:
-        """Run once, count, and return the cost of what ran. Donated arguments are kept.
+        """Run once, count, and return the cost of what ran; ``streams`` as when called. Donated arguments are kept.
 
         Raises:
           WrongArguments: as when called.
@@ -123,8 +142,10 @@ class Compiled:
         return report.write_report(self.executable, self._record(args, kwargs), folder)
 
     def _record(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Trace:
+        streams = kwargs.pop("streams", None) if self._runner.streams else None
+        words = self._words(self.signature.flatten(args, kwargs))
         with jax.enable_x64(True):
-            return self._runner.run_traced(*self._words(self.signature.flatten(args, kwargs)))[1]
+            return self._runner.run_traced(*words, streams=streams)[1]
 
     def as_text(self, stage: str = "program") -> str:
         """Return a stage as text; a loaded program holds only "plans" and "program".

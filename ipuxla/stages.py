@@ -18,12 +18,13 @@ from ipuxla.errors import UnknownStage, Unsupported
 from ipuxla.frontend import _jax_compat as compat
 from ipuxla.frontend.importer import import_stablehlo
 from ipuxla.frontend.lower import to_stablehlo
-from ipuxla.lowering import lower_module
+from ipuxla.lowering import lower_module, streams_of
 from ipuxla.options import CompileOptions
 from ipuxla.replay import DECIDING, replaying
 from ipuxla.runner import Runner
 from ipuxla.runtime import Compiled
 from ipuxla.signature import HOLDERS, LeafType, Signature, narrow_name
+from ipuxla.streaming import streaming
 from tiles.compiler import (
     Executable,
     compile_graph,
@@ -34,7 +35,7 @@ from tiles.compiler import (
     tightened,
 )
 from tiles.engine import quickly
-from tiles.graph import Plan
+from tiles.graph import Plan, Stream
 from tiles.numerics.dtypes import name_of
 from tiles.numerics.ring import ring
 from tiles.report import profile
@@ -118,6 +119,18 @@ class Pipeline:
             return None
         return replaying(module, functools.partial(self.executable, options), self.evaluator_options(options))
 
+    def streams(self, options: CompileOptions) -> dict[str, Stream]:
+        """Return the streams by which the program exchanges items with the host."""
+        return streams_of(self.optimized(options.passes))
+
+    def streaming(self, options: CompileOptions) -> Callable[..., Any] | None:
+        """Return what engine ``hlo`` runs where the program exchanges items with the host, or None."""
+        streams, module = self.streams(options), self.optimized(options.passes)
+        if not streams:
+            return None
+        executable = functools.partial(self.executable, options)
+        return streaming(module, streams, executable, options.arithmetic, self.evaluator_options(options))
+
     def evaluator_options(self, options: CompileOptions) -> dict[str, Any] | None:
         """Return how XLA compiles what engine ``hlo`` runs: as the fast engine's, quickly in the ring."""
         if options.arithmetic == "float":
@@ -139,6 +152,8 @@ class Pipeline:
                 evaluate=self.evaluator(options) if is_hlo else None,
                 replay=self.replayer(options) if is_hlo else None,
                 compiler_options=self.evaluator_options(options) if is_hlo else None,
+                streaming=self.streaming(options) if is_hlo else None,
+                streams=self.streams(options) if is_hlo else None,
             )
         return self._runners[options]
 

@@ -22,7 +22,9 @@ Apply = Callable[..., Sequence[Any]]
 
 
 class Decisions:
-    """What loops and branches ask before they act; this one lets them act on what they computed.
+    """What an evaluation asks of what is around it: loops and branches before they act, transfers for items.
+
+    This one lets loops and branches act on what they computed, and has no host to exchange items with.
 
     Attributes:
       state: JAX values that loops and branches carry through their bodies, since a body that is traced cannot
@@ -34,6 +36,18 @@ class Decisions:
     def take(self, decision: Any) -> Any:
         """Return what to do in the place of ``decision``, a predicate or the index of a branch."""
         return decision
+
+    def goes_on(self, predicate: Any) -> Any:
+        """Return whether a loop runs another round, whose condition is ``predicate``."""
+        return self.take(predicate)
+
+    def receive(self, stream: str, type_: TensorType) -> Any:
+        """Return the next item of a stream from the host."""
+        raise EvaluationError(f"an item of stream {stream!r} ({type_}) is read where there is no host")
+
+    def send(self, stream: str, value: Any) -> None:
+        """Append an item to a stream to the host."""
+        raise EvaluationError(f"an item is sent to stream {stream!r} where there is no host")
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +89,7 @@ def evaluate_module(
         the function maps arrays to a tuple of arrays. ``function.func.__self__`` is the operation. Calls,
         fusions, loops and branches are looked into rather than applied as a whole; the body of a reduction is
         part of the reduction's function.
-      decisions: asked before every round of a loop and every branch.
+      decisions: asked before every round of a loop and every branch, and for items of streams.
 
     Returns:
       The entry computation's results.
@@ -117,6 +131,8 @@ def evaluate_instruction(
 ) -> tuple[Any, ...]:
     """Evaluate one instruction. See ``evaluate_module``; the caller holds ``jax.enable_x64(True)``."""
     op = instruction.op
+    if op.has_effect:
+        return tuple(op.exchange(decisions or Decisions(), *operands))
     bodies = list(instruction.regions)
     if op.callees:
         if module is None:

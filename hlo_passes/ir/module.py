@@ -49,6 +49,11 @@ class Instruction:
         return value
 
     @property
+    def has_effect(self) -> bool:
+        """Whether it, or something in its regions, exchanges something with the host."""
+        return self.op.has_effect or any(region.has_effect for region in self.regions)
+
+    @property
     def operand_types(self) -> tuple[TensorType, ...]:
         """Types of the operands, in order."""
         return tuple(value.type for value in self.operands)
@@ -77,6 +82,11 @@ class Computation:
     def result_types(self) -> tuple[TensorType, ...]:
         """Types of the results, in order."""
         return tuple(value.type for value in self.results)
+
+    @functools.cached_property
+    def has_effect(self) -> bool:
+        """Whether anything in it exchanges something with the host; what it calls never does."""
+        return any(instruction.has_effect for instruction in self.instructions)
 
     def walk(self) -> Iterator[Instruction]:
         """Yield every instruction, those of regions right after the instruction that carries them."""

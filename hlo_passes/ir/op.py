@@ -20,7 +20,7 @@ from hlo_passes.ir.types import TensorType
 if TYPE_CHECKING:
     from jax import Array
 
-    from hlo_passes.ir.interpreter import Closure
+    from hlo_passes.ir.interpreter import Closure, Decisions
     from hlo_passes.ir.module import Computation
 
 _T = TypeVar("_T")
@@ -63,6 +63,8 @@ class Op:
       category: how it may fuse.
       is_control: its evaluation only runs its regions or callees, so an interpreter that intercepts
         evaluation looks inside instead of treating it as one function.
+      has_effect: it exchanges something with the host, once whenever control reaches it, in the order of the
+        program. Passes neither drop, repeat, merge nor reorder it, and its meaning is ``exchange``.
       is_unit: its regions are what it means, which passes leave alone.
       num_regions: how many regions an instruction of it carries; None where any number is possible.
     """
@@ -70,6 +72,7 @@ class Op:
     name: ClassVar[str] = ""
     category: ClassVar[FusionCategory] = FusionCategory.OPAQUE
     is_control: ClassVar[bool] = False
+    has_effect: ClassVar[bool] = False
     is_unit: ClassVar[bool] = False
     num_regions: ClassVar[int | None] = 0
 
@@ -98,6 +101,10 @@ class Op:
         Callers hold ``jax.enable_x64(True)`` so that 64-bit types keep their width.
         """
         raise NotImplementedError(f"{type(self).__name__}.evaluate")
+
+    def exchange(self, host: Decisions, *operands: Array) -> tuple[Array, ...]:
+        """Return the results' values after exchanging with the host; of operations that have an effect."""
+        raise NotImplementedError(f"{type(self).__name__}.exchange")
 
     def require(self, tag: str, condition: bool, message: str | Callable[[], str]) -> None:
         """Raise ``ConstraintViolation`` with the specification's ``tag`` unless ``condition`` holds.

@@ -86,6 +86,8 @@ def _verify_instruction(
     op = instruction.op
     for region in instruction.regions:
         _verify_computation(region, module, known)
+    if not op.is_control and any(region.has_effect for region in instruction.regions):
+        raise _error("a region of elements exchanges items with the host", computation, instruction)
     if op.num_regions is not None and len(instruction.regions) != op.num_regions:
         message = f"expected {op.num_regions} regions, got {len(instruction.regions)}"
         raise _error(message, computation, instruction)
@@ -115,6 +117,9 @@ def _verify_call(name: str, instruction: Instruction, computation: Computation, 
         callee = module.computation(name)
     except KeyError:
         raise _error(f"@{name} is not a computation of the module", computation, instruction) from None
+    if callee.has_effect:
+        message = f"@{name} exchanges items with the host: it stands where it is called, in no function"
+        raise _error(message, computation, instruction)
     got = (instruction.operand_types, tuple(value.type for value in instruction.results))
     expected = (callee.parameter_types, callee.result_types)
     if got != expected:

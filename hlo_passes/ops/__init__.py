@@ -77,6 +77,7 @@ from hlo_passes.ops.gather_scatter import (
     UpdateKind,
     update_kind,
 )
+from hlo_passes.ops.host import HostTransfer, Infeed, Outfeed, Recv, Send
 from hlo_passes.ops.indexing import DynamicSlice, DynamicUpdateSlice
 from hlo_passes.ops.linalg import Cholesky, TriangularSolve
 from hlo_passes.ops.mapping import MapElements
@@ -131,8 +132,10 @@ __all__ = [
     "Fusion",
     "Gather",
     "GatherDimensionNumbers",
+    "HostTransfer",
     "If",
     "Imag",
+    "Infeed",
     "Iota",
     "IsFinite",
     "Log",
@@ -147,10 +150,12 @@ __all__ = [
     "Not",
     "OptimizationBarrier",
     "Or",
+    "Outfeed",
     "Pad",
     "Popcnt",
     "Power",
     "Real",
+    "Recv",
     "Reduce",
     "ReducePrecision",
     "ReduceWindow",
@@ -169,6 +174,7 @@ __all__ = [
     "ScatterDimensionNumbers",
     "Select",
     "SelectAndScatter",
+    "Send",
     "ShiftLeft",
     "ShiftRightArithmetic",
     "ShiftRightLogical",

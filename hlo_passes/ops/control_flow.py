@@ -88,7 +88,7 @@ class While(ControlFlow):
 
         def decided(values: Sequence[Any]) -> tuple[Any, Any, Any]:
             (holds,) = condition(*values, *invariants)
-            return decisions.take(holds), tuple(values), decisions.state
+            return decisions.goes_on(holds), tuple(values), decisions.state
 
         def again(carry: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
             decisions.state = carry[2]

@@ -24,7 +24,7 @@ from hlo_passes.passes.fourier import ExpandFft
 from hlo_passes.passes.fuse import Fuse
 from hlo_passes.passes.hoist import Hoist
 from hlo_passes.passes.indexing import ParameterMap, Row, expression, index_maps
-from hlo_passes.passes.inline import Flatten, Inline
+from hlo_passes.passes.inline import Flatten, Inline, inline_where
 from hlo_passes.passes.outline import Outline
 from hlo_passes.passes.pipeline import (
     DEFAULT_PIPELINE,
@@ -80,6 +80,7 @@ __all__ = [
     "find_pass",
     "has_complex",
     "index_maps",
+    "inline_where",
     "optimize",
     "run_pipeline",
     "split_positions",

@@ -45,7 +45,7 @@ def _merge(computation: Computation) -> Computation:
     has_changed = False
     for old in computation.instructions:
         instruction = _with_operands(map_control_regions(old, _merge), env)
-        if not isinstance(instruction.op, OptimizationBarrier):
+        if not isinstance(instruction.op, OptimizationBarrier) and not instruction.has_effect:
             known = first.setdefault(instruction_key(instruction, _operand_key(instruction)), instruction)
             if known is not instruction:
                 env.update(zip(instruction.results, known.results, strict=True))

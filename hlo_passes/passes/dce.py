@@ -18,7 +18,7 @@ Kept = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class EliminateDeadCode(Pass):
-    """Drop what no result of the entry depends on.
+    """Drop what no result of the entry depends on; what is exchanged with the host stays.
 
     The entry keeps its signature. Other computations lose results that no call reads and parameters that they
     do not read, computations that nothing calls go away.
@@ -63,7 +63,7 @@ def _without_dead_instructions(computation: Computation) -> Computation:
     live = set(computation.results)
     kept: list[Instruction] = []
     for instruction in reversed(computation.instructions):
-        if any(value in live for value in instruction.results):
+        if instruction.has_effect or any(value in live for value in instruction.results):
             live.update(instruction.operands)
             kept.append(map_control_regions(instruction, _without_dead_instructions))
     kept.reverse()

@@ -79,7 +79,11 @@ def _movable(region: Computation, carried: int) -> list[Instruction]:
     fixed = set(region.parameters[carried:])
     moving: list[Instruction] = []
     for instruction in region.instructions:
-        if instruction.op.is_control or isinstance(instruction.op, OptimizationBarrier):
+        if (
+            instruction.op.is_control
+            or instruction.has_effect
+            or isinstance(instruction.op, OptimizationBarrier)
+        ):
             continue
         read = {value for value in instruction.operands if value not in constants}
         if not read or not read <= fixed:

@@ -37,28 +37,35 @@ class Inline(Pass):
 
     def run(self, module: Module) -> Module:
         """Return the module with fewer calls; itself when none is inlined."""
-        order = callees_first(module)
-        calls = Counter(
-            name
-            for computation in order
-            for instruction in computation.walk()
-            for name in instruction.op.callees
-        )
-        done: dict[str, Computation] = {}
+        calls = Counter(name for c in callees_first(module) for i in c.walk() for name in i.op.callees)
 
-        def body(instruction: Instruction) -> Computation | None:
-            if not isinstance(instruction.op, Call):
-                return None
-            found = done[instruction.op.callee]
-            is_wanted = calls[found.name] == 1 or len(found.instructions) <= self.max_ops
-            return found if is_wanted or (self.pointwise and _is_cheaper_in_place(found)) else None
+        def is_wanted(callee: Computation) -> bool:
+            if calls[callee.name] == 1 or len(callee.instructions) <= self.max_ops:
+                return True
+            return self.pointwise and _is_cheaper_in_place(callee)
 
-        def callee(instruction: Instruction) -> Computation | None:
-            return done[instruction.op.callee] if isinstance(instruction.op, Call) else None
+        return inline_where(module, is_wanted)
 
-        for computation in order:
-            done[computation.name] = _inline(computation, body, callee)
-        return map_module(module, lambda computation: done.get(computation.name, computation))
+
+def inline_where(module: Module, is_wanted: Callable[[Computation], bool]) -> Module:
+    """Return the module with calls of wanted computations inlined, and all in regions of elements.
+
+    Args:
+      module: a module.
+      is_wanted: asked of every callee, in which calls are inlined already.
+    """
+    done: dict[str, Computation] = {}
+
+    def callee(instruction: Instruction) -> Computation | None:
+        return done[instruction.op.callee] if isinstance(instruction.op, Call) else None
+
+    def body(instruction: Instruction) -> Computation | None:
+        found = callee(instruction)
+        return found if found is not None and is_wanted(found) else None
+
+    for computation in callees_first(module):
+        done[computation.name] = _inline(computation, body, callee)
+    return map_module(module, lambda computation: done.get(computation.name, computation))
 
 
 def _is_cheaper_in_place(computation: Computation) -> bool:

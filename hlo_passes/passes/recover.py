@@ -79,7 +79,7 @@ def _without_shared(computation: Computation, matches: list[_Match]) -> list[_Ma
     while True:
         live, used = set(computation.results), set()
         for instruction in reversed(computation.instructions):
-            if live.isdisjoint(instruction.results):
+            if not instruction.has_effect and live.isdisjoint(instruction.results):
                 continue
             used.add(instruction)
             match = chosen.get(instruction)

@@ -93,7 +93,8 @@ def _outlined(
 class _Keys:
     """Numbers instructions such that those which do the same to whatever values have the same number.
 
-    A call of what was outlined before is like no other: a function of nothing but calls saves nothing.
+    A call of what was outlined before is like no other: a function of nothing but calls saves nothing. So is an
+    exchange with the host, which no function holds.
     """
 
     def __init__(self) -> None:
@@ -113,7 +114,8 @@ class _Keys:
         return number
 
     def _key(self, instruction: Instruction) -> Hashable:
-        if isinstance(instruction.op, Call) and instruction.op.callee in self.made:
+        is_outlined = isinstance(instruction.op, Call) and instruction.op.callee in self.made
+        if is_outlined or instruction.has_effect:
             return instruction
         types = tuple(v.type for v in (*instruction.operands, *instruction.results))
         regions = tuple(computation_key(region) for region in instruction.regions)

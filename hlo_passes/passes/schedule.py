@@ -21,7 +21,7 @@ Order = list[int]
 class Schedule(Pass):
     """Try several orders of each computation, simulate what is live, keep the order with the lowest peak.
 
-    On a tie the earlier of ``SCHEDULERS`` wins; the first is the order as it is.
+    Exchanges with the host stay in their order. On a tie the earlier of ``SCHEDULERS`` wins; the first is the order as it is.
     """
 
     name: ClassVar[str] = "schedule"
@@ -47,7 +47,7 @@ def _schedule(computation: Computation, donated: tuple[int, ...], temporaries: T
     tried = [in_order(computation)]
     for scheduler in SCHEDULERS.values():
         order = scheduler(computation)
-        if order in tried:
+        if order in tried or _effects(computation, order) != _effects(computation, tried[0]):
             continue
         tried.append(order)
         candidate = dataclasses.replace(
@@ -57,6 +57,11 @@ def _schedule(computation: Computation, donated: tuple[int, ...], temporaries: T
         if peak < least:
             best, least = candidate, peak
     return best
+
+
+def _effects(computation: Computation, order: Order) -> list[int]:
+    """Return the positions of what exchanges something with the host, in an order of the instructions."""
+    return [i for i in order if computation.instructions[i].has_effect]
 
 
 def _with_scheduled_regions(computation: Computation, temporaries: Temporaries) -> Computation:

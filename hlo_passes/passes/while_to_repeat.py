@@ -45,7 +45,7 @@ class _Test(NamedTuple):
 def _to_repeat(instruction: Instruction, rewriter: Rewriter) -> Sequence[Value] | None:
     assert isinstance(instruction.op, While)
     condition, body = instruction.regions
-    test = _test(condition)
+    test = None if condition.has_effect else _test(condition)
     if test is None or test.parameter.type.rank or not test.parameter.type.is_integer:
         return None
     position = condition.parameters.index(test.parameter)

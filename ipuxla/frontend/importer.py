@@ -29,6 +29,7 @@ from hlo_passes.ir import (
     Value,
     placed,
 )
+from hlo_passes.passes import inline_where
 from ipuxla.frontend import elements, narrow
 from ipuxla.frontend._jax_compat import (
     mlir_ir,
@@ -38,6 +39,7 @@ from ipuxla.frontend.attributes import text as _text
 from ipuxla.frontend.constants import array_of
 from ipuxla.frontend.readers import PLAIN, READERS
 from ipuxla.frontend.rewritten import REWRITTEN
+from ipuxla.frontend.transfers import TRANSFERS
 
 TEXT_FILE = "<stablehlo>"
 """File name of locations in a module's own text, where it names no other."""
@@ -50,8 +52,6 @@ _HINTS: dict[str, str] = dict.fromkeys(
     "shape operands that are constants",
 )
 _HINTS |= dict.fromkeys(("dynamic_pad", "dynamic_reshape"), "shape operands that are constants")
-_HINTS |= dict.fromkeys(("infeed", "recv"), "values from the host as arguments of main")
-_HINTS |= dict.fromkeys(("outfeed", "send"), "values for the host as results of main")
 _HINTS["set_dimension_size"] = "a size that is a constant"
 _DEFAULT_HINT = "elementwise operations, broadcasts, reshapes, slices, reductions and dot_general instead"
 
@@ -146,7 +146,8 @@ class _Importer:
                 order += found
                 called_at.update(dict.fromkeys(found, instruction.location))
         own = _text(self._module, "sym_name") or "module"
-        return Module(name or own, tuple(computations), entry, self._donated(entry), self._declared(entry))
+        module = Module(name or own, tuple(computations), entry, self._donated(entry), self._declared(entry))
+        return _with_transfers_in_place(module)
 
     def _declared(self, entry: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return element types of the entry's arguments and results, where some are not what holds them."""
@@ -298,8 +299,9 @@ class _Block:
                 return Computation(
                     self.name, tuple(parameters), tuple(self.instructions), tuple(_flat(operands))
                 )
-            if op.name in REWRITTEN:
-                made = REWRITTEN[op.name](self, op, operands, location)
+            reader = REWRITTEN.get(op.name) or TRANSFERS.get(op.name)
+            if reader is not None:
+                made = reader(self, op, operands, location)
                 self.env.update(zip(op.results, made, strict=True))
             else:
                 self.instruction(op, tuple(_flat(operands)), location)
@@ -391,6 +393,8 @@ class _Block:
         captured, regions = self.closed_regions(op, location, of_elements=True)
         function = functools.partial(self.importer.function, called_at=location)
         regions = tuple(elements.without_calls(region, function) for region in regions)
+        if any(region.has_effect for region in regions):
+            raise self.unsupported(op, location, "a region of elements that exchanges nothing with the host")
         is_complex_pooling = isinstance(made, ops.SelectAndScatter) and types[0].is_complex
         if elements.is_expression(regions) and not captured and not is_complex_pooling:
             return self.append(made, operands, types, location, regions)
@@ -464,6 +468,15 @@ class _Block:
 
     def unsupported(self, op: Any, location: Location, hint: str) -> UnsupportedOp:
         return self.importer.unsupported(op, location, hint)
+
+
+def _with_transfers_in_place(module: Module) -> Module:
+    """Return the module with what exchanges items with the host written out where it is called."""
+    if not any(instruction.op.has_effect for instruction in module.walk()):
+        return module
+    written_out = inline_where(module, lambda callee: callee.has_effect)
+    kept = tuple(c for c in written_out.computations if c.name == module.entry or not c.has_effect)
+    return dataclasses.replace(written_out, computations=kept)
 
 
 def _frames(location: Any, function: str = "") -> Iterator[Location]:

@@ -22,13 +22,15 @@ from ipuxla.lowering import (
     regular,
     scan,
     sorting,
+    transfers,
 )
 from ipuxla.lowering.errors import UnsupportedLowering
 from ipuxla.lowering.registry import RULES, Lowering, dtype_of
+from ipuxla.lowering.transfers import streams_of
 from tiles.graph import Graph, Plan
 from tiles.target import Target
 
-__all__ = ["RULES", "UnsupportedLowering", "lower_module"]
+__all__ = ["RULES", "UnsupportedLowering", "lower_module", "streams_of"]
 
 assert (
     bitcasts
@@ -47,6 +49,7 @@ assert (
     and regular
     and scan
     and sorting
+    and transfers
 )  # for their rules
 
 
@@ -66,7 +69,7 @@ def lower_module(
 
     Raises:
       InvalidPlan: a pinned plan does not fit its operation.
-      UnsupportedLowering: an op without a lowering; names the user's source line.
+      UnsupportedLowering: an op without a lowering, or a stream of several types; names the user's source line.
     """
     graph = Graph(target, module.name)
     graph.memory_proportions.update(memory_proportions or {})
@@ -77,6 +80,7 @@ def lower_module(
         name = parameter.name.removeprefix("%")
         arguments.append(graph.add_input(parameter.type.shape, dtype_of(parameter.type), name))
     graph.donated = module.donated
+    graph.streams.update(streams_of(module))
     lowering = Lowering(module, graph, entry, graph.program)
     results = movement.lower_computation(lowering, entry, arguments)
     graph.outputs = [tensor.name for tensor in results]

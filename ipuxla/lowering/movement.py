@@ -14,8 +14,10 @@ from hlo_passes.ops import (
     If,
     Iota,
     OptimizationBarrier,
+    Outfeed,
     Repeat,
     Reshape,
+    Send,
     While,
 )
 from ipuxla.lowering.folding import folds_counters
@@ -116,7 +118,7 @@ def _only_counted(computation: Computation) -> set[Value]:
 
 def _constants_in_memory(computation: Computation) -> set[object]:
     """Return the splat constants that some reader needs as a tensor: results, and operands of irregular ops."""
-    from_memory = (Call, Concatenate, Reshape, OptimizationBarrier)
+    from_memory = (Call, Concatenate, Outfeed, Reshape, Send, OptimizationBarrier)
     needed: set[object] = set(computation.results)
     for instruction in computation.instructions:
         if isinstance(instruction.op, from_memory) or instruction.op.name == "stablehlo.dot_general":

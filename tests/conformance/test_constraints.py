@@ -173,6 +173,13 @@ def _scatter(**fields):
 X, W = T("tensor<2x5x4xf32>"), T("tensor<3x4x6xf32>")
 
 CASES = [
+    # exchanges with the host
+    (ops.Infeed((F,)), [F], "arity"),
+    (ops.Infeed(()), [], "C1"),
+    (ops.Recv((F,), 1), [F], "arity"),
+    (ops.Recv((F,), 1, "DEVICE_TO_DEVICE"), [], "C5"),
+    (ops.Recv((), 1), [], "C6"),
+    (ops.Send(1, "DEVICE_TO_DEVICE"), [F], "C5"),
     # elementwise
     (ops.Sine(), [N], "I1"),
     (ops.Sine(), [F, F], "arity"),

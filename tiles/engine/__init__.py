@@ -5,8 +5,9 @@ from typing import Any
 from tiles.compiler import Executable, check
 from tiles.engine.compilation import quickly
 from tiles.engine.fast import FastEngine, record_decisions
-from tiles.engine.interface import FLOAT, RING, Engine
+from tiles.engine.interface import FLOAT, RING, Engine, check_items, out_of_items
 from tiles.engine.literal import LiteralEngine, VertexEngine
+from tiles.engine.streams import FIRST_ROOM, Streams, collect
 from tiles.engine.trace import Trace
 from tiles.errors import IpuError
 
@@ -39,14 +40,19 @@ def make_engine(
 
 __all__ = [
     "ENGINES",
+    "FIRST_ROOM",
     "FLOAT",
     "RING",
     "Engine",
     "FastEngine",
     "LiteralEngine",
+    "Streams",
     "Trace",
     "VertexEngine",
+    "check_items",
+    "collect",
     "make_engine",
+    "out_of_items",
     "quickly",
     "record_decisions",
 ]

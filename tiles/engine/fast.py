@@ -35,7 +35,7 @@ from tiles.compiler.tree import (
 from tiles.compiler.wellformed import root_of
 from tiles.engine.compilation import WORTH_KEEPING, apart, quickly
 from tiles.engine.interface import FLOAT, RING, Engine, check_inputs, check_streams
-from tiles.engine.streams import Room, Streams, carried_by, collect, initial_room
+from tiles.engine.streams import Room, Streams, carried_by, collect, halting_error, initial_room
 from tiles.engine.trace import Trace
 from tiles.engine.whole import is_laid_out, lay_out, whole
 from tiles.errors import Unsupported
@@ -85,17 +85,15 @@ class FastEngine(Engine):
         exe = self.executable
         check_inputs(exe, inputs)
         given = check_streams(exe, streams)
+        run, error = self._jitted, partial(halting_error, exe, given)
         with jax.enable_x64(True):
             items = {name: jnp.asarray(x) for name, x in given.items()}
             if self.replays:
-                recorded = record_decisions(exe, *inputs, streams=streams)
-                (outputs, trips), sent = collect(
-                    exe, given, lambda room: self._replayed(recorded, *inputs, items=items, room=room)
-                )
-            else:
-                (outputs, trips), sent = collect(
-                    exe, given, lambda room: self._jitted(*inputs, items=items, room=room)
-                )
+                run = partial(self._replayed, record_decisions(exe, *inputs, streams=streams))
+            run = partial(run, *inputs, items=items)
+            (outputs, trips), sent = collect(
+                exe.streams, initial_room(exe), lambda room: run(room=room), error
+            )
         counted = {path: as_trips(np.asarray(trip).tolist()) for path, trip in trips.items()}
         counts = count_steps(exe, counted)
         return list(outputs), Trace(counts, self.name, self.arithmetic, counted, sent)
@@ -159,9 +157,8 @@ class FastEngine(Engine):
         given |= {v.name: v.value for v in exe.variables.values() if v.value is not None}
         env: Env = {name: _unfolded(self.enter(name, value)) for name, value in given.items()}
         entered = {name: self.enter_items(name, x) for name, x in items.items()}
-        streams = Streams(
-            exe, entered, {name: self.carried(s.dtype) for name, s in exe.streams.items()}, room
-        )
+        dtypes = {name: self.carried(s.dtype) for name, s in exe.streams.items()}
+        streams = Streams(exe.streams, may_halt(exe, exe.program), entered, dtypes, room)
         state = _State(env, {}, decisions or Decisions(), streams)
         self._run(exe.program, (), state)
         return (tuple(self._read(env, name) for name in exe.outputs), state.trips), streams.state

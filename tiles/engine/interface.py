@@ -16,6 +16,7 @@ from tiles.compiler import AbortStep, Executable, VertexGroup
 from tiles.compiler.tree import decided_by_floats, items_needed
 from tiles.engine.trace import Trace
 from tiles.errors import InvalidArguments, InvalidExecutable, ProgramAborted
+from tiles.graph import Stream
 from tiles.numerics.dtypes import is_float, itemsize, to_jax, unsigned_of
 from tiles.numerics.ring import ring, to_ring
 
@@ -102,16 +103,32 @@ def check_streams(executable: Executable, streams: Mapping[str, Any] | None) -> 
     Raises:
       InvalidArguments: something does not fit; a program whose number of items depends on data may still run out.
     """
+    return check_items(executable.name, executable.streams, items_needed(executable), streams)
+
+
+def check_items(
+    program: str,
+    declared: Mapping[str, Stream],
+    needed: Mapping[str, int | None],
+    streams: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """Return the items of host-to-device streams, as ``check_streams`` does, of streams that are declared.
+
+    Args:
+      program: its name.
+      declared: its streams.
+      needed: how many items of each it reads, None or nothing where that is not known.
+      streams: what is given.
+    """
     given = dict(streams or {})
-    wanted = {name: s for name, s in executable.streams.items() if not s.to_host}
+    wanted = {name: s for name, s in declared.items() if not s.to_host}
     if given.keys() != wanted.keys():
         raise InvalidArguments(
-            f"the host-to-device streams of {executable.name} are others than those given",
+            f"the host-to-device streams of {program} are others than those given",
             expected=", ".join(wanted) or "none",
             got=", ".join(given) or "none",
             try_="run(*inputs, streams={name: items}) with an array [items, *shape] for each",
         )
-    needed = items_needed(executable)
     for name, stream in wanted.items():
         shape, dtype = np.shape(given[name]), getattr(given[name], "dtype", None)
         if shape[1:] != stream.shape or not shape or dtype != to_jax(stream.dtype):
@@ -121,17 +138,17 @@ def check_streams(executable: Executable, streams: Mapping[str, Any] | None) -> 
                 expected=f"{stream.dtype}[items, {', '.join(map(str, stream.shape))}]",
                 got=f"{dtype}{list(shape)}",
             )
-        need = needed[name]
+        need = needed.get(name)
         if need is not None and shape[0] < need:
-            raise out_of_items(executable, name, shape[0], need)
+            raise out_of_items(stream, shape[0], need)
     return given
 
 
-def out_of_items(executable: Executable, name: str, given: int, need: int | None = None) -> InvalidArguments:
+def out_of_items(stream: Stream, given: int, need: int | None = None) -> InvalidArguments:
     """Return the error of a program that reads more items of a stream than it is given."""
     return InvalidArguments(
-        f"stream {name} runs out of items",
-        location=executable.streams[name].location or None,
+        f"stream {stream.name} runs out of items",
+        location=stream.location or None,
         expected="more items" if need is None else f"{need} items",
         got=f"{given}",
     )

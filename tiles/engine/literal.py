@@ -164,7 +164,7 @@ class LiteralEngine(Engine):
         items, following = self._given[step.stream]
         item = next(following, None)
         if item is None:
-            raise out_of_items(self.executable, step.stream, len(items))
+            raise out_of_items(self.executable.streams[step.stream], len(items))
         self._keep(step.variable, state, np.asarray(self.enter(step.variable, item)))
 
     def _copied(self, step: CopyStep, state: np.ndarray) -> np.ndarray:

@@ -19,6 +19,7 @@ from tiles.compiler import AbortStep, Executable
 from tiles.compiler.tree import items_needed, may_halt, streams_of
 from tiles.engine.interface import aborted, out_of_items
 from tiles.errors import IpuError
+from tiles.graph import Stream
 
 Room = tuple[int, ...]
 """Items for which there is room, for every device-to-host stream in order."""
@@ -38,24 +39,30 @@ class Streams:
     """
 
     def __init__(
-        self, executable: Executable, items: Mapping[str, jax.Array], dtypes: Mapping[str, Any], room: Room
+        self,
+        streams: Mapping[str, Stream],
+        may_halt: bool,
+        items: Mapping[str, jax.Array],
+        dtypes: Mapping[str, Any],
+        room: Room,
     ) -> None:
         """Start before the first items.
 
         Args:
-          executable: the program.
+          streams: the program's, in order.
+          may_halt: whether the program may halt.
           items: of host-to-device streams, ``[items, *shape]``.
           dtypes: in which the engine carries items, by stream.
           room: see ``Room``; none where nothing that is sent is wanted.
         """
         self.items = items
-        self.numbers = {name: k for k, name in enumerate(executable.streams)}
+        self.numbers = {name: k for k, name in enumerate(streams)}
         self.state: dict[str, Any] = {}
-        if may_halt(executable, executable.program):
+        if may_halt:
             self.state[HALTED] = jnp.zeros((), jnp.int32)
-        sending = [s for s in executable.streams.values() if s.to_host]
+        sending = [s for s in streams.values() if s.to_host]
         rooms = dict(zip([s.name for s in sending], room or (0,) * len(sending), strict=True))
-        for name, stream in executable.streams.items():
+        for name, stream in streams.items():
             count = jnp.zeros((), jnp.int64)
             if stream.to_host:
                 self.state[name] = jnp.zeros((rooms[name], *stream.shape), dtypes[name]), count
@@ -100,36 +107,32 @@ def initial_room(executable: Executable) -> Room:
 
 
 def collect(
-    executable: Executable, given: Mapping[str, Any], run: Callable[[Room], Any]
+    streams: Mapping[str, Stream], room: Room, run: Callable[[Room], Any], error: Callable[[int], IpuError]
 ) -> tuple[Any, dict[str, np.ndarray]]:
     """Return a run's results, and what device-to-host streams received.
 
     Args:
-      executable: the program.
-      given: items of host-to-device streams.
+      streams: the program's, in order.
+      room: for a first run.
       run: runs with room for items, and returns results and the last state of all streams.
-
-    Raises:
-      InvalidArguments: a stream ran out of items.
-      ProgramAborted: the program stopped itself.
+      error: returns the error of what halted a run; see ``Streams.state``.
     """
-    room = initial_room(executable)
     while True:
         results, state = run(room)
         if halted := int(state.get(HALTED, 0)):
-            raise _error(executable, given, halted)
-        sent = {name: state[name] for name, stream in executable.streams.items() if stream.to_host}
+            raise error(halted)
+        sent = {name: state[name] for name, stream in streams.items() if stream.to_host}
         counts = [int(count) for _, count in sent.values()]
         if all(count <= have for count, have in zip(counts, room, strict=True)):
             return results, {name: np.asarray(x)[: int(count)] for name, (x, count) in sent.items()}
         room = tuple(max(have, 1 << count.bit_length()) for count, have in zip(counts, room, strict=True))
 
 
-def _error(executable: Executable, given: Mapping[str, Any], halted: int) -> IpuError:
-    """Return the error of what halted a run."""
+def halting_error(executable: Executable, given: Mapping[str, Any], halted: int) -> IpuError:
+    """Return the error of what halted a run of an executable that was given these items."""
     if halted > 0:
         step = executable.steps[halted - 1]
         assert isinstance(step, AbortStep)
         return aborted(step)
     name = list(executable.streams)[-1 - halted]
-    return out_of_items(executable, name, len(given[name]))
+    return out_of_items(executable.streams[name], len(given[name]))

@@ -70,17 +70,17 @@ def drop_unread_carried_values(instruction: Instruction, rewriter: Rewriter) -> 
 
 
 def _reached(region: Computation, values: Sequence[Value]) -> set[Value]:
-    """Return what some values of a region depend on, themselves included."""
+    """Return what some values of a region, and its exchanges with the host, depend on, themselves included."""
     found = set(values)
     for instruction in reversed(region.instructions):
-        if found.intersection(instruction.results):
+        if instruction.has_effect or found.intersection(instruction.results):
             found.update(instruction.operands)
     return found
 
 
 def _without_dead(region: Computation) -> Computation:
     found = _reached(region, region.results)
-    kept = tuple(i for i in region.instructions if found.intersection(i.results))
+    kept = tuple(i for i in region.instructions if i.has_effect or found.intersection(i.results))
     return dataclasses.replace(region, instructions=kept)
 
 
@@ -140,6 +140,8 @@ def carry_what_changes(instruction: Instruction, rewriter: Rewriter) -> Sequence
 def skip_loop(instruction: Instruction, rewriter: Rewriter) -> Sequence[Value] | None:
     """A loop whose condition is false gives back what it is given."""
     condition = instruction.regions[0]
+    if condition.has_effect:
+        return None
     constant = constant_in(condition, condition.results[0])
     if constant is None or bool(constant.value[()]):
         return None
@@ -209,7 +211,8 @@ def drop_needless_choices(instruction: Instruction, rewriter: Rewriter) -> Seque
         _without_dead(dataclasses.replace(r, results=tuple(r.results[n] for n in kept)))
         for r in instruction.regions
     ]
-    made = iter(rewriter.emit_all(instruction.op, instruction.operands, regions) if kept else ())
+    is_needed = kept or instruction.has_effect
+    made = iter(rewriter.emit_all(instruction.op, instruction.operands, regions) if is_needed else ())
 
     def chosen(number: int) -> Value:
         if number not in known:
