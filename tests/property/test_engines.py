@@ -20,7 +20,9 @@ from tests import flow
 from tests.flow import run
 from tests.programs import RandomProgram, random_programs
 from tiles.compiler import Executable, certify, compile_graph, load_executable
-from tiles.engine import memory
+from tiles.engine import LiteralEngine, VertexEngine
+from tiles.engine.memory import TileMemory
+from tiles.engine.operands import HeldOperand
 from tiles.errors import InvalidExecutable
 from tiles.graph import AxisSplit, Graph, Plan, whole
 from tiles.numerics.tolerance import check_close, max_error, tolerance_of
@@ -150,34 +152,38 @@ def exchanges(executable: Executable) -> int:
     return sum(bool(operand.buffer) for _, group in executable.groups() for operand in group.operands)
 
 
-def with_one_wrong_word(x: np.ndarray) -> np.ndarray:
-    """Return slices with one element replaced by a different neighbour."""
-    flat = x.flatten()
-    place = np.argmax(flat[1:] != flat[:-1])
-    flat[place] = flat[place + 1]
-    return flat.reshape(x.shape)
+def misplace_one_word(held: HeldOperand, state: TileMemory) -> None:
+    """Replace one word of one cell's slice by a different neighbour."""
+    for tile in held.slices.tiles:
+        row = state.words[tile, held.word : held.word + held.words]
+        differ = np.flatnonzero(row[1:] != row[:-1])
+        if differ.size:
+            row[differ[0]] = row[differ[0] + 1]
+            return
 
 
-@pytest.mark.parametrize("engine", ["literal", "vertex"])
+@pytest.mark.parametrize("engine", [LiteralEngine, VertexEngine])
 def test_one_misplaced_word_in_any_exchange_is_caught(layer, engine, monkeypatch):
     executable, want = layer
-    disperse = memory.disperse
+    exchange = engine._exchange
     for wrong in range(exchanges(executable)):
         moved = iter(range(exchanges(executable)))
 
-        def misplacing(x, slices, fill, wrong=wrong, moved=moved):
-            right = disperse(x, slices, fill)
-            return with_one_wrong_word(right) if next(moved) == wrong else right
+        def misplacing(self, number, state, wrong=wrong, moved=moved):
+            exchange(self, number, state)
+            for held in self._all_held(number):
+                if held.is_received and next(moved) == wrong:
+                    misplace_one_word(held, state)
 
         with monkeypatch.context() as patch:
-            patch.setattr(memory, "disperse", misplacing)
+            patch.setattr(engine, "_exchange", misplacing)
             try:
-                got = run(executable, engine, ARRAYS, "ring")
+                got = run(executable, engine.name, ARRAYS, "ring")
             except InvalidExecutable as error:
-                assert engine == "literal" and "differ between tiles" in str(error)
+                assert engine is LiteralEngine and "differ between tiles" in str(error)
                 continue
         assert any((a != b).any() for a, b in zip(got, want, strict=True)), f"exchange {wrong}"
-    flow.assert_same_words(run(executable, engine, ARRAYS, "ring"), want, engine)
+    flow.assert_same_words(run(executable, engine.name, ARRAYS, "ring"), want, engine.name)
 
 
 @pytest.mark.parametrize("arithmetic", ["float", "ring"])
@@ -190,15 +196,15 @@ def test_copies_that_differ_are_refused(arithmetic, monkeypatch):
     executable = compile_graph(graph)
     ((_, group),) = executable.groups()
     assert group.operands[1].buffer
-    store = memory.Placement.store
+    exchange = LiteralEngine._exchange
 
-    def storing(self, state, word, words):
-        store(self, state, word, words)
-        if words.shape == (1, 1, 6) and self.grid == (4, 1):
-            state[3, word + 2] += 1
+    def writing(self, number, state):
+        exchange(self, number, state)
+        (received,) = (held for held in self._all_held(number) if held.is_received)
+        state.words[3, received.word + 2] += 1
 
     arrays = [np.ones((8, 6), np.float32), np.ones(6, np.float32)]
     run(executable, "literal", arrays, arithmetic)
-    monkeypatch.setattr(memory.Placement, "store", storing)
+    monkeypatch.setattr(LiteralEngine, "_exchange", writing)
     with pytest.raises(InvalidExecutable, match="step scale: copies of v differ between tiles"):
         run(executable, "literal", arrays, arithmetic)

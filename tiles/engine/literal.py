@@ -19,11 +19,10 @@ import numpy as np
 
 from tiles.compiler import AbortStep, CopyStep, Executable, ExecuteStep, StreamStep, VertexGroup
 from tiles.compiler.tree import Path, children, count_steps, dynamic_parts
-from tiles.engine import memory
 from tiles.engine.fast import as_trips, record_decisions
 from tiles.engine.interface import FLOAT, Engine, aborted, check_inputs, check_streams, out_of_items
-from tiles.engine.operands import HeldOperand
-from tiles.engine.placement import of_layout, placement
+from tiles.engine.memory import Stored, TileMemory
+from tiles.engine.operands import Agreement, Collected, Exchange, HeldOperand
 from tiles.engine.trace import Trace
 from tiles.engine.vertices import cell_function, whole_function
 from tiles.errors import InvalidExecutable
@@ -44,9 +43,8 @@ class LiteralEngine(Engine):
         super().__init__(executable, arithmetic)
         self.begin, end = executable.data_range
         self.words = max(1, -(-(end - self.begin) // 4))
-        self._memory: np.ndarray | None = None
-        self._found: dict[str, tuple[Layout, int, str]] = {}
-        self._operands: dict[int, list[HeldOperand]] = {}
+        self._memory: TileMemory | None = None
+        self._operands: dict[int, list[list[HeldOperand]]] = {}
         self._functions: dict[int, Callable[..., Any]] = {}
         self._recorded: Iterator[int] | None = None
         self._trips: dict[Path, Any] = {}
@@ -66,7 +64,8 @@ class LiteralEngine(Engine):
         self._sent = {name: [] for name, stream in exe.streams.items() if stream.to_host}
         recorded = np.asarray(record_decisions(exe, *inputs, streams=streams)) if self.replays else None
         self._recorded = None if recorded is None else iter(recorded)
-        state = self._poisoned()
+        state, self._memory = self._memory or TileMemory(exe.target.num_tiles, self.words), None
+        state.poison()
         given = dict(zip(exe.inputs, inputs, strict=True))
         given |= {v.name: v.value for v in exe.variables.values() if v.value is not None}
         with jax.enable_x64(True):
@@ -76,7 +75,7 @@ class LiteralEngine(Engine):
                 p: 0 if t[0] == "while" else [0] * len(children(t)) for p, t in dynamic_parts(exe.program)
             }
             self._run(exe.program, (), state)
-            outputs = [jnp.asarray(_apart(self._read(name, state), state)) for name in exe.outputs]
+            outputs = [jnp.asarray(self._read(name, state)) for name in exe.outputs]
         self._memory = state
         trips = {path: as_trips(counted) for path, counted in self._trips.items()}
         sent = {name: self._stacked(name, items) for name, items in self._sent.items()}
@@ -87,17 +86,9 @@ class LiteralEngine(Engine):
         empty = np.zeros((0, *stream.shape), self.carried(stream.dtype))
         return np.stack(items) if items else empty
 
-    def _poisoned(self) -> np.ndarray:
-        """Return a memory full of a pattern nobody wrote; the last run's is overwritten, which spares its pages."""
-        state, self._memory = self._memory, None
-        if state is None:
-            state = np.empty((self.executable.target.num_tiles, self.words), np.uint32)
-        memory.poison(state)
-        return state
-
     # ---- control
 
-    def _run(self, tree: Any, path: Path, state: np.ndarray) -> None:
+    def _run(self, tree: Any, path: Path, state: TileMemory) -> None:
         """Run a part of the program and count the trips of loops and branches in it."""
         if isinstance(tree, int):
             self._step(tree, state)
@@ -110,7 +101,7 @@ class LiteralEngine(Engine):
                 for position, inner in children(tree):
                     self._run(inner, (*path, position), state)
 
-    def _while(self, tree: Any, path: Path, state: np.ndarray) -> None:
+    def _while(self, tree: Any, path: Path, state: TileMemory) -> None:
         _, condition, predicate, body = tree
         self._run(condition, (*path, 1), state)
         while self._decide(predicate, state):
@@ -118,7 +109,7 @@ class LiteralEngine(Engine):
             self._run(body, (*path, 3), state)
             self._run(condition, (*path, 1), state)
 
-    def _switch(self, tree: Any, path: Path, state: np.ndarray) -> None:
+    def _switch(self, tree: Any, path: Path, state: TileMemory) -> None:
         branches = children(tree)
         index = self._decide(tree[1], state)
         index = index if 0 <= index < len(branches) else len(branches) - 1
@@ -126,7 +117,7 @@ class LiteralEngine(Engine):
         position, branch = branches[index]
         self._run(branch, (*path, position), state)
 
-    def _decide(self, name: str, state: np.ndarray) -> int:
+    def _decide(self, name: str, state: TileMemory) -> int:
         """Return a predicate or the number of a branch: as computed, or as the float run decided."""
         if self._recorded is not None:
             return int(next(self._recorded))
@@ -134,7 +125,7 @@ class LiteralEngine(Engine):
 
     # ---- steps: everything is read before anything is written
 
-    def _step(self, number: int, state: np.ndarray) -> None:
+    def _step(self, number: int, state: TileMemory) -> None:
         """Run one step; several groups of a superstep exchange, compute and store together."""
         step = self.executable.steps[number]
         if isinstance(step, CopyStep):
@@ -147,19 +138,19 @@ class LiteralEngine(Engine):
             if self._decide(step.predicate, state):
                 raise aborted(step)
             return
-        self._exchange(step, state)
-        operands = [[self._operand(held, state) for held in self._held(group)] for group in step.groups]
+        self._exchange(number, state)
+        operands = self._operands_of(number, state)
         results = [self._vertices(group, read) for group, read in zip(step.groups, operands, strict=True)]
-        self._require_agreement(step, state)  # beside the computation
-        results = [[_apart(np.asarray(x), state) for x in arrays] for arrays in results]
+        self._require_agreement(number, state)  # beside the computation
+        results = [[np.asarray(x) for x in arrays] for arrays in results]
         for group, arrays in zip(step.groups, results, strict=True):
             for name, x in zip(group.results, arrays, strict=True):
                 self._store_result(name, state, x)
 
-    def _stream(self, step: StreamStep, state: np.ndarray) -> None:
+    def _stream(self, step: StreamStep, state: TileMemory) -> None:
         """Exchange one item with the host."""
         if step.to_host:
-            self._sent[step.stream].append(_apart(self._read(step.variable, state), state))
+            self._sent[step.stream].append(self._read(step.variable, state))
             return
         items, following = self._given[step.stream]
         item = next(following, None)
@@ -167,27 +158,27 @@ class LiteralEngine(Engine):
             raise out_of_items(self.executable.streams[step.stream], len(items))
         self._keep(step.variable, state, np.asarray(self.enter(step.variable, item)))
 
-    def _copied(self, step: CopyStep, state: np.ndarray) -> np.ndarray:
+    def _copied(self, step: CopyStep, state: TileMemory) -> np.ndarray:
         sources = [self._read(name, state) for name in step.sources]
         if step.axis is not None:
             return np.concatenate(sources, axis=step.axis)
-        return _apart(sources[0].reshape(self.executable.variables[step.destination].shape), state)
+        return sources[0].reshape(self.executable.variables[step.destination].shape)
 
-    def _exchange(self, step: ExecuteStep, state: np.ndarray) -> None:
+    def _exchange(self, number: int, state: TileMemory) -> None:
         """Write every slice that is not in place to its buffer on every cell's tile, read where its source lies."""
-        arriving = []
-        for held in itertools.chain.from_iterable(map(self._held, step.groups)):
-            if held.is_received:
-                words = held.words_of(self._read(held.variable, state))
-                arriving.append((held, _apart(words, state)))
-        for held, words in arriving:
-            held.place.store(state, held.word, words)
+        state.kept(("exchange", number), lambda: Exchange(state, self._all_held(number))).run()
 
-    def _require_agreement(self, step: ExecuteStep, state: np.ndarray) -> None:
+    def _operands_of(self, number: int, state: TileMemory) -> list[list[np.ndarray]]:
+        """Return every group's operands, put together from the tiles' own memory."""
+        return state.kept(("operands", number), lambda: Collected(state, self._held(number))).read()
+
+    def _require_agreement(self, number: int, state: TileMemory) -> None:
         """Raise InvalidExecutable if copies of an operand differ."""
-        operands = itertools.chain.from_iterable(map(self._held, step.groups))
-        names = [held.variable for held in operands if not held.copies_agree(state)]
+        names = state.kept(
+            ("agreement", number), lambda: Agreement(state, self._all_held(number))
+        ).differing()
         if names:
+            step = self.executable.steps[number]
             raise InvalidExecutable(f"step {step.name}: copies of {', '.join(names)} differ between tiles")
 
     # ---- variables
@@ -195,31 +186,38 @@ class LiteralEngine(Engine):
     def _word(self, address: int) -> int:
         return (address - self.begin) // 4
 
-    def _at(self, name: str) -> tuple[Layout, int, str]:
-        """Return layout, word address and carried element type of a variable."""
-        if name not in self._found:
+    def _tensor(self, name: str, state: TileMemory) -> Stored:
+        """Return where a variable lives."""
+
+        def found() -> Stored:
             v = self.executable.variables[name]
-            word = self._word(self.executable.address(name))
-            self._found[name] = v.layout, word, self.carried_name(v.dtype)
-        return self._found[name]
+            return state.tensor(
+                v.layout, self._word(self.executable.address(name)), self.carried_name(v.dtype)
+            )
 
-    def _read(self, name: str, state: np.ndarray) -> np.ndarray:
-        """Return a variable, maybe as a view of memory."""
-        return memory.read_tensor(state, *self._at(name))
+        return state.kept(name, found)
 
-    def _keep(self, name: str, state: np.ndarray, value: np.ndarray) -> None:
+    def _read(self, name: str, state: TileMemory) -> np.ndarray:
+        """Return a variable, in an array of its own."""
+        return self._tensor(name, state).read()
+
+    def _keep(self, name: str, state: TileMemory, value: np.ndarray) -> None:
         """Write a variable's parts where they live."""
-        layout, word, _ = self._at(name)
-        memory.write_tensor(state, layout, word, value)
+        self._tensor(name, state).write(value)
 
     # ---- operands
 
-    def _held(self, group: VertexGroup) -> list[HeldOperand]:
-        """Return the operands of a group, derived once."""
-        key = id(group)
-        if key not in self._operands:
-            self._operands[key] = [self._derived(group, k) for k in range(len(group.operands))]
-        return self._operands[key]
+    def _held(self, number: int) -> list[list[HeldOperand]]:
+        """Return the operands of every group of a step, derived once."""
+        if number not in self._operands:
+            step = self.executable.steps[number]
+            assert isinstance(step, ExecuteStep)
+            groups = step.groups
+            self._operands[number] = [[self._derived(g, k) for k in range(len(g.operands))] for g in groups]
+        return self._operands[number]
+
+    def _all_held(self, number: int) -> list[HeldOperand]:
+        return list(itertools.chain.from_iterable(self._held(number)))
 
     def _derived(self, group: VertexGroup, k: int) -> HeldOperand:
         operand, index_map, exe = group.operands[k], group.form.operands[k], self.executable
@@ -231,29 +229,28 @@ class LiteralEngine(Engine):
             fill = fill if self.arithmetic == FLOAT else np.asarray(to_ring(fill))
         return HeldOperand(
             variable=operand.variable,
+            layout=variable.layout,
+            source=self._word(exe.address(operand.variable)),
             is_received=bool(operand.buffer),
-            place=placement(group.plan.splits, group.plan.base),
+            splits=group.plan.splits,
+            base=group.plan.base,
             slices=operand_slices(group.form, group.plan, k, variable.shape),
             word=self._word(address),
             dtype=self.carried_name(variable.dtype),
             fill=fill,
         )
 
-    def _operand(self, held: HeldOperand, state: np.ndarray) -> np.ndarray:
-        """Return an operand put together from the tiles' own memory."""
-        return held.collect(state)
-
     # ---- vertices
 
     def _vertices(self, group: VertexGroup, operands: list[np.ndarray]) -> list[Any]:
-        """Return the results of a group, whole, from what ``_operand`` gave."""
+        """Return the results of a group, whole, from what ``_operands_of`` gave."""
         key = id(group)
         if key not in self._functions:
             dtypes = tuple(self.operand_dtypes(group))
             self._functions[key] = whole_function(group, dtypes, self.arithmetic, self.value_bytes)
         return list(self._functions[key](*operands))
 
-    def _store_result(self, name: str, state: np.ndarray, result: np.ndarray) -> None:
+    def _store_result(self, name: str, state: TileMemory, result: np.ndarray) -> None:
         """Write a result, as ``_vertices`` gave it, where its parts live."""
         self._keep(name, state, result)
 
@@ -277,16 +274,29 @@ class VertexEngine(LiteralEngine):
                 parts[(*cells, *(slice(0, n) for n in x.shape[len(grid) :]))] = x
         return [self._result_parts(group, i, x) for i, x in enumerate(out)]
 
-    def _operand(self, held: HeldOperand, state: np.ndarray) -> np.ndarray:
-        """Return what every cell finds on its own tile for an operand: ``[*grid, *extents]``."""
-        return held.load(state)
+    def _operands_of(self, number: int, state: TileMemory) -> list[list[np.ndarray]]:
+        """Return what every cell finds on its own tile for every group's operands: ``[*grid, *extents]``."""
+        return [
+            [self._found(held, (number, group, k), state) for k, held in enumerate(operands)]
+            for group, operands in enumerate(self._held(number))
+        ]
 
-    def _require_agreement(self, step: ExecuteStep, state: np.ndarray) -> None:
+    def _found(self, held: HeldOperand, key: tuple[int, int, int], state: TileMemory) -> np.ndarray:
+        cells = state.kept(key, lambda: held.cells(state)).read()
+        return cells.reshape((*held.slices.grid, *held.slices.extents))
+
+    def _require_agreement(self, number: int, state: TileMemory) -> None:
         """Accept any copies: every vertex computes with its own, so differing ones differ in results."""
 
-    def _store_result(self, name: str, state: np.ndarray, result: np.ndarray) -> None:
-        layout, word, _ = self._at(name)
-        of_layout(layout).store(state, word, memory.as_words(result, len(layout.grid)))
+    def _store_result(self, name: str, state: TileMemory, result: np.ndarray) -> None:
+        layout = self.executable.variables[name].layout
+        parts = state.kept(("parts", name), lambda: self._parts(name, layout, state))
+        parts.write(result.reshape((*layout.grid, -1)))
+
+    def _parts(self, name: str, layout: Layout, state: TileMemory) -> Stored:
+        """Return a variable's parts, the short ones as long as others, as a tensor ``[*grid, elements of a part]``."""
+        word = self._word(self.executable.address(name))
+        return state.parts(layout, word, self.carried_name(self.executable.variables[name].dtype))
 
     @staticmethod
     def _part_extents(group: VertexGroup, i: int) -> tuple[int, ...]:
@@ -326,8 +336,3 @@ class VertexEngine(LiteralEngine):
         return x.transpose([*rest, *leading, *range(rank, x.ndim)]).reshape(
             (*layout.grid, *layout.part_shape)
         )
-
-
-def _apart(x: np.ndarray, state: np.ndarray) -> np.ndarray:
-    """Return values that later writes to memory do not change."""
-    return x.copy() if np.may_share_memory(x, state) else x

@@ -1,224 +1,149 @@
-"""Tile memory as one array of words ``[tiles, words]``, and the moves between it and logical arrays.
+"""Tile memory as one array of words ``[tiles, words]`` on the host, and what is kept with it between runs.
 
-The array lies on the host, and moves are NumPy's: every part of a layout and every slice of a plan is a
-strided view at its allocated address, so a move is one copy of one view to another, in place, and there is
-nothing to compile. Nothing is enumerated per tile, vertex or element. A slice that many cells read is put
-together once and repeated by the final copy, in rows at the speed of memory.
+Every part of a layout and every slice of a plan is a strided view at its allocated address, so a move is one copy
+of one view to another and there is nothing to compile. Views are made once for a memory, which serves run after run:
+a run then is a list of copies. Nothing is enumerated per tile, vertex or element.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 
-from tiles.engine.placement import Placement, boxes, of_layout
-from tiles.engine.views import by_pieces, compact, copy, empty
+from tiles.engine.loops import Arrangement, Box, boxes, dense, in_order
+from tiles.engine.placement import cell_axes, digits_of, layout_axes
+from tiles.engine.views import copy, empty, moves, shared_out, view
 from tiles.graph import Layout
-from tiles.numerics.dtypes import WORD_BYTES, from_words, itemsize, to_jax, to_words, word_count
-from tiles.plan import OUTSIDE, AxisSlices, Slices
+from tiles.numerics.dtypes import WORD_BYTES, itemsize, to_jax
 
 POISON = 0x7FC0DEAD
+SCRATCH_BYTES = 1 << 24
+"""Least size of a piece of scratch memory."""
+
+T = TypeVar("T")
 
 
-def poison(memory: np.ndarray) -> None:
-    """Fill memory with a pattern that nobody wrote."""
-    by_pieces(lambda piece: piece.fill(POISON), memory)
+class TileMemory:
+    """The words of all tiles, and the views and the scratch memory that runs on them use.
 
-
-# ---- logical arrays
-
-
-def as_words(x: np.ndarray, rank: int) -> np.ndarray:
-    """Return elements ``[*grid, *shape]``, the grid of ``rank`` dimensions, as words.
-
-    Elements that are words keep their axes; others are packed into ``[*grid, words]``.
+    Args:
+      tiles: number of tiles.
+      words: of every tile.
     """
-    if x.dtype.itemsize != WORD_BYTES:
-        x = x.reshape((*x.shape[:rank], math.prod(x.shape[rank:])))
-    return to_words(x)
+
+    def __init__(self, tiles: int, words: int) -> None:
+        """Take memory, with anything in it."""
+        self.words = np.empty((tiles, words), np.uint32)
+        self.row_bytes = words * WORD_BYTES
+        self.scratch = Scratch()
+        self.checks = Scratch()  # apart, because copies are compared while operands are computed with
+        self._kept: dict[Any, Any] = {}
+
+    def poison(self) -> None:
+        """Fill all words with a pattern that nobody wrote."""
+        whole = Box(
+            (0, 0), ((self.words.shape[0], self.row_bytes, 0), (self.words.shape[1], WORD_BYTES, WORD_BYTES))
+        )
+        row = np.full(self.words.shape[1], POISON, np.uint32)
+        copy(moves(shared_out([whole], WORD_BYTES), self.words, row, WORD_BYTES))
+
+    def kept(self, key: Any, make: Callable[[], T]) -> T:
+        """Return what was made for a key before, or make it."""
+        if key not in self._kept:
+            self._kept[key] = make()
+        return self._kept[key]
+
+    def address(self, tile: int, word: int, size_bytes: int) -> int:
+        """Return where a tile's word lies, in bytes from the first tile's first, after checking that a tile holds so many bytes there."""
+        assert 0 <= word * WORD_BYTES <= self.row_bytes - size_bytes
+        return tile * self.row_bytes + word * WORD_BYTES
+
+    def place_of(self, layout: Layout, word: int, dtype: str) -> Arrangement:
+        """Return where the elements of a tensor lie whose parts begin at a word address."""
+        axes = layout_axes(layout, dtype, self.row_bytes)
+        return Arrangement(tuple(axes), self.address(layout.base, word, layout.part_bytes(dtype)))
+
+    def tensor(self, layout: Layout, word: int, dtype: str) -> Stored:
+        """Return the tensor whose parts begin at a word address."""
+        return Stored(self, self.place_of(layout, word, dtype), layout.shape, dtype)
+
+    def parts(self, layout: Layout, word: int, dtype: str) -> Stored:
+        """Return the parts that begin at a word address, all at full length, as ``[*grid, elements of a part]``."""
+        size, count = itemsize(dtype), math.prod(layout.part_shape)
+        digits = [digits_of(split, self.row_bytes) for split in layout.axes]
+        axes = cell_axes(layout.grid, digits, dense(count, size))
+        place = Arrangement(tuple(axes), self.address(layout.base, word, layout.part_bytes(dtype)))
+        return Stored(self, place, (*layout.grid, count), dtype)
 
 
-def load_elements(
-    memory: np.ndarray,
-    place: Placement,
-    word: int,
-    dtype: str,
-    shape: tuple[int, ...],
-    drop: frozenset[int] = frozenset(),
-    order: Sequence[int] | None = None,
-) -> np.ndarray:
-    """Return elements of ``shape`` at ``word`` of every cell's tile: ``[*grid, *shape]``; see ``Placement.load``."""
-    if itemsize(dtype) == WORD_BYTES:
-        return place.load(memory, word, shape, drop, order).view(to_jax(dtype))
-    count = math.prod(shape)
-    words = place.load(memory, word, (word_count(dtype, count),), drop)
-    return from_words(words, dtype, count).reshape((*words.shape[:-1], *shape))
+class Scratch:
+    """Aligned arrays that are used for a while, taken from the same few pieces of memory again and again."""
+
+    def __init__(self) -> None:
+        """Take nothing yet."""
+        self._pieces: list[np.ndarray] = []
+        self._number = self._used = 0
+
+    def release(self) -> None:
+        """Let the arrays taken from now on lie where earlier ones did."""
+        self._number = self._used = 0
+
+    def take(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """Return an array without values."""
+        size_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+        while True:
+            if self._number == len(self._pieces):
+                self._pieces.append(empty((max(size_bytes, SCRATCH_BYTES),), np.uint8))
+                self._pieces[-1].fill(0)  # what fills slices up comes from here: runs are alike to the bit
+            piece = self._pieces[self._number]
+            start, end = self._used, self._used + size_bytes
+            if end <= piece.size:
+                self._used = -(-end // 64) * 64
+                return piece[start:end].view(dtype).reshape(shape)
+            self._number, self._used = self._number + 1, 0
 
 
-def read_tensor(memory: np.ndarray, layout: Layout, word: int, dtype: str) -> np.ndarray:
-    """Return the logical array that lies in ``layout`` at word address ``word``; it may be a view of memory."""
-    part = layout.part_shape
-    rank = len(part)
-    order = [a for d in range(rank) for a in (d, rank + d)]
-    x = compact(load_elements(memory, of_layout(layout), word, dtype, part, order=order).transpose(order))
-    x = x.reshape([g * p for g, p in zip(layout.grid, part, strict=True)])
-    return x[(*(slice(n) for n in layout.shape), ...)]
+class Stored:
+    """A tensor in tile memory.
 
-
-def write_tensor(memory: np.ndarray, layout: Layout, word: int, value: np.ndarray) -> None:
-    """Write a logical array's parts at word address ``word`` of their tiles; short parts are padded with 0."""
-    part = layout.part_shape
-    rank = len(part)
-    for box in boxes(layout):
-        x = value[(*box.elements, ...)]
-        grid = box.place.grid
-        for axis, (g, p) in enumerate(zip(grid, part, strict=True)):
-            x = _padded(x, axis, g * p - x.shape[axis], 0)  # the last part alone, so little is copied
-        x = x.reshape([n for pair in zip(grid, part, strict=True) for n in pair])
-        parts = x.transpose([2 * d for d in range(rank)] + [2 * d + 1 for d in range(rank)])
-        box.place.store(memory, word, as_words(parts, rank))
-
-
-def _padded(x: np.ndarray, axis: int, count: int, value: Any) -> np.ndarray:
-    """Return an array with ``count`` more elements of one value at the end of an axis."""
-    if not count:
-        return x
-    shape = list(x.shape)
-    shape[axis] += count
-    out = empty(tuple(shape), x.dtype)
-    before = (slice(None),) * axis
-    copy(out[(*before, slice(x.shape[axis]))], x)
-    out[(*before, slice(x.shape[axis], None))] = value
-    return out
-
-
-def disperse(x: np.ndarray, slices: Slices, fill: Any) -> np.ndarray:
-    """Return the slices of a logical array, ``[*grid, *extents of the longest slice]``.
-
-    Dimensions of the grid along which cells read the same slice have size 1.
+    Args:
+      memory: where it lies.
+      place: its elements.
+      shape: its shape.
+      dtype: its element type.
     """
-    for number, axis in enumerate(slices.axes):
-        x = _spread_axis(x, 2 * number, axis, fill)
-    shape: list[int] = []
-    where: dict[int, int] = {}
-    elements: list[int] = []
-    for axis in slices.axes:
-        shape += axis.grid
-        where |= {d: len(shape) - len(axis.dims) + i for i, d in enumerate(axis.dims)}
-        elements.append(len(shape))
-        shape.append(axis.extent)
-    x = x.reshape(shape).transpose([where[d] for d in sorted(where)] + elements)
-    return x.reshape((*(n if d in where else 1 for d, n in enumerate(slices.grid)), *slices.extents))
+
+    def __init__(self, memory: TileMemory, place: Arrangement, shape: tuple[int, ...], dtype: str) -> None:
+        """Make the views."""
+        self.shape, self.dtype, self._size_bytes = shape, to_jax(dtype), itemsize(dtype)
+        found = boxes(place, in_order(shape, self._size_bytes))
+        assert found is not None  # an array without gaps fits anything
+        self._shares = shared_out(found, self._size_bytes)
+        self._views = [[view(memory.words, b, 0, self._size_bytes) for b in share] for share in self._shares]
+
+    def read(self, out: np.ndarray | None = None) -> np.ndarray:
+        """Return the tensor as an array of its own, the one given if there is one."""
+        x = empty(self.shape, self.dtype) if out is None else out
+        copy([[(ours, there) for there, ours in share] for share in self._beside(x)])
+        return as_booleans(x) if self.dtype == bool else x
+
+    def write(self, value: np.ndarray) -> None:
+        """Write the tensor's elements where they lie; what lies between short parts' ends and the next is left alone."""
+        assert value.shape == self.shape and value.dtype.itemsize == self._size_bytes
+        copy(self._beside(np.ascontiguousarray(value)))
+
+    def _beside(self, x: np.ndarray) -> list[list[tuple[np.ndarray, np.ndarray]]]:
+        """Return pairs of views: of memory, and of an array."""
+        return [
+            [(there, view(x, b, 1, self._size_bytes)) for there, b in zip(views, share, strict=True)]
+            for views, share in zip(self._views, self._shares, strict=True)
+        ]
 
 
-def _spread_axis(x: np.ndarray, position: int, axis: AxisSlices, fill: Any) -> np.ndarray:
-    """Replace one axis by (slice, element) axes."""
-    count, extent = axis.first.size, axis.extent
-    shape = (*x.shape[:position], count, extent, *x.shape[position + 1 :])
-    if axis.is_partition:
-        return _padded(x, position, count * extent - axis.size, 0).reshape(shape)
-    index = axis.index
-    if np.any(index == OUTSIDE):
-        x = _padded(x, position, 1, 0 if fill is None else fill)
-        index = np.where(index == OUTSIDE, axis.size, index)
-    return np.take(x, np.maximum(index, 0).reshape(-1), axis=position, mode="clip").reshape(shape)
-
-
-def collect(x: np.ndarray, slices: Slices) -> np.ndarray:
-    """Return the logical array that slices ``[*grid, *extents]`` were cut from; elements nobody reads are 0.
-
-    Where several cells hold an element, the first one's copy is taken; see ``slices_agree``.
-    """
-    dropped = repeated_dims(slices)
-    x = x[(*(slice(0, 1) if d in dropped else slice(None) for d in range(len(slices.grid))), ...)]
-    x = compact(x.transpose(collecting_order(slices)))
-    x = x.reshape([axis.first.size * axis.extent for axis in slices.axes])
-    for number, axis in enumerate(slices.axes):
-        x = _gather_axis(x, number, axis)
+def as_booleans(x: np.ndarray) -> np.ndarray:
+    """Make every byte of an array of booleans 0 or 1, in place, and return it; a byte is true unless it is zero."""
+    np.not_equal(x.view(np.uint8), 0, out=x)
     return x
-
-
-def collecting_order(slices: Slices) -> list[int]:
-    """Return how the axes of slices ``[*grid, *extents]`` are permuted to put the tensor together."""
-    order = sorted(repeated_dims(slices))
-    for number, axis in enumerate(slices.axes):
-        order += [*axis.dims, len(slices.grid) + number]
-    return order
-
-
-def _gather_axis(x: np.ndarray, number: int, axis: AxisSlices) -> np.ndarray:
-    """Replace the flattened (slice, element) axis by the tensor's own."""
-    before = (slice(None),) * number
-    if axis.is_partition:
-        return x[(*before, slice(axis.size))]
-    flat = axis.index.reshape(-1)
-    source = np.full(axis.size, -1, np.int64)
-    positions = np.flatnonzero(flat >= 0)[::-1]
-    source[flat[positions]] = positions
-    x = np.take(x, np.maximum(source, 0), axis=number, mode="clip")
-    if np.any(source < 0):
-        x[(*before, source < 0)] = 0
-    return x
-
-
-# ---- copies
-
-
-def repeated_dims(slices: Slices) -> frozenset[int]:
-    """Return the grid dimensions along which cells read the same slice."""
-    used = {d for axis in slices.axes for d in axis.dims}
-    return frozenset(d for d in range(len(slices.grid)) if d not in used)
-
-
-def replicas_agree(
-    memory: np.ndarray, place: Placement, word: int, count: int, repeated: frozenset[int]
-) -> bool:
-    """Return whether cells that differ only along ``repeated`` hold the same words."""
-    first = place.load(memory, word, (count,), repeated)
-    for block in place.blocks:
-        x = block.view(memory, word, (count,))
-        if not all(by_pieces(_are_equal, x, np.broadcast_to(block.part_of(first), x.shape))):
-            return False
-    return True
-
-
-def _are_equal(x: np.ndarray, y: np.ndarray) -> bool:
-    return bool((x == y).all())
-
-
-def is_cut_once(slices: Slices) -> bool:
-    """Return whether no two different slices share an element and none reaches outside the tensor."""
-    return all(
-        bool(np.all(axis.num_inside == axis.count)) and (axis.is_partition or _is_disjoint(axis))
-        for axis in slices.axes
-    )
-
-
-def _is_disjoint(axis: AxisSlices) -> bool:
-    index = axis.index[axis.index >= 0]
-    return np.unique(index).size == index.size
-
-
-def slices_agree(held: np.ndarray, x: np.ndarray, slices: Slices, fill: Any) -> bool:
-    """Return whether slices ``[*grid, *extents]`` are, bit for bit, those of ``x`` and the fill value."""
-    same = _bits(held) == _bits(disperse(x, slices, fill))
-    for number, axis in enumerate(slices.axes):
-        if np.any(axis.count < axis.extent):
-            same = same | ~_real(slices, number)
-    return bool(same.all())
-
-
-def _real(slices: Slices, number: int) -> np.ndarray:
-    """Return which positions along one axis belong to a slice, shaped to broadcast against ``[*grid, *extents]``."""
-    axis = slices.axes[number]
-    valid = (np.arange(axis.extent) < axis.count[:, None]).reshape((*axis.grid, axis.extent))
-    valid = valid.transpose([*np.argsort(axis.dims), len(axis.dims)])
-    grid = (n if d in axis.dims else 1 for d, n in enumerate(slices.grid))
-    return valid.reshape((*grid, *(axis.extent if a == number else 1 for a in range(len(slices.axes)))))
-
-
-def _bits(x: np.ndarray) -> np.ndarray:
-    return x.view(f"uint{8 * x.dtype.itemsize}")

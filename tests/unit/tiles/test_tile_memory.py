@@ -1,4 +1,4 @@
-"""Views of tile memory against the tile of every cell: ``tile_grid`` numbers them one by one."""
+"""Moves in tile memory against the tile of every cell: ``tile_grid`` numbers them one by one."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import itertools
 import numpy as np
 import pytest
 
-from tiles.engine import memory, views
-from tiles.engine.placement import Placement
+from tiles.engine import loops, views
+from tiles.engine.memory import POISON, TileMemory
+from tiles.engine.operands import Agreement, Collected, Exchange, HeldOperand
 from tiles.graph import AxisSplit, Layout, whole
 from tiles.graph.layout import tile_grid
+from tiles.plan.slices import AxisSlices, Slices
 
 SPLITS = {
     "none": (),
@@ -25,81 +27,173 @@ SPLITS = {
         AxisSplit(5, 2, ((2, 80), (2, 40))),
     ),
 }
-TILES, WORDS, WORD, COUNT = 160, 23, 4, 6
+TILES, WORDS, SOURCE, WORD = 160, 60, 4, 40
 
 
+def filled(seed: int = 0) -> TileMemory:
+    """Return a memory of random words."""
+    memory = TileMemory(TILES, WORDS)
+    memory.words[:] = np.random.default_rng(seed).integers(0, 1 << 32, (TILES, WORDS), np.uint32)
+    return memory
+
+
+def operand(
+    splits: tuple[AxisSplit, ...], layout: Layout, slices: Slices, dtype: str, fill: float | None = None
+) -> HeldOperand:
+    value = None if fill is None else np.asarray(fill, dtype)
+    return HeldOperand("x", layout, SOURCE, True, splits, 8, slices, WORD, dtype, value)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64", "bool"])
 @pytest.mark.parametrize("name", SPLITS)
-def test_cells_are_stored_and_loaded_where_their_tiles_are(name):
-    splits = SPLITS[name]
-    place = Placement(splits, 8)
-    grid = place.grid
-    tiles = tile_grid(splits, 8).reshape(grid)
-    rng = np.random.default_rng(0)
-    for repeated in itertools.product((False, True), repeat=len(grid)):
-        shape = (*(1 if repeats else n for repeats, n in zip(repeated, grid, strict=True)), 2, 3)
-        words = rng.integers(0, 1 << 32, shape, np.uint32)
-        want = rng.integers(0, 1 << 32, (TILES, WORDS), np.uint32)
-        got = want.copy()
-        want[tiles.reshape(-1), WORD : WORD + COUNT] = np.broadcast_to(words, (*grid, 2, 3)).reshape(
-            -1, COUNT
+def test_tensors_lie_part_by_part(name, dtype):
+    layout = Layout(SPLITS[name], 8)
+    part, words = layout.part_shape, layout.part_bytes(dtype) // 4
+    value = (np.random.default_rng(1).normal(size=layout.shape) * 3).astype(dtype)
+    memory = filled()
+    want = memory.words.copy()
+    tiles = layout.tiles.reshape(layout.grid)
+    size = value.dtype.itemsize
+    for cell in np.ndindex(*layout.grid):
+        held = value[tuple(slice(i * n, (i + 1) * n) for i, n in zip(cell, part, strict=True))]
+        row = (
+            want[tiles[cell], WORD : WORD + words].view(value.dtype)[: np.prod(part, dtype=int)].reshape(part)
         )
-        place.store(got, WORD, words)
-        np.testing.assert_array_equal(got, want)
-        drop = frozenset(d for d, repeats in enumerate(repeated) if repeats)
-        np.testing.assert_array_equal(place.load(got, WORD, (2, 3), drop), words)
-        assert memory.replicas_agree(got, place, WORD, COUNT, drop)
-        for tile in np.unique(tiles) if drop and tiles.size > words.size // COUNT else ():
-            if tile in tiles[tuple(slice(0, 1) if repeats else slice(None) for repeats in repeated)]:
+        row[tuple(slice(0, n) for n in held.shape)] = held
+    assert np.prod(part, dtype=int) * size <= words * 4
+    tensor = memory.tensor(layout, WORD, dtype)
+    tensor.write(value)
+    np.testing.assert_array_equal(memory.words, want)
+    got = tensor.read()
+    assert got.dtype == value.dtype and not np.may_share_memory(got, memory.words)
+    np.testing.assert_array_equal(got, value)
+
+
+def sliced(rng: np.random.Generator, splits: tuple[AxisSplit, ...], repeats: tuple[bool, ...]) -> Slices:
+    """Return what cells read of a tensor whose axes are the dimensions along which cells do not repeat."""
+    axes = tuple(
+        AxisSlices(split.size, (d,), (split.parts,), split.lo, split.hi - split.lo, 1)
+        for d, split in enumerate(splits)
+        if not repeats[d]
+    )
+    return Slices(axes, tuple(s.parts for s in splits), tile_grid(splits, 8))
+
+
+@pytest.mark.parametrize("dtype", ["uint32", "uint16"])
+@pytest.mark.parametrize("name", SPLITS)
+def test_every_cell_gets_its_slice_wherever_the_parts_lie(name, dtype):
+    splits, rng = SPLITS[name], np.random.default_rng(2)
+    for repeats in itertools.product((False, True), repeat=len(splits)):
+        slices = sliced(rng, splits, repeats)
+        shape = tuple(axis.size for axis in slices.axes)
+        value = rng.integers(0, 1 << 16, shape).astype(dtype)
+        for grain in (1, 2, 3):
+            grains = [min(grain, n) for n in shape]
+            strides = np.cumprod([1, *(-(-n // g) for n, g in zip(shape, grains, strict=True))])
+            parts = [
+                AxisSplit(n, g, ((-(-n // g), int(s)),))
+                for n, g, s in zip(shape, grains, strides, strict=False)
+            ]
+            layout = Layout(tuple(parts), 1)
+            held = operand(splits, layout, slices, dtype)
+            memory = filled()
+            memory.tensor(layout, SOURCE, dtype).write(value)
+            before = memory.words.copy()
+            Exchange(memory, [held]).run()
+            untouched = np.ones((TILES, WORDS), bool)
+            for cell, tile in zip(np.ndindex(*slices.grid), slices.tiles, strict=True):
+                place = dict(zip((d for d, r in enumerate(repeats) if not r), slices.axes, strict=True))
+                bounds = [
+                    slice(a.first[cell[d]], a.first[cell[d]] + a.count[cell[d]]) for d, a in place.items()
+                ]
+                row = memory.words[tile, WORD : WORD + held.words].view(dtype)
+                got = row[: np.prod(slices.extents, dtype=int)].reshape(slices.extents)
+                want = value[tuple(bounds)]
+                np.testing.assert_array_equal(got[tuple(slice(0, n) for n in want.shape)], want)
+                untouched[tile, WORD : WORD + held.words] = False
+            np.testing.assert_array_equal(memory.words[untouched], before[untouched])
+            np.testing.assert_array_equal(Collected(memory, [[held]]).read()[0][0], value)
+            assert not Agreement(memory, [held]).differing()
+            if not held.is_repeated:
                 continue
-            got[tile, WORD + 5] ^= 1 << 9
-            assert not memory.replicas_agree(got, place, WORD, COUNT, drop)
-            got[tile, WORD + 5] ^= 1 << 9
+            agreement = Agreement(memory, [held])
+            for tile in np.unique(slices.tiles)[:: max(1, slices.tiles.size // 5)]:
+                memory.words[tile, WORD + held.words - 1] ^= 1 << 9
+                assert agreement.differing() == ["x"]
+                memory.words[tile, WORD + held.words - 1] ^= 1 << 9
+
+
+@pytest.mark.parametrize(("first", "count", "step"), [(0, 5, 2), (8, 5, -2), (-1, 6, 1), (4, 6, 1)])
+def test_slices_that_overlap_skip_or_reach_outside(first, count, step):
+    """Three cells along the axis, each two elements on from the one before; two cells read each slice."""
+    splits = (AxisSplit(3, 1, ((3, 2),)), AxisSplit(2, 1, ((2, 1),)))
+    starts = first + 2 * np.arange(3) * (1 if step > 0 else -1) * (step % 2 or 2)
+    size = 13 if step > 0 else 9
+    axis = AxisSlices(size, (0,), (3,), starts, np.array([count, count, count - 1]), step)
+    slices = Slices((axis,), (3, 2), tile_grid(splits, 8))
+    layout = Layout((AxisSplit(size, 3, ((5, 1),)),), 20)
+    value = np.random.default_rng(3).normal(size=size).astype(np.float32)
+    held = operand(splits, layout, slices, "float32", -7.0)
+    memory = filled()
+    memory.tensor(layout, SOURCE, "float32").write(value)
+    Exchange(memory, [held]).run()
+    for cell, tile in zip(np.ndindex(3, 2), slices.tiles, strict=True):
+        index = starts[cell[0]] + step * np.arange(axis.count[cell[0]])
+        inside = (index >= 0) & (index < size)
+        want = np.where(inside, value[np.where(inside, index, 0)], np.float32(-7))
+        np.testing.assert_array_equal(memory.words[tile, WORD : WORD + want.size].view(np.float32), want)
+    read = np.zeros(size, bool)
+    read[axis.index[axis.index >= 0]] = True
+    np.testing.assert_array_equal(Collected(memory, [[held]]).read()[0][0], np.where(read, value, 0))
+    agreement = Agreement(memory, [held])
+    assert not agreement.differing()
+    if not held.is_cut_once:  # the same wrong word in both copies of one slice
+        position = next(p for p in range(count) if (axis.index == axis.index[0, p]).sum() > 1)
+        memory.words[[8, 9], WORD + position] += 1
+        assert agreement.differing() == ["x"]
+
+
+def test_nothing_is_written_before_all_is_read_where_a_slice_lands_on_a_source():
+    """A vector's parts are sent one tile on, to the address where they lie."""
+    split = AxisSplit(12, 3, ((4, 1),))
+    slices = sliced(np.random.default_rng(0), (split,), (False,))
+    held = HeldOperand("x", Layout((split,), 7), WORD, True, (split,), 8, slices, WORD, "float32", None)
+    assert held.lands_on(held)
+    memory, value = filled(), np.arange(12, dtype=np.float32)
+    memory.tensor(held.layout, WORD, "float32").write(value)
+    Exchange(memory, [held]).run()
+    np.testing.assert_array_equal(Collected(memory, [[held]]).read()[0][0], value)
 
 
 def test_what_lies_outside_memory_is_refused():
-    place = Placement((AxisSplit(8, 1, ((8, 1),)),), 3)
-    state = np.zeros((10, 4), np.uint32)
+    memory = TileMemory(10, 4)
     with pytest.raises((TypeError, ValueError)):
-        place.load(state, 0, (2,))
+        memory.tensor(Layout((AxisSplit(8, 1, ((8, 1),)),), 3), 0, "float32")
     with pytest.raises(AssertionError):
-        Placement((), 0).load(state, 3, (2,))
+        memory.tensor(Layout((whole(2),)), 3, "float32")
+    memory.poison()
+    assert (memory.words == POISON).all()
 
 
-@pytest.mark.parametrize("dtype", [np.uint32, np.uint8, np.float64])
-def test_copies_in_pieces_and_of_short_runs(dtype, monkeypatch):
+@pytest.mark.parametrize("size", [1, 2, 4, 8])
+def test_moves_are_the_same_in_pieces_and_of_short_runs(size, monkeypatch):
     monkeypatch.setattr(views, "PIECE_BYTES", 64)
-    rng = np.random.default_rng(0)
-    x = rng.integers(0, 200, (5, 7, 3, 6)).astype(dtype)
+    monkeypatch.setattr(views, "COMPARED", 50)
+    x = np.random.default_rng(0).integers(0, 200, (5, 7, 3, 6)).astype(f"u{size}")
     for order in itertools.permutations(range(4)):
-        target = np.zeros((9, 9, 9, 9), dtype)[1:6, 1:8, 1:4, 1:7].transpose(order)
-        views.copy(target, x.transpose(order))
+        shape = tuple(x.shape[a] for a in order)
+        target = np.zeros(shape, x.dtype)
+        strides = loops.row_major(x.shape, size)
+        there = loops.Arrangement(tuple(loops.dense(x.shape[a], strides[a]) for a in order))
+        found = loops.boxes(loops.in_order(shape, size), there)
+        views.copy(views.moves(views.shared_out(found, size), target, x, size))
         np.testing.assert_array_equal(target, x.transpose(order))
-        compact = views.compact(x.transpose(order))
-        assert compact.flags.c_contiguous and compact.ctypes.data % views.ALIGNMENT_BYTES in (
-            0,
-            x.ctypes.data % 64,
+        both = np.stack([x.reshape(-1), target.reshape(-1)])
+        beside = (
+            loops.Arrangement(there.axes, 0),
+            loops.Arrangement(loops.in_order(shape, size).axes, x.nbytes),
         )
-        np.testing.assert_array_equal(compact, x.transpose(order))
-    views.copy(target := np.zeros((4, 6), dtype), x[0, 0, 0])
-    np.testing.assert_array_equal(target, np.stack([x[0, 0, 0]] * 4))
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
-@pytest.mark.parametrize("name", SPLITS)
-def test_tensors_lie_part_by_part_and_short_parts_end_in_zeros(name, dtype):
-    layout = Layout(SPLITS[name], 8)
-    part, words = layout.part_shape, layout.part_bytes(dtype) // 4
-    value = np.random.default_rng(1).normal(size=layout.shape).astype(dtype)
-    got = np.full((TILES, 40), 7, np.uint32)
-    want = got.copy()
-    tiles = layout.tiles.reshape(layout.grid)
-    for cell in np.ndindex(*layout.grid):
-        elements = tuple(slice(i * n, (i + 1) * n) for i, n in zip(cell, part, strict=True))
-        padded = np.zeros(part, dtype)
-        held = value[elements]
-        padded[tuple(slice(0, n) for n in held.shape)] = held
-        row = padded.tobytes().ljust(4 * words, b"\0")
-        want[tiles[cell], WORD : WORD + words] = np.frombuffer(row, np.uint32)
-    memory.write_tensor(got, layout, WORD, value)
-    np.testing.assert_array_equal(got, want)
-    np.testing.assert_array_equal(memory.read_tensor(got, layout, WORD, dtype), value)
+        pairs = views.differences(views.shared_out(loops.boxes(*beside), size), both, size)
+        assert views.are_equal(pairs)
+        both[1, -1] += 1
+        assert not views.are_equal(pairs)
