@@ -89,15 +89,15 @@ def streaming(
         items = check_items(module.name, declared, {}, streams)
         recorded = record_decisions(executable(), *arrays, streams=items) if replays else ()
 
-        def error(halted: int) -> IpuError:
+        def error(halted: int, *_: Any) -> IpuError:
             stream = declared[list(declared)[-1 - halted]]
             return out_of_items(stream, len(items[stream.name]))
 
         room = (FIRST_ROOM,) * (len(declared) - len(given))
-        results, sent = collect(
+        results, received = collect(
             declared, room, lambda room: compiled(room)(recorded, items, tuple(arrays)), error
         )
-        return list(results), sent
+        return list(results), received.streams
 
     declared = dict(streams)
     return run

@@ -107,7 +107,15 @@ class InvalidArguments(IpuError):
 
 
 class ProgramAborted(IpuError):
-    """A program stopped its own run: the predicate of an ``AbortOnCondition`` was true."""
+    """A program stopped its own run: by an ``ErrorProgram``, or an ``AbortOnCondition`` whose predicate was true.
+
+    Attributes:
+      value: of the tensor that the ``ErrorProgram`` names, else None.
+      prints: what the program had printed before; see ``tiles.engine.Trace``.
+    """
+
+    value: Any = None
+    prints: tuple[Any, ...] = ()
 
 
 class Unsupported(IpuError):

@@ -4,28 +4,38 @@ from tiles.compiler.certify import Certificate, certify
 from tiles.compiler.check import check, load_executable
 from tiles.compiler.compile import compile_graph
 from tiles.compiler.costs import StepCost, step_costs
-from tiles.compiler.executable import (
-    AbortStep,
-    Buffer,
-    CopyStep,
-    Executable,
-    ExecuteStep,
-    StreamStep,
-    Variable,
-    VertexGroup,
-)
+from tiles.compiler.executable import Buffer, Executable, Variable
 from tiles.compiler.oom import out_of_memory, peak_bytes, tightened
 from tiles.compiler.plans import plans_of, print_plans, read_plans, require_pinned
+from tiles.compiler.steps import (
+    HOST_STEPS,
+    AbortStep,
+    CopyStep,
+    ErrorStep,
+    ExecuteStep,
+    PrintStep,
+    RemoteStep,
+    StreamStep,
+    SyncStep,
+    UndefStep,
+    VertexGroup,
+)
 
 __all__ = [
+    "HOST_STEPS",
     "AbortStep",
     "Buffer",
     "Certificate",
     "CopyStep",
+    "ErrorStep",
     "Executable",
     "ExecuteStep",
+    "PrintStep",
+    "RemoteStep",
     "StepCost",
     "StreamStep",
+    "SyncStep",
+    "UndefStep",
     "Variable",
     "VertexGroup",
     "certify",

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiles.compiler.executable import Executable, ExecuteStep
+from tiles.compiler.executable import Executable
 from tiles.compiler.proof_codelets import prove_codelets, prove_overheads
 from tiles.compiler.proof_flow import Flow, prove_flow
 from tiles.compiler.proof_memory import prove_addresses, prove_lifetimes, prove_no_overlap, prove_storage
 from tiles.compiler.proof_movement import Elements, prove_elements
+from tiles.compiler.steps import ExecuteStep
 from tiles.compiler.wellformed_steps import check_structure
 
 LIMIT = 1 << 20

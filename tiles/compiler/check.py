@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 import weakref
 
-from tiles.compiler.executable import Executable, ExecuteStep, VertexGroup
+from tiles.compiler.executable import Executable
 from tiles.compiler.proof_codelets import prove_codelets
 from tiles.compiler.proof_memory import prove_addresses, prove_no_overlap, prove_storage
+from tiles.compiler.steps import ExecuteStep, VertexGroup
 from tiles.compiler.wellformed import mask_of_ranges, refuse, where
 from tiles.compiler.wellformed_steps import check_structure
 from tiles.errors import InvalidPlan

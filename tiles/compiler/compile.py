@@ -12,23 +12,27 @@ import numpy as np
 
 from tiles.compiler.coalesce import coalesce, leave_results, may_write_over
 from tiles.compiler.costs import exchange_code_bytes, scratch_bytes, step_traffic
-from tiles.compiler.executable import (
-    AbortStep,
-    Buffer,
-    CopyStep,
-    Executable,
-    ExecuteStep,
-    Operand,
-    StepRecord,
-    StreamStep,
-    Variable,
-    VertexGroup,
-)
+from tiles.compiler.executable import Buffer, Executable, Variable
 from tiles.compiler.host import host_requests
 from tiles.compiler.memory import Request, allocate
 from tiles.compiler.oom import out_of_memory
 from tiles.compiler.order import Order, is_carried_around, live_range
-from tiles.errors import IpuError
+from tiles.compiler.proof_flow import prove_flow
+from tiles.compiler.steps import (
+    AbortStep,
+    CopyStep,
+    ErrorStep,
+    ExecuteStep,
+    Operand,
+    PrintStep,
+    RemoteStep,
+    StepRecord,
+    StreamStep,
+    SyncStep,
+    UndefStep,
+    VertexGroup,
+)
+from tiles.errors import InvalidExecutable, InvalidGraph, IpuError
 from tiles.graph import (
     CONSTANT,
     TEMPORARY,
@@ -36,11 +40,17 @@ from tiles.graph import (
     Codelet,
     ComputeSet,
     Copy,
+    CopyFromRemote,
     CopyFromStream,
+    CopyToRemote,
     CopyToStream,
+    ErrorProgram,
     Graph,
+    PrintTensor,
+    Sync,
     Tensor,
     Vertices,
+    WriteUndef,
     carry,
     is_carried,
     linear_layout,
@@ -59,10 +69,10 @@ def compile_graph(graph: Graph, check_memory: bool = True) -> Executable:
 
     Raises:
       OutOfTileMemory: the program does not fit; the error carries the executable for its report.
-      InvalidGraph: a step names something that does not exist.
+      InvalidGraph: a step names something that does not exist, or reads what another left undefined.
     """
     order = Order(graph)
-    tree = order.sequence(graph.program)
+    tree, graph = order.program(), order.graph
     order.pin()
     used = order.used()
     tensors = {name: _placed(graph, tensor) for name, tensor in graph.tensors.items() if name in used}
@@ -75,9 +85,33 @@ def compile_graph(graph: Graph, check_memory: bool = True) -> Executable:
     requests = [*requests, *_overheads(graph, draft)]
     addresses, fits = allocate(requests, graph.target)
     executable = _assemble(*fixed, requests, addresses, fits)
+    _require_defined(executable)
+    _require_remote_memory(executable)
     if not fits and check_memory:
         raise out_of_memory(executable)
     return executable
+
+
+def _require_remote_memory(executable: Executable) -> None:
+    """Raise InvalidGraph where remote buffers need more memory than there is beside the IPU, where that is known."""
+    room = executable.target.streaming_memory_bytes
+    need = sum(buffer.size_bytes for buffer in executable.remote_buffers.values())
+    if room is not None and need > room:
+        raise InvalidGraph(
+            f"{executable.name} keeps more in remote buffers than the machine has beside its IPUs",
+            expected=f"at most {room:,} B",
+            got=f"{need:,} B",
+        )
+
+
+def _require_defined(executable: Executable) -> None:
+    """Raise InvalidGraph where a program reads what it left undefined."""
+    if not any(isinstance(step, UndefStep) for step in executable.steps):
+        return
+    try:
+        prove_flow(executable)
+    except InvalidExecutable as error:
+        raise InvalidGraph(error.what, location=error.location) from error
 
 
 def _placed(graph: Graph, tensor: Tensor) -> Tensor:
@@ -153,6 +187,7 @@ def _requests(
     requests: list[Request] = []
     for base, names in members.items():
         start, end = live_range(graph, order, names, last)
+        end = max([end, *(number for name in names for number in order.undefined.get(name, ()))])
         mask, size = 0, 0
         for name in names:
             layout = tensors[name].layout
@@ -187,14 +222,27 @@ def _record(
     graph: Graph, entry: tuple[str, Any], received: dict[tuple[int, str, int], str], number: int
 ) -> StepRecord:
     name, step = entry
-    if isinstance(step, Copy):
-        return CopyStep(name, step.destination, step.sources, step.axis, step.location)
-    if isinstance(step, CopyFromStream):
-        return StreamStep(name, step.stream, step.destination, False, step.location)
-    if isinstance(step, AbortOnCondition):
-        return AbortStep(name, step.predicate, step.message, step.location)
-    if isinstance(step, CopyToStream):
-        return StreamStep(name, step.stream, step.source, True, step.location)
+    match step:
+        case Copy():
+            return CopyStep(name, step.destination, step.sources, step.axis, step.location)
+        case CopyFromStream():
+            return StreamStep(name, step.stream, step.destination, False, step.location)
+        case CopyToStream():
+            return StreamStep(name, step.stream, step.source, True, step.location)
+        case CopyFromRemote():
+            return RemoteStep(name, step.buffer, step.destination, False, step.rows, step.location)
+        case CopyToRemote():
+            return RemoteStep(name, step.buffer, step.source, True, step.rows, step.location)
+        case AbortOnCondition():
+            return AbortStep(name, step.predicate, step.message, step.location)
+        case ErrorProgram():
+            return ErrorStep(name, step.tensor, step.message, step.location)
+        case PrintTensor():
+            return PrintStep(name, step.tensor, step.title or step.tensor, step.location)
+        case WriteUndef():
+            return UndefStep(name, step.tensor, step.location)
+        case Sync():
+            return SyncStep(name, step.external, step.location)
     return ExecuteStep(name, tuple(_group(graph, g, received, number) for g in step.vertices))
 
 
@@ -303,6 +351,7 @@ def _assemble(
         fits,
         composites,
         dict(graph.streams),
+        dict(graph.remote_buffers),
     )
 
 

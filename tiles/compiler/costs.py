@@ -11,16 +11,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tiles.compiler.executable import (
-    AbortStep,
+from tiles.compiler.executable import Executable
+from tiles.compiler.host import host_exchange
+from tiles.compiler.steps import (
+    HOST_STEPS,
     CopyStep,
-    Executable,
     ExecuteStep,
+    HostStep,
     StepRecord,
-    StreamStep,
+    SyncStep,
     VertexGroup,
 )
-from tiles.compiler.host import host_exchange
 from tiles.graph import Extents
 from tiles.graph.layout import ceil_div
 from tiles.plan import Traffic, exchange_cycles, is_resident, layout_traffic, operand_traffic, reshape_traffic
@@ -47,7 +48,7 @@ class StepCost:
       host_cycles: of the exchange with the host; None when the target does not know how fast its link is.
       host_bytes: bytes that cross the host's link.
       host_basis: basis of the host's figure.
-      host_ipus: IPUs that exchange with the host.
+      host_ipus: IPUs that exchange, or sync, with the host.
     """
 
     name: str
@@ -87,8 +88,10 @@ def step_costs(executable: Executable) -> tuple[StepCost, ...]:
 
 def _step_cost(executable: Executable, step: StepRecord) -> StepCost:
     target = executable.target
-    if isinstance(step, StreamStep):
-        return _stream_cost(executable, step)
+    if isinstance(step, HOST_STEPS):
+        return _host_cost(executable, step)
+    if isinstance(step, SyncStep):
+        return _sync_cost(executable, step)
     moved = step_traffic(executable, step)
     exchange = exchange_cycles(moved, target)
     compute = np.zeros(target.num_tiles, np.int64)
@@ -121,7 +124,7 @@ def _step_cost(executable: Executable, step: StepRecord) -> StepCost:
     )
 
 
-def _stream_cost(executable: Executable, step: StreamStep) -> StepCost:
+def _host_cost(executable: Executable, step: HostStep) -> StepCost:
     target, host = executable.target, host_exchange(executable, step)
     copies = int(host.tile_cycles.max())
     return StepCost(
@@ -141,6 +144,27 @@ def _stream_cost(executable: Executable, step: StreamStep) -> StepCost:
         host_bytes=host.size_bytes,
         host_basis=host.basis,
         host_ipus=host.ipus,
+    )
+
+
+def _sync_cost(executable: Executable, step: SyncStep) -> StepCost:
+    """Return the cost of a sync; all IPUs take part, so that an internal one levels their clocks, too."""
+    target = executable.target
+    field = "global_sync_cycles" if step.external else "internal_sync_cycles"
+    return StepCost(
+        name=step.name,
+        compute_cycles=0,
+        exchange_cycles=0,
+        sync_cycles=getattr(target, field),
+        exchange_bytes=0,
+        flops=0,
+        compute_basis=Basis.DOCUMENTED,
+        exchange_basis=Basis.DOCUMENTED,
+        source="",
+        tile_compute_cycles=np.zeros(target.num_tiles, np.int64),
+        traffic=Traffic.none(target.num_tiles),
+        sync_basis=target.basis(field)[0],
+        host_ipus=tuple(range(target.num_ipus)),
     )
 
 
@@ -179,7 +203,7 @@ def step_traffic(executable: Executable, step: StepRecord) -> Traffic:
     if isinstance(step, CopyStep):
         return copy_traffic(executable, step)
     total = Traffic.none(executable.target.num_tiles)
-    if isinstance(step, (StreamStep, AbortStep)):
+    if not isinstance(step, ExecuteStep):
         return total
     for group in step.groups:
         for k, operand in enumerate(group.operands):

@@ -16,22 +16,14 @@ from typing import Any
 
 import numpy as np
 
+from tiles.compiler.steps import ExecuteStep, StepRecord, VertexGroup, at_line, step_from_data
 from tiles.errors import InvalidExecutable, IpuError
-from tiles.graph import (
-    CarriedCodelet,
-    Codelet,
-    Layout,
-    OpForm,
-    Plan,
-    Stream,
-    carried_from_data,
-    codelet_from_data,
-)
+from tiles.graph import CarriedCodelet, Layout, RemoteBuffer, Stream
 from tiles.graph.carried_modules import Module
 from tiles.numerics.dtypes import to_jax
 from tiles.target import Target
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 MAGIC = b"ipuxla-executable\n"
 
 
@@ -112,70 +104,6 @@ CATEGORIES = (
 )
 
 
-@dataclass(frozen=True)
-class Operand:
-    """What a vertex group reads: a variable, and the buffer its slices are received in ("" if read in place)."""
-
-    variable: str
-    buffer: str
-
-
-@dataclass(frozen=True)
-class VertexGroup:
-    """The vertices of one planned operation."""
-
-    name: str
-    codelet: Codelet
-    form: OpForm
-    plan: Plan
-    operands: tuple[Operand, ...]
-    results: tuple[str, ...]
-    location: str = ""
-
-
-@dataclass(frozen=True)
-class ExecuteStep:
-    """One superstep: exchange the operands that are not in place, sync, compute."""
-
-    name: str
-    groups: tuple[VertexGroup, ...]
-
-
-@dataclass(frozen=True)
-class CopyStep:
-    """Rewrite a variable's elements, in row-major order, from its sources; see ``tiles.graph.Copy``."""
-
-    name: str
-    destination: str
-    sources: tuple[str, ...]
-    axis: int | None
-    location: str = ""
-
-
-@dataclass(frozen=True)
-class StreamStep:
-    """Exchange the next item of a stream with the host: into a variable, or from it when ``to_host``."""
-
-    name: str
-    stream: str
-    variable: str
-    to_host: bool
-    location: str = ""
-
-
-@dataclass(frozen=True)
-class AbortStep:
-    """Stop the run when the scalar ``predicate`` is true; see ``tiles.graph.AbortOnCondition``."""
-
-    name: str
-    predicate: str
-    message: str = ""
-    location: str = ""
-
-
-StepRecord = ExecuteStep | CopyStep | StreamStep | AbortStep
-
-
 @dataclass(frozen=True, eq=False)
 class Executable:
     """A compiled program.
@@ -185,16 +113,17 @@ class Executable:
       target: the machine it was compiled for.
       variables: by name.
       buffers: by name.
-      steps: executes, copies and copies of streams, numbered by position.
+      steps: numbered by position; see ``tiles.compiler.steps``.
       program: control tree over step numbers: an int runs a step, ``["sequence", ...]``,
-        ``["repeat", count, body]``, ``["while", condition, predicate, body]``, ``["switch", index, ...]``,
-        ``["composite", number, body]``.
+        ``["repeat", count, body]``, ``["while", condition, predicate, body]``, ``["until", condition, predicate, body]``,
+        ``["switch", index, ...]``, ``["composite", number, body]``.
       inputs: input variables in order.
       outputs: output variables in order.
       donated: positions of inputs whose memory results may have taken over.
       fits: whether every buffer lies inside the target's memory.
       composites: by number what a composite's body computes in one piece; see ``tiles.graph.Composite``.
       streams: by name; see ``tiles.graph.Stream``.
+      remote_buffers: by name; see ``tiles.graph.RemoteBuffer``.
     """
 
     name: str
@@ -209,6 +138,7 @@ class Executable:
     fits: bool = True
     composites: tuple[VertexGroup, ...] = ()
     streams: dict[str, Stream] = field(default_factory=dict)
+    remote_buffers: dict[str, RemoteBuffer] = field(default_factory=dict)
 
     def address(self, variable: str) -> int:
         """Return the address at which every part of a variable starts."""
@@ -250,14 +180,15 @@ class Executable:
                 }
                 for b in self.buffers.values()
             ],
-            "steps": [_step_data(step) for step in self.steps],
+            "steps": [step.to_data() for step in self.steps],
             "program": self.program,
             "inputs": list(self.inputs),
             "outputs": list(self.outputs),
             "donated": list(self.donated),
             "fits": self.fits,
-            "composites": [_group_data(group) for group in self.composites],
+            "composites": [group.to_data() for group in self.composites],
             "streams": [{**vars(s), "shape": list(s.shape)} for s in self.streams.values()],
+            "remote_buffers": [{**vars(r), "shape": list(r.shape)} for r in self.remote_buffers.values()],
             "modules": {
                 digest: base64.b64encode(blob).decode() for digest, blob in sorted(self._modules().items())
             },
@@ -289,14 +220,15 @@ class Executable:
                 target=Target.from_data(data["target"]),
                 variables={v["name"]: _variable_from(v) for v in data["variables"]},
                 buffers={b["name"]: _buffer_from(b) for b in data["buffers"]},
-                steps=tuple(_step_from(step, modules) for step in data["steps"]),
+                steps=tuple(step_from_data(step, modules) for step in data["steps"]),
                 program=data["program"],
                 inputs=tuple(data["inputs"]),
                 outputs=tuple(data["outputs"]),
                 donated=tuple(data["donated"]),
                 fits=bool(data["fits"]),
-                composites=tuple(_group_from(g, modules) for g in data["composites"]),
+                composites=tuple(VertexGroup.from_data(g, modules) for g in data["composites"]),
                 streams={s["name"]: _stream_from(s) for s in data["streams"]},
+                remote_buffers={r["name"]: _remote_from(r) for r in data["remote_buffers"]},
             )
             again = executable.to_data()
         except InvalidExecutable:
@@ -339,29 +271,15 @@ class Executable:
             role += "output " if v.name in self.outputs else ""
             lines.append(
                 f"  {role}{v.kind} {v.name}: {v.dtype}{list(v.shape)} {v.layout} at {self.address(v.name):#x}"
-                + _from(v.location)
+                + at_line(v.location)
             )
         for s in self.streams.values():
-            lines.append(f"  stream {s.name} {_direction(s)}: {s.dtype}{list(s.shape)}" + _from(s.location))
+            lines.append(f"  stream {s.name} {_direction(s)}: {s.dtype}{list(s.shape)}" + at_line(s.location))
+        for r in self.remote_buffers.values():
+            rows = f"{r.repeats} x {r.dtype}{list(r.shape)}"
+            lines.append(f"  remote buffer {r.name}: {rows}" + at_line(r.location))
         for number, step in enumerate(self.steps):
-            if isinstance(step, StreamStep):
-                ends = (step.variable, step.stream) if step.to_host else (step.stream, step.variable)
-                lines.append(f"  step {number} stream {' -> '.join(ends)}" + _from(step.location))
-                continue
-            if isinstance(step, AbortStep):
-                said = f": {step.message}" if step.message else ""
-                lines.append(f"  step {number} abort if {step.predicate}{said}" + _from(step.location))
-                continue
-            if isinstance(step, CopyStep):
-                lines.append(
-                    f"  step {number} copy {', '.join(step.sources)} -> {step.destination}"
-                    + _from(step.location)
-                )
-                continue
-            for g in step.groups:
-                reads = ", ".join(f"{o.variable}{' via ' + o.buffer if o.buffer else ''}" for o in g.operands)
-                done = f"{g.codelet.label} [{g.plan.describe(g.form)}] ({reads}) -> {', '.join(g.results)}"
-                lines.append(f"  step {number} {g.name}: {done}" + _from(g.location))
+            lines += [f"  step {number} {line}" for line in step.lines()]
         lines.append(f"  program {json.dumps(self.program)}")
         return "\n".join(lines) + "\n"
 
@@ -381,10 +299,6 @@ def _difference(read: Any, written: Any, at: str = "") -> str:
 
 def _direction(stream: Stream) -> str:
     return "to the host" if stream.to_host else "from the host"
-
-
-def _from(location: str) -> str:
-    return f"    from {location}" if location else ""
 
 
 def _variable_data(v: Variable) -> dict[str, Any]:
@@ -441,39 +355,8 @@ def _stream_from(s: dict[str, Any]) -> Stream:
     return Stream(s["name"], s["dtype"], tuple(s["shape"]), s["to_host"], s["location"])
 
 
-def _step_data(step: StepRecord) -> dict[str, Any]:
-    if isinstance(step, CopyStep):
-        return {
-            "copy": step.name,
-            "destination": step.destination,
-            "sources": list(step.sources),
-            "axis": step.axis,
-            "location": step.location,
-        }
-    if isinstance(step, StreamStep):
-        return {
-            "stream": step.name,
-            "of": step.stream,
-            "variable": step.variable,
-            "to_host": step.to_host,
-            "location": step.location,
-        }
-    if isinstance(step, AbortStep):
-        said = {"message": step.message, "location": step.location}
-        return {"abort": step.name, "predicate": step.predicate, **said}
-    return {"execute": step.name, "vertices": [_group_data(group) for group in step.groups]}
-
-
-def _group_data(g: VertexGroup) -> dict[str, Any]:
-    return {
-        "name": g.name,
-        "codelet": g.codelet.to_data(),
-        "form": g.form.to_data(),
-        "plan": g.plan.to_data(),
-        "operands": [[o.variable, o.buffer] for o in g.operands],
-        "results": list(g.results),
-        "location": g.location,
-    }
+def _remote_from(r: dict[str, Any]) -> RemoteBuffer:
+    return RemoteBuffer(r["name"], r["dtype"], tuple(r["shape"]), r["repeats"], r["location"])
 
 
 def _modules_from(data: dict[str, str]) -> dict[str, Module]:
@@ -482,28 +365,3 @@ def _modules_from(data: dict[str, str]) -> dict[str, Module]:
         if module.digest != digest:
             raise InvalidExecutable(f"the executable's data is damaged: module {digest[:12]} has other bytes")
     return modules
-
-
-def _group_from(g: dict[str, Any], modules: dict[str, Module]) -> VertexGroup:
-    codelet = g["codelet"]
-    return VertexGroup(
-        g["name"],
-        carried_from_data(codelet, modules) if "carried" in codelet else codelet_from_data(codelet),
-        OpForm.from_data(g["form"]),
-        Plan.from_data(g["plan"]),
-        tuple(Operand(v, b) for v, b in g["operands"]),
-        tuple(g["results"]),
-        g["location"],
-    )
-
-
-def _step_from(data: dict[str, Any], modules: dict[str, Module]) -> StepRecord:
-    if "copy" in data:
-        return CopyStep(
-            data["copy"], data["destination"], tuple(data["sources"]), data["axis"], data["location"]
-        )
-    if "stream" in data:
-        return StreamStep(data["stream"], data["of"], data["variable"], data["to_host"], data["location"])
-    if "abort" in data:
-        return AbortStep(data["abort"], data["predicate"], data["message"], data["location"])
-    return ExecuteStep(data["execute"], tuple(_group_from(g, modules) for g in data["vertices"]))

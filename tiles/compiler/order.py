@@ -10,6 +10,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
+from tiles.compiler.renaming import Renaming
 from tiles.errors import InvalidGraph
 from tiles.graph import (
     CONSTANT,
@@ -18,25 +19,39 @@ from tiles.graph import (
     Call,
     Composite,
     Copy,
+    CopyFromRemote,
     CopyFromStream,
+    CopyToRemote,
     CopyToStream,
+    ErrorProgram,
     Execute,
     Graph,
     If,
+    PrintTensor,
     Repeat,
+    RepeatWhileFalse,
     RepeatWhileTrue,
     Sequence,
     Switch,
+    Sync,
     Vertices,
+    WriteUndef,
 )
 from tiles.graph.program import Step
+from tiles.numerics.dtypes import is_integer
+
+NAMING = (
+    *(Copy, CopyFromStream, CopyToStream, CopyFromRemote, CopyToRemote),
+    *(AbortOnCondition, ErrorProgram, PrintTensor, WriteUndef),
+)
+"""Steps that name tensors in fields of their own."""
 
 
 @dataclass
 class Order:
     """Steps numbered in program order, with every tensor's accesses and the loops around them."""
 
-    graph: Graph
+    given: Graph
     steps: list[tuple[str, Any]] = field(default_factory=list)
     accesses: dict[str, list[tuple[int, bool]]] = field(default_factory=lambda: defaultdict(list))
     loops: list[tuple[int, int]] = field(default_factory=list)
@@ -47,10 +62,27 @@ class Order:
     pinned: set[str] = field(default_factory=set)
     branches: list[tuple[int, int]] = field(default_factory=list)
     composites: list[Vertices] = field(default_factory=list)
+    undefined: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    depth: int = 0
+
+    def __post_init__(self) -> None:
+        """Start with the names that the graph gives tensors."""
+        self.renaming = Renaming(self.given)
+
+    @property
+    def graph(self) -> Graph:
+        """What is compiled: the given graph, or one in which tensors are renamed."""
+        return self.renaming.graph
+
+    def program(self) -> list[Any]:
+        """Number the main program's steps and return its control tree."""
+        tree = self.sequence(self.given.program)
+        self.renaming.close()
+        return tree
 
     def used(self) -> set[str]:
         """Return the tensors accessed, inputs, outputs, and those that any of them is a view of."""
-        names = {*self.accesses, *self.graph.inputs, *self.graph.outputs}
+        names = {*self.accesses, *self.undefined, *self.graph.inputs, *self.graph.outputs}
         for name in list(names):
             while self.graph.tensors[name].view_of:
                 name = self.graph.tensors[name].view_of
@@ -63,12 +95,15 @@ class Order:
 
     def step(self, step: Step) -> Any:
         """Number one step and return its place in the control tree."""
+        if isinstance(step, NAMING):
+            step = self.renaming.applied(step)
         match step:
             case Execute(name):
                 if name not in self.graph.compute_sets:
                     raise InvalidGraph(f"the program executes {name!r}, which the graph does not have")
-                number = self._append(name, self.graph.compute_sets[name])
-                for group in self.graph.compute_sets[name].vertices:
+                compute_set = self.renaming.applied(self.graph.compute_sets[name])
+                number = self._append(name, compute_set)
+                for group in compute_set.vertices:
                     self._access(number, group.operands, group.results)
                 return number
             case Copy(destination, sources):
@@ -84,16 +119,33 @@ class Order:
                 self._access(number, (source,), ())
                 return number
             case AbortOnCondition(predicate):
-                number = self._append(f"abort.{predicate}", step)
-                self._access(number, (predicate,), ())
+                return self._reading(f"abort.{predicate}", step, predicate)
+            case ErrorProgram(tensor):
+                return self._reading(f"error.{tensor}", step, tensor)
+            case PrintTensor(tensor, title):
+                return self._reading(f"print.{title or tensor}", step, tensor)
+            case CopyFromRemote(buffer, destination, rows):
+                number = self._remote(step, buffer, destination, rows)
+                self._access(number, (rows,) if rows else (), (destination,))
                 return number
+            case CopyToRemote(source, buffer, rows):
+                number = self._remote(step, buffer, source, rows)
+                self._access(number, (source, rows) if rows else (source,), ())
+                return number
+            case WriteUndef(tensor):
+                return self._undefine(step, tensor)
+            case Sync(external):
+                return self._append(f"sync.{'external' if external else 'internal'}", step)
             case Sequence():
                 return self.sequence(step)
             case Repeat(count, body):
                 return ["repeat", count, self._loop(lambda: self.sequence(body))]
             case RepeatWhileTrue(condition, predicate, body):
                 return ["while", *self._loop(lambda: self._while(condition, predicate, body))]
+            case RepeatWhileFalse(condition, predicate, body):
+                return ["until", *self._loop(lambda: self._while(condition, predicate, body))]
             case Switch(index, branches):
+                index = self.renaming.now(index)
                 self._access(len(self.steps), (index,), ())
                 return ["switch", index, *(self._branch(branch) for branch in branches)]
             case If(predicate, then, otherwise):
@@ -102,7 +154,9 @@ class Order:
                 return self._call(function)
             case Composite(body, whole):
                 self.composites.append(whole)
-                return ["composite", len(self.composites) - 1, self.sequence(body)]
+                number, tree = len(self.composites) - 1, self._inside(lambda: self.sequence(body))
+                self.composites[number] = self.renaming.vertices(whole)
+                return ["composite", number, tree]
         raise InvalidGraph(f"{step!r} is not a program step")
 
     def _stream(self, step: CopyFromStream | CopyToStream, name: str, tensor: str, to_host: bool) -> int:
@@ -124,14 +178,63 @@ class Order:
             )
         return self._append(f"stream.{name}", step)
 
+    def _reading(self, name: str, step: Step, tensor: str) -> int:
+        """Number a step that reads one tensor."""
+        number = self._append(name, step)
+        self._access(number, (tensor,), ())
+        return number
+
+    def _undefine(self, step: WriteUndef, name: str) -> int:
+        """Number a step that leaves a tensor undefined; it is no access, and the tensor must be the program's own."""
+        tensor, at = self.graph.tensors.get(name), step.location or None
+        if tensor is None:
+            raise InvalidGraph(f"the program undefines {name!r}, which the graph does not have", location=at)
+        base = self.graph.tensors[self.graph.storage(name)]
+        donated = {self.graph.inputs[i] for i in self.graph.donated}
+        if base is not tensor or base.kind == CONSTANT or (base.kind == INPUT and name not in donated):
+            what = f"a view of {base.name}" if base is not tensor else f"{base.kind} that is kept"
+            raise InvalidGraph(
+                f"the program undefines {name}, {what}",
+                location=at,
+                try_="undefine a tensor of its own, or donate",
+            )
+        number = self._append(f"undef.{name}", step)
+        self.undefined[name].append(number)
+        if not self.depth:
+            self.renaming.undefine(self.renaming.original(name))
+        return number
+
+    def _remote(self, step: CopyFromRemote | CopyToRemote, name: str, tensor: str, rows: str) -> int:
+        """Number a copy of rows of a remote buffer that fits its tensors."""
+        graph, at = self.graph, step.location or None
+        buffer, end, numbers = graph.remote_buffers.get(name), graph.tensors.get(tensor), None
+        if buffer is None or end is None or (rows and rows not in graph.tensors):
+            missing = f"remote buffer {name!r}" if buffer is None else f"tensor {tensor!r} or {rows!r}"
+            raise InvalidGraph(f"the program copies {missing}, which the graph does not have", location=at)
+        numbers = graph.tensors[rows] if rows else None
+        if numbers is not None and not (is_integer(numbers.dtype) and len(numbers.shape) < 2):
+            found = f"{numbers.dtype}{list(numbers.shape)}"
+            raise InvalidGraph(
+                f"{rows} numbers no rows", location=at, expected="integers, [] or [n]", got=found
+            )
+        shape = (*(numbers.shape if numbers is not None else ()), *buffer.shape)
+        if (end.shape, end.dtype) != (shape, buffer.dtype):
+            raise InvalidGraph(
+                f"tensor {tensor} does not hold the rows that are copied of remote buffer {name}",
+                expected=f"{buffer.dtype}{list(shape)}",
+                got=f"{end.dtype}{list(end.shape)}",
+                location=at,
+            )
+        return self._append(f"remote.{name}", step)
+
     def _while(self, condition: Sequence, predicate: str, body: Sequence) -> list[Any]:
-        first = self.sequence(condition)
+        first, predicate = self.sequence(condition), self.renaming.now(predicate)
         self._access(len(self.steps), (predicate,), ())
         return [first, predicate, self.sequence(body)]
 
     def _branch(self, branch: Sequence) -> list[Any]:
         first = len(self.steps)
-        tree = self.sequence(branch)
+        tree = self._inside(lambda: self.sequence(branch))
         self.branches.append((first, len(self.steps) - 1))
         return tree
 
@@ -148,8 +251,15 @@ class Order:
 
     def _loop(self, body: Any) -> Any:
         first = len(self.steps)
-        tree = body()
+        tree = self._inside(body)
         self.loops.append((first, max(first, len(self.steps) - 1)))
+        return tree
+
+    def _inside(self, body: Any) -> Any:
+        """Number what may run several times or not at all."""
+        self.depth += 1
+        tree = body()
+        self.depth -= 1
         return tree
 
     def _call(self, name: str) -> Any:
@@ -160,7 +270,7 @@ class Order:
             self.recalls.append((len(self.steps), self.lowest[name]))
             return self.functions[name]
         first, recalls = len(self.steps), len(self.recalls)
-        self.functions[name] = self.sequence(self.graph.functions[name])
+        self.functions[name] = self._inside(lambda: self.sequence(self.graph.functions[name]))
         self.lowest[name] = min([first, *(low for _, low in self.recalls[recalls:])])
         self.bodies.append(range(first, len(self.steps)))
         return self.functions[name]

@@ -10,7 +10,8 @@ from collections import defaultdict
 import jax
 import numpy as np
 
-from tiles.compiler.executable import Executable, StreamStep, VertexGroup
+from tiles.compiler.executable import Executable
+from tiles.compiler.steps import HOST_STEPS, VertexGroup
 from tiles.compiler.wellformed import part_bytes, refuse, where
 from tiles.graph import CarriedCodelet, Cell, Extents
 from tiles.numerics.dtypes import to_jax
@@ -111,7 +112,7 @@ def _apertures_needed(executable: Executable) -> dict[int, np.ndarray]:
     """Return the bytes in which every tile receives a slice of an item from the host, by step."""
     need: dict[int, np.ndarray] = {}
     for number, step in enumerate(executable.steps):
-        if isinstance(step, StreamStep) and not step.to_host:
+        if isinstance(step, HOST_STEPS) and not step.to_host:
             variable = executable.variables[step.variable]
             need[number] = np.zeros(executable.target.num_tiles, np.int64)
             need[number][variable.layout.tiles] = min(
@@ -174,7 +175,7 @@ def _overheads(executable: Executable) -> dict[str, np.ndarray]:
     zeros = np.zeros(target.num_tiles, np.int64)
     headers, copies = zeros.copy(), 0
     for step in executable.steps:
-        if isinstance(step, StreamStep):
+        if isinstance(step, HOST_STEPS):
             variable, copies = executable.variables[step.variable], copies + 1
             packet = target.host_write_packet_bytes if step.to_host else target.host_read_packet_bytes
             packets = -(-part_bytes(variable) // packet)

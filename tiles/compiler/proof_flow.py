@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from tiles.compiler.executable import Executable, StepRecord
+from tiles.compiler.executable import Executable
+from tiles.compiler.steps import StepRecord, UndefStep
 from tiles.compiler.wellformed import refuse, root_of, where
 from tiles.compiler.wellformed_steps import read_by, written_by
 from tiles.graph import CONSTANT, INPUT
@@ -114,7 +115,7 @@ class _Walk:
             return self._repeat(rest[0], rest[1], state)
         if kind == "composite":
             return self._composite(rest[0], rest[1], state)
-        if kind == "while":
+        if kind in ("while", "until"):
             return self._while(rest[0], rest[1], rest[2], state)
         self._read(state, rest[0], "the choice of a branch")
         after = [self.walk(branch, state.copy()) for branch in rest[1:]]
@@ -163,6 +164,12 @@ class _Walk:
             self._read(state, name, where(number, step))
         for name in written_by(step):
             self._write(state, name, number, f"{where(number, step)} writes {name}")
+        if (
+            isinstance(step, UndefStep)
+            and state.holder[self.storage[step.variable]] == self.root[step.variable]
+        ):
+            state.holder[self.storage[step.variable]] = NOTHING
+            state.since[self.storage[step.variable]] = number
 
     def _lose(self, state: State, number: int) -> None:
         """Give up what is stored in memory that is not live while step ``number`` runs."""
@@ -204,6 +211,8 @@ class _Walk:
             if since < 0
             else "the end of the program"
         )
+        if state.holder[s] == NOTHING and 0 <= since < len(steps) and isinstance(steps[since], UndefStep):
+            return f"its value is undefined since {at}"
         if state.holder[s] == NOTHING:
             return (
                 f"its buffer {buffer}, live in steps {self.start[s]} to {self.end[s]}, was given up at {at}"

@@ -13,17 +13,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tiles.compiler import proof_tables as tables
-from tiles.compiler.executable import (
-    CopyStep,
-    Executable,
-    ExecuteStep,
-    Operand,
-    StreamStep,
-    Variable,
-    VertexGroup,
-)
+from tiles.compiler.executable import Executable, Variable
 from tiles.compiler.proof_exchange import Exchange, misplaced, reshape_crossing
 from tiles.compiler.proof_tables import OUT, PAST, Table
+from tiles.compiler.steps import HOST_STEPS, CopyStep, ExecuteStep, Operand, VertexGroup
 from tiles.compiler.wellformed import mask_of_ranges, part_bytes, refuse, root_of, where
 from tiles.graph import Layout
 from tiles.numerics.dtypes import itemsize
@@ -88,8 +81,8 @@ class _Proof:
             elif isinstance(step, ExecuteStep):
                 self._compute_set(number, step)
             elif isinstance(
-                step, StreamStep
-            ):  # its variable's layout, proved above, says where each element of the item goes
+                step, HOST_STEPS
+            ):  # its variable's layout, proved above, says where each element goes
                 self.found.stream_copies += 1
         for b in executable.buffers.values():
             if b.category == "message" and b.name not in self.received_in:

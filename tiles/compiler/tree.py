@@ -1,8 +1,8 @@
 """Questions about an executable's control tree: which steps, what decides, what lives through a loop.
 
 A tree is a step's number, or a list: ``["sequence", tree...]``, ``["repeat", count, tree]``,
-``["while", condition, predicate, tree]``, ``["switch", index, tree...]``, ``["composite", number, tree]``. A path names a place in a tree by
-the positions that lead to it.
+``["while", condition, predicate, tree]``, ``["until", condition, predicate, tree]``, ``["switch", index, tree...]``,
+``["composite", number, tree]``. A path names a place in a tree by the positions that lead to it.
 """
 
 from __future__ import annotations
@@ -10,21 +10,28 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tiles.compiler.executable import AbortStep, Executable, StreamStep
+from tiles.compiler.executable import Executable
+from tiles.compiler.steps import AbortStep, ErrorStep, StepRecord, StreamStep
 from tiles.compiler.wellformed import root_of
 from tiles.compiler.wellformed_steps import read_by, written_by
 from tiles.numerics.dtypes import is_float
 
 Path = tuple[int, ...]
 Trips = Mapping[Path, Any]
-"""By the path of every ``while`` how often its body ran in all, of every ``switch`` a tuple: how often each branch
+"""By the path of every ``while`` and ``until`` how often its body ran in all, of every ``switch`` a tuple: how often each branch
 did."""
+
+
+LOOPS = ("while", "until")
+"""Loops on a predicate: as long as it is true, or until it is."""
+DECIDED = (*LOOPS, "switch")
+"""What decides, while a program runs, what runs next."""
 
 
 def children(tree: Any) -> list[tuple[int, Any]]:
     """Return the trees right below a list, each with its position in it, in the order they run."""
     kind = tree[0]
-    if kind == "while":
+    if kind in LOOPS:
         return [(1, tree[1]), (3, tree[3])]
     first = 1 if kind == "sequence" else 2
     return list(enumerate(tree))[first:]
@@ -40,10 +47,10 @@ def steps_of(tree: Any) -> Iterator[int]:
 
 
 def dynamic_parts(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Yield every ``while`` and ``switch`` of a tree with its path, ``tree`` itself included."""
+    """Yield every ``while``, ``until`` and ``switch`` of a tree with its path, ``tree`` itself included."""
     if isinstance(tree, int):
         return
-    if tree[0] in ("while", "switch"):
+    if tree[0] in DECIDED:
         yield path, tree
     for position, inner in children(tree):
         yield from dynamic_parts(inner, (*path, position))
@@ -59,27 +66,37 @@ def count_steps(executable: Executable, trips: Trips) -> tuple[int, ...]:
     return tuple(counts)
 
 
+def runs_of_steps(executable: Executable) -> list[int | None]:
+    """Return how often every step runs, None where that depends on data."""
+    counts: list[int | None] = [0] * len(executable.steps)
+    for _, tree, runs in runs_of_parts(executable.program, {}):
+        if isinstance(tree, int):
+            known = counts[tree]
+            counts[tree] = None if known is None or runs is None else known + runs
+    return counts
+
+
 def items_needed(executable: Executable) -> dict[str, int | None]:
     """Return how many items of every stream a run moves, None where that depends on data."""
     needed: dict[str, int | None] = dict.fromkeys(executable.streams, 0)
-    for _, tree, runs in runs_of_parts(executable.program, {}):
-        step = executable.steps[tree] if isinstance(tree, int) else None
+    for step, runs in zip(executable.steps, runs_of_steps(executable), strict=True):
         if isinstance(step, StreamStep):
             known = needed[step.stream]
             needed[step.stream] = None if known is None or runs is None else known + runs
     return needed
 
 
-def streams_of(executable: Executable, tree: Any) -> list[str]:
-    """Return the streams that steps of a tree copy, each once."""
-    steps = (executable.steps[number] for number in steps_of(tree))
-    return list(dict.fromkeys(step.stream for step in steps if isinstance(step, StreamStep)))
+def records_of(executable: Executable, tree: Any) -> list[StepRecord]:
+    """Return the steps of a tree, each once."""
+    return [executable.steps[number] for number in dict.fromkeys(steps_of(tree))]
 
 
 def may_halt(executable: Executable, tree: Any) -> bool:
-    """Return whether a tree has steps that may end the run: reads of streams, and abortions."""
-    steps = (executable.steps[number] for number in steps_of(tree))
-    return any(isinstance(s, AbortStep) or (isinstance(s, StreamStep) and not s.to_host) for s in steps)
+    """Return whether a tree has steps that may end the run: reads of streams, abortions and errors."""
+    return any(
+        isinstance(s, (AbortStep, ErrorStep)) or (isinstance(s, StreamStep) and not s.to_host)
+        for s in records_of(executable, tree)
+    )
 
 
 def runs_of_parts(
@@ -104,7 +121,7 @@ def runs_of_parts(
 
 def _inner_runs(tree: Any, number: int, runs: int | None, trips: Any) -> int | None:
     """Return how often the part ``number`` right below a tree ran."""
-    if tree[0] not in ("while", "switch"):
+    if tree[0] not in DECIDED:
         return runs if runs is None or tree[0] != "repeat" else runs * tree[1]
     if trips is None:
         return None
@@ -136,7 +153,7 @@ def _reads(executable: Executable, tree: Any, leaving_out: Any, found: set[str])
     if isinstance(tree, int):
         found.update(root_of(executable, name) for name in read_by(executable.steps[tree]))
         return
-    if tree[0] in ("while", "switch"):
+    if tree[0] in DECIDED:
         found.add(root_of(executable, decider(tree)))
     for _, inner in children(tree):
         _reads(executable, inner, leaving_out, found)
@@ -161,7 +178,7 @@ def _exposed(executable: Executable, tree: Any, written: set[str], found: set[st
             _exposed(executable, inner, after, found)
         written.update(set.intersection(*branches))
         return
-    if kind == "while":
+    if kind in LOOPS:
         _exposed(executable, tree[1], written, found)
         found.update({root_of(executable, tree[2])} - written)
         _exposed(executable, tree[3], set(written), found)
@@ -170,8 +187,8 @@ def _exposed(executable: Executable, tree: Any, written: set[str], found: set[st
 
 
 def decider(tree: Any) -> str:
-    """Return the variable that decides a ``while`` or ``switch``."""
-    return tree[2] if tree[0] == "while" else tree[1]
+    """Return the variable that decides a loop or ``switch``."""
+    return tree[2] if tree[0] in LOOPS else tree[1]
 
 
 def decided_by_floats(executable: Executable) -> bool:

@@ -13,14 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from tiles.compiler.executable import (
-    CATEGORIES,
-    Buffer,
-    Executable,
-    StepRecord,
-    Variable,
-    VertexGroup,
-)
+from tiles.compiler.executable import CATEGORIES, Buffer, Executable, Variable
+from tiles.compiler.steps import StepRecord, VertexGroup
 from tiles.errors import InvalidExecutable
 from tiles.graph import CONSTANT, INPUT, TEMPORARY, Layout
 from tiles.numerics.dtypes import NAMES, is_integer, itemsize, to_jax
@@ -36,6 +30,7 @@ def check_declarations(executable: Executable) -> None:
     _check_variables(executable)
     _check_arguments(executable)
     _check_streams(executable)
+    _check_remote_buffers(executable)
     _check_tree(executable)
 
 
@@ -244,6 +239,13 @@ def _check_streams(executable: Executable) -> None:
             raise refuse(f"stream {key} has items {s.dtype!r}{list(s.shape)}, to the host: {s.to_host!r}")
 
 
+def _check_remote_buffers(executable: Executable) -> None:
+    for key, r in executable.remote_buffers.items():
+        check_name("remote buffer", key, r.name, r.location)
+        if r.dtype not in NAMES or not all(is_count(n) for n in r.shape) or not is_count(r.repeats, 1):
+            raise refuse(f"remote buffer {key} has {r.repeats!r} rows of {r.dtype!r}{list(r.shape)}")
+
+
 def _check_tree(executable: Executable) -> None:
     """Refuse a program that is not a tree of control over all of the executable's steps."""
     seen: set[int] = set()
@@ -271,7 +273,7 @@ def _bodies(executable: Executable, tree: Any) -> Iterator[Any]:
         if tree[1] >= len(executable.composites):
             raise refuse(f"the program runs composite {tree[1]} of {len(executable.composites)}")
         yield tree[2]
-    elif kind == "while" and len(tree) == 4:
+    elif kind in ("while", "until") and len(tree) == 4:
         check_scalar(executable, tree[2], "predicate", ("bool",))
         yield from (tree[1], tree[3])
     elif kind == "switch" and len(tree) > 2:

@@ -6,16 +6,19 @@ The second half of ``wellformed``; like it, nothing here follows the program or 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any
 
-from tiles.compiler.executable import (
+from tiles.compiler.executable import Executable
+from tiles.compiler.steps import (
     AbortStep,
     CopyStep,
-    Executable,
+    ErrorStep,
     ExecuteStep,
+    PrintStep,
+    RemoteStep,
     StepRecord,
     StreamStep,
+    SyncStep,
+    UndefStep,
     VertexGroup,
 )
 from tiles.compiler.wellformed import (
@@ -29,6 +32,7 @@ from tiles.compiler.wellformed import (
 )
 from tiles.errors import InvalidExecutable, IpuError
 from tiles.graph import TEMPORARY, Codelet
+from tiles.numerics.dtypes import is_integer
 
 
 def check_steps(executable: Executable) -> None:
@@ -53,7 +57,7 @@ def _kept(executable: Executable) -> dict[str, str]:
 
 
 def _check_step(executable: Executable, kept: dict[str, str], number: int, step: StepRecord) -> None:
-    check_name("step", step.name, step.name, *_texts(step))
+    check_name("step", step.name, step.name, *step.texts())
     results = written_by(step)
     for name in (*read_by(step), *results):
         if not isinstance(name, str) or name not in executable.variables:
@@ -72,18 +76,26 @@ def _check_step(executable: Executable, kept: dict[str, str], number: int, step:
                 f"{where(number, step)} writes {name} over {other.kind} {other.name}, which is not donated",
                 variable.location,
             )
-    if isinstance(step, CopyStep):
-        _check_copy(executable, number, step)
-        return
-    if isinstance(step, StreamStep):
-        _check_stream(executable, number, step)
-        return
-    if isinstance(step, AbortStep):
-        check_scalar(executable, step.predicate, "predicate", ("bool",))
-        return
-    for group in step.groups:
-        _check_group(executable, number, step, group)
-    _check_apart(executable, number, step)
+    match step:
+        case CopyStep():
+            _check_copy(executable, number, step)
+        case StreamStep():
+            _check_stream(executable, number, step)
+        case RemoteStep():
+            _check_remote(executable, number, step)
+        case AbortStep():
+            check_scalar(executable, step.predicate, "predicate", ("bool",))
+        case UndefStep():
+            _check_undefined(executable, kept, number, step)
+        case SyncStep():
+            if type(step.external) is not bool:
+                raise refuse(f"{where(number, step)} syncs with {step.external!r}", step.location)
+        case ExecuteStep():
+            for group in step.groups:
+                _check_group(executable, number, step, group)
+            _check_apart(executable, number, step)
+        case ErrorStep() | PrintStep():
+            pass
 
 
 def _check_apart(executable: Executable, number: int, step: ExecuteStep) -> None:
@@ -109,40 +121,14 @@ def _check_apart(executable: Executable, number: int, step: ExecuteStep) -> None
                 )
 
 
-def _texts(step: StepRecord) -> Iterator[Any]:
-    """Yield all that must be text in a step."""
-    if isinstance(step, AbortStep):
-        yield from (step.message, step.location)
-        return
-    if isinstance(step, (CopyStep, StreamStep)):
-        yield step.location
-        return
-    for group in step.groups:
-        yield from (group.name, group.location)
-        for operand in group.operands:
-            yield operand.buffer
-
-
 def read_by(step: StepRecord) -> tuple[str, ...]:
     """Return the variables a step reads."""
-    if isinstance(step, CopyStep):
-        return step.sources
-    if isinstance(step, StreamStep):
-        return (step.variable,) if step.to_host else ()
-    if isinstance(step, AbortStep):
-        return (step.predicate,)
-    return tuple(operand.variable for group in step.groups for operand in group.operands)
+    return step.reads
 
 
 def written_by(step: StepRecord) -> tuple[str, ...]:
     """Return the variables a step writes."""
-    if isinstance(step, CopyStep):
-        return (step.destination,)
-    if isinstance(step, StreamStep):
-        return () if step.to_host else (step.variable,)
-    if isinstance(step, AbortStep):
-        return ()
-    return tuple(result for group in step.groups for result in group.results)
+    return step.writes
 
 
 def _check_copy(executable: Executable, number: int, step: CopyStep) -> None:
@@ -197,6 +183,36 @@ def _check_stream(executable: Executable, number: int, step: StreamStep) -> None
             f" with {variable.name} of {variable.dtype}{list(variable.shape)}",
             step.location,
         )
+
+
+def _check_remote(executable: Executable, number: int, step: RemoteStep) -> None:
+    at, buffer = where(number, step), executable.remote_buffers.get(step.buffer)
+    if buffer is None:
+        raise refuse(f"{at} copies remote buffer {step.buffer!r}, which does not exist", step.location)
+    if type(step.to_remote) is not bool:
+        raise refuse(
+            f"{at} copies remote buffer {buffer.name} in direction {step.to_remote!r}", step.location
+        )
+    leading: tuple[int, ...] = ()
+    if step.rows:
+        rows = executable.variables[step.rows]
+        if not is_integer(rows.dtype) or len(rows.shape) > 1:
+            raise refuse(f"{at} numbers rows by {rows.dtype}{list(rows.shape)}", step.location)
+        leading = rows.shape
+    variable = executable.variables[step.variable]
+    if (variable.shape, variable.dtype) != ((*leading, *buffer.shape), buffer.dtype):
+        raise refuse(
+            f"{at} copies rows of remote buffer {buffer.name}, {buffer.dtype}{[*leading, *buffer.shape]},"
+            f" with {variable.name} of {variable.dtype}{list(variable.shape)}",
+            step.location,
+        )
+
+
+def _check_undefined(executable: Executable, kept: dict[str, str], number: int, step: UndefStep) -> None:
+    variable = executable.variables.get(step.variable)
+    if variable is None or variable.view_of or variable.storage in kept:
+        what = "is not a variable" if variable is None else "is a view, or kept by the caller"
+        raise refuse(f"{where(number, step)} undefines {step.variable!r}, which {what}", step.location)
 
 
 def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from tiles.engine.fast import FastEngine, record_decisions
 from tiles.engine.interface import FLOAT, RING, Engine, check_items, out_of_items
 from tiles.engine.literal import LiteralEngine, VertexEngine
 from tiles.engine.streams import FIRST_ROOM, Streams, collect
-from tiles.engine.trace import Trace
+from tiles.engine.trace import Print, Trace
 from tiles.errors import IpuError
 
 ENGINES: dict[str, type[Engine]] = {"fast": FastEngine, "literal": LiteralEngine, "vertex": VertexEngine}
@@ -46,6 +46,7 @@ __all__ = [
     "Engine",
     "FastEngine",
     "LiteralEngine",
+    "Print",
     "Streams",
     "Trace",
     "VertexEngine",

@@ -19,8 +19,21 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tiles.compiler import AbortStep, CopyStep, Executable, StreamStep, VertexGroup
+from tiles.compiler import (
+    AbortStep,
+    CopyStep,
+    ErrorStep,
+    Executable,
+    ExecuteStep,
+    PrintStep,
+    RemoteStep,
+    StreamStep,
+    SyncStep,
+    UndefStep,
+    VertexGroup,
+)
 from tiles.compiler.tree import (
+    LOOPS,
     Path,
     carried_through,
     children,
@@ -35,10 +48,21 @@ from tiles.compiler.tree import (
 from tiles.compiler.wellformed import root_of
 from tiles.engine.compilation import WORTH_KEEPING, apart, quickly
 from tiles.engine.interface import FLOAT, RING, Engine, check_inputs, check_streams
-from tiles.engine.streams import Room, Streams, carried_by, collect, halting_error, initial_room
+from tiles.engine.streams import (
+    Room,
+    Streams,
+    carried_by,
+    collect,
+    halting_error,
+    in_order,
+    initial_room,
+    prints_of,
+    remote_rows,
+    sent_by,
+)
 from tiles.engine.trace import Trace
 from tiles.engine.whole import is_laid_out, lay_out, whole
-from tiles.errors import Unsupported
+from tiles.errors import ProgramAborted, Unsupported
 from tiles.graph import Extents
 from tiles.numerics.decisions import Decisions, Recording, Replay, record
 
@@ -85,18 +109,26 @@ class FastEngine(Engine):
         exe = self.executable
         check_inputs(exe, inputs)
         given = check_streams(exe, streams)
-        run, error = self._jitted, partial(halting_error, exe, given)
+        run, error, floats = self._jitted, partial(halting_error, exe, given), self._remote_floats
         with jax.enable_x64(True):
             items = {name: jnp.asarray(x) for name, x in given.items()}
-            if self.replays:
-                run = partial(self._replayed, record_decisions(exe, *inputs, streams=streams))
-            run = partial(run, *inputs, items=items)
-            (outputs, trips), sent = collect(
-                exe.streams, initial_room(exe), lambda room: run(room=room), error
-            )
+            if floats is not None:
+                recorded, floats = record_run(exe, *inputs, streams=streams, remote=floats)
+                run = partial(self._replayed, recorded)
+            run = partial(run, *inputs, items=items, remote=self.remote)
+            prints, room = tuple(prints_of(exe)), initial_room(exe)
+            try:
+                (outputs, trips), received = collect(
+                    exe.streams, room, lambda room: run(room=room), error, prints
+                )
+            except ProgramAborted as stopped:
+                self.show(stopped.prints)
+                raise
+        self.remote, self._remote_floats = received.remote, floats
         counted = {path: as_trips(np.asarray(trip).tolist()) for path, trip in trips.items()}
-        counts = count_steps(exe, counted)
-        return list(outputs), Trace(counts, self.name, self.arithmetic, counted, sent)
+        counts, shown = count_steps(exe, counted), in_order(exe, received)
+        self.show(shown)
+        return list(outputs), Trace(counts, self.name, self.arithmetic, counted, received.streams, shown)
 
     def trace(self, *inputs: Any) -> list[jax.Array]:
         """Return the outputs as a JAX-traceable function of the inputs; see ``trace_streams``."""
@@ -109,15 +141,20 @@ class FastEngine(Engine):
 
         Raises:
           Unsupported: a program whose control depends on floats, under ring arithmetic: it runs twice, and
-            the host hands the decisions over; or one that moves a number of items that depends on data, or that
-            may stop itself.
+            the host hands the decisions over; or one that moves a number of items that depends on data, that
+            may stop itself, or that has remote buffers. What steps print is not shown.
         """
         exe = self.executable
         check_inputs(exe, inputs)
         given, needed = check_streams(exe, streams), items_needed(exe)
-        if any(isinstance(step, AbortStep) for step in exe.steps):
+        if any(isinstance(step, (AbortStep, ErrorStep)) for step in exe.steps):
             raise Unsupported(
                 "a program that may stop itself cannot be part of jax.jit", try_="call run() outside jax.jit"
+            )
+        if exe.remote_buffers:
+            raise Unsupported(
+                "a program with remote buffers, which it keeps between runs, cannot be part of jax.jit",
+                try_="call run() outside jax.jit",
             )
         if None in needed.values():
             raise Unsupported(
@@ -131,25 +168,39 @@ class FastEngine(Engine):
             )
         with jax.enable_x64(True):
             items = {name: jnp.asarray(x) for name, x in given.items()}
-            (outputs, _), moved = self._call(*inputs, items=items, room=initial_room(exe))
-            return list(outputs), {name: moved[name][0] for name, s in exe.streams.items() if s.to_host}
+            (outputs, _), moved = self._call(*inputs, items=items, room=initial_room(exe), remote={})
+            return list(outputs), sent_by(exe, moved)
 
-    def record(self, *inputs: Any, streams: Mapping[str, Any] | None = None) -> jax.Array:
-        """Run with floats and return the decisions of loops and branches in order, ``int32[any]``."""
+    def record(
+        self, *inputs: Any, streams: Mapping[str, Any] | None = None, remote: Env
+    ) -> tuple[jax.Array, Env]:
+        """Run with floats; return the decisions of loops and branches, ``int32[any]``, and rows of remote buffers."""
+        after: list[Env] = []
+
+        def run(capacity: int) -> Any:
+            state, rows = self._recording(capacity, *inputs, items=items, remote=remote)
+            after.append(rows)
+            return state
+
         with jax.enable_x64(True):
             items = {name: jnp.asarray(x) for name, x in (streams or {}).items()}
-            return record(lambda capacity: self._recording(capacity, *inputs, items=items))
+            return record(run), after[-1]
 
-    def _call_recording(self, capacity: int, *inputs: Any, items: Env) -> Any:
+    def _call_recording(self, capacity: int, *inputs: Any, items: Env, remote: Env) -> Any:
         decisions = Recording(capacity)
-        self._call(*inputs, decisions=decisions, items=items)
-        return decisions.state
+        _, moved = self._call(*inputs, decisions=decisions, items=items, remote=remote)
+        return decisions.state, remote_rows(moved)
 
-    def _call_replaying(self, recorded: jax.Array, *inputs: Any, items: Env, room: Room) -> Any:
-        return self._call(*inputs, decisions=Replay(recorded), items=items, room=room)
+    def _call_replaying(self, recorded: jax.Array, *inputs: Any, items: Env, room: Room, remote: Env) -> Any:
+        return self._call(*inputs, decisions=Replay(recorded), items=items, room=room, remote=remote)
 
     def _call(
-        self, *inputs: Any, decisions: Decisions | None = None, items: Env, room: Room = ()
+        self,
+        *inputs: Any,
+        decisions: Decisions | None = None,
+        items: Env,
+        room: Room = (),
+        remote: Env,
     ) -> tuple[tuple[tuple[jax.Array, ...], dict[Path, Any]], dict[str, Any]]:
         """Return the outputs, by path how often every loop's body and branch ran that depends on data, and streams."""
         exe = self.executable
@@ -159,9 +210,17 @@ class FastEngine(Engine):
         entered = {name: self.enter_items(name, x) for name, x in items.items()}
         dtypes = {name: self.carried(s.dtype) for name, s in exe.streams.items()}
         streams = Streams(exe.streams, may_halt(exe, exe.program), entered, dtypes, room)
+        streams.add_remote({name: jnp.asarray(rows) for name, rows in remote.items()})
+        streams.add_steps(self._read_by(PrintStep), self._read_by(ErrorStep))
         state = _State(env, {}, decisions or Decisions(), streams)
         self._run(exe.program, (), state)
         return (tuple(self._read(env, name) for name in exe.outputs), state.trips), streams.state
+
+    def _read_by(self, kind: type[PrintStep | ErrorStep]) -> dict[int, Any]:
+        """Return shape and carried dtype of the variable of every step of a kind, by number."""
+        exe = self.executable
+        read = {n: exe.variables[s.variable] for n, s in enumerate(exe.steps) if isinstance(s, kind)}
+        return {number: (v.shape, self.carried(v.dtype)) for number, v in read.items()}
 
     def _read(self, env: Env, name: str) -> jax.Array:
         variable = self.executable.variables[name]
@@ -181,28 +240,41 @@ class FastEngine(Engine):
             self._vertices(self.executable.composites[tree[1]], state.env)
         elif tree[0] == "repeat":
             self._repeat(tree, path, state)
-        elif tree[0] == "while":
+        elif tree[0] in LOOPS:
             self._while(tree, path, state)
         else:
             self._switch(tree, path, state)
 
     def _step(self, number: int, state: _State) -> None:
-        step, env = self.executable.steps[number], state.env
-        if isinstance(step, StreamStep):
-            if step.to_host:
-                state.streams.send(step.stream, self._read(env, step.variable))
-            else:
-                env[step.variable] = state.streams.take(step.stream)
-            return
-        if isinstance(step, AbortStep):
-            stops = state.decisions.take(self._read(env, step.predicate).reshape(()))
-            state.streams.halt(stops, number + 1)
-            return
-        if isinstance(step, CopyStep):
-            env[step.destination] = self._copy(step, env)
-            return
-        for group in step.groups:
-            self._vertices(group, env)
+        step, env, streams = self.executable.steps[number], state.env, state.streams
+        match step:
+            case ExecuteStep():
+                for group in step.groups:
+                    self._vertices(group, env)
+            case CopyStep():
+                env[step.destination] = self._copy(step, env)
+            case StreamStep(to_host=True):
+                streams.send(step.stream, self._read(env, step.variable))
+            case StreamStep():
+                env[step.variable] = streams.take(step.stream)
+            case RemoteStep():
+                self._remote(step, state)
+            case AbortStep():
+                stops = state.decisions.take(self._read(env, step.predicate).reshape(()))
+                streams.halt(stops, number + 1)
+            case ErrorStep():
+                streams.stop_with(number, self._read(env, step.variable))
+            case PrintStep():
+                streams.show(number, self._read(env, step.variable))
+            case UndefStep() | SyncStep():  # nothing reads what is undefined, as was proved
+                pass
+
+    def _remote(self, step: RemoteStep, state: _State) -> None:
+        rows = self._read(state.env, step.rows) if step.rows else jnp.zeros((), jnp.int32)
+        if step.to_remote:
+            state.streams.write_rows(step.buffer, rows, self._read(state.env, step.variable))
+        else:
+            state.env[step.variable] = state.streams.read_rows(step.buffer, rows)
 
     def _vertices(self, group: VertexGroup, env: Env) -> None:
         laid_out = [k for k in range(len(group.operands)) if _laid_out_name(group, k) in env]
@@ -307,12 +379,13 @@ class FastEngine(Engine):
         self._take_over(lax.fori_loop(0, tree[1], body, self._carry(tree, path, state)), state)
 
     def _while(self, tree: Any, path: Path, state: _State) -> None:
-        """Run the condition once, then body and condition while the predicate it leaves is true."""
-        _, condition, predicate, body_tree = tree
+        """Run the condition once, then body and condition while, or until, the predicate it leaves is true."""
+        kind, condition, predicate, body_tree = tree
 
         def decide(inner: _State) -> jax.Array:
             self._run(condition, (*path, 1), inner)
-            goes_on = inner.decisions.take(self._read(inner.env, predicate).reshape(()))
+            holds = inner.decisions.take(self._read(inner.env, predicate).reshape(()))
+            goes_on = ~holds if kind == "until" else holds
             return inner.streams.unless_halted(goes_on) if may_halt(self.executable, tree) else goes_on
 
         def body(looping: tuple[jax.Array, Carry]) -> tuple[jax.Array, Carry]:
@@ -346,13 +419,27 @@ class FastEngine(Engine):
         self._take_over(lax.switch(which, runs, self._carry(tree, path, state)), state)
 
 
+def record_run(
+    executable: Executable, *inputs: Any, streams: Mapping[str, Any] | None = None, remote: Env
+) -> tuple[jax.Array, Env]:
+    """Return what loops and branches decide in a run with floats, in order, for engines that repeat it.
+
+    Args:
+      executable: the program.
+      *inputs: its inputs.
+      streams: items.
+      remote: rows of its remote buffers before; those afterwards are returned, too.
+    """
+    if executable not in _RECORDERS:
+        _RECORDERS[executable] = FastEngine(executable, FLOAT)
+    return _RECORDERS[executable].record(*inputs, streams=streams, remote=remote)
+
+
 def record_decisions(
     executable: Executable, *inputs: Any, streams: Mapping[str, Any] | None = None
 ) -> jax.Array:
-    """Return what loops and branches decide in a run with floats, in order, for engines that repeat it."""
-    if executable not in _RECORDERS:
-        _RECORDERS[executable] = FastEngine(executable, FLOAT)
-    return _RECORDERS[executable].record(*inputs, streams=streams)
+    """Return what loops and branches of a program without remote buffers decide; see ``record_run``."""
+    return record_run(executable, *inputs, streams=streams, remote={})[0]
 
 
 _RECORDERS: weakref.WeakKeyDictionary[Executable, FastEngine] = weakref.WeakKeyDictionary()
@@ -373,7 +460,7 @@ def as_trips(counted: Any) -> Any:
 
 
 def _no_trips(tree: Any) -> jax.Array:
-    shape = () if tree[0] == "while" else (len(children(tree)),)
+    shape = () if tree[0] in LOOPS else (len(children(tree)),)
     return jnp.zeros(shape, jnp.int64)
 
 

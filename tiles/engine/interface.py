@@ -6,17 +6,17 @@ import abc
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, TextIO
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tiles.compiler import AbortStep, Executable, VertexGroup
+from tiles.compiler import AbortStep, ErrorStep, Executable, VertexGroup
 from tiles.compiler.tree import decided_by_floats, items_needed
-from tiles.engine.trace import Trace
+from tiles.engine.trace import Print, Trace
 from tiles.errors import InvalidArguments, InvalidExecutable, ProgramAborted
-from tiles.graph import Stream
+from tiles.graph import RemoteBuffer, Stream
 from tiles.numerics.dtypes import is_float, itemsize, to_jax, unsigned_of
 from tiles.numerics.ring import ring, to_ring
 
@@ -32,15 +32,21 @@ class Engine(abc.ABC):
 
     Attributes:
       replays: whether loops and branches repeat the decisions of a float run, since they depend on floats.
+      print_to: where what programs print is written as text, beside the trace: a file such as ``sys.stderr``, or
+        None. Source: Poplar's ``Engine::setPrintTensorStream``.
+      remote: rows of every remote buffer, ``[repeats, *shape]`` as the engine carries them; kept between runs.
     """
 
     name = ""
+    print_to: TextIO | None = None
 
     def __init__(self, executable: Executable, arithmetic: str = FLOAT) -> None:
         """Keep the executable; subclasses prepare what they run."""
         self.executable = executable
         self.arithmetic = arithmetic
         self.replays = arithmetic == RING and decided_by_floats(executable)
+        self.remote = self._empty_rows(self.carried)
+        self._remote_floats = self._empty_rows(to_jax) if self.replays else None
 
     @cached_property
     def value_bytes(self) -> int:
@@ -61,6 +67,61 @@ class Engine(abc.ABC):
           InvalidArguments: streams that the program does not have, or too few items.
           ProgramAborted: the program stopped itself.
         """
+
+    def _empty_rows(self, dtype: Callable[[str], Any]) -> dict[str, Any]:
+        buffers = self.executable.remote_buffers.values()
+        return {r.name: np.zeros((r.repeats, *r.shape), dtype(r.dtype)) for r in buffers}
+
+    def copy_to_remote_buffer(self, name: str, value: Any, row: int | None = None) -> None:
+        """Write a remote buffer from the host: all rows, ``[repeats, *shape]``, or one. It starts as zeros.
+
+        Source: Poplar's ``Engine::copyToRemoteBuffer``.
+
+        Raises:
+          InvalidArguments: there is no such buffer or row, or the value is of another shape or dtype.
+        """
+        buffer, value = self._remote_buffer(name, row), np.asarray(value)
+        shape = (buffer.repeats, *buffer.shape) if row is None else buffer.shape
+        if value.shape != shape or value.dtype != to_jax(buffer.dtype):
+            raise InvalidArguments(
+                f"remote buffer {name} is given something else than rows",
+                location=buffer.location or None,
+                expected=f"{buffer.dtype}{list(shape)}",
+                got=f"{value.dtype}{list(value.shape)}",
+            )
+        where = slice(None) if row is None else row
+        with jax.enable_x64(True):
+            self.remote[name] = np.array(self.remote[name])
+            self.remote[name][where] = np.asarray(self.enter_items(name, jnp.asarray(value)))
+        if self._remote_floats is not None:
+            self._remote_floats[name] = np.array(self._remote_floats[name])
+            self._remote_floats[name][where] = value
+
+    def copy_from_remote_buffer(self, name: str, row: int | None = None) -> np.ndarray:
+        """Return a remote buffer's rows, ``[repeats, *shape]``, or one row; in the ring, words.
+
+        Source: Poplar's ``Engine::copyFromRemoteBuffer``.
+
+        Raises:
+          InvalidArguments: there is no such buffer or row.
+        """
+        self._remote_buffer(name, row)
+        rows = np.array(self.remote[name])
+        return rows if row is None else rows[row]
+
+    def _remote_buffer(self, name: str, row: int | None) -> RemoteBuffer:
+        buffers = self.executable.remote_buffers
+        if name not in buffers or not (row is None or 0 <= row < buffers[name].repeats):
+            have = ", ".join(f"{r.name} of {r.repeats} rows" for r in buffers.values())
+            got = name if row is None else f"{name}, row {row}"
+            what = f"{self.executable.name} has no such remote buffer, or row of it"
+            raise InvalidArguments(what, expected=have or "none", got=got)
+        return buffers[name]
+
+    def show(self, prints: Sequence[Print]) -> None:
+        """Write what a program printed where it is wanted."""
+        for print_ in prints if self.print_to is not None else ():
+            print(print_, file=self.print_to)
 
     def carried(self, dtype: str) -> Any:
         """Return the dtype in which this engine carries elements of ``dtype``."""
@@ -154,10 +215,15 @@ def out_of_items(stream: Stream, given: int, need: int | None = None) -> Invalid
     )
 
 
-def aborted(step: AbortStep) -> ProgramAborted:
-    """Return the error of a program that stopped its own run."""
-    what = step.message or f"the program stopped, since {step.predicate} is true"
-    return ProgramAborted(what, location=step.location or None)
+def aborted(step: AbortStep | ErrorStep, value: np.ndarray | None, prints: Sequence[Print]) -> ProgramAborted:
+    """Return the error of a program that stopped its own run, with the value that it names and what it printed."""
+    if isinstance(step, ErrorStep):
+        what, notes = step.message or "the program stopped", (str(Print(step.variable, np.asarray(value))),)
+    else:
+        what, notes = step.message or f"the program stopped, since {step.predicate} is true", ()
+    error = ProgramAborted(what, location=step.location or None, notes=notes)
+    error.value, error.prints = value, tuple(prints)
+    return error
 
 
 def check_inputs(executable: Executable, inputs: Sequence[Any]) -> None:

@@ -17,13 +17,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tiles.compiler import AbortStep, CopyStep, Executable, ExecuteStep, StreamStep, VertexGroup
-from tiles.compiler.tree import Path, children, count_steps, dynamic_parts
-from tiles.engine.fast import as_trips, record_decisions
+from tiles.compiler import (
+    AbortStep,
+    CopyStep,
+    ErrorStep,
+    Executable,
+    ExecuteStep,
+    PrintStep,
+    RemoteStep,
+    StreamStep,
+    SyncStep,
+    UndefStep,
+    VertexGroup,
+)
+from tiles.compiler.tree import LOOPS, Path, children, count_steps, dynamic_parts
+from tiles.engine.fast import as_trips, record_run
 from tiles.engine.interface import FLOAT, Engine, aborted, check_inputs, check_streams, out_of_items
-from tiles.engine.memory import Stored, TileMemory
+from tiles.engine.memory import POISON, Stored, TileMemory
 from tiles.engine.operands import Agreement, Collected, Exchange, HeldOperand
-from tiles.engine.trace import Trace
+from tiles.engine.trace import Print, Trace
 from tiles.engine.vertices import cell_function, whole_function
 from tiles.errors import InvalidExecutable
 from tiles.graph import Layout
@@ -50,6 +62,9 @@ class LiteralEngine(Engine):
         self._trips: dict[Path, Any] = {}
         self._given: dict[str, tuple[Any, Iterator[Any]]] = {}
         self._sent: dict[str, list[np.ndarray]] = {}
+        self._rows: dict[str, np.ndarray] = {}
+        self._holds: dict[str, str] = {}
+        self._printed: list[Print] = []
 
     def run(self, *inputs: Any, streams: Mapping[str, Any] | None = None) -> tuple[list[jax.Array], Trace]:
         """Run once; see ``Engine.run``.
@@ -62,8 +77,12 @@ class LiteralEngine(Engine):
         given_items = check_streams(exe, streams)
         self._given = {name: (items, iter(items)) for name, items in given_items.items()}
         self._sent = {name: [] for name, stream in exe.streams.items() if stream.to_host}
-        recorded = np.asarray(record_decisions(exe, *inputs, streams=streams)) if self.replays else None
-        self._recorded = None if recorded is None else iter(recorded)
+        self._rows = {name: np.array(rows) for name, rows in self.remote.items()}
+        self._printed = []
+        floats = self._remote_floats
+        if floats is not None:
+            recorded, floats = record_run(exe, *inputs, streams=streams, remote=floats)
+            self._recorded = iter(np.asarray(recorded))
         state, self._memory = self._memory or TileMemory(exe.target.num_tiles, self.words), None
         state.poison()
         given = dict(zip(exe.inputs, inputs, strict=True))
@@ -72,14 +91,16 @@ class LiteralEngine(Engine):
             for name, value in given.items():
                 self._keep(name, state, np.asarray(self.enter(name, value)))
             self._trips = {
-                p: 0 if t[0] == "while" else [0] * len(children(t)) for p, t in dynamic_parts(exe.program)
+                p: 0 if t[0] in LOOPS else [0] * len(children(t)) for p, t in dynamic_parts(exe.program)
             }
             self._run(exe.program, (), state)
             outputs = [jnp.asarray(self._read(name, state)) for name in exe.outputs]
         self._memory = state
+        self.remote, self._remote_floats = dict(self._rows), floats
         trips = {path: as_trips(counted) for path, counted in self._trips.items()}
         sent = {name: self._stacked(name, items) for name, items in self._sent.items()}
-        return outputs, Trace(count_steps(exe, trips), self.name, self.arithmetic, trips, sent)
+        counts, printed = count_steps(exe, trips), tuple(self._printed)
+        return outputs, Trace(counts, self.name, self.arithmetic, trips, sent, printed)
 
     def _stacked(self, name: str, items: list[np.ndarray]) -> np.ndarray:
         stream = self.executable.streams[name]
@@ -92,7 +113,7 @@ class LiteralEngine(Engine):
         """Run a part of the program and count the trips of loops and branches in it."""
         if isinstance(tree, int):
             self._step(tree, state)
-        elif tree[0] == "while":
+        elif tree[0] in LOOPS:
             self._while(tree, path, state)
         elif tree[0] == "switch":
             self._switch(tree, path, state)
@@ -102,9 +123,9 @@ class LiteralEngine(Engine):
                     self._run(inner, (*path, position), state)
 
     def _while(self, tree: Any, path: Path, state: TileMemory) -> None:
-        _, condition, predicate, body = tree
+        kind, condition, predicate, body = tree
         self._run(condition, (*path, 1), state)
-        while self._decide(predicate, state):
+        while bool(self._decide(predicate, state)) is (kind == "while"):
             self._trips[path] += 1
             self._run(body, (*path, 3), state)
             self._run(condition, (*path, 1), state)
@@ -126,18 +147,53 @@ class LiteralEngine(Engine):
     # ---- steps: everything is read before anything is written
 
     def _step(self, number: int, state: TileMemory) -> None:
-        """Run one step; several groups of a superstep exchange, compute and store together."""
+        """Run one step."""
         step = self.executable.steps[number]
-        if isinstance(step, CopyStep):
-            self._keep(step.destination, state, self._copied(step, state))
+        match step:
+            case ExecuteStep():
+                self._execute(number, step, state)
+            case CopyStep():
+                self._keep(step.destination, state, self._copied(step, state))
+            case StreamStep():
+                self._stream(step, state)
+            case RemoteStep():
+                self._remote(step, state)
+            case AbortStep():
+                if self._decide(step.predicate, state):
+                    raise aborted(step, None, self._printed)
+            case ErrorStep():
+                raise aborted(step, self._read(step.variable, state), self._printed)
+            case PrintStep():
+                self._printed.append(Print(step.title, self._read(step.variable, state)))
+                self.show(self._printed[-1:])
+            case UndefStep():
+                self._undefine(number, step.variable, state)
+            case SyncStep():
+                pass
+
+    def _undefine(self, number: int, name: str, state: TileMemory) -> None:
+        """Poison a variable's elements, unless their memory holds something else by now."""
+        variable = self.executable.variables[name]
+        buffer = self.executable.buffers[variable.storage]
+        if self._holds.get(variable.storage) == name and buffer.start <= number <= buffer.end:
+            value = np.empty(variable.shape, self.carried(variable.dtype))
+            pattern = np.frombuffer(np.uint32(POISON).tobytes(), np.uint8)
+            self._keep(name, state, np.resize(pattern, value.nbytes).view(value.dtype).reshape(value.shape))
+
+    def _remote(self, step: RemoteStep, state: TileMemory) -> None:
+        """Copy rows of a remote buffer; of equal ones that are written the last stays."""
+        rows = self._rows[step.buffer]
+        given = self._read(step.rows, state) if step.rows else np.zeros((), np.int32)
+        places = np.clip(given.astype(np.int64), 0, rows.shape[0] - 1)
+        if not step.to_remote:
+            self._keep(step.variable, state, rows[places])
             return
-        if isinstance(step, StreamStep):
-            self._stream(step, state)
-            return
-        if isinstance(step, AbortStep):
-            if self._decide(step.predicate, state):
-                raise aborted(step)
-            return
+        value = self._read(step.variable, state).reshape((places.size, *rows.shape[1:]))
+        last = {int(place): k for k, place in enumerate(places.reshape(-1))}
+        rows[list(last)] = value[list(last.values())]
+
+    def _execute(self, number: int, step: ExecuteStep, state: TileMemory) -> None:
+        """Run a superstep; its groups exchange, compute and store together."""
         self._exchange(number, state)
         operands = self._operands_of(number, state)
         results = [self._vertices(group, read) for group, read in zip(step.groups, operands, strict=True)]
@@ -203,6 +259,7 @@ class LiteralEngine(Engine):
 
     def _keep(self, name: str, state: TileMemory, value: np.ndarray) -> None:
         """Write a variable's parts where they live."""
+        self._holds[self.executable.variables[name].storage] = name
         self._tensor(name, state).write(value)
 
     # ---- operands
@@ -290,6 +347,7 @@ class VertexEngine(LiteralEngine):
 
     def _store_result(self, name: str, state: TileMemory, result: np.ndarray) -> None:
         layout = self.executable.variables[name].layout
+        self._holds[self.executable.variables[name].storage] = name
         parts = state.kept(("parts", name), lambda: self._parts(name, layout, state))
         parts.write(result.reshape((*layout.grid, -1)))
 

@@ -74,6 +74,30 @@ class Stream:
 
 
 @dataclass(frozen=True)
+class RemoteBuffer:
+    """Rows in memory beside the IPU, which steps of a program copy from and to; it keeps them between runs.
+
+    Args:
+      name: unique in its graph.
+      dtype: numpy-style name.
+      shape: shape of a row.
+      repeats: number of rows.
+      location: the user's source line.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    repeats: int = 1
+    location: str = ""
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all rows."""
+        return self.repeats * math.prod(self.shape) * itemsize(self.dtype)
+
+
+@dataclass(frozen=True)
 class Vertices:
     """All vertices of one planned operation: one per cell of the plan, each on its own tile.
 
@@ -127,6 +151,7 @@ class Graph:
         self.compute_sets: dict[str, ComputeSet] = {}
         self.functions: dict[str, Sequence] = {}
         self.streams: dict[str, Stream] = {}
+        self.remote_buffers: dict[str, RemoteBuffer] = {}
         self.program = Sequence()
         self.inputs: list[str] = []
         self.outputs: list[str] = []
@@ -212,6 +237,22 @@ class Graph:
             raise InvalidGraph(f"the graph has a stream {name} already", location=location or None)
         self.streams[name] = Stream(name, dtype, tuple(map(int, shape)), to_host, location)
         return self.streams[name]
+
+    def add_remote_buffer(
+        self, name: str, dtype: str, shape: tuple[int, ...], repeats: int = 1, location: str = ""
+    ) -> RemoteBuffer:
+        """Add rows of memory beside the IPU, for a program's ``CopyFromRemote`` and ``CopyToRemote`` steps.
+
+        Source: Poplar's ``Graph::addRemoteBuffer``.
+        """
+        itemsize(dtype)
+        if name in self.remote_buffers or repeats < 1:
+            what = f"{repeats} rows" if repeats < 1 else "another of that name"
+            raise InvalidGraph(
+                f"the graph cannot have remote buffer {name}: {what}", location=location or None
+            )
+        self.remote_buffers[name] = RemoteBuffer(name, dtype, tuple(map(int, shape)), repeats, location)
+        return self.remote_buffers[name]
 
     def add_view(
         self, tensor: Tensor, shape: tuple[int, ...], layout: Layout, name: str = "view", location: str = ""

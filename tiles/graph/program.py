@@ -2,7 +2,7 @@
 
 A program is a tree. Execute runs one compute set (with the exchange its operands need before it); Copy
 moves one tensor into another layout or shape, or joins several; CopyFromStream and CopyToStream exchange items
-with the host; the rest is control.
+with the host, CopyFromRemote and CopyToRemote rows of buffers in memory beside the IPU; the rest is control.
 """
 
 from __future__ import annotations
@@ -83,6 +83,95 @@ class AbortOnCondition:
     location: str = ""
 
 
+@dataclass(frozen=True)
+class CopyFromRemote:
+    """Write rows of a remote buffer into a tensor.
+
+    Args:
+      buffer: name of the remote buffer.
+      destination: tensor name; of a row's shape, or ``[n, *row]`` where ``rows`` is ``[n]``.
+      rows: name of an integer tensor, a scalar or ``[n]``, with the numbers of the rows; "" for row 0. A number
+        outside the buffer is clamped to its first or last row.
+      location: the user's source line.
+    """
+
+    buffer: str
+    destination: str
+    rows: str = ""
+    location: str = ""
+
+
+@dataclass(frozen=True)
+class CopyToRemote:
+    """Write a tensor into rows of a remote buffer; of rows named twice the last one stays.
+
+    Args:
+      source: tensor name; see ``CopyFromRemote``.
+      buffer: name of the remote buffer.
+      rows: see ``CopyFromRemote``.
+      location: the user's source line.
+    """
+
+    source: str
+    buffer: str
+    rows: str = ""
+    location: str = ""
+
+
+@dataclass(frozen=True)
+class ErrorProgram:
+    """Stop the run, which then raises ``ProgramAborted`` with ``message`` and the tensor's value.
+
+    Args:
+      tensor: tensor name.
+      message: what the error says.
+      location: the user's source line.
+    """
+
+    tensor: str
+    message: str = ""
+    location: str = ""
+
+
+@dataclass(frozen=True)
+class PrintTensor:
+    """Send a tensor's value to the host, which notes it in the run's trace under a title; see ``Engine.print_to``.
+
+    Args:
+      tensor: tensor name.
+      title: by default the tensor's name.
+      location: the user's source line.
+    """
+
+    tensor: str
+    title: str = ""
+    location: str = ""
+
+
+@dataclass(frozen=True)
+class WriteUndef:
+    """Leave a tensor's value undefined: nothing may read it before it is written again, and its memory is free.
+
+    Args:
+      tensor: tensor name; neither a constant nor an input that the caller keeps.
+      location: the user's source line.
+    """
+
+    tensor: str
+    location: str = ""
+
+
+@dataclass(frozen=True)
+class Sync:
+    """Wait until all tiles are here; with ``external`` the host, too.
+
+    What exchanges syncs by itself: this one is for programs that measure, or mark, where they are.
+    """
+
+    external: bool = False
+    location: str = ""
+
+
 @dataclass
 class Sequence:
     """Steps run one after another."""
@@ -105,6 +194,15 @@ class Repeat:
 @dataclass(frozen=True)
 class RepeatWhileTrue:
     """Run ``condition``; while the scalar ``predicate`` it leaves is true run ``body`` and again."""
+
+    condition: Sequence
+    predicate: str
+    body: Sequence
+
+
+@dataclass(frozen=True)
+class RepeatWhileFalse:
+    """Run ``condition``; while the scalar ``predicate`` it leaves is false run ``body`` and again."""
 
     condition: Sequence
     predicate: str
@@ -158,10 +256,17 @@ Step: TypeAlias = (
     | Copy
     | CopyFromStream
     | CopyToStream
+    | CopyFromRemote
+    | CopyToRemote
     | AbortOnCondition
+    | ErrorProgram
+    | PrintTensor
+    | WriteUndef
+    | Sync
     | Sequence
     | Repeat
     | RepeatWhileTrue
+    | RepeatWhileFalse
     | Switch
     | If
     | Call

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from tiles.compiler import Executable
-from tiles.compiler.tree import Trips, children, decider, runs_of_parts
+from tiles.compiler.tree import DECIDED, Trips, children, decider, runs_of_parts
 from tiles.report.counts import place_of
 from tiles.report.totals import add, times
 
@@ -23,7 +23,7 @@ def control_data(executable: Executable, trips: Trips) -> list[dict[str, Any]]:
     rows: dict[str, dict[str, Any]] = {}
     control = dict[tuple[int, ...], Any]()
     for path, tree, entered in runs_of_parts(executable.program, trips):
-        if isinstance(tree, int) or tree[0] not in ("repeat", "while", "switch"):
+        if isinstance(tree, int) or tree[0] not in ("repeat", *DECIDED):
             continue
         control[path] = tree
         row = _row(executable, tree, entered, trips.get(path))

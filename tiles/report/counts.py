@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tiles.compiler import Executable, ExecuteStep
-from tiles.compiler.tree import steps_of
+from tiles.compiler.tree import LOOPS, steps_of
 from tiles.report.totals import Count, Totals, add, times, totals
 
 
@@ -49,16 +49,16 @@ class _Counter:
             self.walk(rest[1], times(count, rest[0]))
         elif kind == "composite":
             self.walk(rest[1], count)
-        elif kind == "while":
+        elif kind in LOOPS:
             self._loop(tree, count)
         else:
             self._branch(tree, count)
 
     def _loop(self, tree: Any, count: Count) -> None:
-        _, condition, predicate, body = tree
+        kind, condition, predicate, body = tree
         once, trip = self._totals([condition]), self._totals([condition, body])
         entry = {"condition_cycles": once.cycles, "cycles_per_trip": trip.cycles}
-        self._record(tree, "while", predicate, [condition, body], count, entry)
+        self._record(tree, kind, predicate, [condition, body], count, entry)
         self.walk(condition, None)
         self.walk(body, None)
 

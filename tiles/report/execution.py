@@ -8,10 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from tiles.compiler import AbortStep, CopyStep, Executable, ExecuteStep, StepCost, StreamStep, step_costs
-from tiles.compiler.executable import StepRecord
+from tiles.compiler import (
+    HOST_STEPS,
+    CopyStep,
+    Executable,
+    ExecuteStep,
+    RemoteStep,
+    StepCost,
+    StreamStep,
+    step_costs,
+)
+from tiles.compiler.steps import StepRecord
 from tiles.compiler.tree import Trips
-from tiles.graph import Stream
+from tiles.graph import RemoteBuffer, Stream
 from tiles.report.compilation import camel
 from tiles.report.control import control_data
 from tiles.report.cost import cost_figures
@@ -39,6 +48,7 @@ def execution_data(executable: Executable, counts: Sequence[Count], trips: Trips
         ],
         "control": control_data(executable, trips),
         "streams": [_stream(executable, stream, counts) for stream in executable.streams.values()],
+        "remoteBuffers": [_remote(executable, r, counts) for r in executable.remote_buffers.values()],
     }
 
 
@@ -57,6 +67,27 @@ def _stream(executable: Executable, stream: Stream, counts: Sequence[Count]) -> 
         "items": items,
         "bytes": times(items, stream.item_bytes),
         "location": stream.location,
+    }
+
+
+def _remote(executable: Executable, buffer: RemoteBuffer, counts: Sequence[Count]) -> dict[str, Any]:
+    """Return a remote buffer and how many bytes a run copies from and to it."""
+    read: Count = 0
+    written: Count = 0
+    for number, step in enumerate(executable.steps):
+        if isinstance(step, RemoteStep) and step.buffer == buffer.name:
+            moved = times(counts[number], step_costs(executable)[number].host_bytes)
+            written = add(written, moved) if step.to_remote else written
+            read = read if step.to_remote else add(read, moved)
+    return {
+        "name": buffer.name,
+        "dtype": buffer.dtype,
+        "shape": list(buffer.shape),
+        "repeats": buffer.repeats,
+        "sizeBytes": buffer.size_bytes,
+        "bytesRead": read,
+        "bytesWritten": written,
+        "location": buffer.location,
     }
 
 
@@ -169,13 +200,13 @@ def _operation(
 
 def _plan(executable: Executable, step: StepRecord) -> str:
     """Return how a step is cut: its vertices' plans, or the layouts a copy reads and writes."""
-    if isinstance(step, AbortStep):
-        return ""
-    if isinstance(step, StreamStep):
+    if isinstance(step, HOST_STEPS):
         return str(executable.variables[step.variable].layout)
     if isinstance(step, CopyStep):
         layouts = [str(executable.variables[name].layout) for name in (*step.sources, step.destination)]
         return ", ".join(layouts[:-1]) + " -> " + layouts[-1]
+    if not isinstance(step, ExecuteStep):
+        return ""
     return " | ".join(group.plan.describe(group.form) for group in step.groups)
 
 

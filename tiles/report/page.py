@@ -36,7 +36,7 @@ def page(data: dict[str, Any]) -> str:
         "liveness": _liveness(data),
         "balance": _balance(data),
         "plans": _plans(data),
-        "unresolved": _control(data) + _unresolved(data) + _streams(data),
+        "unresolved": _control(data) + _unresolved(data) + _streams(data) + _remote_buffers(data),
         "schema": escape(data["schema"]),
         "style": _template("report.css"),
         "script": _template("report.js"),
@@ -209,6 +209,25 @@ def _streams(data: dict[str, Any]) -> str:
     ]
     heads = ["stream", "direction", "item", "items", "bytes", "from"]
     return "<h2>Streams</h2>" + _table(heads, rows, numeric=(3, 4), wide=(5,)) if rows else ""
+
+
+def _remote_buffers(data: dict[str, Any]) -> str:
+    """Return what lies beside the IPU."""
+    rows: list[list[Cell]] = [
+        [
+            r["name"],
+            f"{r['repeats']} x {r['dtype']}{r['shape']}",
+            r["sizeBytes"],
+            r["bytesRead"],
+            r["bytesWritten"],
+            short(r["location"]),
+        ]
+        for r in data["execution"]["remoteBuffers"]
+    ]
+    heads = ["remote buffer", "rows", "bytes", "read", "written", "from"]
+    return (
+        "<h2>Memory beside the IPU</h2>" + _table(heads, rows, numeric=(2, 3, 4), wide=(5,)) if rows else ""
+    )
 
 
 def _unresolved(data: dict[str, Any]) -> str:

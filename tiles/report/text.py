@@ -21,6 +21,7 @@ def summary(data: dict[str, Any], top: int = 10) -> str:
         _operations(data, top),
         _control(data, top),
         _streams(data),
+        _remote_buffers(data),
         _memory(data),
         _largest(data),
     ]
@@ -61,7 +62,7 @@ def _cycles(data: dict[str, Any]) -> list[str]:
         cycles = execution[f"{phase}Cycles"]
         part = "" if not whole or cycles is None else f"{cycles / whole:.1%}"
         rows.append([f"  {phase}", _number(cycles, "cycles"), _microseconds(cycles, clock), part])
-    if execution["streams"]:
+    if execution["hostExchangeBytes"] != 0:
         cycles = execution["hostExchangeCycles"]
         part = "" if not whole or cycles is None else f"{cycles / whole:.1%}"
         rows.append(["  host exchange", _number(cycles, "cycles"), _microseconds(cycles, clock), part])
@@ -71,9 +72,10 @@ def _cycles(data: dict[str, Any]) -> list[str]:
     if ends:
         lines.append(f"  likely {ends[0]:,} to {ends[1]:,} cycles on silicon, as published measurements go")
     lines.append(f"  host transfers unknown: not modelled ({host_in:,} B in, {host_out:,} B out)")
-    if execution["streams"]:
+    if execution["hostExchangeBytes"] != 0:
         lines.append(
-            "  host exchange is of streams' copies on the link; how long the host takes to answer is unknown"
+            "  host exchange is of streams, remote buffers and prints on their link; how long the host takes to answer "
+            "is unknown"
         )
     lines.append(
         f"{_number(execution['supersteps'], 'supersteps')}, "
@@ -101,7 +103,7 @@ def _unresolved(data: dict[str, Any]) -> list[str]:
 
 def trips(entry: dict[str, Any]) -> str:
     """Return what one pass through a loop or each branch takes."""
-    if entry["kind"] == "while":
+    if "cyclesPerTrip" in entry:
         return _number(entry["cyclesPerTrip"], "cycles per trip")
     figures = [_number(branch["cyclesPerTrip"], "") for branch in entry["branches"]]
     return ", ".join(f.strip() for f in figures) + " cycles by branch"
@@ -169,6 +171,25 @@ def _streams(data: dict[str, Any]) -> list[str]:
     ]
     head = ["stream", "direction", "item", "items", "bytes", "from"]
     return ["streams", *("  " + line for line in _table([head, *rows], "<<<>><"))] if rows else []
+
+
+def _remote_buffers(data: dict[str, Any]) -> list[str]:
+    """Return what lies beside the IPU."""
+    rows = [
+        [
+            r["name"],
+            f"{r['repeats']} x {r['dtype']}{r['shape']}",
+            _number(r["sizeBytes"], "B"),
+            _number(r["bytesRead"], "B"),
+            _number(r["bytesWritten"], "B"),
+            short(r["location"]) or "-",
+        ]
+        for r in data["execution"]["remoteBuffers"]
+    ]
+    head = ["remote buffer", "rows", "size", "read", "written", "from"]
+    return (
+        ["memory beside the IPU", *("  " + line for line in _table([head, *rows], "<<>>><"))] if rows else []
+    )
 
 
 def went(row: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.tiles.executable_programs import PROGRAMS, WindowSum, compiled, rows, split
 from tiles.compiler import Executable, certify, check, compile_graph, step_costs
-from tiles.compiler.executable import CopyStep, ExecuteStep, Operand
+from tiles.compiler.steps import CopyStep, ExecuteStep, Operand
 from tiles.errors import InvalidExecutable
 from tiles.graph import (
     AxisSplit,

@@ -10,15 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.tiles.executable_programs import PROGRAMS, compiled, rebuilt
-from tiles.compiler import Executable, certify, load_executable
+from tests.unit.tiles.executable_programs import PROGRAMS, rebuilt
+from tests.unit.tiles.test_remote_buffers import accumulating
+from tests.unit.tiles.test_steps import stopping, undefining
+from tiles.compiler import Executable, certify, compile_graph, load_executable
 from tiles.errors import InvalidExecutable
 from tiles.target import Target
+
+GRAPHS = {**PROGRAMS, "accumulating": accumulating, "stopping": stopping, "undefining": undefining}
 
 
 @functools.cache
 def executable(program: str) -> Executable:
-    return compiled(program, Target.named("gc200").replace(num_tiles=16))
+    return compile_graph(GRAPHS[program](Target.named("gc200").replace(num_tiles=16)))
 
 
 def paths(data: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -42,7 +46,7 @@ def others(value: Any, data: dict[str, Any]) -> list[Any]:
 
 
 @settings(max_examples=60)
-@given(st.sampled_from(sorted(PROGRAMS)), st.data())
+@given(st.sampled_from(sorted(GRAPHS)), st.data())
 def test_damaged_data_is_refused_or_still_a_program(program: str, draw: st.DataObject) -> None:
     data = copy.deepcopy(executable(program).to_data())
     *way, last = draw.draw(st.sampled_from(paths(data)))

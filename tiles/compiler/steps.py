@@ -1,0 +1,360 @@
+"""The steps of an executable: what each kind is called with, reads and writes, and how it is written to a file.
+
+A kind of step is one class here; ``costs`` says what it takes, engines what it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Self, TypeAlias
+
+from tiles.graph import Codelet, OpForm, Plan, carried_from_data, codelet_from_data
+from tiles.graph.carried_modules import Module
+
+
+def at_line(location: str) -> str:
+    """Return how listings name a source line; nothing where it is not known."""
+    return f"    from {location}" if location else ""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """What a vertex group reads: a variable, and the buffer its slices are received in ("" if read in place)."""
+
+    variable: str
+    buffer: str
+
+
+@dataclass(frozen=True)
+class VertexGroup:
+    """The vertices of one planned operation."""
+
+    name: str
+    codelet: Codelet
+    form: OpForm
+    plan: Plan
+    operands: tuple[Operand, ...]
+    results: tuple[str, ...]
+    location: str = ""
+
+    def to_data(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {
+            "name": self.name,
+            "codelet": self.codelet.to_data(),
+            "form": self.form.to_data(),
+            "plan": self.plan.to_data(),
+            "operands": [[o.variable, o.buffer] for o in self.operands],
+            "results": list(self.results),
+            "location": self.location,
+        }
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any], modules: dict[str, Module]) -> Self:
+        """Build from plain data; ``modules`` hold the code of codelets that are not this package's."""
+        codelet = data["codelet"]
+        return cls(
+            data["name"],
+            carried_from_data(codelet, modules) if "carried" in codelet else codelet_from_data(codelet),
+            OpForm.from_data(data["form"]),
+            Plan.from_data(data["plan"]),
+            tuple(Operand(v, b) for v, b in data["operands"]),
+            tuple(data["results"]),
+            data["location"],
+        )
+
+
+@dataclass(frozen=True)
+class ExecuteStep:
+    """One superstep: exchange the operands that are not in place, sync, compute."""
+
+    name: str
+    groups: tuple[VertexGroup, ...]
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Variables it reads."""
+        return tuple(operand.variable for group in self.groups for operand in group.operands)
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """Variables it writes."""
+        return tuple(result for group in self.groups for result in group.results)
+
+    def texts(self) -> Iterator[Any]:
+        """Yield all that must be text, its name and variables apart."""
+        for group in self.groups:
+            yield from (group.name, group.location)
+            for operand in group.operands:
+                yield operand.buffer
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines of a listing."""
+        for g in self.groups:
+            reads = ", ".join(f"{o.variable}{' via ' + o.buffer if o.buffer else ''}" for o in g.operands)
+            done = f"{g.codelet.label} [{g.plan.describe(g.form)}] ({reads}) -> {', '.join(g.results)}"
+            yield f"{g.name}: {done}" + at_line(g.location)
+
+    def to_data(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {"execute": self.name, "vertices": [group.to_data() for group in self.groups]}
+
+
+@dataclass(frozen=True)
+class PlainStep:
+    """A step that its fields say all about; not a step itself.
+
+    Class attributes:
+      kind: the key of its name in plain data.
+      keys: keys of fields that are not called as the field is.
+    """
+
+    kind: ClassVar[str]
+    keys: ClassVar[Mapping[str, str]] = {}
+    name: str
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Variables it reads."""
+        return ()
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """Variables it writes."""
+        return ()
+
+    def texts(self) -> Iterator[Any]:
+        """Yield all that must be text, its name and variables apart."""
+        for field in fields(self):
+            if field.type == "str":
+                yield getattr(self, field.name)
+
+    def describe(self) -> str:
+        """Return what it does, in a listing."""
+        raise NotImplementedError(f"{type(self).__name__}.describe")
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines of a listing."""
+        yield self.describe() + at_line(getattr(self, "location", ""))
+
+    def to_data(self) -> dict[str, Any]:
+        """Return plain data."""
+        data: dict[str, Any] = {self.kind: self.name}
+        for field in fields(self)[1:]:
+            value = getattr(self, field.name)
+            data[self.keys.get(field.name, field.name)] = list(value) if isinstance(value, tuple) else value
+        return data
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> Self:
+        """Build from plain data; what is of the wrong kind is refused later."""
+        values = [data[cls.keys.get(field.name, field.name)] for field in fields(cls)[1:]]
+        return cls(data[cls.kind], *(tuple(v) if isinstance(v, list) else v for v in values))
+
+
+@dataclass(frozen=True)
+class CopyStep(PlainStep):
+    """Rewrite a variable's elements, in row-major order, from its sources; see ``tiles.graph.Copy``."""
+
+    kind: ClassVar[str] = "copy"
+    destination: str
+    sources: tuple[str, ...]
+    axis: int | None
+    location: str = ""
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The sources."""
+        return self.sources
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """The destination."""
+        return (self.destination,)
+
+    def describe(self) -> str:
+        """Return sources and destination."""
+        return f"copy {', '.join(self.sources)} -> {self.destination}"
+
+
+@dataclass(frozen=True)
+class StreamStep(PlainStep):
+    """Exchange the next item of a stream with the host: into a variable, or from it when ``to_host``."""
+
+    kind: ClassVar[str] = "stream"
+    keys: ClassVar[Mapping[str, str]] = {"stream": "of"}
+    stream: str
+    variable: str
+    to_host: bool
+    location: str = ""
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """What is sent."""
+        return (self.variable,) if self.to_host else ()
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """What arrives."""
+        return () if self.to_host else (self.variable,)
+
+    def describe(self) -> str:
+        """Return both ends."""
+        ends = (self.variable, self.stream) if self.to_host else (self.stream, self.variable)
+        return f"stream {' -> '.join(ends)}"
+
+
+@dataclass(frozen=True)
+class RemoteStep(PlainStep):
+    """Copy rows of a remote buffer into a variable, or from it when ``to_remote``.
+
+    Args:
+      name: label.
+      buffer: the remote buffer.
+      variable: of a row's shape, or ``[n, *row]`` where ``rows`` has n numbers.
+      to_remote: the direction.
+      rows: variable with the numbers of rows, "" for row 0.
+      location: the user's source line.
+    """
+
+    kind: ClassVar[str] = "remote"
+    buffer: str
+    variable: str
+    to_remote: bool
+    rows: str = ""
+    location: str = ""
+
+    @property
+    def to_host(self) -> bool:
+        """Whether bytes leave the device."""
+        return self.to_remote
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """What is sent, and the numbers of rows."""
+        return (*((self.variable,) if self.to_remote else ()), *((self.rows,) if self.rows else ()))
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """What arrives."""
+        return () if self.to_remote else (self.variable,)
+
+    def describe(self) -> str:
+        """Return both ends."""
+        remote = f"{self.buffer}[{self.rows or 0}]"
+        ends = (self.variable, remote) if self.to_remote else (remote, self.variable)
+        return f"remote {' -> '.join(ends)}"
+
+
+@dataclass(frozen=True)
+class AbortStep(PlainStep):
+    """Stop the run when the scalar ``predicate`` is true; see ``tiles.graph.AbortOnCondition``."""
+
+    kind: ClassVar[str] = "abort"
+    predicate: str
+    message: str = ""
+    location: str = ""
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The predicate."""
+        return (self.predicate,)
+
+    def describe(self) -> str:
+        """Return condition and message."""
+        return f"abort if {self.predicate}" + (f": {self.message}" if self.message else "")
+
+
+@dataclass(frozen=True)
+class ErrorStep(PlainStep):
+    """Stop the run with a message and a variable's value; see ``tiles.graph.ErrorProgram``."""
+
+    kind: ClassVar[str] = "error"
+    variable: str
+    message: str = ""
+    location: str = ""
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The variable."""
+        return (self.variable,)
+
+    def describe(self) -> str:
+        """Return message and variable."""
+        return f"stop with {self.variable}" + (f": {self.message}" if self.message else "")
+
+
+@dataclass(frozen=True)
+class PrintStep(PlainStep):
+    """Send a variable's value to the host under a title; see ``tiles.graph.PrintTensor``."""
+
+    kind: ClassVar[str] = "print"
+    variable: str
+    title: str
+    location: str = ""
+
+    @property
+    def to_host(self) -> bool:
+        """The value goes to the host."""
+        return True
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The variable."""
+        return (self.variable,)
+
+    def describe(self) -> str:
+        """Return title and variable."""
+        return f"print {self.variable} as {self.title}"
+
+
+@dataclass(frozen=True)
+class UndefStep(PlainStep):
+    """From here on a variable's value is undefined; see ``tiles.graph.WriteUndef``."""
+
+    kind: ClassVar[str] = "undef"
+    variable: str
+    location: str = ""
+
+    def describe(self) -> str:
+        """Return the variable."""
+        return f"undefine {self.variable}"
+
+
+@dataclass(frozen=True)
+class SyncStep(PlainStep):
+    """Wait for all tiles, with ``external`` for the host, too; see ``tiles.graph.Sync``."""
+
+    kind: ClassVar[str] = "sync"
+    external: bool
+    location: str = ""
+
+    def describe(self) -> str:
+        """Return who waits."""
+        return f"sync {'with the host' if self.external else 'all tiles'}"
+
+
+HostStep: TypeAlias = StreamStep | RemoteStep | PrintStep
+"""Steps that exchange a variable's value with the host or its memory."""
+HOST_STEPS = (StreamStep, RemoteStep, PrintStep)
+StepRecord: TypeAlias = (
+    ExecuteStep
+    | CopyStep
+    | StreamStep
+    | RemoteStep
+    | AbortStep
+    | ErrorStep
+    | PrintStep
+    | UndefStep
+    | SyncStep
+)
+_PLAIN: dict[str, Any] = {cls.kind: cls for cls in PlainStep.__subclasses__()}
+
+
+def step_from_data(data: dict[str, Any], modules: dict[str, Module]) -> StepRecord:
+    """Build a step from plain data; ``modules`` hold the code of codelets that are not this package's."""
+    for kind, cls in _PLAIN.items():
+        if kind in data:
+            return cls.from_data(data)
+    return ExecuteStep(data["execute"], tuple(VertexGroup.from_data(g, modules) for g in data["vertices"]))
