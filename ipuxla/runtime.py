@@ -21,6 +21,7 @@ from ipuxla.signature import LeafType, Signature
 from tiles import report
 from tiles.compiler import Certificate, Executable, certify, load_executable, print_plans
 from tiles.engine import Trace
+from tiles.graph import Stream
 
 _MAGIC = b"ipuxla-program\n"
 _FORMAT = 1
@@ -60,6 +61,11 @@ class Compiled:
         """The program as plain data."""
         return self._runner.executable
 
+    @property
+    def streams(self) -> Mapping[str, Stream]:
+        """The streams by which it exchanges items with the host, by name: direction, item type and shape."""
+        return self._runner.streams
+
     # ---- calling
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -73,7 +79,7 @@ class Compiled:
           WrongArguments: arguments of another structure, shape or element type, or JAX tracers.
           InvalidArguments: other streams than the program's, or too few items.
         """
-        if self._runner.streams:
+        if self.streams:
             return self._exchange(args, kwargs)
         return self.signature.unflatten(self.run(*self.signature.flatten(args, kwargs)))
 
@@ -87,7 +93,7 @@ class Compiled:
         for position in self.signature.donated:
             _consume(leaves[position], outputs)
         result = self.signature.unflatten(outputs)
-        return (result, received) if any(s.to_host for s in self._runner.streams.values()) else result
+        return (result, received) if any(s.to_host for s in self.streams.values()) else result
 
     def run(self, *leaves: Any) -> list[Any]:
         """Run on argument leaves, taken to be of the right types, and return the result leaves."""
@@ -142,7 +148,7 @@ class Compiled:
         return report.write_report(self.executable, self._record(args, kwargs), folder)
 
     def _record(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Trace:
-        streams = kwargs.pop("streams", None) if self._runner.streams else None
+        streams = kwargs.pop("streams", None) if self.streams else None
         words = self._words(self.signature.flatten(args, kwargs))
         with jax.enable_x64(True):
             return self._runner.run_traced(*words, streams=streams)[1]

@@ -77,6 +77,7 @@ def test_infeed_outfeed_send_and_recv_in_loops_and_functions(
         compiled.certify()
         compiled.save(tmp_path / "loop.ipuxla")
         compiled = ipuxla.load(tmp_path / "loop.ipuxla")
+    assert [s.name for s in compiled.streams.values() if not s.to_host] == ["data", "recv.6"]
     streams = {"data": DATA, "recv.6": np.array([42], np.int32)}
     (total, answer), received = compiled(START, np.int32(3), streams=streams)
     sums, total_by_hand = [], _words(START, arithmetic)
@@ -157,6 +158,38 @@ def test_no_pass_drops_merges_moves_or_folds_a_transfer(passes: str | None) -> N
 def test_engines_keep_the_order_of_transfers(engine: str) -> None:
     _tempting(True, engine=engine)
     _tempting(False, engine=engine)
+
+
+SENTINEL = """
+func.func @main() -> tensor<f32> {
+  %t = stablehlo.create_token : !stablehlo.token
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %w:2 = stablehlo.while(%s = %zero, %x = %zero) : tensor<f32>, tensor<f32>
+  cond {
+    %p = stablehlo.compare GE, %x, %zero : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    stablehlo.return %p : tensor<i1>
+  } do {
+    %r:2 = "stablehlo.infeed"(%t) : (!stablehlo.token) -> (tensor<f32>, !stablehlo.token)
+    %a = stablehlo.add %s, %r#0 : tensor<f32>
+    %o = "stablehlo.outfeed"(%a, %t) : (tensor<f32>, !stablehlo.token) -> !stablehlo.token
+    stablehlo.return %a, %r#0 : tensor<f32>, tensor<f32>
+  }
+  return %w#0 : tensor<f32>
+}"""
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_items_that_decide_do_so_as_floats_in_the_ring_too(engine: str) -> None:
+    items = np.array([*range(1, 81), -1, 7], np.float32)
+    for arithmetic in ("float", "ring"):
+        run = ipuxla.compile_stablehlo(SENTINEL, TARGET, engine=engine, arithmetic=arithmetic)
+        (total,), received = run(streams={"infeed": items})
+        given = _words(items[:81], arithmetic)
+        np.testing.assert_array_equal(received["outfeed"], np.cumsum(given, dtype=given.dtype))
+        np.testing.assert_array_equal(total, given.sum(dtype=given.dtype))
+        with pytest.raises(InvalidArguments, match="stream infeed runs out of items") as caught:
+            run(streams={"infeed": items[:9]})
+        assert caught.value.location == "<stablehlo>:10"
 
 
 def _transfer(op: str, result: str = "tensor<2xf32>") -> str:

@@ -23,7 +23,7 @@ from tests.flow import run as run_engine
 from tiles.compiler import step_costs
 from tiles.numerics.ring import to_ring
 from tiles.numerics.tolerance import check_close
-from tiles.report import profile
+from tiles.report import memory_analysis, profile
 
 ROOT = pathlib.Path(__file__).parents[2]
 EXAMPLE = ROOT / "docs" / "examples" / "two_stage_reduction.py"
@@ -108,6 +108,16 @@ def test_a_training_loop_streams_its_batches(capsys):
     training.main(tiles.Target.named("gc200").replace(num_tiles=16), steps=150)
     first, last, error = re.findall(r"\d+\.\d+", capsys.readouterr().out)
     assert float(first) > 10 and float(last) < 1e-3 and float(error) < 1e-2
+
+
+def test_layers_are_loaded_from_beside_the_ipu(capsys):
+    example, small = load_example("remote_layers"), tiles.Target.named("gc200").replace(num_tiles=16)
+    example.main(small, layers=7)
+    captured = capsys.readouterr()
+    assert float(captured.out.split()[-1]) < 1e-5
+    assert len(re.findall(r"^largest: 0\.\d+$", captured.err, re.MULTILINE)) == 7
+    few, many = (tiles.compile_graph(example.build(small, layers)) for layers in (2, 200))
+    assert memory_analysis(few)["total_bytes"] == memory_analysis(many)["total_bytes"]
 
 
 def test_its_cost_uses_the_users_figure(executable):
