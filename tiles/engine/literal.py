@@ -34,7 +34,8 @@ from tiles.compiler.tree import LOOPS, Path, children, count_steps, dynamic_part
 from tiles.engine.fast import as_trips, record_run
 from tiles.engine.interface import FLOAT, Engine, aborted, check_inputs, check_streams, out_of_items
 from tiles.engine.memory import POISON, Stored, TileMemory
-from tiles.engine.operands import Agreement, Collected, Exchange, HeldOperand
+from tiles.engine.operands import HeldOperand
+from tiles.engine.supersteps import Agreement, Collected, Exchange
 from tiles.engine.trace import Print, Trace
 from tiles.engine.vertices import cell_function, whole_function
 from tiles.errors import InvalidExecutable

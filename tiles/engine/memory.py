@@ -64,7 +64,7 @@ class TileMemory:
     def place_of(self, layout: Layout, word: int, dtype: str) -> Arrangement:
         """Return where the elements of a tensor lie whose parts begin at a word address."""
         axes = layout_axes(layout, dtype, self.row_bytes)
-        return Arrangement(tuple(axes), self.address(layout.base, word, layout.part_bytes(dtype)))
+        return Arrangement(axes, self.address(layout.base, word, layout.part_bytes(dtype)))
 
     def tensor(self, layout: Layout, word: int, dtype: str) -> Stored:
         """Return the tensor whose parts begin at a word address."""
@@ -75,7 +75,7 @@ class TileMemory:
         size, count = itemsize(dtype), math.prod(layout.part_shape)
         digits = [digits_of(split, self.row_bytes) for split in layout.axes]
         axes = cell_axes(layout.grid, digits, dense(count, size))
-        place = Arrangement(tuple(axes), self.address(layout.base, word, layout.part_bytes(dtype)))
+        place = Arrangement(axes, self.address(layout.base, word, layout.part_bytes(dtype)))
         return Stored(self, place, (*layout.grid, count), dtype)
 
 

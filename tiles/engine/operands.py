@@ -6,7 +6,7 @@ A slice that many cells read is put together once and then copied to all of them
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 from tiles.engine.loops import Arrangement, Loops, boxes, dense, in_order, row_major
 from tiles.engine.memory import Scratch, Stored, TileMemory, as_booleans
 from tiles.engine.placement import cell_axes, digits_of, slice_axes, spread_shape
-from tiles.engine.views import Moves, are_equal, copy, differences, merged, moves, shared_out
+from tiles.engine.views import Moves, copy, differences, moves, shared_out
 from tiles.graph import AxisSplit, Layout
 from tiles.numerics.dtypes import WORD_BYTES, itemsize, to_jax, word_count
 from tiles.plan import OUTSIDE, UNUSED, Slices
@@ -101,12 +101,12 @@ class HeldOperand:
     def _spread(self, memory: TileMemory) -> Arrangement:
         """Return where the slices lie, the first copy of each."""
         axes = slice_axes(self.slices, self._digits(memory.row_bytes), self._itemsize)
-        return Arrangement(tuple(axes), self._address(memory))
+        return Arrangement(axes, self._address(memory))
 
     def _cells(self, digits: list[Loops], address: int) -> Arrangement:
         """Return where whole slices lie, cell by cell."""
         held = dense(self._count, self._itemsize)
-        return Arrangement(tuple(cell_axes(self.slices.grid, digits, held)), address)
+        return Arrangement(cell_axes(self.slices.grid, digits, held), address)
 
     def _without_copies(self, digits: list[Loops]) -> list[Loops]:
         """Return digits of cells of which those that read the same slice are one."""
@@ -129,46 +129,42 @@ class HeldOperand:
         """
         size, scratch = self._itemsize, memory.scratch
         source = memory.place_of(self.layout, self.source, self.dtype)
-        spread = self._spread(memory)
-        if direct and self._is_partition and not self.is_repeated:
-            found = boxes(spread, source)
-            if found is not None:
-                return [], [], [moves(shared_out(found, size), memory.words, memory.words, size)]
         if self.is_repeated:
-            together, last = self._sent(memory)
-            found = boxes(self._apart(), source) if self._is_partition else None
-            if found is not None:
-                return [moves(shared_out(found, size), together, memory.words, size)], [], [last]
+            target, there, last = scratch.take(self._shape_apart, to_jax(self.dtype)), self._apart, []
+            last.append(self._sent(memory, target))
+        else:
+            target, there, last = memory.words, self._spread(memory), []
+        found = boxes(there, source) if self._is_partition and (direct or self.is_repeated) else None
+        if found is not None:
+            straight = moves(shared_out(found, size), target, memory.words, size)
+            return ([straight], [], last) if self.is_repeated else ([], [], [straight])
         value = scratch.take(self.layout.shape, to_jax(self.dtype))
         first = _moves(value, in_order(value.shape, size), memory.words, source, size)
         calls, x = self._disperse(value, scratch)
-        x_order = in_order(spread_shape(self.slices), size)
-        if not self.is_repeated:
-            return [first], calls, [_moves(memory.words, spread, x, x_order, size)]
-        together, last = self._sent(memory)
-        calls.append(partial(copy, _moves(together, self._apart(), x, x_order, size)))
-        return [first], calls, [last]
+        cut = _moves(target, there, x, in_order(spread_shape(self.slices), size), size)
+        return ([first], [*calls, partial(copy, cut)], last) if self.is_repeated else ([first], calls, [cut])
 
+    @cached_property
     def _shape_apart(self) -> tuple[int, ...]:
+        """The shape of an array that holds every slice once, ``[*grid, elements]``."""
         grid = (1 if d in self._repeated else n for d, n in enumerate(self.slices.grid))
         return (*grid, self._count)
 
+    @cached_property
     def _digits_apart(self) -> list[Loops]:
-        """Return where different slices lie that lie one behind the other."""
-        shape = self._shape_apart()
-        return [((n, stride),) for n, stride in zip(shape, row_major(shape, self._itemsize), strict=True)][
-            :-1
-        ]
+        """Where slices lie in such an array."""
+        strides = row_major(self._shape_apart, self._itemsize)
+        return [((n, stride),) for n, stride in zip(self._shape_apart[:-1], strides, strict=False)]
 
+    @property
     def _apart(self) -> Arrangement:
-        return Arrangement(tuple(slice_axes(self.slices, self._digits_apart(), self._itemsize)))
+        return Arrangement(slice_axes(self.slices, self._digits_apart, self._itemsize))
 
-    def _sent(self, memory: TileMemory) -> tuple[np.ndarray, Moves]:
-        """Return an array for different slices one behind the other, and the moves from there to all cells."""
-        together = memory.scratch.take(self._shape_apart(), to_jax(self.dtype))
+    def _sent(self, memory: TileMemory, together: np.ndarray) -> Moves:
+        """Return the moves from such an array to all cells."""
         cells = self._cells(self._digits(memory.row_bytes), self._address(memory))
-        once = self._cells(self._without_copies(self._digits_apart()), 0)
-        return together, _moves(memory.words, cells, together, once, self._itemsize)
+        once = self._cells(self._without_copies(self._digits_apart), 0)
+        return _moves(memory.words, cells, together, once, self._itemsize)
 
     def collected(self, memory: TileMemory, scratch: Scratch) -> tuple[Moves, list[Call], np.ndarray]:
         """Return what puts the variable's value together from the cells' slices, and the array that holds it then."""
@@ -192,29 +188,32 @@ class HeldOperand:
         assert found is not None  # other strides of the same loops
         return differences(shared_out(found, self._itemsize), memory.words, self._itemsize)
 
-    def agrees(self, memory: TileMemory) -> bool:
-        """Return whether slices that share elements, or hold the fill value, hold the same bits there."""
+    def agreeing(self, memory: TileMemory) -> Callable[[], bool]:
+        """Return what tells whether slices that share elements, or hold the fill value, hold the same bits there."""
         memory.checks.release()
+        size = self._itemsize
         reading, calls, value = self.collected(memory, memory.checks)
         spreading, x = self._disperse(value, memory.checks)
         held = memory.checks.take(x.shape, x.dtype)
-        copy(reading)
-        for call in calls + spreading:
-            call()
-        again = _moves(
-            held,
-            in_order(spread_shape(self.slices), self._itemsize),
-            memory.words,
-            self._spread(memory),
-            self._itemsize,
-        )
-        copy(again)
-        same = _bits(held) == _bits(x)
-        for number, axis in enumerate(self.slices.axes):
-            if not axis.is_partition:
-                unused = (axis.index == UNUSED).reshape(-1)
-                same[(*(slice(None),) * number, unused)] = True
-        return bool(same.all())
+        order = in_order(spread_shape(self.slices), size)
+        again = _moves(held, order, memory.words, self._spread(memory), size)
+        unused = [
+            (*(slice(None),) * number, (axis.index == UNUSED).reshape(-1))
+            for number, axis in enumerate(self.slices.axes)
+            if not axis.is_partition
+        ]
+
+        def agree() -> bool:
+            copy(reading)
+            for call in calls + spreading:
+                call()
+            copy(again)
+            same = _bits(held) == _bits(x)
+            for key in unused:
+                same[key] = True
+            return bool(same.all())
+
+        return agree
 
     # ---- axes whose slices overlap, skip or reach outside
 
@@ -246,76 +245,6 @@ class HeldOperand:
             calls.append(_taking(x, source, number, out, None, source < 0))
             x = out
         return calls, x
-
-
-class Exchange:
-    """What brings a step's operands to the tiles that read them: everything is read before anything is written.
-
-    Args:
-      memory: tile memory.
-      operands: of all groups of the step.
-    """
-
-    def __init__(self, memory: TileMemory, operands: Sequence[HeldOperand]) -> None:
-        """Make the moves."""
-        memory.scratch.release()
-        received = [held for held in operands if held.is_received]
-        direct = not any(a.lands_on(b) for a in received for b in received)
-        arriving = [held.arriving(memory, direct) for held in received]
-        self._first = merged(one for first, _, _ in arriving for one in first)
-        self._calls = [call for _, calls, _ in arriving for call in calls]
-        self._last = merged(one for _, _, last in arriving for one in last)
-
-    def run(self) -> None:
-        """Do the moves."""
-        copy(self._first)
-        for call in self._calls:
-            call()
-        copy(self._last)
-
-
-class Collected:
-    """The values of a step's operands, put together from the cells' slices.
-
-    Args:
-      memory: tile memory.
-      groups: the operands of every group of the step.
-    """
-
-    def __init__(self, memory: TileMemory, groups: Sequence[Sequence[HeldOperand]]) -> None:
-        """Make the moves."""
-        memory.scratch.release()
-        found = [[held.collected(memory, memory.scratch) for held in operands] for operands in groups]
-        self._moves = merged(reading for group in found for reading, _, _ in group)
-        self._calls = [call for group in found for _, calls, _ in group for call in calls]
-        self._values = [[value for _, _, value in group] for group in found]
-
-    def read(self) -> list[list[np.ndarray]]:
-        """Return the values, in arrays that serve the next steps too."""
-        copy(self._moves)
-        for call in self._calls:
-            call()
-        return self._values
-
-
-class Agreement:
-    """Whether all copies of every element of a step's operands are the same words.
-
-    Args:
-      memory: tile memory.
-      operands: of all groups of the step.
-    """
-
-    def __init__(self, memory: TileMemory, operands: Sequence[HeldOperand]) -> None:
-        """Make the comparisons."""
-        self._memory = memory
-        self._compared = [(held.variable, held.comparisons(memory)) for held in operands if held.is_repeated]
-        self._overlapping = [held for held in operands if not held.is_cut_once]
-
-    def differing(self) -> list[str]:
-        """Return the names of variables of which copies differ."""
-        found = [name for name, comparisons in self._compared if not are_equal(comparisons)]
-        return found + [held.variable for held in self._overlapping if not held.agrees(self._memory)]
 
 
 def _is_disjoint(index: np.ndarray) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tiles.engine.loops import Axis, Loops, dense, part_axis, row_major
+from tiles.engine.loops import Axis, Loops, part_axis, row_major
 from tiles.graph import AxisSplit, Layout
 from tiles.numerics.dtypes import itemsize
 from tiles.plan import Slices
@@ -15,27 +15,26 @@ def digits_of(split: AxisSplit, tile_bytes: int) -> Loops:
     return tuple((radix, stride * tile_bytes) for radix, stride in split.digits) if split.is_split else ()
 
 
-def in_part(layout: Layout, size_bytes: int) -> list[Loops]:
-    """Return where the elements of a full part lie in it, for each of its axes."""
-    part = layout.part_shape
-    return [((n, stride),) for n, stride in zip(part, row_major(part, size_bytes), strict=True)]
+def in_tile(shape: Sequence[int], size_bytes: int) -> list[Loops]:
+    """Return where the elements of a part or slice lie in it, for each of its axes: the one place that says so."""
+    return [((n, stride),) for n, stride in zip(shape, row_major(shape, size_bytes), strict=True)]
 
 
-def layout_axes(layout: Layout, dtype: str, tile_bytes: int) -> list[Axis]:
+def layout_axes(layout: Layout, dtype: str, tile_bytes: int) -> tuple[Axis, ...]:
     """Return where a tensor lies, from the address of its first part."""
-    inner = in_part(layout, itemsize(dtype))
-    return [
+    part = layout.part_shape
+    return tuple(
         part_axis(split.size, n, digits_of(split, tile_bytes), loops)
-        for split, n, loops in zip(layout.axes, layout.part_shape, inner, strict=True)
-    ]
+        for split, n, loops in zip(layout.axes, part, in_tile(part, itemsize(dtype)), strict=True)
+    )
 
 
-def cell_axes(grid: Sequence[int], digits: Sequence[Loops], held: Axis) -> list[Axis]:
+def cell_axes(grid: Sequence[int], digits: Sequence[Loops], held: Axis) -> tuple[Axis, ...]:
     """Return where whole cells lie: one axis per dimension of the grid, and one of what each holds."""
-    return [part_axis(parts, 1, loops, ()) for parts, loops in zip(grid, digits, strict=True)] + [held]
+    return (*(part_axis(parts, 1, loops, ()) for parts, loops in zip(grid, digits, strict=True)), held)
 
 
-def slice_axes(slices: Slices, digits: Sequence[Loops], size_bytes: int) -> list[Axis]:
+def slice_axes(slices: Slices, digits: Sequence[Loops], size_bytes: int) -> tuple[Axis, ...]:
     """Return where slices lie: an axis that is cut into parts as one, any other as its cells and what each holds.
 
     Args:
@@ -44,14 +43,14 @@ def slice_axes(slices: Slices, digits: Sequence[Loops], size_bytes: int) -> list
       size_bytes: of an element.
     """
     found: list[Axis] = []
-    for axis, stride in zip(slices.axes, row_major(slices.extents, size_bytes), strict=True):
+    for axis, inner in zip(slices.axes, in_tile(slices.extents, size_bytes), strict=True):
         if axis.is_partition:
             loops = digits[axis.dims[0]] if axis.dims else ()
-            found.append(part_axis(axis.size, axis.extent, loops, ((axis.extent, stride),)))
+            found.append(part_axis(axis.size, axis.extent, loops, inner))
         else:
             found += [part_axis(n, 1, digits[d], ()) for d, n in zip(axis.dims, axis.grid, strict=True)]
-            found.append(dense(axis.extent, stride))
-    return found
+            found.append(part_axis(axis.extent, axis.extent, (), inner))
+    return tuple(found)
 
 
 def spread_shape(slices: Slices) -> tuple[int, ...]:

@@ -20,7 +20,9 @@ ALIGNMENT_BYTES = 64
 """XLA:CPU takes NumPy arrays that lie at multiples of this as they are, and copies others (1.1 ms for 8 MB)."""
 SHORT_RUN = 32
 """NumPy copies runs of neighbours in a loop each; up to so many elements are faster copied as one wide element."""
-COMPARED = 1 << 17
+BLOCK_BYTES = 1 << 20
+"""Short runs of neighbours are copied in blocks of at most about this size, half of a core's second cache."""
+COMPARED = 1 << 18
 """Elements compared at once: what comes out, a byte each, stays in a core's cache."""
 
 Moves = list[list[tuple[np.ndarray, np.ndarray]]]
@@ -51,27 +53,39 @@ def shared_out(boxes: Iterable[Box], itemsize: int) -> list[list[Box]]:
     """Return boxes in one share for each core, the large ones cut; all in one share where there is little to do."""
     boxes = list(boxes)
     cores = min(_cores(), sum(box.size for box in boxes) * itemsize // PIECE_BYTES)
-    if cores < 2:
-        return [boxes]
-    shares: list[list[Box]] = [[] for _ in range(cores)]
-    loads = [0] * cores
+    shares: list[list[Box]] = [[] for _ in range(max(cores, 1))]
+    loads = [0] * len(shares)
     for box in sorted(boxes, key=lambda box: -box.size):
-        pieces = _cut(box, cores) if box.size * itemsize >= PIECE_BYTES else [box]
-        for piece in pieces:
+        large = len(shares) > 1 and box.size * itemsize >= PIECE_BYTES
+        for piece in _cut(box, _farthest(box), len(shares)) if large else [box]:
             least = loads.index(min(loads))
-            shares[least].append(piece)
+            shares[least] += _blocks(piece, itemsize)
             loads[least] += piece.size
     return shares
 
 
-def _cut(box: Box, pieces: int) -> list[Box]:
-    """Return about equal pieces of a box, cut along the longest of its loops but the last."""
-    counts = [count for count, _, _ in box.loops[:-1]]
-    if not counts:
+def _blocks(box: Box, itemsize: int) -> list[Box]:
+    """Return a box in pieces that a cache holds, where its neighbours are few and lines would be fetched again and again."""
+    pieces = -(-box.size * itemsize // BLOCK_BYTES)
+    if pieces < 2 or not box.loops or box.loops[-1][0] > SHORT_RUN:
         return [box]
-    loop = counts.index(max(counts))
-    pieces = min(pieces, counts[loop])
-    ends = [counts[loop] * piece // pieces for piece in range(pieces + 1)]
+    cut = _cut(box, _farthest(box), pieces)
+    return [box] if len(cut) == 1 else [block for piece in cut for block in _blocks(piece, itemsize)]
+
+
+def _farthest(box: Box) -> int:
+    """Return the loop that goes farthest in both arrangements: what it leaves together lies close in both."""
+    reach = [min(abs(s), abs(t)) for _, s, t in box.loops]
+    return reach.index(max(reach)) if reach else 0
+
+
+def _cut(box: Box, loop: int, pieces: int) -> list[Box]:
+    """Return about equal pieces of a box, cut along a loop."""
+    count = box.loops[loop][0] if box.loops else 1
+    pieces = min(pieces, count)
+    if pieces < 2:
+        return [box]
+    ends = [count * piece // pieces for piece in range(pieces + 1)]
     return [box.piece(loop, a, b) for a, b in itertools.pairwise(ends)]
 
 
@@ -131,9 +145,9 @@ def differences(shares: Sequence[Sequence[Box]], array: np.ndarray, itemsize: in
 
 
 def _small(box: Box) -> list[Box]:
-    """Return a box in pieces of about ``COMPARED`` elements."""
+    """Return a box in pieces of about ``COMPARED`` elements, all copies of one element in one piece: it is read once."""
     pieces = -(-box.size // COMPARED)
-    return _cut(box, pieces) if pieces > 1 else [box]
+    return _cut(box, _farthest(box), pieces) if pieces > 1 else [box]
 
 
 def are_equal(moves: Moves) -> bool:
@@ -144,9 +158,9 @@ def are_equal(moves: Moves) -> bool:
 def _are_equal(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> bool:
     room = np.empty(max((x.size for x, _ in pairs), default=0), np.bool_)
     for x, y in pairs:
-        differ = room[: x.size].reshape(x.shape)
-        np.not_equal(x, y, out=differ)
-        if differ.any():
+        same = room[: x.size].reshape(x.shape)
+        np.equal(x, y, out=same)
+        if not same.all():
             return False
     return True
 

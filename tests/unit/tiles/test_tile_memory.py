@@ -9,7 +9,8 @@ import pytest
 
 from tiles.engine import loops, views
 from tiles.engine.memory import POISON, TileMemory
-from tiles.engine.operands import Agreement, Collected, Exchange, HeldOperand
+from tiles.engine.operands import HeldOperand
+from tiles.engine.supersteps import Agreement, Collected, Exchange
 from tiles.graph import AxisSplit, Layout, whole
 from tiles.graph.layout import tile_grid
 from tiles.plan.slices import AxisSlices, Slices
