@@ -1,7 +1,7 @@
 """The fast engine: logical arrays, every compute set in its whole-array form, one traceable function.
 
 What parallel splits and exchange do not change is not emulated; split reductions are kept as partials,
-so sums round as the plan says. Nothing is read on the host: trip counts are extra outputs.
+so sums round as the plan says. Loops and branches are those of every traced engine.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import math
 import weakref
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
@@ -33,12 +32,8 @@ from tiles.compiler import (
     VertexGroup,
 )
 from tiles.compiler.tree import (
-    LOOPS,
     Path,
-    carried_through,
-    children,
     count_steps,
-    dynamic_parts,
     items_needed,
     may_halt,
     read_by,
@@ -47,11 +42,10 @@ from tiles.compiler.tree import (
 )
 from tiles.compiler.wellformed import root_of
 from tiles.engine.compilation import WORTH_KEEPING, apart, quickly
-from tiles.engine.interface import FLOAT, RING, Engine, check_inputs, check_streams
+from tiles.engine.interface import FLOAT, RING, check_inputs, check_streams
 from tiles.engine.streams import (
     Room,
     Streams,
-    carried_by,
     collect,
     halting_error,
     in_order,
@@ -61,6 +55,7 @@ from tiles.engine.streams import (
     sent_by,
 )
 from tiles.engine.trace import Trace
+from tiles.engine.traced import Env, State, TracedEngine
 from tiles.engine.whole import is_laid_out, lay_out, whole
 from tiles.errors import ProgramAborted, Unsupported
 from tiles.graph import Extents
@@ -68,21 +63,9 @@ from tiles.numerics.decisions import Decisions, Recording, Replay, record
 
 REPEATED_CYCLES = 64
 """Cycles of a tile per element from which on a value that several steps read is computed once (a tangent: 30)."""
-Env = dict[str, jax.Array]
-Carry = tuple[Env, dict[Path, jax.Array], Any, dict[str, Any]]
 
 
-@dataclass
-class _State:
-    """What is true at one point of the program: values, trips by path, who decides, and where streams are."""
-
-    env: Env
-    trips: dict[Path, jax.Array]
-    decisions: Decisions
-    streams: Streams
-
-
-class FastEngine(Engine):
+class FastEngine(TracedEngine):
     """See the module's text. ``strict=False`` lets XLA fuse partials with their combination."""
 
     name = "fast"
@@ -91,7 +74,6 @@ class FastEngine(Engine):
         """Prepare the jitted function; it compiles at the first run."""
         super().__init__(executable, arithmetic)
         self.strict = strict
-        self._carried: dict[int, list[str]] = {}
         options = self.compiler_options
         self._jitted = jax.jit(self._call, compiler_options=options, static_argnames="room")
         self._replayed = jax.jit(self._call_replaying, compiler_options=options, static_argnames="room")
@@ -212,7 +194,7 @@ class FastEngine(Engine):
         streams = Streams(exe.streams, may_halt(exe, exe.program), entered, dtypes, room)
         streams.add_remote({name: jnp.asarray(rows) for name, rows in remote.items()})
         streams.add_steps(self._read_by(PrintStep), self._read_by(ErrorStep))
-        state = _State(env, {}, decisions or Decisions(), streams)
+        state = State(env, {}, decisions or Decisions(), streams)
         self._run(exe.program, (), state)
         return (tuple(self._read(env, name) for name in exe.outputs), state.trips), streams.state
 
@@ -222,30 +204,7 @@ class FastEngine(Engine):
         read = {n: exe.variables[s.variable] for n, s in enumerate(exe.steps) if isinstance(s, kind)}
         return {number: (v.shape, self.carried(v.dtype)) for number, v in read.items()}
 
-    def _read(self, env: Env, name: str) -> jax.Array:
-        variable = self.executable.variables[name]
-        if variable.view_of:
-            return self._read(env, variable.view_of).reshape(variable.shape)
-        if name not in env:  # a tensor without elements is never written
-            return jnp.zeros(variable.shape, self.carried(variable.dtype))
-        return env[name]
-
-    def _run(self, tree: Any, path: Path, state: _State) -> None:
-        if isinstance(tree, int):
-            self._step(tree, state)
-        elif tree[0] == "sequence":
-            for position, inner in children(tree):
-                self._run(inner, (*path, position), state)
-        elif tree[0] == "composite":
-            self._vertices(self.executable.composites[tree[1]], state.env)
-        elif tree[0] == "repeat":
-            self._repeat(tree, path, state)
-        elif tree[0] in LOOPS:
-            self._while(tree, path, state)
-        else:
-            self._switch(tree, path, state)
-
-    def _step(self, number: int, state: _State) -> None:
+    def _step(self, number: int, state: State) -> None:
         step, env, streams = self.executable.steps[number], state.env, state.streams
         match step:
             case ExecuteStep():
@@ -269,7 +228,10 @@ class FastEngine(Engine):
             case UndefStep() | SyncStep():  # nothing reads what is undefined, as was proved
                 pass
 
-    def _remote(self, step: RemoteStep, state: _State) -> None:
+    def _composite(self, number: int, state: State) -> None:
+        self._vertices(self.executable.composites[number], state.env)
+
+    def _remote(self, step: RemoteStep, state: State) -> None:
         rows = self._read(state.env, step.rows) if step.rows else jnp.zeros((), jnp.int32)
         if step.to_remote:
             state.streams.write_rows(step.buffer, rows, self._read(state.env, step.variable))
@@ -310,7 +272,7 @@ class FastEngine(Engine):
         exe = self.executable
         return Counter(root for step in exe.steps for root in {root_of(exe, name) for name in read_by(step)})
 
-    def _laid_out_before(self, tree: Any, env: Env) -> Env:
+    def _before(self, tree: Any, env: Env) -> Env:
         """Return what contractions of a loop read that it does not change, cut into parts once and for all trips.
 
         XLA hoists no layout out of a loop: 23 products of a matrix with a vector take 0.48 ms instead of 0.15.
@@ -334,89 +296,6 @@ class FastEngine(Engine):
         if step.axis is None:
             return sources[0].reshape(self.executable.variables[step.destination].shape)
         return jnp.concatenate(sources, axis=step.axis)
-
-    def _carry(self, tree: Any, path: Path, state: _State) -> Carry:
-        """Return what a piece of control changes, with zeros for what has no value yet."""
-        if id(tree) not in self._carried:
-            self._carried[id(tree)] = carried_through(self.executable, tree)
-        env, variables = state.env, self.executable.variables
-        values = {
-            n: env[n] if n in env else jnp.zeros(variables[n].shape, self.carried(variables[n].dtype))
-            for n in self._carried[id(tree)]
-        }
-        trips = {place: state.trips.get(place, _no_trips(part)) for place, part in dynamic_parts(tree, path)}
-        streams = {name: state.streams.state[name] for name in carried_by(self.executable, tree)}
-        return values, trips, state.decisions.state, streams
-
-    @staticmethod
-    def _enter(carry: Carry, state: _State) -> _State:
-        """Return the state inside a body that is traced with ``carry``."""
-        state.decisions.state = carry[2]
-        state.streams.state = state.streams.state | carry[3]
-        return _State(state.env | carry[0], dict(carry[1]), state.decisions, state.streams)
-
-    @staticmethod
-    def _leave(inner: _State, carry: Carry) -> Carry:
-        streams = {name: inner.streams.state[name] for name in carry[3]}
-        return {name: inner.env[name] for name in carry[0]}, inner.trips, inner.decisions.state, streams
-
-    @staticmethod
-    def _take_over(carry: Carry, state: _State) -> None:
-        state.env.update(carry[0])
-        state.trips.update(carry[1])
-        state.decisions.state = carry[2]
-        state.streams.state = state.streams.state | carry[3]
-
-    def _repeat(self, tree: Any, path: Path, state: _State) -> None:
-        laid_out = self._laid_out_before(tree, state.env)
-
-        def body(_: Any, carry: Carry) -> Carry:
-            inner = self._enter(carry, state)
-            inner.env.update(laid_out)
-            self._run(tree[2], (*path, 2), inner)
-            return self._leave(inner, carry)
-
-        self._take_over(lax.fori_loop(0, tree[1], body, self._carry(tree, path, state)), state)
-
-    def _while(self, tree: Any, path: Path, state: _State) -> None:
-        """Run the condition once, then body and condition while, or until, the predicate it leaves is true."""
-        kind, condition, predicate, body_tree = tree
-
-        def decide(inner: _State) -> jax.Array:
-            self._run(condition, (*path, 1), inner)
-            holds = inner.decisions.take(self._read(inner.env, predicate).reshape(()))
-            goes_on = ~holds if kind == "until" else holds
-            return inner.streams.unless_halted(goes_on) if may_halt(self.executable, tree) else goes_on
-
-        def body(looping: tuple[jax.Array, Carry]) -> tuple[jax.Array, Carry]:
-            carry = looping[1]
-            inner = self._enter(carry, state)
-            inner.env.update(laid_out)
-            self._run(body_tree, (*path, 3), inner)
-            inner.trips[path] = inner.trips[path] + 1
-            return decide(inner), self._leave(inner, carry)
-
-        goes_on = decide(state)
-        laid_out = self._laid_out_before(tree, state.env)
-        carry = self._carry(tree, path, state)
-        self._take_over(lax.while_loop(lambda c: c[0], body, (goes_on, carry))[1], state)
-
-    def _switch(self, tree: Any, path: Path, state: _State) -> None:
-        branches = children(tree)
-        which = state.decisions.take(self._read(state.env, tree[1]).reshape(())).astype(jnp.int32)
-        which = jnp.where((which < 0) | (which >= len(branches)), len(branches) - 1, which)
-
-        def branch(number: int, position: int, inner_tree: Any) -> Any:
-            def run(carry: Carry) -> Carry:
-                inner = self._enter(carry, state)
-                self._run(inner_tree, (*path, position), inner)
-                inner.trips[path] = inner.trips[path].at[number].add(1)
-                return self._leave(inner, carry)
-
-            return run
-
-        runs = [branch(number, position, inner) for number, (position, inner) in enumerate(branches)]
-        self._take_over(lax.switch(which, runs, self._carry(tree, path, state)), state)
 
 
 def record_run(
@@ -457,11 +336,6 @@ def _unfolded(x: jax.Array) -> jax.Array:
 def as_trips(counted: Any) -> Any:
     """Return trips of a loop, or of every branch, as a trace holds them."""
     return tuple(counted) if isinstance(counted, list) else counted
-
-
-def _no_trips(tree: Any) -> jax.Array:
-    shape = () if tree[0] in LOOPS else (len(children(tree)),)
-    return jnp.zeros(shape, jnp.int64)
 
 
 def _whole(group: VertexGroup, laid_out: list[int], *operands: jax.Array) -> tuple[jax.Array, ...]:

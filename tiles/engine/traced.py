@@ -1,0 +1,165 @@
+"""A program as one traceable function: what loops and branches carry, whatever steps do.
+
+Nothing is read on the host: how often loops and branches ran that depend on data are extra outputs.
+"""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from tiles.compiler import Executable
+from tiles.compiler.tree import LOOPS, Path, carried_through, children, dynamic_parts, may_halt
+from tiles.engine.interface import FLOAT, Engine
+from tiles.engine.streams import Streams, carried_by
+from tiles.numerics.decisions import Decisions
+
+Env = dict[str, jax.Array]
+Carry = tuple[Env, dict[Path, jax.Array], Any, dict[str, Any]]
+
+
+@dataclass
+class State:
+    """What is true at one point of the program: values, trips by path, who decides, and where streams are."""
+
+    env: Env
+    trips: dict[Path, jax.Array]
+    decisions: Decisions
+    streams: Streams
+
+
+class TracedEngine(Engine):
+    """Runs control over logical arrays; subclasses run steps."""
+
+    def __init__(self, executable: Executable, arithmetic: str = FLOAT) -> None:
+        """Remember nothing yet of what control carries."""
+        super().__init__(executable, arithmetic)
+        self._carried: dict[int, list[str]] = {}
+
+    @abc.abstractmethod
+    def _step(self, number: int, state: State) -> None:
+        """Run one step."""
+
+    @abc.abstractmethod
+    def _composite(self, number: int, state: State) -> None:
+        """Run a composite, in one piece."""
+
+    @abc.abstractmethod
+    def _before(self, tree: Any, env: Env) -> Env:
+        """Return values that a loop's body wants computed once for all trips, under names no variable has."""
+
+    def _read(self, env: Env, name: str) -> jax.Array:
+        variable = self.executable.variables[name]
+        if variable.view_of:
+            return self._read(env, variable.view_of).reshape(variable.shape)
+        if name not in env:  # a tensor without elements is never written
+            return jnp.zeros(variable.shape, self.carried(variable.dtype))
+        return env[name]
+
+    def _run(self, tree: Any, path: Path, state: State) -> None:
+        if isinstance(tree, int):
+            self._step(tree, state)
+        elif tree[0] == "sequence":
+            for position, inner in children(tree):
+                self._run(inner, (*path, position), state)
+        elif tree[0] == "composite":
+            self._composite(tree[1], state)
+        elif tree[0] == "repeat":
+            self._repeat(tree, path, state)
+        elif tree[0] in LOOPS:
+            self._while(tree, path, state)
+        else:
+            self._switch(tree, path, state)
+
+    def _carry(self, tree: Any, path: Path, state: State) -> Carry:
+        """Return what a piece of control changes, with zeros for what has no value yet."""
+        if id(tree) not in self._carried:
+            self._carried[id(tree)] = carried_through(self.executable, tree)
+        env, variables = state.env, self.executable.variables
+        values = {
+            n: env[n] if n in env else jnp.zeros(variables[n].shape, self.carried(variables[n].dtype))
+            for n in self._carried[id(tree)]
+        }
+        trips = {place: state.trips.get(place, _no_trips(part)) for place, part in dynamic_parts(tree, path)}
+        streams = {name: state.streams.state[name] for name in carried_by(self.executable, tree)}
+        return values, trips, state.decisions.state, streams
+
+    @staticmethod
+    def _enter(carry: Carry, state: State) -> State:
+        """Return the state inside a body that is traced with ``carry``."""
+        state.decisions.state = carry[2]
+        state.streams.state = state.streams.state | carry[3]
+        return State(state.env | carry[0], dict(carry[1]), state.decisions, state.streams)
+
+    @staticmethod
+    def _leave(inner: State, carry: Carry) -> Carry:
+        streams = {name: inner.streams.state[name] for name in carry[3]}
+        return {name: inner.env[name] for name in carry[0]}, inner.trips, inner.decisions.state, streams
+
+    @staticmethod
+    def _take_over(carry: Carry, state: State) -> None:
+        state.env.update(carry[0])
+        state.trips.update(carry[1])
+        state.decisions.state = carry[2]
+        state.streams.state = state.streams.state | carry[3]
+
+    def _repeat(self, tree: Any, path: Path, state: State) -> None:
+        laid_out = self._before(tree, state.env)
+
+        def body(_: Any, carry: Carry) -> Carry:
+            inner = self._enter(carry, state)
+            inner.env.update(laid_out)
+            self._run(tree[2], (*path, 2), inner)
+            return self._leave(inner, carry)
+
+        self._take_over(lax.fori_loop(0, tree[1], body, self._carry(tree, path, state)), state)
+
+    def _while(self, tree: Any, path: Path, state: State) -> None:
+        """Run the condition once, then body and condition while, or until, the predicate it leaves is true."""
+        kind, condition, predicate, body_tree = tree
+
+        def decide(inner: State) -> jax.Array:
+            self._run(condition, (*path, 1), inner)
+            holds = inner.decisions.take(self._read(inner.env, predicate).reshape(()))
+            goes_on = ~holds if kind == "until" else holds
+            return inner.streams.unless_halted(goes_on) if may_halt(self.executable, tree) else goes_on
+
+        def body(looping: tuple[jax.Array, Carry]) -> tuple[jax.Array, Carry]:
+            carry = looping[1]
+            inner = self._enter(carry, state)
+            inner.env.update(laid_out)
+            self._run(body_tree, (*path, 3), inner)
+            inner.trips[path] = inner.trips[path] + 1
+            return decide(inner), self._leave(inner, carry)
+
+        goes_on = decide(state)
+        laid_out = self._before(tree, state.env)
+        carry = self._carry(tree, path, state)
+        self._take_over(lax.while_loop(lambda c: c[0], body, (goes_on, carry))[1], state)
+
+    def _switch(self, tree: Any, path: Path, state: State) -> None:
+        branches = children(tree)
+        which = state.decisions.take(self._read(state.env, tree[1]).reshape(())).astype(jnp.int32)
+        which = jnp.where((which < 0) | (which >= len(branches)), len(branches) - 1, which)
+
+        def branch(number: int, position: int, inner_tree: Any) -> Any:
+            def run(carry: Carry) -> Carry:
+                inner = self._enter(carry, state)
+                self._run(inner_tree, (*path, position), inner)
+                inner.trips[path] = inner.trips[path].at[number].add(1)
+                return self._leave(inner, carry)
+
+            return run
+
+        runs = [branch(number, position, inner) for number, (position, inner) in enumerate(branches)]
+        self._take_over(lax.switch(which, runs, self._carry(tree, path, state)), state)
+
+
+def _no_trips(tree: Any) -> jax.Array:
+    shape = () if tree[0] in LOOPS else (len(children(tree)),)
+    return jnp.zeros(shape, jnp.int64)
