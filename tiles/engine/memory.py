@@ -15,7 +15,7 @@ import numpy as np
 
 from tiles.engine.loops import Arrangement, Box, boxes, dense, in_order
 from tiles.engine.placement import cell_axes, digits_of, layout_axes
-from tiles.engine.views import copy, empty, moves, shared_out, view
+from tiles.engine.views import Moves, copy, empty, moves, pieces, threads_for, view
 from tiles.graph import Layout
 from tiles.numerics.dtypes import WORD_BYTES, itemsize, to_jax
 
@@ -48,7 +48,7 @@ class TileMemory:
             (0, 0), ((self.words.shape[0], self.row_bytes, 0), (self.words.shape[1], WORD_BYTES, WORD_BYTES))
         )
         row = np.full(self.words.shape[1], POISON, np.uint32)
-        copy(moves(shared_out([whole], WORD_BYTES), self.words, row, WORD_BYTES))
+        copy(moves([whole], self.words, row, WORD_BYTES))
 
     def kept(self, key: Any, make: Callable[[], T]) -> T:
         """Return what was made for a key before, or make it."""
@@ -121,26 +121,25 @@ class Stored:
         self.shape, self.dtype, self._size_bytes = shape, to_jax(dtype), itemsize(dtype)
         found = boxes(place, in_order(shape, self._size_bytes))
         assert found is not None  # an array without gaps fits anything
-        self._shares = shared_out(found, self._size_bytes)
-        self._views = [[view(memory.words, b, 0, self._size_bytes) for b in share] for share in self._shares]
+        self._boxes = pieces(found, self._size_bytes)
+        self._views = [view(memory.words, b, 0, self._size_bytes) for b in self._boxes]
+        self._threads = threads_for(math.prod(shape) * self._size_bytes)
 
     def read(self, out: np.ndarray | None = None) -> np.ndarray:
         """Return the tensor as an array of its own, the one given if there is one."""
         x = empty(self.shape, self.dtype) if out is None else out
-        copy([[(ours, there) for there, ours in share] for share in self._beside(x)])
+        copy(Moves(list(zip(self._beside(x), self._views, strict=True)), self._threads))
         return as_booleans(x) if self.dtype == bool else x
 
     def write(self, value: np.ndarray) -> None:
         """Write the tensor's elements where they lie; what lies between short parts' ends and the next is left alone."""
         assert value.shape == self.shape and value.dtype.itemsize == self._size_bytes
-        copy(self._beside(np.ascontiguousarray(value)))
+        x = np.ascontiguousarray(value)
+        copy(Moves(list(zip(self._views, self._beside(x), strict=True)), self._threads))
 
-    def _beside(self, x: np.ndarray) -> list[list[tuple[np.ndarray, np.ndarray]]]:
-        """Return pairs of views: of memory, and of an array."""
-        return [
-            [(there, view(x, b, 1, self._size_bytes)) for there, b in zip(views, share, strict=True)]
-            for views, share in zip(self._views, self._shares, strict=True)
-        ]
+    def _beside(self, x: np.ndarray) -> list[np.ndarray]:
+        """Return the views of an array that belong to those of memory."""
+        return [view(x, b, 1, self._size_bytes) for b in self._boxes]
 
 
 def as_booleans(x: np.ndarray) -> np.ndarray:

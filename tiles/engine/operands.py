@@ -16,7 +16,7 @@ import numpy as np
 from tiles.engine.loops import Arrangement, Loops, boxes, dense, in_order, row_major
 from tiles.engine.memory import Scratch, Stored, TileMemory, as_booleans
 from tiles.engine.placement import cell_axes, digits_of, slice_axes, spread_shape
-from tiles.engine.views import Moves, copy, differences, moves, shared_out
+from tiles.engine.views import Moves, comparisons, copy, moves
 from tiles.graph import AxisSplit, Layout
 from tiles.numerics.dtypes import WORD_BYTES, itemsize, to_jax, word_count
 from tiles.plan import OUTSIDE, UNUSED, Slices
@@ -136,7 +136,7 @@ class HeldOperand:
             target, there, last = memory.words, self._spread(memory), []
         found = boxes(there, source) if self._is_partition and (direct or self.is_repeated) else None
         if found is not None:
-            straight = moves(shared_out(found, size), target, memory.words, size)
+            straight = moves(found, target, memory.words, size)
             return ([straight], [], last) if self.is_repeated else ([], [], [straight])
         value = scratch.take(self.layout.shape, to_jax(self.dtype))
         first = _moves(value, in_order(value.shape, size), memory.words, source, size)
@@ -186,7 +186,7 @@ class HeldOperand:
         address = self._address(memory)
         found = boxes(self._cells(digits, address), self._cells(self._without_copies(digits), address))
         assert found is not None  # other strides of the same loops
-        return differences(shared_out(found, self._itemsize), memory.words, self._itemsize)
+        return comparisons(found, memory.words, self._itemsize)
 
     def agreeing(self, memory: TileMemory) -> Callable[[], bool]:
         """Return what tells whether slices that share elements, or hold the fill value, hold the same bits there."""
@@ -260,7 +260,7 @@ def _moves(target: np.ndarray, there: Arrangement, source: np.ndarray, here: Arr
     """Return the moves between arrangements one of which has no gaps, or is cut as the other."""
     found = boxes(there, here)
     assert found is not None
-    return moves(shared_out(found, size), target, source, size)
+    return moves(found, target, source, size)
 
 
 def _taking(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -15,7 +16,9 @@ import numpy as np
 from tiles.engine.loops import Box
 
 PIECE_BYTES = 1 << 19
-"""Moves are shared between cores in pieces of at least about this size."""
+"""Moves go to several threads in pieces of at least about this size."""
+PIECES = 4
+"""Most pieces of a box for each thread: who is done early, or not held up by XLA's threads, takes the next one."""
 ALIGNMENT_BYTES = 64
 """XLA:CPU takes NumPy arrays that lie at multiples of this as they are, and copies others (1.1 ms for 8 MB)."""
 SHORT_RUN = 32
@@ -25,8 +28,21 @@ BLOCK_BYTES = 1 << 20
 COMPARED = 1 << 18
 """Elements compared at once: what comes out, a byte each, stays in a core's cache."""
 
-Moves = list[list[tuple[np.ndarray, np.ndarray]]]
-"""Pairs of views of equal shapes, target and source, for each thread."""
+Pair = tuple[np.ndarray, np.ndarray]
+"""Views of equal shapes: target and source, or what is compared."""
+
+
+@dataclass(frozen=True)
+class Moves:
+    """Copies or comparisons that do not depend on one another.
+
+    Args:
+      pairs: what is copied or compared, the large ones first.
+      threads: how many share them.
+    """
+
+    pairs: Sequence[Pair]
+    threads: int
 
 
 @cache
@@ -39,37 +55,38 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-def in_turn(function: Callable[[Any], Any], shares: Sequence[Any]) -> list[Any]:
-    """Call a function on every share that is not empty, each in a thread; the first one in this thread: a switch less."""
-    mine, *others = [share for share in shares if share] or [[]]
-    theirs = [_threads().submit(function, share) for share in others]
-    return [function(mine), *(each.result() for each in theirs)]
+def threads_for(size_bytes: int) -> int:
+    """Return how many threads are worth their while for so many bytes."""
+    return max(min(_cores(), size_bytes // PIECE_BYTES), 1)
+
+
+def _shared(function: Callable[[Iterator[Pair]], bool], moves: Moves) -> bool:
+    """Call a function in several threads, this one too, that take pairs in turn; return whether all agree."""
+    pairs = iter(moves.pairs)  # a list's: each pair goes to one thread
+    others = [_threads().submit(function, pairs) for _ in range(moves.threads - 1)]
+    mine = function(pairs)
+    return all([each.result() for each in others]) and mine
 
 
 # ---- pieces of boxes
 
 
-def shared_out(boxes: Iterable[Box], itemsize: int) -> list[list[Box]]:
-    """Return boxes in one share for each core, the large ones cut; all in one share where there is little to do."""
-    boxes = list(boxes)
-    cores = min(_cores(), sum(box.size for box in boxes) * itemsize // PIECE_BYTES)
-    shares: list[list[Box]] = [[] for _ in range(max(cores, 1))]
-    loads = [0] * len(shares)
+def pieces(boxes: Iterable[Box], itemsize: int) -> list[Box]:
+    """Return boxes, the large ones cut so that threads can share them and caches hold them, the largest first."""
+    found: list[Box] = []
     for box in sorted(boxes, key=lambda box: -box.size):
-        large = len(shares) > 1 and box.size * itemsize >= PIECE_BYTES
-        for piece in _cut(box, _farthest(box), len(shares)) if large else [box]:
-            least = loads.index(min(loads))
-            shares[least] += _blocks(piece, itemsize)
-            loads[least] += piece.size
-    return shares
+        count = min(PIECES * _cores(), box.size * itemsize // PIECE_BYTES) if _cores() > 1 else 1
+        for piece in _cut(box, _farthest(box), count):
+            found += _blocks(piece, itemsize)
+    return found
 
 
 def _blocks(box: Box, itemsize: int) -> list[Box]:
     """Return a box in pieces that a cache holds, where its neighbours are few and lines would be fetched again and again."""
-    pieces = -(-box.size * itemsize // BLOCK_BYTES)
-    if pieces < 2 or not box.loops or box.loops[-1][0] > SHORT_RUN:
+    count = -(-box.size * itemsize // BLOCK_BYTES)
+    if count < 2 or not box.loops or box.loops[-1][0] > SHORT_RUN:
         return [box]
-    cut = _cut(box, _farthest(box), pieces)
+    cut = _cut(box, _farthest(box), count)
     return [box] if len(cut) == 1 else [block for piece in cut for block in _blocks(piece, itemsize)]
 
 
@@ -108,56 +125,52 @@ def view(array: np.ndarray, box: Box, side: int, itemsize: int, joins: bool = Tr
     return np.ndarray(shape, kind, raw.data, box.offsets[side], tuple(loop[1 + side] for loop in loops))
 
 
-def moves(shares: Sequence[Sequence[Box]], target: np.ndarray, source: np.ndarray, itemsize: int) -> Moves:
+def moves(boxes: Iterable[Box], target: np.ndarray, source: np.ndarray, itemsize: int) -> Moves:
     """Return the copies of boxes from one array to another; a box' first arrangement is the target's."""
-    return [[(view(target, b, 0, itemsize), view(source, b, 1, itemsize)) for b in share] for share in shares]
+    cut = pieces(boxes, itemsize)
+    pairs = [(view(target, b, 0, itemsize), view(source, b, 1, itemsize)) for b in cut]
+    return Moves(pairs, threads_for(sum(b.size for b in cut) * itemsize))
 
 
-def copy(moves: Moves) -> None:
-    """Copy sources to targets; none may overlap another's."""
-    in_turn(_copy, moves)
-
-
-def _copy(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> None:
-    for target, source in pairs:
-        np.copyto(target, source)
-
-
-def merged(several: Iterable[Moves]) -> Moves:
-    """Return moves that are done together."""
-    found: Moves = [[]]
-    for one in several:
-        if len(one) == 1:  # little
-            found[-1].extend(one[0])
-            continue
-        found += [[] for _ in range(len(one) - len(found))]
-        for share, pairs in zip(found, one, strict=False):
-            share.extend(pairs)
-    return found
-
-
-def differences(shares: Sequence[Sequence[Box]], array: np.ndarray, itemsize: int) -> Moves:
+def comparisons(boxes: Iterable[Box], array: np.ndarray, itemsize: int) -> Moves:
     """Return the comparisons of boxes' two arrangements in one array, for ``are_equal``."""
-    pieces = [[piece for box in share for piece in _small(box)] for share in shares]
-    return [
-        [(view(array, b, 0, itemsize, False), view(array, b, 1, itemsize, False)) for b in p] for p in pieces
-    ]
+    cut = [piece for box in boxes for piece in _small(box)]
+    pairs = [(view(array, b, 0, itemsize, False), view(array, b, 1, itemsize, False)) for b in cut]
+    return Moves(pairs, threads_for(sum(b.size for b in cut) * itemsize))
 
 
 def _small(box: Box) -> list[Box]:
     """Return a box in pieces of about ``COMPARED`` elements, all copies of one element in one piece: it is read once."""
-    pieces = -(-box.size // COMPARED)
-    return _cut(box, _farthest(box), pieces) if pieces > 1 else [box]
+    return _cut(box, _farthest(box), -(-box.size // COMPARED))
+
+
+def merged(several: Iterable[Moves]) -> Moves:
+    """Return moves that are done together."""
+    pairs = [pair for moves in several for pair in moves.pairs]
+    return Moves(pairs, threads_for(sum(target.nbytes for target, _ in pairs)))
+
+
+def copy(moves: Moves) -> None:
+    """Copy sources to targets; none may overlap another's."""
+    _shared(_copy, moves)
+
+
+def _copy(pairs: Iterator[Pair]) -> bool:
+    for target, source in pairs:
+        np.copyto(target, source)
+    return True
 
 
 def are_equal(moves: Moves) -> bool:
     """Return whether all pairs of views hold the same."""
-    return all(in_turn(_are_equal, moves))
+    return _shared(_are_equal, moves)
 
 
-def _are_equal(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> bool:
-    room = np.empty(max((x.size for x, _ in pairs), default=0), np.bool_)
+def _are_equal(pairs: Iterator[Pair]) -> bool:
+    room = np.empty(COMPARED, np.bool_)
     for x, y in pairs:
+        if x.size > room.size:
+            room = np.empty(x.size, np.bool_)
         same = room[: x.size].reshape(x.shape)
         np.equal(x, y, out=same)
         if not same.all():
