@@ -6,7 +6,7 @@ That holds where the program comes by once: at its top level, for tensors that n
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -82,7 +82,7 @@ class Renaming:
         if self._names:
             self.graph.outputs = [self._names.get(name, name) for name in self.graph.outputs]
 
-    def _write(self, names: Any) -> None:
+    def _write(self, names: Iterable[str]) -> None:
         for name in self._undefined.intersection(names):
             self._undefined.discard(name)
             self._rename(name)
@@ -98,7 +98,7 @@ class Renaming:
         tensors[new] = replace(tensors[name], name=new, kind=TEMPORARY, value=None)
 
 
-def _mapped(names: Any, now: Any) -> Any:
+def _mapped(names: Any, now: Callable[[str], str]) -> Any:
     if isinstance(names, tuple):
         return tuple(map(now, names))
     return now(names) if names else names

@@ -149,8 +149,11 @@ class PlainStep:
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> Self:
         """Build from plain data; what is of the wrong kind is refused later."""
-        values = [data[cls.keys.get(field.name, field.name)] for field in fields(cls)[1:]]
-        return cls(data[cls.kind], *(tuple(v) if isinstance(v, list) else v for v in values))
+        values = []
+        for field in fields(cls)[1:]:
+            value = data[cls.keys.get(field.name, field.name)]
+            values.append(tuple(value) if field.type == "tuple[str, ...]" else value)
+        return cls(data[cls.kind], *values)
 
 
 @dataclass(frozen=True)

@@ -315,6 +315,11 @@ AT_LOADING: dict[str, tuple[str, Change, str]] = {
         "index 'value'",
     ),
     "copy of another size": ("joins", put(step("copy.spread"), "sources", 0, value="x"), "copies"),
+    "source of a copy as text": (
+        "control",
+        lambda d: step_of(d, "copy.value").update(sources="x"),
+        "damaged",
+    ),
     "joined along another axis": ("joins", put(step("copy.join"), "axis", value=1), "along axis 1"),
     "joined along no axis": ("joins", put(step("copy.join"), "axis", value=None), "copies"),
     "input that is none": ("sums", put("inputs", value=["sum.combine"]), "inputs"),
