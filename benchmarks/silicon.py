@@ -26,9 +26,9 @@ from benchmarks.timing import table, write_result
 from tiles.compiler import Executable, compile_graph, step_costs
 from tiles.graph import AxisSplit, Extents, Graph, Layout, whole
 from tiles.plan import exchange_cycles, reshape_traffic
+from tiles.plan.rearrange import rearrange_cycles
 from tiles.poplibs import poplin
 from tiles.poplibs.forms import dot_form
-from tiles.poplibs.popops.rearrange import rearrange_cycles
 from tiles.poplibs.poputil.place import place
 from tiles.report import cost_analysis
 from tiles.target import Target

@@ -14,13 +14,13 @@ from unittest import mock
 import numpy as np
 
 from tiles.errors import InvalidPlan
-from tiles.graph import AxisSplit, Codelet, Layout, OpForm, Plan, unsplit_plan, whole
+from tiles.graph import ROW_MAJOR, Arrangement, AxisSplit, Codelet, Layout, OpForm, Plan, unsplit_plan, whole
 from tiles.plan import Operand, Priced, follow, home_layout
 from tiles.target import Target
 
 TRIES = 20
-PLACE = importlib.import_module("tiles.poplibs.poputil.place")
-"""The module; its package exports the function of the same name."""
+PLACE, CHOOSE = (importlib.import_module(f"tiles.poplibs.poputil.{name}") for name in ("place", "choose"))
+"""The modules; their package exports a function of the same name."""
 
 
 def random_plan(rng: np.random.Generator, form: OpForm, codelet: Codelet, num_tiles: int) -> Plan:
@@ -38,7 +38,21 @@ def random_plan(rng: np.random.Generator, form: OpForm, codelet: Codelet, num_ti
 
 def _attempt(rng: np.random.Generator, form: OpForm, codelet: Codelet, num_tiles: int) -> Plan:
     fixed = {d for d in range(len(form.dims)) if not codelet.may_split(form, d)}
-    return Plan(*random_splits(rng, form.shape, num_tiles, fixed))
+    splits, base = random_splits(rng, form.shape, num_tiles, fixed)
+    return Plan(splits, base, random_order(rng, splits))
+
+
+def random_order(rng: np.random.Generator, splits: Sequence[AxisSplit], ordered: float = 0.5) -> Arrangement:
+    """Return an order of parts in memory, row-major ones in every other case."""
+    rank = len(splits)
+    if not rank or rng.random() > ordered:
+        return ROW_MAJOR
+    digits = [(int(d), 0) for d in rng.permutation(rank)]
+    for d in rng.permutation(rank)[: int(rng.integers(0, 3))]:
+        after = digits.index((int(d), 0)) + 1
+        divisors = [n for n in range(1, 5) if not splits[d].is_split or splits[d].grain % n == 0]
+        digits.insert(int(rng.integers(after, len(digits) + 1)), (int(d), int(rng.choice(divisors))))
+    return Arrangement(tuple(digits))
 
 
 def random_splits(
@@ -76,7 +90,8 @@ def random_splits(
 def random_layout(rng: np.random.Generator, shape: tuple[int, ...], num_tiles: int) -> Layout:
     """Return a legal layout of a tensor."""
     for _ in range(TRIES):
-        layout = Layout(*random_splits(rng, shape, num_tiles))
+        splits, base = random_splits(rng, shape, num_tiles)
+        layout = Layout(splits, base, random_order(rng, splits))
         if layout.tiles.max() < num_tiles:
             return layout
     return Layout(tuple(map(whole, shape)), int(rng.integers(num_tiles)))
@@ -113,12 +128,16 @@ def random_planner(seed: int, following: float = 0.2) -> Iterator[None]:
         if rng.random() < following:
             followed = [follow(form, codelet, k, operand, target) for k, operand in enumerate(operands)]
             plans = [p for p in (*followed, *extra) if p is not None] + plans
-        return [Priced(plan, float(n), 0) for n, plan in enumerate(plans)]
+        cycles = float(rng.integers(1 << 16))  # so that some operands are put into another order before
+        return [Priced(plan, cycles + n, 0) for n, plan in enumerate(plans)]
 
     def home(form: OpForm, plan: Plan, k: int, shape: tuple[int, ...], dtype: str, target: Target) -> Layout:
         if rng.random() < 0.5:
             return home_layout(form, plan, k, shape, dtype, target)
         return random_layout(rng, shape, target.num_tiles)
 
-    with mock.patch.multiple(PLACE, search=search, home_layout=home):
+    with (
+        mock.patch.multiple(PLACE, search=search, home_layout=home),
+        mock.patch.object(CHOOSE, "search", search),
+    ):
         yield

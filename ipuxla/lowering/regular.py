@@ -231,7 +231,7 @@ def fill_into(lowering: Lowering, producer: Instruction, target: Tensor) -> None
     form = OpForm(dims, (), (identity_map(len(dims)),))
     codelet = Map(body, (len(body) - 1,), (), (target.dtype,))
     label = graph.unique("fill", "step")
-    plan = Plan(target.layout.axes, target.layout.base)
+    plan = Plan(target.layout.axes, target.layout.base, target.layout.arrangement)
     filled = Vertices(label, codelet, form, plan, (), (target.name,), location)
     lowering.program.add(Execute(graph.add_compute_set(label, filled).name))
 

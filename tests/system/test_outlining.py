@@ -19,7 +19,7 @@ from tiles.compiler import CopyStep, certify, compile_graph
 from tiles.numerics.tolerance import check_close
 from tiles.target import Target
 
-placing = importlib.import_module("tiles.poplibs.poputil.place")
+choosing = importlib.import_module("tiles.poplibs.poputil.choose")
 TARGET = Target.named("gc200").replace(num_tiles=16)
 WIDTH, TOKENS, VOCABULARY = 8, 6, 5
 
@@ -39,7 +39,7 @@ def test_each_distinct_layer_is_planned_once(monkeypatch: pytest.MonkeyPatch) ->
     for layers in (6, 12):
         module = module_of(transformer.sgd_step, arguments(layers))
         searches = []
-        search = placing.search
+        search = choosing.search
 
         def counted(*args: Any, search: Any = search, searches: list[Any] = searches, **options: Any) -> Any:
             form, codelet, operands, *rest = args
@@ -47,7 +47,7 @@ def test_each_distinct_layer_is_planned_once(monkeypatch: pytest.MonkeyPatch) ->
             return search(*args, **options)
 
         with monkeypatch.context() as patched:
-            patched.setattr(placing, "search", counted)
+            patched.setattr(choosing, "search", counted)
             graph = lower_module(module, TARGET)
         assert len(graph.functions) == 2  # forward, backward
         updates = layers * len(arguments(1)[0]["layers"][0])

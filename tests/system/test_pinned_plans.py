@@ -56,7 +56,7 @@ def test_all_plans_pinned_give_the_same_program_without_a_search(
 
         return found
 
-    for name in ("_choose", "_combine_plan"):
+    for name in ("choose", "_combine_plan"):
         monkeypatch.setattr(placing, name, unless_it_estimates(getattr(placing, name)))
     again = ipuxla.jit(model, target=lowered.options.target, plans=text).lower(X, W).compile()
     assert again.executable.to_bytes() == first.executable.to_bytes()

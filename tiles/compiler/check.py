@@ -5,7 +5,6 @@ Structure, plans, residency, buffers and overlap in closed form: milliseconds fo
 
 from __future__ import annotations
 
-import math
 import weakref
 
 from tiles.compiler.executable import Executable
@@ -17,7 +16,7 @@ from tiles.compiler.wellformed_steps import check_structure
 from tiles.errors import InvalidPlan
 from tiles.graph import Affine, CarriedCodelet, OpForm
 from tiles.numerics.dtypes import itemsize
-from tiles.plan import is_resident
+from tiles.plan import is_resident, staging_bytes
 
 _PASSED: weakref.WeakSet[Executable] = weakref.WeakSet()
 
@@ -122,8 +121,11 @@ def _check_message(executable: Executable, number: int, at: str, group: VertexGr
             f"{at} receives operand {k} in {operand.buffer!r}, which is no message buffer", group.location
         )
     sizes = tuple(min(split.grain, split.size) for split in group.plan.splits)
-    elements = math.prod(_extent(axis, sizes, group.form) for axis in group.form.operands[k].axes)
-    size = -(-elements * itemsize(executable.variables[operand.variable].dtype) // 4) * 4
+    extents = tuple(_extent(axis, sizes, group.form) for axis in group.form.operands[k].axes)
+    elements = group.plan.operand_order(group.form, k).fit(extents).stored_elements(extents)
+    v = executable.variables[operand.variable]
+    size = -(-elements * itemsize(v.dtype) // 4) * 4
+    size += staging_bytes(v.layout, group.form, group.plan, k, v.shape, v.dtype)
     if buffer.size_bytes != size:
         raise refuse(
             f"{at} receives {size} B a tile in buffer {buffer.name} of {buffer.size_bytes} B", group.location

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 from collections import defaultdict
 from typing import Any
 
 import numpy as np
 
 from tiles.compiler.coalesce import coalesce, leave_results, may_write_over
-from tiles.compiler.costs import exchange_code_bytes, scratch_bytes, step_traffic
+from tiles.compiler.costs import scratch_bytes, step_traffic
 from tiles.compiler.executable import Buffer, Executable, Variable
 from tiles.compiler.host import host_requests
 from tiles.compiler.memory import Request, allocate
@@ -55,9 +54,9 @@ from tiles.graph import (
     is_carried,
     linear_layout,
 )
-from tiles.graph.layout import align_up, tiles_of
+from tiles.graph.layout import tiles_of
 from tiles.numerics.dtypes import itemsize
-from tiles.plan import is_resident, operand_slices
+from tiles.plan import exchange_code_bytes, is_resident, operand_slices, staging_bytes
 
 
 def compile_graph(graph: Graph, check_memory: bool = True) -> Executable:
@@ -206,8 +205,10 @@ def _requests(
                 assert layout is not None
                 if is_resident(group.form, group.plan, k, layout):
                     continue
-                extents = operand_slices(group.form, group.plan, k, tensors[name].shape).extents
-                size = align_up(math.prod(extents) * itemsize(tensors[name].dtype), 4)
+                t = tensors[name]
+                slices = operand_slices(group.form, group.plan, k, t.shape)
+                size = slices.stored_bytes(itemsize(t.dtype))
+                size += staging_bytes(layout, group.form, group.plan, k, t.shape, t.dtype)
                 buffer = f"{group.name}.in{k}"
                 received[number, group.name, k] = buffer
                 requests.append(

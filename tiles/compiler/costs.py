@@ -108,6 +108,8 @@ def _step_cost(executable: Executable, step: StepRecord) -> StepCost:
             if int(per_cell.max()) > slowest:
                 slowest, basis, source = int(per_cell.max()), cycles.basis, cycles.source
     compute += copy_cycles(moved, target)
+    if moved.turning.any():
+        basis = Basis.weakest((basis, Basis.FITTED))
     return StepCost(
         name=step.name,
         compute_cycles=int(compute.max()),
@@ -175,13 +177,12 @@ def scratch_bytes(executable: Executable, group: VertexGroup) -> int:
 
 
 def copy_cycles(moved: Traffic, target: Target) -> np.ndarray:
-    """Return cycles each tile spends rearranging its own bytes into the buffers its vertices read.
+    """Return cycles each tile spends bringing bytes into the buffers its vertices read, in their order.
 
     Source: ``getMemcpyBytesPerCycle`` and the call overhead measured on IPU21 (ipu-stack).
     """
-    return np.where(
-        moved.local > 0, target.local_copy_call_cycles + -(-moved.local // target.memcpy_bytes_per_cycle), 0
-    )
+    copies = target.local_copy_call_cycles + -(-moved.local // target.memcpy_bytes_per_cycle)
+    return np.where(moved.local > 0, copies, 0) + moved.turning
 
 
 def group_extents(executable: Executable, group: VertexGroup) -> Extents:
@@ -241,19 +242,6 @@ def copy_traffic(executable: Executable, step: CopyStep) -> Traffic:
         )
         offset += source.shape[step.axis]
     return total
-
-
-def exchange_code_bytes(moved: Traffic, target: Target) -> np.ndarray:
-    """Return bytes of exchange code each tile needs for one phase, int64 ``[num_tiles]``.
-
-    Source: one instruction per outgoing run (continued beyond the longest send), mux and pointer changes
-    per incoming run; encoding as recovered by ipu-stack.
-    """
-    sends = moved.sends + moved.sent // 4 // target.exchange_send_max_words
-    return (
-        sends * target.exchange_code_bytes_per_send_run
-        + moved.receives * target.exchange_code_bytes_per_receive_run
-    )
 
 
 def seconds(cycles: int, target: Target) -> float:

@@ -138,6 +138,8 @@ class _Proof:
         absent = np.flatnonzero(part < 0)
         if absent.size:
             return f"tile {wanted.tiles[absent[0]]} holds no part"
+        if not wanted.lies_like(parts):
+            return "the parts lie in another order in memory"
         if self._enumerates(wanted.positions):
             if math.prod(wanted.extents) != math.prod(parts.extents):
                 return (
@@ -250,8 +252,9 @@ class _Proof:
             )
         variable = self.executable.variables[operand.variable]
         self.received_in[operand.buffer] = f"{operand.variable} of {at}"
-        size = -(-math.prod(table.extents) * itemsize(variable.dtype) // 4) * 4
-        if buffer.size_bytes != size:
+        size = -(-table.stored * itemsize(variable.dtype) // 4) * 4
+        has_room = buffer.size_bytes >= size if self._turns(table, variable) else buffer.size_bytes == size
+        if not has_room:
             raise refuse(
                 f"{at} receives {size} B a tile of {variable.name} in buffer {buffer.name} of {buffer.size_bytes} B",
                 group.location,
@@ -269,6 +272,10 @@ class _Proof:
             )
         self._moves(at, variable, table)
         self.found.received += 1
+
+    def _turns(self, table: Table, variable: Variable) -> bool:
+        """Return whether slices are stored in an order of their own, with groups filled up or room to be turned in."""
+        return bool(table.digits or self.layouts[variable.layout].digits)
 
     def _moves(self, at: str, source: Variable, wanted: Table) -> None:
         """Count what crosses tiles in several ways, which must agree."""

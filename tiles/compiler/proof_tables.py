@@ -19,6 +19,7 @@ OUT = -1
 PAST = -2
 """A position behind the end of a short part or slice: nothing stands there."""
 CHUNK = 1 << 18
+Digits = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -30,17 +31,37 @@ class Table:
       tiles: tile of every holder, int64 ``[n]``.
       rows: per axis, the row of ``index`` that a holder has, int64 ``[n]``.
       index: per axis, tensor indices at every position of a list, int64 ``[rows, extent]``; ``OUT`` and ``PAST`` mark others.
+      digits: the order in which a holder's box lies in memory, as an ``Arrangement`` writes it.
     """
 
     shape: tuple[int, ...]
     tiles: np.ndarray
     rows: tuple[np.ndarray, ...]
     index: tuple[np.ndarray, ...]
+    digits: Digits = ()
 
     @property
     def extents(self) -> tuple[int, ...]:
         """Positions along each axis, the same for all holders."""
         return tuple(index.shape[1] for index in self.index)
+
+    @property
+    def stored(self) -> int:
+        """Places of a holder's box in memory, up to its last element."""
+        if 0 in self.extents:
+            return 0
+        return 1 + sum(int(place.max()) for place in self.places)
+
+    @property
+    def places(self) -> list[np.ndarray]:
+        """What each index along each axis adds to an element's place in memory."""
+        return places_of(self.digits, self.extents)
+
+    def lies_like(self, other: Table) -> bool:
+        """Return whether boxes of both tables lie in memory in the same order."""
+        if not self.digits and not other.digits:
+            return True
+        return self.extents == other.extents and all(map(np.array_equal, self.places, other.places))
 
     @property
     def positions(self) -> int:
@@ -74,6 +95,25 @@ class Table:
         for rows, value in zip(self.rows, values, strict=True):
             total = (total[:, :, None] + value[rows[holders]][:, None, :]).reshape(holders.size, -1)
         return total
+
+
+def places_of(digits: Digits, extents: tuple[int, ...]) -> list[np.ndarray]:
+    """Return per axis of a box what each index adds to an element's place in memory, int64 ``[extent]`` each."""
+    groups = {axis: min(group, extents[axis]) for axis, group in digits if group}
+    places = [np.zeros(n, np.int64) for n in extents]
+    stride = 1
+    for axis, group in reversed(digits or tuple((axis, 0) for axis in range(len(extents)))):
+        index = np.arange(extents[axis])
+        size = max(1, groups.get(axis, 1))
+        places[axis] += (index % size if group else index // size) * stride
+        stride *= size if group else -(-extents[axis] // size)
+    return places
+
+
+def projected(digits: Digits, axes: tuple[Affine, ...], lead: int = 0) -> Digits:
+    """Return an order of domain dimensions as one of a tensor's axes, ``lead`` others before; a window goes by its first."""
+    axis_of = {axis.terms[0][0]: lead + number for number, axis in enumerate(axes) if axis.terms}
+    return tuple((axis_of[d], group) for d, group in digits if d in axis_of)
 
 
 def part_tiles(split: AxisSplit) -> np.ndarray:
@@ -111,7 +151,11 @@ def layout_table(layout: Layout) -> Table:
     index = tuple(split_index(axis) for axis in layout.axes)
     rows = _coordinates(tuple(table.shape[0] for table in index))
     return Table(
-        tuple(axis.size for axis in layout.axes), product_tiles(layout.axes, layout.base), rows, index
+        tuple(axis.size for axis in layout.axes),
+        product_tiles(layout.axes, layout.base),
+        rows,
+        index,
+        layout.arrangement.digits,
     )
 
 
@@ -127,7 +171,8 @@ def operand_table(form: OpForm, plan: Plan, k: int, shape: tuple[int, ...]) -> T
             row = row * parts[d].shape[0] + cells[d]
         rows.append(row)
         index.append(_axis_index(axis, parts, size))
-    return Table(shape, product_tiles(plan.splits, plan.base), tuple(rows), tuple(index))
+    digits = projected(plan.arrangement.digits, form.operands[k].axes)
+    return Table(shape, product_tiles(plan.splits, plan.base), tuple(rows), tuple(index), digits)
 
 
 def _axis_index(axis: Affine, parts: tuple[np.ndarray, ...], size: int) -> np.ndarray:
@@ -175,7 +220,8 @@ def result_table(form: OpForm, plan: Plan, k: int) -> Table:
         rows.insert(0, number)
         index.insert(0, np.arange(partials)[:, None])
         shape.insert(0, partials)
-    return Table(tuple(shape), product_tiles(plan.splits, plan.base), tuple(rows), tuple(index))
+    digits = projected(plan.arrangement.digits, form.results[k].axes, int(bool(split)))
+    return Table(tuple(shape), product_tiles(plan.splits, plan.base), tuple(rows), tuple(index), digits)
 
 
 def shifted(table: Table, shape: tuple[int, ...], axis: int, offset: int) -> Table:
@@ -183,7 +229,7 @@ def shifted(table: Table, shape: tuple[int, ...], axis: int, offset: int) -> Tab
     index = list(table.index)
     moved = index[axis] - offset
     index[axis] = np.where((index[axis] < 0) | (moved < 0) | (moved >= shape[axis]), PAST, moved)
-    return Table(shape, table.tiles, table.rows, tuple(index))
+    return Table(shape, table.tiles, table.rows, tuple(index), table.digits)
 
 
 def holder_on(table: Table, num_tiles: int) -> np.ndarray:
@@ -208,6 +254,12 @@ def element_owners(layout: Layout) -> list[np.ndarray]:
 
 def block_size(layout: Layout) -> int:
     """Return how many row-major neighbours, in aligned blocks, always lie side by side in one part."""
+    if layout.arrangement.digits:
+        axis, group = layout.arrangement.digits[-1]
+        last = layout.axes[-1]
+        if axis != len(layout.axes) - 1:
+            return 1
+        return math.gcd(group or min(last.grain, last.size), math.gcd(last.grain, last.size))
     run = 1
     for axis in reversed(layout.axes):
         if axis.grain < axis.size:
@@ -228,7 +280,10 @@ def places(layout: Layout, flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     tile = np.full(flat.shape, layout.base, np.int64)
     position = np.zeros(flat.shape, np.int64)
     shape = tuple(axis.size for axis in layout.axes)
-    for axis, index in zip(layout.axes, np.unravel_index(flat, shape) if shape else (), strict=True):
+    part = tuple(min(axis.grain, axis.size) for axis in layout.axes)
+    inside = places_of(layout.arrangement.digits, part)
+    coordinates = np.unravel_index(flat, shape) if shape else ()
+    for axis, place, index in zip(layout.axes, inside, coordinates, strict=True):
         tile += part_tiles(axis)[index // axis.grain]
-        position = position * min(axis.grain, axis.size) + index % axis.grain
+        position += place[index % axis.grain]
     return tile, position

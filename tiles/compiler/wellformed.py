@@ -55,7 +55,8 @@ def root_of(executable: Executable, name: str) -> str:
 
 def part_bytes(variable: Variable) -> int:
     """Return the bytes of a full part of a variable on its tile, in whole words."""
-    elements = math.prod(min(axis.grain, axis.size) for axis in variable.layout.axes)
+    part = tuple(min(axis.grain, axis.size) for axis in variable.layout.axes)
+    elements = variable.layout.arrangement.stored_elements(part)
     return -(-elements * itemsize(variable.dtype) // WORD_BYTES) * WORD_BYTES
 
 

@@ -340,8 +340,7 @@ class VertexEngine(LiteralEngine):
         ]
 
     def _found(self, held: HeldOperand, key: tuple[int, int, int], state: TileMemory) -> np.ndarray:
-        cells = state.kept(key, lambda: held.cells(state)).read()
-        return cells.reshape((*held.slices.grid, *held.slices.extents))
+        return state.kept(key, lambda: held.cells(state)).read()
 
     def _require_agreement(self, number: int, state: TileMemory) -> None:
         """Accept any copies: every vertex computes with its own, so differing ones differ in results."""
@@ -350,10 +349,10 @@ class VertexEngine(LiteralEngine):
         layout = self.executable.variables[name].layout
         self._holds[self.executable.variables[name].storage] = name
         parts = state.kept(("parts", name), lambda: self._parts(name, layout, state))
-        parts.write(result.reshape((*layout.grid, -1)))
+        parts.write(result)
 
     def _parts(self, name: str, layout: Layout, state: TileMemory) -> Stored:
-        """Return a variable's parts, the short ones as long as others, as a tensor ``[*grid, elements of a part]``."""
+        """Return a variable's parts, the short ones as long as others, as a tensor ``[*grid, *part]``."""
         word = self._word(self.executable.address(name))
         return state.parts(layout, word, self.carried_name(self.executable.variables[name].dtype))
 

@@ -1,6 +1,6 @@
-"""Where the elements of arrays lie, as nested loops over addresses: what a move between two arrangements is made of.
+"""Where the elements of arrays lie, as nested loops over addresses: what a move between two places is made of.
 
-An axis is a tuple of runs; in a run neighbours follow a few nested loops, as digits of a number do. Two arrangements
+An axis is a tuple of runs; in a run neighbours follow a few nested loops, as digits of a number do. Two places
 of an axis are refined until their loops match, so parts can be copied to slices cut elsewhere without a tensor between.
 All strides and offsets are in bytes. The work grows with axes and digits, never with parts or elements.
 """
@@ -50,9 +50,9 @@ def row_major(shape: Sequence[int], itemsize: int) -> list[int]:
     return [itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
 
 
-def in_order(shape: Sequence[int], itemsize: int) -> Arrangement:
-    """Return the arrangement of an array without gaps."""
-    return Arrangement(tuple(map(dense, shape, row_major(shape, itemsize))))
+def in_order(shape: Sequence[int], itemsize: int) -> Place:
+    """Return the place of an array without gaps."""
+    return Place(tuple(map(dense, shape, row_major(shape, itemsize))))
 
 
 def part_axis(size: int, grain: int, digits: Loops, inner: Loops) -> Axis:
@@ -100,7 +100,7 @@ def _cut(run: Run, first: int, end: int) -> list[Run]:
 
 
 @dataclass(frozen=True)
-class Arrangement:
+class Place:
     """Where the elements of a tensor lie.
 
     Args:
@@ -114,11 +114,11 @@ class Arrangement:
 
 @dataclass(frozen=True)
 class Box:
-    """Elements at regular addresses in two arrangements.
+    """Elements at regular addresses in two places.
 
     Args:
       offsets: of the first one in each.
-      loops: count, and stride in each arrangement, slowest first.
+      loops: count, and stride in each place, slowest first.
     """
 
     offsets: tuple[int, int]
@@ -138,8 +138,8 @@ class Box:
         return Box((a, b), loops)
 
 
-def boxes(first: Arrangement, second: Arrangement) -> list[Box] | None:
-    """Return what two arrangements of a tensor have in common: few boxes that hold every element once.
+def boxes(first: Place, second: Place) -> list[Box] | None:
+    """Return what two places of a tensor have in common: few boxes that hold every element once.
 
     None if an axis is cut at distances that do not divide one another; a dense axis fits any other.
     """

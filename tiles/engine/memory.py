@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tiles.engine.loops import Arrangement, Box, boxes, dense, in_order
-from tiles.engine.placement import cell_axes, digits_of, layout_axes
+from tiles.engine.loops import Box, Place, boxes, in_order
+from tiles.engine.placement import box_axes, cell_axes, digits_of, layout_axes
 from tiles.engine.views import Moves, copy, empty, moves, pieces, threads_for, view
 from tiles.graph import Layout
 from tiles.numerics.dtypes import WORD_BYTES, itemsize, to_jax
@@ -61,22 +61,22 @@ class TileMemory:
         assert 0 <= word * WORD_BYTES <= self.row_bytes - size_bytes
         return tile * self.row_bytes + word * WORD_BYTES
 
-    def place_of(self, layout: Layout, word: int, dtype: str) -> Arrangement:
+    def place_of(self, layout: Layout, word: int, dtype: str) -> Place:
         """Return where the elements of a tensor lie whose parts begin at a word address."""
         axes = layout_axes(layout, dtype, self.row_bytes)
-        return Arrangement(axes, self.address(layout.base, word, layout.part_bytes(dtype)))
+        return Place(axes, self.address(layout.base, word, layout.part_bytes(dtype)))
 
     def tensor(self, layout: Layout, word: int, dtype: str) -> Stored:
         """Return the tensor whose parts begin at a word address."""
         return Stored(self, self.place_of(layout, word, dtype), layout.shape, dtype)
 
     def parts(self, layout: Layout, word: int, dtype: str) -> Stored:
-        """Return the parts that begin at a word address, all at full length, as ``[*grid, elements of a part]``."""
-        size, count = itemsize(dtype), math.prod(layout.part_shape)
+        """Return the parts that begin at a word address, all at full length, as ``[*grid, *part]``."""
         digits = [digits_of(split, self.row_bytes) for split in layout.axes]
-        axes = cell_axes(layout.grid, digits, dense(count, size))
-        place = Arrangement(axes, self.address(layout.base, word, layout.part_bytes(dtype)))
-        return Stored(self, place, (*layout.grid, count), dtype)
+        held = box_axes(layout.part_shape, layout.arrangement, itemsize(dtype))
+        axes = cell_axes(layout.grid, digits, held)
+        place = Place(axes, self.address(layout.base, word, layout.part_bytes(dtype)))
+        return Stored(self, place, (*layout.grid, *layout.part_shape), dtype)
 
 
 class Scratch:
@@ -116,7 +116,7 @@ class Stored:
       dtype: its element type.
     """
 
-    def __init__(self, memory: TileMemory, place: Arrangement, shape: tuple[int, ...], dtype: str) -> None:
+    def __init__(self, memory: TileMemory, place: Place, shape: tuple[int, ...], dtype: str) -> None:
         """Make the views."""
         self.shape, self.dtype, self._size_bytes = shape, to_jax(dtype), itemsize(dtype)
         found = boxes(place, in_order(shape, self._size_bytes))

@@ -5,7 +5,6 @@ A slice that many cells read is put together once and then copied to all of them
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -13,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from tiles.engine.loops import Arrangement, Loops, boxes, dense, in_order, row_major
+from tiles.engine.loops import Loops, Place, boxes, dense, in_order, row_major
 from tiles.engine.memory import Scratch, Stored, TileMemory, as_booleans
-from tiles.engine.placement import cell_axes, digits_of, slice_axes, spread_shape
+from tiles.engine.placement import box_axes, cell_axes, digits_of, slice_axes, spread_shape
 from tiles.engine.views import Moves, comparisons, copy, moves
 from tiles.graph import AxisSplit, Layout
 from tiles.numerics.dtypes import WORD_BYTES, itemsize, to_jax, word_count
@@ -61,7 +60,8 @@ class HeldOperand:
 
     @cached_property
     def _count(self) -> int:
-        return math.prod(self.slices.extents)
+        """Elements of a slice in memory."""
+        return self.slices.arrangement.stored_elements(self.slices.extents)
 
     @cached_property
     def _itemsize(self) -> int:
@@ -98,15 +98,15 @@ class HeldOperand:
     def _address(self, memory: TileMemory) -> int:
         return memory.address(self.base, self.word, self.words * WORD_BYTES)
 
-    def _spread(self, memory: TileMemory) -> Arrangement:
+    def _spread(self, memory: TileMemory) -> Place:
         """Return where the slices lie, the first copy of each."""
         axes = slice_axes(self.slices, self._digits(memory.row_bytes), self._itemsize)
-        return Arrangement(axes, self._address(memory))
+        return Place(axes, self._address(memory))
 
-    def _cells(self, digits: list[Loops], address: int) -> Arrangement:
+    def _cells(self, digits: list[Loops], address: int) -> Place:
         """Return where whole slices lie, cell by cell."""
         held = dense(self._count, self._itemsize)
-        return Arrangement(cell_axes(self.slices.grid, digits, held), address)
+        return Place(cell_axes(self.slices.grid, digits, [held]), address)
 
     def _without_copies(self, digits: list[Loops]) -> list[Loops]:
         """Return digits of cells of which those that read the same slice are one."""
@@ -157,8 +157,8 @@ class HeldOperand:
         return [((n, stride),) for n, stride in zip(self._shape_apart[:-1], strides, strict=False)]
 
     @property
-    def _apart(self) -> Arrangement:
-        return Arrangement(slice_axes(self.slices, self._digits_apart, self._itemsize))
+    def _apart(self) -> Place:
+        return Place(slice_axes(self.slices, self._digits_apart, self._itemsize))
 
     def _sent(self, memory: TileMemory, together: np.ndarray) -> Moves:
         """Return the moves from such an array to all cells."""
@@ -176,9 +176,11 @@ class HeldOperand:
         return reading, calls + more, value
 
     def cells(self, memory: TileMemory) -> Stored:
-        """Return what the cells hold as a tensor ``[*grid, elements of a slice]``."""
-        place = self._cells(self._digits(memory.row_bytes), self._address(memory))
-        return Stored(memory, place, (*self.slices.grid, self._count), self.dtype)
+        """Return what the cells hold as a tensor ``[*grid, *extents]``."""
+        slices = self.slices
+        held = box_axes(slices.extents, slices.arrangement, self._itemsize)
+        axes = cell_axes(slices.grid, self._digits(memory.row_bytes), held)
+        return Stored(memory, Place(axes, self._address(memory)), (*slices.grid, *slices.extents), self.dtype)
 
     def comparisons(self, memory: TileMemory) -> Moves:
         """Return the comparisons of all cells' slices with those of the first cell that reads the same."""
@@ -256,8 +258,8 @@ def _bits(x: np.ndarray) -> np.ndarray:
     return x.view(f"u{x.dtype.itemsize}")
 
 
-def _moves(target: np.ndarray, there: Arrangement, source: np.ndarray, here: Arrangement, size: int) -> Moves:
-    """Return the moves between arrangements one of which has no gaps, or is cut as the other."""
+def _moves(target: np.ndarray, there: Place, source: np.ndarray, here: Place, size: int) -> Moves:
+    """Return the moves between places one of which has no gaps, or is cut as the other."""
     found = boxes(there, here)
     assert found is not None
     return moves(found, target, source, size)

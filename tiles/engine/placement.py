@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tiles.engine.loops import Axis, Loops, part_axis, row_major
-from tiles.graph import AxisSplit, Layout
+from tiles.engine.loops import Axis, Loops, part_axis
+from tiles.graph import Arrangement, AxisSplit, Layout
 from tiles.numerics.dtypes import itemsize
 from tiles.plan import Slices
 
@@ -15,9 +15,23 @@ def digits_of(split: AxisSplit, tile_bytes: int) -> Loops:
     return tuple((radix, stride * tile_bytes) for radix, stride in split.digits) if split.is_split else ()
 
 
-def in_tile(shape: Sequence[int], size_bytes: int) -> list[Loops]:
-    """Return where the elements of a part or slice lie in it, for each of its axes: the one place that says so."""
-    return [((n, stride),) for n, stride in zip(shape, row_major(shape, size_bytes), strict=True)]
+def in_tile(shape: Sequence[int], order: Arrangement, size_bytes: int) -> list[Loops]:
+    """Return where the elements of a part or slice lie in it, for each of its axes: the one place that says so.
+
+    Loops may count further than the axis, where its last group is filled up.
+    """
+    loops: list[Loops] = [() for _ in shape]
+    stride = size_bytes
+    for axis, radix, _ in reversed(order.factors(shape)):
+        loops[axis] = ((radix, stride), *loops[axis])
+        stride *= radix
+    return loops
+
+
+def box_axes(shape: Sequence[int], order: Arrangement, size_bytes: int) -> tuple[Axis, ...]:
+    """Return where the elements of a part or slice lie from its first one, one axis for each of its own."""
+    inner = in_tile(shape, order, size_bytes)
+    return tuple(part_axis(n, n, (), loops) for n, loops in zip(shape, inner, strict=True))
 
 
 def layout_axes(layout: Layout, dtype: str, tile_bytes: int) -> tuple[Axis, ...]:
@@ -25,13 +39,15 @@ def layout_axes(layout: Layout, dtype: str, tile_bytes: int) -> tuple[Axis, ...]
     part = layout.part_shape
     return tuple(
         part_axis(split.size, n, digits_of(split, tile_bytes), loops)
-        for split, n, loops in zip(layout.axes, part, in_tile(part, itemsize(dtype)), strict=True)
+        for split, n, loops in zip(
+            layout.axes, part, in_tile(part, layout.arrangement, itemsize(dtype)), strict=True
+        )
     )
 
 
-def cell_axes(grid: Sequence[int], digits: Sequence[Loops], held: Axis) -> tuple[Axis, ...]:
-    """Return where whole cells lie: one axis per dimension of the grid, and one of what each holds."""
-    return (*(part_axis(parts, 1, loops, ()) for parts, loops in zip(grid, digits, strict=True)), held)
+def cell_axes(grid: Sequence[int], digits: Sequence[Loops], held: Sequence[Axis]) -> tuple[Axis, ...]:
+    """Return where whole cells lie: one axis per dimension of the grid, and those of what each holds."""
+    return (*(part_axis(parts, 1, loops, ()) for parts, loops in zip(grid, digits, strict=True)), *held)
 
 
 def slice_axes(slices: Slices, digits: Sequence[Loops], size_bytes: int) -> tuple[Axis, ...]:
@@ -43,7 +59,8 @@ def slice_axes(slices: Slices, digits: Sequence[Loops], size_bytes: int) -> tupl
       size_bytes: of an element.
     """
     found: list[Axis] = []
-    for axis, inner in zip(slices.axes, in_tile(slices.extents, size_bytes), strict=True):
+    held = in_tile(slices.extents, slices.arrangement, size_bytes)
+    for axis, inner in zip(slices.axes, held, strict=True):
         if axis.is_partition:
             loops = digits[axis.dims[0]] if axis.dims else ()
             found.append(part_axis(axis.size, axis.extent, loops, inner))

@@ -1,5 +1,6 @@
 """The program as data: tensors, layouts, forms, plans, codelets, compute sets and steps."""
 
+from tiles.graph.arrangement import ROW_MAJOR, Arrangement, common_run
 from tiles.graph.carried import CarriedCodelet, carried_from_data
 from tiles.graph.carrying import carry, is_carried
 from tiles.graph.codelet import CODELETS, Cell, Codelet, Cycles, Extents, codelet_from_data, register
@@ -60,10 +61,12 @@ __all__ = [
     "MEMORY_PROPORTION",
     "PARALLEL",
     "REDUCTION",
+    "ROW_MAJOR",
     "TEMPORARY",
     "WINDOW",
     "AbortOnCondition",
     "Affine",
+    "Arrangement",
     "AxisSplit",
     "Call",
     "CarriedCodelet",
@@ -104,6 +107,7 @@ __all__ = [
     "carried_from_data",
     "carry",
     "codelet_from_data",
+    "common_run",
     "identity_map",
     "is_carried",
     "linear_layout",

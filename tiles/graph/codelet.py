@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tiles.errors import InvalidExecutable, InvalidGraph
+from tiles.graph.arrangement import Arrangement
 from tiles.graph.domain import OpForm
 from tiles.target import Basis, Target
 
@@ -142,6 +143,8 @@ class Codelet:
     is_contraction: ClassVar[bool] = False
     """Whether the work is a library kernel's (dot, convolution), which wants operands laid out in memory."""
     vectorizes_windows: ClassVar[bool] = False
+    any_order: ClassVar[bool] = False
+    """Whether vertices go through their cells in whatever order their operands lie, if all lie in the same."""
 
     @property
     def label(self) -> str:
@@ -192,6 +195,13 @@ class Codelet:
     def grains(self, form: OpForm, target: Target) -> tuple[int, ...]:
         """Return the preferred multiple for the extent of each dimension."""
         return (1,) * len(form.dims)
+
+    def arrangements(self, extents: Extents, target: Target) -> list[Arrangement] | None:
+        """Return the order of domain dimensions in which vertices of these extents want what they read and write.
+
+        One per entry of ``extents``; None where codelets have no wish.
+        """
+        return None
 
     def may_overwrite(self, k: int) -> bool:
         """Return whether a result may take the memory of operand k, read element by element before it is written."""

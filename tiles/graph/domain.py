@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from tiles.errors import InvalidPlan
-from tiles.graph.layout import AxisSplit, Layout, mask_of, tile_grid, whole
+from tiles.graph.arrangement import ROW_MAJOR, Arrangement
+from tiles.graph.layout import AxisSplit, Layout, mask_of, require_whole_groups, tile_grid, whole
 
 PARALLEL, REDUCTION, WINDOW = "parallel", "reduction", "window"
 KINDS = (PARALLEL, REDUCTION, WINDOW)
@@ -157,18 +158,30 @@ class OpForm:
 
 @dataclass(frozen=True)
 class Plan:
-    """How a domain is cut: one split per dimension, and the tile of the first cell.
+    """How a domain is cut, and in which order its vertices go through it.
 
     Cells lie on different tiles; splitting a reduction gives partials, one per reduction cell.
+
+    Args:
+      splits: one per dimension of the domain.
+      base: tile of the first cell.
+      arrangement: order of a cell's points, by dimensions of the domain; what a vertex reads and writes lies in its
+        tile's memory in this order. Row-major: everything lies in row-major order of its own axes.
     """
 
     splits: tuple[AxisSplit, ...]
     base: int = 0
+    arrangement: Arrangement = ROW_MAJOR
 
     @property
     def grid(self) -> tuple[int, ...]:
         """Parts along each dimension."""
         return tuple(split.parts for split in self.splits)
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        """Extents of a full cell."""
+        return tuple(min(split.grain, split.size) for split in self.splits)
 
     @property
     def num_cells(self) -> int:
@@ -198,6 +211,9 @@ class Plan:
             raise InvalidPlan(f"the plan uses tiles {tiles.min()}..{tiles.max()} of {num_tiles}")
         if np.bincount(tiles).max() > 1:
             raise InvalidPlan("two cells of the plan lie on one tile")
+        if not self.arrangement.is_row_major:
+            self.arrangement.fit(self.extents)
+            require_whole_groups(self.arrangement, self.splits)
 
     def split_reductions(self, form: OpForm) -> tuple[int, ...]:
         """Reduction dimensions cut into more than one part."""
@@ -216,23 +232,41 @@ class Plan:
             for d in split:
                 digits.extend(full_digits(self.splits[d]))
             axes.insert(0, AxisSplit(self.num_partials(form), 1, tuple(digits)))
-        return Layout(tuple(axes), self.base)
+        return Layout(tuple(axes), self.base, self._order_of(form.results[k], int(bool(split))))
+
+    def operand_order(self, form: OpForm, k: int) -> Arrangement:
+        """Return the order in which a vertex reads operand ``k``, by the operand's axes."""
+        return self._order_of(form.operands[k], 0)
+
+    def _order_of(self, index_map: IndexMap, lead: int) -> Arrangement:
+        """Return the order of a tensor's axes, those of a window by its first dimension; ``lead`` axes come before."""
+        if self.arrangement.is_row_major:
+            return ROW_MAJOR
+        axes = {axis.terms[0][0]: lead + i for i, axis in enumerate(index_map.axes) if axis.terms}
+        return self.arrangement.mapped(axes)
 
     def to_data(self) -> dict[str, Any]:
         """Return plain data."""
-        return {"splits": [s.to_data() for s in self.splits], "base": self.base}
+        splits = [s.to_data() for s in self.splits]
+        return {"splits": splits, "base": self.base, "arrangement": self.arrangement.to_data()}
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> Plan:
         """Build from plain data."""
-        return cls(tuple(AxisSplit.from_data(s) for s in data["splits"]), int(data["base"]))
+        splits = tuple(AxisSplit.from_data(s) for s in data["splits"])
+        return cls(splits, int(data["base"]), Arrangement.from_data(data["arrangement"]))
 
     def describe(self, form: OpForm) -> str:
-        """Return e.g. ``m:128/32 n:1024/16 k:784`` for reports."""
-        return " ".join(
+        """Return e.g. ``m:128/32 n:1024/16 k:784`` for reports, and the order of a cell's points behind ``by``."""
+        cut = " ".join(
             f"{dim.name}:{s.size}/{s.grain}" if s.is_split else f"{dim.name}:{s.size}"
             for dim, s in zip(form.dims, self.splits, strict=True)
         )
+        digits = self.arrangement.fit(self.extents).digits
+        if not digits:
+            return cut
+        order = " ".join(f"{form.dims[d].name}%{g}" if g else form.dims[d].name for d, g in digits)
+        return f"{cut} by {order}"
 
 
 def full_digits(split: AxisSplit) -> tuple[tuple[int, int], ...]:

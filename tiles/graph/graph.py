@@ -134,7 +134,7 @@ MEMORY_PROPORTION = 0.6
 
 def operation_of(label: str) -> str:
     """Return the operation that a step belongs to: ``dot.1`` of ``dot.1.partials``, ``dot.1.turn.2.combine``..."""
-    return re.sub(r"(\.partials|\.combine\d*|\.turn(\.\d+)?)+$", "", label)
+    return re.sub(r"(\.partials|\.combine\d*|\.order\d+|\.turn(\.\d+)?)+$", "", label)
 
 
 class Graph:

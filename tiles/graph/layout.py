@@ -8,13 +8,14 @@ layout (who owns what, how much two layouts overlap) factorizes into small per-d
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 
 from tiles.errors import InvalidPlan
+from tiles.graph.arrangement import ROW_MAJOR, Arrangement
 from tiles.numerics.dtypes import itemsize
 
 WORD_BYTES = 4
@@ -85,6 +86,14 @@ class AxisSplit:
         """One past the last element of every part, int64 ``[parts]``."""
         return np.minimum(self.lo + self.grain, self.size)
 
+    def scaled(self, size: int, group: int = 1) -> AxisSplit:
+        """Return a cut of ``size`` elements into as many parts on the same tiles, each of whole groups."""
+        if self.size == size:
+            return self
+        if not self.is_split:
+            return whole(size)
+        return AxisSplit(size, align_up(ceil_div(size, self.parts), group), self.digits)
+
     def to_data(self) -> list[Any]:
         """Return plain data."""
         return [self.size, self.grain, [list(digit) for digit in self.digits]]
@@ -107,17 +116,42 @@ def whole(size: int) -> AxisSplit:
     return AxisSplit(size, max(1, size))
 
 
+def cuts_groups(split: AxisSplit, group: int) -> bool:
+    """Return whether parts of a dimension begin inside groups of elements that lie together."""
+    return split.is_split and split.grain > group and split.grain % group != 0
+
+
+def require_whole_groups(order: Arrangement, splits: tuple[AxisSplit, ...]) -> None:
+    """Raise InvalidPlan if parts of a dimension begin inside groups of it."""
+    for d, group in order.digits:
+        if group and d < len(splits) and cuts_groups(splits[d], group):
+            raise InvalidPlan(
+                f"arrangement {order} has groups of {group} of dimension {d}, cut as {splits[d]}"
+            )
+
+
 @dataclass(frozen=True)
 class Layout:
-    """A partition of a tensor over tiles; inside a tile a part is stored row-major at full grain.
+    """A partition of a tensor over tiles, and the order of a part's elements inside its tile.
 
     Args:
       axes: one split per tensor dimension.
       base: tile of the first part; global tile number (IPU number x tiles per IPU + tile).
+      arrangement: order of a full part's elements in memory; every part is stored at full grain. It is kept in its
+        simplest form for these parts.
+
+    Raises:
+      InvalidPlan: the arrangement does not count the dimensions of a part, or cuts groups.
     """
 
     axes: tuple[AxisSplit, ...]
     base: int = 0
+    arrangement: Arrangement = ROW_MAJOR
+
+    def __post_init__(self) -> None:
+        if not self.arrangement.is_row_major:
+            require_whole_groups(self.arrangement, self.axes)
+            object.__setattr__(self, "arrangement", self.arrangement.fit(self.part_shape))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -146,7 +180,7 @@ class Layout:
 
     def part_bytes(self, dtype: str) -> int:
         """Bytes that one full part takes on its tile, in whole words."""
-        return align_up(math.prod(self.part_shape) * itemsize(dtype), WORD_BYTES)
+        return align_up(self.arrangement.stored_elements(self.part_shape) * itemsize(dtype), WORD_BYTES)
 
     @cached_property
     def owners(self) -> np.ndarray:
@@ -161,18 +195,27 @@ class Layout:
         owner[: self.owners.size] = self.owners
         return owner
 
+    def scaled(self, axis: int, size: int) -> Layout:
+        """Return the layout of a tensor with ``size`` elements along an axis: cut into as many parts, ordered alike."""
+        groups = [group for d, group in self.arrangement.digits if d == axis and group]
+        axes = (a.scaled(size, *groups) if i == axis else a for i, a in enumerate(self.axes))
+        return Layout(tuple(axes), self.base, self.arrangement)
+
     def to_data(self) -> dict[str, Any]:
         """Return plain data."""
-        return {"axes": [axis.to_data() for axis in self.axes], "base": self.base}
+        axes = [axis.to_data() for axis in self.axes]
+        return {"axes": axes, "base": self.base, "arrangement": self.arrangement.to_data()}
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> Layout:
         """Build from plain data."""
-        return cls(tuple(AxisSplit.from_data(axis) for axis in data["axes"]), int(data["base"]))
+        axes = tuple(AxisSplit.from_data(axis) for axis in data["axes"])
+        return cls(axes, int(data["base"]), Arrangement.from_data(data["arrangement"]))
 
     def __str__(self) -> str:
-        """Return e.g. ``[128/32@4x1, 1024]+0``."""
-        return "[" + ", ".join(map(str, self.axes)) + f"]+{self.base}"
+        """Return e.g. ``[128/32@4x1, 1024]+0``, followed by the order inside a tile if that is not row-major."""
+        inside = f" by {self.arrangement}" if self.arrangement.digits else ""
+        return "[" + ", ".join(map(str, self.axes)) + f"]+{self.base}{inside}"
 
 
 @lru_cache(maxsize=16384)
@@ -253,7 +296,42 @@ def reshape_layout(layout: Layout, shape: tuple[int, ...]) -> Layout | None:
         if pieces is None:
             return None
         axes.extend(pieces)
-    return Layout(tuple(axes), layout.base)
+    reshaped = Layout(tuple(axes), layout.base)
+    if layout.arrangement.is_row_major:
+        return reshaped
+    order = _reshape_order(layout, reshaped.part_shape, groups)
+    return None if order is None else replace(reshaped, arrangement=order)
+
+
+def _reshape_order(
+    layout: Layout,
+    part: tuple[int, ...],
+    groups: list[tuple[tuple[int, int], tuple[int, int]]],
+) -> Arrangement | None:
+    """Return the order of the reshaped parts that leaves every element where it is, None if there is none.
+
+    Dimensions that merge must be counted one right after the other; where the last of them is grouped, the groups
+    must fit into the last of the new ones.
+    """
+    digits = list(layout.arrangement.digits)
+    held = layout.part_shape
+    for old, new in groups:
+        gone = [d for d in range(*old) if held[d] > 1]
+        come = [d for d in range(*new) if part[d] > 1]
+        if not gone:
+            continue
+        at = digits.index((gone[0], 0))
+        if digits[at : at + len(gone)] != [(d, 0) for d in gone]:
+            return None
+        inner = [i for i, (d, group) in enumerate(digits) if group and d in gone]
+        digits[at : at + len(gone)] = [(~d, 0) for d in come]  # marked as new
+        for i in inner:
+            d, group = layout.arrangement.digits[i]
+            is_renamed = len(gone) == len(come) == 1
+            if not is_renamed and (d != gone[-1] or held[d] % group or part[come[-1]] % group):
+                return None
+            digits[digits.index((d, group))] = (~come[-1], group)
+    return Arrangement(tuple((~d, group) for d, group in digits))
 
 
 def _common_groups(

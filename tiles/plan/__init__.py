@@ -1,14 +1,19 @@
 """Planning: slices and exchange derived from plans, the cost model, and the search over splits."""
 
+from tiles.plan.arrange import arranged
 from tiles.plan.exchange import (
     Traffic,
+    exchange_code_bytes,
     exchange_cycles,
+    keeps_order,
     layout_traffic,
     operand_traffic,
     reshape_traffic,
+    staging_bytes,
     traffic,
 )
-from tiles.plan.pricing import Operand, Priced, Question, Ranking, home_layout, price
+from tiles.plan.pricing import Priced, Ranking, home_layout, price
+from tiles.plan.question import Operand, Question
 from tiles.plan.search import follow, search
 from tiles.plan.serial import Turns, serial_split, slice_form
 from tiles.plan.slices import OUTSIDE, UNUSED, AxisSlices, Slices, is_resident, layout_slices, operand_slices
@@ -24,10 +29,13 @@ __all__ = [
     "Slices",
     "Traffic",
     "Turns",
+    "arranged",
+    "exchange_code_bytes",
     "exchange_cycles",
     "follow",
     "home_layout",
     "is_resident",
+    "keeps_order",
     "layout_slices",
     "layout_traffic",
     "operand_slices",
@@ -37,5 +45,6 @@ __all__ = [
     "search",
     "serial_split",
     "slice_form",
+    "staging_bytes",
     "traffic",
 ]

@@ -17,6 +17,7 @@ import numpy as np
 from tiles.graph import Affine, AxisSplit, Layout, OpForm, Plan
 from tiles.graph.layout import align_up, ceil_div
 from tiles.numerics.dtypes import itemsize
+from tiles.plan.ordering import turn
 from tiles.target import Target
 
 
@@ -59,15 +60,31 @@ def least_moves(source: Layout, form: OpForm, plan: Plan, k: int, dtype: str, ta
     part = here or tuple(read.low // split.grain for read, split in zip(reads, source.axes, strict=True))
     leaving, sends = _leaving(source, form, plan, k, reads, part)
     size_bytes = itemsize(dtype)
+    if not (
+        source.arrangement.is_row_major and plan.arrangement.is_row_major
+    ):  # runs and turns are left open
+        runs, sends, held_bytes = 1, 1, 0
+    else:
+        held_bytes = align_up(held * size_bytes, 4)
     return Moves(
         received=align_up((needed - held) * size_bytes, 4),
         receives=max(runs - 1, 1) if needed > held else 0,
-        local=align_up(held * size_bytes, 4),
+        local=held_bytes,
         may_share=_may_share(form, plan, k),
         sent=align_up(leaving * size_bytes, 4),
         sends=sends if leaving else 0,
         is_here=here is not None,
     )
+
+
+def _together(source: Layout, form: OpForm, plan: Plan, k: int, size_bytes: int) -> int:
+    """Return at most how many elements arrive together where orders differ from row-major; see ``ordering.turn``."""
+    axes = form.operands[k].axes
+    if any(len(axis.terms) > 1 for axis in axes):
+        return math.prod(source.part_shape)
+    extents = tuple(plan.extents[axis.terms[0][0]] if axis.terms else 1 for axis in axes)
+    order = turn(source, plan.operand_order(form, k).fit(extents), extents, size_bytes)
+    return order.together if order is not None else math.prod(source.part_shape)
 
 
 def least_exchange_cycles(moves: Sequence[Moves], target: Target) -> int:

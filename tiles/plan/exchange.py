@@ -15,7 +15,8 @@ import numpy as np
 from tiles.graph import Cycles, Layout, OpForm, Plan
 from tiles.graph.layout import ceil_div
 from tiles.numerics.dtypes import itemsize
-from tiles.plan.slices import Slices, layout_slices, operand_slices
+from tiles.plan.ordering import turn
+from tiles.plan.slices import Slices, is_local, layout_slices, operand_slices
 from tiles.target import Basis, Target
 
 
@@ -26,10 +27,11 @@ class Traffic:
     Args:
       received: bytes arriving from other tiles.
       sent: bytes leaving; a word several tiles take at once (multicast) counts once.
-      local: bytes rearranged inside the tile.
+      local: bytes copied inside the tile.
       receives: contiguous runs arriving.
       sends: contiguous runs leaving.
       shared: of the bytes received, those that all tiles of one exchange bus take alike.
+      turning: cycles of bringing elements into the order in which they are read, inside the tile.
     """
 
     received: np.ndarray
@@ -38,6 +40,7 @@ class Traffic:
     receives: np.ndarray
     sends: np.ndarray
     shared: np.ndarray
+    turning: np.ndarray
 
     @classmethod
     def none(cls, num_tiles: int) -> Traffic:
@@ -70,8 +73,15 @@ def traffic(source: Layout, slices: Slices, dtype: str, target: Target) -> Traff
     runs = _runs(slices, source, g)
     out_elements, out_runs = _sent(source, slices, g, owner)
     result = Traffic.none(num_tiles)
+    order = turn(source, slices.arrangement, slices.extents, size)
+    if order is None or order.is_kept:
+        result.local[slices.tiles] = _bytes(own, size)
+    else:
+        result.turning[slices.tiles] = order.cycles(need, own, size, target)
+    if order is not None:
+        runs = ceil_div(need - own, order.together)
+        out_runs = np.maximum(out_runs, ceil_div(out_elements, order.together))
     result.received[slices.tiles] = _bytes(need - own, size)
-    result.local[slices.tiles] = _bytes(own, size)
     result.receives[slices.tiles] = np.where(need > own, np.maximum(runs - (own > 0), 1), 0)
     result.sent[source.tiles] = _bytes(out_elements, size)
     result.sends[source.tiles] = np.where(out_elements > 0, out_runs, 0)
@@ -86,6 +96,28 @@ def operand_traffic(
 ) -> Traffic:
     """Return the traffic that brings every cell of a plan its slice of operand ``k``; computed once per question."""
     return traffic(source, operand_slices(form, plan, k, shape), dtype, target)
+
+
+def staging_bytes(
+    source: Layout, form: OpForm, plan: Plan, k: int, shape: tuple[int, ...], dtype: str
+) -> int:
+    """Return the bytes in which a tile holds a slice of operand ``k`` as it arrives, if it has to be turned; else 0."""
+    if source.arrangement.is_row_major and plan.arrangement.is_row_major:
+        return 0
+    slices, size = operand_slices(form, plan, k, shape), itemsize(dtype)
+    order = turn(source, slices.arrangement, slices.extents, size)
+    if order is None or not order.arrives_unturned or is_local(form, plan, k, source):
+        return 0
+    return slices.stored_bytes(size)
+
+
+def keeps_order(form: OpForm, plan: Plan, k: int, layout: Layout, shape: tuple[int, ...], dtype: str) -> bool:
+    """Return whether operand ``k`` lies in the order in which the vertices of a plan read it."""
+    if layout.arrangement.is_row_major and plan.arrangement.is_row_major:
+        return True
+    slices = operand_slices(form, plan, k, shape)
+    order = turn(layout, slices.arrangement, slices.extents, itemsize(dtype))
+    return order is None or order.is_kept
 
 
 @lru_cache(maxsize=512)
@@ -205,6 +237,7 @@ def reshape_traffic(source: Layout, destination: Layout, dtype: str, num_tiles: 
         receives=np.bincount(dst_tile[starts], minlength=num_tiles),
         sends=np.bincount(src_tile[starts], minlength=num_tiles),
         shared=np.zeros(num_tiles, np.int64),
+        turning=np.zeros(num_tiles, np.int64),
     )
 
 
@@ -212,12 +245,11 @@ def _flat_owner(layout: Layout) -> tuple[np.ndarray, np.ndarray]:
     """Return tile and part offset (elements) of every element in row-major order."""
     tile = np.full(1, layout.base, np.int64)
     offset = np.zeros(1, np.int64)
-    for axis in layout.axes:
+    places = layout.arrangement.offsets(layout.part_shape)
+    for axis, place in zip(layout.axes, places, strict=True):
         index = np.arange(axis.size)
         tile = (tile[:, None] + axis.tiles[index // axis.grain][None, :]).reshape(-1)
-        offset = (
-            offset[:, None] * min(axis.grain, max(axis.size, 1)) + (index % axis.grain)[None, :]
-        ).reshape(-1)
+        offset = (offset[:, None] + place[index % axis.grain][None, :]).reshape(-1)
     return tile, offset
 
 
@@ -248,3 +280,16 @@ def exchange_cycles(moved: Traffic, target: Target) -> Cycles:
         int((sends + 2 * moved.receives).max()),
     )
     return Cycles(busiest + target.exchange_phase_overhead_cycles, basis, source)
+
+
+def exchange_code_bytes(moved: Traffic, target: Target) -> np.ndarray:
+    """Return bytes of exchange code each tile needs for one phase, int64 ``[num_tiles]``.
+
+    Source: one instruction per outgoing run (continued beyond the longest send), mux and pointer changes
+    per incoming run; encoding as recovered by ipu-stack.
+    """
+    sends = moved.sends + moved.sent // 4 // target.exchange_send_max_words
+    return (
+        sends * target.exchange_code_bytes_per_send_run
+        + moved.receives * target.exchange_code_bytes_per_receive_run
+    )

@@ -10,22 +10,25 @@ from typing import Any, overload
 
 import numpy as np
 
-from tiles.graph import AxisSplit, Codelet, Extents, Layout, OpForm, Plan, along, linear_layout, whole
+from tiles.graph import (
+    Arrangement,
+    AxisSplit,
+    Codelet,
+    Layout,
+    OpForm,
+    Plan,
+    along,
+    linear_layout,
+    whole,
+)
 from tiles.graph.layout import align_up
 from tiles.numerics.dtypes import itemsize
+from tiles.plan.arrange import arranged
 from tiles.plan.bounds import least_exchange_cycles, least_moves
-from tiles.plan.exchange import Traffic, exchange_cycles, operand_traffic
+from tiles.plan.exchange import Traffic, exchange_code_bytes, exchange_cycles, operand_traffic, staging_bytes
+from tiles.plan.question import Operand, Question
 from tiles.plan.slices import is_resident
 from tiles.target import Target
-
-
-@dataclass(frozen=True)
-class Operand:
-    """What the planner knows of an operand: its shape, dtype, and where it lives (None: still free)."""
-
-    shape: tuple[int, ...]
-    dtype: str
-    layout: Layout | None
 
 
 @dataclass(frozen=True)
@@ -36,30 +39,18 @@ class Priced:
       plan: the plan.
       cycles: estimated cycles of exchange, compute and combination of partials.
       temporary_bytes: bytes per tile of received slices, vertex scratch, partials and results.
+      code_share: of the memory that code can run from, what the exchange's code takes on the fullest tile.
     """
 
     plan: Plan
     cycles: float
     temporary_bytes: int
+    code_share: float = 0.0
 
-
-@dataclass(frozen=True)
-class Question:
-    """What is to be planned.
-
-    Args:
-      form: the operation's domain and maps.
-      codelet: what its vertices compute.
-      operands: shapes, dtypes and present layouts.
-      result_dtypes: dtypes of the results.
-      target: the machine.
-    """
-
-    form: OpForm
-    codelet: Codelet
-    operands: tuple[Operand, ...]
-    result_dtypes: tuple[str, ...]
-    target: Target
+    @property
+    def cost(self) -> float:
+        """What plans are compared by: cycles, dearer by the share of code memory, which stays taken for good."""
+        return self.cycles * (1 + self.code_share)
 
 
 class Ranking(Sequence[Priced]):
@@ -73,7 +64,7 @@ class Ranking(Sequence[Priced]):
         """Rank plans of a question by their least costs; ``limit`` bounds temporary bytes."""
         self._question = question
         self._limit = limit
-        self._drafts = _drafts(question, list(plans))
+        self._drafts = _drafts(question, arranged(question, list(plans)))
         self._ranked: list[Priced] = []
         self._open: list[tuple[int, float, int, int, Priced | None]] = []
         for number, draft in enumerate(self._drafts):
@@ -106,7 +97,7 @@ class Ranking(Sequence[Priced]):
                 return
             draft = self._drafts[number]
             priced = draft.priced()
-            self._push(number, draft, priced.cycles, priced)
+            self._push(number, draft, priced.cost, priced)
 
     def _push(self, number: int, draft: _Draft, cycles: float, priced: Priced | None) -> None:
         excess = max(0, draft.temporary_bytes - self._limit)
@@ -157,18 +148,15 @@ class _Draft:
         cycles = self.compute_cycles + float(exchange_cycles(moved, target).value)
         if not moved.is_empty:
             cycles += target.internal_sync_cycles
-        cycles += int(moved.local.max()) / target.memcpy_bytes_per_cycle
-        return Priced(self.plan, cycles + self.combining_cycles, self.temporary_bytes)
+        cycles += int(moved.local.max()) / target.memcpy_bytes_per_cycle + int(moved.turning.max())
+        code = int(exchange_code_bytes(moved, target).max()) / target.code_memory_bytes
+        return Priced(self.plan, cycles + self.combining_cycles, self.temporary_bytes, code)
 
 
 def _drafts(question: Question, plans: Sequence[Plan]) -> list[_Draft]:
     """Return drafts of plans; their vertices' cycles are computed all at once."""
     form, codelet, target = question.form, question.codelet, question.target
-    sizes = tuple(
-        np.array([min(plan.splits[d].grain, max(1, dim.size)) for plan in plans])
-        for d, dim in enumerate(form.dims)
-    )
-    extents = Extents(form, sizes, tuple(o.dtype for o in question.operands), question.result_dtypes)
+    extents = question.extents(plans)
 
     def each(values: Any) -> list[Any]:
         return np.broadcast_to(np.asarray(values), len(plans)).tolist()
@@ -184,8 +172,10 @@ def _drafts(question: Question, plans: Sequence[Plan]) -> list[_Draft]:
             partial_dtypes(codelet, question.result_dtypes) if partials > 1 else question.result_dtypes
         )
         temporary = results[number] * each_bytes + (int(scratch[number]) if partials == 1 else 0)
-        for k, _ in received:
-            temporary += align_up(elements[k][number] * itemsize(question.operands[k].dtype), 4)
+        for k, layout in received:
+            o = question.operands[k]
+            temporary += align_up(elements[k][number] * itemsize(o.dtype), 4)
+            temporary += staging_bytes(layout, form, plan, k, o.shape, o.dtype)
         combining = (
             float(combining_cycles(results[number], each_bytes, partials, target)) if partials > 1 else 0.0
         )
@@ -211,8 +201,9 @@ def price(
     target: Target,
     plan: Plan,
 ) -> Priced:
-    """Return a plan with its cost from exact exchange volumes."""
-    return _drafts(Question(form, codelet, tuple(operands), result_dtypes, target), [plan])[0].priced()
+    """Return a plan, its vertices' order chosen, with its cost from exact exchange volumes."""
+    question = Question(form, codelet, tuple(operands), result_dtypes, target)
+    return _drafts(question, arranged(question, [plan]))[0].priced()
 
 
 def bytes_of(dtypes: tuple[str, ...]) -> int:
@@ -259,22 +250,26 @@ def home_layout(
     """Return the layout in which operand k best waits for this plan.
 
     Every tile holds a share of a slice it will read itself: the plan's own parts, cut further over the
-    cells that read the same slice. Operands read with an offset, a stride or a window are spread evenly.
+    cells that read the same slice. An operand of which a section is read (one of several computed in turn) is cut as
+    its section is. Operands read with a stride or a window are spread evenly.
     """
     axes: list[AxisSplit] = []
     used = set(form.operands[k].dims)
+    groups = {d: group for d, group in plan.arrangement.digits if group}
     for axis, size in zip(form.operands[k].axes, shape, strict=True):
         if not axis.terms:
             axes.append(whole(size))
             continue
         d = axis.terms[0][0]
-        if axis != along(d) or form.dims[d].size != size:
+        is_section = axis == along(d, offset=axis.offset) and form.dims[d].size < size
+        if not (is_section or (axis == along(d) and form.dims[d].size == size)):
             return _spread(plan, shape, dtype, target)
-        axes.append(plan.splits[d])
+        axes.append(plan.splits[d].scaled(size, groups.get(d, 1)))
+    order = plan.operand_order(form, k).over(len(shape))
     for d, split in enumerate(plan.splits):
         if d not in used and split.is_split and len(split.digits) == 1:
-            axes = _share(axes, split.parts, split.digits[0][1], dtype)
-    return Layout(tuple(axes), plan.base)
+            axes = _share(axes, split.parts, split.digits[0][1], dtype, order)
+    return Layout(tuple(axes), plan.base, order)
 
 
 def _spread(plan: Plan, shape: tuple[int, ...], dtype: str, target: Target) -> Layout:
@@ -284,15 +279,21 @@ def _spread(plan: Plan, shape: tuple[int, ...], dtype: str, target: Target) -> L
     return replace(layout, base=plan.base) if has_room else layout
 
 
-def _share(axes: list[AxisSplit], readers: int, stride: int, dtype: str) -> list[AxisSplit]:
-    """Cut the longest axis of a slice further over ``readers`` tiles ``stride`` apart, evenly or not at all."""
+def _share(
+    axes: list[AxisSplit], readers: int, stride: int, dtype: str, order: Arrangement
+) -> list[AxisSplit]:
+    """Cut the longest axis of a slice further over ``readers`` tiles ``stride`` apart, evenly or not at all.
+
+    Groups that are read together stay together.
+    """
     if not axes:
         return axes
     longest = max(range(len(axes)), key=lambda a: min(axes[a].grain, axes[a].size))
     axis = axes[longest]
     grain = min(axis.grain, max(1, axis.size))
-    innermost = longest == len(axes) - 1
-    quantum = max(1, 4 // itemsize(dtype)) if innermost else 1
+    innermost = longest == (order.digits[-1][0] if order.digits else len(axes) - 1)
+    group = next((g for d, g in order.digits if d == longest and g), 1)
+    quantum = max(group, 4 // itemsize(dtype)) if innermost else group
     shares = [q for q in range(2, min(readers, grain) + 1) if grain % q == 0 and (grain // q) % quantum == 0]
     if not shares or (axis.is_split and axis.parts != math.prod(r for r, _ in axis.digits)):
         return axes

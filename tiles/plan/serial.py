@@ -66,7 +66,7 @@ def serial_split(
 
     def best(part: OpForm) -> tuple[float, int]:
         found = search(part, codelet, operands, result_dtypes, target, memory_proportion=memory_proportion)[0]
-        return found.cycles, found.temporary_bytes
+        return found.cost, found.temporary_bytes
 
     limit = memory_proportion * target.bytes_per_tile
     if not codelet.is_contraction or best(form)[1] <= limit:

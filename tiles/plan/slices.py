@@ -13,7 +13,9 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from tiles.errors import InvalidPlan
-from tiles.graph import Affine, AxisSplit, Layout, OpForm, Plan
+from tiles.graph import ROW_MAJOR, Affine, Arrangement, AxisSplit, Layout, OpForm, Plan
+from tiles.graph.layout import align_up
+from tiles.numerics.dtypes import WORD_BYTES
 
 OUTSIDE = -1
 UNUSED = -2
@@ -158,16 +160,27 @@ class Slices:
       axes: slices per axis.
       grid: the plan's grid (parts per domain dimension).
       tiles: tile of every cell, int64 ``[prod(grid)]``.
+      order: order of a slice's elements in a tile's memory, by the operand's axes.
     """
 
     axes: tuple[AxisSlices, ...]
     grid: tuple[int, ...]
     tiles: np.ndarray
+    order: Arrangement = ROW_MAJOR
 
     @cached_property
     def extents(self) -> tuple[int, ...]:
         """Shape of the buffer that holds any cell's slice."""
         return tuple(axis.extent for axis in self.axes)
+
+    @cached_property
+    def arrangement(self) -> Arrangement:
+        """The order of the longest slice, in which every slice is stored, in its simplest form."""
+        return self.order.fit(self.extents)
+
+    def stored_bytes(self, element_bytes: int) -> int:
+        """Return the bytes, in whole words, of the buffer that holds any cell's slice."""
+        return align_up(self.arrangement.stored_elements(self.extents) * element_bytes, WORD_BYTES)
 
     @cached_property
     def coordinates(self) -> tuple[np.ndarray, ...]:
@@ -208,7 +221,7 @@ def operand_slices(form: OpForm, plan: Plan, k: int, shape: tuple[int, ...]) -> 
                 raise InvalidPlan(
                     f"operand {k} is read outside its {shape[number]} elements along axis {number}, with no fill value"
                 )
-    return Slices(axes, plan.grid, plan.tiles)
+    return Slices(axes, plan.grid, plan.tiles, plan.operand_order(form, k))
 
 
 def layout_slices(layout: Layout, shape: tuple[int, ...], axis: int | None = None, offset: int = 0) -> Slices:
@@ -221,11 +234,18 @@ def layout_slices(layout: Layout, shape: tuple[int, ...], axis: int | None = Non
         axes.append(
             AxisSlices(shape[number], (number,), (split.parts,), first, np.maximum(last - first, 0), 1)
         )
-    return Slices(tuple(axes), layout.grid, layout.tiles)
+    return Slices(tuple(axes), layout.grid, layout.tiles, layout.arrangement)
 
 
 def is_resident(form: OpForm, plan: Plan, k: int, layout: Layout) -> bool:
-    """Return whether every cell's slice of operand k is exactly the part its tile already holds."""
+    """Return whether every cell's slice of operand k is exactly the part its tile already holds, in its order."""
+    return is_local(form, plan, k, layout) and (
+        plan.operand_order(form, k).fit(layout.part_shape) == layout.arrangement
+    )
+
+
+def is_local(form: OpForm, plan: Plan, k: int, layout: Layout) -> bool:
+    """Return whether every cell's slice of operand k has the elements of the part its tile already holds."""
     index_map = form.operands[k]
     used = set(index_map.dims)
     if any(split.is_split for d, split in enumerate(plan.splits) if d not in used):

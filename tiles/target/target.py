@@ -353,6 +353,11 @@ class Target:
         """Return the memory region that holds an address, or None."""
         return next((r for r in self.memory_regions if r.base <= address < r.end), None)
 
+    @property
+    def code_memory_bytes(self) -> int:
+        """Bytes per tile that code can run from, at least 1."""
+        return max(1, sum(region.size_bytes for region in self.memory_regions if region.executable))
+
     def describe(self) -> str:
         """Return a table of all fields: value, unit, basis and source."""
         rows = [(f, _shown(getattr(self, f)), *self.basis(f)) for f in fields_of_target()]

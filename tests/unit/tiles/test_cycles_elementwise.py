@@ -7,18 +7,18 @@ import pytest
 
 from tests.unit.tiles.poplibs_cells import extents_of
 from tiles.graph import IndexMap, along, identity_map
+from tiles.plan.rearrange import (
+    copy_cycles,
+    rearrange_cycles,
+    repeat_cycles,
+    transpose_cycles,
+)
 from tiles.poplibs.forms import broadcast_map, map_form, placed_map, transpose_map
 from tiles.poplibs.popops import Map
 from tiles.poplibs.popops.expr import constant_row
 from tiles.poplibs.popops.expression import FUNCTIONS, body_dtypes
 from tiles.poplibs.popops.loops import BINARY, BROADCAST, OTHER, UNARY, key_of, loop_of
-from tiles.poplibs.popops.rearrange import (
-    copy_cycles,
-    movement,
-    rearrange_cycles,
-    repeat_cycles,
-    transpose_cycles,
-)
+from tiles.poplibs.popops.rearrange import movement
 from tiles.target import Basis, Target
 
 GC200 = Target.named("gc200")

@@ -185,14 +185,14 @@ def test_moves_are_the_same_in_pieces_and_of_short_runs(size, monkeypatch):
         shape = tuple(x.shape[a] for a in order)
         target = np.zeros(shape, x.dtype)
         strides = loops.row_major(x.shape, size)
-        there = loops.Arrangement(tuple(loops.dense(x.shape[a], strides[a]) for a in order))
+        there = loops.Place(tuple(loops.dense(x.shape[a], strides[a]) for a in order))
         found = loops.boxes(loops.in_order(shape, size), there)
         views.copy(views.moves(found, target, x, size))
         np.testing.assert_array_equal(target, x.transpose(order))
         both = np.stack([x.reshape(-1), target.reshape(-1)])
         beside = (
-            loops.Arrangement(there.axes, 0),
-            loops.Arrangement(loops.in_order(shape, size).axes, x.nbytes),
+            loops.Place(there.axes, 0),
+            loops.Place(loops.in_order(shape, size).axes, x.nbytes),
         )
         pairs = views.comparisons(loops.boxes(*beside), both, size)
         assert views.are_equal(pairs)

@@ -13,9 +13,9 @@ import numpy as np
 from jax import Array, lax
 
 from tiles.errors import InvalidGraph
-from tiles.graph import Cell, Codelet, Cycles, Extents, OpForm, register
+from tiles.graph import Arrangement, Cell, Codelet, Cycles, Extents, OpForm, register
 from tiles.numerics.dtypes import is_float, itemsize, to_jax
-from tiles.poplibs.poplin.conv_cycles import CONV_METHODS, ConvRoles, conv_cycles, conv_roles
+from tiles.poplibs.poplin.conv_cycles import CONV_METHODS, ConvRoles, conv_cycles, conv_orders, conv_roles
 from tiles.poplibs.poplin.matmul import accumulator_of
 from tiles.poplibs.poplin.partials import add_partials
 from tiles.poplibs.popops.elementwise_cycles import cpp_name
@@ -98,6 +98,10 @@ class Convolution(Codelet):
     def cycles(self, extents: Extents, target: Target) -> Cycles:
         """Return the PopLibs estimate of the vertex; see ``conv_cycles``."""
         return conv_cycles(self.method, self.accumulate_dtype, self.out_dtype, extents, target)
+
+    def arrangements(self, extents: Extents, target: Target) -> list[Arrangement]:
+        """Return the channels of activations, kernel and results in groups; see ``conv_orders``."""
+        return conv_orders(self.method, self.accumulate_dtype, extents, target)
 
     def flops(self, extents: Extents) -> np.ndarray:
         """Count a multiplication and an addition per point of the domain, on floats."""

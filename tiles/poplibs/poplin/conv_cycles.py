@@ -1,6 +1,6 @@
 """Cycles of a convolution vertex whose kernel has more than one tap, after PopLibs' estimators.
 
-Operands are taken to arrive in the arrangement the vertex reads, as for matrix products (``matmul_cycles``).
+Operands are read in the order that ``conv_orders`` gives, as those of matrix products (``matmul_cycles``).
 Workers share the rows of the field (a row lies along the last field dimension), or the columns of few rows.
 
 Source: graphcore/poplibs lib/poplin/PerformanceEstimation.hpp, ConvModel.cpp.
@@ -16,15 +16,16 @@ from typing import Any
 import numpy as np
 
 from tiles.errors import InvalidGraph
-from tiles.graph import Affine, Cycles, Extents, OpForm
+from tiles.graph import ROW_MAJOR, Affine, Arrangement, Cycles, Extents, OpForm
 from tiles.numerics.dtypes import is_float, is_narrow_float, itemsize
-from tiles.poplibs.popops.loops import loop_of
+from tiles.poplibs.poplin.methods import NEVER, costs_of, fastest, order_of, vertex_cycles
 from tiles.target import Basis, Target
 
 SOURCE = "graphcore/poplibs lib/poplin/PerformanceEstimation.hpp"
 CONV_METHODS = ("amp", "slic", "hmac", "outer", "vmac", "scalar")
-_NEVER = 2**62
 _SLIC_WIDTH = 4
+_SIDE_BY_SIDE = 4
+"""Channels that a vertical multiply-accumulate, or a short sliding window, works on at once."""
 _COMBINED = (2, 4, 8, 16)
 """How many groups the units may compute as one."""
 
@@ -167,22 +168,38 @@ def conv_cycles(method: str, accumulate: str, out_dtype: str, extents: Extents, 
     Raises:
       InvalidGraph: the method computes none of these cells.
     """
-    shape = conv_shape(extents)
-    dtype = extents.operand_dtypes[0]
-    names = CONV_METHODS if method == "auto" else (method,)
-    costs = [_COSTS[name](shape, dtype, accumulate, target) for name in names]
-    value = np.minimum.reduce(np.broadcast_arrays(*(cost.value for cost in costs)))
-    if value.size and value.min() >= _NEVER:
-        raise InvalidGraph(f"method {method} cannot convolve {dtype} into {accumulate} at these extents")
-    basis = Basis.weakest([c.basis for c in costs if bool(np.any(np.asarray(c.value) == value))])
-    if out_dtype != accumulate:
-        share = -(-np.asarray(extents.results) // target.workers_per_tile)
-        cast = loop_of("convert", {"dtype": out_dtype}, accumulate)
-        worker = 18 + 19 + cast.total(share, out_dtype, target) + 2
-        value = value + 12 + target.worker_issue_interval_cycles * worker
-        basis = Basis.weakest([basis, cast.basis])
+    costs = costs_of(method, _COSTS, conv_shape(extents), extents.operand_dtypes[0], accumulate, target)
+    found = vertex_cycles(costs, "convolve", accumulate, out_dtype, extents, target)
     empty = np.asarray(extents.points) == 0
-    return Cycles(np.where(empty, 0, value), basis, SOURCE)
+    return Cycles(np.where(empty, 0, found.value), found.basis, SOURCE)
+
+
+def conv_orders(method: str, accumulate: str, extents: Extents, target: Target) -> list[Arrangement]:
+    """Return the order in which vertices of given extents read and write, by dimensions of the domain.
+
+    As PopLibs arranges them (lib/poplin/ConvUtilInternal.cpp): activations ``[G][CI/g][N][field][g]``, kernels
+    ``[G][CI/g][CO/g][taps][g][g]``, results ``[G][CO/g][N][field][g]`` with groups of what the units load at once; with a
+    channel a group (SLIC, vertical multiply-accumulate) groups of convolutions lie innermost, four of them.
+    """
+    costs = costs_of(method, _COSTS, conv_shape(extents), extents.operand_dtypes[0], accumulate, target)
+    roles, form, dtype = conv_roles(extents.form), extents.form, extents.operand_dtypes[0]
+    streamed = dtype if dtype == "float16" else "float32"
+    units, channels = target.conv_units(streamed, accumulate), target.weights_per_conv_unit(streamed)
+    places = (*roles.batch, *roles.field)
+    orders = {name: ROW_MAJOR for name in CONV_METHODS}
+    orders["amp"] = order_of(
+        form,
+        *(roles.groups, roles.inputs, roles.outputs, places, roles.taps),
+        groups=((roles.outputs, units), (roles.inputs, channels)),
+    )
+    orders["hmac"] = order_of(form, roles.groups, places, roles.outputs, roles.taps, roles.inputs)
+    orders["outer"] = order_of(form, roles.groups, roles.taps, roles.inputs, places, roles.outputs)
+    orders["slic"] = orders["vmac"] = order_of(
+        form,
+        *(roles.groups, places, roles.taps, roles.inputs, roles.outputs),
+        groups=((roles.groups, _SIDE_BY_SIDE),),
+    )
+    return [orders[costs[i].name] for i in np.atleast_1d(fastest(costs)).tolist()]
 
 
 def _share(n: Any, target: Target) -> Any:
@@ -215,7 +232,7 @@ def _amp(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycle
         ends = shape.groups * shape.positions * (shape.inputs * shape.stride + shape.outputs)
         moved = -(-(kernel + ends) * 5 // 4)
         value = np.asarray(_amp_panels(combined, dtype, accumulate, target).value) + moved
-        values.append(np.where((shape.groups >= factor) & (np.asarray(plain.value) < _NEVER), value, _NEVER))
+        values.append(np.where((shape.groups >= factor) & (np.asarray(plain.value) < NEVER), value, NEVER))
     return Cycles(np.minimum.reduce(np.broadcast_arrays(*values)), plain.basis, SOURCE)
 
 
@@ -231,7 +248,7 @@ def _amp_panels(shape: ConvShape, dtype: str, accumulate: str, target: Target) -
         widen = 12 + target.worker_issue_interval_cycles * (37 + 2 * _share(elements, target))
     units = target.conv_units(streamed, accumulate) if streamed in ("float16", "float32") else 0
     if not units:
-        return Cycles(np.full_like(shape.inputs, _NEVER), Basis.DOCUMENTED, SOURCE)
+        return Cycles(np.full_like(shape.inputs, NEVER), Basis.DOCUMENTED, SOURCE)
     channels = target.weights_per_conv_unit(streamed)
     load = units * channels * itemsize(streamed) // target.conv_unit_coeff_load_bytes_per_cycle
     rows, n = _rows_of_worker(shape, target)
@@ -249,7 +266,7 @@ def _amp_panels(shape: ConvShape, dtype: str, accumulate: str, target: Target) -
     zeroing = target.worker_issue_interval_cycles * (10 + _share(zeroed // target.data_path_bytes, target))
     fixed = 109 + 2 * 9 * target.worker_issue_interval_cycles
     value = widen + fixed + zeroing + shape.groups * out_groups * one_out
-    return Cycles(np.where(shape.inputs > 0, value, _NEVER), basis, SOURCE)
+    return Cycles(np.where(shape.inputs > 0, value, NEVER), basis, SOURCE)
 
 
 def _slic(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycles:
@@ -258,7 +275,7 @@ def _slic(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycl
     An output position per worker and slot; two passes over the data. The vertex's fixed part is ASSUMED.
     """
     if dtype != "float16" or shape.stride > 2 or shape.dilation != 1:
-        return Cycles(np.full_like(shape.inputs, _NEVER), Basis.ASSUMED, SOURCE)
+        return Cycles(np.full_like(shape.inputs, NEVER), Basis.ASSUMED, SOURCE)
     channels = np.maximum(shape.inputs, shape.outputs)
     side_by_side = np.select([channels <= 1, channels <= 2], [4, 2], 1)
     panels = -(-shape.groups // side_by_side) * shape.tap_rows * -(-shape.tap_columns // _SLIC_WIDTH)
@@ -268,13 +285,13 @@ def _slic(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycl
     slots = 22 + 2 * rows * row
     load = 16 + 18
     value = 100 + panels * (load + target.worker_issue_interval_cycles * slots)
-    return Cycles(np.where((channels <= 4) & (channels > 0), value, _NEVER), Basis.ASSUMED, SOURCE)
+    return Cycles(np.where((channels <= 4) & (channels > 0), value, NEVER), Basis.ASSUMED, SOURCE)
 
 
 def _hmac(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycles:
     """Horizontal multiply-accumulate: a dot product per output and tap, for few channels."""
     if dtype not in ("float16", "float32"):
-        return Cycles(np.full_like(shape.inputs, _NEVER), Basis.DOCUMENTED, SOURCE)
+        return Cycles(np.full_like(shape.inputs, NEVER), Basis.DOCUMENTED, SOURCE)
     dot = 8 + -(-shape.inputs // target.vector_width(dtype))
     slots = _share(shape.groups * shape.positions, target) * shape.taps * (7 + shape.outputs * dot)
     value = (58 if dtype == "float32" else 65) + target.worker_issue_interval_cycles * slots
@@ -284,25 +301,25 @@ def _hmac(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycl
 def _outer(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycles:
     """Outer product, for a single tap and input channel (a plan may cut taps and channels to that)."""
     if dtype not in ("float16", "float32"):
-        return Cycles(np.full_like(shape.inputs, _NEVER), Basis.DOCUMENTED, SOURCE)
+        return Cycles(np.full_like(shape.inputs, NEVER), Basis.DOCUMENTED, SOURCE)
     lead, width = (6, 2) if dtype == "float32" else (12, 4)
     row = 6 + -(-np.maximum(shape.outputs - lead, 0) // width)
     slots = 25 + shape.groups * (11 + _share(shape.positions, target) * row)
     value = target.supervisor_vertex_overhead_cycles + target.worker_issue_interval_cycles * slots
-    return Cycles(np.where(shape.inputs * shape.taps == 1, value, _NEVER), Basis.DOCUMENTED, SOURCE)
+    return Cycles(np.where(shape.inputs * shape.taps == 1, value, NEVER), Basis.DOCUMENTED, SOURCE)
 
 
 def _vmac(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycles:
     """Vertical multiply-accumulate, depthwise: float16 channels side by side, a partition per position."""
     if dtype != "float16":
-        return Cycles(np.full_like(shape.inputs, _NEVER), Basis.DOCUMENTED, SOURCE)
+        return Cycles(np.full_like(shape.inputs, NEVER), Basis.DOCUMENTED, SOURCE)
     channels = -(-shape.groups // 4) * 4
     steps = np.maximum(shape.taps - 1, 0)
     body = np.where(channels >= 8, 3 * steps * channels // 8, 2 * steps * channels // 4)
     slots = _share(shape.positions, target) * (7 + 15 + 3 + body)
     value = 61 + 14 + 25 + target.worker_issue_interval_cycles * slots
     single = (shape.inputs == 1) & (shape.outputs == 1)
-    return Cycles(np.where(single, value, _NEVER), Basis.DOCUMENTED, SOURCE)
+    return Cycles(np.where(single, value, NEVER), Basis.DOCUMENTED, SOURCE)
 
 
 def _scalar(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycles:

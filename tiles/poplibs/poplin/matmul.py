@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array, lax
 
 from tiles.errors import InvalidGraph
-from tiles.graph import Cell, Codelet, Cycles, Extents, OpForm, register
+from tiles.graph import Arrangement, Cell, Codelet, Cycles, Extents, OpForm, register
 from tiles.numerics.dtypes import is_float, is_narrow_float, itemsize, to_jax
 from tiles.poplibs.poplin import matmul_cycles
 from tiles.poplibs.poplin.matmul_cycles import METHODS, roles_of
@@ -92,6 +92,10 @@ class MatMul(Codelet):
         return matmul_cycles.matmul_cycles(
             self.method, self.accumulate_dtype, self.out_dtype, extents, target
         )
+
+    def arrangements(self, extents: Extents, target: Target) -> list[Arrangement]:
+        """Return channels in groups for the units, contracted dimensions together for dot products."""
+        return matmul_cycles.matmul_orders(self.method, self.accumulate_dtype, extents, target)
 
     def flops(self, extents: Extents) -> np.ndarray:
         """Count a multiplication and an addition per point of the domain, on floats."""

@@ -2,8 +2,8 @@
 
 A matmul is a convolution with a 1x1 kernel: rows of one operand are positions, columns of the other output
 channels, the contracted dimension input channels, batches groups. Either operand may be the weights.
-Operands are taken to arrive in the arrangement the vertex reads (the exchange places them); rearranging
-them on the tile is not part of these figures.
+Operands are read in the order that ``matmul_orders`` gives; bringing them into it is not part of these figures,
+but of the exchange before (``tiles.plan.ordering``).
 
 Source: graphcore/poplibs lib/poplin/PerformanceEstimation.hpp, ConvModel.cpp.
 """
@@ -18,15 +18,14 @@ from typing import Any
 import numpy as np
 
 from tiles.errors import InvalidGraph
-from tiles.graph import Cycles, Extents, OpForm
+from tiles.graph import ROW_MAJOR, Arrangement, Cycles, Extents, OpForm
 from tiles.numerics.dtypes import is_float, is_narrow_float, itemsize
-from tiles.poplibs.popops.loops import loop_of
+from tiles.poplibs.poplin.methods import NEVER, costs_of, fastest, order_of, vertex_cycles
 from tiles.target import Basis, Target
 
 SOURCE = "graphcore/poplibs lib/poplin/PerformanceEstimation.hpp"
 METHODS = ("amp", "hmac", "outer", "vmac", "scalar")
 RETAINED_SLOTS = 7  # set-up that a worker keeps from one call to the next
-_NEVER = 2**62
 
 
 @dataclass(frozen=True)
@@ -102,30 +101,53 @@ def matmul_cycles(method: str, accumulate: str, out_dtype: str, extents: Extents
     Raises:
       InvalidGraph: the method computes none of these cells.
     """
-    shape = shape_of(extents)
-    dtype = extents.operand_dtypes[0]
-    names = METHODS if method == "auto" else (method,)
-    costs = [_COSTS[name](shape, dtype, accumulate, target) for name in names]
-    value = np.minimum.reduce(np.broadcast_arrays(*(cost.value for cost in costs)))
-    if value.size and value.min() >= _NEVER:
-        raise InvalidGraph(f"method {method} cannot multiply {dtype} into {accumulate} at these extents")
-    bases = [c.basis for c in costs if bool(np.any(np.asarray(c.value) == value))]
-    basis = Basis.weakest(bases)
-    if out_dtype != accumulate:
-        n = -(-np.asarray(extents.results) // target.workers_per_tile)
-        cast = loop_of("convert", {"dtype": out_dtype}, accumulate)
-        worker = 18 + 19 + cast.total(n, out_dtype, target) + 2
-        value = value + 12 + target.worker_issue_interval_cycles * worker
-        basis = Basis.weakest([basis, cast.basis])
+    costs = costs_of(method, _COSTS, shape_of(extents), extents.operand_dtypes[0], accumulate, target)
+    found = vertex_cycles(costs, "multiply", accumulate, out_dtype, extents, target)
     empty = np.asarray(extents.results) == 0
-    return Cycles(np.where(empty, 0, value), basis, SOURCE)
+    return Cycles(np.where(empty, 0, found.value), found.basis, SOURCE)
+
+
+def matmul_orders(method: str, accumulate: str, extents: Extents, target: Target) -> list[Arrangement]:
+    """Return the order in which vertices of given extents read and write, by dimensions of the domain.
+
+    The units take input channels in groups, and leave output channels in groups, as PopLibs arranges the operands and
+    results of its 1x1 vertex (``[CI/g][N][g]``, ``[CO/g][N][g]``; lib/poplin/ConvUtilInternal.cpp). Dot products run along
+    contracted dimensions that lie together. The other methods take what comes.
+    """
+    shape, dtype = shape_of(extents), extents.operand_dtypes[0]
+    costs = costs_of(method, _COSTS, shape, dtype, accumulate, target)
+    chosen = np.atleast_1d(fastest(costs))
+    streamed = dtype if dtype == "float16" else "float32"
+    units, channels = target.conv_units(streamed, accumulate), target.weights_per_conv_unit(streamed)
+    swapped = np.atleast_1d(
+        units > 0
+        and amp_cycles(shape.swapped, streamed, accumulate, target)
+        < amp_cycles(shape, streamed, accumulate, target)
+    )
+    roles = roles_of(extents.form)
+
+    def order(name: str, is_swapped: bool) -> Arrangement:
+        rows, columns = roles.lhs_free, roles.rhs_free
+        rows, columns = (columns, rows) if is_swapped else (rows, columns)
+        if name == "amp":
+            groups = ((columns, units), (roles.contracted, channels))
+            return order_of(extents.form, roles.batch, roles.contracted, columns, rows, groups=groups)
+        if name == "hmac":
+            return order_of(extents.form, roles.batch, rows, columns, roles.contracted)
+        return ROW_MAJOR
+
+    names = [costs[i].name for i in chosen.tolist()]
+    return [
+        order(name, bool(turned))
+        for name, turned in zip(names, np.broadcast_to(swapped, chosen.shape), strict=True)
+    ]
 
 
 def methods_for(accumulate: str, extents: Extents, target: Target) -> tuple[str, ...]:
     """Return the methods that can compute a single cell, fastest first."""
     shape, dtype = shape_of(extents), extents.operand_dtypes[0]
     costs = {m: int(np.max(_COSTS[m](shape, dtype, accumulate, target).value)) for m in METHODS}
-    return tuple(sorted((m for m in METHODS if costs[m] < _NEVER), key=costs.__getitem__))
+    return tuple(sorted((m for m in METHODS if costs[m] < NEVER), key=costs.__getitem__))
 
 
 def shape_of(extents: Extents) -> Shape:
@@ -192,15 +214,15 @@ def _amp(shape: Shape, dtype: str, accumulate: str, target: Target) -> Cycles:
         elements = shape.groups * shape.inputs * (shape.positions + shape.outputs)
         widen = 12 + target.worker_issue_interval_cycles * (37 + 2 * _share(elements, target))
     if streamed not in ("float16", "float32") or not target.conv_units(streamed, accumulate):
-        return Cycles(np.full_like(shape.inputs, _NEVER), Basis.DOCUMENTED, SOURCE)
+        return Cycles(np.full_like(shape.inputs, NEVER), Basis.DOCUMENTED, SOURCE)
     value = widen + _better_weights(lambda s: amp_cycles(s, streamed, accumulate, target), shape)
-    return Cycles(np.where(shape.inputs > 0, value, _NEVER), basis, SOURCE)
+    return Cycles(np.where(shape.inputs > 0, value, NEVER), basis, SOURCE)
 
 
 def _hmac(shape: Shape, dtype: str, accumulate: str, target: Target) -> Cycles:
     """Horizontal multiply-accumulate: a dot product per output, for few channels."""
     if dtype not in ("float16", "float32"):
-        return Cycles(np.full_like(shape.inputs, _NEVER), Basis.DOCUMENTED, SOURCE)
+        return Cycles(np.full_like(shape.inputs, NEVER), Basis.DOCUMENTED, SOURCE)
     width = target.vector_width(dtype)
 
     def cost(s: Shape) -> Any:
@@ -214,7 +236,7 @@ def _hmac(shape: Shape, dtype: str, accumulate: str, target: Target) -> Cycles:
 def _outer(shape: Shape, dtype: str, accumulate: str, target: Target) -> Cycles:
     """Outer product, for a contracted extent of one; the result has the operands' dtype."""
     if dtype not in ("float16", "float32"):
-        return Cycles(np.full_like(shape.inputs, _NEVER), Basis.DOCUMENTED, SOURCE)
+        return Cycles(np.full_like(shape.inputs, NEVER), Basis.DOCUMENTED, SOURCE)
     lead, width = (6, 2) if dtype == "float32" else (12, 4)
 
     def cost(s: Shape) -> Any:
@@ -222,20 +244,20 @@ def _outer(shape: Shape, dtype: str, accumulate: str, target: Target) -> Cycles:
         slots = 25 + s.groups * (11 + _share(s.positions, target) * row)
         return target.supervisor_vertex_overhead_cycles + target.worker_issue_interval_cycles * slots
 
-    return Cycles(np.where(shape.inputs == 1, _better_weights(cost, shape), _NEVER), Basis.DOCUMENTED, SOURCE)
+    return Cycles(np.where(shape.inputs == 1, _better_weights(cost, shape), NEVER), Basis.DOCUMENTED, SOURCE)
 
 
 def _vmac(shape: Shape, dtype: str, accumulate: str, target: Target) -> Cycles:
     """Vertical multiply-accumulate, for batches of single dot products (depthwise): float16 only."""
     if dtype != "float16":
-        return Cycles(np.full_like(shape.inputs, _NEVER), Basis.DOCUMENTED, SOURCE)
+        return Cycles(np.full_like(shape.inputs, NEVER), Basis.DOCUMENTED, SOURCE)
     chans = -(-_share(shape.groups, target) // 4) * 4
     steps = np.maximum(shape.inputs - 1, 0)
     body = np.where(chans >= 8, 3 * steps * chans // 8, 2 * steps * chans // 4)
     slots = 7 + 15 + 3 + body
     value = 61 + 14 + 25 + target.worker_issue_interval_cycles * slots
     single = (shape.positions == 1) & (shape.outputs == 1)
-    return Cycles(np.where(single, value, _NEVER), Basis.DOCUMENTED, SOURCE)
+    return Cycles(np.where(single, value, NEVER), Basis.DOCUMENTED, SOURCE)
 
 
 def _scalar(shape: Shape, dtype: str, accumulate: str, target: Target) -> Cycles:

@@ -36,6 +36,7 @@ class Pool(Codelet):
     """
 
     name: ClassVar[str] = "popnn.Pool"
+    any_order: ClassVar[bool] = True
 
     operation: str
     operand_dtype: str

@@ -42,6 +42,7 @@ class RowFunction(Codelet):
     """
 
     name: ClassVar[str] = "popnn.RowFunction"
+    any_order: ClassVar[bool] = True
 
     kind: str
     body: Body

@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array, lax
 
 from tiles.errors import InvalidGraph
-from tiles.graph import Cell, Codelet, Cycles, Extents, OpForm, register
+from tiles.graph import Cell, Codelet, Cycles, Dim, Extents, OpForm, identity_map, register
 from tiles.numerics.dtypes import is_float, itemsize
 from tiles.poplibs.popops import elementwise_cycles
 from tiles.poplibs.popops.expression import FUNCTIONS, NAMED, Body, body_dtypes, evaluate_body
@@ -35,6 +35,7 @@ class Map(Codelet):
     """
 
     name: ClassVar[str] = "popops.Map"
+    any_order: ClassVar[bool] = True
 
     body: Body
     outputs: tuple[int, ...]
@@ -87,6 +88,30 @@ class Map(Codelet):
     def code_bytes(self, target: Target) -> int:
         """Estimate instructions: a fixed frame and the unrolled loop of every function (ASSUMED)."""
         return target.instruction_bytes * (48 + 12 * len(self.body))
+
+
+@register
+@dataclass(frozen=True)
+class Rearrange(Map):
+    """Copy a tensor into the order, and to the tiles, that its plan says.
+
+    It computes what a ``Map`` without a body computes, which goes on in the order of its operand.
+    """
+
+    name: ClassVar[str] = "popops.Rearrange"
+    any_order: ClassVar[bool] = False
+
+    @property
+    def label(self) -> str:
+        """Vertex type, e.g. ``popops::Rearrange<float>``."""
+        return f"popops::Rearrange<{elementwise_cycles.cpp_name(self.result_dtypes[0])}>"
+
+
+def rearranging(shape: tuple[int, ...], dtype: str) -> tuple[OpForm, Codelet]:
+    """Return the operation that rearranges a tensor."""
+    dims = tuple(Dim(f"d{i}", size) for i, size in enumerate(shape))
+    form = OpForm(dims, (identity_map(len(shape)),), (identity_map(len(shape)),))
+    return form, Rearrange((), (0,), (dtype,), (dtype,))
 
 
 def _place(cell: Cell, k: int, value: Array) -> Array:

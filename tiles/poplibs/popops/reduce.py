@@ -53,6 +53,7 @@ class Reduce(Codelet):
     """
 
     name: ClassVar[str] = "popops.Reduce"
+    any_order: ClassVar[bool] = True
 
     body: Body
     operation: str

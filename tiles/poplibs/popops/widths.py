@@ -25,7 +25,7 @@ from tiles.graph import (
     register,
 )
 from tiles.numerics.dtypes import itemsize, to_jax
-from tiles.poplibs.popops.rearrange import copy_cycles
+from tiles.plan.rearrange import copy_cycles
 from tiles.poplibs.poputil.place import place
 from tiles.target import Basis, Target
 

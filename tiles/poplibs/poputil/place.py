@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence as Seq
-from dataclasses import replace
 
 from tiles.errors import InvalidPlan
 from tiles.graph import (
@@ -28,8 +27,18 @@ from tiles.graph import (
 )
 from tiles.graph.domain import full_digits
 from tiles.numerics.dtypes import itemsize
-from tiles.plan import Operand, Turns, follow, home_layout, is_resident, search, serial_split
+from tiles.plan import (
+    Operand,
+    Question,
+    Turns,
+    arranged,
+    home_layout,
+    search,
+    serial_split,
+)
+from tiles.poplibs.popops.map import rearranging
 from tiles.poplibs.popops.reduce import combine_codelet, combine_form
+from tiles.poplibs.poputil.choose import choose
 from tiles.poplibs.poputil.copies import concatenate
 
 
@@ -66,20 +75,26 @@ def place(
     label = graph.unique(name, "step")
     if math.prod(d.size for d in form.dims if not d.is_reduced) == 0:
         return tuple(_empty(graph, form, k, dtype, label, location) for k, dtype in enumerate(result_dtypes))
-    plan = plan or _pinned(graph, label)
+    known = [Operand(t.shape, t.dtype, t.layout) for t in operands]
+    given, plan = plan, plan or _pinned(graph, label)
+    homes = _pinned_homes(graph, label, len(operands)) if given is None else {}
     if plan is None:
-        known = [Operand(t.shape, t.dtype, t.layout) for t in operands]
         share = graph.memory_proportion(label)
         turns = serial_split(form, codelet, known, result_dtypes, graph.target, share)
         if turns is not None:
             return (_in_turn(graph, codelet, form, turns, operands, result_dtypes, label, location, program),)
-        plan = _choose(graph, codelet, form, operands, result_dtypes, label)
+        question = Question(form, codelet, tuple(known), result_dtypes, graph.target)
+        plan, homes = choose(graph, question, operands, label)
     try:
         plan.check(form, graph.target.num_tiles)
     except InvalidPlan as error:
         raise error.at(f"step {label}" + (f", {location}" if location else "")) from None
     _require_may_split(codelet, form, plan, label)
+    if given is not None:
+        (plan,) = arranged(Question(form, codelet, tuple(known), result_dtypes, graph.target), [plan])
     settle(graph, form, plan, operands)
+    for k, home in homes.items():
+        operands[k] = _reordered(graph, operands[k], home, f"{label}.order{k}", location, program)
     if plan.num_partials(form) == 1:
         return _emit(graph, codelet, form, plan, operands, result_dtypes, label, location, program)
     if codelet.keeps_partials:
@@ -91,9 +106,22 @@ def place(
     return results
 
 
+def _reordered(graph: Graph, x: Tensor, home: Layout, label: str, location: str, program: Sequence) -> Tensor:
+    """Copy a tensor to where, and into the order in which, an operation reads it."""
+    form, codelet = rearranging(x.shape, x.dtype)
+    plan = Plan(home.axes, home.base, home.arrangement)
+    return _emit(graph, codelet, form, plan, [x], (x.dtype,), label, location, program)[0]
+
+
 def _pinned(graph: Graph, label: str) -> Plan | None:
     """Return the plan pinned to an operation, by its own name or by that of the step that makes its partials."""
     return graph.pinned_plans.get(label) or graph.pinned_plans.get(f"{label}.partials")
+
+
+def _pinned_homes(graph: Graph, label: str, count: int) -> dict[int, Layout]:
+    """Return the layouts into which operands are copied before an operation, where those copies' plans are pinned."""
+    pinned = {k: graph.pinned_plans.get(f"{label}.order{k}") for k in range(count)}
+    return {k: Layout(p.splits, p.base, p.arrangement) for k, p in pinned.items() if p is not None}
 
 
 def _in_turn(
@@ -114,7 +142,10 @@ def _in_turn(
         for part in turns.forms(form)
     ]
     axis = form.results[0].dims.index(turns.dim)
-    return concatenate(graph, slices, axis, name=label, location=location, program=program)
+    first = slices[0].layout
+    assert first is not None
+    layout = first.scaled(axis, form.dims[turns.dim].size)
+    return concatenate(graph, slices, axis, layout=layout, name=label, location=location, program=program)
 
 
 def _in_parts(
@@ -149,31 +180,6 @@ def _require_may_split(codelet: Codelet, form: OpForm, plan: Plan, label: str) -
                 f"{label}: the plan cuts dimension {form.dims[d].name} of {form.dims[d].size} into {split.parts} "
                 f"parts, which {codelet.label} cannot compute apart"
             )
-
-
-KEEP_IN_PLACE = 1.5
-"""How much dearer a plan may be that writes a donated input's successor over it, saving its copy."""
-
-
-def _choose(
-    graph: Graph, codelet: Codelet, form: OpForm, operands: Seq[Tensor], dtypes: tuple[str, ...], label: str
-) -> Plan:
-    known = [Operand(t.shape, t.dtype, t.layout) for t in operands]
-    proportion = graph.memory_proportion(label)
-    priced = search(form, codelet, known, dtypes, graph.target, memory_proportion=proportion)
-    plan = priced[0].plan
-    donated = {graph.inputs[i] for i in graph.donated}
-    for k, tensor in enumerate(operands):
-        if tensor.name in donated and codelet.may_overwrite(k) and tensor.shape == form.result_shape():
-            kept = follow(form, codelet, k, known[k], graph.target)
-            if any(p.plan == kept and p.cycles <= KEEP_IN_PLACE * priced[0].cycles for p in priced):
-                return kept or plan
-    followed = any(
-        t.layout is not None and is_resident(form, plan, k, t.layout) for k, t in enumerate(operands)
-    )
-    if plan.base == 0 and not followed:
-        plan = replace(plan, base=graph.rotated_base(int(plan.tiles.max()) + 1))
-    return plan
 
 
 def settle(graph: Graph, form: OpForm, plan: Plan, operands: Seq[Tensor]) -> None:

@@ -1,0 +1,60 @@
+"""In which order the vertices of a plan go through their cells: their own wish, or that of what they read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tiles.graph import Arrangement, Layout, OpForm, Plan
+from tiles.graph.layout import cuts_groups
+from tiles.plan.question import Question
+from tiles.plan.slices import is_local
+
+
+def arranged(question: Question, plans: Sequence[Plan]) -> list[Plan]:
+    """Return plans with the order their vertices read and write in.
+
+    A codelet that wants an order (a contraction its channels in groups) has it; one that can do with any takes that
+    of the operand it reads in place, else of the largest one; any other reads and writes in row-major order.
+    """
+    codelet, form = question.codelet, question.form
+    wanted = codelet.arrangements(question.extents(plans), question.target)
+    if wanted is not None:
+        return [_ordered(plan, order) for plan, order in zip(plans, wanted, strict=True)]
+    layouts = [o.layout for o in question.operands]
+    if not codelet.any_order or all(v is None or v.arrangement.is_row_major for v in layouts):
+        return list(plans)
+    if not _keeps_order(form):
+        return list(plans)
+    return [_ordered(plan, _followed(form, plan, layouts)) for plan in plans]
+
+
+def _ordered(plan: Plan, order: Arrangement) -> Plan:
+    """Return a plan whose vertices go through their cells in an order, without those groups that its cells cut."""
+    cut = [d for d, group in order.digits if group and cuts_groups(plan.splits[d], group)]
+    return replace(plan, arrangement=order.without_groups(cut))
+
+
+def _keeps_order(form: OpForm) -> bool:
+    """Return whether every tensor's axes follow the domain's dimensions in their order, none transposed."""
+    for index_map in (*form.operands, *form.results):
+        dims = [axis.terms[0][0] for axis in index_map.axes if axis.terms]
+        if dims != sorted(dims):
+            return False
+    return True
+
+
+def _followed(form: OpForm, plan: Plan, layouts: Sequence[Layout | None]) -> Arrangement:
+    """Return the order of the operand that is read in place, or of the largest, by dimensions of the domain."""
+    known = [(k, layout) for k, layout in enumerate(layouts) if layout is not None]
+    reach = {k: math.prod(form.dims[d].size for d in form.operands[k].dims) for k, _ in known}
+    wide = [(k, layout) for k, layout in known if reach[k] == max(reach.values())]
+    k, leader = next(((k, v) for k, v in wide if is_local(form, plan, k, v)), wide[0])
+    dims = _dims_of(form, k)
+    return leader.arrangement.mapped(dims).over(len(form.dims))
+
+
+def _dims_of(form: OpForm, k: int) -> dict[int, int]:
+    """Return the domain dimension that each axis of operand ``k`` follows, a window's first one; constant axes have none."""
+    return {axis: index.terms[0][0] for axis, index in enumerate(form.operands[k].axes) if index.terms}

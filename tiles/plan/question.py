@@ -1,0 +1,47 @@
+"""What the planner is asked: an operation, what is known of its operands, and the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tiles.graph import Codelet, Extents, Layout, OpForm, Plan
+from tiles.target import Target
+
+
+@dataclass(frozen=True)
+class Operand:
+    """What the planner knows of an operand: its shape, dtype, and where it lives (None: still free)."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    layout: Layout | None
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is to be planned.
+
+    Args:
+      form: the operation's domain and maps.
+      codelet: what its vertices compute.
+      operands: shapes, dtypes and present layouts.
+      result_dtypes: dtypes of the results.
+      target: the machine.
+    """
+
+    form: OpForm
+    codelet: Codelet
+    operands: tuple[Operand, ...]
+    result_dtypes: tuple[str, ...]
+    target: Target
+
+    def extents(self, plans: Sequence[Plan]) -> Extents:
+        """Return the extents of a full cell of every plan, int64 ``[plans]`` along each dimension."""
+        sizes = tuple(
+            np.array([min(plan.splits[d].grain, max(dim.size, 1)) for plan in plans], np.int64)
+            for d, dim in enumerate(self.form.dims)
+        )
+        return Extents(self.form, sizes, tuple(o.dtype for o in self.operands), self.result_dtypes)

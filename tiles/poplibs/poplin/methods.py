@@ -1,0 +1,96 @@
+"""The ways a contraction's vertex may compute: the fastest for a cell, its cycles, and the order it reads and writes in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tiles.errors import InvalidGraph
+from tiles.graph import Arrangement, Cycles, Extents, OpForm
+from tiles.poplibs.popops.loops import loop_of
+from tiles.target import Basis, Target
+
+NEVER = 2**62
+"""Cycles of a method that cannot compute a cell."""
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to compute, with its figures for many cells.
+
+    Args:
+      name: of the method.
+      cycles: of every cell, ``NEVER`` where it cannot.
+    """
+
+    name: str
+    cycles: Cycles
+
+
+def costs_of(method: str, table: Mapping[str, Callable[..., Cycles]], *arguments: Any) -> list[Method]:
+    """Return the figures of a method, or of all of a table if it is to be chosen (``auto``)."""
+    names = tuple(table) if method == AUTO else (method,)
+    return [Method(name, table[name](*arguments)) for name in names]
+
+
+def fastest(methods: Sequence[Method]) -> np.ndarray:
+    """Return the position of the fastest method for every cell, int64."""
+    return np.argmin(np.stack(np.broadcast_arrays(*(m.cycles.value for m in methods))), axis=0)
+
+
+def vertex_cycles(
+    methods: Sequence[Method], verb: str, accumulate: str, out_dtype: str, extents: Extents, target: Target
+) -> Cycles:
+    """Return the duration of the fastest method on all workers, and of the cast of its sums.
+
+    Args:
+      methods: what there is to choose from.
+      verb: what they do, for errors: multiply, convolve.
+      accumulate: dtype of the sums.
+      out_dtype: dtype of the result; a cast is added where it is narrower.
+      extents: cell sizes.
+      target: the machine.
+
+    Raises:
+      InvalidGraph: no method computes these cells.
+    """
+    value = np.minimum.reduce(np.broadcast_arrays(*(m.cycles.value for m in methods)))
+    if value.size and value.min() >= NEVER:
+        names = ", ".join(m.name for m in methods)
+        raise InvalidGraph(
+            f"method {names} cannot {verb} {extents.operand_dtypes[0]} into {accumulate} at these extents"
+        )
+    basis = Basis.weakest(
+        [m.cycles.basis for m in methods if bool(np.any(np.asarray(m.cycles.value) == value))]
+    )
+    if out_dtype != accumulate:
+        share = -(-np.asarray(extents.results) // target.workers_per_tile)
+        cast = loop_of("convert", {"dtype": out_dtype}, accumulate)
+        worker = 18 + 19 + cast.total(share, out_dtype, target) + 2
+        value = value + 12 + target.worker_issue_interval_cycles * worker
+        basis = Basis.weakest([basis, cast.basis])
+    return Cycles(value, basis, methods[0].cycles.source)
+
+
+def order_of(
+    form: OpForm, *blocks: Sequence[int], groups: Sequence[tuple[Sequence[int], int]] = ()
+) -> Arrangement:
+    """Return the order that goes through blocks of domain dimensions, the slowest first.
+
+    Args:
+      form: the operation.
+      blocks: dimensions that are counted one after another.
+      groups: dimensions whose last one is counted in groups, and elements of a group; the slowest first.
+    """
+    counted = [(d, 0) for block in blocks for d in block]
+    inner = [
+        (d, size)
+        for dims, size in groups
+        for d in [d for d in dims if form.dims[d].size > 1][-1:]
+        if size > 1
+    ]
+    return Arrangement((*counted, *inner))
