@@ -148,11 +148,11 @@ def _fit(arrangement: Arrangement, extents: tuple[int, ...]) -> Arrangement:
 
 @lru_cache(maxsize=16384)
 def _factors(arrangement: Arrangement, extents: tuple[int, ...]) -> tuple[Factor, ...]:
-    groups = {d: group for d, group in arrangement.digits if group}
+    groups = {d: max(1, min(group, extents[d])) for d, group in arrangement.digits if group}
     found = [(d, n, 1) for d, n in enumerate(extents) if d not in arrangement.dims]
     for d, group in arrangement.digits:
-        step = 1 if group else groups.get(d, 1)
-        found.append((d, group or -(-extents[d] // step), step))
+        size = groups.get(d, 1)
+        found.append((d, size, 1) if group else (d, -(-extents[d] // size), size))
     return tuple(found)
 
 

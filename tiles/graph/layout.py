@@ -7,6 +7,7 @@ layout (who owns what, how much two layouts overlap) factorizes into small per-d
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -313,25 +314,26 @@ def _reshape_order(
     Dimensions that merge must be counted one right after the other; where the last of them is grouped, the groups
     must fit into the last of the new ones.
     """
-    digits = list(layout.arrangement.digits)
-    held = layout.part_shape
+    digits, held = layout.arrangement.digits, layout.part_shape
+    counted: dict[
+        tuple[int, int], tuple[tuple[int, int], ...]
+    ] = {}  # by digit, what counts it in the new shape
     for old, new in groups:
         gone = [d for d in range(*old) if held[d] > 1]
         come = [d for d in range(*new) if part[d] > 1]
         if not gone:
             continue
         at = digits.index((gone[0], 0))
-        if digits[at : at + len(gone)] != [(d, 0) for d in gone]:
+        if digits[at : at + len(gone)] != tuple((d, 0) for d in gone):
             return None
-        inner = [i for i, (d, group) in enumerate(digits) if group and d in gone]
-        digits[at : at + len(gone)] = [(~d, 0) for d in come]  # marked as new
-        for i in inner:
-            d, group = layout.arrangement.digits[i]
-            is_renamed = len(gone) == len(come) == 1
-            if not is_renamed and (d != gone[-1] or held[d] % group or part[come[-1]] % group):
-                return None
-            digits[digits.index((d, group))] = (~come[-1], group)
-    return Arrangement(tuple((~d, group) for d, group in digits))
+        counted |= {(d, 0): () for d in gone} | {(gone[0], 0): tuple((d, 0) for d in come)}
+        for d, group in digits:
+            if group and d in gone:
+                is_renamed = len(gone) == len(come) == 1
+                if not is_renamed and (d != gone[-1] or held[d] % group or part[come[-1]] % group):
+                    return None
+                counted[d, group] = ((come[-1], group),)
+    return Arrangement(tuple(itertools.chain.from_iterable(counted[digit] for digit in digits)))
 
 
 def _common_groups(
