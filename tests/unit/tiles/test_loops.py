@@ -1,4 +1,4 @@
-"""Arrangements of axes and what two have in common, against the address of every element."""
+"""Places of axes and what two have in common, against the address of every element."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from tiles.engine.loops import Arrangement, Axis, Box, boxes, dense, part_axis
+from tiles.engine.loops import Axis, Box, Place, boxes, dense, part_axis
 
 
 def addresses(axis: Axis) -> dict[int, int]:
@@ -59,7 +59,7 @@ def test_what_two_arrangements_have_in_common(size):
         first, second = random_axis(rng, size, 1), random_axis(rng, size, 3)
         for other, must_fit in ((second, False), (dense(size, 4), True)):
             want = sorted(zip(addresses(first).values(), addresses(other).values(), strict=True))
-            found = boxes(Arrangement((first,), 11), Arrangement((other,), 5))
+            found = boxes(Place((first,), 11), Place((other,), 5))
             assert found is not None or not must_fit
             if found is None:
                 continue
@@ -72,13 +72,13 @@ def test_what_two_arrangements_have_in_common(size):
 def test_several_axes_empty_ones_and_none():
     rng = np.random.default_rng(0)
     first, second = random_axis(rng, 21, 1), random_axis(rng, 10, 40)
-    found = boxes(Arrangement((first, second)), Arrangement((dense(21, 10), dense(10, 1))))
+    found = boxes(Place((first, second)), Place((dense(21, 10), dense(10, 1))))
     assert found is not None
     a, b = addresses(first), addresses(second)
     want = sorted((a[i] + b[j], 10 * i + j) for i in range(21) for j in range(10))
     assert sorted(pair for box in found for pair in pairs(box)) == want
-    assert boxes(Arrangement((first, ())), Arrangement((dense(21, 1), dense(0, 1)))) == []
-    assert boxes(Arrangement((), 3), Arrangement((), 4)) == [Box((3, 4), ())]
+    assert boxes(Place((first, ())), Place((dense(21, 1), dense(0, 1)))) == []
+    assert boxes(Place((), 3), Place((), 4)) == [Box((3, 4), ())]
 
 
 def test_pieces_of_a_box_are_its_elements():
