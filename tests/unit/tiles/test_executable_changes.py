@@ -252,6 +252,26 @@ AT_LOADING: dict[str, tuple[str, Change, str]] = {
         put(of("variables", "sum.partials"), "layout", "base", value=2),
         "its layout is|tiles",
     ),
+    "order of a plan": (
+        "chain",
+        put(at("turn"), "plan", "arrangement", value=[[1, 0], [0, 0]]),
+        "writes turn as",
+    ),
+    "order of a part": (
+        "sums",
+        put(of("variables", "x"), "layout", "arrangement", value=[[1, 0], [0, 0]]),
+        r"x \(.* by 1,0\), in place, but it lies elsewhere",
+    ),
+    "order that counts a dimension twice": (
+        "sums",
+        put(of("variables", "x"), "layout", "arrangement", value=[[1, 0], [0, 0], [1, 0]]),
+        "counts a dimension twice",
+    ),
+    "groups that parts cut": (
+        "chain",
+        put(at("dot.partials"), "plan", "arrangement", value=[[0, 0], [1, 0], [2, 0], [0, 2]]),
+        "groups of 2 of dimension 1, cut as 12/3",
+    ),
     "shape": ("sums", put(of("variables", "x"), "shape", value=[6, 4]), "shape"),
     "dtype": ("sums", put(of("variables", "x"), "dtype", value="float16"), "B a tile"),
     "dtype that is none": ("sums", put(of("variables", "x"), "dtype", value="float33"), "element type"),
