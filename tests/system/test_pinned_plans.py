@@ -69,7 +69,8 @@ def test_one_plan_may_be_replaced(lowered: ipuxla.Lowered, text: str) -> None:
     assert one_tile(plan) != plan
     # partials of a plan that cuts no reduction are results: the step then has the operation's own name
     compiled = lowered.compile(plans=pins.replace(f'"{name}"', f'"{name.removesuffix(".partials")}"'))
-    assert plans_of(compiled.executable)[name.removesuffix(".partials")] == one_tile(plan)
+    placed = plans_of(compiled.executable)[name.removesuffix(".partials")]
+    assert (placed.splits, placed.base) == (one_tile(plan).splits, one_tile(plan).base)
     check_close(compiled(X, W), jax.jit(model)(X, W), "pinned")
 
 
@@ -94,3 +95,13 @@ def test_what_is_no_plans_is_refused(plans: str) -> None:
 def test_plans_are_text() -> None:
     with pytest.raises(InvalidOption, match="plans is no text"):
         ipuxla.jit(model, plans={"dot": 1})  # type: ignore[arg-type]
+
+
+def test_a_contraction_cannot_be_pinned_to_an_order_it_does_not_read(
+    lowered: ipuxla.Lowered, text: str
+) -> None:
+    name, plan = next((n, p) for n, p in read_plans(text).items() if n.startswith("dot"))
+    turned = {**plan.to_data(), "arrangement": [[0, 0], [2, 0], [1, 0]]}
+    with pytest.raises(InvalidPlan, match="does not go through its cells in the order 0,2,1") as caught:
+        lowered.compile(plans=json.dumps({"format": 1, "plans": {name: turned}}))
+    assert "test_pinned_plans.py" in str(caught.value)

@@ -10,10 +10,12 @@ from collections.abc import Sequence as Seq
 from dataclasses import replace
 from itertools import combinations
 
-from tiles.graph import Graph, Layout, Plan, Tensor
+from tiles.errors import InvalidPlan
+from tiles.graph import ROW_MAJOR, Graph, Layout, Plan, Tensor
 from tiles.plan import (
     Operand,
     Question,
+    arranged,
     follow,
     home_layout,
     is_resident,
@@ -60,6 +62,25 @@ def choose(
     if plan.base == 0 and not followed and not homes:
         plan = replace(plan, base=graph.rotated_base(int(plan.tiles.max()) + 1))
     return plan, homes
+
+
+def as_wanted(question: Question, plan: Plan) -> Plan:
+    """Return a plan that somebody wrote down in the order its vertices want, if it says none.
+
+    Raises:
+      InvalidPlan: it says another than a contraction's vertices read, whose cycles would then be wrong.
+    """
+    (wanted,) = arranged(question, [replace(plan, arrangement=ROW_MAJOR)])
+    if question.codelet.arrangements(question.extents([plan]), question.target) is None:
+        return plan
+    orders = [p.arrangement.fit(plan.extents) for p in (plan, wanted)]
+    if orders[0] != orders[1] and not orders[0].is_row_major:
+        raise InvalidPlan(
+            f"{question.codelet.label} does not go through its cells in the order {plan.arrangement}",
+            expected=f"{wanted.arrangement}, or none",
+            got=str(plan.arrangement),
+        )
+    return wanted
 
 
 def _same_cut(a: Plan, b: Plan) -> bool:

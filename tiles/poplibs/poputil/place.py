@@ -38,7 +38,7 @@ from tiles.plan import (
 )
 from tiles.poplibs.popops.map import rearranging
 from tiles.poplibs.popops.reduce import combine_codelet, combine_form
-from tiles.poplibs.poputil.choose import choose
+from tiles.poplibs.poputil.choose import as_wanted, choose
 from tiles.poplibs.poputil.copies import concatenate
 
 
@@ -75,23 +75,26 @@ def place(
     label = graph.unique(name, "step")
     if math.prod(d.size for d in form.dims if not d.is_reduced) == 0:
         return tuple(_empty(graph, form, k, dtype, label, location) for k, dtype in enumerate(result_dtypes))
-    known = [Operand(t.shape, t.dtype, t.layout) for t in operands]
-    given, plan = plan, plan or _pinned(graph, label)
-    homes = _pinned_homes(graph, label, len(operands)) if given is None else {}
-    if plan is None:
+    known = tuple(Operand(t.shape, t.dtype, t.layout) for t in operands)
+    question = Question(form, codelet, known, result_dtypes, graph.target)
+    given, pinned, homes = plan, _pinned(graph, label), {}
+    if given is None and pinned is not None:
+        plan, homes = pinned, _pinned_homes(graph, label, len(operands))
+    elif plan is None:
         share = graph.memory_proportion(label)
         turns = serial_split(form, codelet, known, result_dtypes, graph.target, share)
         if turns is not None:
             return (_in_turn(graph, codelet, form, turns, operands, result_dtypes, label, location, program),)
-        question = Question(form, codelet, tuple(known), result_dtypes, graph.target)
         plan, homes = choose(graph, question, operands, label)
     try:
         plan.check(form, graph.target.num_tiles)
+        if given is not None:
+            (plan,) = arranged(question, [plan])
+        elif pinned is not None:
+            plan = as_wanted(question, plan)
     except InvalidPlan as error:
         raise error.at(f"step {label}" + (f", {location}" if location else "")) from None
     _require_may_split(codelet, form, plan, label)
-    if given is not None:
-        (plan,) = arranged(Question(form, codelet, tuple(known), result_dtypes, graph.target), [plan])
     settle(graph, form, plan, operands)
     for k, home in homes.items():
         operands[k] = _reordered(graph, operands[k], home, f"{label}.order{k}", location, program)
