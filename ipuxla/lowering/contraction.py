@@ -13,9 +13,14 @@ from tiles.poplibs.poputil.place import place
 
 
 def place_dot(
-    lowering: Lowering, instruction: Instruction, lhs: Tensor, rhs: Tensor, location: str
+    lowering: Lowering,
+    instruction: Instruction,
+    lhs: Tensor,
+    rhs: Tensor,
+    location: str,
+    beside: Tensor | None = None,
 ) -> Tensor:
-    """Place a contraction.
+    """Place a contraction; ``beside`` is read next together with its result (see ``poputil.place``).
 
     Raises:
       UnsupportedLowering: it asks for an algorithm of several products.
@@ -35,7 +40,15 @@ def place_dot(
     out = dtype_of(instruction.result.type)
     codelet = matmul_codelet(lhs.dtype, rhs.dtype, out)
     return place(
-        lowering.graph, codelet, form, [lhs, rhs], (out,), "dot", location, program=lowering.program
+        lowering.graph,
+        codelet,
+        form,
+        [lhs, rhs],
+        (out,),
+        "dot",
+        location,
+        program=lowering.program,
+        beside=beside,
     )[0]
 
 

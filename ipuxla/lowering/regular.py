@@ -272,9 +272,11 @@ def _lower_output_fusion(
 ) -> Tensor:
     (dot,) = (i for i in region.instructions if isinstance(i.op, DotGeneral))
     lhs, rhs = (operands[region.parameters.index(v)] for v in dot.operands)
-    product = place_dot(lowering, dot, lhs, rhs, where(dot) or location)
     rest = tuple(i for i in region.instructions if i is not dot)
     epilogue = _reachable(Computation(region.name, (*region.parameters, dot.result), rest, region.results))
+    known = (operands[region.parameters.index(p)] for p in epilogue.parameters if p is not dot.result)
+    beside = next((t for t in known if t.layout is not None and t.shape == dot.result.type.shape), None)
+    product = place_dot(lowering, dot, lhs, rhs, where(dot) or location, beside)
     given = dict(zip((*region.parameters, dot.result), (*operands, product), strict=True))
     return place_expression(lowering, epilogue, [given[p] for p in epilogue.parameters], name, location)
 

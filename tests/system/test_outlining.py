@@ -7,6 +7,7 @@ import importlib
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -14,8 +15,8 @@ import ipuxla
 from ipuxla.lowering import lower_module
 from ipuxla.testing import check_engines
 from tests import transformer
-from tests.flow import optimized_module
-from tiles.compiler import CopyStep, certify, compile_graph
+from tests.flow import optimized_module, run
+from tiles.compiler import CopyStep, certify, compile_graph, step_costs
 from tiles.numerics.tolerance import check_close
 from tiles.target import Target
 
@@ -67,6 +68,22 @@ def test_updates_are_computed_where_parameters_lie() -> None:
     ]
     assert len(updated) == len(jax.tree.leaves(arguments(6)[0]))
     assert not any(isinstance(step, CopyStep) and step.destination in outputs for step in executable.steps)
+
+
+def test_a_gradient_is_left_where_its_parameter_waits() -> None:
+    """The contraction that computes it is planned for that, so the update exchanges nothing."""
+
+    def step(w: Any, x: Any) -> Any:
+        return w - 0.1 * (x.T @ jnp.tanh(x @ w))
+
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(shape).astype(np.float32) / 8 for shape in ((1024, 1024), (128, 1024))]
+    executable = compile_graph(lower_module(module_of(step, tuple(arrays)), Target.named("gc200")))
+    update = step_costs(executable)[-1]
+    assert update.name.startswith("dot_general_multiply_subtract")
+    assert not update.traffic.received.any()
+    (got,) = run(executable, "fast", arrays)
+    check_close(got, jax.jit(step)(*arrays), "updated")
 
 
 def test_written_as_a_scan_it_is_the_same_size() -> None:

@@ -189,12 +189,13 @@ def _together(x: Run, y: Run) -> Box | None:
 
 
 def _joined(loops: Iterable[tuple[int, int, int]]) -> tuple[tuple[int, int, int], ...]:
-    """Return loops without those that run once; where one goes on as the next inside it, both are one."""
-    found: list[tuple[int, int, int]] = []
-    for count, s, t in loops:
-        if count == 1:
-            continue
-        if found and found[-1][1:] == (count * s, count * t):
-            count *= found.pop()[0]
-        found.append((count, s, t))
-    return tuple(found)
+    """Return loops without those that run once; where one goes on as another ends in both places, both are one."""
+    found = [loop for loop in loops if loop[0] > 1]
+    while True:
+        pairs = itertools.permutations(range(len(found)), 2)
+        follows = ((i, j) for i, j in pairs if found[i][1:] == tuple(found[j][0] * s for s in found[j][1:]))
+        i, j = next(follows, (0, 0))
+        if i == j:
+            return tuple(found)
+        found[j] = (found[i][0] * found[j][0], *found[j][1:])
+        del found[i]

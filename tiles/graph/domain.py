@@ -232,7 +232,11 @@ class Plan:
             for d in split:
                 digits.extend(full_digits(self.splits[d]))
             axes.insert(0, AxisSplit(self.num_partials(form), 1, tuple(digits)))
-        return Layout(tuple(axes), self.base, self._order_of(form.results[k], int(bool(split))))
+        return Layout(tuple(axes), self.base, self.result_order(form, k, int(bool(split))))
+
+    def result_order(self, form: OpForm, k: int = 0, lead: int = 0) -> Arrangement:
+        """Return the order in which a vertex writes result ``k``, by the result's axes with ``lead`` others before."""
+        return self._order_of(form.results[k], lead)
 
     def operand_order(self, form: OpForm, k: int) -> Arrangement:
         """Return the order in which a vertex reads operand ``k``, by the operand's axes."""

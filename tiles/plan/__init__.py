@@ -1,6 +1,6 @@
 """Planning: slices and exchange derived from plans, the cost model, and the search over splits."""
 
-from tiles.plan.arrange import arranged
+from tiles.plan.arrange import arranged, with_order
 from tiles.plan.exchange import (
     Traffic,
     exchange_code_bytes,
@@ -14,7 +14,7 @@ from tiles.plan.exchange import (
 )
 from tiles.plan.pricing import Priced, Ranking, home_layout, price
 from tiles.plan.question import Operand, Question
-from tiles.plan.search import follow, search
+from tiles.plan.search import follow, leaving, search
 from tiles.plan.serial import Turns, serial_split, slice_form
 from tiles.plan.slices import OUTSIDE, UNUSED, AxisSlices, Slices, is_resident, layout_slices, operand_slices
 
@@ -38,6 +38,7 @@ __all__ = [
     "keeps_order",
     "layout_slices",
     "layout_traffic",
+    "leaving",
     "operand_slices",
     "operand_traffic",
     "price",
@@ -47,4 +48,5 @@ __all__ = [
     "slice_form",
     "staging_bytes",
     "traffic",
+    "with_order",
 ]

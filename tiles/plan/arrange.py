@@ -21,16 +21,16 @@ def arranged(question: Question, plans: Sequence[Plan]) -> list[Plan]:
     codelet, form = question.codelet, question.form
     wanted = codelet.arrangements(question.extents(plans), question.target)
     if wanted is not None:
-        return [_ordered(plan, order) for plan, order in zip(plans, wanted, strict=True)]
+        return [with_order(plan, order) for plan, order in zip(plans, wanted, strict=True)]
     layouts = [o.layout for o in question.operands]
     if not codelet.any_order or all(v is None or v.arrangement.is_row_major for v in layouts):
         return list(plans)
     if not _keeps_order(form):
         return list(plans)
-    return [_ordered(plan, _followed(form, plan, layouts)) for plan in plans]
+    return [with_order(plan, _followed(form, plan, layouts)) for plan in plans]
 
 
-def _ordered(plan: Plan, order: Arrangement) -> Plan:
+def with_order(plan: Plan, order: Arrangement) -> Plan:
     """Return a plan whose vertices go through their cells in an order, without those groups that its cells cut."""
     cut = [d for d, group in order.digits if group and cuts_groups(plan.splits[d], group)]
     return replace(plan, arrangement=order.without_groups(cut))

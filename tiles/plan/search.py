@@ -14,7 +14,18 @@ from functools import lru_cache
 import numpy as np
 
 from tiles.errors import InvalidPlan
-from tiles.graph import MEMORY_PROPORTION, AxisSplit, Codelet, Extents, OpForm, Plan, unsplit_plan, whole
+from tiles.graph import (
+    MEMORY_PROPORTION,
+    AxisSplit,
+    Codelet,
+    Extents,
+    IndexMap,
+    Layout,
+    OpForm,
+    Plan,
+    unsplit_plan,
+    whole,
+)
 from tiles.graph.domain import full_digits
 from tiles.graph.layout import align_up, ceil_div
 from tiles.numerics.dtypes import itemsize
@@ -67,10 +78,22 @@ def _search(question: Question, extra: tuple[Plan, ...], limit: int) -> Ranking:
 
 def follow(form: OpForm, codelet: Codelet, k: int, operand: Operand, target: Target) -> Plan | None:
     """Return the plan that reads operand k where it lies, if there is one."""
-    if operand.layout is None:
+    return _cut_as(form, codelet, form.operands[k], operand.layout, target)
+
+
+def leaving(form: OpForm, codelet: Codelet, layout: Layout, target: Target) -> Plan | None:
+    """Return the plan whose cells compute their parts of the result where a layout has them, if there is one."""
+    return _cut_as(form, codelet, form.results[0], layout, target)
+
+
+def _cut_as(
+    form: OpForm, codelet: Codelet, index_map: IndexMap, layout: Layout | None, target: Target
+) -> Plan | None:
+    """Return the plan that cuts the domain as a layout cuts a tensor that is indexed by a map."""
+    if layout is None:
         return None
     splits = [whole(dim.size) for dim in form.dims]
-    for axis, split in zip(form.operands[k].axes, operand.layout.axes, strict=True):
+    for axis, split in zip(index_map.axes, layout.axes, strict=True):
         if not split.is_split:
             continue
         if len(axis.terms) != 1:
@@ -81,7 +104,7 @@ def follow(form: OpForm, codelet: Codelet, k: int, operand: Operand, target: Tar
         if not codelet.may_split(form, d):
             return None
         splits[d] = split
-    plan = Plan(tuple(splits), operand.layout.base)
+    plan = Plan(tuple(splits), layout.base)
     try:
         plan.check(form, target.num_tiles)
         for d in plan.split_reductions(form):

@@ -194,3 +194,17 @@ def test_weights_wait_as_their_first_reader_wants_them_and_are_turned_for_the_se
     tanh = next(g for _, g in executable.groups() if g.name == "tanh")
     source, result = (executable.variables[v].layout for v in (tanh.operands[0].variable, tanh.results[0]))
     assert source.arrangement == result.arrangement  # it goes on in the order it finds
+
+
+def test_combined_partials_keep_the_groups_they_were_written_in() -> None:
+    """Two cells' columns meet on a tile: their groups stay apart, so that three rows of each arrive in one run."""
+    graph = Graph(GC200)
+    x, w = graph.add_input((128, 1024), "float32", "x"), graph.add_input((1024, 1024), "float32", "w")
+    graph.outputs = [poplin.matmul(graph, x, w, name="dot").name]
+    executable = compile_graph(graph)
+    certify(executable)
+    units = GC200.conv_units("float32", "float32")
+    (combined,) = (v.layout for v in executable.variables.values() if v.name == "dot.combine")
+    rows, columns = combined.part_shape
+    assert rows > 1 and columns > units and columns % units == 0
+    assert combined.arrangement == Arrangement(((1, 0), (0, 0), (1, units)))

@@ -11,15 +11,17 @@ from dataclasses import replace
 from itertools import combinations
 
 from tiles.errors import InvalidPlan
-from tiles.graph import ROW_MAJOR, Graph, Layout, Plan, Tensor
+from tiles.graph import ROW_MAJOR, Graph, Layout, Plan, Tensor, linear_layout
 from tiles.plan import (
     Operand,
+    Priced,
     Question,
     arranged,
     follow,
     home_layout,
     is_resident,
     keeps_order,
+    leaving,
     operand_slices,
     price,
     search,
@@ -31,9 +33,13 @@ KEEP_IN_PLACE = 1.5
 """How much dearer a plan may be that writes a donated input's successor over it, saving its copy."""
 
 
+Homes = dict[int, Layout]
+"""Layouts into which operands are copied before an operation, by the operands' numbers."""
+
+
 def choose(
-    graph: Graph, question: Question, operands: Seq[Tensor], label: str
-) -> tuple[Plan, dict[int, Layout]]:
+    graph: Graph, question: Question, operands: Seq[Tensor], label: str, beside: Tensor | None = None
+) -> tuple[Plan, Homes]:
     """Return the plan of an operation, and the layouts into which operands (by number) are copied before it.
 
     Args:
@@ -41,13 +47,16 @@ def choose(
       question: the operation and what is known of its operands.
       operands: the tensors.
       label: the operation's name.
+      beside: what the next operation reads together with the result, of its shape.
     """
     form, codelet, target = question.form, question.codelet, question.target
     proportion = graph.memory_proportion(label)
     priced = search(
         form, codelet, question.operands, question.result_dtypes, target, memory_proportion=proportion
     )
-    plan, homes = _reordering(question, priced[0].plan, priced[0].cost, proportion)
+    plan, homes, cost = _reordering(question, priced[0].plan, priced[0].cost, proportion)
+    if beside is not None and beside.layout is not None:
+        plan, homes = _meeting(question, (plan, homes, cost), beside.layout, beside.dtype, proportion)
     donated = {graph.inputs[i] for i in graph.donated}
     for k, tensor in enumerate(operands):
         if tensor.name in donated and codelet.may_overwrite(k) and tensor.shape == form.result_shape():
@@ -87,18 +96,22 @@ def _same_cut(a: Plan, b: Plan) -> bool:
     return (a.splits, a.base) == (b.splits, b.base)
 
 
-def _reordering(
-    question: Question, plan: Plan, cost: float, proportion: float
-) -> tuple[Plan, dict[int, Layout]]:
-    """Return the cheapest of the plan as it is and plans whose operands wait where, and as, they want them."""
-    form, operands, target = question.form, question.operands, question.target
-    unlike = [
+def _unlike(question: Question, plan: Plan) -> list[int]:
+    """Return the operands that several tiles read in another order than they lie in."""
+    form = question.form
+    return [
         k
-        for k, o in enumerate(operands)
+        for k, o in enumerate(question.operands)
         if o.layout is not None
         and operand_slices(form, plan, k, o.shape).replication > 1
         and not keeps_order(form, plan, k, o.layout, o.shape, o.dtype)
     ]
+
+
+def _reordering(question: Question, plan: Plan, cost: float, proportion: float) -> tuple[Plan, Homes, float]:
+    """Return the cheapest of the plan as it is and plans whose operands wait where, and as, they want them; its cost."""
+    form, operands, target = question.form, question.operands, question.target
+    unlike = _unlike(question, plan)
     best, homes = plan, {}
     for count in range(1, len(unlike) + 1):
         for moved in combinations(unlike, count):
@@ -113,7 +126,46 @@ def _reordering(
             total = found.cost + sum(_copy_cost(operands[k], home, target) for k, home in wanted.items())
             if total < cost:
                 best, homes, cost = found.plan, wanted, total
-    return best, homes
+    return best, homes, cost
+
+
+def _meeting(
+    question: Question, found: tuple[Plan, Homes, float], layout: Layout, dtype: str, proportion: float
+) -> tuple[Plan, Homes]:
+    """Return the plan found, or the one that leaves the result in a layout, if that saves more than it costs."""
+    form, target = question.form, question.target
+    plan, homes, cost = found
+    there = leaving(form, question.codelet, layout, target)
+    if there is None:
+        return plan, homes
+    (there,) = arranged(question, [there])
+    priced = _priced(question, there)
+    if priced.temporary_bytes > proportion * target.bytes_per_tile:
+        return plan, homes
+    copied: Homes = {}
+    total = priced.cost
+    for k in _unlike(question, there):
+        o = question.operands[k]
+        home = home_layout(form, there, k, o.shape, o.dtype, target)
+        operands = (replace(o, layout=home) if j == k else other for j, other in enumerate(question.operands))
+        moved = replace(question, operands=tuple(operands))
+        with_copy = (
+            total - _priced(question, there).cost + _priced(moved, there).cost + _copy_cost(o, home, target)
+        )
+        if with_copy < total:
+            copied[k], total, question = home, with_copy, moved
+    shape = form.result_shape()
+    is_combined = plan.num_partials(form) > 1  # and then lies somewhere that the combination chooses
+    result = linear_layout(shape, dtype, target.num_tiles) if is_combined else plan.result_layout(form)
+    waiting = Operand(shape, dtype, layout)
+    saved = _copy_cost(waiting, result, target) - _copy_cost(waiting, there.result_layout(form), target)
+    return (there, copied) if total < cost + saved else (plan, homes)
+
+
+def _priced(question: Question, plan: Plan) -> Priced:
+    return price(
+        question.form, question.codelet, question.operands, question.result_dtypes, question.target, plan
+    )
 
 
 def _copy_cost(operand: Operand, home: Layout, target: Target) -> float:

@@ -10,6 +10,8 @@ from collections.abc import Sequence as Seq
 
 from tiles.errors import InvalidPlan
 from tiles.graph import (
+    ROW_MAJOR,
+    Arrangement,
     AxisSplit,
     Codelet,
     Composite,
@@ -35,6 +37,7 @@ from tiles.plan import (
     home_layout,
     search,
     serial_split,
+    with_order,
 )
 from tiles.poplibs.popops.map import rearranging
 from tiles.poplibs.popops.reduce import combine_codelet, combine_form
@@ -52,6 +55,7 @@ def place(
     location: str = "",
     plan: Plan | None = None,
     program: Sequence | None = None,
+    beside: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
     """Add one operation to the graph and return its results.
 
@@ -65,6 +69,7 @@ def place(
       location: the user's source line.
       plan: use this plan instead of searching.
       program: sequence to append to; the graph's main program by default.
+      beside: what is read next together with the result, which had better lie there too; of the result's shape.
 
     Raises:
       InvalidPlan: the given plan does not fit.
@@ -85,7 +90,7 @@ def place(
         turns = serial_split(form, codelet, known, result_dtypes, graph.target, share)
         if turns is not None:
             return (_in_turn(graph, codelet, form, turns, operands, result_dtypes, label, location, program),)
-        plan, homes = choose(graph, question, operands, label)
+        plan, homes = choose(graph, question, operands, label, beside)
     try:
         plan.check(form, graph.target.num_tiles)
         if given is not None:
@@ -173,7 +178,8 @@ def _in_parts(
     folding = codelet.combining(partial_dtypes[0], dtypes[0]) or combine_codelet(
         codelet.combiner() or "", partial_dtypes[0], dtypes[0]
     )
-    return (combine(graph, parts, folding, dtypes[0], label, location, program),)
+    order = plan.result_order(form, lead=1).over(len(parts.shape))
+    return (combine(graph, parts, folding, dtypes[0], label, location, program, order),)
 
 
 def _require_may_split(codelet: Codelet, form: OpForm, plan: Plan, label: str) -> None:
@@ -248,14 +254,28 @@ def _spread(graph: Graph, codelet: Codelet, form: OpForm, dtype: str) -> Plan:
 
 
 def combine(
-    graph: Graph, partials: Tensor, codelet: Codelet, dtype: str, label: str, location: str, program: Sequence
+    graph: Graph,
+    partials: Tensor,
+    codelet: Codelet,
+    dtype: str,
+    label: str,
+    location: str,
+    program: Sequence,
+    order: Arrangement = ROW_MAJOR,
 ) -> Tensor:
-    """Reduce partials ``[P, ...]`` over their leading axis, in as many stages as the planner finds cheapest."""
+    """Reduce partials ``[P, ...]`` over their leading axis, in as many stages as the planner finds cheapest.
+
+    ``order`` is that in which they were written, by axes of ``partials``: where several parts meet on a tile, their
+    groups stay apart, so that they arrive in longer runs and lie as the next contraction reads them.
+    """
     stage = 0
     while True:
         form = combine_form(partials.shape)
         name = f"{label}.combine{stage}" if stage else f"{label}.combine"
-        plan = graph.pinned_plans.get(name) or _combine_plan(graph, codelet, form, partials, dtype, label)
+        plan = graph.pinned_plans.get(name)
+        if plan is None:
+            plan = _combine_plan(graph, codelet, form, partials, dtype, label)
+            plan = plan if order.is_row_major else with_order(plan, order)
         if plan.num_partials(form) == 1:
             return _emit(graph, codelet, form, plan, [partials], (dtype,), name, location, program)[0]
         staged, dtypes = codelet.partial()
