@@ -97,8 +97,13 @@ def _same_cut(a: Plan, b: Plan) -> bool:
 
 
 def _unlike(question: Question, plan: Plan) -> list[int]:
-    """Return the operands that several tiles read in another order than they lie in."""
+    """Return the operands of a contraction that several tiles read in another order than they lie in.
+
+    What others read is seldom worth a copy, and each one would be another search.
+    """
     form = question.form
+    if not question.codelet.is_contraction:
+        return []
     return [
         k
         for k, o in enumerate(question.operands)
