@@ -84,8 +84,7 @@ class LiteralEngine(Engine):
         if floats is not None:
             recorded, floats = record_run(exe, *inputs, streams=streams, remote=floats)
             self._recorded = iter(np.asarray(recorded))
-        state, self._memory = self._memory or TileMemory(exe.target.num_tiles, self.words), None
-        state.poison()
+        state, self._memory = self._prepared(), None
         given = dict(zip(exe.inputs, inputs, strict=True))
         given |= {v.name: v.value for v in exe.variables.values() if v.value is not None}
         with jax.enable_x64(True):
@@ -102,6 +101,18 @@ class LiteralEngine(Engine):
         sent = {name: self._stacked(name, items) for name, items in self._sent.items()}
         counts, printed = count_steps(exe, trips), tuple(self._printed)
         return outputs, Trace(counts, self.name, self.arithmetic, trips, sent, printed)
+
+    def _prepared(self) -> TileMemory:
+        """Return the memory of the last run that ended well, or one in which nobody has written.
+
+        Without decisions every run reads and writes the same words in the same order, so what a run reads unwritten the
+        first one has read as poison; poison before every run took 8 % of an MLP step's processor time. Where loops or
+        branches depend on data, every run begins with poison.
+        """
+        state = self._memory or TileMemory(self.executable.target.num_tiles, self.words)
+        if self._memory is None or list(dynamic_parts(self.executable.program)):
+            state.poison()
+        return state
 
     def _stacked(self, name: str, items: list[np.ndarray]) -> np.ndarray:
         stream = self.executable.streams[name]

@@ -7,13 +7,15 @@ import itertools
 import numpy as np
 import pytest
 
-from tiles.engine import loops, views
+from tests.unit.tiles.executable_programs import compiled
+from tiles.engine import loops, make_engine, views
 from tiles.engine.memory import POISON, TileMemory
 from tiles.engine.operands import HeldOperand
 from tiles.engine.supersteps import Agreement, Collected, Exchange
 from tiles.graph import AxisSplit, Layout, whole
 from tiles.graph.layout import tile_grid
 from tiles.plan.slices import AxisSlices, Slices
+from tiles.target import Target
 
 SPLITS = {
     "none": (),
@@ -198,3 +200,22 @@ def test_moves_are_the_same_in_pieces_and_of_short_runs(size, monkeypatch):
         assert views.are_equal(pairs)
         both[1, -1] += 1
         assert not views.are_equal(pairs)
+
+
+@pytest.mark.parametrize(("program", "times"), [("sums", 1), ("loops", 2)])
+def test_memory_is_poisoned_once_or_before_every_run_that_decides(program, times, monkeypatch) -> None:
+    """Two runs give the same words; what no decision can change needs poison only before the first."""
+    executable = compiled(program, Target.named("gc200").replace(num_tiles=16))
+    poison, seen = TileMemory.poison, []
+    monkeypatch.setattr(TileMemory, "poison", lambda memory: (seen.append(memory), poison(memory)))
+    engine = make_engine(executable, "literal")
+    arrays = [
+        np.arange(
+            np.prod(executable.variables[name].shape, dtype=int), dtype=executable.variables[name].dtype
+        ).reshape(executable.variables[name].shape)
+        for name in executable.inputs
+    ]
+    first, second = (engine.run(*arrays)[0] for _ in range(2))
+    assert len(seen) == times
+    for a, b in zip(first, second, strict=True):
+        np.testing.assert_array_equal(a, b)
