@@ -207,7 +207,8 @@ Ratios above 1: we estimate more cycles than were measured. Nothing here was fit
 
 ## Parts of programs
 
-Compute sets are those of the SDK's plan on silicon and of our own here, so plans are compared too. The scaled additions
+Compute sets are those of the SDK's plan on silicon and of our own here, so plans are compared too, and ours contain what their
+operands take to be turned. The scaled additions
 contain the cycle counter's own part, some 75 cycles. Softmax is written as popnn composes it; JAX's own divides, which takes
 twice as long. Poplar turns attention scores by strided copies (129,219 cycles of each layer), our planner by exchange and
 blocks; the estimate of the rearrangement is for element by element. The layer and the MLP are whole programs with exchange.

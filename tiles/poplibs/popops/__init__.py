@@ -71,6 +71,7 @@ from tiles.poplibs.popops.slicing import MultiSlice
 from tiles.poplibs.popops.sorting import Sort, sort
 from tiles.poplibs.popops.top_k import TopK, top_k
 from tiles.poplibs.popops.updating import MultiUpdate
+from tiles.poplibs.popops.updating_by import UpdateBy, UpdateLast
 from tiles.poplibs.popops.widths import BitcastWidth, bitcast_width
 
 __all__ = [
@@ -84,6 +85,8 @@ __all__ = [
     "Scan",
     "Sort",
     "TopK",
+    "UpdateBy",
+    "UpdateLast",
     "abs",
     "add",
     "arg",
