@@ -67,7 +67,7 @@ def turn(source: Layout, into: Arrangement, extents: tuple[int, ...], element_by
     is_kept = held.fit(here) == into.fit(here) and (has_runs or run == math.prod(here))
     if is_kept or has_runs:
         return Turn(is_kept, run, run, 0, 0, False)
-    d, columns = _fastest(held, here)
+    d, columns = _fastest(held, extents)  # it lies whole in its buffer before it is turned
     e, rows = _fastest(into, extents)
     if d != e:
         return Turn(False, run, common_run(held, source.part_shape, held, extents), rows, columns, True)
