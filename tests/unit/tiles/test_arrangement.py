@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -165,6 +166,10 @@ def test_what_is_held_in_another_order_is_turned_in_blocks() -> None:
     need = np.array([64 * 32])
     by_hand = transpose_cycles(4, 16, 32, 2, GC200).value
     assert found.cycles(need, need, 2, GC200) == by_hand
+    narrow = Layout(
+        (AxisSplit(64, 1, ((64, 1),)), AxisSplit(32, 3, ((11, 64),)))
+    )  # it arrives three by three
+    assert turn(narrow, wanted, (64, 32), 2) == dataclasses.replace(found, together=3)
     kept = turn(Layout((whole(64), whole(32)), 0, wanted), wanted, (64, 32), 2)
     assert kept is not None and kept.is_kept and kept.together == 64 * 32
 
