@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ipuxla
-from tests.models import MODELS, TYPED, Model, large_step
+from tests.small_models import MODELS, TYPED, Model, large_step
 from tiles.numerics.tolerance import check_close
 from tiles.target import Target
 
