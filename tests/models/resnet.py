@@ -96,14 +96,13 @@ def _bottleneck(p: Any, x: Any, stride: int, name: str, norm: Any) -> Any:
     return jax.nn.relu(residual + y)
 
 
-def _size(published: bool) -> tuple[tuple[int, ...], int, int, int]:
-    """Return stages, width, side of images and classes."""
-    return ((3, 4, 6, 3), 64, 224, 1000) if published else ((1, 1), 2, 12, 3)
+PUBLISHED = (3, 4, 6, 3), 64, 224, 1000
+"""Stages, width, side of images and classes."""
 
 
 @register("resnet50-inference")
 def _inference(published: bool) -> Model:
-    stages, width, side, classes = _size(published)
+    stages, width, side, classes = PUBLISHED if published else ((1, 1), 2, 12, 3)
     new, batch = Values(published, "float16"), 4 if published else 2
 
     def infer(params: Any, images: Any) -> Any:
@@ -115,8 +114,8 @@ def _inference(published: bool) -> Model:
 
 @register("resnet50-training")
 def _training(published: bool) -> Model:
-    """A step of SGD with momentum on halves, as flax's ImageNet example takes it: labels smoothed, weights decayed."""
-    stages, width, side, classes = _size(published)
+    """A step of SGD with momentum on halves,, the loss scaled, as in flax's ImageNet example."""
+    stages, width, side, classes = PUBLISHED if published else ((1,), 2, 8, 3)
     new, batch = Values(published, "float16"), 2 if published else 3
     optimizer = sgd(0.1, momentum=0.9)
     loss_scale = 128.0
