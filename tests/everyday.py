@@ -19,7 +19,7 @@ import numpy as np
 from jax import lax
 
 from ipuxla.experiments.models import cross_entropy
-from tests.models import layer_norm, value_and_gradients
+from tests.small_models import layer_norm, value_and_gradients
 
 SIZES = ("small", "large")
 NHWC = ("NHWC", "HWIO", "NHWC")

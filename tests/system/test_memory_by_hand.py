@@ -12,7 +12,7 @@ import ipuxla
 from ipuxla.experiments.models import MODELS
 from ipuxla.experiments.optimizers import OPTIMIZERS
 from tests.everyday import cnn_loss, program, transformer_loss
-from tests.models import layers, training_step
+from tests.small_models import layers, training_step
 
 FLOAT, INTEGER = 4, 4
 """Bytes of a float32 and of an int32."""

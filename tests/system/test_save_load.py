@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from tests.flow import executable_of, optimized_module
-from tests.models import MODELS, TYPED
+from tests.small_models import MODELS, TYPED
 from tiles.compiler import Executable, certify, load_executable
 from tiles.engine import make_engine
 from tiles.report import profile
@@ -121,7 +121,7 @@ COMPILE = """
     import jax
 
     jax.config.update("jax_enable_x64", sys.argv[2] == "True")
-    from tests.models import MODELS, TYPED
+    from tests.small_models import MODELS, TYPED
     import ipuxla
 
     model = (MODELS | TYPED)[sys.argv[1]]
