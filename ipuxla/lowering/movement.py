@@ -23,6 +23,7 @@ from hlo_passes.ops import (
 from ipuxla.lowering.folding import folds_counters
 from ipuxla.lowering.registry import Lowering, dtype_of, lowers, where
 from ipuxla.lowering.regular import materialize
+from ipuxla.lowering.waiting import contractions, met_parameters, settle_early
 from tiles.graph import Copy, Tensor, linear_layout, reshape_layout
 
 
@@ -89,11 +90,10 @@ def lower_computation(
     lowering: Lowering, computation: Computation, arguments: list[Tensor]
 ) -> tuple[Tensor, ...]:
     """Lower a computation's instructions with its parameters bound to tensors; return its results' tensors."""
-    inner = replace(
-        lowering, computation=computation, values=dict(zip(computation.parameters, arguments, strict=True))
-    )
+    values = dict(zip(computation.parameters, arguments, strict=True))
+    inner = replace(lowering, computation=computation, values=values, met=met_parameters(computation))
     needed = _constants_in_memory(computation)
-    counted = _only_counted(computation)
+    counted, multiplied = _only_counted(computation), contractions(computation)
     for instruction in computation.instructions:
         if instruction.results[:1] and instruction.results[0] in counted:
             continue
@@ -102,6 +102,7 @@ def lower_computation(
             if instruction.result in needed:
                 materialize(inner, instruction.result)
             continue
+        settle_early(inner, instruction, multiplied)
         inner.lower(instruction)
     return tuple(inner.tensor(v) for v in computation.results)
 

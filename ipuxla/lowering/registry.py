@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias, TypeVar
@@ -35,6 +35,7 @@ class Lowering:
       values: the tensor of every value lowered so far; splat constants have none until somebody needs one.
       functions: computations placed as functions, by name.
       estimates: cycles of computations that were placed to find them, by what they are and where operands lie.
+      met: for values, the parameters of their shape that elementwise operations bring them together with later.
       prefix: put before the labels of steps that are part of a named function.
     """
 
@@ -45,6 +46,7 @@ class Lowering:
     values: dict[Value, Tensor] = field(default_factory=dict)
     functions: dict[str, Function] = field(default_factory=dict)
     estimates: dict[Hashable, float] = field(default_factory=dict)
+    met: Mapping[Value, tuple[Value, ...]] = field(default_factory=dict)
     prefix: str = ""
 
     @cached_property
@@ -55,6 +57,11 @@ class Lowering:
     def tensor(self, value: Value) -> Tensor:
         """Return the tensor of a value as it stands in the graph now."""
         return self.graph.tensors[self.values[value].name]
+
+    def met_tensor(self, value: Value) -> Tensor | None:
+        """Return the first parameter that a value meets later and that lies somewhere by now, or None."""
+        tensors = (self.tensor(parameter) for parameter in self.met.get(value, ()))
+        return next((tensor for tensor in tensors if tensor.layout is not None), None)
 
     def constant(self, value: Value) -> Constant | None:
         """Return the constant a value is, or None."""

@@ -249,7 +249,7 @@ def lower_fusion(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, 
     if instruction.op.kind == "input":
         return (_lower_input_fusion(lowering, region, operands, name, location),)
     if instruction.op.kind == "output":
-        return (_lower_output_fusion(lowering, region, operands, name, location),)
+        return (_lower_output_fusion(lowering, instruction, operands, name, location),)
     return (place_expression(lowering, region, operands, name, location),)
 
 
@@ -268,14 +268,17 @@ def _lower_input_fusion(
 
 
 def _lower_output_fusion(
-    lowering: Lowering, region: Computation, operands: list[Tensor], name: str, location: str
+    lowering: Lowering, fusion: Instruction, operands: list[Tensor], name: str, location: str
 ) -> Tensor:
+    (region,) = fusion.regions
     (dot,) = (i for i in region.instructions if isinstance(i.op, DotGeneral))
     lhs, rhs = (operands[region.parameters.index(v)] for v in dot.operands)
     rest = tuple(i for i in region.instructions if i is not dot)
     epilogue = _reachable(Computation(region.name, (*region.parameters, dot.result), rest, region.results))
     known = (operands[region.parameters.index(p)] for p in epilogue.parameters if p is not dot.result)
     beside = next((t for t in known if t.layout is not None and t.shape == dot.result.type.shape), None)
+    if beside is None and fusion.result.type.shape == dot.result.type.shape:
+        beside = lowering.met_tensor(fusion.result)
     product = place_dot(lowering, dot, lhs, rhs, where(dot) or location, beside)
     given = dict(zip((*region.parameters, dot.result), (*operands, product), strict=True))
     return place_expression(lowering, epilogue, [given[p] for p in epilogue.parameters], name, location)

@@ -7,14 +7,13 @@ its tile already holds, and what a tile must send is the product of per-axis cov
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from tiles.graph import Cycles, Layout, OpForm, Plan
+from tiles.graph import Arrangement, AxisSplit, Cycles, Layout, OpForm, Plan
 from tiles.graph.layout import ceil_div
 from tiles.numerics.dtypes import WORD_BYTES, itemsize
 from tiles.plan.ordering import turn
@@ -85,12 +84,9 @@ def traffic(source: Layout, slices: Slices, dtype: str, target: Target) -> Traff
         result.local[slices.tiles] = _bytes(own, size)
     else:
         result.turning[slices.tiles] = order.cycles(need, own, size, target)
-    parts, windows, stretches = _arriving(slices, source, g, overlaps, own)
-    if order is not None:
-        stretches = ceil_div(need - own, order.together)
-        windows = np.where(windows == parts, windows, np.maximum(windows, stretches))
-        is_all = out_elements == math.prod(source.part_shape)
-        out_runs = np.where(is_all, 1, np.maximum(out_runs, ceil_div(out_elements, order.together)))
+    is_unturned = order is not None and order.arrives_unturned
+    arrives = source.arrangement if is_unturned else slices.arrangement
+    windows, stretches = _arriving(slices, source, arrives, g, overlaps, own)
     received, sent = _bytes(need - own, size), _bytes(out_elements, size)
     result.received[slices.tiles] = received
     result.selects[slices.tiles] = np.clip(windows, received > 0, received // WORD_BYTES)
@@ -184,42 +180,113 @@ def _bytes(elements: np.ndarray, size: int) -> np.ndarray:
     return -(-elements * size // WORD_BYTES) * WORD_BYTES
 
 
+@dataclass(frozen=True)
+class _Along:
+    """What cells read along an axis: int64 ``[cells]`` each.
+
+    Args:
+      low: the first index.
+      high: the last one.
+      inside: how many.
+      pieces: parts they lie in.
+      mine: how many of them the cell's tile holds.
+      step: from one to the next.
+      split: how parts are cut.
+      extent: the longest slice.
+    """
+
+    low: np.ndarray
+    high: np.ndarray
+    inside: np.ndarray
+    pieces: np.ndarray
+    mine: np.ndarray
+    step: int
+    split: AxisSplit
+    extent: int
+
+
+def _digits(order: Arrangement, extents: tuple[int, ...]) -> list[tuple[int, int, bool]]:
+    """Return the digits of a box's elements, the fastest first: dimension, its group, and whether a group's elements count."""
+    factors = order.factors(extents)
+    group = {d: step for d, _, step in factors if step > 1}
+    return [(d, group.get(d, 1), d in group and step == 1) for d, _, step in reversed(factors)]
+
+
 def _arriving(
-    slices: Slices, source: Layout, g: tuple[np.ndarray, ...], overlaps: list[np.ndarray], own: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return, per cell, the parts it receives from, and how often it changes its source and its pointer.
+    slices: Slices,
+    source: Layout,
+    order: Arrangement,
+    g: tuple[np.ndarray, ...],
+    overlaps: list[np.ndarray],
+    own: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return, per cell, how often it changes its source and its pointer while its slice arrives in an order.
 
     Words arrive part by part, each part's in the order it holds them. What is contiguous in the part is listened to at
     once; what is contiguous in the slice, too, goes on at the pointer where it was left. Parts of which each fills one
     stretch of the slice follow one another, so that only the tile's own elements interrupt them.
     """
-    one = np.ones(slices.tiles.size, np.int64)
-    parts, windows, stretches = one, one, one
-    own_windows = own_stretches = (own > 0).astype(np.int64)
-    held = filled = np.ones(one.size, bool)  # inner axes: whole parts; whole slices, each of one part
-    is_dense = np.ones(one.size, bool)
-    for axis, split, where, mine in reversed(list(zip(slices.axes, source.axes, g, overlaps, strict=True))):
+    axes, parts = [], np.ones(slices.tiles.size, np.int64)
+    for axis, split, where, mine in zip(slices.axes, source.axes, g, overlaps, strict=True):
         low, high = (bound[where] for bound in axis.bounds)
         inside = axis.num_inside[where]
-        is_dense &= filled | (inside <= 1)
         pieces = np.where(high >= low, high // split.grain - low // split.grain + 1, 0)
         if abs(axis.step) != 1:
             pieces = np.minimum(pieces, inside)
         parts = parts * pieces
-        by_part = held & (abs(axis.step) == 1)
-        by_stretch = filled & (axis.step == 1)
-        windows = windows * np.where(by_part, pieces, inside)
-        stretches = stretches * np.where(by_stretch, pieces, inside)
-        own_windows = own_windows * np.where(by_part, 1, mine)
-        own_stretches = own_stretches * np.where(by_stretch, 1, mine)
-        ends = (
-            (high // split.grain + 1) * split.grain if split.is_split else split.size
-        )  # stored at full grain
-        held = held & (abs(axis.step) == 1) & (low % split.grain == 0) & (high + 1 == ends)
-        filled = filled & (axis.step == 1) & (pieces <= 1) & (inside == axis.extent)
+        axes.append(_Along(low, high, inside, pieces, mine, axis.step, split, axis.extent))
+    windows = _windows(axes, _digits(source.arrangement, source.part_shape), own)
+    stretches, own_stretches, is_dense = _stretches(axes, _digits(order, slices.extents), own)
     in_one_go = (stretches == parts) & is_dense
-    stretches = np.where(in_one_go, np.minimum(stretches, 1 + (own > 0)), stretches - own_stretches)
-    return parts, windows - own_windows, stretches
+    return windows, np.where(in_one_go, np.minimum(stretches, 1 + (own > 0)), stretches - own_stretches)
+
+
+def _windows(axes: list[_Along], digits: list[tuple[int, int, bool]], own: np.ndarray) -> np.ndarray:
+    """Return in how many stretches of its parts' memory a cell's slice lies, without those of its own tile's part."""
+    windows, mine = np.ones(own.size, np.int64), (own > 0).astype(np.int64)
+    whole = np.ones(own.size, bool)  # all of the parts along the faster digits
+    for d, group, is_inner in digits:
+        a = axes[d]
+        joined = whole & (abs(a.step) == 1)
+        if is_inner:
+            windows = windows * np.where(joined, 1, np.minimum(a.inside, group))
+            mine = mine * np.where(joined, 1, np.minimum(a.mine, group))
+            whole = (
+                joined & (a.low % group == 0) & (((a.high + 1) % group == 0) | (a.high + 1 == a.split.size))
+            )
+            continue
+        groups = a.high // group - a.low // group + 1 if abs(a.step) == 1 else a.inside
+        windows = windows * np.where(joined, a.pieces, np.where(a.inside > 0, groups, 0))
+        mine = mine * np.where(joined, 1, ceil_div(a.mine, group))
+        ends = (a.high // a.split.grain + 1) * a.split.grain if a.split.is_split else a.split.size
+        whole = joined & (a.low % a.split.grain == 0) & (a.high + 1 == ends)  # stored at full grain
+    return np.maximum(windows - mine, 0)
+
+
+def _stretches(
+    axes: list[_Along], digits: list[tuple[int, int, bool]], own: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return in how many stretches of a slice's memory its parts arrive, in how many its own does, and if there are no gaps."""
+    stretches, mine = np.ones(own.size, np.int64), (own > 0).astype(np.int64)
+    filled, is_dense = np.ones(own.size, bool), np.ones(own.size, bool)
+    for d, group, is_inner in digits:
+        a = axes[d]
+        is_dense &= filled | (a.inside <= 1)
+        joined = filled & (a.step == 1)
+        is_aligned = (a.pieces <= 1) | ((a.split.grain % group == 0) & (a.low % group == 0))
+        if is_inner:
+            broken = ceil_div(a.inside, min(group, a.split.grain)) + a.pieces
+            stretches = stretches * np.where(
+                is_aligned, np.where(joined, 1, np.minimum(a.inside, group)), broken
+            )
+            mine = mine * np.where(joined, 1, np.minimum(a.mine, group))
+            filled = joined & is_aligned
+            continue
+        groups = np.where(is_aligned | (group == 1), ceil_div(a.inside, group), 1)
+        stretches = stretches * np.where(joined, a.pieces, groups)
+        mine = mine * np.where(joined, 1, ceil_div(a.mine, group))
+        filled = joined & (a.pieces <= 1) & (a.inside == a.extent)
+    return stretches, np.minimum(mine, stretches), is_dense
 
 
 def _sent(
@@ -235,16 +302,20 @@ def _sent(
         cells = np.flatnonzero(owner >= 0)
         cell[owner[cells]] = cells
     has_own = cell >= 0
-    # inner to outer: elements that any cell reads, and those only the part's own cell reads; the runs of the former,
-    # of the former less the latter; whether all of the part's elements along the inner axes are read
+    # fastest to slowest: elements that any cell reads, and those only the part's own cell reads; the runs of the former,
+    # of the former less the latter; whether all of the part's elements along the faster digits are read
     covered, only_own = np.ones(count, np.int64), has_own.astype(np.int64)
     runs, runs_left = np.ones(count, np.int64), np.where(has_own, 0, 1)
     is_whole = np.ones(count, bool)
-    for a in reversed(range(len(grid))):
+    for a, group, is_inner in _digits(source.arrangement, source.part_shape):
         axis, split, at = slices.axes[a], source.axes[a], index[a]
         reads, single = axis.covered_before
         lo, hi = split.lo[at], split.hi[at]
         here = reads[hi] - reads[lo]
+        if is_inner:
+            runs = np.where(is_whole, 1, np.minimum(here, group) * runs)
+            is_whole &= (here % group == 0) | (here == min(split.grain, split.size))
+            continue
         mine = np.zeros(count, np.int64)
         here_runs = axis.runs_between(lo, hi)
         left_runs = here_runs
@@ -254,9 +325,9 @@ def _sent(
             start, stop = np.where(has_own, start, lo), np.where(has_own, np.maximum(start, stop), lo)
             mine = single[stop] - single[start]
             left_runs = axis.runs_of_others(lo, hi, start, stop)
-        others = here - mine
-        runs_left = np.where(is_whole, left_runs, others * runs) + mine * runs_left
-        runs = np.where(is_whole, here_runs, here * runs)
+        others = ceil_div(here - mine, group)
+        runs_left = np.where(is_whole, left_runs, others * runs) + ceil_div(mine, group) * runs_left
+        runs = np.where(is_whole, here_runs, ceil_div(here, group) * runs)
         covered, only_own = covered * here, only_own * mine
         is_whole &= here == min(split.grain, split.size)  # parts are stored at full grain
     return covered - only_own, np.where(only_own > 0, runs_left, runs)
