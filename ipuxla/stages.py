@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -15,10 +15,11 @@ import jax
 from hlo_passes.ir import Module, evaluate_module, print_module
 from hlo_passes.passes import LegalizeComplex, has_complex, optimize, split_positions
 from ipuxla.errors import UnknownStage, Unsupported
+from ipuxla.fitting import advice, planned_to_fit
 from ipuxla.frontend import _jax_compat as compat
 from ipuxla.frontend.importer import import_stablehlo
 from ipuxla.frontend.lower import to_stablehlo
-from ipuxla.lowering import lower_module, streams_of
+from ipuxla.lowering import streams_of
 from ipuxla.options import CompileOptions
 from ipuxla.replay import DECIDING, replaying
 from ipuxla.runner import Runner
@@ -27,19 +28,15 @@ from ipuxla.signature import HOLDERS, LeafType, Signature, narrow_name
 from ipuxla.streaming import streaming
 from tiles.compiler import (
     Executable,
-    compile_graph,
     out_of_memory,
-    peak_bytes,
     print_plans,
     require_pinned,
-    tightened,
 )
 from tiles.engine import quickly
-from tiles.graph import Plan, Stream
+from tiles.graph import Stream
 from tiles.numerics.dtypes import name_of
 from tiles.numerics.ring import ring
 from tiles.report import profile
-from tiles.target import Target
 
 STAGES = ("stablehlo", "hlo", "hlo-optimized", "plans", "program")
 
@@ -85,10 +82,11 @@ class Pipeline:
         """
         key = (options.target, options.passes, options.check_memory, options.plans)
         if key not in self._executables:
-            executable = _planned_to_fit(self.optimized(options.passes), options.target, options.pinned_plans)
-            require_pinned(executable, options.pinned_plans)
+            module, plans = self.optimized(options.passes), options.pinned_plans
+            executable = planned_to_fit(module, options.target, plans)
+            require_pinned(executable, plans)
             if options.check_memory and not executable.fits:
-                error = out_of_memory(executable)
+                error = out_of_memory(executable, advice(module, executable, plans))
                 error.profile = profile(executable)
                 raise error
             self._executables[key] = executable
@@ -160,29 +158,6 @@ class Pipeline:
     def compile(self, signature: Signature, options: CompileOptions) -> Compiled:
         """Return the program with its signature."""
         return Compiled(signature, self.runner(options), self.printers(options))
-
-
-REPLANS = 4
-"""How often a program that does not fit is planned again."""
-
-
-def _planned_to_fit(module: Module, target: Target, plans: Mapping[str, Plan]) -> Executable:
-    """Return the program, planned again with tighter bounds on temporaries while it does not fit.
-
-    When nothing helps it is the attempt that came closest, marked as not fitting.
-    """
-    proportions: dict[str, float] = {}
-    attempts: list[Executable] = []
-    for _ in range(1 + REPLANS):
-        executable = compile_graph(lower_module(module, target, proportions, plans), check_memory=False)
-        if executable.fits:
-            return executable
-        attempts.append(executable)
-        tighter = tightened(executable, proportions)
-        if tighter == proportions:
-            break
-        proportions = tighter
-    return min(attempts, key=peak_bytes)
 
 
 def jaxpr_pipeline(jaxpr: Any, name: str, donated: tuple[int, ...] = ()) -> Pipeline:

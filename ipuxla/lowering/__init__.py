@@ -27,7 +27,7 @@ from ipuxla.lowering import (
 from ipuxla.lowering.errors import UnsupportedLowering
 from ipuxla.lowering.registry import RULES, Lowering, dtype_of
 from ipuxla.lowering.transfers import streams_of
-from tiles.graph import Graph, Plan
+from tiles.graph import Graph, Plan, Policy
 from tiles.target import Target
 
 __all__ = ["RULES", "UnsupportedLowering", "lower_module", "streams_of"]
@@ -56,7 +56,7 @@ assert (
 def lower_module(
     module: Module,
     target: Target,
-    memory_proportions: Mapping[str, float] | None = None,
+    policy: Policy | None = None,
     plans: Mapping[str, Plan] | None = None,
 ) -> Graph:
     """Return the graph and program of an optimized module's entry computation.
@@ -64,7 +64,7 @@ def lower_module(
     Args:
       module: an optimized module.
       target: the machine.
-      memory_proportions: share of a tile that temporaries may take, of operations planned tighter than others.
+      policy: how plans are chosen.
       plans: plans pinned to steps, by the steps' names; the others are searched.
 
     Raises:
@@ -72,7 +72,7 @@ def lower_module(
       UnsupportedLowering: an op without a lowering, or a stream of several types; names the user's source line.
     """
     graph = Graph(target, module.name)
-    graph.memory_proportions.update(memory_proportions or {})
+    graph.policy = policy or graph.policy
     graph.pinned_plans.update(plans or {})
     entry = module.entry_computation
     arguments = []

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ipuxla
-from ipuxla import stages
+from ipuxla import fitting
 from ipuxla.errors import OutOfTileMemory
 
 SMALL = ipuxla.Target.named("gc200").replace(num_tiles=16)
@@ -24,7 +24,7 @@ def network(x, *weights):
 def test_a_program_that_does_not_fit_is_planned_again() -> None:
     lowered = ipuxla.jit(network, target=SMALL).lower(jax.ShapeDtypeStruct((256, 512), jnp.float32), *WEIGHTS)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(OutOfTileMemory):
-        patch.setattr(stages, "REPLANS", 0)
+        patch.setattr(fitting, "REPLANS", 0)
         lowered.compile()
 
     compiled = lowered.compile()

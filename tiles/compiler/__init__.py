@@ -5,7 +5,7 @@ from tiles.compiler.check import check, load_executable
 from tiles.compiler.compile import compile_graph
 from tiles.compiler.costs import StepCost, step_costs
 from tiles.compiler.executable import Buffer, Executable, Variable
-from tiles.compiler.oom import out_of_memory, peak_bytes, tightened
+from tiles.compiler.oom import Shortage, eased, out_of_memory, peak_bytes, shortage, tightened
 from tiles.compiler.plans import plans_of, print_plans, read_plans, require_pinned
 from tiles.compiler.steps import (
     HOST_STEPS,
@@ -34,6 +34,7 @@ __all__ = [
     "RemoteStep",
     "StepCost",
     "StreamStep",
+    "Shortage",
     "SyncStep",
     "UndefStep",
     "Variable",
@@ -41,6 +42,7 @@ __all__ = [
     "certify",
     "check",
     "compile_graph",
+    "eased",
     "load_executable",
     "out_of_memory",
     "peak_bytes",
@@ -48,6 +50,7 @@ __all__ = [
     "print_plans",
     "read_plans",
     "require_pinned",
+    "shortage",
     "step_costs",
     "tightened",
 ]

@@ -7,6 +7,7 @@ its slowest. Nothing here looks at a host clock or at data.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -233,9 +234,13 @@ def step_traffic(executable: Executable, step: StepRecord) -> Traffic:
 
 def exchange_code_sizes(executable: Executable) -> np.ndarray:
     """Return the bytes of exchange code that each tile needs for all steps, int64 ``[num_tiles]``."""
-    target = executable.target
-    steps = (exchange_code_bytes(step_traffic(executable, step), target) for step in executable.steps)
-    return sum(steps, np.zeros(target.num_tiles, np.int64))
+    return sum(exchange_code_by_step(executable), np.zeros(executable.target.num_tiles, np.int64))
+
+
+def exchange_code_by_step(executable: Executable) -> Iterator[np.ndarray]:
+    """Yield the bytes of exchange code that each tile needs for a step, int64 ``[num_tiles]``, in step order."""
+    for step in executable.steps:
+        yield exchange_code_bytes(step_traffic(executable, step), executable.target)
 
 
 def copy_traffic(executable: Executable, step: CopyStep) -> Traffic:

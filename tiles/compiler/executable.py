@@ -104,6 +104,10 @@ CATEGORIES = (
 )
 
 
+CODE_CATEGORIES = ("vertexCode", "internalExchangeCode", "hostExchangeCode", "controlCode")
+"""Categories of what instructions are fetched from, which lies where that is possible."""
+
+
 @dataclass(frozen=True, eq=False)
 class Executable:
     """A compiled program.

@@ -1,21 +1,100 @@
-"""What does not fit: which tile, when, what is live there, whose plans to tighten, and the error if nothing helps."""
+"""What does not fit: what is short, on which tile and when, what to plan otherwise, and the error if nothing helps."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tiles.compiler.executable import Buffer, Executable
+from tiles.compiler.costs import exchange_code_by_step
+from tiles.compiler.executable import CODE_CATEGORIES, Buffer, Executable
+from tiles.compiler.steps import ExecuteStep, StepRecord
 from tiles.errors import OutOfTileMemory
-from tiles.graph import MEMORY_PROPORTION, operation_of
+from tiles.graph import Policy, operation_of
 
 SHOWN = 5
 LEAST_PROPORTION = 0.01
 """Operations are not asked to do with less of a tile than this."""
+MOST_CODE_PRICE = 8.0
+"""No plan pays more cycles than this for a byte of exchange code."""
+CODE, TEMPORARIES, DATA, PIECES = "code", "temporaries", "data", "pieces"
 
 
-def tightened(executable: Executable, proportions: Mapping[str, float]) -> dict[str, float]:
+@dataclass(frozen=True)
+class Shortage:
+    """What a program that does not fit lacks.
+
+    Args:
+      kind: ``code``: memory that code can run from; ``temporaries``: memory, while what operations need for
+        themselves is more than what is missing; ``data``: memory for what lives on; ``pieces``: enough is free, but in
+        pieces too small.
+      tile: the tile that lacks most.
+      step: the step in which it does; -1 where code is short, which lies there always.
+      need_bytes: bytes needed there.
+      have_bytes: bytes that there are.
+      categories: bytes of what lies there by category, the largest first.
+    """
+
+    kind: str
+    tile: int
+    step: int
+    need_bytes: int
+    have_bytes: int
+    categories: Mapping[str, int]
+
+    @property
+    def excess_bytes(self) -> int:
+        """Bytes that are missing."""
+        return self.need_bytes - self.have_bytes
+
+
+def shortage(executable: Executable) -> Shortage:
+    """Return what a program that does not fit lacks: first code, then memory at the fullest tile and step."""
+    target = executable.target
+    code = np.zeros(target.num_tiles, np.int64)
+    for buffer in executable.buffers.values():
+        if buffer.category in CODE_CATEGORIES:
+            for low, high in buffer.tiles:
+                code[low:high] += buffer.size_bytes
+    tile = int(code.argmax())
+    if code[tile] > target.code_memory_bytes:
+        there = [b for b in _on(executable, tile) if b.category in CODE_CATEGORIES]
+        return Shortage(CODE, tile, -1, int(code[tile]), target.code_memory_bytes, _by_category(there))
+    tile, step, live = fullest(executable)
+    need, have = sum(b.size_bytes for b in live), target.bytes_per_tile
+    own = sum(
+        b.size_bytes
+        for b in live
+        if b.category in ("message", "vertexScratch") or b.name.endswith(".partials")
+    )
+    kind = PIECES if need <= have else TEMPORARIES if own >= need - have else DATA
+    return Shortage(kind, tile, step, need, have, _by_category(live))
+
+
+def eased(executable: Executable, policy: Policy) -> Policy | None:
+    """Return how to plan a program again that does not fit, None where planning would not help.
+
+    Temporaries that crowd a tile get half the room; where code or data crowd, bytes of exchange code become dearer,
+    if there is so much of it that this may help.
+
+    Args:
+      executable: the program that does not fit.
+      policy: what it was planned with.
+    """
+    lack = shortage(executable)
+    if lack.kind in (TEMPORARIES, PIECES):
+        proportions = tightened(executable, policy)
+        if proportions != policy.memory_proportions:
+            return replace(policy, memory_proportions=proportions)
+    may_help = lack.categories.get("internalExchangeCode", 0) >= max(lack.excess_bytes, 1)
+    if may_help and policy.code_price < MOST_CODE_PRICE:
+        return replace(policy, code_price=policy.code_price * 4)
+    return None
+
+
+def tightened(executable: Executable, policy: Policy) -> dict[str, float]:
     """Return memory proportions for planning again, halved for the operations that crowd an overfull tile.
 
     Those are the ones whose received slices, scratch or partials are live in a step in which a tile needs more
@@ -23,7 +102,7 @@ def tightened(executable: Executable, proportions: Mapping[str, float]) -> dict[
 
     Args:
       executable: the program that does not fit.
-      proportions: those it was planned with, by operation (``Graph.memory_proportions``).
+      policy: what it was planned with.
 
     Returns:
       the same proportions when no operation is left to tighten.
@@ -37,8 +116,11 @@ def tightened(executable: Executable, proportions: Mapping[str, float]) -> dict[
         for buffer in (executable.buffers[name] for name in names if name in executable.buffers):
             if np.any((overfull >= buffer.start) & (overfull <= buffer.end)):
                 crowding.add(operation_of(group.name))
-    halved = {name: proportions.get(name, MEMORY_PROPORTION) / 2 for name in sorted(crowding)}
-    return {**proportions, **{name: share for name, share in halved.items() if share >= LEAST_PROPORTION}}
+    halved = {name: policy.memory_proportion(name) / 2 for name in sorted(crowding)}
+    return {
+        **policy.memory_proportions,
+        **{name: share for name, share in halved.items() if share >= LEAST_PROPORTION},
+    }
 
 
 def peak_bytes(executable: Executable) -> int:
@@ -46,33 +128,69 @@ def peak_bytes(executable: Executable) -> int:
     return sum(b.size_bytes for b in fullest(executable)[2])
 
 
-def out_of_memory(executable: Executable) -> OutOfTileMemory:
-    """Return the error for an executable that does not fit, carrying it as ``executable``."""
-    target = executable.target
-    tile, step, live = fullest(executable)
-    need = sum(b.size_bytes for b in live)
-    over = need - target.bytes_per_tile
-    shape = f"{over:,} B too many" if over > 0 else "the free bytes are in pieces too small"
-    name = executable.steps[step].name if 0 <= step < len(executable.steps) else "the start"
-    shown = tuple(
-        f"largest live: {b.name} {b.size_bytes:,} B ({b.category})"
-        + (f" from {b.location}" if b.location else "")
-        for b in live[:SHOWN]
-    )
-    inputs = sum(b.size_bytes for b in live if b.category == "variable")
-    advice = (
-        "a smaller batch, half precision, a target with more tiles; check_memory=False runs on and marks it"
-    )
-    if inputs * 2 > need and not executable.donated:
-        advice = "donate arguments that are replaced (donate_argnums), " + advice
+def out_of_memory(executable: Executable, advice: str | None = None) -> OutOfTileMemory:
+    """Return the error for an executable that does not fit, carrying it as ``executable``.
+
+    Args:
+      executable: the program that does not fit.
+      advice: what the caller can do, tried.
+    """
+    lack = shortage(executable)
+    if lack.kind == CODE:
+        what = (
+            f"code needs {lack.need_bytes:,} of {lack.have_bytes:,} B of executable memory on tile {lack.tile}"
+            f" ({lack.excess_bytes:,} B too many)"
+        )
+        notes, location = _code_notes(executable, lack)
+    else:
+        name = executable.steps[lack.step].name if 0 <= lack.step < len(executable.steps) else "the start"
+        shape = (
+            "the free bytes are in pieces too small"
+            if lack.kind == PIECES
+            else f"{lack.excess_bytes:,} B too many"
+        )
+        what = f"tile {lack.tile} needs {lack.need_bytes:,} B at step {name!r} and has {lack.have_bytes:,} B ({shape})"
+        live = fullest(executable)[2]
+        notes = [
+            f"largest live: {b.name} {b.size_bytes:,} B ({b.category})"
+            + (f" from {b.location}" if b.location else "")
+            for b in live[:SHOWN]
+        ]
+        location = next((b.location for b in live if b.location), None)
+    parts = ", ".join(f"{category} {size:,} B" for category, size in lack.categories.items())
     error = OutOfTileMemory(
-        f"tile {tile} needs {need:,} B at step {name!r} and has {target.bytes_per_tile:,} B ({shape})",
-        notes=shown,
-        location=next((b.location for b in live if b.location), None),
-        try_=advice,
+        what,
+        notes=(f"there: {parts}", *notes),
+        location=location,
+        try_=advice or "check_memory=False runs it all the same, and marks it",
     )
     error.executable = executable
     return error
+
+
+def _code_notes(executable: Executable, lack: Shortage) -> tuple[list[str], str | None]:
+    """Return lines on the operations with the most exchange code on a tile, and the first one's source line."""
+    code: Counter[str] = Counter()
+    locations: dict[str, str] = {}
+    for step, sizes in zip(executable.steps, exchange_code_by_step(executable), strict=True):
+        operation = operation_of(step.name)
+        code[operation] += int(sizes[lack.tile])
+        location = _location(step)
+        if location:
+            locations.setdefault(operation, location)
+    most = [(name, size) for name, size in code.most_common(SHOWN) if size]
+    notes = [
+        f"most exchange code: {name} {size:,} B" + (f" from {locations[name]}" if name in locations else "")
+        for name, size in most
+    ]
+    return notes, next((locations[name] for name, _ in most if name in locations), None)
+
+
+def _location(step: StepRecord) -> str:
+    """Return the source line of a step, that of its first vertices where it is a compute set."""
+    if isinstance(step, ExecuteStep):
+        return step.groups[0].location if step.groups else ""
+    return getattr(step, "location", "")
 
 
 def fullest(executable: Executable) -> tuple[int, int, list[Buffer]]:
@@ -80,12 +198,21 @@ def fullest(executable: Executable) -> tuple[int, int, list[Buffer]]:
     live = _live_bytes(executable)
     step, tile = np.unravel_index(int(np.argmax(live)), live.shape)
     number = int(step) - 1
-    there = [
-        b
-        for b in executable.buffers.values()
-        if b.start <= number <= b.end and any(lo <= tile < hi for lo, hi in b.tiles)
-    ]
+    there = [b for b in _on(executable, int(tile)) if b.start <= number <= b.end]
     return int(tile), number, sorted(there, key=lambda b: -b.size_bytes)
+
+
+def _on(executable: Executable, tile: int) -> list[Buffer]:
+    """Return the buffers that a tile holds at any time."""
+    return [b for b in executable.buffers.values() if any(low <= tile < high for low, high in b.tiles)]
+
+
+def _by_category(buffers: Iterable[Buffer]) -> dict[str, int]:
+    """Return the bytes of buffers by category, the largest first."""
+    sizes: Counter[str] = Counter()
+    for b in buffers:
+        sizes[b.category] += b.size_bytes
+    return dict(sizes.most_common())
 
 
 def _live_bytes(executable: Executable) -> np.ndarray:

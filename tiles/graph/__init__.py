@@ -20,7 +20,6 @@ from tiles.graph.domain import (
 from tiles.graph.graph import (
     CONSTANT,
     INPUT,
-    MEMORY_PROPORTION,
     TEMPORARY,
     ComputeSet,
     Graph,
@@ -28,9 +27,9 @@ from tiles.graph.graph import (
     Stream,
     Tensor,
     Vertices,
-    operation_of,
 )
 from tiles.graph.layout import AxisSplit, Layout, linear_layout, reshape_layout, whole
+from tiles.graph.policy import CODE_PRICE, MEMORY_PROPORTION, Policy, operation_of
 from tiles.graph.program import (
     AbortOnCondition,
     Call,
@@ -55,6 +54,8 @@ from tiles.graph.program import (
 )
 
 __all__ = [
+    "CODE_PRICE",
+    "Policy",
     "CODELETS",
     "CONSTANT",
     "INPUT",

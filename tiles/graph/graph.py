@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -12,6 +11,7 @@ from tiles.errors import InvalidGraph
 from tiles.graph.codelet import Codelet
 from tiles.graph.domain import OpForm, Plan
 from tiles.graph.layout import Layout
+from tiles.graph.policy import Policy
 from tiles.graph.program import Sequence
 from tiles.numerics.dtypes import itemsize
 from tiles.target import Target
@@ -128,15 +128,6 @@ class ComputeSet:
     vertices: tuple[Vertices, ...]
 
 
-MEMORY_PROPORTION = 0.6
-"""Share of a tile that an operation's temporaries may take: PopLibs' default for availableMemoryProportion."""
-
-
-def operation_of(label: str) -> str:
-    """Return the operation that a step belongs to: ``dot.1`` of ``dot.1.partials``, ``dot.1.turn.2.combine``..."""
-    return re.sub(r"(\.partials|\.combine\d*|\.order\d+|\.turn(\.\d+)?)+$", "", label)
-
-
 class Graph:
     """Tensors, compute sets and functions for one target, and the main program.
 
@@ -157,7 +148,7 @@ class Graph:
         self.outputs: list[str] = []
         self.donated: tuple[int, ...] = ()
         self.pinned_plans: dict[str, Plan] = {}
-        self.memory_proportions: dict[str, float] = {}
+        self.policy = Policy()
         self._taken: dict[str, dict[str, int]] = {}
         self._rotation = 0
 
@@ -167,13 +158,6 @@ class Graph:
         count = taken.get(stem, 0)
         taken[stem] = count + 1
         return stem if count == 0 else self.unique(f"{stem}.{count}", space)
-
-    def memory_proportion(self, label: str) -> float:
-        """Return the share of a tile's memory that the temporaries of an operation may take.
-
-        ``memory_proportions`` sets it by operation (``operation_of`` its step's label).
-        """
-        return self.memory_proportions.get(operation_of(label), MEMORY_PROPORTION)
 
     def add_tensor(
         self,

@@ -11,6 +11,7 @@ from typing import Any, overload
 import numpy as np
 
 from tiles.graph import (
+    CODE_PRICE,
     Arrangement,
     AxisSplit,
     Codelet,
@@ -30,12 +31,6 @@ from tiles.plan.question import Operand, Question
 from tiles.plan.slices import is_resident
 from tiles.target import Target
 
-CYCLES_PER_CODE_BYTE = 0.5
-"""Cycles that a plan may take more, each time it runs, to save a byte of exchange code on the fullest tile.
-
-A choice, not a fact: Poplar's ``opt.internalExchangeOptimisationTarget`` is the same trade of cycles for memory."""
-
-
 RUN_INSTRUCTIONS = 4
 """Of a run between two tiles: a wait and a send on one, a change of source and of pointer on the other."""
 
@@ -50,6 +45,7 @@ class Priced:
       temporary_bytes: bytes per tile of received slices, vertex scratch, partials and results.
       code_bytes: exchange code on the tile that needs most of it.
       reader_code_bytes: exchange code for a tile's share of the results when something reads them across parts.
+      code_price: cycles that a byte of exchange code is worth.
     """
 
     plan: Plan
@@ -57,11 +53,12 @@ class Priced:
     temporary_bytes: int
     code_bytes: int = 0
     reader_code_bytes: float = 0
+    code_price: float = CODE_PRICE
 
     @property
     def cost(self) -> float:
         """What plans are compared by: cycles, and the price of code, whose memory stays taken for good."""
-        return self.cycles + CYCLES_PER_CODE_BYTE * (self.code_bytes + self.reader_code_bytes)
+        return self.cycles + self.code_price * (self.code_bytes + self.reader_code_bytes)
 
 
 class Ranking(Sequence[Priced]):
@@ -149,7 +146,8 @@ class _Draft:
             cycles += target.internal_sync_cycles
         cycles += sum(m.local for m in moves) / target.memcpy_bytes_per_cycle
         cycles += self.combining_cycles
-        return Priced(self.plan, cycles, 0, least_code_bytes(moves, target), self.reader_code_bytes).cost
+        code, price = least_code_bytes(moves, target), self.question.code_price
+        return Priced(self.plan, cycles, 0, code, self.reader_code_bytes, price).cost
 
     def priced(self) -> Priced:
         """Return the plan with its cost from exact exchange volumes."""
@@ -165,7 +163,8 @@ class _Draft:
         cycles += int(moved.local.max()) / target.memcpy_bytes_per_cycle + int(moved.turning.max())
         code = int(exchange_code_bytes(moved, target).max())
         cycles += self.combining_cycles
-        return Priced(self.plan, cycles, self.temporary_bytes, code, self.reader_code_bytes)
+        price = self.question.code_price
+        return Priced(self.plan, cycles, self.temporary_bytes, code, self.reader_code_bytes, price)
 
 
 def _drafts(question: Question, plans: Sequence[Plan]) -> list[_Draft]:
@@ -192,7 +191,9 @@ def _drafts(question: Question, plans: Sequence[Plan]) -> list[_Draft]:
             temporary += align_up(elements[k][number] * itemsize(o.dtype), 4)
             temporary += staging_bytes(layout, form, plan, k, o.shape, o.dtype)
         combining = (
-            float(combining_cycles(results[number], each_bytes, partials, target)) if partials > 1 else 0.0
+            float(combining_cycles(results[number], each_bytes, partials, target, question.code_price))
+            if partials > 1
+            else 0.0
         )
         readers = 0.0 if partials > 1 else _reader_code_bytes(question, plan)
         drafts.append(_Draft(question, plan, float(compute[number]), combining, temporary, received, readers))
@@ -234,9 +235,10 @@ def price(
     result_dtypes: tuple[str, ...],
     target: Target,
     plan: Plan,
+    code_price: float = CODE_PRICE,
 ) -> Priced:
     """Return a plan, its vertices' order chosen, with its cost from exact exchange volumes."""
-    question = Question(form, codelet, tuple(operands), result_dtypes, target)
+    question = Question(form, codelet, tuple(operands), result_dtypes, target, code_price)
     return _drafts(question, arranged(question, [plan]))[0].priced()
 
 
@@ -250,7 +252,9 @@ def partial_dtypes(codelet: Codelet, result_dtypes: tuple[str, ...]) -> tuple[st
     return result_dtypes if codelet.combiner() is None else codelet.partial()[1]
 
 
-def combining_cycles(results: Any, bytes_each: Any, partials: Any, target: Target) -> Any:
+def combining_cycles(
+    results: Any, bytes_each: Any, partials: Any, target: Target, code_price: float = CODE_PRICE
+) -> Any:
     """Estimate the cycles of combining ``partials`` tiles' results, and the price of its code, in one to three stages.
 
     In a stage of fan-in d the tiles of a group share the results, as far as there are enough: each receives and
@@ -263,6 +267,7 @@ def combining_cycles(results: Any, bytes_each: Any, partials: Any, target: Targe
       bytes_each: bytes of an element.
       partials: tiles that hold partials of the same elements.
       target: the machine.
+      code_price: cycles that a byte of exchange code is worth.
     """
     phase = target.exchange_phase_overhead_cycles + target.internal_sync_cycles
     results = np.asarray(results)
@@ -272,7 +277,7 @@ def combining_cycles(results: Any, bytes_each: Any, partials: Any, target: Targe
         arriving = share * fan_in * bytes_each
         entry = np.where(share < target.workers_per_tile, 32 + 29, 32) * target.worker_issue_interval_cycles
         fold = arriving / target.data_path_bytes * (1 + 4 / fan_in) + entry
-        code = CYCLES_PER_CODE_BYTE * RUN_INSTRUCTIONS * target.instruction_bytes * fan_in
+        code = code_price * RUN_INSTRUCTIONS * target.instruction_bytes * fan_in
         return phase + arriving / target.exchange_bytes_per_cycle + fold + code
 
     count = np.maximum(np.asarray(partials, np.float64), 1)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tiles.graph import Codelet, Extents, Layout, OpForm, Plan
+from tiles.graph import CODE_PRICE, Codelet, Extents, Layout, OpForm, Plan
 from tiles.target import Target
 
 
@@ -30,6 +30,7 @@ class Question:
       operands: shapes, dtypes and present layouts.
       result_dtypes: dtypes of the results.
       target: the machine.
+      code_price: cycles that a byte of exchange code on the fullest tile is worth.
     """
 
     form: OpForm
@@ -37,6 +38,7 @@ class Question:
     operands: tuple[Operand, ...]
     result_dtypes: tuple[str, ...]
     target: Target
+    code_price: float = CODE_PRICE
 
     def extents(self, plans: Sequence[Plan]) -> Extents:
         """Return the extents of a full cell of every plan, int64 ``[plans]`` along each dimension."""

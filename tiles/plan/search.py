@@ -15,6 +15,7 @@ import numpy as np
 
 from tiles.errors import InvalidPlan
 from tiles.graph import (
+    CODE_PRICE,
     MEMORY_PROPORTION,
     AxisSplit,
     Codelet,
@@ -30,7 +31,6 @@ from tiles.graph.domain import full_digits
 from tiles.graph.layout import align_up, ceil_div
 from tiles.numerics.dtypes import itemsize
 from tiles.plan.pricing import (
-    CYCLES_PER_CODE_BYTE,
     RUN_INSTRUCTIONS,
     Operand,
     Question,
@@ -53,6 +53,7 @@ def search(
     target: Target,
     extra: Sequence[Plan] = (),
     memory_proportion: float = MEMORY_PROPORTION,
+    code_price: float = CODE_PRICE,
 ) -> Ranking:
     """Return plans in order of cost, cheapest first; never empty.
 
@@ -64,9 +65,11 @@ def search(
       target: the machine.
       extra: plans to price beside those found.
       memory_proportion: share of a tile's memory that temporaries may take; plans beyond it come last.
+      code_price: cycles that a byte of exchange code on the fullest tile is worth.
     """
     limit = int(memory_proportion * target.bytes_per_tile)
-    return _search(Question(form, codelet, tuple(operands), result_dtypes, target), tuple(extra), limit)
+    question = Question(form, codelet, tuple(operands), result_dtypes, target, code_price)
+    return _search(question, tuple(extra), limit)
 
 
 @lru_cache(maxsize=4096)
@@ -218,14 +221,16 @@ def _closed_form(
         0,
         _result_stretches(form, sizes, parts) - 1,
     )
-    cycles = cycles + CYCLES_PER_CODE_BYTE * target.instruction_bytes * (changes + RUN_INSTRUCTIONS * readers)
+    cycles = cycles + question.code_price * target.instruction_bytes * (changes + RUN_INSTRUCTIONS * readers)
     partials = math.prod((parts[d] for d in form.reduced), start=np.ones(cells.shape, np.int64))
     is_split = partials > 1
     out_bytes = extents.results * np.where(
         is_split, bytes_of(partial_dtypes(codelet, result_dtypes)), bytes_of(result_dtypes)
     )
     each = bytes_of(partial_dtypes(codelet, result_dtypes))
-    cycles = cycles + np.where(is_split, combining_cycles(extents.results, each, partials, target), 0)
+    cycles = cycles + np.where(
+        is_split, combining_cycles(extents.results, each, partials, target, question.code_price), 0
+    )
     temporary = temporary + np.where(is_split, 0, codelet.scratch_bytes(extents, target))
     over = np.maximum(0, temporary + out_bytes - limit)
     return cycles + over * 1e3, cells, innermost

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tiles.graph import Affine, Codelet, IndexMap, OpForm
+from tiles.graph import CODE_PRICE, Affine, Codelet, IndexMap, OpForm
 from tiles.graph.layout import align_up, ceil_div
-from tiles.plan.pricing import Operand
+from tiles.plan.question import Operand
 from tiles.plan.search import search
 from tiles.target import Target
 
@@ -52,6 +52,7 @@ def serial_split(
     result_dtypes: tuple[str, ...],
     target: Target,
     memory_proportion: float,
+    code_price: float = CODE_PRICE,
 ) -> Turns | None:
     """Return the cheapest serial split whose temporaries keep to the bound, None if none is needed or none helps.
 
@@ -62,10 +63,11 @@ def serial_split(
       result_dtypes: dtypes of the results.
       target: the machine.
       memory_proportion: share of a tile's memory that temporaries may take.
+      code_price: cycles that a byte of exchange code on the fullest tile is worth.
     """
 
     def best(part: OpForm) -> tuple[float, int]:
-        found = search(part, codelet, operands, result_dtypes, target, memory_proportion=memory_proportion)[0]
+        found = search(part, codelet, operands, result_dtypes, target, (), memory_proportion, code_price)[0]
         return found.cost, found.temporary_bytes
 
     limit = memory_proportion * target.bytes_per_tile

@@ -16,6 +16,7 @@ from tiles.plan import (
     Operand,
     Priced,
     Question,
+    Ranking,
     arranged,
     follow,
     home_layout,
@@ -28,7 +29,6 @@ from tiles.plan import (
     search,
 )
 from tiles.poplibs.popops.map import rearranging
-from tiles.target import Target
 
 KEEP_IN_PLACE = 1.5
 """How much dearer a plan may be that writes a donated input's successor over it, saving its copy."""
@@ -51,10 +51,8 @@ def choose(
       beside: what the next operation reads together with the result, of its shape.
     """
     form, codelet, target = question.form, question.codelet, question.target
-    proportion = graph.memory_proportion(label)
-    priced = search(
-        form, codelet, question.operands, question.result_dtypes, target, memory_proportion=proportion
-    )
+    proportion = graph.policy.memory_proportion(label)
+    priced = _search(question, proportion)
     plan, homes, cost = _reordering(question, priced[0].plan, priced[0].cost, proportion)
     if beside is not None and beside.layout is not None:
         plan, homes = _meeting(question, (plan, homes, cost), beside.layout, beside.dtype, proportion)
@@ -131,14 +129,12 @@ def _reordering(question: Question, plan: Plan, cost: float, proportion: float) 
     for count in range(1, len(unlike) + 1):
         for moved in combinations(unlike, count):
             free = tuple(replace(o, layout=None) if k in moved else o for k, o in enumerate(operands))
-            found = search(
-                form, question.codelet, free, question.result_dtypes, target, memory_proportion=proportion
-            )[0]
+            found = _search(replace(question, operands=free), proportion)[0]
             wanted = {
                 k: home_layout(form, found.plan, k, operands[k].shape, operands[k].dtype, target)
                 for k in moved
             }
-            total = found.cost + sum(_copy_cost(operands[k], home, target) for k, home in wanted.items())
+            total = found.cost + sum(_copy_cost(question, operands[k], home) for k, home in wanted.items())
             if total < cost and found.temporary_bytes <= proportion * target.bytes_per_tile:
                 best, homes, cost = found.plan, wanted, total
     return best, homes, cost
@@ -165,7 +161,7 @@ def _meeting(
         operands = (replace(o, layout=home) if j == k else other for j, other in enumerate(question.operands))
         moved = replace(question, operands=tuple(operands))
         with_copy = (
-            total - _priced(question, there).cost + _priced(moved, there).cost + _copy_cost(o, home, target)
+            total - _priced(question, there).cost + _priced(moved, there).cost + _copy_cost(question, o, home)
         )
         if with_copy < total:
             copied[k], total, question = home, with_copy, moved
@@ -173,17 +169,25 @@ def _meeting(
     is_combined = plan.num_partials(form) > 1  # and then lies somewhere that the combination chooses
     result = linear_layout(shape, dtype, target.num_tiles) if is_combined else plan.result_layout(form)
     waiting = Operand(shape, dtype, layout)
-    saved = _copy_cost(waiting, result, target) - _copy_cost(waiting, there.result_layout(form), target)
+    saved = _copy_cost(question, waiting, result)
+    saved -= _copy_cost(question, waiting, there.result_layout(form))
     return (there, copied) if total < cost + saved else (plan, homes)
 
 
 def _priced(question: Question, plan: Plan) -> Priced:
-    return price(
-        question.form, question.codelet, question.operands, question.result_dtypes, question.target, plan
-    )
+    q = question
+    return price(q.form, q.codelet, q.operands, q.result_dtypes, q.target, plan, q.code_price)
 
 
-def _copy_cost(operand: Operand, home: Layout, target: Target) -> float:
+def _search(question: Question, proportion: float) -> Ranking:
+    q = question
+    return search(q.form, q.codelet, q.operands, q.result_dtypes, q.target, (), proportion, q.code_price)
+
+
+def _copy_cost(question: Question, operand: Operand, home: Layout) -> float:
+    """Return what it costs, in the terms of a question, to copy an operand to where it shall lie."""
     form, codelet = rearranging(operand.shape, operand.dtype)
     plan = Plan(home.axes, home.base, home.arrangement)
-    return price(form, codelet, [operand], (operand.dtype,), target, plan).cost
+    return _priced(
+        Question(form, codelet, (operand,), (operand.dtype,), question.target, question.code_price), plan
+    ).cost

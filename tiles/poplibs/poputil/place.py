@@ -81,13 +81,13 @@ def place(
     if math.prod(d.size for d in form.dims if not d.is_reduced) == 0:
         return tuple(_empty(graph, form, k, dtype, label, location) for k, dtype in enumerate(result_dtypes))
     known = tuple(Operand(t.shape, t.dtype, t.layout) for t in operands)
-    question = Question(form, codelet, known, result_dtypes, graph.target)
+    question = Question(form, codelet, known, result_dtypes, graph.target, graph.policy.code_price)
     given, pinned, homes = plan, _pinned(graph, label), {}
     if given is None and pinned is not None:
         plan, homes = pinned, _pinned_homes(graph, label, len(operands))
     elif plan is None:
-        share = graph.memory_proportion(label)
-        turns = serial_split(form, codelet, known, result_dtypes, graph.target, share)
+        share, code_price = graph.policy.memory_proportion(label), graph.policy.code_price
+        turns = serial_split(form, codelet, known, result_dtypes, graph.target, share, code_price)
         if turns is not None:
             return (_in_turn(graph, codelet, form, turns, operands, result_dtypes, label, location, program),)
         plan, homes = choose(graph, question, operands, label, beside)
@@ -235,9 +235,9 @@ def _join(
     """Combine partials of several results, in as many stages as is cheapest; each at least halves them."""
     joining, form = codelet.joining(partials[0].shape)
     known = [Operand(t.shape, t.dtype, t.layout) for t in partials]
-    proportion = graph.memory_proportion(label)
+    proportion, code_price = graph.policy.memory_proportion(label), graph.policy.code_price
     extra = [_spread(graph, joining, form, dtypes[0])]
-    found = search(form, joining, known, dtypes, graph.target, extra, proportion)
+    found = search(form, joining, known, dtypes, graph.target, extra, proportion, code_price)
     counts = [priced.plan.num_partials(form) for priced in found]
     fits = (p for p, n in zip(found, counts, strict=True) if n == 1 or 2 * n <= partials[0].shape[0])
     plan = _pinned(graph, label) or next(fits).plan
@@ -290,8 +290,8 @@ def _combine_plan(
     assert partials.layout is not None
     known = [Operand(partials.shape, partials.dtype, partials.layout)]
     extra = _scattered(form, partials.layout)
-    proportion = graph.memory_proportion(label)
-    for priced in search(form, codelet, known, (dtype,), graph.target, extra, proportion):
+    proportion, code_price = graph.policy.memory_proportion(label), graph.policy.code_price
+    for priced in search(form, codelet, known, (dtype,), graph.target, extra, proportion, code_price):
         if priced.plan.num_partials(form) * 2 <= partials.shape[0] or priced.plan.num_partials(form) == 1:
             return priced.plan
     rest = linear_layout(partials.shape[1:], dtype, graph.target.num_tiles)

@@ -1,0 +1,107 @@
+"""Planning until a program fits, and what to do where it does not: changes that were tried."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from hlo_passes.ir import Module
+from ipuxla.lowering import lower_module
+from tiles.compiler import Executable, compile_graph, eased, shortage
+from tiles.compiler.oom import CODE
+from tiles.graph import Plan, Policy
+from tiles.target import Target
+
+REPLANS = 4
+"""How often a program that does not fit is planned again."""
+MOST_STEPS = 4_000
+"""Changes of programs with more steps than this are not tried: each would take as long as the program did."""
+
+
+def planned_to_fit(module: Module, target: Target, plans: Mapping[str, Plan]) -> Executable:
+    """Return the program, planned again while it does not fit and planning otherwise may help.
+
+    When nothing helps it is the attempt that came closest, marked as not fitting.
+    """
+    policy: Policy | None = Policy()
+    attempts: list[Executable] = []
+    while policy is not None and len(attempts) <= REPLANS:
+        executable = compile_graph(lower_module(module, target, policy, plans), check_memory=False)
+        if executable.fits:
+            return executable
+        attempts.append(executable)
+        policy = eased(executable, policy)
+    return min(attempts, key=lambda executable: shortage(executable).excess_bytes)
+
+
+def advice(module: Module, executable: Executable, plans: Mapping[str, Plan]) -> str:
+    """Return the first change that makes a program fit, or what those that were tried gain."""
+    gains = []
+    for change, trial in _changes(module, executable, plans).items():
+        tried = trial()
+        if tried.fits:
+            return f"{change}: it fits then"
+        lack, before = shortage(tried), shortage(executable)
+        gained = before.excess_bytes - lack.excess_bytes
+        gains.append(
+            f"{change} " + (f"(saves {gained:,} B on the fullest tile)" if gained > 0 else "(saves nothing)")
+        )
+    checked = "check_memory=False runs it all the same, and marks it"
+    if not gains:
+        return checked
+    return f"nothing that was tried makes it fit: {'; '.join(gains)}; {checked}"
+
+
+def _changes(
+    module: Module, executable: Executable, plans: Mapping[str, Plan]
+) -> dict[str, Callable[[], Executable]]:
+    """Return changes of a program or its machine that may make it fit, by what a caller would do, with their trials."""
+    target, changes = executable.target, {}
+    if len(executable.steps) > MOST_STEPS:
+        return changes
+    lack = shortage(executable)
+    donated = _donatable(module)
+    if donated and lack.kind != CODE:
+        names = [module.entry_computation.parameters[i].name.removeprefix("%") for i in donated]
+        shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        changed = replace(module, donated=tuple(sorted({*module.donated, *donated})))
+        changes[f"donate {shown} (donate_argnums), whose types results have"] = lambda: planned_to_fit(
+            changed, target, plans
+        )
+    larger = _larger(target) if lack.kind != CODE else None
+    if larger is not None:
+        tiles = f"target {larger.name!r} with its {larger.num_tiles:,} tiles of {larger.bytes_per_tile:,} B"
+        changes[tiles] = lambda: planned_to_fit(module, larger, plans)
+    return changes
+
+
+def _donatable(module: Module) -> list[int]:
+    """Return the parameters that are not donated though a result could take over their memory."""
+    entry = module.entry_computation
+    free = Counter((t.shape, t.np_dtype) for t in entry.result_types)
+    free -= Counter(
+        (entry.parameter_types[i].shape, entry.parameter_types[i].np_dtype) for i in module.donated
+    )
+    found = []
+    for i, type_ in enumerate(entry.parameter_types):
+        kind = type_.shape, type_.np_dtype
+        if i not in module.donated and free[kind] > 0:
+            free[kind] -= 1
+            found.append(i)
+    return found
+
+
+def _larger(target: Target) -> Target | None:
+    """Return a machine of which this one is a part, or the next with more memory, or None."""
+    known = [Target.named(name) for name in Target.names()]
+    whole = next(
+        (t for t in known if t.name == target.name.rstrip("*") and t.num_tiles > target.num_tiles), None
+    )
+    if whole is not None:
+        return whole
+    return min(
+        (t for t in known if t.memory_bytes > target.memory_bytes),
+        key=lambda t: (t.memory_bytes, t.name),
+        default=None,
+    )

@@ -1,0 +1,38 @@
+"""What plans are chosen by beside cycles: room for temporaries, and what a byte of exchange code is worth."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+MEMORY_PROPORTION = 0.6
+"""Share of a tile that an operation's temporaries may take: PopLibs' default for availableMemoryProportion."""
+
+CODE_PRICE = 0.5
+"""Cycles that a plan may take more, each time it runs, to save a byte of exchange code on the fullest tile.
+
+A choice, not a fact: Poplar's ``opt.internalExchangeOptimisationTarget`` is the same trade of cycles for memory."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How plans are chosen.
+
+    Args:
+      memory_proportions: by operation, the share of a tile's memory that its temporaries may take, where it is not
+        ``MEMORY_PROPORTION``.
+      code_price: cycles that a byte of exchange code on the fullest tile is worth.
+    """
+
+    memory_proportions: Mapping[str, float] = field(default_factory=dict)
+    code_price: float = CODE_PRICE
+
+    def memory_proportion(self, label: str) -> float:
+        """Return the share of a tile's memory that the temporaries of a step's operation may take."""
+        return self.memory_proportions.get(operation_of(label), MEMORY_PROPORTION)
+
+
+def operation_of(label: str) -> str:
+    """Return the operation that a step belongs to: ``dot.1`` of ``dot.1.partials``, ``dot.1.turn.2.combine``..."""
+    return re.sub(r"(\.partials|\.combine\d*|\.order\d+|\.turn(\.\d+)?)+$", "", label)
