@@ -143,9 +143,7 @@ def score_exchange(entry: dict[str, Any]) -> int:
     split = AxisSplit(16, 1, ((16, 92),)), AxisSplit(729, 365, ((2, 46),)), AxisSplit(729, 16, ((46, 1),))
     rows = Layout((AxisSplit(16 * 729, 8, ((1458, 1),)), whole(729)))
     target = Target.named(entry["target"])
-    return exchange_cycles(
-        reshape_traffic(Layout(split), rows, entry["dtype"], target.num_tiles), target
-    ).value
+    return exchange_cycles(reshape_traffic(Layout(split), rows, entry["dtype"], target), target).value
 
 
 def whole_layer(entry: dict[str, Any]) -> int:

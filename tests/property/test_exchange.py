@@ -29,6 +29,7 @@ from tiles.numerics.dtypes import itemsize
 from tiles.plan import (
     OUTSIDE,
     UNUSED,
+    exchange_code_bytes,
     is_resident,
     layout_slices,
     operand_slices,
@@ -149,7 +150,7 @@ def slice_of(axis: Affine, ranges: list[range]) -> list[int]:
 
 
 def brute_traffic(source: Layout, held: list[tuple[int, list[tuple[int, ...]]]], dtype: str, num_tiles: int):
-    """Return received, sent and local bytes, and the tiles each tile receives from.
+    """Return received, sent and local bytes, and those that both tiles of a pair receive.
 
     Args:
       source: where the elements lie.
@@ -159,7 +160,6 @@ def brute_traffic(source: Layout, held: list[tuple[int, list[tuple[int, ...]]]],
     """
     received, local = np.zeros(num_tiles, int), np.zeros(num_tiles, int)
     leaving: list[set[tuple[int, ...]]] = [set() for _ in range(num_tiles)]
-    sources: list[set[int]] = [set() for _ in range(num_tiles)]
     for tile, elements in held:
         for element in elements:
             origin = owner_of(source, element)
@@ -168,10 +168,9 @@ def brute_traffic(source: Layout, held: list[tuple[int, list[tuple[int, ...]]]],
             else:
                 received[tile] += 1
                 leaving[origin].add(element)
-                sources[tile].add(origin)
     in_bytes = lambda counts: -(-np.asarray(counts) * itemsize(dtype) // 4) * 4  # noqa: E731
     together = in_bytes(arriving_for_all(source, held, num_tiles))
-    return in_bytes(received), in_bytes([len(x) for x in leaving]), in_bytes(local), sources, together
+    return in_bytes(received), in_bytes([len(x) for x in leaving]), in_bytes(local), together
 
 
 def arriving_for_all(source, held, num_tiles) -> np.ndarray:
@@ -185,23 +184,79 @@ def arriving_for_all(source, held, num_tiles) -> np.ndarray:
     return counts
 
 
+def place_of(extents: tuple[int, ...], lists: list[list[int]], element: tuple[int, ...]) -> int:
+    """Return where in a slice's buffer, stored row by row at ``extents``, an element lies."""
+    place = 0
+    for extent, indices, i in zip(extents, lists, element, strict=True):
+        place = place * extent + indices.index(i)
+    return place
+
+
 def inside(lists: list[list[int]], shape: tuple[int, ...]) -> list[tuple[int, ...]]:
     return [e for e in itertools.product(*lists) if all(0 <= i < n for i, n in zip(e, shape, strict=True))]
 
 
-def assert_traffic(moved, source, held, dtype, num_tiles):
-    received, sent, local, sources, together = brute_traffic(source, held, dtype, num_tiles)
+def place_in_part(layout: Layout, index: tuple[int, ...]) -> int:
+    """Return where in its part, stored row by row at full extents, an element lies."""
+    place = 0
+    for axis, i in zip(layout.axes, index, strict=True):
+        place = place * min(axis.grain, max(1, axis.size)) + i % axis.grain
+    return place
+
+
+def brute_program(source: Layout, held: list[tuple[int, list[tuple[int, ...]]]], places, num_tiles: int):
+    """Return the runs each tile sends, and its changes of source and of pointer if parts arrive one after another.
+
+    Args:
+      source: where the elements lie.
+      held: per holder its tile and the elements it takes.
+      places: per holder where each of its elements is written.
+      num_tiles: tiles of the target.
+    """
+    leaving: list[set[int]] = [set() for _ in range(num_tiles)]
+    selects, jumps, in_order = (np.zeros(num_tiles, int) for _ in range(3))
+    for (tile, elements), written in zip(held, places, strict=True):
+        arriving = []
+        for element, at in zip(elements, written, strict=True):
+            origin = owner_of(source, element)
+            if origin != tile:
+                arriving.append((origin, place_in_part(source, element), at))
+                leaving[origin].add(place_in_part(source, element))
+        arriving.sort()
+        for before, (origin, place, at) in zip([(-1, -1, -2), *arriving], arriving, strict=False):
+            selects[tile] += before[:2] != (origin, place - 1)
+            jumps[tile] += before[2] != at - 1
+        targets = sorted(at for *_, at in arriving)
+        in_order[tile] += sum(a != b - 1 for a, b in zip([-2, *targets], targets, strict=False))
+    runs = np.array([sum(p - 1 not in places_ for p in places_) for places_ in leaving])
+    return runs, selects, jumps, in_order
+
+
+def assert_traffic(moved, source, held, dtype, num_tiles, places=None, is_inside=True):
+    received, sent, local, together = brute_traffic(source, held, dtype, num_tiles)
     assert np.all(moved.shared <= together)
     np.testing.assert_array_equal(moved.received, received)
     np.testing.assert_array_equal(moved.sent, sent)
     np.testing.assert_array_equal(moved.local, local)
-    np.testing.assert_array_equal(moved.receives > 0, received > 0)
-    np.testing.assert_array_equal(moved.sends > 0, sent > 0)
-    assert all(moved.receives[t] >= len(sources[t]) for t in range(num_tiles))
-    elements = np.zeros(num_tiles, int)
-    for tile, taken in held:
-        elements[tile] += len(taken)
-    assert np.all(moved.receives <= elements)
+    for counts, moves in ((moved.selects, received), (moved.pointers, received), (moved.runs, sent)):
+        np.testing.assert_array_equal(counts > 0, moves > 0)
+        assert np.all(counts <= moves // 4)
+    assert np.all(moved.sends >= moved.runs) and np.all(moved.sends <= sent // 4)
+    one_by_one = (
+        3 * received // 4 + 2 * sent // 4
+    )  # each word: its own source and pointer, its own wait and send
+    assert np.all(exchange_code_bytes(moved, MACHINE) <= one_by_one * MACHINE.instruction_bytes)
+    if places is None or itemsize(dtype) < 4:
+        return
+    runs, selects, jumps, in_order = brute_program(source, held, places, num_tiles)
+    np.testing.assert_array_equal(moved.runs, np.minimum(runs, sent // 4), err_msg="runs")
+    selects = np.minimum(selects, received // 4)
+    assert np.all(moved.selects >= selects), "selects"  # a part that is not full may be taken in pieces
+    assert np.all(moved.pointers >= np.minimum(jumps, in_order)), "pointers"
+    if local.any() or any(axis.size % axis.grain for axis in source.axes) or not is_inside:
+        return
+    np.testing.assert_array_equal(moved.selects, selects, err_msg="selects")
+    assert np.all(moved.pointers <= np.maximum(jumps, in_order)), "pointers"
 
 
 # ---- layouts
@@ -382,7 +437,12 @@ def test_traffic_is_what_brute_force_counts(case, dtype, data) -> None:
         (tile, inside([slice_of(a, ranges) for a in form.operands[0].axes], shape))
         for tile, ranges in cells_of(plan)
     ]
-    assert_traffic(moved, source, held, dtype, tiles)
+    places = [
+        [place_of(slices.extents, [slice_of(a, ranges) for a in form.operands[0].axes], e) for e in elements]
+        for (_, elements), (_, ranges) in zip(held, cells_of(plan), strict=True)
+    ]
+    is_inside = all(np.all(axis.num_inside == axis.extent) for axis in slices.axes)
+    assert_traffic(moved, source, held, dtype, tiles, places, is_inside)
     if slices.replication > 1 and len({tuple(elements) for _, elements in held}) * slices.replication == len(
         held
     ):
@@ -399,7 +459,7 @@ def test_traffic_of_a_relayout_is_what_brute_force_counts(shape, dtype, data) ->
         held.setdefault(owner_of(target, index), []).append(index)
     for moved in (
         traffic(source, layout_slices(target, shape), dtype, MACHINE),
-        reshape_traffic(source, target, dtype, tiles),
+        reshape_traffic(source, target, dtype, MACHINE),
     ):
         assert_traffic(moved, source, list(held.items()), dtype, tiles)
 

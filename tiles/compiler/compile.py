@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tiles.compiler.coalesce import coalesce, leave_results, may_write_over
-from tiles.compiler.costs import scratch_bytes, step_traffic
+from tiles.compiler.costs import exchange_code_sizes, scratch_bytes
 from tiles.compiler.executable import Buffer, Executable, Variable
 from tiles.compiler.host import host_requests
 from tiles.compiler.memory import Request, allocate
@@ -54,9 +54,9 @@ from tiles.graph import (
     is_carried,
     linear_layout,
 )
-from tiles.graph.layout import tiles_of
+from tiles.graph.layout import align_up, ceil_div, mask_of, tiles_of
 from tiles.numerics.dtypes import itemsize
-from tiles.plan import exchange_code_bytes, is_resident, operand_slices, staging_bytes
+from tiles.plan import is_resident, operand_slices, staging_bytes
 
 
 def compile_graph(graph: Graph, check_memory: bool = True) -> Executable:
@@ -269,7 +269,6 @@ def _overheads(graph: Graph, draft: Executable) -> list[Request]:
     every = (1 << target.num_tiles) - 1
     requests: list[Request] = []
     code: dict[str, tuple[int, int]] = {}
-    exchange = 0
     for number, group in draft.groups():
         scratch = scratch_bytes(draft, group)
         if scratch:
@@ -292,21 +291,40 @@ def _overheads(graph: Graph, draft: Executable) -> list[Request]:
         mask, size = code.get(group.codelet.label, (0, 0))
         code[group.codelet.label] = (mask | group.plan.tile_mask, max(size, group.codelet.code_bytes(target)))
     requests += host_requests(draft)
-    for step in draft.steps:
-        exchange = exchange + exchange_code_bytes(step_traffic(draft, step), target)
     for label, (mask, size) in code.items():
         requests.append(Request(f"code {label}", "vertexCode", size, mask, -1, last, executable=True))
-    if not isinstance(exchange, int) and int(exchange.max()):
-        requests.append(
-            Request(
-                "exchange code", "internalExchangeCode", int(exchange.max()), every, -1, last, executable=True
-            )
-        )
+    requests += _exchange_code(draft)
     control = target.control_code_bytes_per_step * max(1, last)
     requests.append(Request("control code", "controlCode", control, every, -1, last, executable=True))
     stacks = target.supervisor_stack_bytes + target.workers_per_tile * target.worker_stack_bytes
     requests.append(Request("stacks", "stack", stacks, every, -1, last))
     return requests
+
+
+EXCHANGE_CODE_SIZES = 64
+"""Sizes of exchange code that are told apart: each tile has room for its own, in whole steps of the largest's share."""
+
+
+def _exchange_code(draft: Executable) -> list[Request]:
+    """Return the buffers of exchange code; every tile holds what it needs itself, and lies in one of them."""
+    sizes = exchange_code_sizes(draft)
+    unit = align_up(ceil_div(int(sizes.max(initial=0)), EXCHANGE_CODE_SIZES), 8)
+    if not unit:
+        return []
+    classes = ceil_div(sizes, unit)
+    return [
+        Request(
+            f"exchange code {number}",
+            "internalExchangeCode",
+            number * unit,
+            mask_of(np.flatnonzero(classes == number)),
+            -1,
+            len(draft.steps),
+            executable=True,
+        )
+        for number in np.unique(classes).tolist()
+        if number
+    ]
 
 
 def _assemble(

@@ -24,7 +24,15 @@ from tiles.compiler.steps import (
 )
 from tiles.graph import Extents
 from tiles.graph.layout import ceil_div
-from tiles.plan import Traffic, exchange_cycles, is_resident, layout_traffic, operand_traffic, reshape_traffic
+from tiles.plan import (
+    Traffic,
+    exchange_code_bytes,
+    exchange_cycles,
+    is_resident,
+    layout_traffic,
+    operand_traffic,
+    reshape_traffic,
+)
 from tiles.target import Basis, Target
 
 
@@ -223,6 +231,13 @@ def step_traffic(executable: Executable, step: StepRecord) -> Traffic:
     return total
 
 
+def exchange_code_sizes(executable: Executable) -> np.ndarray:
+    """Return the bytes of exchange code that each tile needs for all steps, int64 ``[num_tiles]``."""
+    target = executable.target
+    steps = (exchange_code_bytes(step_traffic(executable, step), target) for step in executable.steps)
+    return sum(steps, np.zeros(target.num_tiles, np.int64))
+
+
 def copy_traffic(executable: Executable, step: CopyStep) -> Traffic:
     """Return what a copy moves: per source along the joined axis, or element by element for a reshape."""
     target = executable.target
@@ -230,7 +245,7 @@ def copy_traffic(executable: Executable, step: CopyStep) -> Traffic:
     if step.axis is None:
         source = executable.variables[step.sources[0]]
         if source.shape != destination.shape:
-            return reshape_traffic(source.layout, destination.layout, source.dtype, target.num_tiles)
+            return reshape_traffic(source.layout, destination.layout, source.dtype, target)
         if source.storage == destination.storage:  # what is copied was computed there
             return Traffic.none(target.num_tiles)
         return layout_traffic(source.layout, destination.layout, source.shape, source.dtype, target)

@@ -197,10 +197,14 @@ class Layout:
         return owner
 
     def scaled(self, axis: int, size: int) -> Layout:
-        """Return the layout of a tensor with ``size`` elements along an axis: cut into as many parts, ordered alike."""
+        """Return the layout of a tensor with ``size`` elements along an axis: cut into as many parts, ordered alike.
+
+        Where parts had one element along the axis, their order did not count it: it comes first now, so that what
+        was a part stays together.
+        """
         groups = [group for d, group in self.arrangement.digits if d == axis and group]
         axes = (a.scaled(size, *groups) if i == axis else a for i, a in enumerate(self.axes))
-        return Layout(tuple(axes), self.base, self.arrangement)
+        return Layout(tuple(axes), self.base, self.arrangement.over(len(self.axes)))
 
     def to_data(self) -> dict[str, Any]:
         """Return plain data."""

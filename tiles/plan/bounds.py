@@ -16,8 +16,7 @@ import numpy as np
 
 from tiles.graph import Affine, AxisSplit, Layout, OpForm, Plan
 from tiles.graph.layout import align_up, ceil_div
-from tiles.numerics.dtypes import itemsize
-from tiles.plan.ordering import turn
+from tiles.numerics.dtypes import WORD_BYTES, itemsize
 from tiles.target import Target
 
 
@@ -27,20 +26,18 @@ class Moves:
 
     Args:
       received: bytes that the cell's tile receives.
-      receives: contiguous runs they arrive in.
+      changes: changes of source and of pointer they arrive with.
       local: bytes that it rearranges.
       may_share: whether the tiles of its exchange bus may all take the same.
       sent: bytes that the part's tile sends.
-      sends: contiguous runs it sends.
       is_here: whether the part lies on the cell's tile.
     """
 
     received: int = 0
-    receives: int = 0
+    changes: int = 0
     local: int = 0
     may_share: bool = False
     sent: int = 0
-    sends: int = 0
     is_here: bool = False
 
 
@@ -55,36 +52,47 @@ def least_moves(source: Layout, form: OpForm, plan: Plan, k: int, dtype: str, ta
     tile, owners = _tile(plan.splits, middle, plan.base), source.owners
     number = int(owners[tile]) if tile < owners.size else -1
     here = _coordinates(number, source.grid) if number >= 0 else None
-    held = _common(source, reads, here) if here is not None else 0
-    runs = math.prod(read.pieces(split.grain) for read, split in zip(reads, source.axes, strict=True))
+    mine = _common(source, reads, here) if here is not None else [0] * len(reads)
+    held = math.prod(mine) if here is not None else 0
     part = here or tuple(read.low // split.grain for read, split in zip(reads, source.axes, strict=True))
-    leaving, sends = _leaving(source, form, plan, k, reads, part)
+    leaving = _leaving(source, form, plan, k, reads, part)
     size_bytes = itemsize(dtype)
+    received = align_up((needed - held) * size_bytes, WORD_BYTES)
+    selects, pointers = _changes(source, reads, mine, held)
     if not (
         source.arrangement.is_row_major and plan.arrangement.is_row_major
-    ):  # runs and turns are left open
-        runs, sends, held_bytes = 1, 1, 0
+    ):  # turns and runs are left open
+        selects, pointers, held_bytes = 1, 1, 0
     else:
-        held_bytes = align_up(held * size_bytes, 4)
+        held_bytes = align_up(held * size_bytes, WORD_BYTES)
+    most = received // WORD_BYTES
     return Moves(
-        received=align_up((needed - held) * size_bytes, 4),
-        receives=max(runs - 1, 1) if needed > held else 0,
+        received=received,
+        changes=min(max(selects, 1), most) + min(max(pointers, 1), most) if needed > held else 0,
         local=held_bytes,
         may_share=_may_share(form, plan, k),
-        sent=align_up(leaving * size_bytes, 4),
-        sends=sends if leaving else 0,
+        sent=align_up(leaving * size_bytes, WORD_BYTES),
         is_here=here is not None,
     )
 
 
-def _together(source: Layout, form: OpForm, plan: Plan, k: int, size_bytes: int) -> int:
-    """Return at most how many elements arrive together where orders differ from row-major; see ``ordering.turn``."""
-    axes = form.operands[k].axes
-    if any(len(axis.terms) > 1 for axis in axes):
-        return math.prod(source.part_shape)
-    extents = tuple(plan.extents[axis.terms[0][0]] if axis.terms else 1 for axis in axes)
-    order = turn(source, plan.operand_order(form, k).fit(extents), extents, size_bytes)
-    return order.together if order is not None else math.prod(source.part_shape)
+def _changes(source: Layout, reads: Sequence[_Read], mine: Sequence[int], held: int) -> tuple[int, int]:
+    """Return changes of source and of pointer for what the cell reads, at least; see ``exchange._arriving``."""
+    parts = windows = stretches = 1
+    own_windows = own_stretches = int(held > 0)
+    is_held = is_filled = True
+    for read, split, own in reversed(list(zip(reads, source.axes, mine, strict=True))):
+        pieces = read.pieces(split.grain)
+        parts *= pieces
+        by_part, by_stretch = is_held and read.step == 1, is_filled and read.step == 1
+        windows *= pieces if by_part else read.elements
+        stretches *= pieces if by_stretch else read.elements
+        own_windows *= 1 if by_part else own
+        own_stretches *= 1 if by_stretch else own
+        end = (read.high // split.grain + 1) * split.grain if split.is_split else split.size
+        is_held = is_held and read.step == 1 and read.low % split.grain == 0 and read.high + 1 == end
+        is_filled = is_filled and read.step == 1 and pieces <= 1
+    return windows - own_windows, 1 if stretches == parts else stretches - own_stretches
 
 
 def least_exchange_cycles(moves: Sequence[Moves], target: Target) -> int:
@@ -94,15 +102,17 @@ def least_exchange_cycles(moves: Sequence[Moves], target: Target) -> int:
     if not any(m.received or m.sent for m in moves):
         return 0
     lanes = alone + ceil_div(shared, target.tiles_per_shared_exchange_bus)
-    instructions = 2 * sum(m.receives for m in moves)
     sent = 0  # of one tile: the cell's, or that of a part that lies elsewhere
     for m in sorted(moves, key=lambda m: not m.is_here):
         sent = sent + m.sent if m.is_here else max(sent, m.sent)
-        leaving = m.sends + m.sent // 4 // target.exchange_send_max_words
-        instructions = instructions + leaving if m.is_here else max(instructions, leaving)
     width = target.exchange_bytes_per_cycle
-    busiest = max(ceil_div(lanes, width), ceil_div(sent, width), instructions)
+    busiest = max(ceil_div(lanes, width), ceil_div(sent, width), sum(m.changes for m in moves))
     return busiest + target.exchange_phase_overhead_cycles
+
+
+def least_code_bytes(moves: Sequence[Moves], target: Target) -> int:
+    """Return the bytes of exchange code that the cell's tile needs at least; see ``exchange.exchange_code_bytes``."""
+    return sum(m.changes for m in moves) * target.instruction_bytes
 
 
 class _Read(NamedTuple):
@@ -146,12 +156,12 @@ def _tile(splits: Sequence[AxisSplit], cell: Sequence[int], base: int) -> int:
     return base + sum(int(split.tiles[index]) for split, index in zip(splits, cell, strict=True))
 
 
-def _common(source: Layout, reads: Sequence[_Read], part: Sequence[int]) -> int:
-    """Return how much of what is read lies in a part."""
-    return math.prod(
+def _common(source: Layout, reads: Sequence[_Read], part: Sequence[int]) -> list[int]:
+    """Return per axis how much of what is read lies in a part."""
+    return [
         read.within(index * split.grain, min((index + 1) * split.grain, split.size))
         for read, split, index in zip(reads, source.axes, part, strict=True)
-    )
+    ]
 
 
 def _coordinates(number: int, grid: Sequence[int]) -> tuple[int, ...]:
@@ -165,35 +175,32 @@ def _coordinates(number: int, grid: Sequence[int]) -> tuple[int, ...]:
 
 def _leaving(
     source: Layout, form: OpForm, plan: Plan, k: int, reads: Sequence[_Read], part: Sequence[int]
-) -> tuple[int, int]:
-    """Return how many elements of a part other tiles read at least, and in how many runs they leave."""
+) -> int:
+    """Return how many elements of a part other tiles read at least."""
     axes = form.operands[k].axes
     used = set(form.operands[k].dims)
     replication = math.prod(split.parts for d, split in enumerate(plan.splits) if d not in used)
-    covered, touching = 1, replication
+    covered = 1
     for axis, split, read, index in zip(axes, source.axes, reads, part, strict=True):
         low, high = index * split.grain, min((index + 1) * split.grain, split.size)
-        elements, slices = _covered(axis, plan.splits, read, low, high)
-        covered, touching = covered * elements, touching * slices
+        covered *= _covered(axis, plan.splits, read, low, high)
     if replication == 1:
         cells = np.flatnonzero(plan.tiles == _tile(source.axes, part, source.base))
         if cells.size:
             cell = _coordinates(int(cells[0]), plan.grid)
             own = [_read(a, plan.splits, cell, s.size) for a, s in zip(axes, source.axes, strict=True)]
-            covered -= _common(source, own, part)
-    return max(covered, 0), touching
+            covered -= math.prod(_common(source, own, part))
+    return max(covered, 0)
 
 
-def _covered(axis: Affine, splits: Sequence[AxisSplit], read: _Read, low: int, high: int) -> tuple[int, int]:
-    """Return how many elements in ``[low, high)`` any cell reads at least, and how many slices of the axis touch them."""
+def _covered(axis: Affine, splits: Sequence[AxisSplit], read: _Read, low: int, high: int) -> int:
+    """Return how many elements in ``[low, high)`` any cell reads at least."""
     if len(axis.terms) != 1:
-        return read.within(low, high), 1
+        return read.within(low, high)
     ((d, coefficient),) = axis.terms
     ends = sorted(((low - axis.offset) / coefficient, (high - 1 - axis.offset) / coefficient))
     first, last = max(math.ceil(ends[0]), 0), min(math.floor(ends[1]), splits[d].size - 1)
-    if last < first:
-        return 0, 0
-    return last - first + 1, last // splits[d].grain - first // splits[d].grain + 1
+    return max(last - first + 1, 0)
 
 
 def _may_share(form: OpForm, plan: Plan, k: int) -> bool:

@@ -7,14 +7,16 @@ its tile already holds, and what a tile must send is the product of per-axis cov
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
 from tiles.graph import Cycles, Layout, OpForm, Plan
 from tiles.graph.layout import ceil_div
-from tiles.numerics.dtypes import itemsize
+from tiles.numerics.dtypes import WORD_BYTES, itemsize
 from tiles.plan.ordering import turn
 from tiles.plan.slices import Slices, is_local, layout_slices, operand_slices
 from tiles.target import Basis, Target
@@ -22,14 +24,16 @@ from tiles.target import Basis, Target
 
 @dataclass(frozen=True)
 class Traffic:
-    """What one exchange phase moves, per tile; int64 ``[num_tiles]`` each.
+    """What one exchange phase moves, and the exchange program it takes, per tile; int64 ``[num_tiles]`` each.
 
     Args:
       received: bytes arriving from other tiles.
       sent: bytes leaving; a word several tiles take at once (multicast) counts once.
       local: bytes copied inside the tile.
-      receives: contiguous runs arriving.
-      sends: contiguous runs leaving.
+      runs: contiguous runs leaving, each once for all that take it.
+      sends: send instructions of these runs.
+      selects: changes of the tile that is listened to.
+      pointers: changes of the address that arriving words are written to.
       shared: of the bytes received, those that all tiles of one exchange bus take alike.
       turning: cycles of bringing elements into the order in which they are read, inside the tile.
     """
@@ -37,8 +41,10 @@ class Traffic:
     received: np.ndarray
     sent: np.ndarray
     local: np.ndarray
-    receives: np.ndarray
+    runs: np.ndarray
     sends: np.ndarray
+    selects: np.ndarray
+    pointers: np.ndarray
     shared: np.ndarray
     turning: np.ndarray
 
@@ -67,10 +73,11 @@ def traffic(source: Layout, slices: Slices, dtype: str, target: Target) -> Traff
     own_part = np.unravel_index(np.maximum(owner, 0), source.grid) if source.grid else ()
     need = np.ones(slices.tiles.size, np.int64)
     own = has_part.astype(np.int64)
+    overlaps = []
     for axis, split, where, part in zip(slices.axes, source.axes, g, own_part, strict=True):
         need *= axis.num_inside[where]
-        own *= axis.overlap(where, split.lo[part], split.hi[part])
-    runs = _runs(slices, source, g)
+        overlaps.append(axis.overlap(where, split.lo[part], split.hi[part]))
+        own *= overlaps[-1]
     out_elements, out_runs = _sent(source, slices, g, owner)
     result = Traffic.none(num_tiles)
     order = turn(source, slices.arrangement, slices.extents, size)
@@ -78,16 +85,35 @@ def traffic(source: Layout, slices: Slices, dtype: str, target: Target) -> Traff
         result.local[slices.tiles] = _bytes(own, size)
     else:
         result.turning[slices.tiles] = order.cycles(need, own, size, target)
+    parts, windows, stretches = _arriving(slices, source, g, overlaps, own)
     if order is not None:
-        runs = ceil_div(need - own, order.together)
-        out_runs = np.maximum(out_runs, ceil_div(out_elements, order.together))
-    result.received[slices.tiles] = _bytes(need - own, size)
-    result.receives[slices.tiles] = np.where(need > own, np.maximum(runs - (own > 0), 1), 0)
-    result.sent[source.tiles] = _bytes(out_elements, size)
-    result.sends[source.tiles] = np.where(out_elements > 0, out_runs, 0)
+        stretches = ceil_div(need - own, order.together)
+        windows = np.where(windows == parts, windows, np.maximum(windows, stretches))
+        is_all = out_elements == math.prod(source.part_shape)
+        out_runs = np.where(is_all, 1, np.maximum(out_runs, ceil_div(out_elements, order.together)))
+    received, sent = _bytes(need - own, size), _bytes(out_elements, size)
+    result.received[slices.tiles] = received
+    result.selects[slices.tiles] = np.clip(windows, received > 0, received // WORD_BYTES)
+    result.pointers[slices.tiles] = np.clip(stretches, received > 0, received // WORD_BYTES)
+    runs = np.clip(out_runs, sent > 0, sent // WORD_BYTES)
+    result.sent[source.tiles] = sent
+    result.runs[source.tiles] = runs
+    result.sends[source.tiles] = send_instructions(sent // WORD_BYTES, runs, target)
     if slices.replication > 1:
         result.shared[slices.tiles] = _bytes(_alike(slices, need, own, target), size)
     return result
+
+
+def send_instructions(words: Any, runs: Any, target: Target) -> Any:
+    """Return the send instructions of ``runs`` of equal lengths that have ``words`` together; ints or arrays.
+
+    A send has a short count; what is longer goes on in sends with a longer one.
+
+    Source: ``send`` and ``sendoff``, github.com/osmarks/ipu-stack docs/EXCHANGE_INSTRUCTION_REFERENCE.md.
+    """
+    length = ceil_div(words, np.maximum(runs, 1))
+    rest = np.maximum(length - target.exchange_send_max_words, 0)
+    return runs * (1 + ceil_div(rest, target.exchange_continued_send_max_words))
 
 
 @lru_cache(maxsize=512)
@@ -155,59 +181,88 @@ def _alike(slices: Slices, need: np.ndarray, own: np.ndarray, target: Target) ->
 
 
 def _bytes(elements: np.ndarray, size: int) -> np.ndarray:
-    return -(-elements * size // 4) * 4
+    return -(-elements * size // WORD_BYTES) * WORD_BYTES
 
 
-def _runs(slices: Slices, source: Layout, g: tuple[np.ndarray, ...]) -> np.ndarray:
-    """Count the contiguous runs each cell receives: outer axes run by run, inner ones piece by piece."""
-    runs = np.ones(slices.tiles.size, np.int64)
-    inner_full = True
-    for axis, split, where in reversed(list(zip(slices.axes, source.axes, g, strict=True))):
-        low, high = axis.bounds
+def _arriving(
+    slices: Slices, source: Layout, g: tuple[np.ndarray, ...], overlaps: list[np.ndarray], own: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return, per cell, the parts it receives from, and how often it changes its source and its pointer.
+
+    Words arrive part by part, each part's in the order it holds them. What is contiguous in the part is listened to at
+    once; what is contiguous in the slice, too, goes on at the pointer where it was left. Parts of which each fills one
+    stretch of the slice follow one another, so that only the tile's own elements interrupt them.
+    """
+    one = np.ones(slices.tiles.size, np.int64)
+    parts, windows, stretches = one, one, one
+    own_windows = own_stretches = (own > 0).astype(np.int64)
+    held = filled = np.ones(one.size, bool)  # inner axes: whole parts; whole slices, each of one part
+    is_dense = np.ones(one.size, bool)
+    for axis, split, where, mine in reversed(list(zip(slices.axes, source.axes, g, overlaps, strict=True))):
+        low, high = (bound[where] for bound in axis.bounds)
+        inside = axis.num_inside[where]
+        is_dense &= filled | (inside <= 1)
         pieces = np.where(high >= low, high // split.grain - low // split.grain + 1, 0)
-        whole_parts = abs(axis.step) == 1 and bool(
-            np.all(axis.num_inside[where] == pieces[where] * min(split.grain, split.size))
-        )
-        runs *= (pieces if inner_full and abs(axis.step) == 1 else axis.num_inside)[where]
-        inner_full = inner_full and whole_parts and bool(np.all(pieces[where] <= 1))
-    return runs
+        if abs(axis.step) != 1:
+            pieces = np.minimum(pieces, inside)
+        parts = parts * pieces
+        by_part = held & (abs(axis.step) == 1)
+        by_stretch = filled & (axis.step == 1)
+        windows = windows * np.where(by_part, pieces, inside)
+        stretches = stretches * np.where(by_stretch, pieces, inside)
+        own_windows = own_windows * np.where(by_part, 1, mine)
+        own_stretches = own_stretches * np.where(by_stretch, 1, mine)
+        ends = (
+            (high // split.grain + 1) * split.grain if split.is_split else split.size
+        )  # stored at full grain
+        held = held & (abs(axis.step) == 1) & (low % split.grain == 0) & (high + 1 == ends)
+        filled = filled & (axis.step == 1) & (pieces <= 1) & (inside == axis.extent)
+    in_one_go = (stretches == parts) & is_dense
+    stretches = np.where(in_one_go, np.minimum(stretches, 1 + (own > 0)), stretches - own_stretches)
+    return parts, windows - own_windows, stretches
 
 
 def _sent(
     source: Layout, slices: Slices, g: tuple[np.ndarray, ...], owner: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct elements and the runs each part must send, int64 ``[parts]``."""
+    """Return the distinct elements that each part must send, and in how many contiguous runs, int64 ``[parts]``."""
     grid = source.grid
-    covered = np.ones(1, np.int64)
-    touching = np.full(1, slices.replication, np.int64)
-    single_prefix = []
+    index = np.indices(grid).reshape(len(grid), -1) if grid else np.zeros((0, 1), np.int64)
+    count = int(np.prod(grid, dtype=np.int64))
     shared = slices.replication > 1
-    for axis, split in zip(slices.axes, source.axes, strict=True):
-        prefix, single = axis.covered_before
-        covered = (covered[:, None] * (prefix[split.hi] - prefix[split.lo])[None, :]).reshape(-1)
-        low, high = axis.bounds
-        present = high >= low
-        starts = np.zeros(split.parts + 1, np.int64)
-        np.add.at(starts, low[present] // split.grain, 1)
-        np.add.at(starts, high[present] // split.grain + 1, -1)
-        touching = (touching[:, None] * np.cumsum(starts[:-1])[None, :]).reshape(-1)
-        single_prefix.append(single)
-    only_own = np.zeros(covered.size, np.int64)
+    cell = np.full(count, -1, np.int64)
     if not shared:
         cells = np.flatnonzero(owner >= 0)
-        count = np.ones(cells.size, np.int64)
-        parts = np.unravel_index(owner[cells], grid) if grid else ()
-        for axis, split, where, part, prefix in zip(
-            slices.axes, source.axes, g, parts, single_prefix, strict=True
-        ):
-            low, high = (bound[where[cells]] for bound in axis.bounds)
-            a, b = np.maximum(low, split.lo[part]), np.minimum(high + 1, split.hi[part])
-            count *= np.where(b > a, prefix[np.maximum(b, 0)] - prefix[np.minimum(a, axis.size)], 0)
-        only_own[owner[cells]] = count
-    return covered - only_own, np.maximum(touching, 1)
+        cell[owner[cells]] = cells
+    has_own = cell >= 0
+    # inner to outer: elements that any cell reads, and those only the part's own cell reads; the runs of the former,
+    # of the former less the latter; whether all of the part's elements along the inner axes are read
+    covered, only_own = np.ones(count, np.int64), has_own.astype(np.int64)
+    runs, runs_left = np.ones(count, np.int64), np.where(has_own, 0, 1)
+    is_whole = np.ones(count, bool)
+    for a in reversed(range(len(grid))):
+        axis, split, at = slices.axes[a], source.axes[a], index[a]
+        reads, single = axis.covered_before
+        lo, hi = split.lo[at], split.hi[at]
+        here = reads[hi] - reads[lo]
+        mine = np.zeros(count, np.int64)
+        here_runs = axis.runs_between(lo, hi)
+        left_runs = here_runs
+        if not shared:
+            low, high = (bound[g[a][np.maximum(cell, 0)]] for bound in axis.bounds)
+            start, stop = np.clip(low, lo, hi), np.clip(high + 1, lo, hi)
+            start, stop = np.where(has_own, start, lo), np.where(has_own, np.maximum(start, stop), lo)
+            mine = single[stop] - single[start]
+            left_runs = axis.runs_of_others(lo, hi, start, stop)
+        others = here - mine
+        runs_left = np.where(is_whole, left_runs, others * runs) + mine * runs_left
+        runs = np.where(is_whole, here_runs, here * runs)
+        covered, only_own = covered * here, only_own * mine
+        is_whole &= here == min(split.grain, split.size)  # parts are stored at full grain
+    return covered - only_own, np.where(only_own > 0, runs_left, runs)
 
 
-def reshape_traffic(source: Layout, destination: Layout, dtype: str, num_tiles: int) -> Traffic:
+def reshape_traffic(source: Layout, destination: Layout, dtype: str, target: Target) -> Traffic:
     """Return the traffic of copying a tensor into another shape or layout, element by element in order.
 
     For the copies that do not factorize: flat index arrays, one entry per element, no Python loop.
@@ -215,30 +270,44 @@ def reshape_traffic(source: Layout, destination: Layout, dtype: str, num_tiles: 
     size = itemsize(dtype)
     src_tile, src_offset = _flat_owner(source)
     dst_tile, dst_offset = _flat_owner(destination)
-    crosses = src_tile != dst_tile
-    result = Traffic.none(num_tiles)
+    result = Traffic.none(target.num_tiles)
     if not src_tile.size:
         return result
-    joined = np.zeros(src_tile.size, bool)
-    joined[1:] = (
-        (src_tile[1:] == src_tile[:-1])
-        & (dst_tile[1:] == dst_tile[:-1])
-        & (src_offset[1:] == src_offset[:-1] + 1)
-        & (dst_offset[1:] == dst_offset[:-1] + 1)
+
+    def count(tiles: np.ndarray) -> np.ndarray:
+        return np.bincount(tiles, minlength=target.num_tiles)
+
+    crosses = np.flatnonzero(src_tile != dst_tile)
+    leaving = crosses[np.lexsort((src_offset[crosses], src_tile[crosses]))]
+    arriving = crosses[np.lexsort((src_offset[crosses], src_tile[crosses], dst_tile[crosses]))]
+    received, sent = _bytes(count(dst_tile[crosses]), size), _bytes(count(src_tile[crosses]), size)
+    runs = count(src_tile[leaving[_breaks(src_tile[leaving], src_offset[leaving])]])
+    listened = _breaks(src_tile[arriving], src_offset[arriving]) | _breaks(dst_tile[arriving])
+    written = arriving[np.lexsort((dst_offset[arriving], dst_tile[arriving]))]
+    in_order = count(dst_tile[written[_breaks(dst_tile[written], dst_offset[written])]])
+    jumps = count(dst_tile[arriving[_breaks(dst_tile[arriving], dst_offset[arriving])]])
+    selects = count(dst_tile[arriving[listened]])
+    sources = count(dst_tile[arriving[_breaks(src_tile[arriving]) | _breaks(dst_tile[arriving])]])
+    runs = np.minimum(runs, sent // WORD_BYTES)
+    return dataclasses.replace(
+        result,
+        received=received,
+        sent=sent,
+        local=_bytes(count(dst_tile[src_tile == dst_tile]), size),
+        runs=runs,
+        sends=send_instructions(sent // WORD_BYTES, runs, target),
+        selects=np.minimum(selects, received // WORD_BYTES),
+        pointers=np.minimum(np.where(jumps <= sources, in_order, jumps), received // WORD_BYTES),
     )
-    starts = crosses & ~joined
-    counts = {
-        "received": np.bincount(dst_tile[crosses], minlength=num_tiles),
-        "sent": np.bincount(src_tile[crosses], minlength=num_tiles),
-        "local": np.bincount(dst_tile[~crosses], minlength=num_tiles),
-    }
-    return Traffic(
-        **{name: _bytes(value, size) for name, value in counts.items()},
-        receives=np.bincount(dst_tile[starts], minlength=num_tiles),
-        sends=np.bincount(src_tile[starts], minlength=num_tiles),
-        shared=np.zeros(num_tiles, np.int64),
-        turning=np.zeros(num_tiles, np.int64),
-    )
+
+
+def _breaks(tiles: np.ndarray, offsets: np.ndarray | None = None) -> np.ndarray:
+    """Return where a tile differs from the one before, or an offset does not follow the one before; bool."""
+    result = np.ones(tiles.size, bool)
+    result[1:] = tiles[1:] != tiles[:-1]
+    if offsets is not None:
+        result[1:] |= offsets[1:] != offsets[:-1] + 1
+    return result
 
 
 def _flat_owner(layout: Layout) -> tuple[np.ndarray, np.ndarray]:
@@ -251,6 +320,11 @@ def _flat_owner(layout: Layout) -> tuple[np.ndarray, np.ndarray]:
         tile = (tile[:, None] + axis.tiles[index // axis.grain][None, :]).reshape(-1)
         offset = (offset[:, None] + place[index % axis.grain][None, :]).reshape(-1)
     return tile, offset
+
+
+def exchange_instructions(moved: Traffic) -> np.ndarray:
+    """Return the instructions that each tile issues while words move, int64 ``[num_tiles]``: sends and changes."""
+    return moved.sends + moved.selects + moved.pointers
 
 
 def exchange_cycles(moved: Traffic, target: Target) -> Cycles:
@@ -272,12 +346,11 @@ def exchange_cycles(moved: Traffic, target: Target) -> Cycles:
         return Cycles(0, Basis.DOCUMENTED, source)
     basis = Basis.weakest((Basis.DOCUMENTED, target.basis("exchange_phase_overhead_cycles")[0]))
     width = target.exchange_bytes_per_cycle
-    sends = moved.sends + moved.sent // 4 // target.exchange_send_max_words
     lanes = moved.received - moved.shared + -(-moved.shared // target.tiles_per_shared_exchange_bus)
     busiest = max(
         ceil_div(int(lanes.max()), width),
         ceil_div(int(moved.sent.max()), width),
-        int((sends + 2 * moved.receives).max()),
+        int(exchange_instructions(moved).max()),
     )
     return Cycles(busiest + target.exchange_phase_overhead_cycles, basis, source)
 
@@ -285,11 +358,12 @@ def exchange_cycles(moved: Traffic, target: Target) -> Cycles:
 def exchange_code_bytes(moved: Traffic, target: Target) -> np.ndarray:
     """Return bytes of exchange code each tile needs for one phase, int64 ``[num_tiles]``.
 
-    Source: one instruction per outgoing run (continued beyond the longest send), mux and pointer changes
-    per incoming run; encoding as recovered by ipu-stack.
+    There is no receive instruction: a tile sends runs of its memory, whoever listens, and waits before each until its
+    turn comes; a receiver changes the tile it listens to and the address it writes to, and these changes carry the
+    time until they happen. A word that many tiles take at once is sent once.
+
+    Source: the instructions that ipu-stack recovered, one word each (two where the merged form does two things):
+    github.com/osmarks/ipu-stack docs/EXCHANGE_INSTRUCTION_REFERENCE.md. Its own estimate before scheduling counts a
+    wait and a send for each run, too (crates/ipu-codegen/src/estimate/exchange_storage.rs).
     """
-    sends = moved.sends + moved.sent // 4 // target.exchange_send_max_words
-    return (
-        sends * target.exchange_code_bytes_per_send_run
-        + moved.receives * target.exchange_code_bytes_per_receive_run
-    )
+    return (exchange_instructions(moved) + moved.runs) * target.instruction_bytes

@@ -21,14 +21,23 @@ from tiles.graph import (
     linear_layout,
     whole,
 )
-from tiles.graph.layout import align_up
+from tiles.graph.layout import align_up, ceil_div
 from tiles.numerics.dtypes import itemsize
 from tiles.plan.arrange import arranged
-from tiles.plan.bounds import least_exchange_cycles, least_moves
+from tiles.plan.bounds import least_code_bytes, least_exchange_cycles, least_moves
 from tiles.plan.exchange import Traffic, exchange_code_bytes, exchange_cycles, operand_traffic, staging_bytes
 from tiles.plan.question import Operand, Question
 from tiles.plan.slices import is_resident
 from tiles.target import Target
+
+CYCLES_PER_CODE_BYTE = 0.5
+"""Cycles that a plan may take more, each time it runs, to save a byte of exchange code on the fullest tile.
+
+A choice, not a fact: Poplar's ``opt.internalExchangeOptimisationTarget`` is the same trade of cycles for memory."""
+
+
+RUN_INSTRUCTIONS = 4
+"""Of a run between two tiles: a wait and a send on one, a change of source and of pointer on the other."""
 
 
 @dataclass(frozen=True)
@@ -39,18 +48,20 @@ class Priced:
       plan: the plan.
       cycles: estimated cycles of exchange, compute and combination of partials.
       temporary_bytes: bytes per tile of received slices, vertex scratch, partials and results.
-      code_share: of the memory that code can run from, what the exchange's code takes on the fullest tile.
+      code_bytes: exchange code on the tile that needs most of it.
+      reader_code_bytes: exchange code for a tile's share of the results when something reads them across parts.
     """
 
     plan: Plan
     cycles: float
     temporary_bytes: int
-    code_share: float = 0.0
+    code_bytes: int = 0
+    reader_code_bytes: float = 0
 
     @property
     def cost(self) -> float:
-        """What plans are compared by: cycles, dearer by the share of code memory, which stays taken for good."""
-        return self.cycles * (1 + self.code_share)
+        """What plans are compared by: cycles, and the price of code, whose memory stays taken for good."""
+        return self.cycles + CYCLES_PER_CODE_BYTE * (self.code_bytes + self.reader_code_bytes)
 
 
 class Ranking(Sequence[Priced]):
@@ -68,7 +79,7 @@ class Ranking(Sequence[Priced]):
         self._ranked: list[Priced] = []
         self._open: list[tuple[int, float, int, int, Priced | None]] = []
         for number, draft in enumerate(self._drafts):
-            self._push(number, draft, draft.least_cycles(), None)
+            self._push(number, draft, draft.least_cost(), None)
 
     def __len__(self) -> int:
         """Return the number of plans."""
@@ -115,6 +126,7 @@ class _Draft:
       combining_cycles: of combining partials.
       temporary_bytes: bytes per tile of received slices, vertex scratch, partials and results.
       received: operands that are not read in place, with their layouts.
+      reader_code_bytes: see ``Priced``.
     """
 
     question: Question
@@ -123,9 +135,10 @@ class _Draft:
     combining_cycles: float
     temporary_bytes: int
     received: tuple[tuple[int, Layout], ...]
+    reader_code_bytes: float
 
-    def least_cycles(self) -> float:
-        """Return the cycles that the plan takes at least; terms are added, and so rounded, as ``priced`` does."""
+    def least_cost(self) -> float:
+        """Return what the plan costs at least; terms are added, and so rounded, as ``priced`` does."""
         form, operands, target = self.question.form, self.question.operands, self.question.target
         moves = [
             least_moves(layout, form, self.plan, k, operands[k].dtype, target) for k, layout in self.received
@@ -135,7 +148,8 @@ class _Draft:
         if exchange:
             cycles += target.internal_sync_cycles
         cycles += sum(m.local for m in moves) / target.memcpy_bytes_per_cycle
-        return cycles + self.combining_cycles
+        cycles += self.combining_cycles
+        return Priced(self.plan, cycles, 0, least_code_bytes(moves, target), self.reader_code_bytes).cost
 
     def priced(self) -> Priced:
         """Return the plan with its cost from exact exchange volumes."""
@@ -149,8 +163,9 @@ class _Draft:
         if not moved.is_empty:
             cycles += target.internal_sync_cycles
         cycles += int(moved.local.max()) / target.memcpy_bytes_per_cycle + int(moved.turning.max())
-        code = int(exchange_code_bytes(moved, target).max()) / target.code_memory_bytes
-        return Priced(self.plan, cycles + self.combining_cycles, self.temporary_bytes, code)
+        code = int(exchange_code_bytes(moved, target).max())
+        cycles += self.combining_cycles
+        return Priced(self.plan, cycles, self.temporary_bytes, code, self.reader_code_bytes)
 
 
 def _drafts(question: Question, plans: Sequence[Plan]) -> list[_Draft]:
@@ -179,8 +194,27 @@ def _drafts(question: Question, plans: Sequence[Plan]) -> list[_Draft]:
         combining = (
             float(combining_cycles(results[number], each_bytes, partials, target)) if partials > 1 else 0.0
         )
-        drafts.append(_Draft(question, plan, float(compute[number]), combining, temporary, received))
+        readers = 0.0 if partials > 1 else _reader_code_bytes(question, plan)
+        drafts.append(_Draft(question, plan, float(compute[number]), combining, temporary, received, readers))
     return drafts
+
+
+def _reader_code_bytes(question: Question, plan: Plan) -> float:
+    """Return the exchange code of a run's send and receipt for each stretch in which a part of a result lies beside the next.
+
+    Where a part is all there is along its fastest dimensions, it is one stretch with what is slower.
+    """
+    form, target = question.form, question.target
+    if not form.results:
+        return 0.0
+    dims = form.results[0].dims
+    splits, extents = [plan.splits[d] for d in dims], [plan.extents[d] for d in dims]
+    elements, together = math.prod(extents), 1
+    for d, n, _ in reversed(plan.result_order(form).over(len(dims)).factors(extents)):
+        together *= n
+        if splits[d].is_split:
+            break
+    return RUN_INSTRUCTIONS * target.instruction_bytes * float(ceil_div(elements, max(1, together)) - 1)
 
 
 def _received(question: Question, plan: Plan) -> Iterable[tuple[int, Layout]]:
@@ -217,7 +251,7 @@ def partial_dtypes(codelet: Codelet, result_dtypes: tuple[str, ...]) -> tuple[st
 
 
 def combining_cycles(results: Any, bytes_each: Any, partials: Any, target: Target) -> Any:
-    """Estimate the cycles of combining ``partials`` tiles' results, in one, two or three stages.
+    """Estimate the cycles of combining ``partials`` tiles' results, and the price of its code, in one to three stages.
 
     In a stage of fan-in d the tiles of a group share the results, as far as there are enough: each receives and
     folds d partials of its share. A fold reads a vector a cycle and spends about four more on every vector of
@@ -238,7 +272,8 @@ def combining_cycles(results: Any, bytes_each: Any, partials: Any, target: Targe
         arriving = share * fan_in * bytes_each
         entry = np.where(share < target.workers_per_tile, 32 + 29, 32) * target.worker_issue_interval_cycles
         fold = arriving / target.data_path_bytes * (1 + 4 / fan_in) + entry
-        return phase + arriving / target.exchange_bytes_per_cycle + fold
+        code = CYCLES_PER_CODE_BYTE * RUN_INSTRUCTIONS * target.instruction_bytes * fan_in
+        return phase + arriving / target.exchange_bytes_per_cycle + fold + code
 
     count = np.maximum(np.asarray(partials, np.float64), 1)
     return np.minimum.reduce([n * stage(np.ceil(count ** (1 / n))) for n in (1, 2, 3)])

@@ -29,7 +29,16 @@ from tiles.graph import (
 from tiles.graph.domain import full_digits
 from tiles.graph.layout import align_up, ceil_div
 from tiles.numerics.dtypes import itemsize
-from tiles.plan.pricing import Operand, Question, Ranking, bytes_of, combining_cycles, partial_dtypes
+from tiles.plan.pricing import (
+    CYCLES_PER_CODE_BYTE,
+    RUN_INSTRUCTIONS,
+    Operand,
+    Question,
+    Ranking,
+    bytes_of,
+    combining_cycles,
+    partial_dtypes,
+)
 from tiles.target import Target
 
 MAX_CANDIDATES = 20_000
@@ -186,7 +195,7 @@ def _closed_form(
     compute = np.broadcast_to(np.asarray(codelet.cycles(extents, target).value, np.float64), cells.shape)
     width, bus = target.exchange_bytes_per_cycle, target.tiles_per_shared_exchange_bus
     incoming = np.zeros((max(1, len(parts)), *cells.shape))
-    temporary = np.zeros(cells.shape)
+    temporary, changes = np.zeros(cells.shape), np.zeros(cells.shape)
     for k, operand in enumerate(operands):
         slice_bytes = extents.operand_elements(k) * itemsize(operand.dtype)
         replication = math.prod(
@@ -198,10 +207,18 @@ def _closed_form(
             lanes = 1 if d in form.operands[k].dims else np.where(parts[d] % bus == 0, bus, 1)
             incoming[d] += slice_bytes * remote / lanes
         temporary = temporary + slice_bytes
+        if operand.layout is not None:
+            changes = changes + _changes(form.operands[k], operand.layout, sizes)
     innermost = np.argmin(incoming, axis=0)
     incoming = incoming.min(axis=0)
     phase = target.exchange_phase_overhead_cycles + target.internal_sync_cycles
-    cycles = compute + incoming / width + np.where(incoming > 0, phase, 0)
+    cycles = compute + np.maximum(incoming / width, changes) + np.where(incoming > 0, phase, 0)
+    readers = np.where(
+        math.prod((parts[d] for d in form.reduced), start=np.ones(cells.shape, np.int64)) > 1,
+        0,
+        _result_stretches(form, sizes, parts) - 1,
+    )
+    cycles = cycles + CYCLES_PER_CODE_BYTE * target.instruction_bytes * (changes + RUN_INSTRUCTIONS * readers)
     partials = math.prod((parts[d] for d in form.reduced), start=np.ones(cells.shape, np.int64))
     is_split = partials > 1
     out_bytes = extents.results * np.where(
@@ -212,3 +229,35 @@ def _closed_form(
     temporary = temporary + np.where(is_split, 0, codelet.scratch_bytes(extents, target))
     over = np.maximum(0, temporary + out_bytes - limit)
     return cycles + over * 1e3, cells, innermost
+
+
+def _result_stretches(form: OpForm, grains: Sequence[np.ndarray], parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Return in how many stretches a part of the first result lies beside its neighbours, float64 ``[candidates]``."""
+    stretches: np.ndarray = np.ones(grains[0].shape if grains else (1,))
+    is_whole = np.ones(stretches.shape, bool)
+    for d in reversed(form.results[0].dims if form.results else ()):
+        stretches = stretches * np.where(is_whole, 1, grains[d])
+        is_whole = is_whole & (parts[d] == 1)
+    return stretches
+
+
+def _changes(index_map: IndexMap, layout: Layout, grains: Sequence[np.ndarray]) -> np.ndarray:
+    """Return about how often a cell changes its source and its pointer while its slice arrives, float64 ``[candidates]``.
+
+    As ``exchange.traffic`` counts it where slices begin and end with parts; orders other than row-major bring more
+    neighbours together, about as many as there are in a part.
+    """
+    sources = windows = stretches = np.ones(grains[0].shape if grains else (1,))
+    held = filled = np.ones(sources.shape, bool)
+    for axis, split in reversed(list(zip(index_map.axes, layout.axes, strict=True))):
+        reach = 1 + sum(abs(c) * (grains[d] - 1) for d, c in axis.terms)
+        extent = np.minimum(reach, max(1, split.size)) * np.ones(sources.shape)
+        pieces = np.ceil(extent / split.grain)
+        sources = sources * pieces
+        windows = windows * np.where(held, pieces, extent)
+        stretches = stretches * np.where(filled, pieces, extent)
+        held = held & ((extent % split.grain == 0) | (extent == split.size))
+        filled = filled & (pieces <= 1)
+    if not layout.arrangement.is_row_major:
+        return 2 * sources
+    return windows + np.where(stretches == sources, 1, stretches)

@@ -105,6 +105,37 @@ class AxisSlices:
         return counts[0], counts[1]
 
     @cached_property
+    def _starts_before(self) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
+        """For one and for two slices at least: whether they read an index, and the runs of such indices begun below it.
+
+        The indices are ``[size + 2]``, with one that nobody reads on either side.
+        """
+        tables = []
+        for least in (1, 2):
+            is_read = np.zeros(self.size + 2, bool)
+            is_read[1:-1] = self.coverage >= least
+            tables.append((is_read, np.cumsum(is_read[1:] & ~is_read[:-1])))
+        return tuple(tables)
+
+    def runs_between(self, lo: np.ndarray, hi: np.ndarray, least: int = 1) -> np.ndarray:
+        """Return how many contiguous runs of indices in ``[lo, hi)`` are read by ``least`` (1 or 2) slices or more."""
+        is_read, begun = self._starts_before[least - 1]
+        begins = is_read[np.minimum(lo + 1, hi)] & (lo < hi)
+        return np.where(begins, 1, 0) + begun[np.maximum(hi, lo + 1) - 1] - begun[lo]
+
+    def runs_of_others(
+        self, lo: np.ndarray, hi: np.ndarray, start: np.ndarray, stop: np.ndarray
+    ) -> np.ndarray:
+        """Return the runs in ``[lo, hi)`` less what only the slice of ``[start, stop)``, a part of it, reads."""
+        any_slice, several = (is_read for is_read, _ in self._starts_before)
+        joins = (any_slice[start] & several[start + 1] & (lo < start)).astype(np.int64)
+        joins += several[stop] & any_slice[np.minimum(stop + 1, self.size + 1)] & (stop < hi)
+        runs = self.runs_between(lo, start) + self.runs_between(stop, hi) - joins
+        return np.where(
+            start < stop, runs + self.runs_between(start, stop, least=2), self.runs_between(lo, hi)
+        )
+
+    @cached_property
     def is_partition(self) -> bool:
         """Whether the slices are the consecutive parts of the axis, each element once, in order."""
         parts = np.arange(self.first.size)

@@ -121,16 +121,12 @@ class Target:
     """Bytes a tile can send, and at the same time receive, per cycle."""
     exchange_send_max_words: int = quantity("words", high=2**20)
     """Words that one send instruction sends."""
+    exchange_continued_send_max_words: int = quantity("words", high=2**20)
+    """Words that one more send instruction adds to a run."""
     exchange_header_bytes: int = quantity("bytes/message", low=0, high=1024)
     """Bytes added to each message on chip."""
     exchange_phase_overhead_cycles: int = quantity("cycles", low=0, high=10**6)
     """Entry cost of an exchange phase on top of the sync."""
-    exchange_code_bytes_per_send_run: int = quantity("bytes/run", low=0, high=1024)
-    """Exchange code per contiguous run that a tile sends."""
-    exchange_code_bytes_per_receive_run: int = quantity("bytes/run", low=0, high=1024)
-    """Exchange code per contiguous run that a tile receives (source and pointer change)."""
-    exchange_code_bytes_per_gap: int = quantity("bytes/gap", low=0, high=1024)
-    """Exchange code per idle gap in a tile's schedule."""
     tiles_per_shared_exchange_bus: int = quantity("tiles", high=64)
     """Neighbouring tiles that can borrow each other's exchange lanes."""
     tiles_per_supertile: int = quantity("tiles", high=64)

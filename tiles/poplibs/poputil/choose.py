@@ -23,6 +23,7 @@ from tiles.plan import (
     keeps_order,
     leaving,
     operand_slices,
+    operand_traffic,
     price,
     search,
 )
@@ -96,25 +97,34 @@ def _same_cut(a: Plan, b: Plan) -> bool:
     return (a.splits, a.base) == (b.splits, b.base)
 
 
-def _unlike(question: Question, plan: Plan) -> list[int]:
-    """Return the operands of a contraction that several tiles read in another order than they lie in.
+WORTH_A_COPY = 128
+"""Changes of source and pointer from which on an operand that many tiles read may rather be copied before."""
 
-    What others read is seldom worth a copy, and each one would be another search.
+
+def _unlike(question: Question, plan: Plan) -> list[int]:
+    """Return the operands that several tiles read in another order, or in many more pieces, than they could lie in.
+
+    What others than contractions read in another order is seldom worth a copy, and each one would be another search.
     """
-    form = question.form
-    if not question.codelet.is_contraction:
-        return []
-    return [
-        k
-        for k, o in enumerate(question.operands)
-        if o.layout is not None
-        and operand_slices(form, plan, k, o.shape).replication > 1
-        and not keeps_order(form, plan, k, o.layout, o.shape, o.dtype)
-    ]
+    form, target = question.form, question.target
+    found = []
+    for k, o in enumerate(question.operands):
+        if o.layout is None or operand_slices(form, plan, k, o.shape).replication <= 1:
+            continue
+        is_turned = question.codelet.is_contraction and not keeps_order(
+            form, plan, k, o.layout, o.shape, o.dtype
+        )
+        moved = operand_traffic(o.layout, form, plan, k, o.shape, o.dtype, target)
+        if is_turned or int((moved.selects + moved.pointers).max()) >= WORTH_A_COPY:
+            found.append(k)
+    return found
 
 
 def _reordering(question: Question, plan: Plan, cost: float, proportion: float) -> tuple[Plan, Homes, float]:
-    """Return the cheapest of the plan as it is and plans whose operands wait where, and as, they want them; its cost."""
+    """Return the cheapest of the plan as it is and plans whose operands wait where, and as, they want them; its cost.
+
+    Such a plan has to keep to the share of memory that temporaries may take.
+    """
     form, operands, target = question.form, question.operands, question.target
     unlike = _unlike(question, plan)
     best, homes = plan, {}
@@ -129,7 +139,7 @@ def _reordering(question: Question, plan: Plan, cost: float, proportion: float) 
                 for k in moved
             }
             total = found.cost + sum(_copy_cost(operands[k], home, target) for k, home in wanted.items())
-            if total < cost:
+            if total < cost and found.temporary_bytes <= proportion * target.bytes_per_tile:
                 best, homes, cost = found.plan, wanted, total
     return best, homes, cost
 

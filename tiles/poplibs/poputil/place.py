@@ -299,22 +299,45 @@ def _combine_plan(
 
 
 def _scattered(form: OpForm, layout: Layout) -> list[Plan]:
-    """Plans that spread the combination of each group of partials evenly over the tiles that hold them."""
+    """Plans that spread the combination of each group of partials evenly over the tiles that hold them.
+
+    A share is cut from the slowest axes of a part on, as they lie in memory, so that it is a run of each part or a few
+    long ones; or first from another axis.
+    """
     held, *rest = layout.axes
     if not held.is_split:
         return []
+    counted = dict.fromkeys(d - 1 for d, _ in layout.arrangement.digits if d)
+    slowest_first = list(dict.fromkeys([*counted, *range(len(rest))]))
     plans = []
-    for axis, split in enumerate(rest):
-        grain = min(split.grain, max(1, split.size))
-        if grain % held.parts or (
-            split.is_split and split.parts != math.prod(radix for radix, _ in split.digits)
-        ):
-            continue
-        digits = (*(split.digits if split.is_split else ()), *full_digits(held))
-        refined = AxisSplit(split.size, grain // held.parts, digits)
-        axes = (refined if i == axis else other for i, other in enumerate(rest))
-        plans.append(Plan((whole(held.size), *axes), layout.base))
-    return plans
+    for first in slowest_first:
+        order = [first, *(axis for axis in slowest_first if axis != first)]
+        axes = _shared(rest, full_digits(held), order)
+        if axes is not None:
+            plans.append(Plan((whole(held.size), *axes), layout.base))
+    return list(dict.fromkeys(plans))
+
+
+def _shared(axes: Seq[AxisSplit], digits: Seq[tuple[int, int]], order: Seq[int]) -> list[AxisSplit] | None:
+    """Cut parts further over the tiles that digits tell apart, evenly, the axes of ``order`` first; None if none can be."""
+    found = list(axes)
+    is_cut = False
+    for radix, stride in digits:
+        for axis in order:
+            split = found[axis]
+            grain = min(split.grain, max(1, split.size))
+            if split.is_split and split.parts != math.prod(r for r, _ in split.digits):
+                continue
+            pieces = max(n for n in range(1, min(radix, grain) + 1) if grain % n == 0)
+            if pieces == 1:
+                continue
+            radix //= pieces
+            finer = (*(split.digits if split.is_split else ()), (pieces, stride * radix))
+            found[axis] = AxisSplit(split.size, grain // pieces, finer)
+            is_cut = True
+            if radix == 1:
+                break
+    return found if is_cut else None
 
 
 def _empty(graph: Graph, form: OpForm, k: int, dtype: str, label: str, location: str) -> Tensor:
