@@ -328,7 +328,8 @@ Shares of peak are floating-point operations of all kinds over the machine's pea
 
 ## Memory of the fullest tile, at its peak
 
-Bytes; a tile has {limit}. With gaps: up to the highest address that is used in each region of memory. Exchange code is given for the tile that has the most of it, and on average.
+Bytes; a tile has {limit}. With gaps: up to the highest address that is used in each region of memory.
+Exchange code is given for the tile that has the most of it, and on average.
 
 {memory}
 
