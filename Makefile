@@ -44,6 +44,7 @@ bench: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.compile
 	$(BIN)/python -m benchmarks.everyday $(ARGS)
 	$(BIN)/python -m benchmarks.silicon
+	$(BIN)/python -m benchmarks.models
 
 clean:
 	rm -rf .venv .venv-oldest .pytest_cache .ruff_cache .import_linter_cache .hypothesis

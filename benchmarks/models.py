@@ -33,6 +33,7 @@ from tiles.report import cost_analysis, memory_analysis
 from tiles.report.counts import static_counts
 from tiles.target import Target
 
+ROOT = pathlib.Path(__file__).parents[1]
 PUBLISHED = pathlib.Path(__file__).parent / "data" / "throughput.json"
 STAGES = ("trace", "import", "HLO passes", "plan and lower", "graph compiler", "check")
 """The first is JAX's; the others are our own compile time."""
@@ -45,7 +46,7 @@ CATEGORIES = {
 }
 """Columns of the memory table, and the categories of buffers in each."""
 LARGEST = 5
-"""How many compute sets are named."""
+"""How many kinds of steps are named."""
 
 _ONLY = flags.DEFINE_list("only", [], "models to compile, by parts of their names; all by default")
 _TARGET = flags.DEFINE_string("target", None, "target of all; by default each model's own")
@@ -143,15 +144,22 @@ def figures(executable: Executable, made: Model) -> Row:
     }
 
 
-def largest(executable: Executable) -> list[tuple[str, str, int]]:
-    """Return the compute sets that take the most cycles: what they run, where it is from, cycles of all their runs."""
+def largest(executable: Executable) -> list[tuple[str, str, int, int]]:
+    """Return the steps that take the most cycles, those of one codelet and source line together.
+
+    Returns:
+      What runs, the source line, how many steps they are, and the cycles of all their runs.
+    """
     counts, _ = static_counts(executable)
-    found = []
+    steps: Counter[tuple[str, str]] = Counter()
+    cycles: Counter[tuple[str, str]] = Counter()
     for step, cost, count in zip(executable.steps, step_costs(executable), counts, strict=True):
         group = step.groups[0] if isinstance(step, ExecuteStep) else None
-        what = "copy" if group is None else group.codelet.label
-        found.append((what, group.location if group else "", (count or 0) * (cost.cycles or 0)))
-    return sorted(found, key=lambda entry: -entry[2])[:LARGEST]
+        where = (group.location if group else "").removeprefix(f"{ROOT}/")
+        key = "copy" if group is None else group.codelet.label, where
+        steps[key] += 1
+        cycles[key] += (count or 0) * (cost.cycles or 0)
+    return [(*key, steps[key], total) for key, total in cycles.most_common(LARGEST)]
 
 
 # ---- one process for each
@@ -264,9 +272,11 @@ def of_bounds(rows: Sequence[Row]) -> str:
         parts = {phase: part for phase, part in row["phases"].items() if part is not None}
         most = max(parts, key=lambda phase: parts[phase]) if parts else "unknown"
         lines.append(f"- {row['name']}: {most}; the memory is fullest at {row['at']}. Largest steps:")
-        for what, where, cycles in row["largest"]:
+        for what, where, steps, cycles in row["largest"]:
             share = f" ({cycles / row['cycles']:.1%})" if row["cycles"] else ""
-            lines.append(f"  - {what}, {cycles:,} cycles{share}{f', {where}' if where else ''}")
+            lines.append(
+                f"  - {what}{f' of {where}' if where else ''}: {cycles:,} cycles{share} in {steps} steps"
+            )
     return "\n".join(lines)
 
 
@@ -318,7 +328,8 @@ Shares of peak are floating-point operations of all kinds over the machine's pea
 
 ## Memory of the fullest tile, at its peak
 
-Bytes; a tile has {limit}. Exchange code is given for the tile that has the most of it, and on average.
+Bytes; a tile has {limit}. With gaps: up to the highest address that is used in each region of memory.
+Exchange code is given for the tile that has the most of it, and on average.
 
 {memory}
 
