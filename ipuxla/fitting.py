@@ -11,7 +11,7 @@ from ipuxla.lowering import lower_module
 from tiles.compiler import Executable, compile_graph, eased, shortage
 from tiles.compiler.oom import CODE
 from tiles.graph import Plan, Policy
-from tiles.target import Target
+from tiles.target import Target, known_names
 
 REPLANS = 4
 """How often a program that does not fit is planned again."""
@@ -94,7 +94,7 @@ def _donatable(module: Module) -> list[int]:
 
 def _larger(target: Target) -> Target | None:
     """Return a machine of which this one is a part, or the next with more memory, or None."""
-    known = [Target.named(name) for name in Target.names()]
+    known = [Target.named(name) for name in known_names()]
     whole = next(
         (t for t in known if t.name == target.name.rstrip("*") and t.num_tiles > target.num_tiles), None
     )

@@ -62,8 +62,13 @@ def shortage(executable: Executable) -> Shortage:
     if code[tile] > target.code_memory_bytes:
         there = [b for b in _on(executable, tile) if b.category in CODE_CATEGORIES]
         return Shortage(CODE, tile, -1, int(code[tile]), target.code_memory_bytes, _by_category(there))
+    return _memory_shortage(executable)
+
+
+def _memory_shortage(executable: Executable) -> Shortage:
+    """Return what is short of memory at the fullest tile and step."""
     tile, step, live = fullest(executable)
-    need, have = sum(b.size_bytes for b in live), target.bytes_per_tile
+    need, have = sum(b.size_bytes for b in live), executable.target.bytes_per_tile
     own = sum(
         b.size_bytes
         for b in live
@@ -142,14 +147,11 @@ def out_of_memory(executable: Executable, advice: str | None = None) -> OutOfTil
             f" ({lack.excess_bytes:,} B too many)"
         )
         notes, location = _code_notes(executable, lack)
+        crowded = _memory_shortage(executable)
+        if crowded.excess_bytes > 0:
+            notes.append(f"besides, {_memory_text(executable, crowded)}")
     else:
-        name = executable.steps[lack.step].name if 0 <= lack.step < len(executable.steps) else "the start"
-        shape = (
-            "the free bytes are in pieces too small"
-            if lack.kind == PIECES
-            else f"{lack.excess_bytes:,} B too many"
-        )
-        what = f"tile {lack.tile} needs {lack.need_bytes:,} B at step {name!r} and has {lack.have_bytes:,} B ({shape})"
+        what = _memory_text(executable, lack)
         live = fullest(executable)[2]
         notes = [
             f"largest live: {b.name} {b.size_bytes:,} B ({b.category})"
@@ -166,6 +168,16 @@ def out_of_memory(executable: Executable, advice: str | None = None) -> OutOfTil
     )
     error.executable = executable
     return error
+
+
+def _memory_text(executable: Executable, lack: Shortage) -> str:
+    name = executable.steps[lack.step].name if 0 <= lack.step < len(executable.steps) else "the start"
+    shape = (
+        "the free bytes are in pieces too small"
+        if lack.kind == PIECES
+        else f"{lack.excess_bytes:,} B too many"
+    )
+    return f"tile {lack.tile} needs {lack.need_bytes:,} B at step {name!r} and has {lack.have_bytes:,} B ({shape})"
 
 
 def _code_notes(executable: Executable, lack: Shortage) -> tuple[list[str], str | None]:

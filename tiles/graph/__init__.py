@@ -54,9 +54,8 @@ from tiles.graph.program import (
 )
 
 __all__ = [
-    "CODE_PRICE",
-    "Policy",
     "CODELETS",
+    "CODE_PRICE",
     "CONSTANT",
     "INPUT",
     "MEMORY_PROPORTION",
@@ -91,6 +90,7 @@ __all__ = [
     "Layout",
     "OpForm",
     "Plan",
+    "Policy",
     "PrintTensor",
     "RemoteBuffer",
     "Repeat",

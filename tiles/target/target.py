@@ -230,11 +230,6 @@ class Target:
             )
         return cls._make(found, {f: leaf.value for f, leaf in leaves.items()}, _provenance_of(leaves))
 
-    @staticmethod
-    def names() -> tuple[str, ...]:
-        """Return the names of the targets that come with the package."""
-        return load.known_names()
-
     @property
     def memory_bytes(self) -> int:
         """Bytes of all tiles together."""
