@@ -31,6 +31,7 @@ from tiles.graph.graph import (
     operation_of,
 )
 from tiles.graph.layout import AxisSplit, Layout, linear_layout, reshape_layout, whole
+from tiles.graph.location import Location
 from tiles.graph.program import (
     AbortOnCondition,
     Call,
@@ -88,6 +89,7 @@ __all__ = [
     "If",
     "IndexMap",
     "Layout",
+    "Location",
     "OpForm",
     "Plan",
     "PrintTensor",
