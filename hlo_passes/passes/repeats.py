@@ -188,11 +188,16 @@ def _call_locations(cuts: list[Cut]) -> list[Location]:
     """
     scopes = [shared_scope(i.location for i in cut.instructions) for cut in cuts]
     depth = min(map(len, scopes))
-    lines = (agreed([i.location for i in cut.instructions]).without_scope() for cut in cuts)
     return [
-        dataclasses.replace(line, scope="/".join(scope[:depth]))
-        for line, scope in zip(lines, scopes, strict=True)
+        dataclasses.replace(_line(cut), scope="/".join(scope[:depth]))
+        for cut, scope in zip(cuts, scopes, strict=True)
     ]
+
+
+def _line(cut: Cut) -> Location:
+    """Return the first line that is known, of something in a scope if there is any."""
+    locations = [i.location for i in cut.instructions]
+    return agreed([each for each in locations if each.scope] or locations).without_scope()
 
 
 def _with_calls(
