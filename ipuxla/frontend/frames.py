@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import sysconfig
 from collections.abc import Callable, Iterable
@@ -23,11 +24,13 @@ _INSTALLED = re.compile(
 """Packages, the standard library, and the scripts by which packages are started; also those of other machines."""
 
 
+@functools.lru_cache(maxsize=4096)
 def is_jax(file: str) -> bool:
     """Whether a file is JAX's own, which no location ever names."""
     return _JAX.search(file) is not None
 
 
+@functools.lru_cache(maxsize=4096)
 def is_library(file: str) -> bool:
     """Whether a file belongs to something installed rather than to the user."""
     return is_jax(file) or _INSTALLED.search(file) is not None

@@ -6,6 +6,7 @@ itself names on the way (loops, calls, rematerialization) and, last, the primiti
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections.abc import Iterator
@@ -44,7 +45,12 @@ class _Part(NamedTuple):
 
 def read_name_stack(text: str) -> NameStack:
     """Return what a location's text names, without its last name, the primitive's."""
-    parts = [_part(each) for each in _split(text)[:-1]]
+    return _read(*_split(text)[:-1])
+
+
+@functools.lru_cache(maxsize=4096)
+def _read(*texts: str) -> NameStack:
+    parts = [_part(text) for text in texts]
     transforms = [t for part in parts for t in (*part.transforms, *_mark(part.name))]
     named = [part for part in parts if part.name]
     names = [part.name for part in named[_last_beginning(named) :]]
@@ -53,6 +59,8 @@ def read_name_stack(text: str) -> NameStack:
 
 def _split(text: str) -> list[str]:
     """Return the names of a stack; a slash inside parentheses separates none."""
+    if "(" not in text and ")" not in text:
+        return text.split("/")
     parts, depth = [""], 0
     for character in text:
         if character == "/" and depth == 0:
