@@ -29,7 +29,7 @@ def page(data: dict[str, Any]) -> str:
         "tiles": _figures(data),
         "shares": _shares(data),
         "supersteps": _supersteps(data),
-        "operations": _operations(data),
+        "operations": _operations(data) + _scopes(data),
         "memory_by_tile": _memory_by_tile(data),
         "categories": _categories(data),
         "largest": _largest(data),
@@ -150,6 +150,16 @@ def _operations(data: dict[str, Any]) -> str:
             ]
         )  # fmt: skip
     return _table(heads, rows, numeric=range(3, 12), wide=(0, 1, 2), optional=1)
+
+
+def _scopes(data: dict[str, Any]) -> str:
+    """Return what the parts of a program that it named take, with all that is in them."""
+    rows: list[list[Cell]] = [
+        [row["scope"], row["cycles"], None if row["share"] is None else f"{row['share']:.1%}"]
+        for row in data["scopes"]
+    ]
+    heads = ["scope", "cycles", "share"]
+    return "<h2>Scopes</h2>" + _table(heads, rows, numeric=(1, 2), wide=(0,)) if rows else ""
 
 
 def _balance(data: dict[str, Any]) -> str:

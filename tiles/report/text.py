@@ -20,6 +20,7 @@ def summary(data: dict[str, Any], top: int = 10) -> str:
         _basis(data),
         _unresolved(data),
         _operations(data, top),
+        _scopes(data, top),
         _control(data, top),
         _streams(data),
         _remote_buffers(data),
@@ -138,6 +139,25 @@ def _operations(data: dict[str, Any], top: int) -> list[str]:
         else "operations"
     )
     return [title, *("  " + line for line in _table(rows, "<>>>>>><<<", optional=8))]
+
+
+def _scopes(data: dict[str, Any], top: int) -> list[str]:
+    """Return what the costliest scopes take, each below the one around it."""
+    scopes = data["scopes"]
+    known = sorted((s for s in scopes if s["cycles"] is not None), key=lambda s: (-s["cycles"], s["depth"]))
+    largest = {scope["scope"] for scope in known[:top]}
+    shown = [
+        [
+            "  " * scope["depth"] + scope["scope"].rpartition("/")[2],
+            _number(scope["cycles"], ""),
+            UNKNOWN if scope["share"] is None else f"{scope['share']:.1%}",
+        ]
+        for scope in scopes
+        if scope["scope"] in largest
+    ]
+    title = "scopes" if len(shown) == len(scopes) else f"the {len(shown)} costliest of {len(scopes)} scopes"
+    rows = [["scope", "cycles", "share"], *shown]
+    return [title, *("  " + line for line in _table(rows, "<>>"))] if shown else []
 
 
 def _control(data: dict[str, Any], top: int) -> list[str]:

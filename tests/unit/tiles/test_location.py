@@ -11,6 +11,7 @@ from tiles.poplibs import poplin
 from tiles.report import profile
 from tiles.report.page import page
 from tiles.report.places import place_data, scope_of
+from tiles.report.scopes import scopes_data
 
 
 @pytest.mark.parametrize(
@@ -44,6 +45,16 @@ def test_without_scopes_reports_have_no_column_for_them(small_target):
     assert {row["scope"] for row in result.operations} == {""}
 
 
+def test_what_several_scopes_share_counts_for_those_around_them_all():
+    rows = [{"scope": "A/b/c; A/d", "cycles": 5}, {"scope": "A/d", "cycles": 2}, {"scope": "", "cycles": 3}]
+    assert scopes_data(rows) == [
+        {"scope": "A", "depth": 0, "cycles": 7, "share": 0.7},
+        {"scope": "A/d", "depth": 1, "cycles": 2, "share": 0.2},
+    ]
+    assert scopes_data([{"scope": "A", "cycles": None}])[0]["cycles"] is None
+    assert scopes_data([]) == []
+
+
 def test_operations_of_one_line_and_two_scopes_are_two(small_target):
     graph = Graph(small_target, "net")
     x = graph.add_input((8, 8), "float32", "x")
@@ -53,4 +64,9 @@ def test_operations_of_one_line_and_two_scopes_are_two(small_target):
     result = profile(compile_graph(graph))
     found = {(row["location"], row["scope"], *row["transforms"]) for row in result.operations}
     assert found == {("linear.py:287", f"Net/{name}", "jvp") for name in ("Dense_0", "Dense_1")}
+    net, *layers = result.data["scopes"]
+    assert (net["scope"], net["depth"], net["share"]) == ("Net", 0, 1)
+    assert {row["scope"] for row in layers} == {"Net/Dense_0", "Net/Dense_1"}
+    assert net["cycles"] == sum(row["cycles"] for row in layers) == result.cycles
+    assert "    Dense_0" in result.text() and "<h2>Scopes</h2>" in page(result.data)
     assert "Net/Dense_0 [jvp]" in result.text() and "Net/Dense_1 [jvp]" in page(result.data)
