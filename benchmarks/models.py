@@ -25,7 +25,7 @@ from absl import app, flags, logging
 
 from benchmarks.timing import machine, table, write_result
 from hlo_passes.passes import optimize
-from ipuxla import stages
+from ipuxla import fitting
 from ipuxla.frontend.importer import import_stablehlo
 from tests.models import MAKERS, Model, model
 from tiles.compiler import Executable, ExecuteStep, certify, check, step_costs
@@ -82,13 +82,13 @@ def compiled(made: Model, target: Target, clock: Clock) -> Executable:
     jitted = jax.jit(made.function, keep_unused=True, donate_argnums=made.donated)
     stablehlo = clock.run("trace", lambda: jitted.lower(*made.arguments).compiler_ir("stablehlo"))
     optimized = clock.run("HLO passes", optimize, clock.run("import", import_stablehlo, stablehlo))
-    lower = clock.timed("plan and lower", stages.lower_module)
-    compile_ = clock.timed("graph compiler", stages.compile_graph)
+    lower = clock.timed("plan and lower", fitting.lower_module)
+    compile_ = clock.timed("graph compiler", fitting.compile_graph)
     with (
-        mock.patch.object(stages, "lower_module", lower),
-        mock.patch.object(stages, "compile_graph", compile_),
+        mock.patch.object(fitting, "lower_module", lower),
+        mock.patch.object(fitting, "compile_graph", compile_),
     ):
-        executable = stages._planned_to_fit(optimized, target, {})  # what ``Compiled`` does after its passes
+        executable = fitting.planned_to_fit(optimized, target, {})  # what ``Compiled`` does after its passes
     clock.run("check", check, executable)
     return executable
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pathlib
+
 from tiles.errors import (
     InvalidArguments,
     InvalidExecutable,
@@ -15,6 +17,7 @@ from tiles.errors import (
 
 __all__ = [
     "HostEngineInsideJit",
+    "InternalError",
     "InvalidArguments",
     "InvalidExecutable",
     "InvalidOption",
@@ -44,6 +47,16 @@ class WrongArguments(InvalidArguments):
 
 class UnsupportedPrimitive(Unsupported):
     """A JAX operation that has no StableHLO form for an IPU: a host callback, a print, a LAPACK call."""
+
+
+class InternalError(IpuError):
+    """A program that ipuxla failed to compile by a fault of its own: no caller can cause or mend it.
+
+    Attributes:
+      folder: of the files that reproduce it (module, target, options, traceback); None where none could be written.
+    """
+
+    folder: pathlib.Path | None = None
 
 
 class HostEngineInsideJit(Unsupported):

@@ -5,13 +5,16 @@ stablehlo --import--> hlo --passes--> hlo-optimized --lowering--> graph --compil
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import json
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 
+from hlo_passes.errors import HloError
 from hlo_passes.ir import Module, evaluate_module, print_module
 from hlo_passes.passes import LegalizeComplex, has_complex, optimize, split_positions
 from ipuxla.errors import UnknownStage, Unsupported
@@ -19,6 +22,7 @@ from ipuxla.fitting import advice, planned_to_fit
 from ipuxla.frontend import _jax_compat as compat
 from ipuxla.frontend.importer import import_stablehlo
 from ipuxla.frontend.lower import to_stablehlo
+from ipuxla.internal import naming_internal_errors, options_text
 from ipuxla.lowering import streams_of
 from ipuxla.options import CompileOptions
 from ipuxla.replay import DECIDING, replaying
@@ -33,6 +37,7 @@ from tiles.compiler import (
     require_pinned,
 )
 from tiles.engine import quickly
+from tiles.errors import InvalidPlan
 from tiles.graph import Stream
 from tiles.numerics.dtypes import name_of
 from tiles.numerics.ring import ring
@@ -63,14 +68,17 @@ class Pipeline:
         self._executables: dict[Any, Executable] = {}
         self._runners: dict[CompileOptions, Runner] = {}
 
-    def optimized(self, passes: str | None) -> Module:
+    def optimized(self, options: CompileOptions) -> Module:
         """Return the module after the HLO passes.
 
         Raises:
           Unsupported: passes of the user's own leave complex numbers.
+          InternalError: a pass fails.
         """
+        passes = options.passes
         if passes not in self._optimized:
-            self._optimized[passes] = _without_complex(optimize(self.module, passes), passes)
+            with self._naming_internal_errors(options):
+                self._optimized[passes] = _without_complex(optimize(self.module, passes), passes)
         return self._optimized[passes]
 
     def executable(self, options: CompileOptions) -> Executable:
@@ -79,12 +87,14 @@ class Pipeline:
         Raises:
           OutOfTileMemory: it does not fit, and ``check_memory`` is set.
           InvalidPlan: a pinned plan does not fit its operation, or there is no such step.
+          InternalError: placing, planning or compiling it fails.
         """
         key = (options.target, options.passes, options.check_memory, options.plans)
         if key not in self._executables:
-            module, plans = self.optimized(options.passes), options.pinned_plans
-            executable = planned_to_fit(module, options.target, plans)
-            require_pinned(executable, plans)
+            module, plans = self.optimized(options), options.pinned_plans
+            with self._naming_internal_errors(options):
+                executable = planned_to_fit(module, options.target, plans)
+                require_pinned(executable, plans)
             if options.check_memory and not executable.fits:
                 error = out_of_memory(executable, advice(module, executable, plans))
                 error.profile = profile(executable)
@@ -92,19 +102,34 @@ class Pipeline:
             self._executables[key] = executable
         return self._executables[key]
 
+    def _naming_internal_errors(self, options: CompileOptions) -> contextlib.AbstractContextManager[None]:
+        """Name what fails though no caller caused it, and write down what it takes to do it again."""
+        callers: list[type[Exception]] = []
+        callers += [HloError] if options.passes is not None else []
+        callers += [InvalidPlan] if options.pinned_plans else []
+        return naming_internal_errors(
+            lambda: {
+                "module.mlir": _stablehlo_text(self.stablehlo, debug_info=True),
+                "module.hlo": print_module(self.module),
+                "target.json": json.dumps(options.target.to_data(), indent=2) + "\n",
+                "options.json": options_text(options),
+            },
+            *callers,
+        )
+
     def printers(self, options: CompileOptions) -> dict[str, Callable[[], str]]:
         """Return the printer of each stage."""
         return {
             "stablehlo": lambda: _stablehlo_text(self.stablehlo),
             "hlo": lambda: print_module(self.module),
-            "hlo-optimized": lambda: print_module(self.optimized(options.passes)),
+            "hlo-optimized": lambda: print_module(self.optimized(options)),
             "plans": lambda: print_plans(self.executable(options)),
             "program": lambda: self.executable(options).text(),
         }
 
     def evaluator(self, options: CompileOptions) -> Callable[..., Sequence[jax.Array]]:
         """Return what engine ``hlo`` runs: the optimised module, op by op, floats as words in the ring."""
-        module = self.optimized(options.passes)
+        module = self.optimized(options)
         evaluate = functools.partial(evaluate_module, module)
         if options.arithmetic == "float":
             return evaluate
@@ -112,18 +137,18 @@ class Pipeline:
 
     def replayer(self, options: CompileOptions) -> Callable[..., Sequence[jax.Array]] | None:
         """Return what engine ``hlo`` runs in the ring where loops or branches decide, or None."""
-        module = self.optimized(options.passes)
+        module = self.optimized(options)
         if options.arithmetic == "float" or not any(isinstance(i.op, DECIDING) for i in module.walk()):
             return None
         return replaying(module, functools.partial(self.executable, options), self.evaluator_options(options))
 
     def streams(self, options: CompileOptions) -> dict[str, Stream]:
         """Return the streams by which the program exchanges items with the host."""
-        return streams_of(self.optimized(options.passes))
+        return streams_of(self.optimized(options))
 
     def streaming(self, options: CompileOptions) -> Callable[..., Any] | None:
         """Return what engine ``hlo`` runs where the program exchanges items with the host, or None."""
-        streams, module = self.streams(options), self.optimized(options.passes)
+        streams, module = self.streams(options), self.optimized(options)
         if not streams:
             return None
         executable = functools.partial(self.executable, options)
@@ -133,7 +158,7 @@ class Pipeline:
         """Return how XLA compiles what engine ``hlo`` runs: as the fast engine's, quickly in the ring."""
         if options.arithmetic == "float":
             return None
-        instructions = self.optimized(options.passes).walk()
+        instructions = self.optimized(options).walk()
         return quickly(sum(value.type.size_bytes for i in instructions for value in i.results), rounds=False)
 
     def runner(self, options: CompileOptions) -> Runner:

@@ -11,7 +11,7 @@ from typing import Any
 
 
 class IpuError(Exception):
-    """Something a caller can cause and put right.
+    """Something a caller can cause and put right; ``ipuxla.errors.InternalError`` alone is not.
 
     Args:
       what: one line saying what happened, with units.

@@ -2,12 +2,14 @@
 
 from hlo_passes.ir.builder import (
     Builder,
+    agreed_computation,
     canonical_computation,
     canonical_names,
     map_computations,
     map_regions,
     placed,
     rebuild,
+    relocated,
     replace_values,
     use_counts,
     users,
@@ -22,7 +24,7 @@ from hlo_passes.ir.interpreter import (
     evaluate_instruction,
     evaluate_module,
 )
-from hlo_passes.ir.location import UNKNOWN, Location
+from hlo_passes.ir.location import UNKNOWN, Location, agreed, plain_transforms, shared_scope
 from hlo_passes.ir.module import Computation, Instruction, Module, Value
 from hlo_passes.ir.op import ATTRIBUTES, OPS, FusionCategory, Op, attribute
 from hlo_passes.ir.parser import parse_computation, parse_module
@@ -47,6 +49,8 @@ __all__ = [
     "Op",
     "TensorType",
     "Value",
+    "agreed",
+    "agreed_computation",
     "as_closure",
     "as_computation",
     "attribute",
@@ -61,11 +65,14 @@ __all__ = [
     "parse_computation",
     "parse_module",
     "placed",
+    "plain_transforms",
     "print_computation",
     "print_instruction",
     "print_module",
     "rebuild",
+    "relocated",
     "replace_values",
+    "shared_scope",
     "use_counts",
     "users",
     "value_names",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from hlo_passes.errors import ConstraintViolation
-from hlo_passes.ir.location import UNKNOWN, Location
+from hlo_passes.ir.location import UNKNOWN, Location, agreed
 from hlo_passes.ir.module import Computation, Instruction, Module, Value
 from hlo_passes.ir.op import Op
 from hlo_passes.ir.types import TensorType
@@ -238,12 +238,33 @@ def canonical_names(module: Module) -> Module:
 
 def placed(computation: Computation, location: Location) -> Computation:
     """Return a computation all of whose instructions come from one source line."""
+    return relocated(computation, lambda _: location)
+
+
+def relocated(computation: Computation, change: Callable[[Location], Location]) -> Computation:
+    """Return a computation with every location changed, those in regions too."""
     instructions = (
         dataclasses.replace(
             instruction,
-            location=location,
-            regions=tuple(placed(region, location) for region in instruction.regions),
+            location=change(instruction.location),
+            regions=tuple(relocated(region, change) for region in instruction.regions),
         )
         for instruction in computation.instructions
     )
     return dataclasses.replace(computation, instructions=tuple(instructions))
+
+
+def agreed_computation(computations: Sequence[Computation]) -> Computation:
+    """Return the first of computations that are equal up to names, with locations that stand for all of them."""
+    first, *_ = computations
+    instructions = (
+        dataclasses.replace(
+            alike[0],
+            location=agreed([instruction.location for instruction in alike]),
+            regions=tuple(
+                map(agreed_computation, zip(*(instruction.regions for instruction in alike), strict=True))
+            ),
+        )
+        for alike in zip(*(computation.instructions for computation in computations), strict=True)
+    )
+    return dataclasses.replace(first, instructions=tuple(instructions))

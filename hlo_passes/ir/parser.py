@@ -250,8 +250,13 @@ class _Parser:
         line = lexer.integer("a line number")
         column = lexer.integer("a column number") if lexer.accept(":") else 0
         function = lexer.string() if lexer.next.kind == "string" else ""
+        scope = lexer.string("a quoted scope") if lexer.accept("in") else ""
+        transforms = self.list("]", self.transform) if lexer.accept("[") else ()
         lexer.mark(")")
-        return Location(file, line, column, function)
+        return Location(file, line, column, function, scope, transforms)
+
+    def transform(self) -> str:
+        return self.lexer.take("word", "the name of a transform").text
 
 
 def _array(values: Any, type_: TensorType) -> np.ndarray:

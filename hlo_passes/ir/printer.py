@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hlo_passes.ir.location import Location
+from hlo_passes.ir.location import UNKNOWN, Location
 from hlo_passes.ir.module import Computation, Instruction, Module
 from hlo_passes.ir.op import Op, attribute_fields
 from hlo_passes.ir.types import TensorType, dtype_name
@@ -82,11 +82,14 @@ def _instruction_lines(instruction: Instruction, indent: str) -> list[str]:
 
 
 def _location(location: Location) -> str:
-    if not location.is_known:
+    if location == UNKNOWN:
         return ""
     column = f":{location.column}" if location.column else ""
-    function = f" {json.dumps(location.function)}" if location.function else ""
-    return f" loc({json.dumps(location.file)}:{location.line}{column}{function})"
+    parts = [f"{json.dumps(location.file)}:{location.line}{column}"]
+    parts += [json.dumps(location.function)] if location.function else []
+    parts += [f"in {json.dumps(location.scope)}"] if location.scope else []
+    parts += [f"[{', '.join(location.transforms)}]"] if location.transforms else []
+    return f" loc({' '.join(parts)})"
 
 
 def _attributes(op: Op) -> str:

@@ -37,6 +37,7 @@ from hlo_passes.passes.pipeline import (
 from hlo_passes.passes.recover import RecoverNetworks
 from hlo_passes.passes.repeats import OutlineRepeats
 from hlo_passes.passes.schedule import Schedule
+from hlo_passes.passes.scopes import with_whole_scopes
 from hlo_passes.passes.while_to_repeat import WhileToRepeat
 from hlo_passes.passes.windows import Windows
 
@@ -84,4 +85,5 @@ __all__ = [
     "optimize",
     "run_pipeline",
     "split_positions",
+    "with_whole_scopes",
 ]

@@ -8,7 +8,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hlo_passes.ir import Computation, Instruction, Module, Value, map_regions, value_names
+from hlo_passes.ir import (
+    Computation,
+    Instruction,
+    Location,
+    Module,
+    Value,
+    map_regions,
+    relocated,
+    value_names,
+)
 from hlo_passes.ops import BroadcastInDim, Call, Constant, Elementwise, Fusion
 from hlo_passes.passes.base import Pass, map_control_regions, map_module
 from hlo_passes.passes.structure import FreshNames, callees_first
@@ -108,6 +117,14 @@ class Flatten(Pass):
         return dataclasses.replace(module, computations=(entry,))
 
 
+def _seen_from(instruction: Instruction) -> Callable[[Location], Location]:
+    """Return what a location in a body becomes outside: scopes of a callee go on from the call's."""
+    outer = instruction.location
+    if isinstance(instruction.op, Call):
+        return lambda inner: inner.within(outer)
+    return lambda inner: inner.or_line_of(outer)
+
+
 def _inline(computation: Computation, body: Body, in_elements: Body) -> Computation:
     """Return a computation with calls replaced by ``body``, in regions of elements by ``in_elements``."""
     names = FreshNames(value_names(computation))
@@ -132,12 +149,12 @@ def _inline(computation: Computation, body: Body, in_elements: Body) -> Computat
             made.append(instruction)
             continue
         has_changed = True
+        inner = relocated(inner, _seen_from(instruction))
         scope = dict(zip(inner.parameters, operands, strict=True))
         for copied in inner.instructions:
             results = tuple(Value(names.new(), value.type) for value in copied.results)
             reads = substitute(copied.operands, scope)
-            where = copied.location if copied.location.is_known else instruction.location
-            made.append(dataclasses.replace(copied, operands=reads, results=results, location=where))
+            made.append(dataclasses.replace(copied, operands=reads, results=results))
             scope.update(zip(copied.results, results, strict=True))
         env.update(zip(instruction.results, substitute(inner.results, scope), strict=True))
     if not has_changed:

@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hlo_passes.ir import Computation, Instruction, Module
+from hlo_passes.ir import Computation, Instruction, Module, agreed_computation
 from hlo_passes.ops import Call
 from hlo_passes.passes.base import Pass, map_control_regions
 from hlo_passes.passes.structure import callees_first, computation_key
@@ -18,7 +18,7 @@ class Outline(Pass):
     """Let calls of equal computations call the first of them; the others go away.
 
     Equal means up to value names and source lines, calls inside included, so two equal towers of calls merge
-    too. The entry is never merged with another.
+    too. The entry is never merged with another. Scopes become what all of them agree on.
     """
 
     name: ClassVar[str] = "outline"
@@ -37,6 +37,10 @@ class Outline(Pass):
                     stands_for[merged.name] = name
         if not stands_for:
             return module
+        alike = {name: [done[name]] for name in first.values()}
+        for merged, name in stands_for.items():
+            alike[name].append(done[merged])
+        done |= {name: agreed_computation(several) for name, several in alike.items() if len(several) > 1}
         kept = tuple(done[c.name] for c in module.computations if c.name in done and c.name not in stands_for)
         return dataclasses.replace(module, computations=kept)
 

@@ -7,13 +7,25 @@ values. Such a run is found in the order the program was written in, cut out, an
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from hlo_passes.ir import Computation, Instruction, Module, Value, value_names
+from hlo_passes.ir import (
+    Computation,
+    Instruction,
+    Location,
+    Module,
+    Value,
+    agreed,
+    agreed_computation,
+    relocated,
+    shared_scope,
+    value_names,
+)
 from hlo_passes.ops import Call
 from hlo_passes.passes.base import Pass, map_control_regions
 from hlo_passes.passes.cut import Cut, common_cuts
@@ -84,9 +96,14 @@ def _outlined(
         windows = [range(s, s + run.period) for s in range(start, start + run.count * run.period, run.period)]
         cuts = common_cuts(computation, windows)
         if len(cuts) > 1:
-            body = dataclasses.replace(cuts[0].computation, name=name())
+            places = _call_locations(cuts)
+            bodies = [
+                relocated(cut.computation, functools.partial(Location.below, call=place))
+                for cut, place in zip(cuts, places, strict=True)
+            ]
+            body = dataclasses.replace(agreed_computation(bodies), name=name())
             keys.made.add(body.name)
-            return _with_calls(computation, cuts, body), body
+            return _with_calls(computation, cuts, places, body), body
     return None
 
 
@@ -164,30 +181,50 @@ def _best_offset(computation: Computation, run: _Run) -> int:
     return int(np.argmin(crossing))
 
 
-def _with_calls(computation: Computation, cuts: list[Cut], body: Computation) -> Computation:
+def _call_locations(cuts: list[Cut]) -> list[Location]:
+    """Return where each cut's call is: its first line, and the scope that all its instructions are in.
+
+    Scopes of all calls have as many names, so that those of the body go on from any.
+    """
+    scopes = [shared_scope(i.location for i in cut.instructions) for cut in cuts]
+    depth = min(map(len, scopes))
+    return [
+        dataclasses.replace(_line(cut), scope="/".join(scope[:depth]))
+        for cut, scope in zip(cuts, scopes, strict=True)
+    ]
+
+
+def _line(cut: Cut) -> Location:
+    """Return the first line that is known, of something in a scope if there is any."""
+    locations = [i.location for i in cut.instructions]
+    return agreed([each for each in locations if each.scope] or locations).without_scope()
+
+
+def _with_calls(
+    computation: Computation, cuts: list[Cut], places: list[Location], body: Computation
+) -> Computation:
     """Return the computation with each cut's instructions replaced by a call and what is made again after it."""
     names = FreshNames(value_names(computation))
     call = Call(body.name, body.result_types)
     replaced: dict[Value, Value] = {}
-    at = {cut.window.start: cut for cut in cuts}
+    at = {cut.window.start: (cut, place) for cut, place in zip(cuts, places, strict=True)}
     inside = {n for cut in cuts for n in cut.window}
     made: list[Instruction] = []
     for number, instruction in enumerate(computation.instructions):
         if number in at:
-            made.extend(_call(at[number], call, names, replaced))
+            made.extend(_call(*at[number], call, names, replaced))
         if number not in inside:
             made.append(_reading(instruction, replaced))
     results = tuple(replaced.get(value, value) for value in computation.results)
     return dataclasses.replace(computation, instructions=tuple(made), results=results)
 
 
-def _call(cut: Cut, call: Call, names: FreshNames, replaced: dict[Value, Value]) -> Iterator[Instruction]:
+def _call(
+    cut: Cut, location: Location, call: Call, names: FreshNames, replaced: dict[Value, Value]
+) -> Iterator[Instruction]:
     """Yield a call in place of a cut, then what stands for values that the call does not return itself."""
     operands = tuple(replaced.get(value, value) for value in cut.operands)
     results = tuple(Value(names.new(), value.type) for value in cut.results)
-    location = next(
-        (i.location for i in cut.instructions if i.location.is_known), cut.instructions[0].location
-    )
     replaced.update(zip(cut.results, results, strict=True))
     yield Instruction(call, operands, results, (), location)
     for instruction in cut.remade:

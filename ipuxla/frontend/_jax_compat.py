@@ -32,6 +32,8 @@ from jax._src.lib.mlir import passmanager as _passmanager
 from jax._src.lib.mlir.dialects import hlo as _hlo
 from jax._src.util import weakref_lru_cache as _weakref_lru_cache
 
+from ipuxla.frontend.frames import users_own
+
 ClosedJaxpr = _core.ClosedJaxpr
 Equation = _core.JaxprEqn
 ShapedArray = _core.ShapedArray
@@ -108,9 +110,13 @@ def find_equation(
     return next(found, None)
 
 
+def _file_of(frame: Any) -> str:
+    return frame.file_name
+
+
 def _equations(jaxpr: _core.Jaxpr, around: str | None) -> Iterator[tuple[Equation, str | None]]:
     for equation in jaxpr.eqns:
-        frame = _source_info_util.user_frame(equation.source_info.traceback)
+        frame = users_own(_source_info_util.user_frames(equation.source_info.traceback), _file_of)
         place = f"{frame.file_name}:{frame.start_line}" if frame else around
         for inner in _core.jaxprs_in_params(equation.params):
             yield from _equations(inner, place)
@@ -354,25 +360,36 @@ def lower_jaxpr(
     The platform needs no plugin: rules that exist for other platforms only are not found
     (``NotImplementedError``), all else uses the default rules. Every argument stays an argument of ``main``.
     ``rules`` are traceable functions for primitives of linear algebra, by name; see ``_linalg_rules``.
+    Locations hold every frame of the user's call stack, whatever the settings for them, and name stacks start with
+    the program's name, ``jit(name)``.
     """
-    results = jaxpr.jaxpr.debug_info.safe_result_paths(len(jaxpr.out_avals))
-    lowered = _mlir.lower_jaxpr_to_module(
-        name,
-        jaxpr,
-        num_const_args=0,
-        in_avals=jaxpr.in_avals,
-        ordered_effects=[],
-        platforms=(platform,),
-        backend=None,
-        axis_context=_sharding_impls.ShardingContext(1, tuple(jax.local_devices()[:1])),
-        donated_args=[False] * len(jaxpr.in_avals),
-        arg_names=argument_names(jaxpr),
-        result_names=results,
-        lowering_parameters=_mlir.LoweringParameters(
-            hoist_constants_as_args=False, override_lowering_rules=_linalg_rules(rules or {})
-        ),
-    )
-    return lowered.module
+    with _config.include_full_tracebacks_in_locations(True), _config.traceback_in_locations_limit(-1):
+        lowered = _mlir.lower_jaxpr_to_module(
+            _as_function(name),
+            jaxpr,
+            num_const_args=0,
+            in_avals=jaxpr.in_avals,
+            ordered_effects=[],
+            platforms=(platform,),
+            backend=None,
+            axis_context=_sharding_impls.ShardingContext(1, tuple(jax.local_devices()[:1])),
+            donated_args=[False] * len(jaxpr.in_avals),
+            arg_names=argument_names(jaxpr),
+            result_names=jaxpr.jaxpr.debug_info.safe_result_paths(len(jaxpr.out_avals)),
+            lowering_parameters=_mlir.LoweringParameters(
+                hoist_constants_as_args=False, override_lowering_rules=_linalg_rules(rules or {})
+            ),
+        )
+    module = lowered.module
+    with module.context:
+        own_name = _mlir.sanitize_name(name).rstrip("_")
+        module.operation.attributes["sym_name"] = _mlir.ir.StringAttr.get(own_name)
+    return module
+
+
+def _as_function(name: str) -> str:
+    """Return a program's name as JAX writes functions in name stacks: ``vmap(jit(f))`` for ``vmap(f)``."""
+    return re.sub(r"([^()]*)(\)*)$", r"jit(\1)\2", name, count=1)
 
 
 def _linalg_rules(rules: Mapping[str, Callable[..., Any]]) -> Any:

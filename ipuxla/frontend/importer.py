@@ -1,7 +1,7 @@
 """StableHLO, as text, bytecode, portable artifact or MLIR module, to this project's HLO IR.
 
 jaxlib's MLIR parses, verifies, expands composites and legalizes CHLO; left for here is reading each operation
-once. Calls stay calls. The user's source lines are kept: the innermost frame that is not JAX's own.
+once. Calls stay calls. The user's source lines and the names he gave to parts of the program are kept.
 """
 
 from __future__ import annotations
@@ -9,12 +9,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import re
 from collections.abc import Callable, Iterator, Sequence
-from importlib.resources import files
 from typing import Any
-
-import jax
 
 from hlo_passes import ops
 from hlo_passes.errors import MalformedStableHLO, UnsupportedOp, UnsupportedType
@@ -31,21 +27,13 @@ from hlo_passes.ir import (
 )
 from hlo_passes.passes import inline_where
 from ipuxla.frontend import elements, narrow
-from ipuxla.frontend._jax_compat import (
-    mlir_ir,
-    read_stablehlo,
-)
+from ipuxla.frontend._jax_compat import mlir_ir, read_stablehlo
 from ipuxla.frontend.attributes import text as _text
 from ipuxla.frontend.constants import array_of
+from ipuxla.frontend.locations import read_location
 from ipuxla.frontend.readers import PLAIN, READERS
 from ipuxla.frontend.rewritten import REWRITTEN
 from ipuxla.frontend.transfers import TRANSFERS
-
-TEXT_FILE = "<stablehlo>"
-"""File name of locations in a module's own text, where it names no other."""
-
-_JAX_FRAME = re.compile(r"[/\\](site|dist)-packages[/\\](jax|jaxlib)[/\\]")
-_JAX_FOLDER = str(files(jax))
 
 _HINTS: dict[str, str] = dict.fromkeys(
     ("real_dynamic_slice", "dynamic_broadcast_in_dim", "dynamic_conv", "dynamic_gather", "dynamic_iota"),
@@ -181,9 +169,12 @@ class _Importer:
         return tuple(found)
 
     def function(self, name: str, called_at: Location) -> Computation:
-        """Read a function; what has no line of its own is said to come from where it is first called."""
+        """Read a function; what has no line of its own is said to come from where it is first called.
+
+        Scopes in it are as they are: they go on from any call's.
+        """
         op = self._functions[name]
-        where = self.location(op, called_at)
+        where = self.location(op, called_at).without_scope()
         blocks = list(op.regions[0].blocks)
         if len(blocks) != 1:
             raise self.unsupported(op, where, f"a body of one block for @{name}")
@@ -231,11 +222,8 @@ class _Importer:
         key = location.attr
         found = self._locations.get(key)
         if found is None:
-            frames = _frames(location)
-            found = self._locations[key] = next(
-                (frame for frame in frames if not _is_jax(frame.file)), UNKNOWN
-            )
-        return found if found.is_known else otherwise
+            found = self._locations[key] = read_location(location)
+        return found.or_line_of(otherwise)
 
     def constant(self, attribute: Any, type_: TensorType) -> ops.Constant:
         found = self._constants.get(attribute)
@@ -477,26 +465,6 @@ def _with_transfers_in_place(module: Module) -> Module:
     written_out = inline_where(module, lambda callee: callee.has_effect)
     kept = tuple(c for c in written_out.computations if c.name == module.entry or not c.has_effect)
     return dataclasses.replace(written_out, computations=kept)
-
-
-def _frames(location: Any, function: str = "") -> Iterator[Location]:
-    """Yield the source positions of an MLIR location, innermost call first."""
-    match location:
-        case mlir_ir.FileLineColLoc():
-            file = TEXT_FILE if location.filename == "-" else location.filename
-            yield Location(file, location.start_line, location.start_col, function)
-        case mlir_ir.NameLoc():
-            yield from _frames(location.child_loc, location.name_str)
-        case mlir_ir.CallSiteLoc():
-            yield from _frames(location.callee)
-            yield from _frames(location.caller)
-        case mlir_ir.FusedLoc():
-            for part in location.locations:
-                yield from _frames(part)
-
-
-def _is_jax(file: str) -> bool:
-    return file.startswith(_JAX_FOLDER) or _JAX_FRAME.search(file) is not None
 
 
 def _flat(shape: Any) -> list[Any]:

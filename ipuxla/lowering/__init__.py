@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hlo_passes.ir import Module
+from hlo_passes.passes import with_whole_scopes
 from ipuxla.lowering import (
     bitcasts,
     calls,
@@ -71,6 +72,7 @@ def lower_module(
       InvalidPlan: a pinned plan does not fit its operation.
       UnsupportedLowering: an op without a lowering, or a stream of several types; names the user's source line.
     """
+    module = with_whole_scopes(module)
     graph = Graph(target, module.name)
     graph.policy = policy or graph.policy
     graph.pinned_plans.update(plans or {})

@@ -11,7 +11,7 @@ from typing import TypeAlias, TypeVar
 from hlo_passes.ir import Computation, Instruction, Module, Op, TensorType, Value
 from hlo_passes.ops import Constant
 from ipuxla.lowering.errors import UnsupportedLowering
-from tiles.graph import Graph, Sequence, Tensor
+from tiles.graph import Graph, Location, Sequence, Tensor
 from tiles.numerics.dtypes import name_of
 
 
@@ -102,8 +102,9 @@ def lowers(*ops: type[Op]) -> Callable[[R], R]:
 
 
 def where(instruction: Instruction) -> str:
-    """Return the user's source line, or ""."""
-    return str(instruction.location) if instruction.location.is_known else ""
+    """Return the user's source line with scope and transforms, as the graph carries them; "" if none is known."""
+    found = instruction.location
+    return str(Location(found.source, found.scope, found.transforms))
 
 
 def dtype_of(type_: TensorType) -> str:

@@ -28,7 +28,8 @@ TYPES = st.builds(TensorType, SHAPES, DTYPE_NAMES)
 WORDS = st.sampled_from(
     ["model.py", "a b.py", "", 'quo"te', "back\\slash", "new\nline", "<lambda>", "日本語\x7f"]
 )
-LOCATIONS = st.builds(Location, WORDS, st.integers(1, 10**6), st.integers(0, 200), WORDS)
+TRANSFORMS = st.lists(st.sampled_from(["jvp", "transpose", "vmap", "rematted"]), max_size=3).map(tuple)
+LOCATIONS = st.builds(Location, WORDS, st.integers(1, 10**6), st.integers(0, 200), WORDS, WORDS, TRANSFORMS)
 UNARY = [ops.Abs, ops.Negate, ops.Not, ops.Sign, ops.Popcnt, ops.Floor, ops.IsFinite, ops.Sqrt]
 BINARY = [ops.Add, ops.Multiply, ops.Maximum, ops.And, ops.Xor, ops.Subtract]
 

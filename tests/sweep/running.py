@@ -19,7 +19,7 @@ import jax
 
 import ipuxla
 from hlo_passes.errors import HloError
-from ipuxla.errors import IpuError
+from ipuxla.errors import InternalError, IpuError
 from tests.sweep.cases import CASES, Case
 from tiles.numerics.tolerance import NotClose, check_close
 from tiles.target import Target
@@ -103,6 +103,8 @@ def run(case: Case, target: Target = SMALL, engine: str = "fast") -> Outcome:
             check_close(got, want)
         except NotClose as error:
             return outcome("wrong", error)
+        except InternalError as error:
+            return outcome("crash", error)
         except (IpuError, HloError) as error:
             return outcome("refused", error)
         except Exception as error:

@@ -29,6 +29,7 @@ from tiles.graph.graph import (
     Vertices,
 )
 from tiles.graph.layout import AxisSplit, Layout, linear_layout, reshape_layout, whole
+from tiles.graph.location import Location
 from tiles.graph.policy import CODE_PRICE, MEMORY_PROPORTION, Policy, operation_of
 from tiles.graph.program import (
     AbortOnCondition,
@@ -88,6 +89,7 @@ __all__ = [
     "If",
     "IndexMap",
     "Layout",
+    "Location",
     "OpForm",
     "Plan",
     "Policy",

@@ -17,6 +17,7 @@ from tiles.compiler import (
     step_costs,
 )
 from tiles.report.memory import TileMemory, memory_figures, step_name
+from tiles.report.places import place_data
 from tiles.target import Target
 
 
@@ -50,7 +51,7 @@ def compilation_data(executable: Executable, memory: TileMemory) -> dict[str, An
                 "destination": step.destination,
                 "sources": list(step.sources),
                 "axis": step.axis,
-                "location": step.location,
+                **place_data(step.location),
             }
             for number, step in enumerate(executable.steps)
             if isinstance(step, CopyStep)
@@ -62,7 +63,7 @@ def compilation_data(executable: Executable, memory: TileMemory) -> dict[str, An
                 "stream": step.stream,
                 "variable": step.variable,
                 "toHost": step.to_host,
-                "location": step.location,
+                **place_data(step.location),
             }
             for number, step in enumerate(executable.steps)
             if isinstance(step, StreamStep)
@@ -135,7 +136,7 @@ def _variable(executable: Executable, variable: Variable) -> dict[str, Any]:
         "address": executable.address(variable.name),
         "bytesPerTile": variable.layout.part_bytes(variable.dtype),
         "numTiles": int(np.unique(variable.layout.tiles).size),
-        "location": variable.location,
+        **place_data(variable.location),
     }
 
 
@@ -149,7 +150,7 @@ def _buffer(executable: Executable, buffer: Buffer) -> dict[str, Any]:
         "numTiles": sum(end - first for first, end in buffer.tiles),
         "live": [buffer.start, buffer.end],
         "alwaysLive": buffer.start == -1 and buffer.end == len(executable.steps),
-        "location": buffer.location,
+        **place_data(buffer.location),
     }
 
 
@@ -162,7 +163,7 @@ def _vertices(group: VertexGroup) -> dict[str, Any]:
         "numVertices": group.plan.num_cells,
         "operands": [{"variable": o.variable, "buffer": o.buffer} for o in group.operands],
         "results": list(group.results),
-        "location": group.location,
+        **place_data(group.location),
     }
 
 

@@ -46,7 +46,7 @@ def _row(executable: Executable, tree: Any, entered: int | None, trips: Any) -> 
     return {
         "kind": kind,
         "decidedBy": decided_by,
-        "location": place_of(executable, decided_by or "", parts),
+        **place_of(executable, decided_by or "", parts),
         "depth": 0,
         "entered": entered,
         "trips": trips,

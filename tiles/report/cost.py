@@ -33,7 +33,7 @@ def cost_analysis(executable: Executable) -> dict[str, Any]:
       ``host_bytes_in``, ``host_bytes_out``: bytes of all inputs and outputs.
       ``host_cycles``: of moving those: None, because it is not modelled.
       ``unresolved``: each loop and branch that depends on data: ``kind`` ("while", "until" or "switch"),
-        ``decided_by`` (the variable that decides), ``location``, ``entered`` (how often it is reached, or
+        ``decided_by`` (the variable that decides), ``location``, ``scope``, ``transforms``, ``entered`` (how often it is reached, or
         None), ``steps`` (names), and ``cycles_per_trip``: of a loop its body and condition together
         (``condition_cycles`` is the condition's part, which runs once more than the body), of a branch one
         figure for each of its ``branches``. Figures that depend on them are None.

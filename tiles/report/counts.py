@@ -8,6 +8,7 @@ from typing import Any
 
 from tiles.compiler import Executable, ExecuteStep
 from tiles.compiler.tree import LOOPS, steps_of
+from tiles.report.places import place_data
 from tiles.report.totals import Count, Totals, add, times, totals
 
 
@@ -88,7 +89,7 @@ class _Counter:
         self.unresolved[key] = {
             "kind": kind,
             "decided_by": decides,
-            "location": place_of(self.executable, decides, parts),
+            **place_of(self.executable, decides, parts),
             "entered": count,
             "steps": self._names(parts),
             **more,
@@ -106,16 +107,18 @@ class _Counter:
         return [self.executable.steps[number].name for number in numbers]
 
 
-def place_of(executable: Executable, variable: str, trees: Sequence[Any]) -> str:
-    """Return the line of the variable that decides a loop or branch, else of the first of its steps that has one."""
-    lines = [executable.variables[variable].location if variable in executable.variables else ""]
-    lines += [step_location(executable, number) for tree in trees for number in steps_of(tree)]
-    return next((line for line in lines if line), "")
+def place_of(executable: Executable, variable: str, trees: Sequence[Any]) -> dict[str, Any]:
+    """Return where the variable that decides a loop or branch is from, else the first of its steps that says so."""
+    places: list[tuple[str, ...]] = [
+        (executable.variables[variable].location,) if variable in executable.variables else ()
+    ]
+    places += [step_locations(executable, number) for tree in trees for number in steps_of(tree)]
+    return place_data(*next((place for place in places if any(place)), ()))
 
 
-def step_location(executable: Executable, number: int) -> str:
-    """Return the user's source lines of a step, joined when its vertices come from several."""
+def step_locations(executable: Executable, number: int) -> tuple[str, ...]:
+    """Return where a step is from; its vertices may be from several places."""
     step = executable.steps[number]
     if not isinstance(step, ExecuteStep):
-        return step.location
-    return "; ".join(dict.fromkeys(group.location for group in step.groups if group.location))
+        return (step.location,)
+    return tuple(dict.fromkeys(group.location for group in step.groups if group.location))

@@ -24,7 +24,8 @@ from tiles.graph import RemoteBuffer, Stream
 from tiles.report.compilation import camel
 from tiles.report.control import control_data
 from tiles.report.cost import cost_figures
-from tiles.report.counts import step_location
+from tiles.report.counts import step_locations
+from tiles.report.places import place_data
 from tiles.report.totals import Count, Totals, add, share, times, totals
 from tiles.target import Basis
 
@@ -66,7 +67,7 @@ def _stream(executable: Executable, stream: Stream, counts: Sequence[Count]) -> 
         "itemBytes": stream.item_bytes,
         "items": items,
         "bytes": times(items, stream.item_bytes),
-        "location": stream.location,
+        **place_data(stream.location),
     }
 
 
@@ -87,7 +88,7 @@ def _remote(executable: Executable, buffer: RemoteBuffer, counts: Sequence[Count
         "sizeBytes": buffer.size_bytes,
         "bytesRead": read,
         "bytesWritten": written,
-        "location": buffer.location,
+        **place_data(buffer.location),
     }
 
 
@@ -119,7 +120,7 @@ def _step(executable: Executable, number: int, cost: StepCost, count: Count) -> 
     return {
         "step": number,
         "name": cost.name,
-        "location": step_location(executable, number),
+        **place_data(*step_locations(executable, number)),
         "count": count,
         "computeCycles": cost.compute_cycles,
         "exchangeCycles": cost.exchange_cycles,
@@ -141,17 +142,17 @@ def _step(executable: Executable, number: int, cost: StepCost, count: Count) -> 
 def operations_data(executable: Executable, counts: Sequence[Count]) -> list[dict[str, Any]]:
     """Return what every operation cost in the run, costliest first, operations of unknown cost last.
 
-    An operation is all steps of one name and source line; the stages of a split reduction are one
+    An operation is all steps of one name, source line and scope; the stages of a split reduction are one
     operation. Vertices of several operations that share a compute set run at the same time and are one row.
     """
-    members: dict[tuple[str, str], list[int]] = {}
+    members: dict[tuple[str, tuple[str, ...]], list[int]] = {}
     for number in range(len(executable.steps)):
-        key = _operation_name(executable, number), step_location(executable, number)
+        key = _operation_name(executable, number), step_locations(executable, number)
         members.setdefault(key, []).append(number)
     whole = totals(executable, counts)
     rows = [
-        _operation(executable, name, location, steps, counts, whole.all_cycles)
-        for (name, location), steps in members.items()
+        _operation(executable, name, places, steps, counts, whole.all_cycles)
+        for (name, places), steps in members.items()
     ]
     return sorted(rows, key=lambda row: (row["cycles"] is None, -(row["cycles"] or 0), row["steps"][0]))
 
@@ -166,7 +167,7 @@ def _operation_name(executable: Executable, number: int) -> str:
 def _operation(
     executable: Executable,
     name: str,
-    location: str,
+    places: tuple[str, ...],
     steps: list[int],
     counts: Sequence[Count],
     all_cycles: Count,
@@ -178,7 +179,7 @@ def _operation(
     sources = [step_costs(executable)[n].source for n in steps]
     return {
         "name": name,
-        "location": location,
+        **place_data(*places),
         "steps": steps,
         "runs": sums.supersteps,
         "vertexTypes": _distinct(g.codelet.label for g in groups),

@@ -10,6 +10,7 @@ import numpy as np
 
 from tiles.compiler import Buffer, Executable
 from tiles.compiler.executable import CATEGORIES
+from tiles.report.places import place_data
 from tiles.report.tensors import tensor_figures
 from tiles.target import Target
 
@@ -104,7 +105,7 @@ def memory_analysis(executable: Executable) -> dict[str, Any]:
       ``fits``: whether every buffer has an address inside the memory.
       ``live_bytes``: live bytes of the fullest tile before the program, at every step and after it.
       ``largest_live``: the largest buffers live there then: ``name``, ``category``, ``bytes``, ``address``,
-        ``location``.
+        ``location``, ``scope`` and ``transforms``.
       ``tensors``: the machine's tensors by kind; see ``tensor_figures``.
     """
     return memory_figures(executable, tile_memory(executable))
@@ -138,7 +139,7 @@ def memory_figures(executable: Executable, memory: TileMemory) -> dict[str, Any]
                 "category": b.category,
                 "bytes": b.size_bytes,
                 "address": b.address,
-                "location": b.location,
+                **place_data(b.location),
             }
             for b in memory.largest
         ],

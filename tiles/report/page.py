@@ -9,7 +9,7 @@ from string import Template
 from typing import Any
 
 from tiles.report.charts import Axis, Series, lines, share_bar, stack
-from tiles.report.places import short
+from tiles.report.places import scope_of, short
 from tiles.report.text import UNKNOWN, does_not_fit, main_basis, trips, went
 
 COMPUTE, EXCHANGE, SYNC, HOST = "#2f6db5", "#e0862b", "#8b939c", "#7a5aa6"
@@ -29,7 +29,7 @@ def page(data: dict[str, Any]) -> str:
         "tiles": _figures(data),
         "shares": _shares(data),
         "supersteps": _supersteps(data),
-        "operations": _operations(data),
+        "operations": _operations(data) + _scopes(data),
         "memory_by_tile": _memory_by_tile(data),
         "categories": _categories(data),
         "largest": _largest(data),
@@ -124,7 +124,19 @@ def _supersteps(data: dict[str, Any]) -> str:
 
 
 def _operations(data: dict[str, Any]) -> str:
-    heads = ["operation", "from", "cycles", "share", "compute", "exchange", "sync", "host", "runs", "flops"]
+    heads = [
+        "operation",
+        "scope",
+        "from",
+        "cycles",
+        "share",
+        "compute",
+        "exchange",
+        "sync",
+        "host",
+        "runs",
+        "flops",
+    ]
     heads += ["exchanged B", "mostly rests on", "plan", "vertex types"]
     rows: list[list[Cell]] = []
     for row in data["operations"]:
@@ -132,11 +144,22 @@ def _operations(data: dict[str, Any]) -> str:
         figures = [row[f"{phase}Cycles"] for phase, _ in _phase_colors()]
         rows.append(
             [
-                row["name"], short(row["location"]), row["cycles"], share, *figures, row["runs"], row["flops"],
-                row["exchangeBytes"], main_basis(row), "\n".join(row["plans"]), "\n".join(row["vertexTypes"]),
+                row["name"], scope_of(row), short(row["location"]), row["cycles"], share, *figures, row["runs"],
+                row["flops"], row["exchangeBytes"], main_basis(row), "\n".join(row["plans"]),
+                "\n".join(row["vertexTypes"]),
             ]
         )  # fmt: skip
-    return _table(heads, rows, numeric=range(2, 11), wide=(0, 1))
+    return _table(heads, rows, numeric=range(3, 12), wide=(0, 1, 2), optional=1)
+
+
+def _scopes(data: dict[str, Any]) -> str:
+    """Return what the parts of a program that it named take, with all that is in them."""
+    rows: list[list[Cell]] = [
+        [row["scope"], row["cycles"], None if row["share"] is None else f"{row['share']:.1%}"]
+        for row in data["scopes"]
+    ]
+    heads = ["scope", "cycles", "share"]
+    return "<h2>Scopes</h2>" + _table(heads, rows, numeric=(1, 2), wide=(0,)) if rows else ""
 
 
 def _balance(data: dict[str, Any]) -> str:
@@ -159,7 +182,8 @@ def _plans(data: dict[str, Any]) -> str:
             rows.append(
                 [
                     step["step"], group["name"], group["vertexType"], group["plan"], group["numVertices"],
-                    ", ".join(moved), step["cycles"], _percent(step["tileBalance"]), short(group["location"]),
+                    ", ".join(moved), step["cycles"], _percent(step["tileBalance"]), scope_of(group),
+                    short(group["location"]),
                 ]
             )  # fmt: skip
     heads = [
@@ -172,7 +196,7 @@ def _plans(data: dict[str, Any]) -> str:
         "cycles",
         "balance",
     ]
-    return _table([*heads, "from"], rows, numeric=(0, 4, 6, 7), wide=(5, 8))
+    return _table([*heads, "scope", "from"], rows, numeric=(0, 4, 6, 7), wide=(5, 8, 9), optional=8)
 
 
 def _control(data: dict[str, Any]) -> str:
@@ -186,12 +210,13 @@ def _control(data: dict[str, Any]) -> str:
             entry["decidedBy"] or "",
             entry["entered"],
             went(entry),
+            scope_of(entry),
             short(entry["location"]),
         ]
         for entry in entries
     ]
-    heads = ["kind", "decided by", "entered", "trips", "from"]
-    return "<h2>Loops and branches</h2>" + _table(heads, rows, numeric=(2, 3), wide=(4,))
+    heads = ["kind", "decided by", "entered", "trips", "scope", "from"]
+    return "<h2>Loops and branches</h2>" + _table(heads, rows, numeric=(2, 3), wide=(4, 5), optional=4)
 
 
 def _streams(data: dict[str, Any]) -> str:
@@ -241,12 +266,14 @@ def _unresolved(data: dict[str, Any]) -> str:
             trips(entry),
             entry["entered"],
             ", ".join(entry["steps"]),
+            scope_of(entry),
             short(entry["location"]),
         ]
         for entry in entries
     ]
-    heads = ["kind", "decided by", "cycles", "entered", "steps", "from"]
-    return "<h2>Loops and branches that depend on data</h2>" + _table(heads, rows, numeric=(3,), wide=(4,))
+    heads = ["kind", "decided by", "cycles", "entered", "steps", "scope", "from"]
+    table = _table(heads, rows, numeric=(3,), wide=(4, 5), optional=5)
+    return "<h2>Loops and branches that depend on data</h2>" + table
 
 
 # ---- memory
@@ -282,13 +309,12 @@ def _categories(data: dict[str, Any]) -> str:
 def _largest(data: dict[str, Any]) -> str:
     memory = data["compilation"]["memory"]
     rows: list[list[Cell]] = [
-        [b["name"], b["category"], b["bytes"], f"{b['address']:#x}", short(b["location"])]
+        [b["name"], b["category"], b["bytes"], f"{b['address']:#x}", scope_of(b), short(b["location"])]
         for b in memory["largestLive"]
     ]
     words = f"Tile {memory['fullestTile']} at step {memory['peakStepName']!r}."
-    return f"<p>{escape(words)}</p>" + _table(
-        ["buffer", "category", "bytes", "address", "from"], rows, numeric=(2,)
-    )
+    heads = ["buffer", "category", "bytes", "address", "scope", "from"]
+    return f"<p>{escape(words)}</p>" + _table(heads, rows, numeric=(2,), optional=4)
 
 
 def _liveness(data: dict[str, Any]) -> str:
@@ -314,19 +340,23 @@ def _percent(value: float | None) -> str:
 
 
 def _table(
-    heads: Sequence[str], rows: Sequence[Sequence[Cell]], numeric: Sequence[int], wide: Sequence[int] = ()
+    heads: Sequence[str],
+    rows: Sequence[Sequence[Cell]],
+    numeric: Sequence[int],
+    wide: Sequence[int] = (),
+    optional: int | None = None,
 ) -> str:
     """Return a table that the script sorts by the column clicked.
 
-    Columns in ``numeric`` are aligned right, those in ``wide`` may break lines.
+    Columns in ``numeric`` are aligned right, those in ``wide`` may break lines; an ``optional`` one with nothing in
+    it is left out.
     """
+    shown = [i for i in range(len(heads)) if i != optional or any(row[i] for row in rows)]
     kinds = ["n" if i in numeric else "w" if i in wide else "" for i in range(len(heads))]
     columns = [f' class="{kind}"' if kind else "" for kind in kinds]
-    head = "".join(f"<th{c}>{escape(name)}</th>" for c, name in zip(columns, heads, strict=True))
+    head = "".join(f"<th{columns[i]}>{escape(heads[i])}</th>" for i in shown)
     body = "".join(
-        "<tr>"
-        + "".join(f"<td{c}>{escape(_shown(cell))}</td>" for c, cell in zip(columns, row, strict=True))
-        + "</tr>"
+        "<tr>" + "".join(f"<td{columns[i]}>{escape(_shown(row[i]))}</td>" for i in shown) + "</tr>"
         for row in rows
     )
     table = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"

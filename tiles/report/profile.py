@@ -18,6 +18,7 @@ from tiles.report.cost import cost_analysis
 from tiles.report.counts import static_counts
 from tiles.report.execution import execution_data, operations_data
 from tiles.report.memory import tile_memory
+from tiles.report.scopes import scopes_data
 from tiles.report.text import summary
 from tiles.report.totals import Count
 
@@ -75,6 +76,7 @@ def profile(executable: Executable, trace: Trace | None = None) -> Profile:
         counts = static_counts(executable)[0]
     else:
         counts = _checked(executable, trace)
+    operations = operations_data(executable, counts)
     data = {
         "schema": SCHEMA,
         "name": executable.name,
@@ -83,7 +85,8 @@ def profile(executable: Executable, trace: Trace | None = None) -> Profile:
         "costAnalysis": camel(cost_analysis(executable)),
         "compilation": compilation_data(executable, tile_memory(executable)),
         "execution": execution_data(executable, counts, {} if trace is None else trace.trips),
-        "operations": operations_data(executable, counts),
+        "operations": operations,
+        "scopes": scopes_data(operations),
     }
     return Profile(data)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tiles.report.places import short
+from tiles.graph import Location
+from tiles.report.places import scope_of, short
 
 UNKNOWN = "unknown"
 LARGEST = 5
@@ -19,6 +20,7 @@ def summary(data: dict[str, Any], top: int = 10) -> str:
         _basis(data),
         _unresolved(data),
         _operations(data, top),
+        _scopes(data, top),
         _control(data, top),
         _streams(data),
         _remote_buffers(data),
@@ -97,7 +99,7 @@ def _unresolved(data: dict[str, Any]) -> list[str]:
         return []
     lines = ["depends on data:"]
     for entry in entries:
-        lines.append(f"  {entry['kind']} on {entry['decidedBy']}: {trips(entry)}" + _from(entry["location"]))
+        lines.append(f"  {entry['kind']} on {entry['decidedBy']}: {trips(entry)}" + _from(entry))
     return lines
 
 
@@ -114,7 +116,8 @@ def _operations(data: dict[str, Any], top: int) -> list[str]:
     shown = operations[:top]
     if not shown:
         return []
-    head = ["operation", "cycles", "share", "compute", "exchange", "sync", "runs", "mostly rests on", "from"]
+    head = ["operation", "cycles", "share", "compute", "exchange", "sync", "runs", "mostly rests on"]
+    head += ["scope", "from"]
     rows = [head]
     for row in shown:
         part = UNKNOWN if row["share"] is None else f"{row['share']:.1%}"
@@ -126,6 +129,7 @@ def _operations(data: dict[str, Any], top: int) -> list[str]:
                 part,
                 *figures,
                 main_basis(row),
+                scope_of(row),
                 short(row["location"]) or "-",
             ]
         )
@@ -134,7 +138,26 @@ def _operations(data: dict[str, Any], top: int) -> list[str]:
         if len(shown) < len(operations)
         else "operations"
     )
-    return [title, *("  " + line for line in _table(rows, "<>>>>>><<"))]
+    return [title, *("  " + line for line in _table(rows, "<>>>>>><<<", optional=8))]
+
+
+def _scopes(data: dict[str, Any], top: int) -> list[str]:
+    """Return what the costliest scopes take, each below the one around it."""
+    scopes = data["scopes"]
+    known = sorted((s for s in scopes if s["cycles"] is not None), key=lambda s: (-s["cycles"], s["depth"]))
+    largest = {scope["scope"] for scope in known[:top]}
+    shown = [
+        [
+            "  " * scope["depth"] + scope["scope"].rpartition("/")[2],
+            _number(scope["cycles"], ""),
+            UNKNOWN if scope["share"] is None else f"{scope['share']:.1%}",
+        ]
+        for scope in scopes
+        if scope["scope"] in largest
+    ]
+    title = "scopes" if len(shown) == len(scopes) else f"the {len(shown)} costliest of {len(scopes)} scopes"
+    rows = [["scope", "cycles", "share"], *shown]
+    return [title, *("  " + line for line in _table(rows, "<>>"))] if shown else []
 
 
 def _control(data: dict[str, Any], top: int) -> list[str]:
@@ -142,18 +165,19 @@ def _control(data: dict[str, Any], top: int) -> list[str]:
     rows = data["execution"]["control"]
     if data["run"] is None or not rows:
         return []
-    head = ["loop or branch", "entered", "trips", "from"]
+    head = ["loop or branch", "entered", "trips", "scope", "from"]
     shown = [
         [
             "  " * row["depth"] + row["kind"],
             _number(row["entered"], ""),
             went(row),
+            scope_of(row),
             short(row["location"]) or "-",
         ]
         for row in rows[:top]
     ]
     title = "loops and branches" if len(rows) <= top else f"the first {top} of {len(rows)} loops and branches"
-    return [title, *("  " + line for line in _table([head, *shown], "<>><"))]
+    return [title, *("  " + line for line in _table([head, *shown], "<>><<", optional=3))]
 
 
 def _streams(data: dict[str, Any]) -> list[str]:
@@ -229,9 +253,12 @@ def _largest(data: dict[str, Any]) -> list[str]:
     largest = memory["largestLive"][:LARGEST]
     if not largest:
         return []
-    rows = [["buffer", "bytes", "category", "from"]]
-    rows += [[b["name"], f"{b['bytes']:,} B", b["category"], short(b["location"]) or "-"] for b in largest]
-    return ["largest live buffers there", *("  " + line for line in _table(rows, "<><<"))]
+    rows = [["buffer", "bytes", "category", "scope", "from"]]
+    rows += [
+        [b["name"], f"{b['bytes']:,} B", b["category"], scope_of(b), short(b["location"]) or "-"]
+        for b in largest
+    ]
+    return ["largest live buffers there", *("  " + line for line in _table(rows, "<><<<", optional=3))]
 
 
 def _number(value: int | None, unit: str) -> str:
@@ -242,12 +269,16 @@ def _microseconds(cycles: int | None, clock_hz: float) -> str:
     return UNKNOWN if cycles is None else f"{cycles / clock_hz * 1e6:,.2f} us"
 
 
-def _from(location: str) -> str:
-    return f" from {short(location)}" if location else ""
+def _from(entry: dict[str, Any]) -> str:
+    place = Location(short(entry["location"]), entry["scope"], tuple(entry["transforms"]))
+    return f" from {place}" if place.line else ""
 
 
-def _table(rows: list[list[str]], align: str) -> list[str]:
-    """Return rows as lines with columns aligned left (<) or right (>)."""
+def _table(rows: list[list[str]], align: str, optional: int | None = None) -> list[str]:
+    """Return rows as lines with columns aligned left (<) or right (>); an optional one goes if only its head is there."""
+    if optional is not None and not any(row[optional] for row in rows[1:]):
+        rows = [[*row[:optional], *row[optional + 1 :]] for row in rows]
+        align = align[:optional] + align[optional + 1 :]
     widths = [max(len(row[i]) for row in rows) for i in range(len(align))]
     return [
         "  ".join(

@@ -17,8 +17,8 @@ rhs_contracting = [0]>, dtype = "f32", precision = ["HIGH", \
         %0 = stablehlo.add(%arg0, %arg1) : tensor<f32>
         return %0
       }
-    ] : tensor<2xf32> loc("m.py":4)
-    %2 = stablehlo.iota() {dimension = 0} : tensor<2xf32>
+    ] : tensor<2xf32> loc("m.py":4 in "GPT/Block_0" [transpose, vmap])
+    %2 = stablehlo.iota() {dimension = 0} : tensor<2xf32> loc("":0 in "GPT")
     %3, %4 = func.call(%1, %2) {callee = "pair"} : tensor<2xf32>, tensor<2xi1>
     return %4, %3
   }
@@ -110,7 +110,9 @@ ERRORS = [
     (MODULE.replace("%2 = ", "%1 = "), 10, 5, "a name not defined before", "'%1'"),
     (MODULE.replace("#Dot", "#Dott"), 3, 61, "a known attribute class", "'#DottDimensionNumbers'"),
     (MODULE + "x", 22, 1, "the end of the text", "'x'"),
-    (MODULE.replace('loc("m.py":4)', "loc(4)"), 9, 27, "a quoted file name", "'4'"),
+    (MODULE.replace('loc("m.py":4 ', "loc(4 "), 9, 27, "a quoted file name", "'4'"),
+    (MODULE.replace('in "GPT/Block_0"', "in GPT"), 9, 39, "a quoted scope", "'GPT'"),
+    (MODULE.replace("[transpose, vmap]", "[1]"), 9, 54, "the name of a transform", "'1'"),
     (MODULE.replace("tensor<2x3xf32>", "tensor<2x3xf32"), 2, 13, "a type such as", "'tensor'"),
     (MODULE.replace("@m entry", "@m € entry"), 1, 11, "a name, value", "'€'"),
 ]

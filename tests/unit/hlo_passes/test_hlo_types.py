@@ -90,6 +90,7 @@ def test_changes_make_new_types():
 
 def test_location_text():
     assert str(Location("model.py", 12, 3, "f")) == "model.py:12"
+    assert str(Location("model.py", 12, 3, "f", "A/b", ("jvp", "vmap"))) == "model.py:12 in A/b [jvp, vmap]"
     assert str(UNKNOWN) == "unknown" and not UNKNOWN.is_known
 
 

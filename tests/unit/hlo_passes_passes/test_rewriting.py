@@ -1,7 +1,7 @@
 """Names and source lines that survive rewriting, and control flow that passes look into."""
 
 from hlo_passes.ir import Module, parse_computation, parse_module, print_instruction
-from hlo_passes.passes import optimize
+from hlo_passes.passes import optimize, with_whole_scopes
 
 
 def optimized(text: str, pipeline: str):
@@ -53,6 +53,53 @@ def test_inlined_operations_without_a_line_get_the_calls():
 }""")
     entry = optimize(module, "inline").entry_computation
     assert [str(i.location) for i in entry.instructions] == ["model.py:9", "helper.py:2"]
+
+
+NESTED = """module @m entry @main {
+  @main(%x: tensor<4xf32>) {
+    %a = func.call(%x) {callee = "f"} : tensor<4xf32> loc("model.py":9 in "Net/Block_0" [jvp])
+    %b = func.call(%a) {callee = "f"} : tensor<4xf32> loc("model.py":10 in "Net/Block_1" [transpose])
+    return %b
+  }
+  @f(%x: tensor<4xf32>) {
+    %0 = func.call(%x) {callee = "g"} : tensor<4xf32> loc("layer.py":2 in "Dense_0" [vmap])
+    return %0
+  }
+  @g(%x: tensor<4xf32>) {
+    %0 = stablehlo.map(%x) {dimensions = [0]} [
+      @region0(%arg0: tensor<f32>) {
+        %0 = stablehlo.abs(%arg0) : tensor<f32> loc("abs.py":1)
+        return %0
+      }
+    ] : tensor<4xf32> loc("map.py":1 in "act" [jvp])
+    %1 = stablehlo.abs(%0) : tensor<4xf32>
+    return %1
+  }
+}"""
+
+
+def test_scopes_of_what_is_inlined_go_on_from_the_calls():
+    entry = optimize(parse_module(NESTED), "inline").entry_computation
+    assert [str(i.location) for i in entry.walk()] == [
+        "map.py:1 in Net/Block_0/Dense_0/act [jvp, vmap]",
+        "abs.py:1 in Net/Block_0/Dense_0 [jvp, vmap]",
+        "layer.py:2 in Net/Block_0/Dense_0 [jvp, vmap]",
+        "map.py:1 in Net/Block_1/Dense_0/act [transpose, vmap]",
+        "abs.py:1 in Net/Block_1/Dense_0 [transpose, vmap]",
+        "layer.py:2 in Net/Block_1/Dense_0 [transpose, vmap]",
+    ]
+
+
+def test_scopes_of_what_stays_a_function_are_what_its_calls_agree_on():
+    whole = with_whole_scopes(parse_module(NESTED))
+    assert [str(i.location) for i in whole.computation("g").walk()] == [
+        "map.py:1 in Net/Block_*/Dense_0/act [vmap, jvp]",
+        "abs.py:1 in Net/Block_*/Dense_0 [vmap]",
+        "layer.py:2 in Net/Block_*/Dense_0 [vmap]",
+    ]
+    assert whole.entry_computation is not None and "Block_0" in str(
+        whole.entry_computation.instructions[0].location
+    )
 
 
 def test_untouched_instructions_stay_the_same_objects():

@@ -112,6 +112,8 @@ def test_a_while_leaves_cycles_unknown_and_is_listed(small_target):
             "kind": "while",
             "decided_by": "go",
             "location": "while.py:3",
+            "scope": "",
+            "transforms": [],
             "entered": 1,
             "steps": ["go", "doubled", "copy.state"],
             "condition_cycles": go,

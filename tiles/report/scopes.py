@@ -1,0 +1,50 @@
+"""What every scope of a program costs, with all that is inside of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
+
+from tiles.report.totals import Count, add, share
+
+Scope: TypeAlias = tuple[str, ...]
+"""Names from the outermost on."""
+
+
+def scopes_data(operations: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a row for every scope, each after the one around it, the costlier of two side by side first.
+
+    Args:
+      operations: the section ``operations`` of a profile.
+    """
+    cycles: dict[Scope, Count] = {(): 0}
+    for row in operations:
+        for scope in ((), *_around(row["scope"])):
+            cycles[scope] = add(cycles.get(scope, 0), row["cycles"])
+    inside: dict[Scope, list[Scope]] = {scope: [] for scope in cycles}
+    for scope in sorted(cycles, key=lambda scope: (cycles[scope] is None, -(cycles[scope] or 0))):
+        if scope:
+            inside[scope[:-1]].append(scope)
+    return [
+        {
+            "scope": "/".join(scope),
+            "depth": len(scope) - 1,
+            "cycles": cycles[scope],
+            "share": share(cycles[scope], cycles[()]),
+        }
+        for scope in _below((), inside)
+    ]
+
+
+def _around(scope: str) -> Iterator[Scope]:
+    """Yield the scopes that something is in, outermost first; of several scopes those around all of them."""
+    first, *others = (tuple(each.split("/")) for each in scope.split("; "))
+    for depth in range(1, len(first) + 1 if first != ("",) else 1):
+        if all(other[:depth] == first[:depth] for other in others):
+            yield first[:depth]
+
+
+def _below(outer: Scope, inside: dict[Scope, list[Scope]]) -> Iterator[Scope]:
+    for scope in inside[outer]:
+        yield scope
+        yield from _below(scope, inside)
