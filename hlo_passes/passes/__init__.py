@@ -37,12 +37,14 @@ from hlo_passes.passes.pipeline import (
 from hlo_passes.passes.recover import RecoverNetworks
 from hlo_passes.passes.repeats import OutlineRepeats
 from hlo_passes.passes.schedule import Schedule
+from hlo_passes.passes.sparse_sums import AddSparseSums
 from hlo_passes.passes.while_to_repeat import WhileToRepeat
 from hlo_passes.passes.windows import Windows
 
 __all__ = [
     "DEFAULT_PIPELINE",
     "PASSES",
+    "AddSparseSums",
     "BrokenPass",
     "Buffers",
     "Canonicalize",
