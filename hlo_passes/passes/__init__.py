@@ -38,12 +38,14 @@ from hlo_passes.passes.recover import RecoverNetworks
 from hlo_passes.passes.repeats import OutlineRepeats
 from hlo_passes.passes.schedule import Schedule
 from hlo_passes.passes.scopes import with_whole_scopes
+from hlo_passes.passes.sparse_sums import AddSparseSums
 from hlo_passes.passes.while_to_repeat import WhileToRepeat
 from hlo_passes.passes.windows import Windows
 
 __all__ = [
     "DEFAULT_PIPELINE",
     "PASSES",
+    "AddSparseSums",
     "BrokenPass",
     "Buffers",
     "Canonicalize",

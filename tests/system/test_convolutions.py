@@ -13,7 +13,9 @@ from jax import lax
 
 import ipuxla
 from ipuxla.experiments.models import MODELS
+from ipuxla.testing import check_engines
 from tiles.numerics.tolerance import check_close
+from tiles.target import Target
 
 NHWC = ("NHWC", "HWIO", "NHWC")
 
@@ -55,6 +57,19 @@ CONVOLUTIONS = {
     "grouped": ((2, 5, 5, 4), (3, 3, 2, 6), {"feature_group_count": 2}),
     "depthwise, strided": ((1, 6, 6, 4), (3, 3, 1, 4), {"feature_group_count": 4, "stride": (2, 1)}),
 }
+
+
+def test_depthwise_halves_with_strides_and_their_gradients():
+    """Thirty-two channels, in blocks that vertices take at once; a phase of the gradient has a single tap."""
+
+    def both(x, w, ct):
+        y, pull = jax.vjp(functools.partial(_conv, stride=(2, 2), feature_group_count=32), x, w)
+        return y, pull(ct)
+
+    x, w, ct = _normal(1, 8, 8, 32), _normal(3, 3, 1, 32, seed=1), _normal(1, 4, 4, 32, seed=2)
+    check_engines(
+        both, Target.named("gc200").replace(num_tiles=24), *(a.astype(np.float16) for a in (x, w, ct))
+    )
 
 
 @pytest.mark.parametrize("case", CONVOLUTIONS)

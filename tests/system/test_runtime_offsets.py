@@ -60,6 +60,12 @@ PROGRAMS = {
     ),
     "greatest": (lambda t, i, u: t.at[:, i].max(u), TABLE, jnp.array([1, 5, 1]), TABLE[:, :3] + 0.5),
     "booleans": (lambda t, i: t.at[i].max(True), TABLE > 0.5, IDS),
+    "embedding step": (lambda t, i: t - 0.1 * _embedding_gradient(t, i), TABLE, IDS),
+    "embedding that is a projection, too": (
+        jax.grad(lambda t, i: (jnp.tanh(t[i]) @ t.T).sum() - t.sum()),
+        TABLE,
+        IDS,
+    ),
     "segment sum": (
         lambda x, i: jax.ops.segment_sum(x, i, num_segments=7),
         jnp.arange(100.0),

@@ -192,6 +192,29 @@ def test_depthwise_does_not_pay_for_whole_panels():
     assert best < units / 3  # the units combine all groups into one
 
 
+@pytest.mark.parametrize(("channels", "block", "body"), [(4, 4, 2 * 2), (8, 8, 3 * 2), (40, 16, 3 * 2 * 2)])
+def test_a_vertical_multiply_accumulate_takes_at_most_sixteen_channels_at_once(channels, block, body):
+    """PopLibs' convGroupsPerGroup; 2 taps after the first; 96 outputs over six workers."""
+    cycles = _cycles("float16", "float16", "vmac", batch=8, inputs=1, outputs=1, groups=channels)
+    blocks = -(-channels // block)
+    assert int(cycles.value[0]) == 61 + 14 + 25 + 6 * blocks * 16 * (7 + 15 + 3 + body)
+    form = _form(8, 12, 3, 1, 1, 1, 1, channels)
+    codelet = Convolution(("float16",) * 2, "float16", "float16", "vmac")
+    (order,) = codelet.arrangements(extents_of(form, ("float16",) * 2, ("float16",)), GC200)
+    assert order.digits[-1] == (2, block)
+
+
+def test_depthwise_channels_that_a_vertex_takes_at_once_stay_together_if_all_tiles_have_work():
+    def grain(channels, batch, dtype="float16"):
+        form = _form(batch, 12, 3, 1, 1, 1, 1, channels)
+        return conv_codelet(dtype, dtype).grains(form, TARGET.replace(num_tiles=1472))[2]
+
+    assert grain(96, 1000) == 16
+    assert grain(96, 9) == 4  # 96 * 12 * 9 results are 2,592 blocks of 4, and 1,296 of 8
+    assert grain(24, 1000) == 8
+    assert grain(96, 1000, "float32") == 1
+
+
 def test_the_units_compute_narrow_groups_of_floats_as_one():
     """Sixteen depthwise groups are one convolution of 16 channels, with zeros between them and a rearrangement."""
     narrow = _cycles("float32", "float32", "amp", inputs=1, outputs=1, groups=16).value[0]

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.unit.tiles.poplibs_cells import extents_of
 from tiles.compiler import certify, compile_graph
 from tiles.engine import make_engine
 from tiles.errors import InvalidGraph, InvalidPlan
@@ -12,6 +13,7 @@ from tiles.poplibs import popops
 from tiles.poplibs.popops import MultiSlice, MultiUpdate
 from tiles.poplibs.poprand import random_bits
 from tiles.poplibs.poputil import place
+from tiles.target import Target
 
 RNG = np.random.default_rng(0)
 TABLE = RNG.standard_normal((13, 6)).astype(np.float32)
@@ -154,3 +156,21 @@ def test_slices_that_do_not_fit_are_refused(graph):
         popops.dynamic_update_slice(graph, table, graph.add_input((2, 2), "int32"), [start, start])
     with pytest.raises(InvalidGraph, match="not all of them have a start"):
         popops.dynamic_slice(graph, table, [None, None], (3, 2))
+
+
+# --- cycles, by hand from the public estimators (lib/popops/PerformanceEstimation.cpp)
+
+
+def _cycles(codelet, form, dtypes, sizes):
+    extents = extents_of(form, dtypes, (codelet.dtype,), sizes)
+    return int(codelet.cycles(extents, Target.named("gc200")).value[0])
+
+
+@pytest.mark.parametrize(("dtype", "copies"), [("float32", 2 * 32), ("float16", 2 * 32), ("int8", 3 * 16)])
+def test_a_lookup_copies_two_elements_at_once_and_four_bytes_of_single_ones(dtype, copies):
+    """600 lookups of 64 elements over six workers, in half of the rows."""
+    dims = (Dim("i", 600), Dim("d", 64), Dim("r", 1000, REDUCTION))
+    form = OpForm(dims, LOOKUP.operands, LOOKUP.results)
+    codelet = MultiSlice((0,), (-1,), dtype)
+    slots = 30 + 50 * (19 + copies) + 50 * 8
+    assert _cycles(codelet, form, (dtype, "int32"), (600, 64, 500)) == 6 * slots

@@ -15,7 +15,14 @@ from jax import Array, lax
 from tiles.errors import InvalidGraph
 from tiles.graph import Arrangement, Cell, Codelet, Cycles, Extents, OpForm, register
 from tiles.numerics.dtypes import is_float, itemsize, to_jax
-from tiles.poplibs.poplin.conv_cycles import CONV_METHODS, ConvRoles, conv_cycles, conv_orders, conv_roles
+from tiles.poplibs.poplin.conv_cycles import (
+    CONV_METHODS,
+    ConvRoles,
+    conv_cycles,
+    conv_orders,
+    conv_roles,
+    depthwise_grain,
+)
 from tiles.poplibs.poplin.matmul import accumulator_of
 from tiles.poplibs.poplin.partials import add_partials
 from tiles.poplibs.popops.elementwise_cycles import cpp_name
@@ -124,7 +131,7 @@ class Convolution(Codelet):
         return dataclasses.replace(self, out_dtype=self.accumulate_dtype), (self.accumulate_dtype,)
 
     def grains(self, form: OpForm, target: Target) -> tuple[int, ...]:
-        """Prefer input channels of whole weight groups and output channels of whole sets of units."""
+        """Prefer channels of whole weight groups and sets of units, and depthwise ones that vertices take at once."""
         roles, dtype = conv_roles(form), self.operand_dtypes[0]
         streams = dtype in ("float16", "float32")
         unit = target.weights_per_conv_unit(dtype) if streams else max(1, 4 // itemsize(dtype))
@@ -133,6 +140,12 @@ class Convolution(Codelet):
         for dims, grain in ((roles.inputs, unit), (roles.outputs, units)):
             for d in [d for d in dims if form.dims[d].size > 1][-1:]:
                 grains[d] = grain if form.dims[d].size >= 2 * grain else 1
+        channels = math.prod(form.dims[d].size for d in (*roles.inputs, *roles.outputs))
+        if dtype == "float16" and channels == 1 and roles.groups:
+            kept = math.prod(dim.size for d, dim in enumerate(form.dims) if not dim.is_reduced)
+            grains[roles.groups[-1]] = depthwise_grain(
+                form.dims[roles.groups[-1]].size, kept, target.num_tiles
+            )
         return tuple(grains)
 
     def code_bytes(self, target: Target) -> int:

@@ -24,8 +24,8 @@ from tiles.target import Basis, Target
 SOURCE = "graphcore/poplibs lib/poplin/PerformanceEstimation.hpp"
 CONV_METHODS = ("amp", "slic", "hmac", "outer", "vmac", "scalar")
 _SLIC_WIDTH = 4
-_SIDE_BY_SIDE = 4
-"""Channels that a vertical multiply-accumulate, or a short sliding window, works on at once."""
+_SIDE_BY_SIDE = (4, 8, 16)
+"""Depthwise channels that a vertical multiply-accumulate may work on at once; a short sliding window takes the first."""
 _COMBINED = (2, 4, 8, 16)
 """How many groups the units may compute as one."""
 
@@ -179,9 +179,11 @@ def conv_orders(method: str, accumulate: str, extents: Extents, target: Target) 
 
     As PopLibs arranges them (lib/poplin/ConvUtilInternal.cpp): activations ``[G][CI/g][N][field][g]``, kernels
     ``[G][CI/g][CO/g][taps][g][g]``, results ``[G][CO/g][N][field][g]`` with groups of what the units load at once; with a
-    channel a group (SLIC, vertical multiply-accumulate) groups of convolutions lie innermost, four of them.
+    channel a group (SLIC, vertical multiply-accumulate) groups of convolutions lie innermost, as many as the vertex
+    works on at once.
     """
-    costs = costs_of(method, _COSTS, conv_shape(extents), extents.operand_dtypes[0], accumulate, target)
+    shape = conv_shape(extents)
+    costs = costs_of(method, _COSTS, shape, extents.operand_dtypes[0], accumulate, target)
     roles, form, dtype = conv_roles(extents.form), extents.form, extents.operand_dtypes[0]
     streamed = dtype if dtype == "float16" else "float32"
     units, channels = target.conv_units(streamed, accumulate), target.weights_per_conv_unit(streamed)
@@ -194,12 +196,30 @@ def conv_orders(method: str, accumulate: str, extents: Extents, target: Target) 
     )
     orders["hmac"] = order_of(form, roles.groups, places, roles.outputs, roles.taps, roles.inputs)
     orders["outer"] = order_of(form, roles.groups, roles.taps, roles.inputs, places, roles.outputs)
-    orders["slic"] = orders["vmac"] = order_of(
-        form,
-        *(roles.groups, places, roles.taps, roles.inputs, roles.outputs),
-        groups=((roles.groups, _SIDE_BY_SIDE),),
-    )
-    return [orders[costs[i].name] for i in np.atleast_1d(fastest(costs)).tolist()]
+    blocks = (roles.groups, places, roles.taps, roles.inputs, roles.outputs)
+    depthwise = {n: order_of(form, *blocks, groups=((roles.groups, n),)) for n in _SIDE_BY_SIDE}
+    orders["slic"] = depthwise[_SIDE_BY_SIDE[0]]
+    chosen = [costs[i].name for i in np.atleast_1d(fastest(costs)).tolist()]
+    at_once = np.broadcast_to(side_by_side(shape.groups), len(chosen)).tolist()
+    return [depthwise[n] if name == "vmac" else orders[name] for name, n in zip(chosen, at_once, strict=True)]
+
+
+def side_by_side(groups: Any) -> Any:
+    """Return how many depthwise channels of a cell a vertical multiply-accumulate works on at once."""
+    least, *more = _SIDE_BY_SIDE
+    return np.select([np.asarray(groups) >= n for n in reversed(more)], list(reversed(more)), least)
+
+
+def depthwise_grain(channels: int, results: int, num_tiles: int) -> int:
+    """Return the depthwise channels that stay together: as many as a vertex takes at once and all tiles can have.
+
+    Args:
+      channels: of the whole operation.
+      results: elements of the whole result.
+      num_tiles: tiles to have work for.
+    """
+    fits = [n for n in _SIDE_BY_SIDE if channels >= 2 * n and results // n >= num_tiles]
+    return max(fits, default=1)
 
 
 def _share(n: Any, target: Target) -> Any:
@@ -310,13 +330,16 @@ def _outer(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cyc
 
 
 def _vmac(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycles:
-    """Vertical multiply-accumulate, depthwise: float16 channels side by side, a partition per position."""
+    """Vertical multiply-accumulate, depthwise: float16, 4 to 16 channels side by side, a partition per position.
+
+    More channels are taken block after block, as PopLibs' ``convGroupsPerGroup`` is at most 16.
+    """
     if dtype != "float16":
         return Cycles(np.full_like(shape.inputs, NEVER), Basis.DOCUMENTED, SOURCE)
-    channels = -(-shape.groups // 4) * 4
+    channels = side_by_side(shape.groups)
     steps = np.maximum(shape.taps - 1, 0)
     body = np.where(channels >= 8, 3 * steps * channels // 8, 2 * steps * channels // 4)
-    slots = _share(shape.positions, target) * (7 + 15 + 3 + body)
+    slots = -(-shape.groups // channels) * _share(shape.positions, target) * (7 + 15 + 3 + body)
     value = 61 + 14 + 25 + target.worker_issue_interval_cycles * slots
     single = (shape.inputs == 1) & (shape.outputs == 1)
     return Cycles(np.where(single, value, NEVER), Basis.DOCUMENTED, SOURCE)

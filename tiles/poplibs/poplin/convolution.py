@@ -197,7 +197,12 @@ def _phase(
         return None
     form = _conv_form(lhs.shape, rhs.shape, split, windows, phases)
     has_windows = any(phase.taps > 1 for phase in phases)
-    codelet = (conv_codelet if has_windows else matmul_codelet)(lhs.dtype, rhs.dtype, out, method)
+    outputs = rhs.shape[split.place(split.axes.rhs[0], split.axes.rhs[0])]
+    is_depthwise = (
+        split.groups > 1 and inputs == outputs == 1 and lhs.dtype == "float16"
+    )  # channels side by side
+    chosen = conv_codelet if has_windows or is_depthwise else matmul_codelet
+    codelet = chosen(lhs.dtype, rhs.dtype, out, method)
     return place(graph, codelet, form, [lhs, rhs], (out,), plan=plan, **options)[0]
 
 

@@ -22,7 +22,10 @@ from tiles.target import Basis, Target
 FOLD = "fold"
 """The row that folds a value over the whole row; its only attribute is ``operation``."""
 
-SOURCE = "graphcore/poplibs: the stages it is composed of, lib/popops elementwise and reduction estimators"
+COMPOSED = ("popnn.softmax", "popnn.log_softmax")
+"""What popnn computes by a vertex per function, as an SDK profile of softmax shows (``benchmarks/data/published.json``)."""
+
+SOURCE = "graphcore/poplibs: the stages it is composed of, lib/popops elementwise and reduction estimators, fused as popops::map does"
 
 
 @register
@@ -110,29 +113,70 @@ class RowFunction(Codelet):
             varies.append(name != FOLD and any(varies[a] for a in arguments))
         return tuple(varies)
 
+    def stages(self) -> list[tuple[int, ...]]:
+        """Return the elementwise rows by number, those that one loop computes together; what constants give is in none.
+
+        Between two folds of a norm or a gradient lies one expression of rows and one of what is single in a row, which
+        code is generated for as for any fusion. Softmax is what popnn makes it of, function by function.
+        """
+        first, along = len(self.operand_dtypes), self.along()
+        folds, known = [0] * first, [False] * first
+        loops: dict[tuple[int, ...], list[int]] = {}
+        for i, (name, arguments, _) in enumerate(self.body):
+            before = max((folds[a] for a in arguments), default=0)
+            folds.append(before + (name == FOLD))
+            known.append(all(known[a] for a in arguments))
+            if name != FOLD and not known[-1]:
+                together = (0, i) if self.kind in COMPOSED else (before, along[first + i])
+                loops.setdefault(together, []).append(i)
+        return [tuple(rows) for _, rows in sorted(loops.items())]
+
     def cycles(self, extents: Extents, target: Target) -> Cycles:
         """Return the stages' PopLibs entries one after another, each shared out to the workers.
 
-        PopLibs composes these functions of elementwise and reduction vertices; a stage loads, computes and
-        stores what it makes. The vertex's frame is paid once, a stage's start 12 slots.
+        A stage is a loop of single functions or, where that is cheaper, of a fused expression, which loads what it
+        takes once and stores what others need; a fold goes on with what the registers hold. The vertex's frame is paid
+        once, a stage's start 12 slots.
         """
         first, dtypes, along = len(self.operand_dtypes), self.dtypes, self.along()
         length = extents.product(self.dimensions)
         rows = extents.points // np.maximum(length, 1)
         slots: Any = np.int64(29)
         bases = [Basis.DOCUMENTED]
-        for i, (name, arguments, attrs) in enumerate(self.body):
-            kind = dtypes[arguments[-1]] if arguments else ""
+        for name, arguments, _ in self.body:
             if name == FOLD:
+                kind = dtypes[arguments[0]]
                 slots = slots + contiguous_slots(rows, length, kind, kind, target)
-            elif name != "constant":
-                varying = sum(along[a] for a in arguments)
-                loop = loop_of(name, dict(attrs), kind, scalar=len(arguments) == 2 and varying < 2)
-                bases.append(loop.basis)
-                n = extents.points if along[first + i] else rows
-                slots = slots + 12 + loop.total(-(-n // target.workers_per_tile), kind, target)
+        for stage in self.stages():
+            n = -(-(extents.points if along[first + stage[0]] else rows) // target.workers_per_tile)
+            taken, basis = self._stage_slots(stage, n, target)
+            slots = slots + taken
+            bases.append(basis)
         total = target.supervisor_vertex_overhead_cycles + target.worker_issue_interval_cycles * slots
         return Cycles(np.asarray(total), Basis.weakest(bases), SOURCE)
+
+    def _stage_slots(self, stage: tuple[int, ...], n: Any, target: Target) -> tuple[Any, Basis]:
+        """Return a stage's slots for ``n`` elements of a worker: function by function, or fused if that is less."""
+        first, dtypes, along = len(self.operand_dtypes), self.dtypes, self.along()
+        is_long, inside = along[first + stage[0]], {first + i for i in stage}
+        single, fused, bases, loaded = np.int64(0), np.int64(12), [Basis.DOCUMENTED], set[int]()
+        for i in stage:
+            name, arguments, attrs = self.body[i]
+            varying = sum(along[a] for a in arguments)
+            kind = dtypes[arguments[-1]]
+            loop = loop_of(name, dict(attrs), kind, scalar=len(arguments) == 2 and varying < 2)
+            bases.append(loop.basis)
+            single = single + 12 + loop.total(n, kind, target)
+            fused = fused + loop.inner(n, kind, target)
+            loaded.update(a for a in arguments if along[a] == is_long and a not in inside)
+        result = len(dtypes) - 1
+        others = (row for i, row in enumerate(self.body) if first + i not in inside and row[0] != FOLD)
+        needed = {a for _, arguments, _ in others for a in arguments} | {result}
+        for value in (*loaded, *inside & needed):
+            fused = fused + -(-n * itemsize(dtypes[value]) // target.data_path_bytes)
+        if self.kind in COMPOSED or bool(np.all(single <= fused)):
+            return single, Basis.weakest(bases)
+        return np.minimum(single, fused), Basis.weakest([*bases, Basis.ASSUMED])
 
     def flops(self, extents: Extents) -> np.ndarray:
         """Count every arithmetic function of floats where it varies, and a fold's points."""

@@ -161,7 +161,8 @@ def _single(body: Body, index: int, extents: Extents, target: Target) -> Cycles:
         loop = loop_of(name, given, dtypes[arguments[0]])
         frame = 33 if name == "exponential" else 17
         supervisor = target.supervisor_vertex_overhead_cycles + 9
-        return _workers(supervisor, frame + loop.total(n, dtypes[arguments[0]], target), target, loop.basis)
+        slots = frame + loop.total(n, dtypes[arguments[0]], target)
+        return Cycles(_workers(supervisor, slots, target, loop.basis).value, loop.basis, loop.source)
     return _binary(body, index, extents, target)
 
 

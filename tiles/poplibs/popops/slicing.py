@@ -31,6 +31,11 @@ from tiles.target import Basis, Target
 
 SOURCE = "graphcore/poplibs lib/popops/codelets: DynamicSlice and MultiSlice estimators"
 
+_COPIED = {1: (4, 3), 2: (2, 2), 4: (2, 2)}
+"""By bytes of an element: how many of a row a worker copies at once, and its slots; 8 bytes one by one (ASSUMED).
+
+Source: getMultiSliceCycleEstimate of graphcore/poplibs lib/popops/PerformanceEstimation.cpp."""
+
 
 @register
 @dataclass(frozen=True)
@@ -156,9 +161,12 @@ class MultiSlice(Codelet):
             slots = np.asarray(39 + (24 + 2 * copies) * found)
             supervisor = 25
         else:
-            vectors = -(-row // target.vector_width(self.dtype))
+            elements, slots_each = _COPIED.get(itemsize(self.dtype), (1, 2))
+            vectors = -(-row // elements)
             each = np.where(lookups == 1, -(-vectors // workers), vectors)
-            slots = 30 + -(-found // workers) * (19 + 2 * each) + -(-(lookups - found) // workers) * 8
+            slots = (
+                30 + -(-found // workers) * (19 + slots_each * each) + -(-(lookups - found) // workers) * 8
+            )
             supervisor = 0
         return Cycles(supervisor + target.worker_issue_interval_cycles * slots, Basis.ASSUMED, SOURCE)
 

@@ -289,13 +289,20 @@ def _combine_plan(
     """Choose the plan of one combining stage; a staged plan must at least halve the partials."""
     assert partials.layout is not None
     known = [Operand(partials.shape, partials.dtype, partials.layout)]
-    extra = _scattered(form, partials.layout)
-    proportion, code_price = graph.policy.memory_proportion(label), graph.policy.code_price
-    for priced in search(form, codelet, known, (dtype,), graph.target, extra, proportion, code_price):
-        if priced.plan.num_partials(form) * 2 <= partials.shape[0] or priced.plan.num_partials(form) == 1:
-            return priced.plan
-    rest = linear_layout(partials.shape[1:], dtype, graph.target.num_tiles)
-    return Plan((whole(partials.shape[0]), *rest.axes), rest.base)
+    extra = [*_scattered(form, partials.layout), _spread(graph, codelet, form, dtype)]
+    policy = graph.policy
+    found = search(
+        form,
+        codelet,
+        known,
+        (dtype,),
+        graph.target,
+        extra,
+        policy.memory_proportion(label),
+        policy.code_price,
+    )
+    counts = (priced.plan.num_partials(form) for priced in found)
+    return next(p.plan for p, n in zip(found, counts, strict=True) if n == 1 or 2 * n <= partials.shape[0])
 
 
 def _scattered(form: OpForm, layout: Layout) -> list[Plan]:
