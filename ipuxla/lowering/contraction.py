@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from hlo_passes.ir import Instruction
@@ -21,9 +22,9 @@ def place_dot(
     lhs: Tensor,
     rhs: Tensor,
     location: str,
-    beside: Tensor | None = None,
+    beside: Sequence[Tensor] = (),
 ) -> Tensor:
-    """Place a contraction; ``beside`` is read next together with its result (see ``poputil.place``).
+    """Place a contraction; ``beside`` is read later together with its result (see ``poputil.place``).
 
     Raises:
       UnsupportedLowering: it asks for an algorithm of several products.
@@ -76,5 +77,5 @@ def wanted_layout(lowering: Lowering, instruction: Instruction, k: int) -> Layou
 def lower_dot(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
     """Lower a lone contraction."""
     lhs, rhs = (lowering.tensor(v) for v in instruction.operands)
-    beside = lowering.met_tensor(instruction.result)
+    beside = lowering.met_tensors(instruction.result)
     return (place_dot(lowering, instruction, lhs, rhs, where(instruction), beside),)

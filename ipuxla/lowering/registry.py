@@ -58,10 +58,9 @@ class Lowering:
         """Return the tensor of a value as it stands in the graph now."""
         return self.graph.tensors[self.values[value].name]
 
-    def met_tensor(self, value: Value) -> Tensor | None:
-        """Return the first parameter that a value meets later and that lies somewhere by now, or None."""
-        tensors = (self.tensor(parameter) for parameter in self.met.get(value, ()))
-        return next((tensor for tensor in tensors if tensor.layout is not None), None)
+    def met_tensors(self, value: Value) -> list[Tensor]:
+        """Return the parameters that a value meets later, as they stand now."""
+        return [self.tensor(parameter) for parameter in self.met.get(value, ())]
 
     def constant(self, value: Value) -> Constant | None:
         """Return the constant a value is, or None."""

@@ -276,9 +276,10 @@ def _lower_output_fusion(
     rest = tuple(i for i in region.instructions if i is not dot)
     epilogue = _reachable(Computation(region.name, (*region.parameters, dot.result), rest, region.results))
     known = (operands[region.parameters.index(p)] for p in epilogue.parameters if p is not dot.result)
-    beside = next((t for t in known if t.layout is not None and t.shape == dot.result.type.shape), None)
-    if beside is None and fusion.result.type.shape == dot.result.type.shape:
-        beside = lowering.met_tensor(fusion.result)
+    shape = dot.result.type.shape
+    beside = [t for t in known if t.layout is not None and t.shape == shape][:1]
+    if not beside and fusion.result.type.shape == shape:
+        beside = lowering.met_tensors(fusion.result)
     product = place_dot(lowering, dot, lhs, rhs, where(dot) or location, beside)
     given = dict(zip((*region.parameters, dot.result), (*operands, product), strict=True))
     return place_expression(lowering, epilogue, [given[p] for p in epilogue.parameters], name, location)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from hlo_passes.ir import Computation, Instruction, Value
 from hlo_passes.ir.op import FusionCategory
-from hlo_passes.ops import DotGeneral, Fusion, Reshape
+from hlo_passes.ops import DotGeneral, Fusion, Reshape, Scatter
 from ipuxla.lowering.contraction import wanted_layout
 from ipuxla.lowering.registry import Lowering
 from tiles.graph import reshape_layout
@@ -76,13 +76,13 @@ def settle_early(
 def met_parameters(computation: Computation) -> dict[Value, tuple[Value, ...]]:
     """Return, for each value, the parameters of its shape that it meets further on, in program order.
 
-    It meets what an elementwise operation reads beside it, or beside what such operations made of it.
+    It meets what an elementwise operation reads beside it, or beside what such operations, and updates at indices,
+    made of it.
     """
     readers: dict[Value, list[Instruction]] = {}
     for instruction in computation.instructions:
-        if _is_elementwise(instruction):
-            for value in set(instruction.operands):
-                readers.setdefault(value, []).append(instruction)
+        for value in dict.fromkeys(_passed_on(instruction)):
+            readers.setdefault(value, []).append(instruction)
     parameters = set(computation.parameters)
     met: dict[Value, dict[Value, None]] = {}
     for instruction in reversed(computation.instructions):
@@ -98,7 +98,11 @@ def met_parameters(computation: Computation) -> dict[Value, tuple[Value, ...]]:
     return {value: tuple(found) for value, found in met.items() if found}
 
 
-def _is_elementwise(instruction: Instruction) -> bool:
-    if isinstance(instruction.op, Fusion):
-        return instruction.op.kind == "loop"
-    return instruction.op.category is FusionCategory.INJECTIVE and len(instruction.results) == 1
+def _passed_on(instruction: Instruction) -> tuple[Value, ...]:
+    """Return the operands that an instruction's one result is made of element by element."""
+    if len(instruction.results) != 1:
+        return ()
+    if isinstance(instruction.op, Scatter):
+        return instruction.operands[:1]
+    is_loop = isinstance(instruction.op, Fusion) and instruction.op.kind == "loop"
+    return instruction.operands if is_loop or instruction.op.category is FusionCategory.INJECTIVE else ()

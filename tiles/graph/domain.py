@@ -7,7 +7,9 @@ is exchanged, partials and their combination all follow (``tiles.plan``).
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,7 +18,7 @@ import numpy as np
 
 from tiles.errors import InvalidPlan
 from tiles.graph.arrangement import ROW_MAJOR, Arrangement
-from tiles.graph.layout import AxisSplit, Layout, mask_of, require_whole_groups, tile_grid, whole
+from tiles.graph.layout import AxisSplit, Layout, ceil_div, mask_of, require_whole_groups, tile_grid, whole
 
 PARALLEL, REDUCTION, WINDOW = "parallel", "reduction", "window"
 KINDS = (PARALLEL, REDUCTION, WINDOW)
@@ -228,10 +230,8 @@ class Plan:
         axes = [self.splits[d] for d in form.results[k].dims]
         split = self.split_reductions(form)
         if split:
-            digits: list[tuple[int, int]] = []
-            for d in split:
-                digits.extend(full_digits(self.splits[d]))
-            axes.insert(0, AxisSplit(self.num_partials(form), 1, tuple(digits)))
+            digits = partial_digits([self.splits[d] for d in split])
+            axes.insert(0, AxisSplit(self.num_partials(form), 1, digits))
         return Layout(tuple(axes), self.base, self.result_order(form, k, int(bool(split))))
 
     def result_order(self, form: OpForm, k: int = 0, lead: int = 0) -> Arrangement:
@@ -271,6 +271,22 @@ class Plan:
             return cut
         order = " ".join(f"{form.dims[d].name}%{g}" if g else form.dims[d].name for d, g in digits)
         return f"{cut} by {order}"
+
+
+def partial_digits(splits: Sequence[AxisSplit]) -> tuple[tuple[int, int], ...]:
+    """Return the digits that number the partials of split reductions, the slowest first.
+
+    Raises:
+      InvalidPlan: the parts of another than the first do not fill their faster digits.
+    """
+    first, *others = splits
+    inner = math.prod(radix for radix, _ in first.digits[1:])
+    slowest = (ceil_div(first.parts, inner), first.digits[0][1])
+    return (
+        slowest,
+        *first.digits[1:],
+        *itertools.chain.from_iterable(full_digits(split) for split in others),
+    )
 
 
 def full_digits(split: AxisSplit) -> tuple[tuple[int, int], ...]:

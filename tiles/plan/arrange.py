@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -37,10 +38,14 @@ def with_order(plan: Plan, order: Arrangement) -> Plan:
 
 
 def _keeps_order(form: OpForm) -> bool:
-    """Return whether every tensor's axes follow the domain's dimensions in their order, none transposed."""
-    for index_map in (*form.operands, *form.results):
-        dims = [axis.terms[0][0] for axis in index_map.axes if axis.terms]
-        if dims != sorted(dims):
+    """Return whether no tensor is transposed against another: dimensions that two have, they have in one order."""
+    orders = [
+        [axis.terms[0][0] for axis in index_map.axes if axis.terms]
+        for index_map in (*form.operands, *form.results)
+    ]
+    for one, other in itertools.combinations(orders, 2):
+        common = set(one) & set(other)
+        if [d for d in one if d in common] != [d for d in other if d in common]:
             return False
     return True
 

@@ -307,8 +307,11 @@ def home_layout(
         axes.append(plan.splits[d].scaled(size, groups.get(d, 1)))
     order = plan.operand_order(form, k).over(len(shape))
     for d, split in enumerate(plan.splits):
-        if d not in used and split.is_split and len(split.digits) == 1:
-            axes = _share(axes, split.parts, split.digits[0][1], dtype, order)
+        if d not in used and split.is_split:
+            (_, slowest), *faster = split.digits
+            full = split.parts // math.prod(radix for radix, _ in faster)
+            for readers, stride in ((full, slowest), *faster):
+                axes = _share(axes, readers, stride, dtype, order)
     return Layout(tuple(axes), plan.base, order)
 
 

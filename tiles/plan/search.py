@@ -27,7 +27,6 @@ from tiles.graph import (
     unsplit_plan,
     whole,
 )
-from tiles.graph.domain import full_digits
 from tiles.graph.layout import align_up, ceil_div
 from tiles.numerics.dtypes import itemsize
 from tiles.plan.pricing import (
@@ -119,8 +118,7 @@ def _cut_as(
     plan = Plan(tuple(splits), layout.base)
     try:
         plan.check(form, target.num_tiles)
-        for d in plan.split_reductions(form):
-            full_digits(plan.splits[d])
+        plan.result_layout(form)
     except InvalidPlan:
         return None
     return plan

@@ -146,7 +146,7 @@ class RowFunction(Codelet):
         for name, arguments, _ in self.body:
             if name == FOLD:
                 kind = dtypes[arguments[0]]
-                slots = slots + contiguous_slots(rows, length, kind, kind, target)
+                slots = slots + contiguous_slots(rows, length, target.vector_width(kind), kind, target)
         for stage in self.stages():
             n = -(-(extents.points if along[first + stage[0]] else rows) // target.workers_per_tile)
             taken, basis = self._stage_slots(stage, n, target)

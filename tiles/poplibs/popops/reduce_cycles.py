@@ -20,6 +20,9 @@ from tiles.poplibs.popops.expression import Body
 from tiles.target import Basis, Target
 
 SOURCE = "graphcore/poplibs lib/popops/reduction/CycleEstimationFunctions.cpp"
+BITWISE = ("or", "and")
+"""Operations on integers that join 64 bits at once, in the loops of sums (ASSUMED: PopLibs has no such vertices; ``or64``
+and ``and64`` of the aux pipeline, github.com/graphcore/poplibs' tile vertex ISA, take the place of its additions)."""
 _ASSEMBLY = {"float32": ("add", "mul", "max", "min"), "float16": ("add", "mul", "max", "min")}
 
 
@@ -38,14 +41,17 @@ def reduce_cycles(
     """
     order = _stored_order(extents.form)
     outputs, partials = np.asarray(extents.results), np.asarray(extents.reduced)
-    if operation not in _ASSEMBLY.get(dtype, ()):
+    is_bitwise = operation in BITWISE and dtype != "bool" and itemsize(dtype) <= target.data_path_bytes
+    basis = Basis.ASSUMED if is_bitwise else Basis.DOCUMENTED
+    width = target.data_path_bytes // itemsize(dtype) if is_bitwise else target.vector_width(dtype)
+    if not is_bitwise and operation not in _ASSEMBLY.get(dtype, ()):
         slots, basis = _scalar(outputs, partials, dtype, target), Basis.ASSUMED
     elif _is_innermost_reduced(extents.form, order):
-        slots, basis = contiguous_slots(outputs, partials, dtype, out_dtype, target), Basis.DOCUMENTED
+        slots = contiguous_slots(outputs, partials, width, out_dtype, target)
     elif _is_strided(extents.form, order):
-        slots, basis = _strided(order, outputs, partials, dtype, extents, target), Basis.DOCUMENTED
+        slots = _strided(order, outputs, partials, width, extents, target)
     else:
-        slots, basis = _general(outputs, partials, dtype, target), Basis.DOCUMENTED
+        slots = _general(outputs, partials, width, target)
     if body:
         slots = slots + body_slots(body, list(range(len(body))), extents, target)
         loaded_once = -(
@@ -76,12 +82,11 @@ def _is_strided(form: OpForm, order: tuple[int, ...]) -> bool:
     return not reduced[-1] and changes <= 2
 
 
-def contiguous_slots(outputs: Any, partials: Any, dtype: str, out_dtype: str, target: Target) -> Any:
+def contiguous_slots(outputs: Any, partials: Any, width: int, out_dtype: str, target: Target) -> Any:
     """Return the slots with contiguous partials: workers take whole results, or share the partials of few results.
 
-    Sharing leaves one partial per worker, folded by a second short reduction.
+    Sharing leaves one partial per worker, folded by a second short reduction; ``width`` elements are folded at once.
     """
-    width = target.vector_width(dtype)
     workers = target.workers_per_tile
     cast = 5 if out_dtype == "float16" else 0
     single = 3 + 6 + -(-partials // width) + 5 + 3 + cast
@@ -94,10 +99,9 @@ def contiguous_slots(outputs: Any, partials: Any, dtype: str, out_dtype: str, ta
 
 
 def _strided(
-    order: tuple[int, ...], outputs: Any, partials: Any, dtype: str, extents: Extents, target: Target
+    order: tuple[int, ...], outputs: Any, partials: Any, width: int, extents: Extents, target: Target
 ) -> Any:
     """Slots with a kept dimension innermost: one vector of neighbouring results at a time."""
-    width = target.vector_width(dtype)
     inner = []
     for d in reversed(order):
         if extents.form.dims[d].is_reduced:
@@ -105,14 +109,13 @@ def _strided(
         inner.append(d)
     columns = extents.product(inner)
     vectors = outputs // np.maximum(columns, 1) * -(-columns // width)
-    post = 8 if dtype == "float16" else 5
+    post = 8 if width == 4 else 5
     groups = -(-vectors // target.workers_per_tile)
     return 16 + groups * (3 + post + 3 + np.maximum(partials - 1, 0))
 
 
-def _general(outputs: Any, partials: Any, dtype: str, target: Target) -> Any:
+def _general(outputs: Any, partials: Any, width: int, target: Target) -> Any:
     """Slots of the region form: a loop over vectors of results and over the regions of each."""
-    width = target.vector_width(dtype)
     vectors = -(-outputs // width)
     groups = -(-vectors // target.workers_per_tile)
     return 33 + groups * (24 + 2 + 9 + 10 + 9 * partials)

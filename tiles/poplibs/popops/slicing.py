@@ -56,6 +56,7 @@ class MultiSlice(Codelet):
     """
 
     name: ClassVar[str] = "popops.MultiSlice"
+    any_order: ClassVar[bool] = True
 
     axes: tuple[int, ...]
     windows: tuple[int, ...]

@@ -55,6 +55,7 @@ class MultiUpdate(Codelet):
     """
 
     name: ClassVar[str] = "popops.MultiUpdate"
+    any_order: ClassVar[bool] = True
 
     axes: tuple[int, ...]
     windows: tuple[int, ...]

@@ -39,7 +39,7 @@ Homes = dict[int, Layout]
 
 
 def choose(
-    graph: Graph, question: Question, operands: Seq[Tensor], label: str, beside: Tensor | None = None
+    graph: Graph, question: Question, operands: Seq[Tensor], label: str, beside: Seq[Tensor] = ()
 ) -> tuple[Plan, Homes]:
     """Return the plan of an operation, and the layouts into which operands (by number) are copied before it.
 
@@ -48,14 +48,14 @@ def choose(
       question: the operation and what is known of its operands.
       operands: the tensors.
       label: the operation's name.
-      beside: what the next operation reads together with the result, of its shape.
+      beside: what later operations read together with the result, of its shape.
     """
     form, codelet, target = question.form, question.codelet, question.target
     proportion = graph.policy.memory_proportion(label)
     priced = _search(question, proportion)
     plan, homes, cost = _reordering(question, priced[0].plan, priced[0].cost, proportion)
-    if beside is not None and beside.layout is not None:
-        plan, homes = _meeting(question, (plan, homes, cost), beside.layout, beside.dtype, proportion)
+    if any(t.layout is not None for t in beside):
+        plan, homes = _meeting(question, (plan, homes, cost), beside, proportion)
     donated = {graph.inputs[i] for i in graph.donated}
     for k, tensor in enumerate(operands):
         if tensor.name in donated and codelet.may_overwrite(k) and tensor.shape == form.result_shape():
@@ -141,9 +141,17 @@ def _reordering(question: Question, plan: Plan, cost: float, proportion: float) 
 
 
 def _meeting(
-    question: Question, found: tuple[Plan, Homes, float], layout: Layout, dtype: str, proportion: float
+    question: Question, found: tuple[Plan, Homes, float], beside: Seq[Tensor], proportion: float
 ) -> tuple[Plan, Homes]:
-    """Return the plan found, or the one that leaves the result in a layout, if that saves more than it costs."""
+    """Return the plan found, or the one that leaves the result where what it meets lies, if that saves more than it costs.
+
+    What lies nowhere yet goes where the result is; so all of that, or what lies already if there is nothing else, would
+    have to be moved otherwise.
+    """
+    layout = next(t.layout for t in beside if t.layout is not None)
+    moved = [t.dtype for t in beside if t.layout is None] or [
+        t.dtype for t in beside if t.layout is not None
+    ][:1]
     form, target = question.form, question.target
     plan, homes, cost = found
     there = leaving(form, question.codelet, layout, target)
@@ -159,18 +167,20 @@ def _meeting(
         o = question.operands[k]
         home = home_layout(form, there, k, o.shape, o.dtype, target)
         operands = (replace(o, layout=home) if j == k else other for j, other in enumerate(question.operands))
-        moved = replace(question, operands=tuple(operands))
+        waits = replace(question, operands=tuple(operands))
         with_copy = (
-            total - _priced(question, there).cost + _priced(moved, there).cost + _copy_cost(question, o, home)
+            total - _priced(question, there).cost + _priced(waits, there).cost + _copy_cost(question, o, home)
         )
         if with_copy < total:
-            copied[k], total, question = home, with_copy, moved
+            copied[k], total, question = home, with_copy, waits
     shape = form.result_shape()
     is_combined = plan.num_partials(form) > 1  # and then lies somewhere that the combination chooses
-    result = linear_layout(shape, dtype, target.num_tiles) if is_combined else plan.result_layout(form)
-    waiting = Operand(shape, dtype, layout)
-    saved = _copy_cost(question, waiting, result)
-    saved -= _copy_cost(question, waiting, there.result_layout(form))
+    result = linear_layout(shape, moved[0], target.num_tiles) if is_combined else plan.result_layout(form)
+    saved = 0.0
+    for dtype in moved:
+        waiting = Operand(shape, dtype, layout)
+        saved += _copy_cost(question, waiting, result)
+        saved -= _copy_cost(question, waiting, there.result_layout(form))
     return (there, copied) if total < cost + saved else (plan, homes)
 
 

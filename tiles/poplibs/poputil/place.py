@@ -27,7 +27,6 @@ from tiles.graph import (
     unsplit_plan,
     whole,
 )
-from tiles.graph.domain import full_digits
 from tiles.numerics.dtypes import itemsize
 from tiles.plan import (
     Operand,
@@ -55,7 +54,7 @@ def place(
     location: str = "",
     plan: Plan | None = None,
     program: Sequence | None = None,
-    beside: Tensor | None = None,
+    beside: Seq[Tensor] = (),
 ) -> tuple[Tensor, ...]:
     """Add one operation to the graph and return its results.
 
@@ -69,7 +68,7 @@ def place(
       location: the user's source line.
       plan: use this plan instead of searching.
       program: sequence to append to; the graph's main program by default.
-      beside: what is read next together with the result, which had better lie there too; of the result's shape.
+      beside: what is read later together with the result, which had better lie there too; of the result's shape.
 
     Raises:
       InvalidPlan: the given plan does not fit.
@@ -312,14 +311,14 @@ def _scattered(form: OpForm, layout: Layout) -> list[Plan]:
     long ones; or first from another axis.
     """
     held, *rest = layout.axes
-    if not held.is_split:
+    if not held.is_split or held.parts != math.prod(radix for radix, _ in held.digits):
         return []
     counted = dict.fromkeys(d - 1 for d, _ in layout.arrangement.digits if d)
     slowest_first = list(dict.fromkeys([*counted, *range(len(rest))]))
     plans = []
     for first in slowest_first:
         order = [first, *(axis for axis in slowest_first if axis != first)]
-        axes = _shared(rest, full_digits(held), order)
+        axes = _shared(rest, held.digits, order)
         if axes is not None:
             plans.append(Plan((whole(held.size), *axes), layout.base))
     return list(dict.fromkeys(plans))
