@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +12,11 @@ import pytest
 import ipuxla
 from ipuxla import fitting
 from ipuxla.errors import OutOfTileMemory
+from tiles.compiler import compile_graph, shortage
+from tiles.compiler.costs import exchange_code_sizes
+from tiles.compiler.executable import CODE_CATEGORIES
+from tiles.compiler.oom import CODE, DATA
+from tiles.graph import Policy
 
 SMALL = ipuxla.Target.named("gc200").replace(num_tiles=16)
 WEIGHTS = [jax.ShapeDtypeStruct((512, 512), jnp.float32)] * 5
@@ -34,3 +41,87 @@ def test_a_program_that_does_not_fit_is_planned_again() -> None:
     args = [rng.normal(size=(256, 512)).astype(np.float32)]
     args += [(rng.normal(size=(512, 512)) / 20).astype(np.float32) for _ in WEIGHTS]
     np.testing.assert_allclose(compiled(*args), jax.jit(network)(*args), atol=1e-4)
+
+
+def test_data_that_cannot_fit_is_planned_once_and_says_so() -> None:
+    """Ten weights of 4 MB on 16 tiles: nothing that planning does makes room for them."""
+    weights = [jax.ShapeDtypeStruct((1024, 1024), jnp.float32)] * 10
+    x = jax.ShapeDtypeStruct((8, 1024), jnp.float32)
+    times = []
+
+    def counting(*args):
+        times.append(args)
+        return lower(*args)
+
+    lower = fitting.lower_module
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(OutOfTileMemory) as caught:
+        patch.setattr(fitting, "lower_module", counting)
+        patch.setattr(fitting, "known_names", lambda: ())
+        ipuxla.jit(lambda x, *w: network(x, *w).sum(), target=SMALL).lower(x, *weights).compile()
+    assert len(times) == 1
+    need = 10 * 4 * 1024 * 1024 // 16
+    assert caught.value.executable is not None and caught.value.profile is not None
+    found = shortage(caught.value.executable)
+    assert found.kind == DATA and found.need_bytes > need > SMALL.bytes_per_tile == found.have_bytes
+    assert f"needs {found.need_bytes:,} B" in str(caught.value) and "variable" in str(caught.value)
+
+
+def test_advice_was_tried_and_helps_whoever_follows_it() -> None:
+    """A state of two thirds of the machine fits only where its successor takes its place."""
+    state = jax.ShapeDtypeStruct((1024, 1600), jnp.float32)
+
+    def step(s, x):
+        return jnp.sin(s) + x
+
+    x = jax.ShapeDtypeStruct((), jnp.float32)
+    with pytest.raises(OutOfTileMemory) as caught:
+        ipuxla.jit(step, target=SMALL).lower(state, x).compile()
+    assert "donate" in caught.value.try_ and "it fits then" in caught.value.try_
+    ipuxla.jit(step, target=SMALL, donate_argnums=0).lower(state, x).compile().certify()
+
+
+def test_what_is_tried_in_vain_is_said() -> None:
+    weights = [jax.ShapeDtypeStruct((8192, 8192), jnp.float32)] * 5
+    with pytest.raises(OutOfTileMemory, match="nothing that was tried makes it fit: .*target 'gc200'"):
+        ipuxla.jit(network, target=SMALL).lower(
+            jax.ShapeDtypeStruct((8, 8192), jnp.float32), *weights
+        ).compile()
+
+
+def test_code_that_does_not_fit_names_its_operations_and_never_more_tiles() -> None:
+    """Memory that code can run from, cut down to little: the error speaks of it, and no advice of data or machines."""
+    few = tuple(
+        dataclasses.replace(region, size_bytes=2048) if region.executable else region
+        for region in SMALL.memory_regions
+    )
+    target = SMALL.replace(memory_regions=few)
+    weights = [jax.ShapeDtypeStruct((64, 64), jnp.float32)] * 5
+    with pytest.raises(
+        OutOfTileMemory, match=r"code needs [\d,]+ of 2,048 B of executable memory on tile"
+    ) as caught:
+        ipuxla.jit(network, target=target).lower(
+            jax.ShapeDtypeStruct((64, 64), jnp.float32), *weights
+        ).compile()
+    lack = shortage(caught.value.executable)
+    code = [b for b in caught.value.executable.buffers.values() if b.category in CODE_CATEGORIES]
+    there = sum(b.size_bytes for b in code if any(low <= lack.tile < high for low, high in b.tiles))
+    assert lack.kind == CODE and lack.need_bytes == there > 2048
+    assert "most exchange code: dot" in str(caught.value) and "test_planned_to_fit.py" in str(caught.value)
+    assert "tiles" not in caught.value.try_ and "donate" not in caught.value.try_
+
+
+def test_dearer_code_is_less_code() -> None:
+    """What ``eased`` does where code crowds: plans that pay more for a byte of exchange code need less of it."""
+    rng = jax.ShapeDtypeStruct((768, 1024), jnp.float16)
+    module = ipuxla.jit(lambda a, b, c: jnp.tanh(a.T @ b) @ c).lower(rng, rng, rng.update(shape=(1024, 96)))
+    module = module._pipeline.optimized(module.options)
+    target = ipuxla.Target.named("gc200")
+    sizes = [
+        int(
+            exchange_code_sizes(
+                compile_graph(fitting.lower_module(module, target, Policy(code_price=price)))
+            ).max()
+        )
+        for price in (0.0, 0.5, 8.0)
+    ]
+    assert sizes[0] >= sizes[1] >= sizes[2] and sizes[0] > sizes[2]
