@@ -398,7 +398,7 @@ def _shown(value: Cell) -> str:
 def _breakable(value: Cell, kind: str) -> str:
     """Return a cell's text; in columns that may break lines, paths and scopes break after a slash."""
     text = escape(_shown(value))
-    return text.replace("/", "/<wbr>") if kind == "w" else text
+    return text.replace("/", "/<wbr>") if kind.startswith("w") else text
 
 
 def _sentence(text: str) -> str:
@@ -424,6 +424,10 @@ def _table(
     """
     shown = [i for i in range(len(heads)) if i != optional or any(row[i] for row in rows)]
     kinds = ["n" if i in numeric else "w" if i in wide else "" for i in range(len(heads))]
+    kinds = [
+        f"{kind} s" if kind == "w" and head == "scope" else kind
+        for kind, head in zip(kinds, heads, strict=True)
+    ]
     columns = [f' class="{kind}"' if kind else "" for kind in kinds]
     sort = {largest_first: ' aria-sort="descending"'}
     head = "".join(f"<th{columns[i]}{sort.get(i, '')}>{escape(heads[i])}</th>" for i in shown)
