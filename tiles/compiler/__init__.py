@@ -5,7 +5,17 @@ from tiles.compiler.check import check, load_executable
 from tiles.compiler.compile import compile_graph
 from tiles.compiler.costs import StepCost, step_costs
 from tiles.compiler.executable import Buffer, Executable, Variable
-from tiles.compiler.oom import Shortage, eased, out_of_memory, peak_bytes, shortage, tightened
+from tiles.compiler.oom import (
+    Shortage,
+    eased,
+    out_of_memory,
+    parts_text,
+    peak_bytes,
+    shortage,
+    shortage_text,
+    shortages,
+    tightened,
+)
 from tiles.compiler.plans import plans_of, print_plans, read_plans, require_pinned
 from tiles.compiler.steps import (
     HOST_STEPS,
@@ -45,12 +55,15 @@ __all__ = [
     "eased",
     "load_executable",
     "out_of_memory",
+    "parts_text",
     "peak_bytes",
     "plans_of",
     "print_plans",
     "read_plans",
     "require_pinned",
     "shortage",
+    "shortage_text",
+    "shortages",
     "step_costs",
     "tightened",
 ]

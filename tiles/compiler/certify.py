@@ -44,6 +44,7 @@ class Certificate:
       by_axis: those too large for it, proved axis by axis.
       positions: elements enumerated one by one.
       moved_bytes: bytes delivered across tiles when every step runs once.
+      exchange_code_bytes: bytes of exchange code that no exchange program does without, found present; a lower bound.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Certificate:
     by_axis: int
     positions: int
     moved_bytes: int
+    exchange_code_bytes: int
 
     @property
     def not_proved(self) -> tuple[str, ...]:
@@ -78,7 +80,7 @@ class Certificate:
         memory = () if self.fits else ("that the program fits: some buffers lie outside the target's memory",)
         return (
             *memory,
-            "the size of the exchange code, which is estimated",
+            "the size of the exchange code beyond that lower bound, which is estimated",
             "what codelets compute, beyond shapes and dtypes",
         )
 
@@ -96,6 +98,7 @@ class Certificate:
             f"  results    {self.results:,} results of {self.executes:,} compute sets and {self.copies:,} copies are covered exactly once",
             f"  codelets   {self.codelets:,} give parts of the right shape and dtype",
             f"  exchange   {self.moved_bytes:,} B received equal the bytes sent, when every step runs once",
+            f"  code       {self.exchange_code_bytes:,} B of exchange code are the least that any exchange program needs, and have room",
             f"  how        {self.by_element:,} proofs element by element ({self.positions:,} elements), {self.by_axis:,} axis by axis",
         ]
         if self.stream_copies:

@@ -148,6 +148,12 @@ class Executable:
         """Return the address at which every part of a variable starts."""
         return self.buffers[self.variables[variable].storage].address
 
+    def step_name(self, number: int) -> str:
+        """Return the name of a step, or what stands before the first and after the last."""
+        if 0 <= number < len(self.steps):
+            return self.steps[number].name
+        return "before the program" if number < 0 else "after the program"
+
     def groups(self) -> Iterator[tuple[int, VertexGroup]]:
         """Yield every vertex group with its step number."""
         for number, step in enumerate(self.steps):

@@ -65,6 +65,34 @@ def shortage(executable: Executable) -> Shortage:
     return _memory_shortage(executable)
 
 
+def shortages(executable: Executable) -> tuple[Shortage, ...]:
+    """Return all that a program that does not fit lacks, first what its error says, then what is short besides."""
+    lack = shortage(executable)
+    crowded = _memory_shortage(executable)
+    return (lack, crowded) if lack.kind == CODE and crowded.excess_bytes > 0 else (lack,)
+
+
+def shortage_text(executable: Executable, lack: Shortage) -> str:
+    """Return what is short in one line, as errors and reports say it."""
+    if lack.kind == CODE:
+        return (
+            f"code needs {lack.need_bytes:,} of {lack.have_bytes:,} B of executable memory on tile {lack.tile}"
+            f" ({lack.excess_bytes:,} B too many)"
+        )
+    shape = (
+        "the free bytes are in pieces too small"
+        if lack.kind == PIECES
+        else f"{lack.excess_bytes:,} B too many"
+    )
+    name = executable.step_name(lack.step)
+    return f"tile {lack.tile} needs {lack.need_bytes:,} B at step {name!r} and has {lack.have_bytes:,} B ({shape})"
+
+
+def parts_text(categories: Mapping[str, int]) -> str:
+    """Return what lies there by category, as errors and reports say it."""
+    return ", ".join(f"{category} {size:,} B" for category, size in categories.items())
+
+
 def _memory_shortage(executable: Executable) -> Shortage:
     """Return what is short of memory at the fullest tile and step."""
     tile, step, live = fullest(executable)
@@ -140,18 +168,10 @@ def out_of_memory(executable: Executable, advice: str | None = None) -> OutOfTil
       executable: the program that does not fit.
       advice: what the caller can do, tried.
     """
-    lack = shortage(executable)
+    lack, *others = shortages(executable)
     if lack.kind == CODE:
-        what = (
-            f"code needs {lack.need_bytes:,} of {lack.have_bytes:,} B of executable memory on tile {lack.tile}"
-            f" ({lack.excess_bytes:,} B too many)"
-        )
         notes, location = _code_notes(executable, lack)
-        crowded = _memory_shortage(executable)
-        if crowded.excess_bytes > 0:
-            notes.append(f"besides, {_memory_text(executable, crowded)}")
     else:
-        what = _memory_text(executable, lack)
         live = fullest(executable)[2]
         notes = [
             f"largest live: {b.name} {b.size_bytes:,} B ({b.category})"
@@ -159,25 +179,15 @@ def out_of_memory(executable: Executable, advice: str | None = None) -> OutOfTil
             for b in live[:SHOWN]
         ]
         location = next((b.location for b in live if b.location), None)
-    parts = ", ".join(f"{category} {size:,} B" for category, size in lack.categories.items())
+    notes += [f"besides, {shortage_text(executable, other)}" for other in others]
     error = OutOfTileMemory(
-        what,
-        notes=(f"there: {parts}", *notes),
+        shortage_text(executable, lack),
+        notes=(f"there: {parts_text(lack.categories)}", *notes),
         location=location,
         try_=advice or "check_memory=False runs it all the same, and marks it",
     )
     error.executable = executable
     return error
-
-
-def _memory_text(executable: Executable, lack: Shortage) -> str:
-    name = executable.steps[lack.step].name if 0 <= lack.step < len(executable.steps) else "the start"
-    shape = (
-        "the free bytes are in pieces too small"
-        if lack.kind == PIECES
-        else f"{lack.excess_bytes:,} B too many"
-    )
-    return f"tile {lack.tile} needs {lack.need_bytes:,} B at step {name!r} and has {lack.have_bytes:,} B ({shape})"
 
 
 def _code_notes(executable: Executable, lack: Shortage) -> tuple[list[str], str | None]:

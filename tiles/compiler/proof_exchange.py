@@ -7,11 +7,13 @@ different ways must agree before any is believed.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from functools import cached_property
 
 import numpy as np
 
 from tiles.compiler import proof_tables as tables
-from tiles.compiler.proof_tables import Table
+from tiles.compiler.proof_tables import PAST, Table
 from tiles.graph import Layout
 
 
@@ -51,13 +53,49 @@ class Exchange:
 
     def sent(self) -> int:
         """Return elements that leave for other tiles, each delivery counted, part by part of the source."""
+        return int(self._delivered().sum() - self.local.sum())
+
+    def leaving(self, num_tiles: int) -> np.ndarray:
+        """Return elements that leave every part of the source for other tiles, each delivery counted, int64 ``[parts]``."""
+        local = np.zeros(num_tiles, np.int64)
+        local[self.wanted.tiles] = self.local
+        return self._delivered() - local[self.parts.tiles]
+
+    def _delivered(self) -> np.ndarray:
+        """Return elements of every part that are taken, on its own tile or others, each delivery counted."""
         lists = math.prod(index.shape[0] for index in self.wanted.index)
         leaving = np.full(self.parts.tiles.size, self.wanted.tiles.size // max(1, lists), np.int64)
         for axis, rows in enumerate(self.parts.rows):
             index, held = self.wanted.index[axis], self.parts.index[axis]
             readers = np.append(np.bincount(index[index >= 0], minlength=self.parts.shape[axis]), 0)
             leaving *= np.where(held >= 0, readers[held], 0).sum(axis=1)[rows]
-        return int(leaving.sum() - self.local.sum())
+        return leaving
+
+    @cached_property
+    def touched(self) -> Table:
+        """Which parts of the source each holder takes elements of, as a table over the grid of parts."""
+        index = []
+        for axis, owner in enumerate(self.owners):
+            wanted = self.wanted.index[axis]
+            index.append(
+                _distinct(np.where(wanted >= 0, np.append(owner, PAST)[np.maximum(wanted, -1)], PAST))
+            )
+        grid = tuple(parts.shape[0] for parts in self.parts.index)
+        return Table(grid, self.wanted.tiles, self.wanted.rows, tuple(index))
+
+    def sources(self) -> np.ndarray:
+        """Return how many other tiles each holder takes elements of, int64 ``[holders]``."""
+        total = np.ones(self.wanted.tiles.size, np.int64)
+        for rows, index in zip(self.touched.rows, self.touched.index, strict=True):
+            total *= (index >= 0).sum(axis=1)[rows]
+        return total - (self.local > 0)
+
+    def pairs(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield the tiles of holders and of the parts that they take elements of, each pair once, some at a time."""
+        for holders in self.touched.chunks():
+            part = self.touched.flat(holders)
+            holder, position = np.nonzero(part >= 0)
+            yield self.wanted.tiles[holders[holder]], self.parts.tiles[part[holder, position]]
 
     def crossing(self) -> int:
         """Return elements whose source tile is not their holder's, looked at one by one."""
@@ -73,14 +111,24 @@ class Exchange:
         return total
 
 
+def _distinct(parts: np.ndarray) -> np.ndarray:
+    """Return the distinct numbers of every row, filled up with ``PAST``; negative ones are left out."""
+    ordered = np.sort(parts, axis=1)
+    is_new = ordered >= 0
+    is_new[:, 1:] &= ordered[:, 1:] != ordered[:, :-1]
+    width = int(is_new.sum(axis=1).max(initial=0))
+    first = np.argsort(~is_new, axis=1, kind="stable")[:, :width]
+    kept = np.take_along_axis(is_new, first, axis=1)
+    return np.where(kept, np.take_along_axis(ordered, first, axis=1), PAST)
+
+
 def reshape_crossing(source: Layout, target: Layout) -> tuple[int, int]:
     """Return elements that change tiles when row-major order pairs two layouts, and how many blocks were compared."""
     block = math.gcd(tables.block_size(source), tables.block_size(target))
     total = compared = 0
-    for flat in tables.blocks(source.shape, block):
-        crosses = tables.places(source, flat)[0] != tables.places(target, flat)[0]
-        total += int(crosses.sum()) * block
-        compared += flat.size
+    for here, there in tables.paired_tiles(source, target):
+        total += int((here != there).sum()) * block
+        compared += here.size
     return total, compared
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from tiles.compiler import proof_tables as tables
 from tiles.compiler.executable import Executable, Variable
 from tiles.compiler.proof_exchange import Exchange, misplaced, reshape_crossing
+from tiles.compiler.proof_exchange_code import ExchangeCode
 from tiles.compiler.proof_tables import OUT, PAST, Table
 from tiles.compiler.steps import HOST_STEPS, CopyStep, ExecuteStep, Operand, VertexGroup
 from tiles.compiler.wellformed import mask_of_ranges, part_bytes, refuse, root_of, where
@@ -38,6 +39,7 @@ class Elements:
       by_axis: those enumerated axis by axis.
       positions: elements enumerated one by one.
       moved_bytes: bytes that cross tiles, each delivery counted, if every step runs once.
+      exchange_code_bytes: bytes of exchange code on all tiles that no exchange program does without, for which there is room.
     """
 
     layouts: int = 0
@@ -51,6 +53,7 @@ class Elements:
     by_axis: int = 0
     positions: int = 0
     moved_bytes: int = 0
+    exchange_code_bytes: int = 0
 
 
 def prove_elements(executable: Executable, limit: int) -> Elements:
@@ -67,6 +70,7 @@ class _Proof:
     def __post_init__(self) -> None:
         self.layouts: dict[Layout, Table] = {}
         self.received_in: dict[str, str] = {}
+        self.code = ExchangeCode(self.executable.target.num_tiles, self.limit)
 
     def prove(self) -> Elements:
         executable = self.executable
@@ -84,6 +88,8 @@ class _Proof:
                 step, HOST_STEPS
             ):  # its variable's layout, proved above, says where each element goes
                 self.found.stream_copies += 1
+            self.code.end_step()
+        self.found.exchange_code_bytes = self.code.prove(executable)
         for b in executable.buffers.values():
             if b.category == "message" and b.name not in self.received_in:
                 raise refuse(f"nothing is received in buffer {b.name} of {b.size_bytes} B", b.location)
@@ -289,6 +295,7 @@ class _Proof:
             counts = f"{received} elements of {source.name}, {exchange.crossing()} cross tiles"
             raise refuse(f"{at} receives {counts}", source.location)
         self.found.moved_bytes += received * itemsize(source.dtype)
+        self.code.take(exchange)
 
     def _overwrites(self, at: str, group: VertexGroup, k: int) -> None:
         """Prove that no result is written over an operand that is still being read where it lies."""
@@ -331,6 +338,7 @@ class _Proof:
         else:
             source = variables[step.sources[0]]
             crossing, compared = reshape_crossing(source.layout, target.layout)
+            self.code.take_reshape(source.layout, target.layout)
             self.found.by_element += 1
             self.found.positions += compared
             self.found.moved_bytes += crossing * itemsize(source.dtype)

@@ -287,3 +287,10 @@ def places(layout: Layout, flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         tile += part_tiles(axis)[index // axis.grain]
         position += place[index % axis.grain]
     return tile, position
+
+
+def paired_tiles(a: Layout, b: Layout) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield the tiles on which two layouts, of as many elements, put their row-major elements, a chunk of blocks at a time."""
+    block = math.gcd(block_size(a), block_size(b))
+    for flat in blocks(a.shape, block):
+        yield places(a, flat)[0], places(b, flat)[0]

@@ -86,10 +86,13 @@ def traffic(source: Layout, slices: Slices, dtype: str, target: Target) -> Traff
         result.turning[slices.tiles] = order.cycles(need, own, size, target)
     is_unturned = order is not None and order.arrives_unturned
     arrives = source.arrangement if is_unturned else slices.arrangement
-    windows, stretches = _arriving(slices, source, arrives, g, overlaps, own)
+    windows, stretches, sources = _arriving(slices, source, arrives, g, overlaps, own)
     received, sent = _bytes(need - own, size), _bytes(out_elements, size)
     result.received[slices.tiles] = received
-    result.selects[slices.tiles] = np.clip(windows, received > 0, received // WORD_BYTES)
+    most = np.maximum(
+        sources, received // WORD_BYTES
+    )  # parts of a word come one by one if from several tiles
+    result.selects[slices.tiles] = np.clip(windows, sources, most)
     result.pointers[slices.tiles] = np.clip(stretches, received > 0, received // WORD_BYTES)
     runs = np.clip(out_runs, sent > 0, sent // WORD_BYTES)
     result.sent[source.tiles] = sent
@@ -219,8 +222,8 @@ def _arriving(
     g: tuple[np.ndarray, ...],
     overlaps: list[np.ndarray],
     own: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return, per cell, how often it changes its source and its pointer while its slice arrives in an order.
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return, per cell, how often it changes its source and its pointer while its slice arrives, and from how many tiles.
 
     Words arrive part by part, each part's in the order it holds them. What is contiguous in the part is listened to at
     once; what is contiguous in the slice, too, goes on at the pointer where it was left. Parts of which each fills one
@@ -238,7 +241,8 @@ def _arriving(
     windows = _windows(axes, _digits(source.arrangement, source.part_shape), own)
     stretches, own_stretches, is_dense = _stretches(axes, _digits(order, slices.extents), own)
     in_one_go = (stretches == parts) & is_dense
-    return windows, np.where(in_one_go, np.minimum(stretches, 1 + (own > 0)), stretches - own_stretches)
+    jumps = np.where(in_one_go, np.minimum(stretches, 1 + (own > 0)), stretches - own_stretches)
+    return windows, jumps, parts - (own > 0)
 
 
 def _windows(axes: list[_Along], digits: list[tuple[int, int, bool]], own: np.ndarray) -> np.ndarray:
@@ -367,7 +371,7 @@ def reshape_traffic(source: Layout, destination: Layout, dtype: str, target: Tar
         local=_bytes(count(dst_tile[src_tile == dst_tile]), size),
         runs=runs,
         sends=send_instructions(sent // WORD_BYTES, runs, target),
-        selects=np.minimum(selects, received // WORD_BYTES),
+        selects=np.minimum(selects, np.maximum(sources, received // WORD_BYTES)),
         pointers=np.minimum(np.where(jumps <= sources, in_order, jumps), received // WORD_BYTES),
     )
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-LEFT, RIGHT, TOP, BOTTOM = 84, 16, 14, 34
+LEFT, RIGHT, TOP, BOTTOM = 84, 16, 28, 34
 WIDTH, HEIGHT = 1200, 250
 MIN_SLOT = 3
 """Least width in pixels of one bar; a chart of more bars than fit grows wider and scrolls."""
@@ -177,5 +177,5 @@ def _axes(frame: Frame, axis: Axis, unit: str) -> str:
             f'<text class="x" x="{middle:.2f}" y="{HEIGHT - BOTTOM + 16}">{entry + axis.first:,}</text>'
         )
     parts.append(f'<text class="title" x="{LEFT}" y="{HEIGHT - 4}">{escape(axis.noun)}</text>')
-    parts.append(f'<text class="title" x="4" y="{TOP - 2}">{escape(unit)}</text>')
+    parts.append(f'<text class="title" x="4" y="{TOP - 16}">{escape(unit)}</text>')
     return "".join(parts)

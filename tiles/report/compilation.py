@@ -14,9 +14,11 @@ from tiles.compiler import (
     StreamStep,
     Variable,
     VertexGroup,
+    shortage_text,
+    shortages,
     step_costs,
 )
-from tiles.report.memory import TileMemory, memory_figures, step_name
+from tiles.report.memory import TileMemory, memory_figures
 from tiles.report.places import place_data
 from tiles.target import Target
 
@@ -28,6 +30,7 @@ def compilation_data(executable: Executable, memory: TileMemory) -> dict[str, An
     del figures["live_bytes"]
     return {
         "fits": executable.fits,
+        "shortages": _shortages(executable),
         "graph": {
             "numVariables": len(executable.variables),
             "numBuffers": len(executable.buffers),
@@ -72,6 +75,23 @@ def compilation_data(executable: Executable, memory: TileMemory) -> dict[str, An
         "livenessProgramSteps": _liveness(executable, memory),
         "program": executable.program,
     }
+
+
+def _shortages(executable: Executable) -> list[dict[str, Any]]:
+    """Return what a program that does not fit lacks, in the words of its error; nothing for one that fits."""
+    return [
+        {
+            "kind": lack.kind,
+            "what": shortage_text(executable, lack),
+            "tile": lack.tile,
+            "step": None if lack.kind == "code" else lack.step,
+            "stepName": None if lack.kind == "code" else executable.step_name(lack.step),
+            "needBytes": lack.need_bytes,
+            "haveBytes": lack.have_bytes,
+            "categories": dict(lack.categories),
+        }
+        for lack in (() if executable.fits else shortages(executable))
+    ]
 
 
 def target_data(target: Target) -> dict[str, Any]:
@@ -195,7 +215,7 @@ def _liveness(executable: Executable, memory: TileMemory) -> list[dict[str, Any]
     return [
         {
             "step": step,
-            "name": step_name(executable, step),
+            "name": executable.step_name(step),
             "alwaysLiveBytes": always,
             "notAlwaysLiveBytes": int(live) - always,
             "allTilesBytes": int(everywhere),

@@ -21,6 +21,7 @@ from tiles.compiler import (
 from tiles.compiler.steps import StepRecord
 from tiles.compiler.tree import Trips
 from tiles.graph import RemoteBuffer, Stream
+from tiles.report.code import code_data
 from tiles.report.compilation import camel
 from tiles.report.control import control_data
 from tiles.report.cost import cost_figures
@@ -193,6 +194,7 @@ def _operation(
         "share": share(cycles, all_cycles),
         "flops": sums.flops,
         "exchangeBytes": sums.exchange_bytes,
+        **code_data(executable, steps),
         "basis": _weakest(sums),
         "basisCycles": dict(sums.basis_cycles),
         "sources": _distinct(sources),

@@ -10,6 +10,7 @@ import numpy as np
 
 from tiles.compiler import Buffer, Executable
 from tiles.compiler.executable import CATEGORIES
+from tiles.report.code import executable_memory
 from tiles.report.places import place_data
 from tiles.report.tensors import tensor_figures
 from tiles.target import Target
@@ -102,6 +103,7 @@ def memory_analysis(executable: Executable) -> dict[str, Any]:
       ``bytes_including_gaps``, ``highest_address``: of the fullest tile, see ``TileMemory``.
       ``total_bytes``: peaks added up over tiles.
       ``limit_bytes``: memory of one tile.
+      ``executable_memory``: what code takes on the tile with most of it; see ``tiles.report.code``.
       ``fits``: whether every buffer has an address inside the memory.
       ``live_bytes``: live bytes of the fullest tile before the program, at every step and after it.
       ``largest_live``: the largest buffers live there then: ``name``, ``category``, ``bytes``, ``address``,
@@ -126,11 +128,12 @@ def memory_figures(executable: Executable, memory: TileMemory) -> dict[str, Any]
         "fullest_tile": tile,
         "peak_bytes": int(memory.peak[tile]),
         "peak_step": step,
-        "peak_step_name": step_name(executable, step),
+        "peak_step_name": executable.step_name(step),
         "bytes_including_gaps": int(memory.including_gaps[tile]),
         "highest_address": int(memory.highest_address[tile]),
         "total_bytes": int(memory.peak.sum()),
         "limit_bytes": executable.target.bytes_per_tile,
+        "executable_memory": executable_memory(executable, memory.category),
         "fits": executable.fits,
         "live_bytes": memory.live.tolist(),
         "largest_live": [
@@ -145,13 +148,6 @@ def memory_figures(executable: Executable, memory: TileMemory) -> dict[str, Any]
         ],
         "tensors": tensor_figures(executable),
     }
-
-
-def step_name(executable: Executable, number: int) -> str:
-    """Return the name of a step, or what stands before the first and after the last."""
-    if 0 <= number < len(executable.steps):
-        return executable.steps[number].name
-    return "before the program" if number < 0 else "after the program"
 
 
 def _columns(buffers: list[Buffer]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

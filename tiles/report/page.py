@@ -10,7 +10,16 @@ from typing import Any
 
 from tiles.report.charts import Axis, Series, lines, share_bar, stack
 from tiles.report.places import scope_of, short
-from tiles.report.text import UNKNOWN, does_not_fit, main_basis, trips, went
+from tiles.report.text import (
+    CODELETS_SHARED,
+    UNKNOWN,
+    by_exchange_code,
+    does_not_fit,
+    executable_memory_text,
+    main_basis,
+    trips,
+    went,
+)
 
 COMPUTE, EXCHANGE, SYNC, HOST = "#2f6db5", "#e0862b", "#8b939c", "#7a5aa6"
 PEAK, ALWAYS, SOMETIMES, GAPS = "#2f6db5", "#1f9e89", "#8fbce6", "#b3bcc6"
@@ -33,6 +42,7 @@ def page(data: dict[str, Any]) -> str:
         "memory_by_tile": _memory_by_tile(data),
         "categories": _categories(data),
         "largest": _largest(data),
+        "code": _code(data),
         "liveness": _liveness(data),
         "balance": _balance(data),
         "plans": _plans(data),
@@ -62,13 +72,15 @@ def _subtitle(data: dict[str, Any]) -> str:
 def _banner(data: dict[str, Any]) -> str:
     if data["compilation"]["fits"]:
         return ""
-    return f'<p class="banner"><b>Does not fit.</b> {escape(does_not_fit(data))}.</p>'
+    what, *notes = (escape(line) for line in does_not_fit(data))
+    lines = "".join(f"<p>{note}</p>" for note in notes)
+    return f'<div class="banner"><p><b>Does not fit:</b> {what}</p>{lines}</div>'
 
 
 def _figures(data: dict[str, Any]) -> str:
     execution, memory = data["execution"], data["compilation"]["memory"]
     seconds = execution["seconds"]
-    peak = memory["peakBytes"] / memory["limitBytes"]
+    peak, code = memory["peakBytes"] / memory["limitBytes"], memory["executableMemory"]
     ends = execution["cyclesRange"]
     likely = f"; on silicon likely {ends[0]:,} to {ends[1]:,}" if ends else ""
     figures = [
@@ -83,6 +95,11 @@ def _figures(data: dict[str, Any]) -> str:
             "peak bytes of a tile",
             f"{memory['peakBytes']:,}",
             f"{peak:.1%} of {memory['limitBytes']:,}, tile {memory['fullestTile']}",
+        ),
+        (
+            "code bytes of a tile",
+            f"{code['needBytes']:,}",
+            f"{code['needBytes'] / code['haveBytes']:.1%} of {code['haveBytes']:,} that code can run from, tile {code['tile']}",
         ),
     ]
     return "".join(
@@ -155,11 +172,16 @@ def _operations(data: dict[str, Any]) -> str:
 def _scopes(data: dict[str, Any]) -> str:
     """Return what the parts of a program that it named take, with all that is in them."""
     rows: list[list[Cell]] = [
-        [row["scope"], row["cycles"], None if row["share"] is None else f"{row['share']:.1%}"]
+        [
+            row["scope"],
+            row["cycles"],
+            None if row["share"] is None else f"{row['share']:.1%}",
+            *_code_cells(row),
+        ]
         for row in data["scopes"]
     ]
-    heads = ["scope", "cycles", "share"]
-    return "<h2>Scopes</h2>" + _table(heads, rows, numeric=(1, 2), wide=(0,)) if rows else ""
+    heads = ["scope", "cycles", "share", *CODE_HEADS]
+    return "<h2>Scopes</h2>" + _table(heads, rows, numeric=range(1, 7), wide=(0,)) if rows else ""
 
 
 def _balance(data: dict[str, Any]) -> str:
@@ -317,6 +339,44 @@ def _largest(data: dict[str, Any]) -> str:
     return f"<p>{escape(words)}</p>" + _table(heads, rows, numeric=(2,), optional=4)
 
 
+CODE_HEADS = ("exchange code B", "on tile", "mean of tiles B", "vertex code B")
+
+
+def _code_cells(row: dict[str, Any]) -> list[Cell]:
+    """Return a row's code as ``CODE_HEADS`` name it."""
+    tile = row["exchangeCodeTile"]
+    return [
+        row["exchangeCodeBytes"],
+        "-" if tile is None else tile,
+        row["exchangeCodeMeanBytes"],
+        row["vertexCodeBytes"],
+    ]
+
+
+def _code(data: dict[str, Any]) -> str:
+    """Return what code takes: of executable memory, by operation, by codelet."""
+    code, where = executable_memory_text(data)
+    operations: list[list[Cell]] = [
+        [row["name"], scope_of(row), short(row["location"]), *_code_cells(row), "\n".join(row["vertexTypes"])]
+        for row in by_exchange_code(data)
+        if row["exchangeCodeBytes"] or row["vertexCodeBytes"]
+    ]
+    heads = ["operation", "scope", "from", *CODE_HEADS, "vertex types"]
+    codelets: list[list[Cell]] = [
+        [row["vertexType"], row["codeBytes"], row["numTiles"], row["numOperations"]]
+        for row in data["codelets"]
+    ]
+    return (
+        f"<p>{escape(_sentence(code))}</p><p>{escape(_sentence(where))}</p>"
+        + "<h3>By operation</h3>"
+        + _table(heads, operations, numeric=range(3, 7), wide=(0, 1, 2), optional=1, largest_first=3)
+        + f"<h3>By codelet</h3><p>{escape(_sentence(CODELETS_SHARED))}</p>"
+        + _table(
+            ["vertex type", "code B", "tiles", "operations"], codelets, numeric=(1, 2, 3), largest_first=1
+        )
+    )
+
+
 def _liveness(data: dict[str, Any]) -> str:
     steps = data["compilation"]["livenessProgramSteps"]
     series = [
@@ -335,6 +395,16 @@ def _shown(value: Cell) -> str:
     return value if isinstance(value, str) else f"{value:,}"
 
 
+def _breakable(value: Cell, kind: str) -> str:
+    """Return a cell's text; in columns that may break lines, paths and scopes break after a slash."""
+    text = escape(_shown(value))
+    return text.replace("/", "/<wbr>") if kind.startswith("w") else text
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
 def _percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.1%}"
 
@@ -345,18 +415,24 @@ def _table(
     numeric: Sequence[int],
     wide: Sequence[int] = (),
     optional: int | None = None,
+    largest_first: int | None = None,
 ) -> str:
     """Return a table that the script sorts by the column clicked.
 
     Columns in ``numeric`` are aligned right, those in ``wide`` may break lines; an ``optional`` one with nothing in
-    it is left out.
+    it is left out. Rows come sorted by ``largest_first``, which is marked.
     """
     shown = [i for i in range(len(heads)) if i != optional or any(row[i] for row in rows)]
     kinds = ["n" if i in numeric else "w" if i in wide else "" for i in range(len(heads))]
+    kinds = [
+        f"{kind} s" if kind == "w" and head == "scope" else kind
+        for kind, head in zip(kinds, heads, strict=True)
+    ]
     columns = [f' class="{kind}"' if kind else "" for kind in kinds]
-    head = "".join(f"<th{columns[i]}>{escape(heads[i])}</th>" for i in shown)
+    sort = {largest_first: ' aria-sort="descending"'}
+    head = "".join(f"<th{columns[i]}{sort.get(i, '')}>{escape(heads[i])}</th>" for i in shown)
     body = "".join(
-        "<tr>" + "".join(f"<td{columns[i]}>{escape(_shown(row[i]))}</td>" for i in shown) + "</tr>"
+        "<tr>" + "".join(f"<td{columns[i]}>{_breakable(row[i], kinds[i])}</td>" for i in shown) + "</tr>"
         for row in rows
     )
     table = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"

@@ -13,6 +13,7 @@ from typing import Any
 from tiles.compiler import Executable
 from tiles.engine.trace import Trace
 from tiles.errors import InvalidArguments
+from tiles.report.code import codelets_data
 from tiles.report.compilation import camel, compilation_data, target_data
 from tiles.report.cost import cost_analysis
 from tiles.report.counts import static_counts
@@ -86,7 +87,8 @@ def profile(executable: Executable, trace: Trace | None = None) -> Profile:
         "compilation": compilation_data(executable, tile_memory(executable)),
         "execution": execution_data(executable, counts, {} if trace is None else trace.trips),
         "operations": operations,
-        "scopes": scopes_data(operations),
+        "scopes": scopes_data(executable, operations),
+        "codelets": codelets_data(executable, operations),
     }
     return Profile(data)
 

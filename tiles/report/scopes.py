@@ -5,22 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
+from tiles.compiler import Executable
+from tiles.report.code import code_data
 from tiles.report.totals import Count, add, share
 
 Scope: TypeAlias = tuple[str, ...]
 """Names from the outermost on."""
 
 
-def scopes_data(operations: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def scopes_data(executable: Executable, operations: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return a row for every scope, each after the one around it, the costlier of two side by side first.
 
     Args:
+      executable: the program.
       operations: the section ``operations`` of a profile.
     """
     cycles: dict[Scope, Count] = {(): 0}
+    steps: dict[Scope, list[int]] = {}
     for row in operations:
         for scope in ((), *_around(row["scope"])):
             cycles[scope] = add(cycles.get(scope, 0), row["cycles"])
+            steps.setdefault(scope, []).extend(row["steps"])
     inside: dict[Scope, list[Scope]] = {scope: [] for scope in cycles}
     for scope in sorted(cycles, key=lambda scope: (cycles[scope] is None, -(cycles[scope] or 0))):
         if scope:
@@ -31,6 +36,7 @@ def scopes_data(operations: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             "depth": len(scope) - 1,
             "cycles": cycles[scope],
             "share": share(cycles[scope], cycles[()]),
+            **code_data(executable, steps[scope]),
         }
         for scope in _below((), inside)
     ]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
+from tiles.compiler import parts_text
 from tiles.graph import Location
 from tiles.report.places import scope_of, short
 
@@ -24,6 +26,7 @@ def summary(data: dict[str, Any], top: int = 10) -> str:
         _control(data, top),
         _streams(data),
         _remote_buffers(data),
+        _code(data, top),
         _memory(data),
         _largest(data),
     ]
@@ -38,22 +41,16 @@ def _heading(data: dict[str, Any]) -> list[str]:
     how = "not run" if run is None else f"engine {run['engine']}, arithmetic {run['arithmetic']}"
     lines = [f"{data['name']} on {target['name']} ({machine}), {how}"]
     if not data["compilation"]["fits"]:
-        lines.append("DOES NOT FIT: " + does_not_fit(data))
+        what, *notes = does_not_fit(data)
+        lines += [f"DOES NOT FIT: {what}", *(f"  {note}" for note in notes)]
     return lines
 
 
-def does_not_fit(data: dict[str, Any]) -> str:
-    """Return in one sentence why a program does not fit."""
-    memory = data["compilation"]["memory"]
-    over = memory["peakBytes"] - memory["limitBytes"]
-    if over <= 0:
-        return (
-            f"the free bytes of a tile are in pieces too small; tile {memory['fullestTile']} is the fullest"
-        )
-    return (
-        f"tile {memory['fullestTile']} needs {memory['peakBytes']:,} B at step {memory['peakStepName']!r} "
-        f"and has {memory['limitBytes']:,} B ({over:,} B too many)"
-    )
+def does_not_fit(data: dict[str, Any]) -> list[str]:
+    """Return why a program does not fit, in the words of its error: what is short, what lies there, what is short besides."""
+    lack, *others = data["compilation"]["shortages"]
+    there = f"there: {parts_text(lack['categories'])}"
+    return [lack["what"], there, *(f"besides, {other['what']}" for other in others)]
 
 
 def _cycles(data: dict[str, Any]) -> list[str]:
@@ -151,13 +148,15 @@ def _scopes(data: dict[str, Any], top: int) -> list[str]:
             "  " * scope["depth"] + scope["scope"].rpartition("/")[2],
             _number(scope["cycles"], ""),
             UNKNOWN if scope["share"] is None else f"{scope['share']:.1%}",
+            f"{scope['exchangeCodeBytes']:,} B",
+            f"{scope['vertexCodeBytes']:,} B",
         ]
         for scope in scopes
         if scope["scope"] in largest
     ]
     title = "scopes" if len(shown) == len(scopes) else f"the {len(shown)} costliest of {len(scopes)} scopes"
-    rows = [["scope", "cycles", "share"], *shown]
-    return [title, *("  " + line for line in _table(rows, "<>>"))] if shown else []
+    rows = [["scope", "cycles", "share", "exchange code", "vertex code"], *shown]
+    return [title, *("  " + line for line in _table(rows, "<>>>>"))] if shown else []
 
 
 def _control(data: dict[str, Any], top: int) -> list[str]:
@@ -232,6 +231,55 @@ def main_basis(row: dict[str, Any]) -> str:
     return f"{most} {cycles[most] / row['cycles']:.0%}"
 
 
+def _code(data: dict[str, Any], top: int) -> list[str]:
+    """Return the operations with the most exchange code."""
+    operations = [row for row in by_exchange_code(data) if row["exchangeCodeBytes"]]
+    rows = [
+        [
+            row["name"],
+            f"{row['exchangeCodeBytes']:,} B",
+            f"{row['exchangeCodeTile']:,}",
+            f"{row['exchangeCodeMeanBytes']:,} B",
+            f"{row['vertexCodeBytes']:,} B",
+            scope_of(row),
+            short(row["location"]) or "-",
+        ]
+        for row in operations[:top]
+    ]
+    if not rows:
+        return []
+    head = ["operation", "exchange code", "on tile", "mean of tiles", "vertex code", "scope", "from"]
+    title = (
+        f"the {top} operations with the most exchange code of {len(operations)} with any"
+        if len(operations) > top
+        else "operations with exchange code"
+    )
+    lines = ["  " + line for line in _table([head, *rows], "<>>>><<", optional=5)]
+    return [title, *lines, f"  {CODELETS_SHARED}"]
+
+
+CODELETS_SHARED = "a codelet's code is on a tile once, however many operations use it"
+
+
+def by_exchange_code(data: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the operations, those with the most exchange code on a tile first, then those with the most vertex code."""
+    return sorted(
+        data["operations"],
+        key=lambda row: (-row["exchangeCodeBytes"], -row["exchangeCodeMeanBytes"], -row["vertexCodeBytes"]),
+    )
+
+
+def executable_memory_text(data: dict[str, Any]) -> tuple[str, str]:
+    """Return what code takes of executable memory, and where that is."""
+    code = data["compilation"]["memory"]["executableMemory"]
+    need, have = code["needBytes"], code["haveBytes"]
+    kinds = ", ".join(f"{kind} {size:,} B" for kind, size in code["kinds"].items())
+    return (
+        f"executable memory: code needs {need:,} of {have:,} B ({need / have:.1%}) on tile {code['tile']} ({kinds})",
+        f"code lies in {' and '.join(code['regions']) or 'no region'}; basis {code['basis']}, source: {code['source']}",
+    )
+
+
 def _memory(data: dict[str, Any]) -> list[str]:
     memory = data["compilation"]["memory"]
     peak, limit = memory["peakBytes"], memory["limitBytes"]
@@ -241,6 +289,8 @@ def _memory(data: dict[str, Any]) -> list[str]:
         f"  always live {memory['alwaysLiveBytes']:,} B, not always live {memory['notAlwaysLiveBytes']:,} B, "
         f"all tiles together {memory['totalBytes']:,} B",
     ]
+    code, where = executable_memory_text(data)
+    lines += [f"  {code}", *textwrap.wrap(where, 118, initial_indent="    ", subsequent_indent="    ")]
     sizes = [(n, c["fullestTileBytes"], c["totalBytes"]) for n, c in memory["categories"].items()]
     sizes = sorted((row for row in sizes if row[2]), key=lambda row: -row[1])
     rows = [["category", "fullest tile", "all tiles"]]

@@ -71,7 +71,8 @@ def test_a_certificate_reads_well(small_target: Target) -> None:
     assert text.splitlines()[0] == "certificate of sums for gc200* (16 tiles)"
     assert "11 buffers" in text and "inside memory, code where it can run" in text
     assert "2 results of 2 compute sets and 0 copies are covered exactly once" in text
-    assert "not proved the size of the exchange code" in text
+    assert "72 B of exchange code are the least that any exchange program needs, and have room" in text
+    assert "not proved the size of the exchange code beyond that lower bound, which is estimated" in text
 
 
 def test_a_program_that_does_not_fit_is_certified_but_for_that(gc200: Target) -> None:
@@ -206,6 +207,71 @@ def test_a_codelet_that_needs_its_operand_may_not_write_over_it(
 def test_a_codelet_that_refuses_its_operands_is_named(small_target: Target) -> None:
     executable = compiled("padded", small_target)
     assert_refused(with_group(executable, 3, codelet=WindowSum(9)), "test.WindowSum refuses .*float32|gives")
+
+
+EXCHANGING = ("chain", "loops", "padded", "arithmetic", "sums", "joins", "control", "streaming")
+
+
+@pytest.mark.parametrize("program", EXCHANGING)
+def test_exchange_code_without_room_is_refused(program: str, small_target: Target) -> None:
+    """Shrunk to two instructions, where a tile that receives needs a select and a pointer, and one that sends a send."""
+    executable = compiled(program, small_target)
+    code = [b for b in executable.buffers.values() if b.category == "internalExchangeCode"]
+    fullest = max(code, key=lambda b: b.size_bytes)
+    words = r"B of internalExchangeCode, any exchange program for its steps needs"
+    without = {k: b for k, b in executable.buffers.items() if b not in code}
+    assert_refused(changed(executable, buffers=without), rf"has 0 {words}")
+    assert_refused(
+        changed(executable, buffers={k: b for k, b in executable.buffers.items() if b != fullest}),
+        rf"has 0 {words}",
+    )
+    small = {b.name: dataclasses.replace(b, size_bytes=4) for b in code}
+    assert_refused(changed(executable, buffers=executable.buffers | small), rf"has 4 {words}")
+    if fullest.size_bytes >= 24:
+        assert_refused(with_buffer(executable, fullest.name, size_bytes=8), rf"has 8 {words}")
+
+
+def test_the_least_exchange_code_is_counted_by_hand(small_target: Target) -> None:
+    """Tiles 0 to 3 hold a row each, tile 3 takes all: three selects and a pointer there, a send on each of the others."""
+    graph = Graph(small_target)
+    x, there = rows4(graph, "x", "input"), graph.add_tensor((4, 4), "float32", "there", rows((4, 4), 4, 3))
+    graph.program.add(Copy(there.name, (x.name,)))
+    graph.outputs = [there.name]
+    executable = compile_graph(graph)
+    for limit in (1 << 20, 0):
+        assert certify(executable, limit).exchange_code_bytes == (3 + 1 + 3) * 4
+    sizes = {
+        tile: b.size_bytes
+        for b in executable.buffers.values()
+        if "exchange" in b.name
+        for tile in b.tile_numbers
+    }
+    assert sizes[3] >= 16 and sizes[0] >= 4
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "bool"])
+def test_exchange_code_has_room_for_the_least_whatever_the_layouts(dtype: str, small_target: Target) -> None:
+    """The compiler's estimate is never below the certifier's count, also where messages are shorter than a word."""
+    random = np.random.default_rng(11)
+
+    def layout(shape: tuple[int, ...]) -> Layout:
+        axes, stride = [], 1
+        for size in shape:
+            grain = -(-size // int(random.integers(1, min(size, 16 // stride) + 1)))
+            axes.append(split(size, grain, stride) if grain < size else whole(size))
+            stride *= -(-size // grain)
+        return Layout(tuple(axes), int(random.integers(0, 17 - stride)))
+
+    for number in range(40):
+        shape = tuple(random.integers(1, 20, random.integers(1, 4)).tolist())
+        copied = (int(np.prod(shape)),) if number % 3 == 0 else shape
+        graph = Graph(small_target)
+        x = graph.set_layout(graph.add_input(shape, dtype, "x").name, layout(shape))
+        y = graph.add_tensor(copied, dtype, "y", layout(copied))
+        graph.program.add(Copy(y.name, (x.name,)))
+        graph.outputs = [y.name]
+        executable = compile_graph(graph)
+        assert certify(executable).exchange_code_bytes == certify(executable, 0).exchange_code_bytes
 
 
 def test_a_read_outside_needs_a_fill_value(small_target: Target) -> None:

@@ -7,13 +7,16 @@ import re
 import pytest
 
 from tests.unit.tiles.report_programs import looping, network, pipeline
-from tiles.compiler import compile_graph
+from tiles.compiler import compile_graph, out_of_memory
+from tiles.compiler.costs import exchange_code_by_step
+from tiles.compiler.executable import CODE_CATEGORIES
 from tiles.engine.trace import Trace
 from tiles.graph import Graph
 from tiles.report import ReportNotWritten, memory_analysis, profile, write_report
 from tiles.report.charts import Axis, Series, lines, stack, ticks
+from tiles.target import MemoryRegion
 
-VOID = {"meta", "input"}
+VOID = {"meta", "input", "wbr"}
 
 
 class Page(html.parser.HTMLParser):
@@ -85,10 +88,92 @@ def test_names_are_escaped(small_target, tmp_path):
 def test_a_program_that_does_not_fit_is_marked_in_every_file(small_target, tmp_path):
     executable = network(small_target.replace(bytes_per_tile=4096), check_memory=False)
     summary, document, text = report(executable, None, tmp_path)
-    assert summary.splitlines()[1].startswith("DOES NOT FIT: tile ")
     assert "B too many" in summary.splitlines()[1]
     assert json.loads(document)["compilation"]["fits"] is False
-    assert "Does not fit." in Page(text).text
+    assert "Does not fit:" in Page(text).text
+
+
+SHORT_OF = {  # bytes of the region that code can run from, and of the other one
+    "code": (1024, 600_000),
+    "code and memory": (1024, 2048),
+    "memory": (200_000, -196_000),
+}
+
+
+@pytest.mark.parametrize("case", SHORT_OF)
+def test_every_file_says_what_is_short_in_the_words_of_the_error(small_target, tmp_path, case):
+    first, second = SHORT_OF[case]
+    if second < 0:  # one region for all
+        regions = (MemoryRegion("all", 0x4C000, first + second, 1, True),)
+    else:
+        regions = (
+            MemoryRegion("fast", 0x4C000, first, 1, True),
+            MemoryRegion("rest", 0x90000, second, 2, False),
+        )
+    executable = network(small_target.replace(memory_regions=regions), check_memory=False)
+    error = out_of_memory(executable)
+    there, *_ = error.notes
+    besides = [note for note in error.notes if note.startswith("besides, ")]
+    assert bool(besides) == (case == "code and memory")
+    summary, document, text = report(executable, None, tmp_path)
+    expected = [f"DOES NOT FIT: {error.what}", f"  {there}", *(f"  {note}" for note in besides)]
+    assert summary.splitlines()[1 : 1 + len(expected)] == expected
+    lacks = json.loads(document)["compilation"]["shortages"]
+    assert [lack["what"] for lack in lacks] == [
+        error.what,
+        *(note.removeprefix("besides, ") for note in besides),
+    ]
+    lack = lacks[0]
+    assert (lack["kind"] == "code") == case.startswith("code")
+    assert there == "there: " + ", ".join(f"{name} {size:,} B" for name, size in lack["categories"].items())
+    assert sum(lack["categories"].values()) == lack["needBytes"] > lack["haveBytes"]
+    for words in (error.what, there, *besides):
+        assert words in Page(text).text
+
+
+def test_one_that_fits_is_short_of_nothing(small_target):
+    assert profile(network(small_target)).data["compilation"]["shortages"] == []
+
+
+def test_exchange_and_vertex_code_by_operation_scope_and_codelet(small_target, tmp_path):
+    executable = network(small_target)
+    data = profile(executable).data
+    sizes = list(exchange_code_by_step(executable))
+    for row in data["operations"]:
+        code = sum(sizes[number] for number in row["steps"])
+        assert row["exchangeCodeBytes"] == code.max()
+        assert row["exchangeCodeMeanBytes"] == round(code.mean(), 1)
+        assert row["exchangeCodeTile"] == (code.argmax() if code.any() else None)
+        used = {
+            c["vertexType"]: c["codeBytes"] for c in data["codelets"] if c["vertexType"] in row["vertexTypes"]
+        }
+        assert row["vertexCodeBytes"] == sum(used.values())
+    assert any(row["exchangeCodeBytes"] for row in data["operations"])
+    shared = [row for row in data["codelets"] if row["numOperations"] > 1]
+    assert shared  # code of several operations, there once
+    everywhere = sum(row["codeBytes"] * row["numTiles"] for row in data["codelets"])
+    assert everywhere == data["compilation"]["memory"]["categories"]["vertexCode"]["totalBytes"]
+    *_, text = report(executable, None, tmp_path)
+    page = Page(text)
+    for row in data["operations"]:
+        if row["exchangeCodeBytes"]:
+            assert f"{row['exchangeCodeBytes']:,}" in page.text
+    assert text.count('aria-sort="descending"') >= 2
+
+
+def test_executable_memory_is_told_with_its_source(small_target):
+    executable = network(small_target)
+    result = profile(executable)
+    code = result.data["compilation"]["memory"]["executableMemory"]
+    there = [
+        b
+        for b in executable.buffers.values()
+        if b.category in CODE_CATEGORIES and code["tile"] in b.tile_numbers
+    ]
+    assert code["needBytes"] == sum(b.size_bytes for b in there) == sum(code["kinds"].values())
+    assert (code["haveBytes"], code["regions"]) == (212_992, ["region0"])
+    assert code["basis"] == "ASSUMED" and "instructions can only be fetched" in code["source"]
+    assert f"executable memory: code needs {code['needBytes']:,} of 212,992 B" in result.text()
 
 
 def test_fragments_too_small_are_called_so(small_target):

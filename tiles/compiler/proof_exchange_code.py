@@ -1,0 +1,84 @@
+"""Proof of exchange code: the fewest instructions that any exchange program of a tile takes, and that there is room.
+
+What a program takes exactly depends on the order of messages, which an executable does not state. Whatever the order:
+a tile listens to one tile at a time, so there is a select for every tile that it takes words of in a step; it has to be
+told once where they go (a pointer), and a tile that others take words of sends at least once. Contiguous runs are not
+counted: a send may go on over words that nobody listens to. What this bound is from shares no code with ``tiles.plan``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tiles.compiler import proof_tables as tables
+from tiles.compiler.executable import Executable
+from tiles.compiler.proof_exchange import Exchange
+from tiles.compiler.wellformed import refuse
+from tiles.graph import Layout
+
+
+class ExchangeCode:
+    """Adds up, step by step, the instructions that the exchange code of every tile has at least.
+
+    Args:
+      num_tiles: tiles of the target.
+      limit: pairs of a tile and one that it takes words of, of one operand, up to which they are enumerated; tiles that
+        several operands are taken from are told apart then. Above, the operand with most of them counts alone.
+    """
+
+    def __init__(self, num_tiles: int, limit: int) -> None:
+        """Start without steps."""
+        self.num_tiles, self.limit = num_tiles, limit
+        self.instructions = np.zeros(num_tiles, np.int64)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pairs: list[np.ndarray] = []
+        self._selects = np.zeros(self.num_tiles, np.int64)
+        self._sends = np.zeros(self.num_tiles, bool)
+
+    def take(self, exchange: Exchange) -> None:
+        """Note what one operand or copied tensor of the present step brings."""
+        tiles = exchange.wanted.tiles
+        self._sends[exchange.parts.tiles] |= exchange.leaving(self.num_tiles) > 0
+        if exchange.touched.positions <= self.limit:
+            for holder, source in exchange.pairs():
+                self._note(holder, source)
+        else:
+            self._selects[tiles] = np.maximum(self._selects[tiles], exchange.sources())
+
+    def take_reshape(self, source: Layout, target: Layout) -> None:
+        """Note what a copy brings that pairs the elements of two layouts in row-major order."""
+        for here, there in tables.paired_tiles(source, target):
+            self._sends[here[here != there]] = True
+            self._note(there, here)
+
+    def _note(self, holder: np.ndarray, source: np.ndarray) -> None:
+        """Keep which tiles take words of which others."""
+        crosses = holder != source
+        self._pairs.append(np.unique(holder[crosses] * self.num_tiles + source[crosses]))
+
+    def end_step(self) -> None:
+        """Add the present step to those before."""
+        if self._pairs:
+            holders = np.unique(np.concatenate(self._pairs)) // self.num_tiles
+            self._selects = np.maximum(self._selects, np.bincount(holders, minlength=self.num_tiles))
+        self.instructions += self._selects + (self._selects > 0) + self._sends
+        self._begin()
+
+    def prove(self, executable: Executable) -> int:
+        """Raise InvalidExecutable where a tile has less room than the least exchange code; return the bytes of that."""
+        need = self.instructions * executable.target.instruction_bytes
+        have = np.zeros(self.num_tiles, np.int64)
+        for b in executable.buffers.values():
+            if b.category == "internalExchangeCode":
+                for first, end in b.tiles:
+                    have[first:end] += b.size_bytes
+        short = np.flatnonzero(have < need)
+        if short.size:
+            tile = int(short[(need - have)[short].argmax()])
+            raise refuse(
+                f"tile {tile} has {have[tile]:,} B of internalExchangeCode, any exchange program for its steps needs"
+                f" {need[tile]:,} B or more"
+            )
+        return int(need.sum())
