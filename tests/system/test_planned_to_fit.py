@@ -82,7 +82,7 @@ def test_advice_was_tried_and_helps_whoever_follows_it() -> None:
 
 def test_what_is_tried_in_vain_is_said() -> None:
     weights = [jax.ShapeDtypeStruct((8192, 8192), jnp.float32)] * 5
-    with pytest.raises(OutOfTileMemory, match="nothing that was tried makes it fit: .*target 'gc200'"):
+    with pytest.raises(OutOfTileMemory, match=r"nothing that was tried makes it fit: .*target 'gc200'"):
         ipuxla.jit(network, target=SMALL).lower(
             jax.ShapeDtypeStruct((8, 8192), jnp.float32), *weights
         ).compile()

@@ -147,7 +147,7 @@ AT_LOADING: dict[str, tuple[str, Change, str]] = {
     "codelet parameter's dtype": (
         "chain",
         put(at("dot.combine"), "codelet", "params", "out_dtype", value="float16"),
-        r"gives float16\[2, 4\] for parts of dot.combine",
+        r"gives float16\[2, \d+\] for parts of dot.combine",
     ),
     "module's bytes": ("padded", _garble, "has other bytes"),
     "module left out": (
