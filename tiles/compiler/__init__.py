@@ -18,6 +18,7 @@ from tiles.compiler.steps import (
     StreamStep,
     SyncStep,
     UndefStep,
+    VariableCopy,
     VertexGroup,
 )
 
@@ -38,6 +39,7 @@ __all__ = [
     "SyncStep",
     "UndefStep",
     "Variable",
+    "VariableCopy",
     "VertexGroup",
     "certify",
     "check",

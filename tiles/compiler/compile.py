@@ -29,6 +29,7 @@ from tiles.compiler.steps import (
     StreamStep,
     SyncStep,
     UndefStep,
+    VariableCopy,
     VertexGroup,
 )
 from tiles.errors import InvalidExecutable, InvalidGraph, IpuError
@@ -225,7 +226,7 @@ def _record(
     name, step = entry
     match step:
         case Copy():
-            return CopyStep(name, step.destination, step.sources, step.axis, step.location)
+            return CopyStep(name, (VariableCopy(step.destination, step.sources, step.axis, step.location),))
         case CopyFromStream():
             return StreamStep(name, step.stream, step.destination, False, step.location)
         case CopyToStream():

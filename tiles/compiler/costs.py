@@ -21,6 +21,7 @@ from tiles.compiler.steps import (
     HostStep,
     StepRecord,
     SyncStep,
+    VariableCopy,
     VertexGroup,
 )
 from tiles.graph import Extents
@@ -210,9 +211,9 @@ def group_extents(executable: Executable, group: VertexGroup) -> Extents:
 
 def step_traffic(executable: Executable, step: StepRecord) -> Traffic:
     """Return what the exchange before (or of) a step moves."""
-    if isinstance(step, CopyStep):
-        return copy_traffic(executable, step)
     total = Traffic.none(executable.target.num_tiles)
+    if isinstance(step, CopyStep):
+        return sum((copy_traffic(executable, copy) for copy in step.copies), total)
     if not isinstance(step, ExecuteStep):
         return total
     for group in step.groups:
@@ -243,7 +244,7 @@ def exchange_code_by_step(executable: Executable) -> Iterator[np.ndarray]:
         yield exchange_code_bytes(step_traffic(executable, step), executable.target)
 
 
-def copy_traffic(executable: Executable, step: CopyStep) -> Traffic:
+def copy_traffic(executable: Executable, step: VariableCopy) -> Traffic:
     """Return what a copy moves: per source along the joined axis, or element by element for a reshape."""
     target = executable.target
     destination = executable.variables[step.destination]

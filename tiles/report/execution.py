@@ -16,6 +16,7 @@ from tiles.compiler import (
     RemoteStep,
     StepCost,
     StreamStep,
+    VariableCopy,
     step_costs,
 )
 from tiles.compiler.steps import StepRecord
@@ -204,11 +205,16 @@ def _plan(executable: Executable, step: StepRecord) -> str:
     if isinstance(step, HOST_STEPS):
         return str(executable.variables[step.variable].layout)
     if isinstance(step, CopyStep):
-        layouts = [str(executable.variables[name].layout) for name in (*step.sources, step.destination)]
-        return ", ".join(layouts[:-1]) + " -> " + layouts[-1]
+        return " | ".join(dict.fromkeys(_layouts(executable, copy) for copy in step.copies))
     if not isinstance(step, ExecuteStep):
         return ""
-    return " | ".join(group.plan.describe(group.form) for group in step.groups)
+    return " | ".join(dict.fromkeys(group.plan.describe(group.form) for group in step.groups))
+
+
+def _layouts(executable: Executable, copy: VariableCopy) -> str:
+    """Return the layouts a copy reads and writes."""
+    layouts = [str(executable.variables[name].layout) for name in (*copy.sources, copy.destination)]
+    return ", ".join(layouts[:-1]) + " -> " + layouts[-1]
 
 
 def _weakest(sums: Totals) -> str | None:
