@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import itertools
 from collections import defaultdict
 from typing import Any
 
@@ -12,9 +10,10 @@ import numpy as np
 from tiles.compiler.coalesce import coalesce, leave_results, may_write_over
 from tiles.compiler.costs import exchange_code_sizes, scratch_bytes
 from tiles.compiler.executable import Buffer, Executable, Variable
+from tiles.compiler.grouping import SHARE, Copies, grouped
 from tiles.compiler.host import host_requests
-from tiles.compiler.memory import Request, allocate
-from tiles.compiler.oom import out_of_memory
+from tiles.compiler.memory import Request, allocate, tile_ranges
+from tiles.compiler.oom import out_of_memory, shortage
 from tiles.compiler.order import Order, is_carried_around, live_range
 from tiles.compiler.proof_flow import prove_flow
 from tiles.compiler.steps import (
@@ -55,7 +54,7 @@ from tiles.graph import (
     is_carried,
     linear_layout,
 )
-from tiles.graph.layout import align_up, ceil_div, mask_of, tiles_of
+from tiles.graph.layout import align_up, ceil_div, mask_of
 from tiles.numerics.dtypes import itemsize
 from tiles.plan import is_resident, operand_slices, staging_bytes
 
@@ -77,6 +76,33 @@ def compile_graph(graph: Graph, check_memory: bool = True) -> Executable:
     used = order.used()
     tensors = {name: _placed(graph, tensor) for name, tensor in graph.tensors.items() if name in used}
     storage = _share_storage(graph, tensors, order)
+    executable = _grouped_to_fit(tree, order, tensors, storage)
+    _require_defined(executable)
+    _require_remote_memory(executable)
+    if not executable.fits and check_memory:
+        raise out_of_memory(executable)
+    return executable
+
+
+def _grouped_to_fit(
+    tree: list[Any], order: Order, tensors: dict[str, Tensor], storage: dict[str, str]
+) -> Executable:
+    """Return the program with alike steps grouped; where it does not fit by little, so that memory need not grow."""
+    data, _ = _requests(order.graph, tensors, storage, order)
+    spare = int(SHARE * order.graph.target.bytes_per_tile)
+    given = order, tensors, storage, data
+    executable = _allocated(*grouped(tree, *given, spare), tensors, storage)
+    if executable.fits or shortage(executable).excess_bytes > spare:
+        return executable
+    thrifty = _allocated(*grouped(tree, *given, 0), tensors, storage)
+    return thrifty if thrifty.fits else executable
+
+
+def _allocated(
+    tree: list[Any], order: Order, tensors: dict[str, Tensor], storage: dict[str, str]
+) -> Executable:
+    """Return an executable of numbered steps with an address for every buffer."""
+    graph = order.graph
     requests, groups_buffers = _requests(graph, tensors, storage, order)
     steps = tuple(_record(graph, step, groups_buffers, number) for number, step in enumerate(order.steps))
     composites = tuple(_group(graph, whole, {}, -1) for whole in order.composites)
@@ -84,12 +110,7 @@ def compile_graph(graph: Graph, check_memory: bool = True) -> Executable:
     draft = _assemble(*fixed, requests, {r.name: 0 for r in requests}, True)
     requests = [*requests, *_overheads(graph, draft)]
     addresses, fits = allocate(requests, graph.target)
-    executable = _assemble(*fixed, requests, addresses, fits)
-    _require_defined(executable)
-    _require_remote_memory(executable)
-    if not fits and check_memory:
-        raise out_of_memory(executable)
-    return executable
+    return _assemble(*fixed, requests, addresses, fits)
 
 
 def _require_remote_memory(executable: Executable) -> None:
@@ -226,7 +247,9 @@ def _record(
     name, step = entry
     match step:
         case Copy():
-            return CopyStep(name, (VariableCopy(step.destination, step.sources, step.axis, step.location),))
+            return CopyStep(name, (_copy(step),))
+        case Copies():
+            return CopyStep(name, tuple(map(_copy, step.copies)))
         case CopyFromStream():
             return StreamStep(name, step.stream, step.destination, False, step.location)
         case CopyToStream():
@@ -246,6 +269,10 @@ def _record(
         case Sync():
             return SyncStep(name, step.external, step.location)
     return ExecuteStep(name, tuple(_group(graph, g, received, number) for g in step.vertices))
+
+
+def _copy(step: Copy) -> VariableCopy:
+    return VariableCopy(step.destination, step.sources, step.axis, step.location)
 
 
 def _group(graph: Graph, g: Vertices, received: dict[tuple[int, str, int], str], number: int) -> VertexGroup:
@@ -373,13 +400,3 @@ def _assemble(
         dict(graph.streams),
         dict(graph.remote_buffers),
     )
-
-
-@functools.lru_cache(maxsize=4096)
-def tile_ranges(mask: int) -> tuple[tuple[int, int], ...]:
-    """Return a bit set of tiles as ascending half-open ranges."""
-    tiles = tiles_of(mask)
-    if not tiles.size:
-        return ()
-    breaks = [0, *(np.flatnonzero(np.diff(tiles) != 1) + 1), tiles.size]
-    return tuple((int(tiles[a]), int(tiles[b - 1]) + 1) for a, b in itertools.pairwise(breaks))

@@ -24,7 +24,7 @@ from tiles.compiler.steps import (
     VariableCopy,
     VertexGroup,
 )
-from tiles.graph import Extents
+from tiles.graph import Extents, OpForm, Plan
 from tiles.graph.layout import ceil_div
 from tiles.plan import (
     Traffic,
@@ -197,16 +197,23 @@ def copy_cycles(moved: Traffic, target: Target) -> np.ndarray:
 
 def group_extents(executable: Executable, group: VertexGroup) -> Extents:
     """Return the extents of every cell of a group, in cell order."""
-    grid = group.plan.grid
-    index = np.indices(grid).reshape(len(grid), -1) if grid else np.zeros((0, 1), np.int64)
-    sizes = tuple((s.hi - s.lo)[index[d]] for d, s in enumerate(group.plan.splits))
     variables = executable.variables
-    return Extents(
+    return cell_extents(
         group.form,
-        sizes,
+        group.plan,
         tuple(variables[o.variable].dtype for o in group.operands),
         tuple(variables[r].dtype for r in group.results),
     )
+
+
+def cell_extents(
+    form: OpForm, plan: Plan, operand_dtypes: tuple[str, ...], result_dtypes: tuple[str, ...]
+) -> Extents:
+    """Return the extents of every cell of a plan, in cell order."""
+    grid = plan.grid
+    index = np.indices(grid).reshape(len(grid), -1) if grid else np.zeros((0, 1), np.int64)
+    sizes = tuple((s.hi - s.lo)[index[d]] for d, s in enumerate(plan.splits))
+    return Extents(form, sizes, operand_dtypes, result_dtypes)
 
 
 def step_traffic(executable: Executable, step: StepRecord) -> Traffic:
