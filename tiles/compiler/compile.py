@@ -153,17 +153,15 @@ def _share_storage(graph: Graph, tensors: dict[str, Tensor], order: Order) -> di
     recalls, shared = [at for at, _ in order.recalls], (order.pinned, set(graph.outputs))
     leave_results(tensors, order.steps, order.accesses, regions, recalls, shared, root, members)
     for number, (_, step) in enumerate(order.steps):
-        if not isinstance(step, ComputeSet) or len(step.vertices) != 1:
-            continue
-        group = step.vertices[0]
-        if len(group.results) != 1 or root[group.results[0]] != group.results[0]:
-            continue
-        victim = _overwritable(graph, tensors, order, root, members, group, number, last)
-        if victim is not None:
-            result = group.results[0]
-            for name in members.pop(result):
-                root[name] = victim
-                members[victim].append(name)
+        for group in step.vertices if isinstance(step, ComputeSet) else ():
+            if len(group.results) != 1 or root[group.results[0]] != group.results[0]:
+                continue
+            victim = _overwritable(graph, tensors, order, root, members, group, number, last)
+            if victim is not None:
+                result = group.results[0]
+                for name in members.pop(result):
+                    root[name] = victim
+                    members[victim].append(name)
     return root
 
 
@@ -177,15 +175,21 @@ def _overwritable(
     number: int,
     last: int,
 ) -> str | None:
-    """Return the storage a group's result may take over: an operand read in place for the last time."""
+    """Return the storage a group's result may take over: an operand read in place for the last time.
+
+    Of the other groups of its compute set none may use it.
+    """
     result = tensors[group.results[0]]
+    step = order.steps[number][1]
+    operands = [name for member in step.vertices for name in member.operands]
+    others = [name for member in step.vertices if member is not group for name in member.results]
     donated = {graph.inputs[i] for i in graph.donated}
     for k, name in enumerate(group.operands):
         base = root[name]
         free = tensors[base].kind == TEMPORARY or base in donated
         if not free or base == root[result.name] or not may_write_over(tensors, group, k):
             continue
-        if sum(root[other] == base for other in group.operands) > 1:
+        if sum(root[other] == base for other in operands) > 1 or any(root[other] == base for other in others):
             continue
         if (
             is_carried_around(order, members[base], number)
