@@ -27,6 +27,8 @@ from tiles.graph import ComputeSet, Copy, Tensor
 
 SHARE = 0.03
 """Of a tile: by how much grouping may raise the most that any tile holds at once."""
+MOST_TRIED = 16
+"""Groups, the earliest first, that are asked for room."""
 NEVER = -1
 
 
@@ -116,7 +118,8 @@ class _Grouping:
             before += [run.reads.get(storage, NEVER) for storage in writes]
             groups = run.groups[type(step)]
             earliest = bisect.bisect_right(groups, max(before, default=NEVER))
-            place = next((g for g in groups[earliest:] if self.budget.allows(number, g)), number)
+            tried = groups[earliest : earliest + MOST_TRIED]
+            place = next((g for g in tried if self.budget.allows(number, g)), number)
             if place == number:
                 groups.append(number)
             else:
