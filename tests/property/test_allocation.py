@@ -7,9 +7,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiles.compiler.compile import tile_ranges
 from tiles.compiler.executable import Buffer
-from tiles.compiler.memory import Request, allocate
+from tiles.compiler.memory import Request, allocate, tile_ranges
 from tiles.compiler.proof_memory import overlapping
 from tiles.target import Target
 

@@ -28,6 +28,7 @@ from tiles.compiler.steps import (
     StreamStep,
     SyncStep,
     UndefStep,
+    VariableCopy,
     VertexGroup,
 )
 
@@ -48,6 +49,7 @@ __all__ = [
     "SyncStep",
     "UndefStep",
     "Variable",
+    "VariableCopy",
     "VertexGroup",
     "certify",
     "check",

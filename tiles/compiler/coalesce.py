@@ -63,7 +63,7 @@ def coalesce(
             continue
         if any(a <= number <= b and not a <= first <= b for a, b in regions):
             continue
-        if _is_free_between(tensors, steps, accesses, root, members[kept], first, number):
+        if _is_free_between(tensors, steps, accesses, root, (gone, members[kept]), first, number):
             _join(root, members, gone, kept)
 
 
@@ -159,11 +159,12 @@ def _is_free_between(
     steps: list[tuple[str, Any]],
     accesses: Accesses,
     root: dict[str, str],
-    names: list[str],
+    storages: tuple[str, list[str]],
     first: int,
     number: int,
 ) -> bool:
-    """Whether a storage can be written from step ``first`` on instead of at the copy ``number``."""
+    """Whether what lies in ``gone`` can lie in the storage of ``names`` from step ``first`` on, before the copy ``number``."""
+    gone, names = storages
     inside = {use for name in names for use in accesses.get(name, ()) if first <= use[0] <= number}
     inside.discard((number, True))
     if any(at != first or is_write for at, is_write in inside):
@@ -171,14 +172,19 @@ def _is_free_between(
     if not inside:
         return True
     step = steps[first][1]
-    if not isinstance(step, ComputeSet) or len(step.vertices) != 1:
+    if not isinstance(step, ComputeSet):
         return False
-    (group,) = step.vertices
     storage = root[names[0]]
-    return all(
-        may_write_over(tensors, group, k)
+    readers = [
+        (group, k)
+        for group in step.vertices
         for k, operand in enumerate(group.operands)
-        if root[operand] == storage and _is_read_in_place(tensors, group, k)
+        if root[operand] == storage
+    ]
+    return all(
+        any(root[result] == gone for result in group.results)
+        and (may_write_over(tensors, group, k) or not _is_read_in_place(tensors, group, k))
+        for group, k in readers
     )
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import itertools
 from collections import defaultdict
 from typing import Any
 
@@ -12,9 +10,10 @@ import numpy as np
 from tiles.compiler.coalesce import coalesce, leave_results, may_write_over
 from tiles.compiler.costs import exchange_code_sizes, scratch_bytes
 from tiles.compiler.executable import Buffer, Executable, Variable
+from tiles.compiler.grouping import SHARE, Copies, grouped
 from tiles.compiler.host import host_requests
-from tiles.compiler.memory import Request, allocate
-from tiles.compiler.oom import out_of_memory
+from tiles.compiler.memory import Request, allocate, tile_ranges
+from tiles.compiler.oom import out_of_memory, shortage
 from tiles.compiler.order import Order, is_carried_around, live_range
 from tiles.compiler.proof_flow import prove_flow
 from tiles.compiler.steps import (
@@ -29,6 +28,7 @@ from tiles.compiler.steps import (
     StreamStep,
     SyncStep,
     UndefStep,
+    VariableCopy,
     VertexGroup,
 )
 from tiles.errors import InvalidExecutable, InvalidGraph, IpuError
@@ -54,7 +54,7 @@ from tiles.graph import (
     is_carried,
     linear_layout,
 )
-from tiles.graph.layout import align_up, ceil_div, mask_of, tiles_of
+from tiles.graph.layout import align_up, ceil_div, mask_of
 from tiles.numerics.dtypes import itemsize
 from tiles.plan import is_resident, operand_slices, staging_bytes
 
@@ -76,6 +76,33 @@ def compile_graph(graph: Graph, check_memory: bool = True) -> Executable:
     used = order.used()
     tensors = {name: _placed(graph, tensor) for name, tensor in graph.tensors.items() if name in used}
     storage = _share_storage(graph, tensors, order)
+    executable = _grouped_to_fit(tree, order, tensors, storage)
+    _require_defined(executable)
+    _require_remote_memory(executable)
+    if not executable.fits and check_memory:
+        raise out_of_memory(executable)
+    return executable
+
+
+def _grouped_to_fit(
+    tree: list[Any], order: Order, tensors: dict[str, Tensor], storage: dict[str, str]
+) -> Executable:
+    """Return the program with alike steps grouped; where it does not fit by little, so that memory need not grow."""
+    data, _ = _requests(order.graph, tensors, storage, order)
+    spare = int(SHARE * order.graph.target.bytes_per_tile)
+    given = order, tensors, storage, data
+    executable = _allocated(*grouped(tree, *given, spare), tensors, storage)
+    if executable.fits or shortage(executable).excess_bytes > spare:
+        return executable
+    thrifty = _allocated(*grouped(tree, *given, 0), tensors, storage)
+    return thrifty if thrifty.fits else executable
+
+
+def _allocated(
+    tree: list[Any], order: Order, tensors: dict[str, Tensor], storage: dict[str, str]
+) -> Executable:
+    """Return an executable of numbered steps with an address for every buffer."""
+    graph = order.graph
     requests, groups_buffers = _requests(graph, tensors, storage, order)
     steps = tuple(_record(graph, step, groups_buffers, number) for number, step in enumerate(order.steps))
     composites = tuple(_group(graph, whole, {}, -1) for whole in order.composites)
@@ -83,12 +110,7 @@ def compile_graph(graph: Graph, check_memory: bool = True) -> Executable:
     draft = _assemble(*fixed, requests, {r.name: 0 for r in requests}, True)
     requests = [*requests, *_overheads(graph, draft)]
     addresses, fits = allocate(requests, graph.target)
-    executable = _assemble(*fixed, requests, addresses, fits)
-    _require_defined(executable)
-    _require_remote_memory(executable)
-    if not fits and check_memory:
-        raise out_of_memory(executable)
-    return executable
+    return _assemble(*fixed, requests, addresses, fits)
 
 
 def _require_remote_memory(executable: Executable) -> None:
@@ -131,17 +153,15 @@ def _share_storage(graph: Graph, tensors: dict[str, Tensor], order: Order) -> di
     recalls, shared = [at for at, _ in order.recalls], (order.pinned, set(graph.outputs))
     leave_results(tensors, order.steps, order.accesses, regions, recalls, shared, root, members)
     for number, (_, step) in enumerate(order.steps):
-        if not isinstance(step, ComputeSet) or len(step.vertices) != 1:
-            continue
-        group = step.vertices[0]
-        if len(group.results) != 1 or root[group.results[0]] != group.results[0]:
-            continue
-        victim = _overwritable(graph, tensors, order, root, members, group, number, last)
-        if victim is not None:
-            result = group.results[0]
-            for name in members.pop(result):
-                root[name] = victim
-                members[victim].append(name)
+        for group in step.vertices if isinstance(step, ComputeSet) else ():
+            if len(group.results) != 1 or root[group.results[0]] != group.results[0]:
+                continue
+            victim = _overwritable(graph, tensors, order, root, members, group, number, last)
+            if victim is not None:
+                result = group.results[0]
+                for name in members.pop(result):
+                    root[name] = victim
+                    members[victim].append(name)
     return root
 
 
@@ -155,15 +175,21 @@ def _overwritable(
     number: int,
     last: int,
 ) -> str | None:
-    """Return the storage a group's result may take over: an operand read in place for the last time."""
+    """Return the storage a group's result may take over: an operand read in place for the last time.
+
+    Of the other groups of its compute set none may use it.
+    """
     result = tensors[group.results[0]]
+    step = order.steps[number][1]
+    operands = [name for member in step.vertices for name in member.operands]
+    others = [name for member in step.vertices if member is not group for name in member.results]
     donated = {graph.inputs[i] for i in graph.donated}
     for k, name in enumerate(group.operands):
         base = root[name]
         free = tensors[base].kind == TEMPORARY or base in donated
         if not free or base == root[result.name] or not may_write_over(tensors, group, k):
             continue
-        if sum(root[other] == base for other in group.operands) > 1:
+        if sum(root[other] == base for other in operands) > 1 or any(root[other] == base for other in others):
             continue
         if (
             is_carried_around(order, members[base], number)
@@ -225,7 +251,9 @@ def _record(
     name, step = entry
     match step:
         case Copy():
-            return CopyStep(name, step.destination, step.sources, step.axis, step.location)
+            return CopyStep(name, (_copy(step),))
+        case Copies():
+            return CopyStep(name, tuple(map(_copy, step.copies)))
         case CopyFromStream():
             return StreamStep(name, step.stream, step.destination, False, step.location)
         case CopyToStream():
@@ -245,6 +273,10 @@ def _record(
         case Sync():
             return SyncStep(name, step.external, step.location)
     return ExecuteStep(name, tuple(_group(graph, g, received, number) for g in step.vertices))
+
+
+def _copy(step: Copy) -> VariableCopy:
+    return VariableCopy(step.destination, step.sources, step.axis, step.location)
 
 
 def _group(graph: Graph, g: Vertices, received: dict[tuple[int, str, int], str], number: int) -> VertexGroup:
@@ -372,13 +404,3 @@ def _assemble(
         dict(graph.streams),
         dict(graph.remote_buffers),
     )
-
-
-@functools.lru_cache(maxsize=4096)
-def tile_ranges(mask: int) -> tuple[tuple[int, int], ...]:
-    """Return a bit set of tiles as ascending half-open ranges."""
-    tiles = tiles_of(mask)
-    if not tiles.size:
-        return ()
-    breaks = [0, *(np.flatnonzero(np.diff(tiles) != 1) + 1), tiles.size]
-    return tuple((int(tiles[a]), int(tiles[b - 1]) + 1) for a, b in itertools.pairwise(breaks))

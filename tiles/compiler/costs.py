@@ -21,9 +21,10 @@ from tiles.compiler.steps import (
     HostStep,
     StepRecord,
     SyncStep,
+    VariableCopy,
     VertexGroup,
 )
-from tiles.graph import Extents
+from tiles.graph import Extents, OpForm, Plan
 from tiles.graph.layout import ceil_div
 from tiles.plan import (
     Traffic,
@@ -196,23 +197,30 @@ def copy_cycles(moved: Traffic, target: Target) -> np.ndarray:
 
 def group_extents(executable: Executable, group: VertexGroup) -> Extents:
     """Return the extents of every cell of a group, in cell order."""
-    grid = group.plan.grid
-    index = np.indices(grid).reshape(len(grid), -1) if grid else np.zeros((0, 1), np.int64)
-    sizes = tuple((s.hi - s.lo)[index[d]] for d, s in enumerate(group.plan.splits))
     variables = executable.variables
-    return Extents(
+    return cell_extents(
         group.form,
-        sizes,
+        group.plan,
         tuple(variables[o.variable].dtype for o in group.operands),
         tuple(variables[r].dtype for r in group.results),
     )
 
 
+def cell_extents(
+    form: OpForm, plan: Plan, operand_dtypes: tuple[str, ...], result_dtypes: tuple[str, ...]
+) -> Extents:
+    """Return the extents of every cell of a plan, in cell order."""
+    grid = plan.grid
+    index = np.indices(grid).reshape(len(grid), -1) if grid else np.zeros((0, 1), np.int64)
+    sizes = tuple((s.hi - s.lo)[index[d]] for d, s in enumerate(plan.splits))
+    return Extents(form, sizes, operand_dtypes, result_dtypes)
+
+
 def step_traffic(executable: Executable, step: StepRecord) -> Traffic:
     """Return what the exchange before (or of) a step moves."""
-    if isinstance(step, CopyStep):
-        return copy_traffic(executable, step)
     total = Traffic.none(executable.target.num_tiles)
+    if isinstance(step, CopyStep):
+        return sum((copy_traffic(executable, copy) for copy in step.copies), total)
     if not isinstance(step, ExecuteStep):
         return total
     for group in step.groups:
@@ -243,7 +251,7 @@ def exchange_code_by_step(executable: Executable) -> Iterator[np.ndarray]:
         yield exchange_code_bytes(step_traffic(executable, step), executable.target)
 
 
-def copy_traffic(executable: Executable, step: CopyStep) -> Traffic:
+def copy_traffic(executable: Executable, step: VariableCopy) -> Traffic:
     """Return what a copy moves: per source along the joined axis, or element by element for a reshape."""
     target = executable.target
     destination = executable.variables[step.destination]

@@ -23,7 +23,7 @@ from tiles.graph.carried_modules import Module
 from tiles.numerics.dtypes import to_jax
 from tiles.target import Target
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 MAGIC = b"ipuxla-executable\n"
 
 

@@ -6,12 +6,14 @@ largest first; code goes to executable regions, data to the interleaved region w
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from tiles.graph.layout import align_up
+from tiles.graph.layout import align_up, tiles_of
 from tiles.target import Target
 
 ALIGNMENT = 8
@@ -121,3 +123,13 @@ def _first_gap(taken: np.ndarray, size: int, begin: int, end: int | None) -> int
     following = np.concatenate([np.clip(taken[:, 0], begin, limit), [limit]])
     free = np.flatnonzero(following - reach >= size)
     return int(reach[free[0]]) if free.size else None
+
+
+@functools.lru_cache(maxsize=4096)
+def tile_ranges(mask: int) -> tuple[tuple[int, int], ...]:
+    """Return a bit set of tiles as ascending half-open ranges."""
+    tiles = tiles_of(mask)
+    if not tiles.size:
+        return ()
+    breaks = [0, *(np.flatnonzero(np.diff(tiles) != 1) + 1), tiles.size]
+    return tuple((int(tiles[a]), int(tiles[b - 1]) + 1) for a, b in itertools.pairwise(breaks))

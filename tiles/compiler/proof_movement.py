@@ -17,7 +17,7 @@ from tiles.compiler.executable import Executable, Variable
 from tiles.compiler.proof_exchange import Exchange, misplaced, reshape_crossing
 from tiles.compiler.proof_exchange_code import ExchangeCode
 from tiles.compiler.proof_tables import OUT, PAST, Table
-from tiles.compiler.steps import HOST_STEPS, CopyStep, ExecuteStep, Operand, VertexGroup
+from tiles.compiler.steps import HOST_STEPS, CopyStep, ExecuteStep, Operand, VariableCopy, VertexGroup
 from tiles.compiler.wellformed import mask_of_ranges, part_bytes, refuse, root_of, where
 from tiles.graph import Layout
 from tiles.numerics.dtypes import itemsize
@@ -81,7 +81,8 @@ class _Proof:
                 self._view(v, executable.variables[root_of(executable, v.name)])
         for number, step in enumerate(executable.steps):
             if isinstance(step, CopyStep):
-                self._copy(number, step)
+                for copy in step.copies:
+                    self._copy(where(number, step), copy)
             elif isinstance(step, ExecuteStep):
                 self._compute_set(number, step)
             elif isinstance(
@@ -322,9 +323,9 @@ class _Proof:
 
     # --- copies
 
-    def _copy(self, number: int, step: CopyStep) -> None:
+    def _copy(self, at: str, step: VariableCopy) -> None:
         """Prove that a copy writes every element of its destination from exactly one source element."""
-        at, variables = where(number, step), self.executable.variables
+        variables = self.executable.variables
         target = variables[step.destination]
         for source in (variables[name] for name in step.sources):
             if source.storage == target.storage and (
@@ -344,7 +345,7 @@ class _Proof:
             self.found.moved_bytes += crossing * itemsize(source.dtype)
         self.found.copies += 1
 
-    def _joins(self, at: str, step: CopyStep, axis: int, target: Variable) -> None:
+    def _joins(self, at: str, step: VariableCopy, axis: int, target: Variable) -> None:
         times = np.zeros(target.shape[axis], np.int64)
         offset = 0
         for name in step.sources:

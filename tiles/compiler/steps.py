@@ -157,28 +157,59 @@ class PlainStep:
 
 
 @dataclass(frozen=True)
-class CopyStep(PlainStep):
+class VariableCopy:
     """Rewrite a variable's elements, in row-major order, from its sources; see ``tiles.graph.Copy``."""
 
-    kind: ClassVar[str] = "copy"
     destination: str
     sources: tuple[str, ...]
     axis: int | None
     location: str = ""
 
+
+@dataclass(frozen=True)
+class CopyStep(PlainStep):
+    """One exchange in which variables are rewritten; none of the copies reads or writes what another one writes."""
+
+    kind: ClassVar[str] = "copy"
+    copies: tuple[VariableCopy, ...]
+
     @property
     def reads(self) -> tuple[str, ...]:
         """The sources."""
-        return self.sources
+        return tuple(source for copy in self.copies for source in copy.sources)
 
     @property
     def writes(self) -> tuple[str, ...]:
-        """The destination."""
-        return (self.destination,)
+        """The destinations."""
+        return tuple(copy.destination for copy in self.copies)
 
-    def describe(self) -> str:
-        """Return sources and destination."""
-        return f"copy {', '.join(self.sources)} -> {self.destination}"
+    def texts(self) -> Iterator[Any]:
+        """Yield all that must be text, its name and variables apart."""
+        for copy in self.copies:
+            yield copy.location
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines of a listing."""
+        for copy in self.copies:
+            yield f"copy {', '.join(copy.sources)} -> {copy.destination}" + at_line(copy.location)
+
+    def to_data(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {
+            self.kind: self.name,
+            "copies": [{**vars(c), "sources": list(c.sources)} for c in self.copies],
+        }
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> Self:
+        """Build from plain data; what is of the wrong kind is refused later."""
+        copies = data["copies"]
+        return cls(
+            data[cls.kind],
+            tuple(
+                VariableCopy(c["destination"], tuple(c["sources"]), c["axis"], c["location"]) for c in copies
+            ),
+        )
 
 
 @dataclass(frozen=True)

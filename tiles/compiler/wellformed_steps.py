@@ -19,6 +19,7 @@ from tiles.compiler.steps import (
     StreamStep,
     SyncStep,
     UndefStep,
+    VariableCopy,
     VertexGroup,
 )
 from tiles.compiler.wellformed import (
@@ -78,7 +79,9 @@ def _check_step(executable: Executable, kept: dict[str, str], number: int, step:
             )
     match step:
         case CopyStep():
-            _check_copy(executable, number, step)
+            for copy in step.copies:
+                _check_copy(executable, where(number, step), copy)
+            _check_copies_apart(executable, number, step)
         case StreamStep():
             _check_stream(executable, number, step)
         case RemoteStep():
@@ -131,10 +134,31 @@ def written_by(step: StepRecord) -> tuple[str, ...]:
     return step.writes
 
 
-def _check_copy(executable: Executable, number: int, step: CopyStep) -> None:
+def _check_copies_apart(executable: Executable, number: int, step: CopyStep) -> None:
+    """Refuse two copies into one buffer, and one that reads what another one writes."""
+    storage = {name: executable.variables[name].storage for name in (*step.reads, *step.writes)}
+    writers: dict[str, VariableCopy] = {}
+    for copy in step.copies:
+        other = writers.setdefault(storage[copy.destination], copy)
+        if other is not copy:
+            raise refuse(
+                f"{where(number, step)} writes {copy.destination} into buffer {storage[copy.destination]},"
+                f" where {other.destination} is written too",
+                copy.location,
+            )
+    for copy in step.copies:
+        for name in copy.sources:
+            other = writers.get(storage[name], copy)
+            if other is not copy:
+                raise refuse(
+                    f"{where(number, step)} reads {name}, over which it copies {other.destination}",
+                    copy.location,
+                )
+
+
+def _check_copy(executable: Executable, at: str, step: VariableCopy) -> None:
     target = executable.variables[step.destination]
     sources = [executable.variables[name] for name in step.sources]
-    at = where(number, step)
     if not sources or any(s.dtype != target.dtype for s in sources):
         found = ", ".join(s.dtype for s in sources) or "nothing"
         raise refuse(f"{at} copies {found} into {target.name} of {target.dtype}", step.location)

@@ -29,6 +29,7 @@ from tiles.compiler import (
     StreamStep,
     SyncStep,
     UndefStep,
+    VariableCopy,
     VertexGroup,
 )
 from tiles.compiler.tree import (
@@ -211,7 +212,7 @@ class FastEngine(TracedEngine):
                 for group in step.groups:
                     self._vertices(group, env)
             case CopyStep():
-                env[step.destination] = self._copy(step, env)
+                env.update({copy.destination: self._copy(copy, env) for copy in step.copies})
             case StreamStep(to_host=True):
                 streams.send(step.stream, self._read(env, step.variable))
             case StreamStep():
@@ -291,7 +292,7 @@ class FastEngine(TracedEngine):
                     (found[_laid_out_name(group, k)],) = laying(self._read(env, name))
         return found
 
-    def _copy(self, step: CopyStep, env: Env) -> jax.Array:
+    def _copy(self, step: VariableCopy, env: Env) -> jax.Array:
         sources = [self._read(env, name) for name in step.sources]
         if step.axis is None:
             return sources[0].reshape(self.executable.variables[step.destination].shape)

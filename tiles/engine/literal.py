@@ -28,6 +28,7 @@ from tiles.compiler import (
     StreamStep,
     SyncStep,
     UndefStep,
+    VariableCopy,
     VertexGroup,
 )
 from tiles.compiler.tree import LOOPS, Path, children, count_steps, dynamic_parts
@@ -165,7 +166,8 @@ class LiteralEngine(Engine):
             case ExecuteStep():
                 self._execute(number, step, state)
             case CopyStep():
-                self._keep(step.destination, state, self._copied(step, state))
+                for copy, value in [(copy, self._copied(copy, state)) for copy in step.copies]:
+                    self._keep(copy.destination, state, value)
             case StreamStep():
                 self._stream(step, state)
             case RemoteStep():
@@ -226,7 +228,7 @@ class LiteralEngine(Engine):
             raise out_of_items(self.executable.streams[step.stream], len(items))
         self._keep(step.variable, state, np.asarray(self.enter(step.variable, item)))
 
-    def _copied(self, step: CopyStep, state: TileMemory) -> np.ndarray:
+    def _copied(self, step: VariableCopy, state: TileMemory) -> np.ndarray:
         sources = [self._read(name, state) for name in step.sources]
         if step.axis is not None:
             return np.concatenate(sources, axis=step.axis)

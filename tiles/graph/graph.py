@@ -122,7 +122,7 @@ class Vertices:
 
 @dataclass(frozen=True)
 class ComputeSet:
-    """Vertices that run in one superstep; different codelets may sit on different tiles."""
+    """Vertices that run in one superstep; those on one tile one after another, of whatever codelets, in any order."""
 
     name: str
     vertices: tuple[Vertices, ...]
@@ -283,20 +283,16 @@ class Graph:
         return self.tensors[name]
 
     def add_compute_set(self, name: str, *vertices: Vertices) -> ComputeSet:
-        """Add a compute set after checking shapes, layouts and tiles of its vertices.
+        """Add a compute set after checking shapes and layouts of its vertices.
 
         Raises:
-          InvalidGraph: an unknown tensor, a result whose layout is not the plan's, two vertices of one
-            set on one tile, or one that reads what another writes.
+          InvalidGraph: an unknown tensor, a result whose layout is not the plan's, or vertices that read what others
+            of the set write.
           InvalidPlan: a plan that does not fit its form or the target.
         """
         written: dict[str, str] = {}
-        occupied = 0
         for group in vertices:
             self._check_vertices(group)
-            if occupied & group.plan.tile_mask:
-                raise InvalidGraph(f"{group.name} shares tiles with another group of compute set {name}")
-            occupied |= group.plan.tile_mask
             for result in group.results:
                 if result in written:
                     raise InvalidGraph(

@@ -51,13 +51,14 @@ def compilation_data(executable: Executable, memory: TileMemory) -> dict[str, An
             {
                 "name": step.name,
                 "step": number,
-                "destination": step.destination,
-                "sources": list(step.sources),
-                "axis": step.axis,
-                **place_data(step.location),
+                "destination": copy.destination,
+                "sources": list(copy.sources),
+                "axis": copy.axis,
+                **place_data(copy.location),
             }
             for number, step in enumerate(executable.steps)
             if isinstance(step, CopyStep)
+            for copy in step.copies
         ],
         "streamCopies": [
             {

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from tiles.compiler import Executable, ExecuteStep
+from tiles.compiler import CopyStep, Executable, ExecuteStep
 from tiles.compiler.tree import LOOPS, steps_of
 from tiles.report.places import place_data
 from tiles.report.totals import Count, Totals, add, times, totals
@@ -119,6 +119,11 @@ def place_of(executable: Executable, variable: str, trees: Sequence[Any]) -> dic
 def step_locations(executable: Executable, number: int) -> tuple[str, ...]:
     """Return where a step is from; its vertices may be from several places."""
     step = executable.steps[number]
-    if not isinstance(step, ExecuteStep):
-        return (step.location,)
-    return tuple(dict.fromkeys(group.location for group in step.groups if group.location))
+    parts = (
+        step.groups
+        if isinstance(step, ExecuteStep)
+        else step.copies
+        if isinstance(step, CopyStep)
+        else (step,)
+    )
+    return tuple(dict.fromkeys(part.location for part in parts if part.location))

@@ -16,6 +16,7 @@ from tiles.compiler import (
     RemoteStep,
     StepCost,
     StreamStep,
+    VariableCopy,
     step_costs,
 )
 from tiles.compiler.steps import StepRecord
@@ -144,7 +145,8 @@ def operations_data(executable: Executable, counts: Sequence[Count]) -> list[dic
     """Return what every operation cost in the run, costliest first, operations of unknown cost last.
 
     An operation is all steps of one name, source line and scope; the stages of a split reduction are one
-    operation. Vertices of several operations that share a compute set run at the same time and are one row.
+    operation. Operations that share a step, a compute set or an exchange of copies, are one row, named after the
+    first with the count of the others.
     """
     members: dict[tuple[str, tuple[str, ...]], list[int]] = {}
     for number in range(len(executable.steps)):
@@ -160,9 +162,12 @@ def operations_data(executable: Executable, counts: Sequence[Count]) -> list[dic
 
 def _operation_name(executable: Executable, number: int) -> str:
     step = executable.steps[number]
-    if not isinstance(step, ExecuteStep) or len(step.groups) != 1:
-        return step.name
-    return _STAGE.sub("", step.groups[0].name)
+    if isinstance(step, ExecuteStep) and len(step.groups) == 1:
+        return _STAGE.sub("", step.groups[0].name)
+    members = (
+        step.groups if isinstance(step, ExecuteStep) else step.copies if isinstance(step, CopyStep) else ()
+    )
+    return f"{step.name} and {len(members) - 1} more" if len(members) > 1 else step.name
 
 
 def _operation(
@@ -206,11 +211,16 @@ def _plan(executable: Executable, step: StepRecord) -> str:
     if isinstance(step, HOST_STEPS):
         return str(executable.variables[step.variable].layout)
     if isinstance(step, CopyStep):
-        layouts = [str(executable.variables[name].layout) for name in (*step.sources, step.destination)]
-        return ", ".join(layouts[:-1]) + " -> " + layouts[-1]
+        return " | ".join(dict.fromkeys(_layouts(executable, copy) for copy in step.copies))
     if not isinstance(step, ExecuteStep):
         return ""
-    return " | ".join(group.plan.describe(group.form) for group in step.groups)
+    return " | ".join(dict.fromkeys(group.plan.describe(group.form) for group in step.groups))
+
+
+def _layouts(executable: Executable, copy: VariableCopy) -> str:
+    """Return the layouts a copy reads and writes."""
+    layouts = [str(executable.variables[name].layout) for name in (*copy.sources, copy.destination)]
+    return ", ".join(layouts[:-1]) + " -> " + layouts[-1]
 
 
 def _weakest(sums: Totals) -> str | None:

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 from tiles.graph import Location
 
+LISTED = 3
+"""Source lines and scopes up to which all of them are listed, where a step is from several."""
+
 
 def place_data(*texts: str) -> dict[str, Any]:
-    """Return lines and scopes of something that comes from one place or several; see ``tiles.graph.Location``."""
+    """Return lines and scopes of something that comes from one place or several; see ``tiles.graph.Location``.
+
+    Of many lines the first are listed, and how many more there are; for many scopes stands the one around them all.
+    """
     places = [Location.read(text) for text in texts]
+    lines = list(dict.fromkeys(place.line for place in places if place.line))
+    scopes = list(dict.fromkeys(place.scope for place in places if place.scope))
+    more = f" and {len(lines) - LISTED} more" if len(lines) > LISTED else ""
     return {
-        "location": _joined(place.line for place in places),
-        "scope": _joined(place.scope for place in places),
+        "location": "; ".join(lines[:LISTED]) + more,
+        "scope": "; ".join(scopes) if len(scopes) <= LISTED else _around(scopes),
         "transforms": list(dict.fromkeys(name for place in places for name in place.transforms)),
     }
 
@@ -24,9 +34,12 @@ def scope_of(data: dict[str, Any]) -> str:
 
 
 def short(location: str) -> str:
-    """Return a source line with only the last folder and the file's name: ``models/mlp.py:33``."""
-    return "/".join(location.replace("\\", "/").split("/")[-2:])
+    """Return source lines with only the last folder and the file's name: ``models/mlp.py:33``."""
+    lines = location.replace("\\", "/").split("; ")
+    return "; ".join("/".join(line.split("/")[-2:]) for line in lines)
 
 
-def _joined(parts: Iterable[str]) -> str:
-    return "; ".join(dict.fromkeys(part for part in parts if part))
+def _around(scopes: Sequence[str]) -> str:
+    """Return what is around all of several scopes: ``Net`` for ``Net/Dense_0`` and ``Net/Dense_1``."""
+    levels = zip(*(scope.split("/") for scope in scopes), strict=False)
+    return "/".join(level[0] for level in itertools.takewhile(lambda level: len(set(level)) == 1, levels))

@@ -28,9 +28,10 @@ def copies(executable):
     found = []
     for step, cost in zip(executable.steps, step_costs(executable), strict=True):
         if isinstance(step, CopyStep):
-            shared = len({executable.variables[v].storage for v in (*step.sources, step.destination)}) == 1
-            assert shared == (cost.cycles == 0)
-            found.append(shared)
+            ends = [(*copy.sources, copy.destination) for copy in step.copies]
+            shared = [len({executable.variables[v].storage for v in names}) == 1 for names in ends]
+            assert all(shared) == (cost.cycles == 0)
+            found += shared
     return found
 
 
@@ -103,7 +104,7 @@ def test_copy_is_free_only_where_the_old_value_is_not_needed(body):
 def test_copy_over_itself_into_another_layout_is_refused():
     executable = loop(in_place)
     step = next(s for s in executable.steps if isinstance(s, CopyStep))
-    source = executable.variables[step.sources[0]]
+    source = executable.variables[step.copies[0].sources[0]]
     moved = dataclasses.replace(source.layout, base=source.layout.base + 1)
     object.__setattr__(source, "layout", moved)
     with pytest.raises(InvalidExecutable):

@@ -69,6 +69,11 @@ def step(name: str) -> Callable[[dict[str, Any]], Any]:
     return lambda data: step_of(data, name)
 
 
+def copied(name: str) -> Callable[[dict[str, Any]], Any]:
+    """Return what finds the first copy of a step."""
+    return lambda data: step_of(data, name)["copies"][0]
+
+
 def swapped(items: list[Any], i: int, j: int) -> list[Any]:
     """Return a list with two items exchanged."""
     items = list(items)
@@ -334,14 +339,14 @@ AT_LOADING: dict[str, tuple[str, Change, str]] = {
         lambda d: _control(d, "switch").__setitem__(1, "value"),
         "index 'value'",
     ),
-    "copy of another size": ("joins", put(step("copy.spread"), "sources", 0, value="x"), "copies"),
+    "copy of another size": ("joins", put(copied("copy.spread"), "sources", 0, value="x"), "copies"),
     "source of a copy as text": (
         "control",
-        lambda d: step_of(d, "copy.value").update(sources="x"),
+        lambda d: copied("copy.value")(d).update(sources="x"),
         "damaged",
     ),
-    "joined along another axis": ("joins", put(step("copy.join"), "axis", value=1), "along axis 1"),
-    "joined along no axis": ("joins", put(step("copy.join"), "axis", value=None), "copies"),
+    "joined along another axis": ("joins", put(copied("copy.join"), "axis", value=1), "along axis 1"),
+    "joined along no axis": ("joins", put(copied("copy.join"), "axis", value=None), "copies"),
     "input that is none": ("sums", put("inputs", value=["sum.combine"]), "inputs"),
     "output that does not exist": ("sums", put("outputs", value=["y"]), "output 'y'"),
     "donated twice": ("update", put("donated", value=[0, 0]), "distinct"),
@@ -369,7 +374,7 @@ BY_PROOF: dict[str, tuple[str, Change, str]] = {
     ),
     "order of dependent copies": (
         "chain",
-        put("program", value=lambda p: swapped(p, 6, 7)),
+        put("program", value=lambda p: swapped(p, 5, 6)),
         "reads turn, but nothing",
     ),
     "a step twice": (
@@ -441,7 +446,7 @@ CHANGES: dict[str, tuple[str, Change]] = {
     ),
     "index map's offset": ("padded", put(at("part"), "form", "operands", 0, "axes", 0, 1, value=0)),
     "fill value": ("padded", put(at("pad"), "form", "operands", 0, "fill", value=0.25)),
-    "copy's sources": ("joins", put(step("copy.join"), "sources", value=["y", "x"])),
+    "copy's sources": ("joins", put(copied("copy.join"), "sources", value=["y", "x"])),
     "count of a loop": ("control", lambda d: _control(d, "repeat").__setitem__(1, 3)),
     "order of branches": (
         "control",

@@ -10,7 +10,7 @@ from tiles.graph import Graph, Location
 from tiles.poplibs import poplin
 from tiles.report import profile
 from tiles.report.page import page
-from tiles.report.places import place_data, scope_of
+from tiles.report.places import place_data, scope_of, short
 from tiles.report.scopes import scopes_data
 
 
@@ -70,3 +70,11 @@ def test_operations_of_one_line_and_two_scopes_are_two(small_target):
     assert net["cycles"] == sum(row["cycles"] for row in layers) == result.cycles
     assert "    Dense_0" in result.text() and "<h2>Scopes</h2>" in page(result.data)
     assert "Net/Dense_0 [jvp]" in result.text() and "Net/Dense_1 [jvp]" in page(result.data)
+
+
+def test_places_of_many_are_the_first_lines_and_the_scope_around_all():
+    data = place_data(*(f"net/model.py:{n} in Net/Dense_{n}/add" for n in range(5)))
+    assert data["location"] == "net/model.py:0; net/model.py:1; net/model.py:2 and 2 more"
+    assert data["scope"] == "Net"
+    assert place_data(*(f"a.py:1 in {name}" for name in "ABCD"))["scope"] == ""
+    assert short("/home/net/model.py:0; /home/net/model.py:1") == "net/model.py:0; net/model.py:1"

@@ -262,6 +262,7 @@ def gapped(target: Target, undefines: bool) -> Graph:
     total = popops.mul(graph, y, x, plan=Plan((split(64, 4),)))
     if undefines:
         program.add(WriteUndef(y.name))
+    program.add(Sync())  # steps that are alike join across anything else
     program.add(Copy(w.name, (x.name,)))
     more = popops.add(graph, w, total, plan=plan)
     body = Sequence()

@@ -1,0 +1,225 @@
+"""Steps that are alike become one step: what joins, what stands in the way, and what it costs in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ipuxla
+from tests.models.optimizers import adam
+from tests.unit.tiles.executable_programs import rows, split
+from tiles.compiler import CopyStep, Executable, ExecuteStep, certify, compile_graph, step_costs
+from tiles.compiler.grouping import SHARE
+from tiles.engine import make_engine
+from tiles.graph import Call, Copy, Execute, Graph, Plan, PrintTensor, Repeat, Sequence, Sync, Vertices
+from tiles.poplibs import popops
+from tiles.report import cost_analysis, memory_analysis, profile
+from tiles.target import Target
+
+ENGINES = ("fast", "literal", "vertex")
+PLAN = Plan((split(16, 4),))
+GC200 = Target.named("gc200")
+
+
+def ungrouped(compile_: Callable[[], Executable]) -> Executable:
+    """Return what compiles without grouping."""
+    with mock.patch("tiles.compiler.compile.grouped", lambda tree, order, *_: (tree, order)):
+        return compile_()
+
+
+def sizes(executable: Executable) -> list[int]:
+    """Return how many groups or copies every step has."""
+    return [len(s.groups if isinstance(s, ExecuteStep) else s.copies) for s in executable.steps]  # type: ignore[union-attr]
+
+
+def leaves(target: Target, between: Callable[[Graph], None] | None = None) -> Graph:
+    """Two leaves of two levels each, written one leaf after the other."""
+    graph = Graph(target, "leaves")
+    inputs = [graph.add_input((16,), "float32", name) for name in "ab"]
+    for x in inputs:
+        graph.set_layout(x.name, rows((16,), 4))
+    graph.outputs = []
+    for k, x in enumerate(inputs):
+        half = popops.mul(graph, x, 0.5, plan=PLAN, name=f"half{k}", location=f"net.py:{k} in Net/Leaf_{k}")
+        graph.outputs.append(popops.exp(graph, half, plan=PLAN, name=f"exp{k}").name)
+        if between is not None and k == 0:
+            between(graph)
+    return graph
+
+
+def test_leaves_join_level_by_level(small_target: Target) -> None:
+    executable = compile_graph(leaves(small_target))
+    assert [[g.name for g in s.groups] for s in executable.steps if isinstance(s, ExecuteStep)] == [
+        ["half0", "half1"],
+        ["exp0", "exp1"],
+    ]
+    assert [step.name for step in executable.steps] == ["half0", "exp0"]
+    certify(executable)
+    before = ungrouped(lambda: compile_graph(leaves(small_target)))
+    assert sizes(before) == [1, 1, 1, 1]
+    x = np.arange(16, dtype=np.float32)
+    for engine in ENGINES:
+        for program in (executable, before):
+            outputs, _ = make_engine(program, engine, "ring").run(x, -x)
+            wanted, _ = make_engine(before, "fast", "ring").run(x, -x)
+            for got, want in zip(outputs, wanted, strict=True):
+                np.testing.assert_array_equal(got, want)
+
+
+def test_a_report_tells_how_many_share_a_step_and_what_is_around_them(small_target: Target) -> None:
+    found = profile(compile_graph(leaves(small_target)))
+    half = next(row for row in found.operations if row["name"].startswith("half0"))
+    assert half["name"] == "half0 and 1 more"
+    assert (half["location"], half["scope"]) == ("net.py:0; net.py:1", "Net/Leaf_0; Net/Leaf_1")
+    assert {row["scope"] for row in found.data["scopes"]} == {"Net"}
+    sets = found.data["compilation"]["computeSets"]
+    assert [v["scope"] for v in sets[0]["vertices"]] == ["Net/Leaf_0", "Net/Leaf_1"]
+
+
+def syncs(graph: Graph) -> None:
+    graph.program.add(Sync())
+
+
+def prints(graph: Graph) -> None:
+    graph.program.add(PrintTensor("a"))
+
+
+def repeats(graph: Graph) -> None:
+    graph.program.add(Repeat(1, Sequence()))
+
+
+def calls(graph: Graph) -> None:
+    graph.functions["nothing"] = Sequence()
+    graph.program.add(Call("nothing"))
+
+
+@pytest.mark.parametrize("between", [syncs, prints, repeats, calls])
+def test_nothing_joins_across_control_and_the_host(
+    between: Callable[[Graph], None], small_target: Target
+) -> None:
+    executable = compile_graph(leaves(small_target, between))
+    assert [s.name for s in executable.steps if isinstance(s, ExecuteStep)] == [
+        "half0",
+        "exp0",
+        "half1",
+        "exp1",
+    ]
+
+
+def copying(target: Target, *ends: str) -> Executable:
+    """Copy from and to tensors named by letters, "xa" from x to a; x and y are inputs."""
+    graph = Graph(target, "copying")
+    for name in dict.fromkeys("".join(("xy", *ends))):
+        tensor = graph.add_tensor(
+            (16,), "float32", name, rows((16,), 4), "input" if name in "xy" else "temporary"
+        )
+        assert tensor.name == name
+    for source, destination in ends:
+        graph.program.add(Copy(destination, (source,)))
+    graph.outputs = sorted({end[1] for end in ends})
+    executable = compile_graph(graph)
+    certify(executable)
+    return executable
+
+
+@pytest.mark.parametrize(
+    ("ends", "steps"),
+    [
+        (["xa", "yb"], ["xa yb"]),
+        (["xa", "xb"], ["xa xb"]),
+        (["xa", "ab"], ["xa", "ab"]),
+        (["xa", "ab", "ya"], ["xa", "ab", "ya"]),
+        (["xa", "ya"], ["xa", "ya"]),
+        (["xa", "ab", "yc"], ["xa yc", "ab"]),
+        (["xa", "ab", "xc", "cd"], ["xa xc", "ab cd"]),
+    ],
+)
+def test_copies_join_where_none_touches_what_another_one_writes(
+    ends: list[str], steps: list[str], small_target: Target
+) -> None:
+    executable = copying(small_target, *ends)
+    found = [s.copies for s in executable.steps if isinstance(s, CopyStep)]
+    assert [" ".join(c.sources[0] + c.destination for c in copies) for copies in found] == steps
+
+
+def test_joined_copies_are_one_phase_that_takes_no_longer(small_target: Target) -> None:
+    def spreading() -> Executable:
+        graph = Graph(small_target, "spreading")
+        graph.outputs = []
+        for name in "xyz":
+            x = graph.add_input((16, 4), "float32", name)
+            graph.set_layout(x.name, rows((16, 4), 4))
+            spread = graph.add_tensor((16, 4), "float32", f"{name}_spread", rows((16, 4), 8))
+            graph.program.add(Copy(spread.name, (x.name,)))
+            graph.outputs.append(spread.name)
+        return compile_graph(graph)
+
+    one, three = spreading(), ungrouped(spreading)
+    (cost,), costs = step_costs(one), step_costs(three)
+    assert cost.sync_cycles == costs[0].sync_cycles > 0
+    assert cost.exchange_bytes == sum(c.exchange_bytes for c in costs)
+    assert cost.exchange_cycles <= sum(c.exchange_cycles for c in costs)
+    assert one.buffers["control code"].size_bytes * 3 == three.buffers["control code"].size_bytes
+    inputs = np.random.default_rng(0).standard_normal((3, 16, 4)).astype(np.float32)
+    for engine in ENGINES:
+        for got, want in zip(make_engine(one, engine).run(*inputs)[0], inputs, strict=True):
+            np.testing.assert_array_equal(got, want)
+
+
+def adam_arguments():
+    """Twenty parameters, the optimizer's state, gradients."""
+    rng = np.random.default_rng(0)
+    shapes = [(64 + 8 * k, 256) if k % 2 else (256 + 16 * k,) for k in range(20)]
+    parameters = {f"p{k}": rng.standard_normal(shape).astype(np.float32) for k, shape in enumerate(shapes)}
+    return parameters, adam(1e-3).init(parameters), parameters
+
+
+def test_the_leaves_of_an_update_are_few_steps_and_stay_in_place() -> None:
+    def compiled() -> Executable:
+        def adam_update(parameters, moments, gradients):  # anew: compilations are kept by function
+            updates, moments = adam(1e-3).update(gradients, moments, parameters)
+            return jax.tree.map(jnp.add, parameters, updates), moments
+
+        update = ipuxla.jit(adam_update, target=GC200, donate_argnums=(0, 1))
+        return update.lower(*adam_arguments()).compile().executable
+
+    before, after = ungrouped(compiled), compiled()
+    assert len(before.steps) >= 60 and len(after.steps) <= 6
+    certify(after)
+    storages = [{v.name: v.storage for v in e.variables.values()} for e in (before, after)]
+    assert storages[0] == storages[1]
+    costs = [cost_analysis(e) for e in (before, after)]
+    assert costs[1]["cycles"] < costs[0]["cycles"]
+    peaks = [memory_analysis(e)["peak_bytes"] for e in (before, after)]
+    assert peaks[1] <= peaks[0] + SHARE * GC200.bytes_per_tile
+    assert after.to_bytes() == compiled().to_bytes()
+
+
+def test_vertices_of_one_compute_set_overwrite_what_no_other_one_reads(small_target: Target) -> None:
+    graph = Graph(small_target, "pair")
+    x = graph.add_input((16,), "float32", "x")
+    graph.set_layout(x.name, rows((16,), 4))
+    made = Sequence()
+    a, b = (popops.mul(graph, x, n, plan=PLAN, program=made, name=f"made{n:g}") for n in (2.0, 3.0))
+    graph.program.steps += made.steps
+    later = Sequence()
+    c = popops.exp(graph, a, plan=PLAN, program=later, name="c")
+    d = popops.add(graph, b, a, plan=PLAN, program=later, name="d")
+    members: list[Vertices] = [v for name in ("c", "d") for v in graph.compute_sets[name].vertices]
+    graph.program.add(Execute(graph.add_compute_set("both", *members).name))
+    graph.outputs = [c.name, d.name]
+    executable = compile_graph(graph)
+    certify(executable)
+    storage = {name: executable.variables[name].storage for name in (a.name, b.name, c.name, d.name)}
+    assert storage[c.name] == c.name, "d reads a, too"
+    assert storage[d.name] == storage[b.name]
+    values = np.linspace(-1, 1, 16, dtype=np.float32)
+    for engine in ENGINES:
+        (got_c, got_d), _ = make_engine(executable, engine).run(values)
+        np.testing.assert_allclose(got_c, np.exp(2 * values), rtol=1e-6)
+        np.testing.assert_allclose(got_d, 5 * values, rtol=1e-6, atol=1e-6)

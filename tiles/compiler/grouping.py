@@ -1,0 +1,306 @@
+"""Steps that are alike become one step: leaves of an optimizer's update one compute set, copies around a call one exchange.
+
+A step joins an earlier one of its sequence when nothing from there on stands in its way: no step, and no other member,
+writes the storage of what it reads, or reads or writes the storage of what it writes. Storages are those of the program
+as it stood, so views, copies that need not move and results in place stay what they were. Control, and whatever the host
+sees, is never passed. A superstep of several members takes no longer than they did apart: one sync, one exchange phase.
+
+Memory is what it may cost: results are there earlier, and what members receive and use is there together. A step joins
+where the fullest tile then has at most so many bytes more than the program ever had (``spare_bytes``).
+"""
+
+from __future__ import annotations
+
+import bisect
+import copy
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from tiles.compiler.costs import cell_extents
+from tiles.compiler.memory import Request, tile_ranges
+from tiles.compiler.order import Order, live_range
+from tiles.graph import ComputeSet, Copy, Tensor
+
+SHARE = 0.03
+"""Of a tile: by how much grouping may raise the most that any tile holds at once."""
+MOST_TRIED = 16
+"""Groups, the earliest first, that are asked for room."""
+NEVER = -1
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Copies that are one exchange; none of them reads or writes what another one writes."""
+
+    copies: tuple[Copy, ...]
+
+
+def grouped(
+    tree: list[Any],
+    order: Order,
+    tensors: Mapping[str, Tensor],
+    root: Mapping[str, str],
+    requests: Sequence[Request],
+    spare_bytes: int,
+) -> tuple[list[Any], Order]:
+    """Return the program with steps that are alike grouped, numbered anew.
+
+    Args:
+      tree: control tree over the order's steps.
+      order: steps, who reads and writes what, loops, branches and functions.
+      tensors: those used, placed.
+      root: storage of every tensor.
+      requests: the buffers of data of the program as it stands.
+      spare_bytes: by how much the most bytes of data on any tile may grow.
+    """
+    grouping = _Grouping(order, tensors, root, _Budget(order, tensors, root, requests, spare_bytes))
+    grouping.walk(tree)
+    return _renumbered(tree, order, grouping.leader)
+
+
+def is_leaf(step: Any) -> bool:
+    """Whether a step may join others: a copy, or vertices without products and without partials."""
+    if isinstance(step, Copy):
+        return True
+    return isinstance(step, ComputeSet) and not any(
+        v.codelet.is_contraction or v.plan.split_reductions(v.form) for v in step.vertices
+    )
+
+
+# ---- which steps join
+
+
+@dataclass
+class _Run:
+    """What was seen since control or the host was last met in a sequence: by storage the last steps that use it, and groups."""
+
+    reads: dict[str, int] = field(default_factory=dict)
+    writes: dict[str, int] = field(default_factory=dict)
+    groups: dict[type, list[int]] = field(default_factory=lambda: defaultdict(list))
+
+
+class _Grouping:
+    """Walks a program's sequences; ``leader`` says by number which step every step belongs to."""
+
+    def __init__(
+        self, order: Order, tensors: Mapping[str, Tensor], root: Mapping[str, str], budget: _Budget
+    ) -> None:
+        self.order, self.root, self.budget = order, root, budget
+        self.leader = list(range(len(order.steps)))
+        self._seen: set[int] = set()
+
+    def walk(self, tree: Any) -> None:
+        """Group the steps of every sequence of a tree; a function's body is met once for each call."""
+        if isinstance(tree, int) or id(tree) in self._seen:
+            return
+        self._seen.add(id(tree))
+        run = _Run()
+        for part in tree[1:]:
+            if isinstance(part, int) and tree[0] == "sequence":
+                run = self._step(part, run)
+            elif isinstance(part, list):
+                self.walk(part)
+                run = _Run()
+
+    def _step(self, number: int, run: _Run) -> _Run:
+        """Let a step join a group or start one; return what was seen by then."""
+        step = self.order.steps[number][1]
+        if not isinstance(step, (Copy, ComputeSet)):
+            return _Run()
+        reads, writes = ({self.root[name] for name in names} for names in accessed(step))
+        place = number
+        if is_leaf(step):
+            before = [run.writes.get(storage, NEVER) for storage in reads | writes]
+            before += [run.reads.get(storage, NEVER) for storage in writes]
+            groups = run.groups[type(step)]
+            earliest = bisect.bisect_right(groups, max(before, default=NEVER))
+            tried = groups[earliest : earliest + MOST_TRIED]
+            place = next((g for g in tried if self.budget.allows(number, g)), number)
+            if place == number:
+                groups.append(number)
+            else:
+                self.leader[number] = place
+                self.budget.move(number, place, reads | writes)
+        for storage in reads:
+            run.reads[storage] = max(place, run.reads.get(storage, NEVER))
+        for storage in writes:
+            run.writes[storage] = max(place, run.writes.get(storage, NEVER))
+        return run
+
+
+def accessed(step: Copy | ComputeSet) -> tuple[set[str], set[str]]:
+    """Return the tensors that a step reads, and those it writes."""
+    if isinstance(step, Copy):
+        return set(step.sources), {step.destination}
+    operands = {name for group in step.vertices for name in group.operands}
+    return operands, {name for group in step.vertices for name in group.results}
+
+
+# ---- what it costs
+
+
+class _Budget:
+    """Bytes that grouping adds to what tiles hold at every step, and how many it may add.
+
+    Everything that is added at one step counts as if it were on the same tile, the fullest, so it never adds more.
+    """
+
+    def __init__(
+        self,
+        order: Order,
+        tensors: Mapping[str, Tensor],
+        root: Mapping[str, str],
+        requests: Sequence[Request],
+        spare_bytes: int,
+    ) -> None:
+        graph, last = order.graph, len(order.steps)
+        members: dict[str, list[str]] = defaultdict(list)
+        for name, storage in root.items():
+            members[storage].append(name)
+        self.size = {r.name: r.size_bytes for r in requests}
+        self.span = {storage: live_range(graph, order, names, last) for storage, names in members.items()}
+        self.uses = {
+            storage: sorted({number for name in names for number, _ in order.accesses.get(name, ())})
+            for storage, names in members.items()
+        }
+        passing = [r for r in requests if r.category == "message"] + _scratch(order, tensors)
+        self.own = np.zeros(last, np.int64)
+        for r in passing:
+            self.own[r.start] += r.size_bytes
+        lasting = [r for r in requests if r.category != "message"]
+        held = _held([*lasting, *passing], last, graph.target.num_tiles)
+        self.room = held.max(initial=0) - held + spare_bytes
+        self.added = np.zeros(last, np.int64)
+        self.place = np.arange(last + 1)
+        self.starting: dict[int, list[str]] = defaultdict(list)
+        for storage, (start, _) in self.span.items():
+            self.starting[start].append(storage)
+        self.charged: dict[str, tuple[int, int]] = {}
+
+    def allows(self, number: int, group: int) -> bool:
+        """Whether there is room for a step where a group is, and for its results from there on."""
+        results = sum(self.size[storage] for storage in self.starting[number])
+        if self.added[group] + self.own[number] + results > self.room[group]:
+            return False
+        return bool(np.all(self.added[group:number] + results <= self.room[group:number]))
+
+    def move(self, number: int, group: int, storages: set[str]) -> None:
+        """Note that a step, which uses ``storages``, has joined a group."""
+        self.place[number] = group
+        self.added[group] += self.own[number]
+        self.room[number] = np.iinfo(np.int64).max  # there is no such step any more
+        for storage in sorted(storages):
+            start, end = self.span[storage]
+            uses = self.uses[storage]
+            if end == uses[-1]:
+                end = int(self.place[uses].max())
+            self._charge(storage, int(self.place[start]) if start >= 0 else start, min(start - 1, end))
+
+    def _charge(self, storage: str, first: int, last: int) -> None:
+        """Count a storage in steps ``first`` to ``last``, in which it was not live, and only there."""
+        for sign, (a, b) in ((-1, self.charged.pop(storage, (0, -1))), (1, (first, last))):
+            if a <= b:
+                self.added[a : b + 1] += sign * self.size[storage]
+        if first <= last:
+            self.charged[storage] = first, last
+
+
+def _scratch(order: Order, tensors: Mapping[str, Tensor]) -> list[Request]:
+    """Return the buffers of temporary bytes of vertices."""
+    found = []
+    for number, (_, step) in enumerate(order.steps):
+        for group in step.vertices if isinstance(step, ComputeSet) else ():
+            operands, results = (
+                tuple(tensors[name].dtype for name in names) for names in (group.operands, group.results)
+            )
+            extents = cell_extents(group.form, group.plan, operands, results)
+            size = int(np.max(group.codelet.scratch_bytes(extents, order.graph.target), initial=0))
+            if size:
+                mask = group.plan.tile_mask
+                found.append(Request(group.name, "vertexScratch", size, mask, number, number))
+    return found
+
+
+def _held(requests: Sequence[Request], steps: int, num_tiles: int) -> np.ndarray:
+    """Return the most bytes that any tile holds of some buffers at every step, int64 ``[steps]``."""
+    changes: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for r in requests:
+        if r.end >= 0 and r.start < steps:
+            changes[max(r.start, 0)].append((r.mask, r.size_bytes))
+            changes[r.end + 1].append((r.mask, -r.size_bytes))
+    tiles, most = np.zeros(num_tiles, np.int64), np.zeros(steps, np.int64)
+    for number in range(steps):
+        for mask, size in changes.get(number, ()):
+            for first, end in tile_ranges(mask):
+                tiles[first:end] += size
+        most[number] = tiles.max(initial=0)
+    return most
+
+
+# ---- numbering anew
+
+
+def _renumbered(tree: list[Any], order: Order, leader: list[int]) -> tuple[list[Any], Order]:
+    """Return tree and order with every step where its leader is, and numbers without gaps."""
+    members: dict[int, list[int]] = defaultdict(list)
+    for number, first in enumerate(leader):
+        members[first].append(number)
+    firsts = sorted(members)
+    rank = np.concatenate([[0], np.cumsum(np.isin(np.arange(len(leader)), firsts))]).tolist()
+    """By old number, up to their count, how many leaders come before."""
+
+    def spanned(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        return [(rank[first], max(rank[first], rank[min(end + 1, len(leader))] - 1)) for first, end in spans]
+
+    new = copy.copy(order)
+    new.steps = [
+        (order.steps[first][0], _joined([order.steps[n][1] for n in members[first]])) for first in firsts
+    ]
+    places = [*(rank[first] for first in leader), len(firsts)]
+    new.accesses = defaultdict(list)
+    for name, uses in order.accesses.items():
+        new.accesses[name] = [(places[number], is_write) for number, is_write in uses]
+    new.undefined = defaultdict(list)
+    for name, numbers in order.undefined.items():
+        new.undefined[name] = [places[number] for number in numbers]
+    new.loops, new.branches = spanned(order.loops), spanned(order.branches)
+    new.recalls = [(rank[at], rank[low]) for at, low in order.recalls]
+    new.bodies = [range(rank[body.start], rank[body.stop]) for body in order.bodies]
+    return _Trees(leader, rank).of(tree), new
+
+
+def _joined(steps: list[Any]) -> Any:
+    """Return one step that does what several do."""
+    first = steps[0]
+    if len(steps) == 1:
+        return first
+    if isinstance(first, Copy):
+        return Copies(tuple(steps))
+    return replace(first, vertices=tuple(group for step in steps for group in step.vertices))
+
+
+class _Trees:
+    """Control trees with the leaders' new numbers; what is one tree stays one."""
+
+    def __init__(self, leader: list[int], rank: list[int]) -> None:
+        self.leader, self.rank = leader, rank
+        self._done: dict[int, list[Any]] = {}
+
+    def of(self, tree: list[Any]) -> list[Any]:
+        if id(tree) not in self._done:
+            self._done[id(tree)] = list(self._parts(tree))
+        return self._done[id(tree)]
+
+    def _parts(self, tree: list[Any]) -> Iterator[Any]:
+        for part in tree:
+            if isinstance(part, list):
+                yield self.of(part)
+            elif isinstance(part, int) and tree[0] == "sequence":
+                if self.leader[part] == part:
+                    yield self.rank[part]
+            else:
+                yield part
