@@ -123,6 +123,7 @@ def random_planner(seed: int, following: float = 0.2) -> Iterator[None]:
         target: Target,
         extra: Sequence[Plan] = (),
         memory_proportion: float = 0,
+        code_price: float = 0,
     ) -> list[Priced]:
         plans = [random_plan(rng, form, codelet, target.num_tiles)]
         if rng.random() < following:
