@@ -159,7 +159,11 @@ def random_recipe(
     if kind == "transformer":
         own = {"heads": choice(divisors), "is_causal": choice((False, True))}
     elif kind == "convolution":
-        own = {"kernel": choice(range(1, 6)), "stride": choice((1, 2, 3)), "padding": choice(("SAME", "VALID"))}
+        own = {
+            "kernel": choice(range(1, 6)),
+            "stride": choice((1, 2, 3)),
+            "padding": choice(("SAME", "VALID")),
+        }
         own["groups"] = choice((1, 1, choice(divisors), width))
     return Recipe(
         kind,
@@ -249,11 +253,7 @@ def _logits(p: Any, x: Any, recipe: Recipe) -> Any:
     apply = BLOCKS[recipe.kind][1]
     is_image = recipe.kind == "convolution"
     with scope("stem"):
-        x = (
-            convolution(p["stem"], x, recipe.stride, _padding(recipe, x))
-            if is_image
-            else dense(p["stem"], x)
-        )
+        x = convolution(p["stem"], x, recipe.stride, _padding(recipe, x)) if is_image else dense(p["stem"], x)
     if recipe.is_scanned:
         with scope("blocks"):
             x, _ = lax.scan(lambda x, block: (_layer(apply, block, x, recipe), None), x, p["blocks"])

@@ -129,9 +129,7 @@ def lion(rate: float, decay: float = 1e-3) -> Optimizer:
     return chain(scale_by_lion(), add_decayed_weights(decay), scale(-rate))
 
 
-def scale_by_factored_rms(
-    decay: float = 0.8, least_factored: int = 128, epsilon: float = 1e-30
-) -> Optimizer:
+def scale_by_factored_rms(decay: float = 0.8, least_factored: int = 128, epsilon: float = 1e-30) -> Optimizer:
     """Divide gradients by the root of the mean of their squares, which large matrices keep as rows and columns."""
 
     def factored(shape: tuple[int, ...]) -> tuple[int, int] | None:

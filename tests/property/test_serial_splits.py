@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
@@ -27,6 +28,8 @@ from tiles.plan import Turns
 from tiles.target import Target
 
 TARGET = Target.named("gc200").replace(num_tiles=8)
+EXAMPLES = math.ceil(settings().max_examples * 0.4)
+"""Eight, or more if the profile asks for more: each is compiled and run on every engine."""
 SHAPES = st.lists(st.sampled_from([1, 2, 3, 4, 6, 8, 12]), min_size=1, max_size=4).map(tuple)
 
 
@@ -187,7 +190,7 @@ def assert_gives_the_unsplit_words(case: Case, dtype: str, executable: Executabl
 
 
 @given(contractions(), st.sampled_from(["float32", "float16"]), SEEDS, st.booleans())
-@settings(max_examples=24)
+@settings(max_examples=EXAMPLES)
 def test_a_contraction_cut_along_any_axis_gives_the_unsplit_words(case, dtype, seed, is_random):
     """Plans and layouts of the slices are the planner's, or any."""
     function, _ = case
@@ -202,7 +205,7 @@ def test_a_contraction_cut_along_any_axis_gives_the_unsplit_words(case, dtype, s
 
 
 @given(contractions(), st.sampled_from(["float32", "float16"]), st.sampled_from([1e-2, 3e-3, 1e-3, 3e-4]))
-@settings(max_examples=24)
+@settings(max_examples=EXAMPLES)
 def test_a_contraction_that_may_take_little_memory_gives_the_unsplit_words(case, dtype, proportion):
     """As the planner cuts it, if it does."""
     function, _ = case
