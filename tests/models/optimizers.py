@@ -110,6 +110,97 @@ def sgd(rate: float, momentum: float | None = None) -> Optimizer:
     return scale(-rate) if momentum is None else chain(trace(momentum), scale(-rate))
 
 
+def scale_by_lion(b1: float = 0.9, b2: float = 0.99) -> Optimizer:
+    """Go by the sign of a mean of gradients."""
+
+    def init(params: Any) -> Any:
+        return {"count": jnp.zeros([], jnp.int32), "mu": jax.tree.map(jnp.zeros_like, params)}
+
+    def update(updates: Any, state: Any, _: Any) -> tuple[Any, Any]:
+        signs = jax.tree.map(lambda g, m: jnp.sign((1.0 - b1) * g + b1 * m), updates, state["mu"])
+        mu = jax.tree.map(lambda g, t: (1 - b2) * g + b2 * t, updates, state["mu"])
+        return signs, {"count": state["count"] + 1, "mu": mu}
+
+    return Optimizer(init, update)
+
+
+def lion(rate: float, decay: float = 1e-3) -> Optimizer:
+    """Lion with decoupled weight decay."""
+    return chain(scale_by_lion(), add_decayed_weights(decay), scale(-rate))
+
+
+def scale_by_factored_rms(decay: float = 0.8, least_factored: int = 128, epsilon: float = 1e-30) -> Optimizer:
+    """Divide gradients by the root of the mean of their squares, which large matrices keep as rows and columns."""
+
+    def factored(shape: tuple[int, ...]) -> tuple[int, int] | None:
+        order = np.argsort(shape)
+        if len(shape) < 2 or shape[order[-2]] < least_factored:
+            return None
+        return int(order[-2]), int(order[-1])
+
+    def init(params: Any) -> Any:
+        def leaf(p: Any) -> Any:
+            dims, none = factored(p.shape), jnp.zeros((1,), p.dtype)
+            if dims is None:
+                return {"row": none, "column": none, "whole": jnp.zeros(p.shape, p.dtype)}
+            row, column = (jnp.zeros(np.delete(p.shape, d), p.dtype) for d in reversed(dims))
+            return {"row": row, "column": column, "whole": none}
+
+        return {"count": jnp.zeros([], jnp.int32), "v": [leaf(p) for p in jax.tree.leaves(params)]}
+
+    def step(g: Any, v: Any, rate: Any) -> tuple[Any, Any]:
+        squares, rate, dims = lax.square(g) + epsilon, rate.astype(v["row"].dtype), factored(g.shape)
+        if dims is None:
+            whole = rate * v["whole"] + (1.0 - rate) * squares
+            return g * whole**-0.5, v | {"whole": whole}
+        d1, d0 = dims
+        row = rate * v["row"] + (1.0 - rate) * jnp.mean(squares, axis=d0)
+        column = rate * v["column"] + (1.0 - rate) * jnp.mean(squares, axis=d1)
+        mean = jnp.mean(row, axis=d1 - 1 if d1 > d0 else d1, keepdims=True)
+        factors = jnp.expand_dims((row / mean) ** -0.5, d0) * jnp.expand_dims(column**-0.5, d1)
+        return g * factors, v | {"row": row, "column": column}
+
+    def update(updates: Any, state: Any, _: Any) -> tuple[Any, Any]:
+        rate = 1.0 - (state["count"].astype(jnp.float32) + 1.0) ** -decay
+        leaves, tree = jax.tree.flatten(updates)
+        found = [step(g, v, rate) for g, v in zip(leaves, state["v"], strict=True)]
+        state = {"count": state["count"] + 1, "v": [v for _, v in found]}
+        return jax.tree.unflatten(tree, [g for g, _ in found]), state
+
+    return Optimizer(init, update)
+
+
+def clip_by_block_rms(greatest: float) -> Optimizer:
+    """Scale every parameter's gradient down to a root of the mean of squares."""
+
+    def update(updates: Any, state: Any, _: Any) -> tuple[Any, Any]:
+        def clip(u: Any) -> Any:
+            return u / jnp.maximum(1.0, jnp.sqrt(jnp.mean(lax.square(u))) / greatest)
+
+        return jax.tree.map(clip, updates), state
+
+    return Optimizer(lambda _: (), update)
+
+
+def scale_by_param_block_rms(least: float = 1e-3) -> Optimizer:
+    """Multiply by how large each parameter is."""
+
+    def update(updates: Any, state: Any, params: Any) -> tuple[Any, Any]:
+        def scaled(u: Any, p: Any) -> Any:
+            return u * jnp.maximum(jnp.sqrt(jnp.mean(lax.square(p))), least).astype(u.dtype)
+
+        return jax.tree.map(scaled, updates, params), state
+
+    return Optimizer(lambda _: (), update)
+
+
+def adafactor(rate: float) -> Optimizer:
+    """Second moments as rows and columns, updates clipped and as large as their parameters."""
+    return chain(
+        scale_by_factored_rms(), clip_by_block_rms(1.0), scale(rate), scale_by_param_block_rms(), scale(-1)
+    )
+
+
 def apply_updates(params: Any, updates: Any) -> Any:
     """Return the parameters after a step."""
     return jax.tree.map(lambda p, u: jnp.asarray(p + u).astype(jnp.asarray(p).dtype), params, updates)

@@ -135,6 +135,9 @@ def leave_results(
             continue
         if any((a <= number <= b) != (a <= at <= b) for a, b in regions for at, _ in uses):
             continue
+        read_again = (at for name in members[kept] for at, is_write in accesses.get(name, ()) if not is_write)
+        if any(number < at < last for at in read_again):
+            continue  # a function that returns one tensor twice: the last copy of it stays, or names would swap
         _join(root, members, gone, kept)
 
 
