@@ -9,19 +9,27 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from hlo_passes.ir.location import UNKNOWN, Location
 from hlo_passes.ir.op import Op
 from hlo_passes.ir.types import TensorType
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class Value:
     """A parameter or a result; identified by its name (``%3``) within its computation."""
 
     name: str
-    type: TensorType = field(compare=False)
+    type: TensorType
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both have the same name."""
+        return self.name == other.name if isinstance(other, Value) else NotImplemented
+
+    def __hash__(self) -> int:
+        """Return the name's hash: values are looked up more often than anything else is done with them."""
+        return hash(self.name)
 
     def __str__(self) -> str:
         """Return the name."""

@@ -143,7 +143,10 @@ def _runs(keys: np.ndarray, min_ops: int) -> list[_Run]:
     """Return the runs in ``keys``, those that save most first."""
     found: list[_Run] = []
     for period in _periods(keys, min_ops):
-        differs = np.flatnonzero(keys[:-period] != keys[period:])
+        is_other = keys[:-period] != keys[period:]
+        if is_other.size - np.count_nonzero(is_other) < period:
+            continue
+        differs = np.flatnonzero(is_other)
         edges = np.concatenate([[-1], differs, [keys.size - period]])
         starts, lengths = edges[:-1] + 1, np.diff(edges) - 1
         is_run = lengths >= period
@@ -165,19 +168,19 @@ def _periods(keys: np.ndarray, min_ops: int) -> list[int]:
 
 def _best_offset(computation: Computation, run: _Run) -> int:
     """Return how much later the rounds should start so that each hands the fewest bytes to the next."""
-    made = {v: n for n, i in enumerate(computation.instructions) for v in i.results}
     first, last = run.start, run.start + 3 * run.period
     crossing = np.zeros(run.slack + 1, np.int64)
-    seen: dict[Value, int] = {}
-    for at in range(first, min(last, len(computation.instructions))):
-        for value in computation.instructions[at].operands:
-            seen[value] = at  # ends as the last reader
-    for value, reader in seen.items():
-        born = made.get(value, -1)
+    made: dict[Value, int] = {}
+    read: dict[Value, int] = {}
+    for at, instruction in enumerate(computation.instructions[first:last], first):
+        made.update(dict.fromkeys(instruction.results, at))
+        for value in instruction.operands:
+            read[value] = at  # ends as the last reader
+    for value, born in made.items():
+        reader = read.get(value, born)
         low, high = max(born + 1, reader - run.period + 1), min(reader, born + run.period)
         begin, end = low - first - run.period, high - first - run.period
-        if born >= first:
-            crossing[max(0, begin) : max(0, end + 1)] += value.type.size_bytes
+        crossing[max(0, begin) : max(0, end + 1)] += value.type.size_bytes
     return int(np.argmin(crossing))
 
 
