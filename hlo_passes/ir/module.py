@@ -59,7 +59,9 @@ class Instruction:
     @property
     def has_effect(self) -> bool:
         """Whether it, or something in its regions, exchanges something with the host."""
-        return self.op.has_effect or any(region.has_effect for region in self.regions)
+        return self.op.has_effect or (
+            bool(self.regions) and any(region.has_effect for region in self.regions)
+        )
 
     @property
     def operand_types(self) -> tuple[TensorType, ...]:
@@ -95,6 +97,11 @@ class Computation:
     def has_effect(self) -> bool:
         """Whether anything in it exchanges something with the host; what it calls never does."""
         return any(instruction.has_effect for instruction in self.instructions)
+
+    @functools.cached_property
+    def callees(self) -> tuple[str, ...]:
+        """The computation that each operation in it calls, in the order of ``walk``."""
+        return tuple(name for instruction in self.walk() for name in instruction.op.callees)
 
     def walk(self) -> Iterator[Instruction]:
         """Yield every instruction, those of regions right after the instruction that carries them."""

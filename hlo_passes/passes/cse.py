@@ -59,7 +59,7 @@ def _merge(computation: Computation) -> Computation:
 
 
 def _with_operands(instruction: Instruction, env: dict[Value, Value]) -> Instruction:
-    if not any(value in env for value in instruction.operands):
+    if env.keys().isdisjoint(instruction.operands):
         return instruction
     return dataclasses.replace(
         instruction, operands=tuple(env.get(value, value) for value in instruction.operands)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from hlo_passes.errors import HloError, UnsupportedOp
-from hlo_passes.ir import Instruction, Module, print_module, verify
+from hlo_passes.ir import Computation, Instruction, Module, print_module, verify
 from hlo_passes.passes.base import Pass, find_pass
 from hlo_passes.passes.errors import BrokenPass, InvalidPipeline, NoFixpoint
 
@@ -129,7 +129,7 @@ def run_pipeline(
 class _Runner:
     dump_dir: Path | None
     timings: list[PassTiming] = field(default_factory=list)
-    known: set[Instruction] = field(default_factory=set)
+    known: set[Instruction | Computation] = field(default_factory=set)
 
     def run_all(self, items: tuple[Pass | Fix, ...], module: Module) -> Module:
         for item in items:
