@@ -12,7 +12,6 @@ from hlo_passes.ir.module import Computation, Instruction, Module, Value
 from hlo_passes.ir.printer import print_header, print_instruction
 from hlo_passes.ir.types import TensorType
 
-
 Known = set[Instruction | Computation]
 """What was checked before and cannot have changed, calls apart: those depend on what they call."""
 
@@ -49,9 +48,7 @@ def verify_computation(computation: Computation) -> None:
     _verify_computation(computation, None)
 
 
-def _verify_computation(
-    computation: Computation, module: Module | None, known: Known | None = None
-) -> None:
+def _verify_computation(computation: Computation, module: Module | None, known: Known | None = None) -> None:
     if known is None or computation not in known:
         _verify_names(computation)
     elif not computation.callees:

@@ -204,9 +204,7 @@ class Samples:
             if not op.is_splat:
                 return None
             number = np.asarray(op.value, None if op.type.is_bool else np.float64).reshape(())
-            return self._numbers.setdefault(
-                (number.dtype.char, number.tobytes()), Sample(number, None, ())
-            )
+            return self._numbers.setdefault((number.dtype.char, number.tobytes()), Sample(number, None, ()))
         if not instruction.operands or any(v not in self.constants for v in instruction.operands):
             return None
         given = [self.constants[v] for v in instruction.operands]
@@ -327,6 +325,7 @@ class Samples:
         """Return the tables of a sum of what is linear in the same; of one of its terms, beside a rest."""
         left, right = (self.linear.get(v, {}) for v in instruction.operands)
         function = function_of(instruction)
+        assert function is not None
         made: Found = {}
         if isinstance(instruction.op, ops.Add):
             for table, rest in ((left, instruction.operands[1]), (right, instruction.operands[0])):

@@ -35,9 +35,7 @@ class Schedule(Pass):
         for computation in module.computations:
             donated = module.donated if computation.name == module.entry else ()
             is_run = computation.name in reachable
-            changed.append(
-                _schedule(computation, donated, temporaries, in_place) if is_run else computation
-            )
+            changed.append(_schedule(computation, donated, temporaries, in_place) if is_run else computation)
         if all(new is old for new, old in zip(changed, module.computations, strict=True)):
             return module
         return dataclasses.replace(module, computations=tuple(changed))
