@@ -9,19 +9,27 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from hlo_passes.ir.location import UNKNOWN, Location
 from hlo_passes.ir.op import Op
 from hlo_passes.ir.types import TensorType
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class Value:
     """A parameter or a result; identified by its name (``%3``) within its computation."""
 
     name: str
-    type: TensorType = field(compare=False)
+    type: TensorType
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both have the same name."""
+        return self.name == other.name if isinstance(other, Value) else NotImplemented
+
+    def __hash__(self) -> int:
+        """Return the name's hash: values are looked up more often than anything else is done with them."""
+        return hash(self.name)
 
     def __str__(self) -> str:
         """Return the name."""
@@ -51,7 +59,9 @@ class Instruction:
     @property
     def has_effect(self) -> bool:
         """Whether it, or something in its regions, exchanges something with the host."""
-        return self.op.has_effect or any(region.has_effect for region in self.regions)
+        return self.op.has_effect or (
+            bool(self.regions) and any(region.has_effect for region in self.regions)
+        )
 
     @property
     def operand_types(self) -> tuple[TensorType, ...]:
@@ -87,6 +97,11 @@ class Computation:
     def has_effect(self) -> bool:
         """Whether anything in it exchanges something with the host; what it calls never does."""
         return any(instruction.has_effect for instruction in self.instructions)
+
+    @functools.cached_property
+    def callees(self) -> tuple[str, ...]:
+        """The computation that each operation in it calls, in the order of ``walk``."""
+        return tuple(name for instruction in self.walk() for name in instruction.op.callees)
 
     def walk(self) -> Iterator[Instruction]:
         """Yield every instruction, those of regions right after the instruction that carries them."""

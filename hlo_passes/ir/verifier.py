@@ -6,21 +6,22 @@ resolve with the callee's signature, no recursion, and an entry with valid donat
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from hlo_passes.errors import ConstraintViolation, VerificationError
 from hlo_passes.ir.location import UNKNOWN, Location
 from hlo_passes.ir.module import Computation, Instruction, Module, Value
 from hlo_passes.ir.printer import print_header, print_instruction
 from hlo_passes.ir.types import TensorType
 
+Known = set[Instruction | Computation]
+"""What was checked before and cannot have changed, calls apart: those depend on what they call."""
 
-def verify(module: Module, known: set[Instruction] | None = None) -> None:
+
+def verify(module: Module, known: Known | None = None) -> None:
     """Check ``module``.
 
     Args:
       module: the module.
-      known: instructions whose types were checked before; those checked now are added.
+      known: instructions and computations that were checked before; those checked now are added.
 
     Raises:
       VerificationError: it is not valid; the error shows the instruction and the user's source line.
@@ -47,41 +48,49 @@ def verify_computation(computation: Computation) -> None:
     _verify_computation(computation, None)
 
 
-def _verify_computation(
-    computation: Computation, module: Module | None, known: set[Instruction] | None = None
-) -> None:
-    defined: dict[str, TensorType] = {}
-
-    def define(value: Value, instruction: Instruction | None) -> None:
-        if value.name in defined:
-            raise _error(f"{value} is defined twice", computation, instruction)
-        defined[value.name] = value.type
-
-    def use(value: Value, instruction: Instruction | None) -> None:
-        type_ = defined.get(value.name)
-        if type_ is None:
-            raise _error(f"{value} is used before it is defined", computation, instruction)
-        if type_ != value.type:
-            raise _error(f"{value} is used as {value.type} but defined as {type_}", computation, instruction)
-
-    for parameter in computation.parameters:
-        define(parameter, None)
+def _verify_computation(computation: Computation, module: Module | None, known: Known | None = None) -> None:
+    if known is None or computation not in known:
+        _verify_names(computation)
+    elif not computation.callees:
+        return
     for instruction in computation.instructions:
-        for value in instruction.operands:
-            use(value, instruction)
         if known is None or instruction not in known:
             _verify_instruction(instruction, computation, module, known)
-        for value in instruction.results:
-            define(value, instruction)
-    for value in computation.results:
-        use(value, None)
+    if known is not None:
+        known.add(computation)
+
+
+def _verify_names(computation: Computation) -> None:
+    """Check that names are defined once, before they are used and of the type they are used as."""
+    defined: dict[str, TensorType] = {}
+
+    def define(values: tuple[Value, ...], instruction: Instruction | None) -> None:
+        for value in values:
+            if value.name in defined:
+                raise _error(f"{value} is defined twice", computation, instruction)
+            defined[value.name] = value.type
+
+    def use(values: tuple[Value, ...], instruction: Instruction | None) -> None:
+        for value in values:
+            type_ = defined.get(value.name)
+            if type_ is None:
+                raise _error(f"{value} is used before it is defined", computation, instruction)
+            if type_ is not value.type and type_ != value.type:
+                message = f"{value} is used as {value.type} but defined as {type_}"
+                raise _error(message, computation, instruction)
+
+    define(computation.parameters, None)
+    for instruction in computation.instructions:
+        use(instruction.operands, instruction)
+        define(instruction.results, instruction)
+    use(computation.results, None)
 
 
 def _verify_instruction(
     instruction: Instruction,
     computation: Computation,
     module: Module | None,
-    known: set[Instruction] | None,
+    known: Known | None,
 ) -> None:
     op = instruction.op
     for region in instruction.regions:
@@ -104,12 +113,8 @@ def _verify_instruction(
     if module is not None:
         for name in op.callees:
             _verify_call(name, instruction, computation, module)
-    if known is not None and not any(i.op.callees for i in (instruction, *_inside(instruction))):
+    if known is not None and not op.callees and not any(region.callees for region in instruction.regions):
         known.add(instruction)
-
-
-def _inside(instruction: Instruction) -> Iterator[Instruction]:
-    return (inner for region in instruction.regions for inner in region.walk())
 
 
 def _verify_call(name: str, instruction: Instruction, computation: Computation, module: Module) -> None:
@@ -139,9 +144,8 @@ def _verify_no_recursion(module: Module) -> None:
             raise _error(f"computations call each other in a cycle: {cycle}", computation, None)
         if computation.name in done:
             return
-        for instruction in computation.walk():
-            for callee in instruction.op.callees:
-                visit(module.computation(callee), (*path, computation.name))
+        for callee in computation.callees:
+            visit(module.computation(callee), (*path, computation.name))
         done.add(computation.name)
 
     for computation in module.computations:

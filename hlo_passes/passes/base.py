@@ -68,6 +68,19 @@ class Pass:
         return f"{self.name}{{{','.join(shown)}}}" if shown else self.name
 
 
+@dataclass(frozen=True)
+class LocalPass(Pass):
+    """A pass that looks at each computation alone, so that one it found nothing in is at rest until it changes."""
+
+    def change(self, computation: Computation) -> Computation:
+        """Return the transformed computation; itself when there is nothing to change."""
+        raise NotImplementedError(f"{type(self).__name__}.change")
+
+    def run(self, module: Module) -> Module:
+        """Return the module with every computation transformed; itself when none is."""
+        return map_module(module, self.change)
+
+
 def find_pass(name: str) -> type[Pass]:
     """Return the pass class of that name.
 

@@ -37,17 +37,19 @@ class Buffers:
     """What the analysis of one computation found.
 
     Args:
+      computation: what was analyzed.
+      donated: numbers of its parameters whose storage may be taken over.
       ranges: when each value is live.
       reuses: for a result of an instruction, the operand whose storage it may take because that operand ends
         there.
       live_bytes: bytes live while each instruction runs, its operands, results and temporaries included.
-      donations: for a donated parameter's number, the number of the result that may end up in its storage.
     """
 
+    computation: Computation
+    donated: tuple[int, ...]
     ranges: Mapping[Value, LiveRange]
     reuses: Mapping[Value, Value]
     live_bytes: tuple[int, ...]
-    donations: Mapping[int, int]
 
     @property
     def peak_bytes(self) -> int:
@@ -58,6 +60,11 @@ class Buffers:
     def peak_position(self) -> int:
         """Position of the first instruction at which that many bytes are live; -1 without instructions."""
         return self.live_bytes.index(self.peak_bytes) if self.live_bytes else -1
+
+    @functools.cached_property
+    def donations(self) -> Mapping[int, int]:
+        """For a donated parameter's number, the number of the result that may end up in its storage."""
+        return _donations(self.computation, self.donated, self.ranges, self.reuses)
 
     @functools.cached_property
     def _owners(self) -> dict[Value, Value]:
@@ -127,16 +134,22 @@ def analyze(
     ranges = _live_ranges(computation, donated)
     reuses = _reuses(computation, donated, ranges, in_place or InPlace())
     live_bytes = _live_bytes(computation, ranges, reuses, temporaries or {})
-    return Buffers(ranges, reuses, live_bytes, _donations(computation, donated, ranges, reuses))
+    return Buffers(computation, donated, ranges, reuses, live_bytes)
 
 
-def temporary_bytes(module: Module) -> dict[str, int]:
-    """Return the bytes each reachable computation needs at its peak besides its parameters and results."""
+def temporary_bytes(module: Module, in_place: InPlace | None = None) -> dict[str, int]:
+    """Return the bytes each reachable computation needs at its peak besides its parameters and results.
+
+    Args:
+      module: a valid module.
+      in_place: to share with other analyses of its computations.
+    """
     needed: dict[str, int] = {}
+    in_place = in_place or InPlace()
     for computation in callees_first(module):
         donated = module.donated if computation.name == module.entry else ()
         needed[computation.name] = _besides_signature(
-            computation, analyze(computation, donated, needed).peak_bytes
+            computation, analyze(computation, donated, needed, in_place).peak_bytes
         )
     return needed
 

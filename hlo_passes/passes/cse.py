@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hlo_passes.ir import Computation, Instruction, Module, Value
+from hlo_passes.ir import Computation, Instruction, Value
 from hlo_passes.ops import (
     Add,
     And,
@@ -19,12 +19,12 @@ from hlo_passes.ops import (
     Or,
     Xor,
 )
-from hlo_passes.passes.base import Pass, map_control_regions, map_module
+from hlo_passes.passes.base import LocalPass, map_control_regions
 from hlo_passes.passes.structure import instruction_key
 
 
 @dataclass(frozen=True)
-class EliminateCommonSubexpressions(Pass):
+class EliminateCommonSubexpressions(LocalPass):
     """Compute equal operations on equal operands once; the first of them stays.
 
     Operands of commutative operations may come in either order. An optimization barrier is never merged with
@@ -33,9 +33,9 @@ class EliminateCommonSubexpressions(Pass):
 
     name: ClassVar[str] = "cse"
 
-    def run(self, module: Module) -> Module:
-        """Return the module without repeated operations; itself when none is repeated."""
-        return map_module(module, _merge)
+    def change(self, computation: Computation) -> Computation:
+        """Return the computation without repeated operations; itself when none is repeated."""
+        return _merge(computation)
 
 
 def _merge(computation: Computation) -> Computation:
@@ -59,7 +59,7 @@ def _merge(computation: Computation) -> Computation:
 
 
 def _with_operands(instruction: Instruction, env: dict[Value, Value]) -> Instruction:
-    if not any(value in env for value in instruction.operands):
+    if env.keys().isdisjoint(instruction.operands):
         return instruction
     return dataclasses.replace(
         instruction, operands=tuple(env.get(value, value) for value in instruction.operands)

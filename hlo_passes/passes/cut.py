@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from hlo_passes.ir import Computation, Instruction, Value
 from hlo_passes.ops import BroadcastInDim, Constant, Iota, Reshape
-from hlo_passes.passes.structure import computation_key, users_of
+from hlo_passes.passes.structure import computation_key
 
 
 @dataclass
@@ -43,8 +43,7 @@ def common_cuts(computation: Computation, windows: Sequence[range]) -> list[Cut]
     All have the same results: every value that anyone of them has to hand out.
     """
     maker = _Maker(computation)
-    readers = users_of(computation)
-    returned = set(computation.results)
+    last_reader = _last_readers(computation, windows[0].start)
     drafts = [maker.draft(window) for window in windows]
     keys = [computation_key(draft.computation(draft.values)) for draft in drafts]
     (chosen, count), *_ = Counter(keys).most_common(1)
@@ -54,10 +53,19 @@ def common_cuts(computation: Computation, windows: Sequence[range]) -> list[Cut]
     wanted: dict[int, None] = {}
     for draft in drafts:
         for position, value in enumerate(draft.values):
-            outside = any(at not in draft.window for at in readers[value])
-            if outside or value in returned:
+            if last_reader.get(value, 0) >= draft.window.stop:
                 wanted[position] = None
     return [draft.finish(sorted(wanted)) for draft in drafts]
+
+
+def _last_readers(computation: Computation, start: int) -> dict[Value, int]:
+    """Return the position of the last instruction from ``start`` on that reads each value, the end for a result."""
+    readers = {
+        value: start + position
+        for position, instruction in enumerate(computation.instructions[start:])
+        for value in instruction.operands
+    }
+    return readers | dict.fromkeys(computation.results, len(computation.instructions))
 
 
 def _is_remade(instruction: Instruction) -> bool:

@@ -63,7 +63,7 @@ def _without_dead_instructions(computation: Computation) -> Computation:
     live = set(computation.results)
     kept: list[Instruction] = []
     for instruction in reversed(computation.instructions):
-        if instruction.has_effect or any(value in live for value in instruction.results):
+        if instruction.has_effect or not live.isdisjoint(instruction.results):
             live.update(instruction.operands)
             kept.append(map_control_regions(instruction, _without_dead_instructions))
     kept.reverse()
@@ -75,6 +75,8 @@ def _without_dead_instructions(computation: Computation) -> Computation:
 
 
 def _mark_read_results(computation: Computation, read: dict[str, set[int]]) -> None:
+    if not computation.callees:
+        return
     live = {value for instruction in computation.instructions for value in instruction.operands}
     live.update(computation.results)
     for instruction in computation.instructions:
@@ -90,12 +92,14 @@ def _drop_parameters(computations: dict[str, Computation], callees_first: Sequen
     """Remove parameters that are not read, each computation after all it calls."""
     kept: dict[str, tuple[int, ...]] = {}
     for name in callees_first:
-        computation = _without_dead_instructions(_with_smaller_calls(computations[name], {}, kept))
-        live = {value for instruction in computation.instructions for value in instruction.operands}
-        live.update(computation.results)
-        positions = tuple(
-            i for i, value in enumerate(computation.parameters) if value in live or name == entry
-        )
+        computation = _with_smaller_calls(computations[name], {}, kept)
+        if computation is not computations[name]:
+            computation = _without_dead_instructions(computation)
+        positions = tuple(range(len(computation.parameters)))
+        if name != entry:
+            live = {value for instruction in computation.instructions for value in instruction.operands}
+            live.update(computation.results)
+            positions = tuple(i for i in positions if computation.parameters[i] in live)
         if len(positions) < len(computation.parameters):
             parameters = tuple(computation.parameters[i] for i in positions)
             computation = dataclasses.replace(computation, parameters=parameters)
@@ -107,6 +111,8 @@ def _with_smaller_calls(computation: Computation, results: Kept, parameters: Kep
     """Adapt calls to callees that lost results or parameters; a callee that is not named lost none."""
 
     def visit(region: Computation) -> Computation:
+        if not region.callees:
+            return region
         changed = tuple(shrink(instruction) for instruction in region.instructions)
         if all(new is old for new, old in zip(changed, region.instructions, strict=True)):
             return region

@@ -9,7 +9,7 @@ from typing import ClassVar
 import jax
 import numpy as np
 
-from hlo_passes.ir import OPS, Instruction, Module, Op, TensorType, Value, evaluate_instruction
+from hlo_passes.ir import OPS, Computation, Instruction, Op, TensorType, Value, evaluate_instruction
 from hlo_passes.ops import (
     BitcastConvert,
     Constant,
@@ -24,12 +24,12 @@ from hlo_passes.ops import (
 )
 from hlo_passes.ops.data_movement import DataMovement
 from hlo_passes.ops.elementwise import Elementwise
-from hlo_passes.passes.base import Pass, map_module
+from hlo_passes.passes.base import LocalPass
 from hlo_passes.passes.rewriter import Pattern, Rewriter
 
 
 @dataclass(frozen=True)
-class FoldConstants(Pass):
+class FoldConstants(LocalPass):
     """Replace an operation on constants by its value, up to ``max_elements`` elements.
 
     Elementwise operations on splats are folded whatever their shape, and stay splats. Arithmetic on floats
@@ -41,12 +41,12 @@ class FoldConstants(Pass):
     max_elements: int = 64
     floats: bool = False
 
-    def run(self, module: Module) -> Module:
-        """Return the module with constants folded; itself when there is nothing to fold."""
+    def change(self, computation: Computation) -> Computation:
+        """Return the computation with constants folded; itself when there is nothing to fold."""
         patterns: dict[type[Op], tuple[Pattern, ...]] = {
             op: (self._fold,) for op in OPS.values() if _is_foldable(op)
         }
-        return map_module(module, lambda computation: Rewriter(computation, patterns).run())
+        return Rewriter(computation, patterns).run()
 
     def _fold(self, instruction: Instruction, rewriter: Rewriter) -> Sequence[Value] | None:
         constants: list[Constant] = []

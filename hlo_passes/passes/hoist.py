@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hlo_passes.ir import Computation, Instruction, Module, Value, value_names
+from hlo_passes.ir import Computation, Instruction, Value, value_names
 from hlo_passes.ops import Constant, OptimizationBarrier, Repeat, While
-from hlo_passes.passes.base import Pass, map_control_regions, map_module
+from hlo_passes.passes.base import LocalPass, map_control_regions
 from hlo_passes.passes.loops import num_carried, with_invariants
 from hlo_passes.passes.structure import FreshNames
 
 
 @dataclass(frozen=True)
-class Hoist(Pass):
+class Hoist(LocalPass):
     """Compute before a loop what every round computes anew from the same operands.
 
     What depends on constants alone stays (it is cheap or will be folded), and so does what is larger than the
@@ -25,9 +25,9 @@ class Hoist(Pass):
 
     name: ClassVar[str] = "hoist"
 
-    def run(self, module: Module) -> Module:
-        """Return the module with invariants before their loops; itself when there are none."""
-        return map_module(module, _hoist)
+    def change(self, computation: Computation) -> Computation:
+        """Return the computation with invariants before their loops; itself when there are none."""
+        return _hoist(computation)
 
 
 def _hoist(computation: Computation) -> Computation:

@@ -7,6 +7,7 @@ pads of parameters become maps; elementwise operations, constants and iotas beco
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -109,6 +110,8 @@ def identity(shape: Sequence[int]) -> Axes:
 
 def compose(outer: Axes, inner: Axes) -> Axes:
     """Return the indices of an operand: ``inner`` in terms of a value's axes, ``outer`` of the domain."""
+    if inner == identity_of(len(outer)):
+        return outer
     composed = []
     for dim, coefficient, offset in inner:
         if dim is None:
@@ -150,6 +153,7 @@ def access(instruction: Instruction, number: int) -> Axes | None:
     return None
 
 
+@functools.cache
 def identity_of(rank: int) -> Axes:
     """Return the indices of an operand that is read at the result's own index, whatever its sizes."""
     return tuple(Axis(axis, 1, 0) for axis in range(rank))
@@ -171,7 +175,13 @@ class _Expression:
     maps: list[ParameterMap] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     _known: dict[tuple[Value, Axes], int] = field(default_factory=dict)
+    _needed: dict[tuple[Value, Axes], list[tuple[Value, Axes]]] = field(default_factory=dict)
     _made: dict[Any, int] = field(default_factory=dict)
+
+    @functools.cached_property
+    def parameters(self) -> dict[Value, int]:
+        """The position of each parameter."""
+        return {value: number for number, value in enumerate(self.computation.parameters)}
 
     def finish(self) -> tuple[tuple[Row, ...], tuple[ParameterMap, ...]]:
         """Number the arguments: while collecting, maps count from -1 downwards and rows from 0 upwards."""
@@ -191,7 +201,7 @@ class _Expression:
         while stack:
             key = stack[-1]
             if key not in self._known:
-                missing = [need for need in self._needs(*key) if need not in self._known]
+                missing = [need for need in self._needs(key) if need not in self._known]
                 if missing:
                     stack += reversed(missing)
                     continue
@@ -199,8 +209,13 @@ class _Expression:
             stack.pop()
         return self._known[value, axes]
 
-    def _needs(self, value: Value, axes: Axes) -> list[tuple[Value, Axes]]:
-        """Return what must be read before ``value`` at ``axes``."""
+    def _needs(self, key: tuple[Value, Axes]) -> list[tuple[Value, Axes]]:
+        """Return what must be read before a value at some indices."""
+        if key not in self._needed:
+            self._needed[key] = self._find_needs(*key)
+        return self._needed[key]
+
+    def _find_needs(self, value: Value, axes: Axes) -> list[tuple[Value, Axes]]:
         instruction = self.computation.producers.get(value)
         if instruction is None or isinstance(instruction.op, Pad):
             return []
@@ -215,7 +230,7 @@ class _Expression:
     def _make(self, value: Value, axes: Axes) -> int:
         instruction = self.computation.producers.get(value)
         if instruction is None:
-            return self._add_map(self.computation.parameters.index(value), axes, None)
+            return self._add_map(self.parameters[value], axes, None)
         match instruction.op:
             case Pad():
                 return self._make_pad(instruction, axes)
@@ -223,7 +238,7 @@ class _Expression:
                 return self._make_constant(instruction)
             case Iota():
                 return self._make_iota(instruction.op, axes)
-        arguments = tuple(self._known[need] for need in self._needs(value, axes))
+        arguments = tuple(self._known[need] for need in self._needs((value, axes)))
         if isinstance(instruction.op, Nonlinearity):
             return self._add_named(instruction, arguments)
         if isinstance(instruction.op, Elementwise):
@@ -247,12 +262,12 @@ class _Expression:
         filled = self.computation.producers.get(value)
         if inner is None or min((*op.low, *op.high), default=0) < 0:
             raise _not_affine(instruction, "it pads between elements, or by a negative number")
-        if operand not in self.computation.parameters:
+        if operand not in self.parameters:
             raise _not_affine(instruction, "it pads something that is computed here")
         if filled is None or not isinstance(filled.op, Constant):
             raise _not_affine(instruction, "its padding value is not a constant")
         fill = filled.op.value.item()
-        return self._add_map(self.computation.parameters.index(operand), compose(axes, inner), fill)
+        return self._add_map(self.parameters[operand], compose(axes, inner), fill)
 
     def _make_constant(self, instruction: Instruction) -> int:
         op = instruction.op

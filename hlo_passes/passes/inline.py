@@ -46,7 +46,7 @@ class Inline(Pass):
 
     def run(self, module: Module) -> Module:
         """Return the module with fewer calls; itself when none is inlined."""
-        calls = Counter(name for c in callees_first(module) for i in c.walk() for name in i.op.callees)
+        calls = Counter(name for c in callees_first(module) for name in c.callees)
 
         def is_wanted(callee: Computation) -> bool:
             if calls[callee.name] == 1 or len(callee.instructions) <= self.max_ops:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from hlo_passes.errors import HloError, UnsupportedOp
-from hlo_passes.ir import Instruction, Module, print_module, verify
-from hlo_passes.passes.base import Pass, find_pass
+from hlo_passes.ir import Computation, Instruction, Module, print_module, verify
+from hlo_passes.passes.base import LocalPass, Pass, find_pass, map_module
 from hlo_passes.passes.errors import BrokenPass, InvalidPipeline, NoFixpoint
 
 DEFAULT_PIPELINE = (
@@ -129,7 +129,8 @@ def run_pipeline(
 class _Runner:
     dump_dir: Path | None
     timings: list[PassTiming] = field(default_factory=list)
-    known: set[Instruction] = field(default_factory=set)
+    known: set[Instruction | Computation] = field(default_factory=set)
+    at_rest: dict[LocalPass, set[Computation]] = field(default_factory=dict)
 
     def run_all(self, items: tuple[Pass | Fix, ...], module: Module) -> Module:
         for item in items:
@@ -149,7 +150,7 @@ class _Runner:
         self.dump(position, item, "before", module)
         start = time.perf_counter()
         try:
-            result = item.run(module)
+            result = self.run_at_work(item, module) if isinstance(item, LocalPass) else item.run(module)
             middle = time.perf_counter()
             if result is not module:
                 verify(result, self.known)
@@ -161,6 +162,20 @@ class _Runner:
         self.timings.append(PassTiming(str(item), middle - start, end - middle, result is not module))
         self.dump(position, item, "after", result)
         return result
+
+    def run_at_work(self, item: LocalPass, module: Module) -> Module:
+        """Run a pass on computations that it has not left as they are before."""
+        at_rest = self.at_rest.setdefault(item, set())
+
+        def change(computation: Computation) -> Computation:
+            if computation in at_rest:
+                return computation
+            changed = item.change(computation)
+            if changed is computation:
+                at_rest.add(computation)
+            return changed
+
+        return map_module(module, change)
 
     def dump(self, position: int, item: Pass, moment: str, module: Module) -> None:
         if self.dump_dir is None:

@@ -106,6 +106,8 @@ class _Finder:
         self.position = {v: n for n, i in enumerate(computation.instructions) for v in i.results}
         self.known: dict[Value, list[tuple[Known, bool, frozenset[int] | None]]] = {}
         self.matches: list[_Match] = []
+        self._recognized: dict[tuple[Sample, int, float], Known | None] = {}
+        self._tested: dict[tuple[Sample, Known, bool, float], bool] = {}
 
     def run(self) -> list[_Match]:
         """Return every match, in order."""
@@ -123,7 +125,7 @@ class _Finder:
             if source == value or not _is_like(value, source, sample):
                 continue
             size = _row_size(source, sample)
-            known = recognize(sample.values, size, TOLERANCES[value.type.dtype]) if size != 1 else None
+            known = self._recognize(sample, size, TOLERANCES[value.type.dtype]) if size != 1 else None
             cone = self._cone(root, (source,)) if known is not None else None
             if known is None or cone is None:
                 continue
@@ -149,13 +151,25 @@ class _Finder:
                     continue
                 if rest is not None and not known.size:  # an expression adds it as well
                     continue
-                if not is_gradient(sample.values, known, of_result, TOLERANCES[value.type.dtype]):
+                if not self._is_gradient(sample, known, of_result, TOLERANCES[value.type.dtype]):
                     continue
                 cone = self._cone(root, operands)
                 if cone is not None:
                     rows = dataclasses.replace(sample, reduced=reduced if known.size else None)
                     return self._match(root, known, "_gradient", rows, operands, cone)
         return None
+
+    def _recognize(self, sample: Sample, size: int, tolerance: float) -> Known | None:
+        key = sample, size, tolerance
+        if key not in self._recognized:
+            self._recognized[key] = recognize(sample.values, size, tolerance)
+        return self._recognized[key]
+
+    def _is_gradient(self, sample: Sample, known: Known, of_result: bool, tolerance: float) -> bool:
+        key = sample, known, of_result, tolerance
+        if key not in self._tested:
+            self._tested[key] = is_gradient(sample.values, known, of_result, tolerance)
+        return self._tested[key]
 
     def _preference(self, found: tuple[Gradient, Sample]) -> tuple[bool, bool]:
         """Order gradients: nothing added first, then those that need only the function's result."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Hashable, Iterable, Iterator
+import itertools
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -63,7 +64,7 @@ class OutlineRepeats(Pass):
             instructions = tuple(map_control_regions(i, visit) for i in computation.instructions)
             if any(a is not b for a, b in zip(instructions, computation.instructions, strict=True)):
                 computation = dataclasses.replace(computation, instructions=instructions)
-            keys = _Keys()
+            keys = _Keys(computation)
             while (found := _outlined(computation, self.min_ops, keys, name)) is not None:
                 computation, body = found
                 made.append(body)
@@ -91,7 +92,7 @@ def _outlined(
     computation: Computation, min_ops: int, keys: _Keys, name: Callable[[], str]
 ) -> tuple[Computation, Computation] | None:
     """Return a computation with one run replaced by calls, and what they call; None if there is none."""
-    for run in _runs(keys.of(computation.instructions), min_ops):
+    for run in _runs(keys.numbers, min_ops):
         start = run.start + _best_offset(computation, run)
         windows = [range(s, s + run.period) for s in range(start, start + run.count * run.period, run.period)]
         cuts = common_cuts(computation, windows)
@@ -102,8 +103,7 @@ def _outlined(
                 for cut, place in zip(cuts, places, strict=True)
             ]
             body = dataclasses.replace(agreed_computation(bodies), name=name())
-            keys.made.add(body.name)
-            return _with_calls(computation, cuts, places, body), body
+            return _with_calls(computation, cuts, places, body, keys), body
     return None
 
 
@@ -112,27 +112,27 @@ class _Keys:
 
     A call of what was outlined before is like no other: a function of nothing but calls saves nothing. So is an
     exchange with the host, which no function holds.
+
+    Attributes:
+      numbers: the numbers of the computation's instructions, in order.
     """
 
-    def __init__(self) -> None:
-        self.made: set[str] = set()
-        self._numbers: dict[Hashable, int] = {}
-        self._known: dict[Instruction, int] = {}
+    def __init__(self, computation: Computation) -> None:
+        known: dict[Hashable, int] = {}
+        keys = map(self._key, computation.instructions)
+        self.numbers = np.array([known.setdefault(key, len(known)) for key in keys], np.int32)
+        self._count = len(known)
 
-    def of(self, instructions: Iterable[Instruction]) -> np.ndarray:
-        """Return the numbers of instructions, in order."""
-        return np.array([self._number(i) for i in instructions], np.int64)
+    def follow(self, origins: list[int | None]) -> None:
+        """Number the instructions of a changed computation: by what each was before, None for a call."""
+        calls = itertools.count(self._count)
+        old = self.numbers.tolist()
+        self.numbers = np.array([next(calls) if at is None else old[at] for at in origins], np.int32)
+        self._count = next(calls)
 
-    def _number(self, instruction: Instruction) -> int:
-        number = self._known.get(instruction)
-        if number is None:
-            number = self._numbers.setdefault(self._key(instruction), len(self._numbers))
-            self._known[instruction] = number
-        return number
-
-    def _key(self, instruction: Instruction) -> Hashable:
-        is_outlined = isinstance(instruction.op, Call) and instruction.op.callee in self.made
-        if is_outlined or instruction.has_effect:
+    @staticmethod
+    def _key(instruction: Instruction) -> Hashable:
+        if instruction.has_effect:
             return instruction
         types = tuple(v.type for v in (*instruction.operands, *instruction.results))
         regions = tuple(computation_key(region) for region in instruction.regions)
@@ -143,7 +143,10 @@ def _runs(keys: np.ndarray, min_ops: int) -> list[_Run]:
     """Return the runs in ``keys``, those that save most first."""
     found: list[_Run] = []
     for period in _periods(keys, min_ops):
-        differs = np.flatnonzero(keys[:-period] != keys[period:])
+        is_other = keys[:-period] != keys[period:]
+        if is_other.size - np.count_nonzero(is_other) < period:
+            continue
+        differs = np.flatnonzero(is_other)
         edges = np.concatenate([[-1], differs, [keys.size - period]])
         starts, lengths = edges[:-1] + 1, np.diff(edges) - 1
         is_run = lengths >= period
@@ -165,19 +168,19 @@ def _periods(keys: np.ndarray, min_ops: int) -> list[int]:
 
 def _best_offset(computation: Computation, run: _Run) -> int:
     """Return how much later the rounds should start so that each hands the fewest bytes to the next."""
-    made = {v: n for n, i in enumerate(computation.instructions) for v in i.results}
     first, last = run.start, run.start + 3 * run.period
     crossing = np.zeros(run.slack + 1, np.int64)
-    seen: dict[Value, int] = {}
-    for at in range(first, min(last, len(computation.instructions))):
-        for value in computation.instructions[at].operands:
-            seen[value] = at  # ends as the last reader
-    for value, reader in seen.items():
-        born = made.get(value, -1)
+    made: dict[Value, int] = {}
+    read: dict[Value, int] = {}
+    for at, instruction in enumerate(computation.instructions[first:last], first):
+        made.update(dict.fromkeys(instruction.results, at))
+        for value in instruction.operands:
+            read[value] = at  # ends as the last reader
+    for value, born in made.items():
+        reader = read.get(value, born)
         low, high = max(born + 1, reader - run.period + 1), min(reader, born + run.period)
         begin, end = low - first - run.period, high - first - run.period
-        if born >= first:
-            crossing[max(0, begin) : max(0, end + 1)] += value.type.size_bytes
+        crossing[max(0, begin) : max(0, end + 1)] += value.type.size_bytes
     return int(np.argmin(crossing))
 
 
@@ -201,20 +204,24 @@ def _line(cut: Cut) -> Location:
 
 
 def _with_calls(
-    computation: Computation, cuts: list[Cut], places: list[Location], body: Computation
+    computation: Computation, cuts: list[Cut], places: list[Location], body: Computation, keys: _Keys
 ) -> Computation:
     """Return the computation with each cut's instructions replaced by a call and what is made again after it."""
     names = FreshNames(value_names(computation))
     call = Call(body.name, body.result_types)
     replaced: dict[Value, Value] = {}
-    at = {cut.window.start: (cut, place) for cut, place in zip(cuts, places, strict=True)}
-    inside = {n for cut in cuts for n in cut.window}
     made: list[Instruction] = []
-    for number, instruction in enumerate(computation.instructions):
-        if number in at:
-            made.extend(_call(*at[number], call, names, replaced))
-        if number not in inside:
-            made.append(_reading(instruction, replaced))
+    origins: list[int | None] = []
+    done = 0
+    for cut, place in zip(cuts, places, strict=True):
+        made += _reading(computation.instructions[done : cut.window.start], replaced)
+        origins += range(done, cut.window.start)
+        made += _call(cut, place, call, names, replaced)
+        origins += [None, *(cut.window[cut.instructions.index(i)] for i in cut.remade)]
+        done = cut.window.stop
+    made += _reading(computation.instructions[done:], replaced)
+    origins += range(done, len(computation.instructions))
+    keys.follow(origins)
     results = tuple(replaced.get(value, value) for value in computation.results)
     return dataclasses.replace(computation, instructions=tuple(made), results=results)
 
@@ -229,13 +236,20 @@ def _call(
     yield Instruction(call, operands, results, (), location)
     for instruction in cut.remade:
         again = tuple(Value(names.new(), value.type) for value in instruction.results)
-        remade = dataclasses.replace(_reading(instruction, replaced), results=again)
+        (reading,) = _reading((instruction,), replaced)
+        remade = dataclasses.replace(reading, results=again)
         replaced.update(zip(instruction.results, again, strict=True))
         yield remade
 
 
-def _reading(instruction: Instruction, replaced: dict[Value, Value]) -> Instruction:
-    if not any(value in replaced for value in instruction.operands):
-        return instruction
-    operands = tuple(replaced.get(value, value) for value in instruction.operands)
-    return dataclasses.replace(instruction, operands=operands)
+def _reading(instructions: Sequence[Instruction], replaced: dict[Value, Value]) -> Sequence[Instruction]:
+    """Return instructions with the values they read replaced."""
+    if not replaced:
+        return instructions
+    is_same = replaced.keys().isdisjoint
+    return [
+        i
+        if is_same(i.operands)
+        else dataclasses.replace(i, operands=tuple(replaced.get(value, value) for value in i.operands))
+        for i in instructions
+    ]

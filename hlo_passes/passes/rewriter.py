@@ -8,6 +8,7 @@ itself: passes built on this say "nothing changed" by identity.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
@@ -40,7 +41,6 @@ class Rewriter:
         self._computation = computation
         self._patterns = patterns
         self._everywhere = tuple(patterns.get(Op, ()))
-        self._names = FreshNames(value_names(computation))
         self._uses: dict[str, int] | None = None
         self._readers: dict[str, list[Instruction]] | None = None
         self._instructions: list[Instruction] = []
@@ -79,6 +79,10 @@ class Rewriter:
         if any(result.name == value.name for result in self._computation.results):
             return None
         return self._readers.get(value.name, [])
+
+    @functools.cached_property
+    def _names(self) -> FreshNames:
+        return FreshNames(value_names(self._computation))
 
     def _use_counts(self) -> dict[str, int]:
         if self._uses is None:
@@ -147,19 +151,21 @@ class Rewriter:
 
     def _with_new_operands(self, instruction: Instruction, env: dict[Value, Value]) -> Instruction:
         instruction = map_control_regions(instruction, lambda region: Rewriter(region, self._patterns).run())
-        if not env or not any(value in env for value in instruction.operands):
+        if not env or env.keys().isdisjoint(instruction.operands):
             return instruction
         operands = tuple(env.get(value, value) for value in instruction.operands)
         return dataclasses.replace(instruction, operands=operands)
 
     def _settle(self, instruction: Instruction) -> Sequence[Value]:
         """Return the values for the instruction's results: of the first pattern that applies, or its own."""
-        for pattern in (*self._everywhere, *self._patterns.get(type(instruction.op), ())):
-            replacement = pattern(instruction, self)
-            if replacement is not None:
-                return (replacement,) if isinstance(replacement, Value) else replacement
+        for patterns in (self._everywhere, self._patterns.get(type(instruction.op), ())):
+            for pattern in patterns:
+                replacement = pattern(instruction, self)
+                if replacement is not None:
+                    return (replacement,) if isinstance(replacement, Value) else replacement
         self._instructions.append(instruction)
-        self._producers.update((value, instruction) for value in instruction.results)
+        for value in instruction.results:
+            self._producers[value] = instruction
         return instruction.results
 
     def _keep_names(self, instruction: Instruction, settled: Sequence[Value], start: int) -> Sequence[Value]:

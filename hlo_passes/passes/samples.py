@@ -4,15 +4,19 @@ Two pieces of a program that compute the same function give the same numbers, ho
 a value is as a function of another is kept as a small table: rows of a sample of the other, numbered freely, and
 what comes out. A sum over ``n`` elements of a row is taken to be ``n`` times the sample's mean. The tables
 recognize functions (``passes.known_functions``); what an operation means stays with the operation.
+
+A network says the same again in every layer, so a table that is made in the same way of the same tables is the same
+object: it is computed once, and what is asked of it can be remembered by it.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -32,12 +36,13 @@ GRADIENT = np.array(
 MAX_SOURCES, MAX_GRADIENTS = 12, 24
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Sample:
-    """A value's table.
+    """A value's table. Compares by identity.
 
     Args:
-      values: ``[rows, columns]``; of one column where it is the same along a row.
+      values: ``[rows, columns]``; of one column where it is the same along a row, without axes where it is one number
+        everywhere, whatever the source.
       reduced: the source's axes that make up a row, None while any may.
       axes: for each axis of the value the source's axis it goes along, -1 where it does not vary.
     """
@@ -45,6 +50,16 @@ class Sample:
     values: np.ndarray
     reduced: frozenset[int] | None
     axes: tuple[int, ...]
+
+    @functools.cached_property
+    def is_finite(self) -> bool:
+        """Whether the table's sum, and so every element, is a finite number."""
+        return math.isfinite(self.values.sum())
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether it is one number everywhere."""
+        return self.values.ndim == 0
 
 
 class Gradient(NamedTuple):
@@ -60,6 +75,8 @@ class Gradient(NamedTuple):
     source: Value | None
     rest: Value | None = None
 
+
+K = TypeVar("K", Value, Gradient)
 
 Linear: TypeAlias = dict[Gradient, Sample]
 Found: TypeAlias = dict[Gradient, Sample | None]
@@ -93,6 +110,7 @@ _UNARY: dict[type[Op], Callable[..., Any]] = {
     ops.Sqrt: np.sqrt,
     ops.Tanh: np.tanh,
 }
+_MOVEMENT = (ops.BroadcastInDim, ops.Reshape, ops.Transpose)
 _COMPARE = {
     "EQ": np.equal,
     "NE": np.not_equal,
@@ -114,10 +132,18 @@ def function_of(instruction: Instruction) -> Callable[..., Any] | None:
     if isinstance(op, ops.Select):
         return np.where
     if isinstance(op, ops.Clamp):
-        return lambda low, x, high: np.clip(x, low, high)
+        return _clamp
     if isinstance(op, ops.Convert):
         return np.asarray if instruction.result.type.is_float else None
     return _BINARY.get(type(op)) or _UNARY.get(type(op))
+
+
+def _clamp(low: Any, x: Any, high: Any) -> Any:
+    return np.clip(x, low, high)
+
+
+def _where_false(predicate: Any, x: Any) -> Any:
+    return ~predicate * x
 
 
 class Samples:
@@ -137,8 +163,12 @@ class Samples:
         """Start with the parameters."""
         self.functions: dict[Value, dict[Value, Sample]] = {}
         self.linear: dict[Value, Linear] = {}
-        self.constants: dict[Value, np.ndarray] = {}
+        self.constants: dict[Value, Sample] = {}
         self.sources: set[Value] = set()
+        self._numbers: dict[tuple[str, bytes], Sample] = {}
+        self._starts: dict[tuple[int, ...], tuple[Sample, Sample]] = {}
+        self._computed: dict[Hashable, Sample | None] = {}
+        self._moved: dict[Hashable, dict[Sample, Sample | None]] = {}
         for value in computation.parameters:
             self._begin(value, {}, {})
 
@@ -157,60 +187,82 @@ class Samples:
 
     def _begin(self, value: Value, functions: dict[Value, Sample], linear: Linear) -> None:
         """Keep a value's tables, the nearest sources if there are many, and its own as a source."""
-        functions = {s: sample for s, sample in functions.items() if math.isfinite(sample.values.sum())}
-        linear = {key: sample for key, sample in linear.items() if math.isfinite(sample.values.sum())}
+        functions = {s: sample for s, sample in functions.items() if sample.is_finite}
+        linear = {key: sample for key, sample in linear.items() if sample.is_finite}
         kept = dict(itertools.islice(functions.items(), max(0, len(functions) - MAX_SOURCES + 1), None))
         near = dict(itertools.islice(linear.items(), max(0, len(linear) - MAX_GRADIENTS + 1), None))
         if value.type.is_float and value.type.size > 1:
             axes = natural_axes(value.type)
-            kept[value] = Sample(POINTS, None, axes)
-            near[Gradient(value, None)] = Sample(GRADIENT, None, axes)
+            if axes not in self._starts:
+                self._starts[axes] = Sample(POINTS, None, axes), Sample(GRADIENT, None, axes)
+            kept[value], near[Gradient(value, None)] = self._starts[axes]
         self.functions[value], self.linear[value] = kept, near
 
-    def _constant(self, instruction: Instruction) -> np.ndarray | None:
+    def _constant(self, instruction: Instruction) -> Sample | None:
         op = instruction.op
         if isinstance(op, ops.Constant):
-            return np.asarray(op.value, None if op.type.is_bool else np.float64) if op.is_splat else None
+            if not op.is_splat:
+                return None
+            number = np.asarray(op.value, None if op.type.is_bool else np.float64).reshape(())
+            return self._numbers.setdefault((number.dtype.char, number.tobytes()), Sample(number, None, ()))
         if not instruction.operands or any(v not in self.constants for v in instruction.operands):
             return None
         given = [self.constants[v] for v in instruction.operands]
-        if isinstance(op, (ops.BroadcastInDim, ops.Reshape, ops.Transpose)):
+        if isinstance(op, _MOVEMENT):
             return given[0]
         if len(instruction.results) != 1 or not _is_number(instruction.result.type):
             return None
         function = function_of(instruction) if isinstance(op, ops.Elementwise) else None
-        return None if function is None else np.asarray(function(*given))
+        return None if function is None else self._pointwise(function, *given)
 
     def _functions(self, instruction: Instruction) -> dict[Value, Sample]:
         op = instruction.op
-        varying = [v for v in instruction.operands if v not in self.constants]
-        tables = [self.functions[v] for v in varying]
+        tables = [self.functions[v] for v in instruction.operands if v not in self.constants]
         if not tables:
             return {}
         common = [s for s in tables[0] if all(s in table for table in tables[1:])]
-        if isinstance(op, ops.Elementwise):
-            function = function_of(instruction)
-            if function is None:
-                return {}
-            made = {s: self._pointwise(function, instruction, [t[s] for t in tables]) for s in common}
-        else:
-            made = {s: self._moved(instruction, s, tables[0][s]) for s in common}
+        if not isinstance(op, ops.Elementwise):
+            return self._after(instruction, {s: tables[0][s] for s in common})
+        function = function_of(instruction)
+        if function is None:
+            return {}
+        made = {}
+        for source in common:
+            given = [
+                constant if (constant := self.constants.get(v)) is not None else self.functions[v][source]
+                for v in instruction.operands
+            ]
+            made[source] = self._pointwise(function, *given)
         return {s: sample for s, sample in made.items() if sample is not None}
 
-    def _pointwise(
-        self, function: Callable[..., Any], instruction: Instruction, samples: Sequence[Sample]
-    ) -> Sample | None:
-        joined = _joined(samples)
-        if joined is None:
-            return None
-        given = iter(samples)
-        values = [
-            self.constants[v] if v in self.constants else next(given).values for v in instruction.operands
-        ]
-        return Sample(np.asarray(function(*values)), *joined)
+    def _pointwise(self, function: Callable[..., Any], *samples: Sample) -> Sample | None:
+        """Return the table of a function of tables, element by element; None where they do not lie alike."""
+        key = function, *samples
+        if key not in self._computed:
+            joined = _joined([s for s in samples if not s.is_constant])
+            values = [s.values for s in samples]
+            self._computed[key] = None if joined is None else Sample(np.asarray(function(*values)), *joined)
+        return self._computed[key]
 
-    def _moved(self, instruction: Instruction, source: Value | None, sample: Sample) -> Sample | None:
-        """Return the table after data movement or a fold; None for anything else."""
+    def _after(self, instruction: Instruction, table: Mapping[K, Sample]) -> dict[K, Sample]:
+        """Return the tables after data movement or a fold; none for anything else."""
+        op, shape, initial, combiner = instruction.op, instruction.operands[0].type.shape, None, None
+        if isinstance(op, ops.Reduce) and len(instruction.operands) == 2:
+            initial = self.constants.get(instruction.operands[1])
+            combiner = simple_combiner(instruction.regions[0])
+        elif not isinstance(op, _MOVEMENT):
+            return {}
+        key = op, shape, instruction.result.type.shape, initial, combiner
+        known, made = self._moved.setdefault(key, {}), {}
+        for source, sample in table.items():
+            if sample not in known:
+                known[sample] = self._move(instruction, sample)
+            moved = known[sample]
+            if moved is not None:
+                made[source] = moved
+        return made
+
+    def _move(self, instruction: Instruction, sample: Sample) -> Sample | None:
         op, operand, result = instruction.op, instruction.operands[0].type, instruction.results[0].type
         axes = sample.axes
         if isinstance(op, ops.BroadcastInDim):
@@ -227,9 +279,8 @@ class Samples:
                 return None
             rest = iter(wide)
             return replace(sample, axes=tuple(-1 if n == 1 else next(rest)[1] for n in result.shape))
-        if isinstance(op, ops.Reduce) and len(instruction.operands) == 2:
-            return self._folded(instruction, op, sample)
-        return None
+        assert isinstance(op, ops.Reduce)
+        return self._folded(instruction, op, sample)
 
     def _folded(self, instruction: Instruction, op: ops.Reduce, sample: Sample) -> Sample | None:
         initial = self.constants.get(instruction.operands[1])
@@ -247,7 +298,7 @@ class Samples:
             values = math.prod(shape[d] for d in op.dimensions) * sample.values.mean(1, keepdims=True)
         else:
             values = sample.values.max(1, keepdims=True)
-        values = values + initial if combiner == "add" else np.maximum(values, initial)
+        values = values + initial.values if combiner == "add" else np.maximum(values, initial.values)
         return Sample(values, frozenset(folded) or sample.reduced, kept)
 
     def _linear(self, instruction: Instruction) -> Linear:
@@ -263,10 +314,9 @@ class Samples:
         elif isinstance(op, (ops.Negate, ops.Convert)):
             function = function_of(instruction)
             table = _alone(self.linear.get(operands[0], {}))
-            made = {k: replace(s, values=function(s.values)) for k, s in table.items()} if function else {}
-        elif isinstance(op, (ops.BroadcastInDim, ops.Reshape, ops.Transpose)) or _is_sum(instruction):
-            table = _alone(self.linear.get(operands[0], {}))
-            made = {key: self._moved(instruction, None, sample) for key, sample in table.items()}
+            made = {k: self._pointwise(function, s) for k, s in table.items()} if function else {}
+        elif isinstance(op, _MOVEMENT) or _is_sum(instruction):
+            made = self._after(instruction, _alone(self.linear.get(operands[0], {})))
         else:
             made = {}
         return {key: sample for key, sample in made.items() if sample is not None}
@@ -275,6 +325,7 @@ class Samples:
         """Return the tables of a sum of what is linear in the same; of one of its terms, beside a rest."""
         left, right = (self.linear.get(v, {}) for v in instruction.operands)
         function = function_of(instruction)
+        assert function is not None
         made: Found = {}
         if isinstance(instruction.op, ops.Add):
             for table, rest in ((left, instruction.operands[1]), (right, instruction.operands[0])):
@@ -284,14 +335,17 @@ class Samples:
                         for key, sample in table.items()
                         if key.source is not None and key.rest is None
                     )
+        same: dict[Value, list[tuple[Gradient, Sample]]] = {}
+        for other, b in right.items():
+            same.setdefault(other.value, []).append((other, b))
         for one, a in left.items():
-            for other, b in right.items():
+            for other, b in same.get(one.value, ()):
                 sources, rests = {one.source, other.source} - {None}, {one.rest, other.rest} - {None}
-                if one.value != other.value or len(sources) > 1 or (one.rest and other.rest):
+                if len(sources) > 1 or (one.rest and other.rest):
                     continue
                 if other.rest is None or isinstance(instruction.op, ops.Add):
                     key = Gradient(one.value, next(iter(sources), None), next(iter(rests), None))
-                    made[key] = self._pointwise_of(function, a, b)
+                    made[key] = self._pointwise(function, a, b)
         return made
 
     def _products(self, instruction: Instruction, number: int) -> Found:
@@ -303,14 +357,13 @@ class Samples:
         if factor in self.constants:
             by = self.constants[factor]
             return {
-                key: replace(sample, values=function(*_ordered(sample.values, by, number)))
-                for key, sample in table.items()
+                key: self._pointwise(function, *_ordered(sample, by, number)) for key, sample in table.items()
             }
         made: Found = {}
         for source, by in self._known_functions(factor).items():
             for key, sample in table.items():
                 if key.source in (None, source):
-                    made[key._replace(source=source)] = self._pointwise_of(
+                    made[key._replace(source=source)] = self._pointwise(
                         function, *_ordered(sample, by, number)
                     )
         return made
@@ -320,26 +373,22 @@ class Samples:
         predicate, *branches = instruction.operands
         made: Found = {}
         if predicate in self.constants:
-            return {**_alone(self.linear.get(branches[0 if self.constants[predicate] else 1], {}))}
+            number = 0 if self.constants[predicate].values else 1
+            return {**_alone(self.linear.get(branches[number], {}))}
         for number, value in enumerate(branches):
             zero = self.constants.get(branches[1 - number])
-            if zero is None or zero != 0:
+            if zero is None or zero.values != 0:
                 continue
-            keep = np.multiply if number == 0 else (lambda p, x: x * ~p)
+            keep = np.multiply if number == 0 else _where_false
             for source, by in self._known_functions(predicate).items():
                 for key, sample in _alone(self.linear.get(value, {})).items():
                     if key.source in (None, source):
-                        made[key._replace(source=source)] = self._pointwise_of(keep, by, sample)
+                        made[key._replace(source=source)] = self._pointwise(keep, by, sample)
         return made
 
     def _known_functions(self, value: Value) -> dict[Value, Sample]:
         """Return a value's tables as a function of sources that a gradient may depend on."""
         return {s: sample for s, sample in self.functions.get(value, {}).items() if s in self.sources}
-
-    @staticmethod
-    def _pointwise_of(function: Any, *samples: Sample) -> Sample | None:
-        joined = _joined(samples)
-        return None if joined is None else Sample(function(*(s.values for s in samples)), *joined)
 
 
 def natural_axes(type_: TensorType) -> tuple[int, ...]:

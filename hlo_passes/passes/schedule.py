@@ -28,21 +28,23 @@ class Schedule(Pass):
 
     def run(self, module: Module) -> Module:
         """Return the module with computations reordered; itself when every order is the best already."""
-        temporaries = temporary_bytes(module)
+        in_place = InPlace()
+        temporaries = temporary_bytes(module, in_place)
         reachable = {computation.name for computation in callees_first(module)}
         changed = []
         for computation in module.computations:
             donated = module.donated if computation.name == module.entry else ()
             is_run = computation.name in reachable
-            changed.append(_schedule(computation, donated, temporaries) if is_run else computation)
+            changed.append(_schedule(computation, donated, temporaries, in_place) if is_run else computation)
         if all(new is old for new, old in zip(changed, module.computations, strict=True)):
             return module
         return dataclasses.replace(module, computations=tuple(changed))
 
 
-def _schedule(computation: Computation, donated: tuple[int, ...], temporaries: Temporaries) -> Computation:
-    computation = _with_scheduled_regions(computation, temporaries)
-    in_place = InPlace()
+def _schedule(
+    computation: Computation, donated: tuple[int, ...], temporaries: Temporaries, in_place: InPlace
+) -> Computation:
+    computation = _with_scheduled_regions(computation, temporaries, in_place)
     best, least = computation, analyze(computation, donated, temporaries, in_place).peak_bytes
     tried = [in_order(computation)]
     for scheduler in SCHEDULERS.values():
@@ -64,9 +66,11 @@ def _effects(computation: Computation, order: Order) -> list[int]:
     return [i for i in order if computation.instructions[i].has_effect]
 
 
-def _with_scheduled_regions(computation: Computation, temporaries: Temporaries) -> Computation:
+def _with_scheduled_regions(
+    computation: Computation, temporaries: Temporaries, in_place: InPlace
+) -> Computation:
     changed = tuple(
-        map_control_regions(instruction, lambda region: _schedule(region, (), temporaries))
+        map_control_regions(instruction, lambda region: _schedule(region, (), temporaries, in_place))
         for instruction in computation.instructions
     )
     if all(new is old for new, old in zip(changed, computation.instructions, strict=True)):

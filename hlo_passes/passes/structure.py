@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable
 
 from hlo_passes.ir import Computation, Instruction, Module, Value
 
@@ -30,23 +30,19 @@ def callees_first(module: Module) -> list[Computation]:
     """Return the computations that the entry reaches, each after all it calls; the entry is last."""
     order: list[Computation] = []
     seen = {module.entry}
-    stack = [(module.entry_computation, _callees(module.entry_computation))]
+    stack = [(module.entry_computation, iter(module.entry_computation.callees))]
     while stack:
         computation, callees = stack[-1]
         for name in callees:
             if name not in seen:
                 seen.add(name)
                 callee = module.computation(name)
-                stack.append((callee, _callees(callee)))
+                stack.append((callee, iter(callee.callees)))
                 break
         else:
             order.append(computation)
             stack.pop()
     return order
-
-
-def _callees(computation: Computation) -> Iterator[str]:
-    return (name for instruction in computation.walk() for name in instruction.op.callees)
 
 
 def users_of(computation: Computation) -> dict[Value, list[int]]:

@@ -8,9 +8,9 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from hlo_passes.ir import Computation, Instruction, Module, Value
+from hlo_passes.ir import Computation, Instruction, Value
 from hlo_passes.ops import Add, Compare, Constant, Repeat, Subtract, While
-from hlo_passes.passes.base import Pass, map_module
+from hlo_passes.passes.base import LocalPass
 from hlo_passes.passes.loops import body_of, constant_in
 from hlo_passes.passes.rewriter import Patterns, Rewriter
 
@@ -18,7 +18,7 @@ _MIRRORED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "NE": "NE"}
 
 
 @dataclass(frozen=True)
-class WhileToRepeat(Pass):
+class WhileToRepeat(LocalPass):
     """Make a ``while`` that counts an integer from a constant by a constant to a constant a ``repeat``.
 
     ``lax.scan`` and ``lax.fori_loop`` with a constant length emit such loops. A counter that would leave its
@@ -28,10 +28,10 @@ class WhileToRepeat(Pass):
 
     name: ClassVar[str] = "while-to-repeat"
 
-    def run(self, module: Module) -> Module:
-        """Return the module with repeats; itself when no trip count is known."""
+    def change(self, computation: Computation) -> Computation:
+        """Return the computation with repeats; itself when no trip count is known."""
         patterns: Patterns = {While: (_to_repeat,)}
-        return map_module(module, lambda computation: Rewriter(computation, patterns).run())
+        return Rewriter(computation, patterns).run()
 
 
 class _Test(NamedTuple):

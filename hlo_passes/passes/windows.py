@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hlo_passes.ir import Instruction, Module, Op, Value
+from hlo_passes.ir import Computation, Instruction, Op, Value
 from hlo_passes.ops import (
     BroadcastInDim,
     Combiner,
@@ -29,7 +29,7 @@ from hlo_passes.ops import (
     neutral_element,
     simple_combiner,
 )
-from hlo_passes.passes.base import Pass, map_module
+from hlo_passes.passes.base import LocalPass
 from hlo_passes.passes.folding import Folding, geometries
 from hlo_passes.passes.lifting import NARROW, combine_apart, converted, is_liftable, lift, widened
 from hlo_passes.passes.reductions import is_choosing, reduce_in_order
@@ -39,22 +39,22 @@ from hlo_passes.passes.select_scatter import collect_selected
 
 
 @dataclass(frozen=True)
-class Windows(Pass):
+class Windows(LocalPass):
     """Rewrite windows that are not pooling: cumulative, large, or of another region; and reductions of such."""
 
     name: ClassVar[str] = "windows"
 
-    def run(self, module: Module) -> Module:
-        """Return the module rewritten; itself when it has none."""
+    def change(self, computation: Computation) -> Computation:
+        """Return the computation rewritten; itself when it has none."""
         patterns: dict[type[Op], tuple[Pattern, ...]] = {
             ReduceWindow: (combine_apart, fold_windows),
             Reduce: (combine_apart, reduce_in_order),
             SelectAndScatter: (collect_selected,),
             Scan: (combine_apart, scan_in_blocks),
         }
-        if not any(type(instruction.op) in patterns for instruction in module.walk()):
-            return module
-        return map_module(module, lambda computation: Rewriter(computation, patterns).run())
+        if not any(type(instruction.op) in patterns for instruction in computation.walk()):
+            return computation
+        return Rewriter(computation, patterns).run()
 
 
 def fold_windows(instruction: Instruction, rewriter: Rewriter) -> Sequence[Value] | None:

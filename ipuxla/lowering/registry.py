@@ -52,7 +52,7 @@ class Lowering:
     @cached_property
     def call_counts(self) -> Counter[str]:
         """How often the module calls each computation."""
-        return Counter(callee for instruction in self.module.walk() for callee in instruction.op.callees)
+        return Counter(name for computation in self.module.computations for name in computation.callees)
 
     def tensor(self, value: Value) -> Tensor:
         """Return the tensor of a value as it stands in the graph now."""

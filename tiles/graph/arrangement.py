@@ -15,11 +15,13 @@ from typing import Any
 import numpy as np
 
 from tiles.errors import InvalidPlan
+from tiles.graph.hashing import hashed_once
 
 Factor = tuple[int, int, int]
 """Dimension, how many values a digit takes, and the elements of the dimension from one value to the next."""
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Arrangement:
     """The order of a box of elements in memory.

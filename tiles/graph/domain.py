@@ -18,6 +18,7 @@ import numpy as np
 
 from tiles.errors import InvalidPlan
 from tiles.graph.arrangement import ROW_MAJOR, Arrangement
+from tiles.graph.hashing import hashed_once
 from tiles.graph.layout import AxisSplit, Layout, ceil_div, mask_of, require_whole_groups, tile_grid, whole
 
 PARALLEL, REDUCTION, WINDOW = "parallel", "reduction", "window"
@@ -76,7 +77,7 @@ class IndexMap:
     axes: tuple[Affine, ...]
     fill: float | int | bool | None = None
 
-    @property
+    @cached_property
     def dims(self) -> tuple[int, ...]:
         """Domain dimensions used, in axis order."""
         return tuple(d for axis in self.axes for d, _ in axis.terms)
@@ -101,6 +102,7 @@ def identity_map(rank: int) -> IndexMap:
     return IndexMap(tuple(along(d) for d in range(rank)))
 
 
+@hashed_once
 @dataclass(frozen=True)
 class OpForm:
     """A regular operation: its domain and the indexing map of each operand and result.
@@ -126,7 +128,7 @@ class OpForm:
             if len(set(operand.dims)) != len(operand.dims):
                 raise InvalidPlan(f"a dimension may index only one axis of an operand, got {operand}")
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, ...]:
         """Sizes of the domain."""
         return tuple(dim.size for dim in self.dims)
@@ -158,6 +160,7 @@ class OpForm:
         )
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Plan:
     """How a domain is cut, and in which order its vertices go through it.
@@ -175,17 +178,17 @@ class Plan:
     base: int = 0
     arrangement: Arrangement = ROW_MAJOR
 
-    @property
+    @cached_property
     def grid(self) -> tuple[int, ...]:
         """Parts along each dimension."""
         return tuple(split.parts for split in self.splits)
 
-    @property
+    @cached_property
     def extents(self) -> tuple[int, ...]:
         """Extents of a full cell."""
         return tuple(min(split.grain, split.size) for split in self.splits)
 
-    @property
+    @cached_property
     def num_cells(self) -> int:
         """Cells, that is vertices, of the plan."""
         return math.prod(self.grid)

@@ -17,6 +17,7 @@ import numpy as np
 
 from tiles.errors import InvalidPlan
 from tiles.graph.arrangement import ROW_MAJOR, Arrangement
+from tiles.graph.hashing import hashed_once
 from tiles.numerics.dtypes import itemsize
 
 WORD_BYTES = 4
@@ -32,6 +33,7 @@ def align_up(value: Any, multiple: Any) -> Any:
     return ceil_div(value, multiple) * multiple
 
 
+@hashed_once
 @dataclass(frozen=True)
 class AxisSplit:
     """One dimension cut into parts of ``grain`` elements (the last may be short).
@@ -57,12 +59,12 @@ class AxisSplit:
                 f"{self.parts} parts of {self.grain} elements do not fit the digits {self.digits} of dimension size {self.size}"
             )
 
-    @property
+    @cached_property
     def parts(self) -> int:
         """Number of parts, at least 1 (an empty dimension has one empty part)."""
         return max(1, ceil_div(self.size, self.grain))
 
-    @property
+    @cached_property
     def is_split(self) -> bool:
         """Whether there is more than one part."""
         return self.parts > 1
@@ -131,6 +133,7 @@ def require_whole_groups(order: Arrangement, splits: tuple[AxisSplit, ...]) -> N
             )
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Layout:
     """A partition of a tensor over tiles, and the order of a part's elements inside its tile.
@@ -154,17 +157,17 @@ class Layout:
             require_whole_groups(self.arrangement, self.axes)
             object.__setattr__(self, "arrangement", self.arrangement.fit(self.part_shape))
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, ...]:
         """Shape of the tensor laid out."""
         return tuple(axis.size for axis in self.axes)
 
-    @property
+    @cached_property
     def grid(self) -> tuple[int, ...]:
         """Number of parts along each dimension."""
         return tuple(axis.parts for axis in self.axes)
 
-    @property
+    @cached_property
     def part_shape(self) -> tuple[int, ...]:
         """Extents of a full part."""
         return tuple(min(axis.grain, axis.size) if axis.size else 0 for axis in self.axes)
