@@ -28,7 +28,7 @@ from tiles.plan.arrange import arranged
 from tiles.plan.bounds import least_code_bytes, least_exchange_cycles, least_moves
 from tiles.plan.exchange import Traffic, exchange_code_bytes, exchange_cycles, operand_traffic, staging_bytes
 from tiles.plan.question import Operand, Question
-from tiles.plan.slices import is_resident
+from tiles.plan.slices import is_local, is_resident
 from tiles.target import Target
 
 RUN_INSTRUCTIONS = 4
@@ -203,10 +203,11 @@ def _drafts(question: Question, plans: Sequence[Plan]) -> list[_Draft]:
 def _reader_code_bytes(question: Question, plan: Plan) -> float:
     """Return the exchange code of a run's send and receipt for each stretch in which a part of a result lies beside the next.
 
-    Where a part is all there is along its fastest dimensions, it is one stretch with what is slower.
+    Where a part is all there is along its fastest dimensions, it is one stretch with what is slower. Results that take
+    the place of an operand lie as they did before, which costs nothing anew.
     """
     form, target = question.form, question.target
-    if not form.results:
+    if not form.results or any(_is_updated(question, plan, k) for k in range(len(question.operands))):
         return 0.0
     dims = form.results[0].dims
     splits, extents = [plan.splits[d] for d in dims], [plan.extents[d] for d in dims]
@@ -216,6 +217,14 @@ def _reader_code_bytes(question: Question, plan: Plan) -> float:
         if splits[d].is_split:
             break
     return RUN_INSTRUCTIONS * target.instruction_bytes * float(ceil_div(elements, max(1, together)) - 1)
+
+
+def _is_updated(question: Question, plan: Plan, k: int) -> bool:
+    """Return whether the result of a plan may take the place of operand ``k``."""
+    form, operand = question.form, question.operands[k]
+    if operand.layout is None or operand.shape != form.result_shape():
+        return False
+    return question.codelet.may_overwrite(k) and is_local(form, plan, k, operand.layout)
 
 
 def _received(question: Question, plan: Plan) -> Iterable[tuple[int, Layout]]:

@@ -288,7 +288,8 @@ def _combine_plan(
     """Choose the plan of one combining stage; a staged plan must at least halve the partials."""
     assert partials.layout is not None
     known = [Operand(partials.shape, partials.dtype, partials.layout)]
-    extra = [*_scattered(form, partials.layout), _spread(graph, codelet, form, dtype)]
+    spread = _spread(graph, codelet, form, dtype)
+    extra = [*_scattered(form, partials.layout), spread]
     policy = graph.policy
     found = search(
         form,
@@ -301,7 +302,8 @@ def _combine_plan(
         policy.code_price,
     )
     counts = (priced.plan.num_partials(form) for priced in found)
-    return next(p.plan for p, n in zip(found, counts, strict=True) if n == 1 or 2 * n <= partials.shape[0])
+    fits = (p.plan for p, n in zip(found, counts, strict=True) if n == 1 or 2 * n <= partials.shape[0])
+    return next(fits, spread)
 
 
 def _scattered(form: OpForm, layout: Layout) -> list[Plan]:
