@@ -149,7 +149,7 @@ def _training(published: bool) -> Model:
     params, running = _split(params_of(new, stages, width, classes))
     velocity = new.like(jax.eval_shape(optimizer.init, params))
     arguments = params, running, velocity, new.normal(batch, side, side, 3), new.integers(classes, batch)
-    goals = Goals(must_fit=False)  # nobody trained it on one chip without recomputation
+    goals = Goals(must_fit=False)  # no source is known for it on one chip
     return Model(step, arguments, batch, "images", donated=(0, 1, 2), target="bow", goals=goals)
 
 
