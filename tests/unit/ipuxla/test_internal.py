@@ -120,10 +120,10 @@ def test_a_codelet_that_fails_while_memory_is_planned_names_its_step(monkeypatch
 
 
 def test_a_failing_pass_is_one_named_error(monkeypatch):
-    monkeypatch.setattr(EliminateCommonSubexpressions, "run", failing(RuntimeError("no pass")))
+    monkeypatch.setattr(EliminateCommonSubexpressions, "change", failing(RuntimeError("no pass")))
     with pytest.raises(InternalError, match="no pass"):
         compiled(lambda x, w: x @ w)
-    monkeypatch.setattr(EliminateCommonSubexpressions, "run", failing(ValueError("no pass")))
+    monkeypatch.setattr(EliminateCommonSubexpressions, "change", failing(ValueError("no pass")))
     with pytest.raises(InternalError, match="BrokenPass"):
         compiled(lambda x, w: x @ w)
 
@@ -132,7 +132,7 @@ def test_what_callers_cause_stays_what_it_is(monkeypatch, own_folder):
     with pytest.raises(OutOfTileMemory):
         x = jax.ShapeDtypeStruct((4096, 4096), jnp.float32)
         ipuxla.jit(model, target=TARGET).lower(x, x).compile()
-    monkeypatch.setattr(EliminateCommonSubexpressions, "run", failing(ValueError("no pass")))
+    monkeypatch.setattr(EliminateCommonSubexpressions, "change", failing(ValueError("no pass")))
     with pytest.raises(BrokenPass):
         compiled(passes="cse")
     monkeypatch.undo()

@@ -286,7 +286,8 @@ def test_reports_show_scopes():
 
 def test_the_page_shows_scopes(tmp_path):
     compiled(net, X, X).report(tmp_path, X, X)
-    assert '<td class="w">GPT/Block_1/Dense_0</td>' in (tmp_path / "report.html").read_text()
+    html = (tmp_path / "report.html").read_text().replace("<wbr>", "")
+    assert ">GPT/Block_1/Dense_0</td>" in html
     assert '"scope": "GPT/Block_1/Dense_0"' in (tmp_path / "profile.json").read_text()
     assert "GPT/Block_1/Dense_0" in (tmp_path / "summary.txt").read_text()
 

@@ -45,14 +45,20 @@ def test_without_scopes_reports_have_no_column_for_them(small_target):
     assert {row["scope"] for row in result.operations} == {""}
 
 
-def test_what_several_scopes_share_counts_for_those_around_them_all():
-    rows = [{"scope": "A/b/c; A/d", "cycles": 5}, {"scope": "A/d", "cycles": 2}, {"scope": "", "cycles": 3}]
-    assert scopes_data(rows) == [
+def test_what_several_scopes_share_counts_for_those_around_them_all(small_target):
+    empty = compile_graph(Graph(small_target, "empty"))
+    given = {"A/b/c; A/d": 5, "A/d": 2, "": 3}
+    rows = [{"scope": scope, "cycles": cycles, "steps": []} for scope, cycles in given.items()]
+    found = [
+        {name: row[name] for name in ("scope", "depth", "cycles", "share")}
+        for row in scopes_data(empty, rows)
+    ]
+    assert found == [
         {"scope": "A", "depth": 0, "cycles": 7, "share": 0.7},
         {"scope": "A/d", "depth": 1, "cycles": 2, "share": 0.2},
     ]
-    assert scopes_data([{"scope": "A", "cycles": None}])[0]["cycles"] is None
-    assert scopes_data([]) == []
+    assert scopes_data(empty, [{"scope": "A", "cycles": None, "steps": []}])[0]["cycles"] is None
+    assert scopes_data(empty, []) == []
 
 
 def test_operations_of_one_line_and_two_scopes_are_two(small_target):
