@@ -110,7 +110,7 @@ def eased(executable: Executable, policy: Policy) -> Policy | None:
     """Return how to plan a program again that does not fit, None where planning would not help.
 
     Temporaries that crowd a tile get half the room; where code or data crowd, bytes of exchange code become dearer,
-    if there is so much of it that this may help.
+    if half of what there is would do.
 
     Args:
       executable: the program that does not fit.
@@ -121,7 +121,7 @@ def eased(executable: Executable, policy: Policy) -> Policy | None:
         proportions = tightened(executable, policy)
         if proportions != policy.memory_proportions:
             return replace(policy, memory_proportions=proportions)
-    may_help = lack.categories.get("internalExchangeCode", 0) >= max(lack.excess_bytes, 1)
+    may_help = lack.categories.get("internalExchangeCode", 0) >= 2 * max(lack.excess_bytes, 1)
     if may_help and policy.code_price < MOST_CODE_PRICE:
         return replace(policy, code_price=policy.code_price * 4)
     return None
