@@ -63,7 +63,7 @@ def _contraction(instruction: Instruction) -> tuple[OpForm, MatMul, str]:
     return form, matmul_codelet(dtype_of(lhs), dtype_of(rhs), out), out
 
 
-def wanted_layout(lowering: Lowering, instruction: Instruction, k: int) -> Layout:
+def preferred_layout(lowering: Lowering, instruction: Instruction, k: int) -> Layout:
     """Return the layout in which operand ``k`` of a dot_general would wait, if nothing lay anywhere yet."""
     graph, types = lowering.graph, [v.type for v in instruction.operands]
     form, codelet, out = _contraction(instruction)

@@ -21,9 +21,9 @@ from hlo_passes.ops import (
     While,
 )
 from ipuxla.lowering.folding import folds_counters
+from ipuxla.lowering.preferred_layouts import contraction_readers, met_parameters, set_preferred_layouts
 from ipuxla.lowering.registry import Lowering, dtype_of, lowers, where
 from ipuxla.lowering.regular import materialize
-from ipuxla.lowering.waiting import contractions, met_parameters, settle_early
 from tiles.graph import Copy, Tensor, linear_layout, reshape_layout
 
 
@@ -93,7 +93,7 @@ def lower_computation(
     values = dict(zip(computation.parameters, arguments, strict=True))
     inner = replace(lowering, computation=computation, values=values, met=met_parameters(computation))
     needed = _constants_in_memory(computation)
-    counted, multiplied = _only_counted(computation), contractions(computation)
+    counted, multiplied = _only_counted(computation), contraction_readers(computation)
     for instruction in computation.instructions:
         if instruction.results[:1] and instruction.results[0] in counted:
             continue
@@ -102,7 +102,7 @@ def lower_computation(
             if instruction.result in needed:
                 materialize(inner, instruction.result)
             continue
-        settle_early(inner, instruction, multiplied)
+        set_preferred_layouts(inner, instruction, multiplied)
         inner.lower(instruction)
     return tuple(inner.tensor(v) for v in computation.results)
 

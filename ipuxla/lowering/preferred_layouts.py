@@ -1,4 +1,4 @@
-"""Where parameters wait that several operations read, and where what updates them is left.
+"""The preferred layouts of parameters that several operations read, and of what updates them.
 
 A layout is settled by an operand's first reader. For a table that is looked up before it is multiplied with, or a weight
 that is reshaped first, that would be the wrong one: what reads it next would exchange all of it. So parameters wait as
@@ -11,7 +11,7 @@ from __future__ import annotations
 from hlo_passes.ir import Computation, Instruction, Value
 from hlo_passes.ir.op import FusionCategory
 from hlo_passes.ops import DotGeneral, Fusion, Reshape, Scatter
-from ipuxla.lowering.contraction import wanted_layout
+from ipuxla.lowering.contraction import preferred_layout
 from ipuxla.lowering.registry import Lowering
 from tiles.graph import reshape_layout
 
@@ -19,7 +19,7 @@ Reader = tuple[Instruction, int]
 """A dot_general and the number of one of its operands."""
 
 
-def contractions(computation: Computation) -> dict[Value, tuple[Reader, ...]]:
+def contraction_readers(computation: Computation) -> dict[Value, tuple[Reader, ...]]:
     """Return, for parameters that something else reads first, the contractions that read them, in program order.
 
     What reads a reshape of a parameter reads the parameter.
@@ -60,7 +60,7 @@ def _reads(instruction: Instruction) -> dict[int, Reader]:
     }
 
 
-def settle_early(
+def set_preferred_layouts(
     lowering: Lowering, instruction: Instruction, readers: dict[Value, tuple[Reader, ...]]
 ) -> None:
     """Give parameters that an instruction is the first to read the layout that their first contraction wants."""
@@ -68,7 +68,7 @@ def settle_early(
         if value not in readers or lowering.tensor(value).layout is not None:
             continue
         contraction, k = readers[value][0]
-        layout = reshape_layout(wanted_layout(lowering, contraction, k), value.type.shape)
+        layout = reshape_layout(preferred_layout(lowering, contraction, k), value.type.shape)
         if layout is not None:
             lowering.graph.set_layout(lowering.values[value].name, layout)
 
