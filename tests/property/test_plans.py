@@ -25,8 +25,19 @@ from tiles.graph import (
     Tensor,
     identity_map,
 )
-from tiles.plan import Operand, Question, Ranking, exchange_cycles, operand_traffic, price, search
-from tiles.plan.bounds import least_exchange_cycles, least_moves
+from tiles.plan import (
+    Operand,
+    Question,
+    Ranking,
+    Traffic,
+    exchange_code_bytes,
+    exchange_cycles,
+    operand_traffic,
+    price,
+    search,
+)
+from tiles.plan.bounds import least_code_bytes, least_exchange_cycles, least_local_bytes, least_moves
+from tiles.plan.exchange import exchange_figures
 from tiles.poplibs.forms import (
     dot_form,
     map_form,
@@ -176,6 +187,26 @@ def windows(draw: st.DrawFn) -> Case:
     return form, reduce_codelet("add", "float32"), ((m + draw(st.integers(0, 9)), k),), "float32"
 
 
+@given(st.one_of(questions(), windows()), SEEDS)
+@settings(max_examples=30)
+def test_figures_of_an_exchange_are_those_of_its_traffic(case, seed):
+    form, codelet, shapes, dtype = case
+    rng = np.random.default_rng(seed)
+    plan = random_plan(rng, form, codelet, TARGET.num_tiles)
+    operands = tuple(
+        (k, random_layout(rng, shape, TARGET.num_tiles), shape, dtype) for k, shape in enumerate(shapes)
+    )
+    moved = Traffic.none(TARGET.num_tiles)
+    for k, layout, shape, _ in operands:
+        moved = moved + operand_traffic(layout, form, plan, k, shape, dtype, TARGET)
+    assert exchange_figures(form, plan, operands, TARGET) == (
+        exchange_cycles(moved, TARGET).value,
+        exchange_code_bytes(moved, TARGET).max(),
+        moved.local.max(),
+        moved.turning.max(),
+    )
+
+
 @given(st.one_of(questions(), windows()), SEEDS, st.sampled_from([0, 400, 2**20]))
 @settings(max_examples=30)
 def test_plans_are_ranked_as_they_are_priced(case, seed, limit):
@@ -195,8 +226,14 @@ def test_plans_are_ranked_as_they_are_priced(case, seed, limit):
                 least = least_moves(operand.layout, form, plan, k, dtype, TARGET)
                 moved = operand_traffic(operand.layout, form, plan, k, operand.shape, dtype, TARGET)
                 assert least_exchange_cycles([least], TARGET) <= exchange_cycles(moved, TARGET).value, plan
+                assert least_code_bytes([least], TARGET) <= exchange_code_bytes(moved, TARGET).max(), plan
+                assert least_local_bytes([least]) <= moved.local.max(), plan
+                assert least.turning_cycles <= moved.turning.max(), plan
     found = Ranking(Question(form, codelet, operands, (dtype,), TARGET), plans, limit)
     exact = [price(form, codelet, operands, (dtype,), TARGET, plan) for plan in plans]
-    assert list(found) == sorted(
-        exact, key=lambda p: (max(0, p.temporary_bytes - limit), p.cost, p.plan.num_cells)
-    )
+    ranked = sorted(exact, key=lambda p: (max(0, p.temporary_bytes - limit), p.cost, p.plan.num_cells))
+    split = plans[0].splits[0].is_split
+    most = float(np.median([p.cost for p in exact]))
+    wanted = [p for p in ranked if p.plan.splits[0].is_split == split and p.cost <= most]
+    assert found.cheapest(lambda plan: plan.splits[0].is_split == split, most) == next(iter(wanted), None)
+    assert list(found) == ranked

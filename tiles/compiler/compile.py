@@ -234,7 +234,7 @@ def _requests(
                 t = tensors[name]
                 slices = operand_slices(group.form, group.plan, k, t.shape)
                 size = slices.stored_bytes(itemsize(t.dtype))
-                size += staging_bytes(layout, group.form, group.plan, k, t.shape, t.dtype)
+                size += staging_bytes(layout, group.form, group.plan, k, t.dtype)
                 buffer = f"{group.name}.in{k}"
                 received[number, group.name, k] = buffer
                 requests.append(

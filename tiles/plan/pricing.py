@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, overload
 
@@ -25,8 +25,8 @@ from tiles.graph import (
 from tiles.graph.layout import align_up, ceil_div
 from tiles.numerics.dtypes import itemsize
 from tiles.plan.arrange import arranged
-from tiles.plan.bounds import least_code_bytes, least_exchange_cycles, least_moves
-from tiles.plan.exchange import Traffic, exchange_code_bytes, exchange_cycles, operand_traffic, staging_bytes
+from tiles.plan.bounds import least_code_bytes, least_exchange_cycles, least_local_bytes, least_moves
+from tiles.plan.exchange import exchange_figures, staging_bytes
 from tiles.plan.question import Operand, Question
 from tiles.plan.slices import is_local, is_resident
 from tiles.target import Target
@@ -75,8 +75,9 @@ class Ranking(Sequence[Priced]):
         self._drafts = _drafts(question, arranged(question, list(plans)))
         self._ranked: list[Priced] = []
         self._open: list[tuple[int, float, int, int, Priced | None]] = []
+        self._bounded: set[int] = set()
         for number, draft in enumerate(self._drafts):
-            self._push(number, draft, draft.least_cost(), None)
+            self._push(number, draft.cost_without_exchange(), None)
 
     def __len__(self) -> int:
         """Return the number of plans."""
@@ -96,20 +97,41 @@ class Ranking(Sequence[Priced]):
             self._next()
         return self._ranked[index]
 
+    def cheapest(self, is_wanted: Callable[[Plan], bool], most: float) -> Priced | None:
+        """Return the first of the plans that are wanted and cost no more than ``most``, None if there is none."""
+        found = []
+        for number, draft in enumerate(self._drafts):
+            if is_wanted(draft.plan) and draft.least_cost() <= most:
+                priced = draft.priced()
+                if priced.cost <= most:
+                    found.append(self._entry(number, priced.cost, priced))
+        return min(found)[-1] if found else None
+
     def _next(self) -> None:
-        """Price the plans that may come next, until the next one is certain."""
+        """Bound or price the plans that may come next, until the next one is certain."""
         while True:
             *_, number, priced = heapq.heappop(self._open)
             if priced is not None:
                 self._ranked.append(priced)
                 return
             draft = self._drafts[number]
-            priced = draft.priced()
-            self._push(number, draft, priced.cost, priced)
+            if number not in self._bounded:
+                self._bounded.add(number)
+                self._push(number, draft.least_cost(), None)
+            else:
+                priced = draft.priced()
+                self._push(number, priced.cost, priced)
 
-    def _push(self, number: int, draft: _Draft, cycles: float, priced: Priced | None) -> None:
+    def _push(self, number: int, cost: float, priced: Priced | None) -> None:
+        heapq.heappush(self._open, self._entry(number, cost, priced))
+
+    def _entry(
+        self, number: int, cost: float, priced: Priced | None
+    ) -> tuple[int, float, int, int, Priced | None]:
+        """Return what plans are ordered by: no two entries have the same number."""
+        draft = self._drafts[number]
         excess = max(0, draft.temporary_bytes - self._limit)
-        heapq.heappush(self._open, (excess, cycles, draft.plan.num_cells, number, priced))
+        return excess, cost, draft.plan.num_cells, number, priced
 
 
 @dataclass(frozen=True)
@@ -134,6 +156,11 @@ class _Draft:
     received: tuple[tuple[int, Layout], ...]
     reader_code_bytes: float
 
+    def cost_without_exchange(self) -> float:
+        """Return what the plan costs where all it reads is at hand; terms are added, and so rounded, as in ``priced``."""
+        cycles, price = self.compute_cycles + self.combining_cycles, self.question.code_price
+        return Priced(self.plan, cycles, 0, 0, self.reader_code_bytes, price).cost
+
     def least_cost(self) -> float:
         """Return what the plan costs at least; terms are added, and so rounded, as ``priced`` does."""
         form, operands, target = self.question.form, self.question.operands, self.question.target
@@ -144,7 +171,8 @@ class _Draft:
         cycles = self.compute_cycles + exchange
         if exchange:
             cycles += target.internal_sync_cycles
-        cycles += sum(m.local for m in moves) / target.memcpy_bytes_per_cycle
+        turning = sum(m.turning_cycles for m in moves)
+        cycles += least_local_bytes(moves) / target.memcpy_bytes_per_cycle + turning
         cycles += self.combining_cycles
         code, price = least_code_bytes(moves, target), self.question.code_price
         return Priced(self.plan, cycles, 0, code, self.reader_code_bytes, price).cost
@@ -152,18 +180,14 @@ class _Draft:
     def priced(self) -> Priced:
         """Return the plan with its cost from exact exchange volumes."""
         form, operands, target = self.question.form, self.question.operands, self.question.target
-        moved = Traffic.none(target.num_tiles)
-        for k, layout in self.received:
-            moved = moved + operand_traffic(
-                layout, form, self.plan, k, operands[k].shape, operands[k].dtype, target
-            )
-        cycles = self.compute_cycles + float(exchange_cycles(moved, target).value)
-        if not moved.is_empty:
+        moved = tuple((k, layout, operands[k].shape, operands[k].dtype) for k, layout in self.received)
+        exchange = exchange_figures(form, self.plan, moved, target)
+        cycles = self.compute_cycles + exchange.cycles
+        if exchange.cycles:
             cycles += target.internal_sync_cycles
-        cycles += int(moved.local.max()) / target.memcpy_bytes_per_cycle + int(moved.turning.max())
-        code = int(exchange_code_bytes(moved, target).max())
+        cycles += exchange.local_bytes / target.memcpy_bytes_per_cycle + exchange.turning_cycles
         cycles += self.combining_cycles
-        price = self.question.code_price
+        code, price = exchange.code_bytes, self.question.code_price
         return Priced(self.plan, cycles, self.temporary_bytes, code, self.reader_code_bytes, price)
 
 
@@ -189,7 +213,7 @@ def _drafts(question: Question, plans: Sequence[Plan]) -> list[_Draft]:
         for k, layout in received:
             o = question.operands[k]
             temporary += align_up(elements[k][number] * itemsize(o.dtype), 4)
-            temporary += staging_bytes(layout, form, plan, k, o.shape, o.dtype)
+            temporary += staging_bytes(layout, form, plan, k, o.dtype)
         combining = (
             float(combining_cycles(results[number], each_bytes, partials, target, question.code_price))
             if partials > 1

@@ -60,8 +60,10 @@ def choose(
     for k, tensor in enumerate(operands):
         if tensor.name in donated and codelet.may_overwrite(k) and tensor.shape == form.result_shape():
             kept = follow(form, codelet, k, question.operands[k], target)
-            found = (p for p in priced if kept is not None and _same_cut(p.plan, kept))
-            dearer = next((p for p in found if p.cost <= KEEP_IN_PLACE * priced[0].cost), None)
+            if kept is None:
+                continue
+            most = KEEP_IN_PLACE * priced[0].cost
+            dearer = priced.cheapest(lambda plan, kept=kept: _same_cut(plan, kept), most)
             if dearer is not None:
                 return dearer.plan, {}
     followed = any(
@@ -109,9 +111,7 @@ def _unlike(question: Question, plan: Plan) -> list[int]:
     for k, o in enumerate(question.operands):
         if o.layout is None or operand_slices(form, plan, k, o.shape).replication <= 1:
             continue
-        is_turned = question.codelet.is_contraction and not keeps_order(
-            form, plan, k, o.layout, o.shape, o.dtype
-        )
+        is_turned = question.codelet.is_contraction and not keeps_order(form, plan, k, o.layout, o.dtype)
         moved = operand_traffic(o.layout, form, plan, k, o.shape, o.dtype, target)
         if is_turned or int((moved.selects + moved.pointers).max()) >= WORTH_A_COPY:
             found.append(k)
