@@ -183,10 +183,9 @@ def _overwritable(
     step = order.steps[number][1]
     operands = [name for member in step.vertices for name in member.operands]
     others = [name for member in step.vertices if member is not group for name in member.results]
-    donated = {graph.inputs[i] for i in graph.donated}
     for k, name in enumerate(group.operands):
         base = root[name]
-        free = tensors[base].kind == TEMPORARY or base in donated
+        free = tensors[base].kind == TEMPORARY or base in order.donated
         if not free or base == root[result.name] or not may_write_over(tensors, group, k):
             continue
         if sum(root[other] == base for other in operands) > 1 or any(root[other] == base for other in others):

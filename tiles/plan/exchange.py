@@ -107,18 +107,18 @@ def incoming(source: Layout, slices: Slices, dtype: str, target: Target) -> Inco
     is_unturned = order is not None and order.arrives_unturned
     arrives = source.arrangement if is_unturned else slices.arrangement
     need, own, windows, jumps, sources = arriving(slices, source, arrives, target.num_tiles)
-    is_kept = order is None or order.is_kept
+    turned = None if order is None or order.is_kept else order
     received = _bytes(need - own, size)
     words = received // WORD_BYTES
     most = np.maximum(sources, words)  # parts of a word come one by one if from several tiles
     shared = slices.replication > 1
     return Incoming(
         received=received,
-        local=_bytes(own, size) if is_kept else np.zeros_like(own),
+        local=_bytes(own, size) if turned is None else np.zeros_like(own),
         selects=np.minimum(np.maximum(windows, sources), most),
         pointers=np.minimum(np.maximum(jumps, received > 0), words),
         shared=_bytes(_alike(slices, need, own, target), size) if shared else None,
-        turning=None if is_kept else order.cycles(need, own, size, target),
+        turning=None if turned is None else turned.cycles(need, own, size, target),
     )
 
 

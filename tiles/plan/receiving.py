@@ -170,7 +170,15 @@ def _slicewise(
     windows, own_windows = _windows(along, digits_of(kept, part), each)
     stretches, is_dense, own_stretches = _stretches(along, digits_of(arrives, extents), each)
     in_one_go = (stretches == parts) & is_dense
-    return _Slicewise(*map(each, (need, parts, windows, stretches, in_one_go)), own_windows, own_stretches)
+    return _Slicewise(
+        need=each(need),
+        parts=each(parts),
+        windows=each(windows),
+        stretches=each(stretches),
+        in_one_go=each(in_one_go),
+        own_windows=own_windows,
+        own_stretches=own_stretches,
+    )
 
 
 def _factor(digit: Digit, joined: np.ndarray, each: Callable[[np.ndarray], np.ndarray]) -> tuple[_Mine, ...]:
