@@ -36,7 +36,7 @@ from tiles.plan import (
     price,
     search,
 )
-from tiles.plan.bounds import least_code_bytes, least_exchange_cycles, least_local_bytes, least_moves
+from tiles.plan.bounds import least_figures
 from tiles.plan.exchange import exchange_figures
 from tiles.poplibs.forms import (
     dot_form,
@@ -220,15 +220,15 @@ def test_plans_are_ranked_as_they_are_priced(case, seed, limit):
     plans = [random_plan(rng, form, codelet, TARGET.num_tiles) for _ in range(6)]
     plans += [priced.plan for priced in search(form, codelet, operands, (dtype,), TARGET)]
     plans = list(dict.fromkeys(plans))
-    for plan in plans:
-        for k, operand in enumerate(operands):
-            if operand.layout is not None:
-                least = least_moves(operand.layout, form, plan, k, dtype, TARGET)
-                moved = operand_traffic(operand.layout, form, plan, k, operand.shape, dtype, TARGET)
-                assert least_exchange_cycles([least], TARGET) <= exchange_cycles(moved, TARGET).value, plan
-                assert least_code_bytes([least], TARGET) <= exchange_code_bytes(moved, TARGET).max(), plan
-                assert least_local_bytes([least]) <= moved.local.max(), plan
-                assert least.turning_cycles <= moved.turning.max(), plan
+    moved = [
+        tuple((k, o.layout, o.shape, dtype) for k, o in enumerate(operands) if o.layout is not None)
+        for _ in plans
+    ]
+    received = [[(k, layout) for k, layout, *_ in each] for each in moved]
+    least = least_figures(form, plans, received, [dtype] * len(operands), TARGET)
+    for plan, each, bound in zip(plans, moved, least, strict=True):
+        exact = exchange_figures(form, plan, each, TARGET)
+        assert all(a <= b for a, b in zip(bound, exact, strict=True)), plan
     found = Ranking(Question(form, codelet, operands, (dtype,), TARGET), plans, limit)
     exact = [price(form, codelet, operands, (dtype,), TARGET, plan) for plan in plans]
     ranked = sorted(exact, key=lambda p: (max(0, p.temporary_bytes - limit), p.cost, p.plan.num_cells))

@@ -106,26 +106,25 @@ def incoming(source: Layout, slices: Slices, dtype: str, target: Target) -> Inco
     order = turn(source, slices.arrangement, slices.extents, size)
     is_unturned = order is not None and order.arrives_unturned
     arrives = source.arrangement if is_unturned else slices.arrangement
-    need, own, windows, jumps, sources = arriving(slices, source, arrives, target.num_tiles)
+    come = arriving(slices, source, arrives, target.num_tiles)
     turned = None if order is None or order.is_kept else order
-    received = _bytes(need - own, size)
-    words = received // WORD_BYTES
-    most = np.maximum(sources, words)  # parts of a word come one by one if from several tiles
+    received = whole_words(come.need - come.own, size)
+    selects, pointers = come.changes(received // WORD_BYTES)
     shared = slices.replication > 1
     return Incoming(
         received=received,
-        local=_bytes(own, size) if turned is None else np.zeros_like(own),
-        selects=np.minimum(np.maximum(windows, sources), most),
-        pointers=np.minimum(np.maximum(jumps, received > 0), words),
-        shared=_bytes(_alike(slices, need, own, target), size) if shared else None,
-        turning=None if turned is None else turned.cycles(need, own, size, target),
+        local=whole_words(come.own, size) if turned is None else np.zeros_like(come.own),
+        selects=selects,
+        pointers=pointers,
+        shared=whole_words(_alike(slices, come.need, come.own, target), size) if shared else None,
+        turning=None if turned is None else turned.cycles(come.need, come.own, size, target),
     )
 
 
 def outgoing(source: Layout, slices: Slices, dtype: str, target: Target) -> Outgoing:
     """Return what leaves each part when ``slices`` are brought from ``source``."""
     elements, runs = leaving(slices, source, target.num_tiles)
-    sent = _bytes(elements, itemsize(dtype))
+    sent = whole_words(elements, itemsize(dtype))
     words = sent // WORD_BYTES
     runs = np.minimum(np.maximum(runs, sent > 0), words)
     return Outgoing(sent, runs, send_instructions(words, runs, target))
@@ -204,7 +203,8 @@ def _alike(slices: Slices, need: np.ndarray, own: np.ndarray, target: Target) ->
     return np.where(is_alike[on], np.maximum(need - held[on], 0), 0)
 
 
-def _bytes(elements: np.ndarray, size: int) -> np.ndarray:
+def whole_words(elements: np.ndarray, size: int) -> np.ndarray:
+    """Return the bytes, in whole words, of elements of ``size`` bytes."""
     if size % WORD_BYTES == 0:
         return elements * size
     return -(-elements * size // WORD_BYTES) * WORD_BYTES
@@ -228,7 +228,7 @@ def reshape_traffic(source: Layout, destination: Layout, dtype: str, target: Tar
     crosses = np.flatnonzero(src_tile != dst_tile)
     leaving = crosses[np.lexsort((src_offset[crosses], src_tile[crosses]))]
     arriving = crosses[np.lexsort((src_offset[crosses], src_tile[crosses], dst_tile[crosses]))]
-    received, sent = _bytes(count(dst_tile[crosses]), size), _bytes(count(src_tile[crosses]), size)
+    received, sent = whole_words(count(dst_tile[crosses]), size), whole_words(count(src_tile[crosses]), size)
     runs = count(src_tile[leaving[_breaks(src_tile[leaving], src_offset[leaving])]])
     listened = _breaks(src_tile[arriving], src_offset[arriving]) | _breaks(dst_tile[arriving])
     written = arriving[np.lexsort((dst_offset[arriving], dst_tile[arriving]))]
@@ -241,7 +241,7 @@ def reshape_traffic(source: Layout, destination: Layout, dtype: str, target: Tar
         result,
         received=received,
         sent=sent,
-        local=_bytes(count(dst_tile[src_tile == dst_tile]), size),
+        local=whole_words(count(dst_tile[src_tile == dst_tile]), size),
         runs=runs,
         sends=send_instructions(sent // WORD_BYTES, runs, target),
         selects=np.minimum(selects, np.maximum(sources, received // WORD_BYTES)),

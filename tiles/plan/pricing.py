@@ -6,6 +6,7 @@ import heapq
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, overload
 
 import numpy as np
@@ -25,12 +26,13 @@ from tiles.graph import (
 from tiles.graph.layout import align_up, ceil_div
 from tiles.numerics.dtypes import itemsize
 from tiles.plan.arrange import arranged
-from tiles.plan.bounds import least_code_bytes, least_exchange_cycles, least_local_bytes, least_moves
-from tiles.plan.exchange import exchange_figures, staging_bytes
+from tiles.plan.bounds import least_figures
+from tiles.plan.exchange import ExchangeFigures, exchange_figures, staging_bytes
 from tiles.plan.question import Operand, Question
 from tiles.plan.slices import is_local, is_resident
 from tiles.target import Target
 
+NO_EXCHANGE = ExchangeFigures(0, 0, 0, 0)
 RUN_INSTRUCTIONS = 4
 """Of a run between two tiles: a wait and a send on one, a change of source and of pointer on the other."""
 
@@ -77,7 +79,7 @@ class Ranking(Sequence[Priced]):
         self._open: list[tuple[int, float, int, int, Priced | None]] = []
         self._bounded: set[int] = set()
         for number, draft in enumerate(self._drafts):
-            self._push(number, draft.cost_without_exchange(), None)
+            self._push(number, draft.at(NO_EXCHANGE).cost, None)
 
     def __len__(self) -> int:
         """Return the number of plans."""
@@ -97,11 +99,24 @@ class Ranking(Sequence[Priced]):
             self._next()
         return self._ranked[index]
 
+    @cached_property
+    def _least_costs(self) -> list[float]:
+        """What each plan costs at least."""
+        form, operands, target = self._question.form, self._question.operands, self._question.target
+        least = least_figures(
+            form,
+            [draft.plan for draft in self._drafts],
+            [draft.received for draft in self._drafts],
+            [o.dtype for o in operands],
+            target,
+        )
+        return [draft.at(figures).cost for draft, figures in zip(self._drafts, least, strict=True)]
+
     def cheapest(self, is_wanted: Callable[[Plan], bool], most: float) -> Priced | None:
         """Return the first of the plans that are wanted and cost no more than ``most``, None if there is none."""
         found = []
         for number, draft in enumerate(self._drafts):
-            if is_wanted(draft.plan) and draft.least_cost() <= most:
+            if is_wanted(draft.plan) and self._least_costs[number] <= most:
                 priced = draft.priced()
                 if priced.cost <= most:
                     found.append(self._entry(number, priced.cost, priced))
@@ -117,7 +132,7 @@ class Ranking(Sequence[Priced]):
             draft = self._drafts[number]
             if number not in self._bounded:
                 self._bounded.add(number)
-                self._push(number, draft.least_cost(), None)
+                self._push(number, self._least_costs[number], None)
             else:
                 priced = draft.priced()
                 self._push(number, priced.cost, priced)
@@ -156,32 +171,12 @@ class _Draft:
     received: tuple[tuple[int, Layout], ...]
     reader_code_bytes: float
 
-    def cost_without_exchange(self) -> float:
-        """Return what the plan costs where all it reads is at hand; terms are added, and so rounded, as in ``priced``."""
-        cycles, price = self.compute_cycles + self.combining_cycles, self.question.code_price
-        return Priced(self.plan, cycles, 0, 0, self.reader_code_bytes, price).cost
+    def at(self, exchange: ExchangeFigures) -> Priced:
+        """Return the plan with its cost, given the figures of its exchange or such as they cannot be below.
 
-    def least_cost(self) -> float:
-        """Return what the plan costs at least; terms are added, and so rounded, as ``priced`` does."""
-        form, operands, target = self.question.form, self.question.operands, self.question.target
-        moves = [
-            least_moves(layout, form, self.plan, k, operands[k].dtype, target) for k, layout in self.received
-        ]
-        exchange = least_exchange_cycles(moves, target)
-        cycles = self.compute_cycles + exchange
-        if exchange:
-            cycles += target.internal_sync_cycles
-        turning = sum(m.turning_cycles for m in moves)
-        cycles += least_local_bytes(moves) / target.memcpy_bytes_per_cycle + turning
-        cycles += self.combining_cycles
-        code, price = least_code_bytes(moves, target), self.question.code_price
-        return Priced(self.plan, cycles, 0, code, self.reader_code_bytes, price).cost
-
-    def priced(self) -> Priced:
-        """Return the plan with its cost from exact exchange volumes."""
-        form, operands, target = self.question.form, self.question.operands, self.question.target
-        moved = tuple((k, layout, operands[k].shape, operands[k].dtype) for k, layout in self.received)
-        exchange = exchange_figures(form, self.plan, moved, target)
+        Terms are added, and so rounded, in one order, so that lower figures never cost more.
+        """
+        target = self.question.target
         cycles = self.compute_cycles + exchange.cycles
         if exchange.cycles:
             cycles += target.internal_sync_cycles
@@ -189,6 +184,12 @@ class _Draft:
         cycles += self.combining_cycles
         code, price = exchange.code_bytes, self.question.code_price
         return Priced(self.plan, cycles, self.temporary_bytes, code, self.reader_code_bytes, price)
+
+    def priced(self) -> Priced:
+        """Return the plan with its cost from exact exchange volumes."""
+        form, operands, target = self.question.form, self.question.operands, self.question.target
+        moved = tuple((k, layout, operands[k].shape, operands[k].dtype) for k, layout in self.received)
+        return self.at(exchange_figures(form, self.plan, moved, target))
 
 
 def _drafts(question: Question, plans: Sequence[Plan]) -> list[_Draft]:

@@ -7,10 +7,10 @@ share it. What the tile holds comes from tables of overlaps, slices by parts, al
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,11 +33,20 @@ class Digit(NamedTuple):
     is_inner: bool
 
 
-def digits_of(order: Arrangement, extents: tuple[int, ...]) -> list[Digit]:
+@lru_cache(maxsize=4096)
+def digits_of(order: Arrangement, extents: tuple[int, ...]) -> tuple[Digit, ...]:
     """Return the digits of a box's elements, the fastest first."""
+    if order.is_row_major:
+        return _row_major(len(extents))
     factors = order.factors(extents)
     group = {d: step for d, _, step in factors if step > 1}
-    return [Digit(d, group.get(d, 1), d in group and step == 1) for d, _, step in reversed(factors)]
+    return tuple(Digit(d, group.get(d, 1), d in group and step == 1) for d, _, step in reversed(factors))
+
+
+@lru_cache(maxsize=16)
+def _row_major(rank: int) -> tuple[Digit, ...]:
+    """Return the digits of row-major boxes, the same ones whatever their extents."""
+    return tuple(Digit(d, 1, False) for d in reversed(range(rank)))
 
 
 def cuts_of(layout: Layout) -> Cuts:
@@ -76,7 +85,7 @@ class _Mine(NamedTuple):
     is_inner: bool
     joined: np.ndarray | None
 
-    def of(self, overlap: np.ndarray, number: np.ndarray) -> np.ndarray:
+    def of(self, overlap: np.ndarray, number: Any) -> np.ndarray:
         """Return the factor of every cell from how many elements along the axis its tile holds."""
         if self.is_inner:
             found = np.minimum(overlap, self.group)
@@ -86,7 +95,7 @@ class _Mine(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class _Slicewise:
+class Slicewise:
     """What arrives of each slice where a tile holds none of it; int64 ``[slices]`` each.
 
     Args:
@@ -108,9 +117,8 @@ class _Slicewise:
     own_stretches: tuple[_Mine, ...]
 
 
-@dataclass(frozen=True)
-class _Along:
-    """What slices read along an axis: int64, along their own axis of the grid of slices.
+class Along(NamedTuple):
+    """What slices read along an axis: int64 arrays that broadcast against those of the other axes.
 
     Args:
       low: the first index.
@@ -119,8 +127,8 @@ class _Along:
       pieces: parts they lie in.
       step: from one to the next.
       size: elements of the tensor.
-      grain: elements of its parts.
-      extent: the longest slice.
+      grain: elements of its parts; an int, or one for each slice.
+      extent: the longest slice; likewise.
     """
 
     low: np.ndarray
@@ -129,53 +137,63 @@ class _Along:
     pieces: np.ndarray
     step: int
     size: int
-    grain: int
-    extent: int
-
-    @property
-    def is_split(self) -> bool:
-        """Whether the tensor has several parts along the axis."""
-        return self.size > self.grain
+    grain: Any
+    extent: Any
 
 
-def _along(axes: tuple[AxisSlices, ...], cuts: Cuts) -> list[_Along]:
-    found = []
-    for number, (axis, (size, grain)) in enumerate(zip(axes, cuts, strict=True)):
-        shape = [1] * len(axes)
-        shape[number] = axis.first.size
-        low, high, inside = (x.reshape(shape) for x in (*axis.bounds, axis.num_inside))
-        pieces = np.where(high >= low, high // grain - low // grain + 1, 0)
-        if abs(axis.step) != 1:
-            pieces = np.minimum(pieces, inside)
-        found.append(_Along(low, high, inside, pieces, axis.step, size, grain, axis.extent))
-    return found
+def along(
+    low: np.ndarray, high: np.ndarray, inside: np.ndarray, step: int, size: int, grain: Any, extent: Any
+) -> Along:
+    """Return what slices read along an axis, and in how many parts that lies; see ``Along``."""
+    pieces = np.where(high >= low, high // grain - low // grain + 1, 0)
+    if abs(step) != 1:
+        pieces = np.minimum(pieces, inside)
+    return Along(low, high, inside, pieces, step, size, grain, extent)
 
 
 @lru_cache(maxsize=1024)
 def _slicewise(
     axes: tuple[AxisSlices, ...], cuts: Cuts, kept: Arrangement, arrives: Arrangement
-) -> _Slicewise:
+) -> Slicewise:
     """Return what arrives of every slice from parts that are ordered as ``kept``, into memory ordered as ``arrives``."""
     grid = tuple(axis.first.size for axis in axes)
-    along = _along(axes, cuts)
+    read = []
+    for number, (axis, (size, grain)) in enumerate(zip(axes, cuts, strict=True)):
+        shape = [1] * len(axes)
+        shape[number] = axis.first.size
+        low, high, inside = (x.reshape(shape) for x in (*axis.bounds, axis.num_inside))
+        read.append(along(low, high, inside, axis.step, size, grain, axis.extent))
     part = tuple(min(size, grain) for size, grain in cuts)
     extents = tuple(axis.extent for axis in axes)
+    orders = digits_of(kept, part), digits_of(arrives, extents)
+    return counted(read, *orders, lambda values: np.broadcast_to(values, grid).reshape(-1))
 
-    def each(values: np.ndarray) -> np.ndarray:
-        return np.broadcast_to(values, grid).reshape(-1)
 
-    need = parts = np.ones((1,) * len(grid), np.int64)
-    for a in along:
+def counted(
+    read: Sequence[Along],
+    kept: Sequence[Digit],
+    arrives: Sequence[Digit],
+    each: Callable[[np.ndarray], np.ndarray],
+) -> Slicewise:
+    """Return what arrives of slices.
+
+    Args:
+      read: what they read along each axis.
+      kept: digits of the order in which parts are held, the fastest first.
+      arrives: digits of the order in which slices are written.
+      each: brings what broadcasts to the slices to one value for each.
+    """
+    need = parts = np.ones((), np.int64)
+    for a in read:
         need, parts = need * a.inside, parts * a.pieces
-    windows, own_windows = _windows(along, digits_of(kept, part), each)
-    stretches, is_dense, own_stretches = _stretches(along, digits_of(arrives, extents), each)
-    in_one_go = (stretches == parts) & is_dense
-    return _Slicewise(
+    windows, own_windows = _windows(read, kept, each)
+    stretches, is_dense, own_stretches = _stretches(read, arrives, each)
+    return Slicewise(
         need=each(need),
         parts=each(parts),
         windows=each(windows),
         stretches=each(stretches),
-        in_one_go=each(in_one_go),
+        in_one_go=each((stretches == parts) & is_dense),
         own_windows=own_windows,
         own_stretches=own_stretches,
     )
@@ -189,14 +207,13 @@ def _factor(digit: Digit, joined: np.ndarray, each: Callable[[np.ndarray], np.nd
 
 
 def _windows(
-    along: list[_Along], digits: list[Digit], each: Callable[[np.ndarray], np.ndarray]
+    read: Sequence[Along], digits: Sequence[Digit], each: Callable[[np.ndarray], np.ndarray]
 ) -> tuple[np.ndarray, tuple[_Mine, ...]]:
     """Return in how many stretches of its parts' memory a slice lies, and the factors of those in a cell's own part."""
-    one = (1,) * len(along)
-    windows, mine = np.ones(one, np.int64), ()
-    is_whole = np.ones(one, bool)  # all of the parts along the faster digits
+    windows, mine = np.ones((), np.int64), ()
+    is_whole = np.ones((), bool)  # all of the parts along the faster digits
     for digit in digits:
-        a, group = along[digit.axis], digit.group
+        a, group = read[digit.axis], digit.group
         joined = is_whole & (abs(a.step) == 1)
         mine += _factor(digit, joined, each)
         if digit.is_inner:
@@ -206,26 +223,25 @@ def _windows(
             continue
         groups = a.high // group - a.low // group + 1 if abs(a.step) == 1 else a.inside
         windows = windows * np.where(joined, a.pieces, np.where(a.inside > 0, groups, 0))
-        ends = (a.high // a.grain + 1) * a.grain if a.is_split else a.size
+        ends = np.where(a.size > a.grain, (a.high // a.grain + 1) * a.grain, a.size)
         is_whole = joined & (a.low % a.grain == 0) & (a.high + 1 == ends)  # stored at full grain
     return windows, mine
 
 
 def _stretches(
-    along: list[_Along], digits: list[Digit], each: Callable[[np.ndarray], np.ndarray]
+    read: Sequence[Along], digits: Sequence[Digit], each: Callable[[np.ndarray], np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray, tuple[_Mine, ...]]:
     """Return in how many stretches of a slice's memory its parts arrive, if there are no gaps, and the factors of its own."""
-    one = (1,) * len(along)
-    stretches, mine = np.ones(one, np.int64), ()
-    filled, is_dense = np.ones(one, bool), np.ones(one, bool)
+    stretches, mine = np.ones((), np.int64), ()
+    filled, is_dense = np.ones((), bool), np.ones((), bool)
     for digit in digits:
-        a, group = along[digit.axis], digit.group
+        a, group = read[digit.axis], digit.group
         is_dense = is_dense & (filled | (a.inside <= 1))
         joined = filled & (a.step == 1)
         mine += _factor(digit, joined, each)
         is_aligned = (a.pieces <= 1) | ((a.grain % group == 0) & (a.low % group == 0))
         if digit.is_inner:
-            broken = ceil_div(a.inside, min(group, a.grain)) + a.pieces
+            broken = ceil_div(a.inside, np.minimum(group, a.grain)) + a.pieces
             in_groups = np.where(joined, 1, np.minimum(a.inside, group))
             stretches = stretches * np.where(is_aligned, in_groups, broken)
             filled = joined & is_aligned
@@ -278,6 +294,12 @@ class Arriving(NamedTuple):
     jumps: np.ndarray
     sources: np.ndarray
 
+    def changes(self, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return how often the tile listened to changes while so many words arrive, and the address they are written to."""
+        most = np.maximum(self.sources, words)  # parts of a word come one by one if from several tiles
+        selects = np.minimum(np.maximum(self.windows, self.sources), most)
+        return selects, np.minimum(np.maximum(self.jumps, words > 0), words)
+
 
 def arriving(slices: Slices, source: Layout, order: Arrangement, num_tiles: int) -> Arriving:
     """Return what arrives at each cell, and how often it changes its source and its pointer meanwhile.
@@ -293,13 +315,24 @@ def arriving(slices: Slices, source: Layout, order: Arrangement, num_tiles: int)
       num_tiles: tiles of the machine.
     """
     found = _slicewise(slices.axes, cuts_of(source), source.arrangement, order)
-    number = slices.number
-    need, windows, parts = found.need[number], found.windows[number], found.parts[number]
-    stretches, in_one_go = found.stretches[number], found.in_one_go[number]
     own = (held(source, num_tiles).part[slices.tiles] >= 0).astype(np.int64)
     mine = overlaps(slices, source, num_tiles) if own.any() else []
     for overlap in mine:
         own *= overlap
+    return less_own(found, slices.number, own, mine)
+
+
+def less_own(found: Slicewise, number: Any, own: np.ndarray, mine: Sequence[np.ndarray]) -> Arriving:
+    """Return what arrives at cells that hold something of their slices themselves.
+
+    Args:
+      found: what arrives of slices where nothing of them is held.
+      number: the slice of each cell, as an index.
+      own: elements that its tile holds.
+      mine: the same along each axis.
+    """
+    need, windows, parts = found.need[number], found.windows[number], found.parts[number]
+    stretches, in_one_go = found.stretches[number], found.in_one_go[number]
     is_own = (own > 0).astype(np.int64)
     if not is_own.any():
         jumps = np.where(in_one_go, np.minimum(stretches, 1), stretches)

@@ -79,7 +79,7 @@ def _search(question: Question, extra: tuple[Plan, ...], limit: int) -> Ranking:
     dtypes = tuple(o.dtype for o in question.operands)
     found = _candidates(form, codelet, dtypes, question.result_dtypes, target, question.code_price)
     cycles, innermost = _closed_form(question, found, limit)
-    best = np.lexsort((found.cells, cycles))[:EXACT]
+    best = _fewest(cycles, found.cells)
     plans = [
         _plan(form, grains, order)
         for grains, inner in zip(found.grains[best].tolist(), innermost[best].tolist(), strict=True)
@@ -91,6 +91,14 @@ def _search(question: Question, extra: tuple[Plan, ...], limit: int) -> Ranking:
         if (p := follow(form, codelet, k, operand, target)) is not None
     ]
     return Ranking(question, dict.fromkeys([*extra, *plans, unsplit_plan(form)]), limit)
+
+
+def _fewest(cycles: np.ndarray, cells: np.ndarray) -> np.ndarray:
+    """Return the numbers of the ``EXACT`` candidates with the fewest cycles, of equal ones those with the fewest cells."""
+    if cycles.size <= EXACT:
+        return np.lexsort((cells, cycles))
+    near = np.flatnonzero(cycles <= np.partition(cycles, EXACT - 1)[EXACT - 1])
+    return near[np.lexsort((cells[near], cycles[near]))[:EXACT]]
 
 
 def follow(form: OpForm, codelet: Codelet, k: int, operand: Operand, target: Target) -> Plan | None:
