@@ -12,7 +12,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -283,11 +283,14 @@ def _changes(
     found = np.zeros_like(words)
     for (kept, written), rows in alike.items():
         some = [Along(*(x[rows] if isinstance(x, np.ndarray) else x for x in read)) for read in reads]
-        count = len(rows)
-        counts = counted(some, kept, written, lambda values, count=count: np.broadcast_to(values, count))
+        counts = counted(some, kept, written, partial(_for_each, len(rows)))
         come = less_own(counts, slice(None), own[rows], [held[rows] for held in mine])
         found[rows] = sum(come.changes(words[rows]))
     return found
+
+
+def _for_each(count: int, values: np.ndarray) -> np.ndarray:
+    return values if values.ndim else np.broadcast_to(values, count)
 
 
 # ---- what leaves a part

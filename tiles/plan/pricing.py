@@ -6,7 +6,7 @@ import heapq
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, overload
 
 import numpy as np
@@ -204,19 +204,18 @@ def _drafts(question: Question, plans: Sequence[Plan]) -> list[_Draft]:
     scratch = each(codelet.scratch_bytes(extents, target))
     elements = [each(extents.operand_elements(k)) for k in range(len(question.operands))]
     drafts = []
+    alone = bytes_of(question.result_dtypes)
     for number, plan in enumerate(plans):
         received = tuple(_received(question, plan))
-        partials = plan.num_partials(form)
-        each_bytes = bytes_of(
-            partial_dtypes(codelet, question.result_dtypes) if partials > 1 else question.result_dtypes
-        )
+        partials = math.prod(plan.splits[d].parts for d in form.reduced)
+        each_bytes = bytes_of(partial_dtypes(codelet, question.result_dtypes)) if partials > 1 else alone
         temporary = results[number] * each_bytes + (int(scratch[number]) if partials == 1 else 0)
         for k, layout in received:
             o = question.operands[k]
             temporary += align_up(elements[k][number] * itemsize(o.dtype), 4)
             temporary += staging_bytes(layout, form, plan, k, o.dtype)
         combining = (
-            float(combining_cycles(results[number], each_bytes, partials, target, question.code_price))
+            _combining_cycles(results[number], each_bytes, partials, target, question.code_price)
             if partials > 1
             else 0.0
         )
@@ -316,6 +315,14 @@ def combining_cycles(
 
     count = np.maximum(np.asarray(partials, np.float64), 1)
     return np.minimum.reduce([n * stage(np.ceil(count ** (1 / n))) for n in (1, 2, 3)])
+
+
+@lru_cache(maxsize=4096)
+def _combining_cycles(
+    results: int, bytes_each: int, partials: int, target: Target, code_price: float
+) -> float:
+    """Return ``combining_cycles`` of one plan; plans that differ in their tiles alone share it."""
+    return float(combining_cycles(results, bytes_each, partials, target, code_price))
 
 
 def home_layout(

@@ -338,9 +338,6 @@ def is_local(form: OpForm, plan: Plan, k: int, layout: Layout) -> bool:
 
 def same_parts(a: AxisSplit, b: AxisSplit) -> bool:
     """Return whether two splits have the same parts on the same tiles."""
-    return (
-        a.size == b.size
-        and a.parts == b.parts
-        and (not a.is_split or a.grain == b.grain)
-        and bool(np.array_equal(a.tiles, b.tiles))
-    )
+    if a.size != b.size or a.parts != b.parts or (a.is_split and a.grain != b.grain):
+        return False
+    return not a.is_split or a.digits == b.digits or bool(np.array_equal(a.tiles, b.tiles))

@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import combinations
 
 from tiles.errors import InvalidPlan
-from tiles.graph import ROW_MAJOR, Graph, Layout, Plan, Tensor, linear_layout
+from tiles.graph import INPUT, ROW_MAJOR, Graph, Layout, Plan, Tensor, linear_layout
 from tiles.plan import (
     Operand,
     Priced,
@@ -56,9 +56,10 @@ def choose(
     plan, homes, cost = _reordering(question, priced[0].plan, priced[0].cost, proportion)
     if any(t.layout is not None for t in beside):
         plan, homes = _meeting(question, (plan, homes, cost), beside, proportion)
-    donated = {graph.inputs[i] for i in graph.donated}
     for k, tensor in enumerate(operands):
-        if tensor.name in donated and codelet.may_overwrite(k) and tensor.shape == form.result_shape():
+        if tensor.kind != INPUT or not codelet.may_overwrite(k) or tensor.shape != form.result_shape():
+            continue
+        if tensor.name in graph.inputs and graph.inputs.index(tensor.name) in graph.donated:
             kept = follow(form, codelet, k, question.operands[k], target)
             if kept is None:
                 continue
