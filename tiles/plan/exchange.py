@@ -67,10 +67,10 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Incoming:
-    """What arrives at each cell of a plan, and how; int64 ``[cells]`` each, fields as in ``Traffic``."""
+    """What arrives at each cell of a plan, and how; int64 ``[cells]`` each, None for nothing; fields as in ``Traffic``."""
 
     received: np.ndarray
-    local: np.ndarray
+    local: np.ndarray | None
     selects: np.ndarray
     pointers: np.ndarray
     shared: np.ndarray | None
@@ -89,10 +89,8 @@ class Outgoing:
 def traffic(source: Layout, slices: Slices, dtype: str, target: Target) -> Traffic:
     """Return the traffic that brings ``slices`` from ``source`` to their cells' tiles."""
     result = Traffic.none(target.num_tiles)
-    for moved, tiles in (
-        (incoming(source, slices, dtype, target), slices.tiles),
-        (outgoing(source, slices, dtype, target), source.tiles),
-    ):
+    come, go = moves(source, slices, dtype, target)
+    for moved, tiles in ((come, slices.tiles), (go, source.tiles)):
         for field in dataclasses.fields(moved):
             values = getattr(moved, field.name)
             if values is not None:
@@ -100,8 +98,8 @@ def traffic(source: Layout, slices: Slices, dtype: str, target: Target) -> Traff
     return result
 
 
-def incoming(source: Layout, slices: Slices, dtype: str, target: Target) -> Incoming:
-    """Return what arrives at each cell when ``slices`` are brought from ``source``."""
+def moves(source: Layout, slices: Slices, dtype: str, target: Target) -> tuple[Incoming, Outgoing]:
+    """Return what arrives at each cell and leaves each part when ``slices`` are brought from ``source``."""
     size = itemsize(dtype)
     order = turn(source, slices.arrangement, slices.extents, size)
     is_unturned = order is not None and order.arrives_unturned
@@ -111,23 +109,19 @@ def incoming(source: Layout, slices: Slices, dtype: str, target: Target) -> Inco
     received = whole_words(come.need - come.own, size)
     selects, pointers = come.changes(received // WORD_BYTES)
     shared = slices.replication > 1
-    return Incoming(
+    incoming = Incoming(
         received=received,
-        local=whole_words(come.own, size) if turned is None else np.zeros_like(come.own),
+        local=whole_words(come.own, size) if turned is None else None,
         selects=selects,
         pointers=pointers,
         shared=whole_words(_alike(slices, come.need, come.own, target), size) if shared else None,
         turning=None if turned is None else turned.cycles(come.need, come.own, size, target),
     )
-
-
-def outgoing(source: Layout, slices: Slices, dtype: str, target: Target) -> Outgoing:
-    """Return what leaves each part when ``slices`` are brought from ``source``."""
-    elements, runs = leaving(slices, source, target.num_tiles)
-    sent = whole_words(elements, itemsize(dtype))
+    elements, runs = leaving(slices, source, come.own, target.num_tiles)
+    sent = whole_words(elements, size)
     words = sent // WORD_BYTES
     runs = np.minimum(np.maximum(runs, sent > 0), words)
-    return Outgoing(sent, runs, send_instructions(words, runs, target))
+    return incoming, Outgoing(sent, runs, send_instructions(words, runs, target))
 
 
 def send_instructions(words: Any, runs: Any, target: Target) -> Any:
@@ -137,6 +131,8 @@ def send_instructions(words: Any, runs: Any, target: Target) -> Any:
 
     Source: ``send`` and ``sendoff``, github.com/osmarks/ipu-stack docs/EXCHANGE_INSTRUCTION_REFERENCE.md.
     """
+    if np.max(words, initial=0) <= target.exchange_send_max_words:
+        return runs
     length = ceil_div(words, np.maximum(runs, 1))
     rest = np.maximum(length - target.exchange_send_max_words, 0)
     return runs * (1 + ceil_div(rest, target.exchange_continued_send_max_words))
@@ -346,11 +342,12 @@ def exchange_figures(
     sent, runs, instructions = tiles
     for k, source, shape, dtype in operands:
         slices = operand_slices(form, plan, k, shape)
-        come, go = incoming(source, slices, dtype, target), outgoing(source, slices, dtype, target)
+        come, go = moves(source, slices, dtype, target)
         received += come.received
         changes += come.selects
         changes += come.pointers
-        local += come.local
+        if come.local is not None:
+            local += come.local
         if come.shared is not None:
             shared += come.shared
         if come.turning is not None:

@@ -112,6 +112,14 @@ class Ranking(Sequence[Priced]):
         )
         return [draft.at(figures).cost for draft, figures in zip(self._drafts, least, strict=True)]
 
+    @property
+    def least_cost(self) -> float:
+        """What the first plan costs at least."""
+        if self._ranked:
+            return self._ranked[0].cost
+        excess = [max(0, draft.temporary_bytes - self._limit) for draft in self._drafts]
+        return min(c for c, e in zip(self._least_costs, excess, strict=True) if e == min(excess))
+
     def cheapest(self, is_wanted: Callable[[Plan], bool], most: float) -> Priced | None:
         """Return the first of the plans that are wanted and cost no more than ``most``, None if there is none."""
         found = []

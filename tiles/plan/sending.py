@@ -76,17 +76,22 @@ def _partwise(axes: tuple[AxisSlices, ...], cuts: Cuts, order: Arrangement) -> _
     return _Partwise(covered, runs, tuple(found))
 
 
-def leaving(slices: Slices, source: Layout, num_tiles: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct elements that each part must send, and in how many contiguous runs, int64 ``[parts]``."""
-    cuts = cuts_of(source)
-    found = _partwise(slices.axes, cuts, source.arrangement)
+def leaving(slices: Slices, source: Layout, own: np.ndarray, num_tiles: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the distinct elements that each part must send, and in how many contiguous runs, int64 ``[parts]``.
+
+    Args:
+      slices: what cells read.
+      source: where it lies.
+      own: how much of its slice each cell's tile holds, int64 ``[cells]``.
+      num_tiles: tiles of the machine.
+    """
+    found = _partwise(slices.axes, cuts_of(source), source.arrangement)
     if slices.replication > 1:
         return found.covered, found.runs
-    part = held(source, num_tiles).part[slices.tiles]
-    cells = np.flatnonzero(part >= 0)
+    cells = np.flatnonzero(own)
     if not cells.size:
         return found.covered, found.runs
-    parts = part[cells]
+    parts = held(source, num_tiles).part[slices.tiles[cells]]
     only_own, runs_left = _own(slices, source, found, cells, parts)
     covered, runs = found.covered.copy(), found.runs.copy()
     covered[parts] -= only_own
@@ -107,19 +112,18 @@ def _own(
         number, group, is_inner = read.digit
         if is_inner:
             continue
-        at, lo, hi = (x[parts] for x in ends[number])
+        at, lo, hi = ends[number]
         axis, split, where = slices.axes[number], source.axes[number], slices.coordinates[number][cells]
         if axis.first.size * split.parts <= LARGEST_TABLE:
             mine_table, left_table = _own_tables(axis, split.size, split.grain)
-            place = where * split.parts + at
+            place = where * split.parts + at[parts]
             mine, left_runs = mine_table[place], left_table[place]
         else:
-            mine, left_runs = _own_along(axis, where, lo, hi)
-        here, is_whole = read.here[parts], read.is_whole[parts]
-        others = ceil_div(here - mine, group)
-        runs_left = (
-            np.where(is_whole, left_runs, others * read.runs[parts]) + ceil_div(mine, group) * runs_left
-        )
+            mine, left_runs = _own_along(axis, where, lo[parts], hi[parts])
+        if not read.is_whole.all():
+            others = ceil_div(read.here[parts] - mine, group)
+            left_runs = np.where(read.is_whole[parts], left_runs, others * read.runs[parts])
+        runs_left = left_runs + (mine if group == 1 else ceil_div(mine, group)) * runs_left
         only_own = only_own * mine
     return only_own, runs_left
 

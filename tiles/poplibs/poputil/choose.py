@@ -130,13 +130,18 @@ def _reordering(question: Question, plan: Plan, cost: float, proportion: float) 
     for count in range(1, len(unlike) + 1):
         for moved in combinations(unlike, count):
             free = tuple(replace(o, layout=None) if k in moved else o for k, o in enumerate(operands))
-            found = _search(replace(question, operands=free), proportion)[0]
+            ranking = _search(replace(question, operands=free), proportion)
+            if ranking.least_cost >= cost:  # copies only add to it
+                continue
+            found = ranking[0]
+            if found.cost >= cost or found.temporary_bytes > proportion * target.bytes_per_tile:
+                continue
             wanted = {
                 k: home_layout(form, found.plan, k, operands[k].shape, operands[k].dtype, target)
                 for k in moved
             }
             total = found.cost + sum(_copy_cost(question, operands[k], home) for k, home in wanted.items())
-            if total < cost and found.temporary_bytes <= proportion * target.bytes_per_tile:
+            if total < cost:
                 best, homes, cost = found.plan, wanted, total
     return best, homes, cost
 
