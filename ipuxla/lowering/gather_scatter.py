@@ -161,8 +161,7 @@ def _update(
     rest: list[tuple[Tensor, IndexMap]],
 ) -> Tensor:
     """Update one input by a well-known operation: in place, or apart where that is cheaper or needs less memory."""
-    graph, dtype = lowering.graph, rest[0][0].dtype
-    options: dict[str, Any] = {"location": where(instruction), "program": lowering.program}
+    graph, dtype, location = lowering.graph, rest[0][0].dtype, where(instruction)
     name = f"scatter_{kind}"
     result = identity_map(len(instruction.operands[0].type.shape))
     axes, windows = tuple(form.axes), tuple(form.windows)
@@ -178,7 +177,7 @@ def _update(
         )
     alone = OpForm(tuple(form.dims), tuple(m for _, m in rest), (result,) * len(dtypes))
     if is_neutral:
-        return place(graph, apart, alone, tensors, dtypes, name, **options)[0]
+        return place(graph, apart, alone, tensors, dtypes, name, location, program=lowering.program)[0]
     x = in_memory(lowering, instruction.operands[0])
     direct = MultiUpdate(axes, windows, kind, dtype)
     onto = OpForm(alone.dims, (result, *alone.operands), (result,))
@@ -190,15 +189,13 @@ def _update(
         expr = call((on_booleans if dtype == "bool" else names)[kind], arg(0), arg(1))
 
     def in_place(body: Program) -> tuple[Tensor, ...]:
-        where_ = {**options, "program": body}
-        return place(graph, direct, onto, [x, *tensors], (dtype,), name, **where_)
+        return place(graph, direct, onto, [x, *tensors], (dtype,), name, location, program=body)
 
     def formed_apart(body: Program) -> tuple[Tensor, ...]:
-        where_ = {**options, "program": body}
-        found = place(graph, apart, alone, tensors, dtypes, name, **where_)
-        return (map(graph, expr, [x, *found], name="apply", **where_),)
+        found = place(graph, apart, alone, tensors, dtypes, name, location, program=body)
+        return (map(graph, expr, [x, *found], name="apply", location=location, program=body),)
 
-    return graph.add_choice(name, (in_place, formed_apart), lowering.program, where(instruction))[0]
+    return graph.add_choice(name, (in_place, formed_apart), lowering.program, location)[0]
 
 
 def _update_form(

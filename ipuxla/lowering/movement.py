@@ -41,8 +41,8 @@ def lower_constant(lowering: Lowering, instruction: Instruction) -> tuple[Tensor
 def lower_reshape(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
     """Give the same elements another shape."""
     operand = lowering.tensor(instruction.operands[0])
-    options = {"location": where(instruction), "program": lowering.program}
-    return (reshape(lowering.graph, operand, instruction.result.type.shape, **options),)
+    shape = instruction.result.type.shape
+    return (reshape(lowering.graph, operand, shape, location=where(instruction), program=lowering.program),)
 
 
 @lowers(Concatenate)
@@ -51,8 +51,14 @@ def lower_concatenate(lowering: Lowering, instruction: Instruction) -> tuple[Ten
     assert isinstance(instruction.op, Concatenate)
     operands = tuple(lowering.tensor(v) for v in instruction.operands)
     sources = tuple(t for t in operands if math.prod(t.shape)) or operands[:1]
-    options = {"location": where(instruction), "program": lowering.program}
-    return (concatenate(lowering.graph, sources, instruction.op.dimension, **options),)
+    joined = concatenate(
+        lowering.graph,
+        sources,
+        instruction.op.dimension,
+        location=where(instruction),
+        program=lowering.program,
+    )
+    return (joined,)
 
 
 @lowers(OptimizationBarrier)

@@ -31,6 +31,7 @@ from tiles.graph.graph import (
 )
 from tiles.graph.layout import AxisSplit, Layout, linear_layout, reshape_layout, whole
 from tiles.graph.location import Location
+from tiles.graph.printer import print_graph
 from tiles.graph.program import (
     AbortOnCondition,
     Alternative,
@@ -120,6 +121,7 @@ __all__ = [
     "identity_map",
     "is_carried",
     "linear_layout",
+    "print_graph",
     "register",
     "reshape_layout",
     "unsplit_plan",

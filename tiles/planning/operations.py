@@ -167,14 +167,15 @@ def _in_parts(
     codelet, form, dtypes = question.codelet, question.form, question.result_dtypes
     partial, partial_dtypes = codelet.partial()
     parts = emit(site.at("partials"), partial, form, plan, operands, partial_dtypes)
-    if len(parts) > 1 or type(codelet).joining is not Codelet.joining:
+    first, *others = parts
+    if others or type(codelet).joining is not Codelet.joining:
         _join(site.at("combine"), codelet, parts, dtypes, results)
         return
     folding = codelet.combining(partial_dtypes[0], dtypes[0]) or combine_codelet(
         codelet.combiner() or "", partial_dtypes[0], dtypes[0]
     )
-    order = plan.result_order(form, lead=1).over(len(parts[0].shape))
-    combine(site, parts[0], folding, dtypes[0], results[0], order)
+    order = plan.result_order(form, lead=1).over(len(first.shape))
+    combine(site, first, folding, dtypes[0], results[0], order)
 
 
 def _join(

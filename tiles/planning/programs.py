@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 
+from tiles.errors import InvalidGraph
 from tiles.graph import (
     Call,
     Choice,
@@ -171,7 +172,10 @@ def _with_planned_names(planning: Planning, step: Step) -> Step:
     for each in fields(step):
         value = getattr(step, each.name)
         if each.name in NAMING and isinstance(value, str) and value:
-            changed[each.name] = planning.tensor(value).name
+            try:
+                changed[each.name] = planning.tensor(value).name
+            except InvalidGraph as error:
+                raise error.at(getattr(step, "location", "") or None) from None
     return replace(step, **changed) if changed else step
 
 

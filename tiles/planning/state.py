@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 
+from tiles.errors import InvalidGraph
 from tiles.graph import TEMPORARY, VARIABLE, Graph, Layout, Plan, Sequence, Tensor, linear_layout
 from tiles.planning.policy import Policy
 
@@ -66,10 +67,16 @@ class Planning:
             self.tensor(name)
 
     def tensor(self, name: str) -> Tensor:
-        """Return a tensor as it stands in the planned graph, by the name that a recorded step gives it."""
+        """Return a tensor as it stands in the planned graph, by the name that a recorded step gives it.
+
+        Raises:
+          InvalidGraph: there is none of that name.
+        """
         name = self.renamed.get(name, name)
         if name not in self.graph.tensors:
-            recorded = self.given.tensors[name]
+            recorded = self.given.tensors.get(name)
+            if recorded is None:
+                raise InvalidGraph(f"a step names tensor {name!r}, which the graph does not have")
             kind = TEMPORARY if recorded.kind == VARIABLE else recorded.kind
             self.graph.tensors[name] = replace(recorded, kind=kind, view_of="")
         return self.graph.tensors[name]
