@@ -16,8 +16,6 @@ import numpy as np
 
 from tiles.errors import InvalidPlan
 from tiles.graph import (
-    CODE_PRICE,
-    MEMORY_PROPORTION,
     AxisSplit,
     Codelet,
     Extents,
@@ -39,6 +37,7 @@ from tiles.plan.pricing import (
     combining_cycles,
     partial_dtypes,
 )
+from tiles.plan.question import CODE_PRICE, MEMORY_PROPORTION
 from tiles.target import Target
 
 MAX_CANDIDATES = 20_000
