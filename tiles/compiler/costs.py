@@ -32,6 +32,7 @@ from tiles.plan import (
     exchange_cycles,
     is_resident,
     layout_traffic,
+    operand_moves,
     operand_traffic,
     reshape_traffic,
 )
@@ -242,7 +243,26 @@ def step_traffic(executable: Executable, step: StepRecord) -> Traffic:
 
 def exchange_code_sizes(executable: Executable) -> np.ndarray:
     """Return the bytes of exchange code that each tile needs for all steps, int64 ``[num_tiles]``."""
-    return sum(exchange_code_by_step(executable), np.zeros(executable.target.num_tiles, np.int64))
+    target = executable.target
+    total = np.zeros(target.num_tiles, np.int64)
+    for step in executable.steps:
+        if isinstance(step, CopyStep):
+            total += exchange_code_bytes(step_traffic(executable, step), target)
+        elif isinstance(step, ExecuteStep):
+            for group in step.groups:
+                _add_exchange_code(executable, group, total)
+    return total
+
+
+def _add_exchange_code(executable: Executable, group: VertexGroup, total: np.ndarray) -> None:
+    """Add the bytes of exchange code for what a group receives, the sum of what each operand takes."""
+    target = executable.target
+    for k, operand in enumerate(group.operands):
+        v = executable.variables[operand.variable]
+        if not is_resident(group.form, group.plan, k, v.layout):
+            come, go = operand_moves(v.layout, group.form, group.plan, k, v.shape, v.dtype, target)
+            total[group.plan.tiles] += (come.selects + come.pointers) * target.instruction_bytes
+            total[v.layout.tiles] += (go.sends + go.runs) * target.instruction_bytes
 
 
 def exchange_code_by_step(executable: Executable) -> Iterator[np.ndarray]:

@@ -281,9 +281,10 @@ def _changes(
         kept = digits_of(source.arrangement, source.part_shape)
         alike[kept, digits_of(order, extent)].append(n)
     found = np.zeros_like(words)
-    for (kept, written), rows in alike.items():
+    for (kept, written), numbers in alike.items():
+        rows = slice(None) if len(alike) == 1 else numbers
         some = [read.at(rows) for read in reads]
-        counts = counted(some, kept, written, partial(_for_each, len(rows)))
+        counts = counted(some, kept, written, partial(_for_each, len(numbers)))
         come = less_own(counts, slice(None), own[rows], [held[rows] for held in mine])
         found[rows] = sum(come.changes(words[rows]))
     return found

@@ -88,11 +88,18 @@ class Outgoing:
 
 def traffic(source: Layout, slices: Slices, dtype: str, target: Target) -> Traffic:
     """Return the traffic that brings ``slices`` from ``source`` to their cells' tiles."""
+    moved = moves(source, slices, dtype, target)
+    return _by_tile(moved, slices.tiles, source.tiles, target)
+
+
+def _by_tile(
+    moved: tuple[Incoming, Outgoing], cells: np.ndarray, parts: np.ndarray, target: Target
+) -> Traffic:
+    """Return traffic from what arrives at cells and leaves parts, given their tiles."""
     result = Traffic.none(target.num_tiles)
-    come, go = moves(source, slices, dtype, target)
-    for moved, tiles in ((come, slices.tiles), (go, source.tiles)):
-        for field in dataclasses.fields(moved):
-            values = getattr(moved, field.name)
+    for each, tiles in zip(moved, (cells, parts), strict=True):
+        for field in dataclasses.fields(each):
+            values = getattr(each, field.name)
             if values is not None:
                 getattr(result, field.name)[tiles] = values
     return result
@@ -139,11 +146,19 @@ def send_instructions(words: Any, runs: Any, target: Target) -> Any:
 
 
 @lru_cache(maxsize=512)
+def operand_moves(
+    source: Layout, form: OpForm, plan: Plan, k: int, shape: tuple[int, ...], dtype: str, target: Target
+) -> tuple[Incoming, Outgoing]:
+    """Return what moves to bring every cell of a plan its slice of operand ``k``; computed once per question."""
+    return moves(source, operand_slices(form, plan, k, shape), dtype, target)
+
+
 def operand_traffic(
     source: Layout, form: OpForm, plan: Plan, k: int, shape: tuple[int, ...], dtype: str, target: Target
 ) -> Traffic:
-    """Return the traffic that brings every cell of a plan its slice of operand ``k``; computed once per question."""
-    return traffic(source, operand_slices(form, plan, k, shape), dtype, target)
+    """Return the traffic that brings every cell of a plan its slice of operand ``k``."""
+    moved = operand_moves(source, form, plan, k, shape, dtype, target)
+    return _by_tile(moved, plan.tiles, source.tiles, target)
 
 
 def staging_bytes(source: Layout, form: OpForm, plan: Plan, k: int, dtype: str) -> int:
@@ -341,8 +356,7 @@ def exchange_figures(
     tiles = np.zeros((3, target.num_tiles), np.int64)
     sent, runs, instructions = tiles
     for k, source, shape, dtype in operands:
-        slices = operand_slices(form, plan, k, shape)
-        come, go = moves(source, slices, dtype, target)
+        come, go = operand_moves(source, form, plan, k, shape, dtype, target)
         received += come.received
         changes += come.selects
         changes += come.pointers

@@ -23,8 +23,8 @@ from tiles.plan import (
     is_resident,
     keeps_order,
     leaving,
+    operand_moves,
     operand_slices,
-    operand_traffic,
     price,
     search,
 )
@@ -116,8 +116,8 @@ def _unlike(question: Question, plan: Plan) -> list[int]:
         if o.layout is None or operand_slices(form, plan, k, o.shape).replication <= 1:
             continue
         is_turned = question.codelet.is_contraction and not keeps_order(form, plan, k, o.layout, o.dtype)
-        moved = operand_traffic(o.layout, form, plan, k, o.shape, o.dtype, target)
-        if is_turned or int((moved.selects + moved.pointers).max()) >= WORTH_A_COPY:
+        come, _ = operand_moves(o.layout, form, plan, k, o.shape, o.dtype, target)
+        if is_turned or int((come.selects + come.pointers).max()) >= WORTH_A_COPY:
             found.append(k)
     return found
 
