@@ -1,0 +1,217 @@
+"""A simulator of tile code: all workers of any number of tiles at once, on the tiles' own memory.
+
+It counts slots as it runs and knows nothing of the closed forms of ``cost``: an independent witness of what code
+costs, and of what it means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tiles.elements.isa import InstructionSet
+from tiles.elements.semantics import Semantics
+from tiles.elements.tilecode import Block, Bundle, If, Instruction, Item, Loop, Register, Repeat, TileCode
+from tiles.elements.workers import WORKER_STATUS, Supervisor
+from tiles.errors import NoTileCode, TileFault
+
+POISON = 0xFFBADBAD
+"""What memory holds that nobody wrote, and loads beyond its end return: not a number as f32 and as f16."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run took: slots of each worker ``[tiles, workers]``, and cycles of each tile ``[tiles]``."""
+
+    slots: np.ndarray
+    cycles: np.ndarray
+
+
+class TileSimulator:
+    """Tiles with memory and workers.
+
+    Args:
+      isa: the generation.
+      size_bytes: memory of each tile; addresses start at ``base``.
+      tiles: number of tiles; all run the same code.
+    """
+
+    def __init__(self, isa: InstructionSet, size_bytes: int = 1 << 16, tiles: int = 1, base: int = 0x4C000) -> None:
+        """Make memory that nobody has written."""
+        self.isa, self.base, self.size_bytes = isa, base, size_bytes
+        self.workers = isa["worker_contexts"]
+        self.words = np.full((tiles, size_bytes // 4), POISON, np.uint32)
+        self.semantics = Semantics(bool(isa["flushes_f32_subnormals"]))
+
+    @property
+    def memory(self) -> np.ndarray:
+        """The bytes of every tile, ``[tiles, bytes]``."""
+        return self.words.view(np.uint8)
+
+    def write(self, address: int, data: np.ndarray) -> None:
+        """Write an array ``[tiles, ...]`` at an address of every tile."""
+        raw = np.ascontiguousarray(data).reshape(data.shape[0], -1).view(np.uint8)
+        self.memory[:, address - self.base : address - self.base + raw.shape[1]] = raw
+
+    def read(self, address: int, count: int, dtype: str) -> np.ndarray:
+        """Return ``count`` elements from an address of every tile, ``[tiles, count]``."""
+        size = np.dtype(dtype).itemsize * count
+        at = address - self.base
+        return np.ascontiguousarray(self.memory[:, at : at + size]).view(dtype)
+
+    def run(self, code: TileCode, arguments: Mapping[str, int], state: int, scratch: int) -> Run:
+        """Run a vertex on every tile: set up its state, start the workers, wait for the last.
+
+        Args:
+          arguments: fields of the vertex state, one word each.
+          state: address of the vertex state.
+          scratch: address of the workers' scratch memory, one piece for each.
+
+        Raises:
+          TileFault: a misaligned access, or a store outside memory.
+          NoTileCode: an instruction whose meaning is not written down.
+        """
+        fields = np.array([[arguments[name] for name in code.arguments]], np.int64)
+        self.write(state, np.repeat(fields, len(self.words), axis=0).astype(np.uint32))
+        contexts = _Contexts(self, state, scratch, -(-code.scratch_bytes // 8) * 8)
+        with np.errstate(all="ignore"):
+            contexts.items(code.items, np.ones(contexts.count, bool))
+        slots = contexts.slots.reshape(len(self.words), self.workers)
+        cycles = Supervisor().cycles(self.isa) + self.workers * slots.max(axis=1)
+        return Run(slots, cycles)
+
+
+class _Contexts:
+    """Registers of all workers of all tiles, in step; a mask says which take part."""
+
+    def __init__(self, simulator: TileSimulator, state: int, scratch: int, scratch_bytes: int) -> None:
+        self.sim = simulator
+        workers = simulator.workers
+        self.count = len(simulator.words) * workers
+        self.tile = np.repeat(np.arange(len(simulator.words)), workers)
+        self.worker = np.tile(np.arange(workers, dtype=np.uint32), len(simulator.words))
+        self.files = {f: np.full((16, self.count), POISON, np.uint32) for f in "MA"}
+        self.files["M"][12] = scratch + self.worker * np.uint32(scratch_bytes)
+        self.files["M"][13] = state
+        self.accumulators = np.zeros((32, self.count), np.float32)
+        self.slots = np.zeros(self.count, np.int64)
+        self._zeros()
+
+    def _zeros(self) -> None:
+        self.files["M"][15] = 0
+        self.files["A"][14:] = 0
+
+    def items(self, items: Sequence[Item], active: np.ndarray) -> None:
+        for item in items:
+            if isinstance(item, Block):
+                self.block(item, active)
+            elif isinstance(item, Repeat):
+                self._repeat(item, active)
+            elif isinstance(item, Loop):
+                self._loop(item, active)
+            else:
+                self.slots += active
+                holds = (self.get(item.condition)[0] != 0) != item.inverted
+                if (active & holds).any():
+                    self.items(item.body, active & holds)
+
+    def _repeat(self, item: Repeat, active: np.ndarray) -> None:
+        self.block(item.lead, active)
+        self.slots += active
+        if item.count is None:
+            counts = np.full(self.count, item.trips.evaluate({}))
+        else:
+            counts = self.get(item.count)[0].astype(np.int64)
+        limit = self.sim.isa["repeat_count_max"]
+        if (counts[active] > limit).any():
+            raise TileFault(f"rpt {counts[active].max():,} times", expected=f"at most {limit:,}")
+        for k in range(int(counts[active].max(initial=0))):
+            self.block(item.body, active & (counts > k))
+
+    def _loop(self, item: Loop, active: np.ndarray) -> None:
+        running = active
+        while running.any():
+            self.items(item.body, running)
+            self.slots += running
+            counter = self.get(item.counter)[0].copy()
+            self.put(item.counter, counter[None] - np.uint32(1), running & (counter != 0))
+            running = running & (counter != 0)
+
+    def block(self, block: Block, active: np.ndarray) -> None:
+        for bundle in block.bundles or ():
+            self._bundle(bundle, active)
+
+    def _bundle(self, bundle: Bundle, active: np.ndarray) -> None:
+        results = [(i, self._run(i, active)) for i in bundle.instructions]
+        for instruction, values in results:
+            for register, value in zip(instruction.outs, values, strict=True):
+                self.put(register, value, active)
+        self.slots += active * max((self.sim.isa.row(i.mnemonic).issue_slots for i in bundle.instructions), default=1)
+
+    def get(self, register: Register) -> np.ndarray:
+        assert not register.virtual
+        return self.files[register.file][register.index : register.index + register.width].copy()
+
+    def put(self, register: Register, value: np.ndarray, active: np.ndarray) -> None:
+        here = self.files[register.file][register.index : register.index + register.width]
+        here[...] = np.where(active, np.broadcast_to(value, here.shape), here)
+        self._zeros()
+
+    def _run(self, i: Instruction, active: np.ndarray) -> list[np.ndarray]:
+        row = self.sim.isa.row(i.mnemonic)
+        if row.loads_bits or row.stores_bits:
+            return self._access(i, active)
+        if i.mnemonic == "get":
+            if i.imms != (WORKER_STATUS,):
+                raise NoTileCode(f"get of register {i.imms}")
+            return [self.worker[None].copy()]
+        if i.mnemonic == "exitz":
+            return []
+        return self.sim.semantics.function(i.mnemonic, i.modifier)([self.get(r) for r in i.ins], i.imms)
+
+    def _access(self, i: Instruction, active: np.ndarray) -> list[np.ndarray]:
+        """Run a load or store of one address: base + delta + offset, or base + delta and then advance."""
+        row = self.sim.isa.row(i.mnemonic)
+        bits = (*row.loads_bits, *row.stores_bits)[0]
+        steps = i.mnemonic.endswith("step")
+        data = i.ins[: 1 if row.stores_bits else 0]
+        address_registers = i.ins[len(data) : len(data) + 2]
+        base, delta = (self.get(r)[0].astype(np.int64) for r in address_registers)
+        stride = self.get(i.ins[len(data) + 2])[0].view(np.int32) if len(i.ins) > len(data) + 2 else i.imms[0]
+        address = base + delta + (0 if steps else stride * (bits // 8))
+        advanced = [] if not steps else [(delta + np.asarray(stride, np.int64) * (bits // 8)).astype(np.uint32)[None]]
+        if data:
+            self._store(address, self.get(data[0]), active)
+            return advanced
+        return [self._load(i.mnemonic, address, bits, active), *advanced]
+
+    def _load(self, mnemonic: str, address: np.ndarray, bits: int, active: np.ndarray) -> np.ndarray:
+        at = self._offset(address, bits // 8, active)
+        words = np.stack([self._word(at // 4 + k) for k in range(max(1, bits // 32))])
+        if bits >= 32:
+            return words
+        part = words >> (8 * (at % 4)).astype(np.uint32) & np.uint32((1 << bits) - 1)
+        if mnemonic.startswith("lds"):
+            shift = np.int32(32 - bits)
+            return ((part.view(np.int32) << shift) >> shift).view(np.uint32)
+        return part | part << np.uint32(16) if mnemonic.startswith("ldb16") else part
+
+    def _word(self, at: np.ndarray) -> np.ndarray:
+        inside = (at >= 0) & (at < self.sim.words.shape[1])
+        return np.where(inside, self.sim.words[self.tile, np.where(inside, at, 0)], np.uint32(POISON))
+
+    def _offset(self, address: np.ndarray, size_bytes: int, active: np.ndarray) -> np.ndarray:
+        at = address - self.sim.base
+        if (at[active] % size_bytes).any():
+            wrong = int(address[active][np.nonzero(at[active] % size_bytes)[0][0]])
+            raise TileFault(f"an access of {size_bytes} bytes at {wrong:#x}", expected="natural alignment")
+        return at
+
+    def _store(self, address: np.ndarray, words: np.ndarray, active: np.ndarray) -> None:
+        at = self._offset(address, 4 * len(words), active)
+        if ((at < 0) | (at + 4 * len(words) > self.sim.size_bytes))[active].any():
+            raise TileFault("a store outside a tile's memory", got=f"{int(address[active].max()):#x}")
+        for k, word in enumerate(words):
+            self.sim.words[self.tile[active], at[active] // 4 + k] = word[active]
