@@ -123,8 +123,7 @@ def _fill_bundle(
             waiting[edge.after] -= 1
             if not waiting[edge.after]:
                 ready.add(edge.after)
-                if edge.after < min(ready) + window or not window:
-                    within.add(edge.after)
+                within.add(edge.after)
 
 
 def path_lengths(code: Sequence[Instruction], edges: Sequence[Edge], isa: InstructionSet) -> list[int]:
