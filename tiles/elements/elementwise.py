@@ -54,7 +54,7 @@ class Elementwise:
         e = self.e
         n, worker, vectors, count = self._set_up()
         starts = _by_size(lambda size: e.main("mul", worker, imms=(self.lanes * size,)))
-        body = self._body(lambda name, dtype: self._moving_pointer(name, dtype, starts))
+        body = self._body(lambda name, dtype, at: self._moving_pointer(name, dtype, at, starts))
         loop = self._loop(count, share(N // self.lanes, self.workers), body)
         tail = self._tail(n, vectors, worker) if self.lanes > 1 else []
         before = e.empty(CELL)
@@ -77,20 +77,23 @@ class Elementwise:
         results = [self.how.stream(k) for k in range(len(self.how.results))]
         return list(dict.fromkeys([*(f"in{k}" for k in range(len(self.how.operands))), *results]))
 
-    def _moving_pointer(self, name: str, dtype: str, starts: Callable[[int], Register]) -> Pointer:
+    def _moving_pointer(self, name: str, dtype: str, offset: int, starts: Callable[[int], Register]) -> Pointer:
         """Return a pointer of its own to a worker's first vector."""
         e = self.e
         with e.at(CELL):
             register = e.main("add", self.bases[name], starts(itemsize(dtype)))
+            register = e.main("add", register, imms=(offset,)) if offset else register
         return Pointer(register, self.workers * self.lanes * itemsize(dtype))
 
-    def _body(self, pointer: Callable[[str, str], Pointer], finish: Callable[..., None] | None = None) -> list[Item]:
+    def _body(self, pointer: Callable[[str, str, int], Pointer], finish: Callable[..., None] | None = None) -> list[Item]:
         """Return the code of one iteration."""
         e = self.e
         streams = [
             Stream(e, f"in{k}", d, self.lanes, a.alignment_bytes, _bound(pointer, f"in{k}", d))
             for k, (d, a) in enumerate(zip(self.dtypes[0], self.how.operands, strict=True))
         ]
+        for stream in streams:
+            stream.own_pointers = self.how.separate and finish is None
         operands = [self._operand(k, stream, a) for k, (stream, a) in enumerate(zip(streams, self.how.operands, strict=True))]
         results = self.walker.run(self.jaxpr.jaxpr, list(self.jaxpr.consts), operands)
         with e.at(ELEMENT):
@@ -108,7 +111,7 @@ class Elementwise:
             return Value(stream.dtype, ELEMENT, self.lanes, load=stream.load)
         if k not in self.uniform:
             base = self.bases[f"in{k}"]
-            one = Stream(self.e, f"in{k}", stream.dtype, 1, itemsize(stream.dtype), lambda: Pointer(base))
+            one = Stream(self.e, f"in{k}", stream.dtype, 1, itemsize(stream.dtype), lambda _: Pointer(base))
             self.uniform[k] = Value(stream.dtype, CELL, 1, load=one.load)
         return self.uniform[k]
 
@@ -128,7 +131,7 @@ class Elementwise:
             rest = e.main("mul", rest, e.main("cmpeq", worker, imms=(last,)))
         elements = N % self.lanes
 
-        def pointer(name: str, dtype: str) -> Pointer:
+        def pointer(name: str, dtype: str, _: int) -> Pointer:
             with e.at(ELEMENT):
                 start = e.main("mul", vectors, imms=(self.lanes * itemsize(dtype),))
                 return Pointer(e.main("add", self.bases[name], start))
@@ -151,5 +154,5 @@ def _by_size(make: Callable[[int], Register]) -> Callable[[int], Register]:
     return get
 
 
-def _bound(pointer: Callable[[str, str], Pointer], name: str, dtype: str) -> Callable[[], Pointer]:
-    return lambda: pointer(name, dtype)
+def _bound(pointer: Callable[[str, str, int], Pointer], name: str, dtype: str) -> Callable[[int], Pointer]:
+    return lambda offset: pointer(name, dtype, offset)

@@ -17,6 +17,8 @@ from tiles.elements.tilecode import AUX, MAIN, Bundle, Instruction
 _MAX_INSTRUCTIONS = 160
 """Bodies beyond it are left to list scheduling: the gain of overlapping them is a few bundles of hundreds."""
 _MAX_TRIES = 6
+_JOINED_MAX = 2
+"""Accesses in one instruction; the form with three wants both loads in one group of four registers."""
 
 
 def pipelined(
@@ -42,9 +44,9 @@ def pipelined(
 
 def _resource_bound(code: Sequence[Instruction], pace: bool) -> int:
     main = [i for i in code if i.slot == MAIN]
-    packed = sum(map(is_paced, main)) if pace else 0
+    packed = sum(map(is_paced, main)) if pace else 0  # joined by twos
     aux = len(code) - len(main)
-    return max(len(main) - packed + math.ceil(packed / 3), aux)
+    return max(len(main) - packed + math.ceil(packed / _JOINED_MAX), aux)
 
 
 def _recurrence_bound(edges: Sequence[Edge]) -> int:
@@ -137,8 +139,9 @@ def _fits(placed: list[Instruction], new: Instruction, pace: bool) -> bool:
     together = [*placed, new]
     if not pace or not all(map(is_paced, together)):
         return False
-    loads = sum(not i.stores for i in together)
-    return loads <= 2 and len(together) - loads <= 1 and loads > 0
+    if len(together) > _JOINED_MAX or len({i.stream for i in together}) < len(together) or len({i.imms for i in together if i.imms != (1,)}) > 2:
+        return False
+    return not all(i.stores for i in together)
 
 
 def _kernel(
@@ -148,16 +151,33 @@ def _kernel(
     stages = max(times) // interval + 1
     body = tuple(_bundle(code, times, interval, at, stages - 1) for at in range(interval))
     lead = [
-        _bundle(code, times, interval, at, stage) for stage in range(stages - 1) for at in range(interval)
+        apart
+        for stage in range(stages - 1)
+        for at in range(interval)
+        for apart in _apart(*_here(code, times, interval, at, stage))
     ]
-    return tuple(b for b in lead if b.instructions), body, stages
+    return tuple(lead), body, stages
 
 
 def _bundle(code: Sequence[Instruction], times: list[int], interval: int, at: int, last_stage: int) -> Bundle:
+    main, aux = _here(code, times, interval, at, last_stage)
+    return Bundle(joined(main), aux)
+
+
+def _here(
+    code: Sequence[Instruction], times: list[int], interval: int, at: int, last_stage: int
+) -> tuple[list[Instruction], Instruction | None]:
+    """Return what issues at a place of the body in the first stages: main instructions, and one of the aux slot."""
     here = [i for i, t in zip(code, times, strict=True) if t % interval == at and t // interval <= last_stage]
-    main = [i for i in here if i.slot == MAIN]
     aux = [i for i in here if i.slot == AUX]
-    return Bundle(joined(main), aux[0] if aux else None)
+    return [i for i in here if i.slot == MAIN], aux[0] if aux else None
+
+
+def _apart(main: list[Instruction], aux: Instruction | None) -> list[Bundle]:
+    """Return bundles of one access each; the aux instruction, which must read before they write, in the first."""
+    if not main:
+        return [Bundle(None, aux)] if aux else []
+    return [Bundle(main[0], aux), *(Bundle(i) for i in main[1:])]
 
 
 def joined(accesses: list[Instruction]) -> Instruction | None:
@@ -166,7 +186,7 @@ def joined(accesses: list[Instruction]) -> Instruction | None:
         return accesses[0] if accesses else None
     accesses = sorted(accesses, key=lambda i: i.stores)
     loads = sum(not i.stores for i in accesses)
-    name = {(2, 2): "ld2x64pace", (1, 2): "ldst64pace", (2, 3): "ld2xst64pace"}[loads, len(accesses)]
+    name = "ld2x64pace" if loads == 2 else "ldst64pace"
     outs = tuple(r for i in accesses for r in i.outs)
     ins = tuple(r for i in accesses for r in i.ins)
     steps = tuple(n for i in accesses for n in i.imms)

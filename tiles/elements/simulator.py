@@ -20,6 +20,9 @@ from tiles.errors import NoTileCode, TileFault
 POISON = 0xFFBADBAD
 """What memory holds that nobody wrote, and loads beyond its end return: not a number as f32 and as f16."""
 
+ADDRESS_MASK = (1 << 21) - 1
+ELEMENT_BYTES = 1 << 14
+
 
 @dataclass(frozen=True)
 class Run:
@@ -81,6 +84,27 @@ class TileSimulator:
         slots = contexts.slots.reshape(len(self.words), self.workers)
         cycles = Supervisor().cycles(self.isa) + self.workers * slots.max(axis=1)
         return Run(slots, cycles)
+
+
+def tapacked(first: np.ndarray, second: np.ndarray, third: np.ndarray) -> np.ndarray:
+    """Return three addresses of 21 bits in two words: the third in the upper bits of both."""
+    low = first & ADDRESS_MASK | (third & 0x7FF) << 21
+    high = second & ADDRESS_MASK | (third >> 11 & 0x3FF) << 21
+    return np.stack([low, high]).astype(np.uint32)
+
+
+def unpacked(pair: np.ndarray) -> list[np.ndarray]:
+    """Return the three addresses in a packed pair."""
+    low, high = pair.astype(np.int64)
+    return [low & ADDRESS_MASK, high & ADDRESS_MASK, low >> 21 | (high >> 21 & 0x3FF) << 11]
+
+
+def _stride(fields: np.ndarray, pick: int) -> np.ndarray:
+    """Return the step of an access: 1, or a signed field of 10 bits."""
+    if not pick:
+        return np.ones(fields.shape, np.int64)
+    field = fields.astype(np.int64) >> (10 * (pick - 1)) & 0x3FF
+    return np.where(field > 0x1FF, field - 0x400, field)
 
 
 class _Contexts:
@@ -161,6 +185,8 @@ class _Contexts:
 
     def _run(self, i: Instruction, active: np.ndarray) -> list[np.ndarray]:
         row = self.sim.isa.row(i.mnemonic)
+        if i.mnemonic.endswith("pace"):
+            return self._paced(i, active)
         if row.loads_bits or row.stores_bits:
             return self._access(i, active)
         if i.mnemonic == "get":
@@ -169,6 +195,8 @@ class _Contexts:
             return [self.worker[None].copy()]
         if i.mnemonic == "exitz":
             return []
+        if i.mnemonic == "tapack":
+            return [tapacked(*(self.get(r)[0].astype(np.int64) for r in i.ins))]
         return self.sim.semantics.function(i.mnemonic, i.modifier)([self.get(r) for r in i.ins], i.imms)
 
     def _access(self, i: Instruction, active: np.ndarray) -> list[np.ndarray]:
@@ -186,6 +214,29 @@ class _Contexts:
             self._store(address, self.get(data[0]), active)
             return advanced
         return [self._load(i.mnemonic, address, bits, active), *advanced]
+
+    def _paced(self, i: Instruction, active: np.ndarray) -> list[np.ndarray]:
+        """Run an instruction of several accesses: two loads and a store at most, each by a packed pointer."""
+        row = self.sim.isa.row(i.mnemonic)
+        data, pair = i.ins[: len(row.stores_bits)], self.get(i.ins[-2])
+        fields = self.get(i.ins[-1])[0]
+        addresses = unpacked(pair)
+        used = [*range(len(row.loads_bits)), *([2] if row.stores_bits else [])]
+        self._check_elements([addresses[k] for k in used], active)
+        values = [self._load("ld64", addresses[k], 64, active) for k in used if k < 2]
+        if data:
+            self._store(addresses[2], self.get(data[0]), active)
+        for at, k in enumerate(used):
+            addresses[k] = addresses[k] + 8 * _stride(fields, i.imms[0] >> (2 * at) & 3)
+        return [*values, tapacked(*addresses)]
+
+    def _check_elements(self, addresses: list[np.ndarray], active: np.ndarray) -> None:
+        """Refuse accesses of one instruction to one memory element, here of memory that is not interleaved."""
+        elements = [a // ELEMENT_BYTES for a in addresses]
+        for at, one in enumerate(elements):
+            for other in elements[:at]:
+                if (one == other)[active].any():
+                    raise TileFault("two accesses of one instruction to one memory element")
 
     def _load(self, mnemonic: str, address: np.ndarray, bits: int, active: np.ndarray) -> np.ndarray:
         at = self._offset(address, bits // 8, active)

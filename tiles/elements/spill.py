@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tiles.elements.isa import InstructionSet
+from tiles.elements.pace import first_free, packed
 from tiles.elements.registers import Name, Pressure, allocated, out_of_registers
 from tiles.elements.schedule import scheduled
 from tiles.elements.tilecode import (
@@ -43,7 +44,8 @@ def assigned(
         pressure: Pressure | None = None
         for window in _WINDOWS:
             try:
-                done, used = allocated(scheduled(current, isa, pace, window), isa)
+                code = scheduled(current, isa, pace, window)
+                done, used = allocated(packed(code, first_free(code)) if pace else code, isa)
                 return done, used, scratch_bytes
             except Pressure as found:
                 pressure = found

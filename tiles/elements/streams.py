@@ -19,6 +19,10 @@ from tiles.numerics.dtypes import itemsize
 _SUBWORD = {"int8": "lds8", "uint8": "ldz8", "bool": "ldz8", "int16": "lds16", "uint16": "ldz16", "float16": "ldz16"}
 
 
+_OWN_POINTERS_MAX = 2
+"""Accesses of an iteration to one operand that each get a pointer, so that they can be joined with others."""
+
+
 @dataclass
 class Pointer:
     """Where accesses go, and how far they advance.
@@ -38,13 +42,14 @@ class Stream:
     """One operand's or result's elements of one iteration: ``lanes`` of them, contiguous."""
 
     def __init__(
-        self, emitter: Emitter, name: str, dtype: str, lanes: int, alignment_bytes: int, pointer: Callable[[], Pointer]
+        self, emitter: Emitter, name: str, dtype: str, lanes: int, alignment_bytes: int, pointer: Callable[[int], Pointer]
     ) -> None:
         """Take the lanes of one iteration; ``pointer`` gives a pointer of its own to each set of accesses."""
         self.emitter, self.name, self.dtype, self.lanes = emitter, name, dtype, lanes
         self.alignment_bytes = alignment_bytes
         self.pointer = pointer
         self.size_bytes = lanes * itemsize(dtype)
+        self.own_pointers = False
 
     def load(self, form: str) -> Pieces:
         """Load the elements in a form.
@@ -92,9 +97,14 @@ class Stream:
         return registers
 
     def _into(self, name: str, registers: list[Register], size_bytes: int) -> None:
-        pointer = self.pointer()
+        pointers = [self.pointer(0)]
+        if self.own_pointers and len(registers) <= _OWN_POINTERS_MAX:
+            pointers += [self.pointer(at * size_bytes) for at in range(1, len(registers))]
         for at, register in enumerate(registers):
-            self._access(name, pointer, size_bytes, at, len(registers), (register,), ())
+            if len(pointers) == len(registers):
+                self._access(name, pointers[at], size_bytes, 0, 1, (register,), ())
+            else:
+                self._access(name, pointers[0], size_bytes, at, len(registers), (register,), ())
 
     def _access(
         self,
@@ -119,7 +129,7 @@ class Stream:
     def store(self, forms: Forms, value: Value) -> None:
         """Store a value's elements, all of them."""
         words = self.words(forms, value)
-        pointer = self.pointer()
+        pointer = self.pointer(0)
         if all(w.width == 1 for w in words) or self.alignment_bytes >= 8:
             size = 4 * words[0].width
             for at, word in enumerate(words):
@@ -164,7 +174,7 @@ class Stream:
         e = self.emitter
         words = [w.part(k) if w.width > 1 else w for w in self.words(forms, value) for k in range(w.width)]
         each = 4 // itemsize(self.dtype)
-        pointer = self.pointer().register
+        pointer = self.pointer(0).register
         for k, word in enumerate(words):
             first = k * each
             if first + each <= self.lanes - 1:

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from tiles.elements.verify import verify
 from tiles.elements import Arrangement, InstructionSet, TileCode, TileSimulator, compile_cell, contiguous, cost_of
 
 BASE = 0x4C000
@@ -24,12 +25,14 @@ def compiled(f: Callable, dtypes: Sequence[str], isa: InstructionSet, how: Arran
     jaxpr = trace(f, dtypes)
     results = tuple(a.dtype.name for a in jaxpr.out_avals)
     how = how or contiguous(len(dtypes), len(results))
-    return compile_cell(jaxpr, (tuple(dtypes), results), how, isa)
+    code = compile_cell(jaxpr, (tuple(dtypes), results), how, isa)
+    verify(code, isa)
+    return code
 
 
 def simulate(
     code: TileCode, operands: Sequence[np.ndarray], results: Sequence[str], n: int, isa: InstructionSet,
-    how: Arrangement | None = None, misaligned: int = 0,
+    how: Arrangement | None = None, misaligned: int = 0, spacing: int = 64,
 ) -> tuple[list[np.ndarray], int]:
     """Run code on operands; return the results and the cycles. Bytes around the results must stay as they were."""
     how = how or contiguous(len(operands), len(results))
@@ -38,12 +41,12 @@ def simulate(
     for k, operand in enumerate(operands):
         arguments[f"in{k}"] = at + misaligned
         simulator.write(at + misaligned, operand[None])
-        at += -(-(operand.nbytes + 64) // 64) * 64
+        at += -(-(operand.nbytes + 64) // spacing) * spacing
     for k, dtype in enumerate(results):
         name = how.stream(k)
         if name not in arguments:
             arguments[name] = at + misaligned
-            at += -(-(n * np.dtype(dtype).itemsize + 64) // 64) * 64
+            at += -(-(n * np.dtype(dtype).itemsize + 64) // spacing) * spacing
     before = simulator.memory.copy()
     run = simulator.run(code, arguments, STATE, SCRATCH)
     out = [simulator.read(arguments[how.stream(k)], n, d)[0] for k, d in enumerate(results)]
