@@ -7,11 +7,13 @@ from typing import Any
 from tiles.elements import isa as instruction_sets
 from tiles.elements.cell import Arrangement
 from tiles.elements.coalesce import coalesced
-from tiles.elements.elementwise import Elementwise
+from tiles.elements.elementwise import Elementwise, lanes_choices
 from tiles.elements.emitter import Emitter
 from tiles.elements.isa import InstructionSet
 from tiles.elements.spill import assigned
 from tiles.elements.tilecode import Repeat, TileCode, walk
+from tiles.errors import OutOfRegisters
+from tiles.numerics.dtypes import itemsize
 from tiles.target import Target
 
 
@@ -37,9 +39,29 @@ def compile_cell(
     """
     isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
     arrangement.check(*dtypes)
+    choices = lanes_choices(dtypes[0] + dtypes[1], arrangement)
+    for lanes in choices:
+        try:
+            return _compiled(jaxpr, dtypes, arrangement, isa, name, lanes)
+        except OutOfRegisters:
+            if lanes == choices[-1]:
+                raise
+    raise AssertionError("there is always a choice of lanes")
+
+
+def _compiled(
+    jaxpr: Any,
+    dtypes: tuple[tuple[str, ...], tuple[str, ...]],
+    arrangement: Arrangement,
+    isa: InstructionSet,
+    name: str,
+    lanes: int,
+) -> TileCode:
+    """Return the code with a given number of elements an iteration."""
     emitter = Emitter(isa)
-    nest = Elementwise(emitter, jaxpr, *dtypes, arrangement)
-    items, registers, scratch = assigned(coalesced(nest.items()), isa, arrangement.separate, emitter.scratch_bytes, name)
+    nest = Elementwise(emitter, jaxpr, *dtypes, arrangement, lanes)
+    unscheduled = coalesced(nest.items())
+    items, registers, scratch = assigned(unscheduled, isa, arrangement.separate, emitter.scratch_bytes, name)
     stages = max((item.stages for item in walk(items) if isinstance(item, Repeat)), default=1)
     return TileCode(
         name,
@@ -48,7 +70,7 @@ def compile_cell(
         items,
         registers,
         scratch_bytes=scratch,
-        overread_bytes=stages * nest.workers * nest.lanes * 4,
+        overread_bytes=stages * nest.workers * nest.lanes * max(map(itemsize, dtypes[0] + dtypes[1])),
         lanes=nest.lanes,
         partition=arrangement.partition,
     )

@@ -74,7 +74,7 @@ def _state_edges(instruction: Instruction, at: int, states: dict[str, tuple[list
 
 
 def _states(instruction: Instruction) -> tuple[str, ...]:
-    return tuple(name for name in (instruction.stream, instruction.effect) if name)
+    return tuple(name for name in (instruction.stream, instruction.effect) if name not in ("", "live"))
 
 
 def _changes(instruction: Instruction, name: str) -> bool:

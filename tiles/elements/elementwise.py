@@ -20,8 +20,10 @@ N = symbol("n")
 _LANES = {"float32": 2, "float16": 4, "int32": 1, "uint32": 1, "int16": 2, "uint16": 2, "int8": 4, "uint8": 4, "bool": 4}
 
 
-def lanes_of(dtypes: tuple[str, ...]) -> int:
-    """Return the elements of one iteration: whole 64-bit accesses of floats, whole words of everything else.
+def lanes_choices(dtypes: tuple[str, ...], how: Arrangement) -> list[int]:
+    """Return numbers of elements of one iteration, best first: whole 64-bit accesses of floats, whole words of others.
+
+    Fewer need fewer registers; results must still be whole words.
 
     Raises:
       NoTileCode: a dtype that no code is known for.
@@ -29,20 +31,28 @@ def lanes_of(dtypes: tuple[str, ...]) -> int:
     for dtype in dtypes:
         if dtype not in _LANES:
             raise NoTileCode(f"no tile code for elements of {dtype}", expected=", ".join(_LANES))
-    return max((_LANES[d] for d in dtypes), default=1)
+    accesses = how.operands + how.results
+    most = max((_LANES[d] for d, a in zip(dtypes, accesses, strict=True) if a.level), default=1)
+    least = max((4 // itemsize(d) for d in dtypes[len(how.operands) :]), default=1)
+    return [most >> k for k in range(most.bit_length()) if most >> k >= min(least, most)]
 
 
 class Elementwise:
     """Builds the code of a cell whose results are functions of single elements."""
 
     def __init__(
-        self, emitter: Emitter, jaxpr: Any, operand_dtypes: tuple[str, ...], result_dtypes: tuple[str, ...], how: Arrangement
+        self,
+        emitter: Emitter,
+        jaxpr: Any,
+        operand_dtypes: tuple[str, ...],
+        result_dtypes: tuple[str, ...],
+        how: Arrangement,
+        lanes: int,
     ) -> None:
-        """Take the closed jaxpr of one element and the arrangement of its operands."""
+        """Take the closed jaxpr of one element, the arrangement of its operands, and the elements of an iteration."""
         self.e, self.jaxpr, self.how = emitter, jaxpr, how
         self.dtypes = operand_dtypes, result_dtypes
-        moving = [d for d, a in zip(operand_dtypes + result_dtypes, how.operands + how.results, strict=True) if a.level]
-        self.lanes = lanes_of(tuple(moving))
+        self.lanes = lanes
         self.workers = emitter.isa["worker_contexts"]
         self.arguments: list[str] = []
         self.walker = Walker(emitter, self.lanes)

@@ -171,9 +171,10 @@ class Flow:
             free = [
                 first for first in range(0, sizes[name[0]], width) if taken.isdisjoint(range(first, first + width))
             ]
-            if not free or free[0] + width > sizes[name[0]]:
+            free = [first for first in free if first + width <= sizes[name[0]]]
+            if not free:
                 raise Pressure(name[0], self._spillable(clashes, name))
-            homes[name] = free[0]
+            homes[name] = min(free, key=lambda first: (width == 1 and first ^ 1 not in taken, first))
         return homes
 
     def _order(self, clashes: dict[Name, set[Name]], sizes: dict[str, int]) -> list[Name]:

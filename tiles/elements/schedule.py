@@ -71,12 +71,19 @@ def list_schedule(code: Sequence[Instruction], isa: InstructionSet, window: int 
 
 
 def depth_first(code: Sequence[Instruction]) -> list[Instruction]:
-    """Return a block in another legal order: what one result needs together, so that few registers live at once."""
+    """Return a block in another legal order: what one result needs together, so that few registers live at once.
+
+    Of what an instruction needs, the longest computation comes first, and loads come last.
+    """
     needs: list[list[int]] = [[] for _ in code]
     needed = [False] * len(code)
-    for edge in dependences(code):
+    depths = [0] * len(code)
+    for edge in sorted(dependences(code), key=lambda e: e.after):
         needs[edge.after].append(edge.before)
         needed[edge.before] = True
+        if edge.is_flow:
+            depths[edge.after] = max(depths[edge.after], depths[edge.before] + 1)
+    needs = [sorted(set(each), key=lambda at: (-depths[at], at)) for each in needs]
     order: list[int] = []
     seen = [False] * len(code)
     for sink in range(len(code)):
@@ -95,7 +102,7 @@ def _visit(start: int, needs: list[list[int]], seen: list[bool], order: list[int
         elif not seen[at]:
             seen[at] = True
             stack.append((at, True))
-            stack += [(other, False) for other in sorted(set(needs[at]), reverse=True)]
+            stack += [(other, False) for other in reversed(needs[at])]
 
 
 def _fill_bundle(

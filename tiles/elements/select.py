@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from tiles.elements import floats, integers, routines
 from tiles.elements.cell import CELL
 from tiles.elements.emitter import Emitter
 from tiles.elements.floats import Context, absolute, binary, logic, masked_select, negated, transcendental
+from tiles.elements.tilecode import Register
 from tiles.elements.values import Forms, Value
 from tiles.errors import NoTileCode
 
@@ -60,7 +63,7 @@ class Walker:
         if rule is not None:
             value = rule(self, eqn.params, *values)
             return list(value) if isinstance(value, list) else [value]
-        routine = routines.find(name, tuple(v.dtype for v in values), eqn.params)
+        routine = routines.find(name, tuple(v.dtype for v in values))
         if routine is None:
             raise NoTileCode(f"no tile code for {name!r} of {', '.join(v.dtype for v in values)}")
         return self.run(routine.jaxpr, list(routine.consts), values)
@@ -71,8 +74,6 @@ class Walker:
         return env[atom]
 
     def _constant_array(self, array: Any) -> Value:
-        import numpy as np
-
         values = np.asarray(array)
         if values.size != 1:
             raise NoTileCode(f"a constant array of shape {values.shape} in a cell's body", expected="scalars")
@@ -93,8 +94,6 @@ def _arithmetic(name: str, integer: Rule) -> Rule:
 
 def _folded(ctx: Context, name: str, values: tuple[Value, ...]) -> Value | None:
     """Return nothing-but-literals computed now, in the values' own type; None where operands are no literals."""
-    import numpy as np
-
     numbers = [v.constant for v in values]
     if any(n is None for n in numbers) or values[0].dtype not in (*_FLOATS, "int32"):
         return None
@@ -163,8 +162,6 @@ def _divide(ctx: Context, params: dict[str, Any], a: Value, b: Value) -> Value:
 
 
 def _is_power_of_two(number: float) -> bool:
-    import math
-
     return number != 0 and math.isfinite(number) and abs(math.frexp(number)[0]) == 0.5 and 2**-14 <= abs(number) <= 2**14
 
 
@@ -239,7 +236,7 @@ def _is_finite(ctx: Context, params: dict[str, Any], x: Value) -> Value:
 def _round(ctx: Context, params: dict[str, Any], x: Value) -> Value:
     if int(params.get("rounding_method", 1)) == 1:
         return floats.lane_by_lane(ctx, "int:nearest", x)
-    routine = routines.find("round_away", (x.dtype,), params)
+    routine = routines.find("round_away", (x.dtype,))
     assert routine is not None
     return ctx.run(routine.jaxpr, list(routine.consts), [x])[0]  # type: ignore[attr-defined]
 
@@ -249,6 +246,21 @@ def _convert(ctx: Context, params: dict[str, Any], x: Value) -> Value:
     if dtype == "bool" and x.dtype != "bool":
         return RULES["ne"](ctx, {}, x, ctx.constant(0, x.dtype))
     return integers.convert(ctx, x, dtype)
+
+
+def _counted(name: str) -> Rule:
+    """Return the rule of a count of bits: of those that the dtype has."""
+
+    def rule(ctx: Context, params: dict[str, Any], x: Value) -> Value:
+        spare = 32 - integers.width_of(x.dtype) if name == "clz" else 0
+
+        def lane(e: Emitter, register: Register) -> Register:
+            count = e.main(name, integers.unsigned(e, register, x.dtype))
+            return e.main("add", count, imms=(-spare,)) if spare else count
+
+        return integers.lanes(ctx, x.dtype, "int", lane, x)
+
+    return rule
 
 
 def _same(ctx: Context, params: dict[str, Any], x: Value) -> Value:
@@ -290,8 +302,8 @@ RULES: dict[str, Rule] = {
     "shift_left": integers.shift("shl"),
     "shift_right_logical": integers.shift("shr"),
     "shift_right_arithmetic": integers.shift("shrs"),
-    "population_count": integers.plain("popc", wraps=False),
+    "population_count": _counted("popc"),
+    "clz": _counted("clz"),
     "convert_element_type": _convert,
     **dict.fromkeys(("copy", "copy_p", "stop_gradient", "broadcast_in_dim", "reshape", "squeeze", "expand_dims"), _same),
-    "reduce_precision": _same,
 }

@@ -24,7 +24,8 @@ from tiles.elements.tilecode import (
     walk,
 )
 
-_MAX_SPILLS = 40
+_MAX_ROUNDS = 40
+_INSTRUCTIONS_PER_SPILL = 100
 _WINDOWS = (0, 1 << 20, 8, 1)
 
 
@@ -40,7 +41,7 @@ def assigned(
       OutOfRegisters: even with everything spilled that can be.
     """
     current, spilled = tuple(items), set()
-    for _ in range(_MAX_SPILLS):
+    for _ in range(_MAX_ROUNDS):
         pressure: Pressure | None = None
         for window in _WINDOWS:
             try:
@@ -53,11 +54,12 @@ def assigned(
         candidates = [n for n in pressure.candidates if n not in spilled and _can_spill(current, n)]
         if not candidates:
             raise out_of_registers(pressure.file, what)
-        spill = Spill(current, candidates[0], scratch_bytes)
-        spilled |= {candidates[0], *spill.temporaries}
-        current = tuple(spill.items(current))
-        spilled |= spill.temporaries
-        scratch_bytes = spill.end_bytes
+        size = sum(1 for _ in instructions_of(current))
+        for name in candidates[: 1 + size // _INSTRUCTIONS_PER_SPILL]:
+            spill = Spill(current, name, scratch_bytes)
+            current = tuple(spill.items(current))
+            spilled |= {name, *spill.temporaries}
+            scratch_bytes = spill.end_bytes
     raise out_of_registers("A", what)
 
 

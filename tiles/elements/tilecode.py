@@ -81,7 +81,8 @@ class Instruction:
       modifier: "B", "BL" or "BU" where the first operand is broadcast over the lanes.
       stream: name of the memory that it accesses; accesses of different streams never touch the same bytes.
       stores: whether it writes memory.
-      effect: name of hidden state that it changes (accumulators, ``$TAS``), or "".
+      effect: name of hidden state that it changes (accumulators, ``$TAS``); "live" for an instruction of a loop
+        whose result is read after it; or "".
       note: what it is for, for the printer.
     """
 
