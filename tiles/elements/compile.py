@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from tiles.elements import isa as instruction_sets
-from tiles.elements.cell import Arrangement
+from tiles.elements.cell import ACCESS_BYTES, Arrangement
 from tiles.elements.coalesce import coalesced
+from tiles.elements.cost import cost_of
 from tiles.elements.elementwise import Elementwise, lanes_choices
 from tiles.elements.emitter import Emitter
 from tiles.elements.isa import InstructionSet
+from tiles.elements.reductions import build_reduction, find_reduction
 from tiles.elements.spill import assigned
-from tiles.elements.tilecode import Repeat, TileCode, walk
+from tiles.elements.tilecode import Item, Repeat, TileCode, walk
 from tiles.errors import OutOfRegisters
-from tiles.numerics.dtypes import itemsize
 from tiles.target import Target
+
+
+_MANY = 12_000
+
+
+class Nest(Protocol):
+    """Code before scheduling: a loop nest around selected instructions."""
+
+    emitter: Emitter
+    arguments: list[str]
+    lanes: int
+
+    def items(self) -> list[Item]:
+        """Return the code, on virtual registers."""
+        ...
 
 
 def compile_cell(
@@ -27,7 +43,8 @@ def compile_cell(
     """Return the tile code of a codelet's variant.
 
     Args:
-      jaxpr: closed jaxpr of one element: scalars in, scalars out.
+      jaxpr: closed jaxpr of one element (scalars in, scalars out); or of a reduction of an array of any extents
+        ``[rows, n]`` over one of its dimensions, with functions of elements before it and of the result after it.
       dtypes: of the operands and of the results.
       arrangement: how each of them lies and moves.
       target: the machine, or an instruction set.
@@ -39,29 +56,37 @@ def compile_cell(
     """
     isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
     arrangement.check(*dtypes)
+    reduction = find_reduction(jaxpr)
+    if reduction is not None:
+        return _finished(build_reduction(Emitter(isa), reduction, dtypes, arrangement), arrangement, isa, name)
+    best: TileCode | None = None
     choices = lanes_choices(dtypes[0] + dtypes[1], arrangement)
     for lanes in choices:
+        nest = Elementwise(Emitter(isa), jaxpr, *dtypes, arrangement, lanes)
         try:
-            return _compiled(jaxpr, dtypes, arrangement, isa, name, lanes)
+            code = _finished(nest, arrangement, isa, name)
         except OutOfRegisters:
-            if lanes == choices[-1]:
+            if lanes == choices[-1] and best is None:
                 raise
-    raise AssertionError("there is always a choice of lanes")
+            continue
+        if best is None or _rate(code, isa) < _rate(best, isa):
+            best = code
+        if not code.scratch_bytes:
+            break  # fewer lanes would only cost more accesses
+    assert best is not None
+    return best
 
 
-def _compiled(
-    jaxpr: Any,
-    dtypes: tuple[tuple[str, ...], tuple[str, ...]],
-    arrangement: Arrangement,
-    isa: InstructionSet,
-    name: str,
-    lanes: int,
-) -> TileCode:
-    """Return the code with a given number of elements an iteration."""
-    emitter = Emitter(isa)
-    nest = Elementwise(emitter, jaxpr, *dtypes, arrangement, lanes)
+def _rate(code: TileCode, isa: InstructionSet) -> int:
+    """Return cycles of many elements: what fewer elements an iteration, and fewer spilled values, are compared by."""
+    return int(cost_of(code, {"n": _MANY}, isa).cycles)
+
+
+def _finished(nest: Nest, arrangement: Arrangement, isa: InstructionSet, name: str) -> TileCode:
+    """Return a nest's code, scheduled and on physical registers."""
     unscheduled = coalesced(nest.items())
-    items, registers, scratch = assigned(unscheduled, isa, arrangement.separate, emitter.scratch_bytes, name)
+    scratch = nest.emitter.scratch_bytes
+    items, registers, scratch = assigned(unscheduled, isa, arrangement.separate, scratch, name)
     stages = max((item.stages for item in walk(items) if isinstance(item, Repeat)), default=1)
     return TileCode(
         name,
@@ -70,7 +95,7 @@ def _compiled(
         items,
         registers,
         scratch_bytes=scratch,
-        overread_bytes=stages * nest.workers * nest.lanes * max(map(itemsize, dtypes[0] + dtypes[1])),
+        overread_bytes=stages * isa["worker_contexts"] * nest.lanes * ACCESS_BYTES,
         lanes=nest.lanes,
         partition=arrangement.partition,
     )

@@ -50,7 +50,8 @@ class Elementwise:
         lanes: int,
     ) -> None:
         """Take the closed jaxpr of one element, the arrangement of its operands, and the elements of an iteration."""
-        self.e, self.jaxpr, self.how = emitter, jaxpr, how
+        self.emitter = self.e = emitter
+        self.jaxpr, self.how = jaxpr, how
         self.dtypes = operand_dtypes, result_dtypes
         self.lanes = lanes
         self.workers = emitter.isa["worker_contexts"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tiles.elements.isa import InstructionSet
-from tiles.elements.semantics import Semantics
+from tiles.elements.semantics import Semantics, as_floats
 from tiles.elements.tilecode import Block, Bundle, If, Instruction, Item, Loop, Register, Repeat, TileCode
 from tiles.elements.workers import WORKER_STATUS, Supervisor
 from tiles.errors import NoTileCode, TileFault
@@ -22,6 +22,8 @@ POISON = 0xFFBADBAD
 
 ADDRESS_MASK = (1 << 21) - 1
 ELEMENT_BYTES = 1 << 14
+ACCUMULATOR_PAIRS = ((0, 2), (1, 3), (4, 6), (5, 7), (8, 10), (9, 11), (12, 14), (13, 15))
+"""Accumulators in the order in which ``gina`` reads them out, two at a time."""
 
 
 @dataclass(frozen=True)
@@ -195,9 +197,32 @@ class _Contexts:
             return [self.worker[None].copy()]
         if i.mnemonic == "exitz":
             return []
+        if i.effect == "accumulators":
+            return self._accumulate(i, active)
         if i.mnemonic == "tapack":
             return [tapacked(*(self.get(r)[0].astype(np.int64) for r in i.ins))]
         return self.sim.semantics.function(i.mnemonic, i.modifier)([self.get(r) for r in i.ins], i.imms)
+
+    def _accumulate(self, i: Instruction, active: np.ndarray) -> list[np.ndarray]:
+        """Run what reads or changes accumulators; where they lie in pairs is assumed beyond the first eight."""
+        old = self.accumulators
+        if i.mnemonic == "uput":
+            self.accumulators = np.where(active & (self.get(i.ins[0])[0] & 8 != 0), np.float32(0), old)
+            return []
+        if i.mnemonic in ("f16v4acc", "f16v8acc", "f32v4acc"):
+            lanes = as_floats(self.get(i.ins[0]), i.mnemonic[:3]).astype(np.float32)
+            new = old.copy()
+            new[: len(lanes)] += lanes
+            self.accumulators = np.where(active, new, old)
+            return []
+        if i.mnemonic != "f32v2gina":
+            raise NoTileCode(f"the simulator has no meaning for {i.mnemonic!r}")
+        order = np.array(ACCUMULATOR_PAIRS)
+        queue = np.concatenate([old[order.ravel()], self.get(i.ins[0]).view(np.float32)])
+        new = old.copy()
+        new[order.ravel()] = queue[2:]
+        self.accumulators = np.where(active, new, old)
+        return [queue[:2].view(np.uint32)]
 
     def _access(self, i: Instruction, active: np.ndarray) -> list[np.ndarray]:
         """Run a load or store of one address: base + delta + offset, or base + delta and then advance."""

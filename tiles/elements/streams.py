@@ -35,7 +35,7 @@ class Pointer:
 
     register: Register
     turn_bytes: int = 0
-    done_bytes: int = 0
+    stride: Register | None = None
 
 
 class Stream:
@@ -118,6 +118,10 @@ class Stream:
     ) -> None:
         """Make access ``at`` of ``count``: the last one of an iteration advances to the worker's next turn."""
         address = pointer.register
+        if pointer.stride is not None and count == 1:
+            ins = (*ins, MZERO, address, pointer.stride)
+            self.emitter.emit(f"{name}step", (*outs, address), ins, stream=self.name)
+            return
         if not pointer.turn_bytes:
             self.emitter.emit(name, outs, (*ins, address, MZERO), (at,), stream=self.name)
             return

@@ -60,3 +60,21 @@ def simulate(
     assert int(run.cycles[0]) == int(expected.cycles)
     assert (run.slots[0] == expected.slots).all()
     return out, int(run.cycles[0])
+
+
+def simulate_rows(
+    code: TileCode, operand: np.ndarray, result_dtype: str, isa: InstructionSet, over_rows: bool, pitch_bytes: int = 0
+) -> tuple[np.ndarray, int]:
+    """Run a reduction of ``[rows, n]``; return its result and the cycles."""
+    simulator = TileSimulator(isa, 1 << 17)
+    rows, n = operand.shape
+    pitch = pitch_bytes or -(-n * operand.itemsize // 8) * 8
+    padded = np.zeros((rows, pitch // operand.itemsize), operand.dtype)
+    padded[:, :n] = operand
+    simulator.write(DATA, padded[None])
+    out = DATA + -(-(padded.nbytes + 64) // 64) * 64
+    arguments = {"in0": DATA, "in0_row_bytes": pitch, "out0": out, "n": n, "rows": rows}
+    run = simulator.run(code, arguments, STATE, SCRATCH)
+    expected = cost_of(code, {"n": n, "rows": rows}, isa)
+    assert (run.slots[0] == expected.slots).all()
+    return simulator.read(out, n if over_rows else rows, result_dtype)[0], int(run.cycles[0])
