@@ -1,0 +1,213 @@
+"""Tile code of the element compiler beside the cycles that PopLibs' public estimators state for the same vertex.
+
+python -m benchmarks.tile_code
+
+PopLibs' figures are those of github.com/graphcore/poplibs (August 2023), lib/popops/popopsCycleEstimators.cpp,
+lib/popops/PerformanceEstimation.cpp, lib/popnn/PerformanceEstimation.hpp and
+lib/popops/reduction/CycleEstimationFunctions.cpp, restated as slots of a loop over some elements and slots around it.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from absl import app
+from jax import lax
+
+from benchmarks.timing import table, write_result
+from tiles.elements import Arrangement, InstructionSet, compile_cell, contiguous, cost_of, named
+from tiles.elements.cell import CELL, Access
+from tiles.errors import IpuError
+
+F, H, I = "float32", "float16", "int32"
+WIDTH = {F: 2, H: 4, I: 2}
+SIZES = (384, 6000)
+"""Elements of a vertex: where the code around the loop matters, and where the loop does."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One vertex of PopLibs.
+
+    Attributes:
+      function: what it computes, of scalars or of ``[rows, n]``.
+      slots, elements: PopLibs' slots of one iteration and the elements that it handles.
+      frame: slots of a worker around its loop.
+      supervisor: cycles of the supervisor.
+      chooses: instruction whose slots were read off this figure; "" where the row is a check.
+      how: arrangement; by default whole vectors.
+    """
+
+    name: str
+    dtypes: tuple[str, ...]
+    function: Callable[..., Any]
+    slots: float
+    elements: float
+    frame: int
+    supervisor: int = 20
+    chooses: str = ""
+    how: Arrangement | None = None
+
+    def stated(self, n: int) -> float:
+        """Return PopLibs' cycles of a vertex of ``n`` elements."""
+        return self.supervisor + 6 * (self.frame + math.ceil(math.ceil(n / 6) / self.elements) * self.slots)
+
+    def code(self, n: int, isa: InstructionSet) -> int:
+        """Return the cycles of our code."""
+        how = self.how or contiguous(len(self.dtypes))
+        jaxpr = jax.make_jaxpr(self.function)(*(jax.ShapeDtypeStruct((), d) for d in self.dtypes))
+        results = tuple(a.dtype.name for a in jaxpr.out_avals)
+        code = compile_cell(jaxpr, (self.dtypes, results), how, isa, self.name)
+        return int(cost_of(code, {"n": n}, isa).cycles)
+
+
+def unary(op: str, f: Callable, dtype: str, slots: float, elements: float, chooses: str = "", frame: int = 17) -> Row:
+    """Return a row of the unary table: a stated loop."""
+    return Row(op, (dtype,), f, slots, elements, frame, chooses=chooses)
+
+
+def wide(op: str, f: Callable, dtype: str, slots: float, scalar: bool = False) -> Row:
+    """Return a row that PopLibs counts with four slots more for a load, a store and the loop."""
+    return Row(op, (dtype,), f, slots + 4, 1 if scalar else WIDTH[dtype], 17)
+
+
+def binary(op: str, f: Callable, dtype: str, slots: float, elements: float) -> Row:
+    """Return a row of two tensors."""
+    return Row(op, (dtype,) * 2, f, slots, elements, 29 if dtype != H else 26, supervisor=11)
+
+
+def by_scalar(op: str, f: Callable, dtype: str, slots: float, elements: float) -> Row:
+    """Return a row of a tensor and a scalar."""
+    how = Arrangement((Access(), Access(CELL)), (Access(),))
+    return Row(op + " scalar", (dtype,) * 2, f, slots, elements, 20, supervisor=11, how=how)
+
+
+def cast(source: str, target: str, elements: int, slots: int) -> Row:
+    """Return a row of the cast vertices."""
+    how = Arrangement((Access(),), (Access(),), separate=True)
+    return Row(f"cast to {target}", (source,), lambda x: x.astype(target), slots, elements, 18 + 19, 12, how=how)
+
+
+def rows() -> Iterator[Row]:
+    """Yield every row."""
+    square = functools.partial(lax.integer_pow, y=2)
+    for d, v in ((F, 2), (H, 4)):
+        yield unary("neg", lax.neg, d, 2, v)
+        yield unary("square", square, d, 2, v)
+        yield unary("relu", jax.nn.relu, d, 3, v)
+        yield wide("sign", jnp.sign, d, 5)
+        yield wide("floor", lax.floor, d, 2)
+        yield wide("ceil", lax.ceil, d, 2)
+        yield wide("isfinite", lax.is_finite, d, 5)
+        yield wide("isnan", jnp.isnan, d, 3)
+        yield wide("expm1", lax.expm1, d, 5 if d == H else 4, scalar=d == F)
+        yield wide("log1p", lax.log1p, d, 18)
+        yield wide("cbrt", lax.cbrt, d, 27 if d == F else 17)
+    yield unary("exp", lax.exp, F, 6, 2, "f32exp", 33)
+    yield unary("exp", lax.exp, H, 4, 4, "f16v2exp", 33)
+    yield unary("log", lax.log, F, 12, 2, "f32ln")
+    yield unary("log", lax.log, H, 4, 4, "f16v2ln")
+    yield unary("tanh", lax.tanh, F, 12, 2, "f32tanh")
+    yield unary("tanh", lax.tanh, H, 4, 4, "f16v2tanh")
+    yield unary("sigmoid", lax.logistic, F, 12, 2, "f32sigm")
+    yield unary("sigmoid", lax.logistic, H, 6, 4, "f16v2sigm")
+    yield unary("sqrt", lax.sqrt, F, 10, 2, "f32sqrt")
+    yield unary("sqrt", lax.sqrt, H, 23, 4)
+    yield unary("rsqrt", lax.rsqrt, F, 8, 2, "f32oorx")
+    yield unary("rsqrt", lax.rsqrt, H, 19, 4)
+    yield unary("inverse", lambda x: 1 / x, F, 6, 2, "f32oox")
+    yield unary("inverse", lambda x: 1 / x, H, 15, 4)
+    yield unary("erf", lax.erf, F, 41, 1)
+    yield unary("erf", lax.erf, H, 13, 1)
+    yield wide("abs", lax.abs, I, 2, scalar=True)
+    yield wide("neg", lax.neg, I, 2, scalar=True)
+    yield wide("not", lax.bitwise_not, I, 1)
+    for name, f in (("add", lax.add), ("sub", lax.sub), ("mul", lax.mul)):
+        for d, v in ((F, 2), (H, 4)):
+            yield binary(name, f, d, 3, v)
+            yield by_scalar(name, f, d, 2, v)
+        yield binary(name, f, I, 7, 1)
+    yield binary("divide", lax.div, F, 10, 2)
+    yield binary("divide", lax.div, H, 21, 4)
+    yield by_scalar("divide", lax.div, F, 6, 2)
+    yield binary("divide", lax.div, I, 277, 1)
+    yield binary("divide", lax.div, "uint32", 265, 1)
+    yield binary("remainder", lax.rem, I, 292, 1)
+    for name, f in (("max", lax.max), ("min", lax.min)):
+        yield binary(name, f, F, 3, 2)
+        yield binary(name, f, H, 4, 4)
+        yield binary(name, f, I, 7, 1)
+    for name, f in (("less", lax.lt), ("equal", lax.eq), ("greater or equal", lax.ge)):
+        yield binary(name, f, F, 14, 4)
+        yield binary(name, f, H, 9, 4)
+        yield binary(name, f, I, 22 if name == "equal" else 24, 4)
+    yield binary("not equal", lax.ne, F, 20, 4)
+    yield binary("not equal", lax.ne, H, 11, 4)
+    yield binary("atan2", lax.atan2, F, 272, 2)
+    yield cast(F, H, 4, 2)
+    yield cast(H, F, 4, 2)
+    yield Row("select", ("bool", F, F), lambda c, a, b: lax.select(c, a, b), 5, 1, 11, 5)
+    yield Row("select", ("bool", H, H), lambda c, a, b: lax.select(c, a, b), 5, 1, 11, 5)
+
+
+def measured(isa: InstructionSet) -> list[tuple[Row, int, float, float]]:
+    """Return for each row and number of elements PopLibs' cycles and the code's; not a number where there is none."""
+    found: list[tuple[Row, int, float, float]] = []
+    for row in rows():
+        for n in SIZES:
+            try:
+                code = float(row.code(n, isa))
+            except IpuError:
+                code = math.nan
+            found.append((row, n, row.stated(n), code))
+    return found
+
+
+def summary(found: list[tuple[Row, int, float, float]], n: int, is_check: bool) -> str:
+    """Return the median and worst factor of the rows that check, or that chose a figure, at a size."""
+    ratios = [
+        code / stated
+        for row, size, stated, code in found
+        if size == n and (not row.chooses) == is_check and not math.isnan(code)
+    ]
+    factors = sorted(max(r, 1 / r) for r in ratios)
+    within = sum(f <= 1.1 for f in factors)
+    kind = "check" if is_check else "chose a figure"
+    return (
+        f"{len(factors)} rows that {kind}, {n:,} elements: median factor {statistics.median(factors):.2f}, "
+        f"{within} within 10 %, worst {factors[-1]:.2f}, median ratio {statistics.median(ratios):.2f}"
+    )
+
+
+def main(argv: list[str]) -> None:
+    """Print and record the table."""
+    del argv
+    found = measured(named("mk2"))
+    header = ("vertex", "operands", "elements", "PopLibs", "code", "ratio", "role")
+    lines = [
+        (
+            row.name,
+            ", ".join(row.dtypes),
+            f"{n:,}",
+            f"{stated:,.0f}",
+            "none" if math.isnan(code) else f"{code:,.0f}",
+            "" if math.isnan(code) else f"{code / stated:.2f}",
+            f"chose {row.chooses}" if row.chooses else "check",
+        )
+        for row, n, stated, code in found
+    ]
+    text = table(header, lines)
+    text += "\n\n" + "\n".join(summary(found, n, check) for check in (True, False) for n in SIZES)
+    print(text)
+    write_result("tile_code", text)
+
+
+if __name__ == "__main__":
+    app.run(main)
