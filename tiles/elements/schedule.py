@@ -32,6 +32,45 @@ def scheduled(
     return tuple(out)
 
 
+def tightened(items: Sequence[Item], isa: InstructionSet) -> tuple[Item, ...]:
+    """Return code on physical registers with its straight blocks scheduled again: those that were kept near the
+    order of their source, to need few registers, may still fill both slots better.
+    """
+    out: list[Item] = []
+    for item in items:
+        if isinstance(item, Block):
+            out.append(_shorter(item, isa))
+        elif isinstance(item, Repeat):
+            out.append(replace(item, body=_shorter(item.body, isa)) if item.stages == 1 else item)
+        else:
+            out.append(replace(item, body=tightened(item.body, isa)))
+    return tuple(out)
+
+
+def _shorter(block: Block, isa: InstructionSet) -> Block:
+    code: list[Instruction] = []
+    for bundle in block.bundles or ():
+        code += _in_order(bundle)
+    again = list_schedule(code, isa)
+    return Block((), again) if _slots(again, isa) < _slots(block.bundles or (), isa) else block
+
+
+def _in_order(bundle: Bundle) -> tuple[Instruction, ...]:
+    """Return a bundle's halves one after the other: the one first whose operands the other overwrites.
+
+    A block whose bundles were made from such an order always has one.
+    """
+    if bundle.main is None or bundle.aux is None:
+        return bundle.instructions
+    written = {u for r in bundle.main.outs for u in r.units}
+    aux_first = any(u in written for r in bundle.aux.ins for u in r.units)
+    return (bundle.aux, bundle.main) if aux_first else (bundle.main, bundle.aux)
+
+
+def _slots(bundles: Sequence[Bundle], isa: InstructionSet) -> int:
+    return sum(max((isa.row(i.mnemonic).issue_slots for i in b.instructions), default=1) for b in bundles)
+
+
 def _repeat(item: Repeat, isa: InstructionSet, pace: bool) -> Repeat:
     straight = list_schedule(item.body.instructions, isa)
     kernel = pipelined(item.body.instructions, isa, len(straight), pace)

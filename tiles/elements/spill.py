@@ -8,7 +8,7 @@ from dataclasses import replace
 from tiles.elements.isa import InstructionSet
 from tiles.elements.pace import first_free, packed
 from tiles.elements.registers import Name, Pressure, allocated, out_of_registers
-from tiles.elements.schedule import scheduled
+from tiles.elements.schedule import scheduled, tightened
 from tiles.elements.tilecode import (
     MAIN,
     MZERO,
@@ -47,7 +47,7 @@ def assigned(
             try:
                 code = scheduled(current, isa, pace, window)
                 done, used = allocated(packed(code, first_free(code)) if pace else code, isa)
-                return done, used, scratch_bytes
+                return tightened(done, isa), used, scratch_bytes
             except Pressure as found:
                 pressure = found
         assert pressure is not None

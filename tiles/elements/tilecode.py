@@ -37,6 +37,8 @@ class Register:
     @property
     def units(self) -> tuple[tuple[str, int, int], ...]:
         """The single registers that it covers, as ``(file, index, offset)``."""
+        if not self.virtual:
+            return tuple((self.file, self.index + k, 0) for k in range(self.width))
         return tuple((self.file, self.index, self.offset + k) for k in range(self.width))
 
     @property
