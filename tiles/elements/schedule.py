@@ -112,36 +112,47 @@ def list_schedule(code: Sequence[Instruction], isa: InstructionSet, window: int 
 def depth_first(code: Sequence[Instruction]) -> list[Instruction]:
     """Return a block in another legal order: what one result needs together, so that few registers live at once.
 
-    Of what an instruction needs, the longest computation comes first, and loads come last.
+    Of what an instruction needs, that comes first which takes the most instructions that are not there yet.
     """
     needs: list[list[int]] = [[] for _ in code]
     needed = [False] * len(code)
-    depths = [0] * len(code)
-    for edge in sorted(dependences(code), key=lambda e: e.after):
+    for edge in dependences(code):
         needs[edge.after].append(edge.before)
         needed[edge.before] = True
-        if edge.is_flow:
-            depths[edge.after] = max(depths[edge.after], depths[edge.before] + 1)
-    needs = [sorted(set(each), key=lambda at: (-depths[at], at)) for each in needs]
-    order: list[int] = []
-    seen = [False] * len(code)
+    below: list[int] = []
+    for at, each in enumerate(needs):
+        mask = 1 << at
+        for other in each:
+            mask |= below[other]
+        below.append(mask)
+    order = _Order(needs, below)
     for sink in range(len(code)):
         if not needed[sink] or code[sink].has_effect:
-            _visit(sink, needs, seen, order)
-    return [code[at] for at in order]
+            order.visit(sink)
+    return [code[at] for at in order.order]
 
 
-def _visit(start: int, needs: list[list[int]], seen: list[bool], order: list[int]) -> None:
-    """Append an instruction after all it needs, without recursion: chains may be long."""
-    stack = [(start, False)]
-    while stack:
-        at, is_done = stack.pop()
-        if is_done:
-            order.append(at)
-        elif not seen[at]:
-            seen[at] = True
-            stack.append((at, True))
-            stack += [(other, False) for other in reversed(needs[at])]
+class _Order:
+    """An order that grows from the leaves; ``below`` are bit masks of all that an instruction needs, and itself."""
+
+    def __init__(self, needs: list[list[int]], below: list[int]) -> None:
+        self.needs, self.below = needs, below
+        self.order: list[int] = []
+        self.done = 0
+
+    def visit(self, start: int) -> None:
+        """Append an instruction after all it needs, without recursion: chains may be long."""
+        stack = [start]
+        while stack:
+            at = stack[-1]
+            left = [other for other in self.needs[at] if not self.done >> other & 1]
+            if left:
+                stack.append(max(left, key=lambda other: ((self.below[other] & ~self.done).bit_count(), -other)))
+                continue
+            stack.pop()
+            if not self.done >> at & 1:
+                self.done |= 1 << at
+                self.order.append(at)
 
 
 def _fill_bundle(

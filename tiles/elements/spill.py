@@ -25,8 +25,9 @@ from tiles.elements.tilecode import (
 )
 
 _MAX_ROUNDS = 40
-_INSTRUCTIONS_PER_SPILL = 100
+_INSTRUCTIONS_PER_SPILL = 40
 _WINDOWS = (0, 1 << 20, 8, 1)
+_WINDOWS_AFTER_SPILLING = (1,)
 
 
 def assigned(
@@ -41,9 +42,9 @@ def assigned(
       OutOfRegisters: even with everything spilled that can be.
     """
     current, spilled = tuple(items), set()
-    for _ in range(_MAX_ROUNDS):
+    for round_ in range(_MAX_ROUNDS):
         pressure: Pressure | None = None
-        for window in _WINDOWS:
+        for window in _WINDOWS if not round_ else _WINDOWS_AFTER_SPILLING:
             try:
                 code = scheduled(current, isa, pace, window)
                 done, used = allocated(packed(code, first_free(code)) if pace else code, isa)
