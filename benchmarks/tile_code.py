@@ -26,8 +26,8 @@ from tiles.elements import Arrangement, InstructionSet, compile_cell, contiguous
 from tiles.elements.cell import CELL, Access
 from tiles.errors import IpuError
 
-F, H, I = "float32", "float16", "int32"
-WIDTH = {F: 2, H: 4, I: 2}
+FLOAT, HALF, INT = "float32", "float16", "int32"
+WIDTH = {FLOAT: 2, HALF: 4, INT: 2}
 SIZES = (384, 6000)
 """Elements of a vertex: where the code around the loop matters, and where the loop does."""
 
@@ -68,7 +68,9 @@ class Row:
         return int(cost_of(code, {"n": n}, isa).cycles)
 
 
-def unary(op: str, f: Callable, dtype: str, slots: float, elements: float, chooses: str = "", frame: int = 17) -> Row:
+def unary(
+    op: str, f: Callable, dtype: str, slots: float, elements: float, chooses: str = "", frame: int = 17
+) -> Row:
     """Return a row of the unary table: a stated loop."""
     return Row(op, (dtype,), f, slots, elements, frame, chooses=chooses)
 
@@ -80,7 +82,7 @@ def wide(op: str, f: Callable, dtype: str, slots: float, scalar: bool = False) -
 
 def binary(op: str, f: Callable, dtype: str, slots: float, elements: float) -> Row:
     """Return a row of two tensors."""
-    return Row(op, (dtype,) * 2, f, slots, elements, 29 if dtype != H else 26, supervisor=11)
+    return Row(op, (dtype,) * 2, f, slots, elements, 29 if dtype != HALF else 26, supervisor=11)
 
 
 def by_scalar(op: str, f: Callable, dtype: str, slots: float, elements: float) -> Row:
@@ -92,13 +94,15 @@ def by_scalar(op: str, f: Callable, dtype: str, slots: float, elements: float) -
 def cast(source: str, target: str, elements: int, slots: int) -> Row:
     """Return a row of the cast vertices."""
     how = Arrangement((Access(),), (Access(),), separate=True)
-    return Row(f"cast to {target}", (source,), lambda x: x.astype(target), slots, elements, 18 + 19, 12, how=how)
+    return Row(
+        f"cast to {target}", (source,), lambda x: x.astype(target), slots, elements, 18 + 19, 12, how=how
+    )
 
 
 def rows() -> Iterator[Row]:
     """Yield every row."""
     square = functools.partial(lax.integer_pow, y=2)
-    for d, v in ((F, 2), (H, 4)):
+    for d, v in ((FLOAT, 2), (HALF, 4)):
         yield unary("neg", lax.neg, d, 2, v)
         yield unary("square", square, d, 2, v)
         yield unary("relu", jax.nn.relu, d, 3, v)
@@ -107,54 +111,54 @@ def rows() -> Iterator[Row]:
         yield wide("ceil", lax.ceil, d, 2)
         yield wide("isfinite", lax.is_finite, d, 5)
         yield wide("isnan", jnp.isnan, d, 3)
-        yield wide("expm1", lax.expm1, d, 5 if d == H else 4, scalar=d == F)
+        yield wide("expm1", lax.expm1, d, 5 if d == HALF else 4, scalar=d == FLOAT)
         yield wide("log1p", lax.log1p, d, 18)
-        yield wide("cbrt", lax.cbrt, d, 27 if d == F else 17)
-    yield unary("exp", lax.exp, F, 6, 2, "f32exp", 33)
-    yield unary("exp", lax.exp, H, 4, 4, "f16v2exp", 33)
-    yield unary("log", lax.log, F, 12, 2, "f32ln")
-    yield unary("log", lax.log, H, 4, 4, "f16v2ln")
-    yield unary("tanh", lax.tanh, F, 12, 2, "f32tanh")
-    yield unary("tanh", lax.tanh, H, 4, 4, "f16v2tanh")
-    yield unary("sigmoid", lax.logistic, F, 12, 2, "f32sigm")
-    yield unary("sigmoid", lax.logistic, H, 6, 4, "f16v2sigm")
-    yield unary("sqrt", lax.sqrt, F, 10, 2, "f32sqrt")
-    yield unary("sqrt", lax.sqrt, H, 23, 4)
-    yield unary("rsqrt", lax.rsqrt, F, 8, 2, "f32oorx")
-    yield unary("rsqrt", lax.rsqrt, H, 19, 4)
-    yield unary("inverse", lambda x: 1 / x, F, 6, 2, "f32oox")
-    yield unary("inverse", lambda x: 1 / x, H, 15, 4)
-    yield unary("erf", lax.erf, F, 41, 1)
-    yield unary("erf", lax.erf, H, 13, 1)
-    yield wide("abs", lax.abs, I, 2, scalar=True)
-    yield wide("neg", lax.neg, I, 2, scalar=True)
-    yield wide("not", lax.bitwise_not, I, 1)
+        yield wide("cbrt", lax.cbrt, d, 27 if d == FLOAT else 17)
+    yield unary("exp", lax.exp, FLOAT, 6, 2, "f32exp", 33)
+    yield unary("exp", lax.exp, HALF, 4, 4, "f16v2exp", 33)
+    yield unary("log", lax.log, FLOAT, 12, 2, "f32ln")
+    yield unary("log", lax.log, HALF, 4, 4, "f16v2ln")
+    yield unary("tanh", lax.tanh, FLOAT, 12, 2, "f32tanh")
+    yield unary("tanh", lax.tanh, HALF, 4, 4, "f16v2tanh")
+    yield unary("sigmoid", lax.logistic, FLOAT, 12, 2, "f32sigm")
+    yield unary("sigmoid", lax.logistic, HALF, 6, 4, "f16v2sigm")
+    yield unary("sqrt", lax.sqrt, FLOAT, 10, 2, "f32sqrt")
+    yield unary("sqrt", lax.sqrt, HALF, 23, 4)
+    yield unary("rsqrt", lax.rsqrt, FLOAT, 8, 2, "f32oorx")
+    yield unary("rsqrt", lax.rsqrt, HALF, 19, 4)
+    yield unary("inverse", lambda x: 1 / x, FLOAT, 6, 2, "f32oox")
+    yield unary("inverse", lambda x: 1 / x, HALF, 15, 4)
+    yield unary("erf", lax.erf, FLOAT, 41, 1)
+    yield unary("erf", lax.erf, HALF, 13, 1)
+    yield wide("abs", lax.abs, INT, 2, scalar=True)
+    yield wide("neg", lax.neg, INT, 2, scalar=True)
+    yield wide("not", lax.bitwise_not, INT, 1)
     for name, f in (("add", lax.add), ("sub", lax.sub), ("mul", lax.mul)):
-        for d, v in ((F, 2), (H, 4)):
+        for d, v in ((FLOAT, 2), (HALF, 4)):
             yield binary(name, f, d, 3, v)
             yield by_scalar(name, f, d, 2, v)
-        yield binary(name, f, I, 7, 1)
-    yield binary("divide", lax.div, F, 10, 2)
-    yield binary("divide", lax.div, H, 21, 4)
-    yield by_scalar("divide", lax.div, F, 6, 2)
-    yield binary("divide", lax.div, I, 277, 1)
+        yield binary(name, f, INT, 7, 1)
+    yield binary("divide", lax.div, FLOAT, 10, 2)
+    yield binary("divide", lax.div, HALF, 21, 4)
+    yield by_scalar("divide", lax.div, FLOAT, 6, 2)
+    yield binary("divide", lax.div, INT, 277, 1)
     yield binary("divide", lax.div, "uint32", 265, 1)
-    yield binary("remainder", lax.rem, I, 292, 1)
+    yield binary("remainder", lax.rem, INT, 292, 1)
     for name, f in (("max", lax.max), ("min", lax.min)):
-        yield binary(name, f, F, 3, 2)
-        yield binary(name, f, H, 4, 4)
-        yield binary(name, f, I, 7, 1)
+        yield binary(name, f, FLOAT, 3, 2)
+        yield binary(name, f, HALF, 4, 4)
+        yield binary(name, f, INT, 7, 1)
     for name, f in (("less", lax.lt), ("equal", lax.eq), ("greater or equal", lax.ge)):
-        yield binary(name, f, F, 14, 4)
-        yield binary(name, f, H, 9, 4)
-        yield binary(name, f, I, 22 if name == "equal" else 24, 4)
-    yield binary("not equal", lax.ne, F, 20, 4)
-    yield binary("not equal", lax.ne, H, 11, 4)
-    yield binary("atan2", lax.atan2, F, 272, 2)
-    yield cast(F, H, 4, 2)
-    yield cast(H, F, 4, 2)
-    yield Row("select", ("bool", F, F), lambda c, a, b: lax.select(c, a, b), 5, 1, 11, 5)
-    yield Row("select", ("bool", H, H), lambda c, a, b: lax.select(c, a, b), 5, 1, 11, 5)
+        yield binary(name, f, FLOAT, 14, 4)
+        yield binary(name, f, HALF, 9, 4)
+        yield binary(name, f, INT, 22 if name == "equal" else 24, 4)
+    yield binary("not equal", lax.ne, FLOAT, 20, 4)
+    yield binary("not equal", lax.ne, HALF, 11, 4)
+    yield binary("atan2", lax.atan2, FLOAT, 272, 2)
+    yield cast(FLOAT, HALF, 4, 2)
+    yield cast(HALF, FLOAT, 4, 2)
+    yield Row("select", ("bool", FLOAT, FLOAT), lambda c, a, b: lax.select(c, a, b), 5, 1, 11, 5)
+    yield Row("select", ("bool", HALF, HALF), lambda c, a, b: lax.select(c, a, b), 5, 1, 11, 5)
 
 
 def measured(isa: InstructionSet) -> list[tuple[Row, int, float, float]]:

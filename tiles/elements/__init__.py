@@ -17,8 +17,8 @@ __all__ = [
     "TileSimulator",
     "as_text",
     "compile_cell",
-    "cost_of",
     "contiguous",
+    "cost_of",
     "named",
     "of_target",
 ]

@@ -21,14 +21,12 @@ class Access:
     """How an operand or a result moves along a cell's loops.
 
     Attributes:
-      level: CELL (one element), ROW (one element a row) or ELEMENT (``n`` contiguous elements a row).
+      level: CELL (one element for the whole cell) or ELEMENT.
       alignment_bytes: what the address of its first element, and of each row, is a multiple of.
-      every_row: whether its address moves from row to row; False for a vector that all rows read.
     """
 
     level: int = ELEMENT
-    alignment_bytes: int = 8
-    every_row: bool = True
+    alignment_bytes: int = ACCESS_BYTES
 
 
 @dataclass(frozen=True)
@@ -40,14 +38,12 @@ class Arrangement:
       separate: whether operands and results lie in different memory elements, so that one instruction may make
         several accesses.
       in_place: for each result the operand whose storage it takes, or -1; () for none.
-      partition: "vectors" (workers take vectors in turn) or "rows" (workers take rows in turn).
     """
 
     operands: tuple[Access, ...]
     results: tuple[Access, ...]
     separate: bool = False
     in_place: tuple[int, ...] = ()
-    partition: str = "vectors"
 
     def stream(self, result: int) -> str:
         """Return the name of the memory of a result: its operand's where it is computed in place."""
@@ -58,7 +54,8 @@ class Arrangement:
         """Refuse what no code is known for.
 
         Raises:
-          NoTileCode: numbers of accesses that do not match, an alignment below the element, an unknown partition.
+          NoTileCode: numbers of accesses that do not match, an alignment below the element, a result that is no
+            vector, a result in the place of an operand of another size.
         """
         if (len(self.operands), len(self.results)) != (len(operand_dtypes), len(result_dtypes)):
             raise NoTileCode(
@@ -72,8 +69,15 @@ class Arrangement:
                     f"{dtype} elements at addresses that are multiples of {access.alignment_bytes} bytes",
                     expected="alignment to the element",
                 )
-        if self.partition not in ("vectors", "rows"):
-            raise NoTileCode(f"no partition {self.partition!r}", expected="vectors, rows")
+            if access.level not in (CELL, ELEMENT):
+                raise NoTileCode(f"an access of level {access.level}", expected="CELL or ELEMENT")
+        if any(access.level != ELEMENT for access in self.results):
+            raise NoTileCode("a result of one element", expected="results of n elements")
+        for taken, dtype in zip(self.in_place, result_dtypes, strict=bool(self.in_place)):
+            if taken >= 0 and itemsize(operand_dtypes[taken]) != itemsize(dtype):
+                raise NoTileCode(
+                    f"{dtype} in the place of {operand_dtypes[taken]}", expected="elements of one size"
+                )
 
 
 def contiguous(operands: int, results: int = 1, **options) -> Arrangement:

@@ -17,7 +17,6 @@ from tiles.elements.tilecode import Item, Repeat, TileCode, walk
 from tiles.errors import OutOfRegisters
 from tiles.target import Target
 
-
 _MANY = 12_000
 
 
@@ -58,7 +57,9 @@ def compile_cell(
     arrangement.check(*dtypes)
     reduction = find_reduction(jaxpr)
     if reduction is not None:
-        return _finished(build_reduction(Emitter(isa), reduction, dtypes, arrangement), arrangement, isa, name)
+        return _finished(
+            build_reduction(Emitter(isa), reduction, dtypes, arrangement), arrangement, isa, name
+        )
     best: TileCode | None = None
     choices = lanes_choices(dtypes[0] + dtypes[1], arrangement)
     for lanes in choices:
@@ -97,5 +98,4 @@ def _finished(nest: Nest, arrangement: Arrangement, isa: InstructionSet, name: s
         scratch_bytes=scratch,
         overread_bytes=stages * isa["worker_contexts"] * nest.lanes * ACCESS_BYTES,
         lanes=nest.lanes,
-        partition=arrangement.partition,
     )

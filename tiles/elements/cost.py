@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tiles.elements.isa import InstructionSet
-from tiles.elements.tilecode import Block, Bundle, If, Item, Loop, Repeat, TileCode, instructions_of, walk
+from tiles.elements.tilecode import Block, Bundle, Item, Loop, Repeat, TileCode, instructions_of, walk
 from tiles.elements.workers import SHARES_MAX, Supervisor
 from tiles.errors import NoTileCode
 from tiles.target import Basis
@@ -40,7 +40,9 @@ def cost_of(code: TileCode, extents: Mapping[str, Any], isa: InstructionSet) -> 
     """Return the cost of one vertex of all workers, for many candidates at once.
 
     Args:
+      code: of the variant.
       extents: "n" and where the code asks for it "rows": numbers or arrays ``[...]``.
+      isa: the instruction set that it was compiled for.
 
     Raises:
       NoTileCode: extents beyond what the loop's counters can count.
@@ -71,10 +73,14 @@ def _check(code: TileCode, env: Mapping[str, Any], isa: InstructionSet) -> None:
         if isinstance(item, Repeat):
             most = np.max(item.trips.evaluate(env))
             if most > limit:
-                raise NoTileCode(f"a loop of {most:,} iterations", expected=f"at most {limit:,} on {isa.name}")
+                raise NoTileCode(
+                    f"a loop of {most:,} iterations", expected=f"at most {limit:,} on {isa.name}"
+                )
     for name in ("n", "rows"):
         if name in env and np.max(env[name]) // (code.lanes if name == "n" else 1) > SHARES_MAX:
-            raise NoTileCode(f"{name} = {np.max(env[name]):,}", expected=f"at most {SHARES_MAX * code.lanes:,}")
+            raise NoTileCode(
+                f"{name} = {np.max(env[name]):,}", expected=f"at most {SHARES_MAX * code.lanes:,}"
+            )
 
 
 def items_slots(items: tuple[Item, ...], env: Mapping[str, Any], isa: InstructionSet) -> Any:
@@ -123,7 +129,9 @@ class _Layout:
             if isinstance(item, Block):
                 at = self.block(item, at)
             elif isinstance(item, Repeat):
-                at = self.aligned(self.block(item.lead, at) + self.one) + 2 * self.one * len(item.body.bundles or ())
+                at = self.aligned(self.block(item.lead, at) + self.one) + 2 * self.one * len(
+                    item.body.bundles or ()
+                )
             elif isinstance(item, Loop):
                 at = self.items(item.body, at) + self.one
             else:

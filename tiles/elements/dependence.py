@@ -59,7 +59,9 @@ def _within(code: Sequence[Instruction]) -> list[Edge]:
     return edges
 
 
-def _state_edges(instruction: Instruction, at: int, states: dict[str, tuple[list[int], list[int]]]) -> list[Edge]:
+def _state_edges(
+    instruction: Instruction, at: int, states: dict[str, tuple[list[int], list[int]]]
+) -> list[Edge]:
     """Order accesses to a stream, and changes of hidden state: writers among themselves and against readers."""
     edges: list[Edge] = []
     for name in _states(instruction):

@@ -17,7 +17,17 @@ from tiles.errors import NoTileCode
 from tiles.numerics.dtypes import itemsize
 
 N = symbol("n")
-_LANES = {"float32": 2, "float16": 4, "int32": 1, "uint32": 1, "int16": 2, "uint16": 2, "int8": 4, "uint8": 4, "bool": 4}
+_LANES = {
+    "float32": 2,
+    "float16": 4,
+    "int32": 1,
+    "uint32": 1,
+    "int16": 2,
+    "uint16": 2,
+    "int8": 4,
+    "uint8": 4,
+    "bool": 4,
+}
 
 
 def lanes_choices(dtypes: tuple[str, ...], how: Arrangement) -> list[int]:
@@ -88,7 +98,9 @@ class Elementwise:
         results = [self.how.stream(k) for k in range(len(self.how.results))]
         return list(dict.fromkeys([*(f"in{k}" for k in range(len(self.how.operands))), *results]))
 
-    def _moving_pointer(self, name: str, dtype: str, offset: int, starts: Callable[[int], Register]) -> Pointer:
+    def _moving_pointer(
+        self, name: str, dtype: str, offset: int, starts: Callable[[int], Register]
+    ) -> Pointer:
         """Return a pointer of its own to a worker's first vector."""
         e = self.e
         with e.at(CELL):
@@ -96,7 +108,9 @@ class Elementwise:
             register = e.main("add", register, imms=(offset,)) if offset else register
         return Pointer(register, self.workers * self.lanes * itemsize(dtype))
 
-    def _body(self, pointer: Callable[[str, str, int], Pointer], finish: Callable[..., None] | None = None) -> list[Item]:
+    def _body(
+        self, pointer: Callable[[str, str, int], Pointer], finish: Callable[..., None] | None = None
+    ) -> list[Item]:
         """Return the code of one iteration."""
         e = self.e
         streams = [
@@ -105,12 +119,19 @@ class Elementwise:
         ]
         for stream in streams:
             stream.own_pointers = self.how.separate and finish is None
-        operands = [self._operand(k, stream, a) for k, (stream, a) in enumerate(zip(streams, self.how.operands, strict=True))]
+        operands = [
+            self._operand(k, stream, a)
+            for k, (stream, a) in enumerate(zip(streams, self.how.operands, strict=True))
+        ]
         results = self.walker.run(self.jaxpr.jaxpr, list(self.jaxpr.consts), operands)
         with e.at(ELEMENT):
-            for k, (value, dtype, access) in enumerate(zip(results, self.dtypes[1], self.how.results, strict=True)):
+            for k, (value, dtype, access) in enumerate(
+                zip(results, self.dtypes[1], self.how.results, strict=True)
+            ):
                 name = self.how.stream(k)
-                stream = Stream(e, name, dtype, self.lanes, access.alignment_bytes, _bound(pointer, name, dtype))
+                stream = Stream(
+                    e, name, dtype, self.lanes, access.alignment_bytes, _bound(pointer, name, dtype)
+                )
                 if finish is None:
                     stream.store(self.walker.forms, value)
                 else:
@@ -127,7 +148,11 @@ class Elementwise:
         return self.uniform[k]
 
     def _loop(self, count: Register, trips: Extent, body: list[Item]) -> list[Item]:
-        if len(body) == 1 and isinstance(body[0], Block) and len(body[0].instructions) <= self.e.isa["repeat_body_max_bundles"]:
+        if (
+            len(body) == 1
+            and isinstance(body[0], Block)
+            and len(body[0].instructions) <= self.e.isa["repeat_body_max_bundles"]
+        ):
             return [Repeat(count, trips, body[0])]
         with self.e.at(CELL):
             counter = self.e.main("add", count, imms=(-1,))

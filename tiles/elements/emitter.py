@@ -57,7 +57,15 @@ class Emitter:
         file = (outs or ins)[0].file if outs or ins else "M"
         slot = row.slot if row.slot != "either" else ("main" if file == "M" else "aux")
         instruction = Instruction(
-            mnemonic, slot, outs, ins, imms, modifier, stream, bool(row.stores_bits) and stream[:7] != "scratch", effect
+            mnemonic,
+            slot,
+            outs,
+            ins,
+            imms,
+            modifier,
+            stream,
+            bool(row.stores_bits) and stream[:7] != "scratch",
+            effect,
         )
         items = self.lists.setdefault(self.level, [])
         last = items[-1] if items else None
@@ -67,7 +75,12 @@ class Emitter:
             items.append(Block((instruction,)))
 
     def op(
-        self, mnemonic: str, out: Register | tuple[str, int], *ins: Register, imms: tuple[int, ...] = (), modifier: str = ""
+        self,
+        mnemonic: str,
+        out: Register | tuple[str, int],
+        *ins: Register,
+        imms: tuple[int, ...] = (),
+        modifier: str = "",
     ) -> Register:
         """Emit an instruction with one result, a register or the file and width of a new one; return it."""
         target = out if isinstance(out, Register) else self.fresh(*out)
@@ -78,7 +91,9 @@ class Emitter:
         """Emit an integer instruction; return its new main register."""
         return self.op(mnemonic, ("M", 1), *ins, imms=imms)
 
-    def move_conditionally(self, mnemonic: str, kept: Register, taken: Register, condition: Register) -> Register:
+    def move_conditionally(
+        self, mnemonic: str, kept: Register, taken: Register, condition: Register
+    ) -> Register:
         """Emit ``movz`` or ``movnz``: a new register with ``taken`` where the condition holds, else ``kept``."""
         target = self.main("or", kept, imms=(0,))
         self.emit(mnemonic, (target,), (target, taken, condition))

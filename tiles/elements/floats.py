@@ -53,11 +53,16 @@ def mnemonic(form: str, width: int, name: str) -> str:
     return lanes[form, width] + name
 
 
-def binary(ctx: Context, name: str, a: Value, b: Value, form: str | None = None, to: str | None = None) -> Value:
+def binary(
+    ctx: Context, name: str, a: Value, b: Value, form: str | None = None, to: str | None = None
+) -> Value:
     """Return a vector instruction of two values; a value of a lower level is broadcast by the instruction if it can.
 
     Args:
+      ctx: the walker.
       name: the instruction's name without its lanes, as "add".
+      a: the first operand.
+      b: the second.
       form: of the operands; by default that of their dtype.
       to: form of the result where another, as of comparisons.
     """
@@ -75,7 +80,8 @@ def binary(ctx: Context, name: str, a: Value, b: Value, form: str | None = None,
     operation = mnemonic(form, width, name)
     with ctx.emitter.at(level):
         pieces = tuple(
-            ctx.emitter.op(operation, ("A", width), x, y, modifier=modifier) for x, y in zip(left, right, strict=True)
+            ctx.emitter.op(operation, ("A", width), x, y, modifier=modifier)
+            for x, y in zip(left, right, strict=True)
         )
     return Value("bool" if to else a.dtype, level, lanes, {to or form: pieces})
 
@@ -108,7 +114,7 @@ def lane_by_lane(ctx: Context, name: str, *values: Value) -> Value:
         return convert_float(ctx, lane_by_lane(ctx, name, *wide), "float16")
     level = ctx.level(*values)
     lanes = ctx.forms.lanes_at(level)
-    spread = [ctx.forms.get(v, "f32") if v.lanes == lanes else ctx.forms.get(v, "f32") for v in values]
+    taken = [ctx.forms.get(v, "f32") for v in values]
     imms: tuple[int, ...] = ()
     if name.startswith("int:"):
         name, imms = "int", (ROUNDING[name[4:]],)
@@ -116,7 +122,7 @@ def lane_by_lane(ctx: Context, name: str, *values: Value) -> Value:
     with ctx.emitter.at(level):
         for at, piece in enumerate(pieces):
             for k in range(piece.width):
-                ins = tuple(_lane(p, v.lanes == lanes, at, k) for p, v in zip(spread, values, strict=True))
+                ins = tuple(_lane(p, v.lanes == lanes, at, k) for p, v in zip(taken, values, strict=True))
                 ctx.emitter.op(f"f32{name}", piece.part(k) if piece.width > 1 else piece, *ins, imms=imms)
     return Value(values[0].dtype, level, lanes, {"f32": pieces})
 
@@ -185,7 +191,9 @@ def logic(ctx: Context, name: str, form: str, a: Value, b: Value) -> Value:
     pairs = zip(ctx.forms.spread(a, form, lanes), ctx.forms.spread(b, form, lanes), strict=True)
     width = piece_width(form, lanes)
     with ctx.emitter.at(level):
-        pieces = tuple(ctx.emitter.op(name + ("64" if width == 2 else ""), ("A", width), x, y) for x, y in pairs)
+        pieces = tuple(
+            ctx.emitter.op(name + ("64" if width == 2 else ""), ("A", width), x, y) for x, y in pairs
+        )
     return Value(a.dtype, level, lanes, {form: pieces})
 
 
@@ -202,7 +210,9 @@ def masked_select(ctx: Context, mask: Value, on_false: Value, on_true: Value) ->
     suffix = "64" if width == 2 else ""
     zero = AZEROS if width == 2 else AZERO
     with ctx.emitter.at(level):
-        pieces = tuple(_select_piece(ctx.emitter, suffix, width, zero, *each) for each in zip(bits, no, yes, strict=True))
+        pieces = tuple(
+            _select_piece(ctx.emitter, suffix, width, zero, *each) for each in zip(bits, no, yes, strict=True)
+        )
     return Value(on_true.dtype, level, lanes, {form: pieces})
 
 

@@ -34,18 +34,28 @@ def log1p(x: Array) -> Array:
     """Return ``log(1 + x)``: the logarithm of the rounded sum, times what rounding made of x."""
     u = 1 + x
     corrected = jnp.log(u) * (x / (u - 1))
-    return jnp.where((u == 1) | (jnp.abs(u) == jnp.inf), x, jnp.where(u == 0, -jnp.inf, corrected))
+    return jnp.where((u == 1) | (u == jnp.inf), x, jnp.where(u == 0, -jnp.inf, corrected))
 
 
 def erf(x: Array) -> Array:
     """Return the error function: a polynomial below 1, above it one times ``exp(-x * x)``."""
     near = (1.1283791065216064, -0.37612202763557434, 0.11278641223907471, -0.02664242312312126)
-    far = (-0.0004100289661437273, 0.28874844312667847, 0.23466917872428894, 0.4405052363872528, -0.3170366883277893)
+    far = (
+        -0.0004100289661437273,
+        0.28874844312667847,
+        0.23466917872428894,
+        0.4405052363872528,
+        -0.3170366883277893,
+    )
     size = jnp.abs(x)
     square = x * x
-    small = x * _polynomial(square, (*near, 0.0047798724845051765, -0.00043735798681154847, -4.284887108951807e-05))
+    small = x * _polynomial(
+        square, (*near, 0.0047798724845051765, -0.00043735798681154847, -4.284887108951807e-05)
+    )
     q = 1 / (1 + 0.5 * jnp.minimum(size, 4.0))
-    tail = _polynomial(q, (*far, 0.8758805394172668, -0.7556899189949036, 0.26641717553138733, -0.03306715562939644))
+    tail = _polynomial(
+        q, (*far, 0.8758805394172668, -0.7556899189949036, 0.26641717553138733, -0.03306715562939644)
+    )
     large = 1 - jnp.exp(-square) * tail
     return jnp.where(size < 1, small, jnp.where(x < 0, -large, large))
 
@@ -59,8 +69,15 @@ def _sine_and_cosine(x: Array) -> tuple[Array, Array, Array]:
     sine = rest + rest * square * _polynomial(
         square, (-0.1666666716337204, 0.008333379402756691, -0.00019852982950396836, 2.830803623510292e-06)
     )
-    cosine = 1 - 0.5 * square + square * square * _polynomial(
-        square, (0.0416666679084301, -0.0013888980029150844, 2.4821918486850336e-05, -2.8860549150522274e-07)
+    cosine = (
+        1
+        - 0.5 * square
+        + square
+        * square
+        * _polynomial(
+            square,
+            (0.0416666679084301, -0.0013888980029150844, 2.4821918486850336e-05, -2.8860549150522274e-07),
+        )
     )
     return sine, cosine, turns
 
@@ -100,7 +117,13 @@ def _atan_reduced(x: Array) -> Array:
     is_large = x > 0.41421356
     t = jnp.where(is_large, (x - 1) / (x + 1), x)
     square = t * t
-    terms = (-0.3333331346511841, 0.1999835968017578, -0.14241309463977814, 0.10576621443033218, -0.0603293776512146)
+    terms = (
+        -0.3333331346511841,
+        0.1999835968017578,
+        -0.14241309463977814,
+        0.10576621443033218,
+        -0.0603293776512146,
+    )
     value = t + t * square * _polynomial(square, terms)
     return jnp.where(is_large, 0.7853981633974483 + value, value)
 
@@ -184,5 +207,23 @@ def round_away(x: Array) -> Array:
 
 FUNCTIONS: dict[str, Callable[..., Array]] = {
     f.__name__: f
-    for f in (expm1, log1p, erf, sin, cos, tan, atan, atan2, cbrt, sinh, cosh, asin, acos, atanh, asinh, acosh, round_away)
+    for f in (
+        expm1,
+        log1p,
+        erf,
+        sin,
+        cos,
+        tan,
+        atan,
+        atan2,
+        cbrt,
+        sinh,
+        cosh,
+        asin,
+        acos,
+        atanh,
+        asinh,
+        acosh,
+        round_away,
+    )
 }

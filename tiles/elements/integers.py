@@ -17,6 +17,7 @@ from tiles.errors import NoTileCode
 
 _WIDTHS = {"int8": 8, "int16": 16, "int32": 32, "uint8": 8, "uint16": 16, "uint32": 32}
 Lane = Callable[..., Register]
+Rule = Callable[..., Value]
 
 
 def width_of(dtype: str) -> int:
@@ -44,7 +45,9 @@ def wrap(e: Emitter, register: Register, dtype: str) -> Register:
     return e.main("shrs" if is_signed(dtype) else "shr", up, imms=(shift,))
 
 
-def lanes(ctx: Context, dtype: str, form: str, function: Lane, *values: Value, operand_form: str = "int") -> Value:
+def lanes(
+    ctx: Context, dtype: str, form: str, function: Lane, *values: Value, operand_form: str = "int"
+) -> Value:
     """Return a function of main registers, lane by lane."""
     level = ctx.level(*values)
     count = ctx.forms.lanes_at(level)
@@ -54,7 +57,7 @@ def lanes(ctx: Context, dtype: str, form: str, function: Lane, *values: Value, o
     return Value(dtype, level, count, {form: pieces})
 
 
-def plain(name: str, wraps: bool = True) -> Lane:
+def plain(name: str, wraps: bool = True) -> Rule:
     """Return the rule of one instruction."""
 
     def rule(ctx: Context, params: dict[str, Any], *values: Value) -> Value:
@@ -104,7 +107,7 @@ def compare(ctx: Context, direction: str, a: Value, b: Value) -> Value:
     return lanes(ctx, "bool", "pred", lane, a, b, operand_form=form)
 
 
-def shift(name: str) -> Lane:
+def shift(name: str) -> Rule:
     """Return the rule of a shift: XLA's, where an amount beyond the width gives 0, or the sign's bits."""
 
     def rule(ctx: Context, params: dict[str, Any], x: Value, amount: Value) -> Value:

@@ -12,7 +12,7 @@ import json
 import pathlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tiles.errors import InvalidInstructionSet, NoTileCode
@@ -36,7 +36,18 @@ FIGURES = {
 }
 _KINDS = ("data", "control", "system", "exchange")
 _ROW_KEYS = {
-    *("meaning", "slot", "mode", "kind", "forms", "issue_slots", "slots_basis", "slots_source", "basis", "source"),
+    *(
+        "meaning",
+        "slot",
+        "mode",
+        "kind",
+        "forms",
+        "issue_slots",
+        "slots_basis",
+        "slots_source",
+        "basis",
+        "source",
+    ),
 }
 _OPTIONAL_KEYS = {"loads_bits", "stores_bits"}
 _OPERAND = re.compile(r"^(?:[=+]?[MA][124](?::\w+)?(?:\+=|\+\+|@|>>)?(?:\.(?:B|BL|BU))?|#\w+)$")
@@ -110,7 +121,7 @@ class InstructionSet:
     def with_slots(self, **slots: int) -> InstructionSet:
         """Return the set with other issue slots, ASSUMED: what a calibration or a test would try."""
         changed = {
-            name: Row(**{**self.rows[name].__dict__, "issue_slots": n, "slots_basis": Basis.ASSUMED})
+            name: replace(self.rows[name], issue_slots=n, slots_basis=Basis.ASSUMED)
             for name, n in slots.items()
         }
         return InstructionSet(self.name + "*", {**self.rows, **changed}, self.figures)
@@ -149,7 +160,7 @@ def read(path: pathlib.Path) -> InstructionSet:
     """
     data = _json(path)
     base = read(path.with_name(f"{data['extends']}.json")) if "extends" in data else None
-    sources = data["sources"] | (_json(path.with_name(f"{data['extends']}.json"))["sources"] if base else {})
+    sources = _sources(path)
     figures = {name: _figure(path, name, item, sources) for name, item in data["figures"].items()}
     rows = {name: _row(path, name, item, sources) for name, item in data["instructions"].items()}
     if base:
@@ -157,6 +168,13 @@ def read(path: pathlib.Path) -> InstructionSet:
     for name in FIGURES.keys() - figures.keys():
         raise _invalid(path, f"figure {name!r} is missing", f"a figure in {FIGURES[name]}")
     return InstructionSet(data["name"], rows, figures)
+
+
+def _sources(path: pathlib.Path) -> dict[str, str]:
+    """Return the sources that a file and those that it extends name."""
+    data = _json(path)
+    inherited = _sources(path.with_name(f"{data['extends']}.json")) if "extends" in data else {}
+    return inherited | data["sources"]
 
 
 def _json(path: pathlib.Path) -> dict[str, Any]:
@@ -182,9 +200,14 @@ def _figure(path: pathlib.Path, name: str, item: Any, sources: Mapping[str, str]
         raise _invalid(path, f"figure {name!r} lacks {sorted(missing)}", "value, unit, basis, source")
     least = -(2**15) if name == "step_min" else 0
     if item["unit"] != FIGURES[name] or not isinstance(item["value"], int) or item["value"] < least:
-        raise _invalid(path, f"figure {name!r}: {item['value']} {item['unit']}", f"{FIGURES[name]}, at least {least}")
+        raise _invalid(
+            path, f"figure {name!r}: {item['value']} {item['unit']}", f"{FIGURES[name]}, at least {least}"
+        )
     return Figure(
-        int(item["value"]), item["unit"], _basis(path, name, item["basis"]), _source(path, name, item["source"], sources)
+        int(item["value"]),
+        item["unit"],
+        _basis(path, name, item["basis"]),
+        _source(path, name, item["source"], sources),
     )
 
 
@@ -192,7 +215,9 @@ def _row(path: pathlib.Path, name: str, item: Any, sources: Mapping[str, str]) -
     keys = set(item if isinstance(item, dict) else ())
     if _ROW_KEYS - keys or keys - _ROW_KEYS - _OPTIONAL_KEYS:
         wrong = sorted(_ROW_KEYS - keys) or sorted(keys - _ROW_KEYS)
-        raise _invalid(path, f"instruction {name!r}: fields {wrong} are missing or unknown", ", ".join(sorted(_ROW_KEYS)))
+        raise _invalid(
+            path, f"instruction {name!r}: fields {wrong} are missing or unknown", ", ".join(sorted(_ROW_KEYS))
+        )
     slots = item["issue_slots"]
     if not isinstance(slots, int) or isinstance(slots, bool) or slots < 1:
         raise _invalid(path, f"instruction {name!r} takes {slots!r} slots", "an integer of at least 1")

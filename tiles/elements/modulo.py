@@ -27,6 +27,8 @@ def pipelined(
     """Return the bundles before a loop, those of its body, and its stages; None if nothing beats ``limit`` bundles.
 
     Args:
+      code: the body, in order.
+      isa: the instruction set.
       limit: bundles of the body without overlap.
       pace: whether the accesses of one bundle may be joined in one instruction.
     """
@@ -68,7 +70,11 @@ def _place(
     if times is None or not _legal(code, edges, times, interval):
         return None
     last = max(times) // interval
-    return times if all(t // interval == last for i, t in zip(code, times, strict=True) if i.has_effect) else None
+    return (
+        times
+        if all(t // interval == last for i, t in zip(code, times, strict=True) if i.has_effect)
+        else None
+    )
 
 
 def _greedy(
@@ -139,7 +145,11 @@ def _fits(placed: list[Instruction], new: Instruction, pace: bool) -> bool:
     together = [*placed, new]
     if not pace or not all(map(is_paced, together)):
         return False
-    if len(together) > _JOINED_MAX or len({i.stream for i in together}) < len(together) or len({i.imms for i in together if i.imms != (1,)}) > 2:
+    if (
+        len(together) > _JOINED_MAX
+        or len({i.stream for i in together}) < len(together)
+        or len({i.imms for i in together if i.imms != (1,)}) > 2
+    ):
         return False
     return not all(i.stores for i in together)
 

@@ -9,7 +9,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tiles.elements.tilecode import MAIN, MZERO, Block, Bundle, If, Instruction, Item, Loop, Register, Repeat, walk
+from tiles.elements.tilecode import (
+    MAIN,
+    MZERO,
+    Block,
+    Bundle,
+    If,
+    Instruction,
+    Item,
+    Loop,
+    Register,
+    Repeat,
+    walk,
+)
 
 _FIELD_BITS = 10
 _LOADS = {"ld2x64pace": 2, "ldst64pace": 1}
@@ -29,7 +41,9 @@ def first_free(items: Sequence[Item]) -> int:
     """Return a number above those of all main registers in use."""
     found = [0]
     for item in walk(tuple(items)):
-        blocks = (item,) if isinstance(item, Block) else (item.lead, item.body) if isinstance(item, Repeat) else ()
+        blocks = (
+            (item,) if isinstance(item, Block) else (item.lead, item.body) if isinstance(item, Repeat) else ()
+        )
         for block in blocks:
             for i in (i for b in block.bundles or () for i in b.instructions):
                 found += [r.index + 1 for r in (*i.ins, *i.outs) if r.virtual]

@@ -35,7 +35,9 @@ def _items(items: tuple[Item, ...], indent: str, isa: InstructionSet) -> list[st
             lines += _items(item.body, indent + "  ", isa)
             lines.append(f"{indent}  brnzdec {item.counter}")
         elif isinstance(item, If):
-            lines.append(f"{indent}{'brnz' if item.inverted else 'brz'} {item.condition}, past  ; {item.taken}")
+            lines.append(
+                f"{indent}{'brnz' if item.inverted else 'brz'} {item.condition}, past  ; {item.taken}"
+            )
             lines += _items(item.body, indent + "  ", isa)
     return lines
 

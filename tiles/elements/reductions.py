@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.extend.core import Jaxpr
 
 from tiles.elements.accumulate import Accumulator, accumulator
 from tiles.elements.cell import CELL, ELEMENT, ROW, Access, Arrangement
@@ -19,7 +19,7 @@ from tiles.elements.elementwise import lanes_choices
 from tiles.elements.emitter import Emitter
 from tiles.elements.extents import Extent, equal, greater, symbol
 from tiles.elements.floats import convert_float
-from tiles.elements.select import Walker
+from tiles.elements.select import Equations, Walker
 from tiles.elements.streams import Pointer, Stream
 from tiles.elements.tilecode import MZERO, If, Item, Loop, Register, Repeat
 from tiles.elements.values import Value
@@ -36,7 +36,7 @@ class Reduction:
     """A jaxpr cut at its one reduction.
 
     Attributes:
-      before: functions of elements; its one result is reduced.
+      before: functions of elements, with ``consts``; its one result is reduced.
       after: functions of the reduced value.
       kind: "add", "max" or "min".
       over_rows: whether rows are folded; else the elements of each row.
@@ -44,8 +44,9 @@ class Reduction:
       result_dtype: of what the reduction gives; sums of halves may be float32.
     """
 
-    before: ClosedJaxpr
-    after: ClosedJaxpr
+    before: Equations
+    consts: list[Any]
+    after: Equations
     kind: str
     over_rows: bool
     dtype: str
@@ -64,7 +65,7 @@ def find_reduction(jaxpr: Any) -> Reduction | None:
     if not places:
         return None
     at = places[0]
-    eqn = inner.eqns[at]
+    eqn: Any = inner.eqns[at]
     shape = eqn.invars[0].aval.shape
     axes = eqn.params.get("axes", ())
     if len(places) > 1 or eqn.primitive.name not in KINDS or len(shape) != 2 or len(axes) != 1:
@@ -72,15 +73,15 @@ def find_reduction(jaxpr: Any) -> Reduction | None:
             f"{eqn.primitive.name} of axes {axes} of {shape}",
             expected="one sum, maximum or minimum over one of two dimensions",
         )
-    reduced, cut = eqn.invars[0], at
-    last = inner.eqns[at - 1] if at else None
+    reduced: Any = eqn.invars[0]
+    cut = at
+    last: Any = inner.eqns[at - 1] if at else None
     if axes == (1,) and last is not None and _widens_halves(last, reduced, KINDS[eqn.primitive.name]):
         reduced, cut = last.invars[0], at - 1  # the machine's accumulators add halves in f32 as they are
-    before = Jaxpr(inner.constvars, inner.invars, [reduced], inner.eqns[:cut])
-    after = Jaxpr((), [eqn.outvars[0]], inner.outvars, inner.eqns[at + 1 :])
     return Reduction(
-        ClosedJaxpr(before, jaxpr.consts),
-        ClosedJaxpr(after, []),
+        Equations(inner.constvars, inner.invars, [reduced], inner.eqns[:cut]),
+        list(jaxpr.consts),
+        Equations([], [eqn.outvars[0]], inner.outvars, inner.eqns[at + 1 :]),
         KINDS[eqn.primitive.name],
         axes == (0,),
         reduced.aval.dtype.name,
@@ -105,7 +106,9 @@ def build_reduction(
     if reduction.over_rows:
         return OverRows(emitter, reduction, dtypes, how)
     if itemsize(dtypes[1][0]) < 4:
-        raise NoTileCode(f"one {dtypes[1][0]} a row", expected="results of whole words", try_="reduce to float32")
+        raise NoTileCode(
+            f"one {dtypes[1][0]} a row", expected="results of whole words", try_="reduce to float32"
+        )
     return AlongRows(emitter, reduction, dtypes, how)
 
 
@@ -113,9 +116,17 @@ class _Nest:
     """What both nests share: arguments, the walker, the worker's share, the streams of operands."""
 
     def __init__(
-        self, emitter: Emitter, reduction: Reduction, dtypes: tuple[tuple[str, ...], tuple[str, ...]], how: Arrangement
+        self,
+        emitter: Emitter,
+        reduction: Reduction,
+        dtypes: tuple[tuple[str, ...], tuple[str, ...]],
+        how: Arrangement,
     ) -> None:
         """Take the reduction, its operands' and result's dtypes, and how they lie."""
+        if any(access.level != ELEMENT for access in how.operands) or how.in_place:
+            raise NoTileCode(
+                "a reduction in place, or of an operand that is one element", expected="[rows, n]"
+            )
         self.emitter = self.e = emitter
         self.reduction, self.dtypes, self.how = reduction, dtypes, how
         self.workers = emitter.isa["worker_contexts"]
@@ -136,7 +147,7 @@ class _Nest:
             alignment = access.alignment_bytes
             stream = Stream(self.e, f"in{k}", dtype, lanes, alignment, _always(pointers[k]))
             operands.append(Value(dtype, ELEMENT, lanes, load=stream.load))
-        (value,) = self.walker.run(self.reduction.before.jaxpr, list(self.reduction.before.consts), operands)
+        (value,) = self.walker.run(self.reduction.before, self.reduction.consts, operands)
         return value
 
     def _operands(self) -> list[tuple[str, Access]]:
@@ -152,7 +163,7 @@ class _Nest:
 
     def finished(self, value: Value) -> Value:
         """Return the result after the functions that follow the reduction."""
-        (out,) = self.walker.run(self.reduction.after.jaxpr, [], [value])
+        (out,) = self.walker.run(self.reduction.after, [], [value])
         return out
 
 
@@ -170,7 +181,9 @@ class AlongRows(_Nest):
             count = emit_share(e, rows, worker)
             vectors = e.main("shr", n, imms=(self.lanes.bit_length() - 1,)) if self.lanes > 1 else n
             rest = e.masked(n, self.lanes - 1) if self.lanes > 1 else None
-            row_pointers = [e.main("add", s, e.main("mul", worker, p)) for s, p in zip(starts, pitches, strict=True)]
+            row_pointers = [
+                e.main("add", s, e.main("mul", worker, p)) for s, p in zip(starts, pitches, strict=True)
+            ]
             steps = [e.main("mul", p, imms=(self.workers,)) for p in pitches]
             out_pointer = e.main("add", out, e.main("mul", worker, imms=(4,)))
             fold = accumulator(e, self.reduction, self.lanes)
@@ -221,10 +234,13 @@ class AlongRows(_Nest):
                 self.advance(pointer, step)
         return [*items, *e.empty(ROW)]
 
-    def _repeat(self, fold: Accumulator, lanes: int, moving: list[Register], count: Register, trips: Extent) -> Item:
+    def _repeat(
+        self, fold: Accumulator, lanes: int, moving: list[Register], count: Register, trips: Extent
+    ) -> Item:
         e = self.e
         pointers = [
-            Pointer(register, lanes * itemsize(dtype)) for register, dtype in zip(moving, self.dtypes[0], strict=True)
+            Pointer(register, lanes * itemsize(dtype))
+            for register, dtype in zip(moving, self.dtypes[0], strict=True)
         ]
         value = self.reduced(lanes, pointers)
         with e.at(ELEMENT):
@@ -249,7 +265,9 @@ class OverRows(_Nest):
             columns = [self._column(s, worker, d) for s, d in zip(starts, self.dtypes[0], strict=True)]
             out_pointer = self._column(out, worker, self.dtypes[1][0])
         size = self.lanes * itemsize(self.dtypes[1][0])
-        body = self._columns(columns, pitches, rows, lambda: Pointer(out_pointer, size * self.workers), None, None)
+        body = self._columns(
+            columns, pitches, rows, lambda: Pointer(out_pointer, size * self.workers), None, None
+        )
         with e.at(ROW):
             for column, dtype in zip(columns, self.dtypes[0], strict=True):
                 e.emit("add", (column,), (column,), (self.workers * self.lanes * itemsize(dtype),))
@@ -286,7 +304,9 @@ class OverRows(_Nest):
         items = e.empty(ROW)
         by_stride = [self.lanes * itemsize(d) == 8 and a.alignment_bytes >= 8 for d, a in self._operands()]
         with e.at(CELL):
-            strides = [e.main("shr", p, imms=(3,)) if s else None for p, s in zip(pitches, by_stride, strict=True)]
+            strides = [
+                e.main("shr", p, imms=(3,)) if s else None for p, s in zip(pitches, by_stride, strict=True)
+            ]
         value = self.reduced(self.lanes, [Pointer(m, stride=s) for m, s in zip(moving, strides, strict=True)])
         with e.at(ELEMENT):
             for pointer, pitch, stepped in zip(moving, pitches, by_stride, strict=True):
@@ -297,7 +317,9 @@ class OverRows(_Nest):
         items.append(Repeat(rows, ROWS, block))  # type: ignore[arg-type]
         result = self.finished(Value(self.reduction.dtype, ELEMENT, self.lanes, {fold.form: fold.pieces}))
         with e.at(ELEMENT):
-            stream = Stream(e, "out0", self.dtypes[1][0], self.lanes, self.how.results[0].alignment_bytes, _from(out))
+            stream = Stream(
+                e, "out0", self.dtypes[1][0], self.lanes, self.how.results[0].alignment_bytes, _from(out)
+            )
             if count is None:
                 stream.store(self.walker.forms, result)
             else:

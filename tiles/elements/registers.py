@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tiles.elements.isa import InstructionSet
-from tiles.elements.tilecode import Block, Bundle, If, Instruction, Item, Loop, Register, Repeat
+from tiles.elements.tilecode import Block, Bundle, Instruction, Item, Loop, Register, Repeat
 from tiles.errors import OutOfRegisters
 
 Name = tuple[str, int]
@@ -169,7 +169,9 @@ class Flow:
             width = self.widths[name]
             taken = {homes[o] + k for o in clashes[name] if o in homes for k in range(self.widths[o])}
             free = [
-                first for first in range(0, sizes[name[0]], width) if taken.isdisjoint(range(first, first + width))
+                first
+                for first in range(0, sizes[name[0]], width)
+                if taken.isdisjoint(range(first, first + width))
             ]
             free = [first for first in free if first + width <= sizes[name[0]]]
             if not free:
@@ -185,7 +187,9 @@ class Flow:
         while remaining:
             easy = [n for n in remaining if left[n] <= sizes[n[0]] - self.widths[n]]
             pool = easy or list(remaining)
-            pick = min(pool, key=lambda n: (left[n] / self.widths[n] if easy else -left[n] / self.widths[n], n))
+            pick = min(
+                pool, key=lambda n: (left[n] / self.widths[n] if easy else -left[n] / self.widths[n], n)
+            )
             stack.append(pick)
             remaining.remove(pick)
             for other in clashes[pick] & remaining:
@@ -210,7 +214,11 @@ def _renamed(items: tuple[Item, ...], homes: dict[Name, int]) -> tuple[Item, ...
     """Return items with every virtual register replaced by its physical one."""
 
     def register(r: Register) -> Register:
-        return r if not r.virtual else Register(r.file, homes[r.file, r.index] + r.offset, r.width, virtual=False)
+        return (
+            r
+            if not r.virtual
+            else Register(r.file, homes[r.file, r.index] + r.offset, r.width, virtual=False)
+        )
 
     def instruction(i: Instruction | None) -> Instruction | None:
         return i and replace(i, outs=tuple(map(register, i.outs)), ins=tuple(map(register, i.ins)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import jax
 from jax.extend.core import ClosedJaxpr
@@ -67,8 +66,10 @@ def _unsigned(e: Emitter, a: Register, b: Register, remainder: bool) -> Register
 
 
 def divided(e: Emitter, a: Register, b: Register) -> tuple[Register, Register]:
-    """Emit one step a bit: return quotient and rest of unsigned numbers, the divisor below 2^31 or, for a rest of
-    all, 0. The dividend's register takes in the inverted bits of the quotient as it moves out.
+    """Emit one step a bit; return quotient and rest of unsigned numbers.
+
+    The divisor is below 2^31; a divisor of 0 gives all ones and the dividend. The dividend's register takes in the
+    inverted bits of the quotient as it moves out.
     """
     left = e.main("or", a, imms=(0,))
     rest = e.op("or", ("M", 1), MZERO, imms=(0,))

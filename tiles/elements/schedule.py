@@ -17,6 +17,8 @@ def scheduled(
     """Return items with every block in bundles; repeat loops are pipelined where that is shorter.
 
     Args:
+      items: code on virtual registers.
+      isa: the instruction set.
       pace: whether accesses of one iteration may be joined in one instruction (operands in separate elements).
       window: how many instructions an instruction may overtake, which bounds the registers in use; 0 for any
         number, and for iterations of repeat loops that overlap.
@@ -24,7 +26,9 @@ def scheduled(
     out: list[Item] = []
     for item in items:
         if isinstance(item, Block):
-            out.append(item if item.bundles is not None else Block((), list_schedule(item.instructions, isa, window)))
+            out.append(
+                item if item.bundles is not None else Block((), list_schedule(item.instructions, isa, window))
+            )
         elif isinstance(item, Repeat):
             out.append(_straight(item, isa, window) if window else _repeat(item, isa, pace))
         elif isinstance(item, (Loop, If)):
@@ -33,8 +37,9 @@ def scheduled(
 
 
 def tightened(items: Sequence[Item], isa: InstructionSet) -> tuple[Item, ...]:
-    """Return code on physical registers with its straight blocks scheduled again: those that were kept near the
-    order of their source, to need few registers, may still fill both slots better.
+    """Return code on physical registers with its straight blocks scheduled again.
+
+    Those that were kept near the order of their source, to need few registers, may still fill both slots better.
     """
     out: list[Item] = []
     for item in items:
@@ -88,6 +93,8 @@ def list_schedule(code: Sequence[Instruction], isa: InstructionSet, window: int 
     """Return the bundles of a block: each slot takes the ready instruction with the longest path after it.
 
     Args:
+      code: the block, in order.
+      isa: the instruction set.
       window: instructions that one may overtake of a depth-first order; 0 for any number, in the given order.
     """
     if window:
@@ -147,7 +154,9 @@ class _Order:
             at = stack[-1]
             left = [other for other in self.needs[at] if not self.done >> other & 1]
             if left:
-                stack.append(max(left, key=lambda other: ((self.below[other] & ~self.done).bit_count(), -other)))
+                stack.append(
+                    max(left, key=lambda other: ((self.below[other] & ~self.done).bit_count(), -other))
+                )
                 continue
             stack.pop()
             if not self.done >> at & 1:

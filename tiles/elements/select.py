@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,26 @@ from tiles.errors import NoTileCode
 
 Rule = Callable[..., Value]
 _FLOATS = ("float32", "float16")
-_CALLS = ("jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "remat2", "checkpoint")
+_CALLS = (
+    "jit",
+    "pjit",
+    "closed_call",
+    "core_call",
+    "custom_jvp_call",
+    "custom_vjp_call",
+    "remat2",
+    "checkpoint",
+)
+
+
+@dataclass(frozen=True)
+class Equations:
+    """A part of a jaxpr: its constants, operands and results, and the equations between them."""
+
+    constvars: list[Any]
+    invars: list[Any]
+    outvars: list[Any]
+    eqns: list[Any]
 
 
 class Walker:
@@ -38,7 +58,7 @@ class Walker:
         """Return a literal."""
         return Value(dtype, CELL, 1, constant=number)
 
-    def run(self, jaxpr: Jaxpr, consts: list[Any], operands: list[Value]) -> list[Value]:
+    def run(self, jaxpr: Jaxpr | Equations, consts: list[Any], operands: list[Value]) -> list[Value]:
         """Return the values of a jaxpr's results.
 
         Raises:
@@ -71,6 +91,8 @@ class Walker:
     def _read(self, env: dict[Any, Value], atom: Any) -> Value:
         if isinstance(atom, Literal):
             return self._constant_array(atom.val)
+        if atom not in env:
+            raise NoTileCode("a function of a reduced value and of what was not reduced, in one cell")
         return env[atom]
 
     def _constant_array(self, array: Any) -> Value:
@@ -86,7 +108,7 @@ def _arithmetic(name: str, integer: Rule) -> Rule:
         if folded is not None:
             return folded
         if values[0].dtype in _FLOATS:
-            return binary(ctx, name, *values)
+            return binary(ctx, name, values[0], values[1])
         return integer(ctx, params, *values)
 
     return rule
@@ -162,7 +184,12 @@ def _divide(ctx: Context, params: dict[str, Any], a: Value, b: Value) -> Value:
 
 
 def _is_power_of_two(number: float) -> bool:
-    return number != 0 and math.isfinite(number) and abs(math.frexp(number)[0]) == 0.5 and 2**-14 <= abs(number) <= 2**14
+    return (
+        number != 0
+        and math.isfinite(number)
+        and abs(math.frexp(number)[0]) == 0.5
+        and 2**-14 <= abs(number) <= 2**14
+    )
 
 
 def _remainder(ctx: Context, params: dict[str, Any], a: Value, b: Value) -> Value:
@@ -305,5 +332,7 @@ RULES: dict[str, Rule] = {
     "population_count": _counted("popc"),
     "clz": _counted("clz"),
     "convert_element_type": _convert,
-    **dict.fromkeys(("copy", "copy_p", "stop_gradient", "broadcast_in_dim", "reshape", "squeeze", "expand_dims"), _same),
+    **dict.fromkeys(
+        ("copy", "copy_p", "stop_gradient", "broadcast_in_dim", "reshape", "squeeze", "expand_dims"), _same
+    ),
 }

@@ -13,7 +13,7 @@ import numpy as np
 
 from tiles.elements.isa import InstructionSet
 from tiles.elements.semantics import Semantics, as_floats
-from tiles.elements.tilecode import Block, Bundle, If, Instruction, Item, Loop, Register, Repeat, TileCode
+from tiles.elements.tilecode import Block, Bundle, Instruction, Item, Loop, Register, Repeat, TileCode
 from tiles.elements.workers import WORKER_STATUS, Supervisor
 from tiles.errors import NoTileCode, TileFault
 
@@ -43,7 +43,9 @@ class TileSimulator:
       tiles: number of tiles; all run the same code.
     """
 
-    def __init__(self, isa: InstructionSet, size_bytes: int = 1 << 16, tiles: int = 1, base: int = 0x4C000) -> None:
+    def __init__(
+        self, isa: InstructionSet, size_bytes: int = 1 << 16, tiles: int = 1, base: int = 0x4C000
+    ) -> None:
         """Make memory that nobody has written."""
         self.isa, self.base, self.size_bytes = isa, base, size_bytes
         self.workers = isa["worker_contexts"]
@@ -70,6 +72,7 @@ class TileSimulator:
         """Run a vertex on every tile: set up its state, start the workers, wait for the last.
 
         Args:
+          code: of one variant, for the same instruction set.
           arguments: fields of the vertex state, one word each.
           state: address of the vertex state.
           scratch: address of the workers' scratch memory, one piece for each.
@@ -174,7 +177,9 @@ class _Contexts:
         for instruction, values in results:
             for register, value in zip(instruction.outs, values, strict=True):
                 self.put(register, value, active)
-        self.slots += active * max((self.sim.isa.row(i.mnemonic).issue_slots for i in bundle.instructions), default=1)
+        self.slots += active * max(
+            (self.sim.isa.row(i.mnemonic).issue_slots for i in bundle.instructions), default=1
+        )
 
     def get(self, register: Register) -> np.ndarray:
         assert not register.virtual
@@ -234,7 +239,11 @@ class _Contexts:
         base, delta = (self.get(r)[0].astype(np.int64) for r in address_registers)
         stride = self.get(i.ins[len(data) + 2])[0].view(np.int32) if len(i.ins) > len(data) + 2 else i.imms[0]
         address = base + delta + (0 if steps else stride * (bits // 8))
-        advanced = [] if not steps else [(delta + np.asarray(stride, np.int64) * (bits // 8)).astype(np.uint32)[None]]
+        advanced = (
+            []
+            if not steps
+            else [(delta + np.asarray(stride, np.int64) * (bits // 8)).astype(np.uint32)[None]]
+        )
         if data:
             self._store(address, self.get(data[0]), active)
             return advanced

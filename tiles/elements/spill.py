@@ -124,7 +124,12 @@ class Spill:
 
     def _load(self, here: Register) -> Instruction:
         return Instruction(
-            f"ld{32 * self.width}", MAIN, (here,), (WORKER_BASE, MZERO), (self.at // (4 * self.width),), stream=self._stream
+            f"ld{32 * self.width}",
+            MAIN,
+            (here,),
+            (WORKER_BASE, MZERO),
+            (self.at // (4 * self.width),),
+            stream=self._stream,
         )
 
     @property
@@ -143,12 +148,18 @@ class Spill:
             if reads or partly:
                 out.append(self._load(here))
             out.append(
-                replace(i, ins=tuple(self._moved(r, here) for r in i.ins), outs=tuple(self._moved(r, here) for r in i.outs))
+                replace(
+                    i,
+                    ins=tuple(self._moved(r, here) for r in i.ins),
+                    outs=tuple(self._moved(r, here) for r in i.outs),
+                )
             )
             if writes:
                 store = f"st{32 * self.width}"
                 ins = (here, WORKER_BASE, MZERO)
-                out.append(Instruction(store, MAIN, (), ins, (self.at // (4 * self.width),), stream=self._stream))
+                out.append(
+                    Instruction(store, MAIN, (), ins, (self.at // (4 * self.width),), stream=self._stream)
+                )
         return Block(tuple(out))
 
     def _moved(self, register: Register, here: Register) -> Register:

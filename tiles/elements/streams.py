@@ -16,7 +16,14 @@ from tiles.elements.values import LOADABLE, MAIN_FORMS, Forms, Pieces, Value, pa
 from tiles.errors import NoTileCode
 from tiles.numerics.dtypes import itemsize
 
-_SUBWORD = {"int8": "lds8", "uint8": "ldz8", "bool": "ldz8", "int16": "lds16", "uint16": "ldz16", "float16": "ldz16"}
+_SUBWORD = {
+    "int8": "lds8",
+    "uint8": "ldz8",
+    "bool": "ldz8",
+    "int16": "lds16",
+    "uint16": "ldz16",
+    "float16": "ldz16",
+}
 
 
 _OWN_POINTERS_MAX = 2
@@ -42,7 +49,13 @@ class Stream:
     """One operand's or result's elements of one iteration: ``lanes`` of them, contiguous."""
 
     def __init__(
-        self, emitter: Emitter, name: str, dtype: str, lanes: int, alignment_bytes: int, pointer: Callable[[int], Pointer]
+        self,
+        emitter: Emitter,
+        name: str,
+        dtype: str,
+        lanes: int,
+        alignment_bytes: int,
+        pointer: Callable[[int], Pointer],
     ) -> None:
         """Take the lanes of one iteration; ``pointer`` gives a pointer of its own to each set of accesses."""
         self.emitter, self.name, self.dtype, self.lanes = emitter, name, dtype, lanes
@@ -65,7 +78,11 @@ class Stream:
         if self.size_bytes < 4:
             return self._single_half()
         if self.size_bytes == 4:
-            return tuple(self._each("ld32", "A", 1, 4, 1)) if self.alignment_bytes >= 4 else (self._halves_word(),)
+            return (
+                tuple(self._each("ld32", "A", 1, 4, 1))
+                if self.alignment_bytes >= 4
+                else (self._halves_word(),)
+            )
         return self._pairs()
 
     def _pairs(self) -> Pieces:
@@ -197,7 +214,14 @@ class Stream:
         e.lists[e.level].append(If(is_whole, greater(elements, above), tuple(body)))
 
     def _merged_word(
-        self, pointer: Register, k: int, word: Register, count: Register, elements: Extent, first: int, each: int
+        self,
+        pointer: Register,
+        k: int,
+        word: Register,
+        count: Register,
+        elements: Extent,
+        first: int,
+        each: int,
     ) -> None:
         """Merge a word of which only the first elements count: 0 < count - first < each."""
         e = self.emitter
@@ -217,7 +241,9 @@ class Stream:
 
 def _stored_form(dtype: str, value: Value) -> str:
     """Return the form from which a value is stored: one it has, as memory holds it."""
-    wanted = {"float32": ("f32", "int"), "float16": ("f16", "int"), "bool": ("pred",)}.get(dtype, ("word", "int"))
+    wanted = {"float32": ("f32", "int"), "float16": ("f16", "int"), "bool": ("pred",)}.get(
+        dtype, ("word", "int")
+    )
     if itemsize(dtype) < 4 and dtype not in ("float16", "bool"):
         wanted = ("int",)
     return next((form for form in wanted if form in value.forms), wanted[0])

@@ -8,7 +8,7 @@ count of slots is a closed form in the extents.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from tiles.elements.extents import Extent
 
@@ -105,7 +105,9 @@ class Instruction:
         return self.stores or bool(self.effect)
 
     def __str__(self) -> str:
-        updated = self.outs if self.mnemonic.endswith(("step", "pace")) or self.mnemonic.startswith("mov") else ()
+        updated = (
+            self.outs if self.mnemonic.endswith(("step", "pace")) or self.mnemonic.startswith("mov") else ()
+        )
         names = [str(r) for r in (*self.outs, *(r for r in self.ins if r not in updated))]
         if self.modifier and self.ins:
             at = len(self.outs)
@@ -143,7 +145,7 @@ class Repeat:
       trips: closed form of that number.
       body: its block.
       lead: bundles before the loop that fill its pipeline, once scheduled.
-      interval_bundles: bundles from one iteration to the next.
+      stages: iterations that overlap.
     """
 
     count: Register | None
@@ -196,7 +198,7 @@ class TileCode:
       registers: main and aux registers that it uses.
       scratch_bytes: memory of each worker for values that move between register files or are spilled.
       overread_bytes: how far loads may reach beyond an operand's end.
-      constants: words of its constant pool, addressed by the argument "constants".
+      lanes: elements of one iteration.
     """
 
     name: str
@@ -207,8 +209,6 @@ class TileCode:
     scratch_bytes: int = 0
     overread_bytes: int = 0
     lanes: int = 1
-    partition: str = "vectors"
-    notes: tuple[str, ...] = field(default=())
 
 
 def walk(items: tuple[Item, ...]) -> Iterator[Item]:

@@ -86,7 +86,9 @@ class Forms:
     def new(self, form: str, lanes: int) -> Pieces:
         """Return fresh registers for a value."""
         file = "M" if form in MAIN_FORMS else "A"
-        return tuple(self.emitter.fresh(file, piece_width(form, lanes)) for _ in range(piece_count(form, lanes)))
+        return tuple(
+            self.emitter.fresh(file, piece_width(form, lanes)) for _ in range(piece_count(form, lanes))
+        )
 
     def get(self, value: Value, form: str) -> Pieces:
         """Return a value's pieces in a form.

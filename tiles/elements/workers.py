@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tiles.elements.emitter import Emitter
 from tiles.elements.extents import Extent, symbol
 from tiles.elements.isa import InstructionSet
-from tiles.elements.tilecode import VERTEX_BASE, MZERO, Register
+from tiles.elements.tilecode import MZERO, VERTEX_BASE, Register
 from tiles.errors import NoTileCode
 
 WORKER = symbol("worker")
