@@ -53,7 +53,9 @@ TREES = grown(st.recursive(st.integers(0, 2), grown, max_leaves=5))
 @given(data=st.data(), tree=TREES, n=st.integers(1, 70))
 def test_expressions(data, tree, n) -> None:
     dtypes = data.draw(st.lists(st.sampled_from(["float32", "float16", "int32"]), min_size=1, max_size=3))
-    levels = data.draw(st.lists(st.sampled_from([ELEMENT, ELEMENT, CELL]), min_size=len(dtypes), max_size=len(dtypes)))
+    levels = data.draw(
+        st.lists(st.sampled_from([ELEMENT, ELEMENT, CELL]), min_size=len(dtypes), max_size=len(dtypes))
+    )
     levels[0] = ELEMENT
     alignment = data.draw(st.sampled_from([8, 4]))
     is_separate = data.draw(st.booleans())
@@ -63,7 +65,9 @@ def test_expressions(data, tree, n) -> None:
         return value + operands[0].astype(value.dtype)  # a result for every element
 
     result = jax.eval_shape(f, *(jax.ShapeDtypeStruct((), d) for d in dtypes))
-    how = Arrangement(tuple(Access(level, alignment) for level in levels), (Access(ELEMENT, alignment),), is_separate)
+    how = Arrangement(
+        tuple(Access(level, alignment) for level in levels), (Access(ELEMENT, alignment),), is_separate
+    )
     code = compiled(f, dtypes, MK2, how)
     rng = np.random.default_rng(n)
     operands = [

@@ -21,7 +21,7 @@ def _uses(items: Sequence[Item]) -> Counter[tuple[str, int]]:
     for item in walk(tuple(items)):
         if isinstance(item, (Block, Repeat)):
             block = item if isinstance(item, Block) else item.body
-            for i in block.instructions:
+            for i in (*block.instructions, *(i for b in block.bundles or () for i in b.instructions)):
                 found.update({(r.file, r.index) for r in (*i.ins, *i.outs) if r.virtual})
         control = item.count if isinstance(item, Repeat) else None
         control = item.counter if isinstance(item, Loop) else control
@@ -32,6 +32,10 @@ def _uses(items: Sequence[Item]) -> Counter[tuple[str, int]]:
 
 
 def _item(item: Item, uses: Counter[tuple[str, int]]) -> Item:
+    if isinstance(item, Block) and item.bundles is not None:
+        return item
+    if isinstance(item, Repeat) and item.body.bundles is not None:
+        return item
     if isinstance(item, Block):
         return Block(_block(list(item.instructions), uses))
     if isinstance(item, Repeat):

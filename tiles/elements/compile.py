@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from tiles.elements import isa as instruction_sets
+from tiles.elements.amp import MatrixVector
 from tiles.elements.cell import ACCESS_BYTES, Arrangement
 from tiles.elements.coalesce import coalesced
 from tiles.elements.cost import cost_of
@@ -76,6 +77,17 @@ def compile_cell(
             break  # fewer lanes would only cost more accesses
     assert best is not None
     return best
+
+
+def compile_matrix_vector(target: Target | InstructionSet, name: str = "matrix vector product") -> TileCode:
+    """Return the inner loop of f16 products of 16 inputs by 16 outputs; operands "in0" (x), "in1" (partials), "out0".
+
+    Raises:
+      NoTileCode: the generation has no multiply units for 16 outputs of f16.
+    """
+    isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
+    isa.row("f16v4hihov4amp")
+    return _finished(MatrixVector(Emitter(isa)), Arrangement((), ()), isa, name)
 
 
 def _rate(code: TileCode, isa: InstructionSet) -> int:

@@ -30,6 +30,9 @@ def scheduled(
                 item if item.bundles is not None else Block((), list_schedule(item.instructions, isa, window))
             )
         elif isinstance(item, Repeat):
+            if item.body.bundles is not None:
+                out.append(item)
+                continue
             out.append(_straight(item, isa, window) if window else _repeat(item, isa, pace))
         elif isinstance(item, (Loop, If)):
             out.append(replace(item, body=scheduled(item.body, isa, pace, window)))

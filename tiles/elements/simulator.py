@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tiles.elements.isa import InstructionSet
-from tiles.elements.semantics import Semantics, as_floats
+from tiles.elements.semantics import Semantics, as_floats, as_words
 from tiles.elements.tilecode import Block, Bundle, Instruction, Item, Loop, Register, Repeat, TileCode
 from tiles.elements.workers import WORKER_STATUS, Supervisor
 from tiles.errors import NoTileCode, TileFault
@@ -22,6 +22,7 @@ POISON = 0xFFBADBAD
 
 ADDRESS_MASK = (1 << 21) - 1
 ELEMENT_BYTES = 1 << 14
+AMP_OUTPUTS = 16
 ACCUMULATOR_PAIRS = ((0, 2), (1, 3), (4, 6), (5, 7), (8, 10), (9, 11), (12, 14), (13, 15))
 """Accumulators in the order in which ``gina`` reads them out, two at a time."""
 
@@ -50,6 +51,7 @@ class TileSimulator:
         self.isa, self.base, self.size_bytes = isa, base, size_bytes
         self.workers = isa["worker_contexts"]
         self.words = np.full((tiles, size_bytes // 4), POISON, np.uint32)
+        self.weights = np.zeros((tiles, AMP_OUTPUTS, 16), np.float16)
         self.semantics = Semantics(bool(isa["flushes_f32_subnormals"]))
 
     @property
@@ -125,6 +127,8 @@ class _Contexts:
         self.files["M"][12] = scratch + self.worker * np.uint32(scratch_bytes)
         self.files["M"][13] = state
         self.accumulators = np.zeros((32, self.count), np.float32)
+        self.next_partials = np.zeros((AMP_OUTPUTS, self.count), np.float32)
+        self.last_results = np.zeros((AMP_OUTPUTS, self.count), np.float32)
         self.slots = np.zeros(self.count, np.int64)
         self._zeros()
 
@@ -204,6 +208,8 @@ class _Contexts:
             return []
         if i.effect == "accumulators":
             return self._accumulate(i, active)
+        if i.effect == "amp":
+            return self._multiply(i, active)
         if i.mnemonic == "tapack":
             return [tapacked(*(self.get(r)[0].astype(np.int64) for r in i.ins))]
         return self.sim.semantics.function(i.mnemonic, i.modifier)([self.get(r) for r in i.ins], i.imms)
@@ -228,6 +234,23 @@ class _Contexts:
         new[order.ravel()] = queue[2:]
         self.accumulators = np.where(active, new, old)
         return [queue[:2].view(np.uint32)]
+
+    def _multiply(self, i: Instruction, active: np.ndarray) -> list[np.ndarray]:
+        """Run an issue of the multiply units: four inputs by 16 units, partials of the next position in, results out.
+
+        Units work in f32 and give halves. Which four outputs go with which issue is assumed.
+        """
+        (phase,), lanes = i.imms, slice(4 * i.imms[0], 4 * i.imms[0] + 4)
+        x, partials = (as_floats(self.get(r), "f16").astype(np.float32) for r in i.ins)
+        weights = self.sim.weights[self.tile, :, lanes].astype(np.float32)
+        results = self.last_results[lanes].copy()
+        sums = self.accumulators[:AMP_OUTPUTS] + np.einsum("cok,kc->oc", weights, x)
+        self.next_partials[lanes] = np.where(active, partials, self.next_partials[lanes])
+        if phase == AMP_OUTPUTS // 4 - 1:
+            self.last_results = np.where(active, sums, self.last_results)
+            sums = self.next_partials.copy()
+        self.accumulators[:AMP_OUTPUTS] = np.where(active, sums, self.accumulators[:AMP_OUTPUTS])
+        return [as_words(results.astype(np.float16))]
 
     def _access(self, i: Instruction, active: np.ndarray) -> list[np.ndarray]:
         """Run a load or store of one address: base + delta + offset, or base + delta and then advance."""
@@ -258,6 +281,8 @@ class _Contexts:
         used = [*range(len(row.loads_bits)), *([2] if row.stores_bits else [])]
         self._check_elements([addresses[k] for k in used], active)
         values = [self._load("ld64", addresses[k], 64, active) for k in used if k < 2]
+        if row.forms[0][0] == "=A4":
+            values = [np.concatenate(values)]
         if data:
             self._store(addresses[2], self.get(data[0]), active)
         for at, k in enumerate(used):

@@ -96,13 +96,15 @@ class Spill:
         for item in items:
             if isinstance(item, Block):
                 out.append(self._block(item))
-            elif isinstance(item, Repeat):
+            elif isinstance(item, Repeat) and item.body.bundles is None:
                 count, before = self._control(item.count)
                 out += [*before, replace(item, count=count, body=self._block(item.body))]
             elif isinstance(item, If):
                 condition, before = self._control(item.condition)
                 assert condition is not None
                 out += [*before, replace(item, condition=condition, body=tuple(self.items(item.body)))]
+            elif isinstance(item, Repeat):
+                out.append(item)
             else:
                 out.append(replace(item, body=tuple(self.items(item.body))))
         return out
@@ -137,6 +139,8 @@ class Spill:
         return f"scratch{self.at}"
 
     def _block(self, block: Block) -> Block:
+        if block.bundles is not None:
+            return block
         out: list[Instruction] = []
         for i in block.instructions:
             reads, writes = any(map(self._is, i.ins)), any(map(self._is, i.outs))

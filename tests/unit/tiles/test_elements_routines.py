@@ -9,8 +9,17 @@ import numpy as np
 import pytest
 from jax import lax
 
-from tests.unit.tiles.elements_running import compiled, simulate, simulate_rows, trace, ulps
-from tiles.elements import compile_cell, contiguous, named
+from tests.unit.tiles.elements_running import (
+    DATA,
+    SCRATCH,
+    STATE,
+    compiled,
+    simulate,
+    simulate_rows,
+    trace,
+    ulps,
+)
+from tiles.elements import TileSimulator, compile_cell, compile_matrix_vector, contiguous, cost_of, named
 from tiles.elements.verify import verify
 from tiles.errors import NoTileCode
 
@@ -117,3 +126,27 @@ def test_reductions_without_code_are_refused() -> None:
         reduction(lambda x: jnp.max(x, 1), "float16")
     with pytest.raises(NoTileCode, match="one of two dimensions"):
         reduction(lambda x: jnp.sum(x), "float32")
+
+
+@pytest.mark.parametrize("n", [0, 1, 6, 7, 40])
+def test_matrix_products_on_the_multiply_units(n) -> None:
+    code = compile_matrix_vector(MK2)
+    verify(code, MK2)
+    simulator = TileSimulator(MK2, 1 << 18, tiles=2)
+    rng = np.random.default_rng(n)
+    weights, x, partials = (rng.integers(-3, 4, (2, k, 16)).astype("float16") for k in (16, n, n))
+    simulator.weights = weights
+    arguments = {"in0": DATA, "in1": DATA + (1 << 16), "out0": DATA + (1 << 17), "n": n}
+    simulator.write(arguments["in0"], x)
+    simulator.write(arguments["in1"], partials)
+    run = simulator.run(code, arguments, STATE, SCRATCH)
+    assert (run.slots == cost_of(code, {"n": n}, MK2).slots).all()
+    got = simulator.read(arguments["out0"], 16 * n, "float16").reshape(2, n, 16)
+    np.testing.assert_array_equal(got, partials + np.einsum("tok,tpk->tpo", weights, x))
+
+
+def test_products_take_four_slots_a_position_and_the_generation_that_has_them() -> None:
+    more, less = (cost_of(compile_matrix_vector(MK2), {"n": 6 * k}, MK2).slots[0] for k in (101, 100))
+    assert int(more - less) == 4  # as PopLibs' conv_partial_1x1 for 16 units
+    with pytest.raises(NoTileCode, match="f16v4hihov4amp"):
+        compile_matrix_vector(named("mk1"))
