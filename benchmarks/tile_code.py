@@ -95,7 +95,14 @@ def binary(op: str, f: Callable, dtype: str, slots: float, elements: float) -> R
     """Return a row of two tensors."""
     frame = 29 if dtype != HALF else 26
     return Row(
-        op, (dtype,) * 2, f, slots, elements, frame, supervisor=11, by_hand=op in ("add", "sub", "mul")
+        op,
+        (dtype,) * 2,
+        f,
+        slots,
+        elements,
+        frame,
+        supervisor=11,
+        by_hand=op in ("add", "sub", "mul") and dtype != INT,
     )
 
 
@@ -139,7 +146,7 @@ def rows() -> Iterator[Row]:
     for d, v in ((FLOAT, 2), (HALF, 4)):
         yield unary("neg", lax.neg, d, 2, v)
         yield unary("square", square, d, 2, v)
-        yield unary("relu", jax.nn.relu, d, 3, v)
+        yield Row("relu", (d,), jax.nn.relu, 3, v, 17, by_hand=False)
         yield wide("sign", jnp.sign, d, 5)
         yield wide("floor", lax.floor, d, 2)
         yield wide("ceil", lax.ceil, d, 2)
