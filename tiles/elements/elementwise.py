@@ -166,11 +166,11 @@ class Elementwise:
             rest = e.masked(n, self.lanes - 1)
             rest = e.main("mul", rest, e.main("cmpeq", worker, imms=(last,)))
         elements = N % self.lanes
+        starts = _by_size(lambda size: e.main("mul", vectors, imms=(self.lanes * size,)))
 
         def pointer(name: str, dtype: str, _: int) -> Pointer:
             with e.at(ELEMENT):
-                start = e.main("mul", vectors, imms=(self.lanes * itemsize(dtype),))
-                return Pointer(e.main("add", self.bases[name], start))
+                return Pointer(e.main("add", self.bases[name], starts(itemsize(dtype))))
 
         body = self._body(
             pointer, lambda stream, value: stream.store_partly(self.walker.forms, value, rest, elements)

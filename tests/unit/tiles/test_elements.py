@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -232,3 +234,12 @@ def test_text_is_the_same_every_time_and_shows_both_slots() -> None:
     loop = texts[0].split("rpt")[1].splitlines()[1:4]
     assert [line.split()[0] for line in loop] == ["ld64step", "ld64step", "st64step"]
     assert any("| f32v2add" in line for line in loop)
+
+
+def test_the_worked_example_of_the_documentation_is_what_the_compiler_prints(capsys) -> None:
+    text = (Path(__file__).parents[3] / "docs" / "element_compiler.md").read_text()
+    example = re.search(r"```python\n(.*?)```", text, re.DOTALL)
+    printed = re.search(r"<!-- example -->\n```\n(.*?)```", text, re.DOTALL)
+    assert example and printed
+    exec(compile(example.group(1), "docs/element_compiler.md", "exec"), {})
+    assert capsys.readouterr().out == printed.group(1) + "[ 303 7683]\n"
