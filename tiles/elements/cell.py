@@ -21,12 +21,14 @@ class Access:
     """How an operand or a result moves along a cell's loops.
 
     Attributes:
-      level: CELL (one element for the whole cell) or ELEMENT.
+      level: CELL (one element for the whole cell), ROW (one element a row) or ELEMENT.
       alignment_bytes: what the address of its first element, and of each row, is a multiple of.
+      every_row: whether its address moves from row to row; False for a vector that all rows read.
     """
 
     level: int = ELEMENT
     alignment_bytes: int = ACCESS_BYTES
+    every_row: bool = True
 
 
 @dataclass(frozen=True)
@@ -38,12 +40,15 @@ class Arrangement:
       separate: whether operands and results lie in different memory elements, so that one instruction may make
         several accesses.
       in_place: for each result the operand whose storage it takes, or -1; () for none.
+      has_rows: whether elements lie in rows, each with a start of its own, which workers take in turn; else they
+        are one vector, and workers take its accesses in turn.
     """
 
     operands: tuple[Access, ...]
     results: tuple[Access, ...]
     separate: bool = False
     in_place: tuple[int, ...] = ()
+    has_rows: bool = False
 
     def stream(self, result: int) -> str:
         """Return the name of the memory of a result: its operand's where it is computed in place."""
@@ -69,9 +74,9 @@ class Arrangement:
                     f"{dtype} elements at addresses that are multiples of {access.alignment_bytes} bytes",
                     expected="alignment to the element",
                 )
-            if access.level not in (CELL, ELEMENT):
-                raise NoTileCode(f"an access of level {access.level}", expected="CELL or ELEMENT")
-        if any(access.level != ELEMENT for access in self.results):
+            if (access.level == ROW or not access.every_row) and not self.has_rows:
+                raise NoTileCode("an access by rows in a cell without rows", expected="has_rows=True")
+        if any(access.level != ELEMENT or not access.every_row for access in self.results):
             raise NoTileCode("a result of one element", expected="results of n elements")
         for taken, dtype in zip(self.in_place, result_dtypes, strict=bool(self.in_place)):
             if taken >= 0 and itemsize(operand_dtypes[taken]) != itemsize(dtype):

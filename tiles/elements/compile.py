@@ -13,6 +13,7 @@ from tiles.elements.elementwise import Elementwise, lanes_choices
 from tiles.elements.emitter import Emitter
 from tiles.elements.isa import InstructionSet
 from tiles.elements.reductions import build_reduction, find_reduction
+from tiles.elements.rows import ElementwiseRows
 from tiles.elements.spill import assigned
 from tiles.elements.tilecode import Item, Repeat, TileCode, walk
 from tiles.errors import OutOfRegisters
@@ -64,7 +65,8 @@ def compile_cell(
     best: TileCode | None = None
     choices = lanes_choices(dtypes[0] + dtypes[1], arrangement)
     for lanes in choices:
-        nest = Elementwise(Emitter(isa), jaxpr, *dtypes, arrangement, lanes)
+        kind = ElementwiseRows if arrangement.has_rows else Elementwise
+        nest = kind(Emitter(isa), jaxpr, *dtypes, arrangement, lanes)
         try:
             code = _finished(nest, arrangement, isa, name)
         except OutOfRegisters:
@@ -92,7 +94,7 @@ def compile_matrix_vector(target: Target | InstructionSet, name: str = "matrix v
 
 def _rate(code: TileCode, isa: InstructionSet) -> int:
     """Return cycles of many elements: what fewer elements an iteration, and fewer spilled values, are compared by."""
-    return int(cost_of(code, {"n": _MANY}, isa).cycles)
+    return int(cost_of(code, {"n": _MANY, "rows": isa["worker_contexts"]}, isa).cycles)
 
 
 def _finished(nest: Nest, arrangement: Arrangement, isa: InstructionSet, name: str) -> TileCode:

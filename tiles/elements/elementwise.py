@@ -68,13 +68,14 @@ class Elementwise:
         self.arguments: list[str] = []
         self.walker = Walker(emitter, self.lanes)
         self.uniform: dict[int, Value] = {}
+        self.loop_level = CELL
         self.bases: dict[str, Register] = {}
 
     def items(self) -> list[Item]:
         """Return the code, unscheduled: what comes before the loop, the loop, the tail, and the end."""
         e = self.e
         n, worker, vectors, count = self._set_up()
-        starts = _by_size(lambda size: e.main("mul", worker, imms=(self.lanes * size,)))
+        starts = by_size(lambda size: e.main("mul", worker, imms=(self.lanes * size,)))
         body = self._body(lambda name, dtype, at: self._moving_pointer(name, dtype, at, starts))
         loop = self._loop(count, share(N // self.lanes, self.workers), body)
         tail = self._tail(n, vectors, worker) if self.lanes > 1 else []
@@ -142,10 +143,14 @@ class Elementwise:
         if access.level == ELEMENT:
             return Value(stream.dtype, ELEMENT, self.lanes, load=stream.load)
         if k not in self.uniform:
-            base = self.bases[f"in{k}"]
-            one = Stream(self.e, f"in{k}", stream.dtype, 1, itemsize(stream.dtype), lambda _: Pointer(base))
-            self.uniform[k] = Value(stream.dtype, CELL, 1, load=one.load)
+            start = self.start(f"in{k}", access)
+            one = Stream(self.e, f"in{k}", stream.dtype, 1, itemsize(stream.dtype), lambda _: Pointer(start))
+            self.uniform[k] = Value(stream.dtype, access.level, 1, load=one.load)
         return self.uniform[k]
+
+    def start(self, name: str, access: Access) -> Register:
+        """Return where an operand that is one element lies."""
+        return self.bases[name]
 
     def _loop(self, count: Register, trips: Extent, body: list[Item]) -> list[Item]:
         if (
@@ -154,7 +159,7 @@ class Elementwise:
             and len(body[0].instructions) <= self.e.isa["repeat_body_max_bundles"]
         ):
             return [Repeat(count, trips, body[0])]
-        with self.e.at(CELL):
+        with self.e.at(self.loop_level):
             counter = self.e.main("add", count, imms=(-1,))
         return [If(count, greater(trips, 0), (Loop(counter, trips, tuple(body)),))]
 
@@ -166,7 +171,7 @@ class Elementwise:
             rest = e.masked(n, self.lanes - 1)
             rest = e.main("mul", rest, e.main("cmpeq", worker, imms=(last,)))
         elements = N % self.lanes
-        starts = _by_size(lambda size: e.main("mul", vectors, imms=(self.lanes * size,)))
+        starts = by_size(lambda size: e.main("mul", vectors, imms=(self.lanes * size,)))
 
         def pointer(name: str, dtype: str, _: int) -> Pointer:
             with e.at(ELEMENT):
@@ -178,7 +183,7 @@ class Elementwise:
         return [If(rest, greater(elements, 0) * equal(WORKER, last), tuple(body))]
 
 
-def _by_size(make: Callable[[int], Register]) -> Callable[[int], Register]:
+def by_size(make: Callable[[int], Register]) -> Callable[[int], Register]:
     """Return a function that makes one register for each element size."""
     known: dict[int, Register] = {}
 
