@@ -12,7 +12,8 @@ from tiles.elements.cost import cost_of
 from tiles.elements.elementwise import Elementwise, lanes_choices
 from tiles.elements.emitter import Emitter
 from tiles.elements.isa import InstructionSet
-from tiles.elements.reductions import build_reduction, find_reduction
+from tiles.elements.reduction import find_reduction
+from tiles.elements.reductions import build_reduction
 from tiles.elements.rows import ElementwiseRows
 from tiles.elements.spill import assigned
 from tiles.elements.tilecode import Item, Repeat, TileCode, walk

@@ -34,6 +34,10 @@ class Context(Protocol):
         """Return a literal."""
         ...
 
+    def run(self, jaxpr: Any, consts: list[Any], operands: list[Value]) -> list[Value]:
+        """Return the values of a jaxpr's results."""
+        ...
+
 
 def float_form(dtype: str) -> str:
     """Return the form of a float dtype.

@@ -6,7 +6,7 @@ Operands may be whole, a vector that all rows read, one element a row, or one el
 from __future__ import annotations
 
 from tiles.elements.cell import CELL, ELEMENT, ROW, Access
-from tiles.elements.elementwise import N, Elementwise, by_size
+from tiles.elements.elementwise import Elementwise, N, by_size
 from tiles.elements.extents import greater, symbol
 from tiles.elements.streams import Pointer
 from tiles.elements.tilecode import MZERO, If, Item, Loop, Register

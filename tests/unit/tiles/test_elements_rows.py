@@ -1,0 +1,90 @@
+"""Tile code of elementwise cells whose elements lie in rows: what is shared by rows, what is one a row."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from tests.unit.tiles.elements_running import DATA, SCRATCH, STATE, trace
+from tiles.elements import Access, Arrangement, TileSimulator, compile_cell, contiguous, cost_of, named
+from tiles.elements.cell import CELL, ELEMENT, ROW
+from tiles.elements.verify import verify
+from tiles.errors import NoTileCode
+
+MK2 = named("mk2")
+WHOLE, VECTOR, ONE = Access(), Access(every_row=False), Access(CELL)
+F, H = "float32", "float16"
+
+
+def each(dtype: str) -> Access:
+    return Access(ROW, np.dtype(dtype).itemsize)
+
+
+def shape_of(access: Access, rows: int, n: int) -> tuple[int, int]:
+    moves = access.level == ROW or (access.level == ELEMENT and access.every_row)
+    return (rows if moves else 1, n if access.level == ELEMENT else 1)
+
+
+class Memory:
+    """Places arrays of rows, each row at a multiple of 8 bytes unless it is one element."""
+
+    def __init__(self, n: int, rows: int) -> None:
+        self.simulator, self.at = TileSimulator(MK2, 1 << 17), DATA
+        self.arguments = {"n": n, "rows": rows}
+
+    def put(self, name: str, array: np.ndarray) -> None:
+        pitch = array.itemsize if array.shape[1] == 1 else -(-array.shape[1] * array.itemsize // 8) * 8
+        padded = np.zeros((array.shape[0], pitch // array.itemsize), array.dtype)
+        padded[:, : array.shape[1]] = array
+        self.simulator.write(self.at, padded[None])
+        self.arguments |= {name: self.at, f"{name}_row_bytes": pitch}
+        self.at += -(-(padded.nbytes + 64) // 64) * 64
+
+
+@pytest.mark.parametrize(
+    ("f", "dtypes", "accesses"),
+    [
+        (lambda x, b: x + b, [F, F], (WHOLE, VECTOR)),
+        (lambda x, b: x - b, [F, F], (WHOLE, each(F))),
+        (lambda x, b: jnp.maximum(x - b, b), [H, H], (WHOLE, each(H))),
+        (lambda x, a, b, c: (x * a + b) * c, [F] * 4, (WHOLE, VECTOR, VECTOR, each(F))),
+        (lambda x, a, b, c: (x * a + b) * c, [H] * 4, (WHOLE, VECTOR, WHOLE, ONE)),
+        (lax.div, ["int32"] * 2, (WHOLE, VECTOR)),
+        (lambda x: x.astype(H), [F], (WHOLE,)),
+    ],
+)
+def test_rows(f, dtypes, accesses) -> None:
+    jaxpr = trace(f, dtypes)
+    result = jaxpr.out_avals[0].dtype.name
+    code = compile_cell(
+        jaxpr, (tuple(dtypes), (result,)), Arrangement(accesses, (WHOLE,), has_rows=True), MK2
+    )
+    verify(code, MK2)
+    rng = np.random.default_rng(0)
+    for rows, n in ((0, 3), (1, 1), (5, 7), (13, 31), (6, 32)):
+        memory = Memory(n, rows)
+        shapes = [shape_of(a, rows, n) for a in accesses]
+        operands = [(rng.normal(size=s) * 9).astype(d) for s, d in zip(shapes, dtypes, strict=True)]
+        for k, operand in enumerate(operands):
+            memory.put(f"in{k}", operand)
+        memory.put("out0", np.zeros((rows, n + (n == 1)), result))
+        run = memory.simulator.run(code, memory.arguments, STATE, SCRATCH)
+        assert (run.slots[0] == cost_of(code, {"n": n, "rows": rows}, MK2).slots).all()
+        with jax.disable_jit():
+            wanted = np.asarray(f(*(jnp.asarray(x) for x in operands)))
+        pitch = memory.arguments["out0_row_bytes"] // np.dtype(result).itemsize
+        got = memory.simulator.read(memory.arguments["out0"], rows * pitch, result)[0].reshape(rows, pitch)
+        np.testing.assert_array_equal(got[:, :n], np.broadcast_to(wanted, (rows, n)))
+
+
+def test_accesses_by_rows_need_rows() -> None:
+    jaxpr = trace(lambda x, b: x + b, [F, F])
+    for access in (VECTOR, each(F)):
+        with pytest.raises(NoTileCode, match="without rows"):
+            compile_cell(jaxpr, ((F, F), (F,)), Arrangement((WHOLE, access), (WHOLE,)), MK2)
+    with pytest.raises(NoTileCode, match="in the place of"):
+        to_half = trace(lambda x: x.astype(H), [F])
+        compile_cell(to_half, ((F,), (H,)), contiguous(1, in_place=(0,)), MK2)
