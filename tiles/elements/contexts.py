@@ -83,6 +83,7 @@ class Contexts:
     """Registers of all workers of all tiles, in step; a mask says which take part."""
 
     def __init__(self, tiles: Tiles, state: int, scratch: int, scratch_bytes: int) -> None:
+        """Start every worker of every tile at a vertex, with registers that nobody has written."""
         self.sim = tiles
         workers = tiles.workers
         self.count = len(tiles.words) * workers
