@@ -16,7 +16,8 @@ from tiles.elements.tilecode import Register
 from tiles.elements.values import Value
 from tiles.errors import NoTileCode
 
-Rule = Callable[..., Value]
+Rule = Callable[..., Any]
+"""From the walker, an equation's parameters and its operands to the value it gives, or a list of values."""
 _FLOATS = ("float32", "float16")
 
 
@@ -250,6 +251,7 @@ RULES: dict[str, Rule] = {
     "population_count": _counted("popc"),
     "clz": _counted("clz"),
     "convert_element_type": _convert,
+    "optimization_barrier": lambda ctx, params, *values: list(values),
     **dict.fromkeys(
         ("copy", "copy_p", "stop_gradient", "broadcast_in_dim", "reshape", "squeeze", "expand_dims"), _same
     ),
