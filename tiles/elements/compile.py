@@ -12,6 +12,7 @@ from tiles.elements.cost import cost_of
 from tiles.elements.elementwise import Elementwise, lanes_choices
 from tiles.elements.emitter import Emitter
 from tiles.elements.isa import InstructionSet
+from tiles.elements.lookup import Lookup
 from tiles.elements.reduction import find_reduction
 from tiles.elements.reductions import build_reduction
 from tiles.elements.rows import ElementwiseRows
@@ -91,6 +92,18 @@ def compile_matrix_vector(target: Target | InstructionSet, name: str = "matrix v
     isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
     isa.row("f16v4hihov4amp")
     return _finished(MatrixVector(Emitter(isa)), Arrangement((), ()), isa, name)
+
+
+def compile_lookup(
+    target: Target | InstructionSet, alignment_bytes: int = ACCESS_BYTES, name: str = "lookup"
+) -> TileCode:
+    """Return the code that copies rows of a table at clamped indices; see ``Lookup``.
+
+    Raises:
+      NoTileCode: rows that start inside a word.
+    """
+    isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
+    return _finished(Lookup(Emitter(isa), alignment_bytes), Arrangement((), ()), isa, name)
 
 
 def _rate(code: TileCode, isa: InstructionSet) -> int:

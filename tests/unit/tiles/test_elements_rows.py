@@ -9,7 +9,16 @@ import pytest
 from jax import lax
 
 from tests.unit.tiles.elements_running import DATA, SCRATCH, STATE, trace
-from tiles.elements import Access, Arrangement, TileSimulator, compile_cell, contiguous, cost_of, named
+from tiles.elements import (
+    Access,
+    Arrangement,
+    TileSimulator,
+    compile_cell,
+    compile_lookup,
+    contiguous,
+    cost_of,
+    named,
+)
 from tiles.elements.cell import CELL, ELEMENT, ROW
 from tiles.elements.verify import verify
 from tiles.errors import NoTileCode
@@ -90,3 +99,34 @@ def test_accesses_by_rows_need_rows() -> None:
     with pytest.raises(NoTileCode, match="in the place of"):
         to_half = trace(lambda x: x.astype(H), [F])
         compile_cell(to_half, ((F,), (H,)), contiguous(1, in_place=(0,)), MK2)
+
+
+@pytest.mark.parametrize("alignment", [8, 4])
+def test_lookups_clamp_their_indices(alignment) -> None:
+    code = compile_lookup(MK2, alignment)
+    verify(code, MK2)
+    rng = np.random.default_rng(0)
+    for words, count in ((1, 1), (2, 7), (5, 13), (8, 40), (3, 0)):
+        table = rng.integers(0, 1000, (19, words)).astype("int32")
+        pitch = -(-words * 4 // alignment) * alignment
+        padded = np.zeros((19, pitch // 4), "int32")
+        padded[:, :words] = table
+        indices = rng.integers(-5, 25, count).astype("int32")
+        simulator = TileSimulator(MK2, 1 << 16)
+        places = {"in0": DATA, "in1": DATA + 4096, "out0": DATA + 8192}
+        shapes = {"n": words, "rows": count, "size": 19, "in0_row_bytes": pitch, "out0_row_bytes": pitch}
+        simulator.write(places["in0"], padded[None])
+        simulator.write(places["in1"], indices[None])
+        run = simulator.run(code, {**places, **shapes}, STATE, SCRATCH)
+        assert (run.slots[0] == cost_of(code, {"n": words, "rows": count}, MK2).slots).all()
+        got = simulator.read(places["out0"], count * pitch // 4, "int32")[0].reshape(count, pitch // 4)[
+            :, :words
+        ]
+        np.testing.assert_array_equal(got, np.asarray(jnp.take(table, indices, axis=0, mode="clip")))
+
+
+def test_a_lookup_copies_eight_bytes_in_two_slots_as_multi_slice_does() -> None:
+    more, less = (cost_of(compile_lookup(MK2), {"n": 2 * k, "rows": 6}, MK2).slots[0] for k in (101, 100))
+    assert int(more - less) == 2
+    with pytest.raises(NoTileCode, match="whole words"):
+        compile_lookup(MK2, 2)
