@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 Env = Mapping[str, Any]
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "+": operator.add,
@@ -19,8 +17,6 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "*": operator.mul,
     "//": operator.floordiv,
     "%": operator.mod,
-    "min": np.minimum,
-    "max": np.maximum,
     ">": operator.gt,
     "==": operator.eq,
 }
@@ -62,7 +58,7 @@ class Extent:
         if self.kind in ("const", "symbol"):
             return str(self.args[0])
         left, right = map(str, self.args)
-        return f"{self.kind}({left}, {right})" if self.kind.isalpha() else f"({left} {self.kind} {right})"
+        return f"({left} {self.kind} {right})"
 
 
 def const(value: int) -> Extent:
@@ -73,16 +69,6 @@ def const(value: int) -> Extent:
 def symbol(name: str) -> Extent:
     """Return the extent, or the worker's number, of a name."""
     return Extent("symbol", (name,))
-
-
-def least(a: Any, b: Any) -> Extent:
-    """Return the smaller of two forms."""
-    return _binary("min", a, b)
-
-
-def most(a: Any, b: Any) -> Extent:
-    """Return the greater of two forms."""
-    return _binary("max", a, b)
 
 
 def greater(a: Any, b: Any) -> Extent:

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from tiles.elements.emitter import Emitter
-from tiles.elements.floats import Context, convert_float, float_form, lane_by_lane
+from tiles.elements.floats import Context, convert_float, lane_by_lane
 from tiles.elements.tilecode import MZERO, Register
-from tiles.elements.values import Forms, Value
+from tiles.elements.values import Value
 from tiles.errors import NoTileCode
 
 _WIDTHS = {"int8": 8, "int16": 16, "int32": 32, "uint8": 8, "uint16": 16, "uint32": 32}
@@ -232,8 +232,3 @@ def _limits(dtype: str) -> tuple[int, int]:
 
 def _clamped(e: Emitter, register: Register, least: int, greatest: int) -> Register:
     return e.main("min", e.main("max", register, imms=(least,)), imms=(greatest,))
-
-
-def float_bits_form(forms: Forms, value: Value) -> str:
-    """Return the form in which a float's elements are at hand, for functions that only move them."""
-    return "int" if "int" in value.forms else float_form(value.dtype)

@@ -20,6 +20,7 @@ from tests.unit.tiles.elements_running import (
     ulps,
 )
 from tiles.elements import TileSimulator, compile_cell, compile_matrix_vector, contiguous, cost_of, named
+from tiles.elements.amp import weights_cycles
 from tiles.elements.verify import verify
 from tiles.errors import NoTileCode
 
@@ -150,3 +151,7 @@ def test_products_take_four_slots_a_position_and_the_generation_that_has_them() 
     assert int(more - less) == 4  # as PopLibs' conv_partial_1x1 for 16 units
     with pytest.raises(NoTileCode, match="f16v4hihov4amp"):
         compile_matrix_vector(named("mk1"))
+
+
+def test_weights_are_loaded_by_the_supervisor() -> None:
+    assert weights_cycles(MK2) - weights_cycles(MK2, 128) == 32  # 64 or 32 instructions for 16 units
