@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from unittest import mock
 
 import numpy as np
 from hypothesis import given, settings
@@ -38,6 +39,7 @@ from tiles.plan import (
 )
 from tiles.plan.bounds import least_figures
 from tiles.plan.exchange import exchange_figures
+from tiles.plan.search import _candidates, _closed_form, _fewest, _near
 from tiles.planning import Planner
 from tiles.poplibs.forms import (
     dot_form,
@@ -206,6 +208,28 @@ def test_figures_of_an_exchange_are_those_of_its_traffic(case, seed):
         moved.local.max(),
         moved.turning.max(),
     )
+
+
+@given(st.one_of(questions(), windows()), SEEDS, st.sampled_from([0, 400, 2**20]))
+@settings(max_examples=30)
+def test_candidates_that_are_left_out_are_none_of_the_best(case, seed, limit):
+    form, codelet, shapes, dtype = case
+    rng = np.random.default_rng(seed)
+    operands = tuple(
+        Operand(s, dtype, random_layout(rng, s, TARGET.num_tiles) if rng.random() < 0.7 else None)
+        for s in shapes
+    )
+    question = Question(form, codelet, operands, (dtype,), TARGET)
+    every = _candidates(form, codelet, (dtype,) * len(operands), (dtype,), TARGET, question.code_price)
+    with mock.patch.dict(_near.__globals__, SAMPLED=4):
+        near = _near(question, every, limit)
+
+    def best(candidates):
+        cycles, innermost = _closed_form(question, candidates, limit)
+        rows = _fewest(cycles, candidates.cells)
+        return candidates.grains[rows].tolist(), innermost[rows].tolist(), cycles[rows].tolist()
+
+    assert best(near) == best(every)
 
 
 @given(st.one_of(questions(), windows()), SEEDS, st.sampled_from([0, 400, 2**20]))

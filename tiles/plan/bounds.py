@@ -282,7 +282,7 @@ def _changes(
         alike[kept, digits_of(order, extent)].append(n)
     found = np.zeros_like(words)
     for (kept, written), rows in alike.items():
-        some = [Along(*(x[rows] if isinstance(x, np.ndarray) else x for x in read)) for read in reads]
+        some = [read.at(rows) for read in reads]
         counts = counted(some, kept, written, partial(_for_each, len(rows)))
         come = less_own(counts, slice(None), own[rows], [held[rows] for held in mine])
         found[rows] = sum(come.changes(words[rows]))

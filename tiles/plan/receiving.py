@@ -140,6 +140,11 @@ class Along(NamedTuple):
     grain: Any
     extent: Any
 
+    def at(self, rows: Sequence[int]) -> Along:
+        """Return what some slices read, where grains and extents are one for each."""
+        low, high, inside, pieces = (x[rows] for x in (self.low, self.high, self.inside, self.pieces))
+        return Along(low, high, inside, pieces, self.step, self.size, self.grain[rows], self.extent[rows])
+
 
 def along(
     low: np.ndarray, high: np.ndarray, inside: np.ndarray, step: int, size: int, grain: Any, extent: Any

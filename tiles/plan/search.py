@@ -42,6 +42,8 @@ from tiles.target import Target
 
 MAX_CANDIDATES = 20_000
 EXACT = 3
+SAMPLED = 64
+"""Candidates by which it is found out how many cycles are few."""
 
 
 def search(
@@ -77,6 +79,7 @@ def _search(question: Question, extra: tuple[Plan, ...], limit: int) -> Ranking:
     form, codelet, target = question.form, question.codelet, question.target
     dtypes = tuple(o.dtype for o in question.operands)
     found = _candidates(form, codelet, dtypes, question.result_dtypes, target, question.code_price)
+    found = _near(question, found, limit)
     cycles, innermost = _closed_form(question, found, limit)
     best = _fewest(cycles, found.cells)
     plans = [
@@ -90,6 +93,16 @@ def _search(question: Question, extra: tuple[Plan, ...], limit: int) -> Ranking:
         if (p := follow(form, codelet, k, operand, target)) is not None
     ]
     return Ranking(question, dict.fromkeys([*extra, *plans, unsplit_plan(form)]), limit)
+
+
+def _near(question: Question, candidates: _Candidates, limit: int) -> _Candidates:
+    """Return the candidates, in order, that may be among the ``EXACT`` best: whose cycles without exchange are few enough."""
+    if candidates.cells.size <= SAMPLED:
+        return candidates
+    least = candidates.compute + candidates.combining + np.maximum(0, candidates.temporary - limit) * 1e3
+    sample = candidates.at(np.argpartition(least, SAMPLED - 1)[:SAMPLED])
+    most = np.partition(_closed_form(question, sample, limit)[0], EXACT - 1)[EXACT - 1]
+    return candidates.at(np.flatnonzero(least * (1 - 1e-9) <= most))  # sums are rounded
 
 
 def _fewest(cycles: np.ndarray, cells: np.ndarray) -> np.ndarray:
@@ -217,6 +230,24 @@ class _Candidates:
     reader_runs: np.ndarray
     combining: np.ndarray
     temporary: np.ndarray
+
+    def at(self, rows: np.ndarray) -> _Candidates:
+        """Return some of the candidates."""
+
+        def some(values: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+            return tuple(v[rows] for v in values)
+
+        return _Candidates(
+            grains=self.grains[rows],
+            cells=self.cells[rows],
+            compute=self.compute[rows],
+            slice_bytes=some(self.slice_bytes),
+            replication=some(self.replication),
+            lanes=some(self.lanes),
+            reader_runs=self.reader_runs[rows],
+            combining=self.combining[rows],
+            temporary=self.temporary[rows],
+        )
 
 
 @lru_cache(maxsize=32)
