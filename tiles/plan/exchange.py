@@ -17,7 +17,8 @@ from tiles.graph import Cycles, Layout, OpForm, Plan
 from tiles.graph.layout import ceil_div
 from tiles.numerics.dtypes import WORD_BYTES, itemsize
 from tiles.plan.ordering import turn
-from tiles.plan.receiving import arriving
+from tiles.plan.padding import with_padding
+from tiles.plan.receiving import arriving, digits_of
 from tiles.plan.sending import leaving
 from tiles.plan.slices import Slices, is_local, layout_slices, operand_slices, slice_extents, stored_bytes
 from tiles.target import Basis, Target
@@ -112,6 +113,11 @@ def moves(source: Layout, slices: Slices, dtype: str, target: Target) -> tuple[I
     is_unturned = order is not None and order.arrives_unturned
     arrives = source.arrangement if is_unturned else slices.arrangement
     come = arriving(slices, source, arrives, target.num_tiles)
+    kept, written = digits_of(source.arrangement, source.part_shape), digits_of(arrives, slices.extents)
+    padded = with_padding(slices, source, kept, written)
+    if padded is not None:
+        filled = arriving(*padded, arrives, target.num_tiles)
+        come = come._replace(windows=filled.windows, jumps=filled.jumps)
     turned = None if order is None or order.is_kept else order
     received = whole_words(come.need - come.own, size)
     selects, pointers = come.changes(received // WORD_BYTES)
@@ -125,6 +131,8 @@ def moves(source: Layout, slices: Slices, dtype: str, target: Target) -> tuple[I
         turning=None if turned is None else turned.cycles(come.need, come.own, size, target),
     )
     elements, runs = leaving(slices, source, come.own, target.num_tiles)
+    if padded is not None:
+        runs = leaving(*padded, filled.own, target.num_tiles)[1]
     sent = whole_words(elements, size)
     words = sent // WORD_BYTES
     runs = np.minimum(np.maximum(runs, sent > 0), words)

@@ -242,7 +242,7 @@ def _stretches(
     for digit in digits:
         a, group = read[digit.axis], digit.group
         is_dense = is_dense & (filled | (a.inside <= 1))
-        joined = filled & (a.step == 1)
+        joined = filled & (a.step > 0)  # neighbours in the slice, whatever lies between them in the tensor
         mine += _factor(digit, joined, each)
         is_aligned = (a.pieces <= 1) | ((a.grain % group == 0) & (a.low % group == 0))
         if digit.is_inner:
