@@ -115,9 +115,8 @@ def moves(source: Layout, slices: Slices, dtype: str, target: Target) -> tuple[I
     come = arriving(slices, source, arrives, target.num_tiles)
     kept, written = digits_of(source.arrangement, source.part_shape), digits_of(arrives, slices.extents)
     padded = with_padding(slices, source, kept, written)
-    if padded is not None:
-        filled = arriving(*padded, arrives, target.num_tiles)
-        come = come._replace(windows=filled.windows, jumps=filled.jumps)
+    filled = come if padded is None else arriving(*padded, arrives, target.num_tiles)
+    come = come._replace(windows=filled.windows, jumps=filled.jumps)
     turned = None if order is None or order.is_kept else order
     received = whole_words(come.need - come.own, size)
     selects, pointers = come.changes(received // WORD_BYTES)
