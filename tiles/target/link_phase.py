@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tiles.target.basis import Basis
-from tiles.target.routes import Routed, group_size, route, route_matrix, table_hops
+from tiles.target.routes import Routed, group_size, off_chip, route, route_matrix, table_hops
 from tiles.target.system import IPU, System
 from tiles.target.wiring import Grid
 
@@ -82,7 +82,7 @@ def exchange_phase(system: System, size_bytes: np.ndarray) -> LinkPhase:
     Raises:
       ValueError: another shape, or negative bytes.
     """
-    moved = np.asarray(size_bytes) * ~np.eye(system.num_ipus, dtype=bool)
+    moved = off_chip(system, size_bytes)
     members = moved.any(axis=0) | moved.any(axis=1)
     return _phase(system, route_matrix(system, moved), np.asarray(members))
 

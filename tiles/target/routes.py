@@ -51,11 +51,22 @@ def route_matrix(system: System, size_bytes: np.ndarray) -> Routed:
     Raises:
       ValueError: another shape, or negative bytes.
     """
-    size_bytes = np.asarray(size_bytes)
-    if size_bytes.shape != (system.num_ipus, system.num_ipus) or (size_bytes < 0).any():
-        raise ValueError(f"expected {system.num_ipus} x {system.num_ipus} numbers of bytes from 0 up")
-    source, destination = np.nonzero(size_bytes * ~np.eye(system.num_ipus, dtype=bool))
+    size_bytes = off_chip(system, size_bytes)
+    source, destination = np.nonzero(size_bytes)
     return route(system, source, destination, size_bytes[source, destination])
+
+
+def off_chip(system: System, size_bytes: np.ndarray) -> np.ndarray:
+    """Return a matrix of bytes with 0 on its diagonal, int64 ``[num_ipus, num_ipus]``.
+
+    Raises:
+      ValueError: another shape, or entries that are no integers from 0 up.
+    """
+    size_bytes = np.asarray(size_bytes)
+    legal = size_bytes.shape == (system.num_ipus, system.num_ipus) and size_bytes.dtype.kind in "iu"
+    if not legal or (size_bytes < 0).any():
+        raise ValueError(f"expected {system.num_ipus} x {system.num_ipus} numbers of bytes from 0 up")
+    return np.where(np.eye(system.num_ipus, dtype=bool), 0, size_bytes.astype(np.int64))
 
 
 def route(system: System, source: np.ndarray, destination: np.ndarray, size_bytes: np.ndarray) -> Routed:

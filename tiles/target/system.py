@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tiles.errors import InvalidSystem, InvalidTarget
+from tiles.errors import InvalidSystem, InvalidTarget, UnknownTarget
 from tiles.target.basis import Basis
 from tiles.target.figure import Figure, read_provenance
 from tiles.target.quantity import Quantity
@@ -142,7 +142,7 @@ class System:
     """Several IPUs and what joins them; see the module.
 
     Args:
-      name: short name, as ``system`` takes it; a changed system's name ends in "*".
+      name: short name, as ``find_system`` takes it; a changed system's name ends in "*".
       description: the product's name.
       chip: one IPU.
       num_ipus: how many.
@@ -429,7 +429,7 @@ def _mapping(data: Any, where: str) -> list[tuple[str, Any]]:
 def _chip(data: Any, where: str) -> Target:
     try:
         return Target.named(data) if isinstance(data, str) else Target.from_data(data)
-    except InvalidTarget as error:
+    except (InvalidTarget, UnknownTarget) as error:
         raise InvalidSystem(f"{where}: its chip: {error.what}") from None
 
 

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from tiles.errors import InvalidSystem, UnknownTarget
+from tiles.errors import InvalidSystem, UnknownTarget, Unsupported
 from tiles.target import load
 from tiles.target.basis import Basis
 from tiles.target.routes import check_routes
@@ -37,7 +37,7 @@ def known_systems() -> tuple[str, ...]:
     return tuple(name for _, name in sorted(found))
 
 
-def system(name: str) -> System:
+def find_system(name: str) -> System:
     """Return the system of a name.
 
     Args:
@@ -58,7 +58,7 @@ def system(name: str) -> System:
     return check_routes(each.with_ipus(each.num_ipus * count, name=f"{of} x {count}"))
 
 
-def machine(name: str) -> Target | System:
+def find_machine(name: str) -> Target | System:
     """Return the target or the system of a name or path: whatever ``target=`` may name.
 
     Raises:
@@ -66,7 +66,29 @@ def machine(name: str) -> Target | System:
       InvalidTarget: a target's data file is malformed.
       InvalidSystem: a system's data file is malformed.
     """
-    return system(name) if is_system(name) else Target.named(name)
+    if is_system(name):
+        return find_system(name)
+    if name in load.known_names() or name.endswith(".json"):
+        return Target.named(name)
+    raise unknown(name)
+
+
+def one_ipu(name: str) -> Target:
+    """Return the target that a name or path stands for where programs of one IPU are made.
+
+    Raises:
+      Unsupported: it names a system of several IPUs.
+      UnknownTarget, InvalidTarget, InvalidSystem: as ``find_machine``.
+    """
+    found = find_machine(name)
+    if isinstance(found, Target):
+        return found
+    if found.num_ipus == 1:
+        return found.chip
+    raise Unsupported(
+        f"system {found.name!r} has {found.num_ipus:,} IPUs, and programs are compiled for one",
+        try_=f"target={found.chip.name!r}, one of them",
+    )
 
 
 def is_system(name: str) -> bool:
@@ -88,8 +110,8 @@ def unknown(name: str) -> UnknownTarget:
     known = (*load.known_names(), *known_systems())
     close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.4)
     return UnknownTarget(
-        f"no system is named {name!r}",
-        expected=", ".join(known_systems()) + ", several chips (gc2 x 16), or the path of a .json file",
+        f"no target or system is named {name!r}",
+        expected=f"{', '.join(known)}, several of one (gc2 x 16), or the path of a .json file",
         try_=f"did you mean {close[0]!r}?" if close else None,
     )
 
@@ -150,7 +172,9 @@ def _parent(path: pathlib.Path, parent: str) -> pathlib.Path:
     for candidate in (path.with_name(f"{parent}.json"), load.data_directory("systems") / f"{parent}.json"):
         if candidate.is_file():
             return candidate
-    raise InvalidSystem(f"{path.name} extends {parent!r}, and there is no such system", try_=unknown(parent).try_)
+    raise InvalidSystem(
+        f"{path.name} extends {parent!r}, and there is no such system", try_=unknown(parent).try_
+    )
 
 
 def _carried_over(data: Any, parent: str) -> Any:

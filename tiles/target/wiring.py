@@ -77,9 +77,10 @@ class Grid:
 
     def is_ring(self, dimension: int, extent: int) -> bool:
         """Return whether the ends of a dimension are linked by a link of their own."""
-        return self._is_joined(dimension, extent) and extent > 2
+        return self.is_joined(dimension, extent) and extent > 2
 
-    def _is_joined(self, dimension: int, extent: int) -> bool:
+    def is_joined(self, dimension: int, extent: int) -> bool:
+        """Return whether a dimension goes on from its end at its start; of two nodes, by links in parallel."""
         return self.joined[dimension] and self.sizes[dimension] in (None, extent)
 
     def blocks(self, count: int) -> list[Block]:
@@ -95,7 +96,7 @@ class Grid:
             node, coordinate = (x[ring | (coordinate < extent - 1)] for x in (node, coordinate))
             following = np.where(coordinate == extent - 1, node - (extent - 1) * stride, node + stride)
             ends = np.stack([node, following], axis=1).reshape(-1, 2)
-            bundles = 2 if self._is_joined(dimension, extent) and extent == 2 else 1
+            bundles = 2 if self.is_joined(dimension, extent) and extent == 2 else 1
             names = (self.links[dimension], self.through[dimension])
             blocks += [Block(name, ends, bundles) for name in names if name is not None]
             stride *= extent
