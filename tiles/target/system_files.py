@@ -53,9 +53,11 @@ def find_system(name: str) -> System:
         return _named(name)
     of, count = times[1], int(times[2])
     if of in load.known_names():
-        return _named(_holding(of, count)).with_ipus(count, name=f"{of} x {count}")
-    each = _named(of)
-    return check_routes(each.with_ipus(each.num_ipus * count, name=f"{of} x {count}"))
+        scaled = _named(_holding(of, count))
+    else:
+        scaled = _named(of)
+        count *= scaled.num_ipus
+    return check_routes(scaled.with_ipus(count, name=name.strip()))
 
 
 def find_machine(name: str) -> Target | System:
