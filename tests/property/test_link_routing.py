@@ -95,7 +95,6 @@ def number_of(at: tuple[int, ...], sizes: tuple[int, ...]) -> int:
 
 
 @hypothesis.given(grids(), st.booleans(), st.data())
-@hypothesis.settings(max_examples=60)
 def test_grids_and_a_switch_between_them(grid: Any, through: bool, data: st.DataObject):
     sizes, joined, groups = grid
     size = math.prod(sizes)
@@ -142,7 +141,6 @@ def test_grids_and_a_switch_between_them(grid: Any, through: bool, data: st.Data
 
 
 @hypothesis.given(grids())
-@hypothesis.settings(max_examples=30)
 def test_inside_a_grid_no_way_is_shorter(grid: Any):
     sizes, joined, _ = grid
     entry = {"pattern": "grid", "nodes": "ipu", "sizes": list(sizes), "links": ["wire"] * len(sizes),
@@ -159,7 +157,6 @@ def test_inside_a_grid_no_way_is_shorter(grid: Any):
 
 
 @hypothesis.given(st.integers(2, 4), st.integers(1, 3), st.integers(1, 2), st.data())
-@hypothesis.settings(max_examples=30)
 def test_gateways_cabled_one_to_one_are_reached_by_the_peer(domains, machines, each, data):
     """Bytes for another domain go to the sender's peer of the receiver, up, around the ring of domains, and down."""
     size = machines * each
@@ -215,7 +212,6 @@ def listed(draw: st.DrawFn) -> System:
 
 
 @hypothesis.given(listed(), st.data())
-@hypothesis.settings(max_examples=60)
 def test_listed_links_take_the_first_of_the_shortest_ways(system: System, data: st.DataObject):
     matrix = data.draw(matrices(system.num_ipus))
     rows = [tuple(map(system.node_name, pair)) for pair in system.table.ends.tolist()]
@@ -240,7 +236,6 @@ def test_listed_links_take_the_first_of_the_shortest_ways(system: System, data: 
 
 
 @hypothesis.given(st.data())
-@hypothesis.settings(max_examples=20)
 def test_a_phase_is_its_busiest_link_its_longest_route_and_its_sync(data: st.DataObject):
     """PopLibs' four limits on a ladder: to the partner, through the rung, up and down, summed over all flows."""
     rungs = data.draw(st.integers(1, 5))

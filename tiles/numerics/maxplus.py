@@ -56,7 +56,8 @@ class MaxPlus:
           compute_cycles: what each computes afterwards, integers ``[n]``.
         """
         reaches = np.eye(len(members), dtype=bool) | (members[:, None] & members[None, :])
-        after = np.where(members, exchange_cycles, 0).astype(object) + compute_cycles.astype(object)
+        exchange = np.where(members, np.array(int(exchange_cycles), object), 0)
+        after = exchange + compute_cycles.astype(object)
         return MaxPlus(np.broadcast_to(_shrunk(after)[:, None], reaches.shape), reaches)
 
     def __eq__(self, other: object) -> bool:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tiles.errors import InvalidSystem, Unsupported
-from tiles.target.system import IPU, System
+from tiles.target.system import IPU, Laid, System
 from tiles.target.wiring import AllToAll, Grid, Passage, Switch
 
 MAX_TABLE_NODES = 4096
@@ -126,9 +126,8 @@ class _Regular:
         for laid in self.system.laid:
             if not waiting.size:
                 break
-            waiting = self._switch(waiting, laid.wiring) if isinstance(laid.wiring, Switch) else (
-                self._structure(waiting, laid.name)
-            )  # fmt: skip
+            send = self._switch if isinstance(laid.wiring, Switch) else self._structure
+            waiting = send(waiting, laid)
         if waiting.size:
             a, b = self.source[waiting[0]], self.destination[waiting[0]]
             raise InvalidSystem(
@@ -137,19 +136,18 @@ class _Regular:
             )
         return Routed(self.loads, self.hops, self.latency)
 
-    def _switch(self, waiting: np.ndarray, wiring: Switch) -> np.ndarray:
+    def _switch(self, waiting: np.ndarray, laid: Laid) -> np.ndarray:
         """Send the flows whose ends meet at one node of a switch; return the others."""
-        meet = self._above(self.source[waiting], wiring.to) == self._above(
-            self.destination[waiting], wiring.to
-        )
-        flows = waiting[meet]
-        self._climb(flows, self.source[flows], wiring.to, 0)
-        self._climb(flows, self.destination[flows], wiring.to, 1)
+        assert isinstance(laid.wiring, Switch)
+        top, starts, ends = laid.wiring.to, self.source[waiting], self.destination[waiting]
+        meet = self._above(starts, top) == self._above(ends, top)
+        self._climb(waiting[meet], starts[meet], top, 0)
+        self._climb(waiting[meet], ends[meet], top, 1)
         return waiting[~meet]
 
-    def _structure(self, waiting: np.ndarray, name: str) -> np.ndarray:
+    def _structure(self, waiting: np.ndarray, laid: Laid) -> np.ndarray:
         """Send the flows that a grid, or links all to all, connects; return the others."""
-        wiring = next(laid.wiring for laid in self.system.laid if laid.name == name)
+        wiring = laid.wiring
         assert isinstance(wiring, Grid | AllToAll)
         count = self.system.counts[wiring.nodes]
         start, end = self.source[waiting], self.destination[waiting]
@@ -163,7 +161,7 @@ class _Regular:
         flows, start, end = waiting[meet], start[meet], end[meet]
         self._climb(flows, start, wiring.nodes, 0)
         exits, entries = self._above(start, wiring.nodes), self._above(end, wiring.nodes)
-        self._pass(flows, name, wiring.route(exits, entries, self.size_bytes[flows], count))
+        self._pass(flows, laid.name, wiring.route(exits, entries, self.size_bytes[flows], count))
         self._climb(flows, end, wiring.nodes, 1)
         return waiting[~meet]
 
@@ -180,7 +178,7 @@ class _Regular:
             )
 
     @functools.cached_property
-    def _fabric(self):
+    def _fabric(self) -> Laid | None:
         """The wiring among IPUs themselves, if there is one."""
         laid = (
             x for x in self.system.laid if isinstance(x.wiring, Grid | AllToAll) and x.wiring.nodes == IPU

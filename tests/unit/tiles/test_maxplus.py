@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tiles.numerics.maxplus import MaxPlus, product
+from tiles.report.clocks import Clocks, Superstep
 
 
 def advance(clocks: list[int], members: list[bool], exchange: int, compute: list[int]) -> list[int]:
@@ -55,7 +56,6 @@ def run(node, clocks: list[int]) -> list[int]:
 
 
 @hypothesis.given(programs())
-@hypothesis.settings(max_examples=100)
 def test_folding_a_program_equals_running_it(program):
     n, tree, clocks = program
     assert list(matrix(tree, n).apply(clocks)) == run(tree, clocks)
@@ -85,6 +85,28 @@ def test_any_number_of_trips():
         clocks = step.power(times).apply([0, 0, 0])
         last = 16 if times else 0  # only the last run leaves the two apart
         assert list(clocks) == [max(0, times - 1) * 20 + last, times * 20, times * 100]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_steps_and_their_powers_are_what_reports_add_up(seed):
+    """The clocks of a report fold runs of one step by a formula of their own."""
+    random, clocks, folded = np.random.default_rng(seed), Clocks(4), np.zeros(4, object)
+    for _ in range(10):
+        members, exchange = random.random(4) < 0.5, int(random.integers(50))
+        compute, times = random.integers(0, 100, 4), int(random.integers(0, 6))
+        clocks.run(Superstep(members, exchange, compute), times)
+        folded = MaxPlus.step(members, exchange, compute).power(times).apply(folded)
+        assert list(folded) == list(clocks.cycles)
+
+
+@pytest.mark.parametrize("cycles", [2**31, 2**59 - 1, 2**59, 2**63, 2**64, 10**30])
+def test_numbers_of_any_size(cycles):
+    members, compute = np.array([True, True, False]), np.array([cycles, 0, 1], object)
+    step = MaxPlus.step(members, cycles, compute)
+    clocks = [0, cycles, 2]
+    for times in range(4):
+        assert list(step.power(times).apply([0, cycles, 2])) == clocks
+        clocks = advance(clocks, [True, True, False], cycles, [cycles, 0, 1])
 
 
 def test_powers_are_products():
