@@ -169,7 +169,8 @@ class System:
         Raises:
           InvalidSystem: they do not, or the IPUs cannot be wired so.
         """
-        if not isinstance(self.num_ipus, int) or not 1 <= self.num_ipus <= MAX_IPUS:
+        is_number = isinstance(self.num_ipus, int) and not isinstance(self.num_ipus, bool)
+        if not is_number or not 1 <= self.num_ipus <= MAX_IPUS:
             raise InvalidSystem(
                 f"system {self.name!r} cannot have {self.num_ipus!r} IPUs", expected=f"1 to {MAX_IPUS:,}"
             )

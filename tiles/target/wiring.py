@@ -295,7 +295,7 @@ def read_wiring(data: Any, where: str) -> Wiring:
       InvalidSystem: an unknown pattern, or a parameter that is missing, unknown or not legal.
     """
     pattern = data.get("pattern") if isinstance(data, Mapping) else None
-    if pattern not in _PATTERNS:
+    if not isinstance(pattern, str) or pattern not in _PATTERNS:
         raise InvalidSystem(f"{where} has no legal pattern", expected=", ".join(_PATTERNS), got=pattern)
     parameters = {key: value for key, value in data.items() if key not in ("pattern", "basis", "source")}
     required, optional, make = _PATTERNS[pattern]
@@ -350,6 +350,8 @@ def _size(value: Any) -> int | None:
 
 
 def _grid(nodes: Any, sizes: Any, links: Any, ends_joined: Any, through: Any = None) -> Grid:
+    if not isinstance(sizes, list | tuple) or not sizes:
+        raise ValueError(f"sizes are a list of extents, not {sizes!r}")
     through = [None] * len(sizes) if through is None else through
     if not all(isinstance(x, list | tuple) and len(x) == len(sizes) for x in (links, ends_joined, through)):
         raise ValueError(f"links, through and ends_joined are lists of {len(sizes)}, one entry per size")
@@ -367,7 +369,7 @@ def _ladder(nodes: Any, rungs: Any, rung: Any, rail: Any, ends_joined: Any, thro
 
 
 def _torus(nodes: Any, sizes: Any, links: Any) -> Grid:
-    return _grid(nodes, sizes, links, [True] * len(sizes))
+    return _grid(nodes, sizes, links, [True] * len(sizes) if isinstance(sizes, list | tuple) else [])
 
 
 def _all_to_all(nodes: Any, size: Any, link: Any) -> AllToAll:
