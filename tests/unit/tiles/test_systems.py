@@ -59,6 +59,19 @@ def test_totals_are_those_of_the_white_papers():
     assert sides * each == 64e9, "one side of a machine each way: 512 Gbit/s"
 
 
+@pytest.mark.parametrize("name", ["dss8440", "pod64", "bow_pod64", "c600_host"])
+def test_links_add_up_to_what_the_chip_states(name):
+    system = find_system(name)
+    (kind,) = {link.kind for link in system.links if link.kind == "IPU-Link"}
+    each = next(link for link in system.links if link.kind == kind).figure("bytes_per_second").value
+    chip = system.chip
+    assert 2 * chip.ipu_link_ports * each == pytest.approx(chip.ipu_link_bytes_per_second, rel=0.03)
+    cabled = sum(
+        links_between(system, "ipu 4", f"ipu {other}") for other in range(system.num_ipus) if other != 4
+    )
+    assert cabled == chip.ipu_link_ports, "inside a group every link of a chip is used"
+
+
 SIZES = {
     "c2_card": 2, "dss8440": 16, "dss8440_pair": 32, "m2000": 4, "bow2000": 4, "pod4": 4, "pod16": 16, "pod64": 64,
     "pod128": 128, "pod256": 256, "bow_pod4": 4, "bow_pod16": 16, "bow_pod64": 64, "bow_pod128": 128,
