@@ -77,6 +77,11 @@ def data_directory(kind: str = "targets") -> pathlib.Path:
     return pathlib.Path(__file__).resolve().parents[2] / "configs" / kind
 
 
+def has_file(name: str, kind: str = "targets") -> bool:
+    """Return whether a data file of a kind has a name, without reading any."""
+    return _is_plain(name) and (data_directory(kind) / f"{name}.json").is_file()
+
+
 def known_names() -> tuple[str, ...]:
     """Return the names of all targets that have a data file, sorted."""
     files = sorted(data_directory().glob("*.json"))

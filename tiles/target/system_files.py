@@ -70,7 +70,7 @@ def find_machine(name: str) -> Target | System:
     """
     if is_system(name):
         return find_system(name)
-    if name in load.known_names() or name.endswith(".json"):
+    if load.has_file(name) or name.endswith(".json"):
         return Target.named(name)
     raise unknown(name)
 
@@ -95,7 +95,7 @@ def one_ipu(name: str) -> Target:
 
 def is_system(name: str) -> bool:
     """Return whether a name is that of a system, or of several chips, or the path of a system's data file."""
-    if name in known_systems() or _TIMES.fullmatch(name.strip()):
+    if load.has_file(name, "systems") or _TIMES.fullmatch(name.strip()):
         return True
     path = pathlib.Path(name)
     if path.suffix != ".json" or not path.is_file():

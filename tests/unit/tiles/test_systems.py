@@ -351,6 +351,31 @@ def test_a_phase_on_the_server_by_hand():
     assert (nothing.cycles, nothing.busiest, nothing.hops) == (0, (-1, 0), 0)
 
 
+def test_all_to_all_on_the_server_is_bound_by_its_middle():
+    """Half of the IPUs send to the other half over two rails: 8 senders and 4 receivers on each."""
+    server = find_system("dss8440")
+    phase = exchange_phase(server, np.full((16, 16), 1000))
+    ends = [server.node_name(end) for end in server.table.ends[phase.busiest[0]]]
+    assert ends == ["ipu 6", "ipu 8"] and phase.link_bytes[phase.busiest] == 8 * 4 * 1000
+    bisection = 2 * server.link("rail").payload_bytes_per_second
+    assert phase.transfer_seconds == pytest.approx(8 * 8 * 1000 / bisection)
+
+
+def test_a_card_is_bound_by_its_six_links():
+    phase = exchange_phase(find_system("c2_card"), np.array([[0, 81_600_000], [1000, 0]]))
+    assert phase.transfer_seconds == pytest.approx(1e-3) and phase.hops == 1
+
+
+def test_servers_are_joined_by_the_slowest_of_their_links():
+    pair = find_system("dss8440_pair")
+    matrix = np.zeros((32, 32), np.int64)
+    matrix[range(16), range(16, 32)] = 1000  # every IPU of one server to its peer in the other
+    phase = exchange_phase(pair, matrix)
+    kinds = {pair.links[kind].name for kind in pair.table.kind[phase.link_bytes.any(axis=1)]}
+    assert kinds == {"pcie", "pcie_uplink", "infiniband"} and phase.hops == 6
+    assert phase.transfer_seconds == pytest.approx(16_000 / (2 * 12.5e9 * 0.85))
+
+
 def test_what_is_unknown_stays_unknown():
     system = make(2, LINE, links={"wire": link(latency=None)})
     phase = exchange_phase(system, np.ones((2, 2), np.int64))
