@@ -21,7 +21,7 @@ from absl import flags
 from ipuxla.cache import FOLDER
 from ipuxla.errors import IpuError
 from ipuxla.options import ARITHMETICS, DEFAULT_TARGET, ENGINES
-from tiles.target import Target, known_names
+from tiles.target import known_names, one_ipu
 
 NAMES = ("engine", "arithmetic", "check_memory")
 
@@ -48,7 +48,7 @@ def define(values: flags.FlagValues = flags.FLAGS) -> None:
 def _exists(target: str) -> bool:
     """Tell at parsing, as absl tells it of other flags, when there is no such machine."""
     try:
-        Target.named(target)
+        one_ipu(target)
     except IpuError as error:
         raise flags.ValidationError(str(error)) from error
     return True
@@ -64,4 +64,4 @@ def chosen(values: flags.FlagValues = flags.FLAGS) -> dict[str, Any]:
     """
     if not values.cache:
         os.environ[FOLDER] = ""
-    return {"target": Target.named(values.target)} | {name: getattr(values, name) for name in NAMES}
+    return {"target": one_ipu(values.target)} | {name: getattr(values, name) for name in NAMES}

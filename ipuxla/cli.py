@@ -33,7 +33,15 @@ from ipuxla.stages import STAGES
 from tiles.compiler import Executable
 from tiles.errors import InvalidPlan
 from tiles.report import profile, write_report
-from tiles.target import Target, known_names
+from tiles.target import (
+    System,
+    Target,
+    describe_system,
+    find_machine,
+    find_system,
+    known_names,
+    known_systems,
+)
 
 REFUSED = 1
 BAD_INPUT = 2
@@ -132,10 +140,11 @@ def _run(values: flags.FlagValues, arguments: Sequence[str]) -> None:
 
 
 def _targets(values: flags.FlagValues, arguments: Sequence[str]) -> None:
-    """List the targets, or describe one: every field with its unit, basis and source."""
+    """List the targets and systems, or describe one: every field with its unit, basis and source."""
     del values
     if arguments:
-        print(Target.named(arguments[0]).describe())
+        found = find_machine(arguments[0])
+        print(describe_system(found) if isinstance(found, System) else found.describe())
         return
     for name in known_names():
         target = Target.named(name)
@@ -143,6 +152,9 @@ def _targets(values: flags.FlagValues, arguments: Sequence[str]) -> None:
             f"{name:8} {target.num_tiles:6,} tiles x {target.bytes_per_tile:9,} bytes"
             f"  {target.clock_hz / 1e9:.3f} GHz  {target.description}"
         )
+    for name in known_systems():
+        system = find_system(name)
+        print(f"{name:12} {system.num_ipus:4,} x {system.chip.name:5}  {system.description}")
 
 
 # ---- compile
@@ -216,7 +228,9 @@ COMMANDS = {
     ),
     "report": Command("report on a compiled program", ("PROGRAM",), _define_report, _report),
     "certify": Command("re-prove a compiled program's memory", ("PROGRAM",), lambda values: None, _certify),
-    "targets": Command("list targets, or describe one", ("[NAME]",), lambda values: None, _targets),
+    "targets": Command(
+        "list targets and systems, or describe one", ("[NAME]",), lambda values: None, _targets
+    ),
 }
 
 

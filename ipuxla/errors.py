@@ -7,6 +7,7 @@ import pathlib
 from tiles.errors import (
     InvalidArguments,
     InvalidExecutable,
+    InvalidSystem,
     InvalidTarget,
     IpuError,
     OutOfTileMemory,
@@ -21,6 +22,7 @@ __all__ = [
     "InvalidArguments",
     "InvalidExecutable",
     "InvalidOption",
+    "InvalidSystem",
     "InvalidTarget",
     "IpuError",
     "OutOfTileMemory",

@@ -10,7 +10,7 @@ from typing import Any
 from ipuxla.errors import InvalidOption
 from tiles.compiler import read_plans
 from tiles.graph import Plan
-from tiles.target import Target
+from tiles.target import Target, one_ipu
 
 ENGINES = ("fast", "literal", "vertex", "hlo")
 ARITHMETICS = ("float", "ring")
@@ -100,9 +100,10 @@ def make_options(target: str | Target | None = None, **choices: Any) -> CompileO
     Raises:
       InvalidOption: an unknown engine or arithmetic.
       UnknownTarget: no target has the given name.
+      Unsupported: the name is that of a system of several IPUs.
     """
     if target is None or isinstance(target, str):
-        target = Target.named(target or DEFAULT_TARGET)
+        target = one_ipu(target or DEFAULT_TARGET)
     return CompileOptions(target, **choices)
 
 

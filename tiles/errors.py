@@ -78,6 +78,10 @@ class UnknownTarget(IpuError):
     """No target has the given name."""
 
 
+class InvalidSystem(IpuError):
+    """A system of several IPUs, or its data file, holds something impossible, or its links lead nowhere."""
+
+
 class InvalidPlan(IpuError):
     """A plan does not split its domain legally, or does not belong to its op or target."""
 

@@ -14,7 +14,7 @@ import pytest
 
 import ipuxla
 from ipuxla import cli
-from tiles.target import Target, known_names
+from tiles.target import Target, describe_system, find_system, known_names, known_systems
 from tiles.target.target import fields_of_target
 
 
@@ -155,8 +155,21 @@ def test_a_refused_program_is_told_with_its_name_and_no_traceback(call, tmp_path
 def test_targets_lists_every_data_file(call):
     code, out, _ = call("targets")
     assert code == 0
-    assert [line.split()[0] for line in out.splitlines()] == list(known_names())
+    assert [line.split()[0] for line in out.splitlines()] == [*known_names(), *known_systems()]
     assert f"{Target.named('gc200').num_tiles:,}" in out
+
+
+def test_targets_describes_systems_and_tells_what_else_may_be_meant(call):
+    for name in ("dss8440", "gc2 x 16"):
+        code, out, _ = call("targets", name)
+        assert (code, out) == (0, describe_system(find_system(name)) + "\n")
+    code, out, err = call("targets", "dss844")
+    assert (code, out) == (2, "") and "did you mean 'dss8440'?" in err
+
+
+def test_programs_are_compiled_for_one_ipu(call, module_file):
+    code, out, err = call("compile", module_file, "--target=dss8440")
+    assert (code, out) == (2, "") and "has 16 IPUs, and programs are compiled for one" in err
 
 
 def test_targets_describes_every_field_with_its_basis(call, small_target_file):

@@ -9,11 +9,12 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tiles.target import Target
+from tiles.target import Target, find_system
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 GUIDE = ROOT / "docs" / "guide.md"
+MANY_IPUS = ROOT / "docs" / "many_ipus.md"
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -72,3 +73,12 @@ def test_the_guide_s_machine_of_one_s_own_is_a_target(tmp_path: Path):
     path = tmp_path / "mine.json"
     path.write_text(data)
     assert Target.named(str(path)).num_tiles == 64
+
+
+def test_the_page_on_several_ipus_prints_what_it_says(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    (code,), (said,), (data,) = (blocks(MANY_IPUS, language) for language in ("python", "text", "json"))
+    exec(compile(code, str(MANY_IPUS), "exec"), {"__name__": "many_ipus"})
+    assert capsys.readouterr().out == said
+    path = tmp_path / "my_server.json"
+    path.write_text(data)
+    assert len(find_system(str(path)).table.ends) == len(find_system("dss8440").table.ends) + 2

@@ -1,8 +1,31 @@
-"""The machine: tiles, memory, exchange, clocks and links, as plain numbers with unit, basis and source."""
+"""The machine: tiles, memory, exchange, clocks and links, as plain numbers with unit, basis and source.
+
+A ``Target`` is one chip; a ``System`` is several and the links between them.
+"""
 
 from tiles.target.basis import Basis
+from tiles.target.link_phase import LinkPhase, exchange_phase, flow_phase
 from tiles.target.load import known_names
 from tiles.target.quantity import MemoryRegion, Provenance, Quantity
+from tiles.target.system import System
+from tiles.target.system_files import find_machine, find_system, known_systems, one_ipu
+from tiles.target.system_text import describe_system
 from tiles.target.target import Target
 
-__all__ = ["Basis", "MemoryRegion", "Provenance", "Quantity", "Target", "known_names"]
+__all__ = [
+    "Basis",
+    "LinkPhase",
+    "MemoryRegion",
+    "Provenance",
+    "Quantity",
+    "System",
+    "Target",
+    "describe_system",
+    "exchange_phase",
+    "find_machine",
+    "find_system",
+    "flow_phase",
+    "known_names",
+    "known_systems",
+    "one_ipu",
+]

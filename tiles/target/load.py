@@ -69,12 +69,17 @@ class Leaf:
         return dataclasses.replace(self, provenance=Provenance(Basis.ASSUMED, marker + origin))
 
 
-def data_directory() -> pathlib.Path:
-    """Return the folder of data files: inside an installed package, else the repository's ``configs``."""
-    packaged = importlib.resources.files("tiles") / "_configs" / "targets"
+def data_directory(kind: str = "targets") -> pathlib.Path:
+    """Return the folder of data files of a kind: inside an installed package, else in ``configs``."""
+    packaged = importlib.resources.files("tiles") / "_configs" / kind
     if isinstance(packaged, pathlib.Path) and packaged.is_dir():
         return packaged
-    return pathlib.Path(__file__).resolve().parents[2] / "configs" / "targets"
+    return pathlib.Path(__file__).resolve().parents[2] / "configs" / kind
+
+
+def has_file(name: str, kind: str = "targets") -> bool:
+    """Return whether a data file of a kind has a name, without reading any."""
+    return _is_plain(name) and (data_directory(kind) / f"{name}.json").is_file()
 
 
 def known_names() -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ipuxla.errors import InvalidOption, IpuError, UnknownTarget
+from ipuxla.errors import InvalidOption, IpuError, UnknownTarget, Unsupported
 from ipuxla.options import ARITHMETICS, ENGINES, make_options
 from tiles import engine
 from tiles.target import Target
@@ -42,6 +42,7 @@ def test_replace_changes_what_is_given():
         ({"engine": "slow"}, InvalidOption, "fast, literal, vertex, hlo"),
         ({"arithmetic": "double"}, InvalidOption, "float, ring"),
         ({"target": "gc3"}, UnknownTarget, "gc200"),
+        ({"target": "dss8440"}, Unsupported, "has 16 IPUs, and programs are compiled for one"),
         ({"target": 3}, InvalidOption, "a name or a Target"),
         ({"passes": ["cse"]}, InvalidOption, "pipeline text"),
     ],
