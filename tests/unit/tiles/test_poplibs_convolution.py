@@ -273,3 +273,16 @@ def test_the_codelet_survives_its_data():
     assert codelet_from_data(codelet.to_data()) == codelet
     assert codelet.label == "poplin::Conv<SLIC,half,float,half>"
     assert codelet.partial()[1] == ("float32",)
+
+
+@pytest.mark.parametrize("shape", [(2, 56, 56, 64, 256), (2, 14, 14, 1024, 32), (8, 14, 14, 64, 64)])
+def test_output_channels_lie_together_in_results_of_kernels_of_one_tap(shape):
+    """The image is never what the units hold, however many more positions than channels there are."""
+    batch, *field, inputs, outputs = shape
+    graph = Graph(GC200)
+    x = graph.add_input((batch, *field, inputs), "float16", "x")
+    w = graph.add_input((1, 1, inputs, outputs), "float16", "w")
+    y = convolution(graph, x, w, NHWC, [Window(n, 1) for n in field])
+    layout = graph.tensors[y.name].layout
+    factors = [d for d, n, _ in layout.arrangement.factors(layout.part_shape) if n > 1]
+    assert factors[-1] == 3
