@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.tiles.poplibs_cells import compute_cell, extents_of, run_cells, run_graph, words
+from tiles.compiler import compile_graph
+from tiles.compiler.costs import exchange_code_by_step
 from tiles.errors import InvalidGraph
 from tiles.graph import (
     REDUCTION,
@@ -17,6 +19,7 @@ from tiles.graph import (
     Dim,
     Graph,
     IndexMap,
+    Layout,
     OpForm,
     Plan,
     along,
@@ -286,3 +289,19 @@ def test_output_channels_lie_together_in_results_of_kernels_of_one_tap(shape):
     layout = graph.tensors[y.name].layout
     factors = [d for d, n, _ in layout.arrangement.factors(layout.part_shape) if n > 1]
     assert factors[-1] == 3
+
+
+def test_an_image_that_all_tiles_read_pixel_by_pixel_is_regrouped_once():
+    """Its pixels lie on different tiles, its channels in parts of 36; every tile reads 16 of them of all pixels."""
+    graph = Graph(GC200)
+    tiles = [((2, 1),), ((7, 210),), ((7, 30),), ((15, 2),)]
+    splits = zip((4, 14, 14, 512), (2, 2, 2, 36), tiles, strict=True)
+    held = Layout(tuple(AxisSplit(*split) for split in splits))
+    x = graph.set_layout(graph.add_input((4, 14, 14, 512), "float16", "x").name, held)
+    w = graph.add_input((3, 3, 512, 512), "float16", "w")
+    convolution(graph, x, w, NHWC, [Window(14, 3, 2, 0, 1)] * 2)
+    executable = compile_graph(graph, check_memory=False)
+    code = {
+        s.name: int(c.max()) for s, c in zip(executable.steps, exchange_code_by_step(executable), strict=True)
+    }
+    assert code["conv.partials"] + code["conv.order0"] < 2_000  # 12,608 where all read it as it lies
