@@ -287,6 +287,7 @@ def test_output_channels_lie_together_in_results_of_kernels_of_one_tap(shape):
     w = graph.add_input((1, 1, inputs, outputs), "float16", "w")
     y = convolution(graph, x, w, NHWC, [Window(n, 1) for n in field])
     layout = graph.tensors[y.name].layout
+    assert layout is not None
     factors = [d for d, n, _ in layout.arrangement.factors(layout.part_shape) if n > 1]
     assert factors[-1] == 3
 

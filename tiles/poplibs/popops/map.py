@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -144,16 +145,25 @@ def _operations(name: str, dtypes: list[str], attrs: dict[str, Any]) -> int:
     return sum(_operations(f, [known[a] for a in args], dict(more)) for f, args, more in attrs["body"])
 
 
+CONTRACTED = ("float16", "float32")
+"""Dtypes that the matrix units take as they are."""
+
+
 def access_grains(form: OpForm, dtypes: tuple[str, ...], target: Target) -> tuple[int, ...]:
     """Return the multiple for each dimension: a whole data path along the innermost of the first result.
 
-    Small dimensions stay free: parts of one access each would leave most tiles without work.
+    If there is work for all tiles then, it is a group of channels that contractions read together. Small dimensions
+    stay free: parts of one access each would leave most tiles without work.
     """
     grains = [1] * len(form.dims)
     long = [d for d in form.results[0].dims if form.dims[d].size > 1] if form.results else []
     if long:
         innermost = long[-1]
         width = max(1, target.data_path_bytes // min(map(itemsize, dtypes)))
-        if form.dims[innermost].size >= 2 * width:
-            grains[innermost] = width
+        channels = max((target.weights_per_conv_unit(d) for d in dtypes if d in CONTRACTED), default=width)
+        groups = math.prod(form.dims[d].size for d in long) // channels
+        for grain in (channels, width):
+            if form.dims[innermost].size >= 2 * grain and (grain == width or groups >= target.num_tiles):
+                grains[innermost] = grain
+                break
     return tuple(grains)
