@@ -349,33 +349,42 @@ SHARED_BYTES = 128
 def _share(
     axes: list[AxisSplit], readers: int, stride: int, dtype: str, order: Arrangement
 ) -> list[AxisSplit]:
-    """Cut a slice further over ``readers`` tiles ``stride`` apart, evenly: its longest axis, and then others.
+    """Cut a slice further over ``readers`` tiles ``stride`` apart, evenly.
+
+    From its slowest axis on, so that shares are runs of it; from its longest, if that makes more shares.
+    """
+    slowest_first = dict.fromkeys([*(d for d, _ in order.digits), *range(len(axes))])
+    longest_first = sorted(range(len(axes)), key=lambda a: -min(axes[a].grain, axes[a].size))
+    found = (_shares(axes, readers, dtype, order, each) for each in (slowest_first, longest_first))
+    cuts = max(found, key=lambda cuts: math.prod(cuts.values()))
+    out = list(axes)
+    for a, pieces in reversed(cuts.items()):
+        digits = axes[a].digits if axes[a].is_split else ()
+        grain = min(axes[a].grain, axes[a].size) // pieces
+        out[a] = AxisSplit(axes[a].size, grain, (*digits, (pieces, stride)))
+        stride *= pieces
+    return out
+
+
+def _shares(
+    axes: list[AxisSplit], readers: int, dtype: str, order: Arrangement, each: Iterable[int]
+) -> dict[int, int]:
+    """Return into how many pieces axes of a slice are cut, those of ``each`` in turn, for at most ``readers`` shares.
 
     Groups that are read together stay together.
     """
-    found, cuts = list(axes), []
-    left = set(range(len(axes)))
+    extents = [min(a.grain, max(1, a.size)) for a in axes]
     innermost = order.digits[-1][0] if order.digits else len(axes) - 1
-    while left and readers > 1:
-        longest = max(left, key=lambda a: (min(found[a].grain, found[a].size), -a))
-        left.remove(longest)
-        axis = found[longest]
-        grain = min(axis.grain, max(1, axis.size))
-        group = next((g for d, g in order.digits if d == longest and g), 1)
-        quantum = max(group, 4 // itemsize(dtype)) if longest == innermost else group
-        most = readers
-        if cuts:
-            part = math.prod(min(a.grain, max(1, a.size)) for a in found) * itemsize(dtype)
-            most = min(readers, part // SHARED_BYTES)
-        shares = [q for q in range(2, min(most, grain) + 1) if grain % q == 0 and (grain // q) % quantum == 0]
-        if not shares or (axis.is_split and axis.parts != math.prod(r for r, _ in axis.digits)):
+    cuts: dict[int, int] = {}
+    for a in each:
+        grain, axis = extents[a], axes[a]
+        if axis.is_split and axis.parts != math.prod(radix for radix, _ in axis.digits):
             continue
-        found[longest] = AxisSplit(grain, grain // shares[-1], ((shares[-1], 0),))  # of one slice
-        cuts.append((longest, shares[-1]))
-        readers //= shares[-1]
-    for longest, pieces in reversed(cuts):
-        digits = axes[longest].digits if axes[longest].is_split else ()
-        grain = min(axes[longest].grain, axes[longest].size) // pieces
-        found[longest] = AxisSplit(axes[longest].size, grain, (*digits, (pieces, stride)))
-        stride *= pieces
-    return found
+        group = next((g for d, g in order.digits if d == a and g), 1)
+        quantum = max(group, 4 // itemsize(dtype)) if a == innermost else group
+        most = min(readers, math.prod(extents) * itemsize(dtype) // SHARED_BYTES) if cuts else readers
+        pieces = [q for q in range(2, min(most, grain) + 1) if grain % q == 0 and (grain // q) % quantum == 0]
+        if pieces:
+            cuts[a] = pieces[-1]
+            extents[a], readers = grain // pieces[-1], readers // pieces[-1]
+    return cuts

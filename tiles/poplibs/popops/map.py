@@ -79,8 +79,8 @@ class Map(Codelet):
         return body_flops(self.body, extents)
 
     def grains(self, form: OpForm, target: Target) -> tuple[int, ...]:
-        """Prefer whole 64-bit accesses along the innermost dimension of the results."""
-        return access_grains(form, self.operand_dtypes + self.result_dtypes, target)
+        """Prefer whole groups of channels, or 64-bit accesses, along the innermost dimension of the results."""
+        return channel_grains(form, self.operand_dtypes + self.result_dtypes, target)
 
     def may_overwrite(self, k: int) -> bool:
         """Every element is read before the result at its place is written."""
@@ -152,18 +152,28 @@ CONTRACTED = ("float16", "float32")
 def access_grains(form: OpForm, dtypes: tuple[str, ...], target: Target) -> tuple[int, ...]:
     """Return the multiple for each dimension: a whole data path along the innermost of the first result.
 
-    If there is work for all tiles then, it is a group of channels that contractions read together. Small dimensions
-    stay free: parts of one access each would leave most tiles without work.
+    Small dimensions stay free: parts of one access each would leave most tiles without work.
     """
     grains = [1] * len(form.dims)
     long = [d for d in form.results[0].dims if form.dims[d].size > 1] if form.results else []
     if long:
         innermost = long[-1]
         width = max(1, target.data_path_bytes // min(map(itemsize, dtypes)))
-        channels = max((target.weights_per_conv_unit(d) for d in dtypes if d in CONTRACTED), default=width)
-        groups = math.prod(form.dims[d].size for d in long) // channels
-        for grain in (channels, width):
-            if form.dims[innermost].size >= 2 * grain and (grain == width or groups >= target.num_tiles):
-                grains[innermost] = grain
-                break
+        if form.dims[innermost].size >= 2 * width:
+            grains[innermost] = width
+    return tuple(grains)
+
+
+def channel_grains(form: OpForm, dtypes: tuple[str, ...], target: Target) -> tuple[int, ...]:
+    """Return the multiple for each dimension: a group of channels that contractions read together along the innermost.
+
+    Only where that leaves work for all tiles; else see ``access_grains``.
+    """
+    grains = list(access_grains(form, dtypes, target))
+    kept = math.prod(form.dims[d].size for d in form.results[0].dims) if form.results else 0
+    channels = max((target.weights_per_conv_unit(d) for d in dtypes if d in CONTRACTED), default=1)
+    innermost = next((d for d, grain in enumerate(grains) if grain > 1), None)
+    if innermost is not None and form.dims[innermost].size >= 2 * channels:
+        if kept // channels >= target.num_tiles:
+            grains[innermost] = max(grains[innermost], channels)
     return tuple(grains)
