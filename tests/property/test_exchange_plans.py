@@ -11,8 +11,20 @@ from hypothesis import strategies as st
 from tests.property.test_exchange import MOST_TILES, layouts, reads, splits
 from tiles.compiler import proof_tables
 from tiles.errors import InvalidPlan
-from tiles.graph import PARALLEL, REDUCTION, Dim, IndexMap, Layout, OpForm, Plan, along
-from tiles.plan import Operand, follow, home_layout, is_resident, operand_slices, search
+from tiles.graph import (
+    PARALLEL,
+    REDUCTION,
+    Affine,
+    AxisSplit,
+    Dim,
+    IndexMap,
+    Layout,
+    OpForm,
+    Plan,
+    along,
+    whole,
+)
+from tiles.plan import Operand, follow, home_layout, is_resident, operand_slices, operand_traffic, search
 from tiles.poplibs.poplin.matmul import matmul_codelet
 from tiles.poplibs.popops.reduce import Reduce
 from tiles.target import Target
@@ -143,3 +155,19 @@ def test_searched_plans_are_legal_and_compute_every_element_once(form, data) -> 
         assert_computes_once(form, candidate.plan)
         for k, operand in enumerate(operands):
             operand_slices(form, candidate.plan, k, operand.shape)
+
+
+@given(st.integers(1, 3), st.integers(2, 6), st.integers(1, 3), st.integers(1, 2))
+def test_an_image_waits_beside_the_tiles_that_read_its_windows(stride, parts, grain, taps) -> None:
+    """The cells of the same windows hold what these reach over, but for what is beyond their own part."""
+    outputs = parts * grain
+    dims = (Dim("y", outputs), Dim("o", 4), Dim("k", taps, REDUCTION), Dim("i", 8, REDUCTION))
+    size = stride * (outputs - 1) + taps
+    image = IndexMap((Affine(((0, stride), (2, 1))), along(3)))
+    form = OpForm(dims, (image, IndexMap((along(2), along(3), along(1)))), (IndexMap((along(0), along(1))),))
+    plan = Plan((AxisSplit(outputs, grain, ((parts, 2),)), AxisSplit(4, 2, ((2, 1),)), whole(taps), whole(8)))
+    layout = home_layout(form, plan, 0, (size, 8), "float32", TARGET)
+    moved = operand_traffic(layout, form, plan, 0, (size, 8), "float32", TARGET)
+    beyond = max(taps - stride, 0) + (size - stride * (outputs - grain) > stride * grain)  # of other parts
+    assert moved.received[plan.tiles].max() <= 4 * 8 * (stride * grain // 2 + beyond + 4)
+    assert moved.local[plan.tiles].reshape(parts, 2).sum(axis=1).min() > 0

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from tiles.compiler.coalesce import coalesce, leave_results, may_write_over
-from tiles.compiler.costs import exchange_code_sizes, scratch_bytes
+from tiles.compiler.costs import exchange_code_sizes, own_exchange_code, scratch_bytes
 from tiles.compiler.executable import Buffer, Executable, Variable
 from tiles.compiler.grouping import SHARE, Copies, grouped
 from tiles.compiler.host import host_requests
@@ -16,6 +17,7 @@ from tiles.compiler.memory import Request, allocate, tile_ranges
 from tiles.compiler.oom import out_of_memory, shortage
 from tiles.compiler.order import Order, is_carried_around, live_range
 from tiles.compiler.proof_flow import prove_flow
+from tiles.compiler.sharing import shared_programs
 from tiles.compiler.steps import (
     AbortStep,
     CopyStep,
@@ -110,9 +112,12 @@ def _allocated(
     composites = tuple(_group(graph, whole, {}, -1) for whole in order.composites)
     fixed = graph, tensors, storage, steps, (tree, composites)
     draft = _assemble(*fixed, requests, {r.name: 0 for r in requests}, True)
-    requests = [*requests, *_overheads(graph, draft)]
+    own = own_exchange_code(draft)
+    shared = shared_programs(steps, draft.variables, own)
+    draft = replace(draft, shared_exchange=shared)
+    requests = [*requests, *_overheads(graph, draft), *_exchange_code(draft, own)]
     addresses, fits = allocate(requests, graph.target)
-    return _assemble(*fixed, requests, addresses, fits)
+    return replace(_assemble(*fixed, requests, addresses, fits), shared_exchange=shared)
 
 
 def _require_remote_memory(executable: Executable) -> None:
@@ -291,7 +296,7 @@ def _codelet(graph: Graph, g: Vertices) -> Codelet:
 
 
 def _overheads(graph: Graph, draft: Executable) -> list[Request]:
-    """Return the buffers that are not data: vertex state and scratch, code, exchange code, control code, stacks."""
+    """Return the buffers that are neither data nor exchange code: vertex state and scratch, code, control code, stacks."""
     target, last = graph.target, len(draft.steps)
     every = (1 << target.num_tiles) - 1
     requests: list[Request] = []
@@ -320,7 +325,6 @@ def _overheads(graph: Graph, draft: Executable) -> list[Request]:
     requests += host_requests(draft)
     for label, (mask, size) in code.items():
         requests.append(Request(f"code {label}", "vertexCode", size, mask, -1, last, executable=True))
-    requests += _exchange_code(draft)
     control = target.control_code_bytes_per_step * max(1, last)
     requests.append(Request("control code", "controlCode", control, every, -1, last, executable=True))
     stacks = target.supervisor_stack_bytes + target.workers_per_tile * target.worker_stack_bytes
@@ -332,9 +336,9 @@ EXCHANGE_CODE_SIZES = 64
 """Sizes of exchange code that are told apart: each tile has room for its own, in whole steps of the largest's share."""
 
 
-def _exchange_code(draft: Executable) -> list[Request]:
+def _exchange_code(draft: Executable, own: list[np.ndarray]) -> list[Request]:
     """Return the buffers of exchange code; every tile holds what it needs itself, and lies in one of them."""
-    sizes = exchange_code_sizes(draft)
+    sizes = exchange_code_sizes(draft, own)
     unit = align_up(ceil_div(int(sizes.max(initial=0)), EXCHANGE_CODE_SIZES), 8)
     if not unit:
         return []

@@ -7,13 +7,14 @@ its slowest. Nothing here looks at a host clock or at data.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from tiles.compiler.executable import Executable
 from tiles.compiler.host import host_exchange
+from tiles.compiler.sharing import called, num_movements
 from tiles.compiler.steps import (
     HOST_STEPS,
     CopyStep,
@@ -93,11 +94,14 @@ _CACHE: weakref.WeakKeyDictionary[Executable, tuple[StepCost, ...]] = weakref.We
 def step_costs(executable: Executable) -> tuple[StepCost, ...]:
     """Return the cost of every step, once, in step order."""
     if executable not in _CACHE:
-        _CACHE[executable] = tuple(_step_cost(executable, step) for step in executable.steps)
+        bases = called(executable)
+        _CACHE[executable] = tuple(
+            _step_cost(executable, step, number in bases) for number, step in enumerate(executable.steps)
+        )
     return _CACHE[executable]
 
 
-def _step_cost(executable: Executable, step: StepRecord) -> StepCost:
+def _step_cost(executable: Executable, step: StepRecord, has_bases: bool) -> StepCost:
     target = executable.target
     if isinstance(step, HOST_STEPS):
         return _host_cost(executable, step)
@@ -105,6 +109,7 @@ def _step_cost(executable: Executable, step: StepRecord) -> StepCost:
         return _sync_cost(executable, step)
     moved = step_traffic(executable, step)
     exchange = exchange_cycles(moved, target)
+    bases = base_cycles(executable, step) if has_bases else 0
     compute = np.zeros(target.num_tiles, np.int64)
     flops, basis, source, slowest = 0, Basis.DOCUMENTED, "", -1
     if isinstance(step, ExecuteStep):
@@ -124,12 +129,14 @@ def _step_cost(executable: Executable, step: StepRecord) -> StepCost:
     return StepCost(
         name=step.name,
         compute_cycles=int(compute.max()),
-        exchange_cycles=int(exchange.value),
+        exchange_cycles=int(exchange.value) + bases,
         sync_cycles=0 if moved.is_empty else target.internal_sync_cycles,
         exchange_bytes=int(moved.received.sum()),
         flops=flops,
         compute_basis=basis,
-        exchange_basis=exchange.basis,
+        exchange_basis=Basis.weakest((exchange.basis, target.basis("exchange_base_write_cycles")[0]))
+        if bases
+        else exchange.basis,
         source=source,
         tile_compute_cycles=compute,
         traffic=moved,
@@ -241,16 +248,28 @@ def step_traffic(executable: Executable, step: StepRecord) -> Traffic:
     return total
 
 
-def exchange_code_sizes(executable: Executable) -> np.ndarray:
-    """Return the bytes of exchange code that each tile needs for all steps, int64 ``[num_tiles]``."""
+def base_cycles(executable: Executable, step: StepRecord) -> int:
+    """Return the cycles in which a tile sets both bases of every tensor that a shared exchange program moves."""
     target = executable.target
-    total = np.zeros(target.num_tiles, np.int64)
-    for step in executable.steps:
-        if isinstance(step, CopyStep):
-            total += exchange_code_bytes(step_traffic(executable, step), target)
-        elif isinstance(step, ExecuteStep):
-            for group in step.groups:
-                _add_exchange_code(executable, group, total)
+    return 2 * (1 + target.exchange_base_write_cycles) * num_movements(step, executable.variables)
+
+
+def exchange_code_sizes(executable: Executable, own: Sequence[np.ndarray] | None = None) -> np.ndarray:
+    """Return the bytes of exchange code that each tile needs for all steps, int64 ``[num_tiles]``."""
+    return sum(exchange_code_by_step(executable, own), np.zeros(executable.target.num_tiles, np.int64))
+
+
+def own_exchange_code(executable: Executable) -> list[np.ndarray]:
+    """Return the bytes of every step's own exchange program on each tile, int64 ``[num_tiles]``, shared or not."""
+    return [_own_exchange_code(executable, step) for step in executable.steps]
+
+
+def _own_exchange_code(executable: Executable, step: StepRecord) -> np.ndarray:
+    if isinstance(step, CopyStep):
+        return exchange_code_bytes(step_traffic(executable, step), executable.target)
+    total = np.zeros(executable.target.num_tiles, np.int64)
+    for group in step.groups if isinstance(step, ExecuteStep) else ():
+        _add_exchange_code(executable, group, total)
     return total
 
 
@@ -265,10 +284,38 @@ def _add_exchange_code(executable: Executable, group: VertexGroup, total: np.nda
             total[v.layout.tiles] += (go.sends + go.runs) * target.instruction_bytes
 
 
-def exchange_code_by_step(executable: Executable) -> Iterator[np.ndarray]:
-    """Yield the bytes of exchange code that each tile needs for a step, int64 ``[num_tiles]``, in step order."""
-    for step in executable.steps:
-        yield exchange_code_bytes(step_traffic(executable, step), executable.target)
+BASE_INSTRUCTIONS = 4
+"""To load two addresses and to write them to both base registers, of every tensor that a shared program moves."""
+
+
+def exchange_code_by_step(
+    executable: Executable, own: Sequence[np.ndarray] | None = None
+) -> Iterator[np.ndarray]:
+    """Yield the bytes of exchange code that each tile needs for a step, int64 ``[num_tiles]``, in step order.
+
+    A program that several steps run counts at the first of them; each of them sets up its bases. ``own`` is what
+    ``own_exchange_code`` returns, where it is known.
+    """
+    bases = called(executable)
+    codes = own_exchange_code(executable) if own is None else own
+    for number, (step, code) in enumerate(zip(executable.steps, codes, strict=True)):
+        if number not in bases:
+            yield code
+            continue
+        count = BASE_INSTRUCTIONS * num_movements(step, executable.variables)
+        setting = np.where(code > 0, count * executable.target.instruction_bytes, 0)
+        yield setting if number in executable.shared_exchange else code + setting
+
+
+_CODE: weakref.WeakKeyDictionary[Executable, tuple[np.ndarray, ...]] = weakref.WeakKeyDictionary()
+
+
+def exchange_code(executable: Executable) -> tuple[np.ndarray, ...]:
+    """Return what ``exchange_code_by_step`` yields, computed once."""
+    if executable not in _CODE:
+        own = [exchange_code_bytes(cost.traffic, executable.target) for cost in step_costs(executable)]
+        _CODE[executable] = tuple(exchange_code_by_step(executable, own))
+    return _CODE[executable]
 
 
 def copy_traffic(executable: Executable, step: VariableCopy) -> Traffic:

@@ -23,7 +23,7 @@ from tiles.graph.carried_modules import Module
 from tiles.numerics.dtypes import to_jax
 from tiles.target import Target
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 MAGIC = b"ipuxla-executable\n"
 
 
@@ -128,6 +128,8 @@ class Executable:
       composites: by number what a composite's body computes in one piece; see ``tiles.graph.Composite``.
       streams: by name; see ``tiles.graph.Stream``.
       remote_buffers: by name; see ``tiles.graph.RemoteBuffer``.
+      shared_exchange: by the numbers of steps, the earlier step whose exchange program they run with addresses of
+        their own; see ``tiles.compiler.sharing``.
     """
 
     name: str
@@ -143,6 +145,7 @@ class Executable:
     composites: tuple[VertexGroup, ...] = ()
     streams: dict[str, Stream] = field(default_factory=dict)
     remote_buffers: dict[str, RemoteBuffer] = field(default_factory=dict)
+    shared_exchange: dict[int, int] = field(default_factory=dict)
 
     def address(self, variable: str) -> int:
         """Return the address at which every part of a variable starts."""
@@ -199,6 +202,7 @@ class Executable:
             "composites": [group.to_data() for group in self.composites],
             "streams": [{**vars(s), "shape": list(s.shape)} for s in self.streams.values()],
             "remote_buffers": [{**vars(r), "shape": list(r.shape)} for r in self.remote_buffers.values()],
+            "shared_exchange": [[step, first] for step, first in self.shared_exchange.items()],
             "modules": {
                 digest: base64.b64encode(blob).decode() for digest, blob in sorted(self._modules().items())
             },
@@ -239,6 +243,7 @@ class Executable:
                 composites=tuple(VertexGroup.from_data(g, modules) for g in data["composites"]),
                 streams={s["name"]: _stream_from(s) for s in data["streams"]},
                 remote_buffers={r["name"]: _remote_from(r) for r in data["remote_buffers"]},
+                shared_exchange={step: first for step, first in data["shared_exchange"]},
             )
             again = executable.to_data()
         except InvalidExecutable:
@@ -290,6 +295,10 @@ class Executable:
             lines.append(f"  remote buffer {r.name}: {rows}" + at_line(r.location))
         for number, step in enumerate(self.steps):
             lines += [f"  step {number} {line}" for line in step.lines()]
+            if number in self.shared_exchange:
+                lines.append(
+                    f"  step {number} runs the exchange program of step {self.shared_exchange[number]}"
+                )
         lines.append(f"  program {json.dumps(self.program)}")
         return "\n".join(lines) + "\n"
 

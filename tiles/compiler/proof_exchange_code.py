@@ -4,17 +4,37 @@ What a program takes exactly depends on the order of messages, which an executab
 a tile listens to one tile at a time, so there is a select for every tile that it takes words of in a step; it has to be
 told once where they go (a pointer), and a tile that others take words of sends at least once. Contiguous runs are not
 counted: a send may go on over words that nobody listens to. What this bound is from shares no code with ``tiles.plan``.
+A program that several steps run counts once, if they move the same elements between the same tiles and places.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import numpy as np
 
 from tiles.compiler import proof_tables as tables
 from tiles.compiler.executable import Executable
 from tiles.compiler.proof_exchange import Exchange
+from tiles.compiler.proof_tables import Table
 from tiles.compiler.wellformed import refuse
 from tiles.graph import Layout
+
+Movement = tuple[Table, Table, int]
+"""What parts hold of a tensor, what holders take of it, and the bytes of its elements."""
+
+
+def is_alike(one: Movement, other: Movement) -> bool:
+    """Return whether words go from and to the same places of the same tiles, wherever what holds them begins."""
+    return one[2] == other[2] and all(map(_is_same_table, one[:2], other[:2]))
+
+
+def _is_same_table(one: Table, other: Table) -> bool:
+    if one.shape != other.shape or one.extents != other.extents or not one.lies_like(other):
+        return False
+    pairs = [(one.tiles, other.tiles), *zip(one.rows, other.rows, strict=True)]
+    pairs += zip(one.index, other.index, strict=True)
+    return all(np.array_equal(a, b) for a, b in pairs)
 
 
 class ExchangeCode:
@@ -30,15 +50,18 @@ class ExchangeCode:
         """Start without steps."""
         self.num_tiles, self.limit = num_tiles, limit
         self.instructions = np.zeros(num_tiles, np.int64)
+        self.programs: dict[int, list[Movement]] = {}
         self._begin()
 
     def _begin(self) -> None:
+        self._moved: list[Movement] = []
         self._pairs: list[np.ndarray] = []
         self._selects = np.zeros(self.num_tiles, np.int64)
         self._sends = np.zeros(self.num_tiles, bool)
 
-    def take(self, exchange: Exchange) -> None:
+    def take(self, exchange: Exchange, element_bytes: int) -> None:
         """Note what one operand or copied tensor of the present step brings."""
+        self._moved.append((exchange.parts, exchange.wanted, element_bytes))
         tiles = exchange.wanted.tiles
         self._sends[exchange.parts.tiles] |= exchange.leaving(self.num_tiles) > 0
         if exchange.touched.positions <= self.limit:
@@ -47,8 +70,9 @@ class ExchangeCode:
         else:
             self._selects[tiles] = np.maximum(self._selects[tiles], exchange.sources())
 
-    def take_reshape(self, source: Layout, target: Layout) -> None:
+    def take_reshape(self, source: Layout, target: Layout, element_bytes: int) -> None:
         """Note what a copy brings that pairs the elements of two layouts in row-major order."""
+        self._moved.append((tables.layout_table(source), tables.layout_table(target), element_bytes))
         for here, there in tables.paired_tiles(source, target):
             self._sends[here[here != there]] = True
             self._note(there, here)
@@ -58,8 +82,22 @@ class ExchangeCode:
         crosses = holder != source
         self._pairs.append(np.unique(holder[crosses] * self.num_tiles + source[crosses]))
 
-    def end_step(self) -> None:
-        """Add the present step to those before."""
+    def end_step(self, number: int, shared: Mapping[int, int]) -> None:
+        """Add the present step to those before; if it runs the program of one of them, prove that it is the same.
+
+        Raises:
+          InvalidExecutable: that program moves other elements, or between other tiles or places.
+        """
+        if number in shared.values():
+            self.programs[number] = self._moved
+        if number in shared:
+            one, other = self._moved, self.programs[shared[number]]
+            if not one or len(one) != len(other) or not all(map(is_alike, one, other)):
+                raise refuse(
+                    f"step {number} runs the exchange program of step {shared[number]}, which moves other elements"
+                )
+            self._begin()
+            return
         if self._pairs:
             holders = np.unique(np.concatenate(self._pairs)) // self.num_tiles
             self._selects = np.maximum(self._selects, np.bincount(holders, minlength=self.num_tiles))

@@ -89,7 +89,7 @@ class _Proof:
                 step, HOST_STEPS
             ):  # its variable's layout, proved above, says where each element goes
                 self.found.stream_copies += 1
-            self.code.end_step()
+            self.code.end_step(number, executable.shared_exchange)
         self.found.exchange_code_bytes = self.code.prove(executable)
         for b in executable.buffers.values():
             if b.category == "message" and b.name not in self.received_in:
@@ -296,7 +296,7 @@ class _Proof:
             counts = f"{received} elements of {source.name}, {exchange.crossing()} cross tiles"
             raise refuse(f"{at} receives {counts}", source.location)
         self.found.moved_bytes += received * itemsize(source.dtype)
-        self.code.take(exchange)
+        self.code.take(exchange, itemsize(source.dtype))
 
     def _overwrites(self, at: str, group: VertexGroup, k: int) -> None:
         """Prove that no result is written over an operand that is still being read where it lies."""
@@ -339,7 +339,7 @@ class _Proof:
         else:
             source = variables[step.sources[0]]
             crossing, compared = reshape_crossing(source.layout, target.layout)
-            self.code.take_reshape(source.layout, target.layout)
+            self.code.take_reshape(source.layout, target.layout, itemsize(source.dtype))
             self.found.by_element += 1
             self.found.positions += compared
             self.found.moved_bytes += crossing * itemsize(source.dtype)

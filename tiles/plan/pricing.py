@@ -12,13 +12,13 @@ from typing import Any, overload
 import numpy as np
 
 from tiles.graph import (
+    Affine,
     Arrangement,
     AxisSplit,
     Codelet,
     Layout,
     OpForm,
     Plan,
-    along,
     linear_layout,
     whole,
 )
@@ -339,20 +339,17 @@ def home_layout(
 
     Every tile holds a share of a slice it will read itself: the plan's own parts, cut further over the
     cells that read the same slice. An operand of which a section is read (one of several computed in turn) is cut as
-    its section is. Operands read with a stride or a window are spread evenly.
+    its section is; one read in windows or with a stride as its longest dimension is, so that a cell's neighbours hold
+    what it reads beyond its own part.
     """
     axes: list[AxisSplit] = []
-    used = set(form.operands[k].dims)
+    leads = [_lead(form, axis) for axis in form.operands[k].axes]
+    used = {d for d in leads if d is not None}
+    if len(used) < sum(d is not None for d in leads):
+        return _spread(plan, shape, dtype, target)
     groups = {d: group for d, group in plan.arrangement.digits if group}
-    for axis, size in zip(form.operands[k].axes, shape, strict=True):
-        if not axis.terms:
-            axes.append(whole(size))
-            continue
-        d = axis.terms[0][0]
-        is_section = axis == along(d, offset=axis.offset) and form.dims[d].size < size
-        if not (is_section or (axis == along(d) and form.dims[d].size == size)):
-            return _spread(plan, shape, dtype, target)
-        axes.append(plan.splits[d].scaled(size, groups.get(d, 1)))
+    for axis, d, size in zip(form.operands[k].axes, leads, shape, strict=True):
+        axes.append(whole(size) if d is None else _cut_alike(plan.splits[d], axis, d, size, groups.get(d, 1)))
     order = plan.operand_order(form, k).over(len(shape))
     for d, split in enumerate(plan.splits):
         if d not in used and split.is_split:
@@ -363,6 +360,20 @@ def home_layout(
     return Layout(tuple(axes), plan.base, order)
 
 
+def _lead(form: OpForm, axis: Affine) -> int | None:
+    """Return the dimension that an operand's axis follows farthest; None for a constant index."""
+    return max(axis.terms, key=lambda term: abs(term[1]) * form.dims[term[0]].size, default=(None,))[0]
+
+
+def _cut_alike(split: AxisSplit, axis: Affine, d: int, size: int, group: int) -> AxisSplit:
+    """Return the cut of an axis of ``size`` elements into what the parts of dimension ``d`` read first."""
+    steps = abs(dict(axis.terms)[d])
+    grain = align_up(steps * split.grain, group)
+    if not split.is_split or split.size == size or ceil_div(size, grain) > split.parts:
+        return split.scaled(size, group)
+    return AxisSplit(size, grain, split.digits) if grain < size else whole(size)
+
+
 def _spread(plan: Plan, shape: tuple[int, ...], dtype: str, target: Target) -> Layout:
     """Return the even layout from the plan's first tile on: a small tensor then lies where it is read."""
     layout = linear_layout(tuple(shape), dtype, target.num_tiles)
@@ -370,25 +381,49 @@ def _spread(plan: Plan, shape: tuple[int, ...], dtype: str, target: Target) -> L
     return replace(layout, base=plan.base) if has_room else layout
 
 
+SHARED_BYTES = 128
+"""What a share of an operand has at least where more than one of its axes is cut: as of a linear layout's part."""
+
+
 def _share(
     axes: list[AxisSplit], readers: int, stride: int, dtype: str, order: Arrangement
 ) -> list[AxisSplit]:
-    """Cut the longest axis of a slice further over ``readers`` tiles ``stride`` apart, evenly or not at all.
+    """Cut a slice further over ``readers`` tiles ``stride`` apart, evenly.
+
+    From its slowest axis on, so that shares are runs of it; from its longest, if that makes more shares.
+    """
+    slowest_first = dict.fromkeys([*(d for d, _ in order.digits), *range(len(axes))])
+    longest_first = sorted(range(len(axes)), key=lambda a: -min(axes[a].grain, axes[a].size))
+    found = (_shares(axes, readers, dtype, order, each) for each in (slowest_first, longest_first))
+    cuts = max(found, key=lambda cuts: math.prod(cuts.values()))
+    out = list(axes)
+    for a, pieces in reversed(cuts.items()):
+        digits = axes[a].digits if axes[a].is_split else ()
+        grain = min(axes[a].grain, axes[a].size) // pieces
+        out[a] = AxisSplit(axes[a].size, grain, (*digits, (pieces, stride)))
+        stride *= pieces
+    return out
+
+
+def _shares(
+    axes: list[AxisSplit], readers: int, dtype: str, order: Arrangement, each: Iterable[int]
+) -> dict[int, int]:
+    """Return into how many pieces axes of a slice are cut, those of ``each`` in turn, for at most ``readers`` shares.
 
     Groups that are read together stay together.
     """
-    if not axes:
-        return axes
-    longest = max(range(len(axes)), key=lambda a: min(axes[a].grain, axes[a].size))
-    axis = axes[longest]
-    grain = min(axis.grain, max(1, axis.size))
-    innermost = longest == (order.digits[-1][0] if order.digits else len(axes) - 1)
-    group = next((g for d, g in order.digits if d == longest and g), 1)
-    quantum = max(group, 4 // itemsize(dtype)) if innermost else group
-    shares = [q for q in range(2, min(readers, grain) + 1) if grain % q == 0 and (grain // q) % quantum == 0]
-    if not shares or (axis.is_split and axis.parts != math.prod(r for r, _ in axis.digits)):
-        return axes
-    digits = axis.digits if axis.is_split else ()
-    out = list(axes)
-    out[longest] = AxisSplit(axis.size, grain // shares[-1], (*digits, (shares[-1], stride)))
-    return out
+    extents = [min(a.grain, max(1, a.size)) for a in axes]
+    innermost = order.digits[-1][0] if order.digits else len(axes) - 1
+    cuts: dict[int, int] = {}
+    for a in each:
+        grain, axis = extents[a], axes[a]
+        if axis.is_split and axis.parts != math.prod(radix for radix, _ in axis.digits):
+            continue
+        group = next((g for d, g in order.digits if d == a and g), 1)
+        quantum = max(group, 4 // itemsize(dtype)) if a == innermost else group
+        most = min(readers, math.prod(extents) * itemsize(dtype) // SHARED_BYTES) if cuts else readers
+        pieces = [q for q in range(2, min(most, grain) + 1) if grain % q == 0 and (grain // q) % quantum == 0]
+        if pieces:
+            cuts[a] = pieces[-1]
+            extents[a], readers = grain // pieces[-1], readers // pieces[-1]
+    return cuts

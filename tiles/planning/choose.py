@@ -204,9 +204,10 @@ def _search(question: Question, proportion: float) -> Ranking:
 
 
 def _copy_cost(question: Question, operand: Operand, home: Layout) -> float:
-    """Return what it costs, in the terms of a question, to copy an operand to where it shall lie."""
+    """Return what it costs, in the terms of a question, to copy an operand to where it shall lie; not who reads it there."""
     form, codelet = rearranging(operand.shape, operand.dtype)
     plan = Plan(home.axes, home.base, home.arrangement)
-    return _priced(
+    priced = _priced(
         Question(form, codelet, (operand,), (operand.dtype,), question.target, question.code_price), plan
-    ).cost
+    )
+    return priced.cost - question.code_price * priced.reader_code_bytes

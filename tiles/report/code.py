@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tiles.compiler import Executable, ExecuteStep, step_costs
-from tiles.plan import exchange_code_bytes
+from tiles.compiler import Executable, ExecuteStep
+from tiles.compiler.costs import exchange_code
 
 KINDS = {
     "exchange": "internalExchangeCode",
@@ -59,7 +59,7 @@ def code_data(executable: Executable, steps: Iterable[int]) -> dict[str, Any]:
     steps = list(steps)
     code = np.zeros(executable.target.num_tiles, np.int64)
     for number in steps:
-        code += exchange_code_bytes(step_costs(executable)[number].traffic, executable.target)
+        code += exchange_code(executable)[number]
     return {
         "exchangeCodeBytes": int(code.max()),
         "exchangeCodeTile": int(code.argmax()) if code.any() else None,

@@ -134,6 +134,7 @@ def _step(executable: Executable, number: int, cost: StepCost, count: Count) -> 
         "tileBalance": balance(cost.tile_compute_cycles),
         "activeTiles": int(np.count_nonzero(cost.tile_compute_cycles)),
         "exchangeBytes": cost.exchange_bytes,
+        "exchangeProgramOf": executable.shared_exchange.get(number),
         "hostExchangeBytes": cost.host_bytes,
         "flops": cost.flops,
         "basis": basis,

@@ -123,6 +123,8 @@ class Target:
     """Words that one send instruction sends."""
     exchange_continued_send_max_words: int = quantity("words", high=2**20)
     """Words that one more send instruction adds to a run."""
+    exchange_base_write_cycles: int = quantity("cycles", low=0, high=1024)
+    """Cycles of an exchange phase in which a tile writes the base of the addresses it sends from, or receives at."""
     exchange_header_bytes: int = quantity("bytes/message", low=0, high=1024)
     """Bytes added to each message on chip."""
     exchange_phase_overhead_cycles: int = quantity("cycles", low=0, high=10**6)

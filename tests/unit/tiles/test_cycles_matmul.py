@@ -17,11 +17,11 @@ GC2 = Target.named("gc2")
 BOW = Target.named("bow")
 
 
-def _matmul(m, k, n, dtype="float16", partials="float16", method="amp", target=GC200, batch=()):
+def _matmul(m, k, n, dtype="float16", partials="float16", method="amp", target=GC200, batch=(), **options):
     lhs, rhs = (*batch, m, k), (*batch, k, n)
     b = tuple(range(len(batch)))
     form = dot_form(lhs, rhs, b, b, (len(batch) + 1,), (len(batch),))
-    codelet = MatMul((dtype, dtype), partials, partials, method)
+    codelet = MatMul((dtype, dtype), partials, partials, method, **options)
     return codelet.cycles(extents_of(form, (dtype, dtype), (partials,)), target)
 
 
@@ -68,7 +68,14 @@ def test_the_older_machine_has_half_the_units():
 
 
 def test_the_better_operand_holds_the_weights():
-    assert _matmul(1024, 16, 16).value[0] == _matmul(16, 16, 1024).value[0]
+    assert _matmul(1024, 256, 16).value[0] == _matmul(16, 256, 1024).value[0]
+
+
+def test_an_operand_that_saves_less_than_readers_lose_does_not_hold_the_weights():
+    """Few channels: 16 x 1024 results would lie with their rows together for 12,915 cycles."""
+    wide, tall = _matmul(16, 16, 1024).value[0], _matmul(1024, 16, 16).value[0]
+    assert wide - tall == 12_915 < 5 / 4 * 16 * 1024
+    assert _matmul(16, 256, 1024, may_swap=False).value[0] > 3 * _matmul(16, 256, 1024).value[0]
 
 
 def test_horizontal_accumulation_and_outer_products_by_hand():

@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.tiles.poplibs_cells import compute_cell, extents_of, run_cells, run_graph, words
+from tiles.compiler import compile_graph
+from tiles.compiler.costs import exchange_code_by_step
 from tiles.errors import InvalidGraph
 from tiles.graph import (
     REDUCTION,
@@ -17,6 +19,7 @@ from tiles.graph import (
     Dim,
     Graph,
     IndexMap,
+    Layout,
     OpForm,
     Plan,
     along,
@@ -273,3 +276,33 @@ def test_the_codelet_survives_its_data():
     assert codelet_from_data(codelet.to_data()) == codelet
     assert codelet.label == "poplin::Conv<SLIC,half,float,half>"
     assert codelet.partial()[1] == ("float32",)
+
+
+@pytest.mark.parametrize("shape", [(2, 56, 56, 64, 256), (2, 14, 14, 1024, 32), (8, 14, 14, 64, 64)])
+def test_output_channels_lie_together_in_results_of_kernels_of_one_tap(shape):
+    """The image is never what the units hold, however many more positions than channels there are."""
+    batch, *field, inputs, outputs = shape
+    graph = Graph(GC200)
+    x = graph.add_input((batch, *field, inputs), "float16", "x")
+    w = graph.add_input((1, 1, inputs, outputs), "float16", "w")
+    y = convolution(graph, x, w, NHWC, [Window(n, 1) for n in field])
+    graph.outputs.append(y.name)
+    layout = compile_graph(graph, check_memory=False).variables[y.name].layout
+    factors = [d for d, n, _ in layout.arrangement.factors(layout.part_shape) if n > 1]
+    assert factors[-1] == 3
+
+
+def test_an_image_that_all_tiles_read_pixel_by_pixel_is_regrouped_once():
+    """Its pixels lie on different tiles, its channels in parts of 36; every tile reads 16 of them of all pixels."""
+    graph = Graph(GC200)
+    tiles = [((2, 1),), ((7, 210),), ((7, 30),), ((15, 2),)]
+    splits = zip((4, 14, 14, 512), (2, 2, 2, 36), tiles, strict=True)
+    held = Layout(tuple(AxisSplit(*split) for split in splits))
+    x = graph.set_layout(graph.add_input((4, 14, 14, 512), "float16", "x").name, held)
+    w = graph.add_input((3, 3, 512, 512), "float16", "w")
+    graph.outputs.append(convolution(graph, x, w, NHWC, [Window(14, 3, 2, 0, 1)] * 2).name)
+    executable = compile_graph(graph, check_memory=False)
+    code = {
+        s.name: int(c.max()) for s, c in zip(executable.steps, exchange_code_by_step(executable), strict=True)
+    }
+    assert code["conv.partials"] + code["conv.order0"] < 2_000  # 12,608 where all read it as it lies

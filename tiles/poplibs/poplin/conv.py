@@ -137,7 +137,8 @@ class Convolution(Codelet):
         unit = target.weights_per_conv_unit(dtype) if streams else max(1, 4 // itemsize(dtype))
         units = max(1, target.conv_units(dtype, self.accumulate_dtype)) if streams else 1
         grains = [1] * len(form.dims)
-        for dims, grain in ((roles.inputs, unit), (roles.outputs, units)):
+        channels_last = tuple(d for d in form.operands[0].dims[-1:] if d in roles.batch)
+        for dims, grain in ((roles.inputs, unit), (roles.outputs, units), (channels_last, unit)):
             for d in [d for d in dims if form.dims[d].size > 1][-1:]:
                 grains[d] = grain if form.dims[d].size >= 2 * grain else 1
         channels = math.prod(form.dims[d].size for d in (*roles.inputs, *roles.outputs))

@@ -201,8 +201,10 @@ def _phase(
     is_depthwise = (
         split.groups > 1 and inputs == outputs == 1 and lhs.dtype == "float16"
     )  # channels side by side
-    chosen = conv_codelet if has_windows or is_depthwise else matmul_codelet
-    codelet = chosen(lhs.dtype, rhs.dtype, out, method)
+    if has_windows or is_depthwise:
+        codelet = conv_codelet(lhs.dtype, rhs.dtype, out, method)
+    else:
+        codelet = matmul_codelet(lhs.dtype, rhs.dtype, out, method, may_swap=False)
     return place(graph, codelet, form, [lhs, rhs], (out,), plan=plan, **options)[0]
 
 

@@ -33,6 +33,8 @@ class MatMul(Codelet):
       out_dtype: dtype of the result.
       method: how the vertex computes: "amp", "hmac", "outer", "vmac", "scalar", or "auto", the fastest one
         for the extents of each cell.
+      may_swap: whether the left operand may be the weights that the units hold, too; which of them it is says what
+        lies together in the result. An image never is: what convolves the result reads its channels together.
 
     Raises:
       InvalidGraph: an unknown method, or floats accumulated as integers.
@@ -45,6 +47,7 @@ class MatMul(Codelet):
     accumulate_dtype: str
     out_dtype: str
     method: str = "auto"
+    may_swap: bool = True
 
     def __post_init__(self) -> None:
         """Check the method and the dtypes."""
@@ -90,12 +93,12 @@ class MatMul(Codelet):
     def cycles(self, extents: Extents, target: Target) -> Cycles:
         """Return the PopLibs estimate of the vertex; see ``matmul_cycles``."""
         return matmul_cycles.matmul_cycles(
-            self.method, self.accumulate_dtype, self.out_dtype, extents, target
+            self.method, self.accumulate_dtype, self.out_dtype, extents, target, self.may_swap
         )
 
     def arrangements(self, extents: Extents, target: Target) -> list[Arrangement]:
         """Return channels in groups for the units, contracted dimensions together for dot products."""
-        return matmul_cycles.matmul_orders(self.method, self.accumulate_dtype, extents, target)
+        return matmul_cycles.matmul_orders(self.method, self.accumulate_dtype, extents, target, self.may_swap)
 
     def flops(self, extents: Extents) -> np.ndarray:
         """Count a multiplication and an addition per point of the domain, on floats."""
@@ -158,7 +161,9 @@ def accumulator_of(dtype: str) -> str:
     return "float32" if is_narrow_float(dtype) else dtype
 
 
-def matmul_codelet(lhs: str, rhs: str, out_dtype: str | None = None, method: str = "auto") -> MatMul:
+def matmul_codelet(
+    lhs: str, rhs: str, out_dtype: str | None = None, method: str = "auto", may_swap: bool = True
+) -> MatMul:
     """Return the contraction of operands of the given dtypes.
 
     Args:
@@ -166,8 +171,9 @@ def matmul_codelet(lhs: str, rhs: str, out_dtype: str | None = None, method: str
       rhs: dtype of the right operand.
       out_dtype: dtype of the result, by default the left operand's. A wider one is accumulated in itself.
       method: see ``MatMul``.
+      may_swap: see ``MatMul``.
     """
     out = out_dtype or lhs
     own = accumulator_of(lhs)
     accumulate = out if itemsize(out) > itemsize(own) or not is_float(lhs) else own
-    return MatMul((lhs, rhs), accumulate, out, method)
+    return MatMul((lhs, rhs), accumulate, out, method, may_swap)

@@ -11,7 +11,7 @@ Source: graphcore/poplibs lib/poplin/PerformanceEstimation.hpp, ConvModel.cpp.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -26,6 +26,12 @@ from tiles.target import Basis, Target
 SOURCE = "graphcore/poplibs lib/poplin/PerformanceEstimation.hpp"
 METHODS = ("amp", "hmac", "outer", "vmac", "scalar")
 RETAINED_SLOTS = 7  # set-up that a worker keeps from one call to the next
+UNEXPECTED_ORDER_CYCLES = 5 / 4
+"""What an element costs readers of a result whose rows, not columns, lie together, in the choice of the weights.
+
+The rule of PopLibs' convolution planner for results that it has to rearrange because operands are swapped: 5/4 of the
+bytes, over what one copy moves, an element here (lib/poplin/ConvPlan.cpp, ConvModel.cpp).
+"""
 
 
 @dataclass(frozen=True)
@@ -75,20 +81,24 @@ class Shape:
       positions: rows of the operand that streams through.
       outputs: output channels, columns of the weights.
       inputs: input channels, the contracted dimension.
+      may_swap: whether the operand that streams through may be the weights instead.
     """
 
     groups: Any
     positions: Any
     outputs: Any
     inputs: Any
+    may_swap: bool = True
 
     @property
     def swapped(self) -> Shape:
         """The same product with the other operand as weights."""
-        return Shape(self.groups, self.outputs, self.positions, self.inputs)
+        return replace(self, positions=self.outputs, outputs=self.positions)
 
 
-def matmul_cycles(method: str, accumulate: str, out_dtype: str, extents: Extents, target: Target) -> Cycles:
+def matmul_cycles(
+    method: str, accumulate: str, out_dtype: str, extents: Extents, target: Target, may_swap: bool = True
+) -> Cycles:
     """Return the duration of a matmul vertex on all workers, vectorized over ``extents``.
 
     Args:
@@ -97,33 +107,34 @@ def matmul_cycles(method: str, accumulate: str, out_dtype: str, extents: Extents
       out_dtype: dtype of the result; a cast is added where it is narrower.
       extents: cell sizes.
       target: the machine.
+      may_swap: whether either operand may be the weights, or only the right one.
 
     Raises:
       InvalidGraph: the method computes none of these cells.
     """
-    costs = costs_of(method, _COSTS, shape_of(extents), extents.operand_dtypes[0], accumulate, target)
+    costs = costs_of(
+        method, _COSTS, shape_of(extents, may_swap), extents.operand_dtypes[0], accumulate, target
+    )
     found = vertex_cycles(costs, "multiply", accumulate, out_dtype, extents, target)
     empty = np.asarray(extents.results) == 0
     return Cycles(np.where(empty, 0, found.value), found.basis, SOURCE)
 
 
-def matmul_orders(method: str, accumulate: str, extents: Extents, target: Target) -> list[Arrangement]:
+def matmul_orders(
+    method: str, accumulate: str, extents: Extents, target: Target, may_swap: bool = True
+) -> list[Arrangement]:
     """Return the order in which vertices of given extents read and write, by dimensions of the domain.
 
     The units take input channels in groups, and leave output channels in groups, as PopLibs arranges the operands and
     results of its 1x1 vertex (``[CI/g][N][g]``, ``[CO/g][N][g]``; lib/poplin/ConvUtilInternal.cpp). Dot products run along
     contracted dimensions that lie together. The other methods take what comes.
     """
-    shape, dtype = shape_of(extents), extents.operand_dtypes[0]
+    shape, dtype = shape_of(extents, may_swap), extents.operand_dtypes[0]
     costs = costs_of(method, _COSTS, shape, dtype, accumulate, target)
     chosen = np.atleast_1d(fastest(costs))
     streamed = dtype if dtype == "float16" else "float32"
     units, channels = target.conv_units(streamed, accumulate), target.weights_per_conv_unit(streamed)
-    swapped = np.atleast_1d(
-        units > 0
-        and amp_cycles(shape.swapped, streamed, accumulate, target)
-        < amp_cycles(shape, streamed, accumulate, target)
-    )
+    swapped = np.atleast_1d(units > 0 and _is_swapped(shape, streamed, accumulate, target))
     roles = roles_of(extents.form)
 
     def order(name: str, is_swapped: bool) -> Arrangement:
@@ -150,16 +161,30 @@ def methods_for(accumulate: str, extents: Extents, target: Target) -> tuple[str,
     return tuple(sorted((m for m in METHODS if costs[m] < NEVER), key=costs.__getitem__))
 
 
-def shape_of(extents: Extents) -> Shape:
+def shape_of(extents: Extents, may_swap: bool = True) -> Shape:
     """Return a cell's extents as batches, positions, output and input channels."""
     roles = roles_of(extents.form)
     parts = (roles.batch, roles.lhs_free, roles.rhs_free, roles.contracted)
-    return Shape(*np.broadcast_arrays(*(np.asarray(extents.product(dims)) for dims in parts)))
+    groups, positions, outputs, inputs = np.broadcast_arrays(
+        *(np.asarray(extents.product(dims)) for dims in parts)
+    )
+    return Shape(groups, positions, outputs, inputs, may_swap)
 
 
 def _better_weights(cost: Callable[[Shape], Any], shape: Shape) -> Any:
-    """Return the cost with the better of the two operands as weights."""
-    return np.minimum(cost(shape), cost(shape.swapped))
+    """Return the cost with the better of the two operands as weights, if either may be."""
+    return np.minimum(cost(shape), cost(shape.swapped)) if shape.may_swap else np.asarray(cost(shape))
+
+
+def _is_swapped(shape: Shape, dtype: str, accumulate: str, target: Target) -> Any:
+    """Return whether the units take the left operand as weights: that saves more than readers of the result lose by it.
+
+    Weights are what lies together in the result. What reads it goes on along its last dimension far more often than not.
+    """
+    if not shape.may_swap:
+        return np.zeros_like(shape.inputs, bool)
+    left, right = (amp_cycles(s, dtype, accumulate, target) for s in (shape.swapped, shape))
+    return left + UNEXPECTED_ORDER_CYCLES * shape.groups * shape.positions * shape.outputs < right
 
 
 def _share(n: Any, target: Target) -> Any:
@@ -215,7 +240,8 @@ def _amp(shape: Shape, dtype: str, accumulate: str, target: Target) -> Cycles:
         widen = 12 + target.worker_issue_interval_cycles * (37 + 2 * _share(elements, target))
     if streamed not in ("float16", "float32") or not target.conv_units(streamed, accumulate):
         return Cycles(np.full_like(shape.inputs, NEVER), Basis.DOCUMENTED, SOURCE)
-    value = widen + _better_weights(lambda s: amp_cycles(s, streamed, accumulate, target), shape)
+    left, right = (amp_cycles(s, streamed, accumulate, target) for s in (shape.swapped, shape))
+    value = widen + np.where(_is_swapped(shape, streamed, accumulate, target), left, right)
     return Cycles(np.where(shape.inputs > 0, value, NEVER), basis, SOURCE)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -78,8 +79,8 @@ class Map(Codelet):
         return body_flops(self.body, extents)
 
     def grains(self, form: OpForm, target: Target) -> tuple[int, ...]:
-        """Prefer whole 64-bit accesses along the innermost dimension of the results."""
-        return access_grains(form, self.operand_dtypes + self.result_dtypes, target)
+        """Prefer whole groups of channels, or 64-bit accesses, along the innermost dimension of the results."""
+        return channel_grains(form, self.operand_dtypes + self.result_dtypes, target)
 
     def may_overwrite(self, k: int) -> bool:
         """Every element is read before the result at its place is written."""
@@ -144,6 +145,10 @@ def _operations(name: str, dtypes: list[str], attrs: dict[str, Any]) -> int:
     return sum(_operations(f, [known[a] for a in args], dict(more)) for f, args, more in attrs["body"])
 
 
+CONTRACTED = ("float16", "float32")
+"""Dtypes that the matrix units take as they are."""
+
+
 def access_grains(form: OpForm, dtypes: tuple[str, ...], target: Target) -> tuple[int, ...]:
     """Return the multiple for each dimension: a whole data path along the innermost of the first result.
 
@@ -156,4 +161,19 @@ def access_grains(form: OpForm, dtypes: tuple[str, ...], target: Target) -> tupl
         width = max(1, target.data_path_bytes // min(map(itemsize, dtypes)))
         if form.dims[innermost].size >= 2 * width:
             grains[innermost] = width
+    return tuple(grains)
+
+
+def channel_grains(form: OpForm, dtypes: tuple[str, ...], target: Target) -> tuple[int, ...]:
+    """Return the multiple for each dimension: a group of channels that contractions read together along the innermost.
+
+    Only where that leaves work for all tiles; else see ``access_grains``.
+    """
+    grains = list(access_grains(form, dtypes, target))
+    kept = math.prod(form.dims[d].size for d in form.results[0].dims) if form.results else 0
+    channels = max((target.weights_per_conv_unit(d) for d in dtypes if d in CONTRACTED), default=1)
+    innermost = next((d for d, grain in enumerate(grains) if grain > 1), None)
+    if innermost is not None and form.dims[innermost].size >= 2 * channels:
+        if kept // channels >= target.num_tiles:
+            grains[innermost] = max(grains[innermost], channels)
     return tuple(grains)
