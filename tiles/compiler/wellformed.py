@@ -26,6 +26,8 @@ WORD_BYTES = 4
 def check_declarations(executable: Executable) -> None:
     """Raise InvalidExecutable unless everything named exists and fits by name, kind, dtype and shape."""
     check_name("program", executable.name, executable.name)
+    if executable.target.num_ipus > 1:
+        raise refuse(f"it is for {executable.target.num_ipus} IPUs; links between IPUs are not modelled")
     _check_buffers(executable)
     _check_variables(executable)
     _check_arguments(executable)
