@@ -53,7 +53,5 @@ def test_offsets_are_clamped_operation_by_operation(
         return x
 
     want = np.asarray(program(x, [jnp.asarray(v) for v in values]))  # every operation compiled alone
-    given_starts = list(values)
-    for engine in ("hlo", "fast"):
-        got = ipuxla.jit(program, target=TARGET, engine=engine)(x, given_starts)
-        np.testing.assert_array_equal(np.asarray(got), want, err_msg=engine)
+    got = ipuxla.jit(program, target=TARGET, engine="hlo")(x, list(values))
+    np.testing.assert_array_equal(np.asarray(got), want)
