@@ -68,8 +68,8 @@ def mask_of_ranges(ranges: tuple[tuple[int, int], ...]) -> int:
 
 
 def is_count(value: Any, low: int = 0) -> bool:
-    """Return whether a value is a whole number of at least ``low``."""
-    return type(value) is int and value >= low
+    """Return whether a value is a whole number of at least ``low`` that sums of 64 bits have room for."""
+    return type(value) is int and low <= value < 1 << 48
 
 
 def _check_buffers(executable: Executable) -> None:
