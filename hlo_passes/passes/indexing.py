@@ -253,7 +253,11 @@ class _Expression:
         body = tuple((row.function, row.arguments, tuple(sorted(row.attributes.items()))) for row in rows)
         name = ("nonlinearity", "nonlinearity_gradient")[len(maps) - 1]
         assert isinstance(instruction.op, Nonlinearity)
-        attributes: dict[str, Any] = {"kind": instruction.op.kind, "body": body, "dtype": _dtype(instruction.result.type)}
+        attributes: dict[str, Any] = {
+            "kind": instruction.op.kind,
+            "body": body,
+            "dtype": _dtype(instruction.result.type),
+        }
         if instruction.op.is_approximate:
             attributes["is_approximate"] = True
         return self._add_row(name, tuple(arguments[m.parameter] for m in maps), attributes)

@@ -205,7 +205,7 @@ class Samples:
     def _constant(self, instruction: Instruction) -> Sample | None:
         op = instruction.op
         if isinstance(op, ops.Constant):
-            if not op.is_splat:
+            if not op.is_splat or op.type.is_complex:
                 return None
             number = np.asarray(op.value, None if op.type.is_bool else np.float64).reshape(())
             return self._numbers.setdefault((number.dtype.char, number.tobytes()), Sample(number, None, ()))

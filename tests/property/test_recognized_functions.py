@@ -212,8 +212,8 @@ def test_one_operation_away_is_not_recognized(data: st.DataObject) -> None:
 
 
 def test_the_functions_themselves_are_what_they_say() -> None:
-    """The check above passes where nothing is changed, and what it looks at is there."""
-    for name in KNOWN:
+    """The check above passes where nothing is changed, and what it looks at is there: one of every kind."""
+    for name in {kind: name for name, (kind, _) in KNOWN.items()}.values():
         found = [
             i
             for i in optimize(module_of(name), "recover-networks,dce").walk()
