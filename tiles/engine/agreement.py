@@ -15,10 +15,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from tiles.compiler import Certificate, Executable, Variable, VertexGroup
+from tiles.compiler import Certificate, Executable, ExecuteStep, Variable, VertexGroup
 from tiles.compiler import certify as certify_structure
 from tiles.compiler.certify import LIMIT
+from tiles.compiler.tree import records_of
 from tiles.compiler.wellformed import refuse, root_of
+from tiles.compiler.wellformed_steps import read_by, written_by
 from tiles.engine.fast import FastEngine
 from tiles.engine.interface import FLOAT, RING
 from tiles.engine.literal import LiteralEngine
@@ -82,15 +84,7 @@ def _prove(executable: Executable, number: int, body: Any, whole: VertexGroup) -
     """Run one composite by its codelet and by its body."""
     roots = dict.fromkeys(root_of(executable, operand.variable) for operand in whole.operands)
     read = [executable.variables[name] for name in roots if executable.variables[name].kind != CONSTANT]
-    alone = dataclasses.replace(
-        executable,
-        program=["composite", number, body],
-        inputs=tuple(v.name for v in read),
-        outputs=whole.results,
-        donated=(),
-        streams={},
-        remote_buffers={},
-    )
+    alone = _alone(executable, number, body, whole, tuple(v.name for v in read))
     rng = np.random.default_rng(len(executable.composites) + number)
     adds = whole.codelet.combiner() == "add"
     for arithmetic, draws in DRAWS.items():
@@ -112,6 +106,30 @@ def _prove(executable: Executable, number: int, body: Any, whole: VertexGroup) -
                         f"composite {whole.name}: {whole.codelet.name} gives another {name} than its body does",
                         whole.location,
                     )
+
+
+def _alone(
+    executable: Executable, number: int, body: Any, whole: VertexGroup, inputs: tuple[str, ...]
+) -> Executable:
+    """Return a composite as a program of its own, with no more memory than it touches."""
+    steps = records_of(executable, body)
+    names = {name for step in steps for name in (*read_by(step), *written_by(step))}
+    names |= {*inputs, *whole.results, *(operand.variable for operand in whole.operands)}
+    variables = {name: v for name, v in executable.variables.items() if name in names}
+    variables |= {(root := executable.variables[root_of(executable, name)]).name: root for name in names}
+    groups = [group for step in steps if isinstance(step, ExecuteStep) for group in step.groups]
+    buffers = {v.storage for v in variables.values()} | {o.buffer for g in groups for o in g.operands}
+    return dataclasses.replace(
+        executable,
+        program=["composite", number, body],
+        variables=variables,
+        buffers={name: b for name, b in executable.buffers.items() if name in buffers},
+        inputs=inputs,
+        outputs=whole.results,
+        donated=(),
+        streams={},
+        remote_buffers={},
+    )
 
 
 def _agree(one: np.ndarray, other: np.ndarray, adds: bool) -> bool:
