@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ from hlo_passes.ops import Nonlinearity, RowFunction
 from hlo_passes.passes import optimize, samples
 from ipuxla.frontend.importer import import_stablehlo
 from tests.comparison import assert_same_bits, results
+from tests.models import model
 from tests.network_functions import KNOWN, NEARLY
 
 SHAPE = (4, 6)
@@ -211,3 +213,20 @@ def _uses(cls: Any, x: Any, y: Any, p: Any, q: Any) -> Any:
     if cls in samples._BINARY:
         return [(cls(), [p, q] if logical else [x, y], cls.name)]
     return [(cls(), [p if logical else x], cls.name)] if cls in samples._UNARY else []
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("gpt", {"gelu": 2, "relu": 6, "softmax": 2}),
+        ("bert-layer-training", {"gelu_erf": 2, "relu": 4, "softmax": 2}),
+        ("nerf-mlp", {"relu": 10, "sigmoid": 2}),
+    ],
+)
+def test_ordinary_networks_keep_their_functions(name: str, kinds: dict[str, int]) -> None:
+    """What is recognized in training steps, functions and gradients together; a proof that fails would show here."""
+    found = model(name, "small")
+    prepared = f"expand,inline,expand-fft,legalize-complex,dce,{PASSES}"
+    _, _, names = recovered(found.function, *found.arguments, passes=prepared)
+    counted = Counter(kind.removeprefix("popnn.").removesuffix("_gradient") for kind in names)
+    assert counted == kinds
