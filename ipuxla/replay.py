@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from hlo_passes.ir import Decisions, Module, evaluate_module
+from hlo_passes.ir import Decisions, Module, evaluate_module, one_by_one
 from hlo_passes.ops import Case, If, While
 from tiles.compiler import Executable
 from tiles.engine import record_decisions
@@ -56,7 +56,7 @@ def replaying(
     names = [name_of(type_.np_dtype) for type_ in module.entry_computation.parameter_types]
 
     def repeating(recorded: Any, *arrays: Any) -> tuple[Any, ...]:
-        return evaluate_module(module, *arrays, decisions=Asked(decisions.Replay(recorded)))
+        return evaluate_module(module, *arrays, apply=one_by_one, decisions=Asked(decisions.Replay(recorded)))
 
     repeat = jax.jit(ring(repeating, ["int32", *names]), compiler_options=compiler_options)
 

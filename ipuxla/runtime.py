@@ -19,8 +19,8 @@ from ipuxla.errors import InvalidExecutable, UnknownStage
 from ipuxla.runner import Runner
 from ipuxla.signature import LeafType, Signature
 from tiles import report
-from tiles.compiler import Certificate, Executable, certify, load_executable, print_plans
-from tiles.engine import Trace
+from tiles.compiler import Certificate, Executable, load_executable, print_plans
+from tiles.engine import Trace, certify
 from tiles.graph import Stream
 
 _MAGIC = b"ipuxla-program\n"
@@ -218,6 +218,7 @@ def load(
     signature = Signature.from_data(header["signature"])
     executable = load_executable(body)
     _check_fit(signature, executable, str(path))
+    _check_donated(signature, executable, str(path))
     for note in signature.notes:
         warnings.warn(f"{path}: {note}", stacklevel=2)
     runner = Runner(
@@ -266,6 +267,17 @@ def _check_fit(signature: Signature, executable: Executable, path: str) -> None:
                 expected=", ".join(map(str, leaves)),
                 got=", ".join(f"{v.dtype}{list(v.shape)}" for v in variables),
             )
+
+
+def _check_donated(signature: Signature, executable: Executable, path: str) -> None:
+    """Refuse a file that would take other arguments from its callers than those whose memory the program takes over."""
+    if tuple(sorted(signature.donated_words)) != tuple(sorted(executable.donated)):
+        raise InvalidExecutable(
+            "the program's donated arguments are not its signature's",
+            location=path,
+            expected=", ".join(map(str, executable.donated)) or "none",
+            got=", ".join(map(str, signature.donated_words)) or "none",
+        )
 
 
 def _matches(leaf: LeafType, variable: Any) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 
 from hlo_passes.errors import HloError
-from hlo_passes.ir import Module, evaluate_module, print_module
+from hlo_passes.ir import Module, evaluate_module, one_by_one, print_module
 from hlo_passes.passes import LegalizeComplex, has_complex, optimize, split_positions
 from ipuxla.cache import kept
 from ipuxla.collection import collection_paused
@@ -148,7 +148,7 @@ class Pipeline:
     def evaluator(self, options: CompileOptions) -> Callable[..., Sequence[jax.Array]]:
         """Return what engine ``hlo`` runs: the optimised module, op by op, floats as words in the ring."""
         module = self.optimized(options)
-        evaluate = functools.partial(evaluate_module, module)
+        evaluate = functools.partial(evaluate_module, module, apply=one_by_one)
         if options.arithmetic == "float":
             return evaluate
         return ring(evaluate, [name_of(type_.np_dtype) for type_ in module.entry_computation.parameter_types])

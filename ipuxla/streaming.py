@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from hlo_passes.ir import Decisions, Module, evaluate_module
+from hlo_passes.ir import Decisions, Module, evaluate_module, one_by_one
 from ipuxla.replay import DECIDING, Asked
 from tiles.compiler import Executable
 from tiles.engine import FIRST_ROOM, Streams, check_items, collect, out_of_items, record_decisions
@@ -76,7 +76,7 @@ def streaming(
         flow = Streams(streams, bool(given), items, dtypes, room)
         answers = decisions.Replay(recorded) if replays else decisions.Decisions()
         host = _Host(flow, Asked(answers), bool(given))
-        return evaluate_module(module, *arrays, decisions=host), flow.state
+        return evaluate_module(module, *arrays, apply=one_by_one, decisions=host), flow.state
 
     @functools.cache
     def compiled(room: tuple[int, ...]) -> Callable[..., Any]:

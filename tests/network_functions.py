@@ -75,6 +75,12 @@ KNOWN: dict[str, tuple[str, Function]] = {
 """By name the kind, without ``popnn.``, and the function of a matrix."""
 
 NEARLY: dict[str, Function] = {
+    "relu up to 8": lambda x: jnp.where(x > 8, jnp.exp(-x) / (x * x + 1), jnp.maximum(x, 0)),
+    "gelu up to 8": lambda x: jnp.where(x > 8, x**3, jax.nn.gelu(x)),
+    "sigmoid down to -9": lambda x: jnp.maximum(jax.nn.sigmoid(x), 1e-4),
+    "softmax up to 12": lambda x: jax.nn.softmax(jnp.minimum(x, 12)),
+    "layer norm up to 10": lambda x: jnp.minimum(_layer_norm(x), 10),
+    "silu rounded on the way": lambda x: jax.nn.silu(lax.reduce_precision(x, 8, 3)),
     "leaky relu": lambda x: jax.nn.leaky_relu(x, 0.01),
     "relu6": jax.nn.relu6,
     "elu": jax.nn.elu,

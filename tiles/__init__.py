@@ -10,8 +10,8 @@ run it::
     (z,), trace = tiles.make_engine(executable).run(x_values, y_values)
 """
 
-from tiles.compiler import Executable, certify, compile_graph, load_executable
-from tiles.engine import make_engine
+from tiles.compiler import Executable, compile_graph, load_executable
+from tiles.engine import certify, make_engine
 from tiles.errors import IpuError
 from tiles.graph import (
     PARALLEL,

@@ -23,6 +23,7 @@ from hlo_passes.ir.interpreter import (
     evaluate_computation,
     evaluate_instruction,
     evaluate_module,
+    one_by_one,
 )
 from hlo_passes.ir.location import UNKNOWN, Location, agreed, plain_transforms, shared_scope
 from hlo_passes.ir.module import Computation, Instruction, Module, Value
@@ -62,6 +63,7 @@ __all__ = [
     "evaluate_module",
     "map_computations",
     "map_regions",
+    "one_by_one",
     "parse_computation",
     "parse_module",
     "placed",

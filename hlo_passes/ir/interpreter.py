@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from hlo_passes.errors import EvaluationError
 from hlo_passes.ir.module import Computation, Instruction, Module
@@ -102,6 +103,16 @@ def evaluate_module(
         if apply is None:
             arrays = tuple(_check_arguments(entry, arrays))
         return evaluate_computation(entry, *arrays, module=module, apply=apply, decisions=decisions)
+
+
+def one_by_one(function: Callable[..., Sequence[Any]], *operands: Any) -> tuple[Any, ...]:
+    """Apply an operation so that XLA, which may compile it with others, neither merges nor reassociates across it.
+
+    An ``apply`` of ``evaluate_module``. It is what makes a compiled evaluation a witness: XLA:CPU (jaxlib 0.10.2)
+    makes one dynamic_slice of two and clamps once where each is to be clamped.
+    """
+    results = tuple(function(*operands))
+    return tuple(lax.optimization_barrier(results)) if results else results
 
 
 def evaluate_computation(

@@ -35,8 +35,9 @@ def _region_results(
 class Nonlinearity(Elementwise):
     """Apply a non-linearity, or to a gradient its derivative, element by element. Spec: the region.
 
-    ``kind`` is a name such as ``popnn.gelu`` or ``popnn.gelu_gradient``. Constraints: C1 one region of
-    elementwise operations and splat constants, C2 it takes the operands, C3 all of one shape.
+    ``kind`` is a name such as ``popnn.gelu`` or ``popnn.gelu_gradient``; ``is_approximate`` where constants are not
+    quite the function's, or it is told otherwise at a tie. Constraints: C1 one region of elementwise operations and
+    splat constants, C2 it takes the operands, C3 all of one shape.
     """
 
     name: ClassVar[str] = "hlo.nonlinearity"
@@ -45,6 +46,7 @@ class Nonlinearity(Elementwise):
     is_unit: ClassVar[bool] = True
     num_regions: ClassVar[int] = 1
     kind: str
+    is_approximate: bool = False
 
     def infer(self, *operands: TensorType, regions: Sequence[Computation] = ()) -> tuple[TensorType, ...]:
         """Return the region's result type."""

@@ -72,7 +72,8 @@ class Row(NamedTuple):
       attributes: plain data, element types by their numpy names: ``compare`` has ``direction`` and
         ``compare_type``, ``convert`` and ``bitcast_convert`` ``dtype``, ``reduce_precision``
         ``exponent_bits`` and ``mantissa_bits``, ``constant`` ``value`` and ``dtype``, ``iota`` ``dim`` (of
-        the domain) and ``dtype``, ``nonlinearity`` ``kind``, ``body`` (rows of its operands) and ``dtype``.
+        the domain) and ``dtype``, ``nonlinearity`` ``kind``, ``body`` (rows of its operands), ``dtype`` and,
+        if it is, ``is_approximate``.
     """
 
     function: str
@@ -252,7 +253,13 @@ class _Expression:
         body = tuple((row.function, row.arguments, tuple(sorted(row.attributes.items()))) for row in rows)
         name = ("nonlinearity", "nonlinearity_gradient")[len(maps) - 1]
         assert isinstance(instruction.op, Nonlinearity)
-        attributes = {"kind": instruction.op.kind, "body": body, "dtype": _dtype(instruction.result.type)}
+        attributes: dict[str, Any] = {
+            "kind": instruction.op.kind,
+            "body": body,
+            "dtype": _dtype(instruction.result.type),
+        }
+        if instruction.op.is_approximate:
+            attributes["is_approximate"] = True
         return self._add_row(name, tuple(arguments[m.parameter] for m in maps), attributes)
 
     def _make_pad(self, instruction: Instruction, axes: Axes) -> int:

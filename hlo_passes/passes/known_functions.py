@@ -1,4 +1,4 @@
-"""What a network's usual functions and their gradients give at the sample points of ``passes.samples``."""
+"""The usual functions of networks and their gradients, defined once: for numbers, and for expressions of an algebra."""
 
 from __future__ import annotations
 
@@ -6,16 +6,76 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any, Protocol
 
 import numpy as np
 
 from hlo_passes.passes.samples import GRADIENT, POINTS
 
 TOLERANCES = {"f64": 2e-5, "f32": 2e-5, "f16": 1e-3, "bf16": 6e-3}
-"""How far tables of values of a type may differ, of the largest: constants are rounded to the type."""
+"""How far tables of values of a type, and constants in it, may differ, of the largest."""
 
-_MAX_EPSILON = 0.1
-_ERF = np.vectorize(math.erf)
+MAX_EPSILON = 0.1
+"""The most that a norm adds to the variance."""
+
+MAX_OPERATIONS: dict[str, tuple[int, int]] = {
+    "relu": (2, 8),
+    "tanh": (2, 5),
+    "sigmoid": (17, 11),
+    "silu": (6, 13),
+    "gelu": (10, 26),
+    "gelu_erf": (7, 16),
+    "softmax": (8, 24),
+    "log_softmax": (12, 20),
+    "norm": (18, 44),
+}
+"""Operations that a function, and its gradient, may take: one more than the longest way of writing it that is known.
+
+What only moves or converts is not counted; what XLA computes an error function by counts as one.
+"""
+
+
+class Functions(Protocol):
+    """What the definitions are made of: functions of numbers, of arrays of rows, or of expressions."""
+
+    def exp(self, x: Any, /) -> Any: ...  # noqa: D102
+    def log(self, x: Any, /) -> Any: ...  # noqa: D102
+    def tanh(self, x: Any, /) -> Any: ...  # noqa: D102
+    def sigmoid(self, x: Any, /) -> Any: ...  # noqa: D102
+    def erf(self, x: Any, /) -> Any: ...  # noqa: D102
+    def positive(self, x: Any, /) -> Any: ...  # noqa: D102
+    def maximum(self, x: Any, y: Any, /) -> Any: ...  # noqa: D102
+    def sum(self, x: Any, /) -> Any: ...  # noqa: D102
+    def mean(self, x: Any, /) -> Any: ...  # noqa: D102
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The functions for tables ``[rows, columns]``, whose columns are a sample of ``row_size`` elements."""
+
+    row_size: int = 0
+
+    exp = staticmethod(np.exp)
+    log = staticmethod(np.log)
+    tanh = staticmethod(np.tanh)
+    erf = staticmethod(np.vectorize(math.erf, otypes=[float]))
+    maximum = staticmethod(np.maximum)
+
+    def sigmoid(self, x: np.ndarray) -> np.ndarray:
+        """Return the logistic function."""
+        return 1 / (1 + np.exp(-x))
+
+    def positive(self, x: np.ndarray) -> np.ndarray:
+        """Return 1 where a number is more than zero, else 0."""
+        return (x > 0) * 1.0
+
+    def sum(self, x: np.ndarray) -> np.ndarray:
+        """Return the sum along a row."""
+        return self.row_size * self.mean(x)
+
+    def mean(self, x: np.ndarray) -> np.ndarray:
+        """Return the mean along a row."""
+        return x.mean(1, keepdims=True)
 
 
 @dataclass(frozen=True)
@@ -32,70 +92,134 @@ class Known:
     size: int = 0
     epsilon: float = 0.0
 
-
-Pointwise = tuple[Callable[[np.ndarray], np.ndarray], Callable[[np.ndarray], np.ndarray]]
-
-
-def _sigmoid(x: np.ndarray) -> np.ndarray:
-    return 1 / (1 + np.exp(-x))
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """The functions that it may be, going by a table."""
+        return _ALIKE if self.kind in _ALIKE else (self.kind,)
 
 
-def _gelu(x: np.ndarray) -> np.ndarray:
-    return 0.5 * x * (1 + np.tanh(_inner(x)))
+_ALIKE = ("gelu", "gelu_erf")
+"""Functions that differ by less than halves can tell."""
+
+Definition = Callable[..., Any]
 
 
-def _inner(x: np.ndarray) -> np.ndarray:
+# ---- functions, of ``m: Functions`` and their operand
+
+
+def _gelu_inner(x: Any) -> Any:
     return math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
 
 
-def _gelu_slope(x: np.ndarray) -> np.ndarray:
-    t = np.tanh(_inner(x))
+def _gelu(m: Functions, x: Any) -> Any:
+    return 0.5 * x * (1 + m.tanh(_gelu_inner(x)))
+
+
+def _gelu_slope(m: Functions, x: Any) -> Any:
+    t = m.tanh(_gelu_inner(x))
     return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * x**2)
 
 
-def _normal_below(x: np.ndarray) -> np.ndarray:
-    return 0.5 * (1 + _ERF(x / math.sqrt(2)))
+def _normal_below(m: Functions, x: Any) -> Any:
+    return 0.5 * (1 + m.erf(x / math.sqrt(2)))
 
 
-FUNCTIONS: dict[str, Pointwise] = {
-    "relu": (lambda x: np.maximum(x, 0), lambda x: (x > 0) * 1.0),
-    "tanh": (np.tanh, lambda x: 1 - np.tanh(x) ** 2),
-    "sigmoid": (_sigmoid, lambda x: _sigmoid(x) * (1 - _sigmoid(x))),
-    "silu": (lambda x: x * _sigmoid(x), lambda x: _sigmoid(x) * (1 + x * (1 - _sigmoid(x)))),
+def _gelu_erf_slope(m: Functions, x: Any) -> Any:
+    return _normal_below(m, x) + x * m.exp(-0.5 * x**2) / math.sqrt(2 * math.pi)
+
+
+def _silu_slope(m: Functions, x: Any) -> Any:
+    return m.sigmoid(x) * (1 + x * (1 - m.sigmoid(x)))
+
+
+FUNCTIONS: dict[str, tuple[Definition, Definition]] = {
+    "relu": (lambda m, x: m.maximum(x, 0), lambda m, x: m.positive(x)),
+    "tanh": (lambda m, x: m.tanh(x), lambda m, x: 1 - m.tanh(x) ** 2),
+    "sigmoid": (lambda m, x: m.sigmoid(x), lambda m, x: m.sigmoid(x) * (1 - m.sigmoid(x))),
+    "silu": (lambda m, x: x * m.sigmoid(x), _silu_slope),
     "gelu": (_gelu, _gelu_slope),
-    "gelu_erf": (
-        lambda x: x * _normal_below(x),
-        lambda x: _normal_below(x) + x * np.exp(-x * x / 2) / math.sqrt(2 * math.pi),
-    ),
+    "gelu_erf": (lambda m, x: x * _normal_below(m, x), _gelu_erf_slope),
 }
 """Functions of single elements and their derivatives."""
 
-SLOPES_BY_RESULT: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "relu": lambda y: (y > 0) * 1.0,
-    "tanh": lambda y: 1 - y * y,
-    "sigmoid": lambda y: y * (1 - y),
+SLOPES_BY_RESULT: dict[str, Definition] = {
+    "relu": lambda m, y: m.positive(y),
+    "tanh": lambda m, y: 1 - y * y,
+    "sigmoid": lambda m, y: y * (1 - y),
 }
 """Derivatives as functions of the result."""
 
 
-def _mean(x: np.ndarray) -> np.ndarray:
-    return x.mean(1, keepdims=True)
+def _softmax(m: Functions, x: Any) -> Any:
+    e = m.exp(x)
+    return e / m.sum(e)
 
 
-def _softmax(x: np.ndarray, size: int) -> np.ndarray:
-    e = np.exp(x)
-    return e / (size * _mean(e))
+def _log_softmax(m: Functions, x: Any) -> Any:
+    return x - m.log(m.sum(m.exp(x)))
 
 
-def _whitened(x: np.ndarray, epsilon: float) -> tuple[np.ndarray, np.ndarray]:
-    deviation = x - _mean(x)
-    inverse = 1 / np.sqrt(_mean(deviation**2) + epsilon)
+def _whitened(m: Functions, x: Any, epsilon: float) -> tuple[Any, Any]:
+    deviation = x - m.mean(x)
+    inverse = (m.mean(deviation**2) + epsilon) ** -0.5
     return deviation * inverse, inverse
 
 
-@lru_cache(maxsize=256)
+ROW_FUNCTIONS: dict[str, Definition] = {
+    "softmax": _softmax,
+    "log_softmax": _log_softmax,
+    "norm": lambda m, x, epsilon: _whitened(m, x, epsilon)[0],
+}
+"""Functions of rows; a norm's last argument is what is added to the variance."""
+
+
+def _softmax_gradient(m: Functions, y: Any, g: Any) -> Any:
+    return y * (g - m.sum(g * y))
+
+
+def _log_softmax_gradient(m: Functions, y: Any, g: Any) -> Any:
+    return g - y * m.sum(g)
+
+
+def _norm_gradient(m: Functions, x: Any, g: Any, epsilon: float) -> Any:
+    white, inverse = _whitened(m, x, epsilon)
+    return inverse * (g - m.mean(g) - white * m.mean(g * white))
+
+
+_ROW_GRADIENTS: dict[tuple[str, bool], Definition] = {
+    ("softmax", True): _softmax_gradient,
+    ("softmax", False): lambda m, x, g: _softmax_gradient(m, _softmax(m, x), g),
+    ("log_softmax", True): lambda m, y, g: _log_softmax_gradient(m, m.exp(y), g),
+    ("log_softmax", False): lambda m, x, g: _log_softmax_gradient(m, _softmax(m, x), g),
+    ("norm", False): _norm_gradient,
+}
+"""Gradients of functions of rows, by function and whether they are told of its result or its operand."""
+
+
+def definition(kind: str) -> Definition:
+    """Return a function of ``Functions`` and its operand (and a norm's epsilon)."""
+    return FUNCTIONS[kind][0] if kind in FUNCTIONS else ROW_FUNCTIONS[kind]
+
+
+def gradient_definition(kind: str, of_result: bool) -> Definition | None:
+    """Return a function's gradient as a function of ``Functions``, source and gradient (and epsilon); None if there is none.
+
+    Args:
+      kind: the function.
+      of_result: whether the source is the function's result, else its operand.
+    """
+    if kind not in FUNCTIONS:
+        return _ROW_GRADIENTS.get((kind, of_result))
+    slope = SLOPES_BY_RESULT.get(kind) if of_result else FUNCTIONS[kind][1]
+    return None if slope is None else lambda m, x, g: g * slope(m, x)
+
+
+# ---- tables
+
+
+@lru_cache(maxsize=1)
 def _tables() -> dict[str, np.ndarray]:
-    return {kind: function(POINTS) for kind, (function, _) in FUNCTIONS.items()}
+    return {kind: function(Numbers(), POINTS) for kind, (function, _) in FUNCTIONS.items()}
 
 
 def recognize(values: np.ndarray, size: int, tolerance: float) -> Known | None:
@@ -108,16 +232,15 @@ def recognize(values: np.ndarray, size: int, tolerance: float) -> Known | None:
     """
     if not size:
         return next((Known(k) for k, v in _tables().items() if _close(values, v, tolerance)), None)
-    softmax = _softmax(POINTS, size)
-    if _close(values, softmax, tolerance):
-        return Known("softmax", size)
-    if _close(values, np.log(softmax), tolerance):
-        return Known("log_softmax", size)
-    deviation = POINTS - _mean(POINTS)
+    numbers = Numbers(size)
+    for kind in ("softmax", "log_softmax"):
+        if _close(values, ROW_FUNCTIONS[kind](numbers, POINTS), tolerance):
+            return Known(kind, size)
+    deviation = POINTS - numbers.mean(POINTS)
     inverse = values[:, :1] / deviation[:, :1]
     if _close(values, deviation * inverse, tolerance) and (inverse > 0).all():
-        epsilon = 1 / inverse**2 - _mean(deviation**2)
-        if -tolerance < epsilon.min() and epsilon.max() < _MAX_EPSILON and np.ptp(epsilon) < 10 * tolerance:
+        epsilon = 1 / inverse**2 - numbers.mean(deviation**2)
+        if -tolerance < epsilon.min() and epsilon.max() < MAX_EPSILON and np.ptp(epsilon) < 10 * tolerance:
             return Known("norm", size, max(0.0, float(epsilon.mean())))
     return None
 
@@ -135,23 +258,10 @@ def is_gradient(values: np.ndarray, known: Known, of_result: bool, tolerance: fl
 
 
 def _gradients(known: Known, of_result: bool) -> Iterator[np.ndarray]:
-    g = GRADIENT
-    if not known.size:
-        if of_result and known.kind in SLOPES_BY_RESULT:
-            yield g * SLOPES_BY_RESULT[known.kind](POINTS)
-        elif not of_result:
-            yield g * FUNCTIONS[known.kind][1](POINTS)
-        return
-    total = known.size
-    if known.kind == "softmax":
-        y = POINTS if of_result else _softmax(POINTS, total)
-        yield y * (g - total * _mean(g * y))
-    elif known.kind == "log_softmax":
-        y = np.exp(POINTS) if of_result else _softmax(POINTS, total)
-        yield g - y * total * _mean(g)
-    elif not of_result:
-        white, inverse = _whitened(POINTS, known.epsilon)
-        yield inverse * (g - _mean(g) - white * _mean(g * white))
+    found = gradient_definition(known.kind, of_result)
+    if found is not None:
+        more = (known.epsilon,) if known.kind == "norm" else ()
+        yield found(Numbers(known.size), POINTS, GRADIENT, *more)
 
 
 def _close(values: np.ndarray, want: np.ndarray, tolerance: float) -> bool:

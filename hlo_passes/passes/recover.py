@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hlo_passes import ops
 from hlo_passes.ir import Builder, Computation, Instruction, Module, Value
 from hlo_passes.ops import Nonlinearity, RowFunction
 from hlo_passes.passes.base import Pass, map_control_regions, map_module
 from hlo_passes.passes.known_functions import TOLERANCES, Known, is_gradient, recognize
+from hlo_passes.passes.proofs import MOVEMENT, Claim, Proof, prove
 from hlo_passes.passes.samples import Gradient, Sample, Samples, natural_axes
 
-_MOVEMENT = (ops.BroadcastInDim, ops.Constant, ops.Convert, ops.Reshape, ops.Transpose)
 _MAX_OPS = 256
 
 
@@ -22,9 +21,11 @@ _MAX_OPS = 256
 class RecoverNetworks(Pass):
     """Make softmax, log-softmax, norms, the usual non-linearities and their gradients one operation each.
 
-    They are recognized by what they compute, at sample points, in whatever way they are written; constants are
-    compared with a tolerance that depends on the element type. The new operation's region is what stood there,
-    so no result can change. Where a part of the function is needed for something else too, nothing is replaced.
+    What may be one is found by what it computes at sample points, and taken for one if algebra proves it, every
+    operation included (``passes.proofs``), in whatever way it is written. Constants are compared with a tolerance that
+    depends on the element type; where they are not the function's, or where the two differ at a tie, the operation says
+    that it is approximate. The new operation's region is what stood there, so no result can change. Where a part of
+    the function is needed for something else too, nothing is replaced.
     """
 
     name: ClassVar[str] = "recover-networks"
@@ -43,11 +44,12 @@ class _Match:
     dimensions: tuple[int, ...]
     operands: tuple[Value, ...]
     cone: tuple[Instruction, ...]
+    is_exact: bool
 
     @property
     def work(self) -> Iterator[Instruction]:
         """The instructions inside that cost something."""
-        return (i for i in self.cone if i is not self.root and not isinstance(i.op, _MOVEMENT))
+        return (i for i in self.cone if i is not self.root and not isinstance(i.op, MOVEMENT))
 
     def instruction(self) -> Instruction:
         """Return what stands for the root."""
@@ -57,7 +59,11 @@ class _Match:
             made = builder.clone(instruction, [env[value] for value in instruction.operands])
             env.update(zip(instruction.results, made, strict=True))
         region = builder.build(env[self.root.result])
-        op = RowFunction(self.kind, self.dimensions) if self.dimensions else Nonlinearity(self.kind)
+        op = (
+            RowFunction(self.kind, self.dimensions)
+            if self.dimensions
+            else Nonlinearity(self.kind, not self.is_exact)
+        )
         return Instruction(op, self.operands, self.root.results, (region,), self.root.location)
 
 
@@ -129,12 +135,15 @@ class _Finder:
             cone = self._cone(root, (source,)) if known is not None else None
             if known is None or cone is None:
                 continue
-            if known.kind == "gelu" and not any(isinstance(i.op, ops.Tanh) for i in cone):
-                known = dataclasses.replace(known, kind="gelu_erf")
+            claim = Claim(known, dimensions=tuple(sorted(sample.reduced or ())))
+            proof = prove(claim, (source,), cone)
+            if proof is None:
+                continue
+            known = dataclasses.replace(known, kind=proof.kind)
             for place, of_result in ((source, False), (value, True)):
                 self.known.setdefault(place, []).append((known, of_result, sample.reduced))
                 self.samples.sources.add(place)
-            return self._match(root, known, "", sample, (source,), cone)
+            return self._match(root, known, "", sample, (source,), cone, proof)
         return None
 
     def _gradient(self, root: Instruction) -> _Match | None:
@@ -154,9 +163,13 @@ class _Finder:
                 if not self._is_gradient(sample, known, of_result, TOLERANCES[value.type.dtype]):
                     continue
                 cone = self._cone(root, operands)
-                if cone is not None:
-                    rows = dataclasses.replace(sample, reduced=reduced if known.size else None)
-                    return self._match(root, known, "_gradient", rows, operands, cone)
+                if cone is None:
+                    continue
+                rows = dataclasses.replace(sample, reduced=reduced if known.size else None)
+                claim = Claim(known, True, of_result, tuple(sorted(rows.reduced or ())))
+                proof = prove(claim, operands, cone)
+                if proof is not None:
+                    return self._match(root, known, "_gradient", rows, operands, cone, proof)
         return None
 
     def _recognize(self, sample: Sample, size: int, tolerance: float) -> Known | None:
@@ -185,10 +198,11 @@ class _Finder:
         sample: Sample,
         operands: tuple[Value, ...],
         cone: tuple[Instruction, ...],
+        proof: Proof,
     ) -> _Match:
         dimensions = tuple(sorted(sample.reduced or ())) if known.size else ()
         kind = known.kind if known.kind != "norm" else _norm_kind(root.result.type.rank, dimensions)
-        return _Match(root, f"popnn.{kind}{suffix}", dimensions, operands, cone)
+        return _Match(root, f"popnn.{kind}{suffix}", dimensions, operands, cone, proof.is_exact)
 
     def _cone(self, root: Instruction, operands: tuple[Value, ...]) -> tuple[Instruction, ...] | None:
         """Return the instructions between operands and root in order; None if it reads anything else."""

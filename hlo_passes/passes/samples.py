@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -134,12 +134,16 @@ def function_of(instruction: Instruction) -> Callable[..., Any] | None:
     if isinstance(op, ops.Clamp):
         return _clamp
     if isinstance(op, ops.Convert):
-        return np.asarray if instruction.result.type.is_float else None
+        return _as_number if instruction.result.type.is_float else None
     return _BINARY.get(type(op)) or _UNARY.get(type(op))
 
 
 def _clamp(low: Any, x: Any, high: Any) -> Any:
     return np.clip(x, low, high)
+
+
+def _as_number(x: Any) -> Any:
+    return np.asarray(x, np.float64)
 
 
 def _where_false(predicate: Any, x: Any) -> Any:
@@ -201,7 +205,7 @@ class Samples:
     def _constant(self, instruction: Instruction) -> Sample | None:
         op = instruction.op
         if isinstance(op, ops.Constant):
-            if not op.is_splat:
+            if not op.is_splat or op.type.is_complex:
                 return None
             number = np.asarray(op.value, None if op.type.is_bool else np.float64).reshape(())
             return self._numbers.setdefault((number.dtype.char, number.tobytes()), Sample(number, None, ()))
@@ -263,24 +267,10 @@ class Samples:
         return made
 
     def _move(self, instruction: Instruction, sample: Sample) -> Sample | None:
-        op, operand, result = instruction.op, instruction.operands[0].type, instruction.results[0].type
-        axes = sample.axes
-        if isinstance(op, ops.BroadcastInDim):
-            moved = [-1] * result.rank
-            for axis, d in enumerate(op.broadcast_dimensions):
-                if operand.shape[axis] != 1:
-                    moved[d] = axes[axis]
-            return replace(sample, axes=tuple(moved))
-        if isinstance(op, ops.Transpose):
-            return replace(sample, axes=tuple(axes[d] for d in op.permutation))
-        if isinstance(op, ops.Reshape):
-            wide = [(n, axes[d]) for d, n in enumerate(operand.shape) if n != 1]
-            if [n for n, _ in wide] != [n for n in result.shape if n != 1]:
-                return None
-            rest = iter(wide)
-            return replace(sample, axes=tuple(-1 if n == 1 else next(rest)[1] for n in result.shape))
-        assert isinstance(op, ops.Reduce)
-        return self._folded(instruction, op, sample)
+        if isinstance(instruction.op, ops.Reduce):
+            return self._folded(instruction, instruction.op, sample)
+        axes = moved_axes(instruction, sample.axes)
+        return None if axes is None else replace(sample, axes=axes)
 
     def _folded(self, instruction: Instruction, op: ops.Reduce, sample: Sample) -> Sample | None:
         initial = self.constants.get(instruction.operands[1])
@@ -396,6 +386,46 @@ def natural_axes(type_: TensorType) -> tuple[int, ...]:
     return tuple(-1 if n == 1 else d for d, n in enumerate(type_.shape))
 
 
+def moved_axes(instruction: Instruction, axes: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Return along which of a source's axes those of a result lie after data movement; None where they are cut apart.
+
+    Args:
+      instruction: a broadcast, a transpose or a reshape.
+      axes: the operand's, as in ``Sample.axes``.
+    """
+    op, operand, result = instruction.op, instruction.operands[0].type, instruction.results[0].type
+    if isinstance(op, ops.BroadcastInDim):
+        moved = [-1] * result.rank
+        for axis, d in enumerate(op.broadcast_dimensions):
+            if operand.shape[axis] != 1:
+                moved[d] = axes[axis]
+        return tuple(moved)
+    if isinstance(op, ops.Transpose):
+        return tuple(axes[d] for d in op.permutation)
+    assert isinstance(op, ops.Reshape)
+    wide = [(n, axes[d]) for d, n in enumerate(operand.shape) if n != 1]
+    if [n for n, _ in wide] != [n for n in result.shape if n != 1]:
+        return None
+    rest = iter(wide)
+    return tuple(-1 if n == 1 else next(rest)[1] for n in result.shape)
+
+
+def joined_axes(axes: Iterable[tuple[int, ...]]) -> tuple[int, ...] | None:
+    """Return along which of a source's axes values lie that are combined element by element; None where they do not agree.
+
+    A scalar among them (a predicate, a bound) goes with every element.
+    """
+    given = [*axes]
+    rank = max((len(each) for each in given), default=0)
+    joined = []
+    for along in zip(*(each or (-1,) * rank for each in given), strict=True):
+        moving = set(along) - {-1}
+        if len(moving) > 1:
+            return None
+        joined.append(max(along))
+    return tuple(joined)
+
+
 def _alone(table: Linear) -> Linear:
     """Return the entries without a rest."""
     return {key: sample for key, sample in table.items() if key.rest is None}
@@ -410,13 +440,8 @@ def _joined(samples: Sequence[Sample]) -> tuple[frozenset[int] | None, tuple[int
     reduced = {s.reduced for s in samples} - {None}
     if len(reduced) > 1:
         return None
-    axes = []
-    for along in zip(*(s.axes for s in samples), strict=True):
-        moving = set(along) - {-1}
-        if len(moving) > 1:
-            return None
-        axes.append(max(along))
-    return next(iter(reduced), None), tuple(axes)
+    axes = joined_axes(s.axes for s in samples)
+    return None if axes is None else (next(iter(reduced), None), axes)
 
 
 def _is_number(type_: TensorType) -> bool:

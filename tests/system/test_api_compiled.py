@@ -235,6 +235,19 @@ def test_a_damaged_file_is_refused(compiled, tmp_path, edit, said):
         ipuxla.load(path)
 
 
+def test_a_file_that_donates_another_argument_is_refused(tmp_path, small_target):
+    """Its caller's array would be gone, and the one whose memory is taken over would seem to stay."""
+    path = tmp_path / "program"
+    x = np.ones(4, np.float32)
+    ipuxla.jit(lambda x, y: (x + 1, y * 2), target=small_target, donate_argnums=0).lower(x, x).compile().save(
+        path
+    )
+    ipuxla.load(path)
+    path.write_bytes(edited(path.read_bytes(), b'"donated":[0]', b'"donated":[1]'))
+    with pytest.raises(InvalidExecutable, match="donated arguments are not"):
+        ipuxla.load(path)
+
+
 FRESH = """
     import json, pickle, sys
 

@@ -45,6 +45,8 @@ class Certificate:
       positions: elements enumerated one by one.
       moved_bytes: bytes delivered across tiles when every step runs once.
       exchange_code_bytes: bytes of exchange code that no exchange program does without, found present; a lower bound.
+      composites: composites of the program.
+      composites_run: those whose codelet was found to give what the body gives, on drawn words in the ring.
     """
 
     name: str
@@ -73,15 +75,20 @@ class Certificate:
     positions: int
     moved_bytes: int
     exchange_code_bytes: int
+    composites: int = 0
+    composites_run: int = 0
 
     @property
     def not_proved(self) -> tuple[str, ...]:
         """What this certificate does not say."""
+        not_run = self.composites - self.composites_run
+        left_out = (f"that {not_run:,} composites compute what their codelets do",) if not_run else ()
         memory = () if self.fits else ("that the program fits: some buffers lie outside the target's memory",)
         return (
             *memory,
             "the size of the exchange code beyond that lower bound, which is estimated",
             "what codelets compute, beyond shapes and dtypes",
+            *left_out,
         )
 
     def __str__(self) -> str:
@@ -101,6 +108,10 @@ class Certificate:
             f"  code       {self.exchange_code_bytes:,} B of exchange code are the least that any exchange program needs, and have room",
             f"  how        {self.by_element:,} proofs element by element ({self.positions:,} elements), {self.by_axis:,} axis by axis",
         ]
+        if self.composites_run:
+            lines.append(
+                f"  composites {self.composites_run:,} codelets give what their bodies give, in the ring on drawn words"
+            )
         if self.stream_copies:
             lines.append(
                 f"  streams    {self.stream_copies:,} copies put every element of an item on one tile"
@@ -142,5 +153,6 @@ def certify(executable: Executable, limit: int = LIMIT) -> Certificate:
         reads=flow.reads,
         writes=flow.writes,
         codelets=codelets,
+        composites=len(executable.composites),
         **vars(elements),
     )

@@ -12,7 +12,7 @@ import numpy as np
 
 from tiles.compiler.executable import Executable
 from tiles.compiler.steps import HOST_STEPS, VertexGroup
-from tiles.compiler.wellformed import part_bytes, refuse, where
+from tiles.compiler.wellformed import is_count, part_bytes, refuse, where
 from tiles.graph import CarriedCodelet, Cell, Extents
 from tiles.numerics.dtypes import to_jax
 
@@ -169,6 +169,10 @@ def _overheads(executable: Executable) -> dict[str, np.ndarray]:
         except Exception as error:
             at = where(number, executable.steps[number], group)
             raise refuse(f"{at}: {group.codelet.name} has no size: {error!r}", group.location) from error
+        if not (is_count(state_bytes) and is_count(code_bytes)):
+            at = where(number, executable.steps[number], group)
+            sizes = f"{state_bytes!r} B of state and {code_bytes!r} B of code"
+            raise refuse(f"{at}: {group.codelet.name} has {sizes}", group.location)
         tiles = group.plan.tiles
         state[tiles] += state_bytes
         code[label][tiles] = np.maximum(code[label][tiles], code_bytes)

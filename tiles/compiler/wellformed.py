@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy as np
 from tiles.compiler.executable import CATEGORIES, Buffer, Executable, Variable
 from tiles.compiler.steps import StepRecord, VertexGroup
 from tiles.errors import InvalidExecutable
-from tiles.graph import CONSTANT, INPUT, TEMPORARY, Layout
+from tiles.graph import CONSTANT, INPUT, TEMPORARY, AxisSplit, Layout
 from tiles.numerics.dtypes import NAMES, is_integer, itemsize, to_jax
 
 DATA = ("variable", "constant")
@@ -26,6 +26,8 @@ WORD_BYTES = 4
 def check_declarations(executable: Executable) -> None:
     """Raise InvalidExecutable unless everything named exists and fits by name, kind, dtype and shape."""
     check_name("program", executable.name, executable.name)
+    if executable.target.num_ipus > 1:
+        raise refuse(f"it is for {executable.target.num_ipus} IPUs; links between IPUs are not modelled")
     _check_buffers(executable)
     _check_variables(executable)
     _check_arguments(executable)
@@ -67,8 +69,8 @@ def mask_of_ranges(ranges: tuple[tuple[int, int], ...]) -> int:
 
 
 def is_count(value: Any, low: int = 0) -> bool:
-    """Return whether a value is a whole number of at least ``low``."""
-    return type(value) is int and value >= low
+    """Return whether a value is a whole number of at least ``low`` that sums of 64 bits have room for."""
+    return type(value) is int and low <= value < 1 << 48
 
 
 def _check_buffers(executable: Executable) -> None:
@@ -132,8 +134,16 @@ def _check_variables(executable: Executable) -> None:
         _check_view(executable, v)
 
 
+def has_small_numbers(splits: Sequence[AxisSplit], *numbers: int) -> bool:
+    """Whether no number of a layout, a plan or a form is so large that places computed of it leave 64 bits."""
+    cut = (n for s in splits for n in (s.size, s.grain, *(n for digit in s.digits for n in digit)))
+    return all(abs(n) < 1 << 31 for n in (*cut, *numbers))
+
+
 def check_layout(name: str, layout: Layout, num_tiles: int) -> None:
     """Raise InvalidExecutable unless the parts of a layout lie on distinct existing tiles."""
+    if not has_small_numbers(layout.axes, layout.base):
+        raise refuse(f"variable {name} has a layout of numbers beyond any memory")
     if any(radix < 1 for axis in layout.axes for radix, _ in axis.digits):
         raise refuse(f"variable {name} has layout {layout} with a radix below 1")
     if math.prod(layout.grid) > num_tiles:

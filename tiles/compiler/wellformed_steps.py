@@ -27,6 +27,7 @@ from tiles.compiler.wellformed import (
     check_name,
     check_scalar,
     check_tiles,
+    has_small_numbers,
     is_count,
     refuse,
     where,
@@ -257,6 +258,10 @@ def _check_group(executable: Executable, number: int, step: ExecuteStep, group: 
             f"{at} has a plan for {tuple(s.size for s in plan.splits)}, its domain is {form.shape}",
             group.location,
         )
+    numbers = [axis.offset for m in (*form.operands, *form.results) for axis in m.axes]
+    numbers += [c for m in (*form.operands, *form.results) for axis in m.axes for _, c in axis.terms]
+    if not has_small_numbers(plan.splits, plan.base, *numbers):
+        raise refuse(f"{at} has a plan or a form of numbers beyond any memory", group.location)
     if (
         any(radix < 1 for s in plan.splits for radix, _ in s.digits)
         or plan.num_cells > executable.target.num_tiles
@@ -266,6 +271,7 @@ def _check_group(executable: Executable, number: int, step: ExecuteStep, group: 
             group.location,
         )
     check_tiles(f"{at}: the cells", plan.tiles, executable.target.num_tiles)
+    plan.arrangement.fit(plan.extents)
     fills = [m.fill for m in form.operands if m.fill is not None]
     if not all(isinstance(fill, (int, float)) for fill in fills) or any(
         m.fill is not None for m in form.results

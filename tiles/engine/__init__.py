@@ -3,6 +3,7 @@
 from typing import Any
 
 from tiles.compiler import Executable, check
+from tiles.engine.agreement import certify
 from tiles.engine.compilation import quickly
 from tiles.engine.fast import FastEngine, record_decisions
 from tiles.engine.interface import FLOAT, RING, Engine, check_items, out_of_items
@@ -50,6 +51,7 @@ __all__ = [
     "Streams",
     "Trace",
     "VertexEngine",
+    "certify",
     "check_items",
     "collect",
     "make_engine",

@@ -9,10 +9,12 @@ whole result.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from types import UnionType
+from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import jax
 import jax.numpy as jnp
@@ -261,10 +263,40 @@ def codelet_from_data(data: dict[str, Any]) -> Codelet:
     params = data["params"]
     if set(params) != fields:
         raise InvalidExecutable(f"codelet {cls.name} takes parameters {sorted(fields)}, got {sorted(params)}")
+    given = {name: _tuples(value) for name, value in params.items()}
+    for name, hint in _hints(cls).items():
+        if name in given and not _is_of(given[name], hint):
+            raise InvalidExecutable(f"codelet {cls.name} has {name} = {given[name]!r}; expected {hint}")
     try:
-        return cls(**{name: _tuples(value) for name, value in params.items()})
+        return cls(**given)
     except (TypeError, ValueError, KeyError) as error:
         raise InvalidExecutable(f"codelet {cls.name} refuses parameters {params}: {error}") from error
+
+
+@functools.cache
+def _hints(cls: type[Codelet]) -> dict[str, Any]:
+    """Return the types that a codelet class states for its parameters."""
+    return get_type_hints(cls)
+
+
+def _is_of(value: Any, hint: Any) -> bool:
+    """Whether a parameter read from data is of the type stated: True is no integer, 1 no truth."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return any(_is_of(value, each) for each in inner)
+    if origin is tuple:
+        if not isinstance(value, tuple):
+            return False
+        if len(inner) == 2 and inner[1] is Ellipsis:
+            return all(_is_of(each, inner[0]) for each in value)
+        return len(value) == len(inner) and all(map(_is_of, value, inner))
+    if hint is float:
+        return type(value) in (int, float)
+    if origin is Literal:
+        return any(type(value) is type(each) and value == each for each in inner)
+    if hint in (bool, int, str, type(None)):
+        return type(value) is hint
+    return True
 
 
 def _plain(value: Any) -> Any:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tiles.errors import InvalidGraph, InvalidPlan
+from tiles.errors import InvalidGraph, InvalidPlan, Unsupported
 from tiles.graph.codelet import Codelet
 from tiles.graph.domain import OpForm, Plan
 from tiles.graph.layout import Layout
@@ -140,7 +140,17 @@ class Graph:
     """
 
     def __init__(self, target: Target, name: str = "main") -> None:
-        """Start an empty graph for ``target``."""
+        """Start an empty graph for ``target``.
+
+        Raises:
+          Unsupported: the target has several IPUs.
+        """
+        if target.num_ipus > 1:
+            raise Unsupported(
+                f"target {target.name!r} has {target.num_ipus} IPUs, and links between IPUs are not modelled: "
+                "what crosses them would be priced as exchange on one chip",
+                try_=f"target.replace(num_ipus=1), which has {target.tiles_per_ipu} tiles",
+            )
         self.target = target
         self.name = name
         self.tensors: dict[str, Tensor] = {}

@@ -3,6 +3,10 @@
 Integers, booleans, random keys and the positions of NaN are exact. Floats may differ by a share of the
 largest finite magnitude of the wanted result: 1e-4 for 32 and 64 bits, 1e-2 for 16 bits, one eighth for 8
 bits. Complex numbers, which no machine has but programs may return, are compared as their parts.
+
+Where a program is well conditioned, every element is as close as its own magnitude says: nothing in it cancels, so that a
+rounding error is not larger, relative to the result, than it was relative to what was rounded. ``ELEMENTWISE`` is
+that bound; sums of terms of both signs, differences, and functions near their zeros and poles are not.
 """
 
 from __future__ import annotations
@@ -16,6 +20,10 @@ import numpy as np
 from tiles.numerics import dtypes
 
 _BY_BYTES = {8: 1e-4, 4: 1e-4, 2: 1e-2, 1: 0.125}
+
+
+ELEMENTWISE = {"f64": 1e-13, "f32": 1e-5, "f16": 5e-3, "bf16": 4e-2, "f8": 0.5}
+"""By type how far an element of a well-conditioned program's result may be off, of its own magnitude."""
 
 
 class NotClose(AssertionError):
@@ -71,6 +79,37 @@ def check_close(got: Any, want: Any, where: str = "") -> None:
         raise NotClose(f"{where or 'result'}: structure {got_tree}, expected {want_tree}")
     for (path, got_leaf), (_, want_leaf) in zip(got_leaves, want_leaves, strict=True):
         _check_leaf(_plain(got_leaf), _plain(want_leaf), (where or "result") + jax.tree_util.keystr(path))
+
+
+def elementwise_of(dtype: object) -> float:
+    """Return the error allowed for an element of a well-conditioned result, as a share of the element."""
+    dtype = np.dtype(dtype)  # pyright: ignore
+    if dtype.name == "bfloat16":
+        return ELEMENTWISE["bf16"]
+    return ELEMENTWISE[f"f{8 * dtype.itemsize}"] if dtypes.is_float(dtype) else 0.0
+
+
+def check_elements(got: Any, want: Any, where: str = "") -> None:
+    """Check that every element of a well-conditioned program's result is close, relative to itself.
+
+    Args:
+      got: an array.
+      want: an array of its shape and type, from an independent witness.
+      where: what is compared, for the message.
+
+    Raises:
+      NotClose: naming the place, the error and the tolerance.
+    """
+    got, want = _plain(got), _plain(want)
+    if got.shape != want.shape or got.dtype != want.dtype:
+        raise NotClose(f"{where}: {got.dtype}{list(got.shape)}, expected {want.dtype}{list(want.shape)}")
+    allowed, one, other = elementwise_of(want.dtype), _numbers(got), _numbers(want)
+    with np.errstate(invalid="ignore"):
+        wrong = _misplaced(one, other) | (np.abs(one - other) > allowed * np.abs(other))
+    if wrong.any():
+        raise NotClose(
+            f"{where or 'result'}: {want.dtype} off by more than {allowed:g} of an element{_first(got, want, wrong)}"
+        )
 
 
 def ulp_distance(a: Any, b: Any) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import jax
@@ -15,11 +16,18 @@ from hlo_passes.ops import Nonlinearity, RowFunction
 from hlo_passes.passes import optimize, samples
 from ipuxla.frontend.importer import import_stablehlo
 from tests.comparison import assert_same_bits, results
+from tests.models import model
 from tests.network_functions import KNOWN, NEARLY
 
 SHAPE = (4, 6)
 PARTS = {
     "half a sigmoid": "popnn.sigmoid",
+    "relu up to 8": "popnn.relu",
+    "gelu up to 8": "popnn.gelu",
+    "sigmoid down to -9": "popnn.sigmoid",
+    "softmax up to 12": "popnn.softmax",
+    "layer norm up to 10": "popnn.layer_norm",
+    "silu rounded on the way": "popnn.silu",
     "relu6": "popnn.relu",
     "softplus": "popnn.relu",
     "softmax over rows and columns": "popnn.softmax",
@@ -77,6 +85,43 @@ def test_what_is_nearly_the_same_stays(name: str) -> None:
     entry = after.entry_computation
     last = entry.instructions[-1]
     assert not (isinstance(last.op, (Nonlinearity, RowFunction)) and last.operands == entry.parameters)
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_what_is_only_nearly_the_function_says_so(name: str) -> None:
+    """Other constants, a tie halved between two operands, an overflow or a NaN on the way: JAX's own have none."""
+    x = zeros()
+    found = {
+        i.op.kind: i.op.is_approximate
+        for i in recovered(with_gradient(KNOWN[name][1]), x, x)[1].walk()
+        if isinstance(i.op, Nonlinearity)
+    }
+    approximate = {
+        "maximum": {"popnn.relu_gradient"},
+        "sigmoid by exp": {"popnn.sigmoid_gradient"},
+        "silu by division": {"popnn.silu_gradient"},
+    }
+    assert {kind for kind, is_so in found.items() if is_so} == approximate.get(name, set())
+
+
+@pytest.mark.parametrize("scale", [0.79788, 0.7978846])
+def test_constants_are_compared_with_those_of_the_function(scale: float) -> None:
+    def gelu(x: Any) -> Any:
+        return 0.5 * x * (1 + jnp.tanh(scale * (x + 0.044715 * x**3)))
+
+    ((op,),) = ([i.op for i in recovered(gelu, zeros())[1].walk() if isinstance(i.op, Nonlinearity)],)
+    assert op.kind == "popnn.gelu" and op.is_approximate == (scale == 0.79788)
+
+
+def test_where_what_is_chosen_by_one_truth_for_all_is_tabulated() -> None:
+    """A select by a scalar, sign and quotient of a boolean as a number: tables are not to stop at them."""
+
+    def f(x: Any, p: Any) -> Any:
+        chosen = jax.lax.select(p, jnp.tanh(x), x)
+        number = (x > 0).astype(x.dtype)
+        return chosen + jnp.sign(number) + jnp.floor_divide(x, number)
+
+    assert recovered(f, zeros(), np.bool_(True))[2] == ["popnn.tanh"]
 
 
 def test_a_gradient_of_something_else_is_not_taken_for_it() -> None:
@@ -168,3 +213,20 @@ def _uses(cls: Any, x: Any, y: Any, p: Any, q: Any) -> Any:
     if cls in samples._BINARY:
         return [(cls(), [p, q] if logical else [x, y], cls.name)]
     return [(cls(), [p if logical else x], cls.name)] if cls in samples._UNARY else []
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("gpt", {"gelu": 2, "relu": 6, "softmax": 2}),
+        ("bert-layer-training", {"gelu_erf": 2, "relu": 4, "softmax": 2}),
+        ("nerf-mlp", {"relu": 10, "sigmoid": 2}),
+    ],
+)
+def test_ordinary_networks_keep_their_functions(name: str, kinds: dict[str, int]) -> None:
+    """What is recognized in training steps, functions and gradients together; a proof that fails would show here."""
+    found = model(name, "small")
+    prepared = f"expand,inline,expand-fft,legalize-complex,dce,{PASSES}"
+    _, _, names = recovered(found.function, *found.arguments, passes=prepared)
+    counted = Counter(kind.removeprefix("popnn.").removesuffix("_gradient") for kind in names)
+    assert counted == kinds

@@ -129,7 +129,6 @@ CASES = {
     "while, not run": lambda t: (looping(t), False),
     "switch, not run": lambda t: (switching(t, (1, 2)), False),
     "does not fit": lambda t: (network(t.replace(bytes_per_tile=4096), False), False),
-    "two IPUs": lambda t: (pipeline(t.replace(num_ipus=2, num_tiles=16)), True),
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any
 
@@ -40,7 +39,7 @@ from tiles.graph import (
 from tiles.numerics.ring import to_ring
 from tiles.poplibs import popops
 from tiles.report import cost_analysis, profile, profile_schema, write_report
-from tiles.target import Basis, Target
+from tiles.target import Target
 
 ENGINES = ("fast", "literal", "vertex")
 START = np.arange(8, dtype=np.float32)
@@ -280,16 +279,6 @@ def test_a_link_of_unknown_rate_makes_cycles_unknown(small_target: Target) -> No
     assert "host exchange  unknown cycles" in " ".join(profile(executable).text().split("\n")).replace(
         "   ", " "
     )
-
-
-def test_the_host_levels_the_clocks_of_the_ipus_it_exchanges_with(small_target: Target) -> None:
-    two = small_target.replace(num_ipus=2, num_tiles=16)
-    executable = compile_graph(counted(two, 1, 6, base=6))  # tiles 6 to 8: both IPUs
-    costs = step_costs(executable)
-    assert costs[0].host_ipus == (0, 1)
-    assert dataclasses.replace(costs[0], host_ipus=()).host_basis is Basis.DOCUMENTED
-    analysis = cost_analysis(executable)
-    assert analysis["cycles"] == sum(cost.cycles or 0 for cost in costs)
 
 
 # ---- programs that stop themselves

@@ -260,10 +260,11 @@ FUNCTIONS: dict[str, Function] = {
 
 
 NAMED: dict[str, Function] = {
-    name: Function(name, arity, _named, "", _stated, ("kind", "body", "dtype"), "F")
+    name: Function(name, arity, _named, "", _stated, ("kind", "body", "dtype", "is_approximate"), "F")
     for name, arity in (("nonlinearity", 1), ("nonlinearity_gradient", 2))
 }
-"""Functions that stand for an expression: attributes ``kind`` (such as ``popnn.gelu``), ``body`` and ``dtype``."""
+"""Functions that stand for an expression: attributes ``kind`` (such as ``popnn.gelu``), ``body``, ``dtype``, and
+``is_approximate`` where the expression is the function only up to its constants or at ties."""
 
 
 def function_of(name: str) -> Function | None:

@@ -276,7 +276,8 @@ def loop_of(name: str, attrs: Mapping[str, Any], dtype: str, scalar: bool = Fals
         return _conversion_loop(dtype, attrs["dtype"])
     if name in NAMED:
         entries = NONLINEARITIES[attrs["kind"]]
-        return entries[dtype] if dtype in entries else derived_loop(entries, dtype)
+        loop = entries[dtype] if dtype in entries else derived_loop(entries, dtype)
+        return replace(loop, basis=Basis.ASSUMED) if attrs.get("is_approximate") else loop
     if FUNCTIONS[name].is_source:
         return Loop(1, None)
     table = (

@@ -1,0 +1,129 @@
+"""Every kind of damage to an executable is refused, or leaves a program that all engines run alike, to the bit."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+
+import tiles
+from tests.unit.tiles.damages import Kind, damages
+from tests.unit.tiles.executable_programs import ENGINES, PROGRAMS, rebuilt, run, same
+from tests.unit.tiles.test_remote_buffers import accumulating
+from tests.unit.tiles.test_steps import stopping, undefining
+from tiles.compiler import Executable, compile_graph
+from tiles.errors import InvalidExecutable, IpuError
+from tiles.graph import Graph
+from tiles.poplibs import popops
+from tiles.target import Target
+
+
+def sorting(target: Target) -> Graph:
+    """Sort rows that lie on many tiles, with their positions: a composite."""
+    graph = Graph(target, "sorting")
+    given_ = [graph.add_input((96,), dtype) for dtype in ("float32", "int32")]
+    graph.outputs = [t.name for t in popops.sort(graph, given_)]
+    return graph
+
+
+GRAPHS = {
+    **PROGRAMS,
+    "accumulating": accumulating,
+    "stopping": stopping,
+    "undefining": undefining,
+    "sorting": sorting,
+}
+ENDLESS = ("loops", "control", "stopping")
+"""Programs that loop as long as data say: damaged ones may never end, so they are only certified."""
+
+
+DRAWN = ("accumulating", "arithmetic", "chain", "sorting", "sums", "update")
+"""Programs that damage is drawn for; the others are extended tests."""
+
+
+@functools.cache
+def executable(program: str) -> Executable:
+    tiles_needed = 4 if program == "sorting" else 16
+    return compile_graph(GRAPHS[program](Target.named("gc200").replace(num_tiles=tiles_needed)))
+
+
+@functools.cache
+def kinds(program: str) -> dict[Kind, list[Callable[[], dict[str, Any]]]]:
+    """Return a program's kinds of damage, a tenth of those of its target, whose fields are many and alike."""
+    found = damages(executable(program).to_data())
+    of_target = [kind for kind in sorted(found) if kind[0].startswith("target.")]
+    return {kind: found[kind] for kind in sorted(found) if kind not in set(of_target) - set(of_target[::10])}
+
+
+def outcome(data: dict[str, Any], program: str) -> str:
+    """Return "refused", "alike" or how engines differ on what damaged data describe."""
+    try:
+        damaged = rebuilt(data)
+        tiles.certify(damaged)
+    except InvalidExecutable as error:
+        assert str(error)
+        return "refused"
+    if program in ENDLESS:
+        return "alike"
+    results = {engine: result(damaged, engine) for engine in ENGINES}
+    first = results[ENGINES[0]]
+    unlike = [
+        engine
+        for engine, found in results.items()
+        if isinstance(found, str) != isinstance(first, str)
+        or (found != first if isinstance(found, str) else not same(found, first))
+    ]
+    return f"{ENGINES[0]} and {', '.join(unlike)} differ" if unlike else "alike"
+
+
+def result(damaged: Executable, engine: str) -> list[np.ndarray] | str:
+    """Return the results in the ring, or the name of the error that a run ends with."""
+    try:
+        return run(damaged, engine)
+    except IpuError as error:
+        return type(error).__name__
+
+
+@given(st.sampled_from(DRAWN), st.data())
+def test_damage_is_refused_or_harmless(program: str, draw: st.DataObject) -> None:
+    of = kinds(program)
+    kind = draw.draw(st.sampled_from(sorted(of)), "kind")
+    data = draw.draw(st.sampled_from(of[kind]), "place")()
+    assert outcome(data, program) in ("refused", "alike")
+
+
+@pytest.mark.parametrize("program", sorted(GRAPHS))
+def test_every_kind_of_damage_is_refused_or_harmless(program: str) -> None:
+    """Each kind once, at a place drawn for it."""
+    rng = np.random.default_rng(sorted(GRAPHS).index(program))
+    through: list[tuple[Kind, str]] = []
+    for kind, places in kinds(program).items():
+        found = outcome(places[rng.integers(len(places))](), program)
+        if found not in ("refused", "alike"):
+            through.append((kind, found))
+    assert not through
+    assert len(kinds(program)) > 100
+
+
+def test_a_composite_that_does_something_else_than_its_body_is_refused() -> None:
+    """Its codelet runs on the fast engine alone, the body on the others."""
+    data = executable("sorting").to_data()
+    (whole,) = data["composites"]
+    keys = whole["codelet"]["params"]["keys"]
+    for changed in ([[keys[0][0], not keys[0][1], keys[0][2]]], [[keys[0][0], keys[0][1], not keys[0][2]]]):
+        whole["codelet"]["params"]["keys"] = changed
+        with pytest.raises(InvalidExecutable, match=r"gives another .* than its body does"):
+            tiles.certify(rebuilt(data))
+
+
+@pytest.mark.parametrize("keys", [[[0, 0, False]], [[False, False, False]], [[0, False]], "x"])
+def test_a_codelets_parameters_are_of_their_types(keys: Any) -> None:
+    data = executable("sorting").to_data()
+    data["composites"][0]["codelet"]["params"]["keys"] = keys
+    with pytest.raises(InvalidExecutable, match=r"has keys = .*; expected"):
+        rebuilt(data)

@@ -1,0 +1,162 @@
+"""Proof that a composite's codelet computes what its body does: both are run on drawn words, in the ring and as floats.
+
+An engine of logical arrays runs the codelet, the others the body, so an executable in which the two differ would give two
+results. In the ring every misplaced word and every other function shows in nearly all of the result's bits; what
+floats have beside numbers, signed zeros, infinities and NaN, shows only among floats.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from tiles.compiler import Certificate, Executable, ExecuteStep, Variable, VertexGroup
+from tiles.compiler import certify as certify_structure
+from tiles.compiler.certify import LIMIT
+from tiles.compiler.tree import records_of
+from tiles.compiler.wellformed import refuse, root_of
+from tiles.compiler.wellformed_steps import read_by, written_by
+from tiles.engine.fast import FastEngine
+from tiles.engine.interface import FLOAT, RING
+from tiles.engine.literal import LiteralEngine
+from tiles.graph import CONSTANT
+from tiles.numerics.dtypes import is_float, is_integer, itemsize, to_jax
+
+BYTES = 1 << 22
+"""Bytes that a composite reads and writes up to which it is run."""
+SPECIAL = (0.0, -0.0, math.inf, -math.inf, math.nan, -math.nan)
+DRAWS: dict[str, tuple[tuple[float, tuple[float, ...]], ...]] = {
+    RING: ((0.0, SPECIAL),),
+    FLOAT: ((0.1, SPECIAL), (1.0, SPECIAL[:2])),
+}
+"""By arithmetic which share of floats is drawn from which."""
+
+
+def certify(executable: Executable, limit: int = LIMIT) -> Certificate:
+    """Prove that an executable is consistent, composites included; return what was proved.
+
+    Args:
+      executable: what to prove.
+      limit: positions of one operand up to which it is enumerated element by element; above, axis by axis.
+
+    Raises:
+      InvalidExecutable: the first violation: which buffer, step, tile or address, expected and got.
+    """
+    certificate = certify_structure(executable, limit)
+    return dataclasses.replace(certificate, composites_run=prove_composites(executable))
+
+
+def prove_composites(executable: Executable) -> int:
+    """Raise InvalidExecutable unless each composite's codelet gives what its body gives; return how many were run.
+
+    Those that read and write more than ``BYTES`` are left out.
+    """
+    done = set[int]()
+    for number, body in _composites(executable.program):
+        whole = executable.composites[number]
+        if number not in done and _bytes(executable, whole) <= BYTES:
+            _prove(executable, number, body, whole)
+            done.add(number)
+    return len(done)
+
+
+def _composites(tree: Any) -> Iterator[tuple[int, Any]]:
+    """Yield number and body of every composite of a control tree."""
+    if isinstance(tree, list):
+        if tree[0] == "composite":
+            yield tree[1], tree[2]
+        for child in tree[1:]:
+            yield from _composites(child)
+
+
+def _bytes(executable: Executable, whole: VertexGroup) -> int:
+    names = (*(operand.variable for operand in whole.operands), *whole.results)
+    variables = [executable.variables[name] for name in names]
+    return sum(math.prod(v.shape) * itemsize(v.dtype) for v in variables)
+
+
+def _prove(executable: Executable, number: int, body: Any, whole: VertexGroup) -> None:
+    """Run one composite by its codelet and by its body."""
+    roots = dict.fromkeys(root_of(executable, operand.variable) for operand in whole.operands)
+    read = [executable.variables[name] for name in roots if executable.variables[name].kind != CONSTANT]
+    alone = _alone(executable, number, body, whole, tuple(v.name for v in read))
+    rng = np.random.default_rng(len(executable.composites) + number)
+    adds = whole.codelet.combiner() == "add"
+    for arithmetic, draws in DRAWS.items():
+        codelet, steps = FastEngine(alone, arithmetic), LiteralEngine(alone, arithmetic)
+        for share, special in draws:
+            values = [_drawn(rng, v, share, special) for v in read]
+            try:
+                with jax.enable_x64(True):
+                    want, got = codelet.run(*values)[0], steps.run(*values)[0]
+            except Exception as error:
+                reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+                raise refuse(
+                    f"composite {whole.name}: {whole.codelet.name} cannot be run beside its body: {reason}",
+                    whole.location,
+                ) from error
+            for name, one, other in zip(whole.results, want, got, strict=True):
+                if not _agree(np.asarray(one), np.asarray(other), adds):
+                    raise refuse(
+                        f"composite {whole.name}: {whole.codelet.name} gives another {name} than its body does",
+                        whole.location,
+                    )
+
+
+def _alone(
+    executable: Executable, number: int, body: Any, whole: VertexGroup, inputs: tuple[str, ...]
+) -> Executable:
+    """Return a composite as a program of its own, with no more memory than it touches."""
+    steps = records_of(executable, body)
+    names = {name for step in steps for name in (*read_by(step), *written_by(step))}
+    names |= {*inputs, *whole.results, *(operand.variable for operand in whole.operands)}
+    variables = {name: v for name, v in executable.variables.items() if name in names}
+    variables |= {(root := executable.variables[root_of(executable, name)]).name: root for name in names}
+    groups = [group for step in steps if isinstance(step, ExecuteStep) for group in step.groups]
+    buffers = {v.storage for v in variables.values()} | {o.buffer for g in groups for o in g.operands}
+    return dataclasses.replace(
+        executable,
+        program=["composite", number, body],
+        variables=variables,
+        buffers={name: b for name, b in executable.buffers.items() if name in buffers},
+        inputs=inputs,
+        outputs=whole.results,
+        donated=(),
+        streams={},
+        remote_buffers={},
+    )
+
+
+def _agree(one: np.ndarray, other: np.ndarray, adds: bool) -> bool:
+    """Whether two results have the same words; floats that are sums, up to the order of additions."""
+    if not adds or not is_float(one.dtype.name):
+        return one.tobytes() == other.tobytes() or bool(np.isnan(one).any() and _same_but_nan(one, other))
+    with np.errstate(invalid="ignore"):
+        a, b = one.astype(np.float64), other.astype(np.float64)
+        return bool(((a == b) | (np.isnan(a) & np.isnan(b)) | (np.abs(a - b) <= 0.02 * np.abs(a))).all())
+
+
+def _same_but_nan(one: np.ndarray, other: np.ndarray) -> bool:
+    """Whether floats have the same bits, where they are numbers; which NaN it is nobody says."""
+    undefined = np.isnan(one)
+    return (
+        np.array_equal(undefined, np.isnan(other))
+        and one[~undefined].tobytes() == other[~undefined].tobytes()
+    )
+
+
+def _drawn(rng: np.random.Generator, v: Variable, share: float, special: tuple[float, ...]) -> np.ndarray:
+    """Return values with repeats among them: floats, a share of them special, truths, and small offsets."""
+    if is_float(v.dtype):
+        values = np.round(rng.standard_normal(v.shape) * 8) / 4
+        values = np.where(rng.random(v.shape) < share, rng.choice(special, v.shape), values)
+        return values.astype(to_jax(v.dtype))
+    if not is_integer(v.dtype):
+        return rng.integers(0, 2, v.shape).astype(to_jax(v.dtype))
+    low = -3 if np.issubdtype(to_jax(v.dtype), np.signedinteger) else 0
+    return rng.integers(low, 60, v.shape).astype(to_jax(v.dtype))
