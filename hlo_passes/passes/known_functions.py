@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+import types
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -94,8 +95,11 @@ def _whitened(x: np.ndarray, epsilon: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 @lru_cache(maxsize=256)
-def _tables() -> dict[str, np.ndarray]:
-    return {kind: function(POINTS) for kind, (function, _) in FUNCTIONS.items()}
+def _tables() -> Mapping[str, np.ndarray]:
+    tables = {kind: function(POINTS) for kind, (function, _) in FUNCTIONS.items()}
+    for table in tables.values():
+        table.flags.writeable = False  # shared by all who ask
+    return types.MappingProxyType(tables)
 
 
 def recognize(values: np.ndarray, size: int, tolerance: float) -> Known | None:

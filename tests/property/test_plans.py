@@ -25,7 +25,7 @@ from tiles.graph import (
     Tensor,
     identity_map,
 )
-from tiles.plan import Operand, Question, Ranking, exchange_cycles, operand_traffic, price, search
+from tiles.plan import Operand, Question, Ranking, drafts_of, exchange_cycles, operand_traffic, price, search
 from tiles.plan.bounds import least_exchange_cycles, least_moves
 from tiles.poplibs.forms import (
     dot_form,
@@ -195,7 +195,7 @@ def test_plans_are_ranked_as_they_are_priced(case, seed, limit):
                 least = least_moves(operand.layout, form, plan, k, dtype, TARGET)
                 moved = operand_traffic(operand.layout, form, plan, k, operand.shape, dtype, TARGET)
                 assert least_exchange_cycles([least], TARGET) <= exchange_cycles(moved, TARGET).value, plan
-    found = Ranking(Question(form, codelet, operands, (dtype,), TARGET), plans, limit)
+    found = Ranking(drafts_of(Question(form, codelet, operands, (dtype,), TARGET), plans), limit)
     exact = [price(form, codelet, operands, (dtype,), TARGET, plan) for plan in plans]
     assert list(found) == sorted(
         exact, key=lambda p: (max(0, p.temporary_bytes - limit), p.cost, p.plan.num_cells)

@@ -16,6 +16,7 @@ import numpy as np
 from tiles.graph import Arrangement, AxisSplit, Cycles, Layout, OpForm, Plan
 from tiles.graph.layout import ceil_div
 from tiles.numerics.dtypes import WORD_BYTES, itemsize
+from tiles.numerics.shared import all_read_only
 from tiles.plan.ordering import turn
 from tiles.plan.slices import Slices, is_local, layout_slices, operand_slices
 from tiles.target import Basis, Target
@@ -46,6 +47,9 @@ class Traffic:
     pointers: np.ndarray
     shared: np.ndarray
     turning: np.ndarray
+
+    def __post_init__(self) -> None:
+        all_read_only(vars(self).values())
 
     @classmethod
     def none(cls, num_tiles: int) -> Traffic:
@@ -78,29 +82,29 @@ def traffic(source: Layout, slices: Slices, dtype: str, target: Target) -> Traff
         overlaps.append(axis.overlap(where, split.lo[part], split.hi[part]))
         own *= overlaps[-1]
     out_elements, out_runs = _sent(source, slices, g, owner)
-    result = Traffic.none(num_tiles)
+    moved = {field.name: np.zeros(num_tiles, np.int64) for field in dataclasses.fields(Traffic)}
     order = turn(source, slices.arrangement, slices.extents, size)
     if order is None or order.is_kept:
-        result.local[slices.tiles] = _bytes(own, size)
+        moved["local"][slices.tiles] = _bytes(own, size)
     else:
-        result.turning[slices.tiles] = order.cycles(need, own, size, target)
+        moved["turning"][slices.tiles] = order.cycles(need, own, size, target)
     is_unturned = order is not None and order.arrives_unturned
     arrives = source.arrangement if is_unturned else slices.arrangement
     windows, stretches, sources = _arriving(slices, source, arrives, g, overlaps, own)
     received, sent = _bytes(need - own, size), _bytes(out_elements, size)
-    result.received[slices.tiles] = received
+    moved["received"][slices.tiles] = received
     most = np.maximum(
         sources, received // WORD_BYTES
     )  # parts of a word come one by one if from several tiles
-    result.selects[slices.tiles] = np.clip(windows, sources, most)
-    result.pointers[slices.tiles] = np.clip(stretches, received > 0, received // WORD_BYTES)
+    moved["selects"][slices.tiles] = np.clip(windows, sources, most)
+    moved["pointers"][slices.tiles] = np.clip(stretches, received > 0, received // WORD_BYTES)
     runs = np.clip(out_runs, sent > 0, sent // WORD_BYTES)
-    result.sent[source.tiles] = sent
-    result.runs[source.tiles] = runs
-    result.sends[source.tiles] = send_instructions(sent // WORD_BYTES, runs, target)
+    moved["sent"][source.tiles] = sent
+    moved["runs"][source.tiles] = runs
+    moved["sends"][source.tiles] = send_instructions(sent // WORD_BYTES, runs, target)
     if slices.replication > 1:
-        result.shared[slices.tiles] = _bytes(_alike(slices, need, own, target), size)
-    return result
+        moved["shared"][slices.tiles] = _bytes(_alike(slices, need, own, target), size)
+    return Traffic(**moved)
 
 
 def send_instructions(words: Any, runs: Any, target: Target) -> Any:

@@ -6,6 +6,7 @@ import heapq
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, overload
 
 import numpy as np
@@ -68,15 +69,17 @@ class Ranking(Sequence[Priced]):
     fewer cells comes first, then the one given first.
     """
 
-    def __init__(self, question: Question, plans: Iterable[Plan], limit: int) -> None:
-        """Rank plans of a question by their least costs; ``limit`` bounds temporary bytes."""
-        self._question = question
+    def __init__(self, drafts: Sequence[Draft], limit: int) -> None:
+        """Rank plans by their least costs; ``limit`` bounds temporary bytes.
+
+        A ranking changes while it is read, so it is its caller's own; what is costly to find, drafts keep.
+        """
         self._limit = limit
-        self._drafts = _drafts(question, arranged(question, list(plans)))
+        self._drafts = drafts
         self._ranked: list[Priced] = []
         self._open: list[tuple[int, float, int, int, Priced | None]] = []
         for number, draft in enumerate(self._drafts):
-            self._push(number, draft, draft.least_cost(), None)
+            self._push(number, draft, draft.least_cost, None)
 
     def __len__(self) -> int:
         """Return the number of plans."""
@@ -104,17 +107,17 @@ class Ranking(Sequence[Priced]):
                 self._ranked.append(priced)
                 return
             draft = self._drafts[number]
-            priced = draft.priced()
+            priced = draft.priced
             self._push(number, draft, priced.cost, priced)
 
-    def _push(self, number: int, draft: _Draft, cycles: float, priced: Priced | None) -> None:
+    def _push(self, number: int, draft: Draft, cycles: float, priced: Priced | None) -> None:
         excess = max(0, draft.temporary_bytes - self._limit)
         heapq.heappush(self._open, (excess, cycles, draft.plan.num_cells, number, priced))
 
 
 @dataclass(frozen=True)
-class _Draft:
-    """A plan of which all is known but the exchange.
+class Draft:
+    """A plan of which all is known but the exchange. Immutable; what is asked of it is computed once.
 
     Args:
       question: what is planned.
@@ -134,8 +137,9 @@ class _Draft:
     received: tuple[tuple[int, Layout], ...]
     reader_code_bytes: float
 
+    @cached_property
     def least_cost(self) -> float:
-        """Return what the plan costs at least; terms are added, and so rounded, as ``priced`` does."""
+        """What the plan costs at least; terms are added, and so rounded, as ``priced`` does."""
         form, operands, target = self.question.form, self.question.operands, self.question.target
         moves = [
             least_moves(layout, form, self.plan, k, operands[k].dtype, target) for k, layout in self.received
@@ -149,8 +153,9 @@ class _Draft:
         code, price = least_code_bytes(moves, target), self.question.code_price
         return Priced(self.plan, cycles, 0, code, self.reader_code_bytes, price).cost
 
+    @cached_property
     def priced(self) -> Priced:
-        """Return the plan with its cost from exact exchange volumes."""
+        """The plan with its cost from exact exchange volumes."""
         form, operands, target = self.question.form, self.question.operands, self.question.target
         moved = Traffic.none(target.num_tiles)
         for k, layout in self.received:
@@ -167,7 +172,12 @@ class _Draft:
         return Priced(self.plan, cycles, self.temporary_bytes, code, self.reader_code_bytes, price)
 
 
-def _drafts(question: Question, plans: Sequence[Plan]) -> list[_Draft]:
+def drafts_of(question: Question, plans: Iterable[Plan]) -> tuple[Draft, ...]:
+    """Return drafts of a question's plans, in the order their vertices want."""
+    return _drafts(question, arranged(question, list(plans)))
+
+
+def _drafts(question: Question, plans: Sequence[Plan]) -> tuple[Draft, ...]:
     """Return drafts of plans; their vertices' cycles are computed all at once."""
     form, codelet, target = question.form, question.codelet, question.target
     extents = question.extents(plans)
@@ -178,7 +188,7 @@ def _drafts(question: Question, plans: Sequence[Plan]) -> list[_Draft]:
     compute, results = each(codelet.cycles(extents, target).value), each(extents.results)
     scratch = each(codelet.scratch_bytes(extents, target))
     elements = [each(extents.operand_elements(k)) for k in range(len(question.operands))]
-    drafts = []
+    drafts: list[Draft] = []
     for number, plan in enumerate(plans):
         received = tuple(_received(question, plan))
         partials = plan.num_partials(form)
@@ -196,8 +206,8 @@ def _drafts(question: Question, plans: Sequence[Plan]) -> list[_Draft]:
             else 0.0
         )
         readers = 0.0 if partials > 1 else _reader_code_bytes(question, plan)
-        drafts.append(_Draft(question, plan, float(compute[number]), combining, temporary, received, readers))
-    return drafts
+        drafts.append(Draft(question, plan, float(compute[number]), combining, temporary, received, readers))
+    return tuple(drafts)
 
 
 def _reader_code_bytes(question: Question, plan: Plan) -> float:
@@ -248,7 +258,7 @@ def price(
 ) -> Priced:
     """Return a plan, its vertices' order chosen, with its cost from exact exchange volumes."""
     question = Question(form, codelet, tuple(operands), result_dtypes, target, code_price)
-    return _drafts(question, arranged(question, [plan]))[0].priced()
+    return drafts_of(question, [plan])[0].priced
 
 
 def bytes_of(dtypes: tuple[str, ...]) -> int:

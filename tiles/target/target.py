@@ -10,11 +10,13 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import types
 from collections.abc import Mapping
 from typing import Any
 
 from tiles.errors import InvalidTarget, Unsupported
 from tiles.numerics import dtypes
+from tiles.numerics.shared import fields_of
 from tiles.target import load
 from tiles.target.basis import Basis
 from tiles.target.quantity import MemoryRegion, Provenance, Quantity, quantities, quantity
@@ -300,9 +302,9 @@ class Target:
         return found.basis, legal.unit, found.source
 
     @functools.cached_property
-    def _table(self) -> dict[str, Provenance]:
+    def _table(self) -> Mapping[str, Provenance]:
         """Provenance by field."""
-        return dict(self.provenance)
+        return types.MappingProxyType(dict(self.provenance))
 
     @functools.cached_property
     def _hash(self) -> int:
@@ -311,6 +313,10 @@ class Target:
     def __hash__(self) -> int:
         """Return the hash of all fields, computed once: every question to the planner is asked of a target."""
         return self._hash
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields: a hash holds in one process only."""
+        return fields_of(self)
 
     @property
     def tiles_per_ipu(self) -> int:
@@ -438,9 +444,9 @@ _DATA_KEYS = {"schema", "name", "fields"}
 
 
 @functools.cache
-def fields_of_target() -> dict[str, Quantity]:
+def fields_of_target() -> Mapping[str, Quantity]:
     """Return every field of a target except its name, with its unit and legal range."""
-    return quantities(Target)
+    return types.MappingProxyType(quantities(Target))
 
 
 def _legal(field: str, location: str) -> Quantity:
