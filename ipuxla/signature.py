@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -233,7 +234,7 @@ class Signature:
           InvalidExecutable: the data is damaged.
         """
         try:
-            signature = cls(
+            kept = cls(
                 inputs=tuple(map(LeafType.from_data, data["inputs"])),
                 outputs=tuple(map(LeafType.from_data, data["outputs"])),
                 names=tuple(map(str, data["names"])),
@@ -242,16 +243,30 @@ class Signature:
                 in_tree=_tree_from(data["in_tree"]),
                 out_tree=_tree_from(data["out_tree"]),
             )
-        except (KeyError, TypeError, ValueError, IndexError) as error:
+            same = json.dumps(kept.to_data(), sort_keys=True) == json.dumps(data, sort_keys=True)
+            kept._require_whole()
+        except InvalidExecutable:
+            raise
+        except Exception as error:  # whatever is wrong about data from anywhere
             raise InvalidExecutable(
                 f"the program's signature is damaged: {type(error).__name__}: {error}"
             ) from error
-        for tree, flat in ((signature.in_tree, signature.inputs), (signature.out_tree, signature.outputs)):
+        if not same:
+            raise InvalidExecutable("the program's signature is damaged: it would be written otherwise")
+        return kept
+
+    def _require_whole(self) -> None:
+        """Raise InvalidExecutable unless its parts fit together."""
+        for tree, flat in ((self.in_tree, self.inputs), (self.out_tree, self.outputs)):
             if tree is not None and tree.num_leaves != len(flat):
                 raise InvalidExecutable(
                     "the program's signature is damaged", expected=f"{len(flat)} leaves", got=tree
                 )
-        return signature
+        if self.in_tree is not None and not _is_call(self.in_tree):
+            raise InvalidExecutable("the program's arguments are no positional and keyword ones")
+        is_known = set(self.donated) <= set(range(len(self.inputs)))
+        if len(self.names) != len(self.inputs) or not is_known or len(set(self.donated)) < len(self.donated):
+            raise InvalidExecutable("the program's signature names, or donates, what is no argument")
 
 
 def _narrowed(array: Any, dtype: np.dtype) -> Any:
@@ -296,6 +311,14 @@ def _tree_data(tree: Any) -> Any:
         return ["dict", list(keys), children] if all(isinstance(key, _PLAIN_KEYS) for key in keys) else None
     names = {list: "list", tuple: "tuple", type(None): "none"}
     return [names[kind], children] if kind in names else None
+
+
+def _is_call(tree: Any) -> bool:
+    """Whether a tree is that of ``(args, kwargs)``."""
+    skeleton = jax.tree.unflatten(tree, [0] * tree.num_leaves)
+    if not (isinstance(skeleton, tuple) and list(map(type, skeleton)) == [tuple, dict]):
+        return False
+    return all(isinstance(name, str) for name in skeleton[1])
 
 
 def _tree_from(data: Any) -> Any:

@@ -5,9 +5,6 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
-import importlib
-import pkgutil
-import sys
 import types
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,9 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import hlo_passes
 import ipuxla
-import tiles
+from tests.caches import is_cached, modules
 from tiles.compiler import costs
 from tiles.target import Target
 
@@ -47,18 +43,6 @@ def changeable(value: Any, path: str = "") -> Iterator[str]:
             yield from changeable(item, f"{path}.{name}")
     else:
         yield f"{path}: {type(value).__name__}"
-
-
-def modules() -> list[types.ModuleType]:
-    for package in (ipuxla, hlo_passes, tiles):
-        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if not found.name.endswith("__main__"):
-                importlib.import_module(found.name)
-    return [m for name, m in sys.modules.items() if name.split(".")[0] in ("ipuxla", "hlo_passes", "tiles")]
-
-
-def is_cached(value: Any) -> bool:
-    return callable(value) and hasattr(value, "cache_info") and hasattr(value, "__wrapped__")
 
 
 @pytest.fixture
