@@ -101,6 +101,7 @@ def compile_stablehlo(
     passes: str | None = None,
     strict: bool = True,
     plans: str | None = None,
+    untrusted: bool = False,
 ) -> Compiled:
     """Compile a StableHLO module from any framework.
 
@@ -113,6 +114,8 @@ def compile_stablehlo(
       passes: text of the HLO pass pipeline.
       strict: keep the plan's order of reductions.
       plans: plans pinned to steps.
+      untrusted: read the source in a child process first (about two seconds): jaxlib's reader of MLIR does not survive
+        every text and every byte, and what ends it then is an error here. For modules from anywhere.
 
     Returns:
       A program called with the arguments of ``main`` in order; it returns a tuple of arrays.
@@ -130,7 +133,7 @@ def compile_stablehlo(
         strict=strict,
         plans=plans,
     )
-    pipeline = Pipeline(source)
+    pipeline = Pipeline(source, untrusted=untrusted)
     return pipeline.compile(module_signature(pipeline.module), options)
 
 

@@ -155,6 +155,9 @@ def _define_compile(values: flags.FlagValues) -> None:
     flags.DEFINE_string(
         "plans", None, "file of plans to pin, as --print=plans gives them", flag_values=values
     )
+    flags.DEFINE_bool(
+        "trusted", False, "read the file in this process, not in a child first", flag_values=values
+    )
     flags.DEFINE_string("report", None, "folder to write the report into", flag_values=values)
     flags.DEFINE_string("output", None, "file to write the compiled program into", flag_values=values)
     flags.DEFINE_enum(
@@ -175,7 +178,13 @@ def _compile(values: flags.FlagValues, arguments: Sequence[str]) -> None:
     if values.output is not None:
         require_writable(pathlib.Path(values.output).parent)
     with _reporting_misfit(values.report), _named(arguments[0]):
-        compiled = compile_stablehlo(source, passes=values.passes, plans=plans, **absl_flags.chosen(values))
+        compiled = compile_stablehlo(
+            source,
+            passes=values.passes,
+            plans=plans,
+            untrusted=not values.trusted,
+            **absl_flags.chosen(values),
+        )
     if values.print is not None:
         print(compiled.as_text(values.print))
     else:

@@ -52,7 +52,13 @@ _pipelines: weakref.WeakKeyDictionary[Any, dict[Any, Pipeline]] = weakref.WeakKe
 class Pipeline:
     """One program on its way from StableHLO to an executable."""
 
-    def __init__(self, stablehlo: Any, name: str | None = None, consumed: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self,
+        stablehlo: Any,
+        name: str | None = None,
+        consumed: tuple[int, ...] = (),
+        untrusted: bool = False,
+    ) -> None:
         """Start from StableHLO.
 
         Args:
@@ -60,9 +66,10 @@ class Pipeline:
           name: replaces the module's own.
           consumed: arguments whose arrays a call deletes on the host. What the module itself marks as donated
             only lets the program reuse tile memory: its caller may not know of the marks.
+          untrusted: whether text or bytes are read in a child process first.
         """
         self.stablehlo = stablehlo
-        self.module: Module = import_stablehlo(stablehlo, name)
+        self.module: Module = import_stablehlo(stablehlo, name, untrusted)
         self.consumed = split_positions(self.module.entry_computation.parameter_types, consumed)
         self._optimized: dict[str | None, Module] = {}
         self._executables: dict[Any, Executable] = {}

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -475,7 +476,10 @@ def read_stablehlo(source: Any, refine: bool = False, dequantize: bool = False) 
     messages: list[str] = []
 
     def keep(diagnostic: Any) -> bool:
-        messages.append(f"{str(diagnostic.location)[4:-1]}: {diagnostic.message}")
+        try:
+            messages.append(f"{str(diagnostic.location)[4:-1]}: {diagnostic.message}")
+        except (RuntimeError, ValueError):  # bytes that are no text, from a module that was damaged
+            messages.append("the module names something with bytes that are no text")
         return True
 
     with context:
@@ -491,6 +495,13 @@ def read_stablehlo(source: Any, refine: bool = False, dequantize: bool = False) 
         finally:
             handler.detach()
     return module
+
+
+def module_bytecode(module: Any) -> bytes:
+    """Return an MLIR module as bytecode, with its source locations. Hides the bindings' writer."""
+    blob = io.BytesIO()
+    module.write_bytecode(blob)
+    return blob.getvalue()
 
 
 def _read_module(context: Any, source: Any) -> Any:

@@ -12,12 +12,14 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from tiles.errors import InvalidPlan
+from tiles.errors import InvalidPlan, Unsupported
 from tiles.graph import ROW_MAJOR, Affine, Arrangement, AxisSplit, Layout, OpForm, Plan
 from tiles.graph.layout import align_up
 from tiles.numerics.dtypes import WORD_BYTES
 from tiles.numerics.shared import all_read_only, read_only
 
+MAX_COUNTED = 1 << 28
+"""Elements of an axis, or of all slices of one, that tables are made of: 2 GiB of numbers."""
 OUTSIDE = -1
 UNUSED = -2
 
@@ -76,12 +78,23 @@ class AxisSlices:
         low, high = np.minimum(a, b), np.maximum(a, b)
         return read_only(np.where(empty, 0, low)), read_only(np.where(empty, -1, high))
 
+    def _require_countable(self, elements: int) -> None:
+        """Raise Unsupported where a table of so many elements would take the host's memory."""
+        if elements > MAX_COUNTED:
+            raise Unsupported(
+                f"an axis of {self.size:,} elements, read in {self.first.size:,} slices of up to {self.extent:,}, is too long "
+                "to plan for",
+                expected=f"at most {MAX_COUNTED:,} elements in all",
+                try_="smaller arrays, padding or dilations",
+            )
+
     @cached_property
     def index(self) -> np.ndarray:
         """Tensor index of every slice position, int64 ``[prod(grid), extent]``.
 
         ``OUTSIDE`` marks positions outside the tensor (the fill value), ``UNUSED`` those past a short slice.
         """
+        self._require_countable(self.first.size * self.extent)
         position = np.arange(self.extent)
         index = self.first[:, None] + position * self.step
         index = np.where((index < 0) | (index >= self.size), OUTSIDE, index)
@@ -90,6 +103,7 @@ class AxisSlices:
     @cached_property
     def coverage(self) -> np.ndarray:
         """By how many of the slices each tensor index is read, int64 ``[size]``."""
+        self._require_countable(self.size)
         low, high = self.bounds
         present = high >= low
         if abs(self.step) == 1:
@@ -103,6 +117,7 @@ class AxisSlices:
     @cached_property
     def covered_before(self) -> tuple[np.ndarray, np.ndarray]:
         """How many lower tensor indices any slice reads, and exactly one does; int64 ``[size + 1]`` each."""
+        self._require_countable(self.size)
         counts = np.zeros((2, self.size + 1), np.int64)
         np.cumsum(self.coverage > 0, out=counts[0, 1:])
         np.cumsum(self.coverage == 1, out=counts[1, 1:])
