@@ -210,7 +210,7 @@ class Compiled:
                 'a program for engine "hlo" does not pickle: its saved form does not hold the HLO module',
                 try_='compile(engine="fast") and pickle that, or send the function',
             )
-        return _from_bytes, (self._to_bytes(), "a pickled program")
+        return loaded, (self._to_bytes(), "a pickled program")
 
     def __repr__(self) -> str:
         """Show arguments, results and what runs it."""
@@ -243,14 +243,14 @@ def load(
         blob = Path(path).read_bytes()
     except MemoryError as error:
         raise InvalidExecutable("the file is larger than memory", location=str(path)) from error
-    program = _from_bytes(blob, str(path), engine, arithmetic)
+    program = loaded(blob, str(path), engine, arithmetic)
     for note in program.signature.notes:
         warnings.warn(f"{path}: {note}", stacklevel=2)
     return program
 
 
-def _from_bytes(blob: bytes, path: str, engine: str | None = None, arithmetic: str | None = None) -> Compiled:
-    """Return the program that ``Compiled._to_bytes`` gave; ``path`` says where it is from."""
+def loaded(blob: bytes, path: str, engine: str | None = None, arithmetic: str | None = None) -> Compiled:
+    """Return the program of a saved file's bytes; ``path`` says where they are from. Raises as ``load`` does."""
     header, body = _split(blob, path)
     signature = Signature.from_data(header["signature"])
     if header["engine"] not in ENGINES or header["arithmetic"] not in ARITHMETICS:

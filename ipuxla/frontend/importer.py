@@ -72,7 +72,7 @@ def import_stablehlo(source: Any, name: str | None = None, untrusted: bool = Fal
     try:
         require_shallow(source)
         return _import(source, name, untrusted and isinstance(source, str | bytes))
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RuntimeError) as error:  # bindings raise RuntimeError at texts that are not UTF-8
         what = "it nests too deep to follow" if isinstance(error, RecursionError) else error
         raise MalformedStableHLO(
             f"not a valid StableHLO module: {what}\n"
