@@ -7,7 +7,10 @@ import collections
 import multiprocessing
 import time
 
-from tests.hostile.workers import Worker, module_of
+from tests.hostile.workers import Worker
+
+TELL_EVERY = 1000
+"""Cases after which the command says how far it is."""
 
 
 def main() -> int:
@@ -28,11 +31,13 @@ def main() -> int:
     workers = [Worker(context, chosen.kind, chosen.seed) for _ in range(chosen.workers)]
     for worker in workers:
         worker.take(left)
+    told = 0
     while any(worker.at is not None for worker in workers):
+        if sum(found.values()) >= told + TELL_EVERY:
+            told = sum(found.values())
+            print(f"{told} cases", flush=True)
         for worker in workers:
             for number, answer in worker.answers():
-                if answer == "DIED" and chosen.kind == "modules":
-                    answer = module_of(chosen.kind).run_apart(chosen.seed, number) + " (reader died)"
                 kind = " ".join(answer.split()[:2]) if answer.isupper() or answer[:4].isupper() else answer
                 found[kind if answer[:4].isupper() else answer] += 1
                 if answer[:4].isupper() and shown.setdefault(answer, number) == number:

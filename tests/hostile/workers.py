@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
 import os
 import signal
@@ -35,11 +36,13 @@ def _work(kind: str, seed: int, numbers: Any, answers: Any) -> None:
     os.chdir(tempfile.mkdtemp())
     module = module_of(kind)
     signal.signal(signal.SIGVTALRM, _stop)
-    while (number := numbers.get()) is not None:
+    faulthandler.enable()
+    while (case := numbers.get()) is not None:
+        number, is_apart = case
         answers.put(("begun", number, ""))
         signal.setitimer(signal.ITIMER_VIRTUAL, SLOW_S)
         try:
-            found = module.run(seed, number)
+            found = module.run_apart(seed, number) if is_apart else module.run(seed, number)
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         except TooSlow:
             found = "SLOW: " + _place()
@@ -71,29 +74,42 @@ class Worker:
         self.process.start()
 
     def take(self, left: Any) -> None:
-        self.at = next(left, None)
-        if self.at is not None:
-            self.numbers.put(self.at)
-            self.since = time.monotonic()
+        """Work on the next case, if one is left."""
+        number = next(left, None)
+        if number is not None:
+            self._give(number, False)
+
+    def _give(self, number: int, is_apart: bool) -> None:
+        self.at, self.is_apart, self.since = number, is_apart, time.monotonic()
+        self.numbers.put((number, is_apart))
 
     def answers(self) -> list[tuple[int, str]]:
-        """Return what came of the case that it works on, if anything has."""
+        """Return what came of the case that it works on, if anything has.
+
+        Where reading a module ended the process, it is read once more as one from anywhere.
+        """
         while not self.found.empty():
             state, number, answer = self.found.get()
             if state == "begun":
                 self.since = time.monotonic()
             else:
                 self.at = None
-                return [(number, answer)]
+                return [(number, answer + (" (its reader died)" if self.is_apart else ""))]
         hangs = self.at is not None and time.monotonic() - self.since > 30 * SLOW_S
         if self.at is None or (self.process.is_alive() and not hangs):
             return []
         number, self.at = self.at, None
+        os.kill(self.process.pid, signal.SIGABRT)  # tells where it is
+        self.process.join(10)
         self.process.kill()
         self._start()
-        return [(number, "SLOW: nobody knows where" if hangs else "DIED")]
+        if hangs or self.is_apart or not hasattr(module_of(self.kind), "run_apart"):
+            return [(number, "SLOW: see above" if hangs else "DIED")]
+        self._give(number, True)
+        return []
 
     def end(self) -> None:
+        """Let the process end."""
         self.numbers.put(None)
         self.process.join(10)
         self.process.kill()
