@@ -141,17 +141,21 @@ class Compiled:
     def profile(self, *args: Any, **kwargs: Any) -> report.Profile:
         """Run once, count, and return the cost of what ran; ``streams`` as when called. Donated arguments are kept.
 
+        Without arguments a program is not run whose cost does not depend on them.
+
         Raises:
-          WrongArguments: as when called.
+          WrongArguments: as when called; no arguments, where loops, branches or streams depend on them.
           Unsupported: engine ``hlo``, which has no supersteps to count.
         """
         return report.profile(self.executable, self._record(args, kwargs))
 
     def report(self, folder: str | os.PathLike[str], *args: Any, **kwargs: Any) -> Any:
-        """Run once and write the report's files into ``folder``. Raises as ``profile`` does."""
+        """Run once and write the report's files into ``folder``; arguments as for ``profile``, which it raises as."""
         return report.write_report(self.executable, self._record(args, kwargs), folder)
 
     def _record(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Trace:
+        if not args and not kwargs and self.signature.inputs:
+            return self._runner.static_trace()
         streams = kwargs.pop("streams", None) if self.streams else None
         words = self._words(self.signature.flatten(args, kwargs))
         with jax.enable_x64(True):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -19,6 +19,10 @@ from jax.core import Tracer
 
 from ipuxla.errors import InvalidExecutable, WrongArguments
 
+SHOWN = 5
+"""Arguments that an error message names one by one."""
+LONGEST = 200
+"""Characters of a structure or a name in an error message."""
 _LEAF = "*"
 _PLAIN_KEYS = (str, int, float, bool, type(None))
 _SCALAR_KINDS = {bool: "b", int: "iu", float: "f", complex: "c"}
@@ -169,20 +173,13 @@ class Signature:
         paths, tree = jax.tree_util.tree_flatten_with_path((args, kwargs))
         leaves = [leaf for _, leaf in paths]
         self._check_structure(tree, len(leaves), args, kwargs)
-        for (path, leaf), expected in zip(paths, self.inputs, strict=True):
-            if isinstance(leaf, Tracer):
-                raise WrongArguments(
-                    f"{_argument(path)} is traced by JAX; a compiled program takes arrays",
-                    got=str(leaf),
-                    try_="transform the decorated function: jax.grad, jax.vmap and jax.jit work on that",
-                )
-            if not expected.accepts(leaf):
-                raise WrongArguments(
-                    f"{_argument(path)} is not of the type the program was compiled for",
-                    expected=str(expected),
-                    got=describe(leaf),
-                    try_="convert the argument, or compile again for this type",
-                )
+        wrong = [
+            (_argument(path), leaf, expected)
+            for (path, leaf), expected in zip(paths, self.inputs, strict=True)
+            if isinstance(leaf, Tracer) or not expected.accepts(leaf)
+        ]
+        if wrong:
+            raise _of_another_type(wrong)
         return leaves
 
     def _check_structure(self, tree: Any, count: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -192,13 +189,16 @@ class Signature:
             return
         notes = list(self.notes)
         if self.in_tree is not None:
-            wanted, given = (_paths(tree) for tree in (self.in_tree, tree))
-            notes += [f"missing: {path}" for path in wanted if path not in given]
-            notes += [f"unexpected: {path}" for path in given if path not in wanted]
+            wanted, given = ({path: None for path in _paths(tree)} for tree in (self.in_tree, tree))
+            notes += _some(f"missing: {path}" for path in wanted if path not in given)
+            notes += _some(f"unexpected: {path}" for path in given if path not in wanted)
+        names = [_shortened(name) for name in self.names[:SHOWN]]
+        names += [f"{len(self.names) - SHOWN:,} more"] if len(self.names) > SHOWN else []
         raise WrongArguments(
-            f"the program takes other arguments: {', '.join(self.names) or 'none'}",
-            expected=f"{len(self.inputs)} arrays" if self.in_tree is None else _structure(self.in_tree),
-            got=f"{count} arrays, {_structure(tree)}",
+            f"the program takes other arguments: {', '.join(names) or 'none'}",
+            expected=f"{len(self.inputs)} arrays"
+            + ("" if self.in_tree is None else _structure(self.in_tree)),
+            got=f"{count} arrays{_structure(tree)}",
             notes=tuple(notes),
             try_="pass what the function was lowered with, static arguments left out",
         )
@@ -295,7 +295,39 @@ def _paths(tree: Any) -> list[str]:
 
 
 def _structure(tree: Any) -> str:
-    return str(tree).removeprefix("PyTreeDef(").removesuffix(")")
+    """Return a tree as an error message goes on with it, nothing where it is too long to be read."""
+    text = str(tree).removeprefix("PyTreeDef(").removesuffix(")")
+    return f", {text}" if len(text) <= LONGEST else ""
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 4]} ..."
+
+
+def _some(lines: Iterable[str]) -> list[str]:
+    """Return the first few lines of a message, and how many there are besides."""
+    found = [_shortened(line) for line in lines]
+    more = len(found) - SHOWN
+    return found if more <= 0 else [*found[:SHOWN], f"and {more:,} more like the last one"]
+
+
+def _of_another_type(wrong: Sequence[tuple[str, Any, LeafType]]) -> WrongArguments:
+    """Return the error of arguments, each with its place and the type that is taken, that are of other types."""
+    place, leaf, expected = wrong[0]
+    others = _some(f"{p} is {describe(x)}, not {e}" for p, x, e in wrong[1:])
+    if isinstance(leaf, Tracer):
+        return WrongArguments(
+            f"{place} is traced by JAX; a compiled program takes arrays",
+            got=_shortened(str(leaf)),
+            try_="transform the decorated function: jax.grad, jax.vmap and jax.jit work on that",
+        )
+    return WrongArguments(
+        f"{place} is not of the type the program was compiled for",
+        notes=tuple(others),
+        expected=str(expected),
+        got=describe(leaf),
+        try_="convert the argument, or compile again for this type",
+    )
 
 
 def _tree_data(tree: Any) -> Any:
