@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import importlib
 import os
@@ -99,7 +100,8 @@ class Worker:
         if self.at is None or (self.process.is_alive() and not hangs):
             return []
         number, self.at = self.at, None
-        os.kill(self.process.pid, signal.SIGABRT)  # tells where it is
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.process.pid, signal.SIGABRT)  # tells where it is
         self.process.join(10)
         self.process.kill()
         self._start()
