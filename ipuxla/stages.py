@@ -1,6 +1,7 @@
 """The stages between a function and a compiled program, each computed once, when it is first asked for.
 
-stablehlo --import--> hlo --passes--> hlo-optimized --lowering--> graph --compiler--> program (an Executable)
+stablehlo --import--> hlo --passes--> hlo-optimized --lowering--> graph --planning--> plans --compiler--> program (an
+Executable)
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ipuxla.frontend import _jax_compat as compat
 from ipuxla.frontend.importer import import_stablehlo
 from ipuxla.frontend.lower import to_stablehlo
 from ipuxla.internal import naming_internal_errors, options_text
-from ipuxla.lowering import streams_of
+from ipuxla.lowering import lower_module, streams_of
 from ipuxla.options import CompileOptions
 from ipuxla.replay import DECIDING, replaying
 from ipuxla.runner import Runner
@@ -38,12 +39,12 @@ from tiles.compiler import (
 )
 from tiles.engine import quickly
 from tiles.errors import InvalidPlan
-from tiles.graph import Stream
+from tiles.graph import Stream, print_graph
 from tiles.numerics.dtypes import name_of
 from tiles.numerics.ring import ring
 from tiles.report import profile
 
-STAGES = ("stablehlo", "hlo", "hlo-optimized", "plans", "program")
+STAGES = ("stablehlo", "hlo", "hlo-optimized", "graph", "plans", "program")
 
 
 _pipelines: weakref.WeakKeyDictionary[Any, dict[Any, Pipeline]] = weakref.WeakKeyDictionary()
@@ -130,6 +131,7 @@ class Pipeline:
             "stablehlo": lambda: _stablehlo_text(self.stablehlo),
             "hlo": lambda: print_module(self.module),
             "hlo-optimized": lambda: print_module(self.optimized(options)),
+            "graph": lambda: print_graph(lower_module(self.optimized(options), options.target)),
             "plans": lambda: print_plans(self.executable(options)),
             "program": lambda: self.executable(options).text(),
         }
@@ -262,7 +264,7 @@ class Lowered:
         """Return a stage as text.
 
         Args:
-          stage: "stablehlo", "hlo", "hlo-optimized", "plans" or "program".
+          stage: "stablehlo", "hlo", "hlo-optimized", "graph" (operations before they are planned), "plans" or "program".
           debug_info: with source locations; the HLO stages and the program always have theirs.
 
         Raises:

@@ -15,8 +15,6 @@ import numpy as np
 
 from tiles.errors import InvalidPlan
 from tiles.graph import (
-    CODE_PRICE,
-    MEMORY_PROPORTION,
     AxisSplit,
     Codelet,
     Extents,
@@ -41,6 +39,7 @@ from tiles.plan.pricing import (
     drafts_of,
     partial_dtypes,
 )
+from tiles.plan.question import CODE_PRICE, MEMORY_PROPORTION
 from tiles.target import Target
 
 MAX_CANDIDATES = 20_000
