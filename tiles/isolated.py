@@ -12,8 +12,11 @@ import signal
 import subprocess
 import sys
 
-TIME_LIMIT_S = 60
-"""Of a call, the start of Python and the import of JAX included."""
+TIME_LIMIT_S = 120
+"""Of a call on the wall, the start of Python and the import of JAX included."""
+PROCESSOR_LIMIT_S = 10
+"""Of a call's processor time, and a second more for every ``BYTES_PER_S`` bytes."""
+BYTES_PER_S = 1 << 20
 MEMORY_LIMIT_BYTES = 8 << 30
 REFUSED = 3
 _SERVE = "from tiles.isolated import serve; serve()"
@@ -62,11 +65,11 @@ def _cause(code: int) -> str:
 
 def serve() -> None:
     """Answer one call: the child's side of ``call``."""
-    _limit_memory()
     module, _, name = sys.argv[1].partition(":")
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print is no answer
     data = sys.stdin.buffer.read()
+    _limit(PROCESSOR_LIMIT_S + len(data) // BYTES_PER_S)
     code = 0
     try:
         answer = getattr(importlib.import_module(module), name)(data)
@@ -77,13 +80,17 @@ def serve() -> None:
     os._exit(code)
 
 
-def _limit_memory() -> None:
+def _limit(seconds: int) -> None:
     """Let the process fail before the machine does; where there are no such limits, it has none."""
     try:
         import resource
     except ImportError:
         return
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    _, most = resource.getrlimit(resource.RLIMIT_DATA)
-    limit = MEMORY_LIMIT_BYTES if most == resource.RLIM_INFINITY else min(most, MEMORY_LIMIT_BYTES)
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
+    limits = (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_CPU, seconds),
+        (resource.RLIMIT_DATA, MEMORY_LIMIT_BYTES),
+    )
+    for kind, wanted in limits:
+        _, most = resource.getrlimit(kind)
+        resource.setrlimit(kind, (wanted if most == resource.RLIM_INFINITY else min(most, wanted), most))
