@@ -18,6 +18,8 @@ import jax
 from hlo_passes.errors import HloError
 from hlo_passes.ir import Module, evaluate_module, print_module
 from hlo_passes.passes import LegalizeComplex, has_complex, optimize, split_positions
+from ipuxla.cache import kept
+from ipuxla.collection import collection_paused
 from ipuxla.errors import UnknownStage, Unsupported
 from ipuxla.fitting import advice, planned_to_fit
 from ipuxla.frontend import _jax_compat as compat
@@ -69,8 +71,14 @@ class Pipeline:
             only lets the program reuse tile memory: its caller may not know of the marks.
           untrusted: whether text or bytes are read in a child process first.
         """
+<<<<<<< HEAD
         self.stablehlo = stablehlo
         self.module: Module = import_stablehlo(stablehlo, name, untrusted)
+=======
+        self.stablehlo, self._name = stablehlo, name
+        with collection_paused():
+            self.module: Module = import_stablehlo(stablehlo, name)
+>>>>>>> main
         self.consumed = split_positions(self.module.entry_computation.parameter_types, consumed)
         self._optimized: dict[str | None, Module] = {}
         self._executables: dict[Any, Executable] = {}
@@ -85,7 +93,7 @@ class Pipeline:
         """
         passes = options.passes
         if passes not in self._optimized:
-            with self._naming_internal_errors(options):
+            with self._naming_internal_errors(options), collection_paused():
                 self._optimized[passes] = _without_complex(optimize(self.module, passes), passes)
         return self._optimized[passes]
 
@@ -99,16 +107,29 @@ class Pipeline:
         """
         key = (options.target, options.passes, options.check_memory, options.plans)
         if key not in self._executables:
-            module, plans = self.optimized(options), options.pinned_plans
-            with self._naming_internal_errors(options):
-                executable = planned_to_fit(module, options.target, plans)
-                require_pinned(executable, plans)
-            if options.check_memory and not executable.fits:
-                error = out_of_memory(executable, advice(module, executable, plans))
-                error.profile = profile(executable)
-                raise error
+            with collection_paused():
+                executable = kept(self._located, self._name, options, lambda: self._compiled(options))
             self._executables[key] = executable
         return self._executables[key]
+
+    @functools.cached_property
+    def _located(self) -> bytes:
+        """The module with its source locations."""
+        source = self.stablehlo
+        if isinstance(source, str):
+            return source.encode()
+        return source if isinstance(source, bytes) else compat.module_bytecode(source)
+
+    def _compiled(self, options: CompileOptions) -> Executable:
+        module, plans = self.optimized(options), options.pinned_plans
+        with self._naming_internal_errors(options):
+            executable = planned_to_fit(module, options.target, plans)
+            require_pinned(executable, plans)
+        if options.check_memory and not executable.fits:
+            error = out_of_memory(executable, advice(module, executable, plans))
+            error.profile = profile(executable)
+            raise error
+        return executable
 
     def _naming_internal_errors(self, options: CompileOptions) -> contextlib.AbstractContextManager[None]:
         """Name what fails though no caller caused it, and write down what it takes to do it again."""

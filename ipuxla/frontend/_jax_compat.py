@@ -449,6 +449,13 @@ def module_text(module: Any, debug_info: bool = False) -> str:
     return _mlir.module_to_string(module, enable_debug_info=debug_info)
 
 
+def module_bytecode(module: Any) -> bytes:
+    """Return an MLIR module with its locations as bytecode; the same module gives the same bytes."""
+    written = io.BytesIO()
+    module.operation.write_bytecode(written)
+    return written.getvalue()
+
+
 # ---- reading MLIR ----
 
 mlir_ir = _mlir.ir
