@@ -71,14 +71,9 @@ class Pipeline:
             only lets the program reuse tile memory: its caller may not know of the marks.
           untrusted: whether text or bytes are read in a child process first.
         """
-<<<<<<< HEAD
-        self.stablehlo = stablehlo
-        self.module: Module = import_stablehlo(stablehlo, name, untrusted)
-=======
         self.stablehlo, self._name = stablehlo, name
         with collection_paused():
-            self.module: Module = import_stablehlo(stablehlo, name)
->>>>>>> main
+            self.module: Module = import_stablehlo(stablehlo, name, untrusted)
         self.consumed = split_positions(self.module.entry_computation.parameter_types, consumed)
         self._optimized: dict[str | None, Module] = {}
         self._executables: dict[Any, Executable] = {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 import json
-import os
 import pathlib
 import random
 import tempfile
@@ -203,6 +202,3 @@ def _run(executable: Any, rng: random.Random) -> str:
     except IpuError as error:
         return f"certified, {type(error).__name__}"
     return "certified and run"
-
-
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
