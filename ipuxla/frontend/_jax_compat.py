@@ -519,13 +519,6 @@ def read_stablehlo(source: Any, refine: bool = False, dequantize: bool = False) 
     return module
 
 
-def module_bytecode(module: Any) -> bytes:
-    """Return an MLIR module as bytecode, with its source locations. Hides the bindings' writer."""
-    blob = io.BytesIO()
-    module.write_bytecode(blob)
-    return blob.getvalue()
-
-
 def _read_module(context: Any, source: Any) -> Any:
     if hasattr(source, "context"):
         return source.operation.clone().operation
