@@ -11,30 +11,38 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from ipuxla.runtime import Compiled, load
-from tiles.target import Target
-
 if TYPE_CHECKING:
     from ipuxla.api import compile_stablehlo, jit
+    from ipuxla.runtime import Compiled, load
     from ipuxla.stages import Lowered
+    from tiles.target import Target
 
-__all__ = ["Compiled", "Lowered", "Target", "compile_stablehlo", "jit", "load"]
+__version__ = "0.1.0"
 
-# A saved program must load and run where the frontend, the lowering and the HLO passes cannot be imported
-# (that is how one knows that results come from the executable alone), so the names that need those are
-# imported when first used.
-_COMPILER_SIDE = {"jit": "ipuxla.api", "compile_stablehlo": "ipuxla.api", "Lowered": "ipuxla.stages"}
+__all__ = ["Compiled", "Lowered", "Target", "__version__", "compile_stablehlo", "jit", "load"]
+
+# Names are imported when first used. A saved program must load and run where the frontend, the lowering and the HLO
+# passes cannot be imported (that is how one knows that results come from the executable alone), and the command line
+# must be able to say that it was interrupted before JAX is imported.
+_HOMES = {
+    "Compiled": "ipuxla.runtime",
+    "Lowered": "ipuxla.stages",
+    "Target": "tiles.target",
+    "compile_stablehlo": "ipuxla.api",
+    "jit": "ipuxla.api",
+    "load": "ipuxla.runtime",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Import the compiler side of the package when one of its names is first used."""
-    if name not in _COMPILER_SIDE:
+    """Import what a public name stands for when it is first used."""
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_COMPILER_SIDE[name]), name)
+    value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
     """List the public names, imported or not."""
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from ipuxla.errors import WrongArguments
+from ipuxla.errors import Unsupported, WrongArguments
 from ipuxla.frontend import _jax_compat as compat
 from ipuxla.frontend.lower import Arguments, Traced, as_wide_array, trace
 from ipuxla.frontend.primitive import ipu_call, set_backend
@@ -43,6 +43,8 @@ def jit(
     passes: str | None = None,
     strict: bool = True,
     plans: str | None = None,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
 ) -> Any:
     """Compile a JAX function for an IPU, and run it on an emulated one when called.
 
@@ -65,12 +67,23 @@ def jit(
       passes: text of the HLO pass pipeline; None: the default one.
       strict: keep the plan's order of reductions in the fast engine.
       plans: plans pinned to steps, all or some of what ``as_text("plans")`` gave; the others are searched.
+      in_shardings: None: a program runs on one IPU.
+      out_shardings: likewise.
 
     Raises:
+      Unsupported: shardings are given.
       InvalidOption: an unknown engine or arithmetic.
       InvalidPlan: ``plans`` does not read as plans.
       UnknownTarget: no target has the given name.
     """
+    for role, shardings in (("in_shardings", in_shardings), ("out_shardings", out_shardings)):
+        if shardings is not None:
+            raise Unsupported(
+                f"{role}: a program runs on one IPU; systems of several are not modelled yet",
+                expected=f"{role}=None",
+                got=f"{str(shardings)[:200]}",
+                try_="leave it out: how arrays lie on the tiles is the planner's (plans= pins it)",
+            )
     options = make_options(
         target,
         engine=engine,
@@ -101,6 +114,7 @@ def compile_stablehlo(
     passes: str | None = None,
     strict: bool = True,
     plans: str | None = None,
+    untrusted: bool = False,
 ) -> Compiled:
     """Compile a StableHLO module from any framework.
 
@@ -113,6 +127,8 @@ def compile_stablehlo(
       passes: text of the HLO pass pipeline.
       strict: keep the plan's order of reductions.
       plans: plans pinned to steps.
+      untrusted: read the source in a child process first (about two seconds): jaxlib's reader of MLIR does not survive
+        every text and every byte, and what ends it then is an error here. For modules from anywhere.
 
     Returns:
       A program called with the arguments of ``main`` in order; it returns a tuple of arrays.
@@ -130,7 +146,7 @@ def compile_stablehlo(
         strict=strict,
         plans=plans,
     )
-    pipeline = Pipeline(source)
+    pipeline = Pipeline(source, untrusted=untrusted)
     return pipeline.compile(module_signature(pipeline.module), options)
 
 
@@ -151,9 +167,9 @@ class JittedFunction:
         """Wrap ``function``; ``argument_roles`` are ``jax.jit``'s static and donated arguments."""
         functools.update_wrapper(self, function)
         self.options = options
-        self._jitted = jax.jit(
-            function, **{role: value for role, value in argument_roles.items() if value is not None}
-        )
+        self._function = function
+        self._roles = {role: value for role, value in argument_roles.items() if value is not None}
+        self._jitted: Any = jax.jit(function, **self._roles)
         self._statics = _StaticArguments(
             function, argument_roles["static_argnums"], argument_roles["static_argnames"]
         )
@@ -161,7 +177,12 @@ class JittedFunction:
         self._name = getattr(function, "__name__", type(function).__name__)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run on the emulated IPU, compiling first where the arguments' types are new."""
+        """Run on the emulated IPU, compiling first where the arguments' types are new.
+
+        Under ``jax.disable_jit`` the function runs as it is written, operation by operation, on no IPU.
+        """
+        if compat.is_jit_disabled():
+            return self._function(*args, **kwargs)
         entry, leaves = self._resolve(args, kwargs)
         for position in entry.widened:
             leaves[position] = as_wide_array(leaves[position])
@@ -192,6 +213,23 @@ class JittedFunction:
             jaxpr_signature(traced.jaxpr, traced.donated, entry.in_tree, traced.out_tree),
             self.options,
         )
+
+    def trace(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the call as JAX traces it, a ``jax.stages.Traced``: one operation ``ipu_call`` of a jaxpr.
+
+        What JAX lowers from it, and ``jax.export.export`` of this function, is the emulated program for the host;
+        ``lower`` is the program for an IPU.
+        """
+        return jax.jit(self.__call__, **self._roles).trace(*args, **kwargs)
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """Return shapes and dtypes of the result, as ``jax.eval_shape`` does; nothing is compiled."""
+        return self.trace(*args, **kwargs).out_info
+
+    def clear_cache(self) -> None:
+        """Forget what was traced and compiled."""
+        self._entries.clear()
+        self._jitted.clear_cache()
 
     def _resolve(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_Entry, list[Any]]:
         """Return the traced call for these arguments and their leaves."""

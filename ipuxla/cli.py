@@ -1,25 +1,27 @@
 """The command line: parse, call the library, print. Bad input is one line on stderr and exit code 2.
 
 Each command has flags of its own (absl), so ``--flagfile`` works everywhere and one command does not know the
-flags of another. Exit codes: 0 success; 1 the library refuses a legal request; 2 bad input.
+flags of another. Exit codes: 0 success; 1 the library refuses a legal request; 2 bad input; 130 interrupted, which
+``ipuxla.__main__`` sees to.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import difflib
 import os
 import pathlib
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 
-from absl import app, flags, logging
+from absl import flags, logging
 
 from hlo_passes.errors import HloError, MalformedStableHLO
 from hlo_passes.passes import InvalidPassOption, InvalidPipeline, UnknownPass, UnknownPassOption
-from ipuxla import absl_flags
-from ipuxla.api import Compiled, compile_stablehlo, load
+from ipuxla import __version__, absl_flags
+from ipuxla.api import Compiled, compile_stablehlo
 from ipuxla.errors import (
     InvalidExecutable,
     InvalidOption,
@@ -29,9 +31,11 @@ from ipuxla.errors import (
     UnknownTarget,
 )
 from ipuxla.experiments import EXPERIMENTS, MODELS, OPTIMIZERS, Settings, require_writable
+from ipuxla.runtime import loaded
 from ipuxla.stages import STAGES
 from tiles.compiler import Executable
 from tiles.errors import InvalidPlan
+from tiles.files import NotWritten
 from tiles.report import profile, write_report
 from tiles.target import (
     System,
@@ -45,8 +49,10 @@ from tiles.target import (
 
 REFUSED = 1
 BAD_INPUT = 2
-INTERRUPTED = 130
 HELP = {"--help", "-h", "help"}
+EVERYTHING = {"--helpfull", "--help-full"}
+VERSION = {"--version", "version"}
+STANDARD_INPUT = "-"
 
 Run = Callable[[flags.FlagValues, Sequence[str]], None]
 
@@ -64,6 +70,7 @@ WRONG_INPUT = (
     InvalidPlan,
     InvalidTarget,
     MalformedStableHLO,
+    NotWritten,
     UnknownPass,
     UnknownPassOption,
     UnknownTarget,
@@ -167,6 +174,9 @@ def _define_compile(values: flags.FlagValues) -> None:
     flags.DEFINE_string(
         "plans", None, "file of plans to pin, as --print=plans gives them", flag_values=values
     )
+    flags.DEFINE_bool(
+        "trusted", False, "read the file in this process, not in a child first", flag_values=values
+    )
     flags.DEFINE_string("report", None, "folder to write the report into", flag_values=values)
     flags.DEFINE_string("output", None, "file to write the compiled program into", flag_values=values)
     flags.DEFINE_enum(
@@ -187,7 +197,13 @@ def _compile(values: flags.FlagValues, arguments: Sequence[str]) -> None:
     if values.output is not None:
         require_writable(pathlib.Path(values.output).parent)
     with _reporting_misfit(values.report), _named(arguments[0]):
-        compiled = compile_stablehlo(source, passes=values.passes, plans=plans, **absl_flags.chosen(values))
+        compiled = compile_stablehlo(
+            source,
+            passes=values.passes,
+            plans=plans,
+            untrusted=not values.trusted,
+            **absl_flags.chosen(values),
+        )
     if values.print is not None:
         print(compiled.as_text(values.print))
     else:
@@ -255,17 +271,18 @@ def _named(path: str) -> Iterator[None]:
 
 
 def _read(path: str) -> bytes:
-    """Return a file's bytes."""
+    """Return a file's bytes, or those of standard input."""
     try:
+        if path == STANDARD_INPUT:
+            return sys.stdin.buffer.read()
         return pathlib.Path(path).read_bytes()
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
 
 
 def _load(path: str) -> Compiled:
-    """Return the compiled program of a file."""
-    _read(path)
-    return load(path)
+    """Return the compiled program of a file, or of standard input."""
+    return loaded(_read(path), "standard input" if path == STANDARD_INPUT else path)
 
 
 def _write_report(executable: Executable, folder: str | None) -> None:
@@ -300,12 +317,19 @@ def parse(argv: Sequence[str]) -> Invocation:
       UsageError: an unknown command or flag, an illegal value, or too many or too few arguments.
     """
     name, *rest = argv[1:] or ["--help"]
+    if name in VERSION:
+        return Invocation(lambda values, arguments: print(f"ipuxla {__version__}"), flags.FlagValues(), ())
     if name in HELP:
         return Invocation(lambda values, arguments: print(_usage()), flags.FlagValues(), ())
+    if name in EVERYTHING:
+        pages = [_usage(), *map(_command_usage, COMMANDS)]
+        return Invocation(lambda values, arguments: print("\n\n".join(pages)), flags.FlagValues(), ())
     if name not in COMMANDS:
-        raise UsageError(f"there is no command {name!r}; commands: {', '.join(COMMANDS)}")
+        close = difflib.get_close_matches(name, COMMANDS, n=1)
+        meant = f"; did you mean {close[0]!r}?" if close else ""
+        raise UsageError(f"there is no command {name!r}{meant}; commands: {', '.join(COMMANDS)}")
     command, values = COMMANDS[name], _flags_of(COMMANDS[name])
-    if HELP & set(rest):
+    if (HELP | EVERYTHING) & set(rest):
         return Invocation(lambda values, arguments: print(_command_usage(name)), values, ())
     try:
         arguments = values([name, *rest])[1:]
@@ -331,7 +355,11 @@ def _usage() -> str:
     """Return what commands there are."""
     rows = [f"  {' '.join((name, *c.positional)):19} {c.summary}" for name, c in COMMANDS.items()]
     lines = ["usage: ipuxla COMMAND [--flags] [ARGUMENTS]", "", "commands:", *rows, ""]
-    return "\n".join([*lines, "`ipuxla COMMAND --help` lists the flags of a command."])
+    lines += [
+        "`ipuxla COMMAND --help` lists the flags of a command, `ipuxla --helpfull` those of all of them,"
+    ]
+    lines += ["`ipuxla --version` the version. A file called - is standard input."]
+    return "\n".join(lines)
 
 
 def _command_usage(name: str) -> str:
@@ -348,7 +376,11 @@ def _command_usage(name: str) -> str:
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run a command line and return its exit code; an error is its message on stderr."""
+    """Run a command line and return its exit code; an error is its message on stderr.
+
+    Raises:
+      KeyboardInterrupt: nothing here knows in which state an interruption leaves what runs.
+    """
     debug = False
     try:
         invocation = parse(argv)
@@ -357,12 +389,18 @@ def run(argv: Sequence[str]) -> int:
         sys.stdout.flush()
     except (UsageError, IpuError, HloError) as error:
         return _fail(error, debug)
-    except KeyboardInterrupt:
-        print("ipuxla: interrupted", file=sys.stderr)
-        return INTERRUPTED
-    except BrokenPipeError:  # the reader has seen enough; what Python still holds must not fail again at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader has seen enough
+        _drop_output()
+    except OSError as error:  # a full disk; files of ours are named errors
+        _drop_output()
+        return _fail(UsageError(f"cannot write to standard output: {error.strerror or error}"), debug)
     return 0
+
+
+def _drop_output() -> None:
+    """Let what Python still holds for standard output go nowhere: it must not fail again at exit."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(error: Exception, debug: bool) -> int:
@@ -377,16 +415,14 @@ def _fail(error: Exception, debug: bool) -> int:
     return REFUSED
 
 
-def _initialize_absl(argv: Sequence[str]) -> Sequence[str]:
-    """Parse absl's global flags, of which none are ours; return the command line for ``run``."""
+def _initialize_absl(argv: Sequence[str]) -> None:
+    """Parse absl's global flags, of which none are ours."""
     flags.FLAGS([argv[0], f"--verbosity={logging.WARNING}"])  # JAX tells at INFO what devices it misses
-    return argv
+    logging.use_absl_handler()
 
 
-def main() -> None:
-    """Run the command line and exit."""
-    app.run(run, flags_parser=_initialize_absl)
-
-
-if __name__ == "__main__":
-    main()
+def main(argv: Sequence[str] = ()) -> int:
+    """Run a command line, by default the process's own, and return its exit code."""
+    argv = argv or sys.argv
+    _initialize_absl(argv)
+    return run(argv)

@@ -13,23 +13,24 @@ import threading
 from collections.abc import Iterator
 
 _lock = threading.Lock()
-_pauses = 0
+_inside: set[object] = set()
 _was_enabled = False
 
 
 @contextlib.contextmanager
 def collection_paused() -> Iterator[None]:
     """Pause the collector inside; it goes on, if it was on before, when the last of all threads leaves."""
-    global _pauses, _was_enabled
-    with _lock:
-        if _pauses == 0:
-            _was_enabled = gc.isenabled()
+    global _was_enabled
+    own = object()
+    try:  # from the first change on: an interruption must not leave the collector off
+        with _lock:
+            if not _inside:
+                _was_enabled = gc.isenabled()
+            _inside.add(own)
             gc.disable()
-        _pauses += 1
-    try:
         yield
     finally:
         with _lock:
-            _pauses -= 1
-            if _pauses == 0 and _was_enabled:
+            _inside.discard(own)
+            if not _inside and _was_enabled:
                 gc.enable()

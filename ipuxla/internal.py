@@ -8,6 +8,7 @@ import importlib.metadata
 import json
 import pathlib
 import platform
+import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -59,6 +60,12 @@ def naming_internal_errors(
         yield
     except (*CALLERS, *callers):
         raise
+    except RecursionError as error:
+        raise Unsupported(
+            "the program nests too deep: its compiler follows calls, loops and branches by calling itself",
+            expected=f"what {sys.getrecursionlimit()} frames of Python are enough for",
+            try_="fewer functions, loops or branches within one another, or sys.setrecursionlimit",
+        ) from error
     except Exception as error:
         raise _named(error, files) from error
 

@@ -10,6 +10,7 @@ from typing import Any
 from ipuxla.errors import InvalidOption
 from tiles.compiler import read_plans
 from tiles.graph import Plan
+from tiles.numerics.shared import fields_of
 from tiles.target import Target, one_ipu
 
 ENGINES = ("fast", "literal", "vertex", "hlo")
@@ -77,6 +78,10 @@ class CompileOptions:
     def _hash(self) -> int:
         choices = self.engine, self.arithmetic, self.check_memory, self.passes, self.strict, self.plans
         return hash((self.target, choices))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields: a hash holds in one process only."""
+        return fields_of(self)
 
     def __repr__(self) -> str:
         """Name the target only: this is printed in every jaxpr that holds a call."""

@@ -8,9 +8,10 @@ from typing import Any
 
 import jax
 
-from ipuxla.errors import HostEngineInsideJit, Unsupported
+from ipuxla.errors import HostEngineInsideJit, Unsupported, WrongArguments
 from ipuxla.options import ARITHMETICS, ENGINES, require_one_of
 from tiles.compiler import Executable
+from tiles.compiler.tree import count_steps, dynamic_parts
 from tiles.engine import Engine, Trace, make_engine
 from tiles.graph import Stream
 
@@ -119,12 +120,32 @@ class Runner:
         Raises:
           Unsupported: engine ``hlo``, which has no supersteps to count.
         """
+        self._require_supersteps()
+        return self._machine.run(*arrays, streams=streams)
+
+    def static_trace(self) -> Trace:
+        """Return what a run would record, where that does not depend on data.
+
+        Raises:
+          Unsupported: engine ``hlo``, which has no supersteps to count.
+          WrongArguments: loops, branches or streams depend on data.
+        """
+        self._require_supersteps()
+        executable = self.executable
+        if self.streams or any(True for _ in dynamic_parts(executable.program)):
+            raise WrongArguments(
+                "what runs depends on the arguments: the program has loops, branches or streams that follow data",
+                expected="the arguments of a call",
+                got="none",
+            )
+        return Trace(count_steps(executable, {}), self.engine, self.arithmetic, {}, {}, ())
+
+    def _require_supersteps(self) -> None:
         if self.engine == "hlo":
             raise Unsupported(
                 'engine "hlo" evaluates the module op by op and has no supersteps to count',
                 try_='compile(engine="fast") and profile that',
             )
-        return self._machine.run(*arrays, streams=streams)
 
     def trace(self, *tracers: Any) -> list[Any]:
         """Run as part of an outer JAX transformation.

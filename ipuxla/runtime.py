@@ -15,16 +15,20 @@ from typing import Any
 
 import jax
 
-from ipuxla.errors import InvalidExecutable, UnknownStage
+from ipuxla.errors import InvalidExecutable, UnknownStage, Unsupported
+from ipuxla.options import ARITHMETICS, ENGINES
 from ipuxla.runner import Runner
 from ipuxla.signature import LeafType, Signature
 from tiles import report
 from tiles.compiler import Certificate, Executable, load_executable, print_plans
 from tiles.engine import Trace, certify
+from tiles.files import opened, read_json, sealed, write_files
 from tiles.graph import Stream
 
 _MAGIC = b"ipuxla-program\n"
-_FORMAT = 1
+_FORMAT = 2
+_HEADER = {"format": int, "engine": str, "arithmetic": str, "strict": bool, "signature": dict}
+_LENGTH_BYTES = 8
 
 
 class Compiled:
@@ -137,17 +141,21 @@ class Compiled:
     def profile(self, *args: Any, **kwargs: Any) -> report.Profile:
         """Run once, count, and return the cost of what ran; ``streams`` as when called. Donated arguments are kept.
 
+        Without arguments a program is not run whose cost does not depend on them.
+
         Raises:
-          WrongArguments: as when called.
+          WrongArguments: as when called; no arguments, where loops, branches or streams depend on them.
           Unsupported: engine ``hlo``, which has no supersteps to count.
         """
         return report.profile(self.executable, self._record(args, kwargs))
 
     def report(self, folder: str | os.PathLike[str], *args: Any, **kwargs: Any) -> Any:
-        """Run once and write the report's files into ``folder``. Raises as ``profile`` does."""
+        """Run once and write the report's files into ``folder``; arguments as for ``profile``, which it raises as."""
         return report.write_report(self.executable, self._record(args, kwargs), folder)
 
     def _record(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Trace:
+        if not args and not kwargs and self.signature.inputs:
+            return self._runner.static_trace()
         streams = kwargs.pop("streams", None) if self.streams else None
         words = self._words(self.signature.flatten(args, kwargs))
         with jax.enable_x64(True):
@@ -176,7 +184,14 @@ class Compiled:
     # ---- files
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the program into one file, for ``ipuxla.load``. The same program gives the same bytes."""
+        """Write the program into one file, for ``ipuxla.load``. The same program gives the same bytes.
+
+        Raises:
+          NotWritten: the file cannot be written; what was there before is still there.
+        """
+        write_files({path: self._to_bytes()})
+
+    def _to_bytes(self) -> bytes:
         header = {
             "format": _FORMAT,
             "engine": self.engine,
@@ -184,8 +199,22 @@ class Compiled:
             "strict": self._runner.strict,
             "signature": self.signature.to_data(),
         }
-        text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
-        Path(path).write_bytes(_MAGIC + len(text).to_bytes(8, "little") + text + self.executable.to_bytes())
+        text = _header_text(header)
+        length = len(text).to_bytes(_LENGTH_BYTES, "little")
+        return sealed(_MAGIC, length + text + self.executable.to_bytes())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle and copy as the saved form, which works in any process.
+
+        Raises:
+          Unsupported: engine ``hlo`` evaluates a module that the saved form does not hold.
+        """
+        if self.engine == "hlo":
+            raise Unsupported(
+                'a program for engine "hlo" does not pickle: its saved form does not hold the HLO module',
+                try_='compile(engine="fast") and pickle that, or send the function',
+            )
+        return loaded, (self._to_bytes(), "a pickled program")
 
     def __repr__(self) -> str:
         """Show arguments, results and what runs it."""
@@ -214,13 +243,29 @@ def load(
       Unsupported: the program was compiled for engine ``hlo``, and no other is given.
       InvalidOption: an unknown engine or arithmetic.
     """
-    header, body = _split(Path(path).read_bytes(), str(path))
-    signature = Signature.from_data(header["signature"])
-    executable = load_executable(body)
-    _check_fit(signature, executable, str(path))
-    _check_donated(signature, executable, str(path))
-    for note in signature.notes:
+    try:
+        blob = Path(path).read_bytes()
+    except MemoryError as error:
+        raise InvalidExecutable("the file is larger than memory", location=str(path)) from error
+    program = loaded(blob, str(path), engine, arithmetic)
+    for note in program.signature.notes:
         warnings.warn(f"{path}: {note}", stacklevel=2)
+    return program
+
+
+def loaded(blob: bytes, path: str, engine: str | None = None, arithmetic: str | None = None) -> Compiled:
+    """Return the program of a saved file's bytes; ``path`` says where they are from. Raises as ``load`` does."""
+    header, body = _split(blob, path)
+    signature = Signature.from_data(header["signature"])
+    if header["engine"] not in ENGINES or header["arithmetic"] not in ARITHMETICS:
+        raise InvalidExecutable(
+            "the saved program names no engine, or no arithmetic",
+            location=path,
+            got=f"{header['engine']!r}, {header['arithmetic']!r}",
+        )
+    executable = load_executable(body)
+    _check_fit(signature, executable, path)
+    _check_donated(signature, executable, path)
     runner = Runner(
         executable,
         engine=engine or header["engine"],
@@ -235,10 +280,10 @@ def _split(blob: bytes, path: str) -> tuple[dict[str, Any], bytes]:
     """Return a file's header and the executable's bytes."""
     if not blob.startswith(_MAGIC):
         raise InvalidExecutable("this is no saved program", location=path, got=repr(blob[: len(_MAGIC)]))
-    start = len(_MAGIC) + 8
-    end = start + int.from_bytes(blob[len(_MAGIC) : start], "little")
     try:
-        header = json.loads(blob[start:end])
+        data = opened(_MAGIC, blob)
+        end = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
+        header = read_json(data[_LENGTH_BYTES:end])
     except ValueError as error:
         raise InvalidExecutable(f"the saved program is damaged: {error}", location=path) from error
     found = header.get("format") if isinstance(header, dict) else None
@@ -246,10 +291,17 @@ def _split(blob: bytes, path: str) -> tuple[dict[str, Any], bytes]:
         raise InvalidExecutable(
             "the saved program is of another version", location=path, expected=_FORMAT, got=found
         )
-    missing = {"engine", "arithmetic", "strict", "signature"} - header.keys()
-    if missing:
-        raise InvalidExecutable(f"the saved program lacks {', '.join(sorted(missing))}", location=path)
-    return header, blob[end:]
+    if header.keys() != _HEADER.keys():
+        odd = ", ".join(sorted(header.keys() ^ _HEADER.keys()))
+        raise InvalidExecutable(f"the saved program lacks or adds {odd}", location=path)
+    for key, kind in _HEADER.items():
+        if type(header[key]) is not kind:
+            raise InvalidExecutable(f"the saved program's {key} is no {kind.__name__}", location=path)
+    return header, data[end:]
+
+
+def _header_text(header: dict[str, Any]) -> bytes:
+    return json.dumps(header, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
 def _check_fit(signature: Signature, executable: Executable, path: str) -> None:
@@ -281,9 +333,15 @@ def _check_donated(signature: Signature, executable: Executable, path: str) -> N
 
 
 def _matches(leaf: LeafType, variable: Any) -> bool:
-    """Whether a variable holds a leaf; a key's words add dimensions."""
-    shape = variable.shape[: len(leaf.shape)] if leaf.key else variable.shape
-    return (shape, variable.dtype) == (leaf.shape, leaf.dtype)
+    """Whether a variable holds a leaf; a key's words add dimensions, as many as its generator has it."""
+    if leaf.key is None:
+        return (variable.shape, variable.dtype) == (leaf.shape, leaf.dtype)
+    words = jax.ShapeDtypeStruct(variable.shape, variable.dtype)
+    try:
+        keys = jax.eval_shape(lambda x: jax.random.wrap_key_data(x, impl=leaf.key), words)
+    except (TypeError, ValueError):
+        return False
+    return keys.shape == leaf.shape
 
 
 def _consume(leaf: Any, outputs: Sequence[Any]) -> None:

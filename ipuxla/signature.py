@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -18,6 +19,10 @@ from jax.core import Tracer
 
 from ipuxla.errors import InvalidExecutable, WrongArguments
 
+SHOWN = 5
+"""Arguments that an error message names one by one."""
+LONGEST = 200
+"""Characters of a structure or a name in an error message."""
 _LEAF = "*"
 _PLAIN_KEYS = (str, int, float, bool, type(None))
 _SCALAR_KINDS = {bool: "b", int: "iu", float: "f", complex: "c"}
@@ -168,20 +173,13 @@ class Signature:
         paths, tree = jax.tree_util.tree_flatten_with_path((args, kwargs))
         leaves = [leaf for _, leaf in paths]
         self._check_structure(tree, len(leaves), args, kwargs)
-        for (path, leaf), expected in zip(paths, self.inputs, strict=True):
-            if isinstance(leaf, Tracer):
-                raise WrongArguments(
-                    f"{_argument(path)} is traced by JAX; a compiled program takes arrays",
-                    got=str(leaf),
-                    try_="transform the decorated function: jax.grad, jax.vmap and jax.jit work on that",
-                )
-            if not expected.accepts(leaf):
-                raise WrongArguments(
-                    f"{_argument(path)} is not of the type the program was compiled for",
-                    expected=str(expected),
-                    got=describe(leaf),
-                    try_="convert the argument, or compile again for this type",
-                )
+        wrong = [
+            (_argument(path), leaf, expected)
+            for (path, leaf), expected in zip(paths, self.inputs, strict=True)
+            if isinstance(leaf, Tracer) or not expected.accepts(leaf)
+        ]
+        if wrong:
+            raise _of_another_type(wrong)
         return leaves
 
     def _check_structure(self, tree: Any, count: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -191,13 +189,16 @@ class Signature:
             return
         notes = list(self.notes)
         if self.in_tree is not None:
-            wanted, given = (_paths(tree) for tree in (self.in_tree, tree))
-            notes += [f"missing: {path}" for path in wanted if path not in given]
-            notes += [f"unexpected: {path}" for path in given if path not in wanted]
+            wanted, given = ({path: None for path in _paths(tree)} for tree in (self.in_tree, tree))
+            notes += _some(f"missing: {path}" for path in wanted if path not in given)
+            notes += _some(f"unexpected: {path}" for path in given if path not in wanted)
+        names = [_shortened(name) for name in self.names[:SHOWN]]
+        names += [f"{len(self.names) - SHOWN:,} more"] if len(self.names) > SHOWN else []
         raise WrongArguments(
-            f"the program takes other arguments: {', '.join(self.names) or 'none'}",
-            expected=f"{len(self.inputs)} arrays" if self.in_tree is None else _structure(self.in_tree),
-            got=f"{count} arrays, {_structure(tree)}",
+            f"the program takes other arguments: {', '.join(names) or 'none'}",
+            expected=f"{len(self.inputs)} arrays"
+            + ("" if self.in_tree is None else _structure(self.in_tree)),
+            got=f"{count} arrays{_structure(tree)}",
             notes=tuple(notes),
             try_="pass what the function was lowered with, static arguments left out",
         )
@@ -233,7 +234,7 @@ class Signature:
           InvalidExecutable: the data is damaged.
         """
         try:
-            signature = cls(
+            kept = cls(
                 inputs=tuple(map(LeafType.from_data, data["inputs"])),
                 outputs=tuple(map(LeafType.from_data, data["outputs"])),
                 names=tuple(map(str, data["names"])),
@@ -242,16 +243,30 @@ class Signature:
                 in_tree=_tree_from(data["in_tree"]),
                 out_tree=_tree_from(data["out_tree"]),
             )
-        except (KeyError, TypeError, ValueError, IndexError) as error:
+            same = json.dumps(kept.to_data(), sort_keys=True) == json.dumps(data, sort_keys=True)
+            kept._require_whole()
+        except InvalidExecutable:
+            raise
+        except Exception as error:  # whatever is wrong about data from anywhere
             raise InvalidExecutable(
                 f"the program's signature is damaged: {type(error).__name__}: {error}"
             ) from error
-        for tree, flat in ((signature.in_tree, signature.inputs), (signature.out_tree, signature.outputs)):
+        if not same:
+            raise InvalidExecutable("the program's signature is damaged: it would be written otherwise")
+        return kept
+
+    def _require_whole(self) -> None:
+        """Raise InvalidExecutable unless its parts fit together."""
+        for tree, flat in ((self.in_tree, self.inputs), (self.out_tree, self.outputs)):
             if tree is not None and tree.num_leaves != len(flat):
                 raise InvalidExecutable(
                     "the program's signature is damaged", expected=f"{len(flat)} leaves", got=tree
                 )
-        return signature
+        if self.in_tree is not None and not _is_call(self.in_tree):
+            raise InvalidExecutable("the program's arguments are no positional and keyword ones")
+        is_known = set(self.donated) <= set(range(len(self.inputs)))
+        if len(self.names) != len(self.inputs) or not is_known or len(set(self.donated)) < len(self.donated):
+            raise InvalidExecutable("the program's signature names, or donates, what is no argument")
 
 
 def _narrowed(array: Any, dtype: np.dtype) -> Any:
@@ -280,7 +295,39 @@ def _paths(tree: Any) -> list[str]:
 
 
 def _structure(tree: Any) -> str:
-    return str(tree).removeprefix("PyTreeDef(").removesuffix(")")
+    """Return a tree as an error message goes on with it, nothing where it is too long to be read."""
+    text = str(tree).removeprefix("PyTreeDef(").removesuffix(")")
+    return f", {text}" if len(text) <= LONGEST else ""
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 4]} ..."
+
+
+def _some(lines: Iterable[str]) -> list[str]:
+    """Return the first few lines of a message, and how many there are besides."""
+    found = [_shortened(line) for line in lines]
+    more = len(found) - SHOWN
+    return found if more <= 0 else [*found[:SHOWN], f"and {more:,} more like the last one"]
+
+
+def _of_another_type(wrong: Sequence[tuple[str, Any, LeafType]]) -> WrongArguments:
+    """Return the error of arguments, each with its place and the type that is taken, that are of other types."""
+    place, leaf, expected = wrong[0]
+    others = _some(f"{p} is {describe(x)}, not {e}" for p, x, e in wrong[1:])
+    if isinstance(leaf, Tracer):
+        return WrongArguments(
+            f"{place} is traced by JAX; a compiled program takes arrays",
+            got=_shortened(str(leaf)),
+            try_="transform the decorated function: jax.grad, jax.vmap and jax.jit work on that",
+        )
+    return WrongArguments(
+        f"{place} is not of the type the program was compiled for",
+        notes=tuple(others),
+        expected=str(expected),
+        got=describe(leaf),
+        try_="convert the argument, or compile again for this type",
+    )
 
 
 def _tree_data(tree: Any) -> Any:
@@ -296,6 +343,14 @@ def _tree_data(tree: Any) -> Any:
         return ["dict", list(keys), children] if all(isinstance(key, _PLAIN_KEYS) for key in keys) else None
     names = {list: "list", tuple: "tuple", type(None): "none"}
     return [names[kind], children] if kind in names else None
+
+
+def _is_call(tree: Any) -> bool:
+    """Whether a tree is that of ``(args, kwargs)``."""
+    skeleton = jax.tree.unflatten(tree, [0] * tree.num_leaves)
+    if not (isinstance(skeleton, tuple) and list(map(type, skeleton)) == [tuple, dict]):
+        return False
+    return all(isinstance(name, str) for name in skeleton[1])
 
 
 def _tree_from(data: Any) -> Any:

@@ -25,6 +25,7 @@ from ipuxla.fitting import advice, planned_to_fit
 from ipuxla.frontend import _jax_compat as compat
 from ipuxla.frontend.importer import import_stablehlo
 from ipuxla.frontend.lower import to_stablehlo
+from ipuxla.frontend.untrusted import read_apart
 from ipuxla.internal import naming_internal_errors, options_text
 from ipuxla.lowering import lower_module, streams_of
 from ipuxla.options import CompileOptions
@@ -55,7 +56,13 @@ _pipelines: weakref.WeakKeyDictionary[Any, dict[Any, Pipeline]] = weakref.WeakKe
 class Pipeline:
     """One program on its way from StableHLO to an executable."""
 
-    def __init__(self, stablehlo: Any, name: str | None = None, consumed: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self,
+        stablehlo: Any,
+        name: str | None = None,
+        consumed: tuple[int, ...] = (),
+        untrusted: bool = False,
+    ) -> None:
         """Start from StableHLO.
 
         Args:
@@ -63,10 +70,11 @@ class Pipeline:
           name: replaces the module's own.
           consumed: arguments whose arrays a call deletes on the host. What the module itself marks as donated
             only lets the program reuse tile memory: its caller may not know of the marks.
+          untrusted: whether text or bytes are read in a child process first.
         """
-        self.stablehlo, self._name = stablehlo, name
+        self.stablehlo, self._name, self._untrusted = stablehlo, name, untrusted
         with collection_paused():
-            self.module: Module = import_stablehlo(stablehlo, name)
+            self.module: Module = import_stablehlo(stablehlo, name, untrusted)
         self.consumed = split_positions(self.module.entry_computation.parameter_types, consumed)
         self._optimized: dict[str | None, Module] = {}
         self._executables: dict[Any, Executable] = {}
@@ -126,7 +134,7 @@ class Pipeline:
         callers += [InvalidPlan] if options.pinned_plans else []
         return naming_internal_errors(
             lambda: {
-                "module.mlir": _stablehlo_text(self.stablehlo, debug_info=True),
+                "module.mlir": self.stablehlo_text(debug_info=True),
                 "module.hlo": print_module(self.module),
                 "target.json": json.dumps(options.target.to_data(), indent=2) + "\n",
                 "options.json": options_text(options),
@@ -134,10 +142,19 @@ class Pipeline:
             *callers,
         )
 
+    def stablehlo_text(self, debug_info: bool = False) -> str:
+        """Return the module as text, as it was given where that is text."""
+        source = self.stablehlo
+        if isinstance(source, str):
+            return source
+        if isinstance(source, bytes):
+            source = compat.read_stablehlo(read_apart(source, {}) if self._untrusted else source)
+        return compat.module_text(source, debug_info)
+
     def printers(self, options: CompileOptions) -> dict[str, Callable[[], str]]:
         """Return the printer of each stage."""
         return {
-            "stablehlo": lambda: _stablehlo_text(self.stablehlo),
+            "stablehlo": self.stablehlo_text,
             "hlo": lambda: print_module(self.module),
             "hlo-optimized": lambda: print_module(self.optimized(options)),
             "graph": lambda: print_graph(lower_module(self.optimized(options), options.target)),
@@ -283,7 +300,7 @@ class Lowered:
         if stage not in printers:
             raise UnknownStage(f"there is no stage {stage!r}", expected=", ".join(STAGES), got=repr(stage))
         if stage == "stablehlo" and debug_info:
-            return _stablehlo_text(self._pipeline.stablehlo, debug_info=True)
+            return self._pipeline.stablehlo_text(debug_info=True)
         return printers[stage]()
 
     def compile(
@@ -334,12 +351,4 @@ def _without_complex(module: Module, passes: str | None) -> Module:
         expected=f"a pass {LegalizeComplex.name!r}",
         got=f"passes={passes!r}",
         try_=f'passes="{LegalizeComplex.name},..." with the other passes behind it',
-    )
-
-
-def _stablehlo_text(source: Any, debug_info: bool = False) -> str:
-    if isinstance(source, str):
-        return source
-    return compat.module_text(
-        compat.read_stablehlo(source) if isinstance(source, bytes) else source, debug_info
     )

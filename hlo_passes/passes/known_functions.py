@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+import types
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
@@ -218,8 +219,11 @@ def gradient_definition(kind: str, of_result: bool) -> Definition | None:
 
 
 @lru_cache(maxsize=1)
-def _tables() -> dict[str, np.ndarray]:
-    return {kind: function(Numbers(), POINTS) for kind, (function, _) in FUNCTIONS.items()}
+def _tables() -> Mapping[str, np.ndarray]:
+    tables = {kind: np.array(function(Numbers(), POINTS)) for kind, (function, _) in FUNCTIONS.items()}
+    for table in tables.values():
+        table.flags.writeable = False  # shared by all who ask
+    return types.MappingProxyType(tables)
 
 
 def recognize(values: np.ndarray, size: int, tolerance: float) -> Known | None:

@@ -14,6 +14,7 @@ from rich.console import Console
 from ipuxla.errors import IpuError
 from ipuxla.experiments.settings import Settings
 from ipuxla.runtime import Compiled
+from tiles import files
 
 COMPARED_STEPS = 20
 """Losses of the first steps must agree with ``jax.jit``; later ones drift apart as rounding feeds back."""
@@ -108,7 +109,7 @@ def write_files(
       outcomes: by who ran it.
     """
     results = folder / "results.json"
-    results.write_text(json.dumps(_results(settings, outcomes), indent=1) + "\n", encoding="utf-8")
+    files.write_files({results: json.dumps(_results(settings, outcomes), indent=1) + "\n"})
     program = folder / "step.ipuxla"
     compiled.save(program)
     return [results, program, *compiled.report(folder, *example)]

@@ -31,6 +31,7 @@ from jax._src.lax import lax as _lax
 from jax._src.lax import linalg as _linalg
 from jax._src.lib.mlir import passmanager as _passmanager
 from jax._src.lib.mlir.dialects import hlo as _hlo
+from jax._src.state import types as _state
 from jax._src.util import weakref_lru_cache as _weakref_lru_cache
 
 from ipuxla.frontend.frames import users_own
@@ -53,6 +54,12 @@ def trace_context() -> Any:
 def allow_explicit_64bit() -> contextlib.AbstractContextManager[Any]:
     """Keep 64-bit arrays 64 bits wide while defaults stay 32-bit. Hides ``jax_explicit_x64_dtypes``."""
     return _config.explicit_x64_dtypes(_config.ExplicitX64Mode.ALLOW)
+
+
+def is_jit_disabled() -> bool:
+    """Whether the caller is under ``jax.disable_jit``. Hides how settings are read."""
+    setting: Any = jax.config
+    return bool(setting.jax_disable_jit)
 
 
 def trace_function(
@@ -97,6 +104,14 @@ def has_effects(equation: Equation) -> bool:
     """Whether an equation does more than compute (prints, writes). Hides effect types."""
     harmless = (_core.NamedAxisEffect, _lax.NoDCEEffect)
     return any(not isinstance(effect, harmless) for effect in equation.effects)
+
+
+def has_ref_effects(equation: Equation) -> bool:
+    """Whether an equation makes, reads or writes a mutable array. Hides the types of Refs and their effects."""
+    atoms = (*equation.invars, *equation.outvars)
+    return any(isinstance(effect, _state.RefEffect) for effect in equation.effects) or any(
+        isinstance(atom.aval, _state.AbstractRef) for atom in atoms
+    )
 
 
 def find_equation(
@@ -483,7 +498,10 @@ def read_stablehlo(source: Any, refine: bool = False, dequantize: bool = False) 
     messages: list[str] = []
 
     def keep(diagnostic: Any) -> bool:
-        messages.append(f"{str(diagnostic.location)[4:-1]}: {diagnostic.message}")
+        try:
+            messages.append(f"{str(diagnostic.location)[4:-1]}: {diagnostic.message}")
+        except (RuntimeError, ValueError):  # bytes that are no text, from a module that was damaged
+            messages.append("the module names something with bytes that are no text")
         return True
 
     with context:

@@ -34,6 +34,14 @@ from ipuxla.frontend.locations import read_location
 from ipuxla.frontend.readers import PLAIN, READERS
 from ipuxla.frontend.rewritten import REWRITTEN
 from ipuxla.frontend.transfers import TRANSFERS
+from ipuxla.frontend.untrusted import answer, read_apart, require_shallow
+
+MAX_RANK = 30
+"""Dimensions of a tensor: NumPy arrays have 64, and hold a tensor's parts by cell and by element."""
+MAX_BYTES = 1 << 50
+"""Of a tensor: sizes of what is computed from it stay within 64 bits."""
+MAX_CALLS = 100
+"""Functions that call one another; passes follow calls by calling themselves."""
 
 _HINTS: dict[str, str] = dict.fromkeys(
     ("real_dynamic_slice", "dynamic_broadcast_in_dim", "dynamic_conv", "dynamic_gather", "dynamic_iota"),
@@ -44,13 +52,14 @@ _HINTS["set_dimension_size"] = "a size that is a constant"
 _DEFAULT_HINT = "elementwise operations, broadcasts, reshapes, slices, reductions and dot_general instead"
 
 
-def import_stablehlo(source: Any, name: str | None = None) -> Module:
+def import_stablehlo(source: Any, name: str | None = None, untrusted: bool = False) -> Module:
     """Return the HLO module of a StableHLO program.
 
     Args:
       source: StableHLO text, or ``bytes`` of MLIR bytecode or a portable artifact, or an MLIR module,
         which is left as it is.
       name: name of the module; by default its own.
+      untrusted: whether text or bytes are read in a child process first: on some bytes, jaxlib's reader ends the process.
 
     Returns:
       A module of the functions that ``main`` (or the only public function) reaches, ``main`` first.
@@ -61,16 +70,18 @@ def import_stablehlo(source: Any, name: str | None = None) -> Module:
       UnsupportedType: a type is dynamic or otherwise outside the IR's.
     """
     try:
-        return _import(source, name)
-    except ValueError as error:
+        require_shallow(source)
+        return _import(source, name, untrusted and isinstance(source, str | bytes))
+    except (ValueError, RuntimeError) as error:  # bindings raise RuntimeError at texts that are not UTF-8
+        what = "it nests too deep to follow" if isinstance(error, RecursionError) else error
         raise MalformedStableHLO(
-            f"not a valid StableHLO module: {error}\n"
+            f"not a valid StableHLO module: {what}\n"
             "  expected: text, bytecode or a portable artifact, as jax.export and stablehlo-translate write\n"
             "  try: check the place named above, or export the module again"
         ) from None
 
 
-def _import(source: Any, name: str | None) -> Module:
+def _import(source: Any, name: str | None, untrusted: bool = False) -> Module:
     """Import as it stands; what that refuses for its types, once more after MLIR wrote it without these.
 
     Not at once: deriving shapes moves and merges constants, and layers that were alike in the text no longer are.
@@ -78,7 +89,7 @@ def _import(source: Any, name: str | None) -> Module:
     options: dict[str, bool] = {}
     while True:
         try:
-            return _Importer(_read(source, options)).module(name)
+            return _Importer(_read(source, options, untrusted)).module(name)
         except (UnsupportedType, UnsupportedOp) as error:
             found = {
                 "dequantize": "!quant" in str(error),
@@ -90,9 +101,14 @@ def _import(source: Any, name: str | None) -> Module:
             options |= new
 
 
-def _read(source: Any, options: dict[str, bool]) -> Any:
+def read_for_another(request: bytes) -> bytes:
+    """Read and import a module for the process that asked, see ``untrusted.read_apart``."""
+    return answer(request, lambda module: _Importer(module).module(None))
+
+
+def _read(source: Any, options: dict[str, bool], untrusted: bool) -> Any:
     try:
-        return read_stablehlo(source, **options)
+        return read_stablehlo(read_apart(source, options) if untrusted else source, **options)
     except ValueError as error:
         if "dequantize" not in options:
             raise
@@ -133,6 +149,7 @@ class _Importer:
                 found = [callee for callee in instruction.op.callees if callee not in called_at]
                 order += found
                 called_at.update(dict.fromkeys(found, instruction.location))
+        _require_no_recursion(computations)
         own = _text(self._module, "sym_name") or "module"
         module = Module(name or own, tuple(computations), entry, self._donated(entry), self._declared(entry))
         return _with_transfers_in_place(module)
@@ -215,7 +232,7 @@ class _Importer:
         if narrow.narrow_element(text) is not None:
             self.has_narrow = True
             return narrow.held(text)
-        return [] if text == "!stablehlo.token" else TensorType.parse(text)
+        return [] if text == "!stablehlo.token" else _of_bearable_size(TensorType.parse(text))
 
     def location(self, op: Any, otherwise: Location) -> Location:
         location = op.location
@@ -456,6 +473,34 @@ class _Block:
 
     def unsupported(self, op: Any, location: Location, hint: str) -> UnsupportedOp:
         return self.importer.unsupported(op, location, hint)
+
+
+def _of_bearable_size(type_: TensorType) -> TensorType:
+    """Return a type whose dimensions and bytes arrays can count.
+
+    Raises:
+      UnsupportedType: there are too many.
+    """
+    if type_.rank > MAX_RANK or type_.size_bytes >= MAX_BYTES:
+        shown = f"a tensor of rank {type_.rank}" if type_.rank > MAX_RANK else f"{type_}"
+        raise UnsupportedType(
+            f"{shown} is beyond every machine\n  expected: at most {MAX_RANK} dimensions and {MAX_BYTES:,} bytes\n"
+            "  try: reshape away dimensions of size 1, or compute in parts"
+        )
+    return type_
+
+
+def _require_no_recursion(computations: Sequence[Computation]) -> None:
+    """Raise ValueError if functions call each other in a circle, or one another too deep to follow."""
+    callees = {c.name: {callee for i in c.walk() for callee in i.op.callees} for c in computations}
+    depth, level = 0, set(callees)
+    while level:  # what only functions of earlier rounds are called by leaves in each round
+        called = {callee for name in level for callee in callees[name]} & level
+        if called == level:
+            raise ValueError(f"functions call each other in a circle: {', '.join(sorted(called)[:5])}")
+        depth, level = depth + 1, called
+    if depth > MAX_CALLS:
+        raise ValueError(f"functions call one another {depth} deep, {MAX_CALLS} at most are read")
 
 
 def _with_transfers_in_place(module: Module) -> Module:

@@ -124,17 +124,34 @@ def _trace_in_its_width(
 
 
 def _refuse_effects(jaxpr: Any) -> None:
-    found = compat.find_equation(
+    kernel = compat.find_equation(jaxpr, lambda e: e.primitive.name == "pallas_call")
+    found = kernel or compat.find_equation(
         jaxpr, lambda e: compat.has_effects(e) or e.primitive.name.endswith("callback")
     )
-    if found is not None:
-        equation, location = found
-        raise UnsupportedPrimitive(
-            f"{equation.primitive.name} calls the host or prints, which a program on an IPU cannot",
-            location=location,
-            expected="a function whose results depend on its arguments alone",
-            try_="return the value and print it outside, or move the call out of the decorated function",
+    if found is None:
+        return
+    equation, location = found
+    name = equation.primitive.name
+    what, try_ = f"{name} calls the host, which a program on an IPU cannot", _OUTSIDE
+    if name == "pallas_call":
+        what = (
+            "pallas_call: a Pallas kernel is written for another machine's memory and has no form for an IPU"
         )
+        try_ = "the same function in jax.numpy or jax.lax; a vertex of your own is a codelet (see tiles)"
+    elif compat.has_ref_effects(equation):
+        what = f"{name} reads or writes a Ref: programs for an IPU have no mutable arrays"
+        try_ = "pass the array as an argument and return its new value; donate_argnums reuses its memory"
+    elif name.startswith("debug_"):
+        what = f"{name} prints, or calls a debugger on, the host, which a program on an IPU cannot"
+    raise UnsupportedPrimitive(
+        what,
+        location=location,
+        expected="a function whose results depend on its arguments alone",
+        try_=try_,
+    )
+
+
+_OUTSIDE = "return the value and print it outside, or move the call out of the decorated function"
 
 
 def _no_rule(jaxpr: Any, error: NotImplementedError) -> Exception:

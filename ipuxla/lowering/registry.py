@@ -12,6 +12,7 @@ from hlo_passes.ir import Computation, Instruction, Module, Op, TensorType, Valu
 from hlo_passes.ops import Constant
 from ipuxla.lowering.errors import UnsupportedLowering
 from tiles.graph import Graph, Location, Sequence, Tensor
+from tiles.graph.location import short
 from tiles.numerics.dtypes import name_of
 
 
@@ -93,9 +94,12 @@ def lowers(*ops: type[Op]) -> Callable[[R], R]:
 
 
 def where(instruction: Instruction) -> str:
-    """Return the user's source line with scope and transforms, as the graph carries them; "" if none is known."""
+    """Return the user's source line with scope and transforms, as the graph carries them; "" if none is known.
+
+    Of a file's path there are its name and its folder's: a program is the same wherever its source lies.
+    """
     found = instruction.location
-    return str(Location(found.source, found.scope, found.transforms))
+    return str(Location(short(found.source), found.scope, found.transforms))
 
 
 def dtype_of(type_: TensorType) -> str:

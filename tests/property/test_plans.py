@@ -31,6 +31,7 @@ from tiles.plan import (
     Question,
     Ranking,
     Traffic,
+    drafts_of,
     exchange_code_bytes,
     exchange_cycles,
     operand_traffic,
@@ -254,7 +255,7 @@ def test_plans_are_ranked_as_they_are_priced(case, seed, limit):
     for plan, each, bound in zip(plans, moved, least, strict=True):
         exact = exchange_figures(form, plan, each, TARGET)
         assert all(a <= b for a, b in zip(bound, exact, strict=True)), plan
-    found = Ranking(Question(form, codelet, operands, (dtype,), TARGET), plans, limit)
+    found = Ranking(drafts_of(Question(form, codelet, operands, (dtype,), TARGET), plans), limit)
     exact = [price(form, codelet, operands, (dtype,), TARGET, plan) for plan in plans]
     ranked = sorted(exact, key=lambda p: (max(0, p.temporary_bytes - limit), p.cost, p.plan.num_cells))
     split = plans[0].splits[0].is_split

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import ipuxla
+from ipuxla import runtime
 from ipuxla.errors import (
     InvalidExecutable,
     InvalidOption,
@@ -25,6 +26,8 @@ from ipuxla.errors import (
     Unsupported,
     WrongArguments,
 )
+from tiles.files import opened, sealed
+from tiles.graph.location import short
 from tiles.numerics.tolerance import check_close
 
 X = jnp.linspace(-1.0, 1.0, 12).reshape(3, 4)
@@ -65,7 +68,7 @@ def test_every_stage_has_a_text(lowered, compiled, stage, holds):
 
 
 def test_stages_show_the_users_lines(lowered):
-    place = f"{__file__}:{layer.__code__.co_firstlineno + 1}"
+    place = f"{short(__file__)}:{layer.__code__.co_firstlineno + 1}"
     assert place in lowered.as_text("program")
     assert f'"{__file__}"' in lowered.as_text("stablehlo", debug_info=True)
     assert __file__ not in lowered.as_text("stablehlo")
@@ -211,8 +214,10 @@ def test_a_structure_of_the_users_own_is_flat_in_a_file(small_target, tmp_path):
 
 
 def edited(blob: bytes, old: bytes, new: bytes) -> bytes:
-    assert blob.count(old) >= 1
-    return blob.replace(old, new, 1)
+    """Return a saved program with one change, sealed again."""
+    data = opened(runtime._MAGIC, blob)
+    assert data.count(old) >= 1
+    return sealed(runtime._MAGIC, data.replace(old, new, 1))
 
 
 @pytest.mark.parametrize(
@@ -220,8 +225,8 @@ def edited(blob: bytes, old: bytes, new: bytes) -> bytes:
     [
         (lambda blob: b"something else", "no saved program"),
         (lambda blob: blob[:40], "damaged"),
-        (lambda blob: edited(blob, b'"format":1', b'"format":9'), "another version"),
-        (lambda blob: edited(blob, b'"engine"', b'"ENGINE"'), "lacks engine"),
+        (lambda blob: edited(blob, b'"format":2', b'"format":9'), "another version"),
+        (lambda blob: edited(blob, b'"engine"', b'"ENGINE"'), "lacks or adds ENGINE, engine"),
         (lambda blob: edited(blob, b'"shape":[4,5]', b'"shape":[5,4]'), "inputs are not"),
         (lambda blob: blob[:-30], "damaged"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import signal
 import subprocess
 import sys
 
@@ -20,9 +21,11 @@ from tiles.target.target import fields_of_target
 
 @pytest.fixture
 def call(capsys):
-    """Run a command line in this process; return its exit code, stdout and stderr."""
+    """Run a command line in this process, reading modules in it, too; return its exit code, stdout and stderr."""
 
     def run(*arguments: object) -> tuple[int, str, str]:
+        if arguments[:1] == ("compile",) and "--notrusted" not in arguments:
+            arguments = (*arguments, "--trusted")
         code = cli.run(["ipuxla", *map(str, arguments)])
         captured = capsys.readouterr()
         return code, captured.out, captured.err
@@ -243,7 +246,7 @@ def test_a_program_that_does_not_fit_is_refused_with_its_report(call, tmp_path):
 
 
 def test_installed_command_exits_with_the_code_and_survives_a_closed_pipe():
-    command = [sys.executable, "-m", "ipuxla.cli"]
+    command = [sys.executable, "-m", "ipuxla"]
     bad = subprocess.run([*command, "trian"], capture_output=True, text=True, check=False)
     assert (bad.returncode, bad.stdout) == (2, ""), bad.stderr
     assert bad.stderr.count("\n") == 1
@@ -255,3 +258,54 @@ def test_installed_command_exits_with_the_code_and_survives_a_closed_pipe():
     assert process.stderr.read() == ""
     assert process.wait() == 0
     process.stderr.close()
+
+
+def test_a_command_reads_standard_input():
+    module = jax.jit(jnp.sin).lower(jnp.ones(4)).as_text()
+    command = [sys.executable, "-m", "ipuxla", "compile", "-", "--trusted", "--print=plans"]
+    done = subprocess.run(command, input=module, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "sin" in done.stdout, done.stderr
+
+
+def test_a_file_is_read_in_a_child_process(call, tmp_path):
+    """Bytes that end the process that reads them, the reason in jaxlib: a name that is no UTF-8, named in a message."""
+    path = tmp_path / "module"
+    path.write_bytes(b"ML\xefR\r" + bytes(range(200, 250)))
+    code, _, err = call("compile", path, "--notrusted")
+    assert code == 2 and err.startswith("ipuxla: not a valid StableHLO module"), err
+
+
+def test_versions_and_slips_of_the_pen(call):
+    assert call("--version") == (0, f"ipuxla {ipuxla.__version__}\n", "")
+    assert all(f"usage: ipuxla {name}" in call("--helpfull")[1] for name in cli.COMMANDS)
+    assert "did you mean 'compile'?" in call("complie")[2]
+
+
+def test_a_full_disk_is_one_line(tmp_path):
+    if not pathlib.Path("/dev/full").exists():
+        pytest.skip("no device that is always full")
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "ipuxla", "targets"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "ipuxla: cannot write to standard output: No space left on device\n"
+
+
+@pytest.mark.parametrize("after_s", [0.05, 1.5, 4.0])
+def test_an_interrupted_command_ends_with_130(after_s, tmp_path):
+    command = [
+        sys.executable,
+        "-m",
+        "ipuxla",
+        "run",
+        f"--output_dir={tmp_path}",
+        "--epochs=1000",
+        "--nocompare",
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(after_s)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 130 or (after_s < 0.1 and process.returncode == -signal.SIGINT), errors
+    assert "Fatal" not in errors and list(tmp_path.iterdir()) == []

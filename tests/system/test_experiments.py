@@ -170,7 +170,7 @@ def test_costliest_operations_name_the_lines_of_the_model(main_job):
         places = re.findall(r"([^;\s]+\.py):(\d+)", operation["location"])
         assert places
         for name, line in places:
-            path = pathlib.Path(name)
+            path = experiments.parent / name
             assert experiments in path.parents
             assert path.read_text().splitlines()[int(line) - 1].strip()
 

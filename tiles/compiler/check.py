@@ -13,7 +13,7 @@ from tiles.compiler.proof_memory import prove_addresses, prove_no_overlap, prove
 from tiles.compiler.steps import ExecuteStep, VertexGroup
 from tiles.compiler.wellformed import mask_of_ranges, refuse, where
 from tiles.compiler.wellformed_steps import check_structure
-from tiles.errors import InvalidPlan
+from tiles.errors import InvalidExecutable, InvalidPlan
 from tiles.graph import Affine, CarriedCodelet, OpForm
 from tiles.numerics.dtypes import itemsize
 from tiles.plan import is_resident, staging_bytes
@@ -51,8 +51,13 @@ def load_executable(blob: bytes) -> Executable:
         codelet that gives results of other shapes or dtypes than the file says.
     """
     executable = Executable.from_bytes(blob)
-    check(executable)
-    prove_codelets(executable)
+    try:
+        check(executable)
+        prove_codelets(executable)
+    except InvalidExecutable:
+        raise
+    except Exception as error:  # data from anywhere: what nobody thought of is refused, too
+        raise refuse(f"the executable is inconsistent: {type(error).__name__}: {error}") from error
     return executable
 
 

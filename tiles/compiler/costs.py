@@ -27,6 +27,7 @@ from tiles.compiler.steps import (
 )
 from tiles.graph import Extents, OpForm, Plan
 from tiles.graph.layout import ceil_div
+from tiles.numerics.shared import read_only
 from tiles.plan import (
     Traffic,
     exchange_code_bytes,
@@ -138,7 +139,7 @@ def _step_cost(executable: Executable, step: StepRecord, has_bases: bool) -> Ste
         if bases
         else exchange.basis,
         source=source,
-        tile_compute_cycles=compute,
+        tile_compute_cycles=read_only(compute),
         traffic=moved,
         sync_basis=target.basis("internal_sync_cycles")[0],
     )
@@ -157,7 +158,7 @@ def _host_cost(executable: Executable, step: HostStep) -> StepCost:
         compute_basis=Basis.DOCUMENTED,
         exchange_basis=Basis.DOCUMENTED,
         source="copy from where a tile receives from the host" if copies else "",
-        tile_compute_cycles=host.tile_cycles,
+        tile_compute_cycles=read_only(host.tile_cycles),
         traffic=Traffic.none(target.num_tiles),
         sync_basis=target.basis("global_sync_cycles")[0],
         host_cycles=host.cycles,
@@ -181,7 +182,7 @@ def _sync_cost(executable: Executable, step: SyncStep) -> StepCost:
         compute_basis=Basis.DOCUMENTED,
         exchange_basis=Basis.DOCUMENTED,
         source="",
-        tile_compute_cycles=np.zeros(target.num_tiles, np.int64),
+        tile_compute_cycles=read_only(np.zeros(target.num_tiles, np.int64)),
         traffic=Traffic.none(target.num_tiles),
         sync_basis=target.basis(field)[0],
         host_ipus=tuple(range(target.num_ipus)),

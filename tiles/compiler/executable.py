@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 
 from tiles.compiler.steps import ExecuteStep, StepRecord, VertexGroup, at_line, step_from_data
-from tiles.errors import InvalidExecutable, IpuError
+from tiles.errors import InvalidExecutable
+from tiles.files import opened, read_json, sealed
 from tiles.graph import CarriedCodelet, Layout, RemoteBuffer, Stream
-from tiles.graph.carried_modules import Module
+from tiles.graph.carried_modules import Module, admit
 from tiles.numerics.dtypes import to_jax
 from tiles.target import Target
 
@@ -248,18 +249,17 @@ class Executable:
             again = executable.to_data()
         except InvalidExecutable:
             raise
-        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, IpuError) as error:
+        except Exception as error:  # whatever is wrong about data from anywhere
             raise InvalidExecutable(
                 f"the executable's data is damaged: {type(error).__name__}: {error}"
             ) from error
-        if again != data:
+        if _text(again) != _text(data):  # texts, since 1, 1.0 and true are equal
             raise InvalidExecutable(f"the executable's data is damaged: {_difference(data, again)}")
         return executable
 
     def to_bytes(self) -> bytes:
         """Return the executable as bytes; the same executable gives the same bytes."""
-        text = json.dumps(self.to_data(), sort_keys=True, separators=(",", ":"), allow_nan=False)
-        return MAGIC + text.encode()
+        return sealed(MAGIC, _text(self.to_data()))
 
     @classmethod
     def from_bytes(cls, blob: bytes) -> Executable:
@@ -273,8 +273,8 @@ class Executable:
                 "this is not an ipuxla executable: its first bytes are " + repr(blob[:16])
             )
         try:
-            data = json.loads(blob[len(MAGIC) :])
-        except (ValueError, RecursionError) as error:
+            data = read_json(opened(MAGIC, blob))
+        except ValueError as error:
             raise InvalidExecutable(f"the executable is damaged: {error}") from error
         return cls.from_data(data)
 
@@ -303,6 +303,11 @@ class Executable:
         return "\n".join(lines) + "\n"
 
 
+def _text(data: Any) -> bytes:
+    """Return plain data as the text of a file."""
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
 def _difference(read: Any, written: Any, at: str = "") -> str:
     """Say where data first differs from what is written for it."""
     if isinstance(read, dict) and isinstance(written, dict):
@@ -313,7 +318,7 @@ def _difference(read: Any, written: Any, at: str = "") -> str:
         pairs = [(a, b, f"{at}[{i}]") for i, (a, b) in enumerate(zip(read, written, strict=True))]
     else:
         return f"{at.lstrip('.') or 'it'} holds {str(read)[:60]!r}, read as {str(written)[:60]!r}"
-    return next(_difference(a, b, where) for a, b, where in pairs if a != b)
+    return next(_difference(a, b, where) for a, b, where in pairs if _text(a) != _text(b))
 
 
 def _direction(stream: Stream) -> str:
@@ -383,4 +388,5 @@ def _modules_from(data: dict[str, str]) -> dict[str, Module]:
     for digest, module in modules.items():
         if module.digest != digest:
             raise InvalidExecutable(f"the executable's data is damaged: module {digest[:12]} has other bytes")
+    admit(modules.values())
     return modules

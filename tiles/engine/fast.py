@@ -6,6 +6,7 @@ so sums round as the plan says. Loops and branches are those of every traced eng
 
 from __future__ import annotations
 
+import contextlib
 import math
 import weakref
 from collections import Counter
@@ -92,11 +93,17 @@ class FastEngine(TracedEngine):
         exe = self.executable
         check_inputs(exe, inputs)
         given = check_streams(exe, streams)
-        run, error, floats = self._jitted, partial(halting_error, exe, given), self._remote_floats
+        with self._one_at_a_time if exe.remote_buffers else contextlib.nullcontext():
+            return self._run_once(inputs, given)
+
+    def _run_once(self, inputs: tuple[Any, ...], given: Mapping[str, Any]) -> tuple[list[jax.Array], Trace]:
+        """Run with inputs and items that were checked."""
+        exe = self.executable
+        run, error, floats = self._jitted, partial(halting_error, exe, given), self.remote_floats
         with jax.enable_x64(True):
             items = {name: jnp.asarray(x) for name, x in given.items()}
             if floats is not None:
-                recorded, floats = record_run(exe, *inputs, streams=streams, remote=floats)
+                recorded, floats = record_run(exe, *inputs, streams=given, remote=floats)
                 run = partial(self._replayed, recorded)
             run = partial(run, *inputs, items=items, remote=self.remote)
             prints, room = tuple(prints_of(exe)), initial_room(exe)
@@ -107,7 +114,7 @@ class FastEngine(TracedEngine):
             except ProgramAborted as stopped:
                 self.show(stopped.prints)
                 raise
-        self.remote, self._remote_floats = received.remote, floats
+        self._keep_rows(received.remote, floats)
         counted = {path: as_trips(np.asarray(trip).tolist()) for path, trip in trips.items()}
         counts, shown = count_steps(exe, counted), in_order(exe, received)
         self.show(shown)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import math
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, TextIO
@@ -34,7 +35,8 @@ class Engine(abc.ABC):
       replays: whether loops and branches repeat the decisions of a float run, since they depend on floats.
       print_to: where what programs print is written as text, beside the trace: a file such as ``sys.stderr``, or
         None. Source: Poplar's ``Engine::setPrintTensorStream``.
-      remote: rows of every remote buffer, ``[repeats, *shape]`` as the engine carries them; kept between runs.
+      remote: rows of every remote buffer, ``[repeats, *shape]`` as the engine carries them; kept between runs. Runs of
+        one engine that has such buffers, or tile memory, come one after another, from whatever threads.
     """
 
     name = ""
@@ -45,8 +47,9 @@ class Engine(abc.ABC):
         self.executable = executable
         self.arithmetic = arithmetic
         self.replays = arithmetic == RING and decided_by_floats(executable)
-        self.remote = self._empty_rows(self.carried)
-        self._remote_floats = self._empty_rows(to_jax) if self.replays else None
+        self._one_at_a_time = threading.RLock()  # for what an engine keeps from one run to the next
+        floats = self._empty_rows(to_jax) if self.replays else None
+        self._kept_rows = self._empty_rows(self.carried), floats
 
     @cached_property
     def value_bytes(self) -> int:
@@ -72,6 +75,20 @@ class Engine(abc.ABC):
         buffers = self.executable.remote_buffers.values()
         return {r.name: np.zeros((r.repeats, *r.shape), dtype(r.dtype)) for r in buffers}
 
+    @property
+    def remote(self) -> dict[str, Any]:
+        """Rows of every remote buffer as the last run that ended well left them."""
+        return self._kept_rows[0]
+
+    @property
+    def remote_floats(self) -> dict[str, Any] | None:
+        """The same of the runs with floats whose decisions are repeated, None without such."""
+        return self._kept_rows[1]
+
+    def _keep_rows(self, remote: Mapping[str, Any], floats: Mapping[str, Any] | None) -> None:
+        """Keep rows for the next run, both kinds at once: an interruption must not part them."""
+        self._kept_rows = dict(remote), None if floats is None else dict(floats)
+
     def copy_to_remote_buffer(self, name: str, value: Any, row: int | None = None) -> None:
         """Write a remote buffer from the host: all rows, ``[repeats, *shape]``, or one. It starts as zeros.
 
@@ -90,12 +107,10 @@ class Engine(abc.ABC):
                 got=f"{value.dtype}{list(value.shape)}",
             )
         where = slice(None) if row is None else row
-        with jax.enable_x64(True):
-            self.remote[name] = np.array(self.remote[name])
-            self.remote[name][where] = np.asarray(self.enter_items(name, jnp.asarray(value)))
-        if self._remote_floats is not None:
-            self._remote_floats[name] = np.array(self._remote_floats[name])
-            self._remote_floats[name][where] = value
+        with self._one_at_a_time, jax.enable_x64(True):
+            floats = self.remote_floats
+            rows = _with_rows(self.remote, name, where, self.enter_items(name, jnp.asarray(value)))
+            self._keep_rows(rows, None if floats is None else _with_rows(floats, name, where, value))
 
     def copy_from_remote_buffer(self, name: str, row: int | None = None) -> np.ndarray:
         """Return a remote buffer's rows, ``[repeats, *shape]``, or one row; in the ring, words.
@@ -156,6 +171,13 @@ class Engine(abc.ABC):
     def operand_dtypes(self, group: VertexGroup) -> list[str]:
         """Return the dtype names of a group's operands."""
         return [self.executable.variables[operand.variable].dtype for operand in group.operands]
+
+
+def _with_rows(remote: Mapping[str, Any], name: str, where: Any, value: Any) -> dict[str, Any]:
+    """Return the rows of remote buffers with some of one buffer's replaced."""
+    rows = np.array(remote[name])
+    rows[where] = np.asarray(value)
+    return {**remote, name: rows}
 
 
 def check_streams(executable: Executable, streams: Mapping[str, Any] | None) -> dict[str, Any]:

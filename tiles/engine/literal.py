@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -47,8 +48,33 @@ from tiles.numerics.ring import to_ring
 from tiles.plan import operand_slices
 
 
+@dataclass
+class _Run:
+    """What one call of ``LiteralEngine.run`` owns; nothing of it outlives the call but its memory and its rows.
+
+    Args:
+      memory: the tiles' words.
+      given: items of streams from the host, and those that are still to come, by stream.
+      sent: items of streams to the host so far, by stream.
+      rows: of remote buffers, by name.
+      recorded: decisions of a run with floats that are still to be repeated, or None.
+      trips: of loops and branches so far, by their place in the program.
+      printed: what was printed so far.
+      holds: the variable that was last written in each storage.
+    """
+
+    memory: TileMemory
+    given: Mapping[str, tuple[Any, Iterator[Any]]]
+    sent: Mapping[str, list[np.ndarray]]
+    rows: dict[str, np.ndarray]
+    recorded: Iterator[int] | None
+    trips: dict[Path, Any]
+    printed: list[Print] = field(default_factory=list)
+    holds: dict[str, str] = field(default_factory=dict)
+
+
 class LiteralEngine(Engine):
-    """See the module's text."""
+    """See the module's text. It has one memory: calls from several threads run one after another."""
 
     name = "literal"
 
@@ -60,13 +86,6 @@ class LiteralEngine(Engine):
         self._memory: TileMemory | None = None
         self._operands: dict[int, list[list[HeldOperand]]] = {}
         self._functions: dict[int, Callable[..., Any]] = {}
-        self._recorded: Iterator[int] | None = None
-        self._trips: dict[Path, Any] = {}
-        self._given: dict[str, tuple[Any, Iterator[Any]]] = {}
-        self._sent: dict[str, list[np.ndarray]] = {}
-        self._rows: dict[str, np.ndarray] = {}
-        self._holds: dict[str, str] = {}
-        self._printed: list[Print] = []
 
     def run(self, *inputs: Any, streams: Mapping[str, Any] | None = None) -> tuple[list[jax.Array], Trace]:
         """Run once; see ``Engine.run``.
@@ -76,32 +95,38 @@ class LiteralEngine(Engine):
         """
         exe = self.executable
         check_inputs(exe, inputs)
-        given_items = check_streams(exe, streams)
-        self._given = {name: (items, iter(items)) for name, items in given_items.items()}
-        self._sent = {name: [] for name, stream in exe.streams.items() if stream.to_host}
-        self._rows = {name: np.array(rows) for name, rows in self.remote.items()}
-        self._printed = []
-        floats = self._remote_floats
-        if floats is not None:
-            recorded, floats = record_run(exe, *inputs, streams=streams, remote=floats)
-            self._recorded = iter(np.asarray(recorded))
-        state, self._memory = self._prepared(), None
-        given = dict(zip(exe.inputs, inputs, strict=True))
-        given |= {v.name: v.value for v in exe.variables.values() if v.value is not None}
-        with jax.enable_x64(True):
+        items = check_streams(exe, streams)
+        with self._one_at_a_time, jax.enable_x64(True):
+            recorded, floats = None, self.remote_floats
+            if floats is not None:
+                decisions, floats = record_run(exe, *inputs, streams=streams, remote=floats)
+                recorded = iter(np.asarray(decisions))
+            run = self._begun(items, recorded)
+            given = dict(zip(exe.inputs, inputs, strict=True))
+            given |= {v.name: v.value for v in exe.variables.values() if v.value is not None}
             for name, value in given.items():
-                self._keep(name, state, np.asarray(self.enter(name, value)))
-            self._trips = {
-                p: 0 if t[0] in LOOPS else [0] * len(children(t)) for p, t in dynamic_parts(exe.program)
-            }
-            self._run(exe.program, (), state)
-            outputs = [jnp.asarray(self._read(name, state)) for name in exe.outputs]
-        self._memory = state
-        self.remote, self._remote_floats = dict(self._rows), floats
-        trips = {path: as_trips(counted) for path, counted in self._trips.items()}
-        sent = {name: self._stacked(name, items) for name, items in self._sent.items()}
-        counts, printed = count_steps(exe, trips), tuple(self._printed)
-        return outputs, Trace(counts, self.name, self.arithmetic, trips, sent, printed)
+                self._keep(name, run, np.asarray(self.enter(name, value)))
+            self._run(exe.program, (), run)
+            outputs = [jnp.asarray(self._read(name, run.memory)) for name in exe.outputs]
+            self._memory = run.memory
+            self._keep_rows(run.rows, floats)
+        trips = {path: as_trips(counted) for path, counted in run.trips.items()}
+        sent = {name: self._stacked(name, items) for name, items in run.sent.items()}
+        counts = count_steps(exe, trips)
+        return outputs, Trace(counts, self.name, self.arithmetic, trips, sent, tuple(run.printed))
+
+    def _begun(self, items: Mapping[str, Any], recorded: Iterator[int] | None) -> _Run:
+        """Return a run that has done nothing yet. The engine has no memory until the run gives it back."""
+        exe = self.executable
+        memory, self._memory = self._prepared(), None
+        return _Run(
+            memory=memory,
+            given={name: (given, iter(given)) for name, given in items.items()},
+            sent={name: [] for name, stream in exe.streams.items() if stream.to_host},
+            rows={name: np.array(rows) for name, rows in self.remote.items()},
+            recorded=recorded,
+            trips={p: 0 if t[0] in LOOPS else [0] * len(children(t)) for p, t in dynamic_parts(exe.program)},
+        )
 
     def _prepared(self) -> TileMemory:
         """Return the memory of the last run that ended well, or one in which nobody has written.
@@ -122,111 +147,111 @@ class LiteralEngine(Engine):
 
     # ---- control
 
-    def _run(self, tree: Any, path: Path, state: TileMemory) -> None:
+    def _run(self, tree: Any, path: Path, run: _Run) -> None:
         """Run a part of the program and count the trips of loops and branches in it."""
         if isinstance(tree, int):
-            self._step(tree, state)
+            self._step(tree, run)
         elif tree[0] in LOOPS:
-            self._while(tree, path, state)
+            self._while(tree, path, run)
         elif tree[0] == "switch":
-            self._switch(tree, path, state)
+            self._switch(tree, path, run)
         else:
             for _ in range(tree[1] if tree[0] == "repeat" else 1):
                 for position, inner in children(tree):
-                    self._run(inner, (*path, position), state)
+                    self._run(inner, (*path, position), run)
 
-    def _while(self, tree: Any, path: Path, state: TileMemory) -> None:
+    def _while(self, tree: Any, path: Path, run: _Run) -> None:
         kind, condition, predicate, body = tree
-        self._run(condition, (*path, 1), state)
-        while bool(self._decide(predicate, state)) is (kind == "while"):
-            self._trips[path] += 1
-            self._run(body, (*path, 3), state)
-            self._run(condition, (*path, 1), state)
+        self._run(condition, (*path, 1), run)
+        while bool(self._decide(predicate, run)) is (kind == "while"):
+            run.trips[path] += 1
+            self._run(body, (*path, 3), run)
+            self._run(condition, (*path, 1), run)
 
-    def _switch(self, tree: Any, path: Path, state: TileMemory) -> None:
+    def _switch(self, tree: Any, path: Path, run: _Run) -> None:
         branches = children(tree)
-        index = self._decide(tree[1], state)
+        index = self._decide(tree[1], run)
         index = index if 0 <= index < len(branches) else len(branches) - 1
-        self._trips[path][index] += 1
+        run.trips[path][index] += 1
         position, branch = branches[index]
-        self._run(branch, (*path, position), state)
+        self._run(branch, (*path, position), run)
 
-    def _decide(self, name: str, state: TileMemory) -> int:
+    def _decide(self, name: str, run: _Run) -> int:
         """Return a predicate or the number of a branch: as computed, or as the float run decided."""
-        if self._recorded is not None:
-            return int(next(self._recorded))
-        return int(self._read(name, state).reshape(()))
+        if run.recorded is not None:
+            return int(next(run.recorded))
+        return int(self._read(name, run.memory).reshape(()))
 
     # ---- steps: everything is read before anything is written
 
-    def _step(self, number: int, state: TileMemory) -> None:
+    def _step(self, number: int, run: _Run) -> None:
         """Run one step."""
         step = self.executable.steps[number]
         match step:
             case ExecuteStep():
-                self._execute(number, step, state)
+                self._execute(number, step, run)
             case CopyStep():
-                for copy, value in [(copy, self._copied(copy, state)) for copy in step.copies]:
-                    self._keep(copy.destination, state, value)
+                for copy, value in [(copy, self._copied(copy, run.memory)) for copy in step.copies]:
+                    self._keep(copy.destination, run, value)
             case StreamStep():
-                self._stream(step, state)
+                self._stream(step, run)
             case RemoteStep():
-                self._remote(step, state)
+                self._remote(step, run)
             case AbortStep():
-                if self._decide(step.predicate, state):
-                    raise aborted(step, None, self._printed)
+                if self._decide(step.predicate, run):
+                    raise aborted(step, None, run.printed)
             case ErrorStep():
-                raise aborted(step, self._read(step.variable, state), self._printed)
+                raise aborted(step, self._read(step.variable, run.memory), run.printed)
             case PrintStep():
-                self._printed.append(Print(step.title, self._read(step.variable, state)))
-                self.show(self._printed[-1:])
+                run.printed.append(Print(step.title, self._read(step.variable, run.memory)))
+                self.show(run.printed[-1:])
             case UndefStep():
-                self._undefine(number, step.variable, state)
+                self._undefine(number, step.variable, run)
             case SyncStep():
                 pass
 
-    def _undefine(self, number: int, name: str, state: TileMemory) -> None:
+    def _undefine(self, number: int, name: str, run: _Run) -> None:
         """Poison a variable's elements, unless their memory holds something else by now."""
         variable = self.executable.variables[name]
         buffer = self.executable.buffers[variable.storage]
-        if self._holds.get(variable.storage) == name and buffer.start <= number <= buffer.end:
+        if run.holds.get(variable.storage) == name and buffer.start <= number <= buffer.end:
             value = np.empty(variable.shape, self.carried(variable.dtype))
             pattern = np.frombuffer(np.uint32(POISON).tobytes(), np.uint8)
-            self._keep(name, state, np.resize(pattern, value.nbytes).view(value.dtype).reshape(value.shape))
+            self._keep(name, run, np.resize(pattern, value.nbytes).view(value.dtype).reshape(value.shape))
 
-    def _remote(self, step: RemoteStep, state: TileMemory) -> None:
+    def _remote(self, step: RemoteStep, run: _Run) -> None:
         """Copy rows of a remote buffer; of equal ones that are written the last stays."""
-        rows = self._rows[step.buffer]
-        given = self._read(step.rows, state) if step.rows else np.zeros((), np.int32)
+        rows = run.rows[step.buffer]
+        given = self._read(step.rows, run.memory) if step.rows else np.zeros((), np.int32)
         places = np.clip(given.astype(np.int64), 0, rows.shape[0] - 1)
         if not step.to_remote:
-            self._keep(step.variable, state, rows[places])
+            self._keep(step.variable, run, rows[places])
             return
-        value = self._read(step.variable, state).reshape((places.size, *rows.shape[1:]))
+        value = self._read(step.variable, run.memory).reshape((places.size, *rows.shape[1:]))
         last = {int(place): k for k, place in enumerate(places.reshape(-1))}
         rows[list(last)] = value[list(last.values())]
 
-    def _execute(self, number: int, step: ExecuteStep, state: TileMemory) -> None:
+    def _execute(self, number: int, step: ExecuteStep, run: _Run) -> None:
         """Run a superstep; its groups exchange, compute and store together."""
-        self._exchange(number, state)
-        operands = self._operands_of(number, state)
+        self._exchange(number, run.memory)
+        operands = self._operands_of(number, run.memory)
         results = [self._vertices(group, read) for group, read in zip(step.groups, operands, strict=True)]
-        self._require_agreement(number, state)  # beside the computation
+        self._require_agreement(number, run.memory)  # beside the computation
         results = [[np.asarray(x) for x in arrays] for arrays in results]
         for group, arrays in zip(step.groups, results, strict=True):
             for name, x in zip(group.results, arrays, strict=True):
-                self._store_result(name, state, x)
+                self._store_result(name, run, x)
 
-    def _stream(self, step: StreamStep, state: TileMemory) -> None:
+    def _stream(self, step: StreamStep, run: _Run) -> None:
         """Exchange one item with the host."""
         if step.to_host:
-            self._sent[step.stream].append(self._read(step.variable, state))
+            run.sent[step.stream].append(self._read(step.variable, run.memory))
             return
-        items, following = self._given[step.stream]
+        items, following = run.given[step.stream]
         item = next(following, None)
         if item is None:
             raise out_of_items(self.executable.streams[step.stream], len(items))
-        self._keep(step.variable, state, np.asarray(self.enter(step.variable, item)))
+        self._keep(step.variable, run, np.asarray(self.enter(step.variable, item)))
 
     def _copied(self, step: VariableCopy, state: TileMemory) -> np.ndarray:
         sources = [self._read(name, state) for name in step.sources]
@@ -271,10 +296,10 @@ class LiteralEngine(Engine):
         """Return a variable, in an array of its own."""
         return self._tensor(name, state).read()
 
-    def _keep(self, name: str, state: TileMemory, value: np.ndarray) -> None:
+    def _keep(self, name: str, run: _Run, value: np.ndarray) -> None:
         """Write a variable's parts where they live."""
-        self._holds[self.executable.variables[name].storage] = name
-        self._tensor(name, state).write(value)
+        run.holds[self.executable.variables[name].storage] = name
+        self._tensor(name, run.memory).write(value)
 
     # ---- operands
 
@@ -321,9 +346,9 @@ class LiteralEngine(Engine):
             self._functions[key] = whole_function(group, dtypes, self.arithmetic, self.value_bytes)
         return list(self._functions[key](*operands))
 
-    def _store_result(self, name: str, state: TileMemory, result: np.ndarray) -> None:
+    def _store_result(self, name: str, run: _Run, result: np.ndarray) -> None:
         """Write a result, as ``_vertices`` gave it, where its parts live."""
-        self._keep(name, state, result)
+        self._keep(name, run, result)
 
 
 class VertexEngine(LiteralEngine):
@@ -358,10 +383,10 @@ class VertexEngine(LiteralEngine):
     def _require_agreement(self, number: int, state: TileMemory) -> None:
         """Accept any copies: every vertex computes with its own, so differing ones differ in results."""
 
-    def _store_result(self, name: str, state: TileMemory, result: np.ndarray) -> None:
-        layout = self.executable.variables[name].layout
-        self._holds[self.executable.variables[name].storage] = name
-        parts = state.kept(("parts", name), lambda: self._parts(name, layout, state))
+    def _store_result(self, name: str, run: _Run, result: np.ndarray) -> None:
+        layout, memory = self.executable.variables[name].layout, run.memory
+        run.holds[self.executable.variables[name].storage] = name
+        parts = memory.kept(("parts", name), lambda: self._parts(name, layout, memory))
         parts.write(result)
 
     def _parts(self, name: str, layout: Layout, state: TileMemory) -> Stored:

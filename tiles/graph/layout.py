@@ -19,6 +19,7 @@ from tiles.errors import InvalidPlan
 from tiles.graph.arrangement import ROW_MAJOR, Arrangement
 from tiles.graph.hashing import hashed_once
 from tiles.numerics.dtypes import itemsize
+from tiles.numerics.shared import read_only
 
 WORD_BYTES = 4
 
@@ -79,17 +80,17 @@ class AxisSplit:
         for radix, stride in reversed(self.digits):
             tile += (index % radix) * stride
             index = index // radix
-        return tile
+        return read_only(tile)
 
     @cached_property
     def lo(self) -> np.ndarray:
         """First element of every part, int64 ``[parts]``."""
-        return np.arange(self.parts, dtype=np.int64) * self.grain
+        return read_only(np.arange(self.parts, dtype=np.int64) * self.grain)
 
     @cached_property
     def hi(self) -> np.ndarray:
         """One past the last element of every part, int64 ``[parts]``."""
-        return np.minimum(self.lo + self.grain, self.size)
+        return read_only(np.minimum(self.lo + self.grain, self.size))
 
     def scaled(self, size: int, group: int = 1) -> AxisSplit:
         """Return a cut of ``size`` elements into as many parts on the same tiles, each of whole groups."""
@@ -194,7 +195,7 @@ class Layout:
         """Row-major part index that each tile up to the last one owns, -1 for none; int64."""
         owner = np.full(int(self.tiles.max(initial=-1)) + 1, -1, np.int64)
         owner[self.tiles] = np.arange(self.tiles.size)
-        return owner
+        return read_only(owner)
 
     def part_of_tile(self, num_tiles: int) -> np.ndarray:
         """Return the row-major part index that each tile owns, -1 for none; int64 ``[num_tiles]``."""
@@ -235,8 +236,7 @@ def tile_grid(axes: tuple[AxisSplit, ...], base: int) -> np.ndarray:
     tile = np.full((1,), base, np.int64)
     for axis in axes:
         tile = (tile[:, None] + axis.tiles[None, :]).reshape(-1)
-    tile.flags.writeable = False
-    return tile
+    return read_only(tile)
 
 
 def mask_of(tiles: np.ndarray) -> int:

@@ -47,3 +47,8 @@ class Location(NamedTuple):
         return cls(
             match["line"] or "", match["scope"] or "", tuple(transforms.split(", ")) if transforms else ()
         )
+
+
+def short(lines: str) -> str:
+    """Return source lines with only the last folder and the file's name: ``models/mlp.py:33``."""
+    return "; ".join("/".join(line.split("/")[-2:]) for line in lines.replace("\\", "/").split("; "))

@@ -13,7 +13,7 @@ from tiles.plan.exchange import (
     staging_bytes,
     traffic,
 )
-from tiles.plan.pricing import Priced, Ranking, home_layout, price
+from tiles.plan.pricing import Priced, Ranking, drafts_of, home_layout, price
 from tiles.plan.question import CODE_PRICE, MEMORY_PROPORTION, Operand, Question
 from tiles.plan.search import follow, leaving, search
 from tiles.plan.serial import Turns, serial_split, slice_form
@@ -33,6 +33,7 @@ __all__ = [
     "Traffic",
     "Turns",
     "arranged",
+    "drafts_of",
     "exchange_code_bytes",
     "exchange_cycles",
     "follow",

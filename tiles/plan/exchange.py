@@ -16,6 +16,7 @@ import numpy as np
 from tiles.graph import Cycles, Layout, OpForm, Plan
 from tiles.graph.layout import ceil_div
 from tiles.numerics.dtypes import WORD_BYTES, itemsize
+from tiles.numerics.shared import all_read_only
 from tiles.plan.ordering import turn
 from tiles.plan.padding import with_padding
 from tiles.plan.receiving import arriving, digits_of
@@ -49,6 +50,9 @@ class Traffic:
     pointers: np.ndarray
     shared: np.ndarray
     turning: np.ndarray
+
+    def __post_init__(self) -> None:
+        all_read_only(vars(self).values())
 
     @classmethod
     def none(cls, num_tiles: int) -> Traffic:

@@ -69,20 +69,22 @@ class Ranking(Sequence[Priced]):
     fewer cells comes first, then the one given first.
     """
 
-    def __init__(self, question: Question, plans: Iterable[Plan], limit: int) -> None:
-        """Rank plans of a question by their least costs; ``limit`` bounds temporary bytes."""
-        self._question = question
+    def __init__(self, drafts: Drafts, limit: int) -> None:
+        """Rank plans by their least costs; ``limit`` bounds temporary bytes.
+
+        A ranking changes while it is read, so it is its caller's own; what is costly to find, drafts keep.
+        """
         self._limit = limit
-        self._drafts = _drafts(question, arranged(question, list(plans)))
+        self._drafts = drafts
         self._ranked: list[Priced] = []
         self._open: list[tuple[int, float, int, int, Priced | None]] = []
         self._bounded: set[int] = set()
-        for number, draft in enumerate(self._drafts):
-            self._push(number, draft.at(NO_EXCHANGE).cost, None)
+        for number, draft in enumerate(self._drafts.drafts):
+            self._push(number, draft.free_cost, None)
 
     def __len__(self) -> int:
         """Return the number of plans."""
-        return len(self._drafts)
+        return len(self._drafts.drafts)
 
     @overload
     def __getitem__(self, index: int) -> Priced: ...
@@ -98,33 +100,20 @@ class Ranking(Sequence[Priced]):
             self._next()
         return self._ranked[index]
 
-    @cached_property
-    def _least_costs(self) -> list[float]:
-        """What each plan costs at least."""
-        form, operands, target = self._question.form, self._question.operands, self._question.target
-        least = least_figures(
-            form,
-            [draft.plan for draft in self._drafts],
-            [draft.received for draft in self._drafts],
-            [o.dtype for o in operands],
-            target,
-        )
-        return [draft.at(figures).cost for draft, figures in zip(self._drafts, least, strict=True)]
-
     @property
     def least_cost(self) -> float:
         """What the first plan costs at least."""
         if self._ranked:
             return self._ranked[0].cost
-        excess = [max(0, draft.temporary_bytes - self._limit) for draft in self._drafts]
-        return min(c for c, e in zip(self._least_costs, excess, strict=True) if e == min(excess))
+        excess = [max(0, draft.temporary_bytes - self._limit) for draft in self._drafts.drafts]
+        return min(c for c, e in zip(self._drafts.least_costs, excess, strict=True) if e == min(excess))
 
     def cheapest(self, is_wanted: Callable[[Plan], bool], most: float) -> Priced | None:
         """Return the first of the plans that are wanted and cost no more than ``most``, None if there is none."""
         found = []
-        for number, draft in enumerate(self._drafts):
-            if is_wanted(draft.plan) and self._least_costs[number] <= most:
-                priced = draft.priced()
+        for number, draft in enumerate(self._drafts.drafts):
+            if is_wanted(draft.plan) and self._drafts.least_costs[number] <= most:
+                priced = draft.priced
                 if priced.cost <= most:
                     found.append(self._entry(number, priced.cost, priced))
         return min(found)[-1] if found else None
@@ -136,12 +125,12 @@ class Ranking(Sequence[Priced]):
             if priced is not None:
                 self._ranked.append(priced)
                 return
-            draft = self._drafts[number]
+            draft = self._drafts.drafts[number]
             if number not in self._bounded:
                 self._bounded.add(number)
-                self._push(number, self._least_costs[number], None)
+                self._push(number, self._drafts.least_costs[number], None)
             else:
-                priced = draft.priced()
+                priced = draft.priced
                 self._push(number, priced.cost, priced)
 
     def _push(self, number: int, cost: float, priced: Priced | None) -> None:
@@ -151,14 +140,14 @@ class Ranking(Sequence[Priced]):
         self, number: int, cost: float, priced: Priced | None
     ) -> tuple[int, float, int, int, Priced | None]:
         """Return what plans are ordered by: no two entries have the same number."""
-        draft = self._drafts[number]
+        draft = self._drafts.drafts[number]
         excess = max(0, draft.temporary_bytes - self._limit)
         return excess, cost, draft.plan.num_cells, number, priced
 
 
 @dataclass(frozen=True)
-class _Draft:
-    """A plan of which all is known but the exchange.
+class Draft:
+    """A plan of which all is known but the exchange. Immutable; what is asked of it is computed once.
 
     Args:
       question: what is planned.
@@ -178,6 +167,11 @@ class _Draft:
     received: tuple[tuple[int, Layout], ...]
     reader_code_bytes: float
 
+    @cached_property
+    def free_cost(self) -> float:
+        """What the plan costs without any exchange."""
+        return self.at(NO_EXCHANGE).cost
+
     def at(self, exchange: ExchangeFigures) -> Priced:
         """Return the plan with its cost, given the figures of its exchange or such as they cannot be below.
 
@@ -192,14 +186,41 @@ class _Draft:
         code, price = exchange.code_bytes, self.question.code_price
         return Priced(self.plan, cycles, self.temporary_bytes, code, self.reader_code_bytes, price)
 
+    @cached_property
     def priced(self) -> Priced:
-        """Return the plan with its cost from exact exchange volumes."""
+        """The plan with its cost from exact exchange volumes."""
         form, operands, target = self.question.form, self.question.operands, self.question.target
         moved = tuple((k, layout, operands[k].shape, operands[k].dtype) for k, layout in self.received)
         return self.at(exchange_figures(form, self.plan, moved, target))
 
 
-def _drafts(question: Question, plans: Sequence[Plan]) -> list[_Draft]:
+@dataclass(frozen=True, eq=False)
+class Drafts:
+    """Plans of one question. Immutable; what is asked of them is computed once, whoever asks."""
+
+    question: Question
+    drafts: tuple[Draft, ...]
+
+    @cached_property
+    def least_costs(self) -> tuple[float, ...]:
+        """What each plan costs at least; bounded all together."""
+        question, drafts = self.question, self.drafts
+        least = least_figures(
+            question.form,
+            [draft.plan for draft in drafts],
+            [draft.received for draft in drafts],
+            [o.dtype for o in question.operands],
+            question.target,
+        )
+        return tuple(draft.at(figures).cost for draft, figures in zip(drafts, least, strict=True))
+
+
+def drafts_of(question: Question, plans: Iterable[Plan]) -> Drafts:
+    """Return drafts of a question's plans, in the order their vertices want."""
+    return Drafts(question, _drafts(question, arranged(question, list(plans))))
+
+
+def _drafts(question: Question, plans: Sequence[Plan]) -> tuple[Draft, ...]:
     """Return drafts of plans; their vertices' cycles are computed all at once."""
     form, codelet, target = question.form, question.codelet, question.target
     extents = question.extents(plans)
@@ -210,7 +231,7 @@ def _drafts(question: Question, plans: Sequence[Plan]) -> list[_Draft]:
     compute, results = each(codelet.cycles(extents, target).value), each(extents.results)
     scratch = each(codelet.scratch_bytes(extents, target))
     elements = [each(extents.operand_elements(k)) for k in range(len(question.operands))]
-    drafts = []
+    drafts: list[Draft] = []
     alone = bytes_of(question.result_dtypes)
     for number, plan in enumerate(plans):
         received = tuple(_received(question, plan))
@@ -227,8 +248,8 @@ def _drafts(question: Question, plans: Sequence[Plan]) -> list[_Draft]:
             else 0.0
         )
         readers = 0.0 if partials > 1 else _reader_code_bytes(question, plan)
-        drafts.append(_Draft(question, plan, float(compute[number]), combining, temporary, received, readers))
-    return drafts
+        drafts.append(Draft(question, plan, float(compute[number]), combining, temporary, received, readers))
+    return tuple(drafts)
 
 
 def _reader_code_bytes(question: Question, plan: Plan) -> float:
@@ -279,7 +300,7 @@ def price(
 ) -> Priced:
     """Return a plan, its vertices' order chosen, with its cost from exact exchange volumes."""
     question = Question(form, codelet, tuple(operands), result_dtypes, target, code_price)
-    return _drafts(question, arranged(question, [plan]))[0].priced()
+    return drafts_of(question, [plan]).drafts[0].priced
 
 
 def bytes_of(dtypes: tuple[str, ...]) -> int:

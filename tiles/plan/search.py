@@ -28,13 +28,16 @@ from tiles.graph import (
 )
 from tiles.graph.layout import align_up, ceil_div
 from tiles.numerics.dtypes import itemsize
+from tiles.numerics.shared import read_only
 from tiles.plan.pricing import (
     RUN_INSTRUCTIONS,
+    Drafts,
     Operand,
     Question,
     Ranking,
     bytes_of,
     combining_cycles,
+    drafts_of,
     partial_dtypes,
 )
 from tiles.plan.question import CODE_PRICE, MEMORY_PROPORTION
@@ -70,11 +73,11 @@ def search(
     """
     limit = int(memory_proportion * target.bytes_per_tile)
     question = Question(form, codelet, tuple(operands), result_dtypes, target, code_price)
-    return _search(question, tuple(extra), limit)
+    return Ranking(_search(question, tuple(extra), limit), limit)
 
 
 @lru_cache(maxsize=4096)
-def _search(question: Question, extra: tuple[Plan, ...], limit: int) -> Ranking:
+def _search(question: Question, extra: tuple[Plan, ...], limit: int) -> Drafts:
     """Search once per question: identical layers of a model ask the same one."""
     form, codelet, target = question.form, question.codelet, question.target
     dtypes = tuple(o.dtype for o in question.operands)
@@ -92,7 +95,7 @@ def _search(question: Question, extra: tuple[Plan, ...], limit: int) -> Ranking:
         for k, operand in enumerate(question.operands)
         if (p := follow(form, codelet, k, operand, target)) is not None
     ]
-    return Ranking(question, dict.fromkeys([*extra, *plans, unsplit_plan(form)]), limit)
+    return drafts_of(question, dict.fromkeys([*extra, *plans, unsplit_plan(form)]))
 
 
 def _near(question: Question, candidates: _Candidates, limit: int) -> _Candidates:
@@ -179,7 +182,7 @@ def _grain_options(size: int, multiple: int, most: int, keep: int) -> np.ndarray
         pick = np.unique(np.round(np.linspace(0, grains.size - 1, keep)).astype(int))
         powers = [g for g in grains if (-(-size // g)) & (-(-size // g) - 1) == 0]
         grains = np.unique(np.concatenate([grains[pick], np.array(powers, grains.dtype)]))[::-1]
-    return grains
+    return read_only(grains)
 
 
 def _candidate_grains(form: OpForm, codelet: Codelet, target: Target) -> np.ndarray:

@@ -12,11 +12,14 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from tiles.errors import InvalidPlan
+from tiles.errors import InvalidPlan, Unsupported
 from tiles.graph import ROW_MAJOR, Affine, Arrangement, AxisSplit, Layout, OpForm, Plan, whole
 from tiles.graph.layout import align_up, ceil_div
 from tiles.numerics.dtypes import WORD_BYTES
+from tiles.numerics.shared import all_read_only, read_only
 
+MAX_COUNTED = 1 << 28
+"""Elements of an axis, or of all slices of one, that tables are made of: 2 GiB of numbers."""
 OUTSIDE = -1
 UNUSED = -2
 
@@ -41,6 +44,9 @@ class AxisSlices:
     count: np.ndarray
     step: int
 
+    def __post_init__(self) -> None:
+        all_read_only((self.first, self.count))
+
     @cached_property
     def extent(self) -> int:
         """The longest slice."""
@@ -55,13 +61,13 @@ class AxisSlices:
         else:
             lo = -((self.size - 1 - self.first) // -self.step)
             hi = self.first // -self.step
-        return np.maximum(lo, 0), np.minimum(hi, self.count - 1)
+        return read_only(np.maximum(lo, 0)), read_only(np.minimum(hi, self.count - 1))
 
     @cached_property
     def num_inside(self) -> np.ndarray:
         """Elements of each slice that lie inside the tensor."""
         lo, hi = self.inside
-        return np.maximum(hi - lo + 1, 0)
+        return read_only(np.maximum(hi - lo + 1, 0))
 
     @cached_property
     def bounds(self) -> tuple[np.ndarray, np.ndarray]:
@@ -70,7 +76,17 @@ class AxisSlices:
         a, b = self.first + lo * self.step, self.first + hi * self.step
         empty = hi < lo
         low, high = np.minimum(a, b), np.maximum(a, b)
-        return np.where(empty, 0, low), np.where(empty, -1, high)
+        return read_only(np.where(empty, 0, low)), read_only(np.where(empty, -1, high))
+
+    def _require_countable(self, elements: int) -> None:
+        """Raise Unsupported where a table of so many elements would take the host's memory."""
+        if elements > MAX_COUNTED:
+            raise Unsupported(
+                f"an axis of {self.size:,} elements, read in {self.first.size:,} slices of up to {self.extent:,}, is too long "
+                "to plan for",
+                expected=f"at most {MAX_COUNTED:,} elements in all",
+                try_="smaller arrays, padding or dilations",
+            )
 
     @cached_property
     def index(self) -> np.ndarray:
@@ -78,31 +94,34 @@ class AxisSlices:
 
         ``OUTSIDE`` marks positions outside the tensor (the fill value), ``UNUSED`` those past a short slice.
         """
+        self._require_countable(self.first.size * self.extent)
         position = np.arange(self.extent)
         index = self.first[:, None] + position * self.step
         index = np.where((index < 0) | (index >= self.size), OUTSIDE, index)
-        return np.where(position < self.count[:, None], index, UNUSED)
+        return read_only(np.where(position < self.count[:, None], index, UNUSED))
 
     @cached_property
     def coverage(self) -> np.ndarray:
         """By how many of the slices each tensor index is read, int64 ``[size]``."""
+        self._require_countable(self.size)
         low, high = self.bounds
         present = high >= low
         if abs(self.step) == 1:
             delta = np.zeros(self.size + 1, np.int64)
             np.add.at(delta, low[present], 1)
             np.add.at(delta, high[present] + 1, -1)
-            return np.cumsum(delta[:-1])
+            return read_only(np.cumsum(delta[:-1]))
         index = self.index
-        return np.bincount(index[index >= 0], minlength=self.size)
+        return read_only(np.bincount(index[index >= 0], minlength=self.size))
 
     @cached_property
     def covered_before(self) -> tuple[np.ndarray, np.ndarray]:
         """How many lower tensor indices any slice reads, and exactly one does; int64 ``[size + 1]`` each."""
+        self._require_countable(self.size)
         counts = np.zeros((2, self.size + 1), np.int64)
         np.cumsum(self.coverage > 0, out=counts[0, 1:])
         np.cumsum(self.coverage == 1, out=counts[1, 1:])
-        return counts[0], counts[1]
+        return read_only(counts[0]), read_only(counts[1])
 
     @cached_property
     def _starts_before(self) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
@@ -114,7 +133,7 @@ class AxisSlices:
         for least in (1, 2):
             is_read = np.zeros(self.size + 2, bool)
             is_read[1:-1] = self.coverage >= least
-            tables.append((is_read, np.cumsum(is_read[1:] & ~is_read[:-1])))
+            tables.append(all_read_only((is_read, np.cumsum(is_read[1:] & ~is_read[:-1]))))
         return tuple(tables)
 
     def runs_between(self, lo: np.ndarray, hi: np.ndarray, least: int = 1) -> np.ndarray:

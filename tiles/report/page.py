@@ -8,8 +8,9 @@ from html import escape
 from string import Template
 from typing import Any
 
+from tiles.graph.location import short
 from tiles.report.charts import Axis, Series, lines, share_bar, stack
-from tiles.report.places import scope_of, short
+from tiles.report.places import scope_of
 from tiles.report.text import (
     CODELETS_SHARED,
     UNKNOWN,

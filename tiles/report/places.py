@@ -33,12 +33,6 @@ def scope_of(data: dict[str, Any]) -> str:
     return Location(scope=data["scope"], transforms=tuple(data["transforms"])).where
 
 
-def short(location: str) -> str:
-    """Return source lines with only the last folder and the file's name: ``models/mlp.py:33``."""
-    lines = location.replace("\\", "/").split("; ")
-    return "; ".join("/".join(line.split("/")[-2:]) for line in lines)
-
-
 def _around(scopes: Sequence[str]) -> str:
     """Return what is around all of several scopes: ``Net`` for ``Net/Dense_0`` and ``Net/Dense_1``."""
     levels = zip(*(scope.split("/") for scope in scopes), strict=False)

@@ -7,7 +7,8 @@ from typing import Any
 
 from tiles.compiler import parts_text
 from tiles.graph import Location
-from tiles.report.places import scope_of, short
+from tiles.graph.location import short
+from tiles.report.places import scope_of
 
 UNKNOWN = "unknown"
 LARGEST = 5

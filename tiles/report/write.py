@@ -7,19 +7,19 @@ import pathlib
 
 from tiles.compiler import Executable
 from tiles.engine.trace import Trace
-from tiles.errors import IpuError
+from tiles.files import NotWritten, write_files
 from tiles.report.page import page
 from tiles.report.profile import profile
 
 
-class ReportNotWritten(IpuError):
+class ReportNotWritten(NotWritten):
     """A report's directory or one of its files cannot be written."""
 
 
 def write_report(
     executable: Executable, trace: Trace | None, directory: str | os.PathLike[str]
 ) -> list[pathlib.Path]:
-    """Write ``summary.txt``, ``profile.json`` and ``report.html`` and return their paths.
+    """Write ``summary.txt``, ``profile.json`` and ``report.html``, all or none, and return their paths.
 
     The same executable and counts give the same bytes. A program that does not fit is reported too, and
     marked; ``trace`` is None when it was not run.
@@ -36,14 +36,7 @@ def write_report(
     result = profile(executable, trace)
     files = {"summary.txt": result.text(), "profile.json": result.to_json(), "report.html": page(result.data)}
     folder = pathlib.Path(directory)
-    paths = [folder / name for name in files]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for path, text in zip(paths, files.values(), strict=True):
-            path.write_text(text, encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise ReportNotWritten(
-            f"cannot write the report into {os.fspath(directory)!r}: {error.strerror or error}; "
-            "name a directory that can be written"
-        ) from error
-    return paths
+        return write_files({folder / name: text for name, text in files.items()})
+    except NotWritten as error:
+        raise ReportNotWritten(f"{error.what}; name a directory that can be written") from error

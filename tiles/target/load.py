@@ -10,12 +10,12 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib.resources
-import json
 import pathlib
 from collections.abc import Mapping
 from typing import Any
 
 from tiles.errors import InvalidTarget, UnknownTarget
+from tiles.files import read_json
 from tiles.target.basis import Basis
 from tiles.target.quantity import Provenance
 
@@ -177,8 +177,8 @@ def _read_file(path: pathlib.Path) -> dict:
       InvalidTarget: not JSON, of another schema, or with unknown or missing keys.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        data = read_json(path.read_bytes())
+    except (OSError, ValueError) as error:
         raise InvalidTarget(
             "a target data file cannot be read", location=str(path), got=str(error)
         ) from error

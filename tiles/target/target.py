@@ -10,11 +10,13 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import types
 from collections.abc import Mapping
 from typing import Any
 
 from tiles.errors import InvalidTarget, Unsupported
 from tiles.numerics import dtypes
+from tiles.numerics.shared import fields_of
 from tiles.target import load
 from tiles.target.basis import Basis
 from tiles.target.quantity import MemoryRegion, Provenance, Quantity, quantities, quantity
@@ -23,7 +25,7 @@ _SET_BY_USER = Provenance(Basis.ASSUMED, "set by the user")
 _WIDTHS = {"float16": "fp16", "float32": "fp32", "float8_e4m3fnuz": "fp8", "float8_e5m2fnuz": "fp8"}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Target:
     """A machine of one or more IPUs. Tiles are numbered globally: IPU number x ``tiles_per_ipu`` + tile."""
 
@@ -302,9 +304,9 @@ class Target:
         return found.basis, legal.unit, found.source
 
     @functools.cached_property
-    def _table(self) -> dict[str, Provenance]:
+    def _table(self) -> Mapping[str, Provenance]:
         """Provenance by field."""
-        return dict(self.provenance)
+        return types.MappingProxyType(dict(self.provenance))
 
     @functools.cached_property
     def _hash(self) -> int:
@@ -313,6 +315,10 @@ class Target:
     def __hash__(self) -> int:
         """Return the hash of all fields, computed once: every question to the planner is asked of a target."""
         return self._hash
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields: a hash holds in one process only."""
+        return fields_of(self)
 
     @property
     def tiles_per_ipu(self) -> int:
@@ -361,8 +367,39 @@ class Target:
         """Bytes per tile that code can run from, at least 1."""
         return max(1, sum(region.size_bytes for region in self.memory_regions if region.executable))
 
+    def __repr__(self) -> str:
+        """Return Python that makes this target: the known one that differs least, and what differs."""
+        known = [Target.named(name) for name in load.known_names()]
+        changes = {base.name: self._changes_from(base) for base in known}
+        base = min(known, key=lambda base: (self.name.rstrip("*") != base.name, len(changes[base.name])))
+        shown = ", ".join(f"{field}={value!r}" for field, value in changes[base.name].items())
+        return f"Target.named({base.name!r})" + (f".replace({shown})" if shown else "")
+
+    def _changes_from(self, base: Target) -> dict[str, Any]:
+        """Return what ``base.replace`` takes to become this target, without what follows from the rest."""
+        fields = [f for f in fields_of_target() if getattr(self, f) != getattr(base, f)]
+        changes = {field: getattr(self, field) for field in fields}
+        for follower, leader in (("memory_regions", "bytes_per_tile"), ("num_tiles", "num_ipus")):
+            if follower in changes and leader in changes:
+                rest = {field: value for field, value in changes.items() if field != follower}
+                if getattr(base.replace(**rest), follower) == changes[follower]:
+                    changes = rest
+        renamed = self.name not in (base.name, f"{base.name}*" if changes else base.name)
+        return {**changes, **({"name": self.name} if renamed else {})}
+
+    def beyond_known(self) -> dict[str, float]:
+        """Return the largest known value of every field in which this target is larger than every known chip."""
+        known, found = [Target.named(name) for name in load.known_names()], {}
+        for field in fields_of_target():
+            values = [getattr(target, field) for target in known]
+            numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
+            own = getattr(self, field)
+            if numbers and isinstance(own, int | float) and own > max(numbers):
+                found[field] = max(numbers)
+        return found
+
     def describe(self) -> str:
-        """Return a table of all fields: value, unit, basis and source."""
+        """Return a table of all fields: value, unit, basis and source; below it those beyond every known chip."""
         rows = [(f, _shown(getattr(self, f)), *self.basis(f)) for f in fields_of_target()]
         widths = [max(len(str(row[i])) for row in rows) for i in range(4)]
         lines = [f"target {self.name}"]
@@ -374,6 +411,8 @@ class Target:
                 basis.ljust(widths[2]),
             )
             lines.append("  ".join((*cells, source)))
+        for field, most in self.beyond_known().items():
+            lines.append(f"{field} is beyond every known chip, which have {_shown(most)} at most")
         return "\n".join(lines)
 
     # --- inside
@@ -440,9 +479,9 @@ _DATA_KEYS = {"schema", "name", "fields"}
 
 
 @functools.cache
-def fields_of_target() -> dict[str, Quantity]:
+def fields_of_target() -> Mapping[str, Quantity]:
     """Return every field of a target except its name, with its unit and legal range."""
-    return quantities(Target)
+    return types.MappingProxyType(quantities(Target))
 
 
 def _legal(field: str, location: str) -> Quantity:

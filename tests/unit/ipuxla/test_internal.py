@@ -19,6 +19,7 @@ from ipuxla.errors import InternalError
 from ipuxla.lowering import UnsupportedLowering, registry
 from tiles.errors import InvalidPlan, OutOfTileMemory
 from tiles.graph import Codelet
+from tiles.graph.location import short
 
 operations = importlib.import_module("tiles.planning.operations")
 
@@ -30,7 +31,7 @@ def model(x, w):
         return x @ w  # the line that errors must name
 
 
-LINE = f"{__file__}:{model.__code__.co_firstlineno + 2} in Net/Dense_0"
+LINE = f"{short(__file__)}:{model.__code__.co_firstlineno + 2} in Net/Dense_0"
 
 
 def compiled(function=model, **options):
@@ -116,7 +117,7 @@ def test_a_codelet_that_fails_while_memory_is_planned_names_its_step(monkeypatch
     with pytest.raises(InternalError, match="TypeError: no code") as caught:
         compiled(lambda x, w: jnp.exp(x) + w)
     assert any(note.startswith("step: ") for note in caught.value.notes)
-    assert __file__ in caught.value.location
+    assert short(__file__) in caught.value.location
 
 
 def test_a_failing_pass_is_one_named_error(monkeypatch):

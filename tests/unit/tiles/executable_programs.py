@@ -15,6 +15,7 @@ from tiles.compiler import Executable, certify, compile_graph, load_executable
 from tiles.compiler.executable import MAGIC
 from tiles.engine import make_engine
 from tiles.errors import InvalidExecutable
+from tiles.files import sealed
 from tiles.graph import (
     WINDOW,
     Affine,
@@ -346,7 +347,7 @@ def same(a: list[np.ndarray], b: list[np.ndarray]) -> bool:
 
 def rebuilt(data: dict[str, Any]) -> Executable:
     """Load an executable from plain data, as from a file."""
-    return load_executable(MAGIC + json.dumps(data).encode())
+    return load_executable(sealed(MAGIC, json.dumps(data).encode()))
 
 
 def changed(executable: Executable, change: Callable[[dict[str, Any]], None]) -> dict[str, Any]:

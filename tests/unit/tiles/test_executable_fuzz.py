@@ -14,7 +14,9 @@ from tests.unit.tiles.executable_programs import PROGRAMS, rebuilt
 from tests.unit.tiles.test_remote_buffers import accumulating
 from tests.unit.tiles.test_steps import stopping, undefining
 from tiles.compiler import Executable, certify, compile_graph, load_executable
+from tiles.compiler.executable import MAGIC
 from tiles.errors import InvalidExecutable
+from tiles.files import opened, sealed
 from tiles.target import Target
 
 GRAPHS = {**PROGRAMS, "accumulating": accumulating, "stopping": stopping, "undefining": undefining}
@@ -69,7 +71,8 @@ def test_a_file_cut_short_is_refused(cut: int) -> None:
 
 
 def test_data_nested_without_end_is_refused() -> None:
-    blob = executable("sums").to_bytes()
-    deep = blob.replace(b'"program":', b'"program":' + b"[" * 100_000 + b"]" * 100_000 + b',"other":', 1)
+    data = opened(MAGIC, executable("sums").to_bytes())
+    nested = data.replace(b'"program":', b'"program":' + b"[" * 100_000 + b"]" * 100_000 + b',"other":', 1)
+    deep = sealed(MAGIC, nested)
     with pytest.raises(InvalidExecutable):
         load_executable(deep)

@@ -259,3 +259,21 @@ def test_files_that_are_no_json_and_data_that_is_no_target(tmp_path):
 def test_weakest_basis():
     assert Basis.weakest([Basis.MEASURED, Basis.FITTED, Basis.DOCUMENTED]) is Basis.FITTED
     assert [b.rank for b in Basis] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"num_tiles": 16}, {"bytes_per_tile": 1 << 20}, {"clock_hz": 1e9, "name": "slow"}]
+)
+@pytest.mark.parametrize("name", known_names())
+def test_what_a_target_prints_makes_it_again(name, changes):
+    target = Target.named(name).replace(**changes)
+    again = eval(repr(target), {"Target": Target})
+    assert again.to_data() == target.to_data()
+    assert len(repr(target)) < 200
+
+
+def test_fields_beyond_every_known_chip_are_said():
+    target = Target.named("gc200").replace(num_tiles=1473)
+    assert list(target.beyond_known()) == ["num_tiles"]
+    assert "num_tiles is beyond every known chip, which have 1,472 at most" in target.describe()
+    assert not any(Target.named(name).beyond_known() for name in known_names())

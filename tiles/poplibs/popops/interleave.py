@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from tiles.errors import Unsupported
 from tiles.graph import (
     Cell,
     Codelet,
@@ -32,6 +33,9 @@ from tiles.poplibs.popops.movement import slice as slice_tensor
 from tiles.poplibs.poputil.copies import reshape
 from tiles.poplibs.poputil.place import place
 from tiles.target import Basis, Target
+
+MAX_PHASES = 1 << 14
+"""Phases of windows that are computed one after another."""
 
 
 @register
@@ -131,5 +135,15 @@ def interleave(
 
 
 def phase_numbers(phases: Seq[int]) -> list[tuple[int, ...]]:
-    """Return the phase numbers along every dimension, of all phases in row-major order."""
+    """Return the phase numbers along every dimension, of all phases in row-major order.
+
+    Raises:
+      Unsupported: there are more than MAX_PHASES, each of which is steps of its own.
+    """
+    if math.prod(phases) > MAX_PHASES:
+        raise Unsupported(
+            f"windows over dilated arrays fall into {math.prod(phases):,} phases",
+            expected=f"at most {MAX_PHASES:,}",
+            try_="smaller dilations of the base, or strides that share their factors",
+        )
     return list(itertools.product(*(range(count) for count in phases)))

@@ -1,0 +1,118 @@
+"""What JAX users expect of a decorated function besides calling it."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export
+from jax.experimental import pallas
+
+import ipuxla
+from ipuxla.errors import Unsupported, UnsupportedPrimitive, WrongArguments
+
+X = jnp.arange(6.0).reshape(2, 3)
+
+
+@pytest.fixture
+def scaled(small_target):
+    return ipuxla.jit(lambda x, n: {"y": jnp.sin(x) * n}, target=small_target, static_argnums=1)
+
+
+def test_shapes_without_compiling(scaled):
+    assert scaled.eval_shape(X, 2) == {"y": jax.ShapeDtypeStruct((2, 3), jnp.float32)}
+    assert [e.primitive.name for e in scaled.trace(X, 2).jaxpr.eqns] == ["ipu_call"]
+
+
+def test_exported_functions_compute_the_same(scaled):
+    exported = export.export(ipuxla.jit(lambda x: scaled(x, 3)))(X)
+    np.testing.assert_array_equal(exported.call(X)["y"], scaled(X, 3)["y"])
+
+
+def test_a_cleared_cache_traces_again(small_target):
+    calls = []
+    function = ipuxla.jit(lambda x: calls.append(1) or x + 1, target=small_target)
+    function(X), function(X)
+    before = len(calls)
+    function.clear_cache()
+    np.testing.assert_array_equal(function(X), X + 1)
+    assert len(calls) == 2 * before
+
+
+def test_disabled_jit_runs_what_is_written(small_target):
+    seen = []
+    function = ipuxla.jit(lambda x: seen.append(float(x.sum())) or x, target=small_target)
+    with jax.disable_jit():
+        function(X)
+    assert seen == [15.0]
+
+
+@pytest.mark.parametrize("role", ["in_shardings", "out_shardings"])
+def test_shardings_are_a_named_error(role):
+    with pytest.raises(Unsupported, match=f"{role}: a program runs on one IPU"):
+        ipuxla.jit(jnp.sin, **{role: jax.sharding.SingleDeviceSharding(jax.devices()[0])})
+
+
+def _kernel(x_ref, y_ref):
+    y_ref[...] = x_ref[...] + 1
+
+
+def _with_ref(x):
+    ref = jax.new_ref(x)
+    ref[0, 0] = 5.0
+    return ref[...]
+
+
+EFFECTS = {
+    "Ref": _with_ref,
+    "Pallas kernel": lambda x: pallas.pallas_call(_kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype))(
+        x
+    ),
+    "calls the host": lambda x: jax.pure_callback(np.sin, x, x),
+}
+
+
+@pytest.mark.parametrize("what", EFFECTS)
+def test_effects_are_named_as_what_they_are(what):
+    with pytest.raises(UnsupportedPrimitive, match=what) as caught:
+        ipuxla.jit(EFFECTS[what])(X)
+    assert "test_jit_methods.py" in str(caught.value)
+
+
+# ---- compiled programs
+
+
+def test_costs_without_arguments_where_nothing_depends_on_data(scaled, tmp_path):
+    compiled = scaled.lower(X, 2).compile()
+    assert compiled.profile().to_json() == compiled.profile(X).to_json()
+    compiled.report(tmp_path / "static")
+    compiled.report(tmp_path / "run", X)
+    for path in (tmp_path / "run").iterdir():
+        assert path.read_bytes() == (tmp_path / "static" / path.name).read_bytes()
+
+
+def test_costs_without_arguments_where_loops_follow_data(small_target):
+    looping = ipuxla.jit(
+        lambda n: jax.lax.while_loop(lambda c: c < n, lambda c: c * 2, 1), target=small_target
+    )
+    with pytest.raises(WrongArguments, match="depends on the arguments"):
+        looping.lower(jnp.int32(5)).compile().profile()
+
+
+def test_wrong_arguments_are_named_and_few(small_target):
+    params = {f"layer{k}": {"w": jnp.ones((2, 2)), "b": jnp.ones(2)} for k in range(60)}
+    total = ipuxla.jit(lambda p: sum(jax.tree.leaves(jax.tree.map(jnp.sum, p))), target=small_target)
+    compiled = total.lower(params).compile()
+    with pytest.raises(WrongArguments, match=r"missing: argument 0\['layer7'\]\['b'\]") as caught:
+        compiled({**params, "layer7": {"w": params["layer7"]["w"]}})
+    assert len(str(caught.value)) < 1200
+    wrong = jax.tree.map(lambda x: x.astype(jnp.int32), params)
+    with pytest.raises(WrongArguments, match=r"argument 0\['layer0'\]\['b'\] is not of the type") as caught:
+        compiled(wrong)
+    assert "and 114 more" in str(caught.value) and len(str(caught.value)) < 1200
+
+
+def test_the_package_shows_its_names():
+    assert set(dir(ipuxla)) == set(ipuxla.__all__)
+    assert ipuxla.__version__

@@ -1,0 +1,96 @@
+"""Calls in a process of their own, for what bytes from anywhere may do to the process that reads them.
+
+jaxlib's readers of MLIR end the process on some bytes: no Python code sees an error. Who has to read such bytes reads them
+in a child first; what comes back is what the child wrote.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import subprocess
+import sys
+
+TIME_LIMIT_S = 120
+"""Of a call on the wall, the start of Python and the import of JAX included."""
+PROCESSOR_LIMIT_S = 10
+"""Of a call's processor time, and a second more for every ``BYTES_PER_S`` bytes."""
+BYTES_PER_S = 1 << 20
+MEMORY_LIMIT_BYTES = 8 << 30
+REFUSED = 3
+_SERVE = "from tiles.isolated import serve; serve()"
+
+
+class Ended(ValueError):
+    """A child process ended, or was ended, before it answered."""
+
+
+def call(function: str, data: bytes, time_limit_s: float = TIME_LIMIT_S) -> bytes:
+    """Return what a function makes of bytes, called in a fresh Python process.
+
+    Args:
+      function: ``module:name`` of a function from bytes to bytes.
+      data: its argument.
+      time_limit_s: after which the process is ended.
+
+    Raises:
+      ValueError: with the same message, where the function raises it.
+      Ended: the process died, or took too long.
+    """
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    environment = {**os.environ, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-c", _SERVE, function]
+    try:
+        done = subprocess.run(
+            command, input=data, capture_output=True, env=environment, timeout=time_limit_s, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise Ended(f"a process of its own took longer than {time_limit_s:g} s over it") from None
+    except OSError as error:
+        raise Ended(f"no process of its own could be started: {error}") from error
+    if done.returncode == REFUSED:
+        raise ValueError(done.stdout.decode(errors="replace"))
+    if done.returncode:
+        raise Ended(f"a process of its own died of it ({_cause(done.returncode)})")
+    return done.stdout
+
+
+def _cause(code: int) -> str:
+    try:
+        return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    except ValueError:
+        return f"signal {-code}"
+
+
+def serve() -> None:
+    """Answer one call: the child's side of ``call``."""
+    module, _, name = sys.argv[1].partition(":")
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what libraries print is no answer
+    data = sys.stdin.buffer.read()
+    _limit(PROCESSOR_LIMIT_S + len(data) // BYTES_PER_S)
+    code = 0
+    try:
+        answer = getattr(importlib.import_module(module), name)(data)
+    except ValueError as error:
+        answer, code = str(error).encode(errors="replace"), REFUSED
+    answers.write(answer)
+    answers.flush()
+    os._exit(code)
+
+
+def _limit(seconds: int) -> None:
+    """Let the process fail before the machine does; where there are no such limits, it has none."""
+    try:
+        import resource
+    except ImportError:
+        return
+    limits = (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_CPU, seconds),
+        (resource.RLIMIT_DATA, MEMORY_LIMIT_BYTES),
+    )
+    for kind, wanted in limits:
+        _, most = resource.getrlimit(kind)
+        resource.setrlimit(kind, (wanted if most == resource.RLIM_INFINITY else min(most, wanted), most))

@@ -1,0 +1,25 @@
+"""What several owners share, because a cache or an immutable value holds it: arrays, and how such values pickle."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+
+def read_only(array: np.ndarray) -> np.ndarray:
+    """Return an array after forbidding to write into it; who wants another one copies it."""
+    array.flags.writeable = False
+    return array
+
+
+def all_read_only(arrays: Iterable[np.ndarray]) -> tuple[np.ndarray, ...]:
+    """Return arrays after forbidding to write into them."""
+    return tuple(map(read_only, arrays))
+
+
+def fields_of(value: Any) -> dict[str, Any]:
+    """Return a dataclass' fields, as which it pickles: what else it keeps was derived from them in this process."""
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
