@@ -6,6 +6,7 @@ nested lists of them for tuples; a token is an empty list), and returns the oper
 
 from __future__ import annotations
 
+import dataclasses
 import string
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -91,12 +92,16 @@ def _top_k(scope: Scope, op: Any, operands: list[Any], location: Location) -> li
 
 
 def _approximate_top_k(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
-    """Nothing is missed here: rows are sorted by the comparing function, and as many taken as are asked for."""
+    """Nothing is missed here: rows are sorted by the comparing function, and as many taken as are asked for.
+
+    Equal elements come in order of their positions. Floats that are compared by < or > alone are taken in total
+    order, as by XLA's own selection; its sort, which it falls back on, leaves open what stands where among equals.
+    """
     named = [op.attributes[n] for n in ("mhlo.backend_config", "backend_config") if n in op.attributes]
     found = [options for options in named if isinstance(options, mlir_ir.DictAttr)]
     if not found or "reduction_dim" not in found[0]:
         raise scope.unsupported(op, location, "a backend_config that names its reduction_dim")
-    comparator = scope.function(op.attributes["called_computations"][0].value, location)
+    comparator = _in_total_order(scope.function(op.attributes["called_computations"][0].value, location))
     dimension: Any = found[0]["reduction_dim"]
     sort = ops.Sort(dimension.value, True)
     ordered = scope.emit_all(sort, operands[: len(operands) // 2], location, [comparator])
@@ -104,6 +109,21 @@ def _approximate_top_k(scope: Scope, op: Any, operands: list[Any], location: Loc
         scope.emit(ops.Slice((0,) * type_.rank, type_.shape, (1,) * type_.rank), [value], location)
         for value, type_ in zip(ordered, scope.result_types(op, location), strict=True)
     ]
+
+
+def _in_total_order(comparator: Computation) -> Computation:
+    """Return a comparator of one comparison of floats as one in total order; any other as it is."""
+    keys = ops.sort_keys(comparator)
+    if keys is None or len(keys) > 1 or not comparator.parameters[2 * keys[0].operand].type.is_float:
+        return comparator
+    made = tuple(
+        dataclasses.replace(i, op=ops.Compare(i.op.direction, "TOTALORDER"))
+        if isinstance(i.op, ops.Compare)
+        else i
+        for i in comparator.instructions
+    )
+    is_plain = len(made) == 1
+    return dataclasses.replace(comparator, instructions=made) if is_plain else comparator
 
 
 SELECTIONS: dict[str, Reader] = {
