@@ -7,6 +7,7 @@ nested lists of them for tuples; a token is an empty list), and returns the oper
 from __future__ import annotations
 
 import dataclasses
+import functools
 import string
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -18,6 +19,7 @@ from hlo_passes.errors import UnsupportedOp
 from hlo_passes.ir import Builder, Computation, Location, Op, TensorType, Value
 from ipuxla.frontend._jax_compat import mlir_ir
 from ipuxla.frontend.attributes import integer, text
+from ipuxla.frontend.library_calls import routine_of
 
 
 class Scope(Protocol):
@@ -37,6 +39,16 @@ class Scope(Protocol):
 
     def function(self, name: str, location: Location) -> Computation:
         """Return a function of the module, to be a region."""
+        ...
+
+    def traced(
+        self,
+        function: Callable[..., Any],
+        operands: Sequence[Value],
+        types: Sequence[TensorType],
+        location: Location,
+    ) -> Sequence[Value]:
+        """Append what a JAX function does to arrays; its results have these types."""
         ...
 
     def result_types(self, op: Any, location: Location) -> list[TensorType]:
@@ -60,6 +72,7 @@ MARKERS = frozenset(
             "PipelineStageStart",
             "PipelineStageEnd",
         ),
+        *("xla.sdy.FuncResultSharding", "xla.sdy.GlobalToLocalShape", "xla.sdy.LocalToGlobalShape"),
     }
 )
 """Custom calls that return their operands and tell other compilers where to put them."""
@@ -67,14 +80,28 @@ MARKERS = frozenset(
 
 def _custom_call(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
     target = text(op, "call_target_name")
-    if target == "shape_assertion" and not len(op.results):  # jax.export's check of what is static here
-        return []
+    if target in ("shape_assertion", "xla.sdy.ShardingGroup") and not len(op.results):
+        return []  # jax.export's check of what is static here; which values are to lie alike
     types = [operand.type for operand in operands if isinstance(operand, Value)]
     if target in MARKERS and types == scope.result_types(op, location):
         return operands
     if target in SELECTIONS:
         return SELECTIONS[target](scope, op, operands, location)
+    routine = routine_of(target)
+    if routine is not None:
+        types = scope.result_types(op, location)
+        made = scope.traced(functools.partial(routine, _options(op), types), operands, types, location)
+        return list(made)
     raise scope.unsupported(op, location, "call no library routine or host callback inside the function")
+
+
+def _options(op: Any) -> dict[str, Any]:
+    """Return what a custom call's configuration says; a text that is no dictionary under the empty name."""
+    named = [op.attributes[n] for n in ("mhlo.backend_config", "backend_config") if n in op.attributes]
+    for found in named:
+        if isinstance(found, mlir_ir.DictAttr):
+            return {entry.name: entry.attr.value for entry in found}
+    return {"": found.value for found in named if isinstance(found, mlir_ir.StringAttr)}
 
 
 # ---- selections that have no operation of their own in StableHLO
@@ -114,7 +141,7 @@ def _approximate_top_k(scope: Scope, op: Any, operands: list[Any], location: Loc
 def _in_total_order(comparator: Computation) -> Computation:
     """Return a comparator of one comparison of floats as one in total order; any other as it is."""
     keys = ops.sort_keys(comparator)
-    if keys is None or len(keys) > 1 or not comparator.parameters[2 * keys[0].operand].type.is_float:
+    if keys is None or len(keys) != 1 or not comparator.parameters[2 * keys[0].operand].type.is_float:
         return comparator
     made = tuple(
         dataclasses.replace(i, op=ops.Compare(i.op.direction, "TOTALORDER"))
@@ -128,6 +155,7 @@ def _in_total_order(comparator: Computation) -> Computation:
 
 SELECTIONS: dict[str, Reader] = {
     "mhlo.topk": _top_k,
+    "TopK": _top_k,
     "stablehlo.dynamic_top_k": _top_k,
     "ApproxTopK": _approximate_top_k,
 }
