@@ -100,8 +100,10 @@ def _options(op: Any) -> dict[str, Any]:
     named = [op.attributes[n] for n in ("mhlo.backend_config", "backend_config") if n in op.attributes]
     for found in named:
         if isinstance(found, mlir_ir.DictAttr):
-            return {entry.name: entry.attr.value for entry in found}
-    return {"": found.value for found in named if isinstance(found, mlir_ir.StringAttr)}
+            entries: Any = found
+            return {entry.name: entry.attr.value for entry in entries}
+    texts = [found.value for found in named if isinstance(found, mlir_ir.StringAttr)]
+    return {"": texts[0]} if texts else {}
 
 
 # ---- selections that have no operation of their own in StableHLO

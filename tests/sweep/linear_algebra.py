@@ -92,7 +92,7 @@ add("lax.linalg.cholesky", LL.cholesky, SPD)
 add("lax.linalg.cholesky_update", LL.cholesky_update, np.linalg.cholesky(SPD).T, V)
 add(
     "lax.linalg.eig",
-    lambda a: (lambda w, l, r: (jnp.abs(a @ r - r * w).max() < 1e-4, jnp.abs(l.conj().T @ r).max(1) > 0))(
+    lambda a: (lambda w, u, v: (jnp.abs(a @ v - v * w).max() < 1e-4, jnp.abs(u.conj().T @ v).max(1) > 0))(
         *LL.eig(a)
     ),
     SQUARE,
