@@ -13,10 +13,12 @@ Then ``python experiment.py --target=bow --engine=literal --flagfile=...`` works
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from absl import flags
 
+from ipuxla.cache import FOLDER
 from ipuxla.errors import IpuError
 from ipuxla.options import ARITHMETICS, DEFAULT_TARGET, ENGINES
 from tiles.target import Target, known_names
@@ -25,7 +27,7 @@ NAMES = ("engine", "arithmetic", "check_memory")
 
 
 def define(values: flags.FlagValues = flags.FLAGS) -> None:
-    """Add the flags ``--target``, ``--engine``, ``--arithmetic`` and ``--[no]check_memory``.
+    """Add the flags ``--target``, ``--engine``, ``--arithmetic``, ``--[no]check_memory`` and ``--[no]cache``.
 
     Args:
       values: what to add them to; absl's global flags unless given.
@@ -37,6 +39,9 @@ def define(values: flags.FlagValues = flags.FLAGS) -> None:
     flags.DEFINE_enum("arithmetic", "float", ARITHMETICS, "floats, or exact words", flag_values=values)
     flags.DEFINE_bool(
         "check_memory", True, "refuse a program that does not fit into the tiles", flag_values=values
+    )
+    flags.DEFINE_bool(
+        "cache", True, f"keep compiled programs on disk, in {FOLDER} or ~/.cache/ipuxla", flag_values=values
     )
 
 
@@ -52,7 +57,11 @@ def _exists(target: str) -> bool:
 def chosen(values: flags.FlagValues = flags.FLAGS) -> dict[str, Any]:
     """Return what was chosen as keyword arguments of ``ipuxla.jit`` and ``ipuxla.compile_stablehlo``.
 
+    ``--nocache`` turns the cache of compiled programs off for this process.
+
     Args:
       values: what ``define`` added flags to, parsed.
     """
+    if not values.cache:
+        os.environ[FOLDER] = ""
     return {"target": Target.named(values.target)} | {name: getattr(values, name) for name in NAMES}

@@ -10,7 +10,8 @@ from hlo_passes.ir import Module
 from ipuxla.lowering import lower_module
 from tiles.compiler import Executable, compile_graph, eased, shortage
 from tiles.compiler.oom import CODE
-from tiles.graph import Plan, Policy
+from tiles.graph import Graph, Plan
+from tiles.planning import Planner, Policy
 from tiles.target import Target, known_names
 
 REPLANS = 4
@@ -19,15 +20,21 @@ MOST_STEPS = 4_000
 """Changes of programs with more steps than this are not tried: each would take as long as the program did."""
 
 
+def planned(graph: Graph, planner: Planner) -> Graph:
+    """Return a graph as a planner plans it."""
+    return planner.plan(graph)
+
+
 def planned_to_fit(module: Module, target: Target, plans: Mapping[str, Plan]) -> Executable:
     """Return the program, planned again while it does not fit and planning otherwise may help.
 
     When nothing helps it is the attempt that came closest, marked as not fitting.
     """
+    graph = lower_module(module, target)
     policy: Policy | None = Policy()
     attempts: list[Executable] = []
     while policy is not None and len(attempts) <= REPLANS:
-        executable = compile_graph(lower_module(module, target, policy, plans), check_memory=False)
+        executable = compile_graph(planned(graph, Planner(policy, plans)), check_memory=False)
         if executable.fits:
             return executable
         attempts.append(executable)

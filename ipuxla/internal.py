@@ -11,7 +11,7 @@ import platform
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from hlo_passes.errors import UnsupportedOp, UnsupportedType
 from hlo_passes.ir import UNKNOWN, Instruction, print_instruction
@@ -19,7 +19,7 @@ from hlo_passes.passes import InvalidPassOption, InvalidPipeline, UnknownPass, U
 from ipuxla.errors import InternalError, OutOfTileMemory, Unsupported
 from tiles.compiler import VertexGroup
 from tiles.compiler.steps import StepRecord
-from tiles.graph import Vertices
+from tiles.graph import Operation, Vertices
 
 CALLERS = (
     InternalError,  # named already
@@ -37,6 +37,9 @@ CALLERS = (
 
 LONGEST = 200
 """Characters shown of an operation or of what an error says."""
+
+Step: TypeAlias = Operation | Vertices | VertexGroup | StepRecord
+"""What planning and the compiler work on."""
 
 
 @contextlib.contextmanager
@@ -68,7 +71,7 @@ def _named(error: Exception, files: Callable[[], Mapping[str, str]]) -> Internal
         notes.append(f"operation: {_shortened(print_instruction(instruction).splitlines()[0].strip())}")
     if step is not None:
         notes.append(f"step: {step.name}")
-    location = step.location if isinstance(step, VertexGroup | Vertices) else None
+    location = step.location if isinstance(step, Operation | VertexGroup | Vertices) else None
     if instruction is not None and instruction.location != UNKNOWN:
         location = str(instruction.location)
     folder = _written({**files(), "error.txt": _account(error)})
@@ -85,13 +88,13 @@ def _named(error: Exception, files: Callable[[], Mapping[str, str]]) -> Internal
     return named
 
 
-def _worked_on(error: BaseException) -> tuple[Instruction | None, Vertices | VertexGroup | StepRecord | None]:
+def _worked_on(error: BaseException) -> tuple[Instruction | None, Step | None]:
     """Return the operation and the step that the innermost frames of an error were about.
 
     Frames know: the compiler keeps no account of what it works on only for what must not happen.
     """
     instruction: Instruction | None = None
-    step: Vertices | VertexGroup | StepRecord | None = None
+    step: Step | None = None
     errors: list[BaseException] = [error]
     while (cause := errors[-1].__cause__) is not None:
         errors.append(cause)
@@ -100,7 +103,7 @@ def _worked_on(error: BaseException) -> tuple[Instruction | None, Vertices | Ver
             for value in list(frame.f_locals.values()):
                 if isinstance(value, Instruction):
                     instruction = value
-                elif isinstance(value, Vertices | VertexGroup | StepRecord):
+                elif isinstance(value, Operation | Vertices | VertexGroup | StepRecord):
                     step = value
     return instruction, step
 

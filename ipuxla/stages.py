@@ -1,6 +1,7 @@
 """The stages between a function and a compiled program, each computed once, when it is first asked for.
 
-stablehlo --import--> hlo --passes--> hlo-optimized --lowering--> graph --compiler--> program (an Executable)
+stablehlo --import--> hlo --passes--> hlo-optimized --lowering--> graph --planning--> plans --compiler--> program (an
+Executable)
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ import jax
 from hlo_passes.errors import HloError
 from hlo_passes.ir import Module, evaluate_module, print_module
 from hlo_passes.passes import LegalizeComplex, has_complex, optimize, split_positions
+from ipuxla.cache import kept
+from ipuxla.collection import collection_paused
 from ipuxla.errors import UnknownStage, Unsupported
 from ipuxla.fitting import advice, planned_to_fit
 from ipuxla.frontend import _jax_compat as compat
 from ipuxla.frontend.importer import import_stablehlo
 from ipuxla.frontend.lower import to_stablehlo
 from ipuxla.internal import naming_internal_errors, options_text
-from ipuxla.lowering import streams_of
+from ipuxla.lowering import lower_module, streams_of
 from ipuxla.options import CompileOptions
 from ipuxla.replay import DECIDING, replaying
 from ipuxla.runner import Runner
@@ -38,12 +41,12 @@ from tiles.compiler import (
 )
 from tiles.engine import quickly
 from tiles.errors import InvalidPlan
-from tiles.graph import Stream
+from tiles.graph import Stream, print_graph
 from tiles.numerics.dtypes import name_of
 from tiles.numerics.ring import ring
 from tiles.report import profile
 
-STAGES = ("stablehlo", "hlo", "hlo-optimized", "plans", "program")
+STAGES = ("stablehlo", "hlo", "hlo-optimized", "graph", "plans", "program")
 
 
 _pipelines: weakref.WeakKeyDictionary[Any, dict[Any, Pipeline]] = weakref.WeakKeyDictionary()
@@ -61,8 +64,9 @@ class Pipeline:
           consumed: arguments whose arrays a call deletes on the host. What the module itself marks as donated
             only lets the program reuse tile memory: its caller may not know of the marks.
         """
-        self.stablehlo = stablehlo
-        self.module: Module = import_stablehlo(stablehlo, name)
+        self.stablehlo, self._name = stablehlo, name
+        with collection_paused():
+            self.module: Module = import_stablehlo(stablehlo, name)
         self.consumed = split_positions(self.module.entry_computation.parameter_types, consumed)
         self._optimized: dict[str | None, Module] = {}
         self._executables: dict[Any, Executable] = {}
@@ -77,7 +81,7 @@ class Pipeline:
         """
         passes = options.passes
         if passes not in self._optimized:
-            with self._naming_internal_errors(options):
+            with self._naming_internal_errors(options), collection_paused():
                 self._optimized[passes] = _without_complex(optimize(self.module, passes), passes)
         return self._optimized[passes]
 
@@ -91,16 +95,29 @@ class Pipeline:
         """
         key = (options.target, options.passes, options.check_memory, options.plans)
         if key not in self._executables:
-            module, plans = self.optimized(options), options.pinned_plans
-            with self._naming_internal_errors(options):
-                executable = planned_to_fit(module, options.target, plans)
-                require_pinned(executable, plans)
-            if options.check_memory and not executable.fits:
-                error = out_of_memory(executable, advice(module, executable, plans))
-                error.profile = profile(executable)
-                raise error
+            with collection_paused():
+                executable = kept(self._located, self._name, options, lambda: self._compiled(options))
             self._executables[key] = executable
         return self._executables[key]
+
+    @functools.cached_property
+    def _located(self) -> bytes:
+        """The module with its source locations."""
+        source = self.stablehlo
+        if isinstance(source, str):
+            return source.encode()
+        return source if isinstance(source, bytes) else compat.module_bytecode(source)
+
+    def _compiled(self, options: CompileOptions) -> Executable:
+        module, plans = self.optimized(options), options.pinned_plans
+        with self._naming_internal_errors(options):
+            executable = planned_to_fit(module, options.target, plans)
+            require_pinned(executable, plans)
+        if options.check_memory and not executable.fits:
+            error = out_of_memory(executable, advice(module, executable, plans))
+            error.profile = profile(executable)
+            raise error
+        return executable
 
     def _naming_internal_errors(self, options: CompileOptions) -> contextlib.AbstractContextManager[None]:
         """Name what fails though no caller caused it, and write down what it takes to do it again."""
@@ -123,6 +140,7 @@ class Pipeline:
             "stablehlo": lambda: _stablehlo_text(self.stablehlo),
             "hlo": lambda: print_module(self.module),
             "hlo-optimized": lambda: print_module(self.optimized(options)),
+            "graph": lambda: print_graph(lower_module(self.optimized(options), options.target)),
             "plans": lambda: print_plans(self.executable(options)),
             "program": lambda: self.executable(options).text(),
         }
@@ -255,7 +273,7 @@ class Lowered:
         """Return a stage as text.
 
         Args:
-          stage: "stablehlo", "hlo", "hlo-optimized", "plans" or "program".
+          stage: "stablehlo", "hlo", "hlo-optimized", "graph" (operations before they are planned), "plans" or "program".
           debug_info: with source locations; the HLO stages and the program always have theirs.
 
         Raises:

@@ -8,6 +8,7 @@ import pathlib
 import re
 from collections.abc import Callable
 
+os.environ["IPUXLA_CACHE_DIR"] = ""  # what is tested is compiled
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # before jax is imported: accelerators are for tests that ask
 
 import hypothesis

@@ -44,8 +44,7 @@ def executable_of(module: Module, target: Target, plan_seed: int | None = None) 
     """Compile a module for a target; with a seed, under plans and layouts chosen at random."""
     planner = contextlib.nullcontext() if plan_seed is None else random_planner(plan_seed)
     with planner:
-        graph = lower_module(module, target)
-    return compile_graph(graph)
+        return compile_graph(lower_module(module, target))
 
 
 def run(

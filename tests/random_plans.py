@@ -19,8 +19,11 @@ from tiles.plan import Operand, Priced, follow, home_layout
 from tiles.target import Target
 
 TRIES = 20
-PLACE, CHOOSE = (importlib.import_module(f"tiles.poplibs.poputil.{name}") for name in ("place", "choose"))
-"""The modules; their package exports a function of the same name."""
+OPERATIONS, CHOOSE, COMBINING, EMIT = (
+    importlib.import_module(f"tiles.planning.{name}")
+    for name in ("operations", "choose", "combining", "emit")
+)
+"""The modules of planning that ask for a plan or a layout."""
 
 
 def random_plan(rng: np.random.Generator, form: OpForm, codelet: Codelet, num_tiles: int) -> Plan:
@@ -138,7 +141,8 @@ def random_planner(seed: int, following: float = 0.2) -> Iterator[None]:
         return random_layout(rng, shape, target.num_tiles)
 
     with (
-        mock.patch.multiple(PLACE, search=search, home_layout=home),
+        mock.patch.object(COMBINING, "search", search),
         mock.patch.object(CHOOSE, "search", search),
+        mock.patch.object(EMIT, "home_layout", home),
     ):
         yield

@@ -57,6 +57,7 @@ from tiles.graph import (
     register,
     whole,
 )
+from tiles.planning import Planner, Policy
 from tiles.poplibs import forms, poplin, popops, poputil
 from tiles.poplibs.poputil.place import place
 from tiles.target import Basis, Target
@@ -91,6 +92,8 @@ __all__ = [
     "Layout",
     "OpForm",
     "Plan",
+    "Planner",
+    "Policy",
     "PrintTensor",
     "RemoteBuffer",
     "Repeat",

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -432,6 +433,13 @@ def mark_donated(module: Any, donated: Sequence[int]) -> None:
 def module_text(module: Any, debug_info: bool = False) -> str:
     """Print an MLIR module. Hides ``mlir.module_to_string``."""
     return _mlir.module_to_string(module, enable_debug_info=debug_info)
+
+
+def module_bytecode(module: Any) -> bytes:
+    """Return an MLIR module with its locations as bytecode; the same module gives the same bytes."""
+    written = io.BytesIO()
+    module.operation.write_bytecode(written)
+    return written.getvalue()
 
 
 # ---- reading MLIR ----

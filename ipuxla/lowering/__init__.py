@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from hlo_passes.ir import Module
 from hlo_passes.passes import with_whole_scopes
 from ipuxla.lowering import (
@@ -28,7 +26,7 @@ from ipuxla.lowering import (
 from ipuxla.lowering.errors import UnsupportedLowering
 from ipuxla.lowering.registry import RULES, Lowering, dtype_of
 from ipuxla.lowering.transfers import streams_of
-from tiles.graph import Graph, Plan, Policy
+from tiles.graph import Graph
 from tiles.target import Target
 
 __all__ = ["RULES", "UnsupportedLowering", "lower_module", "streams_of"]
@@ -54,28 +52,18 @@ assert (
 )  # for their rules
 
 
-def lower_module(
-    module: Module,
-    target: Target,
-    policy: Policy | None = None,
-    plans: Mapping[str, Plan] | None = None,
-) -> Graph:
-    """Return the graph and program of an optimized module's entry computation.
+def lower_module(module: Module, target: Target) -> Graph:
+    """Return the graph of an optimized module's entry computation, whose operations are yet to be planned.
 
     Args:
       module: an optimized module.
       target: the machine.
-      policy: how plans are chosen.
-      plans: plans pinned to steps, by the steps' names; the others are searched.
 
     Raises:
-      InvalidPlan: a pinned plan does not fit its operation.
       UnsupportedLowering: an op without a lowering, or a stream of several types; names the user's source line.
     """
     module = with_whole_scopes(module)
     graph = Graph(target, module.name)
-    graph.policy = policy or graph.policy
-    graph.pinned_plans.update(plans or {})
     entry = module.entry_computation
     arguments = []
     for parameter in entry.parameters:

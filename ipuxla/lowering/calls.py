@@ -17,9 +17,7 @@ from tiles.graph import Copy, Sequence, Tensor
 def lower_call(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
     """Call a function of the graph: its body is placed once, arguments are copied in and results out.
 
-    A callee that the module calls once is placed where it is called. Parameters lie as the first call's
-    arguments do; an argument that is not placed yet lies as its parameter does. So most copies stay on their
-    tiles.
+    A callee that the module calls once is placed where it is called.
     """
     assert isinstance(instruction.op, Call)
     name = instruction.op.callee
@@ -31,18 +29,12 @@ def lower_call(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ..
     lowering.functions[name] = function
     location = where(instruction)
     for argument, parameter in zip(arguments, function.parameters, strict=True):
-        layout = lowering.graph.tensors[parameter.name].layout
-        if lowering.graph.tensors[argument.name].layout is None and layout is not None:
-            lowering.graph.set_layout(argument.name, layout)
         _copy_into(lowering, argument, parameter, location)
     lowering.program.add(ProgramCall(name))
     results = []
     for result in function.results:
-        tensor = lowering.graph.tensors[result.name]
-        copy = lowering.graph.add_tensor(
-            tensor.shape, tensor.dtype, f"{name}.result", tensor.layout, location=location
-        )
-        _copy_into(lowering, tensor, copy, location)
+        copy = lowering.graph.add_tensor(result.shape, result.dtype, f"{name}.result", location=location)
+        _copy_into(lowering, result, copy, location)
         results.append(copy)
     return tuple(results)
 
@@ -50,10 +42,7 @@ def lower_call(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ..
 def _function(lowering: Lowering, callee: Computation, arguments: list[Tensor]) -> Function:
     """Place a callee's body once, on parameters of its own."""
     graph, body = lowering.graph, Sequence()
-    parameters = tuple(
-        graph.add_tensor(t.shape, t.dtype, f"{callee.name}.parameter", graph.tensors[t.name].layout)
-        for t in arguments
-    )
+    parameters = tuple(graph.add_variable(t.shape, t.dtype, f"{callee.name}.parameter") for t in arguments)
     results = lower_computation(replace(lowering, program=body), callee, list(parameters))
     graph.functions[callee.name] = body
     return Function(parameters, results)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-
 from hlo_passes.ir import Instruction
 from hlo_passes.ops import DotGeneral
 from ipuxla.lowering.errors import UnsupportedLowering
 from ipuxla.lowering.registry import Lowering, dtype_of, lowers, where
-from tiles.graph import Layout, OpForm, Tensor
-from tiles.plan import Operand, home_layout, search
+from tiles.graph import OpForm, Tensor
 from tiles.poplibs.forms import dot_form
 from tiles.poplibs.poplin.matmul import MatMul, matmul_codelet
 from tiles.poplibs.poputil.place import place
@@ -22,9 +18,8 @@ def place_dot(
     lhs: Tensor,
     rhs: Tensor,
     location: str,
-    beside: Sequence[Tensor] = (),
 ) -> Tensor:
-    """Place a contraction; ``beside`` is read later together with its result (see ``poputil.place``).
+    """Place a contraction.
 
     Raises:
       UnsupportedLowering: it asks for an algorithm of several products.
@@ -47,7 +42,6 @@ def place_dot(
         "dot",
         location,
         program=lowering.program,
-        beside=beside,
     )[0]
 
 
@@ -63,19 +57,8 @@ def _contraction(instruction: Instruction) -> tuple[OpForm, MatMul, str]:
     return form, matmul_codelet(dtype_of(lhs), dtype_of(rhs), out), out
 
 
-def preferred_layout(lowering: Lowering, instruction: Instruction, k: int) -> Layout:
-    """Return the layout in which operand ``k`` of a dot_general would wait, if nothing lay anywhere yet."""
-    graph, types = lowering.graph, [v.type for v in instruction.operands]
-    form, codelet, out = _contraction(instruction)
-    free = [Operand(type_.shape, dtype_of(type_), None) for type_ in types]
-    plan = search(form, codelet, free, (out,), graph.target)[0].plan
-    plan = replace(plan, base=graph.rotated_base(int(plan.tiles.max()) + 1))
-    return home_layout(form, plan, k, types[k].shape, dtype_of(types[k]), graph.target)
-
-
 @lowers(DotGeneral)
 def lower_dot(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
     """Lower a lone contraction."""
     lhs, rhs = (lowering.tensor(v) for v in instruction.operands)
-    beside = lowering.met_tensors(instruction.result)
-    return (place_dot(lowering, instruction, lhs, rhs, where(instruction), beside),)
+    return (place_dot(lowering, instruction, lhs, rhs, where(instruction)),)

@@ -1,7 +1,6 @@
-"""Loops and branches onto the program's own: a carried value has one layout and one buffer.
+"""Loops and branches onto the program's own: a carried value has one buffer.
 
-The body is placed first: its first reader of a carried value says where it lies. Then the way in and the end
-of the body copy into that buffer. Branches write one common tensor.
+The way in and the end of the body copy into it. Branches write one common tensor.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from hlo_passes.ops import Case, Constant, If, Repeat, While
 from ipuxla.lowering.movement import lower_computation
 from ipuxla.lowering.registry import Lowering, dtype_of, lowers, where
 from ipuxla.lowering.regular import fill_into, materialize
-from tiles.graph import Copy, Sequence, Switch, Tensor, linear_layout
+from tiles.graph import Copy, Sequence, Switch, Tensor
 from tiles.graph import Repeat as RepeatStep
 from tiles.graph.program import RepeatWhileTrue
 
@@ -54,7 +53,7 @@ class _Loop:
         count = len(instruction.operands) - invariants
         self.initial = instruction.operands[:count]
         self.carried = [
-            lowering.graph.add_tensor(v.type.shape, dtype_of(v.type), "carried", location=self.location)
+            lowering.graph.add_variable(v.type.shape, dtype_of(v.type), "carried", self.location)
             for v in self.initial
         ]
         self.arguments = [*self.carried, *(held(lowering, v) for v in instruction.operands[count:])]
@@ -64,13 +63,6 @@ class _Loop:
         steps = Sequence()
         inner = replace(self.lowering, program=steps)
         made = lower_computation(inner, region, self.arguments)
-        graph = self.lowering.graph
-        for result, target in zip(made, self.carried, strict=True):
-            if graph.tensors[target.name].layout is None:
-                layout = graph.tensors[result.name].layout
-                graph.set_layout(
-                    target.name, layout or linear_layout(target.shape, target.dtype, graph.target.num_tiles)
-                )
         copy_at_once(inner, list(zip(made, self.carried, strict=True)), self.location)
         return steps
 
@@ -82,11 +74,7 @@ class _Loop:
             if producer is not None and is_splat and value not in self.lowering.values:
                 fill_into(self.lowering, producer, target)
             else:
-                source, graph = self.lowering.tensor(value), self.lowering.graph
-                layout = graph.tensors[target.name].layout
-                if source.layout is None and layout is not None:
-                    source = graph.set_layout(source.name, layout)
-                copy_at_once(self.lowering, [(source, target)], self.location)
+                copy_at_once(self.lowering, [(self.lowering.tensor(value), target)], self.location)
 
     def results(self) -> tuple[Tensor, ...]:
         """Return the carried buffers, which hold the last values."""
@@ -112,17 +100,12 @@ def _switch(
     index, *arguments = (held(lowering, v) for v in instruction.operands)
     graph, location = lowering.graph, where(instruction)
     results = [
-        graph.add_tensor(v.type.shape, dtype_of(v.type), "chosen", location=location)
-        for v in instruction.results
+        graph.add_variable(v.type.shape, dtype_of(v.type), "chosen", location) for v in instruction.results
     ]
     placed = []
     for region in regions:
         inner = replace(lowering, program=Sequence())
         placed.append((inner, lower_computation(inner, region, arguments)))
-    for number, result in enumerate(results):
-        layout = next((t.layout for _, made in placed for t in made[number : number + 1] if t.layout), None)
-        if layout is not None:
-            graph.set_layout(result.name, layout)
     for inner, made in placed:
         copy_at_once(inner, list(zip(made, results, strict=True)), location)
     lowering.program.add(Switch(index.name, tuple(inner.program for inner, _ in placed)))
@@ -154,9 +137,7 @@ def copy_at_once(lowering: Lowering, moves: list[tuple[Tensor, Tensor]], locatio
         if pending and not ready:
             first = pending[0]
             source = lowering.graph.tensors[first.source]
-            spare = lowering.graph.add_tensor(
-                source.shape, source.dtype, "swapped", source.layout, location=location
-            )
+            spare = lowering.graph.add_tensor(source.shape, source.dtype, "swapped", location=location)
             program.add(Copy(spare.name, (first.source,), None, location))
             pending[0] = _Move(spare.name, first.target)
 

@@ -6,10 +6,9 @@ read along with the result. Indices are read component by component, so nothing 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -19,20 +18,17 @@ from ipuxla.lowering.indexing import in_memory
 from ipuxla.lowering.regions import region_body
 from ipuxla.lowering.registry import Lowering, lowers, where
 from tiles.graph import (
-    MEMORY_PROPORTION,
     REDUCTION,
     Affine,
     Codelet,
     Dim,
-    Graph,
     IndexMap,
     OpForm,
     Tensor,
     along,
     identity_map,
 )
-from tiles.numerics.dtypes import itemsize
-from tiles.plan import Operand, search
+from tiles.graph import Sequence as Program
 from tiles.poplibs.popops.elementwise import map
 from tiles.poplibs.popops.expr import arg, call, compare, select
 from tiles.poplibs.popops.offsets import NO_WINDOW
@@ -41,9 +37,6 @@ from tiles.poplibs.popops.slicing import MultiSlice
 from tiles.poplibs.popops.updating import MultiUpdate
 from tiles.poplibs.popops.updating_by import UpdateBy, UpdateLast
 from tiles.poplibs.poputil.place import place
-
-_Question: TypeAlias = tuple[Codelet, OpForm, list[Tensor]]
-"""What the planner is asked: a codelet, its form and its operands."""
 
 
 @dataclass
@@ -168,8 +161,7 @@ def _update(
     rest: list[tuple[Tensor, IndexMap]],
 ) -> Tensor:
     """Update one input by a well-known operation: in place, or apart where that is cheaper or needs less memory."""
-    graph, dtype = lowering.graph, rest[0][0].dtype
-    options: dict[str, Any] = {"location": where(instruction), "program": lowering.program}
+    graph, dtype, location = lowering.graph, rest[0][0].dtype, where(instruction)
     name = f"scatter_{kind}"
     result = identity_map(len(instruction.operands[0].type.shape))
     axes, windows = tuple(form.axes), tuple(form.windows)
@@ -185,32 +177,25 @@ def _update(
         )
     alone = OpForm(tuple(form.dims), tuple(m for _, m in rest), (result,) * len(dtypes))
     if is_neutral:
-        return place(graph, apart, alone, tensors, dtypes, name, **options)[0]
+        return place(graph, apart, alone, tensors, dtypes, name, location, program=lowering.program)[0]
     x = in_memory(lowering, instruction.operands[0])
     direct = MultiUpdate(axes, windows, kind, dtype)
     onto = OpForm(alone.dims, (result, *alone.operands), (result,))
-    if not _is_better_apart(graph, (direct, onto, [x, *tensors]), (apart, alone, tensors), dtypes):
-        return place(graph, direct, onto, [x, *tensors], (dtype,), name, **options)[0]
-    found = place(graph, apart, alone, tensors, dtypes, name, **options)
     if kind == "set":
         expr = select(compare("GE", arg(1), 0), arg(2), arg(0))
     else:
         names = {"add": "add", "sub": "subtract", "mul": "multiply", "max": "maximum", "min": "minimum"}
         on_booleans = {"add": "or", "mul": "and", "max": "or", "min": "and"}
         expr = call((on_booleans if dtype == "bool" else names)[kind], arg(0), arg(1))
-    return map(graph, expr, [x, *found], name="apply", **options)
 
+    def in_place(body: Program) -> tuple[Tensor, ...]:
+        return place(graph, direct, onto, [x, *tensors], (dtype,), name, location, program=body)
 
-def _is_better_apart(graph: Graph, direct: _Question, apart: _Question, dtypes: tuple[str, ...]) -> bool:
-    """Return whether forming updates apart is cheaper, or the only way that fits a tile, by the planner's estimate."""
-    answers = []
-    for (codelet, form, tensors), results in ((direct, dtypes[-1:]), (apart, dtypes)):
-        known = [Operand(t.shape, t.dtype, graph.tensors[t.name].layout) for t in tensors]
-        best = search(form, codelet, known, results, graph.target)[0]
-        limit = MEMORY_PROPORTION * graph.target.bytes_per_tile
-        answers.append((best.temporary_bytes > limit, best.cycles))
-    applied = sum(itemsize(d) for d in dtypes) * math.prod(direct[1].result_shape()) / graph.target.num_tiles
-    return (answers[1][0], answers[1][1] + applied) < answers[0]
+    def formed_apart(body: Program) -> tuple[Tensor, ...]:
+        found = place(graph, apart, alone, tensors, dtypes, name, location, program=body)
+        return (map(graph, expr, [x, *found], name="apply", location=location, program=body),)
+
+    return graph.add_choice(name, (in_place, formed_apart), lowering.program, location)[0]
 
 
 def _update_form(

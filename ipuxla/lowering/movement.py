@@ -21,10 +21,10 @@ from hlo_passes.ops import (
     While,
 )
 from ipuxla.lowering.folding import folds_counters
-from ipuxla.lowering.preferred_layouts import contraction_readers, met_parameters, set_preferred_layouts
 from ipuxla.lowering.registry import Lowering, dtype_of, lowers, where
 from ipuxla.lowering.regular import materialize
-from tiles.graph import Copy, Tensor, linear_layout, reshape_layout
+from tiles.graph import Tensor
+from tiles.poplibs.poputil import concatenate, reshape
 
 
 @lowers(Constant)
@@ -39,18 +39,10 @@ def lower_constant(lowering: Lowering, instruction: Instruction) -> tuple[Tensor
 
 @lowers(Reshape)
 def lower_reshape(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
-    """Name the same memory in the new shape where parts stay whole, else copy."""
-    graph, operand = lowering.graph, lowering.tensor(instruction.operands[0])
+    """Give the same elements another shape."""
+    operand = lowering.tensor(instruction.operands[0])
     shape = instruction.result.type.shape
-    if operand.layout is None:
-        operand = graph.set_layout(
-            operand.name, linear_layout(operand.shape, operand.dtype, graph.target.num_tiles)
-        )
-    assert operand.layout is not None
-    layout = reshape_layout(operand.layout, shape)
-    if layout is not None:
-        return (graph.add_view(operand, shape, layout, "reshape", where(instruction)),)
-    return (_copied(lowering, (operand,), shape, None, "reshape", where(instruction)),)
+    return (reshape(lowering.graph, operand, shape, location=where(instruction), program=lowering.program),)
 
 
 @lowers(Concatenate)
@@ -59,25 +51,14 @@ def lower_concatenate(lowering: Lowering, instruction: Instruction) -> tuple[Ten
     assert isinstance(instruction.op, Concatenate)
     operands = tuple(lowering.tensor(v) for v in instruction.operands)
     sources = tuple(t for t in operands if math.prod(t.shape)) or operands[:1]
-    shape = instruction.result.type.shape
-    return (_copied(lowering, sources, shape, instruction.op.dimension, "concatenate", where(instruction)),)
-
-
-def _copied(
-    lowering: Lowering,
-    sources: tuple[Tensor, ...],
-    shape: tuple[int, ...],
-    axis: int | None,
-    name: str,
-    location: str,
-) -> Tensor:
-    graph = lowering.graph
-    dtype = sources[0].dtype
-    layout = linear_layout(shape, dtype, graph.target.num_tiles)
-    result = graph.add_tensor(shape, dtype, name, layout, location=location)
-    if math.prod(shape):
-        lowering.program.add(Copy(result.name, tuple(s.name for s in sources), axis, location))
-    return result
+    joined = concatenate(
+        lowering.graph,
+        sources,
+        instruction.op.dimension,
+        location=where(instruction),
+        program=lowering.program,
+    )
+    return (joined,)
 
 
 @lowers(OptimizationBarrier)
@@ -91,9 +72,9 @@ def lower_computation(
 ) -> tuple[Tensor, ...]:
     """Lower a computation's instructions with its parameters bound to tensors; return its results' tensors."""
     values = dict(zip(computation.parameters, arguments, strict=True))
-    inner = replace(lowering, computation=computation, values=values, met=met_parameters(computation))
+    inner = replace(lowering, computation=computation, values=values)
     needed = _constants_in_memory(computation)
-    counted, multiplied = _only_counted(computation), contraction_readers(computation)
+    counted = _only_counted(computation)
     for instruction in computation.instructions:
         if instruction.results[:1] and instruction.results[0] in counted:
             continue
@@ -102,7 +83,6 @@ def lower_computation(
             if instruction.result in needed:
                 materialize(inner, instruction.result)
             continue
-        set_preferred_layouts(inner, instruction, multiplied)
         inner.lower(instruction)
     return tuple(inner.tensor(v) for v in computation.results)
 

@@ -15,11 +15,9 @@ from hlo_passes.passes import (
     Pass,
 )
 from hlo_passes.passes.indexing import expression
-from hlo_passes.passes.structure import computation_key
 from ipuxla.lowering.movement import lower_computation
 from ipuxla.lowering.registry import Lowering, dtype_of, lowers, where
-from tiles.graph import Dim, Graph, OpForm, Sequence, Tensor, identity_map
-from tiles.plan import Operand, price, search
+from tiles.graph import Dim, OpForm, Tensor, identity_map
 from tiles.poplibs.popnn import RowFunction as RowCodelet
 from tiles.poplibs.popops.expression import Body
 from tiles.poplibs.popops.reduce import neutral_element
@@ -30,7 +28,7 @@ _FOLDED = {"add": "add", "max": "maximum", "min": "minimum", "mul": "multiply"}
 
 @lowers(RowFunction)
 def lower_row_function(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
-    """Lower a function of rows as one vertex per tile on whole rows, or step by step where that is cheaper."""
+    """Lower a function of rows as one vertex per tile on whole rows, or step by step: whichever is cheaper."""
     op, region = instruction.op, instruction.regions[0]
     assert isinstance(op, RowFunction)
     operands = [lowering.tensor(v) for v in instruction.operands]
@@ -43,22 +41,32 @@ def lower_row_function(lowering: Lowering, instruction: Instruction) -> tuple[Te
         form = OpForm(dims, (identity_map(len(dims)),) * len(operands), (identity_map(len(dims)),))
         dtypes = tuple(t.dtype for t in operands)
         codelet = RowCodelet(op.kind, body, op.dimensions, dtypes, dtype_of(result))
-        known = [Operand(t.shape, t.dtype, t.layout) for t in operands]
-        whole = search(form, codelet, known, (dtype_of(result),), lowering.graph.target)[0]
-        if whole.cycles <= _cycles(lowering, composed, operands):
-            location = where(instruction)
-            return place(
-                lowering.graph,
-                codelet,
-                form,
-                operands,
-                (dtype_of(result),),
-                op.kind,
-                location,
-                program=lowering.program,
-            )
-    inner = replace(lowering, prefix=f"{op.kind}.")
-    return lower_computation(inner, composed, operands)
+        return lowering.graph.add_choice(
+            op.kind,
+            (
+                lambda body: place(
+                    lowering.graph,
+                    codelet,
+                    form,
+                    operands,
+                    (dtype_of(result),),
+                    op.kind,
+                    where(instruction),
+                    program=body,
+                ),
+                lambda body: _in_stages(replace(lowering, program=body), op.kind, composed, operands),
+            ),
+            lowering.program,
+            where(instruction),
+        )
+    return _in_stages(lowering, op.kind, composed, operands)
+
+
+def _in_stages(
+    lowering: Lowering, kind: str, composed: Computation, operands: list[Tensor]
+) -> tuple[Tensor, ...]:
+    """Lower a function of rows operation by operation."""
+    return lower_computation(replace(lowering, prefix=f"{kind}."), composed, operands)
 
 
 def _passed(region: Computation, *passes: Pass) -> Computation:
@@ -67,34 +75,6 @@ def _passed(region: Computation, *passes: Pass) -> Computation:
     for each in passes:
         alone = each.run(alone)
     return alone.entry_computation
-
-
-def _cycles(lowering: Lowering, composed: Computation, operands: list[Tensor]) -> float:
-    """Return the planner's estimate of a computation's steps; equal ones are estimated once."""
-    layouts = tuple(lowering.graph.tensors[t.name].layout for t in operands)
-    key = computation_key(composed), layouts
-    if key not in lowering.estimates:
-        lowering.estimates[key] = _estimate(lowering, composed, operands)
-    return lowering.estimates[key]
-
-
-def _estimate(lowering: Lowering, composed: Computation, operands: list[Tensor]) -> float:
-    """Place a computation on a graph of its own and return the sum of its steps' cycles."""
-    graph = Graph(lowering.graph.target, "estimate")
-    inputs = []
-    for tensor in operands:
-        layout = lowering.graph.tensors[tensor.name].layout
-        made = graph.add_input(tensor.shape, tensor.dtype)
-        inputs.append(made if layout is None else graph.set_layout(made.name, layout))
-    lower_computation(replace(lowering, graph=graph, program=Sequence(), functions={}), composed, inputs)
-    total = 0.0
-    for compute_set in graph.compute_sets.values():
-        for group in compute_set.vertices:
-            read = [graph.tensors[name] for name in group.operands]
-            known = tuple(Operand(t.shape, t.dtype, t.layout) for t in read)
-            dtypes = tuple(graph.tensors[name].dtype for name in group.results)
-            total += price(group.form, group.codelet, known, dtypes, graph.target, group.plan).cycles
-    return total
 
 
 def row_body(region: Computation, dimensions: tuple[int, ...]) -> Body | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias, TypeVar
@@ -34,8 +34,6 @@ class Lowering:
       program: the sequence that steps go to.
       values: the tensor of every value lowered so far; splat constants have none until somebody needs one.
       functions: computations placed as functions, by name.
-      estimates: cycles of computations that were placed to find them, by what they are and where operands lie.
-      met: for values, the parameters of their shape that elementwise operations bring them together with later.
       prefix: put before the labels of steps that are part of a named function.
     """
 
@@ -45,8 +43,6 @@ class Lowering:
     program: Sequence
     values: dict[Value, Tensor] = field(default_factory=dict)
     functions: dict[str, Function] = field(default_factory=dict)
-    estimates: dict[Hashable, float] = field(default_factory=dict)
-    met: Mapping[Value, tuple[Value, ...]] = field(default_factory=dict)
     prefix: str = ""
 
     @cached_property
@@ -57,10 +53,6 @@ class Lowering:
     def tensor(self, value: Value) -> Tensor:
         """Return the tensor of a value as it stands in the graph now."""
         return self.graph.tensors[self.values[value].name]
-
-    def met_tensors(self, value: Value) -> list[Tensor]:
-        """Return the parameters that a value meets later, as they stand now."""
-        return [self.tensor(parameter) for parameter in self.met.get(value, ())]
 
     def constant(self, value: Value) -> Constant | None:
         """Return the constant a value is, or None."""

@@ -16,12 +16,10 @@ from tiles.graph import (
     REDUCTION,
     Affine,
     Dim,
-    Execute,
     IndexMap,
+    Operation,
     OpForm,
-    Plan,
     Tensor,
-    Vertices,
     along,
     identity_map,
 )
@@ -220,20 +218,16 @@ def materialize(lowering: Lowering, value: Value) -> Tensor:
 
 
 def fill_into(lowering: Lowering, producer: Instruction, target: Tensor) -> None:
-    """Write a splat constant into a tensor that is placed already."""
+    """Write a splat constant into a variable."""
     graph, location = lowering.graph, where(producer)
-    target = graph.tensors[target.name]
     if not math.prod(target.shape):
         return
-    assert target.layout is not None
     body, _ = _expression(Computation("fill", (), (producer,), producer.results), [])
     dims = tuple(Dim(f"d{i}", size) for i, size in enumerate(target.shape))
     form = OpForm(dims, (), (identity_map(len(dims)),))
     codelet = Map(body, (len(body) - 1,), (), (target.dtype,))
     label = graph.unique("fill", "step")
-    plan = Plan(target.layout.axes, target.layout.base, target.layout.arrangement)
-    filled = Vertices(label, codelet, form, plan, (), (target.name,), location)
-    lowering.program.add(Execute(graph.add_compute_set(label, filled).name))
+    lowering.program.add(Operation(label, codelet, form, (), (target.name,), location))
 
 
 @lowers(Fusion)
@@ -275,12 +269,7 @@ def _lower_output_fusion(
     lhs, rhs = (operands[region.parameters.index(v)] for v in dot.operands)
     rest = tuple(i for i in region.instructions if i is not dot)
     epilogue = _reachable(Computation(region.name, (*region.parameters, dot.result), rest, region.results))
-    known = (operands[region.parameters.index(p)] for p in epilogue.parameters if p is not dot.result)
-    shape = dot.result.type.shape
-    beside = [t for t in known if t.layout is not None and t.shape == shape][:1]
-    if not beside and fusion.result.type.shape == shape:
-        beside = lowering.met_tensors(fusion.result)
-    product = place_dot(lowering, dot, lhs, rhs, where(dot) or location, beside)
+    product = place_dot(lowering, dot, lhs, rhs, where(dot) or location)
     given = dict(zip((*region.parameters, dot.result), (*operands, product), strict=True))
     return place_expression(lowering, epilogue, [given[p] for p in epilogue.parameters], name, location)
 

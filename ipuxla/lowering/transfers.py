@@ -49,7 +49,7 @@ def lower_from_host(lowering: Lowering, instruction: Instruction) -> tuple[Tenso
     location, made = where(instruction), list[Tensor]()
     names = instruction.op.streams(len(instruction.results))
     for name, value in zip(names, instruction.results, strict=True):
-        tensor = lowering.graph.add_tensor(*_type(value.type), name, location=location)
+        tensor = lowering.graph.add_variable(*_type(value.type), name, location)
         lowering.program.add(CopyFromStream(name, tensor.name, location))
         made.append(tensor)
     return tuple(made)

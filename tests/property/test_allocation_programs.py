@@ -68,7 +68,7 @@ class Builder:
         graph.donated = tuple(i for i in range(len(known)) if self.draw(st.booleans()))
         self.index = graph.set_layout(graph.add_input((), "int32", "index").name, Layout(()))
         known.append(
-            poputil.copies.placed(graph, graph.add_constant(np.arange(6, dtype=np.float32), "float32"))
+            poputil.map_linearly(graph, graph.add_constant(np.arange(6, dtype=np.float32), "float32"))
         )
         self.block(graph.program, known, 3)
         outputs = [t.name for t in known if self.draw(st.integers(0, 3)) == 0]
@@ -94,9 +94,8 @@ class Builder:
         return self.one_of(found) if found else None
 
     def plan(self, near: Tensor) -> Plan:
-        """Draw a plan for a tensor's shape, mostly the one that leaves it in place."""
-        if self.draw(st.integers(0, 3)):
-            assert near.layout is not None
+        """Draw a plan for a tensor's shape, mostly the one that leaves it in place if it lies somewhere already."""
+        if near.layout is not None and self.draw(st.integers(0, 3)):
             return Plan(near.layout.axes, near.layout.base)
         return Plan(*self.draw(splits(near.shape)))
 
@@ -137,8 +136,8 @@ class Builder:
     def add_move(self, program: Sequence, known: list[Tensor], depth: int) -> None:
         x = self.one_of(known)
         order = self.draw(st.permutations(range(len(x.shape))))
-        assert x.layout is not None
-        plan = Plan(tuple(x.layout.axes[d] for d in order), x.layout.base)
+        near = self.plan(x)
+        plan = Plan(tuple(near.splits[d] for d in order), near.base)
         known.append(popops.transpose(self.graph, x, order, program=program, plan=plan))
 
     def add_reduce(self, program: Sequence, known: list[Tensor], depth: int) -> None:

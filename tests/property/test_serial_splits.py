@@ -21,10 +21,11 @@ from tests.flow import ENGINES, assert_same_words, optimized_module, ring_refere
 from tests.property.test_exchange import reads
 from tests.property.test_exchange_plans import assert_covers
 from tests.property.test_plans import SEEDS, SIZES
-from tests.random_plans import PLACE, random_layout, random_planner
+from tests.random_plans import OPERATIONS, random_layout, random_planner
 from tiles.compiler import Executable, certify, compile_graph
-from tiles.graph import Layout, Policy
+from tiles.graph import Layout
 from tiles.plan import Turns
+from tiles.planning import Planner, Policy
 from tiles.target import Target
 
 TARGET = Target.named("gc200").replace(num_tiles=8)
@@ -161,7 +162,7 @@ def cut_serially(rng: np.random.Generator) -> Iterator[list[Turns]]:
         cut.append(Turns(d, max(extent, -(-form.dims[d].size // 6))))  # six slices at most: each costs time
         return cut[-1]
 
-    in_turn = PLACE._in_turn
+    in_turn = OPERATIONS._in_slices
 
     def slices(*args: Any) -> Any:
         nonlocal depth
@@ -171,7 +172,7 @@ def cut_serially(rng: np.random.Generator) -> Iterator[list[Turns]]:
         finally:
             depth -= 1
 
-    with mock.patch.multiple(PLACE, serial_split=split, _in_turn=slices):
+    with mock.patch.multiple(OPERATIONS, serial_split=split, _in_slices=slices):
         yield cut
 
 
@@ -198,8 +199,7 @@ def test_a_contraction_cut_along_any_axis_gives_the_unsplit_words(case, dtype, s
     rng = np.random.default_rng(seed)
     planner = random_planner(seed) if is_random else contextlib.nullcontext()
     with planner, cut_serially(rng) as cut:
-        graph = lower_module(module, TARGET)
-    executable = compile_graph(graph, check_memory=False)
+        executable = compile_graph(lower_module(module, TARGET), check_memory=False)
     assert any(".turn" in step.name for step in executable.steps) == bool(cut)
     assert_gives_the_unsplit_words(case, dtype, executable, module)
 
@@ -211,6 +211,6 @@ def test_a_contraction_that_may_take_little_memory_gives_the_unsplit_words(case,
     function, _ = case
     module = optimized_module(function, arrays_of(case, dtype))
     names = ("dot", "matmul", "convolution", "conv")
-    graph = lower_module(module, TARGET, Policy({name: proportion for name in names}))
-    executable = compile_graph(graph, check_memory=False)
+    planner = Planner(Policy({name: proportion for name in names}))
+    executable = compile_graph(lower_module(module, TARGET), check_memory=False, planner=planner)
     assert_gives_the_unsplit_words(case, dtype, executable, module)

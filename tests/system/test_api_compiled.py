@@ -55,6 +55,7 @@ def compiled(lowered) -> ipuxla.Compiled:
         ("stablehlo", "stablehlo.dot_general"),
         ("hlo", "module @layer entry @main"),
         ("hlo-optimized", "module @layer entry @main"),
+        ("graph", "graph layer for"),
         ("program", "executable layer for gc200* (16 tiles)"),
     ],
 )
@@ -72,7 +73,7 @@ def test_stages_show_the_users_lines(lowered):
 
 def test_an_unknown_stage_is_named_with_those_there_are(lowered, compiled):
     for either in (lowered, compiled):
-        with pytest.raises(UnknownStage, match="stablehlo, hlo, hlo-optimized, plans, program"):
+        with pytest.raises(UnknownStage, match="stablehlo, hlo, hlo-optimized, graph, plans, program"):
             either.as_text("llo")
 
 

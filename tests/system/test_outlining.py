@@ -18,9 +18,10 @@ from tests import transformer
 from tests.flow import optimized_module, run
 from tiles.compiler import CopyStep, certify, compile_graph, step_costs
 from tiles.numerics.tolerance import check_close
+from tiles.planning import Planner
 from tiles.target import Target
 
-choosing = importlib.import_module("tiles.poplibs.poputil.choose")
+choosing = importlib.import_module("tiles.planning.choose")
 TARGET = Target.named("gc200").replace(num_tiles=16)
 WIDTH, TOKENS, VOCABULARY = 8, 6, 5
 
@@ -49,7 +50,7 @@ def test_each_distinct_layer_is_planned_once(monkeypatch: pytest.MonkeyPatch) ->
 
         with monkeypatch.context() as patched:
             patched.setattr(choosing, "search", counted)
-            graph = lower_module(module, TARGET)
+            graph = Planner().plan(lower_module(module, TARGET))
         assert len(graph.functions) == 2  # forward, backward
         updates = layers * len(arguments(1)[0]["layers"][0])
         found[layers] = len(set(searches)), len(graph.compute_sets) - updates
@@ -138,7 +139,7 @@ def test_the_twelve_layer_step_fits_a_whole_machine(gc200: Target) -> None:
         f"popnn.{name}{suffix}" for name in ("layer_norm", "softmax", "gelu") for suffix in ("", "_gradient")
     }
     assert layers <= kinds
-    graph = lower_module(module, gc200)
+    graph = Planner().plan(lower_module(module, gc200))
     assert len(graph.functions) == 2
     executable = compile_graph(graph)
     assert executable.fits

@@ -16,7 +16,7 @@ from tiles.compiler import compile_graph, shortage
 from tiles.compiler.costs import exchange_code_sizes
 from tiles.compiler.executable import CODE_CATEGORIES
 from tiles.compiler.oom import CODE, DATA
-from tiles.graph import Policy
+from tiles.planning import Planner, Policy
 
 SMALL = ipuxla.Target.named("gc200").replace(num_tiles=16)
 WEIGHTS = [jax.ShapeDtypeStruct((512, 512), jnp.float32)] * 5
@@ -51,11 +51,11 @@ def test_data_that_cannot_fit_is_planned_once_and_says_so() -> None:
 
     def counting(*args):
         times.append(args)
-        return lower(*args)
+        return plan(*args)
 
-    lower = fitting.lower_module
+    plan = fitting.planned
     with pytest.MonkeyPatch.context() as patch, pytest.raises(OutOfTileMemory) as caught:
-        patch.setattr(fitting, "lower_module", counting)
+        patch.setattr(fitting, "planned", counting)
         patch.setattr(fitting, "known_names", lambda: ())
         ipuxla.jit(lambda x, *w: network(x, *w).sum(), target=SMALL).lower(x, *weights).compile()
     assert len(times) == 1
@@ -116,12 +116,9 @@ def test_dearer_code_is_less_code() -> None:
     module = ipuxla.jit(lambda a, b, c: jnp.tanh(a.T @ b) @ c).lower(rng, rng, rng.update(shape=(1024, 96)))
     module = module._pipeline.optimized(module.options)
     target = ipuxla.Target.named("gc200")
+    graph = fitting.lower_module(module, target)
     sizes = [
-        int(
-            exchange_code_sizes(
-                compile_graph(fitting.lower_module(module, target, Policy(code_price=price)))
-            ).max()
-        )
+        int(exchange_code_sizes(compile_graph(graph, planner=Planner(Policy(code_price=price)))).max())
         for price in (0.0, 0.5, 8.0)
     ]
     assert sizes[0] >= sizes[1] >= sizes[2] and sizes[0] > sizes[2]

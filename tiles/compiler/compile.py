@@ -52,29 +52,31 @@ from tiles.graph import (
     WriteUndef,
     carry,
     is_carried,
-    linear_layout,
 )
 from tiles.graph.layout import align_up, ceil_div, mask_of
 from tiles.numerics.dtypes import itemsize
 from tiles.plan import is_resident, operand_slices, staging_bytes
+from tiles.planning import Planner
 
 
-def compile_graph(graph: Graph, check_memory: bool = True) -> Executable:
+def compile_graph(graph: Graph, check_memory: bool = True, planner: Planner | None = None) -> Executable:
     """Compile a graph and its program.
 
     Args:
-      graph: tensors, compute sets, program; inputs and outputs listed in it.
+      graph: tensors, operations or compute sets, program; inputs and outputs listed in it. It stays as it is.
       check_memory: raise when a tile's memory does not hold the program; else the executable is marked.
+      planner: plans what is not planned yet; the default one if none is given.
 
     Raises:
+      InvalidPlan: a plan that a builder or the planner pins does not fit its operation.
       OutOfTileMemory: the program does not fit; the error carries the executable for its report.
       InvalidGraph: a step names something that does not exist, or reads what another left undefined.
     """
-    order = Order(graph)
+    order = Order((planner or Planner()).plan(graph))
     tree, graph = order.program(), order.graph
     order.pin()
     used = order.used()
-    tensors = {name: _placed(graph, tensor) for name, tensor in graph.tensors.items() if name in used}
+    tensors = {name: tensor for name, tensor in graph.tensors.items() if name in used}
     storage = _share_storage(graph, tensors, order)
     executable = _grouped_to_fit(tree, order, tensors, storage)
     _require_defined(executable)
@@ -133,12 +135,6 @@ def _require_defined(executable: Executable) -> None:
         prove_flow(executable)
     except InvalidExecutable as error:
         raise InvalidGraph(error.what, location=error.location) from error
-
-
-def _placed(graph: Graph, tensor: Tensor) -> Tensor:
-    if tensor.layout is not None:
-        return tensor
-    return graph.set_layout(tensor.name, linear_layout(tensor.shape, tensor.dtype, graph.target.num_tiles))
 
 
 def _share_storage(graph: Graph, tensors: dict[str, Tensor], order: Order) -> dict[str, str]:

@@ -12,7 +12,7 @@ from tiles.compiler.costs import exchange_code_by_step
 from tiles.compiler.executable import CODE_CATEGORIES, Buffer, Executable
 from tiles.compiler.steps import ExecuteStep, StepRecord
 from tiles.errors import OutOfTileMemory
-from tiles.graph import Policy, operation_of
+from tiles.planning import Policy, operation_of
 
 SHOWN = 5
 LEAST_PROPORTION = 0.01

@@ -1,22 +1,26 @@
-"""Graph: tensors with layouts, compute sets of vertices, and the program that runs them."""
+"""Graph: tensors, compute sets of vertices, and the program that runs them.
+
+Builders record operations in it; planning (``tiles.planning``) makes of it a graph whose tensors have layouts and whose
+program runs compute sets.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tiles.errors import InvalidGraph
+from tiles.errors import InvalidGraph, InvalidPlan
 from tiles.graph.codelet import Codelet
 from tiles.graph.domain import OpForm, Plan
 from tiles.graph.layout import Layout
-from tiles.graph.policy import Policy
-from tiles.graph.program import Sequence
+from tiles.graph.program import Alternative, Choice, Operation, Reshape, Sequence
 from tiles.numerics.dtypes import itemsize
 from tiles.target import Target
 
-INPUT, CONSTANT, TEMPORARY = "input", "constant", "temporary"
+INPUT, CONSTANT, TEMPORARY, VARIABLE = "input", "constant", "temporary", "variable"
 
 
 @dataclass(frozen=True)
@@ -27,11 +31,12 @@ class Tensor:
       name: unique in its graph.
       shape: logical shape; with a split reduction behind it, the leading axis counts partials.
       dtype: numpy-style name.
-      layout: where its parts live; None while an input may still be placed by its first reader.
-      kind: input, constant or temporary.
+      layout: where its parts live; None until planning says, which keeps what a builder has said.
+      kind: input, constant, temporary, or variable: written by copies, placed by its first reader as an input is.
       value: the value of a constant.
       location: the user's source line.
-      view_of: name of the tensor whose memory this one names in another shape, or "".
+      view_of: name of the tensor whose elements this one has in another shape, or ""; in a planned graph it names
+        the same memory.
     """
 
     name: str
@@ -147,10 +152,15 @@ class Graph:
         self.inputs: list[str] = []
         self.outputs: list[str] = []
         self.donated: tuple[int, ...] = ()
-        self.pinned_plans: dict[str, Plan] = {}
-        self.policy = Policy()
+        self.is_planned = False
         self._taken: dict[str, dict[str, int]] = {}
-        self._rotation = 0
+
+    def successor(self) -> Graph:
+        """Return an empty graph with this one's target, streams and remote buffers, whose new names are new here too."""
+        graph = Graph(self.target, self.name)
+        graph.streams, graph.remote_buffers = dict(self.streams), dict(self.remote_buffers)
+        graph._taken = {space: dict(taken) for space, taken in self._taken.items()}
+        return graph
 
     def unique(self, stem: str, space: str = "tensor") -> str:
         """Return ``stem`` or ``stem.1``, ``stem.2``... whichever is free among names of that kind; deterministic."""
@@ -186,8 +196,12 @@ class Graph:
         return tensor
 
     def add_input(self, shape: tuple[int, ...], dtype: str, name: str = "arg", location: str = "") -> Tensor:
-        """Add an input; unless given a layout it is placed by the first operation that reads it."""
+        """Add an input; unless it is given a layout the first operation that reads it says where it lies."""
         return self.add_tensor(shape, dtype, name, kind=INPUT, location=location)
+
+    def add_variable(self, shape: tuple[int, ...], dtype: str, name: str = "v", location: str = "") -> Tensor:
+        """Add a tensor that copies or streams write; it is placed by the first operation that reads it."""
+        return self.add_tensor(shape, dtype, name, kind=VARIABLE, location=location)
 
     def add_constant(
         self, value: np.ndarray, dtype: str, name: str = "constant", location: str = ""
@@ -238,41 +252,115 @@ class Graph:
         self.remote_buffers[name] = RemoteBuffer(name, dtype, tuple(map(int, shape)), repeats, location)
         return self.remote_buffers[name]
 
-    def add_view(
-        self, tensor: Tensor, shape: tuple[int, ...], layout: Layout, name: str = "view", location: str = ""
+    def add_reshape(
+        self,
+        tensor: Tensor,
+        shape: tuple[int, ...],
+        program: Sequence,
+        name: str = "reshape",
+        location: str = "",
     ) -> Tensor:
-        """Add a tensor that names the memory of another one in a new shape; no element moves.
+        """Add a tensor with the elements of another one in a new shape, and the step that makes it.
 
-        The caller answers for ``layout`` giving every part the same elements (see ``reshape_layout``).
+        Raises:
+          InvalidGraph: another number of elements.
         """
-        base = self.tensors[tensor.name]
-        if layout.shape != tuple(shape) or math.prod(shape) != math.prod(base.shape):
+        shape = tuple(int(n) for n in shape)
+        if math.prod(shape) != math.prod(tensor.shape):
             raise InvalidGraph(
-                f"a view of {tensor.name} {base.shape} cannot have shape {tuple(shape)} laid out {layout}"
+                f"{tensor.name} of shape {tensor.shape} has {math.prod(tensor.shape)} elements, "
+                f"{shape} {math.prod(shape)}",
+                location=location or None,
             )
-        view = Tensor(
-            self.unique(name), tuple(shape), base.dtype, layout, TEMPORARY, None, location, base.name
+        made = Tensor(
+            self.unique(name), shape, tensor.dtype, location=location, view_of=self.tensors[tensor.name].name
         )
-        self.tensors[view.name] = view
-        return view
+        self.tensors[made.name] = made
+        program.add(Reshape(made.name, tensor.name, location))
+        return made
+
+    def add_operation(
+        self,
+        operation: Operation,
+        result_dtypes: tuple[str, ...],
+        program: Sequence,
+    ) -> tuple[Tensor, ...]:
+        """Record an operation, named uniquely, and return its results, which planning will place.
+
+        Args:
+          operation: what to compute; its results are named here.
+          result_dtypes: dtype of every result.
+          program: sequence to append to. Results without elements take no step.
+
+        Raises:
+          InvalidGraph: other numbers of operands or results than the form has, or an unknown tensor.
+          InvalidPlan: a plan that does not fit the form or the target.
+        """
+        form, label = operation.form, self.unique(operation.name, "step")
+        numbers = len(operation.operands), len(result_dtypes)
+        if numbers != (len(form.operands), len(form.results)):
+            raise InvalidGraph(
+                f"{label} has other numbers of operands and results than its form",
+                location=operation.location or None,
+                expected=f"{len(form.operands)} and {len(form.results)}",
+                got=f"{numbers[0]} and {numbers[1]}",
+            )
+        for name in operation.operands:
+            if name not in self.tensors:
+                raise InvalidGraph(f"{label} names tensor {name!r}, which the graph does not have")
+        if operation.plan is not None:
+            _require_fits(operation, operation.plan, label, self.target)
+        results = tuple(
+            self.add_tensor(
+                form.result_shape(k), dtype, f"{label}:{k}" if k else label, location=operation.location
+            )
+            for k, dtype in enumerate(result_dtypes)
+        )
+        if math.prod(d.size for d in form.dims if not d.is_reduced):
+            program.add(replace(operation, name=label, results=tuple(t.name for t in results)))
+        return results
+
+    def add_choice(
+        self,
+        name: str,
+        ways: Iterable[Callable[[Sequence], tuple[Tensor, ...]]],
+        program: Sequence,
+        location: str = "",
+    ) -> tuple[Tensor, ...]:
+        """Record several ways to compute the same, of which planning takes the cheapest, and return the results.
+
+        Args:
+          name: what is computed.
+          ways: each adds steps to the sequence it is given and returns their results. Labels of steps are unique
+            within a way, and after all of them.
+          program: sequence to append to.
+          location: the user's source line.
+
+        Raises:
+          InvalidGraph: the ways give other shapes or dtypes.
+        """
+        before = dict(self._taken.get("step", {}))
+        after, found = dict(before), []
+        for way in ways:
+            self._taken["step"] = dict(before)
+            body = Sequence()
+            results = way(body)
+            found.append((Alternative(body, tuple(t.name for t in results)), results))
+            after |= {label: max(n, after.get(label, 0)) for label, n in self._taken["step"].items()}
+        self._taken["step"] = after
+        types = [tuple((t.shape, t.dtype) for t in results) for _, results in found]
+        if any(other != types[0] for other in types[1:]):
+            raise InvalidGraph(f"the ways to compute {name} give different results: {types}")
+        results = tuple(self.add_tensor(*each, name, location=location) for each in types[0])
+        alternatives = tuple(alternative for alternative, _ in found)
+        program.add(Choice(name, alternatives, tuple(t.name for t in results), location))
+        return results
 
     def storage(self, name: str) -> str:
-        """Return the tensor whose memory a tensor names: itself unless it is a view."""
+        """Return the tensor whose memory a tensor names, or may name once planned: itself unless it is a reshape."""
         while self.tensors[name].view_of:
             name = self.tensors[name].view_of
         return name
-
-    def rotated_base(self, span: int) -> int:
-        """Return a first tile for something that covers ``span`` tiles, so that small things spread out.
-
-        It is the first of an exchange bus: neighbours that read alike then share its lanes.
-        """
-        room = self.target.num_tiles - span
-        if span * 4 > self.target.num_tiles or room <= 0:
-            return 0
-        base = self._rotation % (room + 1)
-        self._rotation += span
-        return base - base % self.target.tiles_per_shared_exchange_bus
 
     def set_layout(self, name: str, layout: Layout) -> Tensor:
         """Place a tensor that has no layout yet (or move one before anything uses it)."""
@@ -324,3 +412,18 @@ class Graph:
                 raise InvalidGraph(
                     f"{group.name} writes {name} as {expected}, its layout is {self.tensors[name].layout}"
                 )
+
+
+def _require_fits(operation: Operation, plan: Plan, label: str, target: Target) -> None:
+    """Raise InvalidPlan where a builder's plan does not fit, or splits what its codelet cannot compute apart."""
+    form, codelet = operation.form, operation.codelet
+    try:
+        plan.check(form, target.num_tiles)
+    except InvalidPlan as error:
+        raise error.at(f"step {label}" + (f", {operation.location}" if operation.location else "")) from None
+    for d, split in enumerate(plan.splits):
+        if split.is_split and not codelet.may_split(form, d):
+            raise InvalidPlan(
+                f"{label}: the plan cuts dimension {form.dims[d].name} of {form.dims[d].size} into {split.parts} "
+                f"parts, which {codelet.label} cannot compute apart"
+            )

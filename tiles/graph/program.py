@@ -1,6 +1,7 @@
 """Programs: the steps an IPU runs, in Poplar's vocabulary.
 
-A program is a tree. Execute runs one compute set (with the exchange its operands need before it); Copy
+A program is a tree. Operation, Reshape and Choice say what to compute and leave to planning how; a planned program has
+none of them. Execute runs one compute set (with the exchange its operands need before it); Copy
 moves one tensor into another layout or shape, or joins several; CopyFromStream and CopyToStream exchange items
 with the host, CopyFromRemote and CopyToRemote rows of buffers in memory beside the IPU; the rest is control.
 """
@@ -10,8 +11,76 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
+from tiles.graph.codelet import Codelet
+from tiles.graph.domain import OpForm, Plan
+
 if TYPE_CHECKING:
     from tiles.graph.graph import Vertices
+
+
+@dataclass(frozen=True)
+class Operation:
+    """Compute results by a codelet over a domain that no plan splits yet; planning makes compute sets of it.
+
+    Args:
+      name: label of its steps, unique in its graph.
+      codelet: what each vertex computes.
+      form: domain and indexing maps.
+      operands: tensor names.
+      results: tensor names.
+      location: the user's source line.
+      plan: the plan to use instead of one that is searched; None to search.
+    """
+
+    name: str
+    codelet: Codelet
+    form: OpForm
+    operands: tuple[str, ...]
+    results: tuple[str, ...]
+    location: str = ""
+    plan: Plan | None = None
+
+
+@dataclass(frozen=True)
+class Reshape:
+    """Give a tensor's elements another shape in row-major order.
+
+    Planning makes it another name for the same memory where parts stay whole, else a copy.
+
+    Args:
+      destination: tensor name.
+      source: tensor name, of as many elements.
+      location: the user's source line.
+    """
+
+    destination: str
+    source: str
+    location: str = ""
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """One way to compute something: steps, and the tensors that they leave it in."""
+
+    body: Sequence
+    results: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Compute results in one of several ways, whichever planning finds cheapest.
+
+    Args:
+      name: what is computed, for printers.
+      alternatives: the ways; the first is taken where several cost the same.
+      results: tensor names, by which later steps read what the alternative taken leaves.
+      location: the user's source line.
+    """
+
+    name: str
+    alternatives: tuple[Alternative, ...]
+    results: tuple[str, ...]
+    location: str = ""
 
 
 @dataclass(frozen=True)
@@ -252,7 +321,10 @@ class Composite:
 
 
 Step: TypeAlias = (
-    Execute
+    Operation
+    | Reshape
+    | Choice
+    | Execute
     | Copy
     | CopyFromStream
     | CopyToStream

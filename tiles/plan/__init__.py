@@ -13,12 +13,14 @@ from tiles.plan.exchange import (
     traffic,
 )
 from tiles.plan.pricing import Priced, Ranking, home_layout, price
-from tiles.plan.question import Operand, Question
+from tiles.plan.question import CODE_PRICE, MEMORY_PROPORTION, Operand, Question
 from tiles.plan.search import follow, leaving, search
 from tiles.plan.serial import Turns, serial_split, slice_form
 from tiles.plan.slices import OUTSIDE, UNUSED, AxisSlices, Slices, is_resident, layout_slices, operand_slices
 
 __all__ = [
+    "CODE_PRICE",
+    "MEMORY_PROPORTION",
     "OUTSIDE",
     "UNUSED",
     "AxisSlices",

@@ -11,7 +11,6 @@ from typing import Any, overload
 import numpy as np
 
 from tiles.graph import (
-    CODE_PRICE,
     Arrangement,
     AxisSplit,
     Codelet,
@@ -27,7 +26,7 @@ from tiles.numerics.dtypes import itemsize
 from tiles.plan.arrange import arranged
 from tiles.plan.bounds import least_code_bytes, least_exchange_cycles, least_moves
 from tiles.plan.exchange import Traffic, exchange_code_bytes, exchange_cycles, operand_traffic, staging_bytes
-from tiles.plan.question import Operand, Question
+from tiles.plan.question import CODE_PRICE, Operand, Question
 from tiles.plan.slices import is_local, is_resident
 from tiles.target import Target
 

@@ -7,8 +7,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tiles.graph import CODE_PRICE, Codelet, Extents, Layout, OpForm, Plan
+from tiles.graph import Codelet, Extents, Layout, OpForm, Plan
 from tiles.target import Target
+
+MEMORY_PROPORTION = 0.6
+"""Share of a tile that an operation's temporaries may take: PopLibs' default for availableMemoryProportion."""
+
+CODE_PRICE = 0.5
+"""Cycles that a plan may take more, each time it runs, to save a byte of exchange code on the fullest tile.
+
+A choice, not a fact: Poplar's ``opt.internalExchangeOptimisationTarget`` is the same trade of cycles for memory."""
 
 
 @dataclass(frozen=True)

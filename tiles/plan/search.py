@@ -15,8 +15,6 @@ import numpy as np
 
 from tiles.errors import InvalidPlan
 from tiles.graph import (
-    CODE_PRICE,
-    MEMORY_PROPORTION,
     AxisSplit,
     Codelet,
     Extents,
@@ -38,6 +36,7 @@ from tiles.plan.pricing import (
     combining_cycles,
     partial_dtypes,
 )
+from tiles.plan.question import CODE_PRICE, MEMORY_PROPORTION
 from tiles.target import Target
 
 MAX_CANDIDATES = 20_000

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tiles.graph import CODE_PRICE, Affine, Codelet, IndexMap, OpForm
+from tiles.graph import Affine, Codelet, IndexMap, OpForm
 from tiles.graph.layout import align_up, ceil_div
-from tiles.plan.question import Operand
+from tiles.plan.question import CODE_PRICE, Operand
 from tiles.plan.search import search
 from tiles.target import Target
 

@@ -17,6 +17,7 @@ from tiles.graph import Cell, Codelet, Copy, Execute, Extents, Graph, OpForm, Pl
 from tiles.numerics.dtypes import is_float, to_jax, unsigned_of
 from tiles.numerics.ring import ring, to_ring
 from tiles.plan import OUTSIDE, UNUSED, operand_slices
+from tiles.planning import Planner
 
 
 def whole_cell(form: OpForm) -> Cell:
@@ -129,7 +130,8 @@ def _slice(form, plan, k, x, number, dtype, arithmetic, padded) -> np.ndarray:
 def run_graph(
     graph: Graph, inputs: dict[str, np.ndarray], arithmetic: str = "float"
 ) -> dict[str, np.ndarray]:
-    """Run a graph's main program step by step and return every tensor's value."""
+    """Plan a graph, run its main program step by step and return every tensor's value."""
+    graph = Planner().plan(graph)
     values = dict(inputs)
 
     def value(name: str) -> np.ndarray:

@@ -211,7 +211,7 @@ def test_a_codelet_that_refuses_its_operands_is_named(small_target: Target) -> N
     assert_refused(with_group(executable, 3, codelet=WindowSum(9)), "test.WindowSum refuses .*float32|gives")
 
 
-EXCHANGING = ("chain", "loops", "padded", "arithmetic", "sums", "joins", "control", "streaming")
+EXCHANGING = ("chain", "loops", "padded", "arithmetic", "sums", "joins", "streaming")
 
 
 @pytest.mark.parametrize("program", EXCHANGING)

@@ -152,7 +152,7 @@ AT_LOADING: dict[str, tuple[str, Change, str]] = {
     "codelet parameter's dtype": (
         "chain",
         put(at("dot.combine"), "codelet", "params", "out_dtype", value="float16"),
-        r"gives float16\[2, \d+\] for parts of dot.combine",
+        r"gives float16\[2, \d+\] for parts of dot",
     ),
     "module's bytes": ("padded", _garble, "has other bytes"),
     "module left out": (
@@ -183,8 +183,8 @@ AT_LOADING: dict[str, tuple[str, Change, str]] = {
     ),
     "operand of another rank": (
         "sums",
-        put(at("sum.combine"), "operands", 0, 0, value="sum.combine"),
-        "does not index sum.combine",
+        put(at("sum.combine"), "operands", 0, 0, value="sum"),
+        "does not index sum",
     ),
     "operand elsewhere": ("arithmetic", put(at("step"), "operands", 0, 0, value="y"), "it lies elsewhere"),
     "operand in place made received": (
@@ -281,7 +281,7 @@ AT_LOADING: dict[str, tuple[str, Change, str]] = {
     "dtype": ("sums", put(of("variables", "x"), "dtype", value="float16"), "B a tile"),
     "dtype that is none": ("sums", put(of("variables", "x"), "dtype", value="float33"), "element type"),
     "kind of a variable": ("sums", put(of("variables", "x"), "kind", value="temporary"), "inputs"),
-    "storage": ("sums", put(of("variables", "sum.combine"), "storage", value="sum.partials"), "buffer"),
+    "storage": ("sums", put(of("variables", "sum"), "storage", value="sum.partials"), "buffer"),
     "view of another variable": (
         "chain",
         put(of("variables", "odd"), "view_of", value="add"),
@@ -347,7 +347,7 @@ AT_LOADING: dict[str, tuple[str, Change, str]] = {
     ),
     "joined along another axis": ("joins", put(copied("copy.join"), "axis", value=1), "along axis 1"),
     "joined along no axis": ("joins", put(copied("copy.join"), "axis", value=None), "copies"),
-    "input that is none": ("sums", put("inputs", value=["sum.combine"]), "inputs"),
+    "input that is none": ("sums", put("inputs", value=["sum"]), "inputs"),
     "output that does not exist": ("sums", put("outputs", value=["y"]), "output 'y'"),
     "donated twice": ("update", put("donated", value=[0, 0]), "distinct"),
     "donated beyond the inputs": ("update", put("donated", value=[2]), "distinct positions"),
@@ -384,7 +384,7 @@ BY_PROOF: dict[str, tuple[str, Change, str]] = {
     ),
     "lifetime that ends too soon": (
         "sums",
-        put(of("buffers", "sum.combine"), "live", 1, value=1),
+        put(of("buffers", "sum"), "live", 1, value=1),
         "given up at the end",
     ),
     "lifetime that begins too late": (

@@ -16,7 +16,19 @@ from tests.unit.tiles.executable_programs import rows, split
 from tiles.compiler import CopyStep, Executable, ExecuteStep, certify, compile_graph, step_costs
 from tiles.compiler.grouping import SHARE
 from tiles.engine import make_engine
-from tiles.graph import Call, Copy, Execute, Graph, Plan, PrintTensor, Repeat, Sequence, Sync, Vertices
+from tiles.graph import (
+    Call,
+    Copy,
+    Execute,
+    Graph,
+    Operation,
+    Plan,
+    PrintTensor,
+    Repeat,
+    Sequence,
+    Sync,
+    Vertices,
+)
 from tiles.poplibs import popops
 from tiles.report import cost_analysis, memory_analysis, profile
 from tiles.target import Target
@@ -210,7 +222,11 @@ def test_vertices_of_one_compute_set_overwrite_what_no_other_one_reads(small_tar
     later = Sequence()
     c = popops.exp(graph, a, plan=PLAN, program=later, name="c")
     d = popops.add(graph, b, a, plan=PLAN, program=later, name="d")
-    members: list[Vertices] = [v for name in ("c", "d") for v in graph.compute_sets[name].vertices]
+    members: list[Vertices] = []
+    for step in later.steps:
+        assert isinstance(step, Operation)
+        graph.set_layout(step.results[0], PLAN.result_layout(step.form))
+        members.append(Vertices(step.name, step.codelet, step.form, PLAN, step.operands, step.results))
     graph.program.add(Execute(graph.add_compute_set("both", *members).name))
     graph.outputs = [c.name, d.name]
     executable = compile_graph(graph)

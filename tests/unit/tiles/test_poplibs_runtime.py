@@ -9,6 +9,7 @@ from tiles.engine import make_engine
 from tiles.errors import InvalidGraph, InvalidPlan
 from tiles.graph import REDUCTION, AxisSplit, Dim, Graph, IndexMap, OpForm, Plan, along, identity_map, whole
 from tiles.numerics.ring import to_ring
+from tiles.planning import Planner
 from tiles.poplibs import popops
 from tiles.poplibs.popops import MultiSlice, MultiUpdate
 from tiles.poplibs.poprand import random_bits
@@ -75,7 +76,7 @@ def test_lookups_in_a_split_table_keep_every_bit(parts, graph):
     codelet = MultiSlice((0,), (-1,), "float32")
     plan = _plan(LOOKUP, **parts)
     rows = place(graph, codelet, LOOKUP, [table, ids], ("float32",), "lookup", plan=plan)
-    assert graph.program.steps[-1].whole.codelet == codelet
+    assert Planner().plan(graph).program.steps[-1].whole.codelet == codelet
     for where, arithmetic, (found,) in _run(graph, rows, TABLE, IDS):
         expected = _expected(TABLE, arithmetic)[IDS]
         np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32), err_msg=where)
@@ -116,7 +117,7 @@ def test_updates_split_over_lookups_are_summed(parts, graph):
     ids = graph.add_input(IDS.shape, "int32")
     codelet = MultiUpdate((0,), (-1,), "add", "float32", is_fresh=True)
     result = place(graph, codelet, FRESH, [rows, ids], ("float32",), "update", plan=_plan(FRESH, **parts))
-    assert graph.program.steps[-1].whole.codelet == codelet
+    assert Planner().plan(graph).program.steps[-1].whole.codelet == codelet
     for where, arithmetic, (found,) in _run(graph, result, ROWS, IDS):
         expected = np.zeros_like(_expected(TABLE, arithmetic))
         np.add.at(expected, IDS, _expected(ROWS, arithmetic))

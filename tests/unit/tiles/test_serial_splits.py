@@ -8,8 +8,9 @@ import pytest
 from tiles.compiler import certify, compile_graph
 from tiles.compiler.costs import step_costs
 from tiles.engine import make_engine
-from tiles.graph import Graph, Policy, operation_of
+from tiles.graph import Graph
 from tiles.plan import Operand, serial_split
+from tiles.planning import Planner, Policy, operation_of
 from tiles.poplibs import poplin
 from tiles.poplibs.forms import dot_form
 from tiles.target import Target
@@ -20,11 +21,9 @@ SMALL = Target.named("gc200").replace(num_tiles=16)
 def product(proportion: float | None) -> Graph:
     """A product whose temporaries may take a share of a tile's memory."""
     graph = Graph(SMALL)
-    if proportion is not None:
-        graph.policy = Policy({"matmul": proportion})
     x, y = graph.add_input((64, 250), "float32", "x"), graph.add_input((250, 90), "float32", "y")
     graph.outputs.append(poplin.matmul(graph, x, y).name)
-    return graph
+    return Planner(Policy({} if proportion is None else {"matmul": proportion})).plan(graph)
 
 
 @pytest.mark.parametrize("engine", ["fast", "literal", "vertex"])

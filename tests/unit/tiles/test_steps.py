@@ -299,7 +299,7 @@ def test_the_space_of_an_undefined_value_is_free(small_target: Target) -> None:
 )
 def test_what_cannot_be_undefined_is_named(tensor: str, words: str, small_target: Target) -> None:
     graph = undefining(small_target)
-    graph.add_view(graph.tensors["y"], (32,), rows((32,), 8), "v")
+    graph.add_reshape(graph.tensors["y"], (32,), graph.program, "v")
     graph.program.add(WriteUndef(tensor, "here.py:1"))
     with pytest.raises(InvalidGraph, match=words) as caught:
         compile_graph(graph)

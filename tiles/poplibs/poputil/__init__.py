@@ -1,6 +1,6 @@
-"""poputil: placing operations, and copies and reshapes of whole tensors."""
+"""poputil: recording operations, and copies and reshapes of whole tensors."""
 
 from tiles.poplibs.poputil.copies import concatenate, copy, map_linearly, reshape
-from tiles.poplibs.poputil.place import combine, place, settle
+from tiles.poplibs.poputil.place import place
 
-__all__ = ["combine", "concatenate", "copy", "map_linearly", "place", "reshape", "settle"]
+__all__ = ["concatenate", "copy", "map_linearly", "place", "reshape"]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence as Seq
 
 from tiles.errors import InvalidGraph
-from tiles.graph import Copy, Graph, Layout, Sequence, Tensor, linear_layout, reshape_layout
+from tiles.graph import Copy, Graph, Layout, Sequence, Tensor, linear_layout
 
 
 def map_linearly(graph: Graph, tensor: Tensor) -> Tensor:
@@ -15,12 +15,6 @@ def map_linearly(graph: Graph, tensor: Tensor) -> Tensor:
     Source: PopLibs ``poputil::mapTensorLinearly``.
     """
     return graph.set_layout(tensor.name, linear_layout(tensor.shape, tensor.dtype, graph.target.num_tiles))
-
-
-def placed(graph: Graph, tensor: Tensor) -> Tensor:
-    """Return a tensor's present record, spread evenly first if nobody has placed it."""
-    current = graph.tensors[tensor.name]
-    return current if current.layout is not None else map_linearly(graph, current)
 
 
 def copy(
@@ -33,8 +27,7 @@ def copy(
     program: Sequence | None = None,
 ) -> Tensor:
     """Return a copy of a tensor, laid out as ``layout`` or like the original."""
-    x = placed(graph, x)
-    return _copied(graph, (x,), None, x.shape, layout or x.layout, name, location, program)
+    return _copied(graph, (x,), None, x.shape, layout, name, location, program)
 
 
 def reshape(
@@ -48,24 +41,14 @@ def reshape(
 ) -> Tensor:
     """Give a tensor's elements another shape in row-major order.
 
-    The result names the same memory where every tile's part is a box of the new shape too; else it is a copy.
+    Once planned, it names the same memory where every tile's part is a box of the new shape too; else it is a copy.
 
     Raises:
       InvalidGraph: another number of elements.
     """
-    shape = tuple(int(n) for n in shape)
-    if math.prod(shape) != math.prod(x.shape):
-        raise InvalidGraph(
-            f"{x.name} of shape {x.shape} has {math.prod(x.shape)} elements, {shape} {math.prod(shape)}"
-        )
-    x = placed(graph, x)
-    if shape == x.shape:
+    if tuple(shape) == x.shape:
         return x
-    assert x.layout is not None
-    layout = reshape_layout(x.layout, shape)
-    if layout is not None:
-        return graph.add_view(x, shape, layout, name, location)
-    return _copied(graph, (x,), None, shape, None, name, location, program)
+    return graph.add_reshape(x, tuple(shape), graph.program if program is None else program, name, location)
 
 
 def concatenate(
@@ -95,8 +78,7 @@ def concatenate(
             raise InvalidGraph(f"{described} cannot be joined along dimension {dimension}")
     shape = list(first.shape)
     shape[dimension] = sum(part.shape[dimension] for part in parts)
-    sources = tuple(placed(graph, part) for part in parts)
-    return _copied(graph, sources, dimension, tuple(shape), layout, name, location, program)
+    return _copied(graph, tuple(parts), dimension, tuple(shape), layout, name, location, program)
 
 
 def _copied(
@@ -110,9 +92,7 @@ def _copied(
     program: Sequence | None,
 ) -> Tensor:
     """Add a tensor and the step that writes it from the sources."""
-    dtype = sources[0].dtype
-    layout = layout or linear_layout(shape, dtype, graph.target.num_tiles)
-    result = graph.add_tensor(shape, dtype, name, layout, location=location)
+    result = graph.add_tensor(shape, sources[0].dtype, name, layout, location=location)
     if math.prod(shape):
         filled = tuple(s.name for s in sources if math.prod(s.shape))
         sequence = graph.program if program is None else program

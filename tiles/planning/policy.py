@@ -6,13 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-MEMORY_PROPORTION = 0.6
-"""Share of a tile that an operation's temporaries may take: PopLibs' default for availableMemoryProportion."""
-
-CODE_PRICE = 0.5
-"""Cycles that a plan may take more, each time it runs, to save a byte of exchange code on the fullest tile.
-
-A choice, not a fact: Poplar's ``opt.internalExchangeOptimisationTarget`` is the same trade of cycles for memory."""
+from tiles.plan import CODE_PRICE, MEMORY_PROPORTION
 
 
 @dataclass(frozen=True)

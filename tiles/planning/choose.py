@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import combinations
 
 from tiles.errors import InvalidPlan
-from tiles.graph import ROW_MAJOR, Graph, Layout, Plan, Tensor, linear_layout
+from tiles.graph import ROW_MAJOR, Layout, Plan, Tensor, linear_layout
 from tiles.plan import (
     Operand,
     Priced,
@@ -28,6 +28,7 @@ from tiles.plan import (
     price,
     search,
 )
+from tiles.planning.state import Planning
 from tiles.poplibs.popops.map import rearranging
 
 KEEP_IN_PLACE = 1.5
@@ -39,26 +40,29 @@ Homes = dict[int, Layout]
 
 
 def choose(
-    graph: Graph, question: Question, operands: Seq[Tensor], label: str, beside: Seq[Tensor] = ()
+    planning: Planning, question: Question, operands: Seq[Tensor], label: str, beside: Seq[Tensor] = ()
 ) -> tuple[Plan, Homes]:
     """Return the plan of an operation, and the layouts into which operands (by number) are copied before it.
 
     Args:
-      graph: what is built; says which inputs are donated, and the share of memory the operation may take.
+      planning: the graph being planned; says which inputs are donated, and the share of memory the operation may take.
       question: the operation and what is known of its operands.
       operands: the tensors.
       label: the operation's name.
       beside: what later operations read together with the result, of its shape.
     """
     form, codelet, target = question.form, question.codelet, question.target
-    proportion = graph.policy.memory_proportion(label)
+    proportion = planning.policy.memory_proportion(label)
     priced = _search(question, proportion)
     plan, homes, cost = _reordering(question, priced[0].plan, priced[0].cost, proportion)
     if any(t.layout is not None for t in beside):
         plan, homes = _meeting(question, (plan, homes, cost), beside, proportion)
-    donated = {graph.inputs[i] for i in graph.donated}
     for k, tensor in enumerate(operands):
-        if tensor.name in donated and codelet.may_overwrite(k) and tensor.shape == form.result_shape():
+        if (
+            tensor.name in planning.donated
+            and codelet.may_overwrite(k)
+            and tensor.shape == form.result_shape()
+        ):
             kept = follow(form, codelet, k, question.operands[k], target)
             found = (p for p in priced if kept is not None and _same_cut(p.plan, kept))
             dearer = next((p for p in found if p.cost <= KEEP_IN_PLACE * priced[0].cost), None)
@@ -68,7 +72,7 @@ def choose(
         t.layout is not None and is_resident(form, plan, k, t.layout) for k, t in enumerate(operands)
     )
     if plan.base == 0 and not followed and not homes:
-        plan = replace(plan, base=graph.rotated_base(int(plan.tiles.max()) + 1))
+        plan = replace(plan, base=planning.rotated_base(int(plan.tiles.max()) + 1))
     return plan, homes
 
 

@@ -1,0 +1,280 @@
+"""The planning stage: what is recorded stays as it is, and what decides where things lie and which way is taken."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.unit.tiles.executable_programs import rows, split
+from tiles.compiler import certify, compile_graph
+from tiles.engine import make_engine
+from tiles.errors import InvalidGraph, InvalidPlan
+from tiles.graph import (
+    Call,
+    Choice,
+    Copy,
+    Execute,
+    Graph,
+    Layout,
+    Operation,
+    Plan,
+    Repeat,
+    Reshape,
+    Sequence,
+    Tensor,
+    identity_map,
+    linear_layout,
+    print_graph,
+    whole,
+)
+from tiles.planning import Planner, Policy
+from tiles.poplibs import poplin, popops, poputil
+from tiles.poplibs.forms import map_form
+from tiles.poplibs.popops.map import Map
+from tiles.target import Target
+
+ENGINES = ("fast", "literal", "vertex")
+APART = Plan((split(16, 4),), 1)
+
+
+def recorded(target: Target) -> Graph:
+    """A product, a reshape of it, and a sum that reads both."""
+    graph = Graph(target, "recorded")
+    x, w = graph.add_input((6, 8), "float32", "x"), graph.add_input((8, 4), "float32", "w")
+    y = poplin.matmul(graph, x, w, name="dot", location="model.py:3")
+    flat = poputil.reshape(graph, y, (24,), location="model.py:4")
+    graph.outputs = [popops.add(graph, flat, flat, name="twice").name]
+    return graph
+
+
+def snapshot(graph: Graph) -> tuple[object, ...]:
+    return dict(graph.tensors), list(graph.program.steps), dict(graph.compute_sets), print_graph(graph)
+
+
+def test_planning_leaves_the_recorded_graph_as_it_is_and_does_the_same_again(small_target: Target) -> None:
+    graph = recorded(small_target)
+    before = snapshot(graph)
+    first, second = Planner().plan(graph), Planner().plan(graph)
+    assert snapshot(graph) == before
+    assert all(tensor.layout is None for tensor in graph.tensors.values())
+    assert snapshot(first) == snapshot(second)
+    assert first.is_planned and Planner().plan(first) is first
+    assert all(tensor.layout is not None for tensor in first.tensors.values())
+    assert not any(isinstance(step, Operation | Reshape | Choice) for step in first.program.steps)
+    assert compile_graph(graph).to_bytes() == compile_graph(first).to_bytes()
+
+
+def test_a_recorded_graph_prints_operations_with_their_domains(small_target: Target) -> None:
+    assert print_graph(recorded(small_target)) == (
+        f"graph recorded for {small_target.name} ({small_target.num_tiles} tiles)\n"
+        "  input x: float32[6, 8]\n"
+        "  input w: float32[8, 4]\n"
+        "  output twice\n"
+        "  program\n"
+        "    dot: float32[6, 4] = poplin::MatMul<float,float>(x, w)"
+        " over [m0:6 n0:4 k0!:8] (d0,d2) (d2,d1) -> (d0,d1)  at model.py:3\n"
+        "    reshape: float32[24] = reshape(dot)  at model.py:4\n"
+        "    twice: float32[24] = popops::BinaryOp<ADD,float>(reshape, reshape)"
+        " over [d0:24] (d0) (d0) -> (d0)\n"
+    )
+
+
+# ---- where tensors lie
+
+
+def two_readers(target: Target, first: Plan, second: Plan) -> tuple[Graph, Tensor]:
+    graph = Graph(target)
+    x = graph.add_input((16,), "float32", "x")
+    outputs = [popops.neg(graph, x, plan=plan) for plan in (first, second)]
+    graph.outputs = [t.name for t in outputs]
+    return graph, x
+
+
+def test_an_input_lies_where_its_first_reader_reads_it(small_target: Target) -> None:
+    for plans in ((APART, Plan((whole(16),))), (Plan((whole(16),), 3), APART)):
+        graph, x = two_readers(small_target, *plans)
+        assert Planner().plan(graph).tensors[x.name].layout == plans[0].result_layout(
+            map_form((16,), [identity_map(1)])
+        )
+
+
+def test_what_a_builder_lays_out_stays_there(small_target: Target) -> None:
+    graph, x = two_readers(small_target, APART, APART)
+    layout = rows((16,), 8)
+    graph.set_layout(x.name, layout)
+    assert Planner().plan(graph).tensors[x.name].layout == layout
+
+
+def looping(target: Target, initial: Layout) -> Graph:
+    """Three times: carried = -carried, the negation planned by its builder; then the result is read elsewhere."""
+    graph, body = Graph(target), Sequence()
+    x = graph.add_input((16,), "float32", "x")
+    graph.set_layout(x.name, initial)
+    carried = graph.add_variable((16,), "float32", "carried")
+    made = popops.neg(graph, carried, plan=APART, program=body, name="body")
+    body.add(Copy(carried.name, (made.name,)))
+    graph.program.add(Copy(carried.name, (x.name,)))
+    graph.program.add(Repeat(3, body))
+    graph.outputs = [popops.neg(graph, carried, plan=Plan((whole(16),)), name="after").name]
+    return graph
+
+
+def test_a_carried_value_lies_where_the_loops_body_reads_it_first(small_target: Target) -> None:
+    graph = looping(small_target, rows((16,), 8))
+    planned = Planner().plan(graph)
+    assert planned.tensors["carried"].layout == planned.tensors["body"].layout == Layout(APART.splits, 1)
+    assert [type(step) for step in planned.program.steps] == [
+        Copy,
+        Repeat,
+        Execute,
+    ]  # in place, no empty sequence
+    values = np.arange(16, dtype=np.float32)
+    for engine in ENGINES:
+        (found,), _ = make_engine(compile_graph(graph), engine).run(values)
+        np.testing.assert_array_equal(found, values)
+
+
+def test_a_functions_parameter_lies_as_the_argument_of_its_first_call(small_target: Target) -> None:
+    graph, body = Graph(small_target), Sequence()
+    layouts = [rows((16,), 8), rows((16,), 4, 2)]
+    arguments = [graph.add_input((16,), "float32", f"x{n}") for n in range(3)]
+    for argument, layout in zip(arguments, layouts, strict=False):
+        graph.set_layout(argument.name, layout)
+    parameter = graph.add_variable((16,), "float32", "parameter")
+    result = popops.neg(graph, parameter, program=body, name="negated")
+    graph.functions["f"] = body
+    for argument in arguments:
+        graph.program.add(Copy(parameter.name, (argument.name,)))
+        graph.program.add(Call("f"))
+        graph.outputs.append(poputil.copy(graph, result).name)
+    planned = Planner().plan(graph)
+    assert planned.tensors["parameter"].layout == layouts[0]
+    assert planned.tensors[arguments[2].name].layout == layouts[0], "a free argument lies as its parameter"
+    certify(compile_graph(graph))
+
+
+def test_a_variable_that_nobody_reads_lies_as_what_is_copied_into_it(small_target: Target) -> None:
+    graph = Graph(small_target)
+    x, y = (graph.add_input((16,), "float32", name) for name in "xy")
+    layout = graph.set_layout(x.name, rows((16,), 4, 3)).layout
+    kept, odd = (graph.add_variable((16,), "float32", name) for name in ("kept", "odd"))
+    graph.program.add(Copy(kept.name, (x.name,)))
+    graph.program.add(Copy(odd.name, (y.name,)))
+    graph.outputs = [kept.name, odd.name]
+    planned = Planner().plan(graph)
+    assert planned.tensors["kept"].layout == layout
+    evenly = linear_layout((16,), "float32", small_target.num_tiles)
+    assert planned.tensors["odd"].layout == planned.tensors["y"].layout == evenly
+
+
+def test_what_is_computed_into_a_placed_tensor_is_computed_there_or_copied(small_target: Target) -> None:
+    graph = Graph(small_target)
+    x = graph.add_input((16,), "float32", "x")
+    form, codelet = (
+        map_form((16,), [identity_map(1)]),
+        Map((("negate", (0,), ()),), (1,), ("float32",), ("float32",)),
+    )
+    for name, plan in (("there", None), ("elsewhere", Plan((whole(16),), 2))):
+        result = graph.add_tensor((16,), "float32", name, rows((16,), 4, 1))
+        graph.program.add(Operation(f"negate.{name}", codelet, form, (x.name,), (result.name,), "", plan))
+        graph.outputs.append(result.name)
+    planned = Planner().plan(graph)
+    assert [type(step) for step in planned.program.steps] == [Execute, Execute, Copy]
+    assert planned.tensors["there"].layout == planned.tensors["elsewhere"].layout == rows((16,), 4, 1)
+    values = np.arange(16, dtype=np.float32)
+    for engine in ENGINES:
+        for found in make_engine(compile_graph(graph), engine).run(values)[0]:
+            np.testing.assert_array_equal(found, -values)
+
+
+# ---- choices
+
+
+def choosing(target: Target, first: Plan, second: Plan) -> Graph:
+    """One negation in two ways that only their plans tell apart, and a sum behind it."""
+    graph = Graph(target)
+    x = graph.add_input((1600,), "float32", "x")
+    (y,) = graph.add_choice(
+        "negation",
+        [
+            lambda body, plan=plan: (popops.neg(graph, x, plan=plan, program=body),)
+            for plan in (first, second)
+        ],
+        graph.program,
+        "model.py:7",
+    )
+    graph.outputs = [popops.add(graph, y, 1.0).name]
+    return graph
+
+
+SPREAD, PILED = Plan((split(1600, 200),)), Plan((whole(1600),))
+
+
+def test_of_several_ways_the_cheapest_is_taken(small_target: Target) -> None:
+    for ways in ((SPREAD, PILED), (PILED, SPREAD)):
+        graph = choosing(small_target, *ways)
+        planned = Planner().plan(graph)
+        taken = planned.compute_sets["negate"].vertices[0]
+        assert taken.plan.splits == SPREAD.splits
+        values = np.linspace(-1, 1, 1600, dtype=np.float32)
+        for engine in ENGINES:
+            (found,), _ = make_engine(compile_graph(graph), engine).run(values)
+            np.testing.assert_array_equal(found, 1 - values)
+
+
+def test_steps_of_every_way_have_the_same_names_and_later_ones_new_names(small_target: Target) -> None:
+    graph = choosing(small_target, SPREAD, PILED)
+    (choice,) = (step for step in graph.program.steps if isinstance(step, Choice))
+    names = [[s.name for s in a.body.steps if isinstance(s, Operation)] for a in choice.alternatives]
+    assert names == [["negate"], ["negate"]]
+    assert graph.unique("negate", "step") == "negate.1"
+
+
+def test_a_way_with_a_pinned_step_is_taken(small_target: Target) -> None:
+    graph = Graph(small_target)
+    x = graph.add_input((1600,), "float32", "x")
+    ways = [
+        lambda body: (popops.neg(graph, x, plan=SPREAD, program=body, name="quick"),),
+        lambda body: (popops.mul(graph, x, -1.0, plan=PILED, program=body, name="slow"),),
+    ]
+    graph.outputs = [graph.add_choice("negation", ways, graph.program)[0].name]
+    pinned = Planner(pins={"slow": PILED}).plan(graph)
+    assert list(pinned.compute_sets) == ["slow"] and list(Planner().plan(graph).compute_sets) == ["quick"]
+
+
+def test_ways_that_give_different_things_are_refused(small_target: Target) -> None:
+    graph = Graph(small_target)
+    x = graph.add_input((4,), "float32", "x")
+    ways = [lambda body: (popops.neg(graph, x, program=body),), lambda _: ()]
+    with pytest.raises(InvalidGraph, match="the ways to compute it give different results"):
+        graph.add_choice("it", ways, graph.program)
+
+
+# ---- what is refused
+
+
+def test_what_cannot_be_recorded_is_named(small_target: Target) -> None:
+    graph = Graph(small_target)
+    x = graph.add_input((16,), "float32", "x")
+    form, codelet = map_form((16,), [identity_map(1)]), Map((), (0,), ("float32",), ("float32",))
+    with pytest.raises(InvalidGraph, match="other numbers of operands and results") as caught:
+        poputil.place(graph, codelet, form, [x, x], ("float32",), "odd", "here.py:1")
+    assert caught.value.location == "here.py:1"
+    with pytest.raises(InvalidPlan, match="step odd"):
+        poputil.place(graph, codelet, form, [x], ("float32",), "odd", plan=Plan((whole(5),)))
+    other = Graph(small_target).add_input((16,), "float32", "of another graph")
+    with pytest.raises(InvalidGraph, match="names tensor 'of another graph'"):
+        poputil.place(graph, codelet, form, [other], ("float32",), "odd")
+    with pytest.raises(InvalidGraph, match="has 16 elements"):
+        poputil.reshape(graph, x, (5,))
+
+
+def test_policies_change_plans_but_not_what_is_recorded(small_target: Target) -> None:
+    graph = recorded(small_target)
+    tight = Planner(Policy(memory_proportions={"dot": 1e-4})).plan(graph)
+    assert any(".turn" in name for name in tight.compute_sets)
+    assert not any(".turn" in name for name in Planner().plan(graph).compute_sets)
+    x, w = np.ones((6, 8), np.float32), np.arange(32, dtype=np.float32).reshape(8, 4)
+    for planned in (tight, Planner().plan(graph)):
+        (found,), _ = make_engine(compile_graph(planned), "literal").run(x, w)
+        np.testing.assert_array_equal(found, 2 * (x @ w).ravel())

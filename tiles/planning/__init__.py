@@ -1,0 +1,6 @@
+"""Planning: recorded operations get plans, tensors layouts; nothing before or behind it knows by what policy."""
+
+from tiles.planning.planner import Planner
+from tiles.planning.policy import Policy, operation_of
+
+__all__ = ["Planner", "Policy", "operation_of"]

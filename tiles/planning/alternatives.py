@@ -1,0 +1,132 @@
+"""What the alternatives of a choice would cost: each planned on a graph of its own, its compute sets priced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import fields, is_dataclass, replace
+
+from tiles.graph import Alternative, Choice, Operation, Sequence
+from tiles.graph.program import Step
+from tiles.plan import MEMORY_PROPORTION, Operand, price
+from tiles.planning.state import Cost, Planning
+
+Run = Callable[[Planning, Sequence, Sequence], None]
+"""Plans a recorded sequence into a planned one."""
+
+
+def cheapest(planning: Planning, choice: Choice, run: Run) -> Alternative:
+    """Return the alternative to take: one that has a pinned step, else the cheapest, the first of several.
+
+    Alternatives whose temporaries keep to their share of a tile are preferred. Equal choices between tensors that lie
+    alike are priced once.
+    """
+    for alternative in choice.alternatives:
+        names = {step.name for step in _operations(alternative.body)}
+        if any(name in planning.pins or f"{name}.partials" in planning.pins for name in names):
+            return alternative
+    outside = list(dict.fromkeys(n for a in choice.alternatives for n in outside_names(a.body)))
+    operands = [planning.tensor(name) for name in outside]
+    known = tuple((t.shape, t.dtype, t.kind, t.layout) for t in operands)
+    key = tuple(_key(a.body, outside) for a in choice.alternatives), known
+    if key not in planning.estimates:
+        planning.estimates[key] = tuple(_cost(planning, a, outside, run) for a in choice.alternatives)
+    costs = planning.estimates[key]
+    return choice.alternatives[costs.index(min(costs))]
+
+
+def _cost(planning: Planning, alternative: Alternative, outside: list[str], run: Run) -> Cost:
+    """Plan an alternative on a graph of its own and return what its compute sets cost together."""
+    given = planning.graph.successor()
+    given.tensors, given.functions = planning.given.tensors, planning.given.functions
+    trial = Planning(given, planning.policy, {}, planning.estimates)
+    for name in outside:
+        tensor = planning.tensor(name)
+        trial.renamed[name] = tensor.name
+        trial.graph.tensors[tensor.name] = replace(tensor, view_of="")
+    run(trial, alternative.body, trial.graph.program)
+    graph = trial.finish()
+    cycles, temporary = 0.0, 0
+    for compute_set in graph.compute_sets.values():
+        for group in compute_set.vertices:
+            read = [graph.tensors[name] for name in group.operands]
+            known = tuple(Operand(t.shape, t.dtype, t.layout) for t in read)
+            dtypes = tuple(graph.tensors[name].dtype for name in group.results)
+            priced = price(group.form, group.codelet, known, dtypes, graph.target, group.plan)
+            cycles += priced.cycles
+            temporary = max(temporary, priced.temporary_bytes)
+    return temporary > MEMORY_PROPORTION * graph.target.bytes_per_tile, cycles
+
+
+def outside_names(body: Sequence) -> list[str]:
+    """Return the tensors that a sequence names before it writes them, in order."""
+    written: set[str] = set()
+    found: dict[str, None] = {}
+
+    def visit(steps: list[Step]) -> None:
+        for step in steps:
+            for name, is_result in _names(step):
+                if is_result:
+                    written.add(name)
+                elif name not in written:
+                    found[name] = None
+            for inner in _bodies(step):
+                visit(inner.steps)
+
+    visit(body.steps)
+    return list(found)
+
+
+def _names(step: Step) -> Iterator[tuple[str, bool]]:
+    """Return the tensors that a step names, with whether it writes them; operands first."""
+    if isinstance(step, Operation):
+        yield from ((name, False) for name in step.operands)
+        yield from ((name, True) for name in step.results)
+        return
+    values = {f.name: getattr(step, f.name) for f in fields(step)} if is_dataclass(step) else {}
+    for key in ("source", "predicate", "index", "tensor", "rows"):
+        if isinstance(values.get(key), str) and values[key]:
+            yield values[key], False
+    yield from ((name, False) for name in values.get("sources", ()))
+    if "destination" in values:
+        yield values["destination"], True
+    if isinstance(step, Choice):
+        yield from ((name, True) for name in step.results)
+
+
+def _bodies(step: Step) -> Iterator[Sequence]:
+    """Return the sequences inside a step."""
+    if isinstance(step, Sequence):
+        yield step
+    if isinstance(step, Choice):
+        yield from (alternative.body for alternative in step.alternatives)
+    for key in ("condition", "body", "then", "otherwise"):
+        inner = getattr(step, key, None)
+        if isinstance(inner, Sequence):
+            yield inner
+    yield from getattr(step, "branches", ())
+
+
+def _operations(body: Sequence) -> Iterator[Operation]:
+    for step in body.steps:
+        if isinstance(step, Operation):
+            yield step
+        for inner in _bodies(step):
+            yield from _operations(inner)
+
+
+def _key(body: Sequence, outside: list[str]) -> Hashable:
+    """Return what a sequence computes, with tensors numbered, so that equal ones have equal keys."""
+    numbers = {name: n for n, name in enumerate(outside)}
+
+    def number(name: str) -> int:
+        return numbers.setdefault(name, len(numbers))
+
+    def key(step: Step) -> Hashable:
+        named = tuple((number(name), is_result) for name, is_result in _names(step))
+        inner = tuple(tuple(map(key, each.steps)) for each in _bodies(step))
+        if isinstance(step, Operation):
+            return step.codelet, step.form, step.plan, named
+        fixed = tuple(getattr(step, each, None) for each in ("axis", "count", "function"))
+        return type(step).__name__, fixed, named, inner
+
+    return tuple(map(key, body.steps))

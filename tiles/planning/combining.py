@@ -1,0 +1,148 @@
+"""Partials of a split reduction, combined: again a planned reduction, over a leading axis, in stages."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as Seq
+
+from tiles.graph import (
+    ROW_MAJOR,
+    Arrangement,
+    AxisSplit,
+    Codelet,
+    Layout,
+    OpForm,
+    Plan,
+    Tensor,
+    linear_layout,
+    whole,
+)
+from tiles.numerics.dtypes import itemsize
+from tiles.plan import Operand, Priced, Ranking, search, with_order
+from tiles.planning.emit import emit
+from tiles.planning.state import Site
+from tiles.poplibs.popops.reduce import combine_form
+from tiles.target import Target
+
+
+def combine(
+    site: Site,
+    partials: Tensor,
+    codelet: Codelet,
+    dtype: str,
+    result: str,
+    order: Arrangement = ROW_MAJOR,
+) -> None:
+    """Reduce partials ``[P, ...]`` over their leading axis, in as many stages as is cheapest.
+
+    Args:
+      site: where, labelled as the operation that made the partials.
+      partials: the tensor.
+      codelet: what folds them.
+      dtype: of the result.
+      result: name of the recorded tensor to leave it in.
+      order: that in which they were written, by axes of ``partials``: where several parts meet on a tile, their
+        groups stay apart, so that they arrive in longer runs and lie as the next contraction reads them.
+    """
+    stage = 0
+    while True:
+        form = combine_form(partials.shape)
+        here = site.at(f"combine{stage}" if stage else "combine")
+        plan = site.planning.pins.get(here.label)
+        if plan is None:
+            plan = _combine_plan(site, codelet, form, partials, dtype)
+            plan = plan if order.is_row_major else with_order(plan, order)
+        if plan.num_partials(form) == 1:
+            emit(here, codelet, form, plan, [partials], (dtype,), (result,))
+            return
+        staged, dtypes = codelet.partial()
+        (partials,) = emit(here, staged, form, plan, [partials], dtypes)
+        stage += 1
+
+
+def _combine_plan(site: Site, codelet: Codelet, form: OpForm, partials: Tensor, dtype: str) -> Plan:
+    """Choose the plan of one combining stage; a staged plan must at least halve the partials."""
+    assert partials.layout is not None
+    spread = _spread(site.planning.graph.target, codelet, form, dtype)
+    extra = [*_scattered(form, partials.layout), spread]
+    found = _ranked(site, codelet, form, [partials], (dtype,), extra)
+    return next((p.plan for p in _halving(found, form, partials)), spread)
+
+
+def join_plan(
+    site: Site, codelet: Codelet, form: OpForm, partials: Seq[Tensor], dtypes: tuple[str, ...]
+) -> Plan:
+    """Choose the plan of one stage that joins partials of several results; it must at least halve them."""
+    extra = [_spread(site.planning.graph.target, codelet, form, dtypes[0])]
+    return next(_halving(_ranked(site, codelet, form, partials, dtypes, extra), form, partials[0])).plan
+
+
+def _ranked(
+    site: Site,
+    codelet: Codelet,
+    form: OpForm,
+    partials: Seq[Tensor],
+    dtypes: tuple[str, ...],
+    extra: Seq[Plan],
+) -> Ranking:
+    known = [Operand(t.shape, t.dtype, t.layout) for t in partials]
+    policy, target = site.planning.policy, site.planning.graph.target
+    share = policy.memory_proportion(site.label)
+    return search(form, codelet, known, dtypes, target, extra, share, policy.code_price)
+
+
+def _halving(found: Iterable[Priced], form: OpForm, partials: Tensor) -> Iterator[Priced]:
+    counts = ((p, p.plan.num_partials(form)) for p in found)
+    return (p for p, n in counts if n == 1 or 2 * n <= partials.shape[0])
+
+
+def _spread(target: Target, codelet: Codelet, form: OpForm, dtype: str) -> Plan:
+    """Return the plan that spreads results evenly over the tiles and cuts no reduction."""
+    dims = [d for d in form.results[0].dims if codelet.may_split(form, d)]
+    sizes = tuple(form.dims[d].size for d in dims)
+    layout = linear_layout(sizes, dtype, target.num_tiles, min_bytes=itemsize(dtype))
+    splits = dict(zip(dims, layout.axes, strict=True))
+    return Plan(tuple(splits.get(d, whole(dim.size)) for d, dim in enumerate(form.dims)), layout.base)
+
+
+def _scattered(form: OpForm, layout: Layout) -> list[Plan]:
+    """Plans that spread the combination of each group of partials evenly over the tiles that hold them.
+
+    A share is cut from the slowest axes of a part on, as they lie in memory, so that it is a run of each part or a few
+    long ones; or first from another axis.
+    """
+    held, *rest = layout.axes
+    if not held.is_split or held.parts != math.prod(radix for radix, _ in held.digits):
+        return []
+    counted = dict.fromkeys(d - 1 for d, _ in layout.arrangement.digits if d)
+    slowest_first = list(dict.fromkeys([*counted, *range(len(rest))]))
+    plans = []
+    for first in slowest_first:
+        order = [first, *(axis for axis in slowest_first if axis != first)]
+        axes = _shared(rest, held.digits, order)
+        if axes is not None:
+            plans.append(Plan((whole(held.size), *axes), layout.base))
+    return list(dict.fromkeys(plans))
+
+
+def _shared(axes: Seq[AxisSplit], digits: Seq[tuple[int, int]], order: Seq[int]) -> list[AxisSplit] | None:
+    """Cut parts further over the tiles that digits tell apart, evenly, the axes of ``order`` first; None if none can be."""
+    found = list(axes)
+    is_cut = False
+    for radix, stride in digits:
+        for axis in order:
+            split = found[axis]
+            grain = min(split.grain, max(1, split.size))
+            if split.is_split and split.parts != math.prod(r for r, _ in split.digits):
+                continue
+            pieces = max(n for n in range(1, min(radix, grain) + 1) if grain % n == 0)
+            if pieces == 1:
+                continue
+            radix //= pieces
+            finer = (*(split.digits if split.is_split else ()), (pieces, stride * radix))
+            found[axis] = AxisSplit(split.size, grain // pieces, finer)
+            is_cut = True
+            if radix == 1:
+                break
+    return found if is_cut else None

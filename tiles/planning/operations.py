@@ -1,0 +1,196 @@
+"""One operation planned: its plan, in serial slices or with partials where that is better, and its compute sets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import replace
+
+from tiles.errors import InvalidPlan
+from tiles.graph import (
+    Codelet,
+    Composite,
+    Copy,
+    Layout,
+    Operation,
+    Plan,
+    Sequence,
+    Tensor,
+    Vertices,
+    unsplit_plan,
+)
+from tiles.plan import Operand, Question, Turns, arranged, leaving, serial_split
+from tiles.planning.choose import as_wanted, choose
+from tiles.planning.combining import combine, join_plan
+from tiles.planning.emit import copied_into_order, emit, settle
+from tiles.planning.state import Planning, Site
+from tiles.poplibs.popops.reduce import combine_codelet
+
+
+def plan_operation(
+    planning: Planning, operation: Operation, program: Sequence, beside: Seq[Tensor] = ()
+) -> None:
+    """Add the compute sets of a recorded operation to the planned graph.
+
+    Args:
+      planning: the graph being planned.
+      operation: what was recorded.
+      program: the planned sequence to append to.
+      beside: what is read later together with the result, of its shape, which had better lie there too.
+
+    Raises:
+      InvalidPlan: a pinned plan, or the builder's, does not fit.
+    """
+    site = Site(planning, program, operation.name, operation.location)
+    fixed = planning.tensor(operation.results[0])
+    if fixed.layout is not None:
+        _compute_there(site, operation, fixed.layout)
+    elif not operation.operands and planning.is_variable(operation.results[0]):
+        planning.defer(fixed.name, lambda slot: plan_operation(planning, operation, slot), program)
+    else:
+        _plan(site, operation, operation.results, beside)
+
+
+def _compute_there(site: Site, operation: Operation, layout: Layout) -> None:
+    """Compute a result that lies somewhere already: there, or elsewhere and copied."""
+    planning = site.planning
+    plan = leaving(operation.form, operation.codelet, layout, planning.graph.target)
+    (written,) = (planning.tensor(name) for name in operation.results)
+    operands = [planning.tensor(name) for name in operation.operands]
+    if plan is not None and operation.plan is None and plan.result_layout(operation.form) == layout:
+        emit(site, operation.codelet, operation.form, plan, operands, (written.dtype,), operation.results)
+        return
+    made = planning.graph.add_tensor(written.shape, written.dtype, f"{site.label}.made")
+    _plan(site, operation, (made.name,), ())
+    site.program.add(Copy(written.name, (planning.tensor(made.name).name,), None, site.location))
+
+
+def _plan(site: Site, operation: Operation, results: tuple[str, ...], beside: Seq[Tensor]) -> None:
+    """Choose the plan of an operation and add what it takes."""
+    planning, form, codelet = site.planning, operation.form, operation.codelet
+    operands = [planning.tensor(name) for name in operation.operands]
+    dtypes = tuple(planning.tensor(name).dtype for name in results)
+    target, policy = planning.graph.target, planning.policy
+    known = tuple(Operand(t.shape, t.dtype, t.layout) for t in operands)
+    question = Question(form, codelet, known, dtypes, target, policy.code_price)
+    given, pinned, copies = operation.plan, _pinned(planning, site.label), {}
+    if given is not None:
+        plan = given
+    elif pinned is not None:
+        plan, copies = pinned, _pinned_copies(planning, site.label, len(operands))
+    else:
+        share = policy.memory_proportion(site.label)
+        turns = serial_split(form, codelet, known, dtypes, target, share, policy.code_price)
+        if turns is not None:
+            _in_slices(site, operation, turns, results[0])
+            return
+        plan, copies = choose(planning, question, operands, site.label, beside)
+    plan = _checked(site, question, plan, is_given=given is not None, is_pinned=pinned is not None)
+    settle(planning, form, plan, operands)
+    for k, layout in copies.items():
+        operands[k] = copied_into_order(site.at(f"order{k}"), operands[k], layout)
+    _add(site, question, plan, operands, results)
+
+
+def _checked(site: Site, question: Question, plan: Plan, *, is_given: bool, is_pinned: bool) -> Plan:
+    """Return a plan in the order that its vertices want.
+
+    Raises:
+      InvalidPlan: it does not fit, splits what cannot be split, or says another order.
+    """
+    form, codelet = question.form, question.codelet
+    try:
+        plan.check(form, question.target.num_tiles)
+        if is_given:
+            (plan,) = arranged(question, [plan])
+        elif is_pinned:
+            plan = as_wanted(question, plan)
+    except InvalidPlan as error:
+        raise error.at(f"step {site.label}" + (f", {site.location}" if site.location else "")) from None
+    for d, split in enumerate(plan.splits):
+        if split.is_split and not codelet.may_split(form, d):
+            raise InvalidPlan(
+                f"{site.label}: the plan cuts dimension {form.dims[d].name} of {form.dims[d].size} into "
+                f"{split.parts} parts, which {codelet.label} cannot compute apart"
+            )
+    return plan
+
+
+def _add(site: Site, question: Question, plan: Plan, operands: Seq[Tensor], results: tuple[str, ...]) -> None:
+    """Add a plan's compute set, and what combines its partials."""
+    form, codelet, dtypes = question.form, question.codelet, question.result_dtypes
+    if plan.num_partials(form) == 1:
+        emit(site, codelet, form, plan, operands, dtypes, results)
+        return
+    if codelet.keeps_partials:
+        _in_parts(site, question, plan, operands, results)
+        return
+    body = Sequence()
+    _in_parts(replace(site, program=body), question, plan, operands, results)
+    names = tuple(t.name for t in operands), tuple(site.planning.tensor(name).name for name in results)
+    one = Vertices(site.label, codelet, form, unsplit_plan(form), *names, site.location)
+    site.program.add(Composite(body, one))
+
+
+def _pinned(planning: Planning, label: str) -> Plan | None:
+    """Return the plan pinned to an operation, by its own name or by that of the step that makes its partials."""
+    return planning.pins.get(label) or planning.pins.get(f"{label}.partials")
+
+
+def _pinned_copies(planning: Planning, label: str, count: int) -> dict[int, Layout]:
+    """Return the layouts into which operands are copied before an operation, where those copies' plans are pinned."""
+    pinned = {k: planning.pins.get(f"{label}.order{k}") for k in range(count)}
+    return {k: Layout(p.splits, p.base, p.arrangement) for k, p in pinned.items() if p is not None}
+
+
+def _in_slices(site: Site, operation: Operation, turns: Turns, result: str) -> None:
+    """Compute slices of the result one after another, each in the memory the last one left, and join them."""
+    planning, form = site.planning, operation.form
+    whole = planning.tensor(result)
+    slices = []
+    for part in turns.forms(form):
+        label = planning.graph.unique(f"{site.label}.turn", "step")
+        made = planning.graph.add_tensor(part.result_shape(), whole.dtype, label, location=site.location)
+        one = replace(operation, name=label, form=part, results=(made.name,))
+        plan_operation(planning, one, site.program)
+        slices.append(planning.tensor(made.name))
+    axis = form.results[0].dims.index(turns.dim)
+    first = slices[0].layout
+    assert first is not None
+    joined = planning.define(result, first.scaled(axis, form.dims[turns.dim].size))
+    site.program.add(Copy(joined.name, tuple(t.name for t in slices), axis, site.location))
+
+
+def _in_parts(
+    site: Site, question: Question, plan: Plan, operands: Seq[Tensor], results: tuple[str, ...]
+) -> None:
+    """Compute partials by a plan that cuts reductions, and combine them."""
+    codelet, form, dtypes = question.codelet, question.form, question.result_dtypes
+    partial, partial_dtypes = codelet.partial()
+    parts = emit(site.at("partials"), partial, form, plan, operands, partial_dtypes)
+    first, *others = parts
+    if others or type(codelet).joining is not Codelet.joining:
+        _join(site.at("combine"), codelet, parts, dtypes, results)
+        return
+    folding = codelet.combining(partial_dtypes[0], dtypes[0]) or combine_codelet(
+        codelet.combiner() or "", partial_dtypes[0], dtypes[0]
+    )
+    order = plan.result_order(form, lead=1).over(len(first.shape))
+    combine(site, first, folding, dtypes[0], results[0], order)
+
+
+def _join(
+    site: Site,
+    codelet: Codelet,
+    partials: tuple[Tensor, ...],
+    dtypes: tuple[str, ...],
+    results: tuple[str, ...],
+) -> None:
+    """Combine partials of several results, in as many stages as is cheapest; each at least halves them."""
+    joining, form = codelet.joining(partials[0].shape)
+    site = replace(site, label=site.planning.graph.unique(site.label, "step"))
+    plan = _pinned(site.planning, site.label) or join_plan(site, joining, form, partials, dtypes)
+    known = tuple(Operand(t.shape, t.dtype, t.layout) for t in partials)
+    policy = site.planning.policy
+    question = Question(form, joining, known, dtypes, site.planning.graph.target, policy.code_price)
+    plan = _checked(site, question, plan, is_given=True, is_pinned=False)
+    _add(site, question, plan, partials, results)

@@ -1,0 +1,180 @@
+"""Where tensors would rather lie: parameters as contractions want them, results beside what they meet later.
+
+An operand's first reader says where it lies. For a table that is looked up before it is multiplied with, or a weight
+that is reshaped first, that would be the wrong one: what reads it next would exchange all of it. So a parameter waits as
+the first contraction that reads it wants it. A gradient is best left where its parameter waits: everything between the
+two, moments and clipping, then lies there too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from tiles.graph import (
+    INPUT,
+    VARIABLE,
+    Copy,
+    CopyFromStream,
+    Layout,
+    Operation,
+    Reshape,
+    Sequence,
+    Tensor,
+    reshape_layout,
+)
+from tiles.graph.program import Step
+from tiles.plan import Operand, home_layout, search
+from tiles.planning.state import Planning
+
+Reader = tuple[Operation, int]
+"""A contraction and the number of one of its operands."""
+
+
+@dataclass(frozen=True)
+class Preferences:
+    """What the operations of one sequence say about where tensors had better lie.
+
+    Args:
+      planning: the graph being planned.
+      sequence: recorded steps.
+    """
+
+    planning: Planning
+    sequence: Sequence
+
+    @cached_property
+    def parameters(self) -> set[str]:
+        """The inputs and variables that the sequence reads and does not write."""
+        steps = self.sequence.steps
+        written = {name for step in steps for name in written_by(step)}
+        read = {name for step in steps for name in read_by(step)}
+        tensors = self.planning.given.tensors
+        return {
+            name for name in read - written if name in tensors and tensors[name].kind in (INPUT, VARIABLE)
+        }
+
+    @cached_property
+    def readers(self) -> dict[str, list[Reader]]:
+        """The contractions that read a parameter which something else reads first, in program order.
+
+        What reads a reshape of a parameter reads the parameter.
+        """
+        origin = {name: name for name in self.parameters}
+        found: dict[str, list[Reader]] = {}
+        early: set[str] = set()
+        for step in self.sequence.steps:
+            if isinstance(step, Reshape) and step.source in origin:
+                origin[step.destination] = origin[step.source]
+                early.add(origin[step.source])
+                continue
+            is_contraction = isinstance(step, Operation) and step.codelet.is_contraction
+            for k, name in enumerate(read_by(step)):
+                if name not in origin:
+                    continue
+                contractions = found.setdefault(origin[name], [])
+                if is_contraction and isinstance(step, Operation):
+                    contractions.append((step, k))
+                elif not contractions:
+                    early.add(origin[name])
+        return {name: readers for name, readers in found.items() if readers and name in early}
+
+    def set_preferred_layouts(self, step: Step) -> None:
+        """Give parameters that a step is the first to read the layout that their first contraction wants."""
+        for name in read_by(step):
+            tensor = self.planning.tensor(name)
+            if name not in self.readers or tensor.layout is not None:
+                continue
+            layout = reshape_layout(self._preferred(*self.readers[name][0]), tensor.shape)
+            if layout is not None:
+                self.planning.place(name, layout)
+
+    def _preferred(self, contraction: Operation, k: int) -> Layout:
+        """Return the layout in which operand ``k`` of a contraction would wait, if nothing lay anywhere yet."""
+        planning, form = self.planning, contraction.form
+        tensors = [planning.given.tensors[name] for name in contraction.operands]
+        dtypes = tuple(planning.given.tensors[name].dtype for name in contraction.results)
+        free = [Operand(t.shape, t.dtype, None) for t in tensors]
+        target = planning.graph.target
+        plan = search(form, contraction.codelet, free, dtypes, target)[0].plan
+        plan = replace(plan, base=planning.rotated_base(int(plan.tiles.max()) + 1))
+        return home_layout(form, plan, k, tensors[k].shape, tensors[k].dtype, target)
+
+    @cached_property
+    def _consumers(self) -> dict[str, list[Step]]:
+        found: dict[str, list[Step]] = {}
+        for step in self.sequence.steps:
+            for name in dict.fromkeys(read_by(step)):
+                found.setdefault(name, []).append(step)
+        return found
+
+    @cached_property
+    def _met(self) -> dict[str, dict[str, None]]:
+        """For each result, the parameters of its shape that it meets further on, in program order.
+
+        It meets what an operation reads beside it element by element, or beside what such operations made of it.
+        """
+        tensors = self.planning.given.tensors
+        met: dict[str, dict[str, None]] = {}
+        for step in reversed(self.sequence.steps):
+            for name in written_by(step):
+                found = met.setdefault(name, {})
+                for reader in self._consumers.get(name, ()):
+                    together = elementwise_operands(reader)
+                    if name not in together or not isinstance(reader, Operation):
+                        continue
+                    shape = tensors[name].shape
+                    found |= {
+                        o: None for o in reader.operands if o in self.parameters and tensors[o].shape == shape
+                    }
+                    found |= met.get(reader.results[0], {})
+        return met
+
+    def met(self, operation: Operation) -> list[Tensor]:
+        """Return what a contraction's result is read together with later: where it lies matters to them.
+
+        That is what its only reader reads beside it and what lies somewhere already, else the parameters it meets.
+        """
+        if not operation.codelet.is_contraction or len(operation.results) != 1:
+            return []
+        (result,), readers = operation.results, self._consumers.get(operation.results[0], ())
+        if len(readers) == 1 and result in (together := elementwise_operands(readers[0])):
+            shape = self.planning.given.tensors[result].shape
+            others = [self.planning.tensor(name) for name in together if name != result]
+            placed = [t for t in others if t.layout is not None and t.shape == shape]
+            if placed:
+                return placed[:1]
+        return [self.planning.tensor(name) for name in self._met.get(result, ())]
+
+
+def elementwise_operands(step: Step) -> tuple[str, ...]:
+    """Return the operands of which an operation's one result is made element by element, in place."""
+    if not isinstance(step, Operation) or len(step.results) != 1 or step.codelet.is_contraction:
+        return ()
+    (result,) = step.form.results
+    maps = zip(step.operands, step.form.operands, strict=True)
+    return tuple(
+        name for k, (name, read) in enumerate(maps) if read == result and step.codelet.may_overwrite(k)
+    )
+
+
+def read_by(step: Step) -> tuple[str, ...]:
+    """Return the tensors that a step itself reads."""
+    match step:
+        case Operation():
+            return step.operands
+        case Copy():
+            return step.sources
+        case Reshape():
+            return (step.source,)
+    return ()
+
+
+def written_by(step: Step) -> Iterator[str]:
+    """Return the tensors that a step itself writes."""
+    match step:
+        case Operation():
+            yield from step.results
+        case Copy() | Reshape() | CopyFromStream():
+            yield step.destination

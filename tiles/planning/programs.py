@@ -1,0 +1,201 @@
+"""The walk over a recorded program: every step planned in program order, control kept as it is.
+
+A loop's body is planned before what is copied into its carried variables, so that the first operation that reads one
+says where it lies; a function's parameters lie as the arguments of its first call do, if those lie anywhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+from tiles.errors import InvalidGraph
+from tiles.graph import (
+    Call,
+    Choice,
+    Composite,
+    ComputeSet,
+    Copy,
+    Execute,
+    If,
+    Operation,
+    Repeat,
+    RepeatWhileFalse,
+    RepeatWhileTrue,
+    Reshape,
+    Sequence,
+    Switch,
+    Vertices,
+    linear_layout,
+    reshape_layout,
+)
+from tiles.graph.program import Step
+from tiles.planning.alternatives import cheapest, outside_names
+from tiles.planning.emit import settle
+from tiles.planning.operations import plan_operation
+from tiles.planning.preferred import Preferences
+from tiles.planning.state import Planning, has_elements
+
+NAMING = ("source", "sources", "destination", "predicate", "tensor", "rows")
+"""Fields by which steps name tensors."""
+
+
+def plan_program(planning: Planning, recorded: Sequence, program: Sequence) -> None:
+    """Plan a recorded sequence's steps into a planned one, in order."""
+    preferences = Preferences(planning, recorded)
+    for step in recorded.steps:
+        preferences.set_preferred_layouts(step)
+        _plan_step(planning, step, program, preferences)
+
+
+def _plan_step(planning: Planning, step: Step, program: Sequence, preferences: Preferences) -> None:
+    match step:
+        case Operation():
+            plan_operation(planning, step, program, preferences.met(step))
+        case Reshape():
+            _reshape(planning, step, program)
+        case Choice():
+            taken = cheapest(planning, step, plan_program)
+            plan_program(planning, taken.body, program)
+            for result, made in zip(step.results, taken.results, strict=True):
+                planning.renamed[result] = planning.tensor(made).name
+        case Copy():
+            _copy(planning, step, program)
+        case Execute(name):
+            program.add(Execute(_compute_set(planning, name)))
+        case Sequence():
+            inner = Sequence()
+            plan_program(planning, step, inner)
+            program.add(inner)
+        case Composite(body, whole):
+            inner = Sequence()
+            plan_program(planning, body, inner)
+            program.add(Composite(inner, _renamed(planning, whole)))
+        case Call(function):
+            _function(planning, function)
+            program.add(step)
+        case Repeat(count, body):
+            program.add(Repeat(count, _body(planning, body)))
+        case RepeatWhileTrue(condition, predicate, body) | RepeatWhileFalse(condition, predicate, body):
+            steps = _body(planning, body)
+            check = _body(planning, condition)
+            program.add(type(step)(check, planning.tensor(predicate).name, steps))
+        case Switch(index, branches):
+            planned = tuple(_body(planning, branch) for branch in branches)
+            program.add(Switch(planning.tensor(index).name, planned))
+        case If(predicate, then, otherwise):
+            planned = tuple(_body(planning, branch) for branch in (then, otherwise))
+            program.add(If(planning.tensor(predicate).name, *planned))
+        case _:
+            program.add(_with_planned_names(planning, step))
+
+
+def _body(planning: Planning, recorded: Sequence) -> Sequence:
+    """Plan the body of a loop, a branch or a function."""
+    planned = Sequence()
+    planning.enter()
+    plan_program(planning, recorded, planned)
+    planning.leave()
+    return planned
+
+
+def _function(planning: Planning, name: str) -> None:
+    """Plan a function where it is first called; its parameters lie as what was copied into them."""
+    if name in planning.graph.functions:
+        return
+    body = planning.given.functions[name]
+    planning.graph.functions[name] = Sequence()  # a function that calls itself is refused when it is compiled
+    waiting = {planning.tensor(n).name for n in outside_names(body)} & planning.deferred_names()
+    planning.settle(lambda deferred: True, waiting)
+    planning.graph.functions[name] = _body(planning, body)
+
+
+def _reshape(planning: Planning, step: Reshape, program: Sequence) -> None:
+    """Name the same memory in the new shape where parts stay whole, else copy."""
+    source, result = planning.placed(step.source), planning.tensor(step.destination)
+    assert source.layout is not None
+    layout = reshape_layout(source.layout, result.shape)
+    if layout is not None:
+        planning.view(result.name, source, layout)
+        return
+    planning.place(result.name, linear_layout(result.shape, result.dtype, planning.graph.target.num_tiles))
+    if has_elements(result):
+        program.add(Copy(result.name, (source.name,), None, step.location))
+
+
+def _copy(planning: Planning, step: Copy, program: Sequence) -> None:
+    """Copy into a tensor that lies somewhere, or wait until it does if its first reader shall say where.
+
+    Other results lie as what they are a copy of, or, joined of several or in another shape, evenly over the tiles.
+    """
+    result = planning.tensor(step.destination)
+    sources = [planning.tensor(name) for name in step.sources]
+    alike = step.axis is None and len(sources) == 1 and sources[0].shape == result.shape
+
+    def write(slot: Sequence) -> None:
+        names = tuple(planning.tensor(name).name for name in step.sources)
+        slot.add(replace(step, destination=result.name, sources=names))
+
+    if result.layout is None and planning.is_variable(step.destination):
+        planning.defer(result.name, write, program, sources[0].name if alike else "")
+        return
+    if result.layout is None and alike:
+        planning.follow(result.name, planning.placed(sources[0].name))
+    elif result.layout is None:
+        target = planning.graph.target
+        planning.place(result.name, linear_layout(result.shape, result.dtype, target.num_tiles))
+    elif alike:
+        planning.follow(sources[0].name, result)
+    write(program)
+
+
+def _compute_set(planning: Planning, name: str) -> str:
+    """Keep a compute set that a builder planned itself."""
+    groups = tuple(_renamed(planning, group) for group in planning.given.compute_sets[name].vertices)
+    for group in groups:
+        settle(planning, group.form, group.plan, [planning.tensor(n) for n in group.operands])
+        for n in group.results:
+            planning.tensor(n)
+    planning.graph.compute_sets[name] = ComputeSet(name, groups)
+    return name
+
+
+def _renamed(planning: Planning, group: Vertices) -> Vertices:
+    operands, results = (
+        tuple(planning.tensor(name).name for name in names) for names in (group.operands, group.results)
+    )
+    return replace(group, operands=operands, results=results)
+
+
+def _with_planned_names(planning: Planning, step: Step) -> Step:
+    """Return a step that only names tensors, by their names in the planned graph."""
+    changed: dict[str, object] = {}
+    for each in fields(step):
+        value = getattr(step, each.name)
+        if each.name in NAMING and isinstance(value, str) and value:
+            try:
+                changed[each.name] = planning.tensor(value).name
+            except InvalidGraph as error:
+                raise error.at(getattr(step, "location", "") or None) from None
+    return replace(step, **changed) if changed else step
+
+
+def spliced(sequence: Sequence) -> Sequence:
+    """Return a sequence whose nested sequences' steps stand in it."""
+    steps: list[Step] = []
+    for step in sequence.steps:
+        match step:
+            case Sequence():
+                steps += spliced(step).steps
+            case Composite(body, whole):
+                steps.append(Composite(spliced(body), whole))
+            case Repeat(count, body):
+                steps.append(Repeat(count, spliced(body)))
+            case RepeatWhileTrue(condition, predicate, body) | RepeatWhileFalse(condition, predicate, body):
+                steps.append(type(step)(spliced(condition), predicate, spliced(body)))
+            case Switch(index, branches):
+                steps.append(Switch(index, tuple(map(spliced, branches))))
+            case If(predicate, then, otherwise):
+                steps.append(If(predicate, spliced(then), spliced(otherwise)))
+            case _:
+                steps.append(step)
+    return Sequence(steps)

@@ -1,0 +1,205 @@
+"""One graph being planned: the planned graph so far, and what waits for a layout.
+
+An input, or a variable that copies write, lies nowhere until something says where: its first reader, or what is copied
+into it. Steps that write such a variable are planned when it has been placed, and stand where they were in the program.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, replace
+
+from tiles.errors import InvalidGraph
+from tiles.graph import TEMPORARY, VARIABLE, Graph, Layout, Plan, Sequence, Tensor, linear_layout
+from tiles.planning.policy import Policy
+
+Cost = tuple[bool, float]
+"""What a way to compute something costs: whether its temporaries exceed their share of a tile, and cycles."""
+
+
+@dataclass
+class Deferred:
+    """A write to a variable that is not placed yet.
+
+    Attributes:
+      slot: where in the program it will stand.
+      write: plans it into the slot.
+      source: what is copied, "" where it is computed.
+      scope: the innermost loop, branch or function that the write is in, counted from outside.
+    """
+
+    slot: Sequence
+    write: Callable[[Sequence], None]
+    source: str
+    scope: int
+
+
+class Planning:
+    """The state of one graph's planning.
+
+    Attributes:
+      given: the graph as recorded.
+      graph: the graph being planned.
+      policy: how plans are chosen.
+      pins: plans pinned to steps, by name.
+      renamed: by the name of a choice's result, that of the tensor which holds it in the way that was taken.
+      estimates: costs of alternatives, by what they compute and where their operands lie.
+    """
+
+    def __init__(
+        self,
+        given: Graph,
+        policy: Policy,
+        pins: Mapping[str, Plan],
+        estimates: dict[Hashable, tuple[Cost, ...]] | None = None,
+    ) -> None:
+        """Start with the inputs of a recorded graph."""
+        self.given, self.policy, self.pins = given, policy, pins
+        self.graph = given.successor()
+        self.renamed: dict[str, str] = {}
+        self.estimates = {} if estimates is None else estimates
+        self._deferred: dict[str, list[Deferred]] = {}
+        self._scope = 0
+        self._rotation = 0
+        self.donated = {given.inputs[i] for i in given.donated}
+        for name in given.inputs:
+            self.tensor(name)
+
+    def tensor(self, name: str) -> Tensor:
+        """Return a tensor as it stands in the planned graph, by the name that a recorded step gives it.
+
+        Raises:
+          InvalidGraph: there is none of that name.
+        """
+        name = self.renamed.get(name, name)
+        if name not in self.graph.tensors:
+            recorded = self.given.tensors.get(name)
+            if recorded is None:
+                raise InvalidGraph(f"a step names tensor {name!r}, which the graph does not have")
+            kind = TEMPORARY if recorded.kind == VARIABLE else recorded.kind
+            self.graph.tensors[name] = replace(recorded, kind=kind, view_of="")
+        return self.graph.tensors[name]
+
+    def is_variable(self, name: str) -> bool:
+        """Return whether a tensor is one that copies write and that may still be placed."""
+        tensor = self.given.tensors.get(name)
+        return tensor is not None and tensor.kind == VARIABLE and self.tensor(name).layout is None
+
+    def place(self, name: str, layout: Layout) -> Tensor:
+        """Say where a tensor lies, and plan what waits for that."""
+        tensor = self.graph.set_layout(self.tensor(name).name, layout)
+        for deferred in self._deferred.pop(tensor.name, ()):
+            if deferred.source:
+                self.follow(deferred.source, tensor)
+            deferred.write(deferred.slot)
+        return tensor
+
+    def placed(self, name: str) -> Tensor:
+        """Return a tensor, spread evenly over the tiles in row-major order if nothing has placed it."""
+        tensor = self.tensor(name)
+        if tensor.layout is not None:
+            return tensor
+        return self.place(name, linear_layout(tensor.shape, tensor.dtype, self.graph.target.num_tiles))
+
+    def follow(self, name: str, other: Tensor) -> None:
+        """Let a tensor that is not placed lie as another one of its shape, from or to which it is copied."""
+        tensor = self.tensor(name)
+        if tensor.layout is None and other.layout is not None and tensor.shape == other.shape:
+            self.place(name, other.layout)
+
+    def defer(
+        self, name: str, write: Callable[[Sequence], None], program: Sequence, source: str = ""
+    ) -> None:
+        """Plan a write to a variable when that is placed; it will stand at the present end of ``program``."""
+        slot = Sequence()
+        program.add(slot)
+        self._deferred.setdefault(self.tensor(name).name, []).append(
+            Deferred(slot, write, source, self._scope)
+        )
+
+    def deferred_names(self) -> set[str]:
+        """Return the variables that steps write which are not planned yet."""
+        return set(self._deferred)
+
+    def enter(self) -> None:
+        """Begin a loop's or branch's body, or a function's."""
+        self._scope += 1
+
+    def leave(self) -> None:
+        """End a body: what it copied into variables that lie nowhere says where these lie."""
+        self.settle(lambda deferred: deferred.scope == self._scope)
+        self._scope -= 1
+        for deferred in (each for waiting in self._deferred.values() for each in waiting):
+            deferred.scope = min(deferred.scope, self._scope)
+
+    def settle(self, decides: Callable[[Deferred], bool], names: set[str] | None = None) -> None:
+        """Place variables as what is copied into them lies, by the writes that may decide it."""
+        for name in [n for n in self._deferred if names is None or n in names]:
+            sources = [self.tensor(d.source) for d in self._deferred.get(name, ()) if d.source and decides(d)]
+            layout = next((source.layout for source in sources if source.layout is not None), None)
+            if layout is not None:
+                self.place(name, layout)
+
+    def finish(self) -> Graph:
+        """Place what is left evenly over the tiles and return the planned graph."""
+        self.settle(lambda deferred: True)
+        for name in self.given.outputs:
+            self.tensor(name)
+        for name in list(self.graph.tensors):
+            self.placed(name)
+        graph = self.graph
+        graph.inputs, graph.donated = list(self.given.inputs), self.given.donated
+        graph.outputs = [self.tensor(name).name for name in self.given.outputs]
+        graph.is_planned = True
+        return graph
+
+    def define(self, name: str, layout: Layout) -> Tensor:
+        """Return a recorded tensor, now placed, that a planned step writes."""
+        return self.place(name, layout)
+
+    def view(self, name: str, source: Tensor, layout: Layout) -> Tensor:
+        """Make a recorded tensor another name of a placed tensor's memory."""
+        self.tensor(name)
+        made = replace(self.graph.tensors[name], view_of=source.name)
+        self.graph.tensors[name] = made
+        return self.place(name, layout)
+
+    def rotated_base(self, span: int) -> int:
+        """Return a first tile for something that covers ``span`` tiles, so that small things spread out.
+
+        It is the first of an exchange bus: neighbours that read alike then share its lanes.
+        """
+        target = self.graph.target
+        free = target.num_tiles - span
+        if span * 4 > target.num_tiles or free <= 0:
+            return 0
+        base = self._rotation % (free + 1)
+        self._rotation += span
+        return base - base % target.tiles_per_shared_exchange_bus
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where planned steps go, and what they are called.
+
+    Args:
+      planning: the graph being planned.
+      program: the sequence to append to.
+      label: name of the steps.
+      location: the user's source line.
+    """
+
+    planning: Planning
+    program: Sequence
+    label: str
+    location: str = ""
+
+    def at(self, suffix: str) -> Site:
+        """Return the site of a part of an operation."""
+        return replace(self, label=f"{self.label}.{suffix}")
+
+
+def has_elements(tensor: Tensor) -> bool:
+    """Return whether a tensor has any element."""
+    return math.prod(tensor.shape) > 0
