@@ -399,13 +399,12 @@ class _Block:
         """Append what a JAX function does to arrays.
 
         Raises:
-          UnsupportedOp: its results are not of these types, or it needs what this platform lacks.
+          ValueError: its results are not of these types.
         """
         source = elements.traced(function, [value.type for value in operands])
         values = self.inlined(source, operands, location)
         if [value.type for value in values] != list(types):
-            shown = ", ".join(map(str, types))
-            raise UnsupportedOp(f"a library routine with results {shown}", str(location), _DEFAULT_HINT)
+            raise ValueError(f"results {', '.join(str(value.type) for value in values)}")
         return values
 
     def inlined(self, source: Any, arguments: Sequence[Value], location: Location) -> Sequence[Value]:

@@ -90,8 +90,13 @@ def _custom_call(scope: Scope, op: Any, operands: list[Any], location: Location)
     routine = routine_of(target)
     if routine is not None:
         types = scope.result_types(op, location)
-        made = scope.traced(functools.partial(routine, _options(op), types), operands, types, location)
-        return list(made)
+        try:
+            return list(
+                scope.traced(functools.partial(routine, _options(op), types), operands, types, location)
+            )
+        except (TypeError, ValueError, LookupError) as error:
+            hint = f"operands, options and results as JAX writes them: {str(error).partition(chr(10))[0]}"
+            raise scope.unsupported(op, location, hint) from None
     raise scope.unsupported(op, location, "call no library routine or host callback inside the function")
 
 

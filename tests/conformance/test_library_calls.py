@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from jax import export, lax
 
+from hlo_passes.errors import UnsupportedOp
 from hlo_passes.ir import evaluate_module
 from ipuxla.frontend.importer import import_stablehlo
 from tiles.numerics.tolerance import check_close
@@ -117,6 +118,16 @@ def test_calls_of_a_tpu(name: str) -> None:
     checks = [export.DisabledSafetyCheck.custom_call("Eigh")]
     exported = export.export(jax.jit(function), platforms=["tpu"], disabled_checks=checks)(*arguments)
     _check(exported.mlir_module(), name)
+
+
+@pytest.mark.parametrize("target", ["Qr", "lapack_sgetrf_ffi", "lapack_strsm_ffi", "lapack_sgeev_ffi"])
+def test_calls_with_other_operands_than_jaxs_are_a_named_error(target: str) -> None:
+    text = f"""func.func @main(%x: tensor<3xf32>) -> tensor<3xf32> {{
+      %0 = stablehlo.custom_call @{target}(%x) : (tensor<3xf32>) -> tensor<3xf32>
+      return %0 : tensor<3xf32>
+    }}"""
+    with pytest.raises(UnsupportedOp, match=f"custom_call @{target}"):
+        import_stablehlo(text)
 
 
 def test_annotations_of_one_device() -> None:
