@@ -124,3 +124,19 @@ class Unsupported(IpuError):
 
 class UnsupportedDtype(Unsupported):
     """A dtype that the machine or this system does not handle here."""
+
+
+class InvalidInstructionSet(IpuError):
+    """A data file of instructions lacks a field, or a field holds something impossible."""
+
+
+class NoTileCode(Unsupported):
+    """A codelet has an operation, a dtype or an arrangement for which no tile code is known."""
+
+
+class OutOfRegisters(IpuError):
+    """Tile code needs more registers than a worker has, even with values spilled to memory."""
+
+
+class TileFault(IpuError):
+    """Tile code did what the machine answers with an exception: a misaligned access, or one outside its memory."""

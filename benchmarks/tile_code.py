@@ -1,0 +1,267 @@
+"""Tile code of the element compiler beside the cycles that PopLibs' public estimators state for the same vertex.
+
+python -m benchmarks.tile_code
+
+PopLibs' figures are those of github.com/graphcore/poplibs (August 2023), lib/popops/popopsCycleEstimators.cpp,
+lib/popops/PerformanceEstimation.cpp, lib/popnn/PerformanceEstimation.hpp and
+lib/popops/reduction/CycleEstimationFunctions.cpp, restated as slots of a loop over some elements and slots around it.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from absl import app
+from jax import lax
+
+from benchmarks.timing import table, write_result
+from tiles.elements import (
+    Arrangement,
+    InstructionSet,
+    compile_cell,
+    compile_matrix_vector,
+    contiguous,
+    cost_of,
+    named,
+)
+from tiles.elements.cell import CELL, Access
+from tiles.errors import IpuError
+
+FLOAT, HALF, INT = "float32", "float16", "int32"
+WIDTH = {FLOAT: 2, HALF: 4, INT: 2}
+SIZES = (384, 6000)
+"""Elements of a vertex: where the code around the loop matters, and where the loop does."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One vertex of PopLibs.
+
+    Attributes:
+      function: what it computes, of scalars or of ``[rows, n]``.
+      slots, elements: PopLibs' slots of one iteration and the elements that it handles.
+      frame: slots of a worker around its loop.
+      supervisor: cycles of the supervisor.
+      chooses: instruction whose slots were read off this figure; "" where the row is a check.
+      how: arrangement; by default whole vectors.
+      by_hand: whether PopLibs' public sources have the loop in assembly; other figures are of compiled C++, or
+        estimates of a function's code.
+    """
+
+    name: str
+    dtypes: tuple[str, ...]
+    function: Callable[..., Any]
+    slots: float
+    elements: float
+    frame: int
+    supervisor: int = 20
+    chooses: str = ""
+    how: Arrangement | None = None
+    by_hand: bool = True
+
+    def stated(self, n: int) -> float:
+        """Return PopLibs' cycles of a vertex of ``n`` elements."""
+        return self.supervisor + 6 * (self.frame + math.ceil(math.ceil(n / 6) / self.elements) * self.slots)
+
+    def code(self, n: int, isa: InstructionSet) -> int:
+        """Return the cycles of our code."""
+        how = self.how or contiguous(len(self.dtypes))
+        jaxpr = jax.make_jaxpr(self.function)(*(jax.ShapeDtypeStruct((), d) for d in self.dtypes))
+        results = tuple(a.dtype.name for a in jaxpr.out_avals)
+        code = compile_cell(jaxpr, (self.dtypes, results), how, isa, self.name)
+        return int(cost_of(code, {"n": n}, isa).cycles)
+
+
+def unary(
+    op: str, f: Callable, dtype: str, slots: float, elements: float, chooses: str = "", frame: int = 17
+) -> Row:
+    """Return a row of the unary table: a stated loop."""
+    return Row(op, (dtype,), f, slots, elements, frame, chooses=chooses)
+
+
+def wide(op: str, f: Callable, dtype: str, slots: float, scalar: bool = False) -> Row:
+    """Return a row that PopLibs counts with four slots more for a load, a store and the loop."""
+    return Row(op, (dtype,), f, slots + 4, 1 if scalar else WIDTH[dtype], 17, by_hand=False)
+
+
+def binary(op: str, f: Callable, dtype: str, slots: float, elements: float) -> Row:
+    """Return a row of two tensors."""
+    frame = 29 if dtype != HALF else 26
+    return Row(
+        op,
+        (dtype,) * 2,
+        f,
+        slots,
+        elements,
+        frame,
+        supervisor=11,
+        by_hand=op in ("add", "sub", "mul") and dtype != INT,
+    )
+
+
+def by_scalar(op: str, f: Callable, dtype: str, slots: float, elements: float) -> Row:
+    """Return a row of a tensor and a scalar."""
+    how = Arrangement((Access(), Access(CELL)), (Access(),))
+    return Row(op + " scalar", (dtype,) * 2, f, slots, elements, 20, supervisor=11, how=how)
+
+
+def cast(source: str, target: str, elements: int, slots: int) -> Row:
+    """Return a row of the cast vertices."""
+    how = Arrangement((Access(),), (Access(),), separate=True)
+    return Row(
+        f"cast to {target}", (source,), lambda x: x.astype(target), slots, elements, 18 + 19, 12, how=how
+    )
+
+
+@dataclass(frozen=True)
+class SumRow(Row):
+    """Sums of six rows of ``n / 6`` elements, one by each worker."""
+
+    def code(self, n: int, isa: InstructionSet) -> int:
+        """Return the cycles of our code."""
+        jaxpr = jax.make_jaxpr(self.function)(jax.ShapeDtypeStruct((6, 8), self.dtypes[0]))
+        code = compile_cell(jaxpr, (self.dtypes, (FLOAT,)), contiguous(1), isa, self.name)
+        return int(cost_of(code, {"n": n // 6, "rows": 6}, isa).cycles)
+
+
+@dataclass(frozen=True)
+class ProductRow(Row):
+    """Products of 16 by 16 weights and ``n`` positions, weights in place; PopLibs' slots from three positions on."""
+
+    def code(self, n: int, isa: InstructionSet) -> int:
+        """Return the cycles of our code."""
+        return int(cost_of(compile_matrix_vector(isa), {"n": n}, isa).cycles)
+
+
+def rows() -> Iterator[Row]:
+    """Yield every row."""
+    square = functools.partial(lax.integer_pow, y=2)
+    for d, v in ((FLOAT, 2), (HALF, 4)):
+        yield unary("neg", lax.neg, d, 2, v)
+        yield unary("square", square, d, 2, v)
+        yield Row("relu", (d,), jax.nn.relu, 3, v, 17, by_hand=False)
+        yield wide("sign", jnp.sign, d, 5)
+        yield wide("floor", lax.floor, d, 2)
+        yield wide("ceil", lax.ceil, d, 2)
+        yield wide("isfinite", lax.is_finite, d, 5)
+        yield wide("isnan", jnp.isnan, d, 3)
+        yield wide("expm1", lax.expm1, d, 5 if d == HALF else 4, scalar=d == FLOAT)
+        yield wide("log1p", lax.log1p, d, 18)
+        yield wide("cbrt", lax.cbrt, d, 27 if d == FLOAT else 17)
+    yield unary("exp", lax.exp, FLOAT, 6, 2, "f32exp", 33)
+    yield unary("exp", lax.exp, HALF, 4, 4, "f16v2exp", 33)
+    yield unary("log", lax.log, FLOAT, 12, 2, "f32ln")
+    yield unary("log", lax.log, HALF, 4, 4, "f16v2ln")
+    yield unary("tanh", lax.tanh, FLOAT, 12, 2, "f32tanh")
+    yield unary("tanh", lax.tanh, HALF, 4, 4, "f16v2tanh")
+    yield unary("sigmoid", lax.logistic, FLOAT, 12, 2, "f32sigm")
+    yield unary("sigmoid", lax.logistic, HALF, 6, 4, "f16v2sigm")
+    yield unary("sqrt", lax.sqrt, FLOAT, 10, 2, "f32sqrt")
+    yield unary("sqrt", lax.sqrt, HALF, 23, 4)
+    yield unary("rsqrt", lax.rsqrt, FLOAT, 8, 2, "f32oorx")
+    yield unary("rsqrt", lax.rsqrt, HALF, 19, 4)
+    yield unary("inverse", lambda x: 1 / x, FLOAT, 6, 2, "f32oox")
+    yield unary("inverse", lambda x: 1 / x, HALF, 15, 4)
+    yield Row("erf", (FLOAT,), lax.erf, 41, 1, 17, by_hand=False)
+    yield Row("erf", (HALF,), lax.erf, 13, 1, 17, by_hand=False)
+    yield wide("abs", lax.abs, INT, 2, scalar=True)
+    yield wide("neg", lax.neg, INT, 2, scalar=True)
+    yield wide("not", lax.bitwise_not, INT, 1)
+    for name, f in (("add", lax.add), ("sub", lax.sub), ("mul", lax.mul)):
+        for d, v in ((FLOAT, 2), (HALF, 4)):
+            yield binary(name, f, d, 3, v)
+            yield by_scalar(name, f, d, 2, v)
+        yield binary(name, f, INT, 7, 1)
+    yield binary("divide", lax.div, FLOAT, 10, 2)
+    yield binary("divide", lax.div, HALF, 21, 4)
+    yield by_scalar("divide", lax.div, FLOAT, 6, 2)
+    yield binary("divide", lax.div, INT, 277, 1)
+    yield binary("divide", lax.div, "uint32", 265, 1)
+    yield binary("remainder", lax.rem, INT, 292, 1)
+    for name, f in (("max", lax.max), ("min", lax.min)):
+        yield binary(name, f, FLOAT, 3, 2)
+        yield binary(name, f, HALF, 4, 4)
+        yield binary(name, f, INT, 7, 1)
+    for name, f in (("less", lax.lt), ("equal", lax.eq), ("greater or equal", lax.ge)):
+        yield binary(name, f, FLOAT, 14, 4)
+        yield binary(name, f, HALF, 9, 4)
+        yield binary(name, f, INT, 22 if name == "equal" else 24, 4)
+    yield binary("not equal", lax.ne, FLOAT, 20, 4)
+    yield binary("not equal", lax.ne, HALF, 11, 4)
+    yield binary("atan2", lax.atan2, FLOAT, 272, 2)
+    yield cast(FLOAT, HALF, 4, 2)
+    yield cast(HALF, FLOAT, 4, 2)
+    yield Row("select", ("bool", FLOAT, FLOAT), lambda c, a, b: lax.select(c, a, b), 5, 1, 11, 5)
+    yield Row("select", ("bool", HALF, HALF), lambda c, a, b: lax.select(c, a, b), 5, 1, 11, 5)
+    for d, v in ((FLOAT, 2), (HALF, 4)):
+        yield SumRow("sum of rows", (d,), lambda x: jnp.sum(x, 1, dtype=FLOAT), 1, v, 17)
+    yield ProductRow("1x1 product", (HALF, HALF), lax.add, 4, 1, 26, supervisor=11)
+
+
+def measured(isa: InstructionSet) -> list[tuple[Row, int, float, float]]:
+    """Return for each row and number of elements PopLibs' cycles and the code's; not a number where there is none."""
+    found: list[tuple[Row, int, float, float]] = []
+    for row in rows():
+        for n in SIZES:
+            try:
+                code = float(row.code(n, isa))
+            except IpuError:
+                code = math.nan
+            found.append((row, n, row.stated(n), code))
+    return found
+
+
+def summary(
+    found: list[tuple[Row, int, float, float]], n: int, kind: str, keep: Callable[[Row], bool]
+) -> str:
+    """Return the median and worst factor of some of the rows at a size."""
+    ratios = [
+        code / stated for row, size, stated, code in found if size == n and keep(row) and not math.isnan(code)
+    ]
+    factors = sorted(max(r, 1 / r) for r in ratios)
+    within = sum(f <= 1.1 for f in factors)
+    return (
+        f"{len(factors)} rows that {kind}, {n:,} elements: median factor {statistics.median(factors):.2f}, "
+        f"{within} within 10 %, worst {factors[-1]:.2f}, median ratio {statistics.median(ratios):.2f}"
+    )
+
+
+KINDS: tuple[tuple[str, Callable[[Row], bool]], ...] = (
+    ("chose a figure", lambda row: bool(row.chooses)),
+    ("check, loops written in assembly", lambda row: not row.chooses and row.by_hand),
+    ("check, compiled or estimated", lambda row: not row.chooses and not row.by_hand),
+)
+
+
+def main(argv: list[str]) -> None:
+    """Print and record the table."""
+    del argv
+    found = measured(named("mk2"))
+    header = ("vertex", "operands", "elements", "PopLibs", "code", "ratio", "role")
+    lines = [
+        (
+            row.name,
+            ", ".join(row.dtypes),
+            f"{n:,}",
+            f"{stated:,.0f}",
+            "none" if math.isnan(code) else f"{code:,.0f}",
+            "" if math.isnan(code) else f"{code / stated:.2f}",
+            f"chose {row.chooses}" if row.chooses else "check" if row.by_hand else "check, no assembly",
+        )
+        for row, n, stated, code in found
+    ]
+    text = table(header, lines)
+    text += "\n\n" + "\n".join(summary(found, n, *kind) for kind in KINDS for n in SIZES)
+    print(text)
+    write_result("tile_code", text)
+
+
+if __name__ == "__main__":
+    app.run(main)

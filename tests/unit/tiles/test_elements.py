@@ -1,0 +1,246 @@
+"""Tile code of elementwise cells: its meaning in the simulator beside JAX, and its cost beside PopLibs' own loops."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from tests.unit.tiles.elements_running import compiled, simulate, ulps
+from tiles.elements import Access, Arrangement, as_text, compile_cell, contiguous, cost_of, named
+from tiles.elements.cell import CELL
+from tiles.elements.tilecode import Repeat, walk
+from tiles.errors import NoTileCode, OutOfRegisters
+
+MK2 = named("mk2")
+F, H, W = "float32", "float16", "int32"
+SIZES = (0, 1, 3, 6, 24, 47)
+
+
+def draw(rng: np.random.Generator, dtype: str, n: int) -> np.ndarray:
+    if dtype == "bool":
+        return rng.integers(0, 2, (1, n)).astype(bool)
+    if dtype in (F, H):
+        return (rng.normal(size=(1, n)) * 3).astype(dtype)
+    limits = np.iinfo(dtype)
+    return rng.integers(limits.min, limits.max, (1, n), endpoint=True).astype(dtype)
+
+
+def check(f, dtypes, how=None, sizes=SIZES, offset_bytes=0, spacing=64) -> None:
+    """Compare every bit with JAX, operation by operation, over a number of extents."""
+    rng = np.random.default_rng(len(dtypes))
+    code = compiled(f, dtypes, MK2, how)
+    accesses = how.operands if how else (Access(),) * len(dtypes)
+    most = max(sizes)
+    whole = [draw(rng, d, most if a.level else 1) for d, a in zip(dtypes, accesses, strict=True)]
+    with jax.disable_jit():
+        wanted = f(*(jnp.asarray(x) for x in whole))
+    wanted = [np.asarray(w) for w in (wanted if isinstance(wanted, tuple) else (wanted,))]
+    for n in sizes:
+        operands = [x[:, :n] if a.level else x for x, a in zip(whole, accesses, strict=True)]
+        got, _ = simulate(code, operands, [w.dtype.name for w in wanted], MK2, how, offset_bytes, spacing)
+        for a, b in zip(got, wanted, strict=True):
+            bits = f"u{a.itemsize}"
+            np.testing.assert_array_equal(a.view(bits), b[:, :n].copy().view(bits), err_msg=f"n = {n}")
+
+
+EXACT = {
+    "add": (lambda a, b: a + b, ([F, F], [H, H], [W, W], ["int8"] * 2, ["uint16"] * 2)),
+    "sub": (lambda a, b: a - b, ([F, F], [H, H], [W, W], ["uint8"] * 2, ["int16"] * 2)),
+    "mul": (lambda a, b: a * b, ([F, F], [H, H], [W, W], ["int8"] * 2)),
+    "div": (lambda a, b: a / b, ([F, F], [H, H])),
+    "by a constant": (lambda a: a - 3, ([F], [H], [W])),
+    "neg": (lambda a: -a, ([F], [H], [W])),
+    "abs": (abs, ([F], [H], [W])),
+    "sqrt": (lambda a: lax.sqrt(abs(a)), ([F], [H])),
+    "max": (jnp.maximum, ([F, F], [H, H], [W, W], ["uint32"] * 2, ["uint8"] * 2)),
+    "relu": (jax.nn.relu, ([F], [H], [W])),
+    "sign": (jnp.sign, ([F], [H], [W])),
+    "lt": (lambda a, b: a < b, ([F, F], [H, H], [W, W], ["uint32"] * 2, ["int8"] * 2)),
+    "ge": (lambda a, b: a >= b, ([F, F], [H, H], [W, W])),
+    "ne": (lambda a, b: a != b, ([F, F], [W, W])),
+    "where": (jnp.where, (["bool", F, F], ["bool", H, H], ["bool", W, W], ["bool", "int8", "int8"])),
+    "masked": (lambda a, b: jnp.where(a > b, a * 2, b), ([F, F], [H, H], [W, W])),
+    "to half": (lambda a: a.astype(H), ([F], ["int8"], ["bool"])),
+    "to float": (lambda a: a.astype(F), ([H], [W], ["uint8"], ["uint32"], ["bool"])),
+    "to int": (lambda a: a.astype(W), ([F], [H], ["int8"], ["uint16"], ["bool"])),
+    "to byte": (lambda a: (a * 5).astype("int8"), ([F], [H])),
+    "cube": (lambda a: a**3, ([F], [H])),
+    "and": (lambda a, b: (a > 0) & (b > 0), ([F, F], [H, H], [W, W], [F, W])),
+    "xor": (lambda a, b: (a > 0) ^ (b > 0), ([F, F], [H, H])),
+    "not": (lambda a: ~a, (["bool"], [W], ["uint8"])),
+    "shift": (lambda a: (a << 3) ^ (a >> 2), ([W], ["uint8"])),
+    "shift by": (lax.shift_right_logical, ([W, W], ["uint8"] * 2)),
+    "bits": (lambda a: lax.clz(a) + lax.population_count(a), ([W], ["int8"])),
+    "floor": (jnp.floor, ([F], [H])),
+    "round": (lambda a: lax.round(a * 2), ([F], [H])),
+    "finite": (jnp.isfinite, ([F], [H])),
+    "two results": (lambda a, b: (a + b, a * b), ([F, F], [H, H])),
+    "barrier": (lambda a: lax.optimization_barrier(a) * 2, ([F],)),
+    "two widths": (lambda a, b: a.astype(F) * b, ([H, F],)),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "dtypes"), [(n, d) for n, (_, all_) in EXACT.items() for d in all_], ids=str
+)
+def test_code_computes_what_jax_computes(name, dtypes) -> None:
+    check(EXACT[name][0], dtypes)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint32", "int8", "uint16"])
+@pytest.mark.parametrize("f", [lax.div, lax.rem])
+def test_integer_division_and_its_corners(f, dtype) -> None:
+    code = compiled(f, [dtype] * 2, MK2)
+    limits = np.iinfo(dtype)
+    rng = np.random.default_rng(0)
+    corners = np.array([limits.min, limits.max, 0, 1, 2, 3, 7, limits.max // 2 + 1], dtype)
+    a, b = (np.concatenate([x.ravel(), draw(rng, dtype, 40)[0]]) for x in np.meshgrid(corners, corners))
+    b[-20:] %= 9
+    (got,), _ = simulate(code, [a[None], b[None]], [dtype], MK2)
+    np.testing.assert_array_equal(got[0], np.asarray(f(jnp.asarray(a), jnp.asarray(b))))
+
+
+@pytest.mark.parametrize("alignment", [8, 4, 2])
+@pytest.mark.parametrize("dtype", [F, H])
+def test_operands_that_are_not_aligned_to_whole_accesses(dtype, alignment) -> None:
+    if alignment < np.dtype(dtype).itemsize:
+        with pytest.raises(NoTileCode, match="multiples of 2 bytes"):
+            check(lambda a: a * 2, [dtype], Arrangement((Access(alignment_bytes=2),), (Access(),)))
+        return
+    operands = (Access(alignment_bytes=alignment),) * 2
+    how = Arrangement(operands, (Access(alignment_bytes=max(alignment, 4)),))
+    check(lambda a, b: a * b + a, [dtype] * 2, how, offset_bytes=alignment if alignment in (4, 8) else 8)
+
+
+def test_results_that_start_inside_a_word_are_refused() -> None:
+    how = Arrangement((Access(),), (Access(alignment_bytes=2),))
+    with pytest.raises(NoTileCode, match="whole words"):
+        compiled(lambda a: a * 2, [H], MK2, how)
+
+
+@pytest.mark.parametrize("dtype", [F, H, W])
+def test_scalars_are_kept_in_registers(dtype) -> None:
+    how = Arrangement((Access(), Access(CELL)), (Access(),))
+    check(lambda a, b: jnp.maximum(a - b, b) * b, [dtype] * 2, how)
+
+
+@pytest.mark.parametrize("dtype", [F, H])
+def test_results_in_the_place_of_an_operand(dtype) -> None:
+    how = contiguous(2, in_place=(1,))
+    check(lambda a, b: a * 2 - b, [dtype] * 2, how)
+
+
+@pytest.mark.parametrize("f", [lambda a, b: a + b, lambda a, b: a * b + a])
+@pytest.mark.parametrize("dtype", [F, H])
+def test_several_accesses_in_one_instruction(f, dtype) -> None:
+    how = contiguous(2, separate=True)
+    check(f, [dtype] * 2, how, spacing=1 << 15)
+    together = {
+        i.mnemonic
+        for item in walk(compiled(f, [dtype] * 2, MK2, how).items)
+        if isinstance(item, Repeat)
+        for b in item.body.bundles or ()
+        for i in b.instructions
+    }
+    assert together & {"ld2x64pace", "ldst64pace"}
+
+
+# Bundles and slots of the hand-written loops in the public sources of PopLibs (github.com/graphcore/poplibs,
+# lib/popops/codelets): binaryOps1D.S, inlineAssemblerUnaryOps.hpp, inlineAssemblerCast.hpp, unaryOps1DNonLinearity.S,
+# select_int_float.S. Slots are of one iteration; elements in it; whether operands lie in separate elements.
+LOOPS = [
+    ("add", lambda a, b: a + b, [F, F], 3, 2, False),
+    ("add", lambda a, b: a + b, [H, H], 3, 4, False),
+    ("add, separate", lambda a, b: a + b, [F, F], 2, 2, True),
+    ("add, separate", lambda a, b: a + b, [H, H], 2, 4, True),
+    ("times a constant", lambda a: a * 3, [F], 2, 2, False),
+    ("times a constant, separate", lambda a: a * 3, [F], 1, 2, True),
+    ("square", lambda a: a * a, [H], 2, 4, False),
+    ("exp", lax.exp, [F], 6, 2, False),
+    ("ln", lax.log, [F], 12, 2, False),
+    ("sqrt", lax.sqrt, [F], 10, 2, False),
+    ("rsqrt", lax.rsqrt, [F], 8, 2, False),
+    ("inverse", lambda a: 1 / a, [F], 6, 2, False),
+    ("exp", lax.exp, [H], 4, 4, False),
+    ("tanh", lax.tanh, [F], 10, 2, False),
+    ("tanh", lax.tanh, [H], 2, 4, False),
+    ("sigmoid", lax.logistic, [H], 4, 4, False),
+    ("demote", lambda a: a.astype(H), [F], 2, 4, True),
+    ("promote", lambda a: a.astype(F), [H], 2, 4, True),
+]
+
+
+@pytest.mark.parametrize(("name", "f", "dtypes", "slots", "elements", "separate"), LOOPS)
+def test_loops_take_the_slots_of_those_written_by_hand(name, f, dtypes, slots, elements, separate) -> None:
+    code = compiled(f, dtypes, MK2, contiguous(len(dtypes), separate=separate))
+    more, less = (cost_of(code, {"n": 6 * elements * k}, MK2).slots[0] for k in (101, 100))
+    assert int(more - less) == slots
+
+
+def test_a_cost_is_a_closed_form_for_many_candidates() -> None:
+    code = compiled(lambda a, b: a * b, [F, F], MK2)
+    n = np.arange(1, 400)
+    cost = cost_of(code, {"n": n}, MK2)
+    assert cost.slots.shape == (6, 399)
+    assert cost.cycles.tolist() == [int(cost_of(code, {"n": k}, MK2).cycles) for k in n]
+
+
+def test_no_code_is_said_by_name() -> None:
+    with pytest.raises(NoTileCode, match="'lgamma' of float32"):
+        compiled(lax.lgamma, [F], MK2)
+    with pytest.raises(NoTileCode, match="float64"):
+        compile_cell(jax.make_jaxpr(lambda a: a)(0.0), (("float64",), ("float64",)), contiguous(1), MK2)
+    with pytest.raises(NoTileCode, match="iterations"):
+        cost_of(compiled(lambda a: -a, [F], named("mk1")), {"n": 200_000}, named("mk1"))
+
+
+def test_values_that_find_no_register_wait_in_scratch_memory() -> None:
+    def crowded(a):
+        parts = [lax.exp(a * (k + 1)) for k in range(9)]
+        total = parts[0]
+        for left, right in itertools.pairwise(parts):
+            total = total * 0.5 + left * right
+        for part in parts:
+            total = total - part
+        return total
+
+    code = compiled(crowded, [H], MK2)
+    assert code.scratch_bytes > 0
+    rng = np.random.default_rng(1)
+    x = (rng.normal(size=(1, 61)) / 8).astype(H)
+    with jax.disable_jit():
+        wanted = np.asarray(crowded(jnp.asarray(x)))
+    (got,), _ = simulate(code, [x], [H], MK2)
+    assert ulps(got, wanted.astype(np.float64)) <= 4
+
+
+def test_too_few_registers_is_an_error() -> None:
+    one = dataclasses.replace(MK2.figures["aux_registers"], value=1)
+    few = dataclasses.replace(MK2, name="few", figures={**MK2.figures, "aux_registers": one})
+    with pytest.raises(OutOfRegisters, match="aux registers"):
+        compiled(lambda a, b: a * b + a, [F, F], few)
+
+
+def test_text_is_the_same_every_time_and_shows_both_slots() -> None:
+    texts = [as_text(compiled(lambda a, b: a + b, [F, F], MK2), MK2) for _ in range(2)]
+    assert texts[0] == texts[1]
+    loop = texts[0].split("rpt")[1].splitlines()[1:4]
+    assert [line.split()[0] for line in loop] == ["ld64step", "ld64step", "st64step"]
+    assert any("| f32v2add" in line for line in loop)
+
+
+def test_the_worked_example_of_the_documentation_is_what_the_compiler_prints(capsys) -> None:
+    text = (Path(__file__).parents[3] / "docs" / "element_compiler.md").read_text()
+    example = re.search(r"```python\n(.*?)```", text, re.DOTALL)
+    printed = re.search(r"<!-- example -->\n```\n(.*?)```", text, re.DOTALL)
+    assert example and printed
+    exec(compile(example.group(1), "docs/element_compiler.md", "exec"), {})
+    assert capsys.readouterr().out == printed.group(1) + "[ 303 7683]\n"

@@ -1,0 +1,157 @@
+"""Accuracy of functions that the machine has no instruction for: all halves, a dense sample of floats, by simulation."""
+
+from __future__ import annotations
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from tests.unit.tiles.elements_running import (
+    DATA,
+    SCRATCH,
+    STATE,
+    compiled,
+    simulate,
+    simulate_rows,
+    trace,
+    ulps,
+)
+from tiles.elements import TileSimulator, compile_cell, compile_matrix_vector, contiguous, cost_of, named
+from tiles.elements.amp import weights_cycles
+from tiles.elements.verify import verify
+from tiles.errors import NoTileCode
+
+MK2 = named("mk2")
+_NUMPY = {
+    "asin": "arcsin",
+    "acos": "arccos",
+    "atan": "arctan",
+    "asinh": "arcsinh",
+    "acosh": "arccosh",
+    "atanh": "arctanh",
+}
+# Domain, and units in the last place of f32 that the docs state.
+DOMAINS = {
+    "expm1": (-20, 80, 2),
+    "log1p": (-0.999, 1e6, 3),
+    "erf": (-5, 5, 3),
+    "tan": (-1.5, 1.5, 4),
+    "atan": (-30, 30, 3),
+    "cbrt": (-1e6, 1e6, 1.5),
+    "sinh": (-40, 40, 4),
+    "cosh": (-40, 40, 2),
+    "asin": (-1, 1, 4),
+    "acos": (-1, 1, 4),
+    "atanh": (-0.999, 0.999, 4),
+    "asinh": (-1e4, 1e4, 4),
+    "acosh": (1, 1e4, 4),
+}
+
+
+def exact(name: str, x: np.ndarray) -> np.ndarray:
+    """Return a function in float64."""
+    wide = x.astype(np.float64)
+    if name == "erf":
+        return np.array([math.erf(v) for v in wide.ravel()]).reshape(wide.shape)
+    with np.errstate(all="ignore"):
+        return getattr(np, _NUMPY.get(name, name))(wide)
+
+
+@pytest.mark.parametrize("name", DOMAINS)
+def test_routines_of_f32(name) -> None:
+    low, high, bound = DOMAINS[name]
+    rng = np.random.default_rng(0)
+    spread = rng.uniform(low, high, (48, 48))
+    small = np.clip(rng.normal(size=(48, 48)) * np.exp(rng.uniform(-12, 0, (48, 48))), low, high)
+    x = np.concatenate([spread, small], axis=1).astype(np.float32)
+    (got,), _ = simulate(compiled(getattr(lax, name), ["float32"], MK2), [x], ["float32"], MK2)
+    assert ulps(got, exact(name, x)) <= bound
+
+
+@pytest.mark.parametrize("name", ["sin", "cos"])
+def test_sine_and_cosine_to_thousands_of_turns(name) -> None:
+    x = np.random.default_rng(0).uniform(-8000, 8000, (64, 96)).astype(np.float32)
+    (got,), _ = simulate(compiled(getattr(lax, name), ["float32"], MK2), [x], ["float32"], MK2)
+    assert np.abs(got - exact(name, x)).max() <= 2e-7
+
+
+@pytest.mark.parametrize("name", ["expm1", "log1p", "erf"])
+def test_routines_of_every_half(name) -> None:
+    x = np.arange(1 << 16, dtype=np.uint16).view(np.float16).reshape(256, 256)
+    (got,), _ = simulate(compiled(getattr(lax, name), ["float16"], MK2), [x], ["float16"], MK2)
+    wanted = exact(name, x)
+    with np.errstate(all="ignore"):
+        rounded = wanted.astype(np.float16)
+    assert ulps(got, wanted) <= 0.52
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(rounded))
+    np.testing.assert_array_equal(got[np.isinf(rounded)], rounded[np.isinf(rounded)])
+
+
+def reduction(f, dtype):
+    """Compile a reduction of ``[rows, n]``; the extents of the trace do not matter."""
+    jaxpr = trace(f, [dtype], (7, 5))
+    result = jaxpr.out_avals[0]
+    code = compile_cell(jaxpr, ((dtype,), (result.dtype.name,)), contiguous(1), MK2)
+    verify(code, MK2)
+    return code, result.dtype.name, result.shape == (5,)
+
+
+REDUCTIONS = {
+    "sum along": lambda np_, x: np_.sum(x.astype("float32"), 1),
+    "sum over": lambda np_, x: np_.sum(x, 0),
+    "max along": lambda np_, x: np_.max(x.astype("float32"), 1),
+    "min over": lambda np_, x: np_.min(x, 0),
+    "norm": lambda np_, x: np_.sqrt(np_.sum(x.astype("float32") ** 2, 1)),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_reductions(name, dtype) -> None:
+    f = REDUCTIONS[name]
+    code, result, over_rows = reduction(lambda x: f(jnp, x), dtype)
+    rng = np.random.default_rng(0)
+    for rows, n in ((1, 1), (5, 3), (7, 4), (13, 17), (6, 101), (0, 5)):
+        x = rng.normal(size=(rows, n)).astype(dtype)
+        got, _ = simulate_rows(code, x, result, MK2, over_rows)
+        if rows:
+            bound = 1e-5 if result == "float32" else 2e-2
+            np.testing.assert_allclose(got, f(np, x.astype(np.float64)), rtol=bound, atol=bound)
+
+
+def test_reductions_without_code_are_refused() -> None:
+    with pytest.raises(NoTileCode, match="one float16 a row"):
+        reduction(lambda x: jnp.max(x, 1), "float16")
+    with pytest.raises(NoTileCode, match="one of two dimensions"):
+        reduction(lambda x: jnp.sum(x), "float32")
+
+
+@pytest.mark.parametrize("n", [0, 1, 6, 7, 40])
+def test_matrix_products_on_the_multiply_units(n) -> None:
+    code = compile_matrix_vector(MK2)
+    verify(code, MK2)
+    simulator = TileSimulator(MK2, 1 << 18, tiles=2)
+    rng = np.random.default_rng(n)
+    weights, x, partials = (rng.integers(-3, 4, (2, k, 16)).astype("float16") for k in (16, n, n))
+    simulator.weights = weights
+    arguments = {"in0": DATA, "in1": DATA + (1 << 16), "out0": DATA + (1 << 17), "n": n}
+    simulator.write(arguments["in0"], x)
+    simulator.write(arguments["in1"], partials)
+    run = simulator.run(code, arguments, STATE, SCRATCH)
+    assert (run.slots == cost_of(code, {"n": n}, MK2).slots).all()
+    got = simulator.read(arguments["out0"], 16 * n, "float16").reshape(2, n, 16)
+    np.testing.assert_array_equal(got, partials + np.einsum("tok,tpk->tpo", weights, x))
+
+
+def test_products_take_four_slots_a_position_and_the_generation_that_has_them() -> None:
+    more, less = (cost_of(compile_matrix_vector(MK2), {"n": 6 * k}, MK2).slots[0] for k in (101, 100))
+    assert int(more - less) == 4  # as PopLibs' conv_partial_1x1 for 16 units
+    with pytest.raises(NoTileCode, match="f16v4hihov4amp"):
+        compile_matrix_vector(named("mk1"))
+
+
+def test_weights_are_loaded_by_the_supervisor() -> None:
+    assert weights_cycles(MK2) - weights_cycles(MK2, 128) == 32  # 64 or 32 instructions for 16 units

@@ -1,0 +1,117 @@
+"""Accumulators of reductions: registers with a lane for each element of a vector, or the machine's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tiles.elements.emitter import Emitter, word_of_float
+from tiles.elements.floats import mnemonic
+from tiles.elements.select import Walker
+from tiles.elements.tilecode import AZERO, AZEROS, Register
+from tiles.elements.values import Pieces, Value, piece_count, piece_width
+from tiles.errors import NoTileCode
+
+_NEUTRAL = {"add": 0.0, "max": float("-inf"), "min": float("inf")}
+_CLEAR_STATUS = 1
+"""Index, in the upper space, of the register that clears status flags."""
+_CLEAR_ACCUMULATORS = 8
+"""Its bit that zeroes a worker's accumulators."""
+
+
+class Accumulator:
+    """Registers that fold values: started, added to in a loop, and joined to one element at the end."""
+
+    def __init__(self, emitter: Emitter, kind: str, dtype: str, lanes: int) -> None:
+        """Take the function ("add", "max", "min"), the dtype and the lanes of what is added."""
+        self.e, self.kind, self.dtype, self.lanes = emitter, kind, dtype, lanes
+        forms = {"float32": "f32", "float16": "f16"}
+        if dtype not in forms:
+            raise NoTileCode(f"no reduction of {dtype}", expected=", ".join(forms))
+        self.form = forms[dtype]
+        width = piece_width(self.form, lanes)
+        self.pieces: Pieces = tuple(emitter.fresh("A", width) for _ in range(piece_count(self.form, lanes)))
+
+    def prepare(self) -> None:
+        """Emit what is needed once, before all rows."""
+
+    def start(self) -> None:
+        """Emit the neutral element into the registers."""
+        neutral = self.e.constant("A", word_of_float(_NEUTRAL[self.kind], self.dtype))
+        for piece in self.pieces:
+            for k in range(piece.width):
+                target = piece.part(k) if piece.width > 1 else piece
+                self.e.op("or", target, neutral, imms=(0,))
+
+    def add(self, walker: Walker, value: Value) -> None:
+        """Emit the fold of one iteration's elements, into the loop's body."""
+        taken = walker.forms.spread(value, self.form, self.lanes)
+        for piece, x in zip(self.pieces, taken, strict=True):
+            name = mnemonic(self.form, piece.width, self.kind)
+            self.e.emit(name, (piece,), (piece, x), effect="live")
+
+    def joined(self, other: Accumulator | None) -> tuple[str, Register]:
+        """Emit the fold of the lanes, and of another accumulator of one lane; return the form and the register."""
+        piece, *more = self.pieces
+        for another in more:
+            name = mnemonic(self.form, piece.width, self.kind)
+            piece = self.e.op(name, ("A", piece.width), piece, another)
+        word = piece
+        if piece.width == 2:
+            word = self.e.op(mnemonic(self.form, 1, self.kind), ("A", 1), piece.part(0), piece.part(1))
+        if self.form == "f16" and self.lanes > 1:
+            swapped = self.e.op("roll16", ("A", 1), word, word)
+            word = self.e.op(mnemonic("f16", 1, self.kind), ("A", 1), word, swapped)
+        if other is not None:
+            word = self.e.op(mnemonic(self.form, 1, self.kind), ("A", 1), word, other.pieces[0])
+        return self.form, word
+
+
+class HalfSum(Accumulator):
+    """Sums of halves in the machine's accumulators, which add in f32: four at a time."""
+
+    def prepare(self) -> None:
+        """Emit the zeroing of the accumulators; reading them out leaves zeros."""
+        ones = self.e.constant("A", _CLEAR_ACCUMULATORS)
+        self.e.emit("uput", (), (ones,), (_CLEAR_STATUS,), effect="accumulators")
+
+    def start(self) -> None:
+        """Emit nothing: the accumulators are zero."""
+
+    def add(self, walker: Walker, value: Value) -> None:
+        """Emit the sum of four halves into four accumulators."""
+        (x,) = walker.forms.spread(value, "f16", self.lanes)
+        self.e.emit("f16v4acc", (), (x,), effect="accumulators")
+
+    def joined(self, other: Accumulator | None) -> tuple[str, Register]:
+        """Emit the reading of four accumulators and the sum of all."""
+        pairs = [self.e.fresh("A", 2) for _ in range(2)]
+        for pair in pairs:
+            self.e.emit("f32v2gina", (pair,), (AZEROS,), (0,), effect="accumulators")
+        both = self.e.op("f32v2add", ("A", 2), *pairs)
+        total = self.e.op("f32add", ("A", 1), both.part(0), both.part(1))
+        if other is not None:
+            rest = other.pieces[0]
+            total = self.e.op("f32add", ("A", 1), total, rest)
+        return "f32", total
+
+
+class SingleHalfSum(Accumulator):
+    """The sum of single halves, in f32."""
+
+    def start(self) -> None:
+        """Emit a zero."""
+        self.e.op("or", self.pieces[0], AZERO, imms=(0,))
+
+    def add(self, walker: Walker, value: Value) -> None:
+        """Emit the sum of one half, widened."""
+        (x,) = walker.forms.get(value, "f16")
+        wide = self.e.op("f16tof32", ("A", 1), x)
+        self.e.emit("f32add", (self.pieces[0],), (self.pieces[0], wide), effect="live")
+
+
+def accumulator(e: Emitter, reduction: Any, lanes: int, keeps_lanes: bool = False) -> Accumulator:
+    """Return the accumulator of a reduction; sums of halves to one element go to f32 accumulators."""
+    if reduction.kind == "add" and reduction.dtype == "float16" and not keeps_lanes:
+        kind = SingleHalfSum if lanes == 1 else HalfSum
+        return kind(e, reduction.kind, reduction.dtype, lanes)
+    return Accumulator(e, reduction.kind, reduction.dtype, lanes)

@@ -1,0 +1,129 @@
+"""From a cell's jaxpr to tile code: selection, scheduling, registers."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from tiles.elements import isa as instruction_sets
+from tiles.elements.amp import MatrixVector
+from tiles.elements.cell import ACCESS_BYTES, Arrangement
+from tiles.elements.coalesce import coalesced
+from tiles.elements.cost import cost_of
+from tiles.elements.elementwise import Elementwise, lanes_choices
+from tiles.elements.emitter import Emitter
+from tiles.elements.isa import InstructionSet
+from tiles.elements.lookup import Lookup
+from tiles.elements.reduction import find_reduction
+from tiles.elements.reductions import build_reduction
+from tiles.elements.rows import ElementwiseRows
+from tiles.elements.spill import assigned
+from tiles.elements.tilecode import Item, Repeat, TileCode, walk
+from tiles.errors import OutOfRegisters
+from tiles.target import Target
+
+_MANY = 12_000
+
+
+class Nest(Protocol):
+    """Code before scheduling: a loop nest around selected instructions."""
+
+    emitter: Emitter
+    arguments: list[str]
+    lanes: int
+
+    def items(self) -> list[Item]:
+        """Return the code, on virtual registers."""
+        ...
+
+
+def compile_cell(
+    jaxpr: Any,
+    dtypes: tuple[tuple[str, ...], tuple[str, ...]],
+    arrangement: Arrangement,
+    target: Target | InstructionSet,
+    name: str = "cell",
+) -> TileCode:
+    """Return the tile code of a codelet's variant.
+
+    Args:
+      jaxpr: closed jaxpr of one element (scalars in, scalars out); or of a reduction of an array of any extents
+        ``[rows, n]`` over one of its dimensions, with functions of elements before it and of the result after it.
+      dtypes: of the operands and of the results.
+      arrangement: how each of them lies and moves.
+      target: the machine, or an instruction set.
+      name: of the variant, for the printer.
+
+    Raises:
+      NoTileCode: an operation, a dtype or an arrangement that no code is known for; names it.
+      OutOfRegisters: too few registers, even with values spilled.
+    """
+    isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
+    arrangement.check(*dtypes)
+    reduction = find_reduction(jaxpr)
+    if reduction is not None:
+        return _finished(
+            build_reduction(Emitter(isa), reduction, dtypes, arrangement), arrangement, isa, name
+        )
+    best: TileCode | None = None
+    choices = lanes_choices(dtypes[0] + dtypes[1], arrangement)
+    for lanes in choices:
+        kind = ElementwiseRows if arrangement.has_rows else Elementwise
+        nest = kind(Emitter(isa), jaxpr, *dtypes, arrangement, lanes)
+        try:
+            code = _finished(nest, arrangement, isa, name)
+        except OutOfRegisters:
+            if lanes == choices[-1] and best is None:
+                raise
+            continue
+        if best is None or _rate(code, isa) < _rate(best, isa):
+            best = code
+        if not code.scratch_bytes:
+            break  # fewer lanes would only cost more accesses
+    assert best is not None
+    return best
+
+
+def compile_matrix_vector(target: Target | InstructionSet, name: str = "matrix vector product") -> TileCode:
+    """Return the inner loop of f16 products of 16 inputs by 16 outputs; operands "in0" (x), "in1" (partials), "out0".
+
+    Raises:
+      NoTileCode: the generation has no multiply units for 16 outputs of f16.
+    """
+    isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
+    isa.row("f16v4hihov4amp")
+    return _finished(MatrixVector(Emitter(isa)), Arrangement((), ()), isa, name)
+
+
+def compile_lookup(
+    target: Target | InstructionSet, alignment_bytes: int = ACCESS_BYTES, name: str = "lookup"
+) -> TileCode:
+    """Return the code that copies rows of a table at clamped indices; see ``Lookup``.
+
+    Raises:
+      NoTileCode: rows that start inside a word.
+    """
+    isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
+    return _finished(Lookup(Emitter(isa), alignment_bytes), Arrangement((), ()), isa, name)
+
+
+def _rate(code: TileCode, isa: InstructionSet) -> int:
+    """Return cycles of many elements: what fewer elements an iteration, and fewer spilled values, are compared by."""
+    return int(cost_of(code, {"n": _MANY, "rows": isa["worker_contexts"]}, isa).cycles)
+
+
+def _finished(nest: Nest, arrangement: Arrangement, isa: InstructionSet, name: str) -> TileCode:
+    """Return a nest's code, scheduled and on physical registers."""
+    unscheduled = coalesced(nest.items())
+    scratch = nest.emitter.scratch_bytes
+    items, registers, scratch = assigned(unscheduled, isa, arrangement.separate, scratch, name)
+    stages = max((item.stages for item in walk(items) if isinstance(item, Repeat)), default=1)
+    return TileCode(
+        name,
+        isa.name,
+        tuple(nest.arguments),
+        items,
+        registers,
+        scratch_bytes=scratch,
+        overread_bytes=stages * isa["worker_contexts"] * nest.lanes * ACCESS_BYTES,
+        lanes=nest.lanes,
+    )

@@ -1,0 +1,297 @@
+"""Worker contexts in the simulator: registers, hidden state, memory accesses and control flow, all workers in step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tiles.elements.isa import InstructionSet
+from tiles.elements.semantics import Semantics, as_floats, as_words
+from tiles.elements.tilecode import Block, Bundle, Instruction, Item, Loop, Register, Repeat
+from tiles.elements.workers import WORKER_STATUS
+from tiles.errors import NoTileCode, TileFault
+
+POISON = 0xFFBADBAD
+"""What memory holds that nobody wrote, and loads beyond its end return: not a number as f32 and as f16."""
+
+ADDRESS_MASK = (1 << 21) - 1
+ELEMENT_BYTES = 1 << 14
+AMP_OUTPUTS = 16
+ACCUMULATOR_PAIRS = ((0, 2), (1, 3), (4, 6), (5, 7), (8, 10), (9, 11), (12, 14), (13, 15))
+"""Accumulators in the order in which ``gina`` reads them out, two at a time."""
+
+
+class Tiles:
+    """Tiles' memory and weights.
+
+    Args:
+      isa: the generation.
+      size_bytes: memory of each tile; addresses start at ``base``.
+      tiles: number of tiles; all run the same code.
+    """
+
+    def __init__(
+        self, isa: InstructionSet, size_bytes: int = 1 << 16, tiles: int = 1, base: int = 0x4C000
+    ) -> None:
+        """Make memory that nobody has written."""
+        self.isa, self.base, self.size_bytes = isa, base, size_bytes
+        self.workers = isa["worker_contexts"]
+        self.words = np.full((tiles, size_bytes // 4), POISON, np.uint32)
+        self.weights = np.zeros((tiles, AMP_OUTPUTS, 16), np.float16)
+        self.semantics = Semantics(bool(isa["flushes_f32_subnormals"]))
+
+    @property
+    def memory(self) -> np.ndarray:
+        """The bytes of every tile, ``[tiles, bytes]``."""
+        return self.words.view(np.uint8)
+
+    def write(self, address: int, data: np.ndarray) -> None:
+        """Write an array ``[tiles, ...]`` at an address of every tile."""
+        raw = np.ascontiguousarray(data).reshape(data.shape[0], -1).view(np.uint8)
+        self.memory[:, address - self.base : address - self.base + raw.shape[1]] = raw
+
+    def read(self, address: int, count: int, dtype: str) -> np.ndarray:
+        """Return ``count`` elements from an address of every tile, ``[tiles, count]``."""
+        size = np.dtype(dtype).itemsize * count
+        at = address - self.base
+        return np.ascontiguousarray(self.memory[:, at : at + size]).view(dtype)
+
+
+def tapacked(first: np.ndarray, second: np.ndarray, third: np.ndarray) -> np.ndarray:
+    """Return three addresses of 21 bits in two words: the third in the upper bits of both."""
+    low = first & ADDRESS_MASK | (third & 0x7FF) << 21
+    high = second & ADDRESS_MASK | (third >> 11 & 0x3FF) << 21
+    return np.stack([low, high]).astype(np.uint32)
+
+
+def unpacked(pair: np.ndarray) -> list[np.ndarray]:
+    """Return the three addresses in a packed pair."""
+    low, high = pair.astype(np.int64)
+    return [low & ADDRESS_MASK, high & ADDRESS_MASK, low >> 21 | (high >> 21 & 0x3FF) << 11]
+
+
+def _stride(fields: np.ndarray, pick: int) -> np.ndarray:
+    """Return the step of an access: 1, or a signed field of 10 bits."""
+    if not pick:
+        return np.ones(fields.shape, np.int64)
+    field = fields.astype(np.int64) >> (10 * (pick - 1)) & 0x3FF
+    return np.where(field > 0x1FF, field - 0x400, field)
+
+
+class Contexts:
+    """Registers of all workers of all tiles, in step; a mask says which take part."""
+
+    def __init__(self, tiles: Tiles, state: int, scratch: int, scratch_bytes: int) -> None:
+        """Start every worker of every tile at a vertex, with registers that nobody has written."""
+        self.sim = tiles
+        workers = tiles.workers
+        self.count = len(tiles.words) * workers
+        self.tile = np.repeat(np.arange(len(tiles.words)), workers)
+        self.worker = np.tile(np.arange(workers, dtype=np.uint32), len(tiles.words))
+        self.files = {f: np.full((16, self.count), POISON, np.uint32) for f in "MA"}
+        self.files["M"][12] = scratch + self.worker * np.uint32(scratch_bytes)
+        self.files["M"][13] = state
+        self.accumulators = np.zeros((32, self.count), np.float32)
+        self.next_partials = np.zeros((AMP_OUTPUTS, self.count), np.float32)
+        self.last_results = np.zeros((AMP_OUTPUTS, self.count), np.float32)
+        self.slots = np.zeros(self.count, np.int64)
+        self._zeros()
+
+    def _zeros(self) -> None:
+        self.files["M"][15] = 0
+        self.files["A"][14:] = 0
+
+    def items(self, items: Sequence[Item], active: np.ndarray) -> None:
+        """Run items in the contexts that a mask says."""
+        for item in items:
+            if isinstance(item, Block):
+                self.block(item, active)
+            elif isinstance(item, Repeat):
+                self._repeat(item, active)
+            elif isinstance(item, Loop):
+                self._loop(item, active)
+            else:
+                self.slots += active
+                holds = (self.get(item.condition)[0] != 0) != item.inverted
+                if (active & holds).any():
+                    self.items(item.body, active & holds)
+
+    def _repeat(self, item: Repeat, active: np.ndarray) -> None:
+        self.block(item.lead, active)
+        self.slots += active
+        if item.count is None:
+            counts = np.full(self.count, item.trips.evaluate({}))
+        else:
+            counts = self.get(item.count)[0].astype(np.int64)
+        limit = self.sim.isa["repeat_count_max"]
+        if (counts[active] > limit).any():
+            raise TileFault(f"rpt {counts[active].max():,} times", expected=f"at most {limit:,}")
+        for k in range(int(counts[active].max(initial=0))):
+            self.block(item.body, active & (counts > k))
+
+    def _loop(self, item: Loop, active: np.ndarray) -> None:
+        running = active
+        while running.any():
+            self.items(item.body, running)
+            self.slots += running
+            counter = self.get(item.counter)[0].copy()
+            self.put(item.counter, counter[None] - np.uint32(1), running & (counter != 0))
+            running = running & (counter != 0)
+
+    def block(self, block: Block, active: np.ndarray) -> None:
+        """Run a block's bundles."""
+        for bundle in block.bundles or ():
+            self._bundle(bundle, active)
+
+    def _bundle(self, bundle: Bundle, active: np.ndarray) -> None:
+        results = [(i, self._run(i, active)) for i in bundle.instructions]
+        for instruction, values in results:
+            for register, value in zip(instruction.outs, values, strict=True):
+                self.put(register, value, active)
+        self.slots += active * max(
+            (self.sim.isa.row(i.mnemonic).issue_slots for i in bundle.instructions), default=1
+        )
+
+    def get(self, register: Register) -> np.ndarray:
+        """Return a register or group in every context, ``[registers, contexts]``."""
+        assert not register.virtual
+        return self.files[register.file][register.index : register.index + register.width].copy()
+
+    def put(self, register: Register, value: np.ndarray, active: np.ndarray) -> None:
+        """Write a register or group where the mask says; zero registers stay zero."""
+        here = self.files[register.file][register.index : register.index + register.width]
+        here[...] = np.where(active, np.broadcast_to(value, here.shape), here)
+        self._zeros()
+
+    def _run(self, i: Instruction, active: np.ndarray) -> list[np.ndarray]:
+        row = self.sim.isa.row(i.mnemonic)
+        if i.mnemonic.endswith("pace"):
+            return self._paced(i, active)
+        if row.loads_bits or row.stores_bits:
+            return self._access(i, active)
+        if i.mnemonic == "get":
+            if i.imms != (WORKER_STATUS,):
+                raise NoTileCode(f"get of register {i.imms}")
+            return [self.worker[None].copy()]
+        if i.mnemonic == "exitz":
+            return []
+        if i.effect == "accumulators":
+            return self._accumulate(i, active)
+        if i.effect == "amp":
+            return self._multiply(i, active)
+        if i.mnemonic == "tapack":
+            return [tapacked(*(self.get(r)[0].astype(np.int64) for r in i.ins))]
+        return self.sim.semantics.function(i.mnemonic, i.modifier)([self.get(r) for r in i.ins], i.imms)
+
+    def _accumulate(self, i: Instruction, active: np.ndarray) -> list[np.ndarray]:
+        """Run what reads or changes accumulators; where they lie in pairs is assumed beyond the first eight."""
+        old = self.accumulators
+        if i.mnemonic == "uput":
+            self.accumulators = np.where(active & (self.get(i.ins[0])[0] & 8 != 0), np.float32(0), old)
+            return []
+        if i.mnemonic in ("f16v4acc", "f16v8acc", "f32v4acc"):
+            lanes = as_floats(self.get(i.ins[0]), i.mnemonic[:3]).astype(np.float32)
+            new = old.copy()
+            new[: len(lanes)] += lanes
+            self.accumulators = np.where(active, new, old)
+            return []
+        if i.mnemonic != "f32v2gina":
+            raise NoTileCode(f"the simulator has no meaning for {i.mnemonic!r}")
+        order = np.array(ACCUMULATOR_PAIRS)
+        queue = np.concatenate([old[order.ravel()], self.get(i.ins[0]).view(np.float32)])
+        new = old.copy()
+        new[order.ravel()] = queue[2:]
+        self.accumulators = np.where(active, new, old)
+        return [queue[:2].view(np.uint32)]
+
+    def _multiply(self, i: Instruction, active: np.ndarray) -> list[np.ndarray]:
+        """Run an issue of the multiply units: four inputs by 16 units, partials of the next position in, results out.
+
+        Units work in f32 and give halves. Which four outputs go with which issue is assumed.
+        """
+        (phase,), lanes = i.imms, slice(4 * i.imms[0], 4 * i.imms[0] + 4)
+        x, partials = (as_floats(self.get(r), "f16").astype(np.float32) for r in i.ins)
+        weights = self.sim.weights[self.tile, :, lanes].astype(np.float32)
+        results = self.last_results[lanes].copy()
+        sums = self.accumulators[:AMP_OUTPUTS] + np.einsum("cok,kc->oc", weights, x)
+        self.next_partials[lanes] = np.where(active, partials, self.next_partials[lanes])
+        if phase == AMP_OUTPUTS // 4 - 1:
+            self.last_results = np.where(active, sums, self.last_results)
+            sums = self.next_partials.copy()
+        self.accumulators[:AMP_OUTPUTS] = np.where(active, sums, self.accumulators[:AMP_OUTPUTS])
+        return [as_words(results.astype(np.float16))]
+
+    def _access(self, i: Instruction, active: np.ndarray) -> list[np.ndarray]:
+        """Run a load or store of one address: base + delta + offset, or base + delta and then advance."""
+        row = self.sim.isa.row(i.mnemonic)
+        bits = (*row.loads_bits, *row.stores_bits)[0]
+        steps = i.mnemonic.endswith("step")
+        data = i.ins[: 1 if row.stores_bits else 0]
+        address_registers = i.ins[len(data) : len(data) + 2]
+        base, delta = (self.get(r)[0].astype(np.int64) for r in address_registers)
+        stride = self.get(i.ins[len(data) + 2])[0].view(np.int32) if len(i.ins) > len(data) + 2 else i.imms[0]
+        address = base + delta + (0 if steps else stride * (bits // 8))
+        advanced = (
+            []
+            if not steps
+            else [(delta + np.asarray(stride, np.int64) * (bits // 8)).astype(np.uint32)[None]]
+        )
+        if data:
+            self._store(address, self.get(data[0]), active)
+            return advanced
+        return [self._load(i.mnemonic, address, bits, active), *advanced]
+
+    def _paced(self, i: Instruction, active: np.ndarray) -> list[np.ndarray]:
+        """Run an instruction of several accesses: two loads and a store at most, each by a packed pointer."""
+        row = self.sim.isa.row(i.mnemonic)
+        data, pair = i.ins[: len(row.stores_bits)], self.get(i.ins[-2])
+        fields = self.get(i.ins[-1])[0]
+        addresses = unpacked(pair)
+        used = [*range(len(row.loads_bits)), *([2] if row.stores_bits else [])]
+        self._check_elements([addresses[k] for k in used], active)
+        values = [self._load("ld64", addresses[k], 64, active) for k in used if k < 2]
+        if row.forms[0][0] == "=A4":
+            values = [np.concatenate(values)]
+        if data:
+            self._store(addresses[2], self.get(data[0]), active)
+        for at, k in enumerate(used):
+            addresses[k] = addresses[k] + 8 * _stride(fields, i.imms[0] >> (2 * at) & 3)
+        return [*values, tapacked(*addresses)]
+
+    def _check_elements(self, addresses: list[np.ndarray], active: np.ndarray) -> None:
+        """Refuse accesses of one instruction to one memory element, here of memory that is not interleaved."""
+        elements = [a // ELEMENT_BYTES for a in addresses]
+        for at, one in enumerate(elements):
+            for other in elements[:at]:
+                if (one == other)[active].any():
+                    raise TileFault("two accesses of one instruction to one memory element")
+
+    def _load(self, mnemonic: str, address: np.ndarray, bits: int, active: np.ndarray) -> np.ndarray:
+        at = self._offset(address, bits // 8, active)
+        words = np.stack([self._word(at // 4 + k) for k in range(max(1, bits // 32))])
+        if bits >= 32:
+            return words
+        part = words >> (8 * (at % 4)).astype(np.uint32) & np.uint32((1 << bits) - 1)
+        if mnemonic.startswith("lds"):
+            shift = np.int32(32 - bits)
+            return ((part.view(np.int32) << shift) >> shift).view(np.uint32)
+        return part | part << np.uint32(16) if mnemonic.startswith("ldb16") else part
+
+    def _word(self, at: np.ndarray) -> np.ndarray:
+        inside = (at >= 0) & (at < self.sim.words.shape[1])
+        return np.where(inside, self.sim.words[self.tile, np.where(inside, at, 0)], np.uint32(POISON))
+
+    def _offset(self, address: np.ndarray, size_bytes: int, active: np.ndarray) -> np.ndarray:
+        at = address - self.sim.base
+        if (at[active] % size_bytes).any():
+            wrong = int(address[active][np.nonzero(at[active] % size_bytes)[0][0]])
+            raise TileFault(f"an access of {size_bytes} bytes at {wrong:#x}", expected="natural alignment")
+        return at
+
+    def _store(self, address: np.ndarray, words: np.ndarray, active: np.ndarray) -> None:
+        at = self._offset(address, 4 * len(words), active)
+        if ((at < 0) | (at + 4 * len(words) > self.sim.size_bytes))[active].any():
+            raise TileFault("a store outside a tile's memory", got=f"{int(address[active].max()):#x}")
+        for k, word in enumerate(words):
+            self.sim.words[self.tile[active], at[active] // 4 + k] = word[active]

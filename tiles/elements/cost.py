@@ -1,0 +1,148 @@
+"""What tile code costs, as closed forms in a cell's extents: slots of each worker, tile cycles, bytes of code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tiles.elements.isa import InstructionSet
+from tiles.elements.tilecode import Block, Bundle, Item, Loop, Repeat, TileCode, instructions_of, walk
+from tiles.elements.workers import SHARES_MAX, Supervisor
+from tiles.errors import NoTileCode
+from tiles.target import Basis
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a vertex costs at some extents.
+
+    Attributes:
+      slots: of each worker, ``[workers, ...]`` for candidates ``[...]``.
+      cycles: of the tile, the supervisor's part included, ``[...]``.
+      code_bytes: of the workers' and the supervisor's instructions.
+      registers: main and aux registers.
+      basis: the weakest basis among the slots of its instructions.
+    """
+
+    slots: np.ndarray
+    cycles: np.ndarray
+    supervisor_cycles: int
+    code_bytes: int
+    scratch_bytes: int
+    registers: tuple[int, int]
+    basis: Basis
+
+
+def cost_of(code: TileCode, extents: Mapping[str, Any], isa: InstructionSet) -> Cost:
+    """Return the cost of one vertex of all workers, for many candidates at once.
+
+    Args:
+      code: of the variant.
+      extents: "n" and where the code asks for it "rows": numbers or arrays ``[...]``.
+      isa: the instruction set that it was compiled for.
+
+    Raises:
+      NoTileCode: extents beyond what the loop's counters can count.
+    """
+    arrays = {name: np.asarray(value, np.int64) for name, value in extents.items()}
+    shape = np.broadcast_shapes(*(a.shape for a in arrays.values())) if arrays else ()
+    workers = isa["worker_contexts"]
+    env: dict[str, Any] = dict(arrays)
+    env["worker"] = np.arange(workers).reshape((workers,) + (1,) * len(shape))
+    _check(code, env, isa)
+    slots = np.broadcast_to(items_slots(code.items, env, isa), (workers, *shape))
+    supervisor = Supervisor()
+    cycles = supervisor.cycles(isa) + workers * slots.max(axis=0)
+    return Cost(
+        slots,
+        cycles,
+        supervisor.cycles(isa),
+        code_bytes(code, isa) + supervisor.code_bytes(isa),
+        code.scratch_bytes * workers,
+        code.registers,
+        Basis.weakest(isa.row(i.mnemonic).slots_basis for i in instructions_of(code.items)),
+    )
+
+
+def _check(code: TileCode, env: Mapping[str, Any], isa: InstructionSet) -> None:
+    limit = isa["repeat_count_max"]
+    for item in walk(code.items):
+        if isinstance(item, Repeat):
+            most = np.max(item.trips.evaluate(env))
+            if most > limit:
+                raise NoTileCode(
+                    f"a loop of {most:,} iterations", expected=f"at most {limit:,} on {isa.name}"
+                )
+    for name in ("n", "rows"):
+        if name in env and np.max(env[name]) // (code.lanes if name == "n" else 1) > SHARES_MAX:
+            raise NoTileCode(
+                f"{name} = {np.max(env[name]):,}", expected=f"at most {SHARES_MAX * code.lanes:,}"
+            )
+
+
+def items_slots(items: tuple[Item, ...], env: Mapping[str, Any], isa: InstructionSet) -> Any:
+    """Return the slots of items: numbers of bundles times how often they run."""
+    total: Any = 0
+    for item in items:
+        if isinstance(item, Block):
+            total = total + block_slots(item, isa)
+        elif isinstance(item, Repeat):
+            body = block_slots(item.body, isa)
+            total = total + block_slots(item.lead, isa) + 1 + body * item.trips.evaluate(env)
+        elif isinstance(item, Loop):
+            total = total + item.trips.evaluate(env) * (1 + items_slots(item.body, env, isa))
+        else:
+            total = total + 1 + item.taken.evaluate(env) * items_slots(item.body, env, isa)
+    return total
+
+
+def block_slots(block: Block, isa: InstructionSet) -> int:
+    """Return the slots of a block's bundles."""
+    return sum(bundle_slots(bundle, isa) for bundle in block.bundles or ())
+
+
+def bundle_slots(bundle: Bundle, isa: InstructionSet) -> int:
+    """Return the slots of a bundle: those of its longer half."""
+    return max((isa.row(i.mnemonic).issue_slots for i in bundle.instructions), default=1)
+
+
+def code_bytes(code: TileCode, isa: InstructionSet) -> int:
+    """Return the bytes of a variant's code for the workers.
+
+    A bundle is two instructions at an address that is a multiple of 8 bytes; what comes before it and would end
+    at an odd instruction is made a bundle with a ``nop``. In repeat loops everything is a bundle.
+    """
+    return _Layout(isa).items(code.items, 0)
+
+
+class _Layout:
+    """Places instructions one after the other; addresses are bytes from the start of the code."""
+
+    def __init__(self, isa: InstructionSet) -> None:
+        self.one = isa["instruction_bytes"]
+
+    def items(self, items: tuple[Item, ...], at: int) -> int:
+        for item in items:
+            if isinstance(item, Block):
+                at = self.block(item, at)
+            elif isinstance(item, Repeat):
+                at = self.aligned(self.block(item.lead, at) + self.one) + 2 * self.one * len(
+                    item.body.bundles or ()
+                )
+            elif isinstance(item, Loop):
+                at = self.items(item.body, at) + self.one
+            else:
+                at = self.items(item.body, at + self.one)
+        return at
+
+    def aligned(self, at: int) -> int:
+        return -(-at // (2 * self.one)) * 2 * self.one
+
+    def block(self, block: Block, at: int) -> int:
+        for bundle in block.bundles or ():
+            both = bundle.main is not None and bundle.aux is not None
+            at = self.aligned(at) + 2 * self.one if both else at + self.one
+        return at

@@ -1,0 +1,118 @@
+"""The loop nest of lookups: rows of a table at runtime indices, copied one after the other; workers take indices in turn.
+
+An index outside the table takes its first or last row, as a gather that clamps does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiles.elements.cell import ACCESS_BYTES, CELL, ELEMENT, ROW
+from tiles.elements.emitter import Emitter
+from tiles.elements.extents import greater, symbol
+from tiles.elements.tilecode import MZERO, Block, If, Item, Loop, Register, Repeat
+from tiles.elements.workers import emit_argument, emit_share, emit_worker, share
+from tiles.errors import NoTileCode
+
+WORD_BYTES = 4
+N, ROWS = symbol("n"), symbol("rows")
+"""Words of a row, and indices."""
+
+
+@dataclass
+class Lookup:
+    """Builds the code of ``out[i, :] = table[clamp(index[i]), :]`` for rows of ``n`` words.
+
+    Args:
+      alignment_bytes: what every row's address is a multiple of, in the table and in the result: 8 or 4.
+    """
+
+    emitter: Emitter
+    alignment_bytes: int = ACCESS_BYTES
+    lanes: int = 1
+
+    def __post_init__(self) -> None:
+        """Start without arguments.
+
+        Raises:
+          NoTileCode: rows that start inside a word.
+        """
+        if self.alignment_bytes % WORD_BYTES:
+            raise NoTileCode(f"rows at multiples of {self.alignment_bytes} bytes", expected="whole words")
+        self.arguments: list[str] = []
+        self.access_words = 2 if self.alignment_bytes % ACCESS_BYTES == 0 else 1
+
+    def _argument(self, name: str) -> Register:
+        return emit_argument(self.emitter, self.arguments, name)
+
+    def items(self) -> list[Item]:
+        """Return the code, unscheduled."""
+        e, workers = self.emitter, self.emitter.isa["worker_contexts"]
+        with e.at(CELL):
+            table, indices, out = (self._argument(name) for name in ("in0", "in1", "out0"))
+            n, rows, size = (self._argument(name) for name in ("n", "rows", "size"))
+            pitch, out_pitch = self._argument("in0_row_bytes"), self._argument("out0_row_bytes")
+            worker = emit_worker(e)
+            count = emit_share(e, rows, worker)
+            last = e.main("add", size, imms=(-1,))
+            index = e.main("add", indices, e.main("mul", worker, imms=(WORD_BYTES,)))
+            target = e.main("add", out, e.main("mul", worker, out_pitch))
+            step = e.main("mul", out_pitch, imms=(workers,))
+            accesses = e.main("shr", n, imms=(1,)) if self.access_words > 1 else n
+            rest = e.main("and", n, imms=(1,))
+        row = self._row(index, table, pitch, last, target, accesses, rest)
+        with e.at(ROW):
+            e.emit("add", (target,), (target, step))
+        row += e.empty(ROW)
+        before = e.empty(CELL)
+        with e.at(CELL):
+            counter = e.main("add", count, imms=(-1,))
+        trips = share(ROWS, workers)
+        loop: list[Item] = [If(count, greater(trips, 0), (*e.empty(CELL), Loop(counter, trips, tuple(row))))]
+        with e.at(CELL):
+            e.emit("exitz", (), (MZERO,))
+        return [*before, *loop, *e.empty(CELL)]
+
+    def _row(
+        self,
+        index: Register,
+        table: Register,
+        pitch: Register,
+        last: Register,
+        target: Register,
+        accesses: Register,
+        rest: Register,
+    ) -> list[Item]:
+        """Return the code of one index: load and clamp it, copy its row, and the word that fills no access."""
+        e, words = self.emitter, self.access_words
+        with e.at(ROW):
+            number = e.fresh("M")
+            e.emit("ld32step", (number, index), (MZERO, index), (e.isa["worker_contexts"],), stream="in1")
+            clamped = e.main("min", e.main("max", number, imms=(0,)), last)
+            source = e.main("add", table, e.main("mul", clamped, pitch))
+            there = e.main("add", target, imms=(0,))
+            left, right = source, there
+            if words > 1:
+                beyond = e.main("mul", accesses, imms=(ACCESS_BYTES,))
+                left, right = e.main("add", source, beyond), e.main("add", there, beyond)
+        with e.at(ELEMENT):
+            self._copy(f"{32 * words}step", words, source, there)
+        (body,) = e.empty(ELEMENT)
+        assert isinstance(body, Block)
+        items = [*e.empty(ROW), Repeat(accesses, N // words, body)]
+        if words > 1:
+            with e.at(ELEMENT):
+                self._copy("32", 1, left, right)
+            items.append(If(rest, greater(N % words, 0), tuple(e.empty(ELEMENT))))
+        return items
+
+    def _copy(self, name: str, words: int, source: Register, target: Register) -> None:
+        """Emit one load and one store; with a step both addresses advance."""
+        e = self.emitter
+        value = e.fresh("A", words)
+        if name.endswith("step"):
+            e.emit(f"ld{name}", (value, source), (MZERO, source), (1,), stream="in0")
+            e.emit(f"st{name}", (target,), (value, MZERO, target), (1,), stream="out0")
+        else:
+            e.emit(f"ld{name}", (value,), (source, MZERO), (0,), stream="in0")
+            e.emit(f"st{name}", (), (value, target, MZERO), (0,), stream="out0")

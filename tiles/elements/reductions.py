@@ -1,0 +1,297 @@
+"""Loop nests of reductions of ``[rows, n]``: along rows to one element a row, or over rows to ``n`` elements.
+
+Along rows, workers take rows in turn; a row's vectors go to an accumulator register with a lane for each element of
+a vector (sums of halves to the f32 accumulators of the machine), the elements that fill no vector to a second one.
+Over rows, workers take vectors of columns in turn and go down the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tiles.elements.accumulate import Accumulator, accumulator
+from tiles.elements.cell import CELL, ELEMENT, ROW, Access, Arrangement
+from tiles.elements.elementwise import lanes_choices
+from tiles.elements.emitter import Emitter
+from tiles.elements.extents import Extent, equal, greater, symbol
+from tiles.elements.floats import convert_float
+from tiles.elements.reduction import Reduction
+from tiles.elements.select import Walker
+from tiles.elements.streams import Pointer, Stream
+from tiles.elements.tilecode import MZERO, If, Item, Loop, Register, Repeat
+from tiles.elements.values import Value
+from tiles.elements.workers import WORKER, emit_argument, emit_share, emit_worker, share
+from tiles.errors import NoTileCode
+from tiles.numerics.dtypes import itemsize
+
+N, ROWS = symbol("n"), symbol("rows")
+
+
+def build_reduction(
+    emitter: Emitter, reduction: Reduction, dtypes: tuple[tuple[str, ...], tuple[str, ...]], how: Arrangement
+) -> AlongRows | OverRows:
+    """Return the loop nest of a reduction.
+
+    Raises:
+      NoTileCode: a result of fewer than 4 bytes a row, which two workers would write into one word.
+    """
+    if reduction.over_rows:
+        return OverRows(emitter, reduction, dtypes, how)
+    if itemsize(dtypes[1][0]) < 4:
+        raise NoTileCode(
+            f"one {dtypes[1][0]} a row", expected="results of whole words", try_="reduce to float32"
+        )
+    return AlongRows(emitter, reduction, dtypes, how)
+
+
+class _Nest:
+    """What both nests share: arguments, the walker, the worker's share, the streams of operands."""
+
+    def __init__(
+        self,
+        emitter: Emitter,
+        reduction: Reduction,
+        dtypes: tuple[tuple[str, ...], tuple[str, ...]],
+        how: Arrangement,
+    ) -> None:
+        """Take the reduction, its operands' and result's dtypes, and how they lie."""
+        if any(access.level != ELEMENT for access in how.operands) or how.in_place:
+            raise NoTileCode(
+                "a reduction in place, or of an operand that is one element", expected="[rows, n]"
+            )
+        self.emitter = self.e = emitter
+        self.reduction, self.dtypes, self.how = reduction, dtypes, how
+        self.workers = emitter.isa["worker_contexts"]
+        self.lanes = lanes_choices(dtypes[0] + (reduction.dtype,), how_of(how))[0]
+        self.arguments: list[str] = []
+        self.walker = Walker(emitter, self.lanes)
+
+    def argument(self, name: str) -> Register:
+        """Return a field of the vertex state, loaded before the loops."""
+        with self.e.at(CELL):
+            return emit_argument(self.e, self.arguments, name)
+
+    def reduced(self, lanes: int, pointers: list[Pointer]) -> Value:
+        """Return what is reduced, of one iteration's elements."""
+        self.walker.forms.lanes = lanes
+        operands: list[Value] = []
+        for k, (dtype, access) in enumerate(zip(self.dtypes[0], self.how.operands, strict=True)):
+            alignment = access.alignment_bytes
+            stream = Stream(self.e, f"in{k}", dtype, lanes, alignment, _always(pointers[k]))
+            operands.append(Value(dtype, ELEMENT, lanes, load=stream.load))
+        (value,) = self.walker.run(self.reduction.before, self.reduction.consts, operands)
+        return value
+
+    def _operands(self) -> list[tuple[str, Access]]:
+        return list(zip(self.dtypes[0], self.how.operands, strict=True))
+
+    def _beyond(self, start: Register, dtype: str, vectors: Register) -> Register:
+        """Emit where the elements lie that fill no vector; loads that ran ahead have moved other pointers."""
+        return self.e.main("add", start, self.e.main("mul", vectors, imms=(self.lanes * itemsize(dtype),)))
+
+    def advance(self, register: Register, by: Register) -> None:
+        """Emit the sum of a pointer and a number of bytes, into the pointer."""
+        self.e.emit("add", (register,), (register, by))
+
+    def finished(self, value: Value) -> Value:
+        """Return the result after the functions that follow the reduction."""
+        (out,) = self.walker.run(self.reduction.after, [], [value])
+        return out
+
+
+class AlongRows(_Nest):
+    """One result a row: ``out[r] = fold(x[r, :])``."""
+
+    def items(self) -> list[Item]:
+        """Return the code, unscheduled."""
+        e = self.e
+        starts = [self.argument(f"in{k}") for k in range(len(self.dtypes[0]))]
+        pitches = [self.argument(f"in{k}_row_bytes") for k in range(len(self.dtypes[0]))]
+        out, n, rows = self.argument("out0"), self.argument("n"), self.argument("rows")
+        with e.at(CELL):
+            worker = emit_worker(e)
+            count = emit_share(e, rows, worker)
+            vectors = e.main("shr", n, imms=(self.lanes.bit_length() - 1,)) if self.lanes > 1 else n
+            rest = e.masked(n, self.lanes - 1) if self.lanes > 1 else None
+            row_pointers = [
+                e.main("add", s, e.main("mul", worker, p)) for s, p in zip(starts, pitches, strict=True)
+            ]
+            steps = [e.main("mul", p, imms=(self.workers,)) for p in pitches]
+            out_pointer = e.main("add", out, e.main("mul", worker, imms=(4,)))
+            fold = accumulator(e, self.reduction, self.lanes)
+            fold.prepare()
+        row = self._row(fold, row_pointers, steps, out_pointer, vectors, rest)
+        before = e.empty(CELL)
+        with e.at(CELL):
+            counter = e.main("add", count, imms=(-1,))
+        trips = share(ROWS, self.workers)
+        loop = [If(count, greater(trips, 0), (*e.empty(CELL), Loop(counter, trips, tuple(row))))]
+        with e.at(CELL):
+            e.emit("exitz", (), (MZERO,))
+        return [*before, *loop, *e.empty(CELL)]
+
+    def _row(
+        self,
+        fold: Accumulator,
+        rows: list[Register],
+        steps: list[Register],
+        out: Register,
+        vectors: Register,
+        rest: Register | None,
+    ) -> list[Item]:
+        """Return the code of one row: the vectors, the elements that fill none, the functions after, the store."""
+        e = self.e
+        with e.at(ROW):
+            moving = [e.main("or", row, imms=(0,)) for row in rows]
+            fold.start()
+        items = [*e.empty(ROW), self._repeat(fold, self.lanes, moving, vectors, N // self.lanes)]
+        if rest is not None:
+            single = accumulator(e, self.reduction, 1)
+            with e.at(ROW):
+                single.start()
+                left = [self._beyond(row, d, vectors) for row, d in zip(rows, self.dtypes[0], strict=True)]
+            items += [*e.empty(ROW), self._repeat(single, 1, left, rest, N % self.lanes)]
+            with e.at(ROW):
+                value = fold.joined(single)
+        else:
+            with e.at(ROW):
+                value = fold.joined(None)
+        self.walker.forms.lanes = 1
+        folded = Value("float32" if value[0] == "f32" else "float16", ROW, 1, {value[0]: (value[1],)})
+        result = self.finished(convert_float(self.walker, folded, self.reduction.result_dtype))
+        with e.at(ROW):
+            stream = Stream(e, "out0", self.dtypes[1][0], 1, 4, _always(Pointer(out, 4 * self.workers)))
+            stream.store(self.walker.forms, result)
+            for pointer, step in zip(rows, steps, strict=True):
+                self.advance(pointer, step)
+        return [*items, *e.empty(ROW)]
+
+    def _repeat(
+        self, fold: Accumulator, lanes: int, moving: list[Register], count: Register, trips: Extent
+    ) -> Item:
+        e = self.e
+        pointers = [
+            Pointer(register, lanes * itemsize(dtype))
+            for register, dtype in zip(moving, self.dtypes[0], strict=True)
+        ]
+        value = self.reduced(lanes, pointers)
+        with e.at(ELEMENT):
+            fold.add(self.walker, value)
+        (block,) = e.empty(ELEMENT)
+        return Repeat(count, trips, block)  # type: ignore[arg-type]
+
+
+class OverRows(_Nest):
+    """A result for each column: ``out[i] = fold(x[:, i])``."""
+
+    def items(self) -> list[Item]:
+        """Return the code, unscheduled."""
+        e = self.e
+        starts = [self.argument(f"in{k}") for k in range(len(self.dtypes[0]))]
+        pitches = [self.argument(f"in{k}_row_bytes") for k in range(len(self.dtypes[0]))]
+        out, n, rows = self.argument("out0"), self.argument("n"), self.argument("rows")
+        with e.at(CELL):
+            worker = emit_worker(e)
+            vectors = e.main("shr", n, imms=(self.lanes.bit_length() - 1,)) if self.lanes > 1 else n
+            count = emit_share(e, vectors, worker)
+            columns = [self._column(s, worker, d) for s, d in zip(starts, self.dtypes[0], strict=True)]
+            out_pointer = self._column(out, worker, self.dtypes[1][0])
+        size = self.lanes * itemsize(self.dtypes[1][0])
+        body = self._columns(
+            columns, pitches, rows, lambda: Pointer(out_pointer, size * self.workers), None, None
+        )
+        with e.at(ROW):
+            for column, dtype in zip(columns, self.dtypes[0], strict=True):
+                e.emit("add", (column,), (column,), (self.workers * self.lanes * itemsize(dtype),))
+        body += e.empty(ROW)
+        tail = self._tail(starts, pitches, out, n, rows, vectors, worker) if self.lanes > 1 else []
+        before = e.empty(CELL)
+        with e.at(CELL):
+            counter = e.main("add", count, imms=(-1,))
+        trips = share(N // self.lanes, self.workers)
+        loop = [If(count, greater(trips, 0), (*e.empty(CELL), Loop(counter, trips, tuple(body))))]
+        with e.at(CELL):
+            e.emit("exitz", (), (MZERO,))
+        return [*before, *loop, *tail, *e.empty(CELL)]
+
+    def _column(self, start: Register, worker: Register, dtype: str) -> Register:
+        e = self.e
+        return e.main("add", start, e.main("mul", worker, imms=(self.lanes * itemsize(dtype),)))
+
+    def _columns(
+        self,
+        columns: list[Register],
+        pitches: list[Register],
+        rows: Register,
+        out: Callable[[], Pointer],
+        count: Register | None,
+        elements: Extent | None,
+    ) -> list[Item]:
+        """Return the code of one vector of columns: down the rows, then the functions after and the store."""
+        e = self.e
+        fold = accumulator(e, self.reduction, self.lanes, keeps_lanes=True)
+        with e.at(ROW):
+            moving = [e.main("or", column, imms=(0,)) for column in columns]
+            fold.start()
+        items = e.empty(ROW)
+        by_stride = [self.lanes * itemsize(d) == 8 and a.alignment_bytes >= 8 for d, a in self._operands()]
+        with e.at(CELL):
+            strides = [
+                e.main("shr", p, imms=(3,)) if s else None for p, s in zip(pitches, by_stride, strict=True)
+            ]
+        value = self.reduced(self.lanes, [Pointer(m, stride=s) for m, s in zip(moving, strides, strict=True)])
+        with e.at(ELEMENT):
+            for pointer, pitch, stepped in zip(moving, pitches, by_stride, strict=True):
+                if not stepped:
+                    e.emit("add", (pointer,), (pointer, pitch))
+            fold.add(self.walker, value)
+        (block,) = e.empty(ELEMENT)
+        items.append(Repeat(rows, ROWS, block))  # type: ignore[arg-type]
+        result = self.finished(Value(self.reduction.dtype, ELEMENT, self.lanes, {fold.form: fold.pieces}))
+        with e.at(ELEMENT):
+            stream = Stream(
+                e, "out0", self.dtypes[1][0], self.lanes, self.how.results[0].alignment_bytes, _from(out)
+            )
+            if count is None:
+                stream.store(self.walker.forms, result)
+            else:
+                assert elements is not None
+                stream.store_partly(self.walker.forms, result, count, elements)
+        return [*items, *e.empty(ELEMENT)]
+
+    def _tail(
+        self,
+        starts: list[Register],
+        pitches: list[Register],
+        out: Register,
+        n: Register,
+        rows: Register,
+        vectors: Register,
+        worker: Register,
+    ) -> list[Item]:
+        """Return the last worker's code for columns that fill no vector."""
+        e = self.e
+        with e.at(CELL):
+            last = e.main("cmpeq", worker, imms=(self.workers - 1,))
+            rest = e.main("mul", e.masked(n, self.lanes - 1), last)
+
+        with e.at(ROW):
+            columns = [self._beyond(s, d, vectors) for s, d in zip(starts, self.dtypes[0], strict=True)]
+            end = self._beyond(out, self.dtypes[1][0], vectors)
+        prologue = e.empty(ROW)
+        elements = N % self.lanes
+        body = self._columns(columns, pitches, rows, lambda: Pointer(end), rest, elements)
+        return [If(rest, greater(elements, 0) * equal(WORKER, self.workers - 1), (*prologue, *body))]
+
+
+def how_of(how: Arrangement) -> Arrangement:
+    """Return the arrangement in which what is reduced stands for the result."""
+    return Arrangement(how.operands, how.results[:1])
+
+
+def _always(pointer: Pointer) -> Callable[[int], Pointer]:
+    return lambda _: pointer
+
+
+def _from(make: Callable[[], Pointer]) -> Callable[[int], Pointer]:
+    return lambda _: make()

@@ -1,0 +1,95 @@
+"""The loop nest of elementwise cells of ``[rows, n]``: workers take rows in turn, each row is a hardware loop.
+
+Operands may be whole, a vector that all rows read, one element a row, or one element.
+"""
+
+from __future__ import annotations
+
+from tiles.elements.cell import CELL, ELEMENT, ROW, Access
+from tiles.elements.elementwise import Elementwise, N, by_size
+from tiles.elements.extents import greater, symbol
+from tiles.elements.streams import Pointer
+from tiles.elements.tilecode import MZERO, If, Item, Loop, Register
+from tiles.elements.workers import emit_argument, emit_share, emit_worker, share
+from tiles.numerics.dtypes import itemsize
+
+ROWS = symbol("rows")
+
+
+class ElementwiseRows(Elementwise):
+    """Builds the code of a cell whose elements lie in rows."""
+
+    def items(self) -> list[Item]:
+        """Return the code, unscheduled: what comes before the loop over rows, the loop, and the end."""
+        e = self.e
+        self.loop_level = ROW
+        count, vectors, rest = self._prepare()
+        body = self._body(self._row_pointer)
+        loop = self._loop(vectors, N // self.lanes, body)
+        before_row = e.empty(ROW)
+        tail = self._row_tail(vectors, rest) if rest is not None else []
+        before_row += e.empty(ROW)
+        with e.at(ROW):
+            for name, step in self.steps.items():
+                e.emit("add", (self.row_starts[name],), (self.row_starts[name], step))
+        row = (*before_row, *loop, *tail, *e.empty(ROW))
+        before = e.empty(CELL)
+        with e.at(CELL):
+            counter = e.main("add", count, imms=(-1,))
+        trips = share(ROWS, self.workers)
+        rows: list[Item] = [If(count, greater(trips, 0), (*e.empty(CELL), Loop(counter, trips, row)))]
+        with e.at(CELL):
+            e.emit("exitz", (), (MZERO,))
+        return [*before, *rows, *e.empty(CELL)]
+
+    def _prepare(self) -> tuple[Register, Register, Register | None]:
+        """Emit a worker's share of the rows and where its first row starts; return rows, vectors and elements left."""
+        e = self.e
+        moving = {name for name, access in self._accesses() if access.level == ROW or self._moves(access)}
+        with e.at(CELL):
+            for name in self._names():
+                self.bases[name] = emit_argument(e, self.arguments, name)
+            n, rows = emit_argument(e, self.arguments, "n"), emit_argument(e, self.arguments, "rows")
+            worker = emit_worker(e)
+            count = emit_share(e, rows, worker)
+            vectors = e.main("shr", n, imms=(self.lanes.bit_length() - 1,)) if self.lanes > 1 else n
+            rest = e.masked(n, self.lanes - 1) if self.lanes > 1 else None
+            self.row_starts: dict[str, Register] = dict(self.bases)
+            self.steps: dict[str, Register] = {}
+            for name in self._names():
+                if name in moving:
+                    pitch = emit_argument(e, self.arguments, f"{name}_row_bytes")
+                    self.row_starts[name] = e.main("add", self.bases[name], e.main("mul", worker, pitch))
+                    self.steps[name] = e.main("mul", pitch, imms=(self.workers,))
+        return count, vectors, rest
+
+    def _accesses(self) -> list[tuple[str, Access]]:
+        results = [(self.how.stream(k), a) for k, a in enumerate(self.how.results)]
+        return [*((f"in{k}", a) for k, a in enumerate(self.how.operands)), *results]
+
+    def _moves(self, access: Access) -> bool:
+        return access.level == ELEMENT and access.every_row
+
+    def start(self, name: str, access: Access) -> Register:
+        """Return where an operand that is one element, or one a row, lies."""
+        return self.row_starts[name]
+
+    def _row_pointer(self, name: str, dtype: str, offset: int) -> Pointer:
+        """Return a pointer of its own to the first vector of a row."""
+        with self.e.at(ROW):
+            register = self.e.main("add", self.row_starts[name], imms=(offset,))
+        return Pointer(register, self.lanes * itemsize(dtype))
+
+    def _row_tail(self, vectors: Register, rest: Register) -> list[Item]:
+        """Return the code for elements that fill no vector: all lanes computed, some stored."""
+        e = self.e
+        elements = N % self.lanes
+        starts = by_size(lambda size: e.main("mul", vectors, imms=(self.lanes * size,)))
+
+        def pointer(name: str, dtype: str, _: int) -> Pointer:
+            with e.at(ELEMENT):
+                return Pointer(e.main("add", self.row_starts[name], starts(itemsize(dtype))))
+
+        forms = self.walker.forms
+        body = self._body(pointer, lambda stream, value: stream.store_partly(forms, value, rest, elements))
+        return [If(rest, greater(elements, 0), tuple(body))]

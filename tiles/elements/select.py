@@ -1,0 +1,97 @@
+"""Instruction selection: a jaxpr's equations one after the other, each by the rule of its primitive."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+
+from tiles.elements import routines
+from tiles.elements.cell import CELL
+from tiles.elements.emitter import Emitter
+from tiles.elements.rules import RULES
+from tiles.elements.values import Forms, Value
+from tiles.errors import NoTileCode
+
+_CALLS = (
+    "jit",
+    "pjit",
+    "closed_call",
+    "core_call",
+    "custom_jvp_call",
+    "custom_vjp_call",
+    "remat2",
+    "checkpoint",
+)
+
+
+@dataclass(frozen=True)
+class Equations:
+    """A part of a jaxpr: its constants, operands and results, and the equations between them."""
+
+    constvars: list[Any]
+    invars: list[Any]
+    outvars: list[Any]
+    eqns: list[Any]
+
+
+class Walker:
+    """Walks a jaxpr and keeps the value of each variable; the context of all rules."""
+
+    def __init__(self, emitter: Emitter, lanes: int) -> None:
+        """Emit into ``emitter``; element-level values have ``lanes`` lanes."""
+        self.emitter = emitter
+        self.forms = Forms(emitter, lanes)
+
+    def level(self, *values: Value) -> int:
+        """Return the level at which a function of the values is computed."""
+        return max((v.level for v in values), default=CELL)
+
+    def constant(self, number: float | int | bool, dtype: str) -> Value:
+        """Return a literal."""
+        return Value(dtype, CELL, 1, constant=number)
+
+    def run(self, jaxpr: Jaxpr | Equations, consts: list[Any], operands: list[Value]) -> list[Value]:
+        """Return the values of a jaxpr's results.
+
+        Raises:
+          NoTileCode: an operation without code; names it.
+        """
+        env: dict[Any, Value] = dict(zip(jaxpr.invars, operands, strict=True))
+        for var, const in zip(jaxpr.constvars, consts, strict=True):
+            env[var] = self._constant_array(const)
+        for eqn in jaxpr.eqns:
+            values = [self._read(env, atom) for atom in eqn.invars]
+            env.update(zip(eqn.outvars, self.equation(eqn, values), strict=True))
+        return [self._read(env, atom) for atom in jaxpr.outvars]
+
+    def equation(self, eqn: Any, values: list[Value]) -> list[Value]:
+        """Return the results of one equation."""
+        name = eqn.primitive.name
+        if name in _CALLS:
+            inner = eqn.params.get("jaxpr") or eqn.params.get("call_jaxpr")
+            closed = inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, [])
+            return self.run(closed.jaxpr, list(closed.consts), values)
+        rule = RULES.get(name)
+        if rule is not None:
+            value = rule(self, eqn.params, *values)
+            return list(value) if isinstance(value, list) else [value]
+        routine = routines.find(name, tuple(v.dtype for v in values))
+        if routine is None:
+            raise NoTileCode(f"no tile code for {name!r} of {', '.join(v.dtype for v in values)}")
+        return self.run(routine.jaxpr, list(routine.consts), values)
+
+    def _read(self, env: dict[Any, Value], atom: Any) -> Value:
+        if isinstance(atom, Literal):
+            return self._constant_array(atom.val)
+        if atom not in env:
+            raise NoTileCode("a function of a reduced value and of what was not reduced, in one cell")
+        return env[atom]
+
+    def _constant_array(self, array: Any) -> Value:
+        values = np.asarray(array)
+        if values.size != 1:
+            raise NoTileCode(f"a constant array of shape {values.shape} in a cell's body", expected="scalars")
+        return self.constant(values.reshape(()).item(), values.dtype.name)

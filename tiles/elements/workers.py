@@ -1,0 +1,77 @@
+"""How the workers of a tile share a vertex's elements, and what the supervisor does to start them.
+
+Workers take vectors (or rows) in turn: worker ``w`` of ``W`` takes those numbered ``w``, ``w + W``, ... All run
+the same code on one vertex state. The last worker, which has the fewest vectors, takes the elements that fill no
+vector.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiles.elements.emitter import Emitter
+from tiles.elements.extents import Extent, symbol
+from tiles.elements.isa import InstructionSet
+from tiles.elements.tilecode import MZERO, VERTEX_BASE, Register
+from tiles.errors import NoTileCode
+
+WORKER = symbol("worker")
+WORKER_STATUS = 1
+"""Index of the status register whose low three bits are a worker's number."""
+_DIVISION_SHIFT = 18
+SHARES_MAX = 98_000
+"""Vectors or rows that workers can share: the division by the number of workers is exact below it."""
+
+# What the supervisor does around one vertex of all workers: load the vertex's address and its code's, start the
+# workers, wait for them. A start and a wait wait for the supervisor's own pipeline.
+_SUPERVISOR_SINGLE = ("setzi", "setzi", "or")
+_SUPERVISOR_DEPENDENT = ("runall", "sync")
+
+
+@dataclass(frozen=True)
+class Supervisor:
+    """What the supervisor spends on one vertex: instructions of one cycle, and those that wait for its pipeline."""
+
+    single: tuple[str, ...] = _SUPERVISOR_SINGLE
+    dependent: tuple[str, ...] = _SUPERVISOR_DEPENDENT
+
+    def cycles(self, isa: InstructionSet) -> int:
+        """Return tile cycles; the workers' slots come on top."""
+        return len(self.single) + len(self.dependent) * isa["supervisor_dependent_cycles"]
+
+    def code_bytes(self, isa: InstructionSet) -> int:
+        """Return bytes of the supervisor's instructions."""
+        return isa["instruction_bytes"] * (len(self.single) + len(self.dependent))
+
+
+def share(total: Extent, workers: int) -> Extent:
+    """Return how many of ``total`` vectors or rows a worker takes."""
+    return (total + (workers - 1) - WORKER) // workers
+
+
+def emit_worker(e: Emitter) -> Register:
+    """Emit the worker's number."""
+    return e.main("and", e.main("get", imms=(WORKER_STATUS,)), imms=(7,))
+
+
+def emit_share(e: Emitter, total: Register, worker: Register) -> Register:
+    """Emit how many of ``total`` a worker takes: a division by a constant as a product and a shift.
+
+    Raises:
+      NoTileCode: a number of workers for which no such product is exact.
+    """
+    workers = e.isa["worker_contexts"]
+    factor = -(-(1 << _DIVISION_SHIFT) // workers)
+    if (factor * workers - (1 << _DIVISION_SHIFT)) * SHARES_MAX >= 1 << _DIVISION_SHIFT:
+        raise NoTileCode(f"no product divides by {workers} workers")
+    raised = e.main("add", e.main("sub", total, worker), imms=(workers - 1,))
+    return e.main("shr", e.main("mul", raised, e.constant("M", factor)), imms=(_DIVISION_SHIFT,))
+
+
+def emit_argument(e: Emitter, arguments: list[str], name: str) -> Register:
+    """Emit the load of a field of the vertex state, adding the field if it is new."""
+    if name not in arguments:
+        arguments.append(name)
+    register = e.fresh("M")
+    e.emit("ld32", (register,), (VERTEX_BASE, MZERO), (arguments.index(name),), stream="state")
+    return register
