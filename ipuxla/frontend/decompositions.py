@@ -290,6 +290,8 @@ def eigh(
     """
     del sort_eigenvalues, algorithm
     n = a.shape[-1]
+    if 0 in a.shape:
+        return [a, jnp.zeros(a.shape[:-1], a.real.dtype)]
     row, column = indices(a)
     symmetric = jnp.where((row >= column) if lower else (row <= column), a, adjoint(a))
     symmetric = jnp.where(row == column, a.real, symmetric)

@@ -34,6 +34,8 @@ MAX_SWEEPS = 30
 def hessenberg(a: Array) -> list[Array]:
     """Return the Hessenberg form with the Householder vectors below it, and their factors, as LAPACK's gehrd."""
     n = a.shape[-1]
+    if 0 in a.shape:
+        return [a, jnp.zeros((*a.shape[:-2], max(n - 1, 0)), a.dtype)]
     start, scale = scaled(a)
     row, column = indices(a)
     number = jnp.arange(max(n - 1, 0))

@@ -118,6 +118,15 @@ def test_hessenberg_is_lapacks(shape: tuple[int, ...], dtype: type) -> None:
         np.testing.assert_allclose(mine, theirs, atol=2e-6)
 
 
+def test_matrices_of_no_elements() -> None:
+    for shape in ((0, 0), (0, 3, 3)):
+        a = np.zeros(shape, np.float32)
+        for name in ("eigh", "eig", "schur"):
+            f = getattr(lax.linalg, name)
+            got, want = jax.tree.leaves(ipuxla.jit(f)(a)), jax.tree.leaves(jax.jit(f)(a))
+            assert [(x.shape, x.dtype) for x in got] == [(x.shape, x.dtype) for x in want]
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.complex64])
 @pytest.mark.parametrize("lower", [True, False])
 def test_tridiagonal_is_lapacks(lower: bool, dtype: type) -> None:
