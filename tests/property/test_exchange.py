@@ -232,7 +232,30 @@ def brute_program(source: Layout, held: list[tuple[int, list[tuple[int, ...]]]],
     return runs, selects, jumps, in_order
 
 
-def assert_traffic(moved, source, held, dtype, num_tiles, places=None, is_inside=True):
+def padded(
+    source: Layout, axes: tuple[Affine, ...], lists: list[list[list[int]]]
+) -> tuple[Layout, list[list[list[int]]]]:
+    """Return a source and the indices of every cell, prolonged where the padding of short parts travels along.
+
+    That is where cells read exactly the parts along an axis, of which the last is short, and rows of it lie apart.
+    """
+    splits, found = list(source.axes), [list(cell) for cell in lists]
+    for a, split in enumerate(source.axes):
+        if not split.is_split or split.size % split.grain == 0 or len(axes[a].terms) != 1:
+            continue
+        parts = [
+            list(range(lo, min(lo + split.grain, split.size))) for lo in range(0, split.size, split.grain)
+        ]
+        has_rows = any(min(s.grain, s.size) > 1 for s in source.axes[:a])
+        if not has_rows or sorted({tuple(cell[a]) for cell in lists}) != sorted(map(tuple, parts)):
+            continue
+        splits[a] = AxisSplit(split.grain * split.parts, split.grain, split.digits)
+        for cell in found:
+            cell[a] = list(range(cell[a][0], cell[a][0] + split.grain))
+    return Layout(tuple(splits), source.base), found
+
+
+def assert_traffic(moved, source, held, dtype, num_tiles, places=None, is_inside=True, program=None):
     received, sent, local, together = brute_traffic(source, held, dtype, num_tiles)
     assert np.all(moved.shared <= together)
     np.testing.assert_array_equal(moved.received, received)
@@ -252,7 +275,7 @@ def assert_traffic(moved, source, held, dtype, num_tiles, places=None, is_inside
     assert np.all(exchange_code_bytes(moved, MACHINE) <= one_by_one * MACHINE.instruction_bytes)
     if places is None or itemsize(dtype) < 4:
         return
-    runs, selects, jumps, in_order = brute_program(source, held, places, num_tiles)
+    runs, selects, jumps, in_order = brute_program(*(program or (source, held, places)), num_tiles)
     np.testing.assert_array_equal(moved.runs, np.minimum(runs, sent // 4), err_msg="runs")
     selects = np.minimum(selects, received // 4)
     assert np.all(moved.selects >= selects), "selects"  # a part that is not full may be taken in pieces
@@ -446,7 +469,17 @@ def test_traffic_is_what_brute_force_counts(case, dtype, data) -> None:
         for (_, elements), (_, ranges) in zip(held, cells_of(plan), strict=True)
     ]
     is_inside = all(np.all(axis.num_inside == axis.extent) for axis in slices.axes)
-    assert_traffic(moved, source, held, dtype, tiles, places, is_inside)
+    axes = form.operands[0].axes
+    longer, lists = padded(
+        source, axes, [[slice_of(a, ranges) for a in axes] for _, ranges in cells_of(plan)]
+    )
+    filled = [(tile, inside(each, longer.shape)) for (tile, _), each in zip(held, lists, strict=True)]
+    filled_places = [
+        [place_of(slices.extents, each, e) for e in elements]
+        for (_, elements), each in zip(filled, lists, strict=True)
+    ]
+    program = longer, filled, filled_places
+    assert_traffic(moved, source, held, dtype, tiles, places, is_inside, program)
     if slices.replication > 1 and len({tuple(elements) for _, elements in held}) * slices.replication == len(
         held
     ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from unittest import mock
 
 import numpy as np
 from hypothesis import given, settings
@@ -25,8 +26,20 @@ from tiles.graph import (
     Tensor,
     identity_map,
 )
-from tiles.plan import Operand, Question, Ranking, exchange_cycles, operand_traffic, price, search
-from tiles.plan.bounds import least_exchange_cycles, least_moves
+from tiles.plan import (
+    Operand,
+    Question,
+    Ranking,
+    Traffic,
+    exchange_code_bytes,
+    exchange_cycles,
+    operand_traffic,
+    price,
+    search,
+)
+from tiles.plan.bounds import least_figures
+from tiles.plan.exchange import exchange_figures
+from tiles.plan.search import _candidates, _closed_form, _fewest, _near
 from tiles.planning import Planner
 from tiles.poplibs.forms import (
     dot_form,
@@ -177,6 +190,48 @@ def windows(draw: st.DrawFn) -> Case:
     return form, reduce_codelet("add", "float32"), ((m + draw(st.integers(0, 9)), k),), "float32"
 
 
+@given(st.one_of(questions(), windows()), SEEDS)
+@settings(max_examples=30)
+def test_figures_of_an_exchange_are_those_of_its_traffic(case, seed):
+    form, codelet, shapes, dtype = case
+    rng = np.random.default_rng(seed)
+    plan = random_plan(rng, form, codelet, TARGET.num_tiles)
+    operands = tuple(
+        (k, random_layout(rng, shape, TARGET.num_tiles), shape, dtype) for k, shape in enumerate(shapes)
+    )
+    moved = Traffic.none(TARGET.num_tiles)
+    for k, layout, shape, _ in operands:
+        moved = moved + operand_traffic(layout, form, plan, k, shape, dtype, TARGET)
+    assert exchange_figures(form, plan, operands, TARGET) == (
+        exchange_cycles(moved, TARGET).value,
+        exchange_code_bytes(moved, TARGET).max(),
+        moved.local.max(),
+        moved.turning.max(),
+    )
+
+
+@given(st.one_of(questions(), windows()), SEEDS, st.sampled_from([0, 400, 2**20]))
+@settings(max_examples=30)
+def test_candidates_that_are_left_out_are_none_of_the_best(case, seed, limit):
+    form, codelet, shapes, dtype = case
+    rng = np.random.default_rng(seed)
+    operands = tuple(
+        Operand(s, dtype, random_layout(rng, s, TARGET.num_tiles) if rng.random() < 0.7 else None)
+        for s in shapes
+    )
+    question = Question(form, codelet, operands, (dtype,), TARGET)
+    every = _candidates(form, codelet, (dtype,) * len(operands), (dtype,), TARGET, question.code_price)
+    with mock.patch.dict(_near.__globals__, SAMPLED=4):
+        near = _near(question, every, limit)
+
+    def best(candidates):
+        cycles, innermost = _closed_form(question, candidates, limit)
+        rows = _fewest(cycles, candidates.cells)
+        return candidates.grains[rows].tolist(), innermost[rows].tolist(), cycles[rows].tolist()
+
+    assert best(near) == best(every)
+
+
 @given(st.one_of(questions(), windows()), SEEDS, st.sampled_from([0, 400, 2**20]))
 @settings(max_examples=30)
 def test_plans_are_ranked_as_they_are_priced(case, seed, limit):
@@ -190,14 +245,20 @@ def test_plans_are_ranked_as_they_are_priced(case, seed, limit):
     plans = [random_plan(rng, form, codelet, TARGET.num_tiles) for _ in range(6)]
     plans += [priced.plan for priced in search(form, codelet, operands, (dtype,), TARGET)]
     plans = list(dict.fromkeys(plans))
-    for plan in plans:
-        for k, operand in enumerate(operands):
-            if operand.layout is not None:
-                least = least_moves(operand.layout, form, plan, k, dtype, TARGET)
-                moved = operand_traffic(operand.layout, form, plan, k, operand.shape, dtype, TARGET)
-                assert least_exchange_cycles([least], TARGET) <= exchange_cycles(moved, TARGET).value, plan
+    moved = [
+        tuple((k, o.layout, o.shape, dtype) for k, o in enumerate(operands) if o.layout is not None)
+        for _ in plans
+    ]
+    received = [[(k, layout) for k, layout, *_ in each] for each in moved]
+    least = least_figures(form, plans, received, [dtype] * len(operands), TARGET)
+    for plan, each, bound in zip(plans, moved, least, strict=True):
+        exact = exchange_figures(form, plan, each, TARGET)
+        assert all(a <= b for a, b in zip(bound, exact, strict=True)), plan
     found = Ranking(Question(form, codelet, operands, (dtype,), TARGET), plans, limit)
     exact = [price(form, codelet, operands, (dtype,), TARGET, plan) for plan in plans]
-    assert list(found) == sorted(
-        exact, key=lambda p: (max(0, p.temporary_bytes - limit), p.cost, p.plan.num_cells)
-    )
+    ranked = sorted(exact, key=lambda p: (max(0, p.temporary_bytes - limit), p.cost, p.plan.num_cells))
+    split = plans[0].splits[0].is_split
+    most = float(np.median([p.cost for p in exact]))
+    wanted = [p for p in ranked if p.plan.splits[0].is_split == split and p.cost <= most]
+    assert found.cheapest(lambda plan: plan.splits[0].is_split == split, most) == next(iter(wanted), None)
+    assert list(found) == ranked

@@ -125,7 +125,7 @@ def _check_message(executable: Executable, number: int, at: str, group: VertexGr
     elements = group.plan.operand_order(group.form, k).fit(extents).stored_elements(extents)
     v = executable.variables[operand.variable]
     size = -(-elements * itemsize(v.dtype) // 4) * 4
-    size += staging_bytes(v.layout, group.form, group.plan, k, v.shape, v.dtype)
+    size += staging_bytes(v.layout, group.form, group.plan, k, v.dtype)
     if buffer.size_bytes != size:
         raise refuse(
             f"{at} receives {size} B a tile in buffer {buffer.name} of {buffer.size_bytes} B", group.location

@@ -179,10 +179,9 @@ def _overwritable(
     step = order.steps[number][1]
     operands = [name for member in step.vertices for name in member.operands]
     others = [name for member in step.vertices if member is not group for name in member.results]
-    donated = {graph.inputs[i] for i in graph.donated}
     for k, name in enumerate(group.operands):
         base = root[name]
-        free = tensors[base].kind == TEMPORARY or base in donated
+        free = tensors[base].kind == TEMPORARY or base in order.donated
         if not free or base == root[result.name] or not may_write_over(tensors, group, k):
             continue
         if sum(root[other] == base for other in operands) > 1 or any(root[other] == base for other in others):
@@ -230,7 +229,7 @@ def _requests(
                 t = tensors[name]
                 slices = operand_slices(group.form, group.plan, k, t.shape)
                 size = slices.stored_bytes(itemsize(t.dtype))
-                size += staging_bytes(layout, group.form, group.plan, k, t.shape, t.dtype)
+                size += staging_bytes(layout, group.form, group.plan, k, t.dtype)
                 buffer = f"{group.name}.in{k}"
                 received[number, group.name, k] = buffer
                 requests.append(

@@ -81,30 +81,34 @@ def allocate(requests: Sequence[Request], target: Target) -> tuple[dict[str, int
 
 
 class _Placed:
-    """The buffers placed so far, as arrays in the order they were placed."""
+    """The buffers placed so far, as arrays in the order of their addresses; of equal ones, as they were placed."""
 
     def __init__(self, requests: Sequence[Request]) -> None:
         self.count = 0
-        self.ranges = np.zeros((len(requests), 2), np.int64)
-        self.live = np.zeros((len(requests), 2), np.int64)
-        self.mask = np.zeros(len(requests), np.int64)
+        self.begin, self.end, self.first, self.last, self.mask = np.zeros((5, len(requests)), np.int64)
         self.masks = {mask: number for number, mask in enumerate(dict.fromkeys(r.mask for r in requests))}
         self.meeting: dict[int, np.ndarray] = {}
 
     def add(self, request: Request, address: int, size: int) -> None:
-        self.ranges[self.count] = address, address + size
-        self.live[self.count] = request.start, request.end
-        self.mask[self.count] = self.masks[request.mask]
+        at = int(np.searchsorted(self.begin[: self.count], address, side="right"))
+        mask = self.masks[request.mask]
+        for values, value in (
+            (self.begin, address),
+            (self.end, address + size),
+            (self.first, request.start),
+            (self.last, request.end),
+            (self.mask, mask),
+        ):
+            values[at + 1 : self.count + 1] = values[at : self.count]
+            values[at] = value
         self.count += 1
 
-    def interfering(self, request: Request) -> np.ndarray:
-        """Return address ranges ``[n, 2]`` of placed buffers that overlap in time and share a tile, sorted."""
-        live = self.live[: self.count]
-        meets = self._meeting(request.mask)[self.mask[: self.count]]
-        ranges = self.ranges[: self.count][
-            (live[:, 0] <= request.end) & (live[:, 1] >= request.start) & meets
-        ]
-        return ranges[np.argsort(ranges[:, 0], kind="stable")]
+    def interfering(self, request: Request) -> tuple[np.ndarray, np.ndarray]:
+        """Return where placed buffers that overlap in time and share a tile begin and end, sorted by address."""
+        among = slice(self.count)
+        overlaps = (self.first[among] <= request.end) & (self.last[among] >= request.start)
+        found = np.flatnonzero(overlaps & self._meeting(request.mask)[self.mask[among]])
+        return self.begin[found], self.end[found]
 
     def _meeting(self, mask: int) -> np.ndarray:
         """Return which sets of tiles share a tile with one of them, by their numbers."""
@@ -113,16 +117,23 @@ class _Placed:
         return self.meeting[mask]
 
 
-def _first_gap(taken: np.ndarray, size: int, begin: int, end: int | None) -> int | None:
+def _first_gap(taken: tuple[np.ndarray, np.ndarray], size: int, begin: int, end: int | None) -> int | None:
     """Return the lowest address in ``[begin, end)`` with ``size`` free bytes, or None.
 
-    ``taken`` are ranges ``[n, 2]`` sorted by address; they may lie outside ``[begin, end)`` and overlap each other.
+    ``taken`` are ranges' begins and ends, sorted by begins; they may lie outside ``[begin, end)`` and overlap each other.
     """
+    begins, ends = taken
     limit = np.iinfo(np.int64).max if end is None else end
-    reach = np.maximum(np.maximum.accumulate(np.concatenate([[begin], taken[:, 1]])), begin)
-    following = np.concatenate([np.clip(taken[:, 0], begin, limit), [limit]])
-    free = np.flatnonzero(following - reach >= size)
-    return int(reach[free[0]]) if free.size else None
+    reach = np.empty(begins.size + 1, np.int64)
+    reach[0], reach[1:] = begin, ends
+    np.maximum.accumulate(reach, out=reach)
+    free = np.empty(begins.size + 1, np.int64)  # up to the next range, or the limit
+    np.maximum(begins, begin, out=free[:-1])
+    np.minimum(free[:-1], limit, out=free[:-1])
+    free[-1] = limit
+    free -= reach
+    found = int(np.argmax(free >= size))
+    return int(reach[found]) if free[found] >= size else None
 
 
 @functools.lru_cache(maxsize=4096)

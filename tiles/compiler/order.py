@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from tiles.compiler.renaming import Renaming
@@ -73,6 +74,16 @@ class Order:
     def graph(self) -> Graph:
         """What is compiled: the given graph, or one in which tensors are renamed."""
         return self.renaming.graph
+
+    @cached_property
+    def donated(self) -> frozenset[str]:
+        """Inputs whose memory results may take over; asked for once the program is numbered."""
+        return frozenset(self.graph.inputs[i] for i in self.graph.donated)
+
+    @cached_property
+    def outputs(self) -> frozenset[str]:
+        """Results of the program; asked for once it is numbered."""
+        return frozenset(self.graph.outputs)
 
     def program(self) -> list[Any]:
         """Number the main program's steps and return its control tree."""
@@ -295,12 +306,11 @@ def live_range(graph: Graph, order: Order, members: list[str], last: int) -> tup
     uses = sorted({use for name in members for use in order.accesses.get(name, ())})
     start = min((n for n, _ in uses), default=-1)
     end = max((n for n, _ in uses), default=-1)
-    donated = {graph.inputs[i] for i in graph.donated}
     for name in members:
         tensor = graph.tensors[name]
         if (
-            name in graph.outputs
-            or (tensor.kind == INPUT and name not in donated)
+            name in order.outputs
+            or (tensor.kind == INPUT and name not in order.donated)
             or tensor.kind == CONSTANT
             or name in order.pinned
         ):

@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -65,6 +65,7 @@ def along(dim: int, coefficient: int = 1, offset: int = 0) -> Affine:
     return Affine(((dim, coefficient),), offset)
 
 
+@hashed_once
 @dataclass(frozen=True)
 class IndexMap:
     """Where an operand or result is indexed from the domain.
@@ -249,8 +250,7 @@ class Plan:
         """Return the order of a tensor's axes, those of a window by its first dimension; ``lead`` axes come before."""
         if self.arrangement.is_row_major:
             return ROW_MAJOR
-        axes = {axis.terms[0][0]: lead + i for i, axis in enumerate(index_map.axes) if axis.terms}
-        return self.arrangement.mapped(axes)
+        return _order_along(self.arrangement, index_map, lead)
 
     def to_data(self) -> dict[str, Any]:
         """Return plain data."""
@@ -274,6 +274,12 @@ class Plan:
             return cut
         order = " ".join(f"{form.dims[d].name}%{g}" if g else form.dims[d].name for d, g in digits)
         return f"{cut} by {order}"
+
+
+@lru_cache(maxsize=4096)
+def _order_along(order: Arrangement, index_map: IndexMap, lead: int) -> Arrangement:
+    """Return an order of domain dimensions as one of a tensor's axes behind ``lead`` others."""
+    return order.mapped({axis.terms[0][0]: lead + i for i, axis in enumerate(index_map.axes) if axis.terms})
 
 
 def partial_digits(splits: Sequence[AxisSplit]) -> tuple[tuple[int, int], ...]:

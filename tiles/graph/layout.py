@@ -54,7 +54,9 @@ class AxisSplit:
             raise InvalidPlan(
                 f"a split needs size >= 0 and grain >= 1, got size {self.size}, grain {self.grain}"
             )
-        if self.parts > math.prod(radix for radix, _ in self.digits):
+        parts = max(1, ceil_div(self.size, self.grain))
+        self.__dict__.update(parts=parts, is_split=parts > 1)  # plans make very many splits
+        if parts > 1 and parts > math.prod(radix for radix, _ in self.digits):
             raise InvalidPlan(
                 f"{self.parts} parts of {self.grain} elements do not fit the digits {self.digits} of dimension size {self.size}"
             )
@@ -114,6 +116,7 @@ class AxisSplit:
         return f"{self.size}/{self.grain}@" + "+".join(f"{r}x{s}" for r, s in self.digits)
 
 
+@lru_cache(maxsize=4096)
 def whole(size: int) -> AxisSplit:
     """Return an unsplit dimension."""
     return AxisSplit(size, max(1, size))

@@ -9,15 +9,18 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from tiles.graph import Arrangement, AxisSplit, Cycles, Layout, OpForm, Plan
+from tiles.graph import Cycles, Layout, OpForm, Plan
 from tiles.graph.layout import ceil_div
 from tiles.numerics.dtypes import WORD_BYTES, itemsize
 from tiles.plan.ordering import turn
-from tiles.plan.slices import Slices, is_local, layout_slices, operand_slices
+from tiles.plan.padding import with_padding
+from tiles.plan.receiving import arriving, digits_of
+from tiles.plan.sending import leaving
+from tiles.plan.slices import Slices, is_local, layout_slices, operand_slices, slice_extents, stored_bytes
 from tiles.target import Basis, Target
 
 
@@ -63,44 +66,70 @@ class Traffic:
         return not self.received.any()
 
 
+@dataclass(frozen=True)
+class Incoming:
+    """What arrives at each cell of a plan, and how; int64 ``[cells]`` each, None for nothing; fields as in ``Traffic``."""
+
+    received: np.ndarray
+    local: np.ndarray | None
+    selects: np.ndarray
+    pointers: np.ndarray
+    shared: np.ndarray | None
+    turning: np.ndarray | None
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """What leaves each part of a layout, and how; int64 ``[parts]`` each, fields as in ``Traffic``."""
+
+    sent: np.ndarray
+    runs: np.ndarray
+    sends: np.ndarray
+
+
 def traffic(source: Layout, slices: Slices, dtype: str, target: Target) -> Traffic:
     """Return the traffic that brings ``slices`` from ``source`` to their cells' tiles."""
-    size, num_tiles = itemsize(dtype), target.num_tiles
-    g = slices.coordinates
-    owner = source.part_of_tile(num_tiles)[slices.tiles]
-    has_part = owner >= 0
-    own_part = np.unravel_index(np.maximum(owner, 0), source.grid) if source.grid else ()
-    need = np.ones(slices.tiles.size, np.int64)
-    own = has_part.astype(np.int64)
-    overlaps = []
-    for axis, split, where, part in zip(slices.axes, source.axes, g, own_part, strict=True):
-        need *= axis.num_inside[where]
-        overlaps.append(axis.overlap(where, split.lo[part], split.hi[part]))
-        own *= overlaps[-1]
-    out_elements, out_runs = _sent(source, slices, g, owner)
-    result = Traffic.none(num_tiles)
+    result = Traffic.none(target.num_tiles)
+    come, go = moves(source, slices, dtype, target)
+    for moved, tiles in ((come, slices.tiles), (go, source.tiles)):
+        for field in dataclasses.fields(moved):
+            values = getattr(moved, field.name)
+            if values is not None:
+                getattr(result, field.name)[tiles] = values
+    return result
+
+
+def moves(source: Layout, slices: Slices, dtype: str, target: Target) -> tuple[Incoming, Outgoing]:
+    """Return what arrives at each cell and leaves each part when ``slices`` are brought from ``source``."""
+    size = itemsize(dtype)
     order = turn(source, slices.arrangement, slices.extents, size)
-    if order is None or order.is_kept:
-        result.local[slices.tiles] = _bytes(own, size)
-    else:
-        result.turning[slices.tiles] = order.cycles(need, own, size, target)
     is_unturned = order is not None and order.arrives_unturned
     arrives = source.arrangement if is_unturned else slices.arrangement
-    windows, stretches, sources = _arriving(slices, source, arrives, g, overlaps, own)
-    received, sent = _bytes(need - own, size), _bytes(out_elements, size)
-    result.received[slices.tiles] = received
-    most = np.maximum(
-        sources, received // WORD_BYTES
-    )  # parts of a word come one by one if from several tiles
-    result.selects[slices.tiles] = np.clip(windows, sources, most)
-    result.pointers[slices.tiles] = np.clip(stretches, received > 0, received // WORD_BYTES)
-    runs = np.clip(out_runs, sent > 0, sent // WORD_BYTES)
-    result.sent[source.tiles] = sent
-    result.runs[source.tiles] = runs
-    result.sends[source.tiles] = send_instructions(sent // WORD_BYTES, runs, target)
-    if slices.replication > 1:
-        result.shared[slices.tiles] = _bytes(_alike(slices, need, own, target), size)
-    return result
+    come = arriving(slices, source, arrives, target.num_tiles)
+    kept, written = digits_of(source.arrangement, source.part_shape), digits_of(arrives, slices.extents)
+    padded = with_padding(slices, source, kept, written)
+    if padded is not None:
+        filled = arriving(*padded, arrives, target.num_tiles)
+        come = come._replace(windows=filled.windows, jumps=filled.jumps)
+    turned = None if order is None or order.is_kept else order
+    received = whole_words(come.need - come.own, size)
+    selects, pointers = come.changes(received // WORD_BYTES)
+    shared = slices.replication > 1
+    incoming = Incoming(
+        received=received,
+        local=whole_words(come.own, size) if turned is None else None,
+        selects=selects,
+        pointers=pointers,
+        shared=whole_words(_alike(slices, come.need, come.own, target), size) if shared else None,
+        turning=None if turned is None else turned.cycles(come.need, come.own, size, target),
+    )
+    elements, runs = leaving(slices, source, come.own, target.num_tiles)
+    if padded is not None:
+        runs = leaving(*padded, filled.own, target.num_tiles)[1]
+    sent = whole_words(elements, size)
+    words = sent // WORD_BYTES
+    runs = np.minimum(np.maximum(runs, sent > 0), words)
+    return incoming, Outgoing(sent, runs, send_instructions(words, runs, target))
 
 
 def send_instructions(words: Any, runs: Any, target: Target) -> Any:
@@ -110,6 +139,8 @@ def send_instructions(words: Any, runs: Any, target: Target) -> Any:
 
     Source: ``send`` and ``sendoff``, github.com/osmarks/ipu-stack docs/EXCHANGE_INSTRUCTION_REFERENCE.md.
     """
+    if np.max(words, initial=0) <= target.exchange_send_max_words:
+        return runs
     length = ceil_div(words, np.maximum(runs, 1))
     rest = np.maximum(length - target.exchange_send_max_words, 0)
     return runs * (1 + ceil_div(rest, target.exchange_continued_send_max_words))
@@ -123,25 +154,24 @@ def operand_traffic(
     return traffic(source, operand_slices(form, plan, k, shape), dtype, target)
 
 
-def staging_bytes(
-    source: Layout, form: OpForm, plan: Plan, k: int, shape: tuple[int, ...], dtype: str
-) -> int:
+def staging_bytes(source: Layout, form: OpForm, plan: Plan, k: int, dtype: str) -> int:
     """Return the bytes in which a tile holds a slice of operand ``k`` as it arrives, if it has to be turned; else 0."""
     if source.arrangement.is_row_major and plan.arrangement.is_row_major:
         return 0
-    slices, size = operand_slices(form, plan, k, shape), itemsize(dtype)
-    order = turn(source, slices.arrangement, slices.extents, size)
+    extents, size = slice_extents(form, plan, k), itemsize(dtype)
+    into = plan.operand_order(form, k).fit(extents)
+    order = turn(source, into, extents, size)
     if order is None or not order.arrives_unturned or is_local(form, plan, k, source):
         return 0
-    return slices.stored_bytes(size)
+    return stored_bytes(into, extents, size)
 
 
-def keeps_order(form: OpForm, plan: Plan, k: int, layout: Layout, shape: tuple[int, ...], dtype: str) -> bool:
+def keeps_order(form: OpForm, plan: Plan, k: int, layout: Layout, dtype: str) -> bool:
     """Return whether operand ``k`` lies in the order in which the vertices of a plan read it."""
     if layout.arrangement.is_row_major and plan.arrangement.is_row_major:
         return True
-    slices = operand_slices(form, plan, k, shape)
-    order = turn(layout, slices.arrangement, slices.extents, itemsize(dtype))
+    extents = slice_extents(form, plan, k)
+    order = turn(layout, plan.operand_order(form, k).fit(extents), extents, itemsize(dtype))
     return order is None or order.is_kept
 
 
@@ -165,176 +195,23 @@ def _alike(slices: Slices, need: np.ndarray, own: np.ndarray, target: Target) ->
     Those are what neighbours that read one slice need and none of them holds.
     """
     bus = target.tiles_per_shared_exchange_bus
-    reads = np.full(-(-target.num_tiles // bus) * bus, -1, np.int64)
-    holds = np.zeros_like(reads)
-    number = np.zeros_like(need)
-    for axis, where in zip(slices.axes, slices.coordinates, strict=True):
-        number = number * axis.first.size + where
-    reads[slices.tiles] = number
-    holds[slices.tiles] = own
+    buses = ceil_div(target.num_tiles, bus)
+    reads = np.full(buses * bus, -1, np.int64)
+    reads[slices.tiles] = slices.number
     together = reads.reshape(-1, bus)
     is_alike = np.all(together == together[:, :1], axis=1) & (together[:, 0] >= 0)
-    held = holds.reshape(-1, bus).sum(axis=1)
+    if not is_alike.any():
+        return np.zeros_like(need)
     on = slices.tiles // bus
+    held = np.bincount(on, own, buses).astype(np.int64)
     return np.where(is_alike[on], np.maximum(need - held[on], 0), 0)
 
 
-def _bytes(elements: np.ndarray, size: int) -> np.ndarray:
+def whole_words(elements: np.ndarray, size: int) -> np.ndarray:
+    """Return the bytes, in whole words, of elements of ``size`` bytes."""
+    if size % WORD_BYTES == 0:
+        return elements * size
     return -(-elements * size // WORD_BYTES) * WORD_BYTES
-
-
-@dataclass(frozen=True)
-class _Along:
-    """What cells read along an axis: int64 ``[cells]`` each.
-
-    Args:
-      low: the first index.
-      high: the last one.
-      inside: how many.
-      pieces: parts they lie in.
-      mine: how many of them the cell's tile holds.
-      step: from one to the next.
-      split: how parts are cut.
-      extent: the longest slice.
-    """
-
-    low: np.ndarray
-    high: np.ndarray
-    inside: np.ndarray
-    pieces: np.ndarray
-    mine: np.ndarray
-    step: int
-    split: AxisSplit
-    extent: int
-
-
-def _digits(order: Arrangement, extents: tuple[int, ...]) -> list[tuple[int, int, bool]]:
-    """Return the digits of a box's elements, the fastest first: dimension, its group, and whether a group's elements count."""
-    factors = order.factors(extents)
-    group = {d: step for d, _, step in factors if step > 1}
-    return [(d, group.get(d, 1), d in group and step == 1) for d, _, step in reversed(factors)]
-
-
-def _arriving(
-    slices: Slices,
-    source: Layout,
-    order: Arrangement,
-    g: tuple[np.ndarray, ...],
-    overlaps: list[np.ndarray],
-    own: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return, per cell, how often it changes its source and its pointer while its slice arrives, and from how many tiles.
-
-    Words arrive part by part, each part's in the order it holds them. What is contiguous in the part is listened to at
-    once; what is contiguous in the slice, too, goes on at the pointer where it was left. Parts of which each fills one
-    stretch of the slice follow one another, so that only the tile's own elements interrupt them.
-    """
-    axes, parts = [], np.ones(slices.tiles.size, np.int64)
-    for axis, split, where, mine in zip(slices.axes, source.axes, g, overlaps, strict=True):
-        low, high = (bound[where] for bound in axis.bounds)
-        inside = axis.num_inside[where]
-        pieces = np.where(high >= low, high // split.grain - low // split.grain + 1, 0)
-        if abs(axis.step) != 1:
-            pieces = np.minimum(pieces, inside)
-        parts = parts * pieces
-        axes.append(_Along(low, high, inside, pieces, mine, axis.step, split, axis.extent))
-    windows = _windows(axes, _digits(source.arrangement, source.part_shape), own)
-    stretches, own_stretches, is_dense = _stretches(axes, _digits(order, slices.extents), own)
-    in_one_go = (stretches == parts) & is_dense
-    jumps = np.where(in_one_go, np.minimum(stretches, 1 + (own > 0)), stretches - own_stretches)
-    return windows, jumps, parts - (own > 0)
-
-
-def _windows(axes: list[_Along], digits: list[tuple[int, int, bool]], own: np.ndarray) -> np.ndarray:
-    """Return in how many stretches of its parts' memory a cell's slice lies, without those of its own tile's part."""
-    windows, mine = np.ones(own.size, np.int64), (own > 0).astype(np.int64)
-    whole = np.ones(own.size, bool)  # all of the parts along the faster digits
-    for d, group, is_inner in digits:
-        a = axes[d]
-        joined = whole & (abs(a.step) == 1)
-        if is_inner:
-            windows = windows * np.where(joined, 1, np.minimum(a.inside, group))
-            mine = mine * np.where(joined, 1, np.minimum(a.mine, group))
-            whole = (
-                joined & (a.low % group == 0) & (((a.high + 1) % group == 0) | (a.high + 1 == a.split.size))
-            )
-            continue
-        groups = a.high // group - a.low // group + 1 if abs(a.step) == 1 else a.inside
-        windows = windows * np.where(joined, a.pieces, np.where(a.inside > 0, groups, 0))
-        mine = mine * np.where(joined, 1, ceil_div(a.mine, group))
-        ends = (a.high // a.split.grain + 1) * a.split.grain if a.split.is_split else a.split.size
-        whole = joined & (a.low % a.split.grain == 0) & (a.high + 1 == ends)  # stored at full grain
-    return np.maximum(windows - mine, 0)
-
-
-def _stretches(
-    axes: list[_Along], digits: list[tuple[int, int, bool]], own: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return in how many stretches of a slice's memory its parts arrive, in how many its own does, and if there are no gaps."""
-    stretches, mine = np.ones(own.size, np.int64), (own > 0).astype(np.int64)
-    filled, is_dense = np.ones(own.size, bool), np.ones(own.size, bool)
-    for d, group, is_inner in digits:
-        a = axes[d]
-        is_dense &= filled | (a.inside <= 1)
-        joined = filled & (a.step == 1)
-        is_aligned = (a.pieces <= 1) | ((a.split.grain % group == 0) & (a.low % group == 0))
-        if is_inner:
-            broken = ceil_div(a.inside, min(group, a.split.grain)) + a.pieces
-            stretches = stretches * np.where(
-                is_aligned, np.where(joined, 1, np.minimum(a.inside, group)), broken
-            )
-            mine = mine * np.where(joined, 1, np.minimum(a.mine, group))
-            filled = joined & is_aligned
-            continue
-        groups = np.where(is_aligned | (group == 1), ceil_div(a.inside, group), 1)
-        stretches = stretches * np.where(joined, a.pieces, groups)
-        mine = mine * np.where(joined, 1, ceil_div(a.mine, group))
-        filled = joined & (a.pieces <= 1) & (a.inside == a.extent)
-    return stretches, np.minimum(mine, stretches), is_dense
-
-
-def _sent(
-    source: Layout, slices: Slices, g: tuple[np.ndarray, ...], owner: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct elements that each part must send, and in how many contiguous runs, int64 ``[parts]``."""
-    grid = source.grid
-    index = np.indices(grid).reshape(len(grid), -1) if grid else np.zeros((0, 1), np.int64)
-    count = int(np.prod(grid, dtype=np.int64))
-    shared = slices.replication > 1
-    cell = np.full(count, -1, np.int64)
-    if not shared:
-        cells = np.flatnonzero(owner >= 0)
-        cell[owner[cells]] = cells
-    has_own = cell >= 0
-    # fastest to slowest: elements that any cell reads, and those only the part's own cell reads; the runs of the former,
-    # of the former less the latter; whether all of the part's elements along the faster digits are read
-    covered, only_own = np.ones(count, np.int64), has_own.astype(np.int64)
-    runs, runs_left = np.ones(count, np.int64), np.where(has_own, 0, 1)
-    is_whole = np.ones(count, bool)
-    for a, group, is_inner in _digits(source.arrangement, source.part_shape):
-        axis, split, at = slices.axes[a], source.axes[a], index[a]
-        reads, single = axis.covered_before
-        lo, hi = split.lo[at], split.hi[at]
-        here = reads[hi] - reads[lo]
-        if is_inner:
-            runs = np.where(is_whole, 1, np.minimum(here, group) * runs)
-            is_whole &= (here % group == 0) | (here == min(split.grain, split.size))
-            continue
-        mine = np.zeros(count, np.int64)
-        here_runs = axis.runs_between(lo, hi)
-        left_runs = here_runs
-        if not shared:
-            low, high = (bound[g[a][np.maximum(cell, 0)]] for bound in axis.bounds)
-            start, stop = np.clip(low, lo, hi), np.clip(high + 1, lo, hi)
-            start, stop = np.where(has_own, start, lo), np.where(has_own, np.maximum(start, stop), lo)
-            mine = single[stop] - single[start]
-            left_runs = axis.runs_of_others(lo, hi, start, stop)
-        others = ceil_div(here - mine, group)
-        runs_left = np.where(is_whole, left_runs, others * runs) + ceil_div(mine, group) * runs_left
-        runs = np.where(is_whole, here_runs, ceil_div(here, group) * runs)
-        covered, only_own = covered * here, only_own * mine
-        is_whole &= here == min(split.grain, split.size)  # parts are stored at full grain
-    return covered - only_own, np.where(only_own > 0, runs_left, runs)
 
 
 def reshape_traffic(source: Layout, destination: Layout, dtype: str, target: Target) -> Traffic:
@@ -355,7 +232,7 @@ def reshape_traffic(source: Layout, destination: Layout, dtype: str, target: Tar
     crosses = np.flatnonzero(src_tile != dst_tile)
     leaving = crosses[np.lexsort((src_offset[crosses], src_tile[crosses]))]
     arriving = crosses[np.lexsort((src_offset[crosses], src_tile[crosses], dst_tile[crosses]))]
-    received, sent = _bytes(count(dst_tile[crosses]), size), _bytes(count(src_tile[crosses]), size)
+    received, sent = whole_words(count(dst_tile[crosses]), size), whole_words(count(src_tile[crosses]), size)
     runs = count(src_tile[leaving[_breaks(src_tile[leaving], src_offset[leaving])]])
     listened = _breaks(src_tile[arriving], src_offset[arriving]) | _breaks(dst_tile[arriving])
     written = arriving[np.lexsort((dst_offset[arriving], dst_tile[arriving]))]
@@ -368,7 +245,7 @@ def reshape_traffic(source: Layout, destination: Layout, dtype: str, target: Tar
         result,
         received=received,
         sent=sent,
-        local=_bytes(count(dst_tile[src_tile == dst_tile]), size),
+        local=whole_words(count(dst_tile[src_tile == dst_tile]), size),
         runs=runs,
         sends=send_instructions(sent // WORD_BYTES, runs, target),
         selects=np.minimum(selects, np.maximum(sources, received // WORD_BYTES)),
@@ -420,14 +297,79 @@ def exchange_cycles(moved: Traffic, target: Target) -> Cycles:
     if moved.is_empty:
         return Cycles(0, Basis.DOCUMENTED, source)
     basis = Basis.weakest((Basis.DOCUMENTED, target.basis("exchange_phase_overhead_cycles")[0]))
-    width = target.exchange_bytes_per_cycle
-    lanes = moved.received - moved.shared + -(-moved.shared // target.tiles_per_shared_exchange_bus)
-    busiest = max(
-        ceil_div(int(lanes.max()), width),
-        ceil_div(int(moved.sent.max()), width),
-        int(exchange_instructions(moved).max()),
-    )
+    lanes = _lanes(moved.received, moved.shared, target)
+    busiest = _busiest(lanes, moved.sent, exchange_instructions(moved), target)
     return Cycles(busiest + target.exchange_phase_overhead_cycles, basis, source)
+
+
+def _lanes(received: np.ndarray, shared: np.ndarray, target: Target) -> np.ndarray:
+    """Return the bytes that arrive over a tile's own lanes, where all tiles of a bus share theirs."""
+    return received - shared + -(-shared // target.tiles_per_shared_exchange_bus)
+
+
+def _busiest(lanes: np.ndarray, sent: np.ndarray, instructions: np.ndarray, target: Target) -> int:
+    """Return the cycles of the tile that receives, sends or controls longest."""
+    width = target.exchange_bytes_per_cycle
+    return max(ceil_div(int(lanes.max()), width), ceil_div(int(sent.max()), width), int(instructions.max()))
+
+
+class ExchangeFigures(NamedTuple):
+    """What the price of an exchange takes: the figures of the busiest tile in each respect.
+
+    Args:
+      cycles: of the exchange phase; 0 when nothing crosses tiles.
+      code_bytes: exchange code.
+      local_bytes: bytes copied inside the tile.
+      turning_cycles: of bringing elements into order.
+    """
+
+    cycles: int
+    code_bytes: int
+    local_bytes: int
+    turning_cycles: int
+
+
+@lru_cache(maxsize=16384)
+def exchange_figures(
+    form: OpForm,
+    plan: Plan,
+    operands: tuple[tuple[int, Layout, tuple[int, ...], str], ...],
+    target: Target,
+) -> ExchangeFigures:
+    """Return the figures of the exchange before a compute set, as those of its ``Traffic`` would be.
+
+    Args:
+      form: the operation.
+      plan: how it is cut.
+      operands: of each one that is not read in place its number, layout, shape and dtype.
+      target: the machine.
+    """
+    cells = np.zeros((5, plan.num_cells), np.int64)
+    received, shared, changes, local, turning = cells
+    tiles = np.zeros((3, target.num_tiles), np.int64)
+    sent, runs, instructions = tiles
+    for k, source, shape, dtype in operands:
+        slices = operand_slices(form, plan, k, shape)
+        come, go = moves(source, slices, dtype, target)
+        received += come.received
+        changes += come.selects
+        changes += come.pointers
+        if come.local is not None:
+            local += come.local
+        if come.shared is not None:
+            shared += come.shared
+        if come.turning is not None:
+            turning += come.turning
+        sent[source.tiles] += go.sent
+        runs[source.tiles] += go.runs
+        instructions[source.tiles] += go.sends
+    instructions[plan.tiles] += changes
+    cycles = 0
+    if received.any():
+        busiest = _busiest(_lanes(received, shared, target), sent, instructions, target)
+        cycles = busiest + target.exchange_phase_overhead_cycles
+    code = int((instructions + runs).max()) * target.instruction_bytes
+    return ExchangeFigures(cycles, code, int(local.max()), int(turning.max()))
 
 
 def exchange_code_bytes(moved: Traffic, target: Target) -> np.ndarray:

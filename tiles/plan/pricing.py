@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from typing import Any, overload
 
 import numpy as np
@@ -24,12 +25,13 @@ from tiles.graph import (
 from tiles.graph.layout import align_up, ceil_div
 from tiles.numerics.dtypes import itemsize
 from tiles.plan.arrange import arranged
-from tiles.plan.bounds import least_code_bytes, least_exchange_cycles, least_moves
-from tiles.plan.exchange import Traffic, exchange_code_bytes, exchange_cycles, operand_traffic, staging_bytes
+from tiles.plan.bounds import least_figures
+from tiles.plan.exchange import ExchangeFigures, exchange_figures, staging_bytes
 from tiles.plan.question import CODE_PRICE, Operand, Question
 from tiles.plan.slices import is_local, is_resident
 from tiles.target import Target
 
+NO_EXCHANGE = ExchangeFigures(0, 0, 0, 0)
 RUN_INSTRUCTIONS = 4
 """Of a run between two tiles: a wait and a send on one, a change of source and of pointer on the other."""
 
@@ -74,8 +76,9 @@ class Ranking(Sequence[Priced]):
         self._drafts = _drafts(question, arranged(question, list(plans)))
         self._ranked: list[Priced] = []
         self._open: list[tuple[int, float, int, int, Priced | None]] = []
+        self._bounded: set[int] = set()
         for number, draft in enumerate(self._drafts):
-            self._push(number, draft, draft.least_cost(), None)
+            self._push(number, draft.at(NO_EXCHANGE).cost, None)
 
     def __len__(self) -> int:
         """Return the number of plans."""
@@ -95,20 +98,62 @@ class Ranking(Sequence[Priced]):
             self._next()
         return self._ranked[index]
 
+    @cached_property
+    def _least_costs(self) -> list[float]:
+        """What each plan costs at least."""
+        form, operands, target = self._question.form, self._question.operands, self._question.target
+        least = least_figures(
+            form,
+            [draft.plan for draft in self._drafts],
+            [draft.received for draft in self._drafts],
+            [o.dtype for o in operands],
+            target,
+        )
+        return [draft.at(figures).cost for draft, figures in zip(self._drafts, least, strict=True)]
+
+    @property
+    def least_cost(self) -> float:
+        """What the first plan costs at least."""
+        if self._ranked:
+            return self._ranked[0].cost
+        excess = [max(0, draft.temporary_bytes - self._limit) for draft in self._drafts]
+        return min(c for c, e in zip(self._least_costs, excess, strict=True) if e == min(excess))
+
+    def cheapest(self, is_wanted: Callable[[Plan], bool], most: float) -> Priced | None:
+        """Return the first of the plans that are wanted and cost no more than ``most``, None if there is none."""
+        found = []
+        for number, draft in enumerate(self._drafts):
+            if is_wanted(draft.plan) and self._least_costs[number] <= most:
+                priced = draft.priced()
+                if priced.cost <= most:
+                    found.append(self._entry(number, priced.cost, priced))
+        return min(found)[-1] if found else None
+
     def _next(self) -> None:
-        """Price the plans that may come next, until the next one is certain."""
+        """Bound or price the plans that may come next, until the next one is certain."""
         while True:
             *_, number, priced = heapq.heappop(self._open)
             if priced is not None:
                 self._ranked.append(priced)
                 return
             draft = self._drafts[number]
-            priced = draft.priced()
-            self._push(number, draft, priced.cost, priced)
+            if number not in self._bounded:
+                self._bounded.add(number)
+                self._push(number, self._least_costs[number], None)
+            else:
+                priced = draft.priced()
+                self._push(number, priced.cost, priced)
 
-    def _push(self, number: int, draft: _Draft, cycles: float, priced: Priced | None) -> None:
+    def _push(self, number: int, cost: float, priced: Priced | None) -> None:
+        heapq.heappush(self._open, self._entry(number, cost, priced))
+
+    def _entry(
+        self, number: int, cost: float, priced: Priced | None
+    ) -> tuple[int, float, int, int, Priced | None]:
+        """Return what plans are ordered by: no two entries have the same number."""
+        draft = self._drafts[number]
         excess = max(0, draft.temporary_bytes - self._limit)
-        heapq.heappush(self._open, (excess, cycles, draft.plan.num_cells, number, priced))
+        return excess, cost, draft.plan.num_cells, number, priced
 
 
 @dataclass(frozen=True)
@@ -133,37 +178,25 @@ class _Draft:
     received: tuple[tuple[int, Layout], ...]
     reader_code_bytes: float
 
-    def least_cost(self) -> float:
-        """Return what the plan costs at least; terms are added, and so rounded, as ``priced`` does."""
-        form, operands, target = self.question.form, self.question.operands, self.question.target
-        moves = [
-            least_moves(layout, form, self.plan, k, operands[k].dtype, target) for k, layout in self.received
-        ]
-        exchange = least_exchange_cycles(moves, target)
-        cycles = self.compute_cycles + exchange
-        if exchange:
+    def at(self, exchange: ExchangeFigures) -> Priced:
+        """Return the plan with its cost, given the figures of its exchange or such as they cannot be below.
+
+        Terms are added, and so rounded, in one order, so that lower figures never cost more.
+        """
+        target = self.question.target
+        cycles = self.compute_cycles + exchange.cycles
+        if exchange.cycles:
             cycles += target.internal_sync_cycles
-        cycles += sum(m.local for m in moves) / target.memcpy_bytes_per_cycle
+        cycles += exchange.local_bytes / target.memcpy_bytes_per_cycle + exchange.turning_cycles
         cycles += self.combining_cycles
-        code, price = least_code_bytes(moves, target), self.question.code_price
-        return Priced(self.plan, cycles, 0, code, self.reader_code_bytes, price).cost
+        code, price = exchange.code_bytes, self.question.code_price
+        return Priced(self.plan, cycles, self.temporary_bytes, code, self.reader_code_bytes, price)
 
     def priced(self) -> Priced:
         """Return the plan with its cost from exact exchange volumes."""
         form, operands, target = self.question.form, self.question.operands, self.question.target
-        moved = Traffic.none(target.num_tiles)
-        for k, layout in self.received:
-            moved = moved + operand_traffic(
-                layout, form, self.plan, k, operands[k].shape, operands[k].dtype, target
-            )
-        cycles = self.compute_cycles + float(exchange_cycles(moved, target).value)
-        if not moved.is_empty:
-            cycles += target.internal_sync_cycles
-        cycles += int(moved.local.max()) / target.memcpy_bytes_per_cycle + int(moved.turning.max())
-        code = int(exchange_code_bytes(moved, target).max())
-        cycles += self.combining_cycles
-        price = self.question.code_price
-        return Priced(self.plan, cycles, self.temporary_bytes, code, self.reader_code_bytes, price)
+        moved = tuple((k, layout, operands[k].shape, operands[k].dtype) for k, layout in self.received)
+        return self.at(exchange_figures(form, self.plan, moved, target))
 
 
 def _drafts(question: Question, plans: Sequence[Plan]) -> list[_Draft]:
@@ -178,19 +211,18 @@ def _drafts(question: Question, plans: Sequence[Plan]) -> list[_Draft]:
     scratch = each(codelet.scratch_bytes(extents, target))
     elements = [each(extents.operand_elements(k)) for k in range(len(question.operands))]
     drafts = []
+    alone = bytes_of(question.result_dtypes)
     for number, plan in enumerate(plans):
         received = tuple(_received(question, plan))
-        partials = plan.num_partials(form)
-        each_bytes = bytes_of(
-            partial_dtypes(codelet, question.result_dtypes) if partials > 1 else question.result_dtypes
-        )
+        partials = math.prod(plan.splits[d].parts for d in form.reduced)
+        each_bytes = bytes_of(partial_dtypes(codelet, question.result_dtypes)) if partials > 1 else alone
         temporary = results[number] * each_bytes + (int(scratch[number]) if partials == 1 else 0)
         for k, layout in received:
             o = question.operands[k]
             temporary += align_up(elements[k][number] * itemsize(o.dtype), 4)
-            temporary += staging_bytes(layout, form, plan, k, o.shape, o.dtype)
+            temporary += staging_bytes(layout, form, plan, k, o.dtype)
         combining = (
-            float(combining_cycles(results[number], each_bytes, partials, target, question.code_price))
+            _combining_cycles(results[number], each_bytes, partials, target, question.code_price)
             if partials > 1
             else 0.0
         )
@@ -290,6 +322,14 @@ def combining_cycles(
 
     count = np.maximum(np.asarray(partials, np.float64), 1)
     return np.minimum.reduce([n * stage(np.ceil(count ** (1 / n))) for n in (1, 2, 3)])
+
+
+@lru_cache(maxsize=4096)
+def _combining_cycles(
+    results: int, bytes_each: int, partials: int, target: Target, code_price: float
+) -> float:
+    """Return ``combining_cycles`` of one plan; plans that differ in their tiles alone share it."""
+    return float(combining_cycles(results, bytes_each, partials, target, code_price))
 
 
 def home_layout(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -41,6 +42,8 @@ from tiles.target import Target
 
 MAX_CANDIDATES = 20_000
 EXACT = 3
+SAMPLED = 64
+"""Candidates by which it is found out how many cycles are few."""
 
 
 def search(
@@ -74,16 +77,40 @@ def search(
 def _search(question: Question, extra: tuple[Plan, ...], limit: int) -> Ranking:
     """Search once per question: identical layers of a model ask the same one."""
     form, codelet, target = question.form, question.codelet, question.target
-    shapes = _candidate_grains(form, codelet, target)
-    cycles, cells, innermost = _closed_form(question, shapes, limit)
-    best = np.lexsort((cells, cycles))[:EXACT]
-    plans = [_plan(form, shapes[i], order) for i in best for order in _orders(form, int(innermost[i]))]
+    dtypes = tuple(o.dtype for o in question.operands)
+    found = _candidates(form, codelet, dtypes, question.result_dtypes, target, question.code_price)
+    found = _near(question, found, limit)
+    cycles, innermost = _closed_form(question, found, limit)
+    best = _fewest(cycles, found.cells)
+    plans = [
+        _plan(form, grains, order)
+        for grains, inner in zip(found.grains[best].tolist(), innermost[best].tolist(), strict=True)
+        for order in _orders(form, inner)
+    ]
     plans += [
         p
         for k, operand in enumerate(question.operands)
         if (p := follow(form, codelet, k, operand, target)) is not None
     ]
     return Ranking(question, dict.fromkeys([*extra, *plans, unsplit_plan(form)]), limit)
+
+
+def _near(question: Question, candidates: _Candidates, limit: int) -> _Candidates:
+    """Return the candidates, in order, that may be among the ``EXACT`` best: whose cycles without exchange are few enough."""
+    if candidates.cells.size <= SAMPLED:
+        return candidates
+    least = candidates.compute + candidates.combining + np.maximum(0, candidates.temporary - limit) * 1e3
+    sample = candidates.at(np.argpartition(least, SAMPLED - 1)[:SAMPLED])
+    most = np.partition(_closed_form(question, sample, limit)[0], EXACT - 1)[EXACT - 1]
+    return candidates.at(np.flatnonzero(least * (1 - 1e-9) <= most))  # sums are rounded
+
+
+def _fewest(cycles: np.ndarray, cells: np.ndarray) -> np.ndarray:
+    """Return the numbers of the ``EXACT`` candidates with the fewest cycles, of equal ones those with the fewest cells."""
+    if cycles.size <= EXACT:
+        return np.lexsort((cells, cycles))
+    near = np.flatnonzero(cycles <= np.partition(cycles, EXACT - 1)[EXACT - 1])
+    return near[np.lexsort((cells[near], cycles[near]))[:EXACT]]
 
 
 def follow(form: OpForm, codelet: Codelet, k: int, operand: Operand, target: Target) -> Plan | None:
@@ -130,11 +157,11 @@ def _orders(form: OpForm, innermost: int) -> list[tuple[int, ...]]:
     return list(dict.fromkeys([dims, dims[::-1], shared]))
 
 
-def _plan(form: OpForm, grains: np.ndarray, order: tuple[int, ...]) -> Plan:
+def _plan(form: OpForm, grains: Sequence[int], order: tuple[int, ...]) -> Plan:
     splits: list[AxisSplit] = [whole(dim.size) for dim in form.dims]
     stride = 1
     for d in reversed(order):
-        size, grain = form.dims[d].size, int(grains[d])
+        size, grain = form.dims[d].size, grains[d]
         parts = max(1, -(-size // grain))
         if parts > 1:
             splits[d] = AxisSplit(size, grain, ((parts, stride),))
@@ -178,59 +205,125 @@ def _candidate_grains(form: OpForm, codelet: Codelet, target: Target) -> np.ndar
     return chosen
 
 
-def _closed_form(
-    question: Question, grains: np.ndarray, limit: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return estimated cycles, cells and the dimension over neighbouring tiles, of every candidate.
+@dataclass(frozen=True, eq=False)
+class _Candidates:
+    """Ways to cut an operation, and what is known of them before it is known where operands lie; ``[candidates]`` each.
 
-    float64, int64, int64 ``[candidates]``. Cells along that dimension that read the same of an operand share
-    the lanes of their exchange bus.
+    Args:
+      grains: extents of a cell, int64 ``[candidates, dims]``.
+      cells: int64.
+      compute: cycles of the slowest vertex, float64.
+      slice_bytes: by operand, the bytes that a cell reads of it.
+      replication: by operand, the cells that read the same of it, float64.
+      lanes: by dimension, tiles of an exchange bus that differ in nothing else, where cells along it are neighbours.
+      reader_runs: runs in which readers of the result will take it, float64.
+      combining: cycles of combining partials, and the price of its code, float64.
+      temporary: bytes per tile of received slices, vertex scratch, partials and results, float64.
     """
-    form, codelet, target = question.form, question.codelet, question.target
-    operands, result_dtypes = question.operands, question.result_dtypes
+
+    grains: np.ndarray
+    cells: np.ndarray
+    compute: np.ndarray
+    slice_bytes: tuple[np.ndarray, ...]
+    replication: tuple[np.ndarray, ...]
+    lanes: tuple[np.ndarray, ...]
+    reader_runs: np.ndarray
+    combining: np.ndarray
+    temporary: np.ndarray
+
+    def at(self, rows: np.ndarray) -> _Candidates:
+        """Return some of the candidates."""
+
+        def some(values: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+            return tuple(v[rows] for v in values)
+
+        return _Candidates(
+            grains=self.grains[rows],
+            cells=self.cells[rows],
+            compute=self.compute[rows],
+            slice_bytes=some(self.slice_bytes),
+            replication=some(self.replication),
+            lanes=some(self.lanes),
+            reader_runs=self.reader_runs[rows],
+            combining=self.combining[rows],
+            temporary=self.temporary[rows],
+        )
+
+
+@lru_cache(maxsize=32)
+def _candidates(
+    form: OpForm,
+    codelet: Codelet,
+    dtypes: tuple[str, ...],
+    result_dtypes: tuple[str, ...],
+    target: Target,
+    code_price: float,
+) -> _Candidates:
+    """Return the ways to cut an operation; layers that differ in where their operands lie, and trials, share them."""
+    grains = _candidate_grains(form, codelet, target)
     sizes = tuple(grains.T)
     parts = [-(-max(1, dim.size) // g) for dim, g in zip(form.dims, sizes, strict=True)]
     cells = math.prod(parts, start=np.ones(grains.shape[0], np.int64))
-    extents = Extents(form, sizes, tuple(o.dtype for o in operands), result_dtypes)
+    extents = Extents(form, sizes, dtypes, result_dtypes)
     compute = np.broadcast_to(np.asarray(codelet.cycles(extents, target).value, np.float64), cells.shape)
-    width, bus = target.exchange_bytes_per_cycle, target.tiles_per_shared_exchange_bus
-    incoming = np.zeros((max(1, len(parts)), *cells.shape))
-    temporary, changes = np.zeros(cells.shape), np.zeros(cells.shape)
-    for k, operand in enumerate(operands):
-        slice_bytes = extents.operand_elements(k) * itemsize(operand.dtype)
-        replication = math.prod(
-            (parts[d] for d in range(len(parts)) if d not in form.operands[k].dims),
-            start=np.ones(cells.shape),
-        )
-        remote = 1 - 1 / replication if operand.layout is None else 1.0
-        for d in range(len(parts)):
-            lanes = 1 if d in form.operands[k].dims else np.where(parts[d] % bus == 0, bus, 1)
-            incoming[d] += slice_bytes * remote / lanes
-        temporary = temporary + slice_bytes
+    slice_bytes = tuple(
+        np.broadcast_to(extents.operand_elements(k) * itemsize(dtype), cells.shape)
+        for k, dtype in enumerate(dtypes)
+    )
+    replication = tuple(
+        math.prod((n for d, n in enumerate(parts) if d not in index_map.dims), start=np.ones(cells.shape))
+        for index_map in form.operands
+    )
+    bus = target.tiles_per_shared_exchange_bus
+    partials = math.prod((parts[d] for d in form.reduced), start=np.ones(cells.shape, np.int64))
+    is_split = partials > 1
+    bytes_each, combining = bytes_of(result_dtypes), np.zeros(cells.shape)
+    if is_split.any():
+        partial_bytes = bytes_of(partial_dtypes(codelet, result_dtypes))
+        bytes_each = np.where(is_split, partial_bytes, bytes_each)
+        in_stages = combining_cycles(extents.results, partial_bytes, partials, target, code_price)
+        combining = np.where(is_split, in_stages, 0)
+    temporary = sum(slice_bytes, np.zeros(cells.shape))
+    temporary = temporary + np.where(is_split, 0, codelet.scratch_bytes(extents, target))
+    return _Candidates(
+        grains=grains,
+        cells=cells,
+        compute=compute,
+        slice_bytes=slice_bytes,
+        replication=replication,
+        lanes=tuple(np.where(n % bus == 0, bus, 1) for n in parts),
+        reader_runs=np.where(is_split, 0, _result_stretches(form, sizes, parts) - 1),
+        combining=combining,
+        temporary=temporary + extents.results * bytes_each,
+    )
+
+
+def _closed_form(question: Question, candidates: _Candidates, limit: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return estimated cycles and the dimension over neighbouring tiles, of every candidate; float64, int64.
+
+    Cells along that dimension that read the same of an operand share the lanes of their exchange bus.
+    """
+    form, target = question.form, question.target
+    shape = candidates.cells.shape
+    width = target.exchange_bytes_per_cycle
+    incoming = np.zeros((max(1, len(form.dims)), *shape))
+    changes = np.zeros(shape)
+    for index_map, operand, slice_bytes, replication in zip(
+        form.operands, question.operands, candidates.slice_bytes, candidates.replication, strict=True
+    ):
+        remote = slice_bytes * (1 - 1 / replication) if operand.layout is None else slice_bytes * 1.0
+        for d, lanes in enumerate(candidates.lanes):
+            incoming[d] += remote if d in index_map.dims else remote / lanes
         if operand.layout is not None:
-            changes = changes + _changes(form.operands[k], operand.layout, sizes)
+            changes += _changes(index_map, operand.layout, tuple(candidates.grains.T))
     innermost = np.argmin(incoming, axis=0)
     incoming = incoming.min(axis=0)
     phase = target.exchange_phase_overhead_cycles + target.internal_sync_cycles
-    cycles = compute + np.maximum(incoming / width, changes) + np.where(incoming > 0, phase, 0)
-    readers = np.where(
-        math.prod((parts[d] for d in form.reduced), start=np.ones(cells.shape, np.int64)) > 1,
-        0,
-        _result_stretches(form, sizes, parts) - 1,
-    )
-    cycles = cycles + question.code_price * target.instruction_bytes * (changes + RUN_INSTRUCTIONS * readers)
-    partials = math.prod((parts[d] for d in form.reduced), start=np.ones(cells.shape, np.int64))
-    is_split = partials > 1
-    out_bytes = extents.results * np.where(
-        is_split, bytes_of(partial_dtypes(codelet, result_dtypes)), bytes_of(result_dtypes)
-    )
-    each = bytes_of(partial_dtypes(codelet, result_dtypes))
-    cycles = cycles + np.where(
-        is_split, combining_cycles(extents.results, each, partials, target, question.code_price), 0
-    )
-    temporary = temporary + np.where(is_split, 0, codelet.scratch_bytes(extents, target))
-    over = np.maximum(0, temporary + out_bytes - limit)
-    return cycles + over * 1e3, cells, innermost
+    cycles = candidates.compute + np.maximum(incoming / width, changes) + np.where(incoming > 0, phase, 0)
+    instructions = changes + RUN_INSTRUCTIONS * candidates.reader_runs
+    cycles = cycles + question.code_price * target.instruction_bytes * instructions
+    cycles = cycles + candidates.combining
+    return cycles + np.maximum(0, candidates.temporary - limit) * 1e3, innermost
 
 
 def _result_stretches(form: OpForm, grains: Sequence[np.ndarray], parts: Sequence[np.ndarray]) -> np.ndarray:

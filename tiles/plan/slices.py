@@ -13,17 +13,17 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from tiles.errors import InvalidPlan
-from tiles.graph import ROW_MAJOR, Affine, Arrangement, AxisSplit, Layout, OpForm, Plan
-from tiles.graph.layout import align_up
+from tiles.graph import ROW_MAJOR, Affine, Arrangement, AxisSplit, Layout, OpForm, Plan, whole
+from tiles.graph.layout import align_up, ceil_div
 from tiles.numerics.dtypes import WORD_BYTES
 
 OUTSIDE = -1
 UNUSED = -2
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AxisSlices:
-    """The slices of one operand axis.
+    """The slices of one operand axis; equal to itself alone, so that it may be a key of tables derived from it.
 
     Args:
       size: elements of the tensor along the axis.
@@ -158,14 +158,23 @@ class AxisSlices:
         return np.where(b >= a, np.maximum(last - first + 1, 0), 0)
 
 
-@lru_cache(maxsize=4096)
 def axis_slices(axis: Affine, splits: tuple[AxisSplit, ...], size: int) -> AxisSlices:
     """Return the slices of one operand axis of length ``size``, whose terms' dimensions are cut by ``splits``.
 
     An axis that follows one dimension keeps its stride (only what is read is moved); an axis that sums
     several (a window) reads the contiguous hull. Plans that cut its dimensions alike share the tables.
     """
+    return _axis_slices(axis, tuple((split.size, split.grain) for split in splits), size)
+
+
+@lru_cache(maxsize=4096)
+def _axis_slices(axis: Affine, cuts: tuple[tuple[int, int], ...], size: int) -> AxisSlices:
+    """Return the slices of an axis whose terms' dimensions have ``(size, grain)``, on whatever tiles their parts lie."""
     dims = tuple(d for d, _ in axis.terms)
+    splits = [
+        whole(extent) if extent <= grain else AxisSplit(extent, grain, ((ceil_div(extent, grain), 0),))
+        for extent, grain in cuts
+    ]
     grid = tuple(split.parts for split in splits)
     if not dims:
         return AxisSlices(size, (), (), np.array([axis.offset]), np.array([1]), 1)
@@ -211,25 +220,55 @@ class Slices:
 
     def stored_bytes(self, element_bytes: int) -> int:
         """Return the bytes, in whole words, of the buffer that holds any cell's slice."""
-        return align_up(self.arrangement.stored_elements(self.extents) * element_bytes, WORD_BYTES)
+        return stored_bytes(self.arrangement, self.extents, element_bytes)
 
     @cached_property
     def coordinates(self) -> tuple[np.ndarray, ...]:
         """For every axis, each cell's position in the axis' own grid, int64 ``[cells]``."""
-        cells = np.indices(self.grid).reshape(len(self.grid), -1) if self.grid else np.zeros((0, 1), np.int64)
-        out = []
-        for axis in self.axes:
-            g = np.zeros(self.tiles.size, np.int64)
-            for d, parts in zip(axis.dims, axis.grid, strict=True):
-                g = g * parts + cells[d]
-            out.append(g)
-        return tuple(out)
+        return tuple(_positions(self.grid, axis.dims) for axis in self.axes)
+
+    @cached_property
+    def number(self) -> np.ndarray:
+        """For each cell the number of its slice, in row-major order of the axes' grids, int64 ``[cells]``."""
+        return _positions(self.grid, tuple(d for axis in self.axes for d in axis.dims))
 
     @property
     def replication(self) -> int:
         """Cells that read each slice."""
         used = {d for axis in self.axes for d in axis.dims}
         return math.prod(parts for d, parts in enumerate(self.grid) if d not in used)
+
+
+def slice_extents(form: OpForm, plan: Plan, k: int) -> tuple[int, ...]:
+    """Return the shape of the buffer that holds any cell's slice of operand ``k``: that of the first cell."""
+    full = plan.extents
+
+    def extent(axis: Affine) -> int:
+        if any(not full[d] for d, _ in axis.terms):
+            return 0
+        if len(axis.terms) == 1:
+            return full[axis.terms[0][0]]
+        return 1 + sum(abs(c) * (full[d] - 1) for d, c in axis.terms)
+
+    return tuple(map(extent, form.operands[k].axes))
+
+
+def stored_bytes(order: Arrangement, extents: tuple[int, ...], element_bytes: int) -> int:
+    """Return the bytes, in whole words, of a buffer of ``extents`` whose elements lie in an order."""
+    return align_up(order.stored_elements(extents) * element_bytes, WORD_BYTES)
+
+
+@lru_cache(maxsize=1024)
+def _positions(grid: tuple[int, ...], dims: tuple[int, ...]) -> np.ndarray:
+    """Return each cell's position in the grid of some dimensions, row-major, int64 ``[cells]``; shared, so read-only."""
+    position = np.zeros((1,) * len(grid), np.int64)
+    for d in dims:
+        along = [1] * len(grid)
+        along[d] = grid[d]
+        position = position * grid[d] + np.arange(grid[d]).reshape(along)
+    cells = np.broadcast_to(position, grid).reshape(-1)
+    cells.flags.writeable = False
+    return cells
 
 
 @lru_cache(maxsize=512)
@@ -257,15 +296,20 @@ def operand_slices(form: OpForm, plan: Plan, k: int, shape: tuple[int, ...]) -> 
 
 def layout_slices(layout: Layout, shape: tuple[int, ...], axis: int | None = None, offset: int = 0) -> Slices:
     """Return what every part of a layout takes from a tensor of ``shape`` placed at ``offset`` along ``axis``."""
-    axes = []
-    for number, split in enumerate(layout.axes):
-        shift = offset if number == axis else 0
-        first = np.maximum(split.lo - shift, 0)
-        last = np.minimum(split.hi - shift, shape[number])
-        axes.append(
-            AxisSlices(shape[number], (number,), (split.parts,), first, np.maximum(last - first, 0), 1)
-        )
+    axes = (
+        _part_slices(number, split.size, split.grain, shape[number], offset if number == axis else 0)
+        for number, split in enumerate(layout.axes)
+    )
     return Slices(tuple(axes), layout.grid, layout.tiles, layout.arrangement)
+
+
+@lru_cache(maxsize=4096)
+def _part_slices(number: int, size: int, grain: int, elements: int, shift: int) -> AxisSlices:
+    """Return what parts of ``grain`` of ``size`` elements take from ``elements`` that begin at ``shift``, along axis ``number``."""
+    lo = np.arange(max(1, ceil_div(size, grain)), dtype=np.int64) * grain
+    first = np.maximum(lo - shift, 0)
+    last = np.minimum(np.minimum(lo + grain, size) - shift, elements)
+    return AxisSlices(elements, (number,), (lo.size,), first, np.maximum(last - first, 0), 1)
 
 
 def is_resident(form: OpForm, plan: Plan, k: int, layout: Layout) -> bool:
@@ -294,9 +338,6 @@ def is_local(form: OpForm, plan: Plan, k: int, layout: Layout) -> bool:
 
 def same_parts(a: AxisSplit, b: AxisSplit) -> bool:
     """Return whether two splits have the same parts on the same tiles."""
-    return (
-        a.size == b.size
-        and a.parts == b.parts
-        and (not a.is_split or a.grain == b.grain)
-        and bool(np.array_equal(a.tiles, b.tiles))
-    )
+    if a.size != b.size or a.parts != b.parts or (a.is_split and a.grain != b.grain):
+        return False
+    return not a.is_split or a.digits == b.digits or bool(np.array_equal(a.tiles, b.tiles))

@@ -64,8 +64,10 @@ def choose(
             and tensor.shape == form.result_shape()
         ):
             kept = follow(form, codelet, k, question.operands[k], target)
-            found = (p for p in priced if kept is not None and _same_cut(p.plan, kept))
-            dearer = next((p for p in found if p.cost <= KEEP_IN_PLACE * priced[0].cost), None)
+            if kept is None:
+                continue
+            most = KEEP_IN_PLACE * priced[0].cost
+            dearer = priced.cheapest(lambda plan, kept=kept: _same_cut(plan, kept), most)
             if dearer is not None:
                 return dearer.plan, {}
     followed = any(
@@ -113,9 +115,7 @@ def _unlike(question: Question, plan: Plan) -> list[int]:
     for k, o in enumerate(question.operands):
         if o.layout is None or operand_slices(form, plan, k, o.shape).replication <= 1:
             continue
-        is_turned = question.codelet.is_contraction and not keeps_order(
-            form, plan, k, o.layout, o.shape, o.dtype
-        )
+        is_turned = question.codelet.is_contraction and not keeps_order(form, plan, k, o.layout, o.dtype)
         moved = operand_traffic(o.layout, form, plan, k, o.shape, o.dtype, target)
         if is_turned or int((moved.selects + moved.pointers).max()) >= WORTH_A_COPY:
             found.append(k)
@@ -133,13 +133,18 @@ def _reordering(question: Question, plan: Plan, cost: float, proportion: float) 
     for count in range(1, len(unlike) + 1):
         for moved in combinations(unlike, count):
             free = tuple(replace(o, layout=None) if k in moved else o for k, o in enumerate(operands))
-            found = _search(replace(question, operands=free), proportion)[0]
+            ranking = _search(replace(question, operands=free), proportion)
+            if ranking.least_cost >= cost:  # copies only add to it
+                continue
+            found = ranking[0]
+            if found.cost >= cost or found.temporary_bytes > proportion * target.bytes_per_tile:
+                continue
             wanted = {
                 k: home_layout(form, found.plan, k, operands[k].shape, operands[k].dtype, target)
                 for k in moved
             }
             total = found.cost + sum(_copy_cost(question, operands[k], home) for k, home in wanted.items())
-            if total < cost and found.temporary_bytes <= proportion * target.bytes_per_tile:
+            if total < cost:
                 best, homes, cost = found.plan, wanted, total
     return best, homes, cost
 

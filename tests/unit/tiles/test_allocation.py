@@ -60,11 +60,12 @@ def test_code_behind_the_memory_leaves_no_gap_that_ends_behind_its_region(gc200:
 
 
 def test_the_first_gap_is_the_lowest_that_is_large_enough() -> None:
-    taken = np.array([[8, 16], [24, 32], [26, 28], [48, 56]])
+    taken = np.array([8, 24, 26, 48]), np.array([16, 32, 28, 56])
     assert _first_gap(taken, 8, 0, 64) == 0
     assert _first_gap(taken, 16, 0, 64) == 32
     assert _first_gap(taken, 8, 10, 64) == 16
     assert _first_gap(taken, 24, 0, 64) is None
     assert _first_gap(taken, 24, 0, None) == 56
-    assert _first_gap(np.zeros((0, 2), int), 8, 0, 4) is None
-    assert _first_gap(np.array([[100, 200]]), 80, 0, 64) is None
+    nothing = np.zeros(0, int)
+    assert _first_gap((nothing, nothing), 8, 0, 4) is None
+    assert _first_gap((np.array([100]), np.array([200])), 80, 0, 64) is None

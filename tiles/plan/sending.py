@@ -1,0 +1,147 @@
+"""What parts send: how many elements other tiles read of them, in how many contiguous runs.
+
+What any cell reads of a part is a product along the axes and kept: plans that cut alike, on whatever tiles, share it.
+Where each slice is read by one cell, what only the part's own cell reads does not leave.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from tiles.graph import Arrangement, Layout
+from tiles.graph.layout import ceil_div
+from tiles.plan.receiving import LARGEST_TABLE, Cuts, Digit, cuts_of, digits_of, held
+from tiles.plan.slices import AxisSlices, Slices
+
+
+@dataclass(frozen=True, eq=False)
+class _Read:
+    """What cells read of each part up to a digit: int64 ``[parts]`` each.
+
+    Args:
+      digit: the digit.
+      here: elements along its axis that any cell reads.
+      runs: contiguous runs of what is read along the faster digits.
+      is_whole: whether that is all of the part along them; bool.
+    """
+
+    digit: Digit
+    here: np.ndarray
+    runs: np.ndarray
+    is_whole: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class _Partwise:
+    """What any cell reads of each part: elements and their runs, int64 ``[parts]``, and how they came about."""
+
+    covered: np.ndarray
+    runs: np.ndarray
+    digits: tuple[_Read, ...]
+
+
+@lru_cache(maxsize=256)
+def _ends(cuts: Cuts) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], ...]:
+    """Return per axis the place of every part along it, its first element and one past its last, int64 ``[parts]``."""
+    grid = tuple(max(1, ceil_div(size, grain)) for size, grain in cuts)
+    index = np.indices(grid).reshape(len(grid), -1) if grid else np.zeros((0, 1), np.int64)
+    return tuple(
+        (at, at * grain, np.minimum(at * grain + grain, size))
+        for at, (size, grain) in zip(index, cuts, strict=True)
+    )
+
+
+@lru_cache(maxsize=1024)
+def _partwise(axes: tuple[AxisSlices, ...], cuts: Cuts, order: Arrangement) -> _Partwise:
+    """Return what any cell reads of parts that are ordered as ``order``."""
+    ends = _ends(cuts)
+    count = ends[0][0].size if ends else 1
+    covered, runs, is_whole = np.ones(count, np.int64), np.ones(count, np.int64), np.ones(count, bool)
+    found = []
+    for digit in digits_of(order, tuple(min(size, grain) for size, grain in cuts)):
+        axis, (_, lo, hi), full = axes[digit.axis], ends[digit.axis], min(cuts[digit.axis])
+        reads, _ = axis.covered_before
+        here = reads[hi] - reads[lo]
+        found.append(_Read(digit, here, runs, is_whole))
+        if digit.is_inner:
+            runs = np.where(is_whole, 1, np.minimum(here, digit.group) * runs)
+            is_whole = is_whole & ((here % digit.group == 0) | (here == full))
+            continue
+        runs = np.where(is_whole, axis.runs_between(lo, hi), ceil_div(here, digit.group) * runs)
+        covered = covered * here
+        is_whole = is_whole & (here == full)  # parts are stored at full grain
+    return _Partwise(covered, runs, tuple(found))
+
+
+def leaving(slices: Slices, source: Layout, own: np.ndarray, num_tiles: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the distinct elements that each part must send, and in how many contiguous runs, int64 ``[parts]``.
+
+    Args:
+      slices: what cells read.
+      source: where it lies.
+      own: how much of its slice each cell's tile holds, int64 ``[cells]``.
+      num_tiles: tiles of the machine.
+    """
+    found = _partwise(slices.axes, cuts_of(source), source.arrangement)
+    if slices.replication > 1:
+        return found.covered, found.runs
+    cells = np.flatnonzero(own)
+    if not cells.size:
+        return found.covered, found.runs
+    parts = held(source, num_tiles).part[slices.tiles[cells]]
+    only_own, runs_left = _own(slices, source, found, cells, parts)
+    covered, runs = found.covered.copy(), found.runs.copy()
+    covered[parts] -= only_own
+    runs[parts] = np.where(only_own > 0, runs_left, runs[parts])
+    return covered, runs
+
+
+def _own(
+    slices: Slices, source: Layout, found: _Partwise, cells: np.ndarray, parts: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return what only the own cell of parts reads of them, and the runs of all else that is read; int64 ``[cells]``.
+
+    ``cells`` and ``parts`` are numbers of cells and of the parts on their tiles.
+    """
+    ends = _ends(cuts_of(source))
+    only_own, runs_left = np.ones(cells.size, np.int64), np.zeros(cells.size, np.int64)
+    for read in found.digits:
+        number, group, is_inner = read.digit
+        if is_inner:
+            continue
+        at, lo, hi = ends[number]
+        axis, split, where = slices.axes[number], source.axes[number], slices.coordinates[number][cells]
+        if axis.first.size * split.parts <= LARGEST_TABLE:
+            mine_table, left_table = _own_tables(axis, split.size, split.grain)
+            place = where * split.parts + at[parts]
+            mine, left_runs = mine_table[place], left_table[place]
+        else:
+            mine, left_runs = _own_along(axis, where, lo[parts], hi[parts])
+        if not read.is_whole.all():
+            others = ceil_div(read.here[parts] - mine, group)
+            left_runs = np.where(read.is_whole[parts], left_runs, others * read.runs[parts])
+        runs_left = left_runs + (mine if group == 1 else ceil_div(mine, group)) * runs_left
+        only_own = only_own * mine
+    return only_own, runs_left
+
+
+def _own_along(
+    axis: AxisSlices, where: np.ndarray, lo: np.ndarray, hi: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return how many elements of ``[lo, hi)`` only slices ``where`` read, and the runs of all others that are read."""
+    low, high = (bound[where] for bound in axis.bounds)
+    start = np.minimum(np.maximum(low, lo), hi)
+    stop = np.maximum(start, np.minimum(np.maximum(high + 1, lo), hi))
+    _, single = axis.covered_before
+    return single[stop] - single[start], axis.runs_of_others(lo, hi, start, stop)
+
+
+@lru_cache(maxsize=1024)
+def _own_tables(axis: AxisSlices, size: int, grain: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return what ``_own_along`` does for all slices and parts of an axis, int64 ``[slices * parts]`` each."""
+    lo = np.arange(max(1, ceil_div(size, grain)), dtype=np.int64) * grain
+    where, at = np.divmod(np.arange(axis.first.size * lo.size), lo.size)
+    return _own_along(axis, where, lo[at], np.minimum(lo + grain, size)[at])
