@@ -5,13 +5,14 @@ PYTHON ?=
 JOBS ?= 2
 BIN := $(VENV)/bin
 
-.PHONY: help run test test-extended test-oldest lint format bench clean
+.PHONY: help run test test-extended test-oldest harness lint format bench clean
 
 help:
 	@echo "make run          train the digits classifier on an emulated GC200 and report"
 	@echo "make test         run all tests (JOBS=$(JOBS) at a time; ARGS='-k softmax' narrows them)"
 	@echo "make test-extended the same and those that tests/extended.txt lists"
 	@echo "make test-oldest  the same with the oldest supported versions"
+	@echo "make harness      run all of JAX's own tests of its primitives beside jax.jit and write the table"
 	@echo "make lint         formatting, lints, types and import layers"
 	@echo "make format       format and mend what ruff can mend"
 	@echo "make bench        side-by-side ratios against jax.jit; estimates beside published silicon"
@@ -28,6 +29,9 @@ test-extended: test
 
 test-oldest:
 	$(MAKE) test VENV=.venv-oldest CONSTRAINT=.ci/oldest.txt
+
+harness: $(VENV)/.installed-testing
+	$(BIN)/python -m tests.harness --jobs=$(JOBS) --write $(ARGS)
 
 # All four run even when one fails: a developer wants the whole list.
 lint: $(VENV)/.installed-dev

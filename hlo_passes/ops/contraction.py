@@ -12,12 +12,28 @@ from typing import Any, ClassVar
 from jax import Array, lax
 
 from hlo_passes.ir.op import FusionCategory, Op, attribute
-from hlo_passes.ir.types import DTYPES, TensorType
+from hlo_passes.ir.types import DTYPES, TensorType, dtype_name
+from hlo_passes.ops.elementwise import Convert
 
 PRECISIONS = ("DEFAULT", "HIGH", "HIGHEST")
 FLOAT = ("f16", "bf16", "f32", "f64")
 PRECISION_TYPES = {"f16": (5, 10), "bf16": (8, 7), "tf32": (8, 10), "f32": (8, 23), "f64": (11, 52)}
 """Exponent and mantissa bits of the types an algorithm may round operands to."""
+
+
+_RANKS = {"bool": 0, "integer": 0, "unsigned": 0, "float": 1, "complex": 2}
+
+
+def product_dtypes(operands: str, result: str) -> tuple[str, str]:
+    """Return the element types that operands are converted to, and in which products of these are added.
+
+    Operands of a narrower kind (integers where the result is floats, reals where it is complex) take the result's
+    type; a sum in a narrower type than the operands' is one in theirs, then converted. As XLA.
+    """
+    old, new = DTYPES[operands], DTYPES[result]
+    if _RANKS[old.kind] > _RANKS[new.kind] or (_RANKS[old.kind] == _RANKS[new.kind] and new.bits < old.bits):
+        return operands, operands
+    return (operands if old.kind == new.kind else result), result
 
 
 @attribute
@@ -142,7 +158,9 @@ class DotGeneral(Op):
         lhs, rhs = operands
         if self.algorithm is None:
             precision = tuple(lax.Precision[entry] for entry in self.precision) or None
-            return (self._dot(lhs, rhs, self.dtype, precision),)
+            taken, added = product_dtypes(dtype_name(lhs.dtype), self.dtype)
+            lhs, rhs = (Convert(taken).evaluate(operand)[0] for operand in operands)
+            return Convert(self.dtype).evaluate(self._dot(lhs, rhs, added, precision))
         return (self._dot_with(self.algorithm, lhs, rhs),)
 
     def _dot(self, lhs: Array, rhs: Array, dtype: str, precision: Any = None) -> Array:

@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 from jax import Array, lax
 
 from hlo_passes.ir.op import FusionCategory, Op, attribute
-from hlo_passes.ir.types import DTYPES, TensorType
-from hlo_passes.ops.contraction import PRECISIONS
+from hlo_passes.ir.types import DTYPES, TensorType, dtype_name
+from hlo_passes.ops.contraction import PRECISIONS, product_dtypes
+from hlo_passes.ops.elementwise import Convert
 
 
 @attribute
@@ -146,7 +147,8 @@ class Convolution(Op):
 
     def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
         """Apply ``lax.conv_general_dilated``."""
-        lhs, rhs = operands
+        taken, added = product_dtypes(dtype_name(operands[0].dtype), self.dtype)
+        lhs, rhs = (Convert(taken).evaluate(operand)[0] for operand in operands)
         n = self.dimension_numbers
         turned = [axis for axis, back in zip(n.kernel_spatial, self.window_reversal, strict=True) if back]
         precision = tuple(lax.Precision[entry] for entry in self.precision) or None
@@ -162,9 +164,9 @@ class Convolution(Op):
             self.feature_group_count,
             self.batch_group_count,
             precision,  # pyright: ignore[reportArgumentType]
-            DTYPES[self.dtype].np_dtype,
+            DTYPES[added].np_dtype,
         )
-        return (out,)
+        return Convert(self.dtype).evaluate(out)
 
 
 def window_count(

@@ -160,7 +160,7 @@ class Compare(Elementwise):
     def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
         """Compare; ``TOTALORDER`` is IEEE's: -NaN < -inf < ... < -0 < 0 < ... < inf < NaN."""
         if self.compare_type == "TOTALORDER":
-            operands = tuple(_total_order_key(operand) for operand in operands)
+            operands = tuple(total_order_key(operand) for operand in operands)
         return (COMPARISON_DIRECTIONS[self.direction](*operands),)
 
 
@@ -171,11 +171,19 @@ def compare_types(dtype: str) -> tuple[str, ...]:
     return ("SIGNED",) if dtype in SIGNED else ("UNSIGNED",)
 
 
-def _total_order_key(operand: Array) -> Array:
-    """Return signed integers that are ordered as the floats are in the IEEE 754 total order."""
+def total_order_key(operand: Array) -> Array:
+    """Return signed integers that are ordered as the floats are in the IEEE 754 total order.
+
+    As XLA where a format lacks something: the one NaN of formats without a negative zero has its bits and is
+    least; without a sign, bits count.
+    """
     signed = np.dtype(f"int{operand.dtype.itemsize * 8}")
     bits = lax.bitcast_convert_type(operand, signed)
-    magnitude = jnp.asarray(np.iinfo(signed).max, signed)
+    least, magnitude = (jnp.asarray(limit, signed) for limit in (np.iinfo(signed).min, np.iinfo(signed).max))
+    if operand.dtype == jnp.float8_e8m0fnu:
+        return bits ^ least
+    if operand.dtype.name.endswith("fnuz"):
+        return jnp.where((bits < 0) & (bits != least), least - bits, bits)
     return jnp.where(bits < 0, bits ^ magnitude, bits)
 
 

@@ -83,6 +83,12 @@ def with_last_vector(indices: Array, vector: int) -> Array:
     return indices[..., None] if vector == indices.ndim else jnp.moveaxis(indices, vector, -1)
 
 
+def _in_order(mine: Sequence[int], theirs: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return pairs of batching dimensions in the order of the first ones, which alone JAX takes."""
+    pairs = sorted(zip(mine, theirs, strict=True))
+    return tuple(pair[0] for pair in pairs), tuple(pair[1] for pair in pairs)
+
+
 def _last_vector_dims(dims: Sequence[int], vector: int) -> tuple[int, ...]:
     """Return dimensions of the indices as they are once the vectors lie along the last axis."""
     return tuple(d - (d > vector) for d in dims)
@@ -173,12 +179,13 @@ class Gather(Op):
         """Apply XLA's gather, which clamps."""
         operand, indices = operands
         n = self.dimension_numbers
+        mine, theirs = _in_order(n.operand_batching_dims, n.start_indices_batching_dims)
         numbers = lax.GatherDimensionNumbers(
             n.offset_dims,
             n.collapsed_slice_dims,
             n.start_index_map,
-            n.operand_batching_dims,
-            _last_vector_dims(n.start_indices_batching_dims, n.index_vector_dim),
+            mine,
+            _last_vector_dims(theirs, n.index_vector_dim),
         )
         vectors = with_last_vector(indices, n.index_vector_dim)
         return (lax.gather(operand, vectors, numbers, self.slice_sizes, mode="promise_in_bounds"),)
@@ -306,12 +313,13 @@ class Scatter(Op):
 
     def _scatter(self, operand: Array, vectors: Array, update: Array, kind: UpdateKind) -> Array:
         n = self.dimension_numbers
+        mine, theirs = _in_order(n.input_batching_dims, n.scatter_indices_batching_dims)
         numbers = lax.ScatterDimensionNumbers(
             n.update_window_dims,
             n.inserted_window_dims,
             n.scatter_dims_to_operand_dims,
-            n.input_batching_dims,
-            _last_vector_dims(n.scatter_indices_batching_dims, n.index_vector_dim),
+            mine,
+            _last_vector_dims(theirs, n.index_vector_dim),
         )
         is_bool = operand.dtype == bool and kind != "set"
         if is_bool:

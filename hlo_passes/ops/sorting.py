@@ -20,7 +20,7 @@ from hlo_passes.ir.module import Computation
 from hlo_passes.ir.op import Op
 from hlo_passes.ir.types import TensorType
 from hlo_passes.ops.data_movement import Constant
-from hlo_passes.ops.elementwise import Compare
+from hlo_passes.ops.elementwise import Compare, total_order_key
 
 Tree: TypeAlias = tuple[Any, ...]
 """A region's value: ``("arg", operand, side)``, ``("constant", op)`` or ``(op, *operands)``."""
@@ -33,7 +33,7 @@ class SortKey(NamedTuple):
       operand: which array it compares.
       is_descending: whether greater elements come first.
       is_total: whether floats are ordered by sign and bits (-NaN < -inf < -0 < 0 < inf < NaN); else zeros
-        are equal and NaN is greatest.
+        are equal, and so are NaNs, before that.
     """
 
     operand: int
@@ -230,10 +230,7 @@ def _key_column(x: Array, key: SortKey) -> Array:
         if not key.is_total:
             x = lax.select(x == 0, lax.full_like(x, 0), x)
             x = lax.select(x != x, lax.full_like(x, np.nan), x)
-        bits = 8 * x.dtype.itemsize
-        words = lax.bitcast_convert_type(x, np.dtype(f"int{bits}"))
-        magnitude = np.array((1 << (bits - 1)) - 1, words.dtype)
-        x = words ^ ((words >> (bits - 1)) & magnitude)
+        x = total_order_key(x)
     return ~x if key.is_descending else x
 
 

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from hlo_passes.ir import Builder, Computation, Instruction, Module, Value
 from hlo_passes.ops import Nonlinearity, RowFunction
+from hlo_passes.ops.elementwise import Elementwise
 from hlo_passes.passes.base import Pass, map_control_regions, map_module
 from hlo_passes.passes.known_functions import TOLERANCES, Known, is_gradient, recognize
 from hlo_passes.passes.proofs import MOVEMENT, Claim, Proof, prove
@@ -133,7 +134,7 @@ class _Finder:
             size = _row_size(source, sample)
             known = self._recognize(sample, size, TOLERANCES[value.type.dtype]) if size != 1 else None
             cone = self._cone(root, (source,)) if known is not None else None
-            if known is None or cone is None:
+            if known is None or cone is None or not (known.size or _is_pointwise(cone)):
                 continue
             claim = Claim(known, dimensions=tuple(sorted(sample.reduced or ())))
             proof = prove(claim, (source,), cone)
@@ -163,7 +164,7 @@ class _Finder:
                 if not self._is_gradient(sample, known, of_result, TOLERANCES[value.type.dtype]):
                     continue
                 cone = self._cone(root, operands)
-                if cone is None:
+                if cone is None or not (known.size or _is_pointwise(cone)):
                     continue
                 rows = dataclasses.replace(sample, reduced=reduced if known.size else None)
                 claim = Claim(known, True, of_result, tuple(sorted(rows.reduced or ())))
@@ -223,6 +224,11 @@ class _Finder:
                     return None
                 stack.append(producer)
         return tuple(sorted(found, key=lambda i: self.position[i.results[0]]))
+
+
+def _is_pointwise(cone: tuple[Instruction, ...]) -> bool:
+    """Whether instructions say what happens at one point, as a vertex is told; a fold of one element does not."""
+    return all(isinstance(i.op, (Elementwise, *_MOVEMENT)) for i in cone)
 
 
 def _is_like(value: Value, source: Value, sample: Sample) -> bool:

@@ -30,6 +30,7 @@ from jax._src.interpreters import partial_eval as _pe
 from jax._src.lax import lax as _lax
 from jax._src.lax import linalg as _linalg
 from jax._src.lib.mlir import passmanager as _passmanager
+from jax._src.lib.mlir.dialects import func as _func
 from jax._src.lib.mlir.dialects import hlo as _hlo
 from jax._src.state import types as _state
 from jax._src.util import weakref_lru_cache as _weakref_lru_cache
@@ -475,6 +476,17 @@ _REFINEMENT = (
     "builtin.module(func.func(stablehlo-canonicalize-dynamism),stablehlo-refine-shapes,"
     "func.func(stablehlo-canonicalize-dynamism))"
 )
+_SHAPE_OPERANDS: dict[str, tuple[int, ...]] = {
+    "stablehlo.dynamic_broadcast_in_dim": (1,),
+    "stablehlo.dynamic_conv": (2,),
+    "stablehlo.dynamic_gather": (2,),
+    "stablehlo.dynamic_iota": (0,),
+    "stablehlo.dynamic_pad": (2, 3, 4),
+    "stablehlo.dynamic_reshape": (1,),
+    "stablehlo.real_dynamic_slice": (1, 2, 3),
+}
+"""Which operands of an operation say sizes."""
+_WHOLE_NUMBERS = re.compile(r"tensor<(\d+x)*u?i\d+>")
 
 
 @functools.cache
@@ -508,9 +520,12 @@ def read_stablehlo(source: Any, refine: bool = False, dequantize: bool = False) 
         handler: Any = context.attach_diagnostic_handler(keep)
         try:
             module = _read_module(context, source)
+            _widen_functions(module)
             wanted = ((_LEGALIZATION, True), (_DEQUANTIZATION, dequantize), (_REFINEMENT, refine))
             for passes in (text for text, is_wanted in wanted if is_wanted):
                 _passmanager.PassManager.parse(passes).run(module)
+            while refine and _fold_shapes(module):
+                _passmanager.PassManager.parse(_REFINEMENT).run(module)
         except (_mlir.ir.MLIRError, ValueError) as error:
             found = [f"{str(d.location)[4:-1]}: {d.message}" for d in getattr(error, "error_diagnostics", ())]
             raise ValueError(" ".join((found + messages or [str(error)])[0].split())) from None
@@ -527,6 +542,101 @@ def _read_module(context: Any, source: Any) -> Any:
     if isinstance(source, bytes) and _PORTABLE_ARTIFACT.match(source):
         return _hlo.deserialize_portable_artifact(context, source).operation
     return _mlir.ir.Module.parse(source).operation
+
+
+def _widen_functions(module: Any) -> None:
+    """Have CHLO's elementwise functions of floats of 8 bits and fewer computed in f32, and rounded once.
+
+    MLIR's formulas for some of them, such as erf, begin at 16 bits.
+    """
+    ir = _mlir.ir
+    found: list[Any] = []
+
+    def visit(op: Any) -> Any:
+        if op.name.startswith("chlo.") and not len(op.regions):
+            types = {each.type for each in (*op.operands, *op.results)}
+            if len(types) == 1 and re.search(r"f[468]E\w+>$", str(*types)):
+                found.append(op)
+        return ir.WalkResult.ADVANCE
+
+    module.walk(visit)
+    for op in found:
+        narrow = op.results[0].type
+        with op.location, ir.InsertionPoint(op):
+            wide = ir.RankedTensorType.get(narrow.shape, ir.F32Type.get())
+            operands = [_hlo.convert(wide, operand) for operand in op.operands]
+            attributes = {named.name: named.attr for named in op.attributes}
+            made = ir.Operation.create(op.name, [wide] * len(op.results), operands, attributes)
+            for old, new in zip(op.results, made.results, strict=True):
+                old.replace_all_uses_with(_hlo.convert(narrow, new))
+        op.erase()
+
+
+def _fold_shapes(module: Any) -> bool:
+    """Replace shape operands that depend on constants alone by constants; return whether there were any.
+
+    What MLIR's own passes fold is little: no iota, for one. jaxlib's StableHLO interpreter does it.
+    """
+    ir = _mlir.ir
+    found: list[tuple[Any, int]] = []
+
+    def visit(op: Any) -> Any:
+        for number in _SHAPE_OPERANDS.get(op.name, ()):
+            if getattr(op.operands[number].owner, "name", "") != "stablehlo.constant":
+                found.append((op, number))
+        return ir.WalkResult.ADVANCE
+
+    module.walk(visit)
+    has_changed = False
+    for op, number in found:
+        value = op.operands[number]
+        cone = _constant_cone(value)
+        if cone is None:
+            continue
+        with ir.Location.unknown(), ir.InsertionPoint(op):
+            op.operands[number] = _hlo.constant(_evaluated(cone, value))
+        has_changed = True
+    return has_changed
+
+
+def _constant_cone(value: Any) -> list[Any] | None:
+    """Return the operations on integers that give a value, in order; None where it depends on anything else."""
+    cone: dict[Any, None] = {}
+    stack = [(value.owner, False)]
+    while stack:
+        op, is_ready = stack.pop()
+        if op in cone:
+            continue
+        if is_ready:
+            cone[op] = None
+            continue
+        if isinstance(op, _mlir.ir.Block) or not op.name.startswith("stablehlo.") or len(op.regions):
+            return None
+        types = [str(each.type) for each in (*op.operands, *op.results)]
+        if not all(map(_WHOLE_NUMBERS.fullmatch, types)) or op.name == "stablehlo.custom_call":
+            return None
+        stack.append((op, True))
+        stack += [(operand.owner, False) for operand in op.operands]
+    return list(cone)
+
+
+def _evaluated(cone: Sequence[Any], value: Any) -> Any:
+    """Return the attribute of the value that operations without arguments give."""
+    ir = _mlir.ir
+    with ir.Location.unknown():
+        module = ir.Module.create()
+        with ir.InsertionPoint(module.body):
+            main = _func.FuncOp("main", ([], [value.type]))
+        made: dict[Any, Any] = {}
+        with ir.InsertionPoint(main.add_entry_block()):
+            for op in cone:
+                clone = op.clone()
+                for number, operand in enumerate(op.operands):
+                    clone.operands[number] = made[operand]
+                made.update(zip(op.results, clone.results, strict=True))
+            _func.ReturnOp([made[value]])
+        (result,) = _hlo.eval_module(module, [])
+    return result
 
 
 def dot_dimensions(attribute: Any) -> tuple[tuple[int, ...], ...]:

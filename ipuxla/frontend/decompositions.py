@@ -1,8 +1,7 @@
 """Matrix decompositions that JAX leaves to a platform's libraries, as loops over contractions and expressions.
 
 ``RULES`` maps JAX's primitives to them. Every function takes batches ``[..., m, n]``, real or complex; loops are
-rolled, so that programs do not grow with matrices. Nonsymmetric eigenvalue problems (``eig``, ``schur``,
-``hessenberg``) have no rule, which ``to_stablehlo`` turns into a named error.
+rolled, so that programs do not grow with matrices. ``eigenvalues`` has those of nonsymmetric matrices.
 """
 
 from __future__ import annotations
@@ -17,25 +16,25 @@ from jax import Array, lax
 MAX_SWEEPS = 30
 """Sweeps after which a Jacobi iteration is given up; it converges quadratically, in 5 to 10 as a rule."""
 
-_matmul = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
+matmul = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
 
 
-def _indices(a: Array) -> tuple[Array, Array]:
+def indices(a: Array) -> tuple[Array, Array]:
     """Return row and column numbers of matrices, ``[m, 1]`` and ``[1, n]``."""
     return jnp.arange(a.shape[-2])[:, None], jnp.arange(a.shape[-1])[None, :]
 
 
-def _picked(x: Array, where: Array, axis: int) -> Array:
+def picked(x: Array, where: Array, axis: int) -> Array:
     """Return what stands at the one place along ``axis`` where ``where`` holds; the axis stays."""
     return jnp.sum(jnp.where(where, x, 0), axis, keepdims=True).astype(x.dtype)
 
 
-def _adjoint(a: Array) -> Array:
+def adjoint(a: Array) -> Array:
     """Return conjugate transposes."""
     return a.conj().mT
 
 
-def _squares(a: Array) -> Array:
+def squares(a: Array) -> Array:
     """Return squared magnitudes, real."""
     return jnp.square(a) if not jnp.iscomplexobj(a) else jnp.square(a.real) + jnp.square(a.imag)
 
@@ -45,7 +44,7 @@ def _size(a: Array) -> Array:
     return jnp.abs(a) if not jnp.iscomplexobj(a) else jnp.abs(a.real) + jnp.abs(a.imag)
 
 
-def _scaled(a: Array) -> tuple[Array, Array]:
+def scaled(a: Array) -> tuple[Array, Array]:
     """Return matrices scaled to a largest element of one, so that squares stay in range, and the scale."""
     largest = jnp.max(_size(a), (-2, -1), keepdims=True)
     scale = jnp.where(largest > 0, largest, 1)
@@ -61,15 +60,15 @@ def lu(a: Array) -> list[Array]:
     As LAPACK's getrf: row k was exchanged with row ``pivots[k]``, and a zero pivot leaves its column alone.
     """
     m, n = a.shape[-2:]
-    row, column = _indices(a)
+    row, column = indices(a)
 
     def step(k: Any, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         a, pivots, permutation = state
-        here, current = _picked(a, column == k, -1), _picked(a, row == k, -2)
+        here, current = picked(a, column == k, -1), picked(a, row == k, -2)
         magnitude = jnp.where(row >= k, _size(here), -1)
         chosen = jnp.argmax(magnitude, axis=-2, keepdims=True).astype(jnp.int32)
-        upper = _picked(a, row == chosen, -2)
-        pivot, displaced = _picked(upper, column == k, -1), _picked(current, column == k, -1)
+        upper = picked(a, row == chosen, -2)
+        pivot, displaced = picked(upper, column == k, -1), picked(current, column == k, -1)
         below = jnp.where(row == chosen, displaced, here)
         factor = jnp.where(pivot == 0, below, below / jnp.where(pivot == 0, 1, pivot))
         exchanged = jnp.where(row == k, upper, jnp.where(row == chosen, current, a))
@@ -77,7 +76,7 @@ def lu(a: Array) -> list[Array]:
         a = jnp.where((row > k) & (column >= k), rest, exchanged)
         last = lax.dynamic_slice_in_dim(permutation, k, 1, permutation.ndim - 1)
         number, chosen = row[:, 0], chosen[..., 0]
-        moved = _picked(permutation, number == chosen, -1)
+        moved = picked(permutation, number == chosen, -1)
         permutation = jnp.where(number == chosen, last, permutation)
         permutation = jnp.where(number == k, moved, permutation)
         return a, jnp.where(number[: min(m, n)] == k, chosen, pivots), permutation
@@ -91,23 +90,35 @@ def lu(a: Array) -> list[Array]:
 # ---- QR
 
 
-def _reflect(k: Any, a: Array, taus: Array) -> tuple[Array, Array]:
-    """Apply the Householder reflection that clears column k below the diagonal, and store it there.
+def reflector(here: Array, row: Array, k: Any) -> tuple[Array, Array, Array]:
+    """Return the Householder reflection that clears columns below element k: vector, factor and what k becomes.
 
-    As LAPACK's geqrf: the diagonal becomes real, and what is applied is the adjoint of ``1 - tau v v^H``.
+    As LAPACK's larfg: what is applied is the adjoint of ``1 - tau v v^H``, element k becomes real, and that of the
+    vector is 1; elements above it take no part.
+
+    Args:
+      here: columns ``[..., m, 1]``.
+      row: row numbers ``[m, 1]``.
+      k: number of the element.
     """
-    row, column = _indices(a)
-    here = lax.dynamic_slice_in_dim(a, k, 1, a.ndim - 1)
-    alpha = _picked(here, row == k, -2)
+    alpha = picked(here, row == k, -2)
     below = jnp.where(row > k, here, 0)
-    rest = jnp.sum(_squares(below), -2, keepdims=True)
-    norm = jnp.sqrt(_squares(alpha) + rest)
+    rest = jnp.sum(squares(below), -2, keepdims=True)
+    norm = jnp.sqrt(squares(alpha) + rest)
     is_done = (rest == 0) & (alpha.imag == 0)
     beta = jnp.where(is_done, alpha.real, jnp.where(alpha.real < 0, norm, -norm))
     tau = jnp.where(is_done, 0, (beta - alpha) / jnp.where(is_done, 1, beta))
     vector = jnp.where(row == k, 1, below / jnp.where(is_done, 1, alpha - beta))
+    return vector, tau, beta
+
+
+def _reflect(k: Any, a: Array, taus: Array) -> tuple[Array, Array]:
+    """Apply the Householder reflection that clears column k below the diagonal, and store it there, as geqrf."""
+    row, column = indices(a)
+    here = lax.dynamic_slice_in_dim(a, k, 1, a.ndim - 1)
+    vector, tau, beta = reflector(here, row, k)
     reflected = a - vector * (tau.conj() * jnp.sum(vector.conj() * a, -2, keepdims=True))
-    stored = jnp.where(row > k, vector, jnp.where(row == k, beta, a))
+    stored = jnp.where(row > k, vector, jnp.where(row == k, beta, here))
     a = jnp.where(column > k, reflected, jnp.where(column == k, stored, a))
     number = jnp.arange(taus.shape[-1])
     return a, jnp.where(number == k, tau[..., 0], taus)
@@ -115,10 +126,10 @@ def _reflect(k: Any, a: Array, taus: Array) -> tuple[Array, Array]:
 
 def geqrf(a: Array) -> list[Array]:
     """Return ``r`` with the Householder vectors below its diagonal, and their factors, as LAPACK's geqrf."""
-    scaled, scale = _scaled(a)
+    a_scaled, scale = scaled(a)
     count = min(a.shape[-2:])
     taus = jnp.zeros((*a.shape[:-2], count), a.dtype)
-    r, taus = lax.fori_loop(0, count, lambda k, state: _reflect(k, *state), (scaled, taus))
+    r, taus = lax.fori_loop(0, count, lambda k, state: _reflect(k, *state), (a_scaled, taus))
     return [_unscaled(r, scale), taus]
 
 
@@ -129,17 +140,17 @@ def geqp3(a: Array, columns: Array, *, use_magma: bool | None = None) -> list[Ar
     ``columns`` is not read, and JAX passes zeros.
     """
     del use_magma
-    scaled, scale = _scaled(a)
-    row, column = _indices(a)
+    a_scaled, scale = scaled(a)
+    row, column = indices(a)
     count = min(a.shape[-2:])
 
     def step(k: Any, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         a, taus, order = state
-        norms = jnp.sum(jnp.where(row >= k, _squares(a), 0), -2, keepdims=True)
+        norms = jnp.sum(jnp.where(row >= k, squares(a), 0), -2, keepdims=True)
         chosen = jnp.argmax(jnp.where(column >= k, norms, -1), axis=-1, keepdims=True).astype(jnp.int32)
 
         def exchanged(x: Array) -> Array:
-            first, second = _picked(x, column == k, -1), _picked(x, column == chosen, -1)
+            first, second = picked(x, column == k, -1), picked(x, column == chosen, -1)
             return jnp.where(column == k, second, jnp.where(column == chosen, first, x))
 
         a, taus = _reflect(k, exchanged(a), taus)
@@ -148,13 +159,13 @@ def geqp3(a: Array, columns: Array, *, use_magma: bool | None = None) -> list[Ar
     numbers = jnp.arange(1, a.shape[-1] + 1, dtype=columns.dtype)
     order = jnp.broadcast_to(numbers, (*a.shape[:-2], 1, a.shape[-1]))
     taus = jnp.zeros((*a.shape[:-2], count), a.dtype)
-    r, taus, order = lax.fori_loop(0, count, step, (scaled, taus, order))
+    r, taus, order = lax.fori_loop(0, count, step, (a_scaled, taus, order))
     return [_unscaled(r, scale), order[..., 0, :], taus]
 
 
 def _unscaled(r: Array, scale: Array) -> Array:
     """Scale the triangle back; the vectors below it have no scale."""
-    row, column = _indices(r)
+    row, column = indices(r)
     return jnp.where(row <= column, r * scale, r)
 
 
@@ -166,16 +177,16 @@ def householder_product(a: Array, taus: Array) -> Array:
     """
     m, n = a.shape[-2:]
     count = taus.shape[-1]
-    row, column = _indices(a[..., :count])
+    row, column = indices(a[..., :count])
     is_used = (taus != 0)[..., None, :]
     vectors = jnp.where(row > column, a[..., :count], jnp.where(row == column, 1, 0))
     vectors = jnp.where(is_used, vectors, 0).astype(a.dtype)
-    inverse = _matmul(_adjoint(vectors), vectors)
+    inverse = matmul(adjoint(vectors), vectors)
     diagonal = jnp.where(is_used, 1 / jnp.where(is_used, taus[..., None, :], 1), 1)
-    inner_row, inner_column = _indices(inverse)
+    inner_row, inner_column = indices(inverse)
     inverse = jnp.where(inner_row == inner_column, diagonal, inverse)
-    applied = lax.linalg.triangular_solve(inverse, _adjoint(vectors), left_side=True, lower=False)
-    return jnp.eye(m, n, dtype=a.dtype) - _matmul(vectors, applied[..., :n])
+    applied = lax.linalg.triangular_solve(inverse, adjoint(vectors), left_side=True, lower=False)
+    return jnp.eye(m, n, dtype=a.dtype) - matmul(vectors, applied[..., :n])
 
 
 # ---- Jacobi iterations
@@ -279,31 +290,33 @@ def eigh(
     """
     del sort_eigenvalues, algorithm
     n = a.shape[-1]
-    row, column = _indices(a)
-    symmetric = jnp.where((row >= column) if lower else (row <= column), a, _adjoint(a))
+    if 0 in a.shape:
+        return [a, jnp.zeros(a.shape[:-1], a.real.dtype)]
+    row, column = indices(a)
+    symmetric = jnp.where((row >= column) if lower else (row <= column), a, adjoint(a))
     symmetric = jnp.where(row == column, a.real, symmetric)
-    scaled, scale = _scaled(symmetric)
-    even = _evened(scaled)
-    row, column = _indices(even)
+    a_scaled, scale = scaled(symmetric)
+    even = _evened(a_scaled)
+    row, column = indices(even)
     half = even.shape[-1] // 2
 
     def turn(a: Array, v: Array) -> tuple[Array, Array]:
         diagonal = jnp.sum(jnp.where(row == column, a.real, 0), -1)
         pairs = jnp.sum(jnp.where(row + half == column, a, 0), -1)
         rotation = _rotations(diagonal[..., :half], diagonal[..., half:], pairs[..., :half])
-        return _matmul(_adjoint(rotation), _matmul(a, rotation)), _matmul(v, rotation)
+        return matmul(adjoint(rotation), matmul(a, rotation)), matmul(v, rotation)
 
     def distance(a: Array) -> Array:
-        squares = _squares(a)
-        off = jnp.sum(jnp.where(row == column, 0, squares), (-2, -1))
-        return jnp.max(jnp.sqrt(off / jnp.maximum(jnp.sum(squares, (-2, -1)), jnp.finfo(a.dtype).tiny)))
+        sizes = squares(a)
+        off = jnp.sum(jnp.where(row == column, 0, sizes), (-2, -1))
+        return jnp.max(jnp.sqrt(off / jnp.maximum(jnp.sum(sizes, (-2, -1)), jnp.finfo(a.dtype).tiny)))
 
     identity = jnp.broadcast_to((row == column).astype(a.dtype), even.shape)
     turned, vectors = _sweep(turn, distance, even, identity)
     values = jnp.sum(jnp.where(row == column, turned.real, 0), -1)[..., :n]
     order = _ascending(values)
     values = jnp.sum(order * values[..., None], -2) * scale[..., 0]
-    vectors = _matmul(vectors[..., :n, :n], order)
+    vectors = matmul(vectors[..., :n, :n], order)
     first, last = subset_by_index or (0, n)
     return [vectors[..., first:last], values[..., first:last]]
 
@@ -319,27 +332,27 @@ def svd(
     m, n = a.shape[-2:]
     if m < n:
         options = {"subset_by_index": subset_by_index, "algorithm": algorithm}
-        values, *vectors = svd(_adjoint(a), full_matrices=full_matrices, compute_uv=compute_uv, **options)
-        return [values, *map(_adjoint, reversed(vectors))]
-    scaled, scale = _scaled(a)
-    outer, square = None, scaled
+        values, *vectors = svd(adjoint(a), full_matrices=full_matrices, compute_uv=compute_uv, **options)
+        return [values, *map(adjoint, reversed(vectors))]
+    a_scaled, scale = scaled(a)
+    outer, square = None, a_scaled
     if m > n:
-        outer, triangle = jnp.linalg.qr(scaled, mode="complete" if full_matrices else "reduced")
+        outer, triangle = jnp.linalg.qr(a_scaled, mode="complete" if full_matrices else "reduced")
         square = triangle[..., :n, :]
     turned, right = _orthogonal_columns(square)
-    values = jnp.sqrt(jnp.sum(_squares(turned), -2))
+    values = jnp.sqrt(jnp.sum(squares(turned), -2))
     order = _ascending(-values)
     values = jnp.sum(order * values[..., None], -2) * scale[..., 0]
     first, last = subset_by_index or (0, n)
     if not compute_uv:
         return [values[..., first:last]]
-    left, r = jnp.linalg.qr(_matmul(turned, order))
-    row, column = _indices(r)
+    left, r = jnp.linalg.qr(matmul(turned, order))
+    row, column = indices(r)
     diagonal = jnp.sum(jnp.where(row == column, r.real, 0), -2, keepdims=True)
     left = left * jnp.where(diagonal < 0, -1, 1).astype(a.dtype)
     if outer is not None:
-        left = jnp.concatenate([_matmul(outer[..., :n], left), outer[..., n:]], -1)
-    right = _adjoint(_matmul(right, order))
+        left = jnp.concatenate([matmul(outer[..., :n], left), outer[..., n:]], -1)
+    right = adjoint(matmul(right, order))
     if subset_by_index is not None and not full_matrices:
         left, right = left[..., first:last], right[..., first:last, :]
     return [values[..., first:last], left, right]
@@ -350,16 +363,16 @@ def _orthogonal_columns(square: Array) -> tuple[Array, Array]:
     n = square.shape[-1]
     even = _evened(square)
     half = even.shape[-1] // 2
-    row, column = _indices(even)
+    row, column = indices(even)
 
     def turn(a: Array, v: Array) -> tuple[Array, Array]:
-        squares = jnp.sum(_squares(a), -2)
+        sizes = jnp.sum(squares(a), -2)
         products = jnp.sum(a[..., :half].conj() * a[..., half:], -2)
-        rotation = _rotations(squares[..., :half], squares[..., half:], products)
-        return _matmul(a, rotation), _matmul(v, rotation)
+        rotation = _rotations(sizes[..., :half], sizes[..., half:], products)
+        return matmul(a, rotation), matmul(v, rotation)
 
     def distance(a: Array) -> Array:
-        products = _matmul(_adjoint(a), a)
+        products = matmul(adjoint(a), a)
         off = jnp.max(jnp.where(row == column, 0, jnp.abs(products)), (-2, -1))
         size = jnp.max(jnp.where(row == column, products.real, 0), (-2, -1))
         return jnp.max(off / jnp.maximum(size, jnp.finfo(a.dtype).tiny))

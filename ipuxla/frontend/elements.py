@@ -68,9 +68,13 @@ def written_out(
         bodies = [_Bound(region, outer=outer) for region in regions]
         return tuple(_FORMS[type(op)](op, bodies, *arrays[: len(operands)]))
 
+    return traced(program, (*operands, *captured))
+
+
+def traced(function: Callable[..., Any], types: Sequence[TensorType]) -> Any:
+    """Return an MLIR module whose ``main`` computes a function of arrays of some types, none narrowed."""
     with jax.enable_x64(True):
-        types = (jax.ShapeDtypeStruct(t.shape, t.np_dtype) for t in (*operands, *captured))
-        jaxpr = jax.make_jaxpr(program)(*types)
+        jaxpr = jax.make_jaxpr(function)(*(jax.ShapeDtypeStruct(t.shape, t.np_dtype) for t in types))
     return to_stablehlo(jaxpr, "elements")
 
 

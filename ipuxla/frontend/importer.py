@@ -403,8 +403,29 @@ class _Block:
         is_complex_pooling = isinstance(made, ops.SelectAndScatter) and types[0].is_complex
         if elements.is_expression(regions) and not captured and not is_complex_pooling:
             return self.append(made, operands, types, location, regions)
-        arguments = (*operands, *captured)
         source = elements.written_out(made, [v.type for v in operands], [v.type for v in captured], regions)
+        return self.inlined(source, (*operands, *captured), location)
+
+    def traced(
+        self,
+        function: Callable[..., Any],
+        operands: Sequence[Value],
+        types: Sequence[TensorType],
+        location: Location,
+    ) -> Sequence[Value]:
+        """Append what a JAX function does to arrays.
+
+        Raises:
+          ValueError: its results are not of these types.
+        """
+        source = elements.traced(function, [value.type for value in operands])
+        values = self.inlined(source, operands, location)
+        if [value.type for value in values] != list(types):
+            raise ValueError(f"results {', '.join(str(value.type) for value in values)}")
+        return values
+
+    def inlined(self, source: Any, arguments: Sequence[Value], location: Location) -> Sequence[Value]:
+        """Append what an MLIR module's function computes."""
         computation = placed(elements.flattened(_import(source, None)), location)
         env = dict(zip(computation.parameters, arguments, strict=True))
         for i in computation.instructions:

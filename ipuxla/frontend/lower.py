@@ -19,9 +19,10 @@ import numpy as np
 
 from ipuxla.errors import UnsupportedPrimitive
 from ipuxla.frontend import _jax_compat as compat
-from ipuxla.frontend.decompositions import RULES
+from ipuxla.frontend import decompositions, eigenvalues
 
 PLATFORM = "ipu"
+RULES = decompositions.RULES | eigenvalues.RULES
 
 
 class Traced(NamedTuple):

@@ -255,7 +255,9 @@ def elements(text: str, type_: TensorType, element: str) -> np.ndarray:
     else:
         found = [_number(number, element, type_) for number in _NUMBER.findall(content)]
         array = np.array(found, type_.np_dtype)
-    return array[0] if array.size == 1 and type_.size else array.reshape(type_.shape)
+    if not type_.size:  # MLIR writes one element for any number of equal ones, none included
+        return array[:0].reshape(type_.shape)
+    return array[0] if array.size == 1 else array.reshape(type_.shape)
 
 
 def _number(text: str, element: str, type_: TensorType) -> Any:

@@ -6,6 +6,8 @@ nested lists of them for tuples; a token is an empty list), and returns the oper
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import string
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -17,6 +19,7 @@ from hlo_passes.errors import UnsupportedOp
 from hlo_passes.ir import Builder, Computation, Location, Op, TensorType, Value
 from ipuxla.frontend._jax_compat import mlir_ir
 from ipuxla.frontend.attributes import integer, text
+from ipuxla.frontend.library_calls import routine_of
 
 
 class Scope(Protocol):
@@ -36,6 +39,16 @@ class Scope(Protocol):
 
     def function(self, name: str, location: Location) -> Computation:
         """Return a function of the module, to be a region."""
+        ...
+
+    def traced(
+        self,
+        function: Callable[..., Any],
+        operands: Sequence[Value],
+        types: Sequence[TensorType],
+        location: Location,
+    ) -> Sequence[Value]:
+        """Append what a JAX function does to arrays; its results have these types."""
         ...
 
     def result_types(self, op: Any, location: Location) -> list[TensorType]:
@@ -59,6 +72,7 @@ MARKERS = frozenset(
             "PipelineStageStart",
             "PipelineStageEnd",
         ),
+        *("xla.sdy.FuncResultSharding", "xla.sdy.GlobalToLocalShape", "xla.sdy.LocalToGlobalShape"),
     }
 )
 """Custom calls that return their operands and tell other compilers where to put them."""
@@ -66,14 +80,35 @@ MARKERS = frozenset(
 
 def _custom_call(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
     target = text(op, "call_target_name")
-    if target == "shape_assertion" and not len(op.results):  # jax.export's check of what is static here
-        return []
+    if target in ("shape_assertion", "xla.sdy.ShardingGroup") and not len(op.results):
+        return []  # jax.export's check of what is static here; which values are to lie alike
     types = [operand.type for operand in operands if isinstance(operand, Value)]
     if target in MARKERS and types == scope.result_types(op, location):
         return operands
     if target in SELECTIONS:
         return SELECTIONS[target](scope, op, operands, location)
+    routine = routine_of(target)
+    if routine is not None:
+        types = scope.result_types(op, location)
+        try:
+            return list(
+                scope.traced(functools.partial(routine, _options(op), types), operands, types, location)
+            )
+        except (TypeError, ValueError, LookupError) as error:
+            hint = f"operands, options and results as JAX writes them: {str(error).partition(chr(10))[0]}"
+            raise scope.unsupported(op, location, hint) from None
     raise scope.unsupported(op, location, "call no library routine or host callback inside the function")
+
+
+def _options(op: Any) -> dict[str, Any]:
+    """Return what a custom call's configuration says; a text that is no dictionary under the empty name."""
+    named = [op.attributes[n] for n in ("mhlo.backend_config", "backend_config") if n in op.attributes]
+    for found in named:
+        if isinstance(found, mlir_ir.DictAttr):
+            entries: Any = found
+            return {entry.name: entry.attr.value for entry in entries}
+    texts = [found.value for found in named if isinstance(found, mlir_ir.StringAttr)]
+    return {"": texts[0]} if texts else {}
 
 
 # ---- selections that have no operation of their own in StableHLO
@@ -91,12 +126,16 @@ def _top_k(scope: Scope, op: Any, operands: list[Any], location: Location) -> li
 
 
 def _approximate_top_k(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
-    """Nothing is missed here: rows are sorted by the comparing function, and as many taken as are asked for."""
+    """Nothing is missed here: rows are sorted by the comparing function, and as many taken as are asked for.
+
+    Equal elements come in order of their positions. Floats that are compared by < or > alone are taken in total
+    order, as by XLA's own selection; its sort, which it falls back on, leaves open what stands where among equals.
+    """
     named = [op.attributes[n] for n in ("mhlo.backend_config", "backend_config") if n in op.attributes]
     found = [options for options in named if isinstance(options, mlir_ir.DictAttr)]
     if not found or "reduction_dim" not in found[0]:
         raise scope.unsupported(op, location, "a backend_config that names its reduction_dim")
-    comparator = scope.function(op.attributes["called_computations"][0].value, location)
+    comparator = _in_total_order(scope.function(op.attributes["called_computations"][0].value, location))
     dimension: Any = found[0]["reduction_dim"]
     sort = ops.Sort(dimension.value, True)
     ordered = scope.emit_all(sort, operands[: len(operands) // 2], location, [comparator])
@@ -106,8 +145,24 @@ def _approximate_top_k(scope: Scope, op: Any, operands: list[Any], location: Loc
     ]
 
 
+def _in_total_order(comparator: Computation) -> Computation:
+    """Return a comparator of one comparison of floats as one in total order; any other as it is."""
+    keys = ops.sort_keys(comparator)
+    if keys is None or len(keys) != 1 or not comparator.parameters[2 * keys[0].operand].type.is_float:
+        return comparator
+    made = tuple(
+        dataclasses.replace(i, op=ops.Compare(i.op.direction, "TOTALORDER"))
+        if isinstance(i.op, ops.Compare)
+        else i
+        for i in comparator.instructions
+    )
+    is_plain = len(made) == 1
+    return dataclasses.replace(comparator, instructions=made) if is_plain else comparator
+
+
 SELECTIONS: dict[str, Reader] = {
     "mhlo.topk": _top_k,
+    "TopK": _top_k,
     "stablehlo.dynamic_top_k": _top_k,
     "ApproxTopK": _approximate_top_k,
 }

@@ -1,8 +1,11 @@
 """Operations that are read as others: one device, tokens, constant shapes, and what StableHLO keeps for old programs."""
 
+import jax
 import numpy as np
 import pytest
+from jax import lax
 
+import ipuxla
 from hlo_passes.errors import UnsupportedOp, UnsupportedType
 from ipuxla.frontend.importer import import_stablehlo
 
@@ -183,12 +186,54 @@ def test_shapes_that_are_constants(name, is_known, evaluates_to):
     evaluates_to(_main("%x: tensor<2x3xf32>", found, body), [F], [2 * expected(F)])
 
 
+FOLDED = """%one = stablehlo.constant dense<1> : tensor<2xi64>
+%s = stablehlo.iota dim = 0 : tensor<2xi64>
+%t = stablehlo.add %s, %one : tensor<2xi64>
+%first = stablehlo.slice %t [1:2] : (tensor<2xi64>) -> tensor<1xi64>
+%second = stablehlo.constant dense<3> : tensor<1xi64>
+%l = stablehlo.concatenate %first, %second, dim = 0 : (tensor<1xi64>, tensor<1xi64>) -> tensor<2xi64>
+%m = stablehlo.minimum %l, %l : tensor<2xi64>"""
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_shapes_that_are_constants_once_folded(is_known, evaluates_to):
+    """MLIR folds little (no iota, no minimum); here %s is [0, 1] and %m is [2, 3]."""
+    found = f"tensor<{'2x2' if is_known else '?x?'}xf32>"
+    body = f"""{FOLDED}
+      %0 = stablehlo.real_dynamic_slice %x, %s, %m, %one
+        : (tensor<2x3xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi64>) -> {found}
+      return %0 : {found}"""
+    evaluates_to(_main("%x: tensor<2x3xf32>", found, body), [F], [F[:, 1:]])
+
+
+def test_slice_sizes_of_a_gather_that_are_constants_once_folded(evaluates_to):
+    body = f"""{FOLDED}
+      %sizes = stablehlo.add %s, %s : tensor<2xi64>
+      %i = stablehlo.constant dense<[1, 0]> : tensor<2xi32>
+      %n = stablehlo.add %sizes, %one : tensor<2xi64>
+      %0 = "stablehlo.dynamic_gather"(%x, %i, %n) {{dimension_numbers = #stablehlo.gather<offset_dims = [1],
+        collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>}}
+        : (tensor<2x3xf32>, tensor<2xi32>, tensor<2xi64>) -> tensor<2x3xf32>
+      return %0 : tensor<2x3xf32>"""
+    evaluates_to(_main("%x: tensor<2x3xf32>", "tensor<2x3xf32>", body), [F], [F[::-1]])
+
+
 def test_shapes_that_are_computed_are_a_named_error():
     body = """%0 = stablehlo.dynamic_reshape %x, %s : (tensor<2x3xf32>, tensor<1xi64>) -> tensor<6xf32>
       return %0 : tensor<6xf32>"""
     text = _main("%x: tensor<2x3xf32>, %s: tensor<1xi64>", "tensor<?xf32>", body.replace("<6x", "<?x"))
     with pytest.raises(UnsupportedType, match=r"dynamic|not a supported type"):
         import_stablehlo(text)
+
+
+@pytest.mark.parametrize("k", [3, 7])
+def test_approximate_selection_takes_equal_elements_as_xlas_does(k):
+    """In order of their positions; zeros and NaN of both signs in total order."""
+    x = np.array([[-0.0, 0, 2, -0.0, 0, np.nan, 2, -np.nan, -np.inf, np.nan, 1, 2]], np.float32)
+    got = ipuxla.jit(lambda x: lax.approx_max_k(x, k))(x)
+    for mine, theirs in zip(got, jax.jit(lambda x: lax.approx_max_k(x, k))(x), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+        np.testing.assert_array_equal(np.signbit(mine), np.signbit(theirs))
 
 
 X = np.array([[3, -0.0, 7, 0, -np.inf, 7, 3, 1], [1, 2, 3, -5, 5, -6, np.inf, 8]], np.float32)
@@ -221,6 +266,6 @@ def test_selections_by_custom_calls(name, evaluates_to):
       %0:2 = stablehlo.custom_call @{name.split()[0]}(%x{more}) {{{attributes}}} : ({", ".join(types)}) -> {results}
       return %0#0, %0#1 : tensor<2x3xf32>, tensor<2x3xi32>
     }}"""
-    columns = np.where(X == 0, np.where(np.signbit(X), -0.1, 0) * (name != "ApproxTopK"), X)
+    columns = np.where(X == 0, np.where(np.signbit(X), -0.1, 0), X)
     order = np.argsort(-columns if is_descending else columns, axis=1, kind="stable")[:, :3].astype(np.int32)
     evaluates_to(text, [X], [np.take_along_axis(X, order, 1), order])

@@ -539,5 +539,4 @@ add(
     "jnp.roots",
     lambda v: jnp.sort_complex(jnp.roots(v, strip_zeros=False)),
     V,
-    refused="UnsupportedPrimitive",
 )

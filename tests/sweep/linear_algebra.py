@@ -23,7 +23,6 @@ BATCH = normal(2, 4, 4)
 V, W = normal(4), normal(5)
 Z = normal(4, 4) + 1j * normal(4, 4, seed=1)
 HERMITIAN = Z @ Z.conj().T / 4 + np.eye(4, dtype=np.complex64)
-NO_RULE = "UnsupportedPrimitive"
 
 
 def product(*factors):
@@ -43,8 +42,8 @@ add("linalg.cross", lambda a: L.cross(a[:, :3], a[::-1, 1:]), SQUARE)
 add("linalg.det", lambda a, b: (L.det(a), L.det(b), L.det(a[:2, :2])), SQUARE, BATCH)
 add("linalg.det: gradient", jax.grad(L.det), SQUARE)
 add("linalg.diagonal", L.diagonal, SQUARE)
-add("linalg.eig", lambda a: jnp.sort_complex(L.eig(a)[0]), SQUARE, refused=NO_RULE)
-add("linalg.eigvals", lambda a: jnp.sort_complex(L.eigvals(a)), SQUARE, refused=NO_RULE)
+add("linalg.eig", lambda a: jnp.sort_complex(L.eig(a)[0]), SQUARE)
+add("linalg.eigvals", lambda a: jnp.sort_complex(L.eigvals(a)), SQUARE)
 add("linalg.eigh", lambda a: (lambda w, v: (w, product(v * w, v.T)))(*L.eigh(a)), SPD)
 add("linalg.eigh: complex", lambda a: L.eigh(a)[0], HERMITIAN)
 add("linalg.eigh: gradient", jax.grad(lambda a: (L.eigh(a)[0] ** 3).sum()), SPD)
@@ -91,9 +90,19 @@ add("linalg.vector_norm", lambda a: [L.vector_norm(a, ord=o, axis=1) for o in (0
 
 add("lax.linalg.cholesky", LL.cholesky, SPD)
 add("lax.linalg.cholesky_update", LL.cholesky_update, np.linalg.cholesky(SPD).T, V)
-add("lax.linalg.eig", lambda a: LL.eig(a)[0].shape[0] + a.sum(), SQUARE, refused=NO_RULE)
+add(
+    "lax.linalg.eig",
+    lambda a: (lambda w, u, v: (jnp.abs(a @ v - v * w).max() < 1e-4, jnp.abs(u.conj().T @ v).max(1) > 0))(
+        *LL.eig(a)
+    ),
+    SQUARE,
+)
+add("lax.linalg.eig: complex", lambda a: jnp.sort_complex(LL.eig(a)[0]), Z)
+add("lax.linalg.hessenberg: complex", LL.hessenberg, Z)
+add("lax.linalg.schur: complex", lambda a: (lambda t, q: product(q, t, q.conj().T))(*LL.schur(a)), Z)
+add("lax.linalg.tridiagonal: upper and complex", lambda a: LL.tridiagonal(a, lower=False), HERMITIAN)
 add("lax.linalg.eigh", lambda a: LL.eigh(a)[1], SPD)
-add("lax.linalg.hessenberg", lambda a: jnp.abs(LL.hessenberg(a)[0]), SQUARE, refused=NO_RULE)
+add("lax.linalg.hessenberg", lambda a: jnp.abs(LL.hessenberg(a)[0]), SQUARE)
 add(
     "lax.linalg.householder_product",
     lambda a, t: LL.householder_product(a, t),
@@ -114,7 +123,7 @@ add(
     normal(5, 2),
 )
 add("lax.linalg.qr", lambda a: product(*LL.qr(a, full_matrices=False)), TALL)
-add("lax.linalg.schur", lambda a: LL.schur(a)[0].shape[0] + a, SQUARE, refused=NO_RULE)
+add("lax.linalg.schur", lambda a: (lambda t, q: (product(q, t, q.T), jnp.tril(t, -2)))(*LL.schur(a)), SQUARE)
 add("lax.linalg.svd", lambda a: LL.svd(a, compute_uv=False), TALL)
 add(
     "lax.linalg.symmetric_product",
@@ -134,7 +143,7 @@ add(
     HERMITIAN,
     Z,
 )
-add("lax.linalg.tridiagonal", lambda a: jnp.abs(LL.tridiagonal(a)[1]), SPD, refused=NO_RULE)
+add("lax.linalg.tridiagonal", lambda a: jnp.abs(LL.tridiagonal(a)[1]), SPD)
 add(
     "lax.linalg.tridiagonal_solve",
     lambda low, d, up, b: LL.tridiagonal_solve(low, d, up, b),
@@ -169,9 +178,9 @@ add(
 add("scipy.linalg.eigh_tridiagonal", lambda d, e: jsl.eigh_tridiagonal(d, e, eigvals_only=True), V, V[:3])
 add("scipy.linalg.expm", jsl.expm, BATCH)
 add("scipy.linalg.expm_frechet", jsl.expm_frechet, SQUARE, BATCH[0])
-add("scipy.linalg.funm", lambda a: jsl.funm(a, jnp.exp, disp=False)[0].shape[0] + a, SPD, refused=NO_RULE)
+add("scipy.linalg.funm", lambda a: jsl.funm(a, jnp.exp, disp=False)[0], SPD)
 add("scipy.linalg.hankel", jsl.hankel, V, V[::-1])
-add("scipy.linalg.hessenberg", lambda a: jnp.abs(jsl.hessenberg(a)), SQUARE, refused=NO_RULE)
+add("scipy.linalg.hessenberg", lambda a: jnp.abs(jsl.hessenberg(a)), SQUARE)
 add("scipy.linalg.inv", jsl.inv, SQUARE)
 add("scipy.linalg.lu", lambda a: jsl.lu(a), SQUARE)
 add("scipy.linalg.lu_factor", lambda a: jsl.lu_factor(a), SQUARE)
@@ -181,18 +190,16 @@ add("scipy.linalg.qr", lambda a: product(*jsl.qr(a, mode="economic")), TALL)
 add("scipy.linalg.qr_multiply", lambda a, c: jnp.abs(jsl.qr_multiply(a, c)[0]), TALL, normal(2, 5))
 add(
     "scipy.linalg.rsf2csf",
-    lambda a: jsl.rsf2csf(jnp.triu(a), jnp.eye(4))[0].shape[0] + a,
+    lambda a: (lambda t, z: product(z, t, z.conj().T))(*jsl.rsf2csf(*jsl.schur(a))),
     SQUARE,
-    refused=NO_RULE,
 )
-add("scipy.linalg.schur", lambda a: jsl.schur(a)[0].shape[0] + a, SQUARE, refused=NO_RULE)
+add("scipy.linalg.schur", lambda a: (lambda t, q: product(q, t, q.T))(*jsl.schur(a)), SQUARE)
 add("scipy.linalg.solve", lambda a, v: (jsl.solve(a, v), jsl.solve(a, v, assume_a="pos")), SPD, V)
 add(
     "scipy.linalg.solve_sylvester",
-    lambda a, b: jsl.solve_sylvester(a, a, b).shape[0] + a,
+    lambda a, b: jsl.solve_sylvester(a, a, b),
     SPD,
     SQUARE,
-    refused=NO_RULE,
 )
 add(
     "scipy.linalg.solve_triangular",
@@ -203,7 +210,7 @@ add(
     SPD,
     V,
 )
-add("scipy.linalg.sqrtm", lambda a: jsl.sqrtm(a).shape[0] + a, SPD, refused=NO_RULE)
+add("scipy.linalg.sqrtm", jsl.sqrtm, SPD)
 add("scipy.linalg.svd", lambda a: jsl.svd(a, compute_uv=False), TALL)
 add("scipy.linalg.toeplitz", lambda v: (jsl.toeplitz(v), jsl.toeplitz(v, v[:3] + 1)), V)
 

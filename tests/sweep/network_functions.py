@@ -117,6 +117,11 @@ for _method in ("nearest", "linear", "cubic", "lanczos3", "lanczos5"):
         PICTURE,
     )
 add(
+    "image.resize: from one element",
+    lambda x: [jax.image.resize(x[:1, :1], (4, 5, 3), m) for m in ("linear", "bilinear", "cubic", "nearest")],
+    PICTURE,
+)
+add(
     "image.resize",
     jax.grad(lambda x: (jax.image.resize(x, (9, 7, 3), "bilinear", antialias=False) ** 2).sum()),
     PICTURE,

@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
+
 from hlo_passes import ops
 from hlo_passes.ir import Op
 from hlo_passes.passes.expansions.term import Term
@@ -114,12 +116,15 @@ def sign(x: Pair) -> Pair:
 
 
 def _log_absolute(x: Pair) -> Term:
-    """Return ``log |x|``; near 1 from ``|x|^2 - 1``, which does not cancel."""
+    """Return ``log |x|``; near 1 from ``|x|^2 - 1``, which does not cancel.
+
+    Not far below 1, where XLA's ``log1p`` of f64 is off by up to 120 ulp.
+    """
     large, ratio = _sizes(x)
     small = abs(x.real).minimum(abs(x.imag))
-    near = 0.5 * _log1p((large - 1.0) * (large + 1.0) + small * small)
-    is_near = large.compare("GT", 0.5) & large.compare("LT", 2.0)
-    return is_near.choose(near, _log(large) + 0.5 * _log1p(ratio * ratio))
+    beyond = (large - 1.0) * (large + 1.0) + small * small
+    is_near = beyond.compare("GT", -0.1) & beyond.compare("LT", 0.5)
+    return is_near.choose(0.5 * _log1p(beyond), _log(large) + 0.5 * _log1p(ratio * ratio))
 
 
 def logarithm(x: Pair) -> Pair:
@@ -233,16 +238,34 @@ def logistic(x: Pair) -> Pair:
 
 
 def power(x: Pair, y: Pair) -> Pair:
-    """Return ``exp(y log(x))``; ``x^0`` and ``1^y`` are 1, and 0 to a positive real power is 0."""
-    result = exponential(multiply(y, logarithm(x)))
+    """Return ``x^y``; ``x^0`` and ``1^y`` are 1; 0 to a positive real power is 0, infinity to a real one real.
+
+    Of size ``|x|^c exp(-d arg(x))`` and angle ``c arg(x) + d log|x|`` for ``y = c + di``. Where ``|x|^2`` is in range
+    the first factor is a power of it by ``c / 2``, as XLA's, which is nearer than one of a rounded root.
+    """
+    large, ratio = _sizes(x)
+    limit = math.sqrt(float(np.finfo(x.real.type.np_dtype).max)) / 4
+    is_plain = large.compare("LT", limit) & large.compare("GT", 4 / limit) & ratio.compare("NE", 0.0)
+    square = x.real * x.real + x.imag * x.imag
+    base, exponent = is_plain.choose(square, absolute(x)), is_plain.choose(0.5 * y.real, y.real)
+    turn = x.imag.atan2(x.real)
+    size = base.apply(ops.Power(), exponent) * _exp(-(y.imag * turn))
+    result = _turned(size, y.real * turn + y.imag * _log_absolute(x))
     is_zero = x.real.compare("EQ", 0.0) & x.imag.compare("EQ", 0.0)
     is_one = x.real.compare("EQ", 1.0) & x.imag.compare("EQ", 0.0)
     is_flat = is_one | (y.real.compare("EQ", 0.0) & y.imag.compare("EQ", 0.0))
-    vanishes = is_zero & y.real.compare("GT", 0.0) & y.imag.compare("EQ", 0.0)
+    is_real = y.imag.compare("EQ", 0.0)
+    vanishes = is_zero & y.real.compare("GT", 0.0) & is_real
+    is_far = x.real.compare("EQ", math.inf) & x.imag.compare("EQ", 0.0) & is_real
     return Pair(
-        is_flat.choose(1.0, vanishes.choose(0.0, result.real)),
-        is_flat.choose(0.0, vanishes.choose(0.0, result.imag)),
+        is_flat.choose(1.0, vanishes.choose(0.0, is_far.choose(size, result.real))),
+        is_flat.choose(0.0, (vanishes | is_far).choose(0.0, result.imag)),
     )
+
+
+def _turned(size: Term, angle: Term) -> Pair:
+    """Return the number of that size and angle; without an angle its imaginary part is that of the angle."""
+    return _without_turn(Pair(size, angle), Pair(size * _cos(angle), size * _sin(angle)))
 
 
 def angle(y: Pair, x: Pair) -> Pair:

@@ -1,4 +1,4 @@
-"""Contractions whose products an algorithm prescribes, as products of rounded operands."""
+"""Contractions and convolutions of operands of another kind than the result, and those that an algorithm prescribes."""
 
 from __future__ import annotations
 
@@ -10,18 +10,27 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from hlo_passes.ops import DotGeneral, ReducePrecision
-from hlo_passes.ops.contraction import PRECISION_TYPES
+from hlo_passes.ops import Convolution, DotAlgorithm, DotGeneral, ReducePrecision
+from hlo_passes.ops.contraction import PRECISION_TYPES, product_dtypes
 from hlo_passes.passes.expansions.registry import expands
 from hlo_passes.passes.expansions.term import Term
 
 
-@expands(DotGeneral)
-def expand_algorithm(op: DotGeneral, operands: Sequence[Term], _: Any) -> Term | None:
-    """Add the largest products of the operands' components, the smallest of them first; see ``DotGeneral``."""
-    algorithm = op.algorithm
-    if algorithm is None:
+@expands(DotGeneral, Convolution)
+def expand_types(op: DotGeneral | Convolution, operands: Sequence[Term], options: Any) -> Term | None:
+    """Convert operands, or the sum, where their type is no part of the result's; see ``product_dtypes``."""
+    if isinstance(op, DotGeneral) and op.algorithm is not None:
+        return expand_algorithm(op, op.algorithm, operands)
+    own = operands[0].type.dtype
+    taken, added = product_dtypes(own, op.dtype)
+    if (taken, added) == (own, op.dtype):
         return None
+    lhs, rhs = (operand.convert(taken) for operand in operands)
+    return lhs.apply(dataclasses.replace(op, dtype=added), rhs).convert(op.dtype)
+
+
+def expand_algorithm(op: DotGeneral, algorithm: DotAlgorithm, operands: Sequence[Term]) -> Term:
+    """Add the largest products of the operands' components, the smallest of them first; see ``DotGeneral``."""
     enough = math.isqrt(algorithm.num_primitive_operations - 1) + 1
     wide = algorithm.accumulation_type
     left, right = (

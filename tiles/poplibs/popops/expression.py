@@ -18,6 +18,7 @@ from jax import Array, lax
 from tiles.errors import InvalidGraph
 from tiles.graph import Cell
 from tiles.numerics.dtypes import is_float, is_integer, to_jax
+from tiles.numerics.total_order import total_order_key
 
 Attrs = tuple[tuple[str, Any], ...]
 Row = tuple[str, tuple[int, ...], Attrs]
@@ -111,16 +112,9 @@ def _power(cell: Cell, attrs: Mapping[str, Any], base: Array, exponent: Array) -
     return jnp.where(exponent < 0, reciprocal, power)
 
 
-def _total_order_key(x: Array) -> Array:
-    """Return signed integers ordered as the floats are in the IEEE 754 total order."""
-    signed = np.dtype(f"int{x.dtype.itemsize * 8}")
-    bits = lax.bitcast_convert_type(x, signed)
-    return jnp.where(bits < 0, bits ^ jnp.asarray(np.iinfo(signed).max, signed), bits)
-
-
 def _compare(cell: Cell, attrs: Mapping[str, Any], lhs: Array, rhs: Array) -> Array:
     if attrs.get("compare_type") == "TOTALORDER":
-        lhs, rhs = _total_order_key(lhs), _total_order_key(rhs)
+        lhs, rhs = total_order_key(lhs), total_order_key(rhs)
     return DIRECTIONS[attrs["direction"]](lhs, rhs)
 
 

@@ -158,8 +158,8 @@ def update_dims(
     index_dims = {d for m in form.operands[base:] for d in m.dims} | set(windows) - {NO_WINDOW}
     index_dims |= {d for d in held if form.dims[d].is_reduced}
     leading = [d for d in range(len(form.dims)) if d in index_dims and d not in pieces]
-    batch = [d for d in leading if d in wanted]
     axis_of = {d: axis for axis, d in enumerate(wanted)}
+    batch = sorted((d for d in leading if d in wanted), key=axis_of.__getitem__)
     axis_of |= {w: axis for axis, w in zip(axes, windows, strict=True)}
     trailing = sorted((d for d in held if d not in leading), key=axis_of.__getitem__)
     numbers = lax.ScatterDimensionNumbers(

@@ -16,10 +16,11 @@ from jax import Array, lax
 from tiles.errors import InvalidGraph
 from tiles.graph import Cell
 from tiles.numerics.dtypes import is_float
+from tiles.numerics.total_order import from_total_order_key, total_order_key
 from tiles.poplibs.popops.expression import Body, body_dtypes, evaluate_body
 
 Key = tuple[int, bool, bool]
-"""``(array, is_descending, is_total)``: total order goes by bits; else zeros are equal, NaN greatest."""
+"""``(array, is_descending, is_total)``: total order goes by bits; else zeros and NaNs are equal first."""
 
 
 @dataclass(frozen=True)
@@ -155,19 +156,11 @@ def _key_column(x: Array, is_descending: bool, is_total: bool) -> Array:
         if not is_total:
             x = lax.select(x == 0, lax.full_like(x, 0), x)
             x = lax.select(x != x, lax.full_like(x, np.nan), x)
-        x = _folded(lax.bitcast_convert_type(x, np.dtype(f"int{8 * x.dtype.itemsize}")))
+        x = total_order_key(x)
     return ~x if is_descending else x
 
 
 def _from_column(column: Array, dtype: np.dtype, is_descending: bool) -> Array:
     """Return the array that a key's column was made of."""
     x = ~column if is_descending else column
-    if is_float(dtype):
-        return lax.bitcast_convert_type(_folded(x), dtype)
-    return x
-
-
-def _folded(words: Array) -> Array:
-    """Return signed words with the magnitude of negative ones turned round, which is its own inverse."""
-    bits = 8 * words.dtype.itemsize
-    return words ^ ((words >> (bits - 1)) & np.array((1 << (bits - 1)) - 1, words.dtype))
+    return from_total_order_key(x, dtype) if is_float(dtype) else x

@@ -126,7 +126,7 @@ class MultiSlice(Codelet):
         index_dims = {d for m in form.operands[1:] for d in m.dims} | set(self.windows) - {NO_WINDOW}
         leading = [d for d in wanted if d in index_dims]
         axis_of = {d: axis for axis, d in enumerate(form.operands[0].dims)}
-        batch = [d for d in leading if d in axis_of]
+        batch = sorted((d for d in leading if d in axis_of), key=axis_of.__getitem__)
         offset = sorted((d for d in wanted if d not in index_dims), key=axis_of.__getitem__)
         numbers = lax.GatherDimensionNumbers(
             offset_dims=tuple(range(len(leading), len(leading) + len(offset))),
