@@ -228,7 +228,7 @@ class _Finder:
 
 def _is_pointwise(cone: tuple[Instruction, ...]) -> bool:
     """Whether instructions say what happens at one point, as a vertex is told; a fold of one element does not."""
-    return all(isinstance(i.op, (Elementwise, *_MOVEMENT)) for i in cone)
+    return all(isinstance(i.op, (Elementwise, *MOVEMENT)) for i in cone)
 
 
 def _is_like(value: Value, source: Value, sample: Sample) -> bool:
