@@ -15,7 +15,6 @@ import importlib.metadata
 import json
 import os
 import pathlib
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from absl import logging
 from ipuxla.options import CompileOptions
 from tiles.compiler import Executable
 from tiles.errors import InvalidExecutable
+from tiles.files import NotWritten, write_files
 
 FOLDER = "IPUXLA_CACHE_DIR"
 """Environment variable: the cache's folder; empty turns the cache off."""
@@ -59,7 +59,7 @@ class ProgramCache:
             _warn_once(f"the program cache cannot read {self.folder}: {error}")
             return None
         try:
-            executable = Executable.from_bytes(_opened(blob))
+            executable = Executable.from_bytes(blob)
         except InvalidExecutable as error:
             logging.warning("%s is damaged, and compiled again: %s", path, error.what)
             with contextlib.suppress(OSError):
@@ -71,22 +71,13 @@ class ProgramCache:
 
     def put(self, key: str, executable: Executable) -> None:
         """Keep a program under a key, and drop the least recently used ones beyond the capacity."""
-        blob = _sealed(executable.to_bytes())
+        blob = executable.to_bytes()
         if len(blob) > self.capacity_bytes:
             return
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            descriptor, beside = tempfile.mkstemp(dir=self.folder, suffix=".part")
-            try:
-                with os.fdopen(descriptor, "wb") as file:
-                    file.write(blob)
-                pathlib.Path(beside).replace(self._path(key))
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    os.unlink(beside)
-                raise
+            write_files({self._path(key): blob})
             self._shrink()
-        except OSError as error:
+        except (NotWritten, OSError) as error:
             _warn_once(f"the program cache cannot write to {self.folder}: {error}")
 
     def _path(self, key: str) -> pathlib.Path:
@@ -181,17 +172,6 @@ def _made_by() -> str:
     for library in ("jax", "jaxlib", "numpy"):
         digest.update(f"{library} {importlib.metadata.version(library)}\0".encode())
     return digest.hexdigest()
-
-
-def _sealed(blob: bytes) -> bytes:
-    return hashlib.sha256(blob).digest() + blob
-
-
-def _opened(sealed: bytes) -> bytes:
-    digest, blob = sealed[:32], sealed[32:]
-    if hashlib.sha256(blob).digest() != digest:
-        raise InvalidExecutable("its bytes are not what was written")
-    return blob
 
 
 @functools.cache

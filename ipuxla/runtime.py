@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 
+from ipuxla.collection import collection_paused
 from ipuxla.errors import InvalidExecutable, UnknownStage, Unsupported
 from ipuxla.options import ARITHMETICS, ENGINES
 from ipuxla.runner import Runner
@@ -263,7 +264,8 @@ def loaded(blob: bytes, path: str, engine: str | None = None, arithmetic: str | 
             location=path,
             got=f"{header['engine']!r}, {header['arithmetic']!r}",
         )
-    executable = load_executable(body)
+    with collection_paused():
+        executable = load_executable(body)
     _check_fit(signature, executable, path)
     _check_donated(signature, executable, path)
     runner = Runner(

@@ -18,7 +18,7 @@ from tiles.graph.domain import OpForm, Plan
 from tiles.graph.layout import Layout
 from tiles.graph.program import Alternative, Choice, Operation, Reshape, Sequence
 from tiles.numerics.dtypes import itemsize
-from tiles.target import Target
+from tiles.target import Target, known_systems
 
 INPUT, CONSTANT, TEMPORARY, VARIABLE = "input", "constant", "temporary", "variable"
 
@@ -149,6 +149,7 @@ class Graph:
             raise Unsupported(
                 f"target {target.name!r} has {target.num_ipus} IPUs, and links between IPUs are not modelled: "
                 "what crosses them would be priced as exchange on one chip",
+                expected=f"one IPU; systems of several are data so far: {', '.join(known_systems())}",
                 try_=f"target.replace(num_ipus=1), which has {target.tiles_per_ipu} tiles",
             )
         self.target = target
