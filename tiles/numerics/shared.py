@@ -20,6 +20,15 @@ def all_read_only(arrays: Iterable[np.ndarray]) -> tuple[np.ndarray, ...]:
     return tuple(map(read_only, arrays))
 
 
+def hold(*values: Any) -> None:
+    """Forbid to write into arrays, also those in tuples; what else is given is left as it is."""
+    for value in values:
+        if isinstance(value, np.ndarray):
+            value.flags.writeable = False
+        elif isinstance(value, tuple):
+            hold(*value)
+
+
 def fields_of(value: Any) -> dict[str, Any]:
     """Return a dataclass' fields, as which it pickles: what else it keeps was derived from them in this process."""
     return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}

@@ -16,7 +16,7 @@ import numpy as np
 from tiles.graph import Cycles, Layout, OpForm, Plan
 from tiles.graph.layout import ceil_div
 from tiles.numerics.dtypes import WORD_BYTES, itemsize
-from tiles.numerics.shared import all_read_only
+from tiles.numerics.shared import all_read_only, hold
 from tiles.plan.ordering import turn
 from tiles.plan.padding import with_padding
 from tiles.plan.receiving import arriving, digits_of
@@ -81,6 +81,9 @@ class Incoming:
     shared: np.ndarray | None
     turning: np.ndarray | None
 
+    def __post_init__(self) -> None:
+        hold(*vars(self).values())
+
 
 @dataclass(frozen=True)
 class Outgoing:
@@ -89,6 +92,9 @@ class Outgoing:
     sent: np.ndarray
     runs: np.ndarray
     sends: np.ndarray
+
+    def __post_init__(self) -> None:
+        hold(*vars(self).values())
 
 
 def traffic(source: Layout, slices: Slices, dtype: str, target: Target) -> Traffic:
@@ -101,13 +107,13 @@ def _by_tile(
     moved: tuple[Incoming, Outgoing], cells: np.ndarray, parts: np.ndarray, target: Target
 ) -> Traffic:
     """Return traffic from what arrives at cells and leaves parts, given their tiles."""
-    result = Traffic.none(target.num_tiles)
+    figures = {field.name: np.zeros(target.num_tiles, np.int64) for field in dataclasses.fields(Traffic)}
     for each, tiles in zip(moved, (cells, parts), strict=True):
         for field in dataclasses.fields(each):
             values = getattr(each, field.name)
             if values is not None:
-                getattr(result, field.name)[tiles] = values
-    return result
+                figures[field.name][tiles] = values
+    return Traffic(**figures)
 
 
 def moves(source: Layout, slices: Slices, dtype: str, target: Target) -> tuple[Incoming, Outgoing]:

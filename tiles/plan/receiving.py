@@ -16,6 +16,7 @@ import numpy as np
 
 from tiles.graph import Arrangement, Layout
 from tiles.graph.layout import ceil_div
+from tiles.numerics.shared import hold, read_only
 from tiles.plan.slices import AxisSlices, Slices
 
 Cuts = tuple[tuple[int, int], ...]
@@ -60,6 +61,9 @@ class Held:
 
     part: np.ndarray
     places: tuple[np.ndarray, ...]
+
+    def __post_init__(self) -> None:
+        hold(self.part, self.places)
 
 
 @lru_cache(maxsize=128)
@@ -115,6 +119,9 @@ class Slicewise:
     in_one_go: np.ndarray
     own_windows: tuple[_Mine, ...]
     own_stretches: tuple[_Mine, ...]
+
+    def __post_init__(self) -> None:
+        hold(*vars(self).values())
 
 
 class Along(NamedTuple):
@@ -262,7 +269,7 @@ def _overlaps(axis: AxisSlices, size: int, grain: int) -> np.ndarray:
     """Return how many elements slices and parts of an axis share, int64 ``[slices, parts]``."""
     lo = np.arange(max(1, ceil_div(size, grain)), dtype=np.int64) * grain
     slices = np.arange(axis.first.size)[:, None]
-    return axis.overlap(slices, lo, np.minimum(lo + grain, size))
+    return read_only(axis.overlap(slices, lo, np.minimum(lo + grain, size)))
 
 
 def overlaps(slices: Slices, source: Layout, num_tiles: int) -> list[np.ndarray]:

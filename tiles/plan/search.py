@@ -28,7 +28,7 @@ from tiles.graph import (
 )
 from tiles.graph.layout import align_up, ceil_div
 from tiles.numerics.dtypes import itemsize
-from tiles.numerics.shared import read_only
+from tiles.numerics.shared import hold, read_only
 from tiles.plan.pricing import (
     RUN_INSTRUCTIONS,
     Drafts,
@@ -233,6 +233,9 @@ class _Candidates:
     reader_runs: np.ndarray
     combining: np.ndarray
     temporary: np.ndarray
+
+    def __post_init__(self) -> None:
+        hold(*vars(self).values())
 
     def at(self, rows: np.ndarray) -> _Candidates:
         """Return some of the candidates."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from tiles.graph import Arrangement, Layout
 from tiles.graph.layout import ceil_div
+from tiles.numerics.shared import hold
 from tiles.plan.receiving import LARGEST_TABLE, Cuts, Digit, cuts_of, digits_of, held
 from tiles.plan.slices import AxisSlices, Slices
 
@@ -33,6 +34,9 @@ class _Read:
     runs: np.ndarray
     is_whole: np.ndarray
 
+    def __post_init__(self) -> None:
+        hold(self.here, self.runs, self.is_whole)
+
 
 @dataclass(frozen=True, eq=False)
 class _Partwise:
@@ -42,16 +46,21 @@ class _Partwise:
     runs: np.ndarray
     digits: tuple[_Read, ...]
 
+    def __post_init__(self) -> None:
+        hold(self.covered, self.runs)
+
 
 @lru_cache(maxsize=256)
 def _ends(cuts: Cuts) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], ...]:
     """Return per axis the place of every part along it, its first element and one past its last, int64 ``[parts]``."""
     grid = tuple(max(1, ceil_div(size, grain)) for size, grain in cuts)
     index = np.indices(grid).reshape(len(grid), -1) if grid else np.zeros((0, 1), np.int64)
-    return tuple(
+    found = tuple(
         (at, at * grain, np.minimum(at * grain + grain, size))
         for at, (size, grain) in zip(index, cuts, strict=True)
     )
+    hold(found)
+    return found
 
 
 @lru_cache(maxsize=1024)
@@ -144,4 +153,6 @@ def _own_tables(axis: AxisSlices, size: int, grain: int) -> tuple[np.ndarray, np
     """Return what ``_own_along`` does for all slices and parts of an axis, int64 ``[slices * parts]`` each."""
     lo = np.arange(max(1, ceil_div(size, grain)), dtype=np.int64) * grain
     where, at = np.divmod(np.arange(axis.first.size * lo.size), lo.size)
-    return _own_along(axis, where, lo[at], np.minimum(lo + grain, size)[at])
+    one, runs = _own_along(axis, where, lo[at], np.minimum(lo + grain, size)[at])
+    hold(one, runs)
+    return one, runs

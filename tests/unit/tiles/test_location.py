@@ -7,10 +7,11 @@ import pytest
 from tests.unit.tiles.report_programs import pipeline
 from tiles.compiler import compile_graph
 from tiles.graph import Graph, Location
+from tiles.graph.location import short
 from tiles.poplibs import poplin
 from tiles.report import profile
 from tiles.report.page import page
-from tiles.report.places import place_data, scope_of, short
+from tiles.report.places import place_data, scope_of
 from tiles.report.scopes import scopes_data
 
 

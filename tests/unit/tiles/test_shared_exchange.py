@@ -18,6 +18,7 @@ from tiles.compiler.proof_exchange_code import is_alike
 from tiles.compiler.proof_tables import layout_table
 from tiles.compiler.sharing import LEAST_BYTES
 from tiles.errors import InvalidExecutable
+from tiles.files import sealed
 from tiles.graph import AxisSplit, Copy, Graph, Layout, whole
 from tiles.report import profile
 from tiles.target import Target
@@ -41,7 +42,7 @@ def chain(held: Sequence[Layout], dtype: str = "float32") -> Executable:
 
 def with_shared(executable: Executable, shared: list[list[int]]) -> Executable:
     data = executable.to_data() | {"shared_exchange": shared}
-    return Executable.from_bytes(MAGIC + json.dumps(data).encode())
+    return Executable.from_bytes(sealed(MAGIC, json.dumps(data).encode()))
 
 
 def test_a_program_that_steps_share_is_there_once():
