@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import math
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from unittest import mock
 
 import numpy as np
@@ -108,6 +108,19 @@ def _radices(rng: np.random.Generator, parts: int) -> list[int]:
     return [-(-parts // fast), fast]
 
 
+class Found(list[Priced]):
+    """Plans in order of a cost that means nothing, with what is asked of a ``Ranking``."""
+
+    @property
+    def least_cost(self) -> float:
+        """Cost of the first."""
+        return self[0].cost
+
+    def cheapest(self, is_wanted: Callable[[Plan], bool], most: float) -> Priced | None:
+        """Return the first that is wanted."""
+        return next((p for p in self if is_wanted(p.plan) and p.cost <= most), None)
+
+
 @contextlib.contextmanager
 def random_planner(seed: int, following: float = 0.2) -> Iterator[None]:
     """Plan operations and lay out inputs at random inside the context; the same seed gives the same choices.
@@ -127,13 +140,13 @@ def random_planner(seed: int, following: float = 0.2) -> Iterator[None]:
         extra: Sequence[Plan] = (),
         memory_proportion: float = 0,
         code_price: float = 0,
-    ) -> list[Priced]:
+    ) -> Found:
         plans = [random_plan(rng, form, codelet, target.num_tiles)]
         if rng.random() < following:
             followed = [follow(form, codelet, k, operand, target) for k, operand in enumerate(operands)]
             plans = [p for p in (*followed, *extra) if p is not None] + plans
         cycles = float(rng.integers(1 << 16))  # so that some operands are put into another order before
-        return [Priced(plan, cycles + n, 0) for n, plan in enumerate(plans)]
+        return Found(Priced(plan, cycles + n, 0) for n, plan in enumerate(plans))
 
     def home(form: OpForm, plan: Plan, k: int, shape: tuple[int, ...], dtype: str, target: Target) -> Layout:
         if rng.random() < 0.5:
