@@ -162,3 +162,12 @@ def test_many_updates_of_a_long_row_are_split_over_tiles(operation, gc200):
     x, i = jnp.zeros(1_000_000), jnp.arange(100_000) * 7919 % 1_000_003
     u = jnp.arange(100_000.0)
     check_engines(update, gc200, x, i, u, engines=("fast",))
+
+
+def test_maxima_of_many_updates_formed_in_parts_certify():
+    """XLA folds parts of some shapes without their NaN: no proof of what a composite computes may rest on it."""
+    updates, places = np.arange(3000, dtype=np.float32), np.arange(3000, dtype=np.int32) % 500
+    largest = ipuxla.jit(lambda x, i: jax.ops.segment_max(x, i, 500)).lower(updates, places).compile()
+    assert largest.executable.composites
+    assert largest.certify().composites_run == len(largest.executable.composites)
+    np.testing.assert_array_equal(largest(updates, places), np.arange(2500, 3000, dtype=np.float32))
