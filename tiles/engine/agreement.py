@@ -86,12 +86,15 @@ def _prove(executable: Executable, number: int, body: Any, whole: VertexGroup) -
     read = [executable.variables[name] for name in roots if executable.variables[name].kind != CONSTANT]
     alone = _alone(executable, number, body, whole, tuple(v.name for v in read))
     rng = np.random.default_rng(len(executable.composites) + number)
-    adds = whole.codelet.combiner() == "add"
+    combiner = whole.codelet.combiner()
+    adds, chooses = combiner == "add", combiner in ("max", "min")
     for arithmetic, draws in DRAWS.items():
         codelet, steps = FastEngine(alone, arithmetic), LiteralEngine(alone, arithmetic)
         for share, special in draws:
-            if arithmetic == FLOAT and whole.codelet.combiner() in ("max", "min"):
-                special = tuple(value for value in special if not math.isnan(value))  # see docs/numerics.md
+            if (
+                arithmetic == FLOAT and chooses
+            ):  # XLA drops NaN, and which zero is greater, see docs/numerics.md
+                special = tuple(value for value in special if value and not math.isnan(value)) or (1.0,)
             values = [_drawn(rng, v, share, special) for v in read]
             try:
                 with jax.enable_x64(True):
@@ -155,7 +158,7 @@ def _same_but_nan(one: np.ndarray, other: np.ndarray) -> bool:
 def _drawn(rng: np.random.Generator, v: Variable, share: float, special: tuple[float, ...]) -> np.ndarray:
     """Return values with repeats among them: floats, a share of them special, truths, and small offsets."""
     if is_float(v.dtype):
-        values = np.round(rng.standard_normal(v.shape) * 8) / 4
+        values = np.round(rng.standard_normal(v.shape) * 8) / 4 + 0.0  # zeros without a sign
         values = np.where(rng.random(v.shape) < share, rng.choice(special, v.shape), values)
         return values.astype(to_jax(v.dtype))
     if not is_integer(v.dtype):
