@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import functools
-import itertools
-import multiprocessing
 import time
 import traceback
 import warnings
@@ -18,6 +15,7 @@ import jax
 import ipuxla
 from hlo_passes.errors import HloError
 from ipuxla.errors import InternalError, IpuError
+from tests.chunks import run_in_chunks
 from tests.harness.cases import arguments, check, harnesses
 from tests.harness.reasons import reason
 from tiles.numerics.tolerance import NotClose
@@ -92,16 +90,4 @@ def _line(error: Exception) -> str:
 
 def run_all(names: Sequence[str], engine: str, jobs: int) -> Iterator[Outcome]:
     """Yield the outcomes of cases in order, from this process or from several."""
-    chunks = [names[first : first + CHUNK] for first in range(0, len(names), CHUNK)]
-    run_chunk = functools.partial(_run_chunk, engine=engine)
-    if jobs == 1:
-        yield from itertools.chain.from_iterable(map(run_chunk, chunks))
-        return
-    with concurrent.futures.ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-        yield from itertools.chain.from_iterable(pool.map(run_chunk, chunks))
-
-
-def _run_chunk(names: Sequence[str], engine: str) -> list[Outcome]:
-    found = [run(name, engine) for name in names]
-    jax.clear_caches()
-    return found
+    return run_in_chunks(functools.partial(run, engine=engine), names, CHUNK, jobs)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import functools
-import itertools
-import multiprocessing
 import time
 import traceback
 import warnings
@@ -20,6 +17,7 @@ import jax
 import ipuxla
 from hlo_passes.errors import HloError
 from ipuxla.errors import InternalError, IpuError
+from tests.chunks import run_in_chunks
 from tests.sweep.cases import CASES, Case
 from tiles.numerics.tolerance import NotClose, check_close
 from tiles.target import Target
@@ -116,16 +114,8 @@ def run(case: Case, target: Target = SMALL, engine: str = "fast") -> Outcome:
 
 def run_all(names: Sequence[str], engine: str, jobs: int) -> Iterator[Outcome]:
     """Yield the outcomes of cases in order, from this process or from several."""
-    chunks = [names[first : first + CHUNK] for first in range(0, len(names), CHUNK)]
-    run_chunk = functools.partial(_run_chunk, engine=engine)
-    if jobs == 1:
-        yield from itertools.chain.from_iterable(map(run_chunk, chunks))
-        return
-    with concurrent.futures.ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-        yield from itertools.chain.from_iterable(pool.map(run_chunk, chunks))
+    return run_in_chunks(functools.partial(_run_named, engine=engine), names, CHUNK, jobs)
 
 
-def _run_chunk(names: Sequence[str], engine: str) -> list[Outcome]:
-    found = [run(CASES[name], engine=engine) for name in names]
-    jax.clear_caches()
-    return found
+def _run_named(name: str, engine: str) -> Outcome:
+    return run(CASES[name], engine=engine)

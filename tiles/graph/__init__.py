@@ -28,6 +28,7 @@ from tiles.graph.graph import (
     Stream,
     Tensor,
     Vertices,
+    require_fits,
 )
 from tiles.graph.layout import AxisSplit, Layout, linear_layout, reshape_layout, whole
 from tiles.graph.location import Location
@@ -123,6 +124,7 @@ __all__ = [
     "linear_layout",
     "print_graph",
     "register",
+    "require_fits",
     "reshape_layout",
     "unsplit_plan",
     "whole",

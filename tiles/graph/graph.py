@@ -320,7 +320,7 @@ class Graph:
             if name not in self.tensors:
                 raise InvalidGraph(f"{label} names tensor {name!r}, which the graph does not have")
         if operation.plan is not None:
-            _require_fits(operation, operation.plan, label, self.target)
+            require_fits(operation.plan, form, operation.codelet, self.target, label, operation.location)
         results = tuple(
             self.add_tensor(
                 form.result_shape(k), dtype, f"{label}:{k}" if k else label, location=operation.location
@@ -425,16 +425,17 @@ class Graph:
                 )
 
 
-def _require_fits(operation: Operation, plan: Plan, label: str, target: Target) -> None:
-    """Raise InvalidPlan where a builder's plan does not fit, or splits what its codelet cannot compute apart."""
-    form, codelet = operation.form, operation.codelet
+def require_fits(
+    plan: Plan, form: OpForm, codelet: Codelet, target: Target, label: str, location: str = ""
+) -> None:
+    """Raise InvalidPlan, which names step and line, where a plan does not fit, or splits what cannot be computed apart."""
     try:
         plan.check(form, target.num_tiles)
+        for d, split in enumerate(plan.splits):
+            if split.is_split and not codelet.may_split(form, d):
+                raise InvalidPlan(
+                    f"the plan cuts dimension {form.dims[d].name} of {form.dims[d].size} into {split.parts} "
+                    f"parts, which {codelet.label} cannot compute apart"
+                )
     except InvalidPlan as error:
-        raise error.at(f"step {label}" + (f", {operation.location}" if operation.location else "")) from None
-    for d, split in enumerate(plan.splits):
-        if split.is_split and not codelet.may_split(form, d):
-            raise InvalidPlan(
-                f"{label}: the plan cuts dimension {form.dims[d].name} of {form.dims[d].size} into {split.parts} "
-                f"parts, which {codelet.label} cannot compute apart"
-            )
+        raise error.at(f"step {label}" + (f", {location}" if location else "")) from None

@@ -37,7 +37,7 @@ def emit(
         layout = plan.result_layout(form, k)
         name = f"{site.label}:{k}" if k else site.label
         written.append(
-            planning.define(results[k], layout)
+            planning.place(results[k], layout)
             if results
             else graph.add_tensor(layout.shape, dtype, name, layout, location=site.location)
         )

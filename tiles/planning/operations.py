@@ -16,6 +16,7 @@ from tiles.graph import (
     Sequence,
     Tensor,
     Vertices,
+    require_fits,
     unsplit_plan,
 )
 from tiles.plan import Operand, Question, Turns, arranged, leaving, serial_split
@@ -52,16 +53,18 @@ def plan_operation(
 
 def _compute_there(site: Site, operation: Operation, layout: Layout) -> None:
     """Compute a result that lies somewhere already: there, or elsewhere and copied."""
-    planning = site.planning
+    planning, written = site.planning, [site.planning.tensor(name) for name in operation.results]
     plan = leaving(operation.form, operation.codelet, layout, planning.graph.target)
-    (written,) = (planning.tensor(name) for name in operation.results)
     operands = [planning.tensor(name) for name in operation.operands]
-    if plan is not None and operation.plan is None and plan.result_layout(operation.form) == layout:
-        emit(site, operation.codelet, operation.form, plan, operands, (written.dtype,), operation.results)
+    is_there = plan is not None and len(written) == 1 and plan.result_layout(operation.form) == layout
+    if plan is not None and is_there and operation.plan is None:
+        emit(site, operation.codelet, operation.form, plan, operands, (written[0].dtype,), operation.results)
         return
-    made = planning.graph.add_tensor(written.shape, written.dtype, f"{site.label}.made")
-    _plan(site, operation, (made.name,), ())
-    site.program.add(Copy(written.name, (planning.tensor(made.name).name,), None, site.location))
+    made = tuple(planning.graph.add_tensor(t.shape, t.dtype, f"{site.label}.made").name for t in written)
+    _plan(site, operation, made, ())
+    for source, result in zip(made, operation.results, strict=True):
+        planning.follow(result, planning.tensor(source))
+        site.program.add(Copy(planning.tensor(result).name, (source,), None, site.location))
 
 
 def _plan(site: Site, operation: Operation, results: tuple[str, ...], beside: Seq[Tensor]) -> None:
@@ -97,21 +100,14 @@ def _checked(site: Site, question: Question, plan: Plan, *, is_given: bool, is_p
     Raises:
       InvalidPlan: it does not fit, splits what cannot be split, or says another order.
     """
-    form, codelet = question.form, question.codelet
-    try:
-        plan.check(form, question.target.num_tiles)
-        if is_given:
-            (plan,) = arranged(question, [plan])
-        elif is_pinned:
+    require_fits(plan, question.form, question.codelet, question.target, site.label, site.location)
+    if is_given:
+        (plan,) = arranged(question, [plan])
+    elif is_pinned:
+        try:
             plan = as_wanted(question, plan)
-    except InvalidPlan as error:
-        raise error.at(f"step {site.label}" + (f", {site.location}" if site.location else "")) from None
-    for d, split in enumerate(plan.splits):
-        if split.is_split and not codelet.may_split(form, d):
-            raise InvalidPlan(
-                f"{site.label}: the plan cuts dimension {form.dims[d].name} of {form.dims[d].size} into "
-                f"{split.parts} parts, which {codelet.label} cannot compute apart"
-            )
+        except InvalidPlan as error:
+            raise error.at(f"step {site.label}" + (f", {site.location}" if site.location else "")) from None
     return plan
 
 
@@ -156,7 +152,7 @@ def _in_slices(site: Site, operation: Operation, turns: Turns, result: str) -> N
     axis = form.results[0].dims.index(turns.dim)
     first = slices[0].layout
     assert first is not None
-    joined = planning.define(result, first.scaled(axis, form.dims[turns.dim].size))
+    joined = planning.place(result, first.scaled(axis, form.dims[turns.dim].size))
     site.program.add(Copy(joined.name, tuple(t.name for t in slices), axis, site.location))
 
 

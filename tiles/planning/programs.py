@@ -110,14 +110,16 @@ def _function(planning: Planning, name: str) -> None:
 
 
 def _reshape(planning: Planning, step: Reshape, program: Sequence) -> None:
-    """Name the same memory in the new shape where parts stay whole, else copy."""
+    """Name the same memory in the new shape where parts stay whole and nothing says otherwise, else copy."""
     source, result = planning.placed(step.source), planning.tensor(step.destination)
     assert source.layout is not None
     layout = reshape_layout(source.layout, result.shape)
-    if layout is not None:
+    if layout is not None and result.layout in (None, layout):
         planning.view(result.name, source, layout)
         return
-    planning.place(result.name, linear_layout(result.shape, result.dtype, planning.graph.target.num_tiles))
+    if result.layout is None:
+        target = planning.graph.target
+        planning.place(result.name, linear_layout(result.shape, result.dtype, target.num_tiles))
     if has_elements(result):
         program.add(Copy(result.name, (source.name,), None, step.location))
 

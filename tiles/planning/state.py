@@ -154,10 +154,6 @@ class Planning:
         graph.is_planned = True
         return graph
 
-    def define(self, name: str, layout: Layout) -> Tensor:
-        """Return a recorded tensor, now placed, that a planned step writes."""
-        return self.place(name, layout)
-
     def view(self, name: str, source: Tensor, layout: Layout) -> Tensor:
         """Make a recorded tensor another name of a placed tensor's memory."""
         self.tensor(name)

@@ -187,6 +187,29 @@ def test_what_is_computed_into_a_placed_tensor_is_computed_there_or_copied(small
             np.testing.assert_array_equal(found, -values)
 
 
+def test_results_lie_where_a_builder_says_whatever_makes_them(small_target: Target) -> None:
+    graph = Graph(small_target)
+    x = graph.add_input((4, 16), "float32", "x")
+    plan = Plan((whole(4), split(16, 4)))
+    both = Map((("negate", (0,), ()), ("abs", (0,), ())), (1, 2), ("float32",), ("float32",) * 2)
+    form = map_form((4, 16), [identity_map(2)], 2)
+    results = poputil.place(graph, both, form, [x], ("float32",) * 2, "both", plan=plan)
+    flat = poputil.reshape(graph, results[0], (64,))
+    wanted = {results[1].name: Layout((split(4, 1), whole(16)), 3), flat.name: rows((64,), 16, 2)}
+    wanted[results[0].name] = Layout((whole(4), split(16, 8)), 1)
+    for name, layout in wanted.items():
+        graph.set_layout(name, layout)
+    graph.outputs = [*(t.name for t in results), flat.name]
+    planned = Planner().plan(graph)
+    assert {name: planned.tensors[name].layout for name in wanted} == wanted
+    certify(compile_graph(graph))
+    values = np.arange(64, dtype=np.float32).reshape(4, 16) - 9
+    for engine in ENGINES:
+        found = make_engine(compile_graph(graph), engine).run(values)[0]
+        for got, want in zip(found, (-values, abs(values), -values.ravel()), strict=True):
+            np.testing.assert_array_equal(got, want)
+
+
 # ---- choices
 
 

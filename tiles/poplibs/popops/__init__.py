@@ -3,11 +3,8 @@
 The names are PopLibs' where it has one; ``map`` evaluates any expression of ``arg(0)``, ``arg(1)``, ...
 """
 
-from tiles.poplibs.popops.map import Map
-from tiles.poplibs.popops.reduce import Reduce, combine_codelet, combine_form, reduce_codelet
-
-# The builders come after the codelets: poputil.place, which they use, imports the reduction codelet.
-from tiles.poplibs.popops.elementwise import (  # isort: skip
+from tiles.poplibs.popops.dynamic import dynamic_slice, dynamic_update_slice
+from tiles.poplibs.popops.elementwise import (
     abs,
     add,
     atan2,
@@ -61,10 +58,11 @@ from tiles.poplibs.popops.elementwise import (  # isort: skip
     tan,
     tanh,
 )
-from tiles.poplibs.popops.dynamic import dynamic_slice, dynamic_update_slice
 from tiles.poplibs.popops.expr import Expr, arg, call
 from tiles.poplibs.popops.fold_many import ReduceMany, reduce_many
+from tiles.poplibs.popops.map import Map
 from tiles.poplibs.popops.movement import broadcast_in_dim, pad, reverse, slice, transpose
+from tiles.poplibs.popops.reduce import Reduce, combine_codelet, combine_form, reduce_codelet
 from tiles.poplibs.popops.reduction import map_reduce, reduce
 from tiles.poplibs.popops.scan import Scan, scan
 from tiles.poplibs.popops.slicing import MultiSlice
