@@ -34,7 +34,8 @@ from tiles.compiler import (
     VariableCopy,
     VertexGroup,
 )
-from tiles.compiler.tree import LOOPS, Path, children, count_steps, dynamic_parts
+from tiles.compiler.control import Part, Path, Repeat, Switch, While, decided_parts
+from tiles.compiler.control_flow import count_steps
 from tiles.engine.fast import as_trips, record_run
 from tiles.engine.interface import (
     FLOAT,
@@ -149,7 +150,8 @@ class LiteralEngine(Engine):
                 rows={name: np.array(rows) for name, rows in self.remote.items()},
                 recorded=recorded,
                 trips={
-                    p: 0 if t[0] in LOOPS else [0] * len(children(t)) for p, t in dynamic_parts(exe.program)
+                    path: 0 if isinstance(part, While) else [0] * len(part.branches)
+                    for path, part in decided_parts(exe.program)
                 },
             )
             for replica, memory in enumerate(memories)
@@ -165,7 +167,7 @@ class LiteralEngine(Engine):
         exe, memories = self.executable, self._memory
         if memories is None:
             memories = [TileMemory(exe.target.num_tiles, self.words) for _ in range(exe.replicas.count)]
-        if self._memory is None or list(dynamic_parts(exe.program)):
+        if self._memory is None or list(decided_parts(exe.program)):
             for memory in memories:
                 memory.poison()
         return memories
@@ -177,40 +179,39 @@ class LiteralEngine(Engine):
 
     # ---- control
 
-    def _run(self, tree: Any, path: Path, runs: list[_Run]) -> None:
+    def _run(self, part: Part, path: Path, runs: list[_Run]) -> None:
         """Run a part of the program on some replicas, and count the trips of loops and branches in it."""
-        if isinstance(tree, int):
-            self._step(tree, runs)
-        elif tree[0] in LOOPS:
-            self._while(tree, path, runs)
-        elif tree[0] == "switch":
-            self._switch(tree, path, runs)
-        else:
-            for _ in range(tree[1] if tree[0] == "repeat" else 1):
-                for position, inner in children(tree):
-                    self._run(inner, (*path, position), runs)
+        match part:
+            case int():
+                self._step(part, runs)
+            case While():
+                self._while(part, path, runs)
+            case Switch():
+                self._switch(part, path, runs)
+            case _:
+                for _ in range(part.count if isinstance(part, Repeat) else 1):
+                    for position, inner in enumerate(part.parts):
+                        self._run(inner, (*path, position), runs)
 
-    def _while(self, tree: Any, path: Path, runs: list[_Run]) -> None:
+    def _while(self, loop: While, path: Path, runs: list[_Run]) -> None:
         """Run a loop until no replica goes on; those that have left it wait."""
-        kind, condition, predicate, body = tree
-        self._run(condition, (*path, 1), runs)
-        while runs := [run for run in runs if bool(self._decide(predicate, run)) is (kind == "while")]:
+        self._run(loop.condition, (*path, 0), runs)
+        while runs := [run for run in runs if bool(self._decide(loop.predicate, run)) is loop.goes_on]:
             for run in runs:
                 run.trips[path] += 1
-            self._run(body, (*path, 3), runs)
-            self._run(condition, (*path, 1), runs)
+            self._run(loop.body, (*path, 1), runs)
+            self._run(loop.condition, (*path, 0), runs)
 
-    def _switch(self, tree: Any, path: Path, runs: list[_Run]) -> None:
+    def _switch(self, switch: Switch, path: Path, runs: list[_Run]) -> None:
         """Run every branch on the replicas that take it."""
-        branches = children(tree)
-        found = [self._decide(tree[1], run) for run in runs]
-        taken = [index if 0 <= index < len(branches) else len(branches) - 1 for index in found]
+        last = len(switch.branches) - 1
+        found = [self._decide(switch.index, run) for run in runs]
+        taken = [index if 0 <= index <= last else last for index in found]
         for index in sorted(set(taken)):
             chosen = [run for run, own in zip(runs, taken, strict=True) if own == index]
             for run in chosen:
                 run.trips[path][index] += 1
-            position, branch = branches[index]
-            self._run(branch, (*path, position), chosen)
+            self._run(switch.branches[index], (*path, index), chosen)
 
     def _decide(self, name: str, run: _Run) -> int:
         """Return a predicate or the number of a branch: as computed, or as the float run decided."""
