@@ -18,6 +18,7 @@ from tiles.compiler.memory import Request, allocate, tile_ranges
 from tiles.compiler.oom import out_of_memory, shortage
 from tiles.compiler.order import Order, is_carried_around, live_range
 from tiles.compiler.proof_flow import prove_flow
+from tiles.compiler.proof_replicas import prove_replicas
 from tiles.compiler.sharing import shared_programs
 from tiles.compiler.steps import (
     HOST_STEPS,
@@ -138,7 +139,12 @@ def _require_remote_memory(executable: Executable) -> None:
 
 
 def _require_replicable(executable: Executable) -> None:
-    """Raise Unsupported where replicas exchange something with the host while they run, or may stop each other's run."""
+    """Refuse replicas that exchange values with the host while they run, or that may wait for each other for ever.
+
+    Raises:
+      Unsupported: a step that exchanges values with the host, or stops the run.
+      InvalidGraph: an exchange under a condition that may differ between those that take part.
+    """
     if not executable.replicas.axes:
         return
     for step in executable.steps:
@@ -149,6 +155,10 @@ def _require_replicable(executable: Executable) -> None:
                 expected="inputs and outputs only",
                 try_="take the value out as an output of the program",
             )
+    try:
+        prove_replicas(executable)
+    except InvalidExecutable as error:
+        raise InvalidGraph(error.what, location=error.location) from error
 
 
 def _require_defined(executable: Executable) -> None:

@@ -6,7 +6,20 @@ import numpy as np
 import pytest
 
 from tests.replicas import drawn, reduced, replicated, small_system
-from tiles import Copy, Executable, Graph, PrintTensor, certify, compile_graph, gcl, make_engine, popops
+from tiles import (
+    Copy,
+    Executable,
+    Graph,
+    PrintTensor,
+    RepeatWhileTrue,
+    Tensor,
+    certify,
+    compile_graph,
+    gcl,
+    make_engine,
+    popops,
+    poputil,
+)
 from tiles.errors import InvalidArguments, InvalidExecutable, InvalidGraph, IpuError, Unsupported
 from tiles.graph import Repeat, Sequence, Shift
 
@@ -229,3 +242,39 @@ def test_a_damaged_exchange_between_replicas_is_refused(damage: str) -> None:
         data["replicas"] = [["data", 32]]
     with pytest.raises(IpuError, match=r"model|twice|which is not donated|receives|has 16"):
         certify(Executable.from_data(data))
+
+
+def loop_on(graph: Graph, x: Tensor, limit: Tensor) -> None:
+    """Halve a value as long as a number is above a limit, with a sum over replicas in every round."""
+    state, body, condition = graph.add_variable(x.shape, "float32", "state"), Sequence(), Sequence()
+    graph.program.add(_copy(state.name, x.name))
+    goes_on = popops.gt(graph, poputil.reshape(graph, state, (), program=condition), limit, program=condition)
+    total = gcl.all_reduce(graph, state, "data", "max", algorithm="ring", program=body)
+    body.add(_copy(state.name, popops.mul(graph, total, 0.5, program=body).name))
+    graph.program.add(RepeatWhileTrue(condition, goes_on.name, body))
+    graph.outputs.append(state.name)
+
+
+def test_a_loop_around_a_collective_is_decided_alike_on_all_members() -> None:
+    graph = replicated(("data", 4))
+    x, limit = (graph.add_input(s, "float32", n) for s, n in (((1,), "x"), ((), "limit")))
+    loop_on(graph, x, limit)
+    with pytest.raises(InvalidGraph, match=r"may wait for one that does not take part.*along data"):
+        compile_graph(graph)
+    graph = replicated(("data", 4))
+    x = graph.add_input((1,), "float32", "x")
+    limit = graph.add_input((), "float32", "limit", same_on_all=True)
+    loop_on(graph, gcl.all_reduce(graph, x, "data", "max", algorithm="ring"), limit)
+    values = np.float32([[3], [80], [5], [2]])
+    same(runs(graph, values, np.array(1.0, np.float32)), np.full((4, 1), 0.625, np.float32))
+
+
+def test_a_certificate_counts_what_replicas_send_each_other() -> None:
+    """Its own count equals what a ring of n sends: n - 1 times a fragment each way, of every member."""
+    graph = replicated(("data", 4), ("model", 2))
+    x = graph.add_input((64,), "float32", "x")
+    graph.outputs.append(gcl.all_reduce(graph, x, "data", algorithm="ring").name)
+    certificate = certify(compile_graph(graph))
+    assert (certificate.replicas, certificate.exchanges) == (8, 2)
+    assert certificate.link_bytes == 2 * 8 * 64 // 4 * 4  # each loop's exchange counted once
+    assert "2 exchanges between 8 replicas" in str(certificate)
