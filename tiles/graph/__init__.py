@@ -62,7 +62,7 @@ from tiles.graph.program import (
     WriteReplicaIndex,
     WriteUndef,
 )
-from tiles.graph.replicas import Pairs, Permutation, Replicas, Shift, Swap
+from tiles.graph.replicas import Pairs, Permutation, Replicas, Shift, Swap, folded
 
 __all__ = [
     "CODELETS",
@@ -131,6 +131,7 @@ __all__ = [
     "carry",
     "codelet_from_data",
     "common_run",
+    "folded",
     "identity_map",
     "is_carried",
     "linear_layout",

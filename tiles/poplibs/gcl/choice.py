@@ -8,6 +8,7 @@ say what the one that was taken costs.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from tiles.errors import InvalidGraph
 from tiles.graph import Graph, Permutation, Shift, Swap
@@ -69,22 +70,33 @@ def require(graph: Graph, axes: tuple[str, ...], algorithm: str, scatters: bool,
         raise InvalidGraph(found[0], expected=found[1], location=location or None)
 
 
+def ring_of(graph: Graph, axes: tuple[str, ...], extent: int = 0) -> Shift:
+    """Return the ring of a group, or of ``extent`` neighbours: plain or folded, whichever has the shorter hops."""
+    extent = extent or graph.replicas.size(axes)
+    plain = Shift(1, 1, extent)
+    if extent < 4 or extent % 2:
+        return plain
+    turned = Shift(1, 1, extent, True)
+    return min((plain, turned), key=lambda ring: _step(graph, axes, (ring,), 1024))
+
+
 def cycles(graph: Graph, axes: tuple[str, ...], algorithm: str, size_bytes: int, scatters: bool) -> float:
     """Return what an algorithm takes for an operand of so many bytes; see the module."""
     n, rounds = graph.replicas.size(axes), 1 if scatters else 2
     fragment = size_bytes / n
     if algorithm == "ring":
-        return rounds * (n - 1) * _step(graph, axes, (Shift(1),), fragment)
+        return rounds * (n - 1) * _step(graph, axes, (ring_of(graph, axes),), fragment)
     if algorithm == "two_rings":
-        return rounds * (n - 1) * (_step(graph, axes, (Shift(1), Shift(-1)), fragment / 2) + STEP_CYCLES / 2)
+        ring = ring_of(graph, axes)
+        both = ring, replace(ring, by=-1)
+        return rounds * (n - 1) * (_step(graph, axes, both, fragment / 2) + STEP_CYCLES / 2)
     if algorithm == "halving_doubling":
         halves = [1 << k for k in range(int(math.log2(n)))]
         return rounds * sum(_step(graph, axes, (Swap(d),), fragment * d) for d in halves)
     inner = inner_members(graph, axes)
-    local = _step(graph, axes, (Shift(1, 1, inner),), size_bytes / inner)
-    return rounds * (
-        (inner - 1) * local + (n // inner - 1) * _step(graph, axes, (Shift(1, inner),), fragment)
-    )
+    local = _step(graph, axes, (ring_of(graph, axes, inner),), size_bytes / inner)
+    far = Shift(1, inner, n // inner)
+    return rounds * ((inner - 1) * local + (n // inner - 1) * _step(graph, axes, (far,), fragment))
 
 
 def _step(

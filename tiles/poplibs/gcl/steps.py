@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 from typing import Any
 
 from tiles.errors import InvalidGraph
@@ -34,7 +35,7 @@ from tiles.graph import (
     whole,
 )
 from tiles.graph.domain import REDUCTION
-from tiles.poplibs.forms import map_form, slice_map
+from tiles.poplibs.forms import map_form
 from tiles.poplibs.gcl.orders import FUNCTIONS
 from tiles.poplibs.popops import elementwise, movement
 from tiles.poplibs.popops.expr import Expr, arg, call, compare, select
@@ -95,14 +96,20 @@ class Steps:
             program=self.program,
         )  # fmt: skip
 
-    def place(self, stride: int = 1, extent: int = 0) -> Tensor:
-        """Return the replica's place in its group, or on its ring (see ``Shift``); a uint32 scalar."""
+    def place(self, ring: Shift | None = None) -> Tensor:
+        """Return the replica's place in its group, or in the order of its ring; a uint32 scalar."""
+        stride, extent = (ring.stride, ring.extent) if ring else (1, 0)
         index = self.graph.add_tensor((), INDEX, f"{self.name}.place", location=self.location)
         self.program.add(WriteReplicaIndex(index.name, self.axes, self.location))
         if stride > 1:
             index = self.scalar(call("divide", arg(0), stride), index)
         if extent and stride * extent < self.members:
             index = self.scalar(call("remainder", arg(0), extent), index)
+        if ring and ring.is_folded:
+            i, last = arg(0), extent - 1
+            half = call("shift_right_logical", i, 1)
+            odd = compare("NE", call("and", i, 1), 0)
+            index = self.scalar(select(odd, last - half, half), index)
         return index
 
     def neighbour(self, index: Tensor, up: bool, extent: int) -> Tensor:
@@ -153,17 +160,11 @@ class Steps:
 
     def slice(self, x: Tensor, start: int, count: int) -> Tensor:
         """Return ``count`` rows of a buffer."""
-        if (start, count) == (0, x.shape[0]):
-            return x
-        shape = (count, *x.shape[1:])
-        form = map_form(shape, [slice_map((start, *(0,) * (len(shape) - 1)))])
-        return self._placed(Map((), (0,), (self.dtype,), (self.dtype,)), form, [x], "rows")
+        return x if (start, count) == (0, x.shape[0]) else self._strided(x, start, 1, count)
 
     def reversed(self, x: Tensor) -> Tensor:
         """Return a buffer's rows in reversed order."""
-        axes = (along(0, -1, x.shape[0] - 1), *(along(i) for i in range(1, len(x.shape))))
-        form = map_form(x.shape, [IndexMap(axes)])
-        return self._placed(Map((), (0,), (self.dtype,), (self.dtype,)), form, [x], "reversed")
+        return self._strided(x, x.shape[0] - 1, -1, x.shape[0])
 
     def joined(self, *parts: Tensor) -> Tensor:
         """Return buffers' rows one below the other."""
@@ -209,6 +210,26 @@ class Steps:
             self.program,
         )[0]  # fmt: skip
 
+    def in_ring_order(self, x: Tensor) -> Tensor:
+        """Return a buffer's rows in the order of a folded ring: even ones up, odd ones down."""
+        n = x.shape[0]
+        evens = self._strided(x, 0, 2, -(-n // 2))
+        return self.joined(evens, self._strided(x, n - 1 - n % 2, -2, n // 2)) if n > 1 else x
+
+    def in_members_order(self, x: Tensor) -> Tensor:
+        """Return the rows of a buffer in the order of a folded ring of an even number of members in their own order."""
+        n = x.shape[0]
+        pairs = [self._strided(x, 0, 1, n // 2), self._strided(x, n - 1, -1, n // 2)]
+        views = [self.rows_as(part, n // 2, 1, x.shape[-1]) for part in pairs]
+        both = self.buffer(n // 2, 2, x.shape[-1])
+        self.copy(both, *views, axis=1)
+        return self.rows_as(both, n, x.shape[-1])
+
+    def _strided(self, x: Tensor, start: int, step: int, count: int) -> Tensor:
+        axes = (along(0, step, start), *(along(i) for i in range(1, len(x.shape))))
+        form = map_form((count, *x.shape[1:]), [IndexMap(axes)])
+        return self._placed(Map((), (0,), (self.dtype,), (self.dtype,)), form, [x], "rows")
+
     # ---- in and out
 
     def fragments(self, x: Tensor, *counts: int) -> Tensor:
@@ -253,12 +274,14 @@ class Steps:
         operation: str,
         buffers: Seq[Tensor],
         place: Tensor,
-        stride: int = 1,
+        ring: Shift,
         directions: Seq[int] = (1,),
     ) -> list[Tensor]:
-        """Return of each buffer ``[n, ..., elements]`` the replica's own fragment, combined; see ``orders.ring``."""
-        n = buffers[0].shape[0]
-        shifts = [Shift(d, stride, n) for d in directions]
+        """Return of each buffer ``[n, ..., elements]`` the replica's own fragment, combined; see ``orders.ring``.
+
+        Fragments and ``place`` are counted in the order of the ring, of n places; a buffer goes round in a direction.
+        """
+        n, shifts = ring.extent, [replace(ring, by=d) for d in directions]
         numbers, firsts = [], []
         for buffer, direction in zip(buffers, directions, strict=True):
             first = self.neighbour(place, direction < 0, n)
@@ -276,10 +299,11 @@ class Steps:
         return [self.slice(sent, k, 1) for k in range(len(buffers))]
 
     def gather_ring(
-        self, owns: Seq[Tensor], place: Tensor, n: int, stride: int = 1, directions: Seq[int] = (1,)
+        self, owns: Seq[Tensor], place: Tensor, ring: Shift, directions: Seq[int] = (1,)
     ) -> list[Tensor]:
         """Return buffers ``[n, ..., elements]`` of the fragments ``[1, ..., elements]`` of all places on a ring."""
-        shifts, numbers, results = [Shift(d, stride, n) for d in directions], [], []
+        n, shifts = ring.extent, [replace(ring, by=d) for d in directions]
+        numbers, results = [], []
         for own in owns:
             empty = elementwise.fill(
                 self.graph, (n, *own.shape[1:]), self.dtype, _zero(self.dtype), name=f"{self.name}.empty", location=self.location,
