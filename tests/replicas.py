@@ -71,7 +71,7 @@ def reduced(
         x = x[[group + i for group in range(0, n, near) for i in turned(near)]]
     if algorithm == "halving_doubling":
         while len(x) > 1:
-            x = combine(x[: len(x) // 2], x[len(x) // 2 :])
+            x = combine(x[::2], x[1::2])
         return x[0]
     each = -(-size // n)
     each += each % 2 if algorithm == "two_rings" else 0

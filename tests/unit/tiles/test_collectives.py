@@ -30,7 +30,7 @@ REDUCTIONS = [
     ("ring", "max", "int32", (3, 5), (("data", 3),)),
     ("two_rings", "add", "float16", (2, 11), (("data", 4),)),
     ("two_rings", "or", "bool", (9,), (("data", 2),)),
-    ("halving_doubling", "add", "float32", (29,), (("data", 8),)),
+    ("halving_doubling", "add", "float32", (101,), (("data", 8),)),
     ("halving_doubling", "mul", "float16", (3,), (("data", 4),)),
     ("hierarchical", "add", "float32", (23,), (("data", 8),)),
     ("ring", "add", "float32", (1,), (("data", 16),)),
@@ -69,10 +69,10 @@ def test_all_reduce_adds_in_the_order_it_states(
     graph.outputs.append(gcl.all_reduce(graph, x, "data", operation, algorithm=algorithm).name)
     values = drawn(np.random.default_rng(len(shape) + axes[0][1]), (axes[0][1], *shape), dtype)
     (whole,) = compile_graph(graph).composites
-    inner = 4 if algorithm == "hierarchical" else 0
     assert isinstance(whole.codelet, gcl.AllReduce)
-    flat, is_folded = values.reshape(axes[0][1], -1), whole.codelet.is_folded
-    assert is_folded == (algorithm != "halving_doubling" and (inner or axes[0][1]) >= 4)
+    flat, is_folded, inner = values.reshape(axes[0][1], -1), whole.codelet.is_folded, whole.codelet.inner
+    assert bool(inner) == (algorithm == "hierarchical")
+    assert is_folded == (algorithm != "halving_doubling" and (inner or axes[0][1]) in (4, 8, 16))
     one = reduced(flat, operation, algorithm, inner, is_folded).reshape(shape)
     same(runs(graph, values), np.broadcast_to(one, values.shape))
 

@@ -103,6 +103,8 @@ class AllReduce(_Reducing):
     def members(self, *operands: jax.Array) -> tuple[jax.Array, ...]:
         """Return the result for each member."""
         (x,) = operands
+        if self.algorithm == "halving_doubling":
+            return (alike(orders.halves(self.operation, x), x.shape[0]),)
         result = self.combined(orders.fragments(x, x.shape[0], self.algorithm))
         return (alike(orders.joined(result, x.shape[1:]), x.shape[0]),)
 

@@ -128,14 +128,19 @@ def all_reduce(
     size = math.prod(x.shape)
     if n == 1 or not size:
         return x
-    inner = choice.inner_members(graph, axes) if algorithm == "hierarchical" else 0
-    ring = Shift(1) if algorithm == "halving_doubling" else choice.ring_of(graph, axes, inner)
-    each = orders.fragment_elements(size, n, algorithm)
+    inner, ring, parts = 0, Shift(1), n
+    if algorithm == "hierarchical":
+        inner = choice.inner_members(graph, axes, x.size_bytes)
+    if algorithm == "halving_doubling":
+        parts = choice.halving_parts(graph, axes, x.size_bytes)
+    else:
+        ring = choice.ring_of(graph, axes, inner)
+    each = orders.fragment_elements(size, parts, algorithm)
     steps = Steps(graph, axes, x.dtype, each, name, location)
     if algorithm == "halving_doubling":
         place = steps.place()
-        own = steps.reduce_halving(operation, steps.fragments(x, n), place)
-        found = steps.gather_doubling(own, place)
+        own = steps.reduce_halving(operation, steps.fragments(x, parts), place)
+        found = steps.gather_doubling(own, place, parts)
     elif algorithm == "hierarchical":
         outer = n // inner
         local, across = ring, Shift(1, inner, outer)

@@ -138,14 +138,15 @@ class Steps:
         self.program.add(CopyBetween(x.name, arrived.name, self.axes, permutations, self.location))
         return arrived
 
-    def at(self, buffer: Tensor, index: Tensor, count: int = 1) -> Tensor:
-        """Return ``count`` fragments from a number on, ``[count, ..., elements]``; moved inside where they reach over."""
-        rank, shape = len(buffer.shape), (count, *buffer.shape[1:])
-        dims = [Dim(f"d{i}", n) for i, n in enumerate(shape)] + [Dim("r", buffer.shape[0], REDUCTION)]
-        table = IndexMap((along(rank), *(along(i) for i in range(1, rank))))
+    def at(self, buffer: Tensor, index: Tensor, count: int = 1, axis: int = 0) -> Tensor:
+        """Return ``count`` fragments along an axis from a number on; moved inside where they reach over."""
+        rank, shape = len(buffer.shape), list(buffer.shape)
+        shape[axis] = count
+        dims = [Dim(f"d{i}", n) for i, n in enumerate(shape)] + [Dim("r", buffer.shape[axis], REDUCTION)]
+        table = IndexMap(tuple(along(rank if i == axis else i) for i in range(rank)))
         result = IndexMap(tuple(along(i) for i in range(rank)))
         form = OpForm(tuple(dims), (table, IndexMap(())), (result,))
-        codelet = MultiSlice((0,), (0,), self.dtype)
+        codelet = MultiSlice((axis,), (axis,), self.dtype)
         return self._placed(codelet, form, [buffer, index], "fragment")
 
     def put(self, buffer: Tensor, index: Tensor, value: Tensor) -> Tensor:
@@ -345,33 +346,45 @@ class Steps:
         return self.scalar(call("remainder", call("divide", arg(0), distance), 2), place)
 
     def reduce_halving(self, operation: str, buffer: Tensor, place: Tensor) -> Tensor:
-        """Return the replica's own fragment of ``[n, elements]``, combined; see ``orders.halves``."""
-        n = buffer.shape[0]
-        if n & (n - 1):
+        """Return the replica's own fragment of ``[parts, elements]``, combined; see ``orders.halves``.
+
+        Both are powers of two. Neighbours exchange halves until one fragment is left, those further off exchange
+        that: most goes where links are shortest.
+        """
+        if self.members & (self.members - 1):
             raise InvalidGraph(
-                f"{n} replicas cannot halve and double",
+                f"{self.members} replicas cannot halve and double",
                 expected="a power of two",
                 location=self.location or None,
             )
-        x = buffer
-        while x.shape[0] > 1:
-            half = x.shape[0] // 2
-            bit = self.bit(place, half)
-            pair = self.rows_as(x, 2, half, self.elements)
-            own = self.rows_as(self.at(pair, bit), half, self.elements)
-            other = self.rows_as(self.at(pair, self.scalar(1 - arg(0), bit)), half, self.elements)
-            x = self.combine(operation, own, self.send(other, Swap(half)))
+        x, distance = buffer, 1
+        while distance < self.members:
+            own = other = x
+            if x.shape[0] > 1:
+                half, bit = x.shape[0] // 2, self.bit(place, distance)
+                pairs = self.rows_as(x, half, 2, self.elements)
+                own, other = (
+                    self.rows_as(self.at(pairs, which, axis=1), half, self.elements)
+                    for which in (bit, self.scalar(1 - arg(0), bit))
+                )
+            x = self.combine(operation, own, self.send(other, Swap(distance)))
+            distance *= 2
         return x
 
-    def gather_doubling(self, own: Tensor, place: Tensor) -> Tensor:
-        """Return ``[n, elements]`` of the fragments ``[1, elements]`` of all members, n a power of two."""
-        x, distance = own, 1
-        while distance < self.members:
+    def gather_doubling(self, own: Tensor, place: Tensor, parts: int) -> Tensor:
+        """Return ``[parts, elements]`` of the fragments that ``reduce_halving`` leaves."""
+        x, distance = own, parts // 2
+        while distance:
+            rows, bit = x.shape[0], self.bit(place, distance)
             arrived = self.send(x, Swap(distance))
-            bit = self.bit(place, distance)
-            ring = self.joined(x, arrived, x)  # the lower place's rows first: rows 0 and 1, or 1 and 2
-            both = self.at(self.rows_as(ring, 3, distance, self.elements), bit, 2)
-            x, distance = self.rows_as(both, 2 * distance, self.elements), 2 * distance
+            three = self.buffer(
+                rows, 3, self.elements
+            )  # the lower place's row first: rows 0 and 1, or 1 and 2
+            self.copy(
+                three, *(self.rows_as(each, rows, 1, self.elements) for each in (x, arrived, x)), axis=1
+            )
+            x = self.rows_as(self.at(three, bit, 2, axis=1), 2 * rows, self.elements)
+            distance //= 2
         return x
 
 
