@@ -308,6 +308,66 @@ def register_rules(
     _pe.partial_eval_jaxpr_custom_rules[primitive] = split_rule
 
 
+def leaf_primitive(
+    name: str,
+    *,
+    inline: Callable[..., Any],
+    jvp: Callable[..., Any],
+    batch: Callable[..., Any],
+    types: Callable[..., Any],
+    platform: str,
+    call: Callable[[dict[str, Any]], tuple[str, str, ClosedJaxpr, dict[str, Any]]],
+) -> Any:
+    """Return a primitive that one platform calls as a whole and all others inline. Hides ``Primitive`` and its tables.
+
+    Args:
+      name: of the primitive.
+      inline: ``(*operands, **params)`` to results, of JAX's functions.
+      jvp: ``(primals, tangents, **params)`` to both of the results; a tangent may be ``Zero``.
+      batch: ``(arguments, dims, **params)`` to results and their dims.
+      types: argument types and parameters to result types.
+      platform: where it is a custom call.
+      call: parameters to the custom call's target, the name and body of what it calls, and its options.
+    """
+    primitive = _core.Primitive(name)
+    primitive.multiple_results = True
+    primitive.def_impl(lambda *args, **params: jax.jit(lambda *xs: inline(*xs, **params))(*args))
+    primitive.def_abstract_eval(types)
+    _ad.primitive_jvps[primitive] = jvp
+    _batching.primitive_batchers[primitive] = batch
+    inlined = _mlir.lower_fun(inline, multiple_results=True)
+
+    def lower(ctx: Any, *args: Any, **params: Any) -> Any:
+        if tuple(ctx.module_context.platforms) != (platform,):
+            return inlined(ctx, *args, **params)
+        target, label, body, options = call(params)
+        function, _, _ = _mlir.lower_called_computation(
+            label, body, ctx.module_context, 0, body.in_avals, body.out_avals, ctx.tokens_in
+        )
+        made = _mlir.custom_call(
+            target,
+            result_types=[_mlir.aval_to_ir_type(ctx.module_context, aval) for aval in ctx.avals_out],
+            operands=args,
+            backend_config={key: _mlir.ir_attribute(value) for key, value in options.items()},
+            called_computations=[function.name.value],
+            api_version=4,
+        )
+        return made.results
+
+    _mlir.register_lowering(primitive, lower)
+    return primitive
+
+
+def with_consts_as_arguments(jaxpr: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Any]]:
+    """Return a jaxpr that takes what it closes over before its arguments, and those values. Hides ``pe``."""
+    return _core.ClosedJaxpr(_pe.convert_constvars_jaxpr(jaxpr.jaxpr), ()), list(jaxpr.consts)
+
+
+def instantiated(tangent: Any) -> Any:
+    """Return a tangent as an array; zeros, of float0 where there are none. Hides ``ad.instantiate_zeros``."""
+    return _ad.instantiate_zeros(tangent)
+
+
 def is_known(tracer: Any) -> bool:
     """Whether partial evaluation knows a value. Hides ``JaxprTracer``."""
     return tracer.is_known()

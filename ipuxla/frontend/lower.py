@@ -138,7 +138,7 @@ def _refuse_effects(jaxpr: Any) -> None:
         what = (
             "pallas_call: a Pallas kernel is written for another machine's memory and has no form for an IPU"
         )
-        try_ = "the same function in jax.numpy or jax.lax; a vertex of your own is a codelet (see tiles)"
+        try_ = "the same function in jax.numpy or jax.lax; a vertex of your own is an ipuxla.codelet"
     elif compat.has_ref_effects(equation):
         what = f"{name} reads or writes a Ref: programs for an IPU have no mutable arrays"
         try_ = "pass the array as an argument and return its new value; donate_argnums reuses its memory"

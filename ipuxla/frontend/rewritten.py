@@ -76,6 +76,8 @@ MARKERS = frozenset(
     }
 )
 """Custom calls that return their operands and tell other compilers where to put them."""
+CODELET = "ipuxla.codelet"
+"""The custom call of a user's codelet."""
 
 
 def _custom_call(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
@@ -87,6 +89,8 @@ def _custom_call(scope: Scope, op: Any, operands: list[Any], location: Location)
         return operands
     if target in SELECTIONS:
         return SELECTIONS[target](scope, op, operands, location)
+    if target == CODELET:
+        return _codelet(scope, op, operands, location)
     routine = routine_of(target)
     if routine is not None:
         types = scope.result_types(op, location)
@@ -98,6 +102,20 @@ def _custom_call(scope: Scope, op: Any, operands: list[Any], location: Location)
             hint = f"operands, options and results as JAX writes them: {str(error).partition(chr(10))[0]}"
             raise scope.unsupported(op, location, hint) from None
     raise scope.unsupported(op, location, "call no library routine or host callback inside the function")
+
+
+def _codelet(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
+    """A user's codelet; see ``codelet_call``, which writes such calls."""
+    options = _options(op)
+    try:
+        (called,) = op.attributes["called_computations"]
+        parts, tiles = (tuple(map(int, filter(None, options[key].split(",")))) for key in ("parts", "tiles"))
+        made = ops.CodeletCall(
+            options["label"], options["form"], options["combiner"], int(options["cycles"]), parts, tiles
+        )
+    except (KeyError, ValueError, AttributeError):
+        raise scope.unsupported(op, location, "options as ipuxla.codelet writes them") from None
+    return list(scope.emit_all(made, operands, location, [scope.function(called.value, location)]))
 
 
 def _options(op: Any) -> dict[str, Any]:
