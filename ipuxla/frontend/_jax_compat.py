@@ -121,9 +121,13 @@ def find_equation(
     """Return the first wanted equation, innermost first, with the user's ``file:line`` behind it.
 
     Hides where equations keep jaxprs, and source information: a jaxpr inside another begins its own, so where
-    it says nothing the equation around it does.
+    it says nothing, or names lines of libraries only, the equation around it does.
     """
-    found = ((equation, place) for equation, place in _equations(jaxpr.jaxpr, None) if is_wanted(equation))
+    found = (
+        (equation, f"{frame.file_name}:{frame.start_line}" if frame else None)
+        for equation, frame in _equations(jaxpr.jaxpr, None)
+        if is_wanted(equation)
+    )
     return next(found, None)
 
 
@@ -131,13 +135,14 @@ def _file_of(frame: Any) -> str:
     return frame.file_name
 
 
-def _equations(jaxpr: _core.Jaxpr, around: str | None) -> Iterator[tuple[Equation, str | None]]:
+def _equations(jaxpr: _core.Jaxpr, around: Any) -> Iterator[tuple[Equation, Any]]:
+    outer = () if around is None else (around,)
     for equation in jaxpr.eqns:
-        frame = users_own(_source_info_util.user_frames(equation.source_info.traceback), _file_of)
-        place = f"{frame.file_name}:{frame.start_line}" if frame else around
+        frames = _source_info_util.user_frames(equation.source_info.traceback)
+        frame = users_own(itertools.chain(frames, outer), _file_of)
         for inner in _core.jaxprs_in_params(equation.params):
-            yield from _equations(inner, place)
-        yield equation, place
+            yield from _equations(inner, frame)
+        yield equation, frame
 
 
 @_weakref_lru_cache

@@ -142,6 +142,8 @@ def _refuse_effects(jaxpr: Any) -> None:
     elif compat.has_ref_effects(equation):
         what = f"{name} reads or writes a Ref: programs for an IPU have no mutable arrays"
         try_ = "pass the array as an argument and return its new value; donate_argnums reuses its memory"
+    elif name == "pure_callback":
+        try_ += f"; {_CHECKS}"
     elif name.startswith("debug_"):
         what = f"{name} prints, or calls a debugger on, the host, which a program on an IPU cannot"
     raise UnsupportedPrimitive(
@@ -153,6 +155,10 @@ def _refuse_effects(jaxpr: Any) -> None:
 
 
 _OUTSIDE = "return the value and print it outside, or move the call out of the decorated function"
+_CHECKS = (
+    "where it is a run-time check of equinox (as in diffrax, optimistix and lineax), set EQX_ON_ERROR=nan or =off "
+    "in the environment before it is imported"
+)
 
 
 def _no_rule(jaxpr: Any, error: NotImplementedError) -> Exception:
