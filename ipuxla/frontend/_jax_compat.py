@@ -32,6 +32,7 @@ from jax._src.lax import linalg as _linalg
 from jax._src.lib.mlir import passmanager as _passmanager
 from jax._src.lib.mlir.dialects import func as _func
 from jax._src.lib.mlir.dialects import hlo as _hlo
+from jax._src.state import discharge as _discharge
 from jax._src.state import types as _state
 from jax._src.util import weakref_lru_cache as _weakref_lru_cache
 
@@ -164,6 +165,19 @@ def own_width(jaxpr: ClosedJaxpr) -> contextlib.AbstractContextManager[Any]:
 
 
 # ---- jaxpr to jaxpr; each result is remembered per jaxpr, so that it is compiled once ----
+
+
+def without_own_refs(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+    """Return a jaxpr with the Refs that it makes itself as values passed on. Hides ``discharge_state``.
+
+    Refs from outside stay: what is written to them is an effect that the caller sees.
+    """
+    makes_refs = any(isinstance(effect, _core.InternalMutableArrayEffect) for effect in jaxpr.effects)
+    is_given_refs = any(isinstance(aval, _state.AbstractRef) for aval in jaxpr.in_avals)
+    if not makes_refs or is_given_refs or any(isinstance(e, _state.RefEffect) for e in jaxpr.effects):
+        return jaxpr
+    pure = _discharge.discharge_state(jaxpr)
+    return pure.replace(jaxpr=pure.jaxpr.replace(debug_info=jaxpr.jaxpr.debug_info))
 
 
 def jvp_jaxpr(jaxpr: ClosedJaxpr, nonzeros: Sequence[bool]) -> tuple[ClosedJaxpr, list[bool]]:

@@ -61,6 +61,8 @@ def trace(jitted: Any, leaves: Sequence[Any], arguments: Callable[[Sequence[Any]
     """
     leaves = [_in_its_width(leaf) for leaf in leaves]
     jaxpr, outer, out_tree, donated = _trace_in_its_width(jitted, leaves, *arguments(leaves))
+    with compat.own_width(jaxpr):
+        jaxpr = compat.without_own_refs(jaxpr)
     _refuse_effects(jaxpr)
     donated = tuple(position + len(outer) for position in donated)
     return Traced(jaxpr, outer, out_tree, _usable_donations(jaxpr, donated))
@@ -140,8 +142,11 @@ def _refuse_effects(jaxpr: Any) -> None:
         )
         try_ = "the same function in jax.numpy or jax.lax; a vertex of your own is a codelet (see tiles)"
     elif compat.has_ref_effects(equation):
-        what = f"{name} reads or writes a Ref: programs for an IPU have no mutable arrays"
-        try_ = "pass the array as an argument and return its new value; donate_argnums reuses its memory"
+        what = f"{name} reads or writes a Ref from outside the function: a program for an IPU cannot"
+        try_ = (
+            "pass the array as an argument and return its new value, with donate_argnums to reuse its memory; "
+            "Refs made inside the function (jax.new_ref) are fine"
+        )
     elif name == "pure_callback":
         try_ += f"; {_CHECKS}"
     elif name.startswith("debug_"):
