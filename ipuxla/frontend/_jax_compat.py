@@ -32,6 +32,7 @@ from jax._src.lax import linalg as _linalg
 from jax._src.lib.mlir import passmanager as _passmanager
 from jax._src.lib.mlir.dialects import func as _func
 from jax._src.lib.mlir.dialects import hlo as _hlo
+from jax._src.state import discharge as _discharge
 from jax._src.state import types as _state
 from jax._src.util import weakref_lru_cache as _weakref_lru_cache
 
@@ -121,9 +122,13 @@ def find_equation(
     """Return the first wanted equation, innermost first, with the user's ``file:line`` behind it.
 
     Hides where equations keep jaxprs, and source information: a jaxpr inside another begins its own, so where
-    it says nothing the equation around it does.
+    it says nothing, or names lines of libraries only, the equation around it does.
     """
-    found = ((equation, place) for equation, place in _equations(jaxpr.jaxpr, None) if is_wanted(equation))
+    found = (
+        (equation, f"{frame.file_name}:{frame.start_line}" if frame else None)
+        for equation, frame in _equations(jaxpr.jaxpr, None)
+        if is_wanted(equation)
+    )
     return next(found, None)
 
 
@@ -131,13 +136,14 @@ def _file_of(frame: Any) -> str:
     return frame.file_name
 
 
-def _equations(jaxpr: _core.Jaxpr, around: str | None) -> Iterator[tuple[Equation, str | None]]:
+def _equations(jaxpr: _core.Jaxpr, around: Any) -> Iterator[tuple[Equation, Any]]:
+    outer = () if around is None else (around,)
     for equation in jaxpr.eqns:
-        frame = users_own(_source_info_util.user_frames(equation.source_info.traceback), _file_of)
-        place = f"{frame.file_name}:{frame.start_line}" if frame else around
+        frames = _source_info_util.user_frames(equation.source_info.traceback)
+        frame = users_own(itertools.chain(frames, outer), _file_of)
         for inner in _core.jaxprs_in_params(equation.params):
-            yield from _equations(inner, place)
-        yield equation, place
+            yield from _equations(inner, frame)
+        yield equation, frame
 
 
 @_weakref_lru_cache
@@ -159,6 +165,19 @@ def own_width(jaxpr: ClosedJaxpr) -> contextlib.AbstractContextManager[Any]:
 
 
 # ---- jaxpr to jaxpr; each result is remembered per jaxpr, so that it is compiled once ----
+
+
+def without_own_refs(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+    """Return a jaxpr with the Refs that it makes itself as values passed on. Hides ``discharge_state``.
+
+    Refs from outside stay: what is written to them is an effect that the caller sees.
+    """
+    makes_refs = any(isinstance(effect, _core.InternalMutableArrayEffect) for effect in jaxpr.effects)
+    is_given_refs = any(isinstance(aval, _state.AbstractRef) for aval in jaxpr.in_avals)
+    if not makes_refs or is_given_refs or any(isinstance(e, _state.RefEffect) for e in jaxpr.effects):
+        return jaxpr
+    pure = _discharge.discharge_state(jaxpr)
+    return pure.replace(jaxpr=pure.jaxpr.replace(debug_info=jaxpr.jaxpr.debug_info))
 
 
 def jvp_jaxpr(jaxpr: ClosedJaxpr, nonzeros: Sequence[bool]) -> tuple[ClosedJaxpr, list[bool]]:

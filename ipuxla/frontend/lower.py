@@ -61,6 +61,8 @@ def trace(jitted: Any, leaves: Sequence[Any], arguments: Callable[[Sequence[Any]
     """
     leaves = [_in_its_width(leaf) for leaf in leaves]
     jaxpr, outer, out_tree, donated = _trace_in_its_width(jitted, leaves, *arguments(leaves))
+    with compat.own_width(jaxpr):
+        jaxpr = compat.without_own_refs(jaxpr)
     _refuse_effects(jaxpr)
     donated = tuple(position + len(outer) for position in donated)
     return Traced(jaxpr, outer, out_tree, _usable_donations(jaxpr, donated))
@@ -140,8 +142,13 @@ def _refuse_effects(jaxpr: Any) -> None:
         )
         try_ = "the same function in jax.numpy or jax.lax; a vertex of your own is an ipuxla.codelet"
     elif compat.has_ref_effects(equation):
-        what = f"{name} reads or writes a Ref: programs for an IPU have no mutable arrays"
-        try_ = "pass the array as an argument and return its new value; donate_argnums reuses its memory"
+        what = f"{name} reads or writes a Ref from outside the function: a program for an IPU cannot"
+        try_ = (
+            "pass the array as an argument and return its new value, with donate_argnums to reuse its memory; "
+            "Refs made inside the function (jax.new_ref) are fine"
+        )
+    elif name == "pure_callback":
+        try_ += f"; {_CHECKS}"
     elif name.startswith("debug_"):
         what = f"{name} prints, or calls a debugger on, the host, which a program on an IPU cannot"
     raise UnsupportedPrimitive(
@@ -153,6 +160,10 @@ def _refuse_effects(jaxpr: Any) -> None:
 
 
 _OUTSIDE = "return the value and print it outside, or move the call out of the decorated function"
+_CHECKS = (
+    "where it is a run-time check of equinox (as in diffrax, optimistix and lineax), set EQX_ON_ERROR=nan or =off "
+    "in the environment before it is imported"
+)
 
 
 def _no_rule(jaxpr: Any, error: NotImplementedError) -> Exception:
