@@ -77,7 +77,7 @@ from hlo_passes.ops.gather_scatter import (
     UpdateKind,
     update_kind,
 )
-from hlo_passes.ops.host import HostTransfer, Infeed, Outfeed, Recv, Send
+from hlo_passes.ops.host import HostTransfer, Infeed, Outfeed, Print, Recv, Send
 from hlo_passes.ops.indexing import DynamicSlice, DynamicUpdateSlice
 from hlo_passes.ops.linalg import Cholesky, TriangularSolve
 from hlo_passes.ops.mapping import MapElements
@@ -154,6 +154,7 @@ __all__ = [
     "Pad",
     "Popcnt",
     "Power",
+    "Print",
     "Real",
     "Recv",
     "Reduce",

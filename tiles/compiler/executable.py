@@ -24,7 +24,7 @@ from tiles.graph.carried_modules import Module, admit
 from tiles.numerics.dtypes import to_jax
 from tiles.target import Target
 
-FORMAT_VERSION = 6
+FORMAT_VERSION = 7
 MAGIC = b"ipuxla-executable\n"
 
 
