@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
+from tiles.compiler.control import Part, Sequence
 from tiles.compiler.executable import Executable
 from tiles.compiler.steps import PrintStep
 from tiles.compiler.wellformed import is_count, refuse
@@ -34,7 +34,7 @@ def check_messages(executable: Executable) -> None:
     for body in _bodies(executable.program):
         expected: tuple[str, int] | None = None
         for entry in (*body, None):
-            step = executable.steps[entry] if type(entry) is int else None
+            step = executable.steps[entry] if entry is not None else None
             if step is not None and not isinstance(step, PrintStep):
                 continue
             found = (step.message, step.part) if step is not None else ("", 0)
@@ -47,27 +47,20 @@ def check_messages(executable: Executable) -> None:
             expected = (found[0], found[1] + 1) if is_open else None
 
 
-def _bodies(program: Any) -> Iterator[list[Any]]:
+def _bodies(program: Part) -> Iterator[list[int | None]]:
     """Yield what runs one after another wherever control enters: steps, and control as None."""
-    stack = [program]
+    stack, seen = [program], {id(program)}
     while stack:
-        body: list[Any] = []
+        body: list[int | None] = []
         entries = [stack.pop()]
         while entries:
-            tree = entries.pop()
-            if type(tree) is int:
-                body.append(tree)
-            elif tree[0] == "sequence":
-                entries.extend(reversed(tree[1:]))
+            part = entries.pop()
+            if isinstance(part, int):
+                body.append(part)
+            elif isinstance(part, Sequence):
+                entries.extend(reversed(part.parts))
             else:
                 body.append(None)
-                stack.extend(inner for inner in tree[1:] if isinstance(inner, (list, tuple)))
-                stack.extend(tree[k] for k in _single(tree))
+                stack.extend(inner for inner in part.parts if id(inner) not in seen)
+                seen.update(map(id, part.parts))
         yield body
-
-
-def _single(tree: Any) -> list[int]:
-    """Return the places of a control step's bodies that are one step each."""
-    first = {"repeat": 2, "composite": 2, "switch": 2}.get(tree[0])
-    places = range(first, len(tree)) if first is not None else (1, 3)
-    return [k for k in places if type(tree[k]) is int]
