@@ -78,7 +78,7 @@ from hlo_passes.ops.gather_scatter import (
     UpdateKind,
     update_kind,
 )
-from hlo_passes.ops.host import HostTransfer, Infeed, Outfeed, Recv, Send
+from hlo_passes.ops.host import HostTransfer, Infeed, Outfeed, Print, Recv, Send
 from hlo_passes.ops.indexing import DynamicSlice, DynamicUpdateSlice
 from hlo_passes.ops.linalg import Cholesky, TriangularSolve
 from hlo_passes.ops.mapping import MapElements
@@ -158,6 +158,7 @@ __all__ = [
     "PointForm",
     "Popcnt",
     "Power",
+    "Print",
     "Real",
     "Recv",
     "Reduce",

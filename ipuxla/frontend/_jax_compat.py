@@ -21,6 +21,8 @@ import jax
 import numpy as np
 from jax._src import config as _config
 from jax._src import core as _core
+from jax._src import debugging as _debugging
+from jax._src import effects as _effects
 from jax._src import sharding_impls as _sharding_impls
 from jax._src import source_info_util as _source_info_util
 from jax._src.interpreters import ad as _ad
@@ -104,8 +106,16 @@ def argument_names(jaxpr: ClosedJaxpr) -> list[str]:
 
 def has_effects(equation: Equation) -> bool:
     """Whether an equation does more than compute (prints, writes). Hides effect types."""
-    harmless = (_core.NamedAxisEffect, _lax.NoDCEEffect)
-    return any(not isinstance(effect, harmless) for effect in equation.effects)
+    return any(not isinstance(effect, _HARMLESS) for effect in equation.effects)
+
+
+_HARMLESS = (_core.NamedAxisEffect, _lax.NoDCEEffect)
+
+
+def only_debugs(equation: Equation) -> bool:
+    """Whether an equation's only effects are those of ``jax.debug``. Hides their types."""
+    kinds = (_debugging.DebugEffect, _debugging.OrderedDebugEffect)
+    return all(isinstance(effect, (*kinds, *_HARMLESS)) for effect in equation.effects)
 
 
 def has_ref_effects(equation: Equation) -> bool:
@@ -130,6 +140,11 @@ def find_equation(
         if is_wanted(equation)
     )
     return next(found, None)
+
+
+def has_inner_jaxprs(equation: Equation) -> bool:
+    """Whether an equation holds jaxprs, which say what it does. Hides where."""
+    return any(True for _ in _core.jaxprs_in_params(equation.params))
 
 
 def _file_of(frame: Any) -> str:
@@ -449,13 +464,19 @@ def lowers_for(context: Any, platform: str) -> bool:
 
 
 def lower_jaxpr(
-    jaxpr: ClosedJaxpr, name: str, platform: str, rules: Mapping[str, Callable[..., Any]] | None = None
+    jaxpr: ClosedJaxpr,
+    name: str,
+    platform: str,
+    rules: Mapping[str, Callable[..., Any]],
+    print_call: str,
+    message_of: Callable[..., str],
 ) -> Any:
     """Lower a jaxpr to a StableHLO module with source locations. Hides ``mlir.lower_jaxpr_to_module``.
 
     The platform needs no plugin: rules that exist for other platforms only are not found
     (``NotImplementedError``), all else uses the default rules. Every argument stays an argument of ``main``.
-    ``rules`` are traceable functions for primitives of linear algebra, by name; see ``_linalg_rules``.
+    ``rules`` are traceable functions for primitives of linear algebra, by name; see ``_linalg_rules``. What is printed
+    becomes calls of ``print_call``; see ``_print_rule``.
     Locations hold every frame of the user's call stack, whatever the settings for them, and name stacks start with
     the program's name, ``jit(name)``.
     """
@@ -465,7 +486,7 @@ def lower_jaxpr(
             jaxpr,
             num_const_args=0,
             in_avals=jaxpr.in_avals,
-            ordered_effects=[],
+            ordered_effects=list(_effects.ordered_effects.filter_in(jaxpr.effects)),
             platforms=(platform,),
             backend=None,
             axis_context=_sharding_impls.ShardingContext(1, tuple(jax.local_devices()[:1])),
@@ -473,7 +494,11 @@ def lower_jaxpr(
             arg_names=argument_names(jaxpr),
             result_names=jaxpr.jaxpr.debug_info.safe_result_paths(len(jaxpr.out_avals)),
             lowering_parameters=_mlir.LoweringParameters(
-                hoist_constants_as_args=False, override_lowering_rules=_linalg_rules(rules or {})
+                hoist_constants_as_args=False,
+                override_lowering_rules=(
+                    *_linalg_rules(rules),
+                    (_debugging.debug_print_p, _print_rule(print_call, message_of)),
+                ),
             ),
         )
     module = lowered.module
@@ -505,6 +530,33 @@ def _linalg_rule(function: Callable[..., Any]) -> Callable[..., Any]:
             return [x.astype(aval.dtype) for x, aval in zip(results, context.avals_out, strict=True)]
 
         return inline(context, widened, *values)
+
+    return lower
+
+
+def _print_rule(target: str, message_of: Callable[..., str]) -> Callable[..., Any]:
+    """Return the lowering rule of ``debug_print``: a custom call, whose order is the program's. Hides its tokens.
+
+    Args:
+      target: name of the custom call.
+      message_of: abstract values of the operands and parameters to what the call's configuration says.
+    """
+
+    def lower(context: Any, *values: Any, **params: Any) -> Any:
+        shown: list[Any] = []
+        for value, aval in zip(values, context.avals_in, strict=True):
+            is_complex = jax.numpy.issubdtype(aval.dtype, np.complexfloating)
+            shown += [_hlo.real(value), _hlo.imag(value)] if is_complex else [value]
+        text = message_of(context.avals_in, params)
+        _hlo.CustomCallOp(
+            [],
+            shown,
+            _mlir.ir.StringAttr.get(target),
+            has_side_effect=_mlir.ir.BoolAttr.get(True),
+            backend_config=_mlir.ir.StringAttr.get(text),
+        )
+        context.set_tokens_out(context.tokens_in)
+        return []
 
     return lower
 

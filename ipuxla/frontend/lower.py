@@ -19,7 +19,7 @@ import numpy as np
 
 from ipuxla.errors import UnsupportedPrimitive
 from ipuxla.frontend import _jax_compat as compat
-from ipuxla.frontend import decompositions, eigenvalues
+from ipuxla.frontend import decompositions, eigenvalues, printing
 
 PLATFORM = "ipu"
 RULES = decompositions.RULES | eigenvalues.RULES
@@ -82,7 +82,7 @@ def to_stablehlo(jaxpr: Any, name: str, donated: Sequence[int] = ()) -> Any:
     """
     try:
         with compat.own_width(jaxpr):
-            module = compat.lower_jaxpr(jaxpr, name, PLATFORM, RULES)
+            module = compat.lower_jaxpr(jaxpr, name, PLATFORM, RULES, printing.TARGET, printing.message_of)
     except NotImplementedError as error:
         raise _no_rule(jaxpr, error) from error
     except ValueError as error:
@@ -128,13 +128,18 @@ def _trace_in_its_width(
 
 def _refuse_effects(jaxpr: Any) -> None:
     kernel = compat.find_equation(jaxpr, lambda e: e.primitive.name == "pallas_call")
-    found = kernel or compat.find_equation(
-        jaxpr, lambda e: compat.has_effects(e) or e.primitive.name.endswith("callback")
-    )
+    found = kernel or compat.find_equation(jaxpr, _is_refused)
     if found is None:
         return
     equation, location = found
     name = equation.primitive.name
+    if name == _PRINT:
+        raise UnsupportedPrimitive(
+            f"jax.debug.print is not data: {_print_fault(equation)}",
+            location=location,
+            expected="a format and arrays, texts, or lists, tuples and dictionaries of them",
+            try_="jax.debug.print of the arrays themselves, with str.format's fields",
+        )
     what, try_ = f"{name} calls the host, which a program on an IPU cannot", _OUTSIDE
     if name == "pallas_call":
         what = (
@@ -150,13 +155,38 @@ def _refuse_effects(jaxpr: Any) -> None:
     elif name == "pure_callback":
         try_ += f"; {_CHECKS}"
     elif name.startswith("debug_"):
-        what = f"{name} prints, or calls a debugger on, the host, which a program on an IPU cannot"
+        what = f"{name} calls a function, or a debugger, on the host, which a program on an IPU cannot"
+        try_ = f"jax.debug.print, whose format is data; or {_OUTSIDE}"
     raise UnsupportedPrimitive(
         what,
         location=location,
         expected="a function whose results depend on its arguments alone",
         try_=try_,
     )
+
+
+_PRINT = "debug_print"
+
+
+def _is_refused(equation: compat.Equation) -> bool:
+    """Whether an equation does what no program on an IPU can; what it holds inside was looked at before."""
+    name = equation.primitive.name
+    if name == _PRINT:
+        return _print_fault(equation) is not None
+    if name.endswith("callback"):
+        return True
+    return compat.has_effects(equation) and not (
+        compat.only_debugs(equation) and compat.has_inner_jaxprs(equation)
+    )
+
+
+def _print_fault(equation: compat.Equation) -> str | None:
+    """Return why a print cannot be kept as data, None where it can."""
+    try:
+        printing.message_of([atom.aval for atom in equation.invars], equation.params)
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 _OUTSIDE = "return the value and print it outside, or move the call out of the decorated function"

@@ -266,7 +266,8 @@ def _record(
         case ErrorProgram():
             return ErrorStep(name, step.tensor, step.message, step.location)
         case PrintTensor():
-            return PrintStep(name, step.tensor, step.title or step.tensor, step.location)
+            title = step.title or step.tensor
+            return PrintStep(name, step.tensor, title, step.location, step.message, step.part)
         case WriteUndef():
             return UndefStep(name, step.tensor, step.location)
         case Sync():
