@@ -16,7 +16,7 @@ import numpy as np
 from tiles.graph import Cycles, Layout, OpForm, Plan
 from tiles.graph.layout import ceil_div
 from tiles.numerics.dtypes import WORD_BYTES, itemsize
-from tiles.numerics.shared import all_read_only, hold
+from tiles.numerics.shared import all_read_only, hold, read_only
 from tiles.plan.ordering import turn
 from tiles.plan.padding import with_padding
 from tiles.plan.receiving import arriving, digits_of
@@ -168,6 +168,26 @@ def operand_moves(
 ) -> tuple[Incoming, Outgoing]:
     """Return what moves to bring every cell of a plan its slice of operand ``k``; computed once per question."""
     return moves(source, operand_slices(form, plan, k, shape), dtype, target)
+
+
+@lru_cache(maxsize=8192)
+def operand_code(
+    source: Layout, form: OpForm, plan: Plan, k: int, shape: tuple[int, ...], dtype: str, target: Target
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the instructions of exchange code that bring every cell of a plan its slice of operand ``k``.
+
+    Plans are priced long before the program is put together: small as these tables are, they are kept until then.
+
+    Returns:
+      Changes of source and of pointer by cell, int32 ``[cells]``; sends, and the wait before each run, by part, int32
+      ``[parts]``.
+    """
+    come, go = operand_moves(source, form, plan, k, shape, dtype, target)
+    changes, sending = (
+        np.add(*pair, dtype=np.int32, casting="same_kind")
+        for pair in ((come.selects, come.pointers), (go.sends, go.runs))
+    )
+    return read_only(changes), read_only(sending)
 
 
 def operand_traffic(
@@ -371,12 +391,12 @@ def exchange_figures(
     cells = np.zeros((5, plan.num_cells), np.int64)
     received, shared, changes, local, turning = cells
     tiles = np.zeros((3, target.num_tiles), np.int64)
-    sent, runs, instructions = tiles
+    sent, code, instructions = tiles
     for k, source, shape, dtype in operands:
         come, go = operand_moves(source, form, plan, k, shape, dtype, target)
+        changing, sending = operand_code(source, form, plan, k, shape, dtype, target)
         received += come.received
-        changes += come.selects
-        changes += come.pointers
+        changes += changing
         if come.local is not None:
             local += come.local
         if come.shared is not None:
@@ -384,15 +404,16 @@ def exchange_figures(
         if come.turning is not None:
             turning += come.turning
         sent[source.tiles] += go.sent
-        runs[source.tiles] += go.runs
+        code[source.tiles] += sending
         instructions[source.tiles] += go.sends
     instructions[plan.tiles] += changes
+    code[plan.tiles] += changes
     cycles = 0
     if received.any():
         busiest = _busiest(_lanes(received, shared, target), sent, instructions, target)
         cycles = busiest + target.exchange_phase_overhead_cycles
-    code = int((instructions + runs).max()) * target.instruction_bytes
-    return ExchangeFigures(cycles, code, int(local.max()), int(turning.max()))
+    code_bytes = int(code.max()) * target.instruction_bytes
+    return ExchangeFigures(cycles, code_bytes, int(local.max()), int(turning.max()))
 
 
 def exchange_code_bytes(moved: Traffic, target: Target) -> np.ndarray:

@@ -355,6 +355,24 @@ def is_local(form: OpForm, plan: Plan, k: int, layout: Layout) -> bool:
     return True
 
 
+def surely_crosses(form: OpForm, plan: Plan, k: int, layout: Layout) -> bool:
+    """Return whether some cell surely reads an element of operand k that its tile does not hold.
+
+    Cells that read all of a tensor, once for each cell that shares a slice, either read the very parts that their
+    tiles hold or one of them reads another's: parts lie on different tiles, as cells do. Of other maps it is not known.
+    """
+    return reads_all(form, k, layout) and not is_local(form, plan, k, layout)
+
+
+def reads_all(form: OpForm, k: int, layout: Layout) -> bool:
+    """Return whether cells read operand k, which is not empty, as a whole and one beside the other, however they are cut."""
+    for axis, split in zip(form.operands[k].axes, layout.axes, strict=True):
+        sizes = [form.dims[d].size if coefficient == 1 else -1 for d, coefficient in axis.terms] or [1]
+        if axis.offset or not split.size or sizes != [split.size]:
+            return False
+    return True
+
+
 def same_parts(a: AxisSplit, b: AxisSplit) -> bool:
     """Return whether two splits have the same parts on the same tiles."""
     if a.size != b.size or a.parts != b.parts or (a.is_split and a.grain != b.grain):

@@ -23,7 +23,7 @@ from tiles.plan import (
     is_resident,
     keeps_order,
     leaving,
-    operand_moves,
+    operand_code,
     operand_slices,
     price,
     search,
@@ -116,8 +116,8 @@ def _unlike(question: Question, plan: Plan) -> list[int]:
         if o.layout is None or operand_slices(form, plan, k, o.shape).replication <= 1:
             continue
         is_turned = question.codelet.is_contraction and not keeps_order(form, plan, k, o.layout, o.dtype)
-        come, _ = operand_moves(o.layout, form, plan, k, o.shape, o.dtype, target)
-        if is_turned or int((come.selects + come.pointers).max()) >= WORTH_A_COPY:
+        changes, _ = operand_code(o.layout, form, plan, k, o.shape, o.dtype, target)
+        if is_turned or int(changes.max()) >= WORTH_A_COPY:
             found.append(k)
     return found
 
@@ -134,10 +134,8 @@ def _reordering(question: Question, plan: Plan, cost: float, proportion: float) 
         for moved in combinations(unlike, count):
             free = tuple(replace(o, layout=None) if k in moved else o for k, o in enumerate(operands))
             ranking = _search(replace(question, operands=free), proportion)
-            if ranking.least_cost >= cost:  # copies only add to it
-                continue
-            found = ranking[0]
-            if found.cost >= cost or found.temporary_bytes > proportion * target.bytes_per_tile:
+            found = ranking.first_below(cost)  # copies only add to it
+            if found is None or found.temporary_bytes > proportion * target.bytes_per_tile:
                 continue
             wanted = {
                 k: home_layout(form, found.plan, k, operands[k].shape, operands[k].dtype, target)
