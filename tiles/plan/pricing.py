@@ -126,7 +126,7 @@ class Ranking(Sequence[Priced]):
         for number, draft in enumerate(self._drafts.drafts):
             if not is_wanted(draft.plan):
                 continue
-            if not draft.received or self._drafts.least_costs[number] <= most:
+            if not draft.received or draft.least_cost <= most:
                 priced = draft.priced
                 if priced.cost <= most:
                     found.append(self._entry(number, priced.cost, priced))
@@ -141,7 +141,7 @@ class Ranking(Sequence[Priced]):
         draft = self._drafts.drafts[number]
         if number not in self._bounded:
             self._bounded.add(number)
-            self._push(number, self._drafts.least_costs[number], None)
+            self._push(number, draft.least_cost, None)
         else:
             priced = draft.priced
             self._push(number, priced.cost, priced)
@@ -193,6 +193,13 @@ class Draft:
         """What the plan costs at least: without any exchange, or with the shortest one if something crosses tiles."""
         return self.at(_shortest_exchange(self.question.target) if self.crosses else NO_EXCHANGE).cost
 
+    @cached_property
+    def least_cost(self) -> float:
+        """What the plan costs at least, as far as a few of its cells say."""
+        question = self.question
+        dtypes = [o.dtype for o in question.operands]
+        return self.at(least_figures(question.form, self.plan, self.received, dtypes, question.target)).cost
+
     def at(self, exchange: ExchangeFigures) -> Priced:
         """Return the plan with its cost, given the figures of its exchange or such as they cannot be below.
 
@@ -233,19 +240,6 @@ class Drafts:
     def drafts(self) -> tuple[Draft, ...]:
         """The plans, in the order their vertices want, with all that is known of them but their exchange."""
         return _drafts(self.question, arranged(self.question, list(self.plans())))
-
-    @cached_property
-    def least_costs(self) -> tuple[float, ...]:
-        """What each plan costs at least; bounded all together."""
-        question, drafts = self.question, self.drafts
-        least = least_figures(
-            question.form,
-            [draft.plan for draft in drafts],
-            [draft.received for draft in drafts],
-            [o.dtype for o in question.operands],
-            question.target,
-        )
-        return tuple(draft.at(figures).cost for draft, figures in zip(drafts, least, strict=True))
 
 
 def drafts_of(question: Question, plans: Iterable[Plan]) -> Drafts:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from dataclasses import replace
+from functools import lru_cache
 from itertools import combinations
 
 from tiles.errors import InvalidPlan
@@ -38,6 +39,9 @@ KEEP_IN_PLACE = 1.5
 Homes = dict[int, Layout]
 """Layouts into which operands are copied before an operation, by the operands' numbers."""
 
+Waiting = tuple[str, Layout | None]
+"""The dtype of what later operations read together with a result, of its shape, and where it lies."""
+
 
 def choose(
     planning: Planning, question: Question, operands: Seq[Tensor], label: str, beside: Seq[Tensor] = ()
@@ -53,10 +57,9 @@ def choose(
     """
     form, codelet, target = question.form, question.codelet, question.target
     proportion = planning.policy.memory_proportion(label)
-    priced = _search(question, proportion)
-    plan, homes, cost = _reordering(question, priced[0].plan, priced[0].cost, proportion)
-    if any(t.layout is not None for t in beside):
-        plan, homes = _meeting(question, (plan, homes, cost), beside, proportion)
+    asked = question, proportion
+    waiting = tuple((t.dtype, t.layout) for t in beside)
+    plan, homes, least = planning.answer((*asked, waiting), lambda: _found(question, proportion, waiting))
     for k, tensor in enumerate(operands):
         if (
             tensor.name in planning.donated
@@ -66,8 +69,12 @@ def choose(
             kept = follow(form, codelet, k, question.operands[k], target)
             if kept is None:
                 continue
-            most = KEEP_IN_PLACE * priced[0].cost
-            dearer = priced.cheapest(lambda plan, kept=kept: _same_cut(plan, kept), most)
+            dearer = planning.answer(
+                (*asked, kept),
+                lambda kept=kept: _search(question, proportion).cheapest(
+                    lambda plan: _same_cut(plan, kept), KEEP_IN_PLACE * least
+                ),
+            )
             if dearer is not None:
                 return dearer.plan, {}
     followed = any(
@@ -76,6 +83,15 @@ def choose(
     if plan.base == 0 and not followed and not homes:
         plan = replace(plan, base=planning.rotated_base(int(plan.tiles.max()) + 1))
     return plan, homes
+
+
+def _found(question: Question, proportion: float, waiting: Seq[Waiting]) -> tuple[Plan, Homes, float]:
+    """Return the plan for a question, the layouts into which operands are copied, and the least cost of a plan alone."""
+    best = _search(question, proportion)[0]
+    plan, homes, cost = _reordering(question, best.plan, best.cost, proportion)
+    if any(layout is not None for _, layout in waiting):
+        plan, homes = _meeting(question, (plan, homes, cost), waiting, proportion)
+    return plan, homes, best.cost
 
 
 def as_wanted(question: Question, plan: Plan) -> Plan:
@@ -148,16 +164,16 @@ def _reordering(question: Question, plan: Plan, cost: float, proportion: float) 
 
 
 def _meeting(
-    question: Question, found: tuple[Plan, Homes, float], beside: Seq[Tensor], proportion: float
+    question: Question, found: tuple[Plan, Homes, float], beside: Seq[Waiting], proportion: float
 ) -> tuple[Plan, Homes]:
     """Return the plan found, or the one that leaves the result where what it meets lies, if that saves more than it costs.
 
     What lies nowhere yet goes where the result is; so all of that, or what lies already if there is nothing else, would
     have to be moved otherwise.
     """
-    layout = next(t.layout for t in beside if t.layout is not None)
-    moved = [t.dtype for t in beside if t.layout is None] or [
-        t.dtype for t in beside if t.layout is not None
+    layout = next(layout for _, layout in beside if layout is not None)
+    moved = [dtype for dtype, layout in beside if layout is None] or [
+        dtype for dtype, layout in beside if layout is not None
     ][:1]
     form, target = question.form, question.target
     plan, homes, cost = found
@@ -191,6 +207,7 @@ def _meeting(
     return (there, copied) if total < cost + saved else (plan, homes)
 
 
+@lru_cache(maxsize=4096)
 def _priced(question: Question, plan: Plan) -> Priced:
     q = question
     return price(q.form, q.codelet, q.operands, q.result_dtypes, q.target, plan, q.code_price)
@@ -203,9 +220,13 @@ def _search(question: Question, proportion: float) -> Ranking:
 
 def _copy_cost(question: Question, operand: Operand, home: Layout) -> float:
     """Return what it costs, in the terms of a question, to copy an operand to where it shall lie; not who reads it there."""
-    form, codelet = rearranging(operand.shape, operand.dtype)
-    plan = Plan(home.axes, home.base, home.arrangement)
-    priced = _priced(
-        Question(form, codelet, (operand,), (operand.dtype,), question.target, question.code_price), plan
-    )
+    copying, plan = _copying(question, operand, home)
+    priced = _priced(copying, plan)
     return priced.cost - question.code_price * priced.reader_code_bytes
+
+
+def _copying(question: Question, operand: Operand, home: Layout) -> tuple[Question, Plan]:
+    """Return what copies an operand to where it shall lie, and how."""
+    form, codelet = rearranging(operand.shape, operand.dtype)
+    copying = Question(form, codelet, (operand,), (operand.dtype,), question.target, question.code_price)
+    return copying, Plan(home.axes, home.base, home.arrangement)
