@@ -106,7 +106,9 @@ def _cell(plan: Plan, at: Sequence[int]) -> _Cell:
     stops = tuple(
         min(start + split.grain, split.size) for start, split in zip(starts, plan.splits, strict=True)
     )
-    tile = plan.base + sum(_tile_of(split, index) for split, index in zip(plan.splits, at, strict=True) if index)
+    tile = plan.base + sum(
+        _tile_of(split, index) for split, index in zip(plan.splits, at, strict=True) if index
+    )
     return _Cell(tile, starts, stops)
 
 
@@ -284,9 +286,7 @@ def _windows(reads: Sequence[_Read], digits: Sequence[Digit], mine: Sequence[int
     return windows, own
 
 
-def _stretches(
-    reads: Sequence[_Read], digits: Sequence[Digit], mine: Sequence[int]
-) -> tuple[int, bool, int]:
+def _stretches(reads: Sequence[_Read], digits: Sequence[Digit], mine: Sequence[int]) -> tuple[int, bool, int]:
     """Return in how many stretches of a slice's memory its parts arrive, if there are no gaps, and how many are its own."""
     stretches = own = 1
     filled = is_dense = True

@@ -388,32 +388,36 @@ def exchange_figures(
       operands: of each one that is not read in place its number, layout, shape and dtype.
       target: the machine.
     """
-    cells = np.zeros((5, plan.num_cells), np.int64)
-    received, shared, changes, local, turning = cells
+    received: Any = 0
+    shared: Any = 0
+    changes: Any = 0
+    local: Any = 0
+    turning: Any = 0
     tiles = np.zeros((3, target.num_tiles), np.int64)
     sent, code, instructions = tiles
     for k, source, shape, dtype in operands:
         come, go = operand_moves(source, form, plan, k, shape, dtype, target)
         changing, sending = operand_code(source, form, plan, k, shape, dtype, target)
-        received += come.received
-        changes += changing
+        received = received + come.received
+        changes = changes + changing
         if come.local is not None:
-            local += come.local
+            local = local + come.local
         if come.shared is not None:
-            shared += come.shared
+            shared = shared + come.shared
         if come.turning is not None:
-            turning += come.turning
+            turning = turning + come.turning
         sent[source.tiles] += go.sent
         code[source.tiles] += sending
         instructions[source.tiles] += go.sends
     instructions[plan.tiles] += changes
     code[plan.tiles] += changes
     cycles = 0
-    if received.any():
-        busiest = _busiest(_lanes(received, shared, target), sent, instructions, target)
+    if np.max(received):
+        lanes = received if isinstance(shared, int) else _lanes(received, shared, target)
+        busiest = _busiest(lanes, sent, instructions, target)
         cycles = busiest + target.exchange_phase_overhead_cycles
     code_bytes = int(code.max()) * target.instruction_bytes
-    return ExchangeFigures(cycles, code_bytes, int(local.max()), int(turning.max()))
+    return ExchangeFigures(cycles, code_bytes, int(np.max(local)), int(np.max(turning)))
 
 
 def exchange_code_bytes(moved: Traffic, target: Target) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, overload
@@ -28,7 +28,7 @@ from tiles.plan.arrange import arranged
 from tiles.plan.bounds import least_figures
 from tiles.plan.exchange import ExchangeFigures, exchange_figures, staging_bytes
 from tiles.plan.question import CODE_PRICE, Operand, Question
-from tiles.plan.slices import is_local, is_resident, surely_crosses
+from tiles.plan.slices import is_local, reads_all
 from tiles.target import Target
 
 NO_EXCHANGE = ExchangeFigures(0, 0, 0, 0)
@@ -274,29 +274,32 @@ def _drafts(question: Question, plans: Sequence[Plan]) -> tuple[Draft, ...]:
     extents = question.extents(plans)
 
     def each(values: Any) -> list[Any]:
-        return np.broadcast_to(np.asarray(values), len(plans)).tolist()
+        found = np.asarray(values)
+        return (found if found.shape == (len(plans),) else np.broadcast_to(found, len(plans))).tolist()
 
     compute, results = each(codelet.cycles(extents, target).value), each(extents.results)
     scratch = each(codelet.scratch_bytes(extents, target))
     elements = [each(extents.operand_elements(k)) for k in range(len(question.operands))]
+    alone, sizes = bytes_of(question.result_dtypes), [itemsize(o.dtype) for o in question.operands]
+    partial_bytes = bytes_of(partial_dtypes(codelet, question.result_dtypes)) if form.reduced else alone
     drafts: list[Draft] = []
-    alone = bytes_of(question.result_dtypes)
     for number, plan in enumerate(plans):
-        received = tuple(_received(question, plan))
+        found = list(_received(question, plan))
+        received = tuple((k, layout) for k, layout, _ in found)
         partials = math.prod(plan.splits[d].parts for d in form.reduced)
-        each_bytes = bytes_of(partial_dtypes(codelet, question.result_dtypes)) if partials > 1 else alone
+        each_bytes = partial_bytes if partials > 1 else alone
         temporary = results[number] * each_bytes + (int(scratch[number]) if partials == 1 else 0)
         for k, layout in received:
-            o = question.operands[k]
-            temporary += align_up(elements[k][number] * itemsize(o.dtype), 4)
-            temporary += staging_bytes(layout, form, plan, k, o.dtype)
+            temporary += align_up(elements[k][number] * sizes[k], 4)
+            temporary += staging_bytes(layout, form, plan, k, question.operands[k].dtype)
         combining = (
             _combining_cycles(results[number], each_bytes, partials, target, question.code_price)
             if partials > 1
             else 0.0
         )
         readers = 0.0 if partials > 1 else _reader_code_bytes(question, plan)
-        crosses = any(surely_crosses(form, plan, k, layout) for k, layout in received)
+        # what is read as a whole lies where it is read, or some of it comes from another tile
+        crosses = any(not local and reads_all(form, k, layout) for k, layout, local in found)
         drafts.append(
             Draft(question, plan, float(compute[number]), combining, temporary, received, crosses, readers)
         )
@@ -330,14 +333,14 @@ def _is_updated(question: Question, plan: Plan, k: int) -> bool:
     return question.codelet.may_overwrite(k) and is_local(form, plan, k, operand.layout)
 
 
-def _received(question: Question, plan: Plan) -> Iterable[tuple[int, Layout]]:
-    """Yield the operands that a plan does not read in place, with their layouts."""
+def _received(question: Question, plan: Plan) -> Iterator[tuple[int, Layout, bool]]:
+    """Yield the operands that a plan does not read in place, with their layouts, and whether their elements are there."""
+    form, target = question.form, question.target
     for k, operand in enumerate(question.operands):
-        layout = operand.layout or home_layout(
-            question.form, plan, k, operand.shape, operand.dtype, question.target
-        )
-        if not is_resident(question.form, plan, k, layout):
-            yield k, layout
+        layout = operand.layout or home_layout(form, plan, k, operand.shape, operand.dtype, target)
+        local = is_local(form, plan, k, layout)
+        if not local or plan.operand_order(form, k).fit(layout.part_shape) != layout.arrangement:
+            yield k, layout, local
 
 
 def price(
@@ -350,8 +353,13 @@ def price(
     code_price: float = CODE_PRICE,
 ) -> Priced:
     """Return a plan, its vertices' order chosen, with its cost from exact exchange volumes."""
-    question = Question(form, codelet, tuple(operands), result_dtypes, target, code_price)
-    return drafts_of(question, [plan]).drafts[0].priced
+    return draft(Question(form, codelet, tuple(operands), result_dtypes, target, code_price), plan).priced
+
+
+@lru_cache(maxsize=4096)
+def draft(question: Question, plan: Plan) -> Draft:
+    """Return all that is known of a plan, its vertices' order chosen, before its exchange is priced."""
+    return drafts_of(question, [plan]).drafts[0]
 
 
 def bytes_of(dtypes: tuple[str, ...]) -> int:

@@ -8,25 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from dataclasses import replace
-from functools import lru_cache
 from itertools import combinations
 
 from tiles.errors import InvalidPlan
 from tiles.graph import ROW_MAJOR, Layout, Plan, Tensor, linear_layout
 from tiles.plan import (
+    Draft,
     Operand,
-    Priced,
     Question,
     Ranking,
     arranged,
+    draft,
     follow,
     home_layout,
     is_resident,
     keeps_order,
     leaving,
     operand_code,
-    operand_slices,
-    price,
     search,
 )
 from tiles.planning.state import Planning
@@ -117,6 +115,8 @@ def _same_cut(a: Plan, b: Plan) -> bool:
     return (a.splits, a.base) == (b.splits, b.base)
 
 
+SURELY = 1 - 1e-9
+"""What a least cost is multiplied with before it is compared: sums are rounded."""
 WORTH_A_COPY = 128
 """Changes of source and pointer from which on an operand that many tiles read may rather be copied before."""
 
@@ -129,7 +129,8 @@ def _unlike(question: Question, plan: Plan) -> list[int]:
     form, target = question.form, question.target
     found = []
     for k, o in enumerate(question.operands):
-        if o.layout is None or operand_slices(form, plan, k, o.shape).replication <= 1:
+        read = form.operands[k].dims
+        if o.layout is None or not any(s.is_split and d not in read for d, s in enumerate(plan.splits)):
             continue
         is_turned = question.codelet.is_contraction and not keeps_order(form, plan, k, o.layout, o.dtype)
         changes, _ = operand_code(o.layout, form, plan, k, o.shape, o.dtype, target)
@@ -157,7 +158,10 @@ def _reordering(question: Question, plan: Plan, cost: float, proportion: float) 
                 k: home_layout(form, found.plan, k, operands[k].shape, operands[k].dtype, target)
                 for k in moved
             }
-            total = found.cost + sum(_copy_cost(question, operands[k], home) for k, home in wanted.items())
+            copies = [_copying(question, operands[k], home) for k, home in wanted.items()]
+            if found.cost + sum(copy.least_cost - _of_readers(copy) for copy in copies) * SURELY >= cost:
+                continue
+            total = found.cost + sum(copy.priced.cost - _of_readers(copy) for copy in copies)
             if total < cost:
                 best, homes, cost = found.plan, wanted, total
     return best, homes, cost
@@ -181,7 +185,7 @@ def _meeting(
     if there is None:
         return plan, homes
     (there,) = arranged(question, [there])
-    priced = _priced(question, there)
+    priced = draft(question, there).priced
     if priced.temporary_bytes > proportion * target.bytes_per_tile:
         return plan, homes
     copied: Homes = {}
@@ -192,7 +196,10 @@ def _meeting(
         operands = (replace(o, layout=home) if j == k else other for j, other in enumerate(question.operands))
         waits = replace(question, operands=tuple(operands))
         with_copy = (
-            total - _priced(question, there).cost + _priced(waits, there).cost + _copy_cost(question, o, home)
+            total
+            - draft(question, there).priced.cost
+            + draft(waits, there).priced.cost
+            + _copy_cost(question, o, home)
         )
         if with_copy < total:
             copied[k], total, question = home, with_copy, waits
@@ -207,12 +214,6 @@ def _meeting(
     return (there, copied) if total < cost + saved else (plan, homes)
 
 
-@lru_cache(maxsize=4096)
-def _priced(question: Question, plan: Plan) -> Priced:
-    q = question
-    return price(q.form, q.codelet, q.operands, q.result_dtypes, q.target, plan, q.code_price)
-
-
 def _search(question: Question, proportion: float) -> Ranking:
     q = question
     return search(q.form, q.codelet, q.operands, q.result_dtypes, q.target, (), proportion, q.code_price)
@@ -220,13 +221,17 @@ def _search(question: Question, proportion: float) -> Ranking:
 
 def _copy_cost(question: Question, operand: Operand, home: Layout) -> float:
     """Return what it costs, in the terms of a question, to copy an operand to where it shall lie; not who reads it there."""
-    copying, plan = _copying(question, operand, home)
-    priced = _priced(copying, plan)
-    return priced.cost - question.code_price * priced.reader_code_bytes
+    copy = _copying(question, operand, home)
+    return copy.priced.cost - _of_readers(copy)
 
 
-def _copying(question: Question, operand: Operand, home: Layout) -> tuple[Question, Plan]:
-    """Return what copies an operand to where it shall lie, and how."""
+def _copying(question: Question, operand: Operand, home: Layout) -> Draft:
+    """Return the copying of an operand, in the terms of a question, to where it shall lie."""
     form, codelet = rearranging(operand.shape, operand.dtype)
     copying = Question(form, codelet, (operand,), (operand.dtype,), question.target, question.code_price)
-    return copying, Plan(home.axes, home.base, home.arrangement)
+    return draft(copying, Plan(home.axes, home.base, home.arrangement))
+
+
+def _of_readers(copy: Draft) -> float:
+    """Return what a copy costs its readers."""
+    return copy.question.code_price * copy.reader_code_bytes
