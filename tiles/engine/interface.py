@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tiles.compiler import AbortStep, ErrorStep, Executable, VertexGroup
-from tiles.compiler.tree import decided_by_floats, items_needed
+from tiles.compiler.control_flow import decided_by_floats, items_needed
 from tiles.engine.trace import Print, Trace
 from tiles.errors import InvalidArguments, InvalidExecutable, ProgramAborted
 from tiles.graph import RemoteBuffer, Stream
