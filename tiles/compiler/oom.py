@@ -63,6 +63,11 @@ class Shortage:
         """
         return self.temporary_bytes + self._most_code_saved(policy)
 
+    @property
+    def is_beyond_planning(self) -> bool:
+        """Whether no other plan is taken to save what is missing, so that a program is planned only once."""
+        return self.most_saved_bytes(Policy()) < self.excess_bytes
+
     def is_made_up_by_code(self, policy: Policy) -> bool:
         """Return whether shorter exchange code alone could save as much as is missing."""
         return self._most_code_saved(policy) >= max(self.excess_bytes, 1)
@@ -209,7 +214,16 @@ def out_of_memory(executable: Executable, advice: str | None = None) -> OutOfTil
             for b in live[:SHOWN]
         ]
         location = next((b.location for b in live if b.location), None)
-    notes += [f"besides, {shortage_text(executable, other)}" for other in others]
+        notes.append(_everywhere(executable, lack))
+    notes += [
+        f"besides, {shortage_text(executable, other)}: {parts_text(other.categories)}" for other in others
+    ]
+    hopeless = next((each for each in (lack, *others) if each.is_beyond_planning), None)
+    if hopeless is not None:
+        notes.append(
+            f"not planned again: of the {hopeless.excess_bytes:,} B that are missing on tile {hopeless.tile}, other "
+            f"plans save {hopeless.most_saved_bytes(Policy()):,} B at most, temporaries and exchange code"
+        )
     error = OutOfTileMemory(
         shortage_text(executable, lack),
         notes=(f"there: {parts_text(lack.categories)}", *notes),
@@ -218,6 +232,20 @@ def out_of_memory(executable: Executable, advice: str | None = None) -> OutOfTil
     )
     error.executable = executable
     return error
+
+
+def _everywhere(executable: Executable, lack: Shortage) -> str:
+    """Return a line on what lives on all tiles together in the step in which memory is short."""
+    live = [b for b in executable.buffers.values() if b.start <= lack.step <= b.end]
+    size = sum(b.size_bytes * (high - low) for b in live for low, high in b.tiles)
+    held = sum(
+        b.size_bytes * (high - low)
+        for b in live
+        if b.category in ("variable", "constant")
+        for low, high in b.tiles
+    )
+    whole = executable.target.num_tiles * executable.target.bytes_per_tile
+    return f"on all tiles together {size:,} of {whole:,} B live then, {held:,} B of them variables"
 
 
 def _code_notes(executable: Executable, lack: Shortage) -> tuple[list[str], str | None]:
