@@ -46,9 +46,9 @@ from tiles.errors import InvalidPlan
 from tiles.graph import Stream, print_graph
 from tiles.numerics.dtypes import name_of
 from tiles.numerics.ring import ring
-from tiles.report import profile
+from tiles.report import print_tile_code, profile
 
-STAGES = ("stablehlo", "hlo", "hlo-optimized", "graph", "plans", "program")
+STAGES = ("stablehlo", "hlo", "hlo-optimized", "graph", "plans", "program", "tile")
 
 
 _pipelines: weakref.WeakKeyDictionary[Any, dict[Any, Pipeline]] = weakref.WeakKeyDictionary()
@@ -161,6 +161,7 @@ class Pipeline:
             "graph": lambda: print_graph(lower_module(self.optimized(options), options.target)),
             "plans": lambda: print_plans(self.executable(options)),
             "program": lambda: self.executable(options).text(),
+            "tile": lambda: print_tile_code(self.executable(options)),
         }
 
     def evaluator(self, options: CompileOptions) -> Callable[..., Sequence[jax.Array]]:
@@ -302,7 +303,8 @@ class Lowered:
         """Return a stage as text.
 
         Args:
-          stage: "stablehlo", "hlo", "hlo-optimized", "graph" (operations before they are planned), "plans" or "program".
+          stage: "stablehlo", "hlo", "hlo-optimized", "graph" (operations before they are planned), "plans", "program",
+            or "tile" (the code of every vertex type).
           debug_info: with source locations; the HLO stages and the program always have theirs.
 
         Raises:

@@ -195,6 +195,11 @@ def scratch_bytes(executable: Executable, group: VertexGroup) -> int:
     return -(-int(np.max(need, initial=0)) // 4) * 4
 
 
+def variant_bytes(executable: Executable, group: VertexGroup) -> int:
+    """Return the bytes of code that a group's vertices run."""
+    return group.codelet.variant_bytes(group_extents(executable, group), executable.target)
+
+
 def copy_cycles(moved: Traffic, target: Target) -> np.ndarray:
     """Return cycles each tile spends bringing bytes into the buffers its vertices read, in their order.
 

@@ -3,7 +3,8 @@
 from tiles.graph.arrangement import ROW_MAJOR, Arrangement, common_run
 from tiles.graph.carried import CarriedCodelet, carried_from_data
 from tiles.graph.carrying import carry, is_carried
-from tiles.graph.codelet import CODELETS, Cell, Codelet, Cycles, Extents, codelet_from_data, register
+from tiles.graph.codelet import CODELETS, Cell, Codelet, Extents, codelet_from_data, register
+from tiles.graph.cycles import Cycles, VertexCode, code_cycles, code_or_formula
 from tiles.graph.domain import (
     PARALLEL,
     REDUCTION,
@@ -114,11 +115,14 @@ __all__ = [
     "Switch",
     "Sync",
     "Tensor",
+    "VertexCode",
     "Vertices",
     "WriteUndef",
     "along",
     "carried_from_data",
     "carry",
+    "code_cycles",
+    "code_or_formula",
     "codelet_from_data",
     "common_run",
     "identity_map",
