@@ -1,0 +1,48 @@
+"""Families of measurements, and what builds the program of a record of each."""
+
+from __future__ import annotations
+
+from ipuxla.calibration import kernels, networks, products, stencils
+from ipuxla.calibration.records import Record
+from ipuxla.calibration.work import Builder, NotModelled, Work
+
+__all__ = ["FAMILIES", "NotModelled", "Work"]
+
+
+def _several(record: Record) -> Work:
+    """Refuse what several IPUs do."""
+    stencils.one_ipu(record)
+    raise NotModelled("programs are not split over several IPUs")
+
+
+def _library(record: Record) -> Work:
+    raise NotModelled("the record does not state which program its bound is of")
+
+
+FAMILIES: dict[str, Builder] = {
+    "cast": kernels.cast,
+    "conv": stencils.convolution,
+    "copy": kernels.copy,
+    "elementwise": kernels.elementwise,
+    "exchange": kernels.exchange,
+    "exchange_inter_ipu": _several,
+    "gemm_device": products.on_a_device,
+    "gemm_on_tile": products.on_a_tile,
+    "linalg": _library,
+    "memory": networks.memory,
+    "memory_stream": kernels.memory_stream,
+    "model_inference": networks.inference,
+    "model_training": networks.training,
+    "norm": kernels.norm,
+    "random": kernels.random_bits,
+    "random_numbers": kernels.random_bits,
+    "rng": kernels.random_bits,
+    "reduction": kernels.reduction,
+    "softmax": kernels.softmax,
+    "sparse_matmul": products.sparse,
+    "stencil": stencils.stencil,
+    "stencil_multi_ipu": stencils.stencil,
+    "sync": kernels.sync,
+    "tutorial": _library,
+}
+"""Family -> builder of a record's program."""
