@@ -10,7 +10,7 @@ from tiles.graph import Graph
 from tiles.numerics.dtypes import itemsize
 from tiles.poplibs import poplin
 from tiles.poplibs.forms import dot_form
-from tiles.poplibs.poplin.matmul import accumulator_of
+from tiles.poplibs.poplin.matmul import partials_of
 from tiles.poplibs.poputil.place import place
 from tiles.target import Target
 
@@ -33,8 +33,8 @@ def product(
       batch: products side by side.
     """
     lead = [batch] if batch > 1 else []
-    partials = partials or accumulator_of(dtype)
     out = dtype if itemsize(dtype) > 1 else "float16"
+    partials = partials or partials_of(dtype, out)
     graph, b = Graph(target), len(lead)
     lhs, rhs = graph.add_input((*lead, m, k), dtype, "lhs"), graph.add_input((*lead, k, n), dtype, "rhs")
     form = dot_form(lhs.shape, rhs.shape, range(b), range(b), (b + 1,), (b,))
