@@ -19,6 +19,8 @@ from tiles.graph import AxisSplit, Graph, Layout, linear_layout, whole
 from tiles.numerics.dtypes import itemsize
 from tiles.plan.rearrange import rearrange_cycles
 from tiles.poplibs import poputil
+from tiles.poplibs.poplin.partials import add_partials
+from tiles.poplibs.popops.reduce import combine_form
 from tiles.target import Basis, Target
 
 WHOLE_KERNEL = (COMPUTE, REARRANGE)
@@ -94,8 +96,14 @@ def reduction(record: Record) -> Work:
         rows = p.integer("rows", 1)
         x = shaped((rows, n), dtype)
         return _on_a_tile(record, lambda a: jnp.sum(a, axis=1), x, built="sum of rows")
-    x = shaped((int(partials), n), dtype)
-    return _on_a_tile(record, lambda a: jnp.sum(a, axis=0), x, built="sum of partials")
+    target, count = machine(record, num_tiles=1), int(partials)
+    graph = Graph(target)
+    x = graph.add_input((count, n), dtype, "partials")
+    codelet = add_partials(dtype, dtype)
+    graph.outputs.append(
+        poputil.place(graph, codelet, combine_form((count, n)), [x], (dtype,), "add")[0].name
+    )
+    return work_of(record, compiled_graph(graph), "partials added on one tile", WHOLE_KERNEL)
 
 
 def cast(record: Record) -> Work:
@@ -254,7 +262,7 @@ def exchange(record: Record) -> Work:
     target = machine(record)
     if p.has("scheduled_cycles"):
         executable = _move(target, p.integer("scheduled_cycles"), own=False)
-        return work_of(record, executable, "a schedule of the stated length", (EXCHANGE,))
+        return work_of(record, executable, "a schedule of the stated length", (EXCHANGE, SYNC))
     shape = re.search(r"(\d+)x(\d+)x(\d+)", words)
     if shape and "rows" in words:
         heads, rows, columns = (int(size) for size in shape.groups())
@@ -320,8 +328,9 @@ def sync(record: Record) -> Work:
     if "phase" in record.id or "phase" in record.what:
         target = machine(record)
         words = 64
-        found = figure(_move(target, words, own=False), (EXCHANGE,))
-        beyond = Figure(found.cycles - words, found.low - words, found.high - words, found.basis_shares)
+        found = figure(_move(target, words, own=False), (EXCHANGE, SYNC))
+        less = 1 - words / found.cycles
+        beyond = found.times(less)
         return Work(beyond, target.clock_hz, "an exchange phase less its words")
     target = machine(record)
     found = figure(_move(target, 1, own=False), (SYNC,))
