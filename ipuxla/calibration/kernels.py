@@ -18,7 +18,7 @@ from tiles.compiler import Executable
 from tiles.graph import AxisSplit, Graph, Layout, linear_layout, whole
 from tiles.numerics.dtypes import itemsize
 from tiles.plan.rearrange import rearrange_cycles
-from tiles.poplibs import poputil
+from tiles.poplibs import poprand, poputil
 from tiles.poplibs.poplin.partials import add_partials
 from tiles.poplibs.popops.reduce import combine_form
 from tiles.target import Basis, Target
@@ -154,11 +154,23 @@ def softmax(record: Record) -> Work:
     return work_of(record, executable, "softmax", (COMPUTE,))
 
 
-def random_bits(record: Record) -> Work:
-    """Return random numbers of the machine's own generator on all tiles."""
-    raise NotModelled(
-        "the tile's hardware generator is not part of this project; JAX's generators are integer code"
+def random_numbers(record: Record) -> Work:
+    """Return random numbers of the machine's own generator, as poprand draws them: on all tiles, or on one."""
+    p, words = record.params, f"{record.id} {record.what} {record.params.text('distribution')}".lower()
+    distribution = next((name for name in ("normal", "bits", "integer") if name in words), "uniform")
+    distribution = "bits" if distribution == "integer" else distribution
+    dtype = "uint32" if distribution == "bits" else p.dtype(default="float32")
+    target = (
+        machine(record, num_tiles=1) if p.text("tiles") == "1" or "one tile" in words else machine(record)
     )
+    n = p.integer("n", int(target.memory_bytes * STREAM_SHARE / 3 / itemsize(dtype)))
+    graph = Graph(target)
+    seed = graph.add_input((2,), "uint64", "seed")
+    graph.outputs.append(poprand.machine_random(graph, seed, (n,), dtype, distribution).name)
+    executable = compiled_graph(graph)
+    size = float(n * itemsize(dtype))
+    found = figure(executable, (COMPUTE,))
+    return Work(found, target.clock_hz, f"{n:,} {distribution} numbers", size_bytes=size, items=float(n))
 
 
 # ---- memory

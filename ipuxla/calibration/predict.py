@@ -109,7 +109,8 @@ def _in_unit(unit: str, cycles: float, work: Work) -> float | None:
     if unit in FLOP_RATES:
         return None if work.flops is None else work.flops / seconds / FLOP_RATES[unit]
     if unit in SAMPLE_RATES and work.items is not None:
-        return work.items / (cycles if unit == "samples/cycle" else seconds / 1) / (SAMPLE_RATES[unit] or 1)
+        scale = SAMPLE_RATES[unit]
+        return work.items / seconds / scale if scale else work.items / cycles
     if unit in ITEM_RATES:
         return None if work.items is None else work.items / seconds
     if unit.startswith("of "):

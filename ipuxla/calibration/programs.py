@@ -9,12 +9,6 @@ from ipuxla.calibration.work import Builder, NotModelled, Work
 __all__ = ["FAMILIES", "NotModelled", "Work"]
 
 
-def _several(record: Record) -> Work:
-    """Refuse what several IPUs do."""
-    stencils.one_ipu(record)
-    raise NotModelled("programs are not split over several IPUs")
-
-
 def _library(record: Record) -> Work:
     raise NotModelled("the record does not state which program its bound is of")
 
@@ -25,7 +19,7 @@ FAMILIES: dict[str, Builder] = {
     "copy": kernels.copy,
     "elementwise": kernels.elementwise,
     "exchange": kernels.exchange,
-    "exchange_inter_ipu": _several,
+    "exchange_inter_ipu": stencils.between_ipus,
     "gemm_device": products.on_a_device,
     "gemm_on_tile": products.on_a_tile,
     "linalg": _library,
@@ -34,9 +28,9 @@ FAMILIES: dict[str, Builder] = {
     "model_inference": networks.inference,
     "model_training": networks.training,
     "norm": kernels.norm,
-    "random": kernels.random_bits,
-    "random_numbers": kernels.random_bits,
-    "rng": kernels.random_bits,
+    "random": kernels.random_numbers,
+    "random_numbers": kernels.random_numbers,
+    "rng": kernels.random_numbers,
     "reduction": kernels.reduction,
     "softmax": kernels.softmax,
     "sparse_matmul": products.sparse,

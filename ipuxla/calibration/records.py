@@ -40,7 +40,15 @@ CYCLES = ("cycles", "tile cycles", "total cycles")
 RATES = {"B/s": 1.0, "KB/s": 1e3, "MB/s": 1e6, "GB/s": 1e9, "TB/s": 1e12}
 FLOP_RATES = {"FLOP/s": 1.0, "MFLOP/s": 1e6, "GFLOP/s": 1e9, "TFLOP/s": 1e12}
 ITEM_RATES = ("items/s", "images/s", "samples/s", "queries/s", "sequences/s", "tokens/s", "it/s", "steps/s")
-SAMPLE_RATES = {"Msamples/s": 1e6, "Gsamples/s": 1e9, "GSamples/s": 1e9, "samples/cycle": 0.0}
+SAMPLE_RATES = {
+    "Msamples/s": 1e6,
+    "MSamples/s": 1e6,
+    "Gsamples/s": 1e9,
+    "GSamples/s": 1e9,
+    "Gnumbers/s": 1e9,
+    "samples/cycle": 0.0,
+}
+"""Items per second, and 0 for items per cycle."""
 FRACTIONS = ("x", "x dense", "fraction", "ratio", "%")
 
 HARDWARE = ("hardware", "hardware_figure_read")

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from ipuxla.calibration.figures import ALL, COMPUTE, EXCHANGE, REARRANGE, SYNC
+from ipuxla.calibration.figures import ALL, COMPUTE, EXCHANGE, NOTHING, REARRANGE, SYNC, Figure
 from ipuxla.calibration.parameters import MissingParameter
 from ipuxla.calibration.records import Record
 from ipuxla.calibration.work import NotModelled, Work, compiled, machine, shaped, work_of
 from tiles.compiler import Executable
-from tiles.target import Target
+from tiles.numerics.dtypes import itemsize
+from tiles.target import LinkPhase, System, Target, exchange_phase, find_machine
+
+GLOBAL = "global exchange"
+"""The part of a step that crosses links."""
 
 PARTS = (
+    ("global exchange", (GLOBAL,)),
     ("halo exchange", (EXCHANGE,)),
     ("exchange", (EXCHANGE,)),
     ("pre rearrange", (REARRANGE,)),
@@ -27,6 +34,75 @@ PARTS = (
 
 D2Q9 = ((0, 0), (1, 0), (0, 1), (-1, 0), (0, -1), (1, 1), (-1, 1), (-1, -1), (1, -1))
 D2Q9_WEIGHTS = (4 / 9, *[1 / 9] * 4, *[1 / 36] * 4)
+
+
+@dataclass(frozen=True)
+class Split:
+    """An image on a grid of IPUs: what each has, and what it exchanges with its neighbours every step.
+
+    Args:
+      height: rows of an IPU's part.
+      width: columns of it.
+      channels: of a pixel.
+      phase: the exchange of edges over the links, with its sync; None on one IPU.
+    """
+
+    height: int
+    width: int
+    channels: int
+    phase: LinkPhase | None
+
+
+def split(record: Record, dtype: str) -> Split:
+    """Return how a record's image lies on its IPUs: the grid of IPUs whose parts have the shortest edges.
+
+    Edges go from every IPU to its neighbours once a step, as grids are split by hand; corners are left out.
+    """
+    (height, width, channels), ipus = _image(record), record.ipus
+    if ipus == 1:
+        return Split(height, width, channels, None)
+    is_part = record.params.has("pixels_per_ipu")
+    grids = [(down, ipus // down) for down in range(1, ipus + 1) if ipus % down == 0]
+    if is_part:
+        down, across = min(grids, key=lambda g: (g[0] - 1) * width * g[1] + (g[1] - 1) * height * g[0])
+        own = height, width
+    else:
+        down, across = min(grids, key=lambda g: (g[0] - 1) * width + (g[1] - 1) * height)
+        own = -(-height // down), -(-width // across)
+    edges = np.zeros((ipus, ipus), np.int64)
+    size = itemsize(dtype) * channels
+    for number in range(ipus):
+        row, column = divmod(number, across)
+        if row + 1 < down:
+            edges[number, number + across] = edges[number + across, number] = own[1] * size
+        if column + 1 < across:
+            edges[number, number + 1] = edges[number + 1, number] = own[0] * size
+    system = find_machine(f"{record.target} x {ipus}")
+    if not isinstance(system, System):
+        raise NotModelled(f"no system of {ipus} {record.target} is known")
+    return Split(*own, channels, exchange_phase(system, edges))
+
+
+LINK_BAND = (0.4, 2.5)
+"""Least and most of what phases between IPUs take, over the estimate: the latency of links is ASSUMED or FITTED."""
+
+
+def of_phase(phase: LinkPhase | None, parts: tuple[str, ...]) -> Figure:
+    """Return the figure of parts of an exchange between IPUs: its sync, or its transfer and latency."""
+    if phase is None:
+        return NOTHING
+    if phase.cycles is None or phase.sync.cycles is None:
+        raise NotModelled("the latency of the links is not known")
+    sync, whole = float(phase.sync.cycles), float(phase.cycles)
+    cycles = {SYNC: sync, GLOBAL: whole - sync, ALL: whole}
+    bases = {SYNC: phase.sync.basis, GLOBAL: phase.latency_basis, ALL: phase.latency_basis}
+    total = NOTHING
+    for part in parts:
+        if part in cycles:
+            low, high = LINK_BAND
+            value = cycles[part]
+            total = total + Figure(value, low * value, high * value, {str(bases[part]): value})
+    return total
 
 
 def one_ipu(record: Record) -> None:
@@ -76,10 +152,11 @@ def _variant(record: Record) -> tuple[str, Target]:
     return dtype, target if getattr(target, field) == width else target.replace(**{field: width})
 
 
-def _blurred(record: Record, times: int) -> Executable:
-    one_ipu(record)
+def _blurred(record: Record, times: int) -> tuple[Executable, LinkPhase | None]:
     dtype, target = _variant(record)
-    return compiled(repeated(blur, times), target, shaped(_image(record), dtype))
+    parts = split(record, dtype)
+    image = shaped((parts.height, parts.width, parts.channels), dtype)
+    return compiled(repeated(blur, times), target, image), parts.phase
 
 
 def part_of_a_step(record: Record) -> Work:
@@ -88,9 +165,10 @@ def part_of_a_step(record: Record) -> Work:
     parts = next((parts for name, parts in PARTS if name in words), None)
     if parts is None:
         raise NotModelled("the record does not say which part of a step it is of")
-    executable = _blurred(record, 2)
-    work = work_of(record, executable, f"{' and '.join(parts)} of a step of the stencil", parts)
-    return Work(work.figure.times(0.5), work.clock_hz, work.built)
+    executable, phase = _blurred(record, 2)
+    on_chip = tuple(part for part in parts if part != GLOBAL)
+    work = work_of(record, executable, f"{' and '.join(parts)} of a step of the stencil", on_chip)
+    return Work(work.figure.times(0.5) + of_phase(phase, parts), work.clock_hz, work.built)
 
 
 def stencil(record: Record) -> Work:
@@ -103,10 +181,28 @@ def stencil(record: Record) -> Work:
     if p.has("per"):
         return part_of_a_step(record)
     times = p.integer("iterations") if p.has("iterations") else 2 * p.integer("n")
-    executable = _blurred(record, times)
+    executable, phase = _blurred(record, times)
     height, width, _ = _image(record)
-    return work_of(
+    work = work_of(
         record, executable, f"{times} steps of the stencil", (ALL,), items=float(times * height * width)
+    )
+    return replace(work, figure=work.figure + of_phase(phase, (ALL,)).times(times))
+
+
+def between_ipus(record: Record) -> Work:
+    """Return what several IPUs do: a stencil, a part of its step, or the latency or rate of a link."""
+    if record.params.has("image"):
+        return stencil(record)
+    machine_name = f"{record.target} x {max(record.ipus, 2)}"
+    system = find_machine(machine_name)
+    if not isinstance(system, System) or record.metric not in ("latency", "bandwidth"):
+        raise NotModelled("the record does not state what is exchanged")
+    size = np.zeros((system.num_ipus, system.num_ipus), np.int64)
+    size[0, 1] = 4 if record.metric == "latency" else 2**24
+    phase = exchange_phase(system, size)
+    found = of_phase(phase, (GLOBAL,))
+    return Work(
+        found, phase.clock_hz, f"{int(size[0, 1]):,} bytes to a neighbour", size_bytes=float(size[0, 1])
     )
 
 
@@ -153,11 +249,11 @@ def _lattice(record: Record) -> Work:
 
 def convolution(record: Record) -> Work:
     """Return repeated convolutions of an image with a kernel for every channel, or with all channels."""
-    one_ipu(record)
     p = record.params
-    height, width, channels = _image(record)
     high, wide = (*p.shape("kernel"), 1)[:2]
     dtype, times = p.dtype(), p.integer("iterations", 1)
+    parts = split(record, dtype)
+    height, width, channels = parts.height, parts.width, parts.channels
     groups = p.integer("groups", channels if "groups" in record.what.lower() else 1)
     outputs = p.integer("out_channels", channels)
 
@@ -174,4 +270,7 @@ def convolution(record: Record) -> Work:
 
     executable = compiled(repeated(step, times), machine(record), shaped((height, width, channels), dtype))
     flops = 2.0 * times * height * width * high * wide * channels // groups * outputs
-    return work_of(record, executable, f"{times} convolutions", (ALL,), flops=flops, items=float(times))
+    work = work_of(
+        record, executable, f"{times} convolutions", (ALL,), flops=flops * record.ipus, items=float(times)
+    )
+    return replace(work, figure=work.figure + of_phase(parts.phase, (ALL,)).times(times))

@@ -9,7 +9,7 @@ import pathlib
 import pytest
 
 from ipuxla import cli
-from ipuxla.calibration import BadRecord, InvalidRecords, Row, predict, read_records, score
+from ipuxla.calibration import BadRecord, InvalidRecords, Row, predict, read_records, score, stencils
 from ipuxla.calibration.card import scored
 from ipuxla.calibration.parameters import MissingParameter, Parameters
 from ipuxla.calibration.predict import is_rate, roofline
@@ -158,3 +158,51 @@ def test_the_command_predicts_the_rest_and_exits_with_one(tmp_path, capsys):
     assert cli.run(["ipuxla", "calibrate", f"--records={path}"]) == 0
     assert "gemm_on_tile" in capsys.readouterr().out
     assert cli.run(["ipuxla", "calibrate", f"--records={tmp_path / 'none'}"]) == 2
+
+
+def _image_record(**params: object):
+    given = {"image": "90x40x4", "variant": "float2", "iterations": 3, "ipus": 4} | params
+    entry = _entry(
+        family="stencil_multi_ipu", target="gc2", params=given, metric="time", unit="s", value=1e-3
+    )
+    records, bad = read_records(json.dumps([entry]), frozenset(FAMILIES))
+    assert not bad
+    return records[0]
+
+
+@pytest.mark.parametrize(("ipus", "own"), [(1, (40, 90)), (2, (40, 45)), (4, (40, 23)), (16, (20, 12))])
+def test_an_image_is_cut_where_edges_are_shortest(ipus, own):
+    """Of 40 rows and 90 columns: three cuts across rows of 40 beat one each way, 90 + 7 x 40 beats 3 x 90 + 3 x 40."""
+    parts = stencils.split(_image_record(ipus=ipus), "float32")
+    assert (parts.height, parts.width) == own
+    assert (parts.phase is None) == (ipus == 1)
+
+
+def test_a_part_per_ipu_stays_whole_and_its_edges_cross_the_links():
+    record = _image_record(pixels_per_ipu="90x40", ipus=2)
+    object.__setattr__(
+        record, "params", Parameters({k: v for k, v in record.params.given.items() if k != "image"})
+    )
+    parts = stencils.split(record, "float16")
+    assert (parts.height, parts.width) == (40, 90) and parts.phase is not None
+    assert (
+        parts.phase.link_bytes.sum() == 2 * 40 * 4 * 2
+    )  # a column of four halves each way: 40 rows, shorter than 90
+
+
+def test_steps_on_several_ipus_are_those_of_a_part_and_the_exchange_between_them():
+    several, alone = (
+        predict(_image_record(ipus=n, image=image)) for n, image in ((4, "90x40x4"), (1, "45x20x4"))
+    )
+    phase = stencils.split(_image_record(), "float32").phase
+    assert isinstance(several, Row) and isinstance(alone, Row) and phase is not None and phase.cycles
+    assert several.predicted == pytest.approx(alone.predicted + 3 * phase.cycles / 1.6e9)
+
+
+@pytest.mark.parametrize(("unit", "per_cycle"), [("Gsamples/s", 1.85), ("samples/cycle", 1)])
+def test_random_numbers_are_told_by_rate(unit, per_cycle):
+    """Two floats a vector, 4 slots each: half a number a cycle on a tile, less the frame."""
+    given = {"n": 6000, "dtype": "f32", "tiles": 1}
+    row = _only(family="random", params=given, unit=unit, metric="throughput", value=0.5 * per_cycle)
+    assert isinstance(row, Row) and row.predicted
+    assert row.predicted == pytest.approx(6000 / (4 + 6 * (24 + 4 * 500)) * per_cycle)
