@@ -66,12 +66,18 @@ HOST = Band(
 )
 
 
+def part_ranges(cost: StepCost) -> dict[str, Band]:
+    """Return the band of every part of a step: compute, exchange, sync, host."""
+    return {"compute": COMPUTE[cost.compute_basis], "exchange": EXCHANGE, "sync": SYNC, "host": HOST}
+
+
 def step_range(cost: StepCost) -> tuple[float, float]:
     """Return the least and most cycles that measurements suggest for one run of a step."""
-    parts = (
-        (cost.compute_cycles, COMPUTE[cost.compute_basis]),
-        (cost.exchange_cycles, EXCHANGE),
-        (cost.sync_cycles, SYNC),
-        (cost.host_cycles or 0, HOST),
-    )
-    return sum(c * band.low for c, band in parts), sum(c * band.high for c, band in parts)
+    bands = part_ranges(cost)
+    cycles = {
+        "compute": cost.compute_cycles,
+        "exchange": cost.exchange_cycles,
+        "sync": cost.sync_cycles,
+        "host": cost.host_cycles or 0,
+    }
+    return sum(c * bands[k].low for k, c in cycles.items()), sum(c * bands[k].high for k, c in cycles.items())
