@@ -1,5 +1,18 @@
 """One class per operation, one file per family; importing this package fills ``ir.OPS``."""
 
+from hlo_passes.ops.collectives import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Collective,
+    CollectiveBroadcast,
+    CollectivePermute,
+    DeviceGroups,
+    Moves,
+    PartitionId,
+    ReduceScatter,
+    ReplicaId,
+)
 from hlo_passes.ops.complex import Complex, Imag, Real
 from hlo_passes.ops.contraction import DotAlgorithm, DotDimensionNumbers, DotGeneral
 from hlo_passes.ops.control import Call, Fusion
@@ -92,6 +105,9 @@ from hlo_passes.ops.window import ReduceWindow, SelectAndScatter, simple_selecti
 __all__ = [
     "Abs",
     "Add",
+    "AllGather",
+    "AllReduce",
+    "AllToAll",
     "And",
     "Atan2",
     "BatchNormGrad",
@@ -106,6 +122,9 @@ __all__ = [
     "Ceil",
     "Cholesky",
     "Clamp",
+    "Collective",
+    "CollectiveBroadcast",
+    "CollectivePermute",
     "Combiner",
     "Compare",
     "Complex",
@@ -118,6 +137,7 @@ __all__ = [
     "Cosine",
     "CountLeadingZeros",
     "DataMovement",
+    "DeviceGroups",
     "Divide",
     "DotAlgorithm",
     "DotDimensionNumbers",
@@ -144,6 +164,7 @@ __all__ = [
     "MapElements",
     "Maximum",
     "Minimum",
+    "Moves",
     "Multiply",
     "Negate",
     "Nonlinearity",
@@ -152,15 +173,18 @@ __all__ = [
     "Or",
     "Outfeed",
     "Pad",
+    "PartitionId",
     "Popcnt",
     "Power",
     "Real",
     "Recv",
     "Reduce",
     "ReducePrecision",
+    "ReduceScatter",
     "ReduceWindow",
     "Remainder",
     "Repeat",
+    "ReplicaId",
     "Reshape",
     "Reverse",
     "Rng",
