@@ -11,7 +11,8 @@ import jax
 from ipuxla.errors import HostEngineInsideJit, Unsupported, WrongArguments
 from ipuxla.options import ARITHMETICS, ENGINES, require_one_of
 from tiles.compiler import Executable
-from tiles.compiler.tree import count_steps, dynamic_parts
+from tiles.compiler.control import decided_parts
+from tiles.compiler.control_flow import count_steps
 from tiles.engine import Engine, Trace, make_engine
 from tiles.graph import Stream
 
@@ -132,7 +133,7 @@ class Runner:
         """
         self._require_supersteps()
         executable = self.executable
-        if self.streams or any(True for _ in dynamic_parts(executable.program)):
+        if self.streams or any(True for _ in decided_parts(executable.program)):
             raise WrongArguments(
                 "what runs depends on the arguments: the program has loops, branches or streams that follow data",
                 expected="the arguments of a call",

@@ -16,7 +16,8 @@ import numpy as np
 from jax import lax
 
 from tiles.compiler import AbortStep, ErrorStep, Executable, PrintStep, RemoteStep, StreamStep
-from tiles.compiler.tree import items_needed, may_halt, records_of, runs_of_steps
+from tiles.compiler.control import Part
+from tiles.compiler.control_flow import items_needed, may_halt, records_of, runs_of_steps
 from tiles.engine.interface import aborted, out_of_items
 from tiles.engine.trace import Print
 from tiles.errors import IpuError
@@ -180,11 +181,11 @@ def prints_of(executable: Executable) -> list[int]:
     return [n for n, step in enumerate(executable.steps) if isinstance(step, PrintStep)]
 
 
-def carried_by(executable: Executable, tree: Any) -> list[str]:
+def carried_by(executable: Executable, part: Part) -> list[str]:
     """Return the keys of the state that a loop or branch changes."""
     numbers = {id(step): number for number, step in enumerate(executable.steps)}
     keys: dict[str, None] = {}
-    for step in records_of(executable, tree):
+    for step in records_of(executable, part):
         match step:
             case StreamStep():
                 keys[_of_stream(step.stream)] = None
@@ -196,7 +197,7 @@ def carried_by(executable: Executable, tree: Any) -> list[str]:
                 keys[_of_error(numbers[id(step)])] = None
             case _:
                 pass
-    return [*keys, *([HALTED] if may_halt(executable, tree) else [])]
+    return [*keys, *([HALTED] if may_halt(executable, part) else [])]
 
 
 def initial_room(executable: Executable) -> Room:

@@ -4,6 +4,7 @@ from tiles.graph.arrangement import ROW_MAJOR, Arrangement, common_run
 from tiles.graph.carried import CarriedCodelet, carried_from_data
 from tiles.graph.carrying import carry, is_carried
 from tiles.graph.codelet import CODELETS, Cell, Codelet, Cycles, Extents, codelet_from_data, register
+from tiles.graph.collective import Collective
 from tiles.graph.domain import (
     PARALLEL,
     REDUCTION,
@@ -40,6 +41,7 @@ from tiles.graph.program import (
     Choice,
     Composite,
     Copy,
+    CopyBetween,
     CopyFromRemote,
     CopyFromStream,
     CopyToRemote,
@@ -57,8 +59,10 @@ from tiles.graph.program import (
     Step,
     Switch,
     Sync,
+    WriteReplicaIndex,
     WriteUndef,
 )
+from tiles.graph.replicas import Pairs, Permutation, Replicas, Shift, Swap
 
 __all__ = [
     "CODELETS",
@@ -80,9 +84,11 @@ __all__ = [
     "Cell",
     "Choice",
     "Codelet",
+    "Collective",
     "Composite",
     "ComputeSet",
     "Copy",
+    "CopyBetween",
     "CopyFromRemote",
     "CopyFromStream",
     "CopyToRemote",
@@ -99,20 +105,26 @@ __all__ = [
     "Location",
     "OpForm",
     "Operation",
+    "Pairs",
+    "Permutation",
     "Plan",
     "PrintTensor",
     "RemoteBuffer",
     "Repeat",
     "RepeatWhileFalse",
     "RepeatWhileTrue",
+    "Replicas",
     "Reshape",
     "Sequence",
+    "Shift",
     "Step",
     "Stream",
+    "Swap",
     "Switch",
     "Sync",
     "Tensor",
     "Vertices",
+    "WriteReplicaIndex",
     "WriteUndef",
     "along",
     "carried_from_data",

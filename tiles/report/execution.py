@@ -19,8 +19,8 @@ from tiles.compiler import (
     VariableCopy,
     step_costs,
 )
+from tiles.compiler.control_flow import Trips
 from tiles.compiler.steps import StepRecord
-from tiles.compiler.tree import Trips
 from tiles.graph import RemoteBuffer, Stream
 from tiles.report.code import code_data
 from tiles.report.compilation import camel
@@ -118,6 +118,7 @@ def _step(executable: Executable, number: int, cost: StepCost, count: Count) -> 
         "exchange": cost.exchange_basis.value if cost.exchange_cycles else None,
         "sync": cost.sync_basis.value if cost.sync_cycles else None,
         "hostExchange": cost.host_basis.value if cost.host_cycles else None,
+        "link": Basis.weakest(basis for basis, _ in cost.link_basis).value if cost.link_cycles else None,
     }
     return {
         "step": number,
@@ -128,6 +129,8 @@ def _step(executable: Executable, number: int, cost: StepCost, count: Count) -> 
         "exchangeCycles": cost.exchange_cycles,
         "syncCycles": cost.sync_cycles,
         "hostExchangeCycles": cost.host_cycles,
+        "linkCycles": cost.link_cycles,
+        "linkBytes": 0 if cost.links is None else cost.links.busiest_bytes,
         "cycles": cost.cycles,
         "totalCycles": times(count, cost.cycles),
         "computeCyclesByIpu": cost.tile_compute_cycles.reshape(target.num_ipus, -1).max(axis=1).tolist(),
