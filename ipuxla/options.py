@@ -94,7 +94,12 @@ class CompileOptions:
     @property
     def machine_name(self) -> str:
         """The name of the target, or of the system that it is part of."""
-        return self.target.name if self.system is None else self.system.name
+        return self.machine.name
+
+    @property
+    def machine(self) -> Target | System:
+        """The system, or the one IPU."""
+        return self.target if self.system is None else self.system
 
     @property
     def num_ipus(self) -> int:

@@ -96,10 +96,6 @@ class ArraySharding:
 
         return f"P({', '.join(map(entry, self.dimensions))})"
 
-    def with_rank(self, rank: int) -> ArraySharding:
-        """Return the sharding of an array with more dimensions, which nothing cuts."""
-        return ArraySharding(self.dimensions + ((),) * (rank - len(self.dimensions)))
-
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
@@ -109,11 +105,13 @@ class Placement:
       mesh: axes of the devices.
       inputs: of each argument.
       outputs: of each result.
+      result_shapes: of the whole results.
     """
 
     mesh: Mesh
     inputs: tuple[ArraySharding, ...]
     outputs: tuple[ArraySharding, ...]
+    result_shapes: tuple[tuple[int, ...], ...]
 
     @functools.cached_property
     def num_devices(self) -> int:
@@ -130,6 +128,7 @@ class Placement:
             "mesh": [list(axis) for axis in self.mesh],
             "inputs": listed(self.inputs),
             "outputs": listed(self.outputs),
+            "result_shapes": [list(shape) for shape in self.result_shapes],
         }
 
     @classmethod
@@ -148,11 +147,13 @@ class Placement:
                 for dimensions in shardings
             )
 
-        found = cls(mesh, read(data["inputs"]), read(data["outputs"]))
+        shapes = tuple(tuple(map(int, shape)) for shape in data["result_shapes"])
+        found = cls(mesh, read(data["inputs"]), read(data["outputs"]), shapes)
         digits = [d for s in (*found.inputs, *found.outputs) for dimension in s.dimensions for d in dimension]
         if found.to_data() != data or not 1 <= num_devices <= 2**17:
             raise ValueError("the devices that run it")
-        if any(n < 1 or s < 1 or num_devices % (n * s) for n, s in digits):
+        ranks = [(len(s.dimensions), len(shape)) for s, shape in zip(found.outputs, shapes, strict=True)]
+        if any(n < 1 or s < 1 or num_devices % (n * s) for n, s in digits) or any(a != b for a, b in ranks):
             raise ValueError("the parts that devices hold")
         return found
 
@@ -161,6 +162,25 @@ class Placement:
         pairs = zip(self.inputs, arrays, strict=True)
         return [sharding.to_devices(array, self.num_devices) for sharding, array in pairs]
 
-    def from_devices(self, held: Sequence[Any], shapes: Sequence[Sequence[int]]) -> list[Any]:
+    def from_devices(self, held: Sequence[Any]) -> list[Any]:
         """Return the results whose parts devices hold."""
-        return [s.from_devices(x, shape) for s, x, shape in zip(self.outputs, held, shapes, strict=True)]
+        results = zip(self.outputs, held, self.result_shapes, strict=True)
+        return [sharding.from_devices(x, shape) for sharding, x, shape in results]
+
+    def repeated(self, inputs: Sequence[int], outputs: Sequence[int]) -> Placement:
+        """Return the placement where each argument and each result is so many arrays of its own shape."""
+
+        def each(values: tuple[Any, ...], counts: Sequence[int]) -> tuple[Any, ...]:
+            return tuple(v for v, count in zip(values, counts, strict=True) for _ in range(count))
+
+        return Placement(
+            self.mesh,
+            each(self.inputs, inputs),
+            each(self.outputs, outputs),
+            each(self.result_shapes, outputs),
+        )
+
+    @property
+    def same_on_all(self) -> tuple[int, ...]:
+        """Arguments of which all devices hold the whole."""
+        return tuple(number for number, sharding in enumerate(self.inputs) if sharding.is_replicated)

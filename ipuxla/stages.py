@@ -7,6 +7,7 @@ Executable)
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import json
 import weakref
@@ -52,7 +53,7 @@ from tiles.compiler import (
 )
 from tiles.engine import quickly
 from tiles.errors import InvalidPlan
-from tiles.graph import Stream, print_graph
+from tiles.graph import Graph, Stream, print_graph
 from tiles.numerics.dtypes import name_of
 from tiles.numerics.ring import ring
 from tiles.report import profile
@@ -138,10 +139,9 @@ class Pipeline:
         if self.module.num_devices == 1:
             return None
         entry = self.module.entry_computation
-        alike = tuple(ArraySharding(((),) * type_.rank) for type_ in entry.parameter_types)
-        return Placement(
-            self.module.mesh, alike, tuple(ArraySharding(((),) * t.rank) for t in entry.result_types)
-        )
+        inputs, outputs = entry.parameter_types, entry.result_types
+        mesh, shapes = self.module.mesh, tuple(type_.shape for type_ in outputs)
+        return Placement(mesh, tuple(map(_on_all, inputs)), tuple(map(_on_all, outputs)), shapes)
 
     def executable(self, options: CompileOptions) -> Executable:
         """Return the compiled program.
@@ -152,17 +152,13 @@ class Pipeline:
           InternalError: placing, planning or compiling it fails.
         """
         self._require_devices(options)
-        if self.module.num_devices > 1:
-            raise Unsupported(
-                "a program of several IPUs has no form on tiles yet: its collectives have no lowering",
-                expected='engine="hlo", which evaluates all devices op by op',
-                got=f"a mesh {', '.join(f'{name}={size}' for name, size in self.module.mesh)}",
-                try_='engine="hlo", as_text("partitioned") or as_text("hlo-optimized")',
-            )
-        key = (options.target, options.passes, options.check_memory, options.plans)
+        key = (options.machine, options.passes, options.check_memory, options.plans)
         if key not in self._executables:
             with collection_paused():
-                executable = kept(self._located, self._name, options, lambda: self._compiled(options))
+                placement = None if self.placement is None else self.placement.to_data()
+                executable = kept(
+                    self._located, self._name, options, lambda: self._compiled(options), placement
+                )
             self._executables[key] = executable
         return self._executables[key]
 
@@ -174,10 +170,18 @@ class Pipeline:
             return source.encode()
         return source if isinstance(source, bytes) else compat.module_bytecode(source)
 
+    @property
+    def _same_on_all(self) -> tuple[int, ...]:
+        """Arguments of engines of which all devices hold the whole."""
+        return () if self.placement is None else self.words_placement(self.placement).same_on_all
+
+    def _lowered(self, options: CompileOptions) -> Graph:
+        return lower_module(self.optimized(options), options.machine, self._same_on_all)
+
     def _compiled(self, options: CompileOptions) -> Executable:
         module, plans = self.optimized(options), options.pinned_plans
         with self._naming_internal_errors(options):
-            executable = planned_to_fit(module, options.target, plans)
+            executable = planned_to_fit(module, options.machine, plans, self._same_on_all)
             require_pinned(executable, plans)
         if options.check_memory and not executable.fits:
             error = out_of_memory(executable, advice(module, executable, plans))
@@ -235,7 +239,7 @@ class Pipeline:
             "partitioned": self.partitioned_text,
             "hlo": lambda: print_module(self.module),
             "hlo-optimized": lambda: print_module(self.optimized(options)),
-            "graph": lambda: print_graph(lower_module(self.optimized(options), options.target)),
+            "graph": lambda: print_graph(self._lowered(options)),
             "plans": lambda: print_plans(self.executable(options)),
             "program": lambda: self.executable(options).text(),
         }
@@ -247,7 +251,7 @@ class Pipeline:
         if placement is None:
             evaluate = functools.partial(evaluate_module, module, apply=one_by_one)
         else:
-            evaluate = _together(module, self.words_placement(placement), self._global_results())
+            evaluate = _together(module, self.words_placement(placement))
         if options.arithmetic == "float":
             return evaluate
         return ring(evaluate, [name_of(type_.np_dtype) for type_ in module.entry_computation.parameter_types])
@@ -255,27 +259,8 @@ class Pipeline:
     def words_placement(self, placement: Placement) -> Placement:
         """Return how the arrays that engines take and return are cut: complex ones are two of their parts."""
         entry = self.module.entry_computation
-
-        def each(
-            shardings: Sequence[ArraySharding], types: Sequence[TensorType]
-        ) -> tuple[ArraySharding, ...]:
-            return tuple(
-                s for s, type_ in zip(shardings, types, strict=True) for _ in range(1 + type_.is_complex)
-            )
-
-        return Placement(
-            placement.mesh,
-            each(placement.inputs, entry.parameter_types),
-            each(placement.outputs, entry.result_types),
-        )
-
-    def _global_results(self) -> list[tuple[int, ...]]:
-        """Return the shapes of the arrays that engines return, put together from all devices."""
-        types = self.module.entry_computation.result_types
-        shapes = [type_.shape for type_ in types]
-        if self.partitioned is not None:
-            shapes = list(self.partitioned.result_shapes)
-        return [s for s, type_ in zip(shapes, types, strict=True) for _ in range(1 + type_.is_complex)]
+        roles = entry.parameter_types, entry.result_types
+        return placement.repeated(*([1 + type_.is_complex for type_ in role] for role in roles))
 
     def replayer(self, options: CompileOptions) -> Callable[..., Sequence[jax.Array]] | None:
         """Return what engine ``hlo`` runs in the ring where loops or branches decide, or None."""
@@ -324,12 +309,15 @@ class Pipeline:
                 replay=self.replayer(options) if is_hlo else None,
                 compiler_options=self.evaluator_options(options) if is_hlo else None,
                 streaming=self.streaming(options) if is_hlo else None,
+                placement=None if self.placement is None or is_hlo else self.words_placement(self.placement),
                 streams=self.streams(options) if is_hlo else None,
             )
         return self._runners[options]
 
     def compile(self, signature: Signature, options: CompileOptions) -> Compiled:
         """Return the program with its signature."""
+        if self.placement is not None:
+            signature = dataclasses.replace(signature, placement=self.placement)
         return Compiled(signature, self.runner(options), self.printers(options))
 
 
@@ -377,22 +365,19 @@ def module_signature(module: Module) -> Signature:
     )
 
 
-def _together(
-    module: Module, placement: Placement, shapes: Sequence[Sequence[int]]
-) -> Callable[..., list[Any]]:
-    """Return a function of whole arrays: the module evaluated on all devices, operation by operation.
-
-    Args:
-      module: the program of one device.
-      placement: how its arguments and results are cut.
-      shapes: of the whole results.
-    """
+def _together(module: Module, placement: Placement) -> Callable[..., list[Any]]:
+    """Return a function of whole arrays: the module evaluated on all devices, operation by operation."""
 
     def evaluate(*arrays: Any) -> list[Any]:
         held = evaluate_partitioned(module, *placement.to_devices(arrays), apply=one_by_one)
-        return placement.from_devices(held, shapes)
+        return placement.from_devices(held)
 
     return evaluate
+
+
+def _on_all(type_: TensorType) -> ArraySharding:
+    """Return the sharding of arrays that every device holds whole."""
+    return ArraySharding(((),) * type_.rank)
 
 
 class Lowered:

@@ -7,7 +7,6 @@ are a few numbers here; only what no transposed numbering says is listed.
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -76,13 +75,17 @@ class DeviceGroups:
 
     def axes_of(self, mesh: Mesh) -> tuple[str, ...] | None:
         """Return the axes of a mesh that the groups go along, slowest first; None where they go along none."""
-        names = [name for name, size in mesh if size > 1]
-        for length in range(len(names) + 1):
-            for axes in itertools.permutations(names, length):
-                if math.prod(dict(mesh)[axis] for axis in axes) == self.size:
-                    if DeviceGroups.along(mesh, axes) == self:
-                        return axes
-        return None
+        place = np.zeros(self.num_devices, np.int64)
+        if math.prod(size for _, size in mesh) != len(place) or self.members.max(initial=0) >= len(place):
+            return None
+        place[self.members] = np.arange(self.size)
+        strides = np.cumprod([1, *(size for _, size in mesh[:0:-1])])[::-1].tolist()
+        weights = [
+            int(place[stride]) if size > 1 else 0 for (_, size), stride in zip(mesh, strides, strict=True)
+        ]
+        ordered = sorted((-weight, name) for weight, (name, _) in zip(weights, mesh, strict=True) if weight)
+        axes = tuple(name for _, name in ordered)
+        return axes if DeviceGroups.along(mesh, axes) == self else None
 
 
 def _transposed_numbering(sequence: np.ndarray) -> tuple[tuple[int, ...], tuple[int, ...]] | None:

@@ -23,14 +23,10 @@ MAX_DEVICES = 2048
 
 
 class Partitioned(NamedTuple):
-    """One device's program, an MLIR module of StableHLO, and how its arguments and results are cut.
-
-    ``result_shapes`` are those of whole results.
-    """
+    """One device's program, an MLIR module of StableHLO, and how its arguments and results are cut."""
 
     module: Any
     placement: Placement
-    result_shapes: tuple[tuple[int, ...], ...]
 
 
 def partition(module: Any, shardings: Shardings, donated: Sequence[int] = ()) -> Partitioned:
@@ -50,13 +46,13 @@ def partition(module: Any, shardings: Shardings, donated: Sequence[int] = ()) ->
     manual = compat.manual_body(module, [name for name, _ in mesh])
     if manual is not None:
         local, *dimensions = manual
-        cut = [
+        inputs, outputs = (
             tuple(
                 ArraySharding(tuple(tuple(axes[name] for name in names) for names in each)) for each in role
             )
             for role in dimensions
-        ]
-        return Partitioned(local, Placement(mesh, *cut), shapes)
+        )
+        return Partitioned(local, Placement(mesh, inputs, outputs, shapes))
     num_devices = shardings.mesh.size
     if num_devices > MAX_DEVICES:
         raise Unsupported(
@@ -65,12 +61,12 @@ def partition(module: Any, shardings: Shardings, donated: Sequence[int] = ()) ->
         )
     free = [s is None for s in shardings.inputs], [s is None for s in shardings.outputs]
     try:
-        local, inputs, outputs = compat.partitioned_module(module, num_devices, free)
-        separate = inputs, compat.separate_shardings(outputs) if ranks[1] else []
-        cut = [
-            tuple(_sharding(text, rank, mesh) for text, rank in zip(texts, role, strict=True))
-            for texts, role in zip(separate, ranks, strict=True)
-        ]
+        local, texts, whole = compat.partitioned_module(module, num_devices, free)
+        separate = texts, compat.separate_shardings(whole) if ranks[1] else []
+        inputs, outputs = (
+            tuple(_sharding(text, rank, mesh) for text, rank in zip(*role, strict=True))
+            for role in zip(separate, ranks, strict=True)
+        )
     except ValueError as error:
         raise Unsupported(
             f"XLA's partitioner refuses the program: {error}",
@@ -78,7 +74,7 @@ def partition(module: Any, shardings: Shardings, donated: Sequence[int] = ()) ->
         ) from error
     if donated:
         compat.mark_donated(local, donated)
-    return Partitioned(local, Placement(mesh, *cut), shapes)
+    return Partitioned(local, Placement(mesh, inputs, outputs, shapes))
 
 
 def _sharding(text: str, rank: int, mesh: Mesh) -> ArraySharding:

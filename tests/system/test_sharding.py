@@ -6,7 +6,9 @@ import pytest
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 import ipuxla
+from tests.replicas import small_system
 from tests.sharded_programs import PROGRAMS, arguments, loss
+from tiles.engine import certify
 
 MESHES = {"2": (("d", 2),), "4": (("m", 4),), "2x4": (("d", 2), ("m", 4))}
 
@@ -52,3 +54,33 @@ def test_gradients_are_those_of_one_device(name, mesh):
     )
     given = arguments(program)
     close(compiled(*given), jax.jit(jax.grad(total, numbers))(*given))
+
+
+SYSTEM = small_system()
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_engines_with_tile_memory_agree_and_certify(name, tmp_path):
+    program = PROGRAMS[name]
+    given, said = arguments(program), shardings(program, MESHES["2x4"])
+    wanted = jax.jit(program.function)(*given)
+    for engine in ("fast", "literal"):
+        jitted = ipuxla.jit(program.function, target=SYSTEM, engine=engine, in_shardings=said)
+        close(jitted(*given), wanted)
+    compiled = jitted.lower(*given).compile()
+    certify(compiled.executable)
+    compiled.save(tmp_path / "program")
+    close(ipuxla.load(tmp_path / "program", engine="fast")(*given), wanted)
+
+
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in ("cond", "while")])
+def test_in_the_ring_sharded_equals_unsharded_on_every_bit(name):
+    program = PROGRAMS[name]
+    given, said = arguments(program), shardings(program, MESHES["2x4"])
+    alone = ipuxla.jit(program.function, target=SYSTEM.chip, engine="hlo", arithmetic="ring")(*given)
+    for engine in ("hlo", "fast"):
+        jitted = ipuxla.jit(
+            program.function, target=SYSTEM, engine=engine, arithmetic="ring", in_shardings=said
+        )
+        for got, want in zip(jax.tree.leaves(jitted(*given)), jax.tree.leaves(alone), strict=True):
+            np.testing.assert_array_equal(got, want)
