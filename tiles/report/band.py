@@ -74,8 +74,13 @@ LINKS = Band(
 
 def part_ranges(cost: StepCost) -> dict[str, Band]:
     """Return the band of every part of a step: compute, exchange, sync, host, links."""
-    own = {"compute": COMPUTE[cost.compute_basis], "exchange": EXCHANGE, "sync": SYNC, "host": HOST}
-    return {**own, "links": LINKS}
+    return {
+        "compute": COMPUTE[cost.compute_basis],
+        "exchange": EXCHANGE,
+        "sync": SYNC,
+        "host": HOST,
+        "links": LINKS,
+    }
 
 
 def step_range(cost: StepCost) -> tuple[float, float]:
