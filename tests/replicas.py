@@ -55,13 +55,23 @@ def one_ring(combine: Callable[..., Any], parts: list[np.ndarray], last: int, st
     return total
 
 
-def reduced(x: np.ndarray, operation: str, algorithm: str, inner: int = 0) -> np.ndarray:
-    """Return ``x``, ``[members, elements]``, combined over members; fragment i belongs to member i."""
+def turned(n: int) -> list[int]:
+    """Return the members of a folded ring in the order in which it goes round."""
+    return [*range(0, n, 2), *range(n - 1 - n % 2, 0, -2)]
+
+
+def reduced(
+    x: np.ndarray, operation: str, algorithm: str, inner: int = 0, is_folded: bool = False
+) -> np.ndarray:
+    """Return ``x``, ``[members, elements]``, combined over members; fragment i belongs to the i-th on the ring."""
     n, size = x.shape
     combine = OPERATIONS[operation]
+    if is_folded:
+        near = inner or n
+        x = x[[group + i for group in range(0, n, near) for i in turned(near)]]
     if algorithm == "halving_doubling":
         while len(x) > 1:
-            x = combine(x[: len(x) // 2], x[len(x) // 2 :])
+            x = combine(x[::2], x[1::2])
         return x[0]
     each = -(-size // n)
     each += each % 2 if algorithm == "two_rings" else 0

@@ -9,7 +9,7 @@ from typing import Any
 
 from hlo_passes.ir import UNKNOWN, Location
 from ipuxla.frontend._jax_compat import mlir_ir
-from ipuxla.frontend.frames import users_own
+from ipuxla.frontend.frames import is_library, users_own
 from ipuxla.frontend.names import read_name_stack
 
 TEXT_FILE = "<stablehlo>"
@@ -24,6 +24,8 @@ def read_location(location: Any, of_hlo: bool = False) -> Location:
       of_hlo: whether the module came back from XLA, which names what has no name stack by its instruction.
     """
     line = users_own(_frames(location), lambda frame: frame.file) or UNKNOWN
+    if line.is_known and is_library(line.file):
+        line = dataclasses.replace(line, is_provisional=True)
     if of_hlo and isinstance(location, mlir_ir.NameLoc) and not _NAME_STACK.search(location.name_str):
         return line
     return line.within(_named(location))

@@ -9,6 +9,7 @@ from hlo_passes.passes import with_whole_scopes
 from ipuxla.lowering import (
     bitcasts,
     calls,
+    codelet_calls,
     collectives,
     contraction,
     control,
@@ -38,6 +39,7 @@ assert (
     bitcasts
     and calls
     and collectives
+    and codelet_calls
     and contraction
     and control
     and convolution

@@ -206,6 +206,7 @@ _COLLECTIVES = [
 CASES = [
     *_COLLECTIVES,
     # exchanges with the host
+    (ops.Print("{}"), [T("tensor<2xcomplex<f32>>")], "C1"),
     (ops.Infeed((F,)), [F], "arity"),
     (ops.Infeed(()), [], "C1"),
     (ops.Recv((F,), 1), [F], "arity"),

@@ -10,7 +10,7 @@ import numpy as np
 
 from tiles.compiler.coalesce import coalesce, leave_results, may_write_over
 from tiles.compiler.control import Part, Sequence
-from tiles.compiler.costs import exchange_code_sizes, own_exchange_code, scratch_bytes
+from tiles.compiler.costs import exchange_code_sizes, own_exchange_code, scratch_bytes, variant_bytes
 from tiles.compiler.executable import Buffer, Executable, Variable
 from tiles.compiler.grouping import SHARE, Copies, grouped
 from tiles.compiler.host import host_requests
@@ -302,7 +302,8 @@ def _record(
         case ErrorProgram():
             return ErrorStep(name, step.tensor, step.message, step.location)
         case PrintTensor():
-            return PrintStep(name, step.tensor, step.title or step.tensor, step.location)
+            title = step.title or step.tensor
+            return PrintStep(name, step.tensor, title, step.location, step.message, step.part)
         case WriteUndef():
             return UndefStep(name, step.tensor, step.location)
         case Sync():
@@ -356,7 +357,7 @@ def _overheads(graph: Graph, draft: Executable) -> list[Request]:
             )
         )
         mask, size = code.get(group.codelet.label, (0, 0))
-        code[group.codelet.label] = (mask | group.plan.tile_mask, max(size, group.codelet.code_bytes(target)))
+        code[group.codelet.label] = (mask | group.plan.tile_mask, max(size, variant_bytes(draft, group)))
     requests += host_requests(draft)
     for label, (mask, size) in code.items():
         requests.append(Request(f"code {label}", "vertexCode", size, mask, -1, last, executable=True))

@@ -10,7 +10,7 @@ import contextlib
 import math
 import weakref
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from typing import Any
 
@@ -53,7 +53,7 @@ from tiles.engine.streams import (
     remote_rows,
     sent_by,
 )
-from tiles.engine.trace import Trace
+from tiles.engine.trace import Print, Trace
 from tiles.engine.traced import Env, State, TracedEngine
 from tiles.engine.whole import is_laid_out, lay_out, whole
 from tiles.errors import ProgramAborted, Unsupported
@@ -103,17 +103,17 @@ class FastEngine(TracedEngine):
                 recorded, floats = record_run(exe, *inputs, streams=given, remote=floats)
                 run = partial(self._replayed, recorded)
             run = partial(run, *inputs, items=items, remote=self.remote)
-            prints, room = tuple(prints_of(exe)), initial_room(exe)
+            prints, room = prints_of(exe), initial_room(exe)
             try:
                 (outputs, trips), received = collect(
-                    exe.streams, room, lambda room: run(room=room), error, prints
+                    exe.streams, room, lambda room: run(room=room), error, tuple(prints)
                 )
             except ProgramAborted as stopped:
                 self.show(stopped.prints)
                 raise
         self._keep_rows(received.remote, floats)
         counted = {path: as_trips(np.asarray(trip).tolist()) for path, trip in trips.items()}
-        counts, shown = count_steps(exe, counted), in_order(exe, received)
+        counts, shown = count_steps(exe, counted), in_order(prints, received)
         self.show(shown)
         return list(outputs), Trace(counts, self.name, self.arithmetic, counted, received.streams, shown)
 
@@ -129,7 +129,7 @@ class FastEngine(TracedEngine):
         Raises:
           Unsupported: a program whose control depends on floats, under ring arithmetic: it runs twice, and
             the host hands the decisions over; or one that moves a number of items that depends on data, that
-            may stop itself, or that has remote buffers. What steps print is not shown.
+            may stop itself, or that has remote buffers.
         """
         exe = self.executable
         check_inputs(exe, inputs)
@@ -155,7 +155,9 @@ class FastEngine(TracedEngine):
             )
         with jax.enable_x64(True):
             items = {name: jnp.asarray(x) for name, x in given.items()}
-            (outputs, _), sent = self._called(*inputs, items=items, room=initial_room(exe), remote={})
+            (outputs, _), sent = self._called(
+                *inputs, items=items, room=initial_room(exe), remote={}, show=self.show
+            )
             return list(outputs), sent_by(exe, sent)
 
     def record(
@@ -181,11 +183,18 @@ class FastEngine(TracedEngine):
     def _call_replaying(self, recorded: jax.Array, *inputs: Any, items: Env, room: Room, remote: Env) -> Any:
         return self._call(*inputs, decisions=Replay(recorded), items=items, room=room, remote=remote)
 
-    def _called(self, *inputs: Any, items: Env, room: Room = (), remote: Env) -> Any:
+    def _called(
+        self,
+        *inputs: Any,
+        items: Env,
+        room: Room = (),
+        remote: Env,
+        show: Callable[[list[Print]], None] | None = None,
+    ) -> Any:
         """Return what ``_call`` does; of replicas, outputs ``[replicas, *shape]`` and the most trips of any."""
         exe = self.executable
         if not exe.replicas.axes:
-            return self._call(*inputs, items=items, room=room, remote=remote)
+            return self._call(*inputs, items=items, room=room, remote=remote, show=show)
         each = differing(exe)
 
         def one(number: jax.Array, *own: Any) -> Any:
@@ -205,6 +214,7 @@ class FastEngine(TracedEngine):
         room: Room = (),
         remote: Env,
         replica: jax.Array | None = None,
+        show: Callable[[list[Print]], None] | None = None,
     ) -> tuple[tuple[tuple[jax.Array, ...], dict[Path, Any]], dict[str, Any]]:
         """Return the outputs, by path how often every loop's body and branch ran that depends on data, and streams."""
         exe = self.executable
@@ -218,6 +228,8 @@ class FastEngine(TracedEngine):
         streams = Streams(exe.streams, may_halt(exe, exe.program), entered, dtypes, room)
         streams.add_remote({name: jnp.asarray(rows) for name, rows in remote.items()})
         streams.add_steps(self._read_by(PrintStep), self._read_by(ErrorStep))
+        if show is not None and prints_of(exe):
+            streams.show_at_once(show)
         state = State(env, {}, decisions or Decisions(), streams)
         self._run(exe.program, (), state)
         return (tuple(self._read(env, name) for name in exe.outputs), state.trips), streams.state
@@ -256,7 +268,9 @@ class FastEngine(TracedEngine):
             case ErrorStep():
                 streams.stop_with(number, self._read(env, step.variable))
             case PrintStep():
-                streams.show(number, self._read(env, step.variable))
+                value = self._read(env, step.variable)
+                if not streams.tell(Print(step.title, value, step.message, step.part)):
+                    streams.show(number, value)
             case UndefStep() | SyncStep():  # nothing reads what is undefined, as was proved
                 pass
 

@@ -277,8 +277,9 @@ class LiteralEngine(Engine):
             case ErrorStep():
                 raise aborted(step, self._read(step.variable, run.memory), run.printed)
             case PrintStep():
-                run.printed.append(Print(step.title, self._read(step.variable, run.memory)))
-                self.show(run.printed[-1:])
+                value = self._read(step.variable, run.memory)
+                run.printed.append(Print(step.title, value, step.message, step.part))
+                self.show(run.printed, first=len(run.printed) - 1)
             case UndefStep():
                 self._undefine(number, step.variable, run)
             case SyncStep():

@@ -3,8 +3,9 @@
 from tiles.graph.arrangement import ROW_MAJOR, Arrangement, common_run
 from tiles.graph.carried import CarriedCodelet, carried_from_data
 from tiles.graph.carrying import carry, is_carried
-from tiles.graph.codelet import CODELETS, Cell, Codelet, Cycles, Extents, codelet_from_data, register
+from tiles.graph.codelet import CODELETS, Cell, Codelet, Extents, codelet_from_data, register
 from tiles.graph.collective import Collective
+from tiles.graph.cycles import Cycles, VertexCode, code_cycles, code_or_formula
 from tiles.graph.domain import (
     PARALLEL,
     REDUCTION,
@@ -33,6 +34,7 @@ from tiles.graph.graph import (
 )
 from tiles.graph.layout import AxisSplit, Layout, linear_layout, reshape_layout, whole
 from tiles.graph.location import Location
+from tiles.graph.messages import Message, read_message
 from tiles.graph.printer import print_graph
 from tiles.graph.program import (
     AbortOnCondition,
@@ -62,7 +64,7 @@ from tiles.graph.program import (
     WriteReplicaIndex,
     WriteUndef,
 )
-from tiles.graph.replicas import Pairs, Permutation, Replicas, Shift, Swap
+from tiles.graph.replicas import Pairs, Permutation, Replicas, Shift, Swap, folded
 
 __all__ = [
     "CODELETS",
@@ -103,6 +105,7 @@ __all__ = [
     "IndexMap",
     "Layout",
     "Location",
+    "Message",
     "OpForm",
     "Operation",
     "Pairs",
@@ -123,18 +126,23 @@ __all__ = [
     "Switch",
     "Sync",
     "Tensor",
+    "VertexCode",
     "Vertices",
     "WriteReplicaIndex",
     "WriteUndef",
     "along",
     "carried_from_data",
     "carry",
+    "code_cycles",
+    "code_or_formula",
     "codelet_from_data",
     "common_run",
+    "folded",
     "identity_map",
     "is_carried",
     "linear_layout",
     "print_graph",
+    "read_message",
     "register",
     "require_fits",
     "reshape_layout",

@@ -20,6 +20,14 @@ MAX_REPLICAS = 2**17
 """As many as the largest system may have IPUs."""
 
 
+def folded(size: int) -> np.ndarray:
+    """Return the places of a folded ring in the order in which it goes round, ``0 2 4 ... 5 3 1``; int64 ``[size]``.
+
+    Source: the order "interleaved" of PopLibs' collectives on a ladder (lib/popops/ReplicatedCollectives.cpp).
+    """
+    return np.concatenate([np.arange(0, size, 2), np.arange(1, size, 2)[::-1]])
+
+
 @dataclass(frozen=True)
 class Shift:
     """Place i sends to place i + ``by``, around the ring.
@@ -28,11 +36,14 @@ class Shift:
       by: places, negative to go down.
       stride: places between neighbours on the ring.
       extent: places on a ring; 0 for all. With both, digit ``i // stride % extent`` of a place is moved.
+      is_folded: whether the ring goes up the even digits and down the odd ones, 0 2 4 ... 5 3 1, so that on a ladder
+        every hop but two goes along a rail, and the last place is the first one's neighbour.
     """
 
     by: int
     stride: int = 1
     extent: int = 0
+    is_folded: bool = False
 
     def destinations(self, size: int) -> np.ndarray:
         """Return the place that each of ``size`` places sends to, int64 ``[size]``, -1 for none.
@@ -45,7 +56,11 @@ class Shift:
             raise InvalidGraph(f"rings of {extent} places {self.stride} apart do not divide {size} replicas")
         places = np.arange(size)
         digit = places // self.stride % extent
-        return places + ((digit + self.by) % extent - digit) * self.stride
+        if not self.is_folded:
+            return places + ((digit + self.by) % extent - digit) * self.stride
+        order = folded(extent)
+        position = np.argsort(order)
+        return places + (order[(position[digit] + self.by) % extent] - digit) * self.stride
 
 
 @dataclass(frozen=True)
@@ -132,7 +147,8 @@ def permutation_from_data(data: Sequence[Any]) -> Permutation:
         if not all(type(place) is int for pair in pairs for place in pair):
             raise InvalidGraph(f"a permutation of {str(data)[:60]}", expected="pairs of whole numbers")
         return Pairs(pairs)
-    if not all(type(value) is int for value in values):
+    kinds = [int] if cls is Swap else [int, int, int, bool]
+    if any(type(value) is not kind for value, kind in zip(values, kinds, strict=True)):
         raise InvalidGraph(f"a permutation of {str(data)[:60]}", expected="whole numbers")
     return cls(*values)
 

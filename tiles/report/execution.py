@@ -28,6 +28,7 @@ from tiles.report.control import control_data
 from tiles.report.cost import cost_figures
 from tiles.report.counts import step_locations
 from tiles.report.places import place_data
+from tiles.report.tile_code import tile_code_data
 from tiles.report.totals import Count, Totals, add, share, times, totals
 from tiles.target import Basis
 
@@ -204,6 +205,7 @@ def _operation(
         "flops": sums.flops,
         "exchangeBytes": sums.exchange_bytes,
         **code_data(executable, steps),
+        "tileCode": tile_code_data(executable, steps),
         "basis": _weakest(sums),
         "basisCycles": dict(sums.basis_cycles),
         "sources": _distinct(sources),

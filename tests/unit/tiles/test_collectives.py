@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.replicas import drawn, reduced, replicated, small_system
+from tests.replicas import drawn, reduced, replicated, small_system, turned
 from tiles import (
     Copy,
     Executable,
@@ -30,7 +30,7 @@ REDUCTIONS = [
     ("ring", "max", "int32", (3, 5), (("data", 3),)),
     ("two_rings", "add", "float16", (2, 11), (("data", 4),)),
     ("two_rings", "or", "bool", (9,), (("data", 2),)),
-    ("halving_doubling", "add", "float32", (29,), (("data", 8),)),
+    ("halving_doubling", "add", "float32", (101,), (("data", 8),)),
     ("halving_doubling", "mul", "float16", (3,), (("data", 4),)),
     ("hierarchical", "add", "float32", (23,), (("data", 8),)),
     ("ring", "add", "float32", (1,), (("data", 16),)),
@@ -68,7 +68,12 @@ def test_all_reduce_adds_in_the_order_it_states(
     x = graph.add_input(shape, dtype, "x")
     graph.outputs.append(gcl.all_reduce(graph, x, "data", operation, algorithm=algorithm).name)
     values = drawn(np.random.default_rng(len(shape) + axes[0][1]), (axes[0][1], *shape), dtype)
-    one = reduced(values.reshape(axes[0][1], -1), operation, algorithm, inner=4).reshape(shape)
+    (whole,) = compile_graph(graph).composites
+    assert isinstance(whole.codelet, gcl.AllReduce)
+    flat, is_folded, inner = values.reshape(axes[0][1], -1), whole.codelet.is_folded, whole.codelet.inner
+    assert bool(inner) == (algorithm == "hierarchical")
+    assert is_folded == (algorithm != "halving_doubling" and (inner or axes[0][1]) in (4, 8, 16))
+    one = reduced(flat, operation, algorithm, inner, is_folded).reshape(shape)
     same(runs(graph, values), np.broadcast_to(one, values.shape))
 
 
@@ -82,15 +87,13 @@ def test_reduce_scatter_leaves_every_member_its_chunk(algorithm: str) -> None:
     for data in range(2):
         group = values[data * 4 : data * 4 + 4]
         for member in range(4):
-            chunk = group[:, :, member * 3 : member * 3 + 3].reshape(4, -1)
-            rows = np.zeros((4, 4, chunk.shape[1]), np.float32)
-            rows[:, member] = chunk
-            if algorithm == "two_rings":
-                even = np.zeros((4, 4, chunk.shape[1] + chunk.shape[1] % 2), np.float32)
-                even[:, member, : chunk.shape[1]] = chunk
-                rows = even
-            found = reduced(rows.reshape(4, -1), "add", algorithm).reshape(rows.shape[1:])
-            expected[data * 4 + member] = found[member, : chunk.shape[1]].reshape(2, 3, 1)
+            chunk = group[:, :, member * 3 : member * 3 + 3].reshape(4, 6)
+            on_ring = member if algorithm == "halving_doubling" else turned(4).index(member)
+            rows = np.zeros((4, 4, 6), np.float32)  # of all fragments only the member's own
+            rows[:, on_ring] = chunk
+            is_folded = algorithm != "halving_doubling"
+            found = reduced(rows.reshape(4, -1), "add", algorithm, is_folded=is_folded).reshape(4, 6)
+            expected[data * 4 + member] = found[on_ring].reshape(2, 3, 1)
     same(runs(graph, values), expected)
 
 
@@ -144,7 +147,7 @@ def test_a_collective_in_a_loop_and_an_input_that_is_the_same_on_all() -> None:
     values, weights = drawn(rng, (4, 6), "float32"), rng.random(6).astype(np.float32)
     expected = values
     for _ in range(3):
-        expected = expected - reduced(expected * weights, "add", "ring")
+        expected = expected - reduced(expected * weights, "add", "ring", is_folded=True)
     same(runs(graph, values, weights), expected)
 
 
@@ -168,7 +171,7 @@ def test_the_ring_adds_up_exactly_whatever_the_algorithm() -> None:
 
 def test_a_program_does_not_grow_with_its_replicas() -> None:
     sizes = []
-    for count in (2, 16):
+    for count in (4, 16):
         graph = replicated(("data", count))
         x = graph.add_input((64,), "float32", "x")
         graph.outputs.append(gcl.all_reduce(graph, x, "data", algorithm="ring").name)
@@ -265,7 +268,7 @@ def test_a_loop_around_a_collective_is_decided_alike_on_all_members() -> None:
     x = graph.add_input((1,), "float32", "x")
     limit = graph.add_input((), "float32", "limit", same_on_all=True)
     loop_on(graph, gcl.all_reduce(graph, x, "data", "max", algorithm="ring"), limit)
-    values = np.float32([[3], [80], [5], [2]])
+    values = np.array([[3], [80], [5], [2]], np.float32)
     same(runs(graph, values, np.array(1.0, np.float32)), np.full((4, 1), 0.625, np.float32))
 
 

@@ -8,24 +8,45 @@ say what the one that was taken costs.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from tiles.errors import InvalidGraph
 from tiles.graph import Graph, Permutation, Shift, Swap
 from tiles.numerics.dtypes import itemsize
 from tiles.plan.links import permutation_cycles
 from tiles.poplibs.gcl.codelets import ALGORITHMS
+from tiles.target.routes import group_size
 
 STEP_CYCLES = 2500
 """Of one step beside the links: three to five compute sets with their exchanges and syncs on the chip."""
+LEAST_BYTES = 8
+"""Of a fragment on a tile, that it is worth while to halve further."""
 TILE_BYTES_PER_CYCLE = 2
 """That a tile takes through a step: choosing, adding, sending and receiving (ASSUMED)."""
 
 
-def inner_members(graph: Graph, axes: tuple[str, ...]) -> int:
-    """Return how many neighbours ``hierarchical`` reduces first: a machine's, 0 where it does not cut the group so."""
+def inner_members(graph: Graph, axes: tuple[str, ...], size_bytes: int = 1 << 20) -> int:
+    """Return how many neighbours ``hierarchical`` reduces first, 0 where nothing cuts the group so.
+
+    A pair, those of a machine, or those that links between IPUs join: whichever is cheapest.
+    """
     assert graph.system is not None
-    members, machine = graph.replicas.size(axes), graph.system.ipus_per_machine
-    return machine if 1 < machine < members and members % machine == 0 else 0
+    members = graph.replicas.size(axes)
+    found = dict.fromkeys((2, graph.system.ipus_per_machine, group_size(graph.system)))
+    legal = [inner for inner in found if 1 < inner < members and members % inner == 0]
+    return min(legal, key=lambda inner: _hierarchical(graph, axes, size_bytes, inner), default=0)
+
+
+def halving_parts(graph: Graph, axes: tuple[str, ...], size_bytes: int) -> int:
+    """Return into how many fragments ``halving_doubling`` cuts: a power of two, 1 to the members.
+
+    Each is large enough for all tiles; what is smaller is exchanged whole.
+    """
+    members = graph.replicas.size(axes)
+    legal = [1]
+    while 2 * legal[-1] <= members and size_bytes / (2 * legal[-1]) >= LEAST_BYTES * graph.target.num_tiles:
+        legal.append(2 * legal[-1])
+    return min(legal, key=lambda parts: _halving(graph, axes, size_bytes, parts))
 
 
 def choose(graph: Graph, axes: tuple[str, ...], dtype: str, elements: int, scatters: bool) -> str:
@@ -38,10 +59,21 @@ def choose(graph: Graph, axes: tuple[str, ...], dtype: str, elements: int, scatt
       elements: of the operand.
       scatters: whether only the owner of a fragment needs it.
     """
-    legal = [a for a in ALGORITHMS if refusal(graph, axes, a, scatters) is None]
-    return min(
-        legal, key=lambda a: (cycles(graph, axes, a, elements * itemsize(dtype), scatters), legal.index(a))
-    )
+    size_bytes, best, found = elements * itemsize(dtype), math.inf, ""
+    for algorithm in sorted(ALGORITHMS, key=lambda a: (_least(graph, axes, a), ALGORITHMS.index(a))):
+        if _least(graph, axes, algorithm) >= best or refusal(graph, axes, algorithm, scatters):
+            continue
+        taken = cycles(graph, axes, algorithm, size_bytes, scatters)
+        if taken < best:
+            best, found = taken, algorithm
+    return found
+
+
+def _least(graph: Graph, axes: tuple[str, ...], algorithm: str) -> float:
+    """Return a bound of an algorithm's cycles from its steps alone: routes need not be followed for what is too long."""
+    n = graph.replicas.size(axes)
+    steps = {"halving_doubling": math.log2(n), "hierarchical": 2 * (2 * math.sqrt(n) - 2)}
+    return STEP_CYCLES * steps.get(algorithm, n - 1)
 
 
 def refusal(graph: Graph, axes: tuple[str, ...], algorithm: str, scatters: bool) -> tuple[str, str] | None:
@@ -54,10 +86,9 @@ def refusal(graph: Graph, axes: tuple[str, ...], algorithm: str, scatters: bool)
     if algorithm == "hierarchical" and scatters:
         return "hierarchical leaves fragments in another order than the replicas'", "ring, two_rings"
     if algorithm == "hierarchical" and not inner_members(graph, axes):
-        assert graph.system is not None
         return (
             f"hierarchical of {members} replicas",
-            f"a multiple of the {graph.system.ipus_per_machine} IPUs of a machine of {graph.system.name}, more than one",
+            "groups of equal size, of more than one member, and several",
         )
     return None
 
@@ -69,22 +100,48 @@ def require(graph: Graph, axes: tuple[str, ...], algorithm: str, scatters: bool,
         raise InvalidGraph(found[0], expected=found[1], location=location or None)
 
 
+def ring_of(graph: Graph, axes: tuple[str, ...], extent: int = 0) -> Shift:
+    """Return the ring of a group, or of ``extent`` neighbours: plain or folded, whichever has the shorter hops."""
+    extent = extent or graph.replicas.size(axes)
+    plain = Shift(1, 1, extent)
+    if extent < 4 or extent % 2:
+        return plain
+    turned = Shift(1, 1, extent, True)
+    return min((plain, turned), key=lambda ring: _step(graph, axes, (ring,), 1024))
+
+
 def cycles(graph: Graph, axes: tuple[str, ...], algorithm: str, size_bytes: int, scatters: bool) -> float:
     """Return what an algorithm takes for an operand of so many bytes; see the module."""
     n, rounds = graph.replicas.size(axes), 1 if scatters else 2
     fragment = size_bytes / n
     if algorithm == "ring":
-        return rounds * (n - 1) * _step(graph, axes, (Shift(1),), fragment)
+        return rounds * (n - 1) * _step(graph, axes, (ring_of(graph, axes),), fragment)
     if algorithm == "two_rings":
-        return rounds * (n - 1) * (_step(graph, axes, (Shift(1), Shift(-1)), fragment / 2) + STEP_CYCLES / 2)
+        ring = ring_of(graph, axes)
+        both = ring, replace(ring, by=-1)
+        return rounds * (n - 1) * (_step(graph, axes, both, fragment / 2) + STEP_CYCLES / 2)
+    if algorithm == "halving_doubling" and scatters:
+        return _halving(graph, axes, size_bytes, n) / 2
     if algorithm == "halving_doubling":
-        halves = [1 << k for k in range(int(math.log2(n)))]
-        return rounds * sum(_step(graph, axes, (Swap(d),), fragment * d) for d in halves)
-    inner = inner_members(graph, axes)
-    local = _step(graph, axes, (Shift(1, 1, inner),), size_bytes / inner)
-    return rounds * (
-        (inner - 1) * local + (n // inner - 1) * _step(graph, axes, (Shift(1, inner),), fragment)
-    )
+        return _halving(graph, axes, size_bytes, halving_parts(graph, axes, size_bytes))
+    return _hierarchical(graph, axes, size_bytes, inner_members(graph, axes, size_bytes))
+
+
+def _halving(graph: Graph, axes: tuple[str, ...], size_bytes: int, parts: int) -> float:
+    total, distance, piece = 0.0, 1, size_bytes
+    while distance < graph.replicas.size(axes):
+        halves = distance < parts
+        piece = piece / 2 if halves else piece
+        total += (2 if halves else 1) * _step(graph, axes, (Swap(distance),), piece)
+        distance *= 2
+    return total
+
+
+def _hierarchical(graph: Graph, axes: tuple[str, ...], size_bytes: int, inner: int) -> float:
+    n = graph.replicas.size(axes)
+    near = _step(graph, axes, (ring_of(graph, axes, inner),), size_bytes / inner)
+    far = _step(graph, axes, (Shift(1, inner, n // inner),), size_bytes / n)
+    return 2 * ((inner - 1) * near + (n // inner - 1) * far)
 
 
 def _step(
@@ -92,5 +149,6 @@ def _step(
 ) -> float:
     assert graph.system is not None
     links = permutation_cycles(graph.system, graph.replicas, axes, permutations, math.ceil(flow_bytes))
-    on_tile = len(permutations) * flow_bytes / graph.target.num_tiles / TILE_BYTES_PER_CYCLE
+    tiles = min(graph.target.num_tiles, max(1, flow_bytes // LEAST_BYTES))
+    on_tile = len(permutations) * flow_bytes / tiles / TILE_BYTES_PER_CYCLE
     return links + on_tile + STEP_CYCLES

@@ -8,9 +8,10 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from tiles.errors import InvalidGraph
-from tiles.graph import Collective, register
+from tiles.graph import Collective, folded, register
 from tiles.graph.collective import alike
 from tiles.poplibs.gcl import orders
 
@@ -27,6 +28,7 @@ class _Reducing(Collective):
       operation: one of ``orders.OPERATIONS``.
       algorithm: one of ``ALGORITHMS``.
       inner: members next to each other that ``hierarchical`` reduces first; else 0.
+      is_folded: whether rings go ``0 2 4 ... 5 3 1`` round (of ``hierarchical`` the inner ones), see ``folded``.
 
     Raises:
       InvalidGraph: an unknown operation or algorithm.
@@ -35,6 +37,7 @@ class _Reducing(Collective):
     operation: str
     algorithm: str
     inner: int
+    is_folded: bool
 
     def __post_init__(self) -> None:
         for what, value, legal in (
@@ -47,9 +50,13 @@ class _Reducing(Collective):
     def combined(self, x: jax.Array) -> jax.Array:
         """Return ``[n, elements]`` combined from ``[n, n, elements]``, the second axis fragments.
 
-        Fragment i is what member i sums up last; by ``hierarchical``, member ``i % outer * inner + i // outer``.
+        Fragment i is what the i-th member on the ring sums up last; by ``hierarchical``, the one that is ``i // outer``
+        on the inner and ``i % outer`` on the outer ring.
         """
         n = x.shape[0]
+        if self.is_folded:
+            near = self.inner or n
+            x = x.reshape(n // near, near, *x.shape[1:])[:, folded(near)].reshape(x.shape)
         if self.algorithm == "two_rings":
             half = -(-x.shape[2] // 2)
             ways = orders.ring(self.operation, x[..., :half]), orders.ring(self.operation, x[..., half:], -1)
@@ -75,9 +82,10 @@ class AllReduce(_Reducing):
     """Combine the operands of all members; every member gets the result.
 
     The operand's elements, in row-major order and filled up with zeros, are cut into as many fragments as there are
-    members. By ``ring`` and ``two_rings`` (the first half of a fragment's elements clockwise, the others
-    anticlockwise) they are summed as ``orders.ring`` says; by ``halving_doubling`` as ``orders.halves``; by
-    ``hierarchical`` as a ring among ``inner`` neighbours does, then as one among those of equal place in their groups.
+    members; members are counted in the order of their ring. By ``ring`` and ``two_rings`` (the first half of a
+    fragment's elements clockwise, the others anticlockwise) they are summed as ``orders.ring`` says; by
+    ``halving_doubling`` as ``orders.halves``; by ``hierarchical`` as a ring among ``inner`` neighbours does, then as
+    one among those of equal place in their groups.
     """
 
     name: ClassVar[str] = "gcl.AllReduce"
@@ -95,6 +103,8 @@ class AllReduce(_Reducing):
     def members(self, *operands: jax.Array) -> tuple[jax.Array, ...]:
         """Return the result for each member."""
         (x,) = operands
+        if self.algorithm == "halving_doubling":
+            return (alike(orders.halves(self.operation, x), x.shape[0]),)
         result = self.combined(orders.fragments(x, x.shape[0], self.algorithm))
         return (alike(orders.joined(result, x.shape[1:]), x.shape[0]),)
 
@@ -109,6 +119,7 @@ class ReduceScatter(_Reducing):
       operation: one of ``orders.OPERATIONS``.
       algorithm: one of ``ALGORITHMS``.
       inner: see ``_Reducing``.
+      is_folded: see ``_Reducing``.
       dimension: of the operand.
     """
 
@@ -124,9 +135,11 @@ class ReduceScatter(_Reducing):
     def members(self, *operands: jax.Array) -> tuple[jax.Array, ...]:
         """Return each member's chunk."""
         (x,) = operands
-        chunks = cut(x, self.dimension + 1, x.shape[0])
-        result = self.combined(chunks.reshape(*chunks.shape[:2], -1))
-        return (result.reshape(chunks.shape[1:]),)
+        n = x.shape[0]
+        chunks = cut(x, self.dimension + 1, n)
+        order = folded(n) if self.is_folded else np.arange(n)
+        result = self.combined(chunks[:, order].reshape(n, n, -1))
+        return (result[np.argsort(order)].reshape(chunks.shape[1:]),)
 
 
 @register

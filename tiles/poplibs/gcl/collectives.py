@@ -124,28 +124,36 @@ def all_reduce(
     Raises:
       InvalidGraph: no such axis or operation, or an algorithm that does not fit the group.
     """
-    axes, n, algorithm, inner = _reduction(graph, x, axes, operation, algorithm, False, location)
+    axes, n, algorithm = _reduction(graph, x, axes, operation, algorithm, False, location)
     size = math.prod(x.shape)
     if n == 1 or not size:
         return x
-    each = orders.fragment_elements(size, n, algorithm)
+    inner, ring, parts = 0, Shift(1), n
+    if algorithm == "hierarchical":
+        inner = choice.inner_members(graph, axes, x.size_bytes)
+    if algorithm == "halving_doubling":
+        parts = choice.halving_parts(graph, axes, x.size_bytes)
+    else:
+        ring = choice.ring_of(graph, axes, inner)
+    each = orders.fragment_elements(size, parts, algorithm)
     steps = Steps(graph, axes, x.dtype, each, name, location)
     if algorithm == "halving_doubling":
         place = steps.place()
-        own = steps.reduce_halving(operation, steps.fragments(x, n), place)
-        found = steps.gather_doubling(own, place)
+        own = steps.reduce_halving(operation, steps.fragments(x, parts), place)
+        found = steps.gather_doubling(own, place, parts)
     elif algorithm == "hierarchical":
         outer = n // inner
-        near, far = steps.place(1, inner), steps.place(inner, outer)
-        (own,) = steps.reduce_ring(operation, [steps.fragments(x, inner, outer)], near)
-        (own,) = steps.reduce_ring(operation, [steps.rows_as(own, outer, each)], far, inner)
-        (row,) = steps.gather_ring([own], far, outer, inner)
-        (found,) = steps.gather_ring([steps.rows_as(row, 1, outer, each)], near, inner)
+        local, across = ring, Shift(1, inner, outer)
+        near, far = steps.place(local), steps.place(across)
+        (own,) = steps.reduce_ring(operation, [steps.fragments(x, inner, outer)], near, local)
+        (own,) = steps.reduce_ring(operation, [steps.rows_as(own, outer, each)], far, across)
+        (row,) = steps.gather_ring([own], far, across)
+        (found,) = steps.gather_ring([steps.rows_as(row, 1, outer, each)], near, local)
     else:
-        owns, place = _ring_sums(steps, steps.fragments(x, n), operation, algorithm)
-        found = _ring_gathered(steps, owns, place, n, algorithm)
+        owns, place = _ring_sums(steps, steps.fragments(x, n), operation, algorithm, ring)
+        found = _ring_gathered(steps, owns, place, ring, algorithm)
     result = steps.whole(found, x.shape)
-    codelet = AllReduce(axes, operation, algorithm, inner)
+    codelet = AllReduce(axes, operation, algorithm, inner, ring.is_folded)
     form = map_form(x.shape, [identity_map(len(x.shape))])
     return _composite(graph, steps, codelet, form, x, result, program)
 
@@ -167,7 +175,7 @@ def reduce_scatter(
     Raises:
       InvalidGraph: as ``all_reduce``, or a dimension that the members do not divide.
     """
-    axes, n, algorithm, _ = _reduction(graph, x, axes, operation, algorithm, True, location)
+    axes, n, algorithm = _reduction(graph, x, axes, operation, algorithm, True, location)
     chunk = _chunk(x, dimension, n, location)
     if n == 1:
         return x
@@ -175,14 +183,16 @@ def reduce_scatter(
         return graph.add_tensor(chunk, x.dtype, name, location=location)
     each = orders.fragment_elements(math.prod(chunk), 1, algorithm)
     steps = Steps(graph, axes, x.dtype, each, name, location)
-    buffer = _chunks_in(steps, x, dimension, n)
+    buffer, ring = _chunks_in(steps, x, dimension, n), Shift(1)
     if algorithm == "halving_doubling":
         own = steps.reduce_halving(operation, buffer, steps.place())
     else:
-        owns, _ = _ring_sums(steps, buffer, operation, algorithm)
+        ring = choice.ring_of(graph, axes)
+        buffer = steps.in_ring_order(buffer) if ring.is_folded else buffer
+        owns, _ = _ring_sums(steps, buffer, operation, algorithm, ring)
         own = _halves_joined(steps, owns)
     result = steps.whole(own, chunk)
-    codelet = ReduceScatter(axes, operation, algorithm, 0, dimension)
+    codelet = ReduceScatter(axes, operation, algorithm, 0, ring.is_folded, dimension)
     return _composite(
         graph, steps, codelet, _cut_form(chunk, {dimension: x.shape[dimension]}), x, result, program
     )
@@ -216,7 +226,9 @@ def all_gather(
     each = orders.fragment_elements(math.prod(x.shape), 1, "two_rings")
     steps = Steps(graph, axes, x.dtype, each, name, location)
     owns = _halves(steps, steps.fragments(x, 1))
-    found = _ring_gathered(steps, owns, steps.place(), n, "two_rings")
+    ring = choice.ring_of(graph, axes)
+    found = _ring_gathered(steps, owns, steps.place(ring), ring, "two_rings")
+    found = steps.in_members_order(found) if ring.is_folded else found
     result = _chunks_out(steps, found, x.shape, dimension, n)
     form = _cut_form(shape, {dimension: x.shape[dimension]})
     return _composite(graph, steps, AllGather(axes, dimension), form, x, result, program)
@@ -348,8 +360,8 @@ def _simplest(permutation: Permutation, size: int, location: str) -> Permutation
 
 def _reduction(
     graph: Graph, x: Tensor, axes: Axes, operation: str, algorithm: str | None, scatters: bool, location: str
-) -> tuple[tuple[str, ...], int, str, int]:
-    """Return the axes, members, algorithm and inner members of a reduction, after checking all of them."""
+) -> tuple[tuple[str, ...], int, str]:
+    """Return the axes, members and algorithm of a reduction, after checking all of them."""
     axes = graph.replicas.require(as_axes(axes))
     legal = ("max", "min", "and", "or", "xor") if x.dtype == "bool" else tuple(orders.OPERATIONS)
     is_integer = "int" in x.dtype or x.dtype == "bool"
@@ -364,8 +376,7 @@ def _reduction(
         choice.require(graph, axes, algorithm, scatters, location)
     else:
         algorithm = choice.choose(graph, axes, x.dtype, math.prod(x.shape), scatters)
-    inner = choice.inner_members(graph, axes) if algorithm == "hierarchical" else 0
-    return axes, graph.replicas.size(axes), algorithm, inner
+    return axes, graph.replicas.size(axes), algorithm
 
 
 def _require_dimension(x: Tensor, dimension: int, location: str) -> None:
@@ -442,15 +453,17 @@ def _halves_joined(steps: Steps, halves: Seq[Tensor]) -> Tensor:
     return result
 
 
-def _ring_sums(steps: Steps, buffer: Tensor, operation: str, algorithm: str) -> tuple[list[Tensor], Tensor]:
+def _ring_sums(
+    steps: Steps, buffer: Tensor, operation: str, algorithm: str, ring: Shift
+) -> tuple[list[Tensor], Tensor]:
     """Return what a replica sums up last, by one ring or halves by two, and its place."""
-    place = steps.place()
+    place = steps.place(ring)
     if algorithm == "ring":
-        return steps.reduce_ring(operation, [buffer], place), place
-    return steps.reduce_ring(operation, _halves(steps, buffer), place, directions=(1, -1)), place
+        return steps.reduce_ring(operation, [buffer], place, ring), place
+    return steps.reduce_ring(operation, _halves(steps, buffer), place, ring, (1, -1)), place
 
 
-def _ring_gathered(steps: Steps, owns: Seq[Tensor], place: Tensor, n: int, algorithm: str) -> Tensor:
-    """Return ``[n, elements]`` of what all members own."""
+def _ring_gathered(steps: Steps, owns: Seq[Tensor], place: Tensor, ring: Shift, algorithm: str) -> Tensor:
+    """Return ``[n, elements]`` of what all members own, in the order of the ring."""
     directions = (1,) if algorithm == "ring" else (1, -1)
-    return _halves_joined(steps, steps.gather_ring(owns, place, n, directions=directions))
+    return _halves_joined(steps, steps.gather_ring(owns, place, ring, directions))

@@ -70,13 +70,12 @@ def ring(operation: str, x: jax.Array, direction: int = 1) -> jax.Array:
 
 
 def halves(operation: str, x: jax.Array) -> jax.Array:
-    """Return the sum of ``[n, ...]`` by halving, n a power of two: ``x[i] + x[i + n/2]``, and so on.
+    """Return the sum of ``[n, ...]`` by halving, n a power of two: ``x[0] + x[1]``, then pairs of pairs, and so on.
 
     Which of the two is the member's own makes no difference: ``a + b`` and ``b + a`` have the same bits.
     """
     while x.shape[0] > 1:
-        half = x.shape[0] // 2
-        x = lax.optimization_barrier(OPERATIONS[operation](x[:half], x[half:]))
+        x = lax.optimization_barrier(OPERATIONS[operation](x[::2], x[1::2]))
     return x[0]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 from typing import Any
 
 from tiles.errors import InvalidGraph
@@ -34,7 +35,7 @@ from tiles.graph import (
     whole,
 )
 from tiles.graph.domain import REDUCTION
-from tiles.poplibs.forms import map_form, slice_map
+from tiles.poplibs.forms import map_form
 from tiles.poplibs.gcl.orders import FUNCTIONS
 from tiles.poplibs.popops import elementwise, movement
 from tiles.poplibs.popops.expr import Expr, arg, call, compare, select
@@ -95,14 +96,20 @@ class Steps:
             program=self.program,
         )  # fmt: skip
 
-    def place(self, stride: int = 1, extent: int = 0) -> Tensor:
-        """Return the replica's place in its group, or on its ring (see ``Shift``); a uint32 scalar."""
+    def place(self, ring: Shift | None = None) -> Tensor:
+        """Return the replica's place in its group, or in the order of its ring; a uint32 scalar."""
+        stride, extent = (ring.stride, ring.extent) if ring else (1, 0)
         index = self.graph.add_tensor((), INDEX, f"{self.name}.place", location=self.location)
         self.program.add(WriteReplicaIndex(index.name, self.axes, self.location))
         if stride > 1:
             index = self.scalar(call("divide", arg(0), stride), index)
         if extent and stride * extent < self.members:
             index = self.scalar(call("remainder", arg(0), extent), index)
+        if ring and ring.is_folded:
+            i, last = arg(0), extent - 1
+            half = call("shift_right_logical", i, 1)
+            odd = compare("NE", call("and", i, 1), 0)
+            index = self.scalar(select(odd, last - half, half), index)
         return index
 
     def neighbour(self, index: Tensor, up: bool, extent: int) -> Tensor:
@@ -131,14 +138,15 @@ class Steps:
         self.program.add(CopyBetween(x.name, arrived.name, self.axes, permutations, self.location))
         return arrived
 
-    def at(self, buffer: Tensor, index: Tensor, count: int = 1) -> Tensor:
-        """Return ``count`` fragments from a number on, ``[count, ..., elements]``; moved inside where they reach over."""
-        rank, shape = len(buffer.shape), (count, *buffer.shape[1:])
-        dims = [Dim(f"d{i}", n) for i, n in enumerate(shape)] + [Dim("r", buffer.shape[0], REDUCTION)]
-        table = IndexMap((along(rank), *(along(i) for i in range(1, rank))))
+    def at(self, buffer: Tensor, index: Tensor, count: int = 1, axis: int = 0) -> Tensor:
+        """Return ``count`` fragments along an axis from a number on; moved inside where they reach over."""
+        rank, shape = len(buffer.shape), list(buffer.shape)
+        shape[axis] = count
+        dims = [Dim(f"d{i}", n) for i, n in enumerate(shape)] + [Dim("r", buffer.shape[axis], REDUCTION)]
+        table = IndexMap(tuple(along(rank if i == axis else i) for i in range(rank)))
         result = IndexMap(tuple(along(i) for i in range(rank)))
         form = OpForm(tuple(dims), (table, IndexMap(())), (result,))
-        codelet = MultiSlice((0,), (0,), self.dtype)
+        codelet = MultiSlice((axis,), (axis,), self.dtype)
         return self._placed(codelet, form, [buffer, index], "fragment")
 
     def put(self, buffer: Tensor, index: Tensor, value: Tensor) -> Tensor:
@@ -153,17 +161,11 @@ class Steps:
 
     def slice(self, x: Tensor, start: int, count: int) -> Tensor:
         """Return ``count`` rows of a buffer."""
-        if (start, count) == (0, x.shape[0]):
-            return x
-        shape = (count, *x.shape[1:])
-        form = map_form(shape, [slice_map((start, *(0,) * (len(shape) - 1)))])
-        return self._placed(Map((), (0,), (self.dtype,), (self.dtype,)), form, [x], "rows")
+        return x if (start, count) == (0, x.shape[0]) else self._strided(x, start, 1, count)
 
     def reversed(self, x: Tensor) -> Tensor:
         """Return a buffer's rows in reversed order."""
-        axes = (along(0, -1, x.shape[0] - 1), *(along(i) for i in range(1, len(x.shape))))
-        form = map_form(x.shape, [IndexMap(axes)])
-        return self._placed(Map((), (0,), (self.dtype,), (self.dtype,)), form, [x], "reversed")
+        return self._strided(x, x.shape[0] - 1, -1, x.shape[0])
 
     def joined(self, *parts: Tensor) -> Tensor:
         """Return buffers' rows one below the other."""
@@ -209,6 +211,26 @@ class Steps:
             self.program,
         )[0]  # fmt: skip
 
+    def in_ring_order(self, x: Tensor) -> Tensor:
+        """Return a buffer's rows in the order of a folded ring: even ones up, odd ones down."""
+        n = x.shape[0]
+        evens = self._strided(x, 0, 2, -(-n // 2))
+        return self.joined(evens, self._strided(x, n - 1 - n % 2, -2, n // 2)) if n > 1 else x
+
+    def in_members_order(self, x: Tensor) -> Tensor:
+        """Return the rows of a buffer in the order of a folded ring of an even number of members in their own order."""
+        n = x.shape[0]
+        pairs = [self._strided(x, 0, 1, n // 2), self._strided(x, n - 1, -1, n // 2)]
+        views = [self.rows_as(part, n // 2, 1, x.shape[-1]) for part in pairs]
+        both = self.buffer(n // 2, 2, x.shape[-1])
+        self.copy(both, *views, axis=1)
+        return self.rows_as(both, n, x.shape[-1])
+
+    def _strided(self, x: Tensor, start: int, step: int, count: int) -> Tensor:
+        axes = (along(0, step, start), *(along(i) for i in range(1, len(x.shape))))
+        form = map_form((count, *x.shape[1:]), [IndexMap(axes)])
+        return self._placed(Map((), (0,), (self.dtype,), (self.dtype,)), form, [x], "rows")
+
     # ---- in and out
 
     def fragments(self, x: Tensor, *counts: int) -> Tensor:
@@ -253,12 +275,14 @@ class Steps:
         operation: str,
         buffers: Seq[Tensor],
         place: Tensor,
-        stride: int = 1,
+        ring: Shift,
         directions: Seq[int] = (1,),
     ) -> list[Tensor]:
-        """Return of each buffer ``[n, ..., elements]`` the replica's own fragment, combined; see ``orders.ring``."""
-        n = buffers[0].shape[0]
-        shifts = [Shift(d, stride, n) for d in directions]
+        """Return of each buffer ``[n, ..., elements]`` the replica's own fragment, combined; see ``orders.ring``.
+
+        Fragments and ``place`` are counted in the order of the ring, of n places; a buffer goes round in a direction.
+        """
+        n, shifts = ring.extent, [replace(ring, by=d) for d in directions]
         numbers, firsts = [], []
         for buffer, direction in zip(buffers, directions, strict=True):
             first = self.neighbour(place, direction < 0, n)
@@ -276,10 +300,11 @@ class Steps:
         return [self.slice(sent, k, 1) for k in range(len(buffers))]
 
     def gather_ring(
-        self, owns: Seq[Tensor], place: Tensor, n: int, stride: int = 1, directions: Seq[int] = (1,)
+        self, owns: Seq[Tensor], place: Tensor, ring: Shift, directions: Seq[int] = (1,)
     ) -> list[Tensor]:
         """Return buffers ``[n, ..., elements]`` of the fragments ``[1, ..., elements]`` of all places on a ring."""
-        shifts, numbers, results = [Shift(d, stride, n) for d in directions], [], []
+        n, shifts = ring.extent, [replace(ring, by=d) for d in directions]
+        numbers, results = [], []
         for own in owns:
             empty = elementwise.fill(
                 self.graph, (n, *own.shape[1:]), self.dtype, _zero(self.dtype), name=f"{self.name}.empty", location=self.location,
@@ -321,33 +346,45 @@ class Steps:
         return self.scalar(call("remainder", call("divide", arg(0), distance), 2), place)
 
     def reduce_halving(self, operation: str, buffer: Tensor, place: Tensor) -> Tensor:
-        """Return the replica's own fragment of ``[n, elements]``, combined; see ``orders.halves``."""
-        n = buffer.shape[0]
-        if n & (n - 1):
+        """Return the replica's own fragment of ``[parts, elements]``, combined; see ``orders.halves``.
+
+        Both are powers of two. Neighbours exchange halves until one fragment is left, those further off exchange
+        that: most goes where links are shortest.
+        """
+        if self.members & (self.members - 1):
             raise InvalidGraph(
-                f"{n} replicas cannot halve and double",
+                f"{self.members} replicas cannot halve and double",
                 expected="a power of two",
                 location=self.location or None,
             )
-        x = buffer
-        while x.shape[0] > 1:
-            half = x.shape[0] // 2
-            bit = self.bit(place, half)
-            pair = self.rows_as(x, 2, half, self.elements)
-            own = self.rows_as(self.at(pair, bit), half, self.elements)
-            other = self.rows_as(self.at(pair, self.scalar(1 - arg(0), bit)), half, self.elements)
-            x = self.combine(operation, own, self.send(other, Swap(half)))
+        x, distance = buffer, 1
+        while distance < self.members:
+            own = other = x
+            if x.shape[0] > 1:
+                half, bit = x.shape[0] // 2, self.bit(place, distance)
+                pairs = self.rows_as(x, half, 2, self.elements)
+                own, other = (
+                    self.rows_as(self.at(pairs, which, axis=1), half, self.elements)
+                    for which in (bit, self.scalar(1 - arg(0), bit))
+                )
+            x = self.combine(operation, own, self.send(other, Swap(distance)))
+            distance *= 2
         return x
 
-    def gather_doubling(self, own: Tensor, place: Tensor) -> Tensor:
-        """Return ``[n, elements]`` of the fragments ``[1, elements]`` of all members, n a power of two."""
-        x, distance = own, 1
-        while distance < self.members:
+    def gather_doubling(self, own: Tensor, place: Tensor, parts: int) -> Tensor:
+        """Return ``[parts, elements]`` of the fragments that ``reduce_halving`` leaves."""
+        x, distance = own, parts // 2
+        while distance:
+            rows, bit = x.shape[0], self.bit(place, distance)
             arrived = self.send(x, Swap(distance))
-            bit = self.bit(place, distance)
-            ring = self.joined(x, arrived, x)  # the lower place's rows first: rows 0 and 1, or 1 and 2
-            both = self.at(self.rows_as(ring, 3, distance, self.elements), bit, 2)
-            x, distance = self.rows_as(both, 2 * distance, self.elements), 2 * distance
+            three = self.buffer(
+                rows, 3, self.elements
+            )  # the lower place's row first: rows 0 and 1, or 1 and 2
+            self.copy(
+                three, *(self.rows_as(each, rows, 1, self.elements) for each in (x, arrived, x)), axis=1
+            )
+            x = self.rows_as(self.at(three, bit, 2, axis=1), 2 * rows, self.elements)
+            distance //= 2
         return x
 
 
