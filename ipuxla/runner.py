@@ -49,7 +49,7 @@ class Runner:
           replay: what it runs instead outside of traces: a function of arrays that runs with floats first,
             and repeats the decisions of its loops and branches.
           compiler_options: how XLA compiles ``evaluate``.
-          streaming: what engine ``hlo`` runs where the program exchanges items with the host.
+          streaming: what engine ``hlo`` runs where the program exchanges items with the host, or prints.
           streams: those that it exchanges; None: the executable's.
 
         Raises:
@@ -172,9 +172,11 @@ class Runner:
     @functools.cached_property
     def _run(self) -> Callable[..., Sequence[Any]]:
         """The program as a function of arrays, without a record of its steps."""
+        if (streaming := self._streaming) is not None:
+            return lambda *arrays: streaming(*arrays)[0]
         if self.engine == "hlo" and self._replay is not None:
             return self._replay
-        if self.engine in TRACEABLE and not (self.engine == "fast" and self._machine.replays):
+        if self.engine in TRACEABLE and not (self.engine == "fast" and self._machine.needs_host):
             return jax.jit(
                 self._traceable,
                 donate_argnums=self.donated if self.arithmetic == "float" else (),
