@@ -53,15 +53,43 @@ def expression_code(
       NoTileCode: an operation, a dtype, or only rows that begin inside a word.
       OutOfRegisters: too few registers, even with values spilled.
     """
-    isa = instructions_for(target)
     levels, inner, has_rows = loops_of(extents.form)
-    known = body_dtypes(body, extents.operand_dtypes)
-    dtypes = (extents.operand_dtypes, tuple(known[i] for i in outputs))
-    key = (body, outputs, dtypes, levels, isa, name)
-    if not has_rows:
-        return (VertexCode(_variant(*key, 0, False).get(), extents.results),)
     n = extents.product(inner)
     rows = extents.results // np.maximum(n, 1)
+    return rows_code(body, outputs, extents.operand_dtypes, levels, has_rows, n, rows, target, name)
+
+
+def rows_code(
+    body: Body,
+    outputs: tuple[int, ...],
+    operand_dtypes: tuple[str, ...],
+    levels: Levels,
+    has_rows: bool,
+    n: Any,
+    rows: Any,
+    target: Target,
+    name: str,
+) -> tuple[VertexCode, ...]:
+    """Return the code of an expression at ``rows`` rows of ``n`` elements, see ``expression_code``.
+
+    Args:
+      body: rows of the expression.
+      outputs: indices of its results.
+      operand_dtypes: dtypes of its operands.
+      levels: how operands vary.
+      has_rows: whether any of them takes notice of rows; else all elements are one vector.
+      n: elements of a row, a number or an array.
+      rows: the same.
+      target: the machine.
+      name: of the variants.
+    """
+    isa = instructions_for(target)
+    known = body_dtypes(body, operand_dtypes)
+    dtypes = (operand_dtypes, tuple(known[i] for i in outputs))
+    n, rows = np.broadcast_arrays(np.atleast_1d(n), np.atleast_1d(rows))
+    key = (body, outputs, dtypes, levels, isa, name)
+    if not has_rows:
+        return (VertexCode(_variant(*key, 0, False).get(), n * rows),)
     parts: list[VertexCode] = []
     reason: NoTileCode | OutOfRegisters | None = None
     for grain, chosen in _alignments(n, dtypes, levels):
@@ -167,6 +195,13 @@ def _arrangement(
     return Arrangement(operands, results, has_rows=bool(grain), shares_rows=shares_rows)
 
 
+def check_widths(dtypes: tuple[str, ...]) -> None:
+    """Raise NoTileCode where values are of more than 32 bits."""
+    wide = sorted({dtype for dtype in dtypes if itemsize(dtype) > _WORD_BYTES})
+    if wide:
+        raise NoTileCode(f"values of {', '.join(wide)}", expected="at most 32 bits")
+
+
 def element_jaxpr(body: Body, outputs: tuple[int, ...], operand_dtypes: tuple[str, ...]) -> Any:
     """Return the closed jaxpr of an expression at one element.
 
@@ -175,8 +210,7 @@ def element_jaxpr(body: Body, outputs: tuple[int, ...], operand_dtypes: tuple[st
     """
     if any(name == "iota" for name, _, _ in body):
         raise NoTileCode("an expression of the element's own position")
-    if any(itemsize(dtype) > _WORD_BYTES for dtype in operand_dtypes):
-        raise NoTileCode(f"elements of {', '.join(operand_dtypes)}", expected="at most 32 bits")
+    check_widths(body_dtypes(body, operand_dtypes))
 
     def element(*operands: jax.Array) -> tuple[jax.Array, ...]:
         values = evaluate_body(body, list(operands), ONE_ELEMENT)

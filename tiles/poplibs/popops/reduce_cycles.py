@@ -39,7 +39,7 @@ def reduce_cycles(
       extents: cell sizes.
       target: the machine.
     """
-    order = _stored_order(extents.form)
+    order = stored_order(extents.form)
     outputs, partials = np.asarray(extents.results), np.asarray(extents.reduced)
     is_bitwise = operation in BITWISE and dtype != "bool" and itemsize(dtype) <= target.data_path_bytes
     basis = Basis.ASSUMED if is_bitwise else Basis.DOCUMENTED
@@ -62,7 +62,7 @@ def reduce_cycles(
     return Cycles(target.worker_issue_interval_cycles * slots, basis, SOURCE)
 
 
-def _stored_order(form: OpForm) -> tuple[int, ...]:
+def stored_order(form: OpForm) -> tuple[int, ...]:
     """Return the domain dimensions of more than one point in the order operand 0 stores them."""
     held = form.operands[0].dims if form.operands else ()
     rest = [d for d in range(len(form.dims)) if d not in held]
