@@ -34,7 +34,7 @@ from tiles.plan import (
     exchange_cycles,
     is_resident,
     layout_traffic,
-    operand_moves,
+    operand_code,
     operand_traffic,
     reshape_traffic,
 )
@@ -285,9 +285,9 @@ def _add_exchange_code(executable: Executable, group: VertexGroup, total: np.nda
     for k, operand in enumerate(group.operands):
         v = executable.variables[operand.variable]
         if not is_resident(group.form, group.plan, k, v.layout):
-            come, go = operand_moves(v.layout, group.form, group.plan, k, v.shape, v.dtype, target)
-            total[group.plan.tiles] += (come.selects + come.pointers) * target.instruction_bytes
-            total[v.layout.tiles] += (go.sends + go.runs) * target.instruction_bytes
+            changes, sending = operand_code(v.layout, group.form, group.plan, k, v.shape, v.dtype, target)
+            total[group.plan.tiles] += changes * target.instruction_bytes
+            total[v.layout.tiles] += sending * target.instruction_bytes
 
 
 BASE_INSTRUCTIONS = 4

@@ -33,6 +33,7 @@ from tiles.graph.graph import (
 )
 from tiles.graph.layout import AxisSplit, Layout, linear_layout, reshape_layout, whole
 from tiles.graph.location import Location
+from tiles.graph.messages import Message, read_message
 from tiles.graph.printer import print_graph
 from tiles.graph.program import (
     AbortOnCondition,
@@ -98,6 +99,7 @@ __all__ = [
     "IndexMap",
     "Layout",
     "Location",
+    "Message",
     "OpForm",
     "Operation",
     "Plan",
@@ -127,6 +129,7 @@ __all__ = [
     "is_carried",
     "linear_layout",
     "print_graph",
+    "read_message",
     "register",
     "require_fits",
     "reshape_layout",

@@ -66,9 +66,10 @@ class Extents:
         """Return the elements of operand k that a cell reads."""
         total = np.int64(1)
         for axis in self.form.operands[k].axes:
-            span = np.int64(1)
-            for d, c in axis.terms:
-                span = span + (self.sizes[d] - 1) * (abs(c) if len(axis.terms) > 1 else 1)
+            if len(axis.terms) == 1:
+                span = self.sizes[axis.terms[0][0]]
+            else:
+                span = sum(((self.sizes[d] - 1) * abs(c) for d, c in axis.terms), np.int64(1))
             total = total * span
         return np.asarray(total)
 

@@ -19,8 +19,8 @@ from tiles.compiler import (
     VariableCopy,
     step_costs,
 )
+from tiles.compiler.control_flow import Trips
 from tiles.compiler.steps import StepRecord
-from tiles.compiler.tree import Trips
 from tiles.graph import RemoteBuffer, Stream
 from tiles.report.code import code_data
 from tiles.report.compilation import camel
