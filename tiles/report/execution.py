@@ -119,6 +119,7 @@ def _step(executable: Executable, number: int, cost: StepCost, count: Count) -> 
         "exchange": cost.exchange_basis.value if cost.exchange_cycles else None,
         "sync": cost.sync_basis.value if cost.sync_cycles else None,
         "hostExchange": cost.host_basis.value if cost.host_cycles else None,
+        "link": Basis.weakest(basis for basis, _ in cost.link_basis).value if cost.link_cycles else None,
     }
     return {
         "step": number,
@@ -129,6 +130,8 @@ def _step(executable: Executable, number: int, cost: StepCost, count: Count) -> 
         "exchangeCycles": cost.exchange_cycles,
         "syncCycles": cost.sync_cycles,
         "hostExchangeCycles": cost.host_cycles,
+        "linkCycles": cost.link_cycles,
+        "linkBytes": 0 if cost.links is None else cost.links.busiest_bytes,
         "cycles": cost.cycles,
         "totalCycles": times(count, cost.cycles),
         "computeCyclesByIpu": cost.tile_compute_cycles.reshape(target.num_ipus, -1).max(axis=1).tolist(),

@@ -18,7 +18,7 @@ from tiles.errors import NoTileCode, OutOfRegisters
 from tiles.graph import Cycles, Extents, OpForm, code_or_formula
 from tiles.numerics.dtypes import itemsize
 from tiles.poplibs.popops.expression import FUNCTIONS, NAMED, Body, Row, body_dtypes
-from tiles.poplibs.popops.loops import SOURCE, loop_of
+from tiles.poplibs.popops.loops import INVERSE, SOURCE, derived_loop, loop_of
 from tiles.poplibs.popops.map_code import expression_code
 from tiles.poplibs.popops.rearrange import movement, movement_cycles
 from tiles.poplibs.popops.scaled_add import is_scaled_add, scaled_add_cycles
@@ -226,6 +226,18 @@ def _select(body: Body, index: int, n: Any, dtype: str, extents: Extents, target
 
 def _binary(body: Body, index: int, extents: Extents, target: Target) -> Cycles:
     """Return the cycles of a function of two operands, by how the smaller one is broadcast."""
+    cycles = _binary_loops(body, index, extents, target)
+    if body[index][0] != "divide_by_inverse":
+        return cycles
+    dtype = body_dtypes(body, extents.operand_dtypes)[body[index][1][1]]
+    divisors = extents.product(sorted(dims_of_values(body, extents.form)[body[index][1][1]]))
+    loop = INVERSE[dtype] if dtype in INVERSE else derived_loop(INVERSE, dtype)
+    inverse = _workers(20, 17 + loop.total(_share(divisors, target), dtype, target), target, loop.basis)
+    return Cycles(cycles.value + inverse.value, Basis.weakest((cycles.basis, loop.basis)), cycles.source)
+
+
+def _binary_loops(body: Body, index: int, extents: Extents, target: Target) -> Cycles:
+    """Return the cycles of the loops over all elements."""
     name, arguments, attrs = body[index]
     dtype = body_dtypes(body, extents.operand_dtypes)[arguments[0]]
     varies = dims_of_values(body, extents.form)

@@ -147,6 +147,7 @@ BINARY: dict[str, dict[str, Loop]] = {
     "divide": _types(
         per(10, 2), per(21, 4), **_integers(per(277), per(265)), int64=per(130), uint64=per(115)
     ),
+    "divide_by_inverse": _types(_assembly(2), _assembly(2)),
     "maximum": _types(per(3, 2), per(4, 4), **_integers(per(7), per(8)), int64=per(15), uint64=per(13)),
     "minimum": _types(per(3, 2), per(4, 4), **_integers(per(7), per(8)), int64=per(15), uint64=per(13)),
     "power": _types(per(312), per(325), int32=per(32)),
@@ -191,6 +192,7 @@ BROADCAST: dict[str, dict[str, Loop]] = {
     "subtract": _types(_assembly(1), _assembly(1), **_integers(per(6)), **_both64(per(9))),
     "multiply": _types(_assembly(1), _assembly(1), **_integers(per(6)), **_both64(per(26))),
     "divide": _types(per(6, 2), per(8, 2), **_integers(per(277), per(260)), int64=per(103), uint64=per(148)),
+    "divide_by_inverse": _types(_assembly(1), _assembly(1)),
     "maximum": _types(per(3, 2), per(3, 4), **_integers(per(6), per(7)), int64=per(14), uint64=per(11)),
     "minimum": _types(per(3, 2), per(3, 4), **_integers(per(6), per(8)), int64=per(14), uint64=per(13)),
     "power": _types(per(312), per(325), int32=per(32)),
@@ -225,6 +227,9 @@ BROADCAST: dict[str, dict[str, Loop]] = {
     "compare:LE": {**_ORDER_SCALAR, **_integers(per(20, 4)), **_both64(per(50, 4)), "bool": per(16, 4)},
 }
 """A tensor and a scalar (or one scalar per row), out of place. Source: the same, broadcast table."""
+
+INVERSE = _types(per(6, 2), per(15, 4))
+"""1/x. Source: the same, unary table."""
 
 OTHER: dict[str, dict[str, Loop]] = {
     "select": {name: per(5) for name in ("float32", "float16", "int32", "uint32", "bool")},
