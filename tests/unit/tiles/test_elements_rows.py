@@ -181,3 +181,32 @@ def test_reductions_of_what_rows_share(f, dtypes, accesses, over_rows) -> None:
         got = memory.simulator.read(memory.arguments["out0"], n if over_rows else rows, F)[0]
         value = np.broadcast_to(f(*(x.astype(F) for x in cut)), (rows, n))
         np.testing.assert_array_equal(got, value.sum(axis=0 if over_rows else 1))
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("level", [ELEMENT, ROW])
+def test_positions_are_counted(level, together) -> None:
+    """One-hot rows: what stands in a row, or at an element, is compared with where it stands."""
+    counter = Access(level, 4, level == ROW, counts=True)
+    other = each("int32") if level == ELEMENT else Access(every_row=False)
+    how = Arrangement((other, counter), (WHOLE,), has_rows=True, shares_rows=together)
+    code = compile_cell(
+        trace(lambda x, k: (x == k).astype(F), ["int32"] * 2), (("int32",) * 2, (F,)), how, MK2
+    )
+    verify(code, MK2)
+    for rows, n in ((1, 3), (5, 7), (13, 31)):
+        memory = Memory(n, rows, 1 if together else 6)
+        x = (
+            np.random.default_rng(0)
+            .integers(0, 40, (rows, 1) if level == ELEMENT else (1, n))
+            .astype("int32")
+        )
+        memory.put("in0", x)
+        memory.put("out0", np.zeros((rows, n), F))
+        memory.arguments |= {"in1": 3, "in1_row_bytes": 1, "in1_step_bytes": 1 if together else 6}
+        run = memory.simulator.run(code, memory.arguments, STATE, SCRATCH)
+        assert (run.slots[0] == cost_of(code, {"n": n, "rows": rows}, MK2).slots).all()
+        pitch = memory.arguments["out0_row_bytes"] // 4
+        got = memory.simulator.read(memory.arguments["out0"], rows * pitch, F)[0].reshape(rows, pitch)[:, :n]
+        counted = 3 + (np.arange(n) if level == ELEMENT else np.arange(rows)[:, None])
+        np.testing.assert_array_equal(got, np.broadcast_to(x == counted, (rows, n)))
