@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from tiles.compiler.coalesce import coalesce, leave_results, may_write_over
-from tiles.compiler.costs import exchange_code_sizes, own_exchange_code, scratch_bytes
+from tiles.compiler.control import Part, Sequence
+from tiles.compiler.costs import exchange_code_sizes, own_exchange_code, scratch_bytes, variant_bytes
 from tiles.compiler.executable import Buffer, Executable, Variable
 from tiles.compiler.grouping import SHARE, Copies, grouped
 from tiles.compiler.host import host_requests
@@ -89,7 +90,7 @@ def compile_graph(graph: Graph, check_memory: bool = True, planner: Planner | No
 
 
 def _grouped_to_fit(
-    tree: list[Any], order: Order, tensors: dict[str, Tensor], storage: dict[str, str]
+    tree: Sequence, order: Order, tensors: dict[str, Tensor], storage: dict[str, str]
 ) -> Executable:
     """Return the program with alike steps grouped; where it does not fit by little, so that memory need not grow."""
     data, _ = _requests(order.graph, tensors, storage, order)
@@ -102,9 +103,7 @@ def _grouped_to_fit(
     return thrifty if thrifty.fits else executable
 
 
-def _allocated(
-    tree: list[Any], order: Order, tensors: dict[str, Tensor], storage: dict[str, str]
-) -> Executable:
+def _allocated(tree: Part, order: Order, tensors: dict[str, Tensor], storage: dict[str, str]) -> Executable:
     """Return an executable of numbered steps with an address for every buffer."""
     graph = order.graph
     requests, groups_buffers = _requests(graph, tensors, storage, order)
@@ -267,7 +266,8 @@ def _record(
         case ErrorProgram():
             return ErrorStep(name, step.tensor, step.message, step.location)
         case PrintTensor():
-            return PrintStep(name, step.tensor, step.title or step.tensor, step.location)
+            title = step.title or step.tensor
+            return PrintStep(name, step.tensor, title, step.location, step.message, step.part)
         case WriteUndef():
             return UndefStep(name, step.tensor, step.location)
         case Sync():
@@ -321,7 +321,7 @@ def _overheads(graph: Graph, draft: Executable) -> list[Request]:
             )
         )
         mask, size = code.get(group.codelet.label, (0, 0))
-        code[group.codelet.label] = (mask | group.plan.tile_mask, max(size, group.codelet.code_bytes(target)))
+        code[group.codelet.label] = (mask | group.plan.tile_mask, max(size, variant_bytes(draft, group)))
     requests += host_requests(draft)
     for label, (mask, size) in code.items():
         requests.append(Request(f"code {label}", "vertexCode", size, mask, -1, last, executable=True))
@@ -363,7 +363,7 @@ def _assemble(
     tensors: dict[str, Tensor],
     root: dict[str, str],
     steps: tuple[StepRecord, ...],
-    program: tuple[Any, tuple[VertexGroup, ...]],
+    program: tuple[Part, tuple[VertexGroup, ...]],
     requests: list[Request],
     addresses: dict[str, int],
     fits: bool,

@@ -34,7 +34,7 @@ from tiles.plan import (
     exchange_cycles,
     is_resident,
     layout_traffic,
-    operand_moves,
+    operand_code,
     operand_traffic,
     reshape_traffic,
 )
@@ -195,6 +195,11 @@ def scratch_bytes(executable: Executable, group: VertexGroup) -> int:
     return -(-int(np.max(need, initial=0)) // 4) * 4
 
 
+def variant_bytes(executable: Executable, group: VertexGroup) -> int:
+    """Return the bytes of code that a group's vertices run."""
+    return group.codelet.variant_bytes(group_extents(executable, group), executable.target)
+
+
 def copy_cycles(moved: Traffic, target: Target) -> np.ndarray:
     """Return cycles each tile spends bringing bytes into the buffers its vertices read, in their order.
 
@@ -280,9 +285,9 @@ def _add_exchange_code(executable: Executable, group: VertexGroup, total: np.nda
     for k, operand in enumerate(group.operands):
         v = executable.variables[operand.variable]
         if not is_resident(group.form, group.plan, k, v.layout):
-            come, go = operand_moves(v.layout, group.form, group.plan, k, v.shape, v.dtype, target)
-            total[group.plan.tiles] += (come.selects + come.pointers) * target.instruction_bytes
-            total[v.layout.tiles] += (go.sends + go.runs) * target.instruction_bytes
+            changes, sending = operand_code(v.layout, group.form, group.plan, k, v.shape, v.dtype, target)
+            total[group.plan.tiles] += changes * target.instruction_bytes
+            total[v.layout.tiles] += sending * target.instruction_bytes
 
 
 BASE_INSTRUCTIONS = 4

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from tiles.compiler.control import Part, functions_of, part_data, part_from
 from tiles.compiler.steps import ExecuteStep, StepRecord, VertexGroup, at_line, step_from_data
 from tiles.errors import InvalidExecutable
 from tiles.files import opened, read_json, sealed
@@ -24,7 +25,7 @@ from tiles.graph.carried_modules import Module, admit
 from tiles.numerics.dtypes import to_jax
 from tiles.target import Target
 
-FORMAT_VERSION = 6
+FORMAT_VERSION = 7
 MAGIC = b"ipuxla-executable\n"
 
 
@@ -119,9 +120,7 @@ class Executable:
       variables: by name.
       buffers: by name.
       steps: numbered by position; see ``tiles.compiler.steps``.
-      program: control tree over step numbers: an int runs a step, ``["sequence", ...]``,
-        ``["repeat", count, body]``, ``["while", condition, predicate, body]``, ``["until", condition, predicate, body]``,
-        ``["switch", index, ...]``, ``["composite", number, body]``.
+      program: control tree over the steps' numbers; see ``tiles.compiler.control``.
       inputs: input variables in order.
       outputs: output variables in order.
       donated: positions of inputs whose memory results may have taken over.
@@ -138,7 +137,7 @@ class Executable:
     variables: dict[str, Variable]
     buffers: dict[str, Buffer]
     steps: tuple[StepRecord, ...]
-    program: Any
+    program: Part
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     donated: tuple[int, ...] = ()
@@ -195,7 +194,8 @@ class Executable:
                 for b in self.buffers.values()
             ],
             "steps": [step.to_data() for step in self.steps],
-            "program": self.program,
+            "program": part_data(self.program),
+            "functions": [[name, part_data(body)] for name, body in functions_of(self.program).items()],
             "inputs": list(self.inputs),
             "outputs": list(self.outputs),
             "donated": list(self.donated),
@@ -230,13 +230,16 @@ class Executable:
             )
         try:
             modules = _modules_from(data["modules"])
+            functions: dict[str, Part] = {}
+            for name, body in data["functions"]:
+                functions[name] = part_from(body, functions)
             executable = cls(
                 name=data["name"],
                 target=Target.from_data(data["target"]),
                 variables={v["name"]: _variable_from(v) for v in data["variables"]},
                 buffers={b["name"]: _buffer_from(b) for b in data["buffers"]},
                 steps=tuple(step_from_data(step, modules) for step in data["steps"]),
-                program=data["program"],
+                program=part_from(data["program"], functions),
                 inputs=tuple(data["inputs"]),
                 outputs=tuple(data["outputs"]),
                 donated=tuple(data["donated"]),
@@ -299,7 +302,9 @@ class Executable:
                 lines.append(
                     f"  step {number} runs the exchange program of step {self.shared_exchange[number]}"
                 )
-        lines.append(f"  program {json.dumps(self.program)}")
+        for name, body in functions_of(self.program).items():
+            lines.append(f"  function {name} {json.dumps(part_data(body))}")
+        lines.append(f"  program {json.dumps(part_data(self.program))}")
         return "\n".join(lines) + "\n"
 
 

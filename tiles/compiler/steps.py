@@ -327,6 +327,8 @@ class PrintStep(PlainStep):
     variable: str
     title: str
     location: str = ""
+    message: str = ""
+    part: int = 0
 
     @property
     def to_host(self) -> bool:
@@ -340,7 +342,8 @@ class PrintStep(PlainStep):
 
     def describe(self) -> str:
         """Return title and variable."""
-        return f"print {self.variable} as {self.title}"
+        part = f", part {self.part}" if self.part else ""
+        return f"print {self.variable} as {self.title if not self.message else repr(self.title)}{part}"
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from tiles.compiler.control import Composite, Node, Part, Switch, While
 from tiles.compiler.executable import CATEGORIES, Buffer, Executable, Variable
 from tiles.compiler.steps import StepRecord, VertexGroup
 from tiles.errors import InvalidExecutable
@@ -259,17 +260,18 @@ def _check_remote_buffers(executable: Executable) -> None:
 
 
 def _check_tree(executable: Executable) -> None:
-    """Refuse a program that is not a tree of control over all of the executable's steps."""
+    """Refuse a program that is not control over all of the executable's steps."""
     seen: set[int] = set()
-    stack = [executable.program]
+    stack: list[Part] = [executable.program]
     while stack:
-        tree = stack.pop()
-        if type(tree) is int:
-            if not 0 <= tree < len(executable.steps):
-                raise refuse(f"the program runs step {tree}, the executable has {len(executable.steps)}")
-            seen.add(tree)
+        part = stack.pop()
+        if isinstance(part, int):
+            if not 0 <= part < len(executable.steps):
+                raise refuse(f"the program runs step {part}, the executable has {len(executable.steps)}")
+            seen.add(part)
             continue
-        stack.extend(_bodies(executable, tree))
+        _check_node(executable, part)
+        stack.extend(part.parts)
     for number in range(len(executable.steps)):
         if number not in seen:
             raise refuse(f"the program never runs {where(number, executable.steps[number])}")
@@ -285,25 +287,18 @@ def _check_shared_exchange(executable: Executable) -> None:
             raise refuse(f"step {step} runs the exchange program of step {first}, which has none of its own")
 
 
-def _bodies(executable: Executable, tree: Any) -> Iterator[Any]:
-    kind = tree[0] if isinstance(tree, (list, tuple)) and tree else None
-    if kind == "sequence":
-        yield from tree[1:]
-    elif kind == "repeat" and len(tree) == 3 and is_count(tree[1]):
-        yield tree[2]
-    elif kind == "composite" and len(tree) == 3 and is_count(tree[1]):
-        if tree[1] >= len(executable.composites):
-            raise refuse(f"the program runs composite {tree[1]} of {len(executable.composites)}")
-        yield tree[2]
-    elif kind in ("while", "until") and len(tree) == 4:
-        check_scalar(executable, tree[2], "predicate", ("bool",))
-        yield from (tree[1], tree[3])
-    elif kind == "switch" and len(tree) > 2:
-        integers = tuple(name for name in NAMES if name == "bool" or is_integer(name))
-        check_scalar(executable, tree[1], "index", integers)
-        yield from tree[2:]
-    else:
-        raise refuse(f"the program has {str(tree)[:80]}, which is no control step")
+def _check_node(executable: Executable, node: Node) -> None:
+    """Refuse a node that names a composite that is not there, or what cannot decide."""
+    match node:
+        case Composite(number) if number >= len(executable.composites):
+            raise refuse(f"the program runs composite {number} of {len(executable.composites)}")
+        case While():
+            check_scalar(executable, node.predicate, "predicate", ("bool",))
+        case Switch():
+            integers = tuple(name for name in NAMES if name == "bool" or is_integer(name))
+            check_scalar(executable, node.index, "index", integers)
+        case _:
+            pass
 
 
 def check_scalar(executable: Executable, name: Any, role: str, dtypes: tuple[str, ...]) -> None:

@@ -32,6 +32,7 @@ from tiles.compiler.wellformed import (
     refuse,
     where,
 )
+from tiles.compiler.wellformed_messages import check_messages, check_print
 from tiles.errors import InvalidExecutable, IpuError
 from tiles.graph import TEMPORARY, Codelet
 from tiles.numerics.dtypes import is_integer
@@ -46,6 +47,7 @@ def check_steps(executable: Executable) -> None:
         if any(operand.buffer for operand in whole.operands) or whole.plan.num_cells != 1:
             raise refuse(f"composite {whole.name} has receive buffers or a plan that cuts it", whole.location)
         _check_step(executable, kept, number, ExecuteStep(whole.name, (whole,)))
+    check_messages(executable)
 
 
 def _kept(executable: Executable) -> dict[str, str]:
@@ -98,7 +100,9 @@ def _check_step(executable: Executable, kept: dict[str, str], number: int, step:
             for group in step.groups:
                 _check_group(executable, number, step, group)
             _check_apart(executable, number, step)
-        case ErrorStep() | PrintStep():
+        case PrintStep():
+            check_print(where(number, step), step)
+        case ErrorStep():
             pass
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
-from typing import Any
 
 import jax
 import numpy as np
@@ -18,7 +16,8 @@ import numpy as np
 from tiles.compiler import Certificate, Executable, ExecuteStep, Variable, VertexGroup
 from tiles.compiler import certify as certify_structure
 from tiles.compiler.certify import LIMIT
-from tiles.compiler.tree import records_of
+from tiles.compiler.control import Composite, Part, nodes_of
+from tiles.compiler.control_flow import records_of
 from tiles.compiler.wellformed import refuse, root_of
 from tiles.compiler.wellformed_steps import read_by, written_by
 from tiles.engine.fast import FastEngine
@@ -57,21 +56,15 @@ def prove_composites(executable: Executable) -> int:
     Those that read and write more than ``BYTES`` are left out.
     """
     done = set[int]()
-    for number, body in _composites(executable.program):
+    for node in nodes_of(executable.program):
+        if not isinstance(node, Composite):
+            continue
+        number, body = node.number, node.body
         whole = executable.composites[number]
         if number not in done and _bytes(executable, whole) <= BYTES:
             _prove(executable, number, body, whole)
             done.add(number)
     return len(done)
-
-
-def _composites(tree: Any) -> Iterator[tuple[int, Any]]:
-    """Yield number and body of every composite of a control tree."""
-    if isinstance(tree, list):
-        if tree[0] == "composite":
-            yield tree[1], tree[2]
-        for child in tree[1:]:
-            yield from _composites(child)
 
 
 def _bytes(executable: Executable, whole: VertexGroup) -> int:
@@ -80,7 +73,7 @@ def _bytes(executable: Executable, whole: VertexGroup) -> int:
     return sum(math.prod(v.shape) * itemsize(v.dtype) for v in variables)
 
 
-def _prove(executable: Executable, number: int, body: Any, whole: VertexGroup) -> None:
+def _prove(executable: Executable, number: int, body: Part, whole: VertexGroup) -> None:
     """Run one composite by its codelet and by its body."""
     roots = dict.fromkeys(root_of(executable, operand.variable) for operand in whole.operands)
     read = [executable.variables[name] for name in roots if executable.variables[name].kind != CONSTANT]
@@ -114,7 +107,7 @@ def _prove(executable: Executable, number: int, body: Any, whole: VertexGroup) -
 
 
 def _alone(
-    executable: Executable, number: int, body: Any, whole: VertexGroup, inputs: tuple[str, ...]
+    executable: Executable, number: int, body: Part, whole: VertexGroup, inputs: tuple[str, ...]
 ) -> Executable:
     """Return a composite as a program of its own, with no more memory than it touches."""
     steps = records_of(executable, body)
@@ -126,7 +119,7 @@ def _alone(
     buffers = {v.storage for v in variables.values()} | {o.buffer for g in groups for o in g.operands}
     return dataclasses.replace(
         executable,
-        program=["composite", number, body],
+        program=Composite(number, body),
         variables=variables,
         buffers={name: b for name, b in executable.buffers.items() if name in buffers},
         inputs=inputs,

@@ -10,7 +10,7 @@ import contextlib
 import math
 import weakref
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from typing import Any
 
@@ -33,16 +33,10 @@ from tiles.compiler import (
     VariableCopy,
     VertexGroup,
 )
-from tiles.compiler.tree import (
-    Path,
-    count_steps,
-    items_needed,
-    may_halt,
-    read_by,
-    steps_of,
-    written_in,
-)
+from tiles.compiler.control import Path, Repeat, While, steps_of
+from tiles.compiler.control_flow import count_steps, items_needed, may_halt, written_in
 from tiles.compiler.wellformed import root_of
+from tiles.compiler.wellformed_steps import read_by
 from tiles.engine.compilation import WORTH_KEEPING, apart, quickly
 from tiles.engine.interface import FLOAT, RING, check_inputs, check_streams
 from tiles.engine.streams import (
@@ -56,7 +50,7 @@ from tiles.engine.streams import (
     remote_rows,
     sent_by,
 )
-from tiles.engine.trace import Trace
+from tiles.engine.trace import Print, Trace
 from tiles.engine.traced import Env, State, TracedEngine
 from tiles.engine.whole import is_laid_out, lay_out, whole
 from tiles.errors import ProgramAborted, Unsupported
@@ -106,17 +100,17 @@ class FastEngine(TracedEngine):
                 recorded, floats = record_run(exe, *inputs, streams=given, remote=floats)
                 run = partial(self._replayed, recorded)
             run = partial(run, *inputs, items=items, remote=self.remote)
-            prints, room = tuple(prints_of(exe)), initial_room(exe)
+            prints, room = prints_of(exe), initial_room(exe)
             try:
                 (outputs, trips), received = collect(
-                    exe.streams, room, lambda room: run(room=room), error, prints
+                    exe.streams, room, lambda room: run(room=room), error, tuple(prints)
                 )
             except ProgramAborted as stopped:
                 self.show(stopped.prints)
                 raise
         self._keep_rows(received.remote, floats)
         counted = {path: as_trips(np.asarray(trip).tolist()) for path, trip in trips.items()}
-        counts, shown = count_steps(exe, counted), in_order(exe, received)
+        counts, shown = count_steps(exe, counted), in_order(prints, received)
         self.show(shown)
         return list(outputs), Trace(counts, self.name, self.arithmetic, counted, received.streams, shown)
 
@@ -132,7 +126,7 @@ class FastEngine(TracedEngine):
         Raises:
           Unsupported: a program whose control depends on floats, under ring arithmetic: it runs twice, and
             the host hands the decisions over; or one that moves a number of items that depends on data, that
-            may stop itself, or that has remote buffers. What steps print is not shown.
+            may stop itself, or that has remote buffers.
         """
         exe = self.executable
         check_inputs(exe, inputs)
@@ -158,7 +152,9 @@ class FastEngine(TracedEngine):
             )
         with jax.enable_x64(True):
             items = {name: jnp.asarray(x) for name, x in given.items()}
-            (outputs, _), moved = self._call(*inputs, items=items, room=initial_room(exe), remote={})
+            (outputs, _), moved = self._call(
+                *inputs, items=items, room=initial_room(exe), remote={}, show=self.show
+            )
             return list(outputs), sent_by(exe, moved)
 
     def record(
@@ -191,6 +187,7 @@ class FastEngine(TracedEngine):
         items: Env,
         room: Room = (),
         remote: Env,
+        show: Callable[[list[Print]], None] | None = None,
     ) -> tuple[tuple[tuple[jax.Array, ...], dict[Path, Any]], dict[str, Any]]:
         """Return the outputs, by path how often every loop's body and branch ran that depends on data, and streams."""
         exe = self.executable
@@ -202,6 +199,8 @@ class FastEngine(TracedEngine):
         streams = Streams(exe.streams, may_halt(exe, exe.program), entered, dtypes, room)
         streams.add_remote({name: jnp.asarray(rows) for name, rows in remote.items()})
         streams.add_steps(self._read_by(PrintStep), self._read_by(ErrorStep))
+        if show is not None and prints_of(exe):
+            streams.show_at_once(show)
         state = State(env, {}, decisions or Decisions(), streams)
         self._run(exe.program, (), state)
         return (tuple(self._read(env, name) for name in exe.outputs), state.trips), streams.state
@@ -232,7 +231,9 @@ class FastEngine(TracedEngine):
             case ErrorStep():
                 streams.stop_with(number, self._read(env, step.variable))
             case PrintStep():
-                streams.show(number, self._read(env, step.variable))
+                value = self._read(env, step.variable)
+                if not streams.tell(Print(step.title, value, step.message, step.part)):
+                    streams.show(number, value)
             case UndefStep() | SyncStep():  # nothing reads what is undefined, as was proved
                 pass
 
@@ -280,12 +281,12 @@ class FastEngine(TracedEngine):
         exe = self.executable
         return Counter(root for step in exe.steps for root in {root_of(exe, name) for name in read_by(step)})
 
-    def _before(self, tree: Any, env: Env) -> Env:
+    def _before(self, loop: Repeat | While, env: Env) -> Env:
         """Return what contractions of a loop read that it does not change, cut into parts once and for all trips.
 
         XLA hoists no layout out of a loop: 23 products of a matrix with a vector take 0.48 ms instead of 0.15.
         """
-        written, numbers = written_in(self.executable, tree), set(steps_of(tree))
+        written, numbers = written_in(self.executable, loop), set(steps_of(loop))
         groups = [group for number, group in self.executable.groups() if number in numbers]
         found: Env = {}
         for group in groups:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import math
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -13,9 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tiles.compiler import AbortStep, ErrorStep, Executable, VertexGroup
-from tiles.compiler.tree import decided_by_floats, items_needed
-from tiles.engine.trace import Print, Trace
+from tiles.compiler import AbortStep, ErrorStep, Executable, PrintStep, VertexGroup
+from tiles.compiler.control_flow import decided_by_floats, items_needed
+from tiles.engine.trace import Print, Trace, lines_of
 from tiles.errors import InvalidArguments, InvalidExecutable, ProgramAborted
 from tiles.graph import RemoteBuffer, Stream
 from tiles.numerics.dtypes import is_float, itemsize, to_jax, unsigned_of
@@ -76,6 +77,11 @@ class Engine(abc.ABC):
         return {r.name: np.zeros((r.repeats, *r.shape), dtype(r.dtype)) for r in buffers}
 
     @property
+    def needs_host(self) -> bool:
+        """Whether a run is more than a function of arrays: it repeats the decisions of another, or prints."""
+        return self.replays or any(isinstance(step, PrintStep) for step in self.executable.steps)
+
+    @property
     def remote(self) -> dict[str, Any]:
         """Rows of every remote buffer as the last run that ended well left them."""
         return self._kept_rows[0]
@@ -133,10 +139,16 @@ class Engine(abc.ABC):
             raise InvalidArguments(what, expected=have or "none", got=got)
         return buffers[name]
 
-    def show(self, prints: Sequence[Print]) -> None:
-        """Write what a program printed where it is wanted."""
-        for print_ in prints if self.print_to is not None else ():
-            print(print_, file=self.print_to)
+    def show(self, prints: Sequence[Print], first: int = 0) -> None:
+        """Write what a program printed, from a certain print on, where it is wanted.
+
+        Messages go to ``sys.stdout`` where nothing else is said, as those of ``jax.debug.print`` do.
+        """
+        if self.print_to is None and not any(p.message for p in prints[first:]):
+            return
+        for line, is_message in lines_of(prints, self.arithmetic, first):
+            if is_message or self.print_to is not None:
+                print(line, file=self.print_to or sys.stdout)
 
     def carried(self, dtype: str) -> Any:
         """Return the dtype in which this engine carries elements of ``dtype``."""

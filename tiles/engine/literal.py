@@ -32,7 +32,8 @@ from tiles.compiler import (
     VariableCopy,
     VertexGroup,
 )
-from tiles.compiler.tree import LOOPS, Path, children, count_steps, dynamic_parts
+from tiles.compiler.control import Part, Path, Repeat, Switch, While, decided_parts
+from tiles.compiler.control_flow import count_steps
 from tiles.engine.fast import as_trips, record_run
 from tiles.engine.interface import FLOAT, Engine, aborted, check_inputs, check_streams, out_of_items
 from tiles.engine.memory import POISON, Stored, TileMemory
@@ -125,7 +126,10 @@ class LiteralEngine(Engine):
             sent={name: [] for name, stream in exe.streams.items() if stream.to_host},
             rows={name: np.array(rows) for name, rows in self.remote.items()},
             recorded=recorded,
-            trips={p: 0 if t[0] in LOOPS else [0] * len(children(t)) for p, t in dynamic_parts(exe.program)},
+            trips={
+                path: 0 if isinstance(part, While) else [0] * len(part.branches)
+                for path, part in decided_parts(exe.program)
+            },
         )
 
     def _prepared(self) -> TileMemory:
@@ -136,7 +140,7 @@ class LiteralEngine(Engine):
         branches depend on data, every run begins with poison.
         """
         state = self._memory or TileMemory(self.executable.target.num_tiles, self.words)
-        if self._memory is None or list(dynamic_parts(self.executable.program)):
+        if self._memory is None or list(decided_parts(self.executable.program)):
             state.poison()
         return state
 
@@ -147,34 +151,33 @@ class LiteralEngine(Engine):
 
     # ---- control
 
-    def _run(self, tree: Any, path: Path, run: _Run) -> None:
+    def _run(self, part: Part, path: Path, run: _Run) -> None:
         """Run a part of the program and count the trips of loops and branches in it."""
-        if isinstance(tree, int):
-            self._step(tree, run)
-        elif tree[0] in LOOPS:
-            self._while(tree, path, run)
-        elif tree[0] == "switch":
-            self._switch(tree, path, run)
-        else:
-            for _ in range(tree[1] if tree[0] == "repeat" else 1):
-                for position, inner in children(tree):
-                    self._run(inner, (*path, position), run)
+        match part:
+            case int():
+                self._step(part, run)
+            case While():
+                self._while(part, path, run)
+            case Switch():
+                self._switch(part, path, run)
+            case _:
+                for _ in range(part.count if isinstance(part, Repeat) else 1):
+                    for position, inner in enumerate(part.parts):
+                        self._run(inner, (*path, position), run)
 
-    def _while(self, tree: Any, path: Path, run: _Run) -> None:
-        kind, condition, predicate, body = tree
-        self._run(condition, (*path, 1), run)
-        while bool(self._decide(predicate, run)) is (kind == "while"):
+    def _while(self, loop: While, path: Path, run: _Run) -> None:
+        self._run(loop.condition, (*path, 0), run)
+        while bool(self._decide(loop.predicate, run)) is loop.goes_on:
             run.trips[path] += 1
-            self._run(body, (*path, 3), run)
-            self._run(condition, (*path, 1), run)
+            self._run(loop.body, (*path, 1), run)
+            self._run(loop.condition, (*path, 0), run)
 
-    def _switch(self, tree: Any, path: Path, run: _Run) -> None:
-        branches = children(tree)
-        index = self._decide(tree[1], run)
-        index = index if 0 <= index < len(branches) else len(branches) - 1
+    def _switch(self, switch: Switch, path: Path, run: _Run) -> None:
+        last = len(switch.branches) - 1
+        index = self._decide(switch.index, run)
+        index = index if 0 <= index <= last else last
         run.trips[path][index] += 1
-        position, branch = branches[index]
-        self._run(branch, (*path, position), run)
+        self._run(switch.branches[index], (*path, index), run)
 
     def _decide(self, name: str, run: _Run) -> int:
         """Return a predicate or the number of a branch: as computed, or as the float run decided."""
@@ -203,8 +206,9 @@ class LiteralEngine(Engine):
             case ErrorStep():
                 raise aborted(step, self._read(step.variable, run.memory), run.printed)
             case PrintStep():
-                run.printed.append(Print(step.title, self._read(step.variable, run.memory)))
-                self.show(run.printed[-1:])
+                value = self._read(step.variable, run.memory)
+                run.printed.append(Print(step.title, value, step.message, step.part))
+                self.show(run.printed, first=len(run.printed) - 1)
             case UndefStep():
                 self._undefine(number, step.variable, run)
             case SyncStep():

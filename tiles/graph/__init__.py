@@ -3,7 +3,8 @@
 from tiles.graph.arrangement import ROW_MAJOR, Arrangement, common_run
 from tiles.graph.carried import CarriedCodelet, carried_from_data
 from tiles.graph.carrying import carry, is_carried
-from tiles.graph.codelet import CODELETS, Cell, Codelet, Cycles, Extents, codelet_from_data, register
+from tiles.graph.codelet import CODELETS, Cell, Codelet, Extents, codelet_from_data, register
+from tiles.graph.cycles import Cycles, VertexCode, code_cycles, code_or_formula
 from tiles.graph.domain import (
     PARALLEL,
     REDUCTION,
@@ -32,6 +33,7 @@ from tiles.graph.graph import (
 )
 from tiles.graph.layout import AxisSplit, Layout, linear_layout, reshape_layout, whole
 from tiles.graph.location import Location
+from tiles.graph.messages import Message, read_message
 from tiles.graph.printer import print_graph
 from tiles.graph.program import (
     AbortOnCondition,
@@ -97,6 +99,7 @@ __all__ = [
     "IndexMap",
     "Layout",
     "Location",
+    "Message",
     "OpForm",
     "Operation",
     "Plan",
@@ -112,17 +115,21 @@ __all__ = [
     "Switch",
     "Sync",
     "Tensor",
+    "VertexCode",
     "Vertices",
     "WriteUndef",
     "along",
     "carried_from_data",
     "carry",
+    "code_cycles",
+    "code_or_formula",
     "codelet_from_data",
     "common_run",
     "identity_map",
     "is_carried",
     "linear_layout",
     "print_graph",
+    "read_message",
     "register",
     "require_fits",
     "reshape_layout",

@@ -210,11 +210,16 @@ class PrintTensor:
       tensor: tensor name.
       title: by default the tensor's name.
       location: the user's source line.
+      message: the line of text that the tensor is a part of (``Message.to_text``), "" for one that stands alone. All
+        parts of a message are printed one after another.
+      part: which of the message's tensors this is.
     """
 
     tensor: str
     title: str = ""
     location: str = ""
+    message: str = ""
+    part: int = 0
 
 
 @dataclass(frozen=True)

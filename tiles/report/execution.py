@@ -19,8 +19,8 @@ from tiles.compiler import (
     VariableCopy,
     step_costs,
 )
+from tiles.compiler.control_flow import Trips
 from tiles.compiler.steps import StepRecord
-from tiles.compiler.tree import Trips
 from tiles.graph import RemoteBuffer, Stream
 from tiles.report.code import code_data
 from tiles.report.compilation import camel
@@ -28,6 +28,7 @@ from tiles.report.control import control_data
 from tiles.report.cost import cost_figures
 from tiles.report.counts import step_locations
 from tiles.report.places import place_data
+from tiles.report.tile_code import tile_code_data
 from tiles.report.totals import Count, Totals, add, share, times, totals
 from tiles.target import Basis
 
@@ -201,6 +202,7 @@ def _operation(
         "flops": sums.flops,
         "exchangeBytes": sums.exchange_bytes,
         **code_data(executable, steps),
+        "tileCode": tile_code_data(executable, steps),
         "basis": _weakest(sums),
         "basisCycles": dict(sums.basis_cycles),
         "sources": _distinct(sources),
