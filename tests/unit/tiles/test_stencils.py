@@ -68,3 +68,14 @@ def test_the_single_form_is_what_was_merged():
     assert kept == [0] and joined.operands == (IndexMap((Affine(((0, 1), (1, 1)), 1),)),)
     assert codelet.taps == ((0, (2,)), (0, (0,))) and joined.dims[1].size == 3
     assert single_form(joined, codelet.taps) == form
+
+
+def test_code_for_vectors_that_a_machine_lacks_prices_nothing():
+    """A machine of single floats takes longer for a fused expression than one of pairs, whose code it cannot run."""
+    x = jax.ShapeDtypeStruct((64, 64), "float32")
+    pairs = Target.named("gc2").replace(num_tiles=1)
+    costs = [
+        ipuxla.jit(_laplace, target=target).lower(x).compile().cost_analysis()["compute_cycles"]
+        for target in (pairs, pairs.replace(float_vector_width=1))
+    ]
+    assert costs[1] > 1.5 * costs[0]

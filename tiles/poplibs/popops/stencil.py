@@ -11,7 +11,18 @@ import numpy as np
 from jax import Array, lax
 
 from tiles.errors import InvalidGraph
-from tiles.graph import WINDOW, Affine, Cell, Cycles, Dim, Extents, IndexMap, OpForm, register
+from tiles.graph import (
+    WINDOW,
+    Affine,
+    Cell,
+    Cycles,
+    Dim,
+    Extents,
+    IndexMap,
+    OpForm,
+    VertexCode,
+    register,
+)
 from tiles.poplibs.popops.map import Map
 from tiles.target import Target
 
@@ -85,6 +96,10 @@ class Stencil(Map):
     def cycles(self, extents: Extents, target: Target) -> Cycles:
         """Return the estimate of the expression, which loads every neighbour."""
         return self.point.cycles(self._alone(extents), target)
+
+    def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
+        """Return the code of the expression of the values."""
+        return self.point.tile_code(self._alone(extents), target)
 
     def flops(self, extents: Extents) -> np.ndarray:
         """Count the expression's operations."""
