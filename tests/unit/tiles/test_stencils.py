@@ -78,4 +78,4 @@ def test_code_for_vectors_that_a_machine_lacks_prices_nothing():
         ipuxla.jit(_laplace, target=target).lower(x).compile().cost_analysis()["compute_cycles"]
         for target in (pairs, pairs.replace(float_vector_width=1))
     ]
-    assert costs[1] > 1.5 * costs[0]
+    assert costs[1] > 1.2 * costs[0]
