@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import combinations
 
 from tiles.errors import InvalidPlan
-from tiles.graph import ROW_MAJOR, Layout, Plan, Tensor, linear_layout
+from tiles.graph import ROW_MAJOR, Layout, Plan, Tensor
 from tiles.plan import (
     Operand,
     Priced,
@@ -158,9 +158,7 @@ def _meeting(
     have to be moved otherwise.
     """
     layout = next(t.layout for t in beside if t.layout is not None)
-    moved = [t.dtype for t in beside if t.layout is None] or [
-        t.dtype for t in beside if t.layout is not None
-    ][:1]
+    moved = [t.dtype for t in beside if t.layout is not None][:1]
     form, target = question.form, question.target
     plan, homes, cost = found
     there = leaving(form, question.codelet, layout, target)
@@ -182,15 +180,20 @@ def _meeting(
         )
         if with_copy < total:
             copied[k], total, question = home, with_copy, waits
-    shape = form.result_shape()
-    is_combined = plan.num_partials(form) > 1  # and then lies somewhere that the combination chooses
-    result = linear_layout(shape, moved[0], target.num_tiles) if is_combined else plan.result_layout(form)
+    if plan.num_partials(form) > 1:  # the combination chooses where the result lies
+        return (there, copied) if total < cost else (plan, homes)
+    shape, result = form.result_shape(), plan.result_layout(form)
     saved = 0.0
     for dtype in moved:
         waiting = Operand(shape, dtype, layout)
         saved += _copy_cost(question, waiting, result)
         saved -= _copy_cost(question, waiting, there.result_layout(form))
     return (there, copied) if total < cost + saved else (plan, homes)
+
+
+def meeting(question: Question, plan: Plan, cost: float, beside: Seq[Tensor], proportion: float) -> Plan:
+    """Return the plan of a combination, or the one that leaves its result where what it meets lies; see ``_meeting``."""
+    return _meeting(question, (plan, {}, cost), beside, proportion)[0]
 
 
 def _priced(question: Question, plan: Plan) -> Priced:

@@ -39,10 +39,12 @@ class Preferences:
     Args:
       planning: the graph being planned.
       sequence: recorded steps.
+      outside: the same of the sequence that calls this one, if it is a function's.
     """
 
     planning: Planning
     sequence: Sequence
+    outside: Preferences | None = None
 
     @cached_property
     def parameters(self) -> set[str]:
@@ -113,13 +115,14 @@ class Preferences:
     def _met(self) -> dict[str, dict[str, None]]:
         """For each result, the parameters of its shape that it meets further on, in program order.
 
-        It meets what an operation reads beside it element by element, or beside what such operations made of it.
+        It meets what an operation reads beside it element by element, or beside what such operations made of it. A
+        function's result meets what its copy after the first call does.
         """
         tensors = self.planning.given.tensors
-        met: dict[str, dict[str, None]] = {}
+        met: dict[str, dict[str, None]] = dict(self.outside._met) if self.outside else {}
         for step in reversed(self.sequence.steps):
             for name in written_by(step):
-                found = met.setdefault(name, {})
+                found = met[name] = dict(met.get(name, {}))
                 for reader in self._consumers.get(name, ()):
                     together = elementwise_operands(reader)
                     if name not in together or not isinstance(reader, Operation):
@@ -129,6 +132,8 @@ class Preferences:
                         o: None for o in reader.operands if o in self.parameters and tensors[o].shape == shape
                     }
                     found |= met.get(reader.results[0], {})
+            if isinstance(step, Copy) and step.axis is None:
+                met[step.sources[0]] = met[step.destination]
         return met
 
     def met(self, operation: Operation) -> list[Tensor]:
