@@ -28,6 +28,7 @@ from tiles.plan import (
     price,
     search,
 )
+from tiles.planning.preferred import NOTHING_MET, Met
 from tiles.planning.state import Planning
 from tiles.poplibs.popops.map import rearranging
 
@@ -40,7 +41,7 @@ Homes = dict[int, Layout]
 
 
 def choose(
-    planning: Planning, question: Question, operands: Seq[Tensor], label: str, beside: Seq[Tensor] = ()
+    planning: Planning, question: Question, operands: Seq[Tensor], label: str, beside: Met = NOTHING_MET
 ) -> tuple[Plan, Homes]:
     """Return the plan of an operation, and the layouts into which operands (by number) are copied before it.
 
@@ -55,7 +56,7 @@ def choose(
     proportion = planning.policy.memory_proportion(label)
     priced = _search(question, proportion)
     plan, homes, cost = _reordering(question, priced[0].plan, priced[0].cost, proportion)
-    if any(t.layout is not None for t in beside):
+    if beside.placed is not None:
         plan, homes = _meeting(question, (plan, homes, cost), beside, proportion)
     for k, tensor in enumerate(operands):
         if (
@@ -150,15 +151,15 @@ def _reordering(question: Question, plan: Plan, cost: float, proportion: float) 
 
 
 def _meeting(
-    question: Question, found: tuple[Plan, Homes, float], beside: Seq[Tensor], proportion: float
+    question: Question, found: tuple[Plan, Homes, float], beside: Met, proportion: float
 ) -> tuple[Plan, Homes]:
     """Return the plan found, or the one that leaves the result where what it meets lies, if that saves more than it costs.
 
-    What lies nowhere yet goes where the result is; so all of that, or what lies already if there is nothing else, would
-    have to be moved otherwise.
+    It saves to move what lies there already, and costs what operations that go over the result take longer there.
     """
-    layout = next(t.layout for t in beside if t.layout is not None)
-    moved = [t.dtype for t in beside if t.layout is not None][:1]
+    waiting, layout = beside.placed, beside.placed and beside.placed.layout
+    if waiting is None or layout is None:
+        return found[:2]
     form, target = question.form, question.target
     plan, homes, cost = found
     there = leaving(form, question.codelet, layout, target)
@@ -182,16 +183,14 @@ def _meeting(
             copied[k], total, question = home, with_copy, waits
     if plan.num_partials(form) > 1:  # the combination chooses where the result lies
         return (there, copied) if total < cost else (plan, homes)
-    shape, result = form.result_shape(), plan.result_layout(form)
-    saved = 0.0
-    for dtype in moved:
-        waiting = Operand(shape, dtype, layout)
-        saved += _copy_cost(question, waiting, result)
-        saved -= _copy_cost(question, waiting, there.result_layout(form))
+    result, operand = plan.result_layout(form), Operand(form.result_shape(), waiting.dtype, layout)
+    stays = _copy_cost(question, operand, there.result_layout(form))
+    saved = _copy_cost(question, operand, result) - stays
+    saved -= beside.passes * (stays - _copy_cost(question, replace(operand, layout=result), result))
     return (there, copied) if total < cost + saved else (plan, homes)
 
 
-def meeting(question: Question, plan: Plan, cost: float, beside: Seq[Tensor], proportion: float) -> Plan:
+def meeting(question: Question, plan: Plan, cost: float, beside: Met, proportion: float) -> Plan:
     """Return the plan of a combination, or the one that leaves its result where what it meets lies; see ``_meeting``."""
     return _meeting(question, (plan, {}, cost), beside, proportion)[0]
 

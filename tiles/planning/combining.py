@@ -24,6 +24,7 @@ from tiles.numerics.dtypes import itemsize
 from tiles.plan import Operand, Priced, Question, Ranking, search, with_order
 from tiles.planning.choose import meeting
 from tiles.planning.emit import emit
+from tiles.planning.preferred import NOTHING_MET, Met
 from tiles.planning.state import Site
 from tiles.poplibs.popops.reduce import combine_form
 from tiles.target import Target
@@ -36,7 +37,7 @@ def combine(
     dtype: str,
     result: str,
     order: Arrangement = ROW_MAJOR,
-    beside: Seq[Tensor] = (),
+    beside: Met = NOTHING_MET,
 ) -> None:
     """Reduce partials ``[P, ...]`` over their leading axis, in as many stages as is cheapest.
 
@@ -74,7 +75,7 @@ def _combine_plan(
     partials: Tensor,
     dtype: str,
     order: Arrangement,
-    beside: Seq[Tensor],
+    beside: Met,
 ) -> Plan:
     """Choose the plan of one combining stage; a staged plan must at least halve the partials."""
     assert partials.layout is not None
@@ -86,7 +87,7 @@ def _combine_plan(
     plan = spread if found is None else found.plan
     if not order.is_row_major:
         plan = with_order(plan, order)
-    if found is not None and plan.num_partials(form) == 1 and any(t.layout is not None for t in beside):
+    if found is not None and plan.num_partials(form) == 1 and beside.placed is not None:
         known = (Operand(partials.shape, partials.dtype, partials.layout),)
         question = Question(form, codelet, known, (dtype,), target, policy.code_price)
         return meeting(question, plan, found.cost, beside, policy.memory_proportion(site.label))

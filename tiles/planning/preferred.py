@@ -32,6 +32,31 @@ Reader = tuple[Operation, int]
 """A contraction and the number of one of its operands."""
 
 
+MOST_PASSES = 16
+"""Operations that are counted on what is made of a result element by element."""
+
+
+@dataclass(frozen=True)
+class Met:
+    """What later operations read together with a result, of its shape.
+
+    Args:
+      tensors: of the planned graph; those that lie nowhere yet go where the result is.
+      passes: operations that go over the result, or what such operations made of it, element by element.
+    """
+
+    tensors: tuple[Tensor, ...] = ()
+    passes: int = 0
+
+    @property
+    def placed(self) -> Tensor | None:
+        """The first of the tensors that lies somewhere."""
+        return next((t for t in self.tensors if t.layout is not None), None)
+
+
+NOTHING_MET = Met()
+
+
 @dataclass(frozen=True)
 class Preferences:
     """What the operations of one sequence say about where tensors had better lie.
@@ -136,21 +161,39 @@ class Preferences:
                 met[step.sources[0]] = met[step.destination]
         return met
 
-    def met(self, operation: Operation) -> list[Tensor]:
+    def met(self, operation: Operation) -> Met:
         """Return what a contraction's result is read together with later: where it lies matters to them.
 
         That is what its only reader reads beside it and what lies somewhere already, else the parameters it meets.
         """
         if not operation.codelet.is_contraction or len(operation.results) != 1:
-            return []
+            return NOTHING_MET
         (result,), readers = operation.results, self._consumers.get(operation.results[0], ())
         if len(readers) == 1 and result in (together := elementwise_operands(readers[0])):
             shape = self.planning.given.tensors[result].shape
             others = [self.planning.tensor(name) for name in together if name != result]
             placed = [t for t in others if t.layout is not None and t.shape == shape]
             if placed:
-                return placed[:1]
-        return [self.planning.tensor(name) for name in self._met.get(result, ())]
+                return Met((placed[0],))
+        tensors = tuple(self.planning.tensor(name) for name in self._met.get(result, ()))
+        return Met(tensors, len(self._passes(result))) if tensors else NOTHING_MET
+
+    def _passes(self, name: str) -> set[str]:
+        """Return names of operations, at most so many, on a tensor and what they make of it, element by element."""
+        found: set[str] = set()
+        waiting: list[tuple[Preferences, str]] = [(self, name)]
+        while waiting and len(found) < MOST_PASSES:
+            where, made = waiting.pop()
+            for reader in where._consumers.get(made, ()):
+                if isinstance(reader, Operation) and made in elementwise_operands(reader):
+                    if reader.name not in found:
+                        found.add(reader.name)
+                        waiting.append((where, reader.results[0]))
+            if where.outside is not None:
+                copied = where.outside._consumers.get(made, ())
+                copy = next((c for c in copied if isinstance(c, Copy) and c.axis is None), None)
+                waiting += [(where.outside, copy.destination)] if copy else []
+        return found
 
 
 def elementwise_operands(step: Step) -> tuple[str, ...]:
