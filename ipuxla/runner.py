@@ -11,7 +11,8 @@ import jax
 from ipuxla.errors import HostEngineInsideJit, Unsupported, WrongArguments
 from ipuxla.options import ARITHMETICS, ENGINES, require_one_of
 from tiles.compiler import Executable
-from tiles.compiler.tree import count_steps, dynamic_parts
+from tiles.compiler.control import decided_parts
+from tiles.compiler.control_flow import count_steps
 from tiles.engine import Engine, Trace, make_engine
 from tiles.graph import Stream
 
@@ -48,7 +49,7 @@ class Runner:
           replay: what it runs instead outside of traces: a function of arrays that runs with floats first,
             and repeats the decisions of its loops and branches.
           compiler_options: how XLA compiles ``evaluate``.
-          streaming: what engine ``hlo`` runs where the program exchanges items with the host.
+          streaming: what engine ``hlo`` runs where the program exchanges items with the host, or prints.
           streams: those that it exchanges; None: the executable's.
 
         Raises:
@@ -132,7 +133,7 @@ class Runner:
         """
         self._require_supersteps()
         executable = self.executable
-        if self.streams or any(True for _ in dynamic_parts(executable.program)):
+        if self.streams or any(True for _ in decided_parts(executable.program)):
             raise WrongArguments(
                 "what runs depends on the arguments: the program has loops, branches or streams that follow data",
                 expected="the arguments of a call",
@@ -171,9 +172,11 @@ class Runner:
     @functools.cached_property
     def _run(self) -> Callable[..., Sequence[Any]]:
         """The program as a function of arrays, without a record of its steps."""
+        if (streaming := self._streaming) is not None:
+            return lambda *arrays: streaming(*arrays)[0]
         if self.engine == "hlo" and self._replay is not None:
             return self._replay
-        if self.engine in TRACEABLE and not (self.engine == "fast" and self._machine.replays):
+        if self.engine in TRACEABLE and not (self.engine == "fast" and self._machine.needs_host):
             return jax.jit(
                 self._traceable,
                 donate_argnums=self.donated if self.arithmetic == "float" else (),

@@ -163,14 +163,18 @@ class Compiled:
             return self._runner.run_traced(*words, streams=streams)[1]
 
     def as_text(self, stage: str = "program") -> str:
-        """Return a stage as text; a loaded program holds only "plans" and "program".
+        """Return a stage as text; a loaded program holds only "plans", "program" and "tile".
 
         "plans" is what ``jit`` and its relatives take as ``plans``.
 
         Raises:
           UnknownStage: there is no such stage here.
         """
-        own = {"plans": lambda: print_plans(self.executable), "program": lambda: self.executable.text()}
+        own = {
+            "plans": lambda: print_plans(self.executable),
+            "program": lambda: self.executable.text(),
+            "tile": lambda: report.print_tile_code(self.executable),
+        }
         printers = {**self._texts, **own}
         if stage not in printers:
             raise UnknownStage(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -192,6 +192,9 @@ class Signature:
             wanted, given = ({path: None for path in _paths(tree)} for tree in (self.in_tree, tree))
             notes += _some(f"missing: {path}" for path in wanted if path not in given)
             notes += _some(f"unexpected: {path}" for path in given if path not in wanted)
+        try_ = "pass what the function was lowered with, static arguments left out"
+        if self.in_tree is None and count == len(self.inputs):
+            try_ = "pass the leaves: program(*jax.tree.leaves((args, kwargs)))"
         names = [_shortened(name) for name in self.names[:SHOWN]]
         names += [f"{len(self.names) - SHOWN:,} more"] if len(self.names) > SHOWN else []
         raise WrongArguments(
@@ -200,7 +203,7 @@ class Signature:
             + ("" if self.in_tree is None else _structure(self.in_tree)),
             got=f"{count} arrays{_structure(tree)}",
             notes=tuple(notes),
-            try_="pass what the function was lowered with, static arguments left out",
+            try_=try_,
         )
 
     def unflatten(self, leaves: Sequence[Any]) -> Any:
@@ -210,13 +213,15 @@ class Signature:
     def to_data(self) -> dict[str, Any]:
         """Return this as JSON types; a structure that they cannot say is left out, with a note."""
         notes, trees = list(self.notes), {}
-        for role, tree, flat in (
-            ("in_tree", self.in_tree, "it takes the leaves of its arguments, in order"),
-            ("out_tree", self.out_tree, "it returns a tuple of the leaves of its result"),
+        for role, what, tree, flat in (
+            ("in_tree", "arguments", self.in_tree, "it takes their leaves, in order"),
+            ("out_tree", "result", self.out_tree, "it returns a tuple of the leaves"),
         ):
             trees[role] = None if tree is None else _tree_data(tree)
             if tree is not None and trees[role] is None:
-                notes.append(f"the structure {tree} holds a type that a file cannot: {flat}")
+                names = list(dict.fromkeys(_foreign(tree)))
+                named = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" * (len(names) > SHOWN))
+                notes.append(f"the structure of its {what} holds a type that a file cannot ({named}): {flat}")
         return {
             "inputs": [dataclasses.asdict(leaf) for leaf in self.inputs],
             "outputs": [dataclasses.asdict(leaf) for leaf in self.outputs],
@@ -343,6 +348,20 @@ def _tree_data(tree: Any) -> Any:
         return ["dict", list(keys), children] if all(isinstance(key, _PLAIN_KEYS) for key in keys) else None
     names = {list: "list", tuple: "tuple", type(None): "none"}
     return [names[kind], children] if kind in names else None
+
+
+def _foreign(tree: Any) -> Iterator[str]:
+    """Yield names of the types in a tree for which ``_tree_data`` has no words."""
+    node = tree.node_data()
+    if node is None:
+        return
+    kind, keys = node
+    if kind is dict and not all(isinstance(key, _PLAIN_KEYS) for key in keys):
+        yield f"a dict with keys of type {type(next(k for k in keys if not isinstance(k, _PLAIN_KEYS))).__name__}"
+    elif kind not in (dict, list, tuple, type(None)):
+        yield kind.__name__
+    for child in tree.children():
+        yield from _foreign(child)
 
 
 def _is_call(tree: Any) -> bool:

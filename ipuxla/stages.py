@@ -17,6 +17,7 @@ import jax
 
 from hlo_passes.errors import HloError
 from hlo_passes.ir import Module, evaluate_module, one_by_one, print_module
+from hlo_passes.ops import Print
 from hlo_passes.passes import LegalizeComplex, has_complex, optimize, split_positions
 from ipuxla.cache import kept
 from ipuxla.collection import collection_paused
@@ -33,7 +34,7 @@ from ipuxla.replay import DECIDING, replaying
 from ipuxla.runner import Runner
 from ipuxla.runtime import Compiled
 from ipuxla.signature import HOLDERS, LeafType, Signature, narrow_name
-from ipuxla.streaming import streaming
+from ipuxla.streaming import showing, streaming
 from tiles.compiler import (
     Executable,
     out_of_memory,
@@ -45,9 +46,9 @@ from tiles.errors import InvalidPlan
 from tiles.graph import Stream, print_graph
 from tiles.numerics.dtypes import name_of
 from tiles.numerics.ring import ring
-from tiles.report import profile
+from tiles.report import print_tile_code, profile
 
-STAGES = ("stablehlo", "hlo", "hlo-optimized", "graph", "plans", "program")
+STAGES = ("stablehlo", "hlo", "hlo-optimized", "graph", "plans", "program", "tile")
 
 
 _pipelines: weakref.WeakKeyDictionary[Any, dict[Any, Pipeline]] = weakref.WeakKeyDictionary()
@@ -160,12 +161,17 @@ class Pipeline:
             "graph": lambda: print_graph(lower_module(self.optimized(options), options.target)),
             "plans": lambda: print_plans(self.executable(options)),
             "program": lambda: self.executable(options).text(),
+            "tile": lambda: print_tile_code(self.executable(options)),
         }
 
     def evaluator(self, options: CompileOptions) -> Callable[..., Sequence[jax.Array]]:
         """Return what engine ``hlo`` runs: the optimised module, op by op, floats as words in the ring."""
         module = self.optimized(options)
         evaluate = functools.partial(evaluate_module, module, apply=one_by_one)
+        if any(isinstance(i.op, Print) for i in module.walk()):
+            evaluate = showing(module)
+            if options.arithmetic != "float":
+                return _printing_in_the_ring
         if options.arithmetic == "float":
             return evaluate
         return ring(evaluate, [name_of(type_.np_dtype) for type_ in module.entry_computation.parameter_types])
@@ -182,9 +188,9 @@ class Pipeline:
         return streams_of(self.optimized(options))
 
     def streaming(self, options: CompileOptions) -> Callable[..., Any] | None:
-        """Return what engine ``hlo`` runs where the program exchanges items with the host, or None."""
+        """Return what engine ``hlo`` runs where the program exchanges items with the host, or prints; or None."""
         streams, module = self.streams(options), self.optimized(options)
-        if not streams:
+        if not streams and not any(isinstance(i.op, Print) for i in module.walk()):
             return None
         executable = functools.partial(self.executable, options)
         return streaming(module, streams, executable, options.arithmetic, self.evaluator_options(options))
@@ -218,6 +224,13 @@ class Pipeline:
     def compile(self, signature: Signature, options: CompileOptions) -> Compiled:
         """Return the program with its signature."""
         return Compiled(signature, self.runner(options), self.printers(options))
+
+
+def _printing_in_the_ring(*_: Any) -> Any:
+    raise Unsupported(
+        'engine "hlo" does not print in the ring as part of an outer jax.jit',
+        try_='call it outside jax.jit, or engine="fast"',
+    )
 
 
 def jaxpr_pipeline(jaxpr: Any, name: str, donated: tuple[int, ...] = ()) -> Pipeline:
@@ -290,7 +303,8 @@ class Lowered:
         """Return a stage as text.
 
         Args:
-          stage: "stablehlo", "hlo", "hlo-optimized", "graph" (operations before they are planned), "plans" or "program".
+          stage: "stablehlo", "hlo", "hlo-optimized", "graph" (operations before they are planned), "plans", "program",
+            or "tile" (the code of every vertex type).
           debug_info: with source locations; the HLO stages and the program always have theirs.
 
         Raises:

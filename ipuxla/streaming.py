@@ -1,28 +1,87 @@
-"""Engine ``hlo`` on programs that exchange items with the host: the module op by op, with cursors of streams."""
+"""Engine ``hlo`` on programs that exchange items with the host or print: the module op by op, with cursors of streams."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from hlo_passes.ir import Decisions, Module, evaluate_module, one_by_one
+from hlo_passes.ops import Print
 from ipuxla.replay import DECIDING, Asked
-from tiles.compiler import Executable
-from tiles.engine import FIRST_ROOM, Streams, check_items, collect, out_of_items, record_decisions
+from tiles.compiler import Executable, PrintStep
+from tiles.engine import (
+    FIRST_ROOM,
+    Streams,
+    check_items,
+    collect,
+    in_order,
+    lines_of,
+    out_of_items,
+    record_decisions,
+)
+from tiles.engine import Print as Printed
 from tiles.errors import IpuError
-from tiles.graph import Stream
+from tiles.graph import Stream, read_message
 from tiles.numerics import decisions
 from tiles.numerics.dtypes import name_of, to_jax
 from tiles.numerics.ring import ring
 
+_Kind = tuple[str, tuple[tuple[tuple[int, ...], str], ...]]
+"""A message, with shape and dtype of every value that it shows: what prints of one kind have in common."""
+
+
+def _kind(message: str, values: Sequence[Any]) -> _Kind:
+    return message, tuple((tuple(x.shape), jnp.dtype(x.dtype).name) for x in values)
+
+
+class Prints:
+    """What a module prints: a number for every part of every kind of print, as steps of an executable have.
+
+    Attributes:
+      steps: the step that an engine with steps would run, by number.
+      types: shape and dtype of what it prints.
+    """
+
+    def __init__(self, module: Module) -> None:
+        """Find a module's prints."""
+        self.steps: dict[int, PrintStep] = {}
+        self.types: dict[int, tuple[tuple[int, ...], Any]] = {}
+        self._numbers: dict[_Kind, list[int]] = {}
+        for instruction in module.walk():
+            if isinstance(instruction.op, Print):
+                types = [jax.ShapeDtypeStruct(v.type.shape, v.type.np_dtype) for v in instruction.operands]
+                self._add(instruction.op.message, types or [_NOTHING])
+
+    def _add(self, message: str, types: Sequence[Any]) -> None:
+        numbers = self._numbers.setdefault(_kind(message, types), [])
+        title = read_message(message).template
+        for part, type_ in enumerate(types if not numbers else ()):
+            numbers.append(len(self.steps))
+            self.types[numbers[-1]] = tuple(type_.shape), type_.dtype
+            self.steps[numbers[-1]] = PrintStep("print", "", title, "", message, part)
+
+    def show(self, streams: Streams, message: str, values: Sequence[Any]) -> None:
+        """Print values as a message says."""
+        values = values or [jnp.zeros(_NOTHING.shape, _NOTHING.dtype)]
+        for number, value in zip(self._numbers[_kind(message, values)], values, strict=True):
+            step = self.steps[number]
+            if not streams.tell(Printed(step.title, value, message, step.part)):
+                streams.show(number, value)
+
+
+_NOTHING = jax.ShapeDtypeStruct((0,), bool)
+"""What is printed where a message shows no values."""
+
 
 class _Host(Decisions):
-    """What the interpreter asks: decisions of others, items of streams."""
+    """What the interpreter asks: decisions of others, items of streams, and that something is shown."""
 
-    def __init__(self, streams: Streams, asked: Decisions, may_halt: bool) -> None:
+    def __init__(self, streams: Streams, asked: Decisions, may_halt: bool, prints: Prints) -> None:
+        self.prints = prints
         self.streams = streams
         self.asked = asked
         self.may_halt = may_halt
@@ -47,6 +106,26 @@ class _Host(Decisions):
 
     def send(self, stream: str, value: Any) -> None:
         self.streams.send(stream, value)
+
+    def show(self, message: str, values: Sequence[Any]) -> None:
+        self.prints.show(self.streams, message, values)
+
+
+def showing(module: Module) -> Callable[..., Sequence[Any]]:
+    """Return a module without streams as a traceable function that prints as it runs."""
+    prints = Prints(module)
+
+    def show(found: list[Any]) -> None:
+        for line, _ in lines_of(found, "float"):
+            print(line)
+
+    def evaluate(*arrays: Any) -> Sequence[Any]:
+        flow = Streams({}, False, {}, {}, ())
+        flow.show_at_once(show)
+        host = _Host(flow, Asked(decisions.Decisions()), False, prints)
+        return evaluate_module(module, *arrays, apply=one_by_one, decisions=host)
+
+    return evaluate
 
 
 def streaming(
@@ -75,7 +154,8 @@ def streaming(
     def evaluate(room: tuple[int, ...], recorded: Any, items: Any, arrays: Any) -> Any:
         flow = Streams(streams, bool(given), items, dtypes, room)
         answers = decisions.Replay(recorded) if replays else decisions.Decisions()
-        host = _Host(flow, Asked(answers), bool(given))
+        flow.add_steps(prints.types, {})
+        host = _Host(flow, Asked(answers), bool(given), prints)
         return evaluate_module(module, *arrays, apply=one_by_one, decisions=host), flow.state
 
     @functools.cache
@@ -93,11 +173,14 @@ def streaming(
             stream = declared[list(declared)[-1 - halted]]
             return out_of_items(stream, len(items[stream.name]))
 
-        room = (FIRST_ROOM,) * (len(declared) - len(given))
+        numbers = tuple(prints.steps)
+        room = (FIRST_ROOM,) * (len(declared) - len(given) + len(numbers))
         results, received = collect(
-            declared, room, lambda room: compiled(room)(recorded, items, tuple(arrays)), error
+            declared, room, lambda room: compiled(room)(recorded, items, tuple(arrays)), error, numbers
         )
+        for line, _ in lines_of(in_order(prints.steps, received), arithmetic):
+            print(line)
         return list(results), received.streams
 
-    declared = dict(streams)
+    declared, prints = dict(streams), Prints(module)
     return run

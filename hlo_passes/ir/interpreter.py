@@ -50,6 +50,10 @@ class Decisions:
         """Append an item to a stream to the host."""
         raise EvaluationError(f"an item is sent to stream {stream!r} where there is no host")
 
+    def show(self, message: str, values: Sequence[Any]) -> None:
+        """Show values as a message says."""
+        raise EvaluationError("something is printed where there is no host")
+
 
 @dataclass(frozen=True, eq=False)
 class Closure:

@@ -250,10 +250,11 @@ class _Parser:
         line = lexer.integer("a line number")
         column = lexer.integer("a column number") if lexer.accept(":") else 0
         function = lexer.string() if lexer.next.kind == "string" else ""
+        is_provisional = lexer.accept("provisional")
         scope = lexer.string("a quoted scope") if lexer.accept("in") else ""
         transforms = self.list("]", self.transform) if lexer.accept("[") else ()
         lexer.mark(")")
-        return Location(file, line, column, function, scope, transforms)
+        return Location(file, line, column, function, scope, transforms, is_provisional)
 
     def transform(self) -> str:
         return self.lexer.take("word", "the name of a transform").text

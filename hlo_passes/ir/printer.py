@@ -87,6 +87,7 @@ def _location(location: Location) -> str:
     column = f":{location.column}" if location.column else ""
     parts = [f"{json.dumps(location.file)}:{location.line}{column}"]
     parts += [json.dumps(location.function)] if location.function else []
+    parts += ["provisional"] if location.is_provisional else []
     parts += [f"in {json.dumps(location.scope)}"] if location.scope else []
     parts += [f"[{', '.join(location.transforms)}]"] if location.transforms else []
     return f" loc({' '.join(parts)})"

@@ -1,5 +1,6 @@
 """One class per operation, one file per family; importing this package fills ``ir.OPS``."""
 
+from hlo_passes.ops.codelet_call import CodeletCall
 from hlo_passes.ops.complex import Complex, Imag, Real
 from hlo_passes.ops.contraction import DotAlgorithm, DotDimensionNumbers, DotGeneral
 from hlo_passes.ops.control import Call, Fusion
@@ -77,12 +78,13 @@ from hlo_passes.ops.gather_scatter import (
     UpdateKind,
     update_kind,
 )
-from hlo_passes.ops.host import HostTransfer, Infeed, Outfeed, Recv, Send
+from hlo_passes.ops.host import HostTransfer, Infeed, Outfeed, Print, Recv, Send
 from hlo_passes.ops.indexing import DynamicSlice, DynamicUpdateSlice
 from hlo_passes.ops.linalg import Cholesky, TriangularSolve
 from hlo_passes.ops.mapping import MapElements
 from hlo_passes.ops.neural import Nonlinearity, RowFunction
 from hlo_passes.ops.normalization import BatchNormGrad, BatchNormInference, BatchNormTraining
+from hlo_passes.ops.point_form import PointForm
 from hlo_passes.ops.random import Rng, RngBitGenerator
 from hlo_passes.ops.reduction import Combiner, Reduce, is_neutral, neutral_element, simple_combiner
 from hlo_passes.ops.scan import Scan
@@ -106,6 +108,7 @@ __all__ = [
     "Ceil",
     "Cholesky",
     "Clamp",
+    "CodeletCall",
     "Combiner",
     "Compare",
     "Complex",
@@ -152,8 +155,10 @@ __all__ = [
     "Or",
     "Outfeed",
     "Pad",
+    "PointForm",
     "Popcnt",
     "Power",
+    "Print",
     "Real",
     "Recv",
     "Reduce",

@@ -1,4 +1,4 @@
-"""Transfers with the host: items of streams, one at every execution, in program order.
+"""Transfers with the host: items of streams and what is printed, one at every execution, in program order.
 
 Tokens are not values here: what they order is ordered as the program is written, which every order that the
 specification allows includes.
@@ -146,4 +146,28 @@ class Send(_ToHost):
         """Return nothing."""
         is_host = self.channel_type == "DEVICE_TO_HOST"
         self.require("C5", is_host, lambda: f"expected channel type DEVICE_TO_HOST, got {self.channel_type}")
+        return ()
+
+
+@dataclass(frozen=True)
+class Print(Op):
+    """Show the operands on the host as the line of text that ``message`` makes of them.
+
+    Spec: none in StableHLO; JAX's ``debug_print``. ``message`` is data that this package does not read. Operands
+    are not complex. A line without operands is one, too.
+    """
+
+    name: ClassVar[str] = "hlo.print"
+    has_effect: ClassVar[bool] = True
+    message: str
+
+    def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
+        """Return nothing. Constraint: C1 no operand is complex."""
+        is_real = not any(operand.is_complex for operand in operands)
+        self.require("C1", is_real, "a complex value is printed as its real and its imaginary part")
+        return ()
+
+    def exchange(self, host: Decisions, *operands: Array) -> tuple[Any, ...]:
+        """Hand message and operands to the host."""
+        host.show(self.message, operands)
         return ()

@@ -21,6 +21,8 @@ import jax
 import numpy as np
 from jax._src import config as _config
 from jax._src import core as _core
+from jax._src import debugging as _debugging
+from jax._src import effects as _effects
 from jax._src import sharding_impls as _sharding_impls
 from jax._src import source_info_util as _source_info_util
 from jax._src.interpreters import ad as _ad
@@ -32,6 +34,7 @@ from jax._src.lax import linalg as _linalg
 from jax._src.lib.mlir import passmanager as _passmanager
 from jax._src.lib.mlir.dialects import func as _func
 from jax._src.lib.mlir.dialects import hlo as _hlo
+from jax._src.state import discharge as _discharge
 from jax._src.state import types as _state
 from jax._src.util import weakref_lru_cache as _weakref_lru_cache
 
@@ -103,8 +106,16 @@ def argument_names(jaxpr: ClosedJaxpr) -> list[str]:
 
 def has_effects(equation: Equation) -> bool:
     """Whether an equation does more than compute (prints, writes). Hides effect types."""
-    harmless = (_core.NamedAxisEffect, _lax.NoDCEEffect)
-    return any(not isinstance(effect, harmless) for effect in equation.effects)
+    return any(not isinstance(effect, _HARMLESS) for effect in equation.effects)
+
+
+_HARMLESS = (_core.NamedAxisEffect, _lax.NoDCEEffect)
+
+
+def only_debugs(equation: Equation) -> bool:
+    """Whether an equation's only effects are those of ``jax.debug``. Hides their types."""
+    kinds = (_debugging.DebugEffect, _debugging.OrderedDebugEffect)
+    return all(isinstance(effect, (*kinds, *_HARMLESS)) for effect in equation.effects)
 
 
 def has_ref_effects(equation: Equation) -> bool:
@@ -121,23 +132,33 @@ def find_equation(
     """Return the first wanted equation, innermost first, with the user's ``file:line`` behind it.
 
     Hides where equations keep jaxprs, and source information: a jaxpr inside another begins its own, so where
-    it says nothing the equation around it does.
+    it says nothing, or names lines of libraries only, the equation around it does.
     """
-    found = ((equation, place) for equation, place in _equations(jaxpr.jaxpr, None) if is_wanted(equation))
+    found = (
+        (equation, f"{frame.file_name}:{frame.start_line}" if frame else None)
+        for equation, frame in _equations(jaxpr.jaxpr, None)
+        if is_wanted(equation)
+    )
     return next(found, None)
+
+
+def has_inner_jaxprs(equation: Equation) -> bool:
+    """Whether an equation holds jaxprs, which say what it does. Hides where."""
+    return any(True for _ in _core.jaxprs_in_params(equation.params))
 
 
 def _file_of(frame: Any) -> str:
     return frame.file_name
 
 
-def _equations(jaxpr: _core.Jaxpr, around: str | None) -> Iterator[tuple[Equation, str | None]]:
+def _equations(jaxpr: _core.Jaxpr, around: Any) -> Iterator[tuple[Equation, Any]]:
+    outer = () if around is None else (around,)
     for equation in jaxpr.eqns:
-        frame = users_own(_source_info_util.user_frames(equation.source_info.traceback), _file_of)
-        place = f"{frame.file_name}:{frame.start_line}" if frame else around
+        frames = _source_info_util.user_frames(equation.source_info.traceback)
+        frame = users_own(itertools.chain(frames, outer), _file_of)
         for inner in _core.jaxprs_in_params(equation.params):
-            yield from _equations(inner, place)
-        yield equation, place
+            yield from _equations(inner, frame)
+        yield equation, frame
 
 
 @_weakref_lru_cache
@@ -159,6 +180,19 @@ def own_width(jaxpr: ClosedJaxpr) -> contextlib.AbstractContextManager[Any]:
 
 
 # ---- jaxpr to jaxpr; each result is remembered per jaxpr, so that it is compiled once ----
+
+
+def without_own_refs(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+    """Return a jaxpr with the Refs that it makes itself as values passed on. Hides ``discharge_state``.
+
+    Refs from outside stay: what is written to them is an effect that the caller sees.
+    """
+    makes_refs = any(isinstance(effect, _core.InternalMutableArrayEffect) for effect in jaxpr.effects)
+    is_given_refs = any(isinstance(aval, _state.AbstractRef) for aval in jaxpr.in_avals)
+    if not makes_refs or is_given_refs or any(isinstance(e, _state.RefEffect) for e in jaxpr.effects):
+        return jaxpr
+    pure = _discharge.discharge_state(jaxpr)
+    return pure.replace(jaxpr=pure.jaxpr.replace(debug_info=jaxpr.jaxpr.debug_info))
 
 
 def jvp_jaxpr(jaxpr: ClosedJaxpr, nonzeros: Sequence[bool]) -> tuple[ClosedJaxpr, list[bool]]:
@@ -308,6 +342,66 @@ def register_rules(
     _pe.partial_eval_jaxpr_custom_rules[primitive] = split_rule
 
 
+def leaf_primitive(
+    name: str,
+    *,
+    inline: Callable[..., Any],
+    jvp: Callable[..., Any],
+    batch: Callable[..., Any],
+    types: Callable[..., Any],
+    platform: str,
+    call: Callable[[dict[str, Any]], tuple[str, str, ClosedJaxpr, dict[str, Any]]],
+) -> Any:
+    """Return a primitive that one platform calls as a whole and all others inline. Hides ``Primitive`` and its tables.
+
+    Args:
+      name: of the primitive.
+      inline: ``(*operands, **params)`` to results, of JAX's functions.
+      jvp: ``(primals, tangents, **params)`` to both of the results; a tangent may be ``Zero``.
+      batch: ``(arguments, dims, **params)`` to results and their dims.
+      types: argument types and parameters to result types.
+      platform: where it is a custom call.
+      call: parameters to the custom call's target, the name and body of what it calls, and its options.
+    """
+    primitive = _core.Primitive(name)
+    primitive.multiple_results = True
+    primitive.def_impl(lambda *args, **params: jax.jit(lambda *xs: inline(*xs, **params))(*args))
+    primitive.def_abstract_eval(types)
+    _ad.primitive_jvps[primitive] = jvp
+    _batching.primitive_batchers[primitive] = batch
+    inlined = _mlir.lower_fun(inline, multiple_results=True)
+
+    def lower(ctx: Any, *args: Any, **params: Any) -> Any:
+        if tuple(ctx.module_context.platforms) != (platform,):
+            return inlined(ctx, *args, **params)
+        target, label, body, options = call(params)
+        function, _, _ = _mlir.lower_called_computation(
+            label, body, ctx.module_context, 0, body.in_avals, body.out_avals, ctx.tokens_in
+        )
+        made = _mlir.custom_call(
+            target,
+            result_types=[_mlir.aval_to_ir_type(ctx.module_context, aval) for aval in ctx.avals_out],
+            operands=args,
+            backend_config={key: _mlir.ir_attribute(value) for key, value in options.items()},
+            called_computations=[function.name.value],
+            api_version=4,
+        )
+        return made.results
+
+    _mlir.register_lowering(primitive, lower)
+    return primitive
+
+
+def with_consts_as_arguments(jaxpr: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Any]]:
+    """Return a jaxpr that takes what it closes over before its arguments, and those values. Hides ``pe``."""
+    return _core.ClosedJaxpr(_pe.convert_constvars_jaxpr(jaxpr.jaxpr), ()), list(jaxpr.consts)
+
+
+def instantiated(tangent: Any) -> Any:
+    """Return a tangent as an array; zeros, of float0 where there are none. Hides ``ad.instantiate_zeros``."""
+    return _ad.instantiate_zeros(tangent)
+
+
 def is_known(tracer: Any) -> bool:
     """Whether partial evaluation knows a value. Hides ``JaxprTracer``."""
     return tracer.is_known()
@@ -370,13 +464,19 @@ def lowers_for(context: Any, platform: str) -> bool:
 
 
 def lower_jaxpr(
-    jaxpr: ClosedJaxpr, name: str, platform: str, rules: Mapping[str, Callable[..., Any]] | None = None
+    jaxpr: ClosedJaxpr,
+    name: str,
+    platform: str,
+    rules: Mapping[str, Callable[..., Any]],
+    print_call: str,
+    message_of: Callable[..., str],
 ) -> Any:
     """Lower a jaxpr to a StableHLO module with source locations. Hides ``mlir.lower_jaxpr_to_module``.
 
     The platform needs no plugin: rules that exist for other platforms only are not found
     (``NotImplementedError``), all else uses the default rules. Every argument stays an argument of ``main``.
-    ``rules`` are traceable functions for primitives of linear algebra, by name; see ``_linalg_rules``.
+    ``rules`` are traceable functions for primitives of linear algebra, by name; see ``_linalg_rules``. What is printed
+    becomes calls of ``print_call``; see ``_print_rule``.
     Locations hold every frame of the user's call stack, whatever the settings for them, and name stacks start with
     the program's name, ``jit(name)``.
     """
@@ -386,7 +486,7 @@ def lower_jaxpr(
             jaxpr,
             num_const_args=0,
             in_avals=jaxpr.in_avals,
-            ordered_effects=[],
+            ordered_effects=list(_effects.ordered_effects.filter_in(jaxpr.effects)),
             platforms=(platform,),
             backend=None,
             axis_context=_sharding_impls.ShardingContext(1, tuple(jax.local_devices()[:1])),
@@ -394,7 +494,11 @@ def lower_jaxpr(
             arg_names=argument_names(jaxpr),
             result_names=jaxpr.jaxpr.debug_info.safe_result_paths(len(jaxpr.out_avals)),
             lowering_parameters=_mlir.LoweringParameters(
-                hoist_constants_as_args=False, override_lowering_rules=_linalg_rules(rules or {})
+                hoist_constants_as_args=False,
+                override_lowering_rules=(
+                    *_linalg_rules(rules),
+                    (_debugging.debug_print_p, _print_rule(print_call, message_of)),
+                ),
             ),
         )
     module = lowered.module
@@ -426,6 +530,33 @@ def _linalg_rule(function: Callable[..., Any]) -> Callable[..., Any]:
             return [x.astype(aval.dtype) for x, aval in zip(results, context.avals_out, strict=True)]
 
         return inline(context, widened, *values)
+
+    return lower
+
+
+def _print_rule(target: str, message_of: Callable[..., str]) -> Callable[..., Any]:
+    """Return the lowering rule of ``debug_print``: a custom call, whose order is the program's. Hides its tokens.
+
+    Args:
+      target: name of the custom call.
+      message_of: abstract values of the operands and parameters to what the call's configuration says.
+    """
+
+    def lower(context: Any, *values: Any, **params: Any) -> Any:
+        shown: list[Any] = []
+        for value, aval in zip(values, context.avals_in, strict=True):
+            is_complex = jax.numpy.issubdtype(aval.dtype, np.complexfloating)
+            shown += [_hlo.real(value), _hlo.imag(value)] if is_complex else [value]
+        text = message_of(context.avals_in, params)
+        _hlo.CustomCallOp(
+            [],
+            shown,
+            _mlir.ir.StringAttr.get(target),
+            has_side_effect=_mlir.ir.BoolAttr.get(True),
+            backend_config=_mlir.ir.StringAttr.get(text),
+        )
+        context.set_tokens_out(context.tokens_in)
+        return []
 
     return lower
 

@@ -188,10 +188,12 @@ class _Importer:
     def function(self, name: str, called_at: Location) -> Computation:
         """Read a function; what has no line of its own is said to come from where it is first called.
 
-        Scopes in it are as they are: they go on from any call's.
+        That is provisional, as its own line is where it is a library's: inlining knows each call's. Scopes in it
+        are as they are: they go on from any call's.
         """
         op = self._functions[name]
         where = self.location(op, called_at).without_scope()
+        where = dataclasses.replace(where, is_provisional=where.is_known)
         blocks = list(op.regions[0].blocks)
         if len(blocks) != 1:
             raise self.unsupported(op, where, f"a body of one block for @{name}")

@@ -8,7 +8,7 @@ from typing import Any
 
 from hlo_passes.ir import UNKNOWN, Location
 from ipuxla.frontend._jax_compat import mlir_ir
-from ipuxla.frontend.frames import users_own
+from ipuxla.frontend.frames import is_library, users_own
 from ipuxla.frontend.names import read_name_stack
 
 TEXT_FILE = "<stablehlo>"
@@ -18,6 +18,8 @@ TEXT_FILE = "<stablehlo>"
 def read_location(location: Any) -> Location:
     """Return the user's line and scope of an MLIR location."""
     line = users_own(_frames(location), lambda frame: frame.file) or UNKNOWN
+    if line.is_known and is_library(line.file):
+        line = dataclasses.replace(line, is_provisional=True)
     return line.within(_named(location))
 
 

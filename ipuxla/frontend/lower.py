@@ -19,7 +19,7 @@ import numpy as np
 
 from ipuxla.errors import UnsupportedPrimitive
 from ipuxla.frontend import _jax_compat as compat
-from ipuxla.frontend import decompositions, eigenvalues
+from ipuxla.frontend import decompositions, eigenvalues, printing
 
 PLATFORM = "ipu"
 RULES = decompositions.RULES | eigenvalues.RULES
@@ -61,6 +61,8 @@ def trace(jitted: Any, leaves: Sequence[Any], arguments: Callable[[Sequence[Any]
     """
     leaves = [_in_its_width(leaf) for leaf in leaves]
     jaxpr, outer, out_tree, donated = _trace_in_its_width(jitted, leaves, *arguments(leaves))
+    with compat.own_width(jaxpr):
+        jaxpr = compat.without_own_refs(jaxpr)
     _refuse_effects(jaxpr)
     donated = tuple(position + len(outer) for position in donated)
     return Traced(jaxpr, outer, out_tree, _usable_donations(jaxpr, donated))
@@ -80,7 +82,7 @@ def to_stablehlo(jaxpr: Any, name: str, donated: Sequence[int] = ()) -> Any:
     """
     try:
         with compat.own_width(jaxpr):
-            module = compat.lower_jaxpr(jaxpr, name, PLATFORM, RULES)
+            module = compat.lower_jaxpr(jaxpr, name, PLATFORM, RULES, printing.TARGET, printing.message_of)
     except NotImplementedError as error:
         raise _no_rule(jaxpr, error) from error
     except ValueError as error:
@@ -126,24 +128,35 @@ def _trace_in_its_width(
 
 def _refuse_effects(jaxpr: Any) -> None:
     kernel = compat.find_equation(jaxpr, lambda e: e.primitive.name == "pallas_call")
-    found = kernel or compat.find_equation(
-        jaxpr, lambda e: compat.has_effects(e) or e.primitive.name.endswith("callback")
-    )
+    found = kernel or compat.find_equation(jaxpr, _is_refused)
     if found is None:
         return
     equation, location = found
     name = equation.primitive.name
+    if name == _PRINT:
+        raise UnsupportedPrimitive(
+            f"jax.debug.print is not data: {_print_fault(equation)}",
+            location=location,
+            expected="a format and arrays, texts, or lists, tuples and dictionaries of them",
+            try_="jax.debug.print of the arrays themselves, with str.format's fields",
+        )
     what, try_ = f"{name} calls the host, which a program on an IPU cannot", _OUTSIDE
     if name == "pallas_call":
         what = (
             "pallas_call: a Pallas kernel is written for another machine's memory and has no form for an IPU"
         )
-        try_ = "the same function in jax.numpy or jax.lax; a vertex of your own is a codelet (see tiles)"
+        try_ = "the same function in jax.numpy or jax.lax; a vertex of your own is an ipuxla.codelet"
     elif compat.has_ref_effects(equation):
-        what = f"{name} reads or writes a Ref: programs for an IPU have no mutable arrays"
-        try_ = "pass the array as an argument and return its new value; donate_argnums reuses its memory"
+        what = f"{name} reads or writes a Ref from outside the function: a program for an IPU cannot"
+        try_ = (
+            "pass the array as an argument and return its new value, with donate_argnums to reuse its memory; "
+            "Refs made inside the function (jax.new_ref) are fine"
+        )
+    elif name == "pure_callback":
+        try_ += f"; {_CHECKS}"
     elif name.startswith("debug_"):
-        what = f"{name} prints, or calls a debugger on, the host, which a program on an IPU cannot"
+        what = f"{name} calls a function, or a debugger, on the host, which a program on an IPU cannot"
+        try_ = f"jax.debug.print, whose format is data; or {_OUTSIDE}"
     raise UnsupportedPrimitive(
         what,
         location=location,
@@ -152,7 +165,35 @@ def _refuse_effects(jaxpr: Any) -> None:
     )
 
 
+_PRINT = "debug_print"
+
+
+def _is_refused(equation: compat.Equation) -> bool:
+    """Whether an equation does what no program on an IPU can; what it holds inside was looked at before."""
+    name = equation.primitive.name
+    if name == _PRINT:
+        return _print_fault(equation) is not None
+    if name.endswith("callback"):
+        return True
+    return compat.has_effects(equation) and not (
+        compat.only_debugs(equation) and compat.has_inner_jaxprs(equation)
+    )
+
+
+def _print_fault(equation: compat.Equation) -> str | None:
+    """Return why a print cannot be kept as data, None where it can."""
+    try:
+        printing.message_of([atom.aval for atom in equation.invars], equation.params)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
 _OUTSIDE = "return the value and print it outside, or move the call out of the decorated function"
+_CHECKS = (
+    "where it is a run-time check of equinox (as in diffrax, optimistix and lineax), set EQX_ON_ERROR=nan or =off "
+    "in the environment before it is imported"
+)
 
 
 def _no_rule(jaxpr: Any, error: NotImplementedError) -> Exception:

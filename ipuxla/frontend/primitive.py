@@ -154,7 +154,8 @@ def _partial_eval(trace: Any, *tracers: Any, jaxpr: Any, **params: Any) -> list[
 def _run_known(jaxpr: Any, arguments: Sequence[Any], num_results: int, params: dict[str, Any]) -> list[Any]:
     """Call a jaxpr, but not for values that are arguments or earlier results; an empty call is none."""
     smaller, from_arguments, from_results = compat.drop_repeats(jaxpr, num_results)
-    computed = iter(_rebind(smaller, arguments, params, "known") if smaller.out_avals else ())
+    is_needed = bool(smaller.out_avals or smaller.effects)
+    computed = iter(_rebind(smaller, arguments, params, "known") if is_needed else ())
     distinct: list[Any] = []
     for source in from_results:
         distinct.append(next(computed) if source is None else distinct[source])

@@ -17,9 +17,11 @@ import numpy as np
 from hlo_passes import ops
 from hlo_passes.errors import UnsupportedOp
 from hlo_passes.ir import Builder, Computation, Location, Op, TensorType, Value
+from ipuxla.frontend import printing
 from ipuxla.frontend._jax_compat import mlir_ir
 from ipuxla.frontend.attributes import integer, text
 from ipuxla.frontend.library_calls import routine_of
+from tiles.graph import read_message
 
 
 class Scope(Protocol):
@@ -76,17 +78,23 @@ MARKERS = frozenset(
     }
 )
 """Custom calls that return their operands and tell other compilers where to put them."""
+CODELET = "ipuxla.codelet"
+"""The custom call of a user's codelet."""
 
 
 def _custom_call(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
     target = text(op, "call_target_name")
     if target in ("shape_assertion", "xla.sdy.ShardingGroup") and not len(op.results):
         return []  # jax.export's check of what is static here; which values are to lie alike
+    if target == printing.TARGET and not len(op.results):
+        return _print(scope, op, operands, location)
     types = [operand.type for operand in operands if isinstance(operand, Value)]
     if target in MARKERS and types == scope.result_types(op, location):
         return operands
     if target in SELECTIONS:
         return SELECTIONS[target](scope, op, operands, location)
+    if target == CODELET:
+        return _codelet(scope, op, operands, location)
     routine = routine_of(target)
     if routine is not None:
         types = scope.result_types(op, location)
@@ -98,6 +106,34 @@ def _custom_call(scope: Scope, op: Any, operands: list[Any], location: Location)
             hint = f"operands, options and results as JAX writes them: {str(error).partition(chr(10))[0]}"
             raise scope.unsupported(op, location, hint) from None
     raise scope.unsupported(op, location, "call no library routine or host callback inside the function")
+
+
+def _codelet(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
+    """A user's codelet; see ``codelet_call``, which writes such calls."""
+    options = _options(op)
+    try:
+        (called,) = op.attributes["called_computations"]
+        parts, tiles = (tuple(map(int, filter(None, options[key].split(",")))) for key in ("parts", "tiles"))
+        made = ops.CodeletCall(
+            options["label"], options["form"], options["combiner"], int(options["cycles"]), parts, tiles
+        )
+    except (KeyError, ValueError, AttributeError):
+        raise scope.unsupported(op, location, "options as ipuxla.codelet writes them") from None
+    return list(scope.emit_all(made, operands, location, [scope.function(called.value, location)]))
+
+
+def _print(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
+    """What ``jax.debug.print`` shows, in the order of the program."""
+    message = text(op, "backend_config")
+    try:
+        known = read_message(message)
+    except (ValueError, RecursionError) as error:
+        raise scope.unsupported(op, location, f"a message as its configuration: {error}") from None
+    count = known.count if known.dtypes else 0
+    if count != len(operands) or not all(isinstance(operand, Value) for operand in operands):
+        raise scope.unsupported(op, location, f"{count} operands, as its message says")
+    scope.emit_all(ops.Print(message), operands, location)
+    return []
 
 
 def _options(op: Any) -> dict[str, Any]:

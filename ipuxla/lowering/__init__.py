@@ -7,6 +7,7 @@ from hlo_passes.passes import with_whole_scopes
 from ipuxla.lowering import (
     bitcasts,
     calls,
+    codelet_calls,
     contraction,
     control,
     convolution,
@@ -34,6 +35,7 @@ __all__ = ["RULES", "UnsupportedLowering", "lower_module", "streams_of"]
 assert (
     bitcasts
     and calls
+    and codelet_calls
     and contraction
     and control
     and convolution

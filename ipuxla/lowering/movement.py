@@ -15,6 +15,7 @@ from hlo_passes.ops import (
     Iota,
     OptimizationBarrier,
     Outfeed,
+    Print,
     Repeat,
     Reshape,
     Send,
@@ -99,7 +100,7 @@ def _only_counted(computation: Computation) -> set[Value]:
 
 def _constants_in_memory(computation: Computation) -> set[object]:
     """Return the splat constants that some reader needs as a tensor: results, and operands of irregular ops."""
-    from_memory = (Call, Concatenate, Outfeed, Reshape, Send, OptimizationBarrier)
+    from_memory = (Call, Concatenate, Outfeed, Print, Reshape, Send, OptimizationBarrier)
     needed: set[object] = set(computation.results)
     for instruction in computation.instructions:
         if isinstance(instruction.op, from_memory) or instruction.op.name == "stablehlo.dot_general":

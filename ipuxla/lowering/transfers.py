@@ -1,13 +1,15 @@
-"""Exchanges with the host onto copies of streams: an array of an item is an item of its own stream."""
+"""Exchanges with the host onto copies of streams and prints: an array of an item is an item of its own stream."""
 
 from __future__ import annotations
 
+import numpy as np
+
 from hlo_passes.ir import Instruction, Module, TensorType
-from hlo_passes.ops import HostTransfer, Infeed, Outfeed, Recv, Send
+from hlo_passes.ops import HostTransfer, Infeed, Outfeed, Print, Recv, Send
 from ipuxla.lowering.control import held
 from ipuxla.lowering.errors import UnsupportedLowering
 from ipuxla.lowering.registry import Lowering, dtype_of, lowers, where
-from tiles.graph import CopyFromStream, CopyToStream, Stream, Tensor
+from tiles.graph import CopyFromStream, CopyToStream, PrintTensor, Stream, Tensor, read_message
 
 
 def streams_of(module: Module) -> dict[str, Stream]:
@@ -62,6 +64,20 @@ def lower_to_host(lowering: Lowering, instruction: Instruction) -> tuple[Tensor,
     names = instruction.op.streams(len(instruction.operands))
     for name, value in zip(names, instruction.operands, strict=True):
         lowering.program.add(CopyToStream(held(lowering, value).name, name, where(instruction)))
+    return ()
+
+
+@lowers(Print)
+def lower_print(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
+    """Print every operand, one after another; a line that shows none prints a tensor without elements."""
+    assert isinstance(instruction.op, Print)
+    location, text = where(instruction), instruction.op.message
+    tensors = [held(lowering, value) for value in instruction.operands]
+    if not tensors:
+        tensors = [lowering.graph.add_constant(np.zeros(0, np.bool_), "bool", "nothing", location)]
+    title = read_message(text).template
+    for part, tensor in enumerate(tensors):
+        lowering.program.add(PrintTensor(tensor.name, title, location, text, part))
     return ()
 
 

@@ -174,6 +174,7 @@ X, W = T("tensor<2x5x4xf32>"), T("tensor<3x4x6xf32>")
 
 CASES = [
     # exchanges with the host
+    (ops.Print("{}"), [T("tensor<2xcomplex<f32>>")], "C1"),
     (ops.Infeed((F,)), [F], "arity"),
     (ops.Infeed(()), [], "C1"),
     (ops.Recv((F,), 1), [F], "arity"),

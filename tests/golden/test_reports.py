@@ -14,7 +14,7 @@ def test_loop_before_a_run(golden, small_target):
 
 
 def test_loop_after_a_run(golden, small_target):
-    golden(profile(looping(small_target), Trace((1, 8, 7, 7), "literal", "ring", {(2,): 7})).text())
+    golden(profile(looping(small_target), Trace((1, 8, 7, 7), "literal", "ring", {(1,): 7})).text())
 
 
 def test_does_not_fit(golden, small_target):

@@ -240,7 +240,6 @@ around(
     "effects: debug.print",
     lambda jit: jit(lambda x: (jax.debug.print("x {}", x[0, 0]), x)[1]),
     X,
-    refused=NO_RULE,
 )
 around(
     "effects: debug.callback",
@@ -266,7 +265,6 @@ around(
     "effects: debug.print in a loop",
     lambda jit: jit(lambda x: jax.lax.fori_loop(0, 2, lambda i, c: (jax.debug.print("{}", i), c + 1)[1], x)),
     X,
-    refused=NO_RULE,
 )
 MESH = Mesh(np.array(jax.devices()[:1]), ("d",))
 _P = PartitionSpec

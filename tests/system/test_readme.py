@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
+import numpy as np
 import pytest
 
 from tiles.target import Target, find_system
@@ -15,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 GUIDE = ROOT / "docs" / "guide.md"
 MANY_IPUS = ROOT / "docs" / "many_ipus.md"
+CODELETS = ROOT / "docs" / "codelets.md"
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -52,6 +54,18 @@ def test_example_runs(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert (tmp_path / "layer.ipuxla").stat().st_size > 0
     else:
         assert (names["z"] == 2 * names["values"]).all()  # type: ignore[attr-defined, operator]
+
+
+def test_the_page_on_codelets_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    source = "\n".join(blocks(CODELETS, "python"))
+    path = tmp_path / "page.py"
+    path.write_text(source)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "page"}
+    exec(compile(source, str(path), "exec"), names)
+    x, w = names["x"], names["w"]
+    want = np.tanh(sum(w[k] * x[k : k + 62] for k in range(3)))  # type: ignore[index]
+    np.testing.assert_allclose(names["y"], want, atol=1e-6)  # type: ignore[arg-type]
 
 
 def test_the_two_commands_are_shown():

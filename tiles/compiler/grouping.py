@@ -14,12 +14,13 @@ from __future__ import annotations
 import bisect
 import copy
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from tiles.compiler.control import Node, Part, Sequence, Switch, While
 from tiles.compiler.costs import cell_extents
 from tiles.compiler.memory import Request, tile_ranges
 from tiles.compiler.order import Order, live_range
@@ -40,13 +41,13 @@ class Copies:
 
 
 def grouped(
-    tree: list[Any],
+    tree: Sequence,
     order: Order,
     tensors: Mapping[str, Tensor],
     root: Mapping[str, str],
-    requests: Sequence[Request],
+    requests: list[Request],
     spare_bytes: int,
-) -> tuple[list[Any], Order]:
+) -> tuple[Node, Order]:
     """Return the program with steps that are alike grouped, numbered anew.
 
     Args:
@@ -93,18 +94,18 @@ class _Grouping:
         self.leader = list(range(len(order.steps)))
         self._seen: set[int] = set()
 
-    def walk(self, tree: Any) -> None:
+    def walk(self, node: Node) -> None:
         """Group the steps of every sequence of a tree; a function's body is met once for each call."""
-        if isinstance(tree, int) or id(tree) in self._seen:
+        if id(node) in self._seen:
             return
-        self._seen.add(id(tree))
+        self._seen.add(id(node))
         run = _Run()
-        for part in tree[1:]:
-            if isinstance(part, int) and tree[0] == "sequence":
-                run = self._step(part, run)
-            elif isinstance(part, list):
+        for part in node.parts:
+            if not isinstance(part, int):
                 self.walk(part)
                 run = _Run()
+            elif isinstance(node, Sequence):
+                run = self._step(part, run)
 
     def _step(self, number: int, run: _Run) -> _Run:
         """Let a step join a group or start one; return what was seen by then."""
@@ -154,7 +155,7 @@ class _Budget:
         order: Order,
         tensors: Mapping[str, Tensor],
         root: Mapping[str, str],
-        requests: Sequence[Request],
+        requests: list[Request],
         spare_bytes: int,
     ) -> None:
         graph, last = order.graph, len(order.steps)
@@ -225,7 +226,7 @@ def _scratch(order: Order, tensors: Mapping[str, Tensor]) -> list[Request]:
     return found
 
 
-def _held(requests: Sequence[Request], steps: int, num_tiles: int) -> np.ndarray:
+def _held(requests: list[Request], steps: int, num_tiles: int) -> np.ndarray:
     """Return the most bytes that any tile holds of some buffers at every step, int64 ``[steps]``."""
     changes: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for r in requests:
@@ -244,7 +245,7 @@ def _held(requests: Sequence[Request], steps: int, num_tiles: int) -> np.ndarray
 # ---- numbering anew
 
 
-def _renumbered(tree: list[Any], order: Order, leader: list[int]) -> tuple[list[Any], Order]:
+def _renumbered(tree: Sequence, order: Order, leader: list[int]) -> tuple[Node, Order]:
     """Return tree and order with every step where its leader is, and numbers without gaps."""
     members: dict[int, list[int]] = defaultdict(list)
     for number, first in enumerate(leader):
@@ -288,19 +289,31 @@ class _Trees:
 
     def __init__(self, leader: list[int], rank: list[int]) -> None:
         self.leader, self.rank = leader, rank
-        self._done: dict[int, list[Any]] = {}
+        self._done: dict[int, Node] = {}
 
-    def of(self, tree: list[Any]) -> list[Any]:
-        if id(tree) not in self._done:
-            self._done[id(tree)] = list(self._parts(tree))
-        return self._done[id(tree)]
+    def of(self, node: Node) -> Node:
+        if id(node) not in self._done:
+            self._done[id(node)] = self._renumbered(node)
+        return self._done[id(node)]
 
-    def _parts(self, tree: list[Any]) -> Iterator[Any]:
-        for part in tree:
-            if isinstance(part, list):
+    def _renumbered(self, node: Node) -> Node:
+        match node:
+            case Sequence():
+                return Sequence(tuple(self._parts(node)))
+            case Switch():
+                return replace(node, branches=tuple(self._part(part) for part in node.branches))
+            case While():
+                return replace(node, condition=self._part(node.condition), body=self._part(node.body))
+            case _:
+                return replace(node, body=self._part(node.body))
+
+    def _parts(self, sequence: Sequence) -> Iterator[Part]:
+        """Yield the parts of a sequence, steps that others lead left out."""
+        for part in sequence.parts:
+            if not isinstance(part, int):
                 yield self.of(part)
-            elif isinstance(part, int) and tree[0] == "sequence":
-                if self.leader[part] == part:
-                    yield self.rank[part]
-            else:
-                yield part
+            elif self.leader[part] == part:
+                yield self.rank[part]
+
+    def _part(self, part: Part) -> Part:
+        return self.rank[part] if isinstance(part, int) else self.of(part)

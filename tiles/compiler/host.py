@@ -14,7 +14,7 @@ import numpy as np
 
 from tiles.compiler.executable import Executable
 from tiles.compiler.memory import Request
-from tiles.compiler.steps import HOST_STEPS, HostStep, RemoteStep
+from tiles.compiler.steps import HOST_STEPS, HostStep, PrintStep, RemoteStep
 from tiles.graph.layout import ceil_div
 from tiles.numerics.dtypes import itemsize
 from tiles.target import Basis, Target
@@ -48,6 +48,8 @@ def host_exchange(executable: Executable, step: HostStep) -> HostExchange:
     rate, basis = link_rate(target, isinstance(step, RemoteStep))
     part, tiles = variable.layout.part_bytes(variable.dtype), variable.layout.tiles
     slices = ceil_div(part, target.host_slice_bytes)
+    if isinstance(step, PrintStep):
+        slices = max(1, slices)  # the host is told of a line that shows nothing, too
     tile_cycles = np.zeros(target.num_tiles, np.int64)
     if not step.to_host and part:
         copied = slices * target.local_copy_call_cycles + ceil_div(part, target.memcpy_bytes_per_cycle)

@@ -7,10 +7,12 @@ value to the next round.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
+from tiles.compiler import control
 from tiles.compiler.renaming import Renaming
 from tiles.errors import InvalidGraph
 from tiles.graph import (
@@ -20,6 +22,7 @@ from tiles.graph import (
     Call,
     Composite,
     Copy,
+    CopyBetween,
     CopyFromRemote,
     CopyFromStream,
     CopyToRemote,
@@ -36,16 +39,18 @@ from tiles.graph import (
     Switch,
     Sync,
     Vertices,
+    WriteReplicaIndex,
     WriteUndef,
 )
 from tiles.graph.program import Step
 from tiles.numerics.dtypes import is_integer
 
 NAMING = (
-    *(Copy, CopyFromStream, CopyToStream, CopyFromRemote, CopyToRemote),
+    *(Copy, CopyBetween, WriteReplicaIndex, CopyFromStream, CopyToStream, CopyFromRemote, CopyToRemote),
     *(AbortOnCondition, ErrorProgram, PrintTensor, WriteUndef),
 )
 """Steps that name tensors in fields of their own."""
+Tree = TypeVar("Tree", bound=control.Node)
 
 
 @dataclass
@@ -56,7 +61,7 @@ class Order:
     steps: list[tuple[str, Any]] = field(default_factory=list)
     accesses: dict[str, list[tuple[int, bool]]] = field(default_factory=lambda: defaultdict(list))
     loops: list[tuple[int, int]] = field(default_factory=list)
-    functions: dict[str, Any] = field(default_factory=dict)
+    functions: dict[str, control.Sequence] = field(default_factory=dict)
     lowest: dict[str, int] = field(default_factory=dict)
     recalls: list[tuple[int, int]] = field(default_factory=list)
     bodies: list[range] = field(default_factory=list)
@@ -85,7 +90,7 @@ class Order:
         """Results of the program; asked for once it is numbered."""
         return frozenset(self.graph.outputs)
 
-    def program(self) -> list[Any]:
+    def program(self) -> control.Sequence:
         """Number the main program's steps and return its control tree."""
         tree = self.sequence(self.given.program)
         self.renaming.close()
@@ -100,11 +105,11 @@ class Order:
                 names.add(name)
         return names
 
-    def sequence(self, sequence: Sequence) -> list[Any]:
+    def sequence(self, sequence: Sequence) -> control.Sequence:
         """Number steps one after another and return their place in the control tree."""
-        return ["sequence", *(self.step(step) for step in sequence.steps)]
+        return control.Sequence(tuple(self.step(step) for step in sequence.steps))
 
-    def step(self, step: Step) -> Any:
+    def step(self, step: Step) -> control.Part:
         """Number one step and return its place in the control tree."""
         if isinstance(step, NAMING):
             step = self.renaming.applied(step)
@@ -120,6 +125,14 @@ class Order:
             case Copy(destination, sources):
                 number = self._append(f"copy.{destination}", step)
                 self._access(number, sources, (destination,))
+                return number
+            case CopyBetween(source, destination):
+                number = self._append(f"between.{destination}", step)
+                self._access(number, (source,), (destination,))
+                return number
+            case WriteReplicaIndex(destination):
+                number = self._append(f"index.{destination}", step)
+                self._access(number, (), (destination,))
                 return number
             case CopyFromStream(stream, destination):
                 number = self._stream(step, stream, destination, False)
@@ -150,24 +163,24 @@ class Order:
             case Sequence():
                 return self.sequence(step)
             case Repeat(count, body):
-                return ["repeat", count, self._loop(lambda: self.sequence(body))]
+                return control.Repeat(count, self._loop(lambda: self.sequence(body)))
             case RepeatWhileTrue(condition, predicate, body):
-                return ["while", *self._loop(lambda: self._while(condition, predicate, body))]
+                return self._loop(lambda: self._while(condition, predicate, body, True))
             case RepeatWhileFalse(condition, predicate, body):
-                return ["until", *self._loop(lambda: self._while(condition, predicate, body))]
+                return self._loop(lambda: self._while(condition, predicate, body, False))
             case Switch(index, branches):
                 index = self.renaming.now(index)
                 self._access(len(self.steps), (index,), ())
-                return ["switch", index, *(self._branch(branch) for branch in branches)]
+                return control.Switch(index, tuple(self._branch(branch) for branch in branches))
             case If(predicate, then, otherwise):
                 return self.step(Switch(predicate, (otherwise, then)))
             case Call(function):
-                return self._call(function)
+                return control.Call(function, self._called(function))
             case Composite(body, whole):
                 self.composites.append(whole)
                 number, tree = len(self.composites) - 1, self._inside(lambda: self.sequence(body))
                 self.composites[number] = self.renaming.vertices(whole)
-                return ["composite", number, tree]
+                return control.Composite(number, tree)
         raise InvalidGraph(f"{step!r} is not a program step")
 
     def _stream(self, step: CopyFromStream | CopyToStream, name: str, tensor: str, to_host: bool) -> int:
@@ -238,12 +251,12 @@ class Order:
             )
         return self._append(f"remote.{name}", step)
 
-    def _while(self, condition: Sequence, predicate: str, body: Sequence) -> list[Any]:
+    def _while(self, condition: Sequence, predicate: str, body: Sequence, goes_on: bool) -> control.While:
         first, predicate = self.sequence(condition), self.renaming.now(predicate)
         self._access(len(self.steps), (predicate,), ())
-        return [first, predicate, self.sequence(body)]
+        return control.While(first, predicate, self.sequence(body), goes_on)
 
-    def _branch(self, branch: Sequence) -> list[Any]:
+    def _branch(self, branch: Sequence) -> control.Sequence:
         first = len(self.steps)
         tree = self._inside(lambda: self.sequence(branch))
         self.branches.append((first, len(self.steps) - 1))
@@ -260,20 +273,20 @@ class Order:
                     raise InvalidGraph(f"step {number} names tensor {name!r}, which the graph does not have")
                 self.accesses[name].append((number, is_write))
 
-    def _loop(self, body: Any) -> Any:
+    def _loop(self, body: Callable[[], Tree]) -> Tree:
         first = len(self.steps)
         tree = self._inside(body)
         self.loops.append((first, max(first, len(self.steps) - 1)))
         return tree
 
-    def _inside(self, body: Any) -> Any:
+    def _inside(self, body: Callable[[], Tree]) -> Tree:
         """Number what may run several times or not at all."""
         self.depth += 1
         tree = body()
         self.depth -= 1
         return tree
 
-    def _call(self, name: str) -> Any:
+    def _called(self, name: str) -> control.Sequence:
         """Number a function's steps at its first call; a later call runs the same steps again (``recalls``)."""
         if name not in self.graph.functions:
             raise InvalidGraph(f"the program calls {name!r}, which the graph does not have")

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from tiles.compiler.control import Call, Composite, Part, Repeat, Sequence, Switch, While
 from tiles.compiler.executable import Executable
 from tiles.compiler.steps import StepRecord, UndefStep
 from tiles.compiler.wellformed import refuse, root_of, where
@@ -101,30 +101,34 @@ class _Walk:
                 self._read(state, name, "the caller, who did not donate it,")
         return self.flow
 
-    def walk(self, tree: Any, state: State) -> State:
-        """Return the state after a control tree; ``state`` may be changed."""
-        if isinstance(tree, int):
-            self._step(tree, state)
-            return state
-        kind, *rest = tree
-        if kind == "sequence":
-            for inner in rest:
-                state = self.walk(inner, state)
-            return state
-        if kind == "repeat":
-            return self._repeat(rest[0], rest[1], state)
-        if kind == "composite":
-            return self._composite(rest[0], rest[1], state)
-        if kind in ("while", "until"):
-            return self._while(rest[0], rest[1], rest[2], state)
-        self._read(state, rest[0], "the choice of a branch")
-        after = [self.walk(branch, state.copy()) for branch in rest[1:]]
+    def walk(self, part: Part, state: State) -> State:
+        """Return the state after a part of the control tree; ``state`` may be changed."""
+        match part:
+            case int():
+                self._step(part, state)
+                return state
+            case Repeat():
+                return self._repeat(part.count, part.body, state)
+            case While():
+                return self._while(part.condition, part.predicate, part.body, state)
+            case Switch():
+                return self._switch(part, state)
+            case Composite():
+                return self._composite(part.number, part.body, state)
+            case Sequence() | Call():
+                for inner in part.parts:
+                    state = self.walk(inner, state)
+                return state
+
+    def _switch(self, switch: Switch, state: State) -> State:
+        self._read(state, switch.index, "the choice of a branch")
+        after = [self.walk(branch, state.copy()) for branch in switch.branches]
         result = after[0]
         for other in after[1:]:
             result = result.joined(other)
         return result
 
-    def _repeat(self, count: int, body: Any, state: State) -> State:
+    def _repeat(self, count: int, body: Part, state: State) -> State:
         done = 0
         while done < count:
             before = state.copy()
@@ -134,7 +138,7 @@ class _Walk:
                 break
         return state
 
-    def _composite(self, number: int, body: Any, state: State) -> State:
+    def _composite(self, number: int, body: Part, state: State) -> State:
         """Walk the body between what is known in one piece reads and what others may read of it."""
         whole = self.executable.composites[number]
         for operand in whole.operands:
@@ -144,7 +148,7 @@ class _Walk:
             self._read(state, name, f"whoever follows composite {whole.name}")
         return state
 
-    def _while(self, condition: Any, predicate: str, body: Any, state: State) -> State:
+    def _while(self, condition: Part, predicate: str, body: Part, state: State) -> State:
         state = self.walk(condition, state)
         self._read(state, predicate, "the condition of a loop")
         leaves = state.copy()

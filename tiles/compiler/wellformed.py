@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from tiles.compiler.control import Composite, Node, Part, Switch, While
 from tiles.compiler.executable import CATEGORIES, Buffer, Executable, Variable
 from tiles.compiler.steps import StepRecord, VertexGroup
 from tiles.errors import InvalidExecutable
-from tiles.graph import CONSTANT, INPUT, TEMPORARY, AxisSplit, Layout
+from tiles.graph import CONSTANT, INPUT, TEMPORARY, AxisSplit, Layout, Replicas
 from tiles.numerics.dtypes import NAMES, is_integer, itemsize, to_jax
 
 DATA = ("variable", "constant")
@@ -27,7 +28,8 @@ def check_declarations(executable: Executable) -> None:
     """Raise InvalidExecutable unless everything named exists and fits by name, kind, dtype and shape."""
     check_name("program", executable.name, executable.name)
     if executable.target.num_ipus > 1:
-        raise refuse(f"it is for {executable.target.num_ipus} IPUs; links between IPUs are not modelled")
+        raise refuse(f"it is for {executable.target.num_ipus} IPUs without links between them")
+    _check_replicas(executable)
     _check_buffers(executable)
     _check_variables(executable)
     _check_arguments(executable)
@@ -35,6 +37,18 @@ def check_declarations(executable: Executable) -> None:
     _check_remote_buffers(executable)
     _check_tree(executable)
     _check_shared_exchange(executable)
+
+
+def _check_replicas(executable: Executable) -> None:
+    """Refuse replicas without IPUs to run on, and inputs that are marked and not there."""
+    replicas, system, marked = executable.replicas, executable.system, executable.same_on_all
+    if not isinstance(replicas, Replicas) or (system is None and (replicas.axes or marked)):
+        raise refuse("it has replicas and no system of several IPUs")
+    if system is not None and (system.chip != executable.target or replicas.count > system.num_ipus):
+        what = f"{replicas.count:,} replicas, each on {executable.target.name}"
+        raise refuse(f"it has {what}; {system.name} has {system.num_ipus:,} of {system.chip.name}")
+    if len(set(marked)) != len(marked) or not all(is_count(i) and i < len(executable.inputs) for i in marked):
+        raise refuse(f"inputs {marked} are not distinct positions among {len(executable.inputs)} inputs")
 
 
 def refuse(what: str, location: str = "") -> InvalidExecutable:
@@ -259,17 +273,18 @@ def _check_remote_buffers(executable: Executable) -> None:
 
 
 def _check_tree(executable: Executable) -> None:
-    """Refuse a program that is not a tree of control over all of the executable's steps."""
+    """Refuse a program that is not control over all of the executable's steps."""
     seen: set[int] = set()
-    stack = [executable.program]
+    stack: list[Part] = [executable.program]
     while stack:
-        tree = stack.pop()
-        if type(tree) is int:
-            if not 0 <= tree < len(executable.steps):
-                raise refuse(f"the program runs step {tree}, the executable has {len(executable.steps)}")
-            seen.add(tree)
+        part = stack.pop()
+        if isinstance(part, int):
+            if not 0 <= part < len(executable.steps):
+                raise refuse(f"the program runs step {part}, the executable has {len(executable.steps)}")
+            seen.add(part)
             continue
-        stack.extend(_bodies(executable, tree))
+        _check_node(executable, part)
+        stack.extend(part.parts)
     for number in range(len(executable.steps)):
         if number not in seen:
             raise refuse(f"the program never runs {where(number, executable.steps[number])}")
@@ -285,25 +300,18 @@ def _check_shared_exchange(executable: Executable) -> None:
             raise refuse(f"step {step} runs the exchange program of step {first}, which has none of its own")
 
 
-def _bodies(executable: Executable, tree: Any) -> Iterator[Any]:
-    kind = tree[0] if isinstance(tree, (list, tuple)) and tree else None
-    if kind == "sequence":
-        yield from tree[1:]
-    elif kind == "repeat" and len(tree) == 3 and is_count(tree[1]):
-        yield tree[2]
-    elif kind == "composite" and len(tree) == 3 and is_count(tree[1]):
-        if tree[1] >= len(executable.composites):
-            raise refuse(f"the program runs composite {tree[1]} of {len(executable.composites)}")
-        yield tree[2]
-    elif kind in ("while", "until") and len(tree) == 4:
-        check_scalar(executable, tree[2], "predicate", ("bool",))
-        yield from (tree[1], tree[3])
-    elif kind == "switch" and len(tree) > 2:
-        integers = tuple(name for name in NAMES if name == "bool" or is_integer(name))
-        check_scalar(executable, tree[1], "index", integers)
-        yield from tree[2:]
-    else:
-        raise refuse(f"the program has {str(tree)[:80]}, which is no control step")
+def _check_node(executable: Executable, node: Node) -> None:
+    """Refuse a node that names a composite that is not there, or what cannot decide."""
+    match node:
+        case Composite(number) if number >= len(executable.composites):
+            raise refuse(f"the program runs composite {number} of {len(executable.composites)}")
+        case While():
+            check_scalar(executable, node.predicate, "predicate", ("bool",))
+        case Switch():
+            integers = tuple(name for name in NAMES if name == "bool" or is_integer(name))
+            check_scalar(executable, node.index, "index", integers)
+        case _:
+            pass
 
 
 def check_scalar(executable: Executable, name: Any, role: str, dtypes: tuple[str, ...]) -> None:

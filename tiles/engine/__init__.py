@@ -8,8 +8,8 @@ from tiles.engine.compilation import quickly
 from tiles.engine.fast import FastEngine, record_decisions
 from tiles.engine.interface import FLOAT, RING, Engine, check_items, out_of_items
 from tiles.engine.literal import LiteralEngine, VertexEngine
-from tiles.engine.streams import FIRST_ROOM, Streams, collect
-from tiles.engine.trace import Print, Trace
+from tiles.engine.streams import FIRST_ROOM, Streams, collect, in_order
+from tiles.engine.trace import Print, Trace, lines_of
 from tiles.errors import IpuError
 
 ENGINES: dict[str, type[Engine]] = {"fast": FastEngine, "literal": LiteralEngine, "vertex": VertexEngine}
@@ -54,6 +54,8 @@ __all__ = [
     "certify",
     "check_items",
     "collect",
+    "in_order",
+    "lines_of",
     "make_engine",
     "out_of_items",
     "quickly",

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
-from typing import Any
 
 import jax
 import numpy as np
@@ -18,13 +16,14 @@ import numpy as np
 from tiles.compiler import Certificate, Executable, ExecuteStep, Variable, VertexGroup
 from tiles.compiler import certify as certify_structure
 from tiles.compiler.certify import LIMIT
-from tiles.compiler.tree import records_of
+from tiles.compiler.control import Composite, Part, nodes_of
+from tiles.compiler.control_flow import records_of
 from tiles.compiler.wellformed import refuse, root_of
 from tiles.compiler.wellformed_steps import read_by, written_by
 from tiles.engine.fast import FastEngine
 from tiles.engine.interface import FLOAT, RING
 from tiles.engine.literal import LiteralEngine
-from tiles.graph import CONSTANT
+from tiles.graph import CONSTANT, Codelet
 from tiles.numerics.dtypes import is_float, is_integer, itemsize, to_jax
 
 BYTES = 1 << 22
@@ -54,10 +53,13 @@ def certify(executable: Executable, limit: int = LIMIT) -> Certificate:
 def prove_composites(executable: Executable) -> int:
     """Raise InvalidExecutable unless each composite's codelet gives what its body gives; return how many were run.
 
-    Those that read and write more than ``BYTES`` are left out.
+    Those that read and write more than ``BYTES``, on all replicas together, are left out.
     """
     done = set[int]()
-    for number, body in _composites(executable.program):
+    for node in nodes_of(executable.program):
+        if not isinstance(node, Composite):
+            continue
+        number, body = node.number, node.body
         whole = executable.composites[number]
         if number not in done and _bytes(executable, whole) <= BYTES:
             _prove(executable, number, body, whole)
@@ -65,29 +67,20 @@ def prove_composites(executable: Executable) -> int:
     return len(done)
 
 
-def _composites(tree: Any) -> Iterator[tuple[int, Any]]:
-    """Yield number and body of every composite of a control tree."""
-    if isinstance(tree, list):
-        if tree[0] == "composite":
-            yield tree[1], tree[2]
-        for child in tree[1:]:
-            yield from _composites(child)
-
-
 def _bytes(executable: Executable, whole: VertexGroup) -> int:
     names = (*(operand.variable for operand in whole.operands), *whole.results)
     variables = [executable.variables[name] for name in names]
-    return sum(math.prod(v.shape) * itemsize(v.dtype) for v in variables)
+    return executable.replicas.count * sum(math.prod(v.shape) * itemsize(v.dtype) for v in variables)
 
 
-def _prove(executable: Executable, number: int, body: Any, whole: VertexGroup) -> None:
+def _prove(executable: Executable, number: int, body: Part, whole: VertexGroup) -> None:
     """Run one composite by its codelet and by its body."""
     roots = dict.fromkeys(root_of(executable, operand.variable) for operand in whole.operands)
     read = [executable.variables[name] for name in roots if executable.variables[name].kind != CONSTANT]
     alone = _alone(executable, number, body, whole, tuple(v.name for v in read))
     rng = np.random.default_rng(len(executable.composites) + number)
     combiner = whole.codelet.combiner()
-    adds, chooses = combiner == "add", combiner in ("max", "min")
+    adds, chooses = combiner == "add", _chooses(whole.codelet)
     for arithmetic, draws in DRAWS.items():
         codelet, steps = FastEngine(alone, arithmetic), LiteralEngine(alone, arithmetic)
         for share, special in draws:
@@ -95,7 +88,7 @@ def _prove(executable: Executable, number: int, body: Any, whole: VertexGroup) -
                 arithmetic == FLOAT and chooses
             ):  # XLA drops NaN, and which zero is greater, see docs/numerics.md
                 special = tuple(value for value in special if value and not math.isnan(value)) or (1.0,)
-            values = [_drawn(rng, v, share, special) for v in read]
+            values = [_drawn_for_all(rng, executable, v, share, special) for v in read]
             try:
                 with jax.enable_x64(True):
                     want, got = codelet.run(*values)[0], steps.run(*values)[0]
@@ -113,8 +106,13 @@ def _prove(executable: Executable, number: int, body: Any, whole: VertexGroup) -
                     )
 
 
+def _chooses(codelet: Codelet) -> bool:
+    """Whether a codelet takes the greatest or least of floats."""
+    return codelet.combiner() in ("max", "min") or getattr(codelet, "operation", "") in ("max", "min")
+
+
 def _alone(
-    executable: Executable, number: int, body: Any, whole: VertexGroup, inputs: tuple[str, ...]
+    executable: Executable, number: int, body: Part, whole: VertexGroup, inputs: tuple[str, ...]
 ) -> Executable:
     """Return a composite as a program of its own, with no more memory than it touches."""
     steps = records_of(executable, body)
@@ -126,7 +124,7 @@ def _alone(
     buffers = {v.storage for v in variables.values()} | {o.buffer for g in groups for o in g.operands}
     return dataclasses.replace(
         executable,
-        program=["composite", number, body],
+        program=Composite(number, body),
         variables=variables,
         buffers={name: b for name, b in executable.buffers.items() if name in buffers},
         inputs=inputs,
@@ -134,6 +132,7 @@ def _alone(
         donated=(),
         streams={},
         remote_buffers={},
+        same_on_all=(),
     )
 
 
@@ -153,6 +152,15 @@ def _same_but_nan(one: np.ndarray, other: np.ndarray) -> bool:
         np.array_equal(undefined, np.isnan(other))
         and one[~undefined].tobytes() == other[~undefined].tobytes()
     )
+
+
+def _drawn_for_all(
+    rng: np.random.Generator, executable: Executable, v: Variable, share: float, special: tuple[float, ...]
+) -> np.ndarray:
+    """Return a variable's values; of replicas, ``[replicas, *shape]``."""
+    if not executable.replicas.axes:
+        return _drawn(rng, v, share, special)
+    return np.stack([_drawn(rng, v, share, special) for _ in range(executable.replicas.count)])
 
 
 def _drawn(rng: np.random.Generator, v: Variable, share: float, special: tuple[float, ...]) -> np.ndarray:

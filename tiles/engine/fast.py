@@ -10,7 +10,7 @@ import contextlib
 import math
 import weakref
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from typing import Any
 
@@ -21,10 +21,12 @@ from jax import lax
 
 from tiles.compiler import (
     AbortStep,
+    BetweenStep,
     CopyStep,
     ErrorStep,
     Executable,
     ExecuteStep,
+    IndexStep,
     PrintStep,
     RemoteStep,
     StreamStep,
@@ -33,18 +35,13 @@ from tiles.compiler import (
     VariableCopy,
     VertexGroup,
 )
-from tiles.compiler.tree import (
-    Path,
-    count_steps,
-    items_needed,
-    may_halt,
-    read_by,
-    steps_of,
-    written_in,
-)
+from tiles.compiler.control import Path, Repeat, While, steps_of
+from tiles.compiler.control_flow import count_steps, items_needed, may_halt, written_in
 from tiles.compiler.wellformed import root_of
+from tiles.compiler.wellformed_steps import read_by
 from tiles.engine.compilation import WORTH_KEEPING, apart, quickly
-from tiles.engine.interface import FLOAT, RING, check_inputs, check_streams
+from tiles.engine.interface import FLOAT, RING, check_inputs, check_streams, differing
+from tiles.engine.replicated import REPLICA, moved, over_replicas, replica_index
 from tiles.engine.streams import (
     Room,
     Streams,
@@ -56,11 +53,11 @@ from tiles.engine.streams import (
     remote_rows,
     sent_by,
 )
-from tiles.engine.trace import Trace
+from tiles.engine.trace import Print, Trace
 from tiles.engine.traced import Env, State, TracedEngine
 from tiles.engine.whole import is_laid_out, lay_out, whole
 from tiles.errors import ProgramAborted, Unsupported
-from tiles.graph import Extents
+from tiles.graph import Collective, Extents
 from tiles.numerics.decisions import Decisions, Recording, Replay, record
 
 REPEATED_CYCLES = 64
@@ -77,7 +74,7 @@ class FastEngine(TracedEngine):
         super().__init__(executable, arithmetic)
         self.strict = strict
         options = self.compiler_options
-        self._jitted = jax.jit(self._call, compiler_options=options, static_argnames="room")
+        self._jitted = jax.jit(self._called, compiler_options=options, static_argnames="room")
         self._replayed = jax.jit(self._call_replaying, compiler_options=options, static_argnames="room")
         self._recording = jax.jit(self._call_recording, static_argnums=0, compiler_options=options)
 
@@ -106,17 +103,17 @@ class FastEngine(TracedEngine):
                 recorded, floats = record_run(exe, *inputs, streams=given, remote=floats)
                 run = partial(self._replayed, recorded)
             run = partial(run, *inputs, items=items, remote=self.remote)
-            prints, room = tuple(prints_of(exe)), initial_room(exe)
+            prints, room = prints_of(exe), initial_room(exe)
             try:
                 (outputs, trips), received = collect(
-                    exe.streams, room, lambda room: run(room=room), error, prints
+                    exe.streams, room, lambda room: run(room=room), error, tuple(prints)
                 )
             except ProgramAborted as stopped:
                 self.show(stopped.prints)
                 raise
         self._keep_rows(received.remote, floats)
         counted = {path: as_trips(np.asarray(trip).tolist()) for path, trip in trips.items()}
-        counts, shown = count_steps(exe, counted), in_order(exe, received)
+        counts, shown = count_steps(exe, counted), in_order(prints, received)
         self.show(shown)
         return list(outputs), Trace(counts, self.name, self.arithmetic, counted, received.streams, shown)
 
@@ -132,7 +129,7 @@ class FastEngine(TracedEngine):
         Raises:
           Unsupported: a program whose control depends on floats, under ring arithmetic: it runs twice, and
             the host hands the decisions over; or one that moves a number of items that depends on data, that
-            may stop itself, or that has remote buffers. What steps print is not shown.
+            may stop itself, or that has remote buffers.
         """
         exe = self.executable
         check_inputs(exe, inputs)
@@ -158,7 +155,9 @@ class FastEngine(TracedEngine):
             )
         with jax.enable_x64(True):
             items = {name: jnp.asarray(x) for name, x in given.items()}
-            (outputs, _), moved = self._call(*inputs, items=items, room=initial_room(exe), remote={})
+            (outputs, _), moved = self._called(
+                *inputs, items=items, room=initial_room(exe), remote={}, show=self.show
+            )
             return list(outputs), sent_by(exe, moved)
 
     def record(
@@ -178,11 +177,34 @@ class FastEngine(TracedEngine):
 
     def _call_recording(self, capacity: int, *inputs: Any, items: Env, remote: Env) -> Any:
         decisions = Recording(capacity)
-        _, moved = self._call(*inputs, decisions=decisions, items=items, remote=remote)
-        return decisions.state, remote_rows(moved)
+        _, left = self._call(*inputs, decisions=decisions, items=items, remote=remote)
+        return decisions.state, remote_rows(left)
 
     def _call_replaying(self, recorded: jax.Array, *inputs: Any, items: Env, room: Room, remote: Env) -> Any:
         return self._call(*inputs, decisions=Replay(recorded), items=items, room=room, remote=remote)
+
+    def _called(
+        self,
+        *inputs: Any,
+        items: Env,
+        room: Room = (),
+        remote: Env,
+        show: Callable[[list[Print]], None] | None = None,
+    ) -> Any:
+        """Return what ``_call`` does; of replicas, outputs ``[replicas, *shape]`` and the most trips of any."""
+        exe = self.executable
+        if not exe.replicas.axes:
+            return self._call(*inputs, items=items, room=room, remote=remote, show=show)
+        each = differing(exe)
+
+        def one(number: jax.Array, *own: Any) -> Any:
+            results, _ = self._call(*own, items={}, remote={}, replica=number)
+            return results
+
+        in_axes = (0, *(0 if i in each else None for i in range(len(inputs))))
+        numbers = jnp.arange(exe.replicas.count, dtype=jnp.int32)
+        outputs, trips = jax.vmap(one, in_axes=in_axes)(numbers, *map(jnp.asarray, inputs))
+        return (outputs, {path: trip.max(axis=0) for path, trip in trips.items()}), {}
 
     def _call(
         self,
@@ -191,17 +213,23 @@ class FastEngine(TracedEngine):
         items: Env,
         room: Room = (),
         remote: Env,
+        show: Callable[[list[Print]], None] | None = None,
+        replica: jax.Array | None = None,
     ) -> tuple[tuple[tuple[jax.Array, ...], dict[Path, Any]], dict[str, Any]]:
         """Return the outputs, by path how often every loop's body and branch ran that depends on data, and streams."""
         exe = self.executable
         given = dict(zip(exe.inputs, inputs, strict=True))
         given |= {v.name: v.value for v in exe.variables.values() if v.value is not None}
         env: Env = {name: _unfolded(self.enter(name, value)) for name, value in given.items()}
+        if replica is not None:
+            env[REPLICA] = replica
         entered = {name: self.enter_items(name, x) for name, x in items.items()}
         dtypes = {name: self.carried(s.dtype) for name, s in exe.streams.items()}
         streams = Streams(exe.streams, may_halt(exe, exe.program), entered, dtypes, room)
         streams.add_remote({name: jnp.asarray(rows) for name, rows in remote.items()})
         streams.add_steps(self._read_by(PrintStep), self._read_by(ErrorStep))
+        if show is not None and prints_of(exe):
+            streams.show_at_once(show)
         state = State(env, {}, decisions or Decisions(), streams)
         self._run(exe.program, (), state)
         return (tuple(self._read(env, name) for name in exe.outputs), state.trips), streams.state
@@ -214,12 +242,20 @@ class FastEngine(TracedEngine):
 
     def _step(self, number: int, state: State) -> None:
         step, env, streams = self.executable.steps[number], state.env, state.streams
+        replicas = self.executable.replicas
         match step:
             case ExecuteStep():
                 for group in step.groups:
                     self._vertices(group, env)
             case CopyStep():
                 env.update({copy.destination: self._copy(copy, env) for copy in step.copies})
+            case BetweenStep():
+                send = partial(moved, replicas, step.axes, step.permutations)
+                (env[step.destination],) = over_replicas(
+                    replicas, send, env[REPLICA], self._read(env, step.source)
+                )
+            case IndexStep():
+                env[step.variable] = replica_index(replicas, step.axes, env[REPLICA])
             case StreamStep(to_host=True):
                 streams.send(step.stream, self._read(env, step.variable))
             case StreamStep():
@@ -232,12 +268,27 @@ class FastEngine(TracedEngine):
             case ErrorStep():
                 streams.stop_with(number, self._read(env, step.variable))
             case PrintStep():
-                streams.show(number, self._read(env, step.variable))
+                value = self._read(env, step.variable)
+                if not streams.tell(Print(step.title, value, step.message, step.part)):
+                    streams.show(number, value)
             case UndefStep() | SyncStep():  # nothing reads what is undefined, as was proved
                 pass
 
     def _composite(self, number: int, state: State) -> None:
-        self._vertices(self.executable.composites[number], state.env)
+        whole = self.executable.composites[number]
+        if isinstance(whole.codelet, Collective):
+            self._collective(whole, whole.codelet, state.env)
+        else:
+            self._vertices(whole, state.env)
+
+    def _collective(self, group: VertexGroup, codelet: Collective, env: Env) -> None:
+        """Run a collective of all replicas in one piece."""
+        replicas = self.executable.replicas
+        function = self.arithmetic_of(partial(codelet.together, replicas), self.operand_dtypes(group))
+        operands = [self._read(env, operand.variable) for operand in group.operands]
+        is_alike = codelet.is_alike and replicas.size(codelet.axes) == replicas.count
+        results = over_replicas(replicas, function, env[REPLICA], *operands, is_alike=is_alike)
+        env.update(zip(group.results, results, strict=True))
 
     def _remote(self, step: RemoteStep, state: State) -> None:
         rows = self._read(state.env, step.rows) if step.rows else jnp.zeros((), jnp.int32)
@@ -280,12 +331,12 @@ class FastEngine(TracedEngine):
         exe = self.executable
         return Counter(root for step in exe.steps for root in {root_of(exe, name) for name in read_by(step)})
 
-    def _before(self, tree: Any, env: Env) -> Env:
+    def _before(self, loop: Repeat | While, env: Env) -> Env:
         """Return what contractions of a loop read that it does not change, cut into parts once and for all trips.
 
         XLA hoists no layout out of a loop: 23 products of a matrix with a vector take 0.48 ms instead of 0.15.
         """
-        written, numbers = written_in(self.executable, tree), set(steps_of(tree))
+        written, numbers = written_in(self.executable, loop), set(steps_of(loop))
         groups = [group for number, group in self.executable.groups() if number in numbers]
         found: Env = {}
         for group in groups:

@@ -14,19 +14,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.experimental import io_callback
 
 from tiles.compiler import AbortStep, ErrorStep, Executable, PrintStep, RemoteStep, StreamStep
-from tiles.compiler.tree import items_needed, may_halt, records_of, runs_of_steps
+from tiles.compiler.control import Part
+from tiles.compiler.control_flow import items_needed, may_halt, records_of, runs_of_steps
 from tiles.engine.interface import aborted, out_of_items
 from tiles.engine.trace import Print
 from tiles.errors import IpuError
-from tiles.graph import Stream
+from tiles.graph import Stream, read_message
 
 Room = tuple[int, ...]
 """Items for which there is room: for every device-to-host stream in order, then for every step that prints."""
 Carried = tuple[tuple[int, ...], Any]
 """Shape and dtype of a value as an engine carries it."""
 HALTED, PRINTED = "halted", "printed"
+WIDE_BYTES = 8
+"""Of an element that JAX narrows unless ``jax_enable_x64`` is set."""
 FIRST_ROOM = 64
 """Items for which there is room at first where their number depends on data."""
 
@@ -61,6 +65,8 @@ class Streams:
           room: see ``Room``; none where nothing that is sent is wanted.
         """
         self.items = items
+        self._shows: Callable[[list[Print]], None] | None = None
+        self._parts: list[Any] = []
         self.numbers = {name: k for k, name in enumerate(streams)}
         self.state: dict[str, Any] = {}
         if may_halt:
@@ -102,6 +108,42 @@ class Streams:
         sent, count = self.state[_of_stream(name)]
         kept = sent.at[count].set(value, mode="drop") if sent.shape[0] else sent
         self.state = self.state | {_of_stream(name): (kept, count + 1)}
+
+    def show_at_once(self, show: Callable[[list[Print]], None]) -> None:
+        """From now on hand what is printed to the host as it happens: of a run that is part of another trace.
+
+        Prints keep their order, since each waits for what the one before returned.
+        """
+        self._shows = show
+        self.state = self.state | {PRINTED: jnp.zeros((), jnp.int32)}
+
+    def tell(self, print_: Print) -> bool:
+        """Hand a print to the host, and return whether prints are shown so; a message goes with its last part."""
+        if self._shows is None:
+            return False
+        show, title, message = self._shows, print_.title, print_.message
+        self._parts.append(print_.value)
+        if message and print_.part + 1 < read_message(message).count:
+            return True
+
+        parts, self._parts = self._parts, []
+        dtypes = [part.dtype for part in parts]
+
+        def shown(*words: Any) -> None:
+            values = [_wide(np.asarray(x), dtype) for x, dtype in zip(words, dtypes, strict=True)]
+            show([Print(title, value, message, k) for k, value in enumerate(values)])
+
+        def shown_next(count: Any, *words: Any) -> np.ndarray:
+            shown(*words)
+            return np.asarray(count)
+
+        if message and read_message(message).ordered:  # JAX keeps the order among programs, too
+            jax.debug.callback(shown, *map(_narrow, parts), ordered=True)
+            return True
+        result = jax.ShapeDtypeStruct((), jnp.int32)
+        printed = io_callback(shown_next, result, self.state[PRINTED], *map(_narrow, parts))
+        self.state = self.state | {PRINTED: printed}
+        return True
 
     def show(self, number: int, value: jax.Array) -> None:
         """Note what a step prints, unless something has halted the run."""
@@ -148,6 +190,18 @@ class Streams:
         return goes_on & (self.state[HALTED] == 0)
 
 
+def _narrow(value: jax.Array) -> jax.Array:
+    """Return a value of 64 bits an element as words: JAX's callbacks know no others where it has no such types."""
+    return lax.bitcast_convert_type(value, jnp.uint32) if value.dtype.itemsize == WIDE_BYTES else value
+
+
+def _wide(words: np.ndarray, dtype: Any) -> np.ndarray:
+    """Return the value whose words those are."""
+    if jnp.dtype(dtype).itemsize != WIDE_BYTES:
+        return words
+    return np.ascontiguousarray(words).view(dtype).reshape(words.shape[:-1])
+
+
 def clamped(rows: Any, count: int) -> Any:
     """Return numbers of rows, those outside as the first or the last row."""
     return jnp.clip(rows.astype(jnp.int64), 0, count - 1)
@@ -175,16 +229,16 @@ def remote_rows(state: Mapping[str, Any]) -> dict[str, jax.Array]:
     return {key.removeprefix(prefix): rows for key, rows in state.items() if key.startswith(prefix)}
 
 
-def prints_of(executable: Executable) -> list[int]:
-    """Return the numbers of steps that print."""
-    return [n for n, step in enumerate(executable.steps) if isinstance(step, PrintStep)]
+def prints_of(executable: Executable) -> dict[int, PrintStep]:
+    """Return the steps that print, by number."""
+    return {n: step for n, step in enumerate(executable.steps) if isinstance(step, PrintStep)}
 
 
-def carried_by(executable: Executable, tree: Any) -> list[str]:
+def carried_by(executable: Executable, part: Part) -> list[str]:
     """Return the keys of the state that a loop or branch changes."""
     numbers = {id(step): number for number, step in enumerate(executable.steps)}
     keys: dict[str, None] = {}
-    for step in records_of(executable, tree):
+    for step in records_of(executable, part):
         match step:
             case StreamStep():
                 keys[_of_stream(step.stream)] = None
@@ -196,7 +250,7 @@ def carried_by(executable: Executable, tree: Any) -> list[str]:
                 keys[_of_error(numbers[id(step)])] = None
             case _:
                 pass
-    return [*keys, *([HALTED] if may_halt(executable, tree) else [])]
+    return [*keys, *([HALTED] if may_halt(executable, part) else [])]
 
 
 def initial_room(executable: Executable) -> Room:
@@ -261,13 +315,20 @@ def sent_by(executable: Executable, state: Mapping[str, Any]) -> dict[str, jax.A
     return {name: state[_of_stream(name)][0] for name, stream in executable.streams.items() if stream.to_host}
 
 
-def in_order(executable: Executable, received: Received) -> tuple[Print, ...]:
-    """Return what was printed, in the order it was."""
+def in_order(steps: Mapping[int, PrintStep], received: Received) -> tuple[Print, ...]:
+    """Return what was printed, in the order it was.
+
+    Args:
+      steps: those that print, by number.
+      received: what the host received.
+    """
     found: list[tuple[int, Print]] = []
     for number, (values, places) in received.prints.items():
-        step = executable.steps[number]
-        assert isinstance(step, PrintStep)
-        found += [(int(at), Print(step.title, x)) for x, at in zip(values, places, strict=True)]
+        step = steps[number]
+        found += [
+            (int(at), Print(step.title, x, step.message, step.part))
+            for x, at in zip(values, places, strict=True)
+        ]
     return tuple(print_ for _, print_ in sorted(found, key=lambda pair: pair[0]))
 
 
@@ -285,4 +346,4 @@ def halting_error(
     step = executable.steps[halted - 1]
     assert isinstance(step, (AbortStep, ErrorStep))
     value = np.asarray(state[_of_error(halted - 1)]) if isinstance(step, ErrorStep) else None
-    return aborted(step, value, in_order(executable, received))
+    return aborted(step, value, in_order(prints_of(executable), received))

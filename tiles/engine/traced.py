@@ -14,7 +14,19 @@ import jax.numpy as jnp
 from jax import lax
 
 from tiles.compiler import Executable
-from tiles.compiler.tree import LOOPS, Path, carried_through, children, dynamic_parts, may_halt
+from tiles.compiler.control import (
+    Call,
+    Composite,
+    Decided,
+    Part,
+    Path,
+    Repeat,
+    Sequence,
+    Switch,
+    While,
+    decided_parts,
+)
+from tiles.compiler.control_flow import carried_through, may_halt
 from tiles.engine.interface import FLOAT, Engine
 from tiles.engine.streams import Streams, carried_by
 from tiles.numerics.decisions import Decisions
@@ -50,7 +62,7 @@ class TracedEngine(Engine):
         """Run a composite, in one piece."""
 
     @abc.abstractmethod
-    def _before(self, tree: Any, env: Env) -> Env:
+    def _before(self, loop: Repeat | While, env: Env) -> Env:
         """Return values that a loop's body wants computed once for all trips, under names no variable has."""
 
     def _read(self, env: Env, name: str) -> jax.Array:
@@ -61,32 +73,33 @@ class TracedEngine(Engine):
             return jnp.zeros(variable.shape, self.carried(variable.dtype))
         return env[name]
 
-    def _run(self, tree: Any, path: Path, state: State) -> None:
-        if isinstance(tree, int):
-            self._step(tree, state)
-        elif tree[0] == "sequence":
-            for position, inner in children(tree):
-                self._run(inner, (*path, position), state)
-        elif tree[0] == "composite":
-            self._composite(tree[1], state)
-        elif tree[0] == "repeat":
-            self._repeat(tree, path, state)
-        elif tree[0] in LOOPS:
-            self._while(tree, path, state)
-        else:
-            self._switch(tree, path, state)
+    def _run(self, part: Part, path: Path, state: State) -> None:
+        match part:
+            case int():
+                self._step(part, state)
+            case Sequence() | Call():
+                for position, inner in enumerate(part.parts):
+                    self._run(inner, (*path, position), state)
+            case Composite():
+                self._composite(part.number, state)
+            case Repeat():
+                self._repeat(part, path, state)
+            case While():
+                self._while(part, path, state)
+            case Switch():
+                self._switch(part, path, state)
 
-    def _carry(self, tree: Any, path: Path, state: State) -> Carry:
+    def _carry(self, node: Repeat | Decided, path: Path, state: State) -> Carry:
         """Return what a piece of control changes, with zeros for what has no value yet."""
-        if id(tree) not in self._carried:
-            self._carried[id(tree)] = carried_through(self.executable, tree)
+        if id(node) not in self._carried:
+            self._carried[id(node)] = carried_through(self.executable, node)
         env, variables = state.env, self.executable.variables
         values = {
             n: env[n] if n in env else jnp.zeros(variables[n].shape, self.carried(variables[n].dtype))
-            for n in self._carried[id(tree)]
+            for n in self._carried[id(node)]
         }
-        trips = {place: state.trips.get(place, _no_trips(part)) for place, part in dynamic_parts(tree, path)}
-        streams = {name: state.streams.state[name] for name in carried_by(self.executable, tree)}
+        trips = {place: state.trips.get(place, _no_trips(part)) for place, part in decided_parts(node, path)}
+        streams = {name: state.streams.state[name] for name in carried_by(self.executable, node)}
         return values, trips, state.decisions.state, streams
 
     @staticmethod
@@ -108,58 +121,57 @@ class TracedEngine(Engine):
         state.decisions.state = carry[2]
         state.streams.state = state.streams.state | carry[3]
 
-    def _repeat(self, tree: Any, path: Path, state: State) -> None:
-        laid_out = self._before(tree, state.env)
+    def _repeat(self, loop: Repeat, path: Path, state: State) -> None:
+        laid_out = self._before(loop, state.env)
 
         def body(_: Any, carry: Carry) -> Carry:
             inner = self._enter(carry, state)
             inner.env.update(laid_out)
-            self._run(tree[2], (*path, 2), inner)
+            self._run(loop.body, (*path, 0), inner)
             return self._leave(inner, carry)
 
-        self._take_over(lax.fori_loop(0, tree[1], body, self._carry(tree, path, state)), state)
+        self._take_over(lax.fori_loop(0, loop.count, body, self._carry(loop, path, state)), state)
 
-    def _while(self, tree: Any, path: Path, state: State) -> None:
+    def _while(self, loop: While, path: Path, state: State) -> None:
         """Run the condition once, then body and condition while, or until, the predicate it leaves is true."""
-        kind, condition, predicate, body_tree = tree
 
         def decide(inner: State) -> jax.Array:
-            self._run(condition, (*path, 1), inner)
-            holds = inner.decisions.take(self._read(inner.env, predicate).reshape(()))
-            goes_on = ~holds if kind == "until" else holds
-            return inner.streams.unless_halted(goes_on) if may_halt(self.executable, tree) else goes_on
+            self._run(loop.condition, (*path, 0), inner)
+            holds = inner.decisions.take(self._read(inner.env, loop.predicate).reshape(()))
+            goes_on = holds if loop.goes_on else ~holds
+            return inner.streams.unless_halted(goes_on) if may_halt(self.executable, loop) else goes_on
 
         def body(looping: tuple[jax.Array, Carry]) -> tuple[jax.Array, Carry]:
             carry = looping[1]
             inner = self._enter(carry, state)
             inner.env.update(laid_out)
-            self._run(body_tree, (*path, 3), inner)
+            self._run(loop.body, (*path, 1), inner)
             inner.trips[path] = inner.trips[path] + 1
             return decide(inner), self._leave(inner, carry)
 
         goes_on = decide(state)
-        laid_out = self._before(tree, state.env)
-        carry = self._carry(tree, path, state)
+        laid_out = self._before(loop, state.env)
+        carry = self._carry(loop, path, state)
         self._take_over(lax.while_loop(lambda c: c[0], body, (goes_on, carry))[1], state)
 
-    def _switch(self, tree: Any, path: Path, state: State) -> None:
-        branches = children(tree)
-        which = state.decisions.take(self._read(state.env, tree[1]).reshape(())).astype(jnp.int32)
+    def _switch(self, switch: Switch, path: Path, state: State) -> None:
+        branches = switch.branches
+        which = state.decisions.take(self._read(state.env, switch.index).reshape(())).astype(jnp.int32)
         which = jnp.where((which < 0) | (which >= len(branches)), len(branches) - 1, which)
 
-        def branch(number: int, position: int, inner_tree: Any) -> Any:
+        def branch(number: int, part: Part) -> Any:
             def run(carry: Carry) -> Carry:
                 inner = self._enter(carry, state)
-                self._run(inner_tree, (*path, position), inner)
+                self._run(part, (*path, number), inner)
                 inner.trips[path] = inner.trips[path].at[number].add(1)
                 return self._leave(inner, carry)
 
             return run
 
-        runs = [branch(number, position, inner) for number, (position, inner) in enumerate(branches)]
-        self._take_over(lax.switch(which, runs, self._carry(tree, path, state)), state)
+        runs = [branch(number, part) for number, part in enumerate(branches)]
+        self._take_over(lax.switch(which, runs, self._carry(switch, path, state)), state)
 
 
-def _no_trips(tree: Any) -> jax.Array:
-    shape = () if tree[0] in LOOPS else (len(children(tree)),)
+def _no_trips(node: Decided) -> jax.Array:
+    shape = () if isinstance(node, While) else (len(node.branches),)
     return jnp.zeros(shape, jnp.int64)

@@ -3,7 +3,9 @@
 from tiles.graph.arrangement import ROW_MAJOR, Arrangement, common_run
 from tiles.graph.carried import CarriedCodelet, carried_from_data
 from tiles.graph.carrying import carry, is_carried
-from tiles.graph.codelet import CODELETS, Cell, Codelet, Cycles, Extents, codelet_from_data, register
+from tiles.graph.codelet import CODELETS, Cell, Codelet, Extents, codelet_from_data, register
+from tiles.graph.collective import Collective
+from tiles.graph.cycles import Cycles, VertexCode, code_cycles, code_or_formula
 from tiles.graph.domain import (
     PARALLEL,
     REDUCTION,
@@ -32,6 +34,7 @@ from tiles.graph.graph import (
 )
 from tiles.graph.layout import AxisSplit, Layout, linear_layout, reshape_layout, whole
 from tiles.graph.location import Location
+from tiles.graph.messages import Message, read_message
 from tiles.graph.printer import print_graph
 from tiles.graph.program import (
     AbortOnCondition,
@@ -40,6 +43,7 @@ from tiles.graph.program import (
     Choice,
     Composite,
     Copy,
+    CopyBetween,
     CopyFromRemote,
     CopyFromStream,
     CopyToRemote,
@@ -57,8 +61,10 @@ from tiles.graph.program import (
     Step,
     Switch,
     Sync,
+    WriteReplicaIndex,
     WriteUndef,
 )
+from tiles.graph.replicas import Pairs, Permutation, Replicas, Shift, Swap, folded
 
 __all__ = [
     "CODELETS",
@@ -80,9 +86,11 @@ __all__ = [
     "Cell",
     "Choice",
     "Codelet",
+    "Collective",
     "Composite",
     "ComputeSet",
     "Copy",
+    "CopyBetween",
     "CopyFromRemote",
     "CopyFromStream",
     "CopyToRemote",
@@ -97,32 +105,44 @@ __all__ = [
     "IndexMap",
     "Layout",
     "Location",
+    "Message",
     "OpForm",
     "Operation",
+    "Pairs",
+    "Permutation",
     "Plan",
     "PrintTensor",
     "RemoteBuffer",
     "Repeat",
     "RepeatWhileFalse",
     "RepeatWhileTrue",
+    "Replicas",
     "Reshape",
     "Sequence",
+    "Shift",
     "Step",
     "Stream",
+    "Swap",
     "Switch",
     "Sync",
     "Tensor",
+    "VertexCode",
     "Vertices",
+    "WriteReplicaIndex",
     "WriteUndef",
     "along",
     "carried_from_data",
     "carry",
+    "code_cycles",
+    "code_or_formula",
     "codelet_from_data",
     "common_run",
+    "folded",
     "identity_map",
     "is_carried",
     "linear_layout",
     "print_graph",
+    "read_message",
     "register",
     "require_fits",
     "reshape_layout",

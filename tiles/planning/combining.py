@@ -24,7 +24,7 @@ from tiles.numerics.dtypes import itemsize
 from tiles.plan import Operand, Priced, Question, Ranking, search, with_order
 from tiles.planning.choose import meeting
 from tiles.planning.emit import emit
-from tiles.planning.preferred import NOTHING_MET, Met
+from tiles.planning.preferred import Met
 from tiles.planning.state import Site
 from tiles.poplibs.popops.reduce import combine_form
 from tiles.target import Target
@@ -37,7 +37,7 @@ def combine(
     dtype: str,
     result: str,
     order: Arrangement = ROW_MAJOR,
-    beside: Met = NOTHING_MET,
+    beside: Met | None = None,
 ) -> None:
     """Reduce partials ``[P, ...]`` over their leading axis, in as many stages as is cheapest.
 
@@ -51,15 +51,18 @@ def combine(
         groups stay apart, so that they arrive in longer runs and lie as the next contraction reads them.
       beside: what later operations read together with the result, of its shape.
     """
-    stage = 0
+    stage, asked = 0, (codelet, dtype, order, beside)
     while True:
         form = combine_form(partials.shape)
         here = site.at(f"combine{stage}" if stage else "combine")
         plan = site.planning.pins.get(here.label)
         if plan is None:
-            plan = _combine_plan(site, codelet, form, partials, dtype, order, beside)
-        if here.label not in site.planning.pins and plan.base == 0:
-            plan = replace(plan, base=site.planning.rotated_base(int(plan.tiles.max()) + 1))
+            key = *asked, partials.shape, partials.dtype, partials.layout, _share(site)
+            plan = site.planning.answer(
+                key, lambda form=form, given=partials: _combine_plan(site, form, given, *asked)
+            )
+            if plan.base == 0:
+                plan = replace(plan, base=site.planning.rotated_base(int(plan.tiles.max()) + 1))
         if plan.num_partials(form) == 1:
             emit(here, codelet, form, plan, [partials], (dtype,), (result,))
             return
@@ -70,28 +73,27 @@ def combine(
 
 def _combine_plan(
     site: Site,
-    codelet: Codelet,
     form: OpForm,
     partials: Tensor,
+    codelet: Codelet,
     dtype: str,
     order: Arrangement,
-    beside: Met,
+    beside: Met | None,
 ) -> Plan:
     """Choose the plan of one combining stage; a staged plan must at least halve the partials."""
     assert partials.layout is not None
-    target, policy = site.planning.graph.target, site.planning.policy
+    target = site.planning.graph.target
     spread = _spread(target, codelet, form, dtype)
     extra = [*_scattered(form, partials.layout), spread]
-    ranking = _ranked(site, codelet, form, [partials], (dtype,), extra)
-    found = next(_halving(ranking, form, partials), None)
+    found = next(_halving(_ranked(site, codelet, form, [partials], (dtype,), extra), form, partials), None)
     plan = spread if found is None else found.plan
     if not order.is_row_major:
         plan = with_order(plan, order)
-    if found is not None and plan.num_partials(form) == 1 and beside.placed is not None:
-        known = (Operand(partials.shape, partials.dtype, partials.layout),)
-        question = Question(form, codelet, known, (dtype,), target, policy.code_price)
-        return meeting(question, plan, found.cost, beside, policy.memory_proportion(site.label))
-    return plan
+    if found is None or beside is None or plan.num_partials(form) > 1:
+        return plan
+    known = (Operand(partials.shape, partials.dtype, partials.layout),)
+    question = Question(form, codelet, known, (dtype,), target, site.planning.policy.code_price)
+    return meeting(question, (plan, {}, found.cost), beside, _share(site))[0]
 
 
 def join_plan(
@@ -112,8 +114,12 @@ def _ranked(
 ) -> Ranking:
     known = [Operand(t.shape, t.dtype, t.layout) for t in partials]
     policy, target = site.planning.policy, site.planning.graph.target
-    share = policy.memory_proportion(site.label)
-    return search(form, codelet, known, dtypes, target, extra, share, policy.code_price)
+    return search(form, codelet, known, dtypes, target, extra, _share(site), policy.code_price)
+
+
+def _share(site: Site) -> float:
+    """Return the share of a tile's memory that an operation's temporaries may take."""
+    return site.planning.policy.memory_proportion(site.label)
 
 
 def _halving(found: Iterable[Priced], form: OpForm, partials: Tensor) -> Iterator[Priced]:

@@ -23,13 +23,13 @@ from tiles.plan import Operand, Question, Turns, arranged, leaving, serial_split
 from tiles.planning.choose import as_wanted, choose
 from tiles.planning.combining import combine, join_plan
 from tiles.planning.emit import copied_into_order, emit, settle
-from tiles.planning.preferred import NOTHING_MET, Met
+from tiles.planning.preferred import Met
 from tiles.planning.state import Planning, Site
 from tiles.poplibs.popops.reduce import combine_codelet
 
 
 def plan_operation(
-    planning: Planning, operation: Operation, program: Sequence, beside: Met = NOTHING_MET
+    planning: Planning, operation: Operation, program: Sequence, beside: Met | None = None
 ) -> None:
     """Add the compute sets of a recorded operation to the planned graph.
 
@@ -62,13 +62,13 @@ def _compute_there(site: Site, operation: Operation, layout: Layout) -> None:
         emit(site, operation.codelet, operation.form, plan, operands, (written[0].dtype,), operation.results)
         return
     made = tuple(planning.graph.add_tensor(t.shape, t.dtype, f"{site.label}.made").name for t in written)
-    _plan(site, operation, made, NOTHING_MET)
+    _plan(site, operation, made, None)
     for source, result in zip(made, operation.results, strict=True):
         planning.follow(result, planning.tensor(source))
         site.program.add(Copy(planning.tensor(result).name, (source,), None, site.location))
 
 
-def _plan(site: Site, operation: Operation, results: tuple[str, ...], beside: Met) -> None:
+def _plan(site: Site, operation: Operation, results: tuple[str, ...], beside: Met | None) -> None:
     """Choose the plan of an operation and add what it takes."""
     planning, form, codelet = site.planning, operation.form, operation.codelet
     operands = [planning.tensor(name) for name in operation.operands]
@@ -118,7 +118,7 @@ def _add(
     plan: Plan,
     operands: Seq[Tensor],
     results: tuple[str, ...],
-    beside: Met = NOTHING_MET,
+    beside: Met | None = None,
 ) -> None:
     """Add a plan's compute set, and what combines its partials."""
     form, codelet, dtypes = question.form, question.codelet, question.result_dtypes
@@ -170,7 +170,7 @@ def _in_parts(
     plan: Plan,
     operands: Seq[Tensor],
     results: tuple[str, ...],
-    beside: Met,
+    beside: Met | None,
 ) -> None:
     """Compute partials by a plan that cuts reductions, and combine them."""
     codelet, form, dtypes = question.codelet, question.form, question.result_dtypes

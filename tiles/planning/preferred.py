@@ -21,7 +21,6 @@ from tiles.graph import (
     Operation,
     Reshape,
     Sequence,
-    Tensor,
     reshape_layout,
 )
 from tiles.graph.program import Step
@@ -41,20 +40,14 @@ class Met:
     """What later operations read together with a result, of its shape.
 
     Args:
-      tensors: of the planned graph; those that lie nowhere yet go where the result is.
+      dtype: its dtype.
+      layout: where it lies.
       passes: operations that go over the result, or what such operations made of it, element by element.
     """
 
-    tensors: tuple[Tensor, ...] = ()
+    dtype: str
+    layout: Layout
     passes: int = 0
-
-    @property
-    def placed(self) -> Tensor | None:
-        """The first of the tensors that lies somewhere."""
-        return next((t for t in self.tensors if t.layout is not None), None)
-
-
-NOTHING_MET = Met()
 
 
 @dataclass(frozen=True)
@@ -161,22 +154,24 @@ class Preferences:
                 met[step.sources[0]] = met[step.destination]
         return met
 
-    def met(self, operation: Operation) -> Met:
-        """Return what a contraction's result is read together with later: where it lies matters to them.
+    def met(self, operation: Operation) -> Met | None:
+        """Return what a contraction's result is read together with later, if that lies somewhere already.
 
-        That is what its only reader reads beside it and what lies somewhere already, else the parameters it meets.
+        That is what its only reader reads beside it, else the first of the parameters it meets.
         """
         if not operation.codelet.is_contraction or len(operation.results) != 1:
-            return NOTHING_MET
+            return None
         (result,), readers = operation.results, self._consumers.get(operation.results[0], ())
         if len(readers) == 1 and result in (together := elementwise_operands(readers[0])):
             shape = self.planning.given.tensors[result].shape
             others = [self.planning.tensor(name) for name in together if name != result]
-            placed = [t for t in others if t.layout is not None and t.shape == shape]
-            if placed:
-                return Met((placed[0],))
-        tensors = tuple(self.planning.tensor(name) for name in self._met.get(result, ()))
-        return Met(tensors, len(self._passes(result))) if tensors else NOTHING_MET
+            placed = next((t for t in others if t.layout is not None and t.shape == shape), None)
+            if placed is not None and placed.layout is not None:
+                return Met(placed.dtype, placed.layout)
+        for tensor in (self.planning.tensor(name) for name in self._met.get(result, ())):
+            if tensor.layout is not None:
+                return Met(tensor.dtype, tensor.layout, len(self._passes(result)))
+        return None
 
     def _passes(self, name: str) -> set[str]:
         """Return names of operations, at most so many, on a tensor and what they make of it, element by element."""

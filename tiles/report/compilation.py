@@ -18,6 +18,7 @@ from tiles.compiler import (
     shortages,
     step_costs,
 )
+from tiles.compiler.control import functions_of, part_data
 from tiles.report.memory import TileMemory, memory_figures
 from tiles.report.places import place_data
 from tiles.target import Target
@@ -74,7 +75,8 @@ def compilation_data(executable: Executable, memory: TileMemory) -> dict[str, An
         ],
         "exchanges": _exchanges(executable),
         "livenessProgramSteps": _liveness(executable, memory),
-        "program": executable.program,
+        "program": part_data(executable.program),
+        "functions": {name: part_data(body) for name, body in functions_of(executable.program).items()},
     }
 
 

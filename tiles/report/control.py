@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from tiles.compiler import Executable
-from tiles.compiler.tree import DECIDED, Trips, children, decider, runs_of_parts
+from tiles.compiler.control import Decided, Node, Path, Repeat, Switch
+from tiles.compiler.control_flow import Trips, runs_of_parts
 from tiles.report.counts import place_of
 from tiles.report.totals import add, times
 
@@ -20,33 +20,32 @@ def control_data(executable: Executable, trips: Trips) -> list[dict[str, Any]]:
       executable: the program.
       trips: what a run counted.
     """
-    rows: dict[str, dict[str, Any]] = {}
-    control = dict[tuple[int, ...], Any]()
-    for path, tree, entered in runs_of_parts(executable.program, trips):
-        if isinstance(tree, int) or tree[0] not in ("repeat", *DECIDED):
+    rows: dict[Node, dict[str, Any]] = {}
+    control = set[Path]()
+    for path, part, entered in runs_of_parts(executable.program, trips):
+        if not isinstance(part, Repeat | Decided):
             continue
-        control[path] = tree
-        row = _row(executable, tree, entered, trips.get(path))
+        control.add(path)
+        row = _row(executable, part, entered, trips.get(path))
         row["depth"] = sum(path[:length] in control for length in range(len(path)))
-        known = rows.setdefault(json.dumps(tree), row)
+        known = rows.setdefault(part, row)
         if known is not row:
             _merge(known, row)
     return list(rows.values())
 
 
-def _row(executable: Executable, tree: Any, entered: int | None, trips: Any) -> dict[str, Any]:
-    kind, parts = tree[0], [inner for _, inner in children(tree)]
-    decided_by = None if kind == "repeat" else decider(tree)
+def _row(executable: Executable, node: Repeat | Decided, entered: int | None, trips: Any) -> dict[str, Any]:
+    decided_by = None if isinstance(node, Repeat) else node.decided_by
     branches = None
-    if kind == "repeat":
-        trips = times(entered, tree[1])
-    elif kind == "switch":
-        branches = [None] * len(parts) if trips is None else list(trips)
+    if isinstance(node, Repeat):
+        trips = times(entered, node.count)
+    elif isinstance(node, Switch):
+        branches = [None] * len(node.branches) if trips is None else list(trips)
         trips = None
     return {
-        "kind": kind,
+        "kind": node.kind,
         "decidedBy": decided_by,
-        **place_of(executable, decided_by or "", parts),
+        **place_of(executable, decided_by or "", node.parts),
         "depth": 0,
         "entered": entered,
         "trips": trips,

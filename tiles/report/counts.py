@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 from tiles.compiler import CopyStep, Executable, ExecuteStep
-from tiles.compiler.tree import LOOPS, steps_of
+from tiles.compiler.control import Decided, Node, Part, Repeat, Switch, While, steps_of
 from tiles.report.places import place_data
 from tiles.report.totals import Count, Totals, add, times, totals
 
@@ -15,8 +14,8 @@ from tiles.report.totals import Count, Totals, add, times, totals
 def static_counts(executable: Executable) -> tuple[list[Count], list[dict[str, Any]]]:
     """Return every step's runs in one run of the program, and what depends on data.
 
-    ``repeat`` multiplies. A ``switch`` whose branches cost the same counts as its first branch. What runs
-    inside any other ``switch`` or a ``while`` is None.
+    A repetition multiplies. A switch whose branches cost the same counts as its first branch. What runs
+    inside any other switch or a loop on a predicate is None.
 
     Returns:
       counts: per step a number or None.
@@ -33,38 +32,34 @@ class _Counter:
     def __init__(self, executable: Executable) -> None:
         self.executable = executable
         self.counts: list[Count] = [0] * len(executable.steps)
-        self.unresolved: dict[str, dict[str, Any]] = {}
+        self.unresolved: dict[Node, dict[str, Any]] = {}
 
-    def walk(self, tree: Any, count: Count) -> None:
-        """Add ``count`` runs of ``tree``."""
+    def walk(self, part: Part, count: Count) -> None:
+        """Add ``count`` runs of a part."""
         if count == 0:
             return
-        if isinstance(tree, int):
-            self.counts[tree] = add(self.counts[tree], count)
-            return
-        kind, *rest = tree
-        if kind == "sequence":
-            for part in rest:
-                self.walk(part, count)
-        elif kind == "repeat":
-            self.walk(rest[1], times(count, rest[0]))
-        elif kind == "composite":
-            self.walk(rest[1], count)
-        elif kind in LOOPS:
-            self._loop(tree, count)
-        else:
-            self._branch(tree, count)
+        match part:
+            case int():
+                self.counts[part] = add(self.counts[part], count)
+            case Repeat():
+                self.walk(part.body, times(count, part.count))
+            case While():
+                self._loop(part, count)
+            case Switch():
+                self._branch(part, count)
+            case _:
+                for inner in part.parts:
+                    self.walk(inner, count)
 
-    def _loop(self, tree: Any, count: Count) -> None:
-        kind, condition, predicate, body = tree
-        once, trip = self._totals([condition]), self._totals([condition, body])
+    def _loop(self, loop: While, count: Count) -> None:
+        once, trip = self._totals([loop.condition]), self._totals(loop.parts)
         entry = {"condition_cycles": once.cycles, "cycles_per_trip": trip.cycles}
-        self._record(tree, kind, predicate, [condition, body], count, entry)
-        self.walk(condition, None)
-        self.walk(body, None)
+        self._record(loop, count, entry)
+        self.walk(loop.condition, None)
+        self.walk(loop.body, None)
 
-    def _branch(self, tree: Any, count: Count) -> None:
-        _, index, *branches = tree
+    def _branch(self, switch: Switch, count: Count) -> None:
+        branches = switch.branches
         costs = [self._totals([branch]) for branch in branches]
         if all(cost.is_known and cost == costs[0] for cost in costs):
             self.walk(branches[0], count)
@@ -73,46 +68,43 @@ class _Counter:
             {"steps": self._names([branch]), "cycles_per_trip": cost.cycles}
             for branch, cost in zip(branches, costs, strict=True)
         ]
-        self._record(tree, "switch", index, branches, count, {"branches": listed})
+        self._record(switch, count, {"branches": listed})
         for branch in branches:
             self.walk(branch, None)
 
-    def _record(
-        self, tree: Any, kind: str, decides: str, parts: Sequence[Any], count: Count, more: dict[str, Any]
-    ) -> None:
+    def _record(self, node: Decided, count: Count, more: dict[str, Any]) -> None:
         """Note a loop or branch; one in a function that is called twice is one entry, entered twice."""
-        key = json.dumps(tree)
-        known = self.unresolved.get(key)
+        known = self.unresolved.get(node)
         if known is not None:
             known["entered"] = add(known["entered"], count)
             return
-        self.unresolved[key] = {
-            "kind": kind,
-            "decided_by": decides,
-            **place_of(self.executable, decides, parts),
+        self.unresolved[node] = {
+            "kind": node.kind,
+            "decided_by": node.decided_by,
+            **place_of(self.executable, node.decided_by, node.parts),
             "entered": count,
-            "steps": self._names(parts),
+            "steps": self._names(node.parts),
             **more,
         }
 
-    def _totals(self, trees: Sequence[Any]) -> Totals:
-        """Return what one pass through ``trees`` costs."""
+    def _totals(self, parts: Sequence[Part]) -> Totals:
+        """Return what one pass through some parts costs."""
         inner = _Counter(self.executable)
-        for tree in trees:
-            inner.walk(tree, 1)
+        for part in parts:
+            inner.walk(part, 1)
         return totals(self.executable, inner.counts)
 
-    def _names(self, trees: Sequence[Any]) -> list[str]:
-        numbers = dict.fromkeys(number for tree in trees for number in steps_of(tree))
+    def _names(self, parts: Sequence[Part]) -> list[str]:
+        numbers = dict.fromkeys(number for part in parts for number in steps_of(part))
         return [self.executable.steps[number].name for number in numbers]
 
 
-def place_of(executable: Executable, variable: str, trees: Sequence[Any]) -> dict[str, Any]:
+def place_of(executable: Executable, variable: str, parts: Sequence[Part]) -> dict[str, Any]:
     """Return where the variable that decides a loop or branch is from, else the first of its steps that says so."""
     places: list[tuple[str, ...]] = [
         (executable.variables[variable].location,) if variable in executable.variables else ()
     ]
-    places += [step_locations(executable, number) for tree in trees for number in steps_of(tree)]
+    places += [step_locations(executable, number) for part in parts for number in steps_of(part)]
     return place_data(*next((place for place in places if any(place)), ()))
 
 

@@ -19,8 +19,8 @@ from tiles.compiler import (
     VariableCopy,
     step_costs,
 )
+from tiles.compiler.control_flow import Trips
 from tiles.compiler.steps import StepRecord
-from tiles.compiler.tree import Trips
 from tiles.graph import RemoteBuffer, Stream
 from tiles.report.code import code_data
 from tiles.report.compilation import camel
@@ -28,6 +28,7 @@ from tiles.report.control import control_data
 from tiles.report.cost import cost_figures
 from tiles.report.counts import step_locations
 from tiles.report.places import place_data
+from tiles.report.tile_code import tile_code_data
 from tiles.report.totals import Count, Totals, add, share, times, totals
 from tiles.target import Basis
 
@@ -118,6 +119,7 @@ def _step(executable: Executable, number: int, cost: StepCost, count: Count) -> 
         "exchange": cost.exchange_basis.value if cost.exchange_cycles else None,
         "sync": cost.sync_basis.value if cost.sync_cycles else None,
         "hostExchange": cost.host_basis.value if cost.host_cycles else None,
+        "link": Basis.weakest(basis for basis, _ in cost.link_basis).value if cost.link_cycles else None,
     }
     return {
         "step": number,
@@ -128,6 +130,8 @@ def _step(executable: Executable, number: int, cost: StepCost, count: Count) -> 
         "exchangeCycles": cost.exchange_cycles,
         "syncCycles": cost.sync_cycles,
         "hostExchangeCycles": cost.host_cycles,
+        "linkCycles": cost.link_cycles,
+        "linkBytes": 0 if cost.links is None else cost.links.busiest_bytes,
         "cycles": cost.cycles,
         "totalCycles": times(count, cost.cycles),
         "computeCyclesByIpu": cost.tile_compute_cycles.reshape(target.num_ipus, -1).max(axis=1).tolist(),
@@ -201,6 +205,7 @@ def _operation(
         "flops": sums.flops,
         "exchangeBytes": sums.exchange_bytes,
         **code_data(executable, steps),
+        "tileCode": tile_code_data(executable, steps),
         "basis": _weakest(sums),
         "basisCycles": dict(sums.basis_cycles),
         "sources": _distinct(sources),

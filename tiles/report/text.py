@@ -66,6 +66,10 @@ def _cycles(data: dict[str, Any]) -> list[str]:
         cycles = execution["hostExchangeCycles"]
         part = "" if not whole or cycles is None else f"{cycles / whole:.1%}"
         rows.append(["  host exchange", _number(cycles, "cycles"), _microseconds(cycles, clock), part])
+    if execution["linkBytes"] != 0:
+        cycles = execution["linkCycles"]
+        part = "" if not whole or cycles is None else f"{cycles / whole:.1%}"
+        rows.append(["  links", _number(cycles, "cycles"), _microseconds(cycles, clock), part])
     host_in, host_out = execution["hostBytesIn"], execution["hostBytesOut"]
     lines = _table(rows, "<>>>")
     ends = execution["cyclesRange"]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.unit.tiles.executable_programs import PROGRAMS, WindowSum, compiled, rows, split
-from tiles.compiler import Executable, certify, check, compile_graph, step_costs
+from tiles.compiler import Executable, certify, check, compile_graph, control, step_costs
 from tiles.compiler.steps import CopyStep, ExecuteStep, Operand
 from tiles.errors import InvalidExecutable
 from tiles.graph import (
@@ -193,7 +193,7 @@ def test_a_group_may_not_read_what_another_writes(small_target: Target) -> None:
     first, second = executable.steps
     assert isinstance(first, ExecuteStep) and isinstance(second, ExecuteStep)
     both = ExecuteStep("both", (first.groups[0], second.groups[0]))
-    one = changed(executable, steps=(first, both), program=["sequence", 0, 1])
+    one = changed(executable, steps=(first, both), program=control.Sequence((0, 1)))
     assert_refused(one, "reads scale, over which another group of the same compute set writes scale")
 
 

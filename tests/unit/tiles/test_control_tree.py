@@ -1,12 +1,19 @@
 """Control trees: step counts from trips, what lives through a loop, what floats decide; decisions."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import tiles
-from tiles.compiler.tree import carried_through, count_steps, decided_by_floats, dynamic_parts, steps_of
+from tiles.compiler import control
+from tiles.compiler.control import decided_parts, functions_of, part_data, part_from, steps_of
+from tiles.compiler.control_flow import carried_through, count_steps, decided_by_floats
+from tiles.errors import InvalidExecutable
 from tiles.graph import Copy, Repeat, RepeatWhileTrue, Switch
 from tiles.numerics.decisions import FIRST_CAPACITY, Decisions, Recording, Replay, record
 from tiles.poplibs import popops
@@ -39,20 +46,20 @@ def looping():
 
 def test_only_what_is_read_later_is_carried(looping):
     executable, names = looping
-    (_, loop), (_, choice) = dynamic_parts(executable.program)
+    (_, loop), (_, choice) = decided_parts(executable.program)
     assert carried_through(executable, loop) == sorted([names["acc"], names["i"]])
     assert carried_through(executable, choice) == [names["out"]]
 
 
 def test_steps_are_counted_from_trips(looping):
     executable, _ = looping
-    (where_loop, loop), (where_choice, choice) = dynamic_parts(executable.program)
+    (where_loop, loop), (where_choice, choice) = decided_parts(executable.program)
     counts = count_steps(executable, {where_loop: 2, where_choice: (0, 1)})
-    repeat = next(part for part in loop[3] if isinstance(part, list))
+    repeat = next(part for part in loop.body.parts if isinstance(part, control.Repeat))
     assert {counts[s] for s in steps_of(repeat)} == {6}
-    assert {counts[s] for s in steps_of(loop[1])} == {3}
-    assert {counts[s] for s in steps_of(loop[3])} == {2, 6}
-    assert [{counts[s] for s in steps_of(branch)} for branch in choice[2:]] == [{0}, {1}]
+    assert {counts[s] for s in steps_of(loop.condition)} == {3}
+    assert {counts[s] for s in steps_of(loop.body)} == {2, 6}
+    assert [{counts[s] for s in steps_of(branch)} for branch in choice.branches] == [{0}, {1}]
 
 
 @pytest.mark.parametrize("n", [-1, 0, 1, 4])
@@ -69,7 +76,62 @@ def test_engines_count_alike(looping, n):
 
 
 def test_steps_of_an_empty_sequence():
-    assert list(steps_of(["while", ["sequence"], "p", ["sequence", 1]])) == [1]
+    assert list(steps_of(control.While(control.Sequence(()), "p", control.Sequence((1,))))) == [1]
+
+
+def _trees(functions: dict[str, control.Part]) -> st.SearchStrategy[control.Part]:
+    """Control trees that may call the given functions."""
+    calls = [control.Call(name, body) for name, body in functions.items()]
+    leaves = st.integers(0, 9) | (st.sampled_from(calls) if calls else st.nothing())
+    return st.recursive(
+        leaves,
+        lambda part: st.one_of(
+            st.lists(part, max_size=3).map(lambda parts: control.Sequence(tuple(parts))),
+            st.builds(control.Repeat, st.integers(0, 5), part),
+            st.builds(control.While, part, st.sampled_from("pq"), part, st.booleans()),
+            st.lists(part, min_size=1, max_size=3).map(lambda parts: control.Switch("i", tuple(parts))),
+            st.builds(control.Composite, st.integers(0, 3), part),
+        ),
+        max_leaves=12,
+    )
+
+
+@given(st.data())
+def test_trees_are_what_their_data_says(data):
+    functions: dict[str, control.Part] = {}
+    for name in data.draw(st.sampled_from([(), ("f",), ("f", "g")])):
+        functions[name] = data.draw(_trees(dict(functions)))
+    tree = data.draw(_trees(functions))
+    called = functions_of(tree)
+    read: dict[str, control.Part] = {}
+    for name, body in json.loads(json.dumps([[n, part_data(b)] for n, b in called.items()])):
+        read[name] = part_from(body, read)
+    assert read == called
+    assert part_from(json.loads(json.dumps(part_data(tree))), read) == tree
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        True,
+        None,
+        1.0,
+        [],
+        ["sequence", "x"],
+        ["repeat", -1, 0],
+        ["repeat", True, 0],
+        ["repeat", 1],
+        ["call", "f"],
+        ["while", 0, 1, 0],
+        ["switch", "i"],
+        ["composite", -1, 0],
+        ["sequence", ["parallel", 0]],
+        {"sequence": 0},
+    ],
+)
+def test_what_is_no_control_tree_is_refused(data):
+    with pytest.raises(InvalidExecutable, match="no control step"):
+        part_from(data, {})
 
 
 def test_decisions_by_integers_need_no_replay(looping):

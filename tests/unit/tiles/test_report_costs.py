@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from tests.unit.tiles.report_programs import looping, pipeline, repeated, row_layout, scale, switching
-from tiles.compiler import compile_graph, step_costs
+from tiles.compiler import compile_graph, control, step_costs
 from tiles.engine import make_engine
 from tiles.engine.trace import Trace
 from tiles.errors import InvalidArguments, Unsupported
@@ -145,8 +145,8 @@ def test_a_switch_is_resolved_only_when_its_branches_cost_the_same(small_target,
 
 def test_a_loop_that_never_starts_leaves_nothing_unknown(small_target):
     executable = looping(small_target)
-    start, loop = executable.program[1:]
-    tree = ["sequence", start, ["repeat", 0, ["sequence", loop]]]
+    start, loop = executable.program.parts
+    tree = control.Sequence((start, control.Repeat(0, control.Sequence((loop,)))))
     object.__setattr__(executable, "program", tree)
     cost = cost_analysis(executable)
     assert cost["cycles"] == step_costs(executable)[0].cycles
@@ -155,13 +155,13 @@ def test_a_loop_that_never_starts_leaves_nothing_unknown(small_target):
 
 def test_a_loop_inside_a_loop_is_entered_as_often_as_known(small_target):
     executable = looping(small_target)
-    start, loop = executable.program[1:]
-    tree = ["sequence", start, ["repeat", 4, ["sequence", loop]], loop]
+    start, loop = executable.program.parts
+    tree = control.Sequence((start, control.Repeat(4, control.Sequence((loop,))), loop))
     object.__setattr__(executable, "program", tree)
     (entry,) = cost_analysis(executable)["unresolved"]
     assert entry["entered"] == 5
-    outer = ["while", ["sequence", 1], "go", ["sequence", loop]]
-    object.__setattr__(executable, "program", ["sequence", start, outer])
+    outer = control.While(control.Sequence((1,)), "go", control.Sequence((loop,)))
+    object.__setattr__(executable, "program", control.Sequence((start, outer)))
     first, second = cost_analysis(executable)["unresolved"]
     assert (first["entered"], second["entered"]) == (1, None)
     assert (first["cycles_per_trip"], second["cycles_per_trip"]) == (None, 309)
@@ -221,6 +221,6 @@ def test_one_clock_is_a_sum():
         assert clocks.cycles[0] == before + times * each
 
 
-def test_several_ipus_are_a_named_error_until_links_are_modelled(small_target):
-    with pytest.raises(Unsupported, match="links between IPUs are not modelled"):
+def test_several_ipus_without_links_are_a_named_error(small_target):
+    with pytest.raises(Unsupported, match="2 IPUs without links"):
         Graph(small_target.replace(num_ipus=2, num_tiles=16), "two")

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tiles.compiler import certify, compile_graph
+from tiles.compiler import certify, compile_graph, control
 from tiles.engine import make_engine
 from tiles.errors import InvalidExecutable
 from tiles.graph import Composite, Graph
@@ -127,7 +127,8 @@ def test_a_composite_whose_body_does_not_leave_its_results_is_refused(eight):
     ):
         with pytest.raises(InvalidExecutable):
             certify(dataclasses.replace(executable, composites=(changed,)))
-    program = ["sequence", ["composite", 1, executable.program[1][2]]]
+    (body,) = [part.body for part in executable.program.parts if isinstance(part, control.Composite)]
+    program = control.Sequence((control.Composite(1, body),))
     with pytest.raises(InvalidExecutable, match="composite 1 of 1"):
         certify(dataclasses.replace(executable, program=program))
 

@@ -21,7 +21,7 @@ from tests.unit.tiles.executable_programs import (
 )
 from tests.unit.tiles.test_report_profile import check as follows_schema
 from tiles.compiler import Executable, certify, compile_graph, load_executable, step_costs
-from tiles.compiler.tree import items_needed
+from tiles.compiler.control_flow import items_needed
 from tiles.engine import FastEngine, make_engine
 from tiles.errors import InvalidArguments, InvalidExecutable, InvalidGraph, ProgramAborted, Unsupported
 from tiles.graph import (
