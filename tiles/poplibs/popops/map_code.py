@@ -175,8 +175,9 @@ def element_jaxpr(body: Body, outputs: tuple[int, ...], operand_dtypes: tuple[st
     """
     if any(name == "iota" for name, _, _ in body):
         raise NoTileCode("an expression of the element's own position")
-    if any(itemsize(dtype) > _WORD_BYTES for dtype in operand_dtypes):
-        raise NoTileCode(f"elements of {', '.join(operand_dtypes)}", expected="at most 32 bits")
+    wide = [dtype for dtype in body_dtypes(body, operand_dtypes) if itemsize(dtype) > _WORD_BYTES]
+    if wide:
+        raise NoTileCode(f"elements of {', '.join(wide)}", expected="at most 32 bits")
 
     def element(*operands: jax.Array) -> tuple[jax.Array, ...]:
         values = evaluate_body(body, list(operands), ONE_ELEMENT)
