@@ -186,7 +186,7 @@ class Pipeline:
             require_pinned(executable, plans)
         if options.check_memory and not executable.fits:
             error = out_of_memory(executable, advice(module, executable, plans))
-            error.profile = profile(executable)
+            error.make_profile = functools.partial(profile, executable)
             raise error
         return executable
 

@@ -125,7 +125,8 @@ def run_digits(settings: Settings) -> None:
         require_same_words(console, settings.engine, compiled(*job.first_arguments()), expected)
         return
 
-    predict = ipuxla.jit(job.model.predict, **{**machine_options, "target": settings.chip})
+    machine_options["target"] = settings.chip
+    predict = ipuxla.jit(job.model.predict, **machine_options)
     with _progress(console, job.schedule.num_steps(job.data)) as on_step:
         outcomes = {"emulated": job.run(compiled, predict, on_step)}
     if settings.compare:

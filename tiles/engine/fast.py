@@ -213,8 +213,8 @@ class FastEngine(TracedEngine):
         items: Env,
         room: Room = (),
         remote: Env,
-        replica: jax.Array | None = None,
         show: Callable[[list[Print]], None] | None = None,
+        replica: jax.Array | None = None,
     ) -> tuple[tuple[tuple[jax.Array, ...], dict[Path, Any]], dict[str, Any]]:
         """Return the outputs, by path how often every loop's body and branch ran that depends on data, and streams."""
         exe = self.executable
