@@ -51,6 +51,7 @@ class CodeletCall(Op):
 
     def infer(self, *operands: TensorType, regions: Sequence[Computation] = ()) -> tuple[TensorType, ...]:
         """Return the result types."""
+        self.require("C2", len(regions) == 1, lambda: f"expected 1 region, got {len(regions)}")
         try:
             form = self.point_form
             sizes = form.sizes([t.shape for t in operands])

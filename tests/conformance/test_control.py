@@ -11,7 +11,7 @@ from hlo_passes.ir import (
     print_module,
     verify,
 )
-from hlo_passes.ops import Add, Divide, Exponential, Fusion, Nonlinearity, RowFunction
+from hlo_passes.ops import Add, CodeletCall, Divide, Exponential, Fusion, Nonlinearity, RowFunction
 from ipuxla.frontend.importer import import_stablehlo
 
 
@@ -95,3 +95,19 @@ def test_named_functions_run_their_region():
         again = parse_module(print_module(module))
         assert print_module(again) == print_module(module)
         np.testing.assert_allclose(evaluate_module(again, a)[0], np.exp(a) / a, rtol=1e-6)
+
+
+def test_a_call_of_a_codelet_runs_its_function_at_every_point():
+    body = Builder("scaled")
+    window, factor = body.parameter(TensorType((2, 3), "f32")), body.parameter(TensorType((2, 3), "f32"))
+    region = body.build(body.add(Add(), window, factor))
+    main = Builder("main")
+    x, y = main.parameter(TensorType((5, 3), "f32")), main.parameter(TensorType((2, 3), "f32"))
+    call = CodeletCall("scaled", "x[2*i + :2, :], y[:, :] -> z[:, i, :]", cycles=7, parts=(2,), tiles=(0, 1))
+    module = Module("m", (main.build(main.add(call, x, y, regions=[region])),), "main")
+    verify(module)
+    again = parse_module(print_module(module))
+    assert print_module(again) == print_module(module)
+    a, b = np.arange(15, dtype=np.float32).reshape(5, 3), np.ones((2, 3), np.float32)
+    want = np.stack([a[0:2] + b, a[2:4] + b], axis=1)
+    np.testing.assert_array_equal(evaluate_module(again, a, b)[0], want)

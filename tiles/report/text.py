@@ -53,7 +53,11 @@ def does_not_fit(data: dict[str, Any]) -> list[str]:
     """Return why a program does not fit, in the words of its error: what is short, what lies there, what is short besides."""
     lack, *others = data["compilation"]["shortages"]
     there = f"there: {parts_text(lack['categories'])}"
-    return [lack["what"], there, *(f"besides, {other['what']}" for other in others)]
+    return [
+        lack["what"],
+        there,
+        *(f"besides, {other['what']}: {parts_text(other['categories'])}" for other in others),
+    ]
 
 
 def _cycles(data: dict[str, Any]) -> list[str]:
