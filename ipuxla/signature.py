@@ -18,6 +18,7 @@ import numpy as np
 from jax.core import Tracer
 
 from ipuxla.errors import InvalidExecutable, WrongArguments
+from ipuxla.sharding import Placement
 
 SHOWN = 5
 """Arguments that an error message names one by one."""
@@ -148,6 +149,7 @@ class Signature:
       out_tree: structure of the result; None: a tuple of the leaves.
       donated: argument leaves that a call consumes.
       notes: what a caller should know, such as a structure that a file could not hold.
+      placement: the devices that run it together, and what of arguments and results each holds; None for one.
     """
 
     inputs: tuple[LeafType, ...]
@@ -157,6 +159,16 @@ class Signature:
     out_tree: Any = None
     donated: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
+    placement: Placement | None = None
+
+    @property
+    def words_placement(self) -> Placement | None:
+        """How the arrays that engines take and return are cut."""
+        if self.placement is None:
+            return None
+        return self.placement.repeated(
+            *([len(x.words) for x in role] for role in (self.inputs, self.outputs))
+        )
 
     @property
     def donated_words(self) -> tuple[int, ...]:
@@ -229,6 +241,7 @@ class Signature:
             "donated": list(self.donated),
             "notes": notes,
             **trees,
+            **({} if self.placement is None else {"placement": self.placement.to_data()}),
         }
 
     @classmethod
@@ -247,6 +260,7 @@ class Signature:
                 notes=tuple(map(str, data["notes"])),
                 in_tree=_tree_from(data["in_tree"]),
                 out_tree=_tree_from(data["out_tree"]),
+                placement=Placement.from_data(data["placement"]) if "placement" in data else None,
             )
             same = json.dumps(kept.to_data(), sort_keys=True) == json.dumps(data, sort_keys=True)
             kept._require_whole()
@@ -269,6 +283,9 @@ class Signature:
                 )
         if self.in_tree is not None and not _is_call(self.in_tree):
             raise InvalidExecutable("the program's arguments are no positional and keyword ones")
+        held = self.placement
+        if held and (len(held.inputs), len(held.outputs)) != (len(self.inputs), len(self.outputs)):
+            raise InvalidExecutable("the program's signature places other arguments or results than it has")
         is_known = set(self.donated) <= set(range(len(self.inputs)))
         if len(self.names) != len(self.inputs) or not is_known or len(set(self.donated)) < len(self.donated):
             raise InvalidExecutable("the program's signature names, or donates, what is no argument")

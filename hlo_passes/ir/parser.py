@@ -58,12 +58,21 @@ class _Parser:
         if lexer.accept("donated"):
             lexer.mark("(")
             donated = self.list(")", lexer.integer)
+        mesh = ()
+        if lexer.accept("mesh"):
+            lexer.mark("(")
+            mesh = self.list(")", self.axis)
         lexer.mark("{")
         computations = []
         while not lexer.accept("}"):
             computations.append(self.computation())
         self.end()
-        return Module(name, tuple(computations), entry, donated)
+        return Module(name, tuple(computations), entry, donated, mesh=mesh)
+
+    def axis(self) -> tuple[str, int]:
+        name = self.lexer.string()
+        self.lexer.mark("=")
+        return name, self.lexer.integer()
 
     def computation(self) -> Computation:
         lexer = self.lexer

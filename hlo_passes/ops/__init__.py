@@ -1,6 +1,19 @@
 """One class per operation, one file per family; importing this package fills ``ir.OPS``."""
 
 from hlo_passes.ops.codelet_call import CodeletCall
+from hlo_passes.ops.collectives import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Collective,
+    CollectiveBroadcast,
+    CollectivePermute,
+    DeviceGroups,
+    Moves,
+    PartitionId,
+    ReduceScatter,
+    ReplicaId,
+)
 from hlo_passes.ops.complex import Complex, Imag, Real
 from hlo_passes.ops.contraction import DotAlgorithm, DotDimensionNumbers, DotGeneral
 from hlo_passes.ops.control import Call, Fusion
@@ -94,6 +107,9 @@ from hlo_passes.ops.window import ReduceWindow, SelectAndScatter, simple_selecti
 __all__ = [
     "Abs",
     "Add",
+    "AllGather",
+    "AllReduce",
+    "AllToAll",
     "And",
     "Atan2",
     "BatchNormGrad",
@@ -109,6 +125,9 @@ __all__ = [
     "Cholesky",
     "Clamp",
     "CodeletCall",
+    "Collective",
+    "CollectiveBroadcast",
+    "CollectivePermute",
     "Combiner",
     "Compare",
     "Complex",
@@ -121,6 +140,7 @@ __all__ = [
     "Cosine",
     "CountLeadingZeros",
     "DataMovement",
+    "DeviceGroups",
     "Divide",
     "DotAlgorithm",
     "DotDimensionNumbers",
@@ -147,6 +167,7 @@ __all__ = [
     "MapElements",
     "Maximum",
     "Minimum",
+    "Moves",
     "Multiply",
     "Negate",
     "Nonlinearity",
@@ -155,6 +176,7 @@ __all__ = [
     "Or",
     "Outfeed",
     "Pad",
+    "PartitionId",
     "PointForm",
     "Popcnt",
     "Power",
@@ -163,9 +185,11 @@ __all__ = [
     "Recv",
     "Reduce",
     "ReducePrecision",
+    "ReduceScatter",
     "ReduceWindow",
     "Remainder",
     "Repeat",
+    "ReplicaId",
     "Reshape",
     "Reverse",
     "Rng",

@@ -20,6 +20,7 @@ import numpy as np
 from ipuxla.errors import UnsupportedPrimitive
 from ipuxla.frontend import _jax_compat as compat
 from ipuxla.frontend import decompositions, eigenvalues, printing
+from ipuxla.frontend.shardings import Shardings, find_shardings, sharding_of_leaf
 
 PLATFORM = "ipu"
 RULES = decompositions.RULES | eigenvalues.RULES
@@ -33,12 +34,14 @@ class Traced(NamedTuple):
       outer: values of an enclosing JAX transformation that the function closes over.
       out_tree: structure of the result.
       donated: positions, among the arguments of the jaxpr, of those whose storage a result takes over.
+      shardings: what was said of many devices; None for one.
     """
 
     jaxpr: Any
     outer: list[Any]
     out_tree: Any
     donated: tuple[int, ...]
+    shardings: Shardings | None = None
 
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -57,24 +60,33 @@ def trace(jitted: Any, leaves: Sequence[Any], arguments: Callable[[Sequence[Any]
       arguments: puts leaves in their places among all arguments, the static ones included.
 
     Raises:
-      UnsupportedPrimitive: the function calls the host or prints.
+      UnsupportedPrimitive: the function calls the host, or prints on several devices.
     """
+    own = [sharding_of_leaf(leaf) for leaf in leaves]
     leaves = [_in_its_width(leaf) for leaf in leaves]
-    jaxpr, outer, out_tree, donated = _trace_in_its_width(jitted, leaves, *arguments(leaves))
+    jaxpr, outer, out_tree, donated, inputs, outputs = _trace_in_its_width(jitted, leaves, *arguments(leaves))
     with compat.own_width(jaxpr):
         jaxpr = compat.without_own_refs(jaxpr)
     _refuse_effects(jaxpr)
     donated = tuple(position + len(outer) for position in donated)
-    return Traced(jaxpr, outer, out_tree, _usable_donations(jaxpr, donated))
+    leading = [None] * (len(jaxpr.in_avals) - len(own))
+    inputs = [said or carried for said, carried in zip(inputs, [*leading, *own], strict=True)]
+    shardings = find_shardings(jaxpr, inputs, outputs)
+    if shardings is not None:
+        _refuse_prints(jaxpr)
+    return Traced(jaxpr, outer, out_tree, _usable_donations(jaxpr, donated), shardings)
 
 
-def to_stablehlo(jaxpr: Any, name: str, donated: Sequence[int] = ()) -> Any:
+def to_stablehlo(
+    jaxpr: Any, name: str, donated: Sequence[int] = (), shardings: Shardings | None = None
+) -> Any:
     """Lower a closed jaxpr to an MLIR module of StableHLO whose operations carry the user's source lines.
 
     Args:
       jaxpr: a closed jaxpr.
       name: name of the module.
       donated: arguments of ``main`` to mark as ``jax.buffer_donor``.
+      shardings: the devices that the module is for together, and how arguments and results lie on them.
 
     Raises:
       UnsupportedPrimitive: an operation that JAX lowers for other platforms only, or a call of a function that
@@ -82,7 +94,12 @@ def to_stablehlo(jaxpr: Any, name: str, donated: Sequence[int] = ()) -> Any:
     """
     try:
         with compat.own_width(jaxpr):
-            module = compat.lower_jaxpr(jaxpr, name, PLATFORM, RULES, printing.TARGET, printing.message_of)
+            mesh, said = None, ((), ())
+            if shardings is not None:
+                mesh, said = shardings.mesh, (shardings.inputs, shardings.outputs)
+            module = compat.lower_jaxpr(
+                jaxpr, name, PLATFORM, RULES, printing.TARGET, printing.message_of, mesh, said
+            )
     except NotImplementedError as error:
         raise _no_rule(jaxpr, error) from error
     except ValueError as error:
@@ -124,6 +141,18 @@ def _trace_in_its_width(
             pass  # a 32-bit default met 64-bit values where JAX wants one type, or a number too large for it
     with jax.enable_x64(True):
         return compat.trace_function(jitted, args, kwargs)
+
+
+def _refuse_prints(jaxpr: Any) -> None:
+    """Raise UnsupportedPrimitive if a program of many devices prints: which of them would?"""
+    found = compat.find_equation(jaxpr, lambda e: e.primitive.name == _PRINT)
+    if found is not None:
+        raise UnsupportedPrimitive(
+            "jax.debug.print inside a program of several IPUs: each of them would print its own part",
+            location=found[1],
+            expected="a sharded function whose results depend on its arguments alone",
+            try_="return the value and print it outside",
+        )
 
 
 def _refuse_effects(jaxpr: Any) -> None:

@@ -49,8 +49,8 @@ def test_disabled_jit_runs_what_is_written(small_target):
 
 
 @pytest.mark.parametrize("role", ["in_shardings", "out_shardings"])
-def test_shardings_are_a_named_error(role):
-    with pytest.raises(Unsupported, match=f"{role}: a program runs on one IPU"):
+def test_shardings_of_no_mesh_are_a_named_error(role):
+    with pytest.raises(Unsupported, match=f"{role}: a sharding that names no axes of a mesh"):
         ipuxla.jit(jnp.sin, **{role: jax.sharding.SingleDeviceSharding(jax.devices()[0])})
 
 

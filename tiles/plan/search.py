@@ -205,9 +205,15 @@ def _plan(form: OpForm, grains: Sequence[int], order: tuple[int, ...]) -> Plan:
         size, grain = form.dims[d].size, grains[d]
         parts = max(1, -(-size // grain))
         if parts > 1:
-            splits[d] = AxisSplit(size, grain, ((parts, stride),))
+            splits[d] = _cut(size, grain, parts, stride)
             stride *= parts
     return Plan(tuple(splits))
+
+
+@lru_cache(maxsize=16384)
+def _cut(size: int, grain: int, parts: int, stride: int) -> AxisSplit:
+    """Return a dimension cut over tiles ``stride`` apart; plans of all orders share these."""
+    return AxisSplit(size, grain, ((parts, stride),))
 
 
 @lru_cache(maxsize=4096)
