@@ -11,7 +11,7 @@ from ipuxla.lowering import lower_module
 from tiles.compiler import Executable, compile_graph, eased, shortage
 from tiles.compiler.oom import CODE
 from tiles.graph import Graph, Plan
-from tiles.planning import Planner, Policy
+from tiles.planning import Planner, Policy, code_price_of
 from tiles.target import System, Target, known_names
 
 REPLANS = 4
@@ -34,7 +34,7 @@ def planned_to_fit(
     ``lower_module``.
     """
     graph = lower_module(module, target, same_on_all)
-    policy: Policy | None = Policy()
+    policy: Policy | None = Policy(code_price=code_price_of(graph))
     attempts: list[Executable] = []
     while policy is not None and len(attempts) <= REPLANS:
         executable = compile_graph(planned(graph, Planner(policy, plans)), check_memory=False)

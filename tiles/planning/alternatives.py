@@ -69,7 +69,7 @@ def outside_names(body: Sequence) -> list[str]:
                     written.add(name)
                 elif name not in written:
                     found[name] = None
-            for inner in _bodies(step):
+            for inner in bodies_of(step):
                 visit(inner.steps)
 
     visit(body.steps)
@@ -93,7 +93,7 @@ def _names(step: Step) -> Iterator[tuple[str, bool]]:
         yield from ((name, True) for name in step.results)
 
 
-def _bodies(step: Step) -> Iterator[Sequence]:
+def bodies_of(step: Step) -> Iterator[Sequence]:
     """Return the sequences inside a step."""
     if isinstance(step, Sequence):
         yield step
@@ -110,7 +110,7 @@ def _operations(body: Sequence) -> Iterator[Operation]:
     for step in body.steps:
         if isinstance(step, Operation):
             yield step
-        for inner in _bodies(step):
+        for inner in bodies_of(step):
             yield from _operations(inner)
 
 
@@ -123,7 +123,7 @@ def _key(body: Sequence, outside: list[str]) -> Hashable:
 
     def key(step: Step) -> Hashable:
         named = tuple((number(name), is_result) for name, is_result in _names(step))
-        inner = tuple(tuple(map(key, each.steps)) for each in _bodies(step))
+        inner = tuple(tuple(map(key, each.steps)) for each in bodies_of(step))
         if isinstance(step, Operation):
             return step.codelet, step.form, step.plan, named
         fixed = tuple(getattr(step, each, None) for each in ("axis", "count", "function"))

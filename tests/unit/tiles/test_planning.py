@@ -153,6 +153,46 @@ def test_a_functions_parameter_lies_as_the_argument_of_its_first_call(small_targ
     certify(compile_graph(graph))
 
 
+def test_a_functions_result_lies_where_its_caller_reads_something_beside_it(small_target: Target) -> None:
+    def layout_of_result(reads_beside: bool) -> Layout | None:
+        graph, body = Graph(small_target), Sequence()
+        x, w = graph.add_variable((64, 8), "float32", "x"), graph.add_variable((8, 64), "float32", "w")
+        product = poplin.matmul(graph, x, w, name="dot", program=body)
+        graph.functions["f"] = body
+        beside = graph.add_input((64, 64), "float32", "beside")
+        graph.set_layout(beside.name, apart)
+        for variable in (x, w):
+            given = graph.add_input(variable.shape, "float32", f"given_{variable.name}")
+            graph.program.add(Copy(variable.name, (given.name,)))
+        graph.program.add(Call("f"))
+        made = poputil.copy(graph, product)
+        graph.outputs.append(popops.add(graph, made, beside if reads_beside else made).name)
+        planned = Planner().plan(graph)
+        certify(compile_graph(planned))
+        return planned.tensors[product.name].layout
+
+    apart = Layout((split(64, 16), split(64, 16, 4)))  # as the product would be cut, on other tiles
+    assert layout_of_result(True) == apart != layout_of_result(False)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_partials_that_cannot_be_cut_evenly_are_combined_where_they_lie(
+    small_target: Target, engine: str
+) -> None:
+    """Three tiles hold partials of four columns each: shares of two, of which some lie across two parts."""
+    graph = Graph(small_target)
+    x, w = graph.add_input((7, 48), "float32", "x"), graph.add_input((48, 20), "float32", "w")
+    plan = Plan((whole(7), split(20, 4), split(48, 16, 5)))
+    graph.outputs = [poplin.matmul(graph, x, w, name="dot", plan=plan).name]
+    executable = compile_graph(graph)
+    certify(executable)
+    values = [
+        np.arange(t.size, dtype=np.float32).reshape(t.shape) % 7 for t in map(np.empty, (x.shape, w.shape))
+    ]
+    (found,), _ = make_engine(executable, engine).run(*values)
+    np.testing.assert_array_equal(found, values[0] @ values[1])
+
+
 def test_a_variable_that_nobody_reads_lies_as_what_is_copied_into_it(small_target: Target) -> None:
     graph = Graph(small_target)
     x, y = (graph.add_input((16,), "float32", name) for name in "xy")
