@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ from jax import lax
 
 from tests import flow
 from tests.flow import run
-from tests.programs import RandomProgram, random_programs
+from tests.programs import random_programs, without_jumps
 from tiles.compiler import Executable, certify, compile_graph, load_executable
 from tiles.engine import LiteralEngine, VertexEngine
 from tiles.engine.memory import TileMemory
@@ -59,34 +58,6 @@ def test_what_is_compiled_is_what_is_loaded(program, target, plan_seed):
 
 
 # ---- floats
-
-JUMPS = (
-    "floor",
-    "sign",
-    "is_finite",
-    "reduce_precision",
-    "lt",
-    "eq",
-    "ne",
-    "atan2",
-    "convert[int",
-    "convert[bool",
-)
-"""Steps that turn the last bit of an operand into a different result."""
-
-
-def without_jumps(program: RandomProgram) -> RandomProgram:
-    """Leave out the steps whose results jump, and all that depends on them."""
-    kept = {number: number for number in range(len(program.arguments))}
-    steps = []
-    for number, step in enumerate(program.steps, len(program.arguments)):
-        if all(read in kept for read in step.reads) and not step.text.startswith(JUMPS):
-            kept[number] = len(program.arguments) + len(steps)
-            steps.append(dataclasses.replace(step, reads=tuple(kept[read] for read in step.reads)))
-    results = [kept[number] for number in program.results if number in kept]
-    return RandomProgram(
-        program.arguments, tuple(steps), tuple(dict.fromkeys([*results, max(kept.values())]))
-    )
 
 
 def is_steady(program: Any, want: list[np.ndarray], given: Sequence[np.ndarray] = ()) -> list[bool]:
