@@ -48,6 +48,7 @@ bench: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.compile
 	$(BIN)/python -m benchmarks.everyday $(ARGS)
 	$(BIN)/python -m benchmarks.silicon
+	$(BIN)/python -m benchmarks.calibration
 	$(BIN)/python -m benchmarks.tile_code
 	$(BIN)/python -m benchmarks.models
 

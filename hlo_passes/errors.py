@@ -58,6 +58,15 @@ class ConstraintViolation(HloError):
         return self if self.where else ConstraintViolation(self.op_name, self.tag, self.message, where)
 
 
+class MalformedForm(HloError, ValueError):
+    """A form of a codelet that is none, or does not fit the arrays that it is given."""
+
+    def __init__(self, form: str, expected: str, got: str = "") -> None:
+        """Say which form, what was expected in it, and what stood there."""
+        found = f"\n  got: {got}" if got else ""
+        super().__init__(f"{form!r} is no form of a codelet.\n  expected: {expected}{found}")
+
+
 class VerificationError(HloError):
     """A module that is not valid IR.
 

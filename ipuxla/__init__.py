@@ -13,13 +13,25 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ipuxla.api import compile_stablehlo, jit
+    from ipuxla.codelets import codelet, installed_codelets, tile_map
     from ipuxla.runtime import Compiled, load
     from ipuxla.stages import Lowered
     from tiles.target import Target
 
 __version__ = "0.1.0"
 
-__all__ = ["Compiled", "Lowered", "Target", "__version__", "compile_stablehlo", "jit", "load"]
+__all__ = [
+    "Compiled",
+    "Lowered",
+    "Target",
+    "__version__",
+    "codelet",
+    "compile_stablehlo",
+    "installed_codelets",
+    "jit",
+    "load",
+    "tile_map",
+]
 
 # Names are imported when first used. A saved program must load and run where the frontend, the lowering and the HLO
 # passes cannot be imported (that is how one knows that results come from the executable alone), and the command line
@@ -28,9 +40,12 @@ _HOMES = {
     "Compiled": "ipuxla.runtime",
     "Lowered": "ipuxla.stages",
     "Target": "tiles.target",
+    "codelet": "ipuxla.codelets",
     "compile_stablehlo": "ipuxla.api",
+    "installed_codelets": "ipuxla.codelets",
     "jit": "ipuxla.api",
     "load": "ipuxla.runtime",
+    "tile_map": "ipuxla.codelets",
 }
 
 

@@ -16,14 +16,15 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from ipuxla.errors import Unsupported, WrongArguments
+from ipuxla.errors import WrongArguments
 from ipuxla.frontend import _jax_compat as compat
 from ipuxla.frontend.lower import Arguments, Traced, as_wide_array, trace
 from ipuxla.frontend.primitive import ipu_call, set_backend
+from ipuxla.frontend.shardings import Shardings, require_named, sharding_of_leaf, with_mesh_around
 from ipuxla.options import CompileOptions, make_options
 from ipuxla.runtime import Compiled, load
 from ipuxla.stages import Lowered, Pipeline, jaxpr_pipeline, jaxpr_signature, module_signature
-from tiles.target import Target
+from tiles.target import System, Target
 
 __all__ = ["Compiled", "JittedFunction", "Lowered", "Target", "compile_stablehlo", "jit", "load"]
 
@@ -32,7 +33,7 @@ def jit(
     function: Callable[..., Any] | None = None,
     /,
     *,
-    target: str | Target = "gc200",
+    target: str | Target | System = "gc200",
     engine: str = "fast",
     arithmetic: str = "float",
     static_argnums: int | Sequence[int] | None = None,
@@ -56,7 +57,8 @@ def jit(
 
     Args:
       function: a function of pytrees of arrays that ``jax.jit`` could compile.
-      target: the machine: a name (gc2, gc200, bow, c600), the path of a target's data file, or a ``Target``.
+      target: the machine: a name (gc2, gc200, bow, c600; of a system: dss8440, "gc2 x 16"), the path of a data file, a
+        ``Target`` or a ``System``.
       engine: "fast", "literal", "vertex" or "hlo"; see ``ipuxla.options.CompileOptions``.
       arithmetic: "float" or "ring"; in the ring float results are unsigned integers of the same width.
       static_argnums: as in ``jax.jit``.
@@ -67,23 +69,18 @@ def jit(
       passes: text of the HLO pass pipeline; None: the default one.
       strict: keep the plan's order of reductions in the fast engine.
       plans: plans pinned to steps, all or some of what ``as_text("plans")`` gave; the others are searched.
-      in_shardings: None: a program runs on one IPU.
-      out_shardings: likewise.
+      in_shardings: as in ``jax.jit``: how arguments lie on the devices of a mesh, which is what a system's IPUs are.
+      out_shardings: likewise of results; what is left out is XLA's choice.
 
     Raises:
-      Unsupported: shardings are given.
+      Unsupported: a sharding names no axes of a mesh.
       InvalidOption: an unknown engine or arithmetic.
       InvalidPlan: ``plans`` does not read as plans.
       UnknownTarget: no target has the given name.
     """
-    for role, shardings in (("in_shardings", in_shardings), ("out_shardings", out_shardings)):
-        if shardings is not None:
-            raise Unsupported(
-                f"{role}: a program runs on one IPU; systems of several are not modelled yet",
-                expected=f"{role}=None",
-                got=f"{str(shardings)[:200]}",
-                try_="leave it out: how arrays lie on the tiles is the planner's (plans= pins it)",
-            )
+    shardings = {"in_shardings": in_shardings, "out_shardings": out_shardings}
+    for role, said in shardings.items():
+        require_named(role, said)
     options = make_options(
         target,
         engine=engine,
@@ -100,13 +97,13 @@ def jit(
         "donate_argnames": donate_argnames,
     }
     if function is None:
-        return lambda function: JittedFunction(function, options, argument_roles)
-    return JittedFunction(function, options, argument_roles)
+        return lambda function: JittedFunction(function, options, argument_roles, shardings)
+    return JittedFunction(function, options, argument_roles, shardings)
 
 
 def compile_stablehlo(
     source: str | bytes,
-    target: str | Target = "gc200",
+    target: str | Target | System = "gc200",
     *,
     engine: str = "fast",
     arithmetic: str = "float",
@@ -162,14 +159,19 @@ class JittedFunction:
     """A function compiled for an IPU, once per structure and types of its arguments. Made by ``jit``."""
 
     def __init__(
-        self, function: Callable[..., Any], options: CompileOptions, argument_roles: dict[str, Any]
+        self,
+        function: Callable[..., Any],
+        options: CompileOptions,
+        argument_roles: dict[str, Any],
+        shardings: dict[str, Any] | None = None,
     ) -> None:
         """Wrap ``function``; ``argument_roles`` are ``jax.jit``'s static and donated arguments."""
         functools.update_wrapper(self, function)
         self.options = options
         self._function = function
         self._roles = {role: value for role, value in argument_roles.items() if value is not None}
-        self._jitted: Any = jax.jit(function, **self._roles)
+        self._shardings = {role: said for role, said in (shardings or {}).items() if said is not None}
+        self._jitted_in: dict[Any, Any] = {}
         self._statics = _StaticArguments(
             function, argument_roles["static_argnums"], argument_roles["static_argnames"]
         )
@@ -187,7 +189,10 @@ class JittedFunction:
         for position in entry.widened:
             leaves[position] = as_wide_array(leaves[position])
         traced = entry.traced
-        outputs = ipu_call(traced.jaxpr, self.options, self._name, traced.donated, *traced.outer, *leaves)
+        arguments = (*traced.outer, *leaves)
+        outputs = ipu_call(
+            traced.jaxpr, self.options, self._name, traced.donated, *arguments, shardings=traced.shardings
+        )
         return jax.tree.unflatten(traced.out_tree, outputs)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
@@ -207,7 +212,7 @@ class JittedFunction:
                 f"{self._name} closes over {len(traced.outer)} values of an enclosing JAX transformation",
                 try_="pass them as arguments, or lower the function outside the transformation",
             )
-        pipeline = jaxpr_pipeline(traced.jaxpr, self._name, traced.donated)
+        pipeline = jaxpr_pipeline(traced.jaxpr, self._name, traced.donated, traced.shardings)
         return Lowered(
             pipeline,
             jaxpr_signature(traced.jaxpr, traced.donated, entry.in_tree, traced.out_tree),
@@ -229,7 +234,8 @@ class JittedFunction:
     def clear_cache(self) -> None:
         """Forget what was traced and compiled."""
         self._entries.clear()
-        self._jitted.clear_cache()
+        for jitted in self._jitted_in.values():
+            jitted.clear_cache()
 
     def _resolve(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_Entry, list[Any]]:
         """Return the traced call for these arguments and their leaves."""
@@ -245,6 +251,15 @@ class JittedFunction:
             if not entry.traced.outer:
                 self._entries[key] = entry
         return entry, leaves
+
+    @property
+    def _jitted(self) -> Any:
+        """The function as ``jax.jit`` has it, with partition specs over the mesh around."""
+        key = compat.context_mesh() if self._shardings else None
+        if key not in self._jitted_in:
+            said = {role: with_mesh_around(shardings) for role, shardings in self._shardings.items()}
+            self._jitted_in[key] = jax.jit(self._function, **self._roles, **said)
+        return self._jitted_in[key]
 
     def _trace(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], tree: Any, leaves: Sequence[Any]
@@ -264,7 +279,7 @@ class JittedFunction:
 def _leaf_key(leaf: Any) -> Any:
     """Return what of a leaf decides how a function is traced."""
     if isinstance(leaf, jax.Array):
-        return leaf.aval
+        return leaf.aval, sharding_of_leaf(leaf)
     if isinstance(leaf, np.ndarray | np.generic):
         return leaf.shape, leaf.dtype
     if isinstance(leaf, jax.ShapeDtypeStruct):
@@ -319,9 +334,11 @@ def _as_tuple(value: Any) -> tuple[Any, ...]:
     return () if value is None else (value,) if isinstance(value, int | str) else tuple(value)
 
 
-def _backend(jaxpr: Any, options: CompileOptions, name: str, donated: tuple[int, ...]) -> Compiled:
+def _backend(
+    jaxpr: Any, options: CompileOptions, name: str, donated: tuple[int, ...], shardings: Shardings | None
+) -> Compiled:
     """Compile a call, for ``ipu_call_p``."""
-    return jaxpr_pipeline(jaxpr, name, donated).compile(jaxpr_signature(jaxpr, donated), options)
+    return jaxpr_pipeline(jaxpr, name, donated, shardings).compile(jaxpr_signature(jaxpr, donated), options)
 
 
 set_backend(_backend)

@@ -18,6 +18,7 @@ import pathlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from absl import logging
 
@@ -118,7 +119,11 @@ def _capacity() -> int:
 
 
 def kept(
-    stablehlo: bytes, name: str | None, options: CompileOptions, compile_: Callable[[], Executable]
+    stablehlo: bytes,
+    name: str | None,
+    options: CompileOptions,
+    compile_: Callable[[], Executable],
+    placement: dict[str, Any] | None = None,
 ) -> Executable:
     """Return the program of a module from the cache, or compile it and keep what took long.
 
@@ -128,11 +133,12 @@ def kept(
       options: what was chosen. A pipeline of passes may hold passes of the caller's, whose code no key knows: such
         a program is compiled each time.
       compile_: compiles it.
+      placement: the devices that run it together and what they hold, as JSON types; None for one.
     """
     cache = program_cache()
     if cache is None or options.passes is not None:
         return compile_()
-    key = program_key(stablehlo, name, options)
+    key = program_key(stablehlo, name, options, placement)
     found = cache.get(key)
     if found is not None:
         return found
@@ -142,12 +148,15 @@ def kept(
     return executable
 
 
-def program_key(stablehlo: bytes, name: str | None, options: CompileOptions) -> str:
+def program_key(
+    stablehlo: bytes, name: str | None, options: CompileOptions, placement: dict[str, Any] | None = None
+) -> str:
     """Return the name of a program's entry: 64 hexadecimal digits of all that decides what it is."""
     chosen = json.dumps(
         {
             "name": name,
-            "target": options.target.to_data(),
+            "target": options.machine.to_data(),
+            "placement": placement,
             "check_memory": options.check_memory,
             "plans": options.plans,
             "made_by": _made_by(),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import json
 import os
 import pathlib
 import sys
@@ -22,6 +23,8 @@ from hlo_passes.errors import HloError, MalformedStableHLO
 from hlo_passes.passes import InvalidPassOption, InvalidPipeline, UnknownPass, UnknownPassOption
 from ipuxla import __version__, absl_flags
 from ipuxla.api import Compiled, compile_stablehlo
+from ipuxla.calibration import BadRecord, as_data, as_text, predict, read_records
+from ipuxla.calibration.programs import FAMILIES
 from ipuxla.errors import (
     InvalidExecutable,
     InvalidOption,
@@ -237,7 +240,43 @@ def _certify(values: flags.FlagValues, arguments: Sequence[str]) -> None:
     print(_load(arguments[0]).certify())
 
 
+# ---- calibrate
+
+
+class RecordsRefused(IpuError):
+    """Some records of a file cannot be used; the others were predicted and printed."""
+
+
+def _define_calibrate(values: flags.FlagValues) -> None:
+    """Add the flags of ``calibrate``."""
+    flags.DEFINE_string("records", None, "file of measurements: a JSON list of records", flag_values=values)
+    flags.DEFINE_bool("json", False, "print JSON instead of tables", flag_values=values)
+    flags.DEFINE_list("families", [], "only these families", flag_values=values)
+
+
+def _calibrate(values: flags.FlagValues, arguments: Sequence[str]) -> None:
+    """Compile what records of measurements describe, and set predictions beside them."""
+    del arguments
+    if values.records is None:
+        raise UsageError("calibrate needs --records=FILE")
+    unknown = sorted(set(values.families) - set(FAMILIES))
+    if unknown:
+        raise UsageError(f"there is no family {', '.join(unknown)}; known: {', '.join(sorted(FAMILIES))}")
+    text = _read(values.records).decode(errors="replace")
+    records, bad = read_records(text, frozenset(FAMILIES))
+    total = len(records) + len(bad)
+    found = [predict(r) for r in records if not values.families or r.family in values.families]
+    rows = [row for row in found if not isinstance(row, BadRecord)]
+    bad += [fault for fault in found if isinstance(fault, BadRecord)]
+    print(json.dumps(as_data(rows, bad), indent=1) if values.json else as_text(rows))
+    for fault in bad:
+        print(f"ipuxla: {fault}", file=sys.stderr)
+    if bad:
+        raise RecordsRefused(f"{len(bad)} of {total} records cannot be used; the others were predicted")
+
+
 COMMANDS = {
+    "calibrate": Command("set predictions beside measurements on silicon", (), _define_calibrate, _calibrate),
     "run": Command("run an experiment: train, compare with jax.jit, report", (), _define_run, _run),
     "compile": Command(
         "compile a StableHLO file and report on it", ("FILE.mlir",), _define_compile, _compile

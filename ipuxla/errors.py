@@ -20,6 +20,7 @@ __all__ = [
     "HostEngineInsideJit",
     "InternalError",
     "InvalidArguments",
+    "InvalidCodelet",
     "InvalidExecutable",
     "InvalidOption",
     "InvalidSystem",
@@ -37,6 +38,10 @@ __all__ = [
 
 class InvalidOption(IpuError):
     """An option of ``jit``, ``compile`` or ``compile_stablehlo`` has a value outside the legal ones."""
+
+
+class InvalidCodelet(InvalidArguments):
+    """A codelet whose form, choices or arguments do not fit together."""
 
 
 class UnknownStage(InvalidOption):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from hlo_passes.ir import Module
@@ -12,7 +12,7 @@ from tiles.compiler import Executable, compile_graph, eased, shortage
 from tiles.compiler.oom import CODE
 from tiles.graph import Graph, Plan
 from tiles.planning import Planner, Policy
-from tiles.target import Target, known_names
+from tiles.target import System, Target, known_names
 
 REPLANS = 4
 """How often a program that does not fit is planned again."""
@@ -25,12 +25,15 @@ def planned(graph: Graph, planner: Planner) -> Graph:
     return planner.plan(graph)
 
 
-def planned_to_fit(module: Module, target: Target, plans: Mapping[str, Plan]) -> Executable:
+def planned_to_fit(
+    module: Module, target: Target | System, plans: Mapping[str, Plan], same_on_all: Collection[int] = ()
+) -> Executable:
     """Return the program, planned again while it does not fit and planning otherwise may help.
 
-    When nothing helps it is the attempt that came closest, marked as not fitting.
+    When nothing helps it is the attempt that came closest, marked as not fitting. ``same_on_all`` is as for
+    ``lower_module``.
     """
-    graph = lower_module(module, target)
+    graph = lower_module(module, target, same_on_all)
     policy: Policy | None = Policy()
     attempts: list[Executable] = []
     while policy is not None and len(attempts) <= REPLANS:
@@ -64,7 +67,8 @@ def _changes(
     module: Module, executable: Executable, plans: Mapping[str, Plan]
 ) -> dict[str, Callable[[], Executable]]:
     """Return changes of a program or its machine that may make it fit, by what a caller would do, with their trials."""
-    target, changes = executable.target, {}
+    target, changes = executable.system or executable.target, {}
+    same = executable.same_on_all
     if len(executable.steps) > MOST_STEPS:
         return changes
     lack = shortage(executable)
@@ -74,9 +78,9 @@ def _changes(
         shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         changed = replace(module, donated=tuple(sorted({*module.donated, *donated})))
         changes[f"donate {shown} (donate_argnums), whose types results have"] = lambda: planned_to_fit(
-            changed, target, plans
+            changed, target, plans, same
         )
-    larger = _larger(target) if lack.kind != CODE else None
+    larger = _larger(target) if lack.kind != CODE and isinstance(target, Target) else None
     if larger is not None:
         tiles = f"target {larger.name!r} with its {larger.num_tiles:,} tiles of {larger.bytes_per_tile:,} B"
         changes[tiles] = lambda: planned_to_fit(module, larger, plans)

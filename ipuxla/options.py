@@ -11,7 +11,7 @@ from ipuxla.errors import InvalidOption
 from tiles.compiler import read_plans
 from tiles.graph import Plan
 from tiles.numerics.shared import fields_of
-from tiles.target import Target, one_ipu
+from tiles.target import System, Target, find_machine
 
 ENGINES = ("fast", "literal", "vertex", "hlo")
 ARITHMETICS = ("float", "ring")
@@ -33,6 +33,7 @@ class CompileOptions:
       passes: text of the HLO pass pipeline, None for the default one.
       strict: whether the fast engine keeps the plan's order of reductions.
       plans: plans pinned to steps, as text: all or some of what ``Compiled.as_text("plans")`` gave.
+      system: the IPUs of which ``target`` is one, and their links; None: there is only that one.
 
     Raises:
       InvalidOption: an unknown engine or arithmetic.
@@ -46,13 +47,16 @@ class CompileOptions:
     passes: str | None = None
     strict: bool = True
     plans: str | None = None
+    system: System | None = None
 
     def __post_init__(self) -> None:
         """Check every choice."""
         require_one_of("engine", self.engine, ENGINES)
         require_one_of("arithmetic", self.arithmetic, ARITHMETICS)
         if not isinstance(self.target, Target):
-            raise InvalidOption("target is no Target", expected="a name or a Target", got=repr(self.target))
+            raise InvalidOption(
+                "target is no Target", expected="a name, a Target or a System", got=repr(self.target)
+            )
         if not (self.plans is None or isinstance(self.plans, str)):
             raise InvalidOption(
                 "plans is no text", expected='what as_text("plans") gives, or None', got=repr(self.plans)
@@ -77,7 +81,7 @@ class CompileOptions:
     @functools.cached_property
     def _hash(self) -> int:
         choices = self.engine, self.arithmetic, self.check_memory, self.passes, self.strict, self.plans
-        return hash((self.target, choices))
+        return hash((self.target, self.system, choices))
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the fields: a hash holds in one process only."""
@@ -85,7 +89,22 @@ class CompileOptions:
 
     def __repr__(self) -> str:
         """Name the target only: this is printed in every jaxpr that holds a call."""
-        return f"CompileOptions({self.target.name!r}, {self.engine!r}, {self.arithmetic!r})"
+        return f"CompileOptions({self.machine_name!r}, {self.engine!r}, {self.arithmetic!r})"
+
+    @property
+    def machine_name(self) -> str:
+        """The name of the target, or of the system that it is part of."""
+        return self.machine.name
+
+    @property
+    def machine(self) -> Target | System:
+        """The system, or the one IPU."""
+        return self.target if self.system is None else self.system
+
+    @property
+    def num_ipus(self) -> int:
+        """How many IPUs there are."""
+        return 1 if self.system is None else self.system.num_ipus
 
     def replace(self, **changes: Any) -> CompileOptions:
         """Return these options with those changes that are not None.
@@ -96,19 +115,23 @@ class CompileOptions:
         """
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         values.update((name, value) for name, value in changes.items() if value is not None)
+        if changes.get("target") is not None:
+            values["system"] = None
         return make_options(**values)
 
 
-def make_options(target: str | Target | None = None, **choices: Any) -> CompileOptions:
-    """Return checked options; ``target`` may be a name, and is ``gc200`` unless given.
+def make_options(target: str | Target | System | None = None, **choices: Any) -> CompileOptions:
+    """Return checked options; ``target`` may be a name, also of a system, and is ``gc200`` unless given.
 
     Raises:
       InvalidOption: an unknown engine or arithmetic.
-      UnknownTarget: no target has the given name.
-      Unsupported: the name is that of a system of several IPUs.
+      UnknownTarget: no target or system has the given name.
     """
     if target is None or isinstance(target, str):
-        target = one_ipu(target or DEFAULT_TARGET)
+        target = find_machine(target or DEFAULT_TARGET)
+    if isinstance(target, System):
+        choices["system"] = target if target.num_ipus > 1 else None
+        target = target.chip
     return CompileOptions(target, **choices)
 
 

@@ -10,6 +10,7 @@ import jax
 
 from ipuxla.errors import HostEngineInsideJit, Unsupported, WrongArguments
 from ipuxla.options import ARITHMETICS, ENGINES, require_one_of
+from ipuxla.sharding import Placement
 from tiles.compiler import Executable
 from tiles.compiler.control import decided_parts
 from tiles.compiler.control_flow import count_steps
@@ -36,6 +37,7 @@ class Runner:
         compiler_options: dict[str, Any] | None = None,
         streaming: Callable[..., tuple[list[Any], dict[str, Any]]] | None = None,
         streams: Mapping[str, Stream] | None = None,
+        placement: Placement | None = None,
     ) -> None:
         """Put together what is needed to run; nothing is compiled yet.
 
@@ -51,6 +53,8 @@ class Runner:
           compiler_options: how XLA compiles ``evaluate``.
           streaming: what engine ``hlo`` runs where the program exchanges items with the host, or prints.
           streams: those that it exchanges; None: the executable's.
+          placement: how the arrays that it takes and returns are cut over the replicas that run it; None for one, and
+            for engine ``hlo``, which cuts them itself.
 
         Raises:
           InvalidOption: an unknown engine or arithmetic.
@@ -74,6 +78,7 @@ class Runner:
         self._compiler_options = compiler_options
         self._streaming = streaming
         self._streams = streams
+        self._placement = placement
 
     @functools.cached_property
     def executable(self) -> Executable:
@@ -104,8 +109,16 @@ class Runner:
         """
         if self._streaming is not None:
             return self._streaming(*arrays, streams=streams)
-        outputs, trace = self._machine.run(*arrays, streams=streams)
-        return outputs, dict(trace.streams)
+        outputs, trace = self._machine.run(*self._held(arrays), streams=streams)
+        return self._whole(outputs), dict(trace.streams)
+
+    def _held(self, arrays: Sequence[Any]) -> Sequence[Any]:
+        """Return what an engine takes of whole arrays: what each replica holds."""
+        return arrays if self._placement is None else self._placement.to_devices(arrays)
+
+    def _whole(self, outputs: Sequence[Any]) -> list[Any]:
+        """Return the arrays whose parts an engine returns."""
+        return list(outputs) if self._placement is None else self._placement.from_devices(outputs)
 
     def _require_no_streams(self) -> None:
         if self.streams:
@@ -122,7 +135,8 @@ class Runner:
           Unsupported: engine ``hlo``, which has no supersteps to count.
         """
         self._require_supersteps()
-        return self._machine.run(*arrays, streams=streams)
+        outputs, trace = self._machine.run(*self._held(arrays), streams=streams)
+        return self._whole(outputs), trace
 
     def static_trace(self) -> Trace:
         """Return what a run would record, where that does not depend on data.
@@ -167,7 +181,10 @@ class Runner:
     @functools.cached_property
     def _traceable(self) -> Callable[..., Sequence[Any]]:
         """The program as a pure JAX function."""
-        return self._evaluate or self._machine.trace  # pyright: ignore[reportAttributeAccessIssue]
+        if self._evaluate is not None:
+            return self._evaluate
+        trace: Callable[..., Sequence[Any]] = self._machine.trace  # pyright: ignore[reportAttributeAccessIssue]
+        return trace if self._placement is None else lambda *arrays: self._whole(trace(*self._held(arrays)))
 
     @functools.cached_property
     def _run(self) -> Callable[..., Sequence[Any]]:
@@ -179,10 +196,10 @@ class Runner:
         if self.engine in TRACEABLE and not (self.engine == "fast" and self._machine.needs_host):
             return jax.jit(
                 self._traceable,
-                donate_argnums=self.donated if self.arithmetic == "float" else (),
+                donate_argnums=self.donated if self.arithmetic == "float" and not self._placement else (),
                 compiler_options=self._options,
             )
-        return lambda *arrays: self._machine.run(*arrays)[0]
+        return lambda *arrays: self._whole(self._machine.run(*self._held(arrays))[0])
 
     @property
     def _options(self) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ how one knows that its results come from the executable alone.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import warnings
@@ -19,6 +20,7 @@ from ipuxla.collection import collection_paused
 from ipuxla.errors import InvalidExecutable, UnknownStage, Unsupported
 from ipuxla.options import ARITHMETICS, ENGINES
 from ipuxla.runner import Runner
+from ipuxla.sharding import ArraySharding
 from ipuxla.signature import LeafType, Signature
 from tiles import report
 from tiles.compiler import Certificate, Executable, load_executable, print_plans
@@ -163,14 +165,18 @@ class Compiled:
             return self._runner.run_traced(*words, streams=streams)[1]
 
     def as_text(self, stage: str = "program") -> str:
-        """Return a stage as text; a loaded program holds only "plans" and "program".
+        """Return a stage as text; a loaded program holds only "plans", "program" and "tile".
 
         "plans" is what ``jit`` and its relatives take as ``plans``.
 
         Raises:
           UnknownStage: there is no such stage here.
         """
-        own = {"plans": lambda: print_plans(self.executable), "program": lambda: self.executable.text()}
+        own = {
+            "plans": lambda: print_plans(self.executable),
+            "program": lambda: self.executable.text(),
+            "tile": lambda: report.print_tile_code(self.executable),
+        }
         printers = {**self._texts, **own}
         if stage not in printers:
             raise UnknownStage(
@@ -274,6 +280,7 @@ def loaded(blob: bytes, path: str, engine: str | None = None, arithmetic: str | 
         arithmetic=arithmetic or header["arithmetic"],
         strict=header["strict"],
         donated=signature.donated_words,
+        placement=signature.words_placement,
     )
     return Compiled(signature, runner)
 
@@ -308,12 +315,24 @@ def _header_text(header: dict[str, Any]) -> bytes:
 
 def _check_fit(signature: Signature, executable: Executable, path: str) -> None:
     """Refuse a file whose two halves belong to different programs."""
+    placement = signature.words_placement
+    replicas = 1 if placement is None else placement.num_devices
+    same = () if placement is None else placement.same_on_all
+    if executable.replicas.count != replicas or tuple(executable.same_on_all) != same:
+        raise InvalidExecutable(
+            "the program's replicas are not its signature's",
+            location=path,
+            expected=f"{replicas:,}",
+            got=f"{executable.replicas.count:,}",
+        )
     for role, leaves, names in (
         ("inputs", signature.inputs, executable.inputs),
         ("outputs", signature.outputs, executable.outputs),
     ):
         variables = [executable.variables[name] for name in names]
         words = [part for leaf in leaves for part in leaf.words]
+        if placement is not None:
+            words = _local(words, placement.inputs if role == "inputs" else placement.outputs)
         if len(variables) != len(words) or not all(map(_matches, words, variables)):
             raise InvalidExecutable(
                 f"the program's {role} are not its signature's",
@@ -321,6 +340,20 @@ def _check_fit(signature: Signature, executable: Executable, path: str) -> None:
                 expected=", ".join(map(str, leaves)),
                 got=", ".join(f"{v.dtype}{list(v.shape)}" for v in variables),
             )
+
+
+def _local(words: Sequence[LeafType], shardings: Sequence[ArraySharding]) -> list[LeafType]:
+    """Return the types of the parts that one replica holds."""
+    if len(words) != len(shardings):
+        return []
+    cut = [
+        dataclasses.replace(s, dimensions=s.dimensions[: len(w.shape)])
+        for w, s in zip(words, shardings, strict=True)
+    ]
+    return [
+        dataclasses.replace(word, shape=sharding.local_shape(word.shape))
+        for word, sharding in zip(words, cut, strict=True)
+    ]
 
 
 def _check_donated(signature: Signature, executable: Executable, path: str) -> None:

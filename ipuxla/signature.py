@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -18,6 +18,7 @@ import numpy as np
 from jax.core import Tracer
 
 from ipuxla.errors import InvalidExecutable, WrongArguments
+from ipuxla.sharding import Placement
 
 SHOWN = 5
 """Arguments that an error message names one by one."""
@@ -149,6 +150,7 @@ class Signature:
       out_tree: structure of the result; None: a tuple of the leaves.
       donated: argument leaves that a call consumes.
       notes: what a caller should know, such as a structure that a file could not hold.
+      placement: the devices that run it together, and what of arguments and results each holds; None for one.
     """
 
     inputs: tuple[LeafType, ...]
@@ -158,6 +160,16 @@ class Signature:
     out_tree: Any = None
     donated: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
+    placement: Placement | None = None
+
+    @property
+    def words_placement(self) -> Placement | None:
+        """How the arrays that engines take and return are cut."""
+        if self.placement is None:
+            return None
+        return self.placement.repeated(
+            *([len(x.words) for x in role] for role in (self.inputs, self.outputs))
+        )
 
     @property
     def donated_words(self) -> tuple[int, ...]:
@@ -193,6 +205,9 @@ class Signature:
             wanted, given = ({path: None for path in _paths(tree)} for tree in (self.in_tree, tree))
             notes += _some(f"missing: {path}" for path in wanted if path not in given)
             notes += _some(f"unexpected: {path}" for path in given if path not in wanted)
+        try_ = "pass what the function was lowered with, static arguments left out"
+        if self.in_tree is None and count == len(self.inputs):
+            try_ = "pass the leaves: program(*jax.tree.leaves((args, kwargs)))"
         names = [_shortened(name) for name in self.names[:SHOWN]]
         names += [f"{len(self.names) - SHOWN:,} more"] if len(self.names) > SHOWN else []
         raise WrongArguments(
@@ -201,7 +216,7 @@ class Signature:
             + ("" if self.in_tree is None else _structure(self.in_tree)),
             got=f"{count} arrays{_structure(tree)}",
             notes=tuple(notes),
-            try_="pass what the function was lowered with, static arguments left out",
+            try_=try_,
         )
 
     def unflatten(self, leaves: Sequence[Any]) -> Any:
@@ -211,13 +226,15 @@ class Signature:
     def to_data(self) -> dict[str, Any]:
         """Return this as JSON types; a structure that they cannot say is left out, with a note."""
         notes, trees = list(self.notes), {}
-        for role, tree, flat in (
-            ("in_tree", self.in_tree, "it takes the leaves of its arguments, in order"),
-            ("out_tree", self.out_tree, "it returns a tuple of the leaves of its result"),
+        for role, what, tree, flat in (
+            ("in_tree", "arguments", self.in_tree, "it takes their leaves, in order"),
+            ("out_tree", "result", self.out_tree, "it returns a tuple of the leaves"),
         ):
             trees[role] = None if tree is None else _tree_data(tree)
             if tree is not None and trees[role] is None:
-                notes.append(f"the structure {tree} holds a type that a file cannot: {flat}")
+                names = list(dict.fromkeys(_foreign(tree)))
+                named = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" * (len(names) > SHOWN))
+                notes.append(f"the structure of its {what} holds a type that a file cannot ({named}): {flat}")
         return {
             "inputs": [dataclasses.asdict(leaf) for leaf in self.inputs],
             "outputs": [dataclasses.asdict(leaf) for leaf in self.outputs],
@@ -225,6 +242,7 @@ class Signature:
             "donated": list(self.donated),
             "notes": notes,
             **trees,
+            **({} if self.placement is None else {"placement": self.placement.to_data()}),
         }
 
     @classmethod
@@ -243,6 +261,7 @@ class Signature:
                 notes=tuple(map(str, data["notes"])),
                 in_tree=_tree_from(data["in_tree"]),
                 out_tree=_tree_from(data["out_tree"]),
+                placement=Placement.from_data(data["placement"]) if "placement" in data else None,
             )
             same = json.dumps(kept.to_data(), sort_keys=True) == json.dumps(data, sort_keys=True)
             kept._require_whole()
@@ -265,6 +284,9 @@ class Signature:
                 )
         if self.in_tree is not None and not _is_call(self.in_tree):
             raise InvalidExecutable("the program's arguments are no positional and keyword ones")
+        held = self.placement
+        if held and (len(held.inputs), len(held.outputs)) != (len(self.inputs), len(self.outputs)):
+            raise InvalidExecutable("the program's signature places other arguments or results than it has")
         is_known = set(self.donated) <= set(range(len(self.inputs)))
         if len(self.names) != len(self.inputs) or not is_known or len(set(self.donated)) < len(self.donated):
             raise InvalidExecutable("the program's signature names, or donates, what is no argument")
@@ -344,6 +366,20 @@ def _tree_data(tree: Any) -> Any:
         return ["dict", list(keys), children] if all(isinstance(key, _PLAIN_KEYS) for key in keys) else None
     names = {list: "list", tuple: "tuple", type(None): "none"}
     return [names[kind], children] if kind in names else None
+
+
+def _foreign(tree: Any) -> Iterator[str]:
+    """Yield names of the types in a tree for which ``_tree_data`` has no words."""
+    node = tree.node_data()
+    if node is None:
+        return
+    kind, keys = node
+    if kind is dict and not all(isinstance(key, _PLAIN_KEYS) for key in keys):
+        yield f"a dict with keys of type {type(next(k for k in keys if not isinstance(k, _PLAIN_KEYS))).__name__}"
+    elif kind not in (dict, list, tuple, type(None)):
+        yield kind.__name__
+    for child in tree.children():
+        yield from _foreign(child)
 
 
 def _is_call(tree: Any) -> bool:

@@ -7,6 +7,7 @@ Executable)
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import json
 import weakref
@@ -16,16 +17,25 @@ from typing import Any
 import jax
 
 from hlo_passes.errors import HloError
-from hlo_passes.ir import Module, evaluate_module, one_by_one, print_module
+from hlo_passes.ir import (
+    Module,
+    TensorType,
+    evaluate_module,
+    evaluate_partitioned,
+    one_by_one,
+    print_module,
+)
 from hlo_passes.ops import Print
 from hlo_passes.passes import LegalizeComplex, has_complex, optimize, split_positions
 from ipuxla.cache import kept
 from ipuxla.collection import collection_paused
-from ipuxla.errors import UnknownStage, Unsupported
+from ipuxla.errors import InvalidOption, UnknownStage, Unsupported
 from ipuxla.fitting import advice, planned_to_fit
 from ipuxla.frontend import _jax_compat as compat
 from ipuxla.frontend.importer import import_stablehlo
 from ipuxla.frontend.lower import to_stablehlo
+from ipuxla.frontend.partition import Partitioned, partition
+from ipuxla.frontend.shardings import Shardings
 from ipuxla.frontend.untrusted import read_apart
 from ipuxla.internal import naming_internal_errors, options_text
 from ipuxla.lowering import lower_module, streams_of
@@ -33,6 +43,7 @@ from ipuxla.options import CompileOptions
 from ipuxla.replay import DECIDING, replaying
 from ipuxla.runner import Runner
 from ipuxla.runtime import Compiled
+from ipuxla.sharding import ArraySharding, Placement
 from ipuxla.signature import HOLDERS, LeafType, Signature, narrow_name
 from ipuxla.streaming import showing, streaming
 from tiles.compiler import (
@@ -43,12 +54,12 @@ from tiles.compiler import (
 )
 from tiles.engine import quickly
 from tiles.errors import InvalidPlan
-from tiles.graph import Stream, print_graph
+from tiles.graph import Graph, Stream, print_graph
 from tiles.numerics.dtypes import name_of
 from tiles.numerics.ring import ring
-from tiles.report import profile
+from tiles.report import print_tile_code, profile
 
-STAGES = ("stablehlo", "hlo", "hlo-optimized", "graph", "plans", "program")
+STAGES = ("stablehlo", "partitioned", "hlo", "hlo-optimized", "graph", "plans", "program", "tile")
 
 
 _pipelines: weakref.WeakKeyDictionary[Any, dict[Any, Pipeline]] = weakref.WeakKeyDictionary()
@@ -63,6 +74,7 @@ class Pipeline:
         name: str | None = None,
         consumed: tuple[int, ...] = (),
         untrusted: bool = False,
+        partitioned: Partitioned | None = None,
     ) -> None:
         """Start from StableHLO.
 
@@ -72,10 +84,15 @@ class Pipeline:
           consumed: arguments whose arrays a call deletes on the host. What the module itself marks as donated
             only lets the program reuse tile memory: its caller may not know of the marks.
           untrusted: whether text or bytes are read in a child process first.
+          partitioned: one device's program, where ``stablehlo`` is that of many together.
         """
         self.stablehlo, self._name, self._untrusted = stablehlo, name, untrusted
+        self.partitioned = partitioned
+        source, mesh = stablehlo, ()
+        if partitioned is not None:
+            source, mesh = partitioned.module, partitioned.placement.mesh
         with collection_paused():
-            self.module: Module = import_stablehlo(stablehlo, name, untrusted)
+            self.module: Module = import_stablehlo(source, name, untrusted, mesh)
         self.consumed = split_positions(self.module.entry_computation.parameter_types, consumed)
         self._optimized: dict[str | None, Module] = {}
         self._executables: dict[Any, Executable] = {}
@@ -88,11 +105,44 @@ class Pipeline:
           Unsupported: passes of the user's own leave complex numbers.
           InternalError: a pass fails.
         """
+        self._require_devices(options)
         passes = options.passes
         if passes not in self._optimized:
             with self._naming_internal_errors(options), collection_paused():
                 self._optimized[passes] = _without_complex(optimize(self.module, passes), passes)
         return self._optimized[passes]
+
+    def _require_devices(self, options: CompileOptions) -> None:
+        """Raise InvalidOption unless the machine is one, or as many, as the program is written for."""
+        needed, mesh = self.module.num_devices, self.module.mesh
+        shown = ", ".join(f"{name}={size}" for name, size in mesh)
+        if needed > options.num_ipus:
+            several = "1 IPU" if options.num_ipus == 1 else f"{options.num_ipus:,} IPUs"
+            raise InvalidOption(
+                f"the program is written for {needed:,} devices ({shown}), and {options.machine_name} has {several}",
+                expected=f"a system of {needed:,} IPUs or more",
+                got=f"target={options.machine_name!r}",
+                try_=f'target="{options.target.name} x {needed}", or a smaller mesh',
+            )
+        if needed == 1 and options.num_ipus > 1:
+            raise InvalidOption(
+                f"{options.machine_name} has {options.num_ipus:,} IPUs, and the function names no mesh",
+                expected="in_shardings, or shardings of arguments, over a mesh of several devices",
+                got="a program for one",
+                try_=f"ipuxla.mesh({options.machine_name!r}), or target={options.target.name!r}, one of them",
+            )
+
+    @property
+    def placement(self) -> Placement | None:
+        """The devices that run it together, and how arguments and results are cut; None for one."""
+        if self.partitioned is not None:
+            return self.partitioned.placement
+        if self.module.num_devices == 1:
+            return None
+        entry = self.module.entry_computation
+        inputs, outputs = entry.parameter_types, entry.result_types
+        mesh, shapes = self.module.mesh, tuple(type_.shape for type_ in outputs)
+        return Placement(mesh, tuple(map(_on_all, inputs)), tuple(map(_on_all, outputs)), shapes)
 
     def executable(self, options: CompileOptions) -> Executable:
         """Return the compiled program.
@@ -102,25 +152,37 @@ class Pipeline:
           InvalidPlan: a pinned plan does not fit its operation, or there is no such step.
           InternalError: placing, planning or compiling it fails.
         """
-        key = (options.target, options.passes, options.check_memory, options.plans)
+        self._require_devices(options)
+        key = (options.machine, options.passes, options.check_memory, options.plans)
         if key not in self._executables:
             with collection_paused():
-                executable = kept(self._located, self._name, options, lambda: self._compiled(options))
+                placement = None if self.placement is None else self.placement.to_data()
+                executable = kept(
+                    self._located, self._name, options, lambda: self._compiled(options), placement
+                )
             self._executables[key] = executable
         return self._executables[key]
 
     @functools.cached_property
     def _located(self) -> bytes:
         """The module with its source locations."""
-        source = self.stablehlo
+        source = self.stablehlo if self.partitioned is None else self.partitioned.module
         if isinstance(source, str):
             return source.encode()
         return source if isinstance(source, bytes) else compat.module_bytecode(source)
 
+    @property
+    def _same_on_all(self) -> tuple[int, ...]:
+        """Arguments of engines of which all devices hold the whole."""
+        return () if self.placement is None else self.words_placement(self.placement).same_on_all
+
+    def _lowered(self, options: CompileOptions) -> Graph:
+        return lower_module(self.optimized(options), options.machine, self._same_on_all)
+
     def _compiled(self, options: CompileOptions) -> Executable:
         module, plans = self.optimized(options), options.pinned_plans
         with self._naming_internal_errors(options):
-            executable = planned_to_fit(module, options.target, plans)
+            executable = planned_to_fit(module, options.machine, plans, self._same_on_all)
             require_pinned(executable, plans)
         if options.check_memory and not executable.fits:
             error = out_of_memory(executable, advice(module, executable, plans))
@@ -152,15 +214,36 @@ class Pipeline:
             source = compat.read_stablehlo(read_apart(source, {}) if self._untrusted else source)
         return compat.module_text(source, debug_info)
 
+    def partitioned_text(self) -> str:
+        """Return one device's program, and how what it takes and returns is cut.
+
+        Raises:
+          UnknownStage: the program is one device's as it stands.
+        """
+        if self.partitioned is None:
+            raise UnknownStage(
+                "the program is one device's as it stands",
+                expected="a function with shardings over a mesh of several devices",
+                got="'partitioned'",
+                try_='as_text("stablehlo")',
+            )
+        placement = self.partitioned.placement
+        lines = [f"// mesh: {', '.join(f'{name}={size}' for name, size in placement.mesh)}"]
+        for role, shardings in (("argument", placement.inputs), ("result", placement.outputs)):
+            lines += [f"// {role} {n}: {s.describe(placement.mesh)}" for n, s in enumerate(shardings)]
+        return "\n".join([*lines, compat.module_text(self.partitioned.module)])
+
     def printers(self, options: CompileOptions) -> dict[str, Callable[[], str]]:
         """Return the printer of each stage."""
         return {
             "stablehlo": self.stablehlo_text,
+            "partitioned": self.partitioned_text,
             "hlo": lambda: print_module(self.module),
             "hlo-optimized": lambda: print_module(self.optimized(options)),
-            "graph": lambda: print_graph(lower_module(self.optimized(options), options.target)),
+            "graph": lambda: print_graph(self._lowered(options)),
             "plans": lambda: print_plans(self.executable(options)),
             "program": lambda: self.executable(options).text(),
+            "tile": lambda: print_tile_code(self.executable(options)),
         }
 
     def evaluator(self, options: CompileOptions) -> Callable[..., Sequence[jax.Array]]:
@@ -171,15 +254,29 @@ class Pipeline:
             evaluate = showing(module)
             if options.arithmetic != "float":
                 return _printing_in_the_ring
+        if self.placement is not None:
+            evaluate = _together(module, self.words_placement(self.placement))
         if options.arithmetic == "float":
             return evaluate
         return ring(evaluate, [name_of(type_.np_dtype) for type_ in module.entry_computation.parameter_types])
+
+    def words_placement(self, placement: Placement) -> Placement:
+        """Return how the arrays that engines take and return are cut: complex ones are two of their parts."""
+        entry = self.module.entry_computation
+        roles = entry.parameter_types, entry.result_types
+        return placement.repeated(*([1 + type_.is_complex for type_ in role] for role in roles))
 
     def replayer(self, options: CompileOptions) -> Callable[..., Sequence[jax.Array]] | None:
         """Return what engine ``hlo`` runs in the ring where loops or branches decide, or None."""
         module = self.optimized(options)
         if options.arithmetic == "float" or not any(isinstance(i.op, DECIDING) for i in module.walk()):
             return None
+        if self.placement is not None:
+            raise Unsupported(
+                "ring arithmetic repeats the decisions of loops and branches of a run with floats, and programs of "
+                "many IPUs record none yet",
+                try_='arithmetic="float", or loops whose trip count is known',
+            )
         return replaying(module, functools.partial(self.executable, options), self.evaluator_options(options))
 
     def streams(self, options: CompileOptions) -> dict[str, Stream]:
@@ -216,12 +313,15 @@ class Pipeline:
                 replay=self.replayer(options) if is_hlo else None,
                 compiler_options=self.evaluator_options(options) if is_hlo else None,
                 streaming=self.streaming(options) if is_hlo else None,
+                placement=None if self.placement is None or is_hlo else self.words_placement(self.placement),
                 streams=self.streams(options) if is_hlo else None,
             )
         return self._runners[options]
 
     def compile(self, signature: Signature, options: CompileOptions) -> Compiled:
         """Return the program with its signature."""
+        if self.placement is not None:
+            signature = dataclasses.replace(signature, placement=self.placement)
         return Compiled(signature, self.runner(options), self.printers(options))
 
 
@@ -232,12 +332,16 @@ def _printing_in_the_ring(*_: Any) -> Any:
     )
 
 
-def jaxpr_pipeline(jaxpr: Any, name: str, donated: tuple[int, ...] = ()) -> Pipeline:
+def jaxpr_pipeline(
+    jaxpr: Any, name: str, donated: tuple[int, ...] = (), shardings: Shardings | None = None
+) -> Pipeline:
     """Return the pipeline of a closed jaxpr, the same one for as long as the jaxpr lives."""
     known = _pipelines.setdefault(jaxpr, {})
-    key = (name, donated)
+    key = (name, donated, shardings)
     if key not in known:
-        known[key] = Pipeline(to_stablehlo(jaxpr, name, donated), consumed=donated)
+        module = to_stablehlo(jaxpr, name, donated, shardings)
+        partitioned = None if shardings is None else partition(module, shardings, donated)
+        known[key] = Pipeline(module, consumed=donated, partitioned=partitioned)
     return known[key]
 
 
@@ -272,6 +376,21 @@ def module_signature(module: Module) -> Signature:
     )
 
 
+def _together(module: Module, placement: Placement) -> Callable[..., list[Any]]:
+    """Return a function of whole arrays: the module evaluated on all devices, operation by operation."""
+
+    def evaluate(*arrays: Any) -> list[Any]:
+        held = evaluate_partitioned(module, *placement.to_devices(arrays), apply=one_by_one)
+        return placement.from_devices(held)
+
+    return evaluate
+
+
+def _on_all(type_: TensorType) -> ArraySharding:
+    """Return the sharding of arrays that every device holds whole."""
+    return ArraySharding(((),) * type_.rank)
+
+
 class Lowered:
     """A function traced and lowered for arguments of certain types: read its stages, or compile it."""
 
@@ -302,7 +421,8 @@ class Lowered:
         """Return a stage as text.
 
         Args:
-          stage: "stablehlo", "hlo", "hlo-optimized", "graph" (operations before they are planned), "plans" or "program".
+          stage: "stablehlo", "hlo", "hlo-optimized", "graph" (operations before they are planned), "plans", "program",
+            or "tile" (the code of every vertex type).
           debug_info: with source locations; the HLO stages and the program always have theirs.
 
         Raises:

@@ -111,10 +111,9 @@ def _radices(rng: np.random.Generator, parts: int) -> list[int]:
 class Found(list[Priced]):
     """Plans in order of a cost that means nothing, with what is asked of a ``Ranking``."""
 
-    @property
-    def least_cost(self) -> float:
-        """Cost of the first."""
-        return self[0].cost
+    def first_below(self, cost: float) -> Priced | None:
+        """Return the first if it costs less."""
+        return self[0] if self[0].cost < cost else None
 
     def cheapest(self, is_wanted: Callable[[Plan], bool], most: float) -> Priced | None:
         """Return the first that is wanted."""

@@ -25,6 +25,7 @@ from tiles.graph import (
     Codelet,
     ComputeSet,
     Copy,
+    CopyBetween,
     CopyFromRemote,
     CopyFromStream,
     CopyToRemote,
@@ -58,9 +59,9 @@ from tiles.graph import (
     whole,
 )
 from tiles.planning import Planner, Policy
-from tiles.poplibs import forms, poplin, popops, poputil
+from tiles.poplibs import forms, gcl, poplin, popops, poputil
 from tiles.poplibs.poputil.place import place
-from tiles.target import Basis, Target
+from tiles.target import Basis, System, Target, find_system
 
 __all__ = [
     "PARALLEL",
@@ -75,6 +76,7 @@ __all__ = [
     "Codelet",
     "ComputeSet",
     "Copy",
+    "CopyBetween",
     "CopyFromRemote",
     "CopyFromStream",
     "CopyToRemote",
@@ -103,6 +105,7 @@ __all__ = [
     "Stream",
     "Switch",
     "Sync",
+    "System",
     "Target",
     "Tensor",
     "Vertices",
@@ -110,7 +113,9 @@ __all__ = [
     "along",
     "certify",
     "compile_graph",
+    "find_system",
     "forms",
+    "gcl",
     "identity_map",
     "load_executable",
     "make_engine",

@@ -29,6 +29,7 @@ from hlo_passes.ir.location import UNKNOWN, Location, agreed, plain_transforms, 
 from hlo_passes.ir.module import Computation, Instruction, Module, Value
 from hlo_passes.ir.op import ATTRIBUTES, OPS, FusionCategory, Op, attribute
 from hlo_passes.ir.parser import parse_computation, parse_module
+from hlo_passes.ir.partitioned import evaluate_partitioned
 from hlo_passes.ir.printer import print_computation, print_instruction, print_module
 from hlo_passes.ir.types import DTYPES, SMALL_FLOATS, TensorType, dtype_name
 from hlo_passes.ir.verifier import verify, verify_computation
@@ -61,6 +62,7 @@ __all__ = [
     "evaluate_computation",
     "evaluate_instruction",
     "evaluate_module",
+    "evaluate_partitioned",
     "map_computations",
     "map_regions",
     "one_by_one",

@@ -146,7 +146,7 @@ def evaluate_instruction(
 ) -> tuple[Any, ...]:
     """Evaluate one instruction. See ``evaluate_module``; the caller holds ``jax.enable_x64(True)``."""
     op = instruction.op
-    if op.has_effect:
+    if op.is_transfer:
         return tuple(op.exchange(decisions or Decisions(), *operands))
     bodies = list(instruction.regions)
     if op.callees:

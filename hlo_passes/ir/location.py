@@ -25,6 +25,8 @@ class Location:
       function: name of the Python function around it.
       scope: names from the outermost on, ``GPT/Block_3/Dense_0``; no name holds a space.
       transforms: what made this from the operation written there, outermost first: ``transpose``, ``vmap``.
+      is_provisional: the line is an installed package's, or that of one of several calls; a line of the user's own
+        that leads there takes its place.
     """
 
     file: str
@@ -33,11 +35,17 @@ class Location:
     function: str = ""
     scope: str = ""
     transforms: tuple[str, ...] = ()
+    is_provisional: bool = False
 
     @property
     def is_known(self) -> bool:
         """Whether this names a file at all."""
         return bool(self.file)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this names a line that no other takes the place of."""
+        return self.is_known and not self.is_provisional
 
     @property
     def source(self) -> str:
@@ -51,22 +59,29 @@ class Location:
         return (self.source or "unknown") + (f" in {named}" if named else "")
 
     def or_line_of(self, other: Location) -> Location:
-        """Return this location, with another's line if it has none, and another's scope if it has none either."""
+        """Return this location, with another's line if it has none, and another's scope if it has none either.
+
+        A line that is not provisional also takes the place of one that is.
+        """
         if self.is_known:
-            return self
-        return (
-            dataclasses.replace(other, scope=self.scope, transforms=self.transforms) if self.scope else other
-        )
+            return self._at(other) if self.is_provisional and other.is_own else self
+        return self._at(other) if self.scope else other
+
+    def _at(self, other: Location) -> Location:
+        """Return this location with another's line."""
+        return dataclasses.replace(other, scope=self.scope, transforms=self.transforms)
 
     def without_scope(self) -> Location:
         """Return the line alone."""
         return dataclasses.replace(self, scope="", transforms=()) if self.scope or self.transforms else self
 
     def within(self, call: Location) -> Location:
-        """Return what this location of a callee is seen from the caller: scopes and transforms go on from the call's."""
-        found = (
-            self if self.is_known else dataclasses.replace(call, scope=self.scope, transforms=self.transforms)
-        )
+        """Return what this location of a callee is seen from the caller: scopes and transforms go on from the call's.
+
+        The line is the call's where the callee has none, or a provisional one and the call another.
+        """
+        is_kept = self.is_known and not (self.is_provisional and call.is_own)
+        found = self if is_kept else self._at(call)
         if not call.scope and not call.transforms:
             return found
         scope = "/".join(part for part in (call.scope, self.scope) if part)
@@ -99,10 +114,11 @@ def shared_scope(locations: Iterable[Location]) -> tuple[str, ...]:
 def agreed(locations: Sequence[Location]) -> Location:
     """Return one location for what stands for several alike: the first line that is known, and what scopes agree on.
 
-    Scopes of as many names agree name by name, ``Block_*`` for ``Block_0`` and ``Block_1``; of others the names are
-    left that all begin with. Transforms are those of all.
+    Provisional lines come last. Scopes of as many names agree name by name, ``Block_*`` for ``Block_0`` and
+    ``Block_1``; of others the names are left that all begin with. Transforms are those of all.
     """
-    first = next((each for each in locations if each.is_known), locations[0])
+    known = [each for each in locations if each.is_known]
+    first = next((each for each in known if each.is_own), (known or locations)[0])
     if all(each.scope == first.scope and each.transforms == first.transforms for each in locations):
         return first
     names = [each.scope.split("/") for each in locations]

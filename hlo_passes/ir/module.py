@@ -8,6 +8,7 @@ compare texts for equality.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -58,9 +59,16 @@ class Instruction:
 
     @property
     def has_effect(self) -> bool:
-        """Whether it, or something in its regions, exchanges something with the host."""
+        """Whether it, or something in its regions, exchanges something with the host or with other devices."""
         return self.op.has_effect or (
             bool(self.regions) and any(region.has_effect for region in self.regions)
+        )
+
+    @property
+    def has_transfer(self) -> bool:
+        """Whether it, or something in its regions, exchanges something with the host."""
+        return self.op.is_transfer or (
+            bool(self.regions) and any(region.has_transfer for region in self.regions)
         )
 
     @property
@@ -95,8 +103,13 @@ class Computation:
 
     @functools.cached_property
     def has_effect(self) -> bool:
-        """Whether anything in it exchanges something with the host; what it calls never does."""
+        """Whether anything in it, what it calls apart, exchanges something with the host or with other devices."""
         return any(instruction.has_effect for instruction in self.instructions)
+
+    @functools.cached_property
+    def has_transfer(self) -> bool:
+        """Whether anything in it exchanges something with the host; what it calls never does."""
+        return any(instruction.has_transfer for instruction in self.instructions)
 
     @functools.cached_property
     def callees(self) -> tuple[str, ...]:
@@ -118,6 +131,9 @@ class Module:
     ``donated`` lists the entry's parameters whose storage a result may take over. ``declared`` are the element
     types that the program itself names for the entry's parameters and its results, where some are held in others
     (``i4`` in ``i8``); empty where all are their own. Text does not show them.
+
+    ``mesh`` names the axes of the devices that all run this module, and their sizes, the slowest first; a device's number
+    counts along it row by row. It is empty where there is one device.
     """
 
     name: str
@@ -125,6 +141,7 @@ class Module:
     entry: str
     donated: tuple[int, ...] = ()
     declared: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    mesh: tuple[tuple[str, int], ...] = ()
 
     @functools.cached_property
     def _by_name(self) -> dict[str, Computation]:
@@ -142,6 +159,11 @@ class Module:
           KeyError: there is none.
         """
         return self._by_name[name]
+
+    @property
+    def num_devices(self) -> int:
+        """How many devices run it together."""
+        return math.prod(size for _, size in self.mesh)
 
     def walk(self) -> Iterator[Instruction]:
         """Yield every instruction of every computation, regions included."""

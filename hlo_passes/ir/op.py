@@ -63,8 +63,10 @@ class Op:
       category: how it may fuse.
       is_control: its evaluation only runs its regions or callees, so an interpreter that intercepts
         evaluation looks inside instead of treating it as one function.
-      has_effect: it exchanges something with the host, once whenever control reaches it, in the order of the
-        program. Passes neither drop, repeat, merge nor reorder it, and its meaning is ``exchange``.
+      has_effect: it exchanges something with the host or with other devices, once whenever control reaches it, in
+        the order of the program. Passes neither drop, repeat nor reorder it.
+      is_transfer: it exchanges with the host: its meaning is ``exchange``, and passes do not merge it either.
+      is_collective: it exchanges with other devices that run the same program.
       is_unit: its regions are what it means, which passes leave alone.
       num_regions: how many regions an instruction of it carries; None where any number is possible.
     """
@@ -73,6 +75,8 @@ class Op:
     category: ClassVar[FusionCategory] = FusionCategory.OPAQUE
     is_control: ClassVar[bool] = False
     has_effect: ClassVar[bool] = False
+    is_transfer: ClassVar[bool] = False
+    is_collective: ClassVar[bool] = False
     is_unit: ClassVar[bool] = False
     num_regions: ClassVar[int | None] = 0
 
@@ -103,7 +107,7 @@ class Op:
         raise NotImplementedError(f"{type(self).__name__}.evaluate")
 
     def exchange(self, host: Decisions, *operands: Array) -> tuple[Array, ...]:
-        """Return the results' values after exchanging with the host; of operations that have an effect."""
+        """Return the results' values after exchanging with the host; of transfers."""
         raise NotImplementedError(f"{type(self).__name__}.exchange")
 
     def require(self, tag: str, condition: bool, message: str | Callable[[], str]) -> None:

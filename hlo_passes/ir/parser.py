@@ -58,12 +58,21 @@ class _Parser:
         if lexer.accept("donated"):
             lexer.mark("(")
             donated = self.list(")", lexer.integer)
+        mesh = ()
+        if lexer.accept("mesh"):
+            lexer.mark("(")
+            mesh = self.list(")", self.axis)
         lexer.mark("{")
         computations = []
         while not lexer.accept("}"):
             computations.append(self.computation())
         self.end()
-        return Module(name, tuple(computations), entry, donated)
+        return Module(name, tuple(computations), entry, donated, mesh=mesh)
+
+    def axis(self) -> tuple[str, int]:
+        name = self.lexer.string()
+        self.lexer.mark("=")
+        return name, self.lexer.integer()
 
     def computation(self) -> Computation:
         lexer = self.lexer
@@ -250,10 +259,11 @@ class _Parser:
         line = lexer.integer("a line number")
         column = lexer.integer("a column number") if lexer.accept(":") else 0
         function = lexer.string() if lexer.next.kind == "string" else ""
+        is_provisional = lexer.accept("provisional")
         scope = lexer.string("a quoted scope") if lexer.accept("in") else ""
         transforms = self.list("]", self.transform) if lexer.accept("[") else ()
         lexer.mark(")")
-        return Location(file, line, column, function, scope, transforms)
+        return Location(file, line, column, function, scope, transforms, is_provisional)
 
     def transform(self) -> str:
         return self.lexer.take("word", "the name of a transform").text

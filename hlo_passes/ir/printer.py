@@ -28,7 +28,9 @@ _PLAIN = re.compile(r"[\w.$-]+")
 def print_module(module: Module) -> str:
     """Return the text of a module."""
     donated = f" donated({', '.join(map(str, module.donated))})" if module.donated else ""
-    lines = [f"module {symbol(module.name)} entry {symbol(module.entry)}{donated} {{"]
+    axes = ", ".join(f"{json.dumps(name)} = {size}" for name, size in module.mesh)
+    mesh = f" mesh({axes})" if module.mesh else ""
+    lines = [f"module {symbol(module.name)} entry {symbol(module.entry)}{donated}{mesh} {{"]
     for computation in module.computations:
         lines += _computation_lines(computation, "  ")
     lines.append("}")
@@ -87,6 +89,7 @@ def _location(location: Location) -> str:
     column = f":{location.column}" if location.column else ""
     parts = [f"{json.dumps(location.file)}:{location.line}{column}"]
     parts += [json.dumps(location.function)] if location.function else []
+    parts += ["provisional"] if location.is_provisional else []
     parts += [f"in {json.dumps(location.scope)}"] if location.scope else []
     parts += [f"[{', '.join(location.transforms)}]"] if location.transforms else []
     return f" loc({' '.join(parts)})"

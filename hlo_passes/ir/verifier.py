@@ -96,7 +96,8 @@ def _verify_instruction(
     for region in instruction.regions:
         _verify_computation(region, module, known)
     if not op.is_control and any(region.has_effect for region in instruction.regions):
-        raise _error("a region of elements exchanges items with the host", computation, instruction)
+        message = "a region of elements exchanges items with the host or with other devices"
+        raise _error(message, computation, instruction)
     if op.num_regions is not None and len(instruction.regions) != op.num_regions:
         message = f"expected {op.num_regions} regions, got {len(instruction.regions)}"
         raise _error(message, computation, instruction)
@@ -111,6 +112,8 @@ def _verify_instruction(
         message = f"result types are {_types(declared)}, the operation gives {_types(inferred)}"
         raise _error(message, computation, instruction)
     if module is not None:
+        if op.is_collective:
+            _verify_devices(instruction, computation, module)
         for name in op.callees:
             _verify_call(name, instruction, computation, module)
     if known is not None and not op.callees and not any(region.callees for region in instruction.regions):
@@ -122,7 +125,7 @@ def _verify_call(name: str, instruction: Instruction, computation: Computation, 
         callee = module.computation(name)
     except KeyError:
         raise _error(f"@{name} is not a computation of the module", computation, instruction) from None
-    if callee.has_effect:
+    if callee.has_transfer:
         message = f"@{name} exchanges items with the host: it stands where it is called, in no function"
         raise _error(message, computation, instruction)
     got = (instruction.operand_types, tuple(value.type for value in instruction.results))
@@ -132,6 +135,19 @@ def _verify_call(name: str, instruction: Instruction, computation: Computation, 
             f"@{name} has type ({_types(expected[0])}) -> ({_types(expected[1])}), "
             f"called as ({_types(got[0])}) -> ({_types(got[1])})"
         )
+        raise _error(message, computation, instruction)
+
+
+def _verify_devices(instruction: Instruction, computation: Computation, module: Module) -> None:
+    """Check that a collective is one of the module's devices, each of which is in a group where it must be."""
+    groups = instruction.op.groups  # pyright: ignore[reportAttributeAccessIssue]
+    members = {number for row in groups.listed for number in row}
+    is_partial = instruction.op.name == "stablehlo.collective_broadcast"
+    is_fitting = (
+        groups.num_devices <= module.num_devices if is_partial else groups.num_devices == module.num_devices
+    )
+    if not is_fitting or (members and not members <= set(range(module.num_devices))):
+        message = f"groups of {groups.num_devices} devices in a program of {module.num_devices}"
         raise _error(message, computation, instruction)
 
 

@@ -1,5 +1,19 @@
 """One class per operation, one file per family; importing this package fills ``ir.OPS``."""
 
+from hlo_passes.ops.codelet_call import CodeletCall
+from hlo_passes.ops.collectives import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Collective,
+    CollectiveBroadcast,
+    CollectivePermute,
+    DeviceGroups,
+    Moves,
+    PartitionId,
+    ReduceScatter,
+    ReplicaId,
+)
 from hlo_passes.ops.complex import Complex, Imag, Real
 from hlo_passes.ops.contraction import DotAlgorithm, DotDimensionNumbers, DotGeneral
 from hlo_passes.ops.control import Call, Fusion
@@ -83,6 +97,7 @@ from hlo_passes.ops.linalg import Cholesky, TriangularSolve
 from hlo_passes.ops.mapping import MapElements
 from hlo_passes.ops.neural import Nonlinearity, RowFunction
 from hlo_passes.ops.normalization import BatchNormGrad, BatchNormInference, BatchNormTraining
+from hlo_passes.ops.point_form import PointForm
 from hlo_passes.ops.random import Rng, RngBitGenerator
 from hlo_passes.ops.reduction import Combiner, Reduce, is_neutral, neutral_element, simple_combiner
 from hlo_passes.ops.scan import Scan
@@ -92,6 +107,9 @@ from hlo_passes.ops.window import ReduceWindow, SelectAndScatter, simple_selecti
 __all__ = [
     "Abs",
     "Add",
+    "AllGather",
+    "AllReduce",
+    "AllToAll",
     "And",
     "Atan2",
     "BatchNormGrad",
@@ -106,6 +124,10 @@ __all__ = [
     "Ceil",
     "Cholesky",
     "Clamp",
+    "CodeletCall",
+    "Collective",
+    "CollectiveBroadcast",
+    "CollectivePermute",
     "Combiner",
     "Compare",
     "Complex",
@@ -118,6 +140,7 @@ __all__ = [
     "Cosine",
     "CountLeadingZeros",
     "DataMovement",
+    "DeviceGroups",
     "Divide",
     "DotAlgorithm",
     "DotDimensionNumbers",
@@ -144,6 +167,7 @@ __all__ = [
     "MapElements",
     "Maximum",
     "Minimum",
+    "Moves",
     "Multiply",
     "Negate",
     "Nonlinearity",
@@ -152,6 +176,8 @@ __all__ = [
     "Or",
     "Outfeed",
     "Pad",
+    "PartitionId",
+    "PointForm",
     "Popcnt",
     "Power",
     "Print",
@@ -159,9 +185,11 @@ __all__ = [
     "Recv",
     "Reduce",
     "ReducePrecision",
+    "ReduceScatter",
     "ReduceWindow",
     "Remainder",
     "Repeat",
+    "ReplicaId",
     "Reshape",
     "Reverse",
     "Rng",

@@ -26,6 +26,7 @@ class HostTransfer(Op):
     """
 
     has_effect: ClassVar[bool] = True
+    is_transfer: ClassVar[bool] = True
     to_host: ClassVar[bool]
 
     @property

@@ -27,8 +27,9 @@ from hlo_passes.passes.structure import instruction_key
 class EliminateCommonSubexpressions(LocalPass):
     """Compute equal operations on equal operands once; the first of them stays.
 
-    Operands of commutative operations may come in either order. An optimization barrier is never merged with
-    another: it is what keeps a recomputation from being merged with what it repeats.
+    Equal collectives of one value bring the same, once. Operands of commutative operations may come in either order.
+    An optimization barrier is never merged with another: it is what keeps a recomputation from being merged with
+    what it repeats.
     """
 
     name: ClassVar[str] = "cse"
@@ -45,7 +46,8 @@ def _merge(computation: Computation) -> Computation:
     has_changed = False
     for old in computation.instructions:
         instruction = _with_operands(map_control_regions(old, _merge), env)
-        if not isinstance(instruction.op, OptimizationBarrier) and not instruction.has_effect:
+        is_kept = instruction.has_effect and not instruction.op.is_collective
+        if not isinstance(instruction.op, OptimizationBarrier) and not is_kept:
             known = first.setdefault(instruction_key(instruction, _operand_key(instruction)), instruction)
             if known is not instruction:
                 env.update(zip(instruction.results, known.results, strict=True))

@@ -132,7 +132,7 @@ class _Keys:
 
     @staticmethod
     def _key(instruction: Instruction) -> Hashable:
-        if instruction.has_effect:
+        if instruction.has_transfer:
             return instruction
         types = tuple(v.type for v in (*instruction.operands, *instruction.results))
         regions = tuple(computation_key(region) for region in instruction.regions)

@@ -13,12 +13,15 @@ import contextlib
 import functools
 import io
 import itertools
+import pathlib
 import re
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from jax._src import compiler as _compiler
 from jax._src import config as _config
 from jax._src import core as _core
 from jax._src import debugging as _debugging
@@ -31,11 +34,16 @@ from jax._src.interpreters import mlir as _mlir
 from jax._src.interpreters import partial_eval as _pe
 from jax._src.lax import lax as _lax
 from jax._src.lax import linalg as _linalg
+from jax._src.lib import _jax as _jaxlib
+from jax._src.lib import xla_client as _xla_client
 from jax._src.lib.mlir import passmanager as _passmanager
 from jax._src.lib.mlir.dialects import func as _func
 from jax._src.lib.mlir.dialects import hlo as _hlo
+from jax._src.lib.mlir.dialects import sdy as _sdy
+from jax._src.state import discharge as _discharge
 from jax._src.state import types as _state
 from jax._src.util import weakref_lru_cache as _weakref_lru_cache
+from jaxlib import _hlo as _hlo_bindings  # pyright: ignore[reportAttributeAccessIssue]
 
 from ipuxla.frontend.frames import users_own
 
@@ -67,17 +75,30 @@ def is_jit_disabled() -> bool:
 
 def trace_function(
     jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[ClosedJaxpr, list[Any], Any, tuple[int, ...]]:
-    """Trace a ``jax.jit`` function. Hides where ``Traced`` keeps what the function closes over.
+) -> tuple[ClosedJaxpr, list[Any], Any, tuple[int, ...], tuple[Any, ...], tuple[Any, ...]]:
+    """Trace a ``jax.jit`` function. Hides where ``Traced`` keeps what the function closes over, and shardings.
 
     Returns:
       The jaxpr; the outer tracers that the function reads, which are its first arguments; the tree of its
-      results; and the positions, among the leaves of the arguments, of those that are donated.
+      results; the positions, among the leaves of the arguments, of those that are donated; and the sharding of
+      each argument of the jaxpr, and of each result, None where none is said.
     """
     traced = jitted.trace(*args, **kwargs)
     outer = list(traced._consts)
     is_donated = traced._params["donated_invars"][len(outer) :]
-    return traced.jaxpr, outer, traced.out_tree, tuple(np.flatnonzero(is_donated).tolist())
+    said = [traced._params[role] for role in ("in_shardings", "out_shardings")]
+    avals = traced.jaxpr.in_avals, traced.jaxpr.out_avals
+    inputs, outputs = (tuple(map(_said_sharding, *pair)) for pair in zip(said, avals, strict=True))
+    positions = tuple(np.flatnonzero(is_donated).tolist())
+    return traced.jaxpr, outer, traced.out_tree, positions, inputs, outputs
+
+
+def _said_sharding(sharding: Any, aval: Any) -> Any:
+    """Return the sharding that ``jit`` was told, else that of an explicitly sharded type, else None."""
+    if not isinstance(sharding, _sharding_impls.UnspecifiedValue):
+        return sharding
+    own = getattr(aval, "sharding", None)
+    return own if own is not None and any(own.spec) and not own.mesh.empty else None
 
 
 def key_generator(aval: Any) -> str | None:
@@ -131,9 +152,13 @@ def find_equation(
     """Return the first wanted equation, innermost first, with the user's ``file:line`` behind it.
 
     Hides where equations keep jaxprs, and source information: a jaxpr inside another begins its own, so where
-    it says nothing the equation around it does.
+    it says nothing, or names lines of libraries only, the equation around it does.
     """
-    found = ((equation, place) for equation, place in _equations(jaxpr.jaxpr, None) if is_wanted(equation))
+    found = (
+        (equation, f"{frame.file_name}:{frame.start_line}" if frame else None)
+        for equation, frame in _equations(jaxpr.jaxpr, None)
+        if is_wanted(equation)
+    )
     return next(found, None)
 
 
@@ -146,13 +171,14 @@ def _file_of(frame: Any) -> str:
     return frame.file_name
 
 
-def _equations(jaxpr: _core.Jaxpr, around: str | None) -> Iterator[tuple[Equation, str | None]]:
+def _equations(jaxpr: _core.Jaxpr, around: Any) -> Iterator[tuple[Equation, Any]]:
+    outer = () if around is None else (around,)
     for equation in jaxpr.eqns:
-        frame = users_own(_source_info_util.user_frames(equation.source_info.traceback), _file_of)
-        place = f"{frame.file_name}:{frame.start_line}" if frame else around
+        frames = _source_info_util.user_frames(equation.source_info.traceback)
+        frame = users_own(itertools.chain(frames, outer), _file_of)
         for inner in _core.jaxprs_in_params(equation.params):
-            yield from _equations(inner, place)
-        yield equation, place
+            yield from _equations(inner, frame)
+        yield equation, frame
 
 
 @_weakref_lru_cache
@@ -173,7 +199,53 @@ def own_width(jaxpr: ClosedJaxpr) -> contextlib.AbstractContextManager[Any]:
     return jax.enable_x64(True) if has_64bit(jaxpr) else contextlib.nullcontext()
 
 
+# ---- meshes and shardings ----
+
+
+def meshes_of(jaxpr: ClosedJaxpr) -> Iterator[tuple[Any, str | None]]:
+    """Yield the mesh that an equation names, and the user's ``file:line``. Hides which parameters name one."""
+    for equation, place in _equations(jaxpr.jaxpr, None):
+        for value in equation.params.values():
+            found = getattr(value, "mesh", value)
+            if isinstance(found, jax.sharding.Mesh | jax.sharding.AbstractMesh) and not found.empty:
+                yield found, place
+
+
+def context_mesh() -> Any:
+    """Return the mesh of ``jax.set_mesh`` or ``jax.sharding.use_abstract_mesh`` around, or None."""
+    found = jax.sharding.get_abstract_mesh()
+    return None if found.empty else found
+
+
+@_weakref_lru_cache
+def constrained_jaxpr(jaxpr: ClosedJaxpr, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> ClosedJaxpr:
+    """Return a jaxpr whose arguments and results are constrained to shardings within, None: are not."""
+
+    def constrained(values: Sequence[Any], shardings: Sequence[Any]) -> list[Any]:
+        pairs = zip(values, shardings, strict=True)
+        return [x if s is None else jax.lax.with_sharding_constraint(x, s) for x, s in pairs]
+
+    def function(*arrays: Any) -> list[Any]:
+        return constrained(jaxpr_as_fun(jaxpr)(*constrained(arrays, inputs)), outputs)
+
+    with own_width(jaxpr):
+        return jax.make_jaxpr(function)(*jaxpr.in_avals)
+
+
 # ---- jaxpr to jaxpr; each result is remembered per jaxpr, so that it is compiled once ----
+
+
+def without_own_refs(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+    """Return a jaxpr with the Refs that it makes itself as values passed on. Hides ``discharge_state``.
+
+    Refs from outside stay: what is written to them is an effect that the caller sees.
+    """
+    makes_refs = any(isinstance(effect, _core.InternalMutableArrayEffect) for effect in jaxpr.effects)
+    is_given_refs = any(isinstance(aval, _state.AbstractRef) for aval in jaxpr.in_avals)
+    if not makes_refs or is_given_refs or any(isinstance(e, _state.RefEffect) for e in jaxpr.effects):
+        return jaxpr
+    pure = _discharge.discharge_state(jaxpr)
+    return pure.replace(jaxpr=pure.jaxpr.replace(debug_info=jaxpr.jaxpr.debug_info))
 
 
 def jvp_jaxpr(jaxpr: ClosedJaxpr, nonzeros: Sequence[bool]) -> tuple[ClosedJaxpr, list[bool]]:
@@ -323,6 +395,66 @@ def register_rules(
     _pe.partial_eval_jaxpr_custom_rules[primitive] = split_rule
 
 
+def leaf_primitive(
+    name: str,
+    *,
+    inline: Callable[..., Any],
+    jvp: Callable[..., Any],
+    batch: Callable[..., Any],
+    types: Callable[..., Any],
+    platform: str,
+    call: Callable[[dict[str, Any]], tuple[str, str, ClosedJaxpr, dict[str, Any]]],
+) -> Any:
+    """Return a primitive that one platform calls as a whole and all others inline. Hides ``Primitive`` and its tables.
+
+    Args:
+      name: of the primitive.
+      inline: ``(*operands, **params)`` to results, of JAX's functions.
+      jvp: ``(primals, tangents, **params)`` to both of the results; a tangent may be ``Zero``.
+      batch: ``(arguments, dims, **params)`` to results and their dims.
+      types: argument types and parameters to result types.
+      platform: where it is a custom call.
+      call: parameters to the custom call's target, the name and body of what it calls, and its options.
+    """
+    primitive = _core.Primitive(name)
+    primitive.multiple_results = True
+    primitive.def_impl(lambda *args, **params: jax.jit(lambda *xs: inline(*xs, **params))(*args))
+    primitive.def_abstract_eval(types)
+    _ad.primitive_jvps[primitive] = jvp
+    _batching.primitive_batchers[primitive] = batch
+    inlined = _mlir.lower_fun(inline, multiple_results=True)
+
+    def lower(ctx: Any, *args: Any, **params: Any) -> Any:
+        if tuple(ctx.module_context.platforms) != (platform,):
+            return inlined(ctx, *args, **params)
+        target, label, body, options = call(params)
+        function, _, _ = _mlir.lower_called_computation(
+            label, body, ctx.module_context, 0, body.in_avals, body.out_avals, ctx.tokens_in
+        )
+        made = _mlir.custom_call(
+            target,
+            result_types=[_mlir.aval_to_ir_type(ctx.module_context, aval) for aval in ctx.avals_out],
+            operands=args,
+            backend_config={key: _mlir.ir_attribute(value) for key, value in options.items()},
+            called_computations=[function.name.value],
+            api_version=4,
+        )
+        return made.results
+
+    _mlir.register_lowering(primitive, lower)
+    return primitive
+
+
+def with_consts_as_arguments(jaxpr: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Any]]:
+    """Return a jaxpr that takes what it closes over before its arguments, and those values. Hides ``pe``."""
+    return _core.ClosedJaxpr(_pe.convert_constvars_jaxpr(jaxpr.jaxpr), ()), list(jaxpr.consts)
+
+
+def instantiated(tangent: Any) -> Any:
+    """Return a tangent as an array; zeros, of float0 where there are none. Hides ``ad.instantiate_zeros``."""
+    return _ad.instantiate_zeros(tangent)
+
+
 def is_known(tracer: Any) -> bool:
     """Whether partial evaluation knows a value. Hides ``JaxprTracer``."""
     return tracer.is_known()
@@ -391,6 +523,8 @@ def lower_jaxpr(
     rules: Mapping[str, Callable[..., Any]],
     print_call: str,
     message_of: Callable[..., str],
+    mesh: Any = None,
+    shardings: tuple[Sequence[Any], Sequence[Any]] = ((), ()),
 ) -> Any:
     """Lower a jaxpr to a StableHLO module with source locations. Hides ``mlir.lower_jaxpr_to_module``.
 
@@ -400,7 +534,16 @@ def lower_jaxpr(
     becomes calls of ``print_call``; see ``_print_rule``.
     Locations hold every frame of the user's call stack, whatever the settings for them, and name stacks start with
     the program's name, ``jit(name)``.
+
+    With a ``mesh``, the module is that of all its devices, which need not exist; ``shardings`` are those of arguments
+    and of results, None where none is said.
     """
+    context = _sharding_impls.ShardingContext(1, tuple(jax.local_devices()[:1]))
+    told: dict[str, Any] = {}
+    if mesh is not None:
+        context = _sharding_impls.ShardingContext(mesh.size, None, mesh)
+        told = {"arg_shardings": shardings[0] or None, "result_shardings": shardings[1] or None}
+        told["num_partitions"] = mesh.size
     with _config.include_full_tracebacks_in_locations(True), _config.traceback_in_locations_limit(-1):
         lowered = _mlir.lower_jaxpr_to_module(
             _as_function(name),
@@ -410,7 +553,7 @@ def lower_jaxpr(
             ordered_effects=list(_effects.ordered_effects.filter_in(jaxpr.effects)),
             platforms=(platform,),
             backend=None,
-            axis_context=_sharding_impls.ShardingContext(1, tuple(jax.local_devices()[:1])),
+            axis_context=context,
             donated_args=[False] * len(jaxpr.in_avals),
             arg_names=argument_names(jaxpr),
             result_names=jaxpr.jaxpr.debug_info.safe_result_paths(len(jaxpr.out_avals)),
@@ -421,6 +564,7 @@ def lower_jaxpr(
                     (_debugging.debug_print_p, _print_rule(print_call, message_of)),
                 ),
             ),
+            **told,
         )
     module = lowered.module
     with module.context:
@@ -507,6 +651,266 @@ def module_bytecode(module: Any) -> bytes:
     written = io.BytesIO()
     module.operation.write_bytecode(written)
     return written.getvalue()
+
+
+# ---- one device's program of a module for many ----
+
+
+def partitioned_module(
+    module: Any, num_devices: int, free: tuple[Sequence[bool], Sequence[bool]]
+) -> tuple[Any, list[str], str]:
+    """Have XLA's partitioner make the program of one device. Hides clients, compile options, dumps and protos.
+
+    A CPU client with as many devices as needed is made in this process, and compiles the module, which it dumps behind
+    the pass that partitions. Nothing runs.
+
+    Args:
+      module: an MLIR module of StableHLO with shardings.
+      num_devices: devices of its mesh.
+      free: which arguments, and which results, XLA may choose the sharding of.
+
+    Returns:
+      An MLIR module, and as XLA's text the sharding of each argument and that of the results.
+
+    Raises:
+      ValueError: XLA refuses it; the message is one line.
+    """
+    options = _compiler.get_compile_options(
+        num_replicas=1,
+        num_partitions=num_devices,
+        device_assignment=np.arange(num_devices).reshape(1, num_devices),
+    )
+    build = options.executable_build_options
+    build.use_shardy_partitioner = True
+    build.allow_spmd_sharding_propagation_to_parameters = list(free[0])
+    build.allow_spmd_sharding_propagation_to_output = list(free[1])
+    with tempfile.TemporaryDirectory() as folder:
+        options.env_option_overrides = [
+            ("xla_dump_to", folder),
+            ("xla_dump_hlo_as_proto", True),
+            ("xla_dump_hlo_pass_re", "spmd-partitioning"),
+            ("xla_backend_optimization_level", 0),
+        ]
+        failure = None
+        try:
+            client = _cpu_client(num_devices)
+            devices = _xla_client.DeviceList(tuple(client.devices()))
+            client.compile_and_load(_mlir.module_to_bytecode(module), devices, options)
+        except (RuntimeError, ValueError) as error:  # what comes behind partitioning is of no interest
+            failure = error
+        dumps = [path for path in pathlib.Path(folder).iterdir() if _PARTITIONED.search(path.name)]
+        if len(dumps) != 1:
+            message = str(failure or "no program came back").strip()
+            raise ValueError(message.splitlines()[0][:400])
+        proto = _first_field(dumps[0].read_bytes())
+    bytecode = _jaxlib.mlir.hlo_to_stablehlo(proto)
+    context = _mlir.make_ir_context()
+    with context:
+        local = _mlir.ir.Module.parse(bytecode)
+    _write_groups(local, _groups_along_meshes(proto))
+    attributes: Any = local.operation.attributes
+    inputs = [each.value for each in attributes["mhlo.spmd_parameters_shardings"]]
+    return local, inputs, attributes["mhlo.spmd_output_sharding"].value
+
+
+_MESH_GROUPS = re.compile(
+    r"channel_id=(\d+), replica_groups=mesh\[([^]]*)\](?:, device_ids=\(([^()]*(?:\([^()]*\))?)\))? \{([^}]*)\}"
+)
+
+
+def _groups_along_meshes(proto: bytes) -> dict[int, np.ndarray]:
+    """Return the groups of collectives that XLA says by axes of a mesh, int64 ``[groups, members]``, by channel.
+
+    Its conversion to StableHLO (jaxlib 0.10.2) drops the order of the devices in a mesh. Hides ``HloModule``.
+    """
+    text = _hlo_bindings.HloModule.from_serialized_hlo_module_proto(proto).to_string()
+    found: dict[int, np.ndarray] = {}
+    for channel, axes, order, wanted in _MESH_GROUPS.findall(text):
+        sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", axes)}
+        devices = _device_order(order, int(np.prod(list(sizes.values()), dtype=np.int64)))
+        found[int(channel)] = _groups_along(devices, sizes, wanted)
+    return found
+
+
+def _device_order(text: str, count: int) -> np.ndarray:
+    """Return the devices of a mesh in order, from a list or the transposition of a numbering (``[2,4]T(1,0)``)."""
+    transposed = re.fullmatch(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", text.strip())
+    if transposed is None:
+        listed = [int(number) for number in re.findall(r"\d+", text)]
+        return np.array(listed or range(count), np.int64)
+    dims, permutation = ([int(n) for n in (part or "").split(",") if n] for part in transposed.groups())
+    numbers = np.arange(count).reshape(dims)
+    return numbers.transpose(permutation or range(len(dims))).reshape(-1)
+
+
+def _groups_along(devices: np.ndarray, sizes: dict[str, int], wanted: str) -> np.ndarray:
+    """Return the groups of devices along axes of a mesh or parts of them (``'a':(2)4``: 4, within 2 slower ones)."""
+    places = dict(zip(sizes, np.indices(tuple(sizes.values())).reshape(len(sizes), -1), strict=True))
+    within, others = np.zeros(len(devices), np.int64), np.arange(len(devices))
+    strides = np.cumprod([1, *list(sizes.values())[::-1]])[-2::-1]
+    stride_of = dict(zip(sizes, map(int, strides), strict=True))
+    members = 1
+    for name, before, size in re.findall(r"'([^']+)'(?::\((\d+)\)(\d+))?", wanted):
+        part = int(size) if size else sizes[name]
+        inner = sizes[name] // (int(before or 1) * part)
+        digit = places[name] // inner % part
+        within, others = within * part + digit, others - digit * inner * stride_of[name]
+        members *= part
+    return devices[np.lexsort([within, others])].reshape(-1, members)
+
+
+def _write_groups(module: Any, groups: dict[int, np.ndarray]) -> None:
+    """Write groups as tables into the collectives of a module, by channel."""
+    ir = _mlir.ir
+
+    def visit(op: Any) -> Any:
+        if "channel_handle" in op.attributes and "replica_groups" in op.attributes:
+            channel = int(re.findall(r"handle = (\d+)", str(op.attributes["channel_handle"]))[0])
+            if channel in groups:
+                op.attributes["replica_groups"] = ir.DenseIntElementsAttr.get(groups[channel])  # pyright: ignore
+        return ir.WalkResult.ADVANCE
+
+    if groups:
+        with module.context:
+            module.operation.walk(visit)
+
+
+_PARTITIONED = re.compile(r"after_spmd-partitioning.*\.hlo\.pb$")
+
+
+@functools.lru_cache(maxsize=4)
+def _cpu_client(num_devices: int) -> Any:
+    return _xla_client.make_cpu_client(num_devices=num_devices)
+
+
+def _first_field(proto: bytes) -> bytes:
+    """Return the first field of a message, which is length-delimited: of an HloProto its module."""
+    length, shift, start = 0, 0, 1
+    while True:
+        byte = proto[start]
+        length |= (byte & 127) << shift
+        shift, start = shift + 7, start + 1
+        if not byte & 128:
+            return proto[start : start + length]
+
+
+def tiles_of(sharding: str, rank: int) -> tuple[tuple[int, ...], np.ndarray]:
+    """Return into how many parts a sharding cuts each dimension, and the devices of the parts ``[*parts, copies]``.
+
+    Hides ``HloSharding``.
+
+    Raises:
+      ValueError: it is none that cuts arrays, such as one that keeps an array on one device.
+    """
+    found = _hlo_bindings.HloSharding.from_string(sharding)
+    if found.is_replicated():
+        return (1,) * rank, np.zeros(0, np.int64)
+    if not found.is_tiled():
+        raise ValueError(f"a sharding that is no tiling: {sharding}")
+    dims = tuple(found.tile_assignment_dimensions())
+    devices = np.array(found.tile_assignment_devices(), np.int64).reshape(*dims[:rank], -1)
+    return dims[:rank], devices
+
+
+def separate_shardings(sharding: str) -> list[str]:
+    """Return the shardings of a tuple's members, or the one that is none of a tuple. Hides ``HloSharding``."""
+    found = _hlo_bindings.HloSharding.from_string(sharding)
+    members = found.tuple_elements() if sharding.startswith("{{") else [found]
+    return [str(member) for member in members]
+
+
+def manual_body(module: Any, axes: Sequence[str]) -> tuple[Any, list[Any], list[Any]] | None:
+    """Return the body of a module that is one ``shard_map`` over all axes, as a module of its own; None for others.
+
+    Hides Shardy's ``manual_computation``.
+
+    Args:
+      module: an MLIR module.
+      axes: names of all axes of its mesh.
+
+    Returns:
+      A module, and the dimension shardings of its arguments and of its results, a tuple of names of axes for each
+      dimension. It shares nothing with the one given.
+    """
+    ir = _mlir.ir
+    if not any(op.operation.name == "sdy.manual_computation" for op in _main(module).regions[0].blocks[0]):
+        return None
+    with module.context:
+        module = ir.Module.parse(module_bytecode(module))  # what is taken out of a module is gone there
+    blocks = module.body.operations
+    main = _main(module)
+    meshes = {_symbol(op): op for op in blocks if op.operation.name == "sdy.mesh"}
+    operations = list(main.regions[0].blocks[0].operations)
+    if len(operations) != 2 or operations[0].operation.name != "sdy.manual_computation":
+        return None
+    manual, end = (op.operation for op in operations)
+    arguments = list(main.regions[0].blocks[0].arguments)
+    if list(manual.operands) != arguments or list(end.operands) != list(manual.results):
+        return None
+    shardings: list[list[Any]] = []
+    for role, said in (("in_shardings", main.arg_attrs), ("out_shardings", main.result_attrs)):
+        found = list(_sdy.TensorShardingPerValueAttr(manual.attributes[role]).shardings)
+        given = [attrs["sdy.sharding"] if "sdy.sharding" in attrs else None for attrs in said]
+        own = [_axes_of_dimensions(each) for each in found]
+        if any(g is not None and _axes_of_dimensions(g) != o for g, o in zip(given, own, strict=True)):
+            return None
+        if any(each is None for each in own):
+            return None
+        shardings.append(own)
+    manual_axes = re.findall(r'"([^"]*)"', str(manual.attributes["manual_axes"]))
+    if set(manual_axes) != set(axes) or len(meshes) != 1:
+        return None
+    (mesh,) = meshes.values()
+    block = manual.regions[0].blocks[0]
+    last = list(block.operations)[-1].operation
+    with module.context, ir.Location.unknown():
+        results = [value.type for value in last.operands]
+        function = ir.FunctionType.get([argument.type for argument in block.arguments], results)
+        with last.location, ir.InsertionPoint(last):
+            _func.ReturnOp(list(last.operands))
+        last.erase()
+        with main.location, ir.InsertionPoint(main.operation):
+            made = _func.FuncOp("main_of_one", function)
+        block.append_to(made.regions[0])
+        made.attributes["arg_attrs"] = ir.ArrayAttr.get(
+            [_without_sharding(attrs) for attrs in main.arg_attrs]
+        )
+        main.operation.erase()
+        mesh.operation.erase()
+        made.attributes["sym_name"] = ir.StringAttr.get("main")
+    return module, shardings[0], shardings[1]
+
+
+def signature_of_main(module: Any) -> tuple[tuple[list[int], list[int]], tuple[tuple[int, ...], ...]]:
+    """Return the ranks of the arguments and of the results of ``main``, and the shapes of its results."""
+    type_ = _main(module).attributes["function_type"].value
+    inputs, outputs = (list(map(_mlir.ir.RankedTensorType, role)) for role in (type_.inputs, type_.results))
+    shapes = tuple(tuple(each.shape) for each in outputs)
+    return ([each.rank for each in inputs], [each.rank for each in outputs]), shapes
+
+
+def _main(module: Any) -> Any:
+    return next(op for op in module.body.operations if _symbol(op) == "main")
+
+
+def _symbol(op: Any) -> str:
+    return op.attributes["sym_name"].value if "sym_name" in op.attributes else ""
+
+
+def _without_sharding(attributes: Any) -> Any:
+    return _mlir.ir.DictAttr.get({each.name: each.attr for each in attributes if each.name != "sdy.sharding"})
+
+
+def _axes_of_dimensions(sharding: Any) -> tuple[tuple[str, ...], ...] | None:
+    """Return the names of the axes that cut each dimension; None where parts of axes do, or what is undecided."""
+    dimensions = _sdy.TensorShardingAttr(sharding).dimension_shardings
+    found: list[tuple[str, ...]] = []
+    for dimension in map(_sdy.DimensionShardingAttr, dimensions):
+        axes = [_sdy.AxisRefAttr(axis) for axis in dimension.axes]
+        if not dimension.is_closed or any(axis.sub_axis_info is not None for axis in axes):
+            return None
+        found.append(tuple(axis.name for axis in axes))
+    return tuple(found)
 
 
 # ---- reading MLIR ----

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -29,6 +30,7 @@ from hlo_passes.passes import inline_where
 from ipuxla.frontend import elements, narrow
 from ipuxla.frontend._jax_compat import mlir_ir, read_stablehlo
 from ipuxla.frontend.attributes import text as _text
+from ipuxla.frontend.collectives import Devices, Mesh
 from ipuxla.frontend.constants import array_of
 from ipuxla.frontend.locations import read_location
 from ipuxla.frontend.readers import PLAIN, READERS
@@ -52,7 +54,9 @@ _HINTS["set_dimension_size"] = "a size that is a constant"
 _DEFAULT_HINT = "elementwise operations, broadcasts, reshapes, slices, reductions and dot_general instead"
 
 
-def import_stablehlo(source: Any, name: str | None = None, untrusted: bool = False) -> Module:
+def import_stablehlo(
+    source: Any, name: str | None = None, untrusted: bool = False, mesh: Mesh = ()
+) -> Module:
     """Return the HLO module of a StableHLO program.
 
     Args:
@@ -60,6 +64,7 @@ def import_stablehlo(source: Any, name: str | None = None, untrusted: bool = Fal
         which is left as it is.
       name: name of the module; by default its own.
       untrusted: whether text or bytes are read in a child process first: on some bytes, jaxlib's reader ends the process.
+      mesh: axes of the devices that run it, each a partition; by default as many as the module itself names.
 
     Returns:
       A module of the functions that ``main`` (or the only public function) reaches, ``main`` first.
@@ -71,7 +76,7 @@ def import_stablehlo(source: Any, name: str | None = None, untrusted: bool = Fal
     """
     try:
         require_shallow(source)
-        return _import(source, name, untrusted and isinstance(source, str | bytes))
+        return _import(source, name, untrusted and isinstance(source, str | bytes), mesh)
     except (ValueError, RuntimeError) as error:  # bindings raise RuntimeError at texts that are not UTF-8
         what = "it nests too deep to follow" if isinstance(error, RecursionError) else error
         raise MalformedStableHLO(
@@ -81,7 +86,7 @@ def import_stablehlo(source: Any, name: str | None = None, untrusted: bool = Fal
         ) from None
 
 
-def _import(source: Any, name: str | None, untrusted: bool = False) -> Module:
+def _import(source: Any, name: str | None, untrusted: bool = False, mesh: Mesh = ()) -> Module:
     """Import as it stands; what that refuses for its types, once more after MLIR wrote it without these.
 
     Not at once: deriving shapes moves and merges constants, and layers that were alike in the text no longer are.
@@ -89,7 +94,7 @@ def _import(source: Any, name: str | None, untrusted: bool = False) -> Module:
     options: dict[str, bool] = {}
     while True:
         try:
-            return _Importer(_read(source, options, untrusted)).module(name)
+            return _Importer(_read(source, options, untrusted), mesh).module(name)
         except (UnsupportedType, UnsupportedOp) as error:
             found = {
                 "dequantize": "!quant" in str(error),
@@ -122,8 +127,10 @@ def _read(source: Any, options: dict[str, bool], untrusted: bool) -> Any:
 class _Importer:
     """Reads one MLIR module; remembers types, locations and constants, which MLIR shares too."""
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: Any, mesh: Mesh = ()) -> None:
         self._module = module
+        self.devices = _devices(module, mesh)
+        self.meshes: dict[str, Any] = {}
         self._functions: dict[str, Any] = {}
         self._types: dict[Any, Any] = {}
         self._locations: dict[Any, Location] = {}
@@ -137,7 +144,9 @@ class _Importer:
             op = view.operation
             if op.name == "func.func":
                 self._functions[op.attributes["sym_name"].value] = op
-            elif op.name != "sdy.mesh":  # a mesh only names devices; what uses it is refused where it is used
+            elif op.name == "sdy.mesh":  # it only names devices
+                self.meshes[op.attributes["sym_name"].value] = op
+            else:
                 raise self.unsupported(
                     op, self.location(op, UNKNOWN), "only functions at the top of the module"
                 )
@@ -151,8 +160,9 @@ class _Importer:
                 called_at.update(dict.fromkeys(found, instruction.location))
         _require_no_recursion(computations)
         own = _text(self._module, "sym_name") or "module"
-        module = Module(name or own, tuple(computations), entry, self._donated(entry), self._declared(entry))
-        return _with_transfers_in_place(module)
+        donated, declared = self._donated(entry), self._declared(entry)
+        module = Module(name or own, tuple(computations), entry, donated, declared, self.devices.mesh)
+        return _with_effects_in_place(module)
 
     def _declared(self, entry: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return element types of the entry's arguments and results, where some are not what holds them."""
@@ -188,10 +198,12 @@ class _Importer:
     def function(self, name: str, called_at: Location) -> Computation:
         """Read a function; what has no line of its own is said to come from where it is first called.
 
-        Scopes in it are as they are: they go on from any call's.
+        That is provisional, as its own line is where it is a library's: inlining knows each call's. Scopes in it
+        are as they are: they go on from any call's.
         """
         op = self._functions[name]
         where = self.location(op, called_at).without_scope()
+        where = dataclasses.replace(where, is_provisional=where.is_known)
         blocks = list(op.regions[0].blocks)
         if len(blocks) != 1:
             raise self.unsupported(op, where, f"a body of one block for @{name}")
@@ -239,7 +251,7 @@ class _Importer:
         key = location.attr
         found = self._locations.get(key)
         if found is None:
-            found = self._locations[key] = read_location(location)
+            found = self._locations[key] = read_location(location, of_hlo=bool(self.devices.mesh))
         return found.or_line_of(otherwise)
 
     def constant(self, attribute: Any, type_: TensorType) -> ops.Constant:
@@ -395,16 +407,24 @@ class _Block:
         self, op: Any, made: Op, operands: Sequence[Value], types: Sequence[TensorType], location: Location
     ) -> Sequence[Value]:
         """Append an operation whose regions are applied to elements, written out where they are no expressions."""
-        captured, regions = self.closed_regions(op, location, of_elements=True)
-        function = functools.partial(self.importer.function, called_at=location)
-        regions = tuple(elements.without_calls(region, function) for region in regions)
-        if any(region.has_effect for region in regions):
-            raise self.unsupported(op, location, "a region of elements that exchanges nothing with the host")
+        captured, regions = self.element_regions(op, location)
         is_complex_pooling = isinstance(made, ops.SelectAndScatter) and types[0].is_complex
         if elements.is_expression(regions) and not captured and not is_complex_pooling:
             return self.append(made, operands, types, location, regions)
         source = elements.written_out(made, [v.type for v in operands], [v.type for v in captured], regions)
         return self.inlined(source, (*operands, *captured), location)
+
+    def element_regions(
+        self, op: Any, location: Location
+    ) -> tuple[tuple[Value, ...], tuple[Computation, ...]]:
+        """Return what regions that are applied to elements read from here, and the regions, without calls."""
+        captured, regions = self.closed_regions(op, location, of_elements=True)
+        function = functools.partial(self.importer.function, called_at=location)
+        regions = tuple(elements.without_calls(region, function) for region in regions)
+        if any(region.has_effect for region in regions):
+            hint = "a region of elements that exchanges nothing with the host or other devices"
+            raise self.unsupported(op, location, hint)
+        return captured, regions
 
     def traced(
         self,
@@ -486,6 +506,13 @@ class _Block:
         types = op.infer(*(value.type for value in operands), regions=regions)
         return self.append(op, operands, types, location, regions)
 
+    @property
+    def devices(self) -> Devices:
+        return self.importer.devices
+
+    def mesh_named(self, name: str) -> Any:
+        return self.importer.meshes[name]
+
     def function(self, name: str, location: Location) -> Computation:
         return self.importer.function(name, location)
 
@@ -524,8 +551,24 @@ def _require_no_recursion(computations: Sequence[Computation]) -> None:
         raise ValueError(f"functions call one another {depth} deep, {MAX_CALLS} at most are read")
 
 
-def _with_transfers_in_place(module: Module) -> Module:
-    """Return the module with what exchanges items with the host written out where it is called."""
+def _devices(module: Any, mesh: Mesh) -> Devices:
+    """Return the devices of a mesh, all partitions, or those that a module itself says it is written for."""
+    if mesh:
+        return Devices(1, math.prod(size for _, size in mesh), mesh)
+    attributes = module.attributes
+    if any(view.operation.name == "sdy.mesh" for view in module.regions[0].blocks[0].operations):
+        return Devices()  # written for all devices together, of which one can compute everything
+    counts: list[int] = [
+        attributes[key].value if key in attributes else 1
+        for key in ("mhlo.num_replicas", "mhlo.num_partitions")
+    ]
+    replicas, partitions = counts
+    axes = (("replica", replicas), ("partition", partitions))
+    return Devices(replicas, partitions, tuple(axis for axis in axes if axis[1] > 1))
+
+
+def _with_effects_in_place(module: Module) -> Module:
+    """Return the module with what exchanges items with the host, or with devices, written out where it is called."""
     if not any(instruction.op.has_effect for instruction in module.walk()):
         return module
     written_out = inline_where(module, lambda callee: callee.has_effect)

@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from typing import Any
 
 from hlo_passes.ir import UNKNOWN, Location
 from ipuxla.frontend._jax_compat import mlir_ir
-from ipuxla.frontend.frames import users_own
+from ipuxla.frontend.frames import is_library, users_own
 from ipuxla.frontend.names import read_name_stack
 
 TEXT_FILE = "<stablehlo>"
 """File name of locations in a module's own text, where it names no other."""
 
 
-def read_location(location: Any) -> Location:
-    """Return the user's line and scope of an MLIR location."""
+def read_location(location: Any, of_hlo: bool = False) -> Location:
+    """Return the user's line and scope of an MLIR location.
+
+    Args:
+      location: an MLIR location.
+      of_hlo: whether the module came back from XLA, which names what has no name stack by its instruction.
+    """
     line = users_own(_frames(location), lambda frame: frame.file) or UNKNOWN
+    if line.is_known and is_library(line.file):
+        line = dataclasses.replace(line, is_provisional=True)
+    if of_hlo and isinstance(location, mlir_ir.NameLoc) and not _NAME_STACK.search(location.name_str):
+        return line
     return line.within(_named(location))
+
+
+_NAME_STACK = re.compile(r"[/(]")
 
 
 def _frames(location: Any, function: str = "") -> Iterator[Location]:

@@ -20,6 +20,7 @@ import numpy as np
 from ipuxla.errors import UnsupportedPrimitive
 from ipuxla.frontend import _jax_compat as compat
 from ipuxla.frontend import decompositions, eigenvalues, printing
+from ipuxla.frontend.shardings import Shardings, find_shardings, sharding_of_leaf
 
 PLATFORM = "ipu"
 RULES = decompositions.RULES | eigenvalues.RULES
@@ -33,12 +34,14 @@ class Traced(NamedTuple):
       outer: values of an enclosing JAX transformation that the function closes over.
       out_tree: structure of the result.
       donated: positions, among the arguments of the jaxpr, of those whose storage a result takes over.
+      shardings: what was said of many devices; None for one.
     """
 
     jaxpr: Any
     outer: list[Any]
     out_tree: Any
     donated: tuple[int, ...]
+    shardings: Shardings | None = None
 
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -59,20 +62,29 @@ def trace(jitted: Any, leaves: Sequence[Any], arguments: Callable[[Sequence[Any]
     Raises:
       UnsupportedPrimitive: the function calls the host or prints.
     """
+    own = [sharding_of_leaf(leaf) for leaf in leaves]
     leaves = [_in_its_width(leaf) for leaf in leaves]
-    jaxpr, outer, out_tree, donated = _trace_in_its_width(jitted, leaves, *arguments(leaves))
+    jaxpr, outer, out_tree, donated, inputs, outputs = _trace_in_its_width(jitted, leaves, *arguments(leaves))
+    with compat.own_width(jaxpr):
+        jaxpr = compat.without_own_refs(jaxpr)
     _refuse_effects(jaxpr)
     donated = tuple(position + len(outer) for position in donated)
-    return Traced(jaxpr, outer, out_tree, _usable_donations(jaxpr, donated))
+    leading = [None] * (len(jaxpr.in_avals) - len(own))
+    inputs = [said or carried for said, carried in zip(inputs, [*leading, *own], strict=True)]
+    shardings = find_shardings(jaxpr, inputs, outputs)
+    return Traced(jaxpr, outer, out_tree, _usable_donations(jaxpr, donated), shardings)
 
 
-def to_stablehlo(jaxpr: Any, name: str, donated: Sequence[int] = ()) -> Any:
+def to_stablehlo(
+    jaxpr: Any, name: str, donated: Sequence[int] = (), shardings: Shardings | None = None
+) -> Any:
     """Lower a closed jaxpr to an MLIR module of StableHLO whose operations carry the user's source lines.
 
     Args:
       jaxpr: a closed jaxpr.
       name: name of the module.
       donated: arguments of ``main`` to mark as ``jax.buffer_donor``.
+      shardings: the devices that the module is for together, and how arguments and results lie on them.
 
     Raises:
       UnsupportedPrimitive: an operation that JAX lowers for other platforms only, or a call of a function that
@@ -80,7 +92,12 @@ def to_stablehlo(jaxpr: Any, name: str, donated: Sequence[int] = ()) -> Any:
     """
     try:
         with compat.own_width(jaxpr):
-            module = compat.lower_jaxpr(jaxpr, name, PLATFORM, RULES, printing.TARGET, printing.message_of)
+            mesh, said = None, ((), ())
+            if shardings is not None:
+                mesh, said = shardings.mesh, (shardings.inputs, shardings.outputs)
+            module = compat.lower_jaxpr(
+                jaxpr, name, PLATFORM, RULES, printing.TARGET, printing.message_of, mesh, said
+            )
     except NotImplementedError as error:
         raise _no_rule(jaxpr, error) from error
     except ValueError as error:
@@ -143,10 +160,15 @@ def _refuse_effects(jaxpr: Any) -> None:
         what = (
             "pallas_call: a Pallas kernel is written for another machine's memory and has no form for an IPU"
         )
-        try_ = "the same function in jax.numpy or jax.lax; a vertex of your own is a codelet (see tiles)"
+        try_ = "the same function in jax.numpy or jax.lax; a vertex of your own is an ipuxla.codelet"
     elif compat.has_ref_effects(equation):
-        what = f"{name} reads or writes a Ref: programs for an IPU have no mutable arrays"
-        try_ = "pass the array as an argument and return its new value; donate_argnums reuses its memory"
+        what = f"{name} reads or writes a Ref from outside the function: a program for an IPU cannot"
+        try_ = (
+            "pass the array as an argument and return its new value, with donate_argnums to reuse its memory; "
+            "Refs made inside the function (jax.new_ref) are fine"
+        )
+    elif name == "pure_callback":
+        try_ += f"; {_CHECKS}"
     elif name.startswith("debug_"):
         what = f"{name} calls a function, or a debugger, on the host, which a program on an IPU cannot"
         try_ = f"jax.debug.print, whose format is data; or {_OUTSIDE}"
@@ -183,6 +205,10 @@ def _print_fault(equation: compat.Equation) -> str | None:
 
 
 _OUTSIDE = "return the value and print it outside, or move the call out of the decorated function"
+_CHECKS = (
+    "where it is a run-time check of equinox (as in diffrax, optimistix and lineax), set EQX_ON_ERROR=nan or =off "
+    "in the environment before it is imported"
+)
 
 
 def _no_rule(jaxpr: Any, error: NotImplementedError) -> Exception:

@@ -44,9 +44,9 @@ class Program(Protocol):
         ...
 
 
-Backend = Callable[[Any, Any, str, tuple[int, ...]], Program]
-"""``backend(jaxpr, options, name, donated)`` compiles a closed jaxpr whose ``donated`` arguments it may
-consume."""
+Backend = Callable[[Any, Any, str, tuple[int, ...], Any], Program]
+"""``backend(jaxpr, options, name, donated, shardings)`` compiles a closed jaxpr whose ``donated`` arguments it may
+consume, for one device or those of ``shardings``."""
 
 _backend: Backend | None = None
 _programs: weakref.WeakKeyDictionary[Any, dict[Any, Program]] = weakref.WeakKeyDictionary()
@@ -59,21 +59,25 @@ def set_backend(backend: Backend) -> None:
     _programs.clear()
 
 
-def program(jaxpr: Any, options: Any, name: str, donated: tuple[int, ...] = ()) -> Program:
+def program(
+    jaxpr: Any, options: Any, name: str, donated: tuple[int, ...] = (), shardings: Any = None
+) -> Program:
     """Return the compiled form of a jaxpr, compiling it once for as long as the jaxpr lives."""
     known = _programs.setdefault(jaxpr, {})
-    key = (options, name, donated)
+    key = (options, name, donated, shardings)
     if key not in known:
         assert _backend is not None, "no backend was set"
-        known[key] = _backend(jaxpr, options, name, donated)
+        known[key] = _backend(jaxpr, options, name, donated, shardings)
     return known[key]
 
 
 ipu_call_p = compat.call_primitive("ipu_call")
 
 
-def ipu_call(jaxpr: Any, options: Any, name: str, donated: tuple[int, ...], *leaves: Any) -> list[Any]:
-    """Call a closed jaxpr on an IPU.
+def ipu_call(
+    jaxpr: Any, options: Any, name: str, donated: tuple[int, ...], *leaves: Any, shardings: Any = None
+) -> list[Any]:
+    """Call a closed jaxpr on an IPU, or on the devices of ``shardings`` together.
 
     Args:
       jaxpr: what to compute.
@@ -81,17 +85,39 @@ def ipu_call(jaxpr: Any, options: Any, name: str, donated: tuple[int, ...], *lea
       name: name of the program, for reports.
       donated: arguments that the call may consume.
       *leaves: one array or tracer per argument of the jaxpr.
+      shardings: a mesh, and what was said of arguments and results; None for one device.
     """
-    return ipu_call_p.bind(*leaves, jaxpr=jaxpr, options=options, name=name, donated=donated)
+    return ipu_call_p.bind(
+        *leaves, jaxpr=jaxpr, options=options, name=name, donated=donated, shardings=shardings
+    )
 
 
 def _rebind(jaxpr: Any, arguments: Sequence[Any], params: dict[str, Any], transformation: str) -> list[Any]:
-    """Call a jaxpr that a transformation derived; storage of arguments is the transformation's then."""
-    return ipu_call(jaxpr, params["options"], f"{transformation}({params['name']})", (), *arguments)
+    """Call a jaxpr that a transformation derived; storage of arguments is the transformation's then.
+
+    What was said of shardings is said within the jaxpr by now, see ``_said_within``.
+    """
+    name = f"{transformation}({params['name']})"
+    shardings = _unsaid(params["shardings"], jaxpr)
+    return ipu_call(jaxpr, params["options"], name, (), *arguments, shardings=shardings)
 
 
-def _run(*arrays: Any, jaxpr: Any, options: Any, name: str, donated: tuple[int, ...]) -> list[Any]:
-    outputs = list(program(jaxpr, options, name, donated).run(*arrays))
+def _said_within(jaxpr: Any, shardings: Any) -> Any:
+    """Return a jaxpr that says itself how its arguments and results lie, so that what is derived from it does too."""
+    if shardings is None or all(s is None for s in (*shardings.inputs, *shardings.outputs)):
+        return jaxpr
+    return compat.constrained_jaxpr(jaxpr, shardings.inputs, shardings.outputs)
+
+
+def _unsaid(shardings: Any, jaxpr: Any) -> Any:
+    """Return the same devices for another jaxpr, of whose arguments and results nothing is said but in itself."""
+    return None if shardings is None else shardings.free(len(jaxpr.in_avals), len(jaxpr.out_avals))
+
+
+def _run(
+    *arrays: Any, jaxpr: Any, options: Any, name: str, donated: tuple[int, ...], shardings: Any
+) -> list[Any]:
+    outputs = list(program(jaxpr, options, name, donated, shardings).run(*arrays))
     for position, aval in enumerate(_types(jaxpr=jaxpr, options=options)):
         if aval.weak_type:
             with compat.own_width(jaxpr):
@@ -121,6 +147,7 @@ def _jvp(
     if params["options"].arithmetic != "float":
         outputs = ipu_call_p.bind(*primals, jaxpr=jaxpr, **params)
         return outputs, [compat.zero_tangent(jax.typeof(x)) for x in outputs]
+    jaxpr = _said_within(jaxpr, params["shardings"])
     nonzeros = [type(t) is not compat.Zero for t in tangents]
     with compat.own_width(jaxpr):
         derived, out_nonzeros = compat.jvp_jaxpr(jaxpr, nonzeros)
@@ -137,6 +164,7 @@ def _jvp(
 def _partial_eval(trace: Any, *tracers: Any, jaxpr: Any, **params: Any) -> list[Any]:
     """Run the part that known arguments decide, and leave the rest for later on residuals."""
     is_unknown = [not compat.is_known(t) for t in tracers]
+    jaxpr = _said_within(jaxpr, params["shardings"])
     with compat.own_width(jaxpr):
         known, unknown, out_unknown, repeats = compat.partial_eval_jaxpr(jaxpr, is_unknown)
     arguments = [compat.known_value(t) for t, u in zip(tracers, is_unknown, strict=True) if not u]
@@ -145,7 +173,7 @@ def _partial_eval(trace: Any, *tracers: Any, jaxpr: Any, **params: Any) -> list[
     fresh, sources = iter(results[num_known:]), [*jaxpr.consts, *arguments]
     residuals = [next(fresh) if source is None else sources[source] for source in repeats]
     unknowns = list(itertools.compress(tracers, is_unknown))
-    later = {**params, "jaxpr": unknown, "donated": ()}
+    later = {**params, "jaxpr": unknown, "donated": (), "shardings": _unsaid(params["shardings"], unknown)}
     staged = iter(compat.stage(trace, ipu_call_p, residuals, unknowns, later))
     ready = iter(results[:num_known])
     return [next(staged) if u else next(ready) for u in out_unknown]
@@ -164,6 +192,7 @@ def _run_known(jaxpr: Any, arguments: Sequence[Any], num_results: int, params: d
 
 
 def _transpose(cotangents: Sequence[Any], *arguments: Any, jaxpr: Any, **params: Any) -> list[Any]:
+    jaxpr = _said_within(jaxpr, params["shardings"])
     linear = tuple(compat.is_linear(x) for x in arguments)
     zeros = tuple(type(ct) is compat.Zero for ct in cotangents)
     with compat.own_width(jaxpr):
@@ -183,6 +212,7 @@ def _transpose(cotangents: Sequence[Any], *arguments: Any, jaxpr: Any, **params:
 def _batch(
     axis: Any, arguments: Sequence[Any], dims: Sequence[Any], *, jaxpr: Any, **params: Any
 ) -> tuple[list[Any], Any]:
+    jaxpr = _said_within(jaxpr, params["shardings"])
     with compat.own_width(jaxpr):
         batched, out_dims = compat.batch_jaxpr(jaxpr, axis, dims)
     return _rebind(batched, arguments, params, "vmap"), out_dims
@@ -191,16 +221,31 @@ def _batch(
 def _dce(used: Sequence[bool], equation: Any) -> tuple[list[bool], Any]:
     if not any(used) and not compat.has_effects(equation):
         return [False] * len(equation.invars), None
-    smaller, used_inputs = compat.dce_jaxpr(equation.params["jaxpr"], tuple(used))
-    params = {**equation.params, "jaxpr": smaller, "donated": ()}
+    shardings = equation.params["shardings"]
+    jaxpr = _said_within(equation.params["jaxpr"], shardings)
+    smaller, used_inputs = compat.dce_jaxpr(jaxpr, tuple(used))
+    params = {
+        **equation.params,
+        "jaxpr": smaller,
+        "donated": (),
+        "shardings": _unsaid(shardings, smaller),
+    }
     return used_inputs, compat.replace_equation(equation, params, used_inputs, used)
 
 
 def _derived(params: dict[str, Any]) -> dict[str, Any]:
-    return {**params, "donated": ()}
+    return {**params, "donated": (), "shardings": _unsaid(params["shardings"], params["jaxpr"])}
 
 
-def _lower(context: Any, *values: Any, jaxpr: Any, options: Any, name: str, donated: tuple[int, ...]) -> Any:
+def _lower(
+    context: Any,
+    *values: Any,
+    jaxpr: Any,
+    options: Any,
+    name: str,
+    donated: tuple[int, ...],
+    shardings: Any,
+) -> Any:
     if compat.lowers_for(context, PLATFORM):
         if options.arithmetic != "float":
             raise Unsupported(
@@ -208,9 +253,9 @@ def _lower(context: Any, *values: Any, jaxpr: Any, options: Any, name: str, dona
                 expected="ring arithmetic for a whole program",
                 try_='give arithmetic="ring" to the outer function and decorate the inner one without it',
             )
-        return compat.inline(context, compat.jaxpr_as_fun(jaxpr), *values)
+        return compat.inline(context, compat.jaxpr_as_fun(_said_within(jaxpr, shardings)), *values)
     with compat.own_width(jaxpr):
-        return compat.inline(context, program(jaxpr, options, name).trace, *values)
+        return compat.inline(context, program(jaxpr, options, name, (), shardings).trace, *values)
 
 
 compat.register_rules(

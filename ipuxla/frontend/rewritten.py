@@ -12,7 +12,7 @@ import string
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-import numpy as np
+from jax import lax
 
 from hlo_passes import ops
 from hlo_passes.errors import UnsupportedOp
@@ -20,6 +20,7 @@ from hlo_passes.ir import Builder, Computation, Location, Op, TensorType, Value
 from ipuxla.frontend import printing
 from ipuxla.frontend._jax_compat import mlir_ir
 from ipuxla.frontend.attributes import integer, text
+from ipuxla.frontend.collectives import COLLECTIVES
 from ipuxla.frontend.library_calls import routine_of
 from tiles.graph import read_message
 
@@ -78,6 +79,8 @@ MARKERS = frozenset(
     }
 )
 """Custom calls that return their operands and tell other compilers where to put them."""
+CODELET = "ipuxla.codelet"
+"""The custom call of a user's codelet."""
 
 
 def _custom_call(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
@@ -91,6 +94,8 @@ def _custom_call(scope: Scope, op: Any, operands: list[Any], location: Location)
         return operands
     if target in SELECTIONS:
         return SELECTIONS[target](scope, op, operands, location)
+    if target == CODELET:
+        return _codelet(scope, op, operands, location)
     routine = routine_of(target)
     if routine is not None:
         types = scope.result_types(op, location)
@@ -102,6 +107,20 @@ def _custom_call(scope: Scope, op: Any, operands: list[Any], location: Location)
             hint = f"operands, options and results as JAX writes them: {str(error).partition(chr(10))[0]}"
             raise scope.unsupported(op, location, hint) from None
     raise scope.unsupported(op, location, "call no library routine or host callback inside the function")
+
+
+def _codelet(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
+    """A user's codelet; see ``codelet_call``, which writes such calls."""
+    options = _options(op)
+    try:
+        (called,) = op.attributes["called_computations"]
+        parts, tiles = (tuple(map(int, filter(None, options[key].split(",")))) for key in ("parts", "tiles"))
+        made = ops.CodeletCall(
+            options["label"], options["form"], options["combiner"], int(options["cycles"]), parts, tiles
+        )
+    except (KeyError, ValueError, AttributeError):
+        raise scope.unsupported(op, location, "options as ipuxla.codelet writes them") from None
+    return list(scope.emit_all(made, operands, location, [scope.function(called.value, location)]))
 
 
 def _print(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
@@ -136,7 +155,7 @@ def _top_k(scope: Scope, op: Any, operands: list[Any], location: Location) -> li
     """The first elements of rows in total order, as CHLO's operation of that name; k is known from the results."""
     operand, *_ = operands
     values, _ = scope.result_types(op, location)
-    options = op.attributes["mhlo.attributes"] if "mhlo.attributes" in op.attributes else {}
+    options = op.attributes["mhlo.attributes"] if "mhlo.attributes" in op.attributes else op.attributes
     is_descending = "largest" not in options or bool(options["largest"].value)
     dimension = operand.type.rank - 1
     selected = ops.TopK(values.shape[dimension], dimension, is_descending)
@@ -191,45 +210,16 @@ def _unchanged(scope: Scope, op: Any, operands: list[Any], location: Location) -
     return operands
 
 
-def _first_device(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
-    (type_,) = scope.result_types(op, location)
-    return [scope.emit(ops.Constant.splat(0, type_), (), location)]
+def _error_function(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
+    """XLA's own operation, written as JAX's of that name is."""
+    types = scope.result_types(op, location)
+    return list(scope.traced(lambda x: (lax.erf(x),), operands, types, location))
 
 
 def _dimension_size(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
     (type_,) = scope.result_types(op, location)
     size = operands[0].type.shape[integer(op, "dimension")]
     return [scope.emit(ops.Constant.splat(size, type_), (), location)]
-
-
-# ---- collectives: this device, number 0, is all there is
-
-
-def _collective(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
-    """A group of one exchanges nothing; each operand is its own result."""
-    groups = np.asarray(op.attributes["replica_groups"])
-    if groups.size and groups.shape[1] != 1:
-        raise scope.unsupported(op, location, "one device: groups of one replica or partition")
-    return operands
-
-
-def _broadcast(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
-    """Whoever is in no group gets zeros."""
-    groups = np.asarray(op.attributes["replica_groups"])
-    operands = _collective(scope, op, operands, location)
-    return operands if not groups.size or 0 in groups else _zeros(scope, operands, location)
-
-
-def _permute(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
-    """Whoever is sent nothing gets zeros."""
-    pairs = np.asarray(op.attributes["source_target_pairs"]).reshape(-1, 2).tolist()
-    if any(pair != [0, 0] for pair in pairs):
-        raise scope.unsupported(op, location, "one device: nothing sent to or from another")
-    return operands if pairs else _zeros(scope, operands, location)
-
-
-def _zeros(scope: Scope, operands: list[Any], location: Location) -> list[Any]:
-    return [scope.emit(ops.Constant.splat(0, value.type), (), location) for value in operands]
 
 
 # ---- operations that StableHLO keeps for old programs
@@ -300,21 +290,17 @@ def _summed(scope: Scope, value: Value, axes: Sequence[int], location: Location)
 
 
 REWRITTEN: dict[str, Reader] = {
+    **COLLECTIVES,
     "stablehlo.tuple": lambda scope, op, operands, location: [operands],
     "stablehlo.get_tuple_element": lambda scope, op, operands, location: [operands[0][integer(op, "index")]],
     "stablehlo.after_all": lambda scope, op, operands, location: [[]],
     "stablehlo.create_token": lambda scope, op, operands, location: [[]],
-    "stablehlo.partition_id": _first_device,
-    "stablehlo.replica_id": _first_device,
     "stablehlo.custom_call": _custom_call,
     "stablehlo.get_dimension_size": _dimension_size,
     "sdy.sharding_constraint": _unchanged,
-    "stablehlo.all_gather": _collective,
-    "stablehlo.all_reduce": _collective,
-    "stablehlo.all_to_all": _collective,
-    "stablehlo.reduce_scatter": _collective,
-    "stablehlo.collective_broadcast": _broadcast,
-    "stablehlo.collective_permute": _permute,
+    "mhlo.copy": _unchanged,
+    "mhlo.erf": _error_function,
+    "mhlo.topk": _top_k,
     "stablehlo.torch_index_select": _torch_index_select,
     "stablehlo.einsum": _einsum,
 }

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from hlo_passes.ir import Module
 from hlo_passes.passes import with_whole_scopes
 from ipuxla.lowering import (
     bitcasts,
     calls,
+    codelet_calls,
+    collectives,
     contraction,
     control,
     convolution,
@@ -27,13 +31,15 @@ from ipuxla.lowering.errors import UnsupportedLowering
 from ipuxla.lowering.registry import RULES, Lowering, dtype_of
 from ipuxla.lowering.transfers import streams_of
 from tiles.graph import Graph
-from tiles.target import Target
+from tiles.target import System, Target
 
 __all__ = ["RULES", "UnsupportedLowering", "lower_module", "streams_of"]
 
 assert (
     bitcasts
     and calls
+    and codelet_calls
+    and collectives
     and contraction
     and control
     and convolution
@@ -52,12 +58,13 @@ assert (
 )  # for their rules
 
 
-def lower_module(module: Module, target: Target) -> Graph:
+def lower_module(module: Module, target: Target | System, same_on_all: Collection[int] = ()) -> Graph:
     """Return the graph of an optimized module's entry computation, whose operations are yet to be planned.
 
     Args:
       module: an optimized module.
-      target: the machine.
+      target: the machine; a system for a module of many devices, each of which is a replica then.
+      same_on_all: parameters of which all devices are given the same value.
 
     Raises:
       UnsupportedLowering: an op without a lowering, or a stream of several types; names the user's source line.
@@ -65,10 +72,13 @@ def lower_module(module: Module, target: Target) -> Graph:
     module = with_whole_scopes(module)
     graph = Graph(target, module.name)
     entry = module.entry_computation
+    for axis, size in collectives.replica_axes(module) if module.mesh else ():
+        graph.replicate(axis, size)
     arguments = []
-    for parameter in entry.parameters:
-        name = parameter.name.removeprefix("%")
-        arguments.append(graph.add_input(parameter.type.shape, dtype_of(parameter.type), name))
+    for number, parameter in enumerate(entry.parameters):
+        name, kind = parameter.name.removeprefix("%"), dtype_of(parameter.type)
+        is_same = number in same_on_all
+        arguments.append(graph.add_input(parameter.type.shape, kind, name, same_on_all=is_same))
     graph.donated = module.donated
     graph.streams.update(streams_of(module))
     lowering = Lowering(module, graph, entry, graph.program)

@@ -17,11 +17,20 @@ from hlo_passes.passes import (
 from hlo_passes.passes.indexing import expression
 from ipuxla.lowering.movement import lower_computation
 from ipuxla.lowering.registry import Lowering, dtype_of, lowers, where
-from tiles.graph import Dim, OpForm, Tensor, identity_map
+from tiles.graph import Dim, Operation, OpForm, Step, Tensor, identity_map
 from tiles.poplibs.popnn import RowFunction as RowCodelet
+from tiles.poplibs.popops.elementwise_cycles import dims_of_values
 from tiles.poplibs.popops.expression import Body
+from tiles.poplibs.popops.map import Map
 from tiles.poplibs.popops.reduce import neutral_element
 from tiles.poplibs.poputil.place import place
+
+INVERTED = "divide_by_inverse"
+BY_INVERSE = ("popnn.softmax",)
+"""What popnn divides by multiplying with inverses: max, subtract, exp, sum, inverse, multiply (lib/popnn/NonLinearity.cpp).
+
+In emulation the quotient is what the program says; a product with the inverse differs from it by a rounding or two.
+"""
 
 _FOLDED = {"add": "add", "max": "maximum", "min": "minimum", "mul": "multiply"}
 
@@ -36,6 +45,9 @@ def lower_row_function(lowering: Lowering, instruction: Instruction) -> tuple[Te
     region = _passed(region, Canonicalize(), EliminateCommonSubexpressions(), EliminateDeadCode())
     composed = _passed(region, Fuse())
     body = row_body(region, op.dimensions)
+    if body is not None and op.kind in BY_INVERSE:
+        rows = [(INVERTED if name == "divide" and not attrs else name, a, attrs) for name, a, attrs in body]
+        body = tuple(rows)
     if body is not None:
         dims = tuple(Dim(f"d{i}", size) for i, size in enumerate(result.shape))
         form = OpForm(dims, (identity_map(len(dims)),) * len(operands), (identity_map(len(dims)),))
@@ -66,7 +78,23 @@ def _in_stages(
     lowering: Lowering, kind: str, composed: Computation, operands: list[Tensor]
 ) -> tuple[Tensor, ...]:
     """Lower a function of rows operation by operation."""
-    return lower_computation(replace(lowering, prefix=f"{kind}."), composed, operands)
+    first = len(lowering.program.steps)
+    results = lower_computation(replace(lowering, prefix=f"{kind}."), composed, operands)
+    if kind in BY_INVERSE:
+        steps = lowering.program.steps
+        steps[first:] = [_divided_by_inverse(step) for step in steps[first:]]
+    return results
+
+
+def _divided_by_inverse(step: Step) -> Step:
+    """Return a step that divides by what is smaller as its vertices do it: multiplying by the inverse."""
+    if not isinstance(step, Operation) or not isinstance(step.codelet, Map) or len(step.codelet.body) != 1:
+        return step
+    ((name, arguments, attrs),) = step.codelet.body
+    varies = dims_of_values((), step.form)
+    if name != "divide" or attrs or not varies[arguments[1]] < varies[arguments[0]]:
+        return step
+    return replace(step, codelet=replace(step.codelet, body=((INVERTED, arguments, attrs),)))
 
 
 def _passed(region: Computation, *passes: Pass) -> Computation:

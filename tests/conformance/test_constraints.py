@@ -172,7 +172,39 @@ def _scatter(**fields):
 
 X, W = T("tensor<2x5x4xf32>"), T("tensor<3x4x6xf32>")
 
+PAIRS = ops.DeviceGroups.of(np.array([[0, 1], [2, 3]]))
+TWICE = ops.DeviceGroups(2, 2, listed=((0, 1), (1, 2)))
+
+
+def _combining(kind):
+    builder = Builder("combine")
+    x, y = builder.parameter(kind), builder.parameter(kind)
+    return builder.build(builder.add(ops.Add(), x, y))
+
+
+_COLLECTIVES = [
+    (ops.AllReduce(TWICE), [F], "C1", [_combining(S)]),
+    (ops.AllReduce(PAIRS), [F], "C5", [_combining(V)]),
+    (ops.ReduceScatter(PAIRS, 1), [F], "C1", [_combining(S)]),
+    (ops.ReduceScatter(PAIRS, 2), [F], "C2", [_combining(S)]),
+    (ops.ReduceScatter(TWICE, 0), [F], "C3", [_combining(S)]),
+    (ops.ReduceScatter(PAIRS, 0), [F], "C7", [_combining(V)]),
+    (ops.AllGather(PAIRS, 2), [F], "C1"),
+    (ops.AllGather(TWICE, 0), [F], "C2"),
+    (ops.AllToAll(PAIRS, 2, 0), [F], "C1"),
+    (ops.AllToAll(PAIRS, 1, 0), [F], "C2"),
+    (ops.AllToAll(PAIRS, 0, 2), [F], "C3"),
+    (ops.AllToAll(TWICE, 0, 0), [F], "C5"),
+    (ops.CollectivePermute(PAIRS, ops.Moves.of([(0, 0), (0, 1)])), [F], "C2"),
+    (ops.CollectivePermute(PAIRS, ops.Moves.of([(0, 1), (1, 1)])), [F], "C3"),
+    (ops.CollectivePermute(PAIRS, ops.Moves.of([(0, 2)])), [F], "C4"),
+    (ops.CollectiveBroadcast(TWICE), [F], "C1"),
+    (ops.PartitionId(4), [F], "arity"),
+    (ops.ReplicaId(4), [F], "arity"),
+]
+
 CASES = [
+    *_COLLECTIVES,
     # exchanges with the host
     (ops.Print("{}"), [T("tensor<2xcomplex<f32>>")], "C1"),
     (ops.Infeed((F,)), [F], "arity"),

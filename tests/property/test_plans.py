@@ -251,7 +251,8 @@ def test_plans_are_ranked_as_they_are_priced(case, seed, limit):
         for _ in plans
     ]
     received = [[(k, layout) for k, layout, *_ in each] for each in moved]
-    least = least_figures(form, plans, received, [dtype] * len(operands), TARGET)
+    dtypes = [dtype] * len(operands)
+    least = [least_figures(form, *each, dtypes, TARGET) for each in zip(plans, received, strict=True)]
     for plan, each, bound in zip(plans, moved, least, strict=True):
         exact = exchange_figures(form, plan, each, TARGET)
         assert all(a <= b for a, b in zip(bound, exact, strict=True)), plan

@@ -76,7 +76,9 @@ def test_stages_show_the_users_lines(lowered):
 
 def test_an_unknown_stage_is_named_with_those_there_are(lowered, compiled):
     for either in (lowered, compiled):
-        with pytest.raises(UnknownStage, match="stablehlo, hlo, hlo-optimized, graph, plans, program"):
+        with pytest.raises(
+            UnknownStage, match="stablehlo, partitioned, hlo, hlo-optimized, graph, plans, program"
+        ):
             either.as_text("llo")
 
 
@@ -208,9 +210,11 @@ def test_a_structure_of_the_users_own_is_flat_in_a_file(small_target, tmp_path):
     point = collections.namedtuple("Point", "x y")
     program = ipuxla.jit(lambda p: point(p.x + p.y, p.x), target=small_target).lower(point(X, X)).compile()
     program.save(tmp_path / "program")
-    with pytest.warns(UserWarning, match="holds a type that a file cannot"):
+    with pytest.warns(UserWarning, match=r"holds a type that a file cannot \(Point\)"):
         loaded = ipuxla.load(tmp_path / "program")
     check_close(loaded(X, X), (X + X, X))
+    with pytest.raises(WrongArguments, match=r"jax\.tree\.leaves"):
+        loaded(point(X, X))
 
 
 def edited(blob: bytes, old: bytes, new: bytes) -> bytes:

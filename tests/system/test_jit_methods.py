@@ -49,8 +49,8 @@ def test_disabled_jit_runs_what_is_written(small_target):
 
 
 @pytest.mark.parametrize("role", ["in_shardings", "out_shardings"])
-def test_shardings_are_a_named_error(role):
-    with pytest.raises(Unsupported, match=f"{role}: a program runs on one IPU"):
+def test_shardings_of_no_mesh_are_a_named_error(role):
+    with pytest.raises(Unsupported, match=f"{role}: a sharding that names no axes of a mesh"):
         ipuxla.jit(jnp.sin, **{role: jax.sharding.SingleDeviceSharding(jax.devices()[0])})
 
 
@@ -58,10 +58,12 @@ def _kernel(x_ref, y_ref):
     y_ref[...] = x_ref[...] + 1
 
 
+OUTSIDE = jax.new_ref(np.ones(3, np.float32))
+
+
 def _with_ref(x):
-    ref = jax.new_ref(x)
-    ref[0, 0] = 5.0
-    return ref[...]
+    OUTSIDE[0] = 5.0
+    return x
 
 
 EFFECTS = {
@@ -78,6 +80,26 @@ def test_effects_are_named_as_what_they_are(what):
     with pytest.raises(UnsupportedPrimitive, match=what) as caught:
         ipuxla.jit(EFFECTS[what])(X)
     assert "test_jit_methods.py" in str(caught.value)
+
+
+def test_refs_made_inside_are_values(small_target):
+    def f(x, n):
+        ref, log = jax.new_ref(x), jax.new_ref(jnp.zeros(4))
+
+        def step(i, _):
+            ref[...] = ref[...] * 2
+            ref[0, 1:] += 1.0
+            jax.lax.cond(i > 1, lambda: log.__setitem__(i, ref[0, 0]), lambda: None)
+            return _
+
+        jax.lax.fori_loop(0, n, step, 0)
+        return ref[...], jax.freeze(log)
+
+    for engine in ("fast", "literal"):
+        got = ipuxla.jit(f, target=small_target, engine=engine, static_argnums=1)(X, 4)
+        jax.tree.map(np.testing.assert_allclose, got, jax.jit(f, static_argnums=1)(X, 4))
+    gradient = jax.grad(lambda x: ipuxla.jit(f, target=small_target, static_argnums=1)(x, 3)[0].sum())(X)
+    np.testing.assert_allclose(gradient, np.full_like(X, 8.0))
 
 
 # ---- compiled programs

@@ -12,7 +12,7 @@ import pytest
 import ipuxla
 from ipuxla import fitting
 from ipuxla.errors import OutOfTileMemory
-from tiles.compiler import compile_graph, shortage
+from tiles.compiler import Executable, compile_graph, eased, out_of_memory, shortage, shortages
 from tiles.compiler.costs import exchange_code_sizes
 from tiles.compiler.executable import CODE_CATEGORIES
 from tiles.compiler.oom import CODE, DATA
@@ -64,6 +64,31 @@ def test_data_that_cannot_fit_is_planned_once_and_says_so() -> None:
     found = shortage(caught.value.executable)
     assert found.kind == DATA and found.need_bytes > need > SMALL.bytes_per_tile == found.have_bytes
     assert f"needs {found.need_bytes:,} B" in str(caught.value) and "variable" in str(caught.value)
+
+
+def test_code_is_not_made_shorter_where_data_cannot_fit_anyway() -> None:
+    """Code lacks a little, which dearer code might save; weights lack more than all that plans could save."""
+    weights = [jax.ShapeDtypeStruct((1024, 1024), jnp.float32)] * 10
+    lowered = ipuxla.jit(lambda x, *w: network(x, *w).sum(), target=SMALL).lower(
+        jax.ShapeDtypeStruct((8, 1024), jnp.float32), *weights
+    )
+    module = lowered._pipeline.optimized(lowered.options)
+
+    def planned(target: ipuxla.Target) -> Executable:
+        return compile_graph(Planner().plan(fitting.lower_module(module, target)), check_memory=False)
+
+    code = [b for b in planned(SMALL).buffers.values() if b.category in CODE_CATEGORIES]
+    most = max(sum(b.size_bytes for b in code if any(lo <= t < hi for lo, hi in b.tiles)) for t in range(16))
+    regions = tuple(
+        dataclasses.replace(region, size_bytes=most // 256 * 256 - 256) if region.executable else region
+        for region in SMALL.memory_regions
+    )
+    short = planned(SMALL.replace(memory_regions=regions))
+    lack, besides = shortages(short)
+    assert lack.kind == CODE and not lack.is_beyond_planning
+    assert besides.kind == DATA and besides.is_beyond_planning
+    assert eased(short, Policy()) is None
+    assert "not planned again" in str(out_of_memory(short)) and "besides, tile" in str(out_of_memory(short))
 
 
 def test_advice_was_tried_and_helps_whoever_follows_it() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
+import numpy as np
 import pytest
 
 from tiles.target import Target, find_system
@@ -15,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 GUIDE = ROOT / "docs" / "guide.md"
 MANY_IPUS = ROOT / "docs" / "many_ipus.md"
+CODELETS = ROOT / "docs" / "codelets.md"
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -54,6 +56,18 @@ def test_example_runs(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert (names["z"] == 2 * names["values"]).all()  # type: ignore[attr-defined, operator]
 
 
+def test_the_page_on_codelets_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    source = "\n".join(blocks(CODELETS, "python"))
+    path = tmp_path / "page.py"
+    path.write_text(source)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "page"}
+    exec(compile(source, str(path), "exec"), names)
+    x, w = names["x"], names["w"]
+    want = np.tanh(sum(w[k] * x[k : k + 62] for k in range(3)))  # type: ignore[index]
+    np.testing.assert_allclose(names["y"], want, atol=1e-6)  # type: ignore[arg-type]
+
+
 def test_the_two_commands_are_shown():
     text = README.read_text()
     assert "make run" in text and "make test" in text
@@ -76,9 +90,10 @@ def test_the_guide_s_machine_of_one_s_own_is_a_target(tmp_path: Path):
 
 
 def test_the_page_on_several_ipus_prints_what_it_says(capsys: pytest.CaptureFixture[str], tmp_path: Path):
-    (code,), (said,), (data,) = (blocks(MANY_IPUS, language) for language in ("python", "text", "json"))
-    exec(compile(code, str(MANY_IPUS), "exec"), {"__name__": "many_ipus"})
-    assert capsys.readouterr().out == said
+    codes, texts, (data,) = (blocks(MANY_IPUS, language) for language in ("python", "text", "json"))
+    for code, said in zip(codes, texts, strict=True):
+        exec(compile(code, str(MANY_IPUS), "exec"), {"__name__": "many_ipus"})
+        assert capsys.readouterr().out == said
     path = tmp_path / "my_server.json"
     path.write_text(data)
     assert len(find_system(str(path)).table.ends) == len(find_system("dss8440").table.ends) + 2

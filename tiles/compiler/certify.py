@@ -13,6 +13,7 @@ from tiles.compiler.proof_codelets import prove_codelets, prove_overheads
 from tiles.compiler.proof_flow import Flow, prove_flow
 from tiles.compiler.proof_memory import prove_addresses, prove_lifetimes, prove_no_overlap, prove_storage
 from tiles.compiler.proof_movement import Elements, prove_elements
+from tiles.compiler.proof_replicas import prove_replicas
 from tiles.compiler.steps import ExecuteStep
 from tiles.compiler.wellformed_steps import check_structure
 
@@ -45,6 +46,9 @@ class Certificate:
       positions: elements enumerated one by one.
       moved_bytes: bytes delivered across tiles when every step runs once.
       exchange_code_bytes: bytes of exchange code that no exchange program does without, found present; a lower bound.
+      replicas: replicas of the program.
+      exchanges: between replicas, in which whole groups take part, in the same order on all members.
+      link_bytes: bytes that replicas send each other, and receive, when every step runs once.
       composites: composites of the program.
       composites_run: those whose codelet was found to give what the body gives, on drawn words in the ring.
     """
@@ -75,6 +79,9 @@ class Certificate:
     positions: int
     moved_bytes: int
     exchange_code_bytes: int
+    replicas: int = 1
+    exchanges: int = 0
+    link_bytes: int = 0
     composites: int = 0
     composites_run: int = 0
 
@@ -112,6 +119,11 @@ class Certificate:
             lines.append(
                 f"  composites {self.composites_run:,} codelets give what their bodies give, in the ring on drawn words"
             )
+        if self.exchanges:
+            lines.append(
+                f"  replicas   {self.exchanges:,} exchanges between {self.replicas:,} replicas: whole groups meet, each"
+                f" element comes from one of them, {self.link_bytes:,} B received equal the bytes sent"
+            )
         if self.stream_copies:
             lines.append(
                 f"  streams    {self.stream_copies:,} copies put every element of an item on one tile"
@@ -138,6 +150,7 @@ def certify(executable: Executable, limit: int = LIMIT) -> Certificate:
     elements: Elements = prove_elements(executable, limit)
     codelets = prove_codelets(executable)
     overhead = prove_overheads(executable)
+    exchanges = prove_replicas(executable)
     return Certificate(
         name=executable.name,
         target=executable.target.name,
@@ -153,6 +166,9 @@ def certify(executable: Executable, limit: int = LIMIT) -> Certificate:
         reads=flow.reads,
         writes=flow.writes,
         codelets=codelets,
+        replicas=executable.replicas.count,
+        exchanges=exchanges.exchanges,
+        link_bytes=exchanges.link_bytes,
         composites=len(executable.composites),
         **vars(elements),
     )

@@ -10,7 +10,7 @@ import numpy as np
 
 from tiles.compiler.coalesce import coalesce, leave_results, may_write_over
 from tiles.compiler.control import Part, Sequence
-from tiles.compiler.costs import exchange_code_sizes, own_exchange_code, scratch_bytes
+from tiles.compiler.costs import exchange_code_sizes, own_exchange_code, scratch_bytes, variant_bytes
 from tiles.compiler.executable import Buffer, Executable, Variable
 from tiles.compiler.grouping import SHARE, Copies, grouped
 from tiles.compiler.host import host_requests
@@ -18,12 +18,16 @@ from tiles.compiler.memory import Request, allocate, tile_ranges
 from tiles.compiler.oom import out_of_memory, shortage
 from tiles.compiler.order import Order, is_carried_around, live_range
 from tiles.compiler.proof_flow import prove_flow
+from tiles.compiler.proof_replicas import prove_replicas
 from tiles.compiler.sharing import shared_programs
 from tiles.compiler.steps import (
+    HOST_STEPS,
     AbortStep,
+    BetweenStep,
     CopyStep,
     ErrorStep,
     ExecuteStep,
+    IndexStep,
     Operand,
     PrintStep,
     RemoteStep,
@@ -34,7 +38,7 @@ from tiles.compiler.steps import (
     VariableCopy,
     VertexGroup,
 )
-from tiles.errors import InvalidExecutable, InvalidGraph, IpuError
+from tiles.errors import InvalidExecutable, InvalidGraph, IpuError, Unsupported
 from tiles.graph import (
     CONSTANT,
     TEMPORARY,
@@ -42,6 +46,7 @@ from tiles.graph import (
     Codelet,
     ComputeSet,
     Copy,
+    CopyBetween,
     CopyFromRemote,
     CopyFromStream,
     CopyToRemote,
@@ -52,6 +57,7 @@ from tiles.graph import (
     Sync,
     Tensor,
     Vertices,
+    WriteReplicaIndex,
     WriteUndef,
     carry,
     is_carried,
@@ -84,6 +90,7 @@ def compile_graph(graph: Graph, check_memory: bool = True, planner: Planner | No
     executable = _grouped_to_fit(tree, order, tensors, storage)
     _require_defined(executable)
     _require_remote_memory(executable)
+    _require_replicable(executable)
     if not executable.fits and check_memory:
         raise out_of_memory(executable)
     return executable
@@ -129,6 +136,29 @@ def _require_remote_memory(executable: Executable) -> None:
             expected=f"at most {room:,} B",
             got=f"{need:,} B",
         )
+
+
+def _require_replicable(executable: Executable) -> None:
+    """Refuse replicas that exchange values with the host while they run, or that may wait for each other for ever.
+
+    Raises:
+      Unsupported: a step that exchanges values with the host, or stops the run.
+      InvalidGraph: an exchange under a condition that may differ between those that take part.
+    """
+    if not executable.replicas.axes:
+        return
+    for step in executable.steps:
+        if isinstance(step, (*HOST_STEPS, AbortStep, ErrorStep)):
+            raise Unsupported(
+                f"step {step.name} of {executable.replicas.count} replicas exchanges values with the host, or may stop the run",
+                location=step.location or None,
+                expected="inputs and outputs only",
+                try_="take the value out as an output of the program",
+            )
+    try:
+        prove_replicas(executable)
+    except InvalidExecutable as error:
+        raise InvalidGraph(error.what, location=error.location) from error
 
 
 def _require_defined(executable: Executable) -> None:
@@ -253,6 +283,12 @@ def _record(
             return CopyStep(name, (_copy(step),))
         case Copies():
             return CopyStep(name, tuple(map(_copy, step.copies)))
+        case CopyBetween():
+            return BetweenStep(
+                name, step.source, step.destination, step.axes, step.permutations, step.location
+            )
+        case WriteReplicaIndex():
+            return IndexStep(name, step.destination, step.axes, step.location)
         case CopyFromStream():
             return StreamStep(name, step.stream, step.destination, False, step.location)
         case CopyToStream():
@@ -321,7 +357,7 @@ def _overheads(graph: Graph, draft: Executable) -> list[Request]:
             )
         )
         mask, size = code.get(group.codelet.label, (0, 0))
-        code[group.codelet.label] = (mask | group.plan.tile_mask, max(size, group.codelet.code_bytes(target)))
+        code[group.codelet.label] = (mask | group.plan.tile_mask, max(size, variant_bytes(draft, group)))
     requests += host_requests(draft)
     for label, (mask, size) in code.items():
         requests.append(Request(f"code {label}", "vertexCode", size, mask, -1, last, executable=True))
@@ -402,4 +438,7 @@ def _assemble(
         composites,
         dict(graph.streams),
         dict(graph.remote_buffers),
+        system=graph.system,
+        replicas=graph.replicas,
+        same_on_all=tuple(i for i, name in enumerate(graph.inputs) if name in graph.same_on_all),
     )

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tiles.compiler.between import LinkCost, between_traffic, link_cost, step_crossing
 from tiles.compiler.executable import Executable
 from tiles.compiler.host import host_exchange
 from tiles.compiler.sharing import called, num_movements
 from tiles.compiler.steps import (
     HOST_STEPS,
+    BetweenStep,
     CopyStep,
     ExecuteStep,
     HostStep,
@@ -34,7 +36,7 @@ from tiles.plan import (
     exchange_cycles,
     is_resident,
     layout_traffic,
-    operand_moves,
+    operand_code,
     operand_traffic,
     reshape_traffic,
 )
@@ -62,6 +64,8 @@ class StepCost:
       host_bytes: bytes that cross the host's link.
       host_basis: basis of the host's figure.
       host_ipus: IPUs that exchange, or sync, with the host.
+      link_cycles: that links between IPUs add to what tiles take, latency included; None when that is not known.
+      links: what crosses which link, and what its figures rest on; None for a step on one IPU.
     """
 
     name: str
@@ -80,13 +84,26 @@ class StepCost:
     host_bytes: int = 0
     host_basis: Basis = Basis.DOCUMENTED
     host_ipus: tuple[int, ...] = ()
+    link_cycles: int | None = 0
+    links: LinkCost | None = None
 
     @property
     def cycles(self) -> int | None:
-        """Compute, exchange, sync and exchange with the host together; None when that is not known."""
-        if self.host_cycles is None:
+        """Compute, exchange, sync, exchange with the host and links together; None when that is not known."""
+        if self.host_cycles is None or self.link_cycles is None:
             return None
-        return self.compute_cycles + self.exchange_cycles + self.sync_cycles + self.host_cycles
+        on_chip = self.compute_cycles + self.exchange_cycles + self.sync_cycles
+        return on_chip + self.host_cycles + self.link_cycles
+
+    @property
+    def link_bytes(self) -> np.ndarray:
+        """Bytes by link of the system and direction, int64 ``[links, 2]``."""
+        return np.zeros((0, 2), np.int64) if self.links is None else self.links.link_bytes
+
+    @property
+    def link_basis(self) -> tuple[tuple[Basis, int], ...]:
+        """The cycles of links by what they rest on."""
+        return () if self.links is None or self.link_cycles is None else self.links.parts
 
 
 _CACHE: weakref.WeakKeyDictionary[Executable, tuple[StepCost, ...]] = weakref.WeakKeyDictionary()
@@ -108,6 +125,8 @@ def _step_cost(executable: Executable, step: StepRecord, has_bases: bool) -> Ste
         return _host_cost(executable, step)
     if isinstance(step, SyncStep):
         return _sync_cost(executable, step)
+    if isinstance(step, BetweenStep):
+        return _between_cost(executable, step)
     moved = step_traffic(executable, step)
     exchange = exchange_cycles(moved, target)
     bases = base_cycles(executable, step) if has_bases else 0
@@ -142,6 +161,34 @@ def _step_cost(executable: Executable, step: StepRecord, has_bases: bool) -> Ste
         tile_compute_cycles=read_only(compute),
         traffic=moved,
         sync_basis=target.basis("internal_sync_cycles")[0],
+    )
+
+
+def _between_cost(executable: Executable, step: BetweenStep) -> StepCost:
+    """Return the cost of an exchange between IPUs: its busiest tile, and what links take longer than that."""
+    target, moved = executable.target, step_traffic(executable, step)
+    exchange = exchange_cycles(moved, target)
+    links = link_cost(executable, step, int(exchange.value))
+    part = executable.variables[step.source].layout
+    compute = np.zeros(target.num_tiles, np.int64)
+    if links.crossing.stays or links.crossing.misses:  # a copy, or zeros, on tiles to which nothing comes
+        size = part.part_bytes(executable.variables[step.source].dtype)
+        compute[part.tiles] = target.local_copy_call_cycles + ceil_div(size, target.memcpy_bytes_per_cycle)
+    return StepCost(
+        name=step.name,
+        compute_cycles=int(compute.max()),
+        exchange_cycles=int(exchange.value),
+        sync_cycles=links.sync_cycles or 0,
+        exchange_bytes=int(moved.received.sum()),
+        flops=0,
+        compute_basis=Basis.DOCUMENTED,
+        exchange_basis=exchange.basis,
+        source="copy to itself, or zeros" if compute.any() else "",
+        tile_compute_cycles=read_only(compute),
+        traffic=moved,
+        sync_basis=links.sync_basis,
+        link_cycles=None if links.sync_cycles is None else links.cycles,
+        links=links,
     )
 
 
@@ -195,6 +242,11 @@ def scratch_bytes(executable: Executable, group: VertexGroup) -> int:
     return -(-int(np.max(need, initial=0)) // 4) * 4
 
 
+def variant_bytes(executable: Executable, group: VertexGroup) -> int:
+    """Return the bytes of code that a group's vertices run."""
+    return group.codelet.variant_bytes(group_extents(executable, group), executable.target)
+
+
 def copy_cycles(moved: Traffic, target: Target) -> np.ndarray:
     """Return cycles each tile spends bringing bytes into the buffers its vertices read, in their order.
 
@@ -230,6 +282,9 @@ def step_traffic(executable: Executable, step: StepRecord) -> Traffic:
     total = Traffic.none(executable.target.num_tiles)
     if isinstance(step, CopyStep):
         return sum((copy_traffic(executable, copy) for copy in step.copies), total)
+    if isinstance(step, BetweenStep):
+        moves = step_crossing(executable, step).unit is not None
+        return between_traffic(executable.variables[step.source], moves, executable.target)
     if not isinstance(step, ExecuteStep):
         return total
     for group in step.groups:
@@ -266,7 +321,7 @@ def own_exchange_code(executable: Executable) -> list[np.ndarray]:
 
 
 def _own_exchange_code(executable: Executable, step: StepRecord) -> np.ndarray:
-    if isinstance(step, CopyStep):
+    if isinstance(step, (CopyStep, BetweenStep)):
         return exchange_code_bytes(step_traffic(executable, step), executable.target)
     total = np.zeros(executable.target.num_tiles, np.int64)
     for group in step.groups if isinstance(step, ExecuteStep) else ():
@@ -280,9 +335,9 @@ def _add_exchange_code(executable: Executable, group: VertexGroup, total: np.nda
     for k, operand in enumerate(group.operands):
         v = executable.variables[operand.variable]
         if not is_resident(group.form, group.plan, k, v.layout):
-            come, go = operand_moves(v.layout, group.form, group.plan, k, v.shape, v.dtype, target)
-            total[group.plan.tiles] += (come.selects + come.pointers) * target.instruction_bytes
-            total[v.layout.tiles] += (go.sends + go.runs) * target.instruction_bytes
+            changes, sending = operand_code(v.layout, group.form, group.plan, k, v.shape, v.dtype, target)
+            total[group.plan.tiles] += changes * target.instruction_bytes
+            total[v.layout.tiles] += sending * target.instruction_bytes
 
 
 BASE_INSTRUCTIONS = 4

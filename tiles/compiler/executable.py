@@ -20,10 +20,10 @@ from tiles.compiler.control import Part, functions_of, part_data, part_from
 from tiles.compiler.steps import ExecuteStep, StepRecord, VertexGroup, at_line, step_from_data
 from tiles.errors import InvalidExecutable
 from tiles.files import opened, read_json, sealed
-from tiles.graph import CarriedCodelet, Layout, RemoteBuffer, Stream
+from tiles.graph import CarriedCodelet, Layout, RemoteBuffer, Replicas, Stream
 from tiles.graph.carried_modules import Module, admit
 from tiles.numerics.dtypes import to_jax
-from tiles.target import Target
+from tiles.target import System, Target
 
 FORMAT_VERSION = 7
 MAGIC = b"ipuxla-executable\n"
@@ -130,6 +130,9 @@ class Executable:
       remote_buffers: by name; see ``tiles.graph.RemoteBuffer``.
       shared_exchange: by the numbers of steps, the earlier step whose exchange program they run with addresses of
         their own; see ``tiles.compiler.sharing``.
+      system: the IPUs that replicas run on, each of them ``target``, and their links; None for one IPU.
+      replicas: named axes of replicas. Variables, buffers, steps and program are those of each one of them.
+      same_on_all: positions of inputs of which all replicas are given the same value.
     """
 
     name: str
@@ -146,6 +149,9 @@ class Executable:
     streams: dict[str, Stream] = field(default_factory=dict)
     remote_buffers: dict[str, RemoteBuffer] = field(default_factory=dict)
     shared_exchange: dict[int, int] = field(default_factory=dict)
+    system: System | None = None
+    replicas: Replicas = field(default_factory=Replicas)
+    same_on_all: tuple[int, ...] = ()
 
     def address(self, variable: str) -> int:
         """Return the address at which every part of a variable starts."""
@@ -207,6 +213,18 @@ class Executable:
             "modules": {
                 digest: base64.b64encode(blob).decode() for digest, blob in sorted(self._modules().items())
             },
+            **self._replica_data(),
+        }
+
+    def _replica_data(self) -> dict[str, Any]:
+        """Return what a program for one IPU does not state; of the system's chip the target says all."""
+        if self.system is None:
+            return {}
+        system = {key: value for key, value in self.system.to_data().items() if key != "chip"}
+        return {
+            "system": system,
+            "replicas": self.replicas.to_data(),
+            "same_on_all": list(self.same_on_all),
         }
 
     def _modules(self) -> dict[str, bytes]:
@@ -233,9 +251,12 @@ class Executable:
             functions: dict[str, Part] = {}
             for name, body in data["functions"]:
                 functions[name] = part_from(body, functions)
+            system = (
+                System.from_data({**data["system"], "chip": data["target"]}) if "system" in data else None
+            )
             executable = cls(
                 name=data["name"],
-                target=Target.from_data(data["target"]),
+                target=Target.from_data(data["target"]) if system is None else system.chip,
                 variables={v["name"]: _variable_from(v) for v in data["variables"]},
                 buffers={b["name"]: _buffer_from(b) for b in data["buffers"]},
                 steps=tuple(step_from_data(step, modules) for step in data["steps"]),
@@ -248,6 +269,9 @@ class Executable:
                 streams={s["name"]: _stream_from(s) for s in data["streams"]},
                 remote_buffers={r["name"]: _remote_from(r) for r in data["remote_buffers"]},
                 shared_exchange={step: first for step, first in data["shared_exchange"]},
+                system=system,
+                replicas=Replicas() if system is None else Replicas.from_data(data["replicas"]),
+                same_on_all=() if system is None else tuple(data["same_on_all"]),
             )
             again = executable.to_data()
         except InvalidExecutable:
@@ -284,6 +308,8 @@ class Executable:
     def text(self) -> str:
         """Return a readable listing: variables with layouts and addresses, then steps with plans."""
         lines = [f"executable {self.name} for {self.target.name} ({self.target.num_tiles} tiles)"]
+        if self.system is not None:
+            lines.append(f"  replicas {self.replicas} on {self.system.name}")
         for v in self.variables.values():
             role = "input " if v.name in self.inputs else ""
             role += "output " if v.name in self.outputs else ""

@@ -12,6 +12,7 @@ from tiles.compiler.costs import exchange_code_by_step
 from tiles.compiler.executable import CODE_CATEGORIES, Buffer, Executable
 from tiles.compiler.steps import ExecuteStep, StepRecord
 from tiles.errors import OutOfTileMemory
+from tiles.plan import CODE_PRICE
 from tiles.planning import Policy, operation_of
 
 SHOWN = 5
@@ -19,6 +20,10 @@ LEAST_PROPORTION = 0.01
 """Operations are not asked to do with less of a tile than this."""
 MOST_CODE_PRICE = 8.0
 """No plan pays more cycles than this for a byte of exchange code."""
+MOST_CODE_SAVED = (0.6, 0.35)
+"""Shares of exchange code that dearer code is taken to save at most, the first time and then.
+
+Of ten models in ``benchmarks/results/models.md``, code four times as dear saved 0 to 56 %, and then again 0 to 31 %."""
 CODE, TEMPORARIES, DATA, PIECES = "code", "temporaries", "data", "pieces"
 
 
@@ -35,6 +40,7 @@ class Shortage:
       need_bytes: bytes needed there.
       have_bytes: bytes that there are.
       categories: bytes of what lies there by category, the largest first.
+      temporary_bytes: bytes among these that operations need for themselves: received slices, scratch, partials.
     """
 
     kind: str
@@ -43,11 +49,35 @@ class Shortage:
     need_bytes: int
     have_bytes: int
     categories: Mapping[str, int]
+    temporary_bytes: int = 0
 
     @property
     def excess_bytes(self) -> int:
         """Bytes that are missing."""
         return self.need_bytes - self.have_bytes
+
+    def most_saved_bytes(self, policy: Policy) -> int:
+        """Return what planning again could save at most: all temporaries, and some of the exchange code.
+
+        Variables, vertices, their code and control code stay: no policy changes what they take.
+        """
+        return self.temporary_bytes + self._most_code_saved(policy)
+
+    @property
+    def is_beyond_planning(self) -> bool:
+        """Whether no other plan is taken to save what is missing, so that a program is planned only once."""
+        return self.most_saved_bytes(Policy()) < self.excess_bytes
+
+    def is_made_up_by_code(self, policy: Policy) -> bool:
+        """Return whether shorter exchange code alone could save as much as is missing."""
+        return self._most_code_saved(policy) >= max(self.excess_bytes, 1)
+
+    def _most_code_saved(self, policy: Policy) -> int:
+        if policy.code_price >= MOST_CODE_PRICE:
+            return 0
+        first, then = MOST_CODE_SAVED
+        share = first if policy.code_price <= CODE_PRICE else then
+        return int(share * self.categories.get("internalExchangeCode", 0))
 
 
 def shortage(executable: Executable) -> Shortage:
@@ -103,28 +133,33 @@ def _memory_shortage(executable: Executable) -> Shortage:
         if b.category in ("message", "vertexScratch") or b.name.endswith(".partials")
     )
     kind = PIECES if need <= have else TEMPORARIES if own >= need - have else DATA
-    return Shortage(kind, tile, step, need, have, _by_category(live))
+    return Shortage(kind, tile, step, need, have, _by_category(live), own)
 
 
 def eased(executable: Executable, policy: Policy) -> Policy | None:
     """Return how to plan a program again that does not fit, None where planning would not help.
 
-    Temporaries that crowd a tile get half the room; where code or data crowd, bytes of exchange code become dearer,
-    if half of what there is would do.
+    Temporaries that crowd a tile get half the room; where code or data crowd, bytes of exchange code become dearer.
+    Everything that is short has to be what planning could save (``Shortage.most_saved_bytes``): a program that
+    lacks room for what it keeps is not planned again for its code.
 
     Args:
       executable: the program that does not fit.
       policy: what it was planned with.
     """
-    lack = shortage(executable)
-    if lack.kind in (TEMPORARIES, PIECES):
-        proportions = tightened(executable, policy)
-        if proportions != policy.memory_proportions:
-            return replace(policy, memory_proportions=proportions)
-    may_help = lack.categories.get("internalExchangeCode", 0) >= 2 * max(lack.excess_bytes, 1)
-    if may_help and policy.code_price < MOST_CODE_PRICE:
-        return replace(policy, code_price=policy.code_price * 4)
-    return None
+    lacks = shortages(executable)
+    if any(lack.most_saved_bytes(policy) < lack.excess_bytes for lack in lacks):
+        return None
+    lack, changed = lacks[0], policy
+    by_code = lack.is_made_up_by_code(policy)
+    if lack.kind != CODE and (lack.kind != DATA or not by_code):
+        changed = replace(policy, memory_proportions=tightened(executable, policy))
+        if changed != policy and lack.kind != DATA:
+            return changed
+    if by_code or lack.kind == DATA:
+        dearer = min(policy.code_price * 4, MOST_CODE_PRICE)
+        changed = replace(changed, code_price=max(policy.code_price, dearer))
+    return None if changed == policy else changed
 
 
 def tightened(executable: Executable, policy: Policy) -> dict[str, float]:
@@ -179,7 +214,16 @@ def out_of_memory(executable: Executable, advice: str | None = None) -> OutOfTil
             for b in live[:SHOWN]
         ]
         location = next((b.location for b in live if b.location), None)
-    notes += [f"besides, {shortage_text(executable, other)}" for other in others]
+        notes.append(_everywhere(executable, lack))
+    notes += [
+        f"besides, {shortage_text(executable, other)}: {parts_text(other.categories)}" for other in others
+    ]
+    hopeless = next((each for each in (lack, *others) if each.is_beyond_planning), None)
+    if hopeless is not None:
+        notes.append(
+            f"not planned again: of the {hopeless.excess_bytes:,} B that are missing on tile {hopeless.tile}, other "
+            f"plans save {hopeless.most_saved_bytes(Policy()):,} B at most, temporaries and exchange code"
+        )
     error = OutOfTileMemory(
         shortage_text(executable, lack),
         notes=(f"there: {parts_text(lack.categories)}", *notes),
@@ -188,6 +232,20 @@ def out_of_memory(executable: Executable, advice: str | None = None) -> OutOfTil
     )
     error.executable = executable
     return error
+
+
+def _everywhere(executable: Executable, lack: Shortage) -> str:
+    """Return a line on what lives on all tiles together in the step in which memory is short."""
+    live = [b for b in executable.buffers.values() if b.start <= lack.step <= b.end]
+    size = sum(b.size_bytes * (high - low) for b in live for low, high in b.tiles)
+    held = sum(
+        b.size_bytes * (high - low)
+        for b in live
+        if b.category in ("variable", "constant")
+        for low, high in b.tiles
+    )
+    whole = executable.target.num_tiles * executable.target.bytes_per_tile
+    return f"on all tiles together {size:,} of {whole:,} B live then, {held:,} B of them variables"
 
 
 def _code_notes(executable: Executable, lack: Shortage) -> tuple[list[str], str | None]:

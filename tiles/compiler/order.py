@@ -22,6 +22,7 @@ from tiles.graph import (
     Call,
     Composite,
     Copy,
+    CopyBetween,
     CopyFromRemote,
     CopyFromStream,
     CopyToRemote,
@@ -38,13 +39,14 @@ from tiles.graph import (
     Switch,
     Sync,
     Vertices,
+    WriteReplicaIndex,
     WriteUndef,
 )
 from tiles.graph.program import Step
 from tiles.numerics.dtypes import is_integer
 
 NAMING = (
-    *(Copy, CopyFromStream, CopyToStream, CopyFromRemote, CopyToRemote),
+    *(Copy, CopyBetween, WriteReplicaIndex, CopyFromStream, CopyToStream, CopyFromRemote, CopyToRemote),
     *(AbortOnCondition, ErrorProgram, PrintTensor, WriteUndef),
 )
 """Steps that name tensors in fields of their own."""
@@ -123,6 +125,14 @@ class Order:
             case Copy(destination, sources):
                 number = self._append(f"copy.{destination}", step)
                 self._access(number, sources, (destination,))
+                return number
+            case CopyBetween(source, destination):
+                number = self._append(f"between.{destination}", step)
+                self._access(number, (source,), (destination,))
+                return number
+            case WriteReplicaIndex(destination):
+                number = self._append(f"index.{destination}", step)
+                self._access(number, (), (destination,))
                 return number
             case CopyFromStream(stream, destination):
                 number = self._stream(step, stream, destination, False)

@@ -143,17 +143,25 @@ def _prove_by_step(executable: Executable, category: str, need: dict[int, np.nda
 
 def _scratch(executable: Executable, number: int, group: VertexGroup) -> int:
     """Return the temporary bytes of a full cell's vertex."""
-    dtypes = (
-        tuple(executable.variables[o.variable].dtype for o in group.operands),
-        tuple(executable.variables[name].dtype for name in group.results),
-    )
     sizes = tuple(np.array([min(split.grain, split.size)]) for split in group.plan.splits)
     try:
-        need = group.codelet.scratch_bytes(Extents(group.form, sizes, *dtypes), executable.target)
+        need = group.codelet.scratch_bytes(_extents(executable, group, sizes), executable.target)
         return int(np.max(need, initial=0))
     except Exception as error:
         at = where(number, executable.steps[number], group)
         raise refuse(f"{at}: {group.codelet.name} has no size: {error!r}", group.location) from error
+
+
+def _extents(executable: Executable, group: VertexGroup, sizes: tuple[np.ndarray, ...]) -> Extents:
+    operands = tuple(executable.variables[o.variable].dtype for o in group.operands)
+    return Extents(group.form, sizes, operands, tuple(executable.variables[r].dtype for r in group.results))
+
+
+def _kinds_of_cells(executable: Executable, group: VertexGroup) -> Extents:
+    """Return the extents of a cell of every kind: those of each dimension's parts with those of all others."""
+    lengths = [np.unique(split.hi - split.lo) for split in group.plan.splits]
+    sizes = tuple(axis.ravel() for axis in np.meshgrid(*lengths, indexing="ij"))
+    return _extents(executable, group, sizes)
 
 
 def _overheads(executable: Executable) -> dict[str, np.ndarray]:
@@ -165,7 +173,7 @@ def _overheads(executable: Executable) -> dict[str, np.ndarray]:
         try:
             codelet = group.codelet
             state_bytes, label = codelet.state_bytes(group.form, target), codelet.label
-            code_bytes = codelet.code_bytes(target)
+            code_bytes = codelet.variant_bytes(_kinds_of_cells(executable, group), target)
         except Exception as error:
             at = where(number, executable.steps[number], group)
             raise refuse(f"{at}: {group.codelet.name} has no size: {error!r}", group.location) from error

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tiles.compiler.executable import Executable, Variable
-from tiles.compiler.steps import CopyStep, ExecuteStep, StepRecord
+from tiles.compiler.steps import BetweenStep, CopyStep, ExecuteStep, StepRecord
 from tiles.numerics.dtypes import itemsize
 from tiles.plan import is_resident
 
@@ -64,6 +64,8 @@ def shared_programs(
     first: dict[tuple[Any, ...], int] = {}
     shared: dict[int, int] = {}
     for number, step in enumerate(steps):
+        if isinstance(step, BetweenStep):  # the tiles it talks to are on IPUs that bases do not name
+            continue
         moved = num_movements(step, variables)
         if moved > MOST_MOVEMENTS or code[number].max(initial=0) < LEAST_BYTES * max(1, moved):
             continue

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self, TypeAlias
 
-from tiles.graph import Codelet, OpForm, Plan, carried_from_data, codelet_from_data
+from tiles.graph import Codelet, OpForm, Permutation, Plan, carried_from_data, codelet_from_data
 from tiles.graph.carried_modules import Module
+from tiles.graph.replicas import permutation_data, permutation_from_data
 
 
 def at_line(location: str) -> str:
@@ -213,6 +214,63 @@ class CopyStep(PlainStep):
 
 
 @dataclass(frozen=True)
+class BetweenStep(PlainStep):
+    """Move a variable to other replicas along axes; see ``tiles.graph.CopyBetween``."""
+
+    kind: ClassVar[str] = "between"
+    source: str
+    destination: str
+    axes: tuple[str, ...]
+    permutations: tuple[Permutation, ...]
+    location: str = ""
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """What is sent."""
+        return (self.source,)
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """What arrives."""
+        return (self.destination,)
+
+    def describe(self) -> str:
+        """Return both ends, axes and permutations."""
+        moves = ", ".join(map(str, self.permutations))
+        return f"between {self.source} -> {self.destination} along {', '.join(self.axes)} by {moves}"
+
+    def to_data(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {**super().to_data(), "permutations": [permutation_data(p) for p in self.permutations]}
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> Self:
+        """Build from plain data; what is of the wrong kind is refused later."""
+        permutations = tuple(permutation_from_data(p) for p in data["permutations"])
+        ends = data[cls.kind], data["source"], data["destination"]
+        return cls(*ends, tuple(data["axes"]), permutations, data["location"])
+
+
+@dataclass(frozen=True)
+class IndexStep(PlainStep):
+    """Write a replica's place along axes into a variable; see ``tiles.graph.WriteReplicaIndex``."""
+
+    kind: ClassVar[str] = "index"
+    variable: str
+    axes: tuple[str, ...]
+    location: str = ""
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """The variable."""
+        return (self.variable,)
+
+    def describe(self) -> str:
+        """Return variable and axes."""
+        return f"replica index {self.variable} along {', '.join(self.axes)}"
+
+
+@dataclass(frozen=True)
 class StreamStep(PlainStep):
     """Exchange the next item of a stream with the host: into a variable, or from it when ``to_host``."""
 
@@ -378,6 +436,8 @@ HOST_STEPS = (StreamStep, RemoteStep, PrintStep)
 StepRecord: TypeAlias = (
     ExecuteStep
     | CopyStep
+    | BetweenStep
+    | IndexStep
     | StreamStep
     | RemoteStep
     | AbortStep

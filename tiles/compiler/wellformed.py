@@ -17,7 +17,7 @@ from tiles.compiler.control import Composite, Node, Part, Switch, While
 from tiles.compiler.executable import CATEGORIES, Buffer, Executable, Variable
 from tiles.compiler.steps import StepRecord, VertexGroup
 from tiles.errors import InvalidExecutable
-from tiles.graph import CONSTANT, INPUT, TEMPORARY, AxisSplit, Layout
+from tiles.graph import CONSTANT, INPUT, TEMPORARY, AxisSplit, Layout, Replicas
 from tiles.numerics.dtypes import NAMES, is_integer, itemsize, to_jax
 
 DATA = ("variable", "constant")
@@ -28,7 +28,8 @@ def check_declarations(executable: Executable) -> None:
     """Raise InvalidExecutable unless everything named exists and fits by name, kind, dtype and shape."""
     check_name("program", executable.name, executable.name)
     if executable.target.num_ipus > 1:
-        raise refuse(f"it is for {executable.target.num_ipus} IPUs; links between IPUs are not modelled")
+        raise refuse(f"it is for {executable.target.num_ipus} IPUs without links between them")
+    _check_replicas(executable)
     _check_buffers(executable)
     _check_variables(executable)
     _check_arguments(executable)
@@ -36,6 +37,18 @@ def check_declarations(executable: Executable) -> None:
     _check_remote_buffers(executable)
     _check_tree(executable)
     _check_shared_exchange(executable)
+
+
+def _check_replicas(executable: Executable) -> None:
+    """Refuse replicas without IPUs to run on, and inputs that are marked and not there."""
+    replicas, system, marked = executable.replicas, executable.system, executable.same_on_all
+    if not isinstance(replicas, Replicas) or (system is None and (replicas.axes or marked)):
+        raise refuse("it has replicas and no system of several IPUs")
+    if system is not None and (system.chip != executable.target or replicas.count > system.num_ipus):
+        what = f"{replicas.count:,} replicas, each on {executable.target.name}"
+        raise refuse(f"it has {what}; {system.name} has {system.num_ipus:,} of {system.chip.name}")
+    if len(set(marked)) != len(marked) or not all(is_count(i) and i < len(executable.inputs) for i in marked):
+        raise refuse(f"inputs {marked} are not distinct positions among {len(executable.inputs)} inputs")
 
 
 def refuse(what: str, location: str = "") -> InvalidExecutable:

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from tiles.compiler.executable import Executable
 from tiles.compiler.steps import (
     AbortStep,
+    BetweenStep,
     CopyStep,
     ErrorStep,
     ExecuteStep,
+    IndexStep,
     PrintStep,
     RemoteStep,
     StepRecord,
@@ -33,7 +37,7 @@ from tiles.compiler.wellformed import (
     where,
 )
 from tiles.compiler.wellformed_messages import check_messages, check_print
-from tiles.errors import InvalidExecutable, IpuError
+from tiles.errors import InvalidExecutable, InvalidGraph, IpuError
 from tiles.graph import TEMPORARY, Codelet
 from tiles.numerics.dtypes import is_integer
 
@@ -85,6 +89,14 @@ def _check_step(executable: Executable, kept: dict[str, str], number: int, step:
             for copy in step.copies:
                 _check_copy(executable, where(number, step), copy)
             _check_copies_apart(executable, number, step)
+        case BetweenStep():
+            _check_between(executable, number, step)
+        case IndexStep():
+            _check_axes(executable, number, step)
+            variable = executable.variables[step.variable]
+            if (variable.shape, variable.dtype) != ((), "uint32"):
+                found = f"{variable.dtype}{list(variable.shape)}"
+                raise refuse(f"{where(number, step)} writes its index into {found}", step.location)
         case StreamStep():
             _check_stream(executable, number, step)
         case RemoteStep():
@@ -197,6 +209,37 @@ def _check_copy(executable: Executable, at: str, step: VariableCopy) -> None:
             f"{at} joins {total} elements along axis {step.axis} of {target.name}, which has {target.shape[step.axis]}",
             step.location,
         )
+
+
+def _check_axes(executable: Executable, number: int, step: BetweenStep | IndexStep) -> None:
+    try:
+        executable.replicas.require(step.axes)
+    except InvalidGraph as error:
+        raise refuse(f"{where(number, step)}: {error.what}", step.location) from error
+
+
+def _check_between(executable: Executable, number: int, step: BetweenStep) -> None:
+    """Refuse ends that do not lie alike, and permutations that leave the group or send two to one."""
+    at = where(number, step)
+    _check_axes(executable, number, step)
+    one, other = executable.variables[step.source], executable.variables[step.destination]
+    if (one.shape, one.dtype, one.layout) != (other.shape, other.dtype, other.layout):
+        shown = (f"{v.name} of {v.dtype}{list(v.shape)} {v.layout}" for v in (one, other))
+        raise refuse(f"{at} sends {' to '.join(shown)}; both ends must lie alike", step.location)
+    if one.storage == other.storage:
+        raise refuse(f"{at} receives {other.name} over {one.name}, which it sends", step.location)
+    slices = len(step.permutations)
+    if not slices or (slices > 1 and (not one.shape or one.shape[0] != slices)):
+        raise refuse(f"{at} sends {slices} slices of {one.name} of shape {one.shape}", step.location)
+    size = executable.replicas.size(step.axes)
+    for permutation in step.permutations:
+        try:
+            there = permutation.destinations(size)
+        except InvalidGraph as error:
+            raise refuse(f"{at}: {error.what}", step.location) from error
+        used = there[there >= 0]
+        if used.size and (used.max() >= size or np.bincount(used).max() > 1):
+            raise refuse(f"{at} sends twice to one replica, or to one that is not there", step.location)
 
 
 def _check_stream(executable: Executable, number: int, step: StreamStep) -> None:

@@ -2,25 +2,31 @@
 
 from tiles.elements.cell import Access, Arrangement, contiguous
 from tiles.elements.compile import compile_cell, compile_lookup, compile_matrix_vector
-from tiles.elements.cost import Cost, cost_of
+from tiles.elements.cost import Cost, Formula, cost_of, formula_of
 from tiles.elements.isa import InstructionSet, named, of_target
 from tiles.elements.printer import as_text
 from tiles.elements.simulator import TileSimulator
 from tiles.elements.tilecode import TileCode
+from tiles.elements.variants import Variant, compile_variant, instructions_for
 
 __all__ = [
     "Access",
     "Arrangement",
     "Cost",
+    "Formula",
     "InstructionSet",
     "TileCode",
     "TileSimulator",
+    "Variant",
     "as_text",
     "compile_cell",
     "compile_lookup",
     "compile_matrix_vector",
+    "compile_variant",
     "contiguous",
     "cost_of",
+    "formula_of",
+    "instructions_for",
     "named",
     "of_target",
 ]

@@ -42,6 +42,7 @@ class Arrangement:
       in_place: for each result the operand whose storage it takes, or -1; () for none.
       has_rows: whether elements lie in rows, each with a start of its own, which workers take in turn; else they
         are one vector, and workers take its accesses in turn.
+      shares_rows: whether all workers take every row together, its accesses in turn: for few long rows.
     """
 
     operands: tuple[Access, ...]
@@ -49,6 +50,7 @@ class Arrangement:
     separate: bool = False
     in_place: tuple[int, ...] = ()
     has_rows: bool = False
+    shares_rows: bool = False
 
     def stream(self, result: int) -> str:
         """Return the name of the memory of a result: its operand's where it is computed in place."""

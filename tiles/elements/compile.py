@@ -16,12 +16,15 @@ from tiles.elements.lookup import Lookup
 from tiles.elements.reduction import find_reduction
 from tiles.elements.reductions import build_reduction
 from tiles.elements.rows import ElementwiseRows
-from tiles.elements.spill import assigned
+from tiles.elements.spill import assigned, spills_in_loops
 from tiles.elements.tilecode import Item, Repeat, TileCode, walk
 from tiles.errors import OutOfRegisters
 from tiles.target import Target
 
 _MANY = 12_000
+_PAIR = 2
+_CROWDED = 12
+"""Values without a register beyond which an iteration of fewer elements is better."""
 
 
 class Nest(Protocol):
@@ -70,15 +73,15 @@ def compile_cell(
         kind = ElementwiseRows if arrangement.has_rows else Elementwise
         nest = kind(Emitter(isa), jaxpr, *dtypes, arrangement, lanes)
         try:
-            code = _finished(nest, arrangement, isa, name)
+            code = _finished(nest, arrangement, isa, name, _CROWDED if lanes > max(_PAIR, choices[-1]) else 0)
         except OutOfRegisters:
             if lanes == choices[-1] and best is None:
                 raise
             continue
         if best is None or _rate(code, isa) < _rate(best, isa):
             best = code
-        if not code.scratch_bytes:
-            break  # fewer lanes would only cost more accesses
+        if lanes <= _PAIR or not code.scratch_bytes or (_repeats(code) and not spills_in_loops(code.items)):
+            break  # fewer lanes would only cost more accesses, and single ones as many registers
     assert best is not None
     return best
 
@@ -106,16 +109,22 @@ def compile_lookup(
     return _finished(Lookup(Emitter(isa), alignment_bytes), Arrangement((), ()), isa, name)
 
 
+def _repeats(code: TileCode) -> bool:
+    return any(isinstance(item, Repeat) for item in walk(code.items))
+
+
 def _rate(code: TileCode, isa: InstructionSet) -> int:
     """Return cycles of many elements: what fewer elements an iteration, and fewer spilled values, are compared by."""
     return int(cost_of(code, {"n": _MANY, "rows": isa["worker_contexts"]}, isa).cycles)
 
 
-def _finished(nest: Nest, arrangement: Arrangement, isa: InstructionSet, name: str) -> TileCode:
+def _finished(
+    nest: Nest, arrangement: Arrangement, isa: InstructionSet, name: str, most_spilled: int = 0
+) -> TileCode:
     """Return a nest's code, scheduled and on physical registers."""
     unscheduled = coalesced(nest.items())
     scratch = nest.emitter.scratch_bytes
-    items, registers, scratch = assigned(unscheduled, isa, arrangement.separate, scratch, name)
+    items, registers, scratch = assigned(unscheduled, isa, arrangement.separate, scratch, name, most_spilled)
     stages = max((item.stages for item in walk(items) if isinstance(item, Repeat)), default=1)
     return TileCode(
         name,

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tiles.elements.extents import Extent
 from tiles.elements.isa import InstructionSet
 from tiles.elements.tilecode import Block, Bundle, Item, Loop, Repeat, TileCode, instructions_of, walk
 from tiles.elements.workers import SHARES_MAX, Supervisor
@@ -63,8 +64,96 @@ def cost_of(code: TileCode, extents: Mapping[str, Any], isa: InstructionSet) -> 
         code_bytes(code, isa) + supervisor.code_bytes(isa),
         code.scratch_bytes * workers,
         code.registers,
-        Basis.weakest(isa.row(i.mnemonic).slots_basis for i in instructions_of(code.items)),
+        slots_basis(code, isa),
     )
+
+
+def slots_basis(code: TileCode, isa: InstructionSet) -> Basis:
+    """Return the weakest basis among the slots of a variant's instructions."""
+    return Basis.weakest(isa.row(i.mnemonic).slots_basis for i in instructions_of(code.items))
+
+
+@dataclass(frozen=True)
+class Formula:
+    """The slots of a worker as a sum of products of loop counts: what planning prices thousands of cells with.
+
+    Attributes:
+      terms: slots, and the counts that they are multiplied by.
+      supervisor_cycles: of the supervisor's part.
+      workers: of a tile; each of their slots is one tile cycle for every worker.
+      n_max, rows_max: extents of one vertex beyond which its loops' counters cannot count.
+    """
+
+    terms: tuple[tuple[int, tuple[Extent, ...]], ...]
+    supervisor_cycles: int
+    workers: int
+    n_max: int
+    rows_max: int
+
+    def cycles(self, n: Any, rows: Any = 1) -> Any:
+        """Return the tile cycles of a vertex, for arrays of extents at once.
+
+        Workers take vectors and rows in turn and the last of them what fills no vector, so the slowest is the first
+        or the last. What one vertex cannot count is as many vertices one after another as it takes.
+        """
+        n, rows = np.asarray(n, np.int64), np.asarray(rows, np.int64)
+        vertices = -(-n // self.n_max) * -(-rows // self.rows_max)
+        many = bool(np.any(vertices > 1))
+        if many:
+            n, rows = -(-n // -(-n // self.n_max)), -(-rows // -(-rows // self.rows_max))
+        slots = np.maximum(self._slots(n, rows, 0), self._slots(n, rows, self.workers - 1))
+        cycles = self.supervisor_cycles + self.workers * slots
+        return cycles * vertices if many else cycles
+
+    def _slots(self, n: np.ndarray, rows: np.ndarray, worker: int) -> Any:
+        env = {"n": n, "rows": rows, "worker": worker}
+        known: dict[Extent, Any] = {}
+        total: Any = 0
+        for slots, counts in self.terms:
+            product: Any = slots
+            for count in counts:
+                if count not in known:
+                    known[count] = count.evaluate(env)
+                product = product * known[count]
+            total = total + product
+        return total
+
+
+def formula_of(code: TileCode, isa: InstructionSet) -> Formula:
+    """Return the closed form of what one vertex of some code costs."""
+    terms: dict[tuple[Extent, ...], int] = {}
+    _collect(code.items, (), terms, isa)
+    workers, vectors, rows = isa["worker_contexts"], SHARES_MAX, SHARES_MAX
+    if any(isinstance(item, Repeat) for item in walk(code.items)):
+        rows = min(rows, isa["repeat_count_max"])
+        vectors = rows if "rows" in code.arguments else min(vectors, workers * isa["repeat_count_max"])
+    counts = tuple((slots, product) for product, slots in terms.items())
+    return Formula(counts, Supervisor().cycles(isa), workers, vectors * code.lanes, rows)
+
+
+def _collect(
+    items: tuple[Item, ...],
+    counts: tuple[Extent, ...],
+    terms: dict[tuple[Extent, ...], int],
+    isa: InstructionSet,
+) -> None:
+    """Add the slots of items that run as often as the product of ``counts`` says."""
+    for item in items:
+        if isinstance(item, Block):
+            _add(terms, counts, block_slots(item, isa))
+        elif isinstance(item, Repeat):
+            _add(terms, counts, block_slots(item.lead, isa) + 1)
+            _add(terms, (*counts, item.trips), block_slots(item.body, isa))
+        elif isinstance(item, Loop):
+            _add(terms, (*counts, item.trips), 1)
+            _collect(item.body, (*counts, item.trips), terms, isa)
+        else:
+            _add(terms, counts, 1)
+            _collect(item.body, (*counts, item.taken), terms, isa)
+
+
+def _add(terms: dict[tuple[Extent, ...], int], counts: tuple[Extent, ...], slots: int) -> None:
+    terms[counts] = terms.get(counts, 0) + slots
 
 
 def _check(code: TileCode, env: Mapping[str, Any], isa: InstructionSet) -> None:

@@ -6,6 +6,7 @@ bundle. Groups are live by single registers, and take neighbouring registers at 
 
 from __future__ import annotations
 
+import heapq
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -28,10 +29,10 @@ class Node:
 
 
 class Pressure(Exception):
-    """No colours are left for a group; ``candidates`` are those that could be spilled, best first."""
+    """No colours are left for some groups; ``candidates`` are, for each, those that could be spilled, best first."""
 
-    def __init__(self, file: str, candidates: list[Name]) -> None:
-        """State the register file and what could leave it."""
+    def __init__(self, file: str, candidates: list[list[Name]]) -> None:
+        """State the register file of the first of them, and what could leave it."""
         super().__init__(file)
         self.file = file
         self.candidates = candidates
@@ -165,6 +166,7 @@ class Flow:
         """
         clashes = self.interference()
         homes: dict[Name, int] = {}
+        failed: list[Name] = []
         for name in self._order(clashes, sizes):
             width = self.widths[name]
             taken = {homes[o] + k for o in clashes[name] if o in homes for k in range(self.widths[o])}
@@ -175,25 +177,39 @@ class Flow:
             ]
             free = [first for first in free if first + width <= sizes[name[0]]]
             if not free:
-                raise Pressure(name[0], self._spillable(clashes, name))
+                failed.append(name)
+                continue
             homes[name] = min(free, key=lambda first: (width == 1 and first ^ 1 not in taken, first))
+        if failed:
+            raise Pressure(failed[0][0], [self._spillable(clashes, name) for name in failed])
         return homes
 
     def _order(self, clashes: dict[Name, set[Name]], sizes: dict[str, int]) -> list[Name]:
         """Return groups in the order of colouring: those that are easy whatever the others take come last."""
-        left = {n: sum(self.widths[o] + self.widths[n] - 1 for o in clashes[n]) for n in self.widths}
+        widths = self.widths
+        left = {n: sum(widths[o] + widths[n] - 1 for o in clashes[n]) for n in widths}
+        easy: list[tuple[float, Name]] = []
+        hard: list[tuple[float, Name]] = []
+
+        def offer(name: Name) -> None:
+            rate = left[name] / widths[name]
+            heapq.heappush(hard, (-rate, name))
+            if left[name] <= sizes[name[0]] - widths[name]:
+                heapq.heappush(easy, (rate, name))
+
+        for name in widths:
+            offer(name)
         stack: list[Name] = []
-        remaining = set(self.widths)
+        remaining = set(widths)
         while remaining:
-            easy = [n for n in remaining if left[n] <= sizes[n[0]] - self.widths[n]]
-            pool = easy or list(remaining)
-            pick = min(
-                pool, key=lambda n: (left[n] / self.widths[n] if easy else -left[n] / self.widths[n], n)
-            )
+            rate, pick = heapq.heappop(easy or hard)
+            if pick not in remaining or abs(rate) != left[pick] / widths[pick]:
+                continue  # offered again since, with fewer neighbours left
             stack.append(pick)
             remaining.remove(pick)
-            for other in clashes[pick] & remaining:
-                left[other] -= self.widths[pick] + self.widths[other] - 1
+            for other in sorted(clashes[pick] & remaining):
+                left[other] -= widths[pick] + widths[other] - 1
+                offer(other)
         return stack[::-1]
 
     def _spillable(self, clashes: dict[Name, set[Name]], name: Name) -> list[Name]:

@@ -25,26 +25,30 @@ from tiles.elements.tilecode import (
 )
 
 _MAX_ROUNDS = 40
-_INSTRUCTIONS_PER_SPILL = 40
 _WINDOWS = (0, 1 << 20, 8, 1)
 _WINDOWS_AFTER_SPILLING = (1,)
+_HOPELESS = 3
+"""Groups without a register from which on no order but that of the source is worth a try."""
 
 
 def assigned(
-    items: Sequence[Item], isa: InstructionSet, pace: bool, scratch_bytes: int, what: str
+    items: Sequence[Item], isa: InstructionSet, pace: bool, scratch_bytes: int, what: str, most: int = 0
 ) -> tuple[tuple[Item, ...], tuple[int, int], int]:
     """Return scheduled code on physical registers, the registers used, and the bytes of scratch memory.
 
     Code that needs too many registers is tried without overlap of iterations, then closer to the order of its
-    source, before anything is spilled.
+    source, before anything is spilled. Where more than ``most`` groups find no register at first (0: any number),
+    nothing is spilled.
 
     Raises:
-      OutOfRegisters: even with everything spilled that can be.
+      OutOfRegisters: even with everything spilled that can be, or more than ``most`` should be.
     """
     current, spilled = tuple(items), set()
     for round_ in range(_MAX_ROUNDS):
         pressure: Pressure | None = None
         for window in _WINDOWS if not round_ else _WINDOWS_AFTER_SPILLING:
+            if pressure is not None and len(pressure.candidates) > _HOPELESS and window != _WINDOWS[-1]:
+                continue
             try:
                 code = scheduled(current, isa, pace, window)
                 done, used = allocated(packed(code, first_free(code)) if pace else code, isa)
@@ -52,46 +56,60 @@ def assigned(
             except Pressure as found:
                 pressure = found
         assert pressure is not None
-        candidates = [n for n in pressure.candidates if n not in spilled and _can_spill(current, n)]
-        if not candidates:
+        if most and len(pressure.candidates) > most:
+            break
+        possible = _spillable(current) - spilled
+        chosen: list[Name] = []
+        for candidates in pressure.candidates:
+            chosen += [n for n in candidates if n in possible and n not in chosen][:1]
+        if not chosen:
             raise out_of_registers(pressure.file, what)
-        size = sum(1 for _ in instructions_of(current))
-        for name in candidates[: 1 + size // _INSTRUCTIONS_PER_SPILL]:
-            spill = Spill(current, name, scratch_bytes)
-            current = tuple(spill.items(current))
-            spilled |= {name, *spill.temporaries}
-            scratch_bytes = spill.end_bytes
+        spill = Spill(current, chosen, scratch_bytes)
+        current = tuple(spill.items(current))
+        spilled |= {*chosen, *spill.temporaries}
+        scratch_bytes = spill.end_bytes
     raise out_of_registers("A", what)
 
 
-def _can_spill(items: Sequence[Item], name: Name) -> bool:
-    """Return whether a group is a value of one or two registers, and no loop's counter."""
+def _spillable(items: Sequence[Item]) -> set[Name]:
+    """Return the groups that are values of one or two registers, and no loop's counter."""
+    widths: dict[Name, int] = {}
+    for i in instructions_of(tuple(items)):
+        for r in (*i.ins, *i.outs):
+            if r.virtual:
+                name = (r.file, r.index)
+                widths[name] = max(widths.get(name, 1), r.group_width)
     counters = {(i.counter.file, i.counter.index) for i in walk(tuple(items)) if isinstance(i, Loop)}
-    widths = {
-        r.group_width
-        for i in instructions_of(tuple(items))
-        for r in (*i.ins, *i.outs)
-        if r.virtual and (r.file, r.index) == name
-    }
-    return name not in counters and bool(widths) and max(widths) <= 2
+    return {name for name, width in widths.items() if width <= 2} - counters
+
+
+def spills_in_loops(items: Sequence[Item]) -> bool:
+    """Return whether the innermost loops access scratch memory."""
+    bodies = (i.body.bundles or () for i in walk(tuple(items)) if isinstance(i, Repeat))
+    return any(i.stream.startswith("scratch") for body in bodies for x in body for i in x.instructions)
 
 
 class Spill:
-    """Moves one group of registers to scratch memory."""
+    """Moves groups of registers to scratch memory."""
 
-    def __init__(self, items: Sequence[Item], name: Name, scratch_bytes: int) -> None:
-        """Give the group a place in scratch memory."""
+    def __init__(self, items: Sequence[Item], names: Sequence[Name], scratch_bytes: int) -> None:
+        """Give every group a place in scratch memory."""
         registers = [r for i in instructions_of(tuple(items)) for r in (*i.ins, *i.outs) if r.virtual]
-        self.name = name
-        self.width = max(r.group_width for r in registers if (r.file, r.index) == name)
+        self.widths = dict.fromkeys(names, 1)
+        for r in registers:
+            if (r.file, r.index) in self.widths:
+                self.widths[r.file, r.index] = max(self.widths[r.file, r.index], r.group_width)
         self.next = 1 + max(r.index for r in registers)
-        size = 4 * self.width
-        self.at = -(-scratch_bytes // size) * size
-        self.end_bytes = self.at + size
+        self.places: dict[Name, int] = {}
+        for name in names:
+            size = 4 * self.widths[name]
+            self.places[name] = -(-scratch_bytes // size) * size
+            scratch_bytes = self.places[name] + size
+        self.end_bytes = scratch_bytes
         self.temporaries: set[Name] = set()
 
     def items(self, items: Sequence[Item]) -> list[Item]:
-        """Return items with the group's reads loaded before and its writes stored after."""
+        """Return items with the groups' reads loaded before and their writes stored after."""
         out: list[Item] = []
         for item in items:
             if isinstance(item, Block):
@@ -109,64 +127,56 @@ class Spill:
                 out.append(replace(item, body=tuple(self.items(item.body))))
         return out
 
-    def _is(self, register: Register | None) -> bool:
-        return register is not None and register.virtual and (register.file, register.index) == self.name
+    def _name(self, register: Register | None) -> Name | None:
+        """Return the group of a register where it is one of those that move."""
+        if register is None or not register.virtual or (register.file, register.index) not in self.places:
+            return None
+        return register.file, register.index
 
-    def _temporary(self) -> Register:
-        register = Register(self.name[0], self.next, self.width)
+    def _temporary(self, name: Name) -> Register:
+        register = Register(name[0], self.next, self.widths[name])
         self.next += 1
         self.temporaries.add((register.file, register.index))
         return register
 
     def _control(self, register: Register | None) -> tuple[Register | None, list[Item]]:
-        if not self._is(register):
+        name = self._name(register)
+        if name is None:
             return register, []
-        here = self._temporary()
-        return here, [Block((self._load(here),))]
+        here = self._temporary(name)
+        return here, [Block((self._load(name, here),))]
 
-    def _load(self, here: Register) -> Instruction:
-        return Instruction(
-            f"ld{32 * self.width}",
-            MAIN,
-            (here,),
-            (WORKER_BASE, MZERO),
-            (self.at // (4 * self.width),),
-            stream=self._stream,
-        )
+    def _load(self, name: Name, here: Register) -> Instruction:
+        ins, at = (WORKER_BASE, MZERO), self.places[name]
+        width = self.widths[name]
+        return Instruction(f"ld{32 * width}", MAIN, (here,), ins, (at // (4 * width),), stream=f"scratch{at}")
 
-    @property
-    def _stream(self) -> str:
-        return f"scratch{self.at}"
+    def _store(self, name: Name, here: Register) -> Instruction:
+        at, width = self.places[name], self.widths[name]
+        ins = (here, WORKER_BASE, MZERO)
+        return Instruction(f"st{32 * width}", MAIN, (), ins, (at // (4 * width),), stream=f"scratch{at}")
 
     def _block(self, block: Block) -> Block:
         if block.bundles is not None:
             return block
         out: list[Instruction] = []
         for i in block.instructions:
-            reads, writes = any(map(self._is, i.ins)), any(map(self._is, i.outs))
+            reads = dict.fromkeys(n for r in i.ins if (n := self._name(r)) is not None)
+            writes = dict.fromkeys(n for r in i.outs if (n := self._name(r)) is not None)
             if not reads and not writes:
                 out.append(i)
                 continue
-            here = self._temporary()
-            partly = any(self._is(r) and r.width < self.width for r in i.outs)
-            if reads or partly:
-                out.append(self._load(here))
-            out.append(
-                replace(
-                    i,
-                    ins=tuple(self._moved(r, here) for r in i.ins),
-                    outs=tuple(self._moved(r, here) for r in i.outs),
-                )
-            )
-            if writes:
-                store = f"st{32 * self.width}"
-                ins = (here, WORKER_BASE, MZERO)
-                out.append(
-                    Instruction(store, MAIN, (), ins, (self.at // (4 * self.width),), stream=self._stream)
-                )
+            here = {name: self._temporary(name) for name in dict.fromkeys((*reads, *writes))}
+            partly = [n for r in i.outs if (n := self._name(r)) is not None and r.width < self.widths[n]]
+            out += [self._load(name, here[name]) for name in dict.fromkeys((*reads, *partly))]
+            ins, outs = (tuple(self._moved(r, here) for r in each) for each in (i.ins, i.outs))
+            out.append(replace(i, ins=ins, outs=outs))
+            out += [self._store(name, here[name]) for name in writes]
         return Block(tuple(out))
 
-    def _moved(self, register: Register, here: Register) -> Register:
-        if not self._is(register):
+    def _moved(self, register: Register, here: dict[Name, Register]) -> Register:
+        name = self._name(register)
+        if name is None:
             return register
-        return here if register.width == self.width else here.part(register.offset, register.width)
+        place = here[name]
+        return place if register.width == self.widths[name] else place.part(register.offset, register.width)

@@ -7,6 +7,7 @@ count of slots is a closed form in the extents.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -34,12 +35,13 @@ class Register:
     offset: int = 0
     virtual: bool = True
 
-    @property
+    @functools.cached_property
     def units(self) -> tuple[tuple[str, int, int], ...]:
         """The single registers that it covers, as ``(file, index, offset)``."""
+        file, index = self.file, self.index
         if not self.virtual:
-            return tuple((self.file, self.index + k, 0) for k in range(self.width))
-        return tuple((self.file, self.index, self.offset + k) for k in range(self.width))
+            return tuple([(file, index + k, 0) for k in range(self.width)])
+        return tuple([(file, index, self.offset + k) for k in range(self.width)])
 
     @property
     def group_width(self) -> int:

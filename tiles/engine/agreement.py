@@ -23,7 +23,7 @@ from tiles.compiler.wellformed_steps import read_by, written_by
 from tiles.engine.fast import FastEngine
 from tiles.engine.interface import FLOAT, RING
 from tiles.engine.literal import LiteralEngine
-from tiles.graph import CONSTANT
+from tiles.graph import CONSTANT, Codelet
 from tiles.numerics.dtypes import is_float, is_integer, itemsize, to_jax
 
 BYTES = 1 << 22
@@ -53,7 +53,7 @@ def certify(executable: Executable, limit: int = LIMIT) -> Certificate:
 def prove_composites(executable: Executable) -> int:
     """Raise InvalidExecutable unless each composite's codelet gives what its body gives; return how many were run.
 
-    Those that read and write more than ``BYTES`` are left out.
+    Those that read and write more than ``BYTES``, on all replicas together, are left out.
     """
     done = set[int]()
     for node in nodes_of(executable.program):
@@ -70,7 +70,7 @@ def prove_composites(executable: Executable) -> int:
 def _bytes(executable: Executable, whole: VertexGroup) -> int:
     names = (*(operand.variable for operand in whole.operands), *whole.results)
     variables = [executable.variables[name] for name in names]
-    return sum(math.prod(v.shape) * itemsize(v.dtype) for v in variables)
+    return executable.replicas.count * sum(math.prod(v.shape) * itemsize(v.dtype) for v in variables)
 
 
 def _prove(executable: Executable, number: int, body: Part, whole: VertexGroup) -> None:
@@ -80,7 +80,7 @@ def _prove(executable: Executable, number: int, body: Part, whole: VertexGroup) 
     alone = _alone(executable, number, body, whole, tuple(v.name for v in read))
     rng = np.random.default_rng(len(executable.composites) + number)
     combiner = whole.codelet.combiner()
-    adds, chooses = combiner == "add", combiner in ("max", "min")
+    adds, chooses = combiner == "add", _chooses(whole.codelet)
     for arithmetic, draws in DRAWS.items():
         codelet, steps = FastEngine(alone, arithmetic), LiteralEngine(alone, arithmetic)
         for share, special in draws:
@@ -88,7 +88,7 @@ def _prove(executable: Executable, number: int, body: Part, whole: VertexGroup) 
                 arithmetic == FLOAT and chooses
             ):  # XLA drops NaN, and which zero is greater, see docs/numerics.md
                 special = tuple(value for value in special if value and not math.isnan(value)) or (1.0,)
-            values = [_drawn(rng, v, share, special) for v in read]
+            values = [_drawn_for_all(rng, executable, v, share, special) for v in read]
             try:
                 with jax.enable_x64(True):
                     want, got = codelet.run(*values)[0], steps.run(*values)[0]
@@ -104,6 +104,11 @@ def _prove(executable: Executable, number: int, body: Part, whole: VertexGroup) 
                         f"composite {whole.name}: {whole.codelet.name} gives another {name} than its body does",
                         whole.location,
                     )
+
+
+def _chooses(codelet: Codelet) -> bool:
+    """Whether a codelet takes the greatest or least of floats."""
+    return codelet.combiner() in ("max", "min") or getattr(codelet, "operation", "") in ("max", "min")
 
 
 def _alone(
@@ -127,6 +132,7 @@ def _alone(
         donated=(),
         streams={},
         remote_buffers={},
+        same_on_all=(),
     )
 
 
@@ -146,6 +152,15 @@ def _same_but_nan(one: np.ndarray, other: np.ndarray) -> bool:
         np.array_equal(undefined, np.isnan(other))
         and one[~undefined].tobytes() == other[~undefined].tobytes()
     )
+
+
+def _drawn_for_all(
+    rng: np.random.Generator, executable: Executable, v: Variable, share: float, special: tuple[float, ...]
+) -> np.ndarray:
+    """Return a variable's values; of replicas, ``[replicas, *shape]``."""
+    if not executable.replicas.axes:
+        return _drawn(rng, v, share, special)
+    return np.stack([_drawn(rng, v, share, special) for _ in range(executable.replicas.count)])
 
 
 def _drawn(rng: np.random.Generator, v: Variable, share: float, special: tuple[float, ...]) -> np.ndarray:

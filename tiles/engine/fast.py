@@ -21,10 +21,12 @@ from jax import lax
 
 from tiles.compiler import (
     AbortStep,
+    BetweenStep,
     CopyStep,
     ErrorStep,
     Executable,
     ExecuteStep,
+    IndexStep,
     PrintStep,
     RemoteStep,
     StreamStep,
@@ -38,7 +40,8 @@ from tiles.compiler.control_flow import count_steps, items_needed, may_halt, wri
 from tiles.compiler.wellformed import root_of
 from tiles.compiler.wellformed_steps import read_by
 from tiles.engine.compilation import WORTH_KEEPING, apart, quickly
-from tiles.engine.interface import FLOAT, RING, check_inputs, check_streams
+from tiles.engine.interface import FLOAT, RING, check_inputs, check_streams, differing
+from tiles.engine.replicated import REPLICA, moved, over_replicas, replica_index
 from tiles.engine.streams import (
     Room,
     Streams,
@@ -54,7 +57,7 @@ from tiles.engine.trace import Print, Trace
 from tiles.engine.traced import Env, State, TracedEngine
 from tiles.engine.whole import is_laid_out, lay_out, whole
 from tiles.errors import ProgramAborted, Unsupported
-from tiles.graph import Extents
+from tiles.graph import Collective, Extents
 from tiles.numerics.decisions import Decisions, Recording, Replay, record
 
 REPEATED_CYCLES = 64
@@ -71,7 +74,7 @@ class FastEngine(TracedEngine):
         super().__init__(executable, arithmetic)
         self.strict = strict
         options = self.compiler_options
-        self._jitted = jax.jit(self._call, compiler_options=options, static_argnames="room")
+        self._jitted = jax.jit(self._called, compiler_options=options, static_argnames="room")
         self._replayed = jax.jit(self._call_replaying, compiler_options=options, static_argnames="room")
         self._recording = jax.jit(self._call_recording, static_argnums=0, compiler_options=options)
 
@@ -152,10 +155,10 @@ class FastEngine(TracedEngine):
             )
         with jax.enable_x64(True):
             items = {name: jnp.asarray(x) for name, x in given.items()}
-            (outputs, _), moved = self._call(
+            (outputs, _), sent = self._called(
                 *inputs, items=items, room=initial_room(exe), remote={}, show=self.show
             )
-            return list(outputs), sent_by(exe, moved)
+            return list(outputs), sent_by(exe, sent)
 
     def record(
         self, *inputs: Any, streams: Mapping[str, Any] | None = None, remote: Env
@@ -174,11 +177,34 @@ class FastEngine(TracedEngine):
 
     def _call_recording(self, capacity: int, *inputs: Any, items: Env, remote: Env) -> Any:
         decisions = Recording(capacity)
-        _, moved = self._call(*inputs, decisions=decisions, items=items, remote=remote)
-        return decisions.state, remote_rows(moved)
+        _, left = self._call(*inputs, decisions=decisions, items=items, remote=remote)
+        return decisions.state, remote_rows(left)
 
     def _call_replaying(self, recorded: jax.Array, *inputs: Any, items: Env, room: Room, remote: Env) -> Any:
         return self._call(*inputs, decisions=Replay(recorded), items=items, room=room, remote=remote)
+
+    def _called(
+        self,
+        *inputs: Any,
+        items: Env,
+        room: Room = (),
+        remote: Env,
+        show: Callable[[list[Print]], None] | None = None,
+    ) -> Any:
+        """Return what ``_call`` does; of replicas, outputs ``[replicas, *shape]`` and the most trips of any."""
+        exe = self.executable
+        if not exe.replicas.axes:
+            return self._call(*inputs, items=items, room=room, remote=remote, show=show)
+        each = differing(exe)
+
+        def one(number: jax.Array, *own: Any) -> Any:
+            results, _ = self._call(*own, items={}, remote={}, replica=number)
+            return results
+
+        in_axes = (0, *(0 if i in each else None for i in range(len(inputs))))
+        numbers = jnp.arange(exe.replicas.count, dtype=jnp.int32)
+        outputs, trips = jax.vmap(one, in_axes=in_axes)(numbers, *map(jnp.asarray, inputs))
+        return (outputs, {path: trip.max(axis=0) for path, trip in trips.items()}), {}
 
     def _call(
         self,
@@ -188,12 +214,15 @@ class FastEngine(TracedEngine):
         room: Room = (),
         remote: Env,
         show: Callable[[list[Print]], None] | None = None,
+        replica: jax.Array | None = None,
     ) -> tuple[tuple[tuple[jax.Array, ...], dict[Path, Any]], dict[str, Any]]:
         """Return the outputs, by path how often every loop's body and branch ran that depends on data, and streams."""
         exe = self.executable
         given = dict(zip(exe.inputs, inputs, strict=True))
         given |= {v.name: v.value for v in exe.variables.values() if v.value is not None}
         env: Env = {name: _unfolded(self.enter(name, value)) for name, value in given.items()}
+        if replica is not None:
+            env[REPLICA] = replica
         entered = {name: self.enter_items(name, x) for name, x in items.items()}
         dtypes = {name: self.carried(s.dtype) for name, s in exe.streams.items()}
         streams = Streams(exe.streams, may_halt(exe, exe.program), entered, dtypes, room)
@@ -213,12 +242,20 @@ class FastEngine(TracedEngine):
 
     def _step(self, number: int, state: State) -> None:
         step, env, streams = self.executable.steps[number], state.env, state.streams
+        replicas = self.executable.replicas
         match step:
             case ExecuteStep():
                 for group in step.groups:
                     self._vertices(group, env)
             case CopyStep():
                 env.update({copy.destination: self._copy(copy, env) for copy in step.copies})
+            case BetweenStep():
+                send = partial(moved, replicas, step.axes, step.permutations)
+                (env[step.destination],) = over_replicas(
+                    replicas, send, env[REPLICA], self._read(env, step.source)
+                )
+            case IndexStep():
+                env[step.variable] = replica_index(replicas, step.axes, env[REPLICA])
             case StreamStep(to_host=True):
                 streams.send(step.stream, self._read(env, step.variable))
             case StreamStep():
@@ -238,7 +275,20 @@ class FastEngine(TracedEngine):
                 pass
 
     def _composite(self, number: int, state: State) -> None:
-        self._vertices(self.executable.composites[number], state.env)
+        whole = self.executable.composites[number]
+        if isinstance(whole.codelet, Collective):
+            self._collective(whole, whole.codelet, state.env)
+        else:
+            self._vertices(whole, state.env)
+
+    def _collective(self, group: VertexGroup, codelet: Collective, env: Env) -> None:
+        """Run a collective of all replicas in one piece."""
+        replicas = self.executable.replicas
+        function = self.arithmetic_of(partial(codelet.together, replicas), self.operand_dtypes(group))
+        operands = [self._read(env, operand.variable) for operand in group.operands]
+        is_alike = codelet.is_alike and replicas.size(codelet.axes) == replicas.count
+        results = over_replicas(replicas, function, env[REPLICA], *operands, is_alike=is_alike)
+        env.update(zip(group.results, results, strict=True))
 
     def _remote(self, step: RemoteStep, state: State) -> None:
         rows = self._read(state.env, step.rows) if step.rows else jnp.zeros((), jnp.int32)

@@ -17,7 +17,7 @@ import numpy as np
 from tiles.compiler import AbortStep, ErrorStep, Executable, PrintStep, VertexGroup
 from tiles.compiler.control_flow import decided_by_floats, items_needed
 from tiles.engine.trace import Print, Trace, lines_of
-from tiles.errors import InvalidArguments, InvalidExecutable, ProgramAborted
+from tiles.errors import InvalidArguments, InvalidExecutable, ProgramAborted, Unsupported
 from tiles.graph import RemoteBuffer, Stream
 from tiles.numerics.dtypes import is_float, itemsize, to_jax, unsigned_of
 from tiles.numerics.ring import ring, to_ring
@@ -48,6 +48,11 @@ class Engine(abc.ABC):
         self.executable = executable
         self.arithmetic = arithmetic
         self.replays = arithmetic == RING and decided_by_floats(executable)
+        if self.replays and executable.replicas.axes:
+            raise Unsupported(
+                "replicas whose control depends on floats do not run in the ring: their decisions may differ",
+                try_='arithmetic="float"',
+            )
         self._one_at_a_time = threading.RLock()  # for what an engine keeps from one run to the next
         floats = self._empty_rows(to_jax) if self.replays else None
         self._kept_rows = self._empty_rows(self.carried), floats
@@ -63,7 +68,8 @@ class Engine(abc.ABC):
         """Run once: flat inputs in the executable's order to flat outputs and the trace.
 
         Args:
-          *inputs: arrays of the inputs' shapes and dtypes.
+          *inputs: arrays of the inputs' shapes and dtypes; of a program with replicas, ``[replicas, *shape]``
+            unless the input is the same on all. Its outputs are ``[replicas, *shape]``.
           streams: by name of every host-to-device stream its items, ``[items, *shape]``. What device-to-host
             streams received is in the trace.
 
@@ -261,6 +267,20 @@ def aborted(step: AbortStep | ErrorStep, value: np.ndarray | None, prints: Seque
 
 
 def check_inputs(executable: Executable, inputs: Sequence[Any]) -> None:
-    """Raise InvalidExecutable unless there are as many inputs as the executable takes."""
+    """Raise InvalidExecutable unless there are as many inputs as the executable takes, each with a value per replica."""
     if len(inputs) != len(executable.inputs):
         raise InvalidExecutable(f"{executable.name} takes {len(executable.inputs)} inputs, got {len(inputs)}")
+    for i in differing(executable):
+        shape, name = np.shape(inputs[i]), executable.inputs[i]
+        expected = (executable.replicas.count, *executable.variables[name].shape)
+        if shape != expected:
+            raise InvalidExecutable(
+                f"input {name} of {executable.replicas} replicas is {list(expected)}, got {list(shape)}"
+            )
+
+
+def differing(executable: Executable) -> tuple[int, ...]:
+    """Return the positions of inputs that are given a value for each replica, in front of their shape."""
+    if not executable.replicas.axes:
+        return ()
+    return tuple(i for i in range(len(executable.inputs)) if i not in executable.same_on_all)

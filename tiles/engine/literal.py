@@ -20,10 +20,12 @@ import numpy as np
 
 from tiles.compiler import (
     AbortStep,
+    BetweenStep,
     CopyStep,
     ErrorStep,
     Executable,
     ExecuteStep,
+    IndexStep,
     PrintStep,
     RemoteStep,
     StreamStep,
@@ -35,14 +37,22 @@ from tiles.compiler import (
 from tiles.compiler.control import Part, Path, Repeat, Switch, While, decided_parts
 from tiles.compiler.control_flow import count_steps
 from tiles.engine.fast import as_trips, record_run
-from tiles.engine.interface import FLOAT, Engine, aborted, check_inputs, check_streams, out_of_items
+from tiles.engine.interface import (
+    FLOAT,
+    Engine,
+    aborted,
+    check_inputs,
+    check_streams,
+    differing,
+    out_of_items,
+)
 from tiles.engine.memory import POISON, Stored, TileMemory
 from tiles.engine.operands import HeldOperand
 from tiles.engine.supersteps import Agreement, Collected, Exchange
 from tiles.engine.trace import Print, Trace
 from tiles.engine.vertices import cell_function, whole_function
 from tiles.errors import InvalidExecutable
-from tiles.graph import Layout
+from tiles.graph import Layout, Replicas
 from tiles.graph.cells import extent_classes, slice_extents
 from tiles.numerics.dtypes import to_jax
 from tiles.numerics.ring import to_ring
@@ -51,9 +61,10 @@ from tiles.plan import operand_slices
 
 @dataclass
 class _Run:
-    """What one call of ``LiteralEngine.run`` owns; nothing of it outlives the call but its memory and its rows.
+    """What one call of ``LiteralEngine.run`` owns of one replica; nothing outlives the call but its memory and its rows.
 
     Args:
+      replica: its number.
       memory: the tiles' words.
       given: items of streams from the host, and those that are still to come, by stream.
       sent: items of streams to the host so far, by stream.
@@ -64,6 +75,7 @@ class _Run:
       holds: the variable that was last written in each storage.
     """
 
+    replica: int
     memory: TileMemory
     given: Mapping[str, tuple[Any, Iterator[Any]]]
     sent: Mapping[str, list[np.ndarray]]
@@ -84,7 +96,8 @@ class LiteralEngine(Engine):
         super().__init__(executable, arithmetic)
         self.begin, end = executable.data_range
         self.words = max(1, -(-(end - self.begin) // 4))
-        self._memory: TileMemory | None = None
+        self._memory: list[TileMemory] | None = None
+        self._moves: dict[int, list[np.ndarray]] = {}
         self._operands: dict[int, list[list[HeldOperand]]] = {}
         self._functions: dict[int, Callable[..., Any]] = {}
 
@@ -102,47 +115,62 @@ class LiteralEngine(Engine):
             if floats is not None:
                 decisions, floats = record_run(exe, *inputs, streams=streams, remote=floats)
                 recorded = iter(np.asarray(decisions))
-            run = self._begun(items, recorded)
-            given = dict(zip(exe.inputs, inputs, strict=True))
-            given |= {v.name: v.value for v in exe.variables.values() if v.value is not None}
-            for name, value in given.items():
-                self._keep(name, run, np.asarray(self.enter(name, value)))
-            self._run(exe.program, (), run)
-            outputs = [jnp.asarray(self._read(name, run.memory)) for name in exe.outputs]
-            self._memory = run.memory
-            self._keep_rows(run.rows, floats)
-        trips = {path: as_trips(counted) for path, counted in run.trips.items()}
-        sent = {name: self._stacked(name, items) for name, items in run.sent.items()}
+            runs = self._begun(items, recorded)
+            each, constants = set(differing(exe)), [v for v in exe.variables.values() if v.value is not None]
+            for run in runs:
+                for i, (name, value) in enumerate(zip(exe.inputs, inputs, strict=True)):
+                    own = value[run.replica] if i in each else value
+                    self._keep(name, run, np.asarray(self.enter(name, own)))
+                for v in constants:
+                    self._keep(v.name, run, np.asarray(self.enter(v.name, v.value)))
+            self._run(exe.program, (), runs)
+            outputs = [jnp.asarray(self._output(name, runs)) for name in exe.outputs]
+            self._memory = [run.memory for run in runs]
+            self._keep_rows(runs[0].rows, floats)
+        trips = {path: _most([run.trips[path] for run in runs]) for path in runs[0].trips}
+        sent = {name: self._stacked(name, items) for name, items in runs[0].sent.items()}
         counts = count_steps(exe, trips)
-        return outputs, Trace(counts, self.name, self.arithmetic, trips, sent, tuple(run.printed))
+        return outputs, Trace(counts, self.name, self.arithmetic, trips, sent, tuple(runs[0].printed))
 
-    def _begun(self, items: Mapping[str, Any], recorded: Iterator[int] | None) -> _Run:
-        """Return a run that has done nothing yet. The engine has no memory until the run gives it back."""
+    def _output(self, name: str, runs: list[_Run]) -> np.ndarray:
+        """Return an output, of replicas ``[replicas, *shape]``."""
+        values = [self._read(name, run.memory) for run in runs]
+        return np.stack(values) if self.executable.replicas.axes else values[0]
+
+    def _begun(self, items: Mapping[str, Any], recorded: Iterator[int] | None) -> list[_Run]:
+        """Return for every replica a run that has done nothing yet. The engine has no memory until they give it back."""
         exe = self.executable
-        memory, self._memory = self._prepared(), None
-        return _Run(
-            memory=memory,
-            given={name: (given, iter(given)) for name, given in items.items()},
-            sent={name: [] for name, stream in exe.streams.items() if stream.to_host},
-            rows={name: np.array(rows) for name, rows in self.remote.items()},
-            recorded=recorded,
-            trips={
-                path: 0 if isinstance(part, While) else [0] * len(part.branches)
-                for path, part in decided_parts(exe.program)
-            },
-        )
+        memories, self._memory = self._prepared(), None
+        return [
+            _Run(
+                replica=replica,
+                memory=memory,
+                given={name: (given, iter(given)) for name, given in items.items()},
+                sent={name: [] for name, stream in exe.streams.items() if stream.to_host},
+                rows={name: np.array(rows) for name, rows in self.remote.items()},
+                recorded=recorded,
+                trips={
+                    path: 0 if isinstance(part, While) else [0] * len(part.branches)
+                    for path, part in decided_parts(exe.program)
+                },
+            )
+            for replica, memory in enumerate(memories)
+        ]
 
-    def _prepared(self) -> TileMemory:
-        """Return the memory of the last run that ended well, or one in which nobody has written.
+    def _prepared(self) -> list[TileMemory]:
+        """Return the memory of the last run that ended well, or one in which nobody has written, for every replica.
 
         Without decisions every run reads and writes the same words in the same order, so what a run reads unwritten the
         first one has read as poison; poison before every run took 8 % of an MLP step's processor time. Where loops or
         branches depend on data, every run begins with poison.
         """
-        state = self._memory or TileMemory(self.executable.target.num_tiles, self.words)
-        if self._memory is None or list(decided_parts(self.executable.program)):
-            state.poison()
-        return state
+        exe, memories = self.executable, self._memory
+        if memories is None:
+            memories = [TileMemory(exe.target.num_tiles, self.words) for _ in range(exe.replicas.count)]
+        if self._memory is None or list(decided_parts(exe.program)):
+            for memory in memories:
+                memory.poison()
+        return memories
 
     def _stacked(self, name: str, items: list[np.ndarray]) -> np.ndarray:
         stream = self.executable.streams[name]
@@ -151,33 +179,39 @@ class LiteralEngine(Engine):
 
     # ---- control
 
-    def _run(self, part: Part, path: Path, run: _Run) -> None:
-        """Run a part of the program and count the trips of loops and branches in it."""
+    def _run(self, part: Part, path: Path, runs: list[_Run]) -> None:
+        """Run a part of the program on some replicas, and count the trips of loops and branches in it."""
         match part:
             case int():
-                self._step(part, run)
+                self._step(part, runs)
             case While():
-                self._while(part, path, run)
+                self._while(part, path, runs)
             case Switch():
-                self._switch(part, path, run)
+                self._switch(part, path, runs)
             case _:
                 for _ in range(part.count if isinstance(part, Repeat) else 1):
                     for position, inner in enumerate(part.parts):
-                        self._run(inner, (*path, position), run)
+                        self._run(inner, (*path, position), runs)
 
-    def _while(self, loop: While, path: Path, run: _Run) -> None:
-        self._run(loop.condition, (*path, 0), run)
-        while bool(self._decide(loop.predicate, run)) is loop.goes_on:
-            run.trips[path] += 1
-            self._run(loop.body, (*path, 1), run)
-            self._run(loop.condition, (*path, 0), run)
+    def _while(self, loop: While, path: Path, runs: list[_Run]) -> None:
+        """Run a loop until no replica goes on; those that have left it wait."""
+        self._run(loop.condition, (*path, 0), runs)
+        while runs := [run for run in runs if bool(self._decide(loop.predicate, run)) is loop.goes_on]:
+            for run in runs:
+                run.trips[path] += 1
+            self._run(loop.body, (*path, 1), runs)
+            self._run(loop.condition, (*path, 0), runs)
 
-    def _switch(self, switch: Switch, path: Path, run: _Run) -> None:
+    def _switch(self, switch: Switch, path: Path, runs: list[_Run]) -> None:
+        """Run every branch on the replicas that take it."""
         last = len(switch.branches) - 1
-        index = self._decide(switch.index, run)
-        index = index if 0 <= index <= last else last
-        run.trips[path][index] += 1
-        self._run(switch.branches[index], (*path, index), run)
+        found = [self._decide(switch.index, run) for run in runs]
+        taken = [index if 0 <= index <= last else last for index in found]
+        for index in sorted(set(taken)):
+            chosen = [run for run, own in zip(runs, taken, strict=True) if own == index]
+            for run in chosen:
+                run.trips[path][index] += 1
+            self._run(switch.branches[index], (*path, index), chosen)
 
     def _decide(self, name: str, run: _Run) -> int:
         """Return a predicate or the number of a branch: as computed, or as the float run decided."""
@@ -187,10 +221,47 @@ class LiteralEngine(Engine):
 
     # ---- steps: everything is read before anything is written
 
-    def _step(self, number: int, run: _Run) -> None:
-        """Run one step."""
+    def _step(self, number: int, runs: list[_Run]) -> None:
+        """Run one step on some replicas."""
+        step = self.executable.steps[number]
+        if isinstance(step, BetweenStep):
+            self._between(number, step, runs)
+            return
+        for run in runs:
+            self._step_alone(number, run)
+
+    def _between(self, number: int, step: BetweenStep, runs: list[_Run]) -> None:
+        """Move words between the memories of replicas; whole groups take part.
+
+        Raises:
+          InvalidExecutable: a replica waits for one that does not take part.
+        """
+        replicas = self.executable.replicas
+        if number not in self._moves:
+            self._moves[number] = [replicas.destinations(step.axes, p) for p in step.permutations]
+        present = np.zeros(replicas.count, bool)
+        present[[run.replica for run in runs]] = True
+        if not _are_groups(replicas, step.axes, present):
+            raise InvalidExecutable(
+                f"step {step.name}: replicas {np.flatnonzero(present).tolist()} wait for others of their groups"
+            )
+        sent = {run.replica: self._read(step.source, run.memory) for run in runs}
+        arrived = {replica: np.zeros_like(value) for replica, value in sent.items()}
+        for k, there in enumerate(self._moves[number]):
+            where = k if len(step.permutations) > 1 else ...
+            for replica, value in sent.items():
+                if there[replica] >= 0:
+                    arrived[int(there[replica])][where] = value[where]
+        for run in runs:
+            self._keep(step.destination, run, arrived[run.replica])
+
+    def _step_alone(self, number: int, run: _Run) -> None:
+        """Run one step that no other replica takes part in."""
         step = self.executable.steps[number]
         match step:
+            case IndexStep():
+                place = self.executable.replicas.place(step.axes)[run.replica]
+                self._keep(step.variable, run, np.asarray(place, np.uint32))
             case ExecuteStep():
                 self._execute(number, step, run)
             case CopyStep():
@@ -436,3 +507,16 @@ class VertexEngine(LiteralEngine):
         return x.transpose([*rest, *leading, *range(rank, x.ndim)]).reshape(
             (*layout.grid, *layout.part_shape)
         )
+
+
+def _are_groups(replicas: Replicas, axes: tuple[str, ...], present: np.ndarray) -> bool:
+    """Whether of every group along some axes all replicas are there or none; ``present`` is bool ``[replicas]``."""
+    sizes = [size for _, size in replicas.axes]
+    inner = tuple(replicas.leading(axes)[: len(axes)])
+    there = present.reshape(sizes)
+    return bool((there.all(axis=inner) == there.any(axis=inner)).all())
+
+
+def _most(trips: list[Any]) -> Any:
+    """Return the trips of a loop, or of every branch: of replicas, the most that any of them made."""
+    return as_trips(np.max(np.array(trips), axis=0).tolist())

@@ -3,7 +3,9 @@
 from tiles.graph.arrangement import ROW_MAJOR, Arrangement, common_run
 from tiles.graph.carried import CarriedCodelet, carried_from_data
 from tiles.graph.carrying import carry, is_carried
-from tiles.graph.codelet import CODELETS, Cell, Codelet, Cycles, Extents, codelet_from_data, register
+from tiles.graph.codelet import CODELETS, Cell, Codelet, Extents, codelet_from_data, register
+from tiles.graph.collective import Collective
+from tiles.graph.cycles import Cycles, VertexCode, code_cycles, code_or_formula
 from tiles.graph.domain import (
     PARALLEL,
     REDUCTION,
@@ -41,6 +43,7 @@ from tiles.graph.program import (
     Choice,
     Composite,
     Copy,
+    CopyBetween,
     CopyFromRemote,
     CopyFromStream,
     CopyToRemote,
@@ -58,8 +61,10 @@ from tiles.graph.program import (
     Step,
     Switch,
     Sync,
+    WriteReplicaIndex,
     WriteUndef,
 )
+from tiles.graph.replicas import Pairs, Permutation, Replicas, Shift, Swap, folded
 
 __all__ = [
     "CODELETS",
@@ -81,9 +86,11 @@ __all__ = [
     "Cell",
     "Choice",
     "Codelet",
+    "Collective",
     "Composite",
     "ComputeSet",
     "Copy",
+    "CopyBetween",
     "CopyFromRemote",
     "CopyFromStream",
     "CopyToRemote",
@@ -101,26 +108,36 @@ __all__ = [
     "Message",
     "OpForm",
     "Operation",
+    "Pairs",
+    "Permutation",
     "Plan",
     "PrintTensor",
     "RemoteBuffer",
     "Repeat",
     "RepeatWhileFalse",
     "RepeatWhileTrue",
+    "Replicas",
     "Reshape",
     "Sequence",
+    "Shift",
     "Step",
     "Stream",
+    "Swap",
     "Switch",
     "Sync",
     "Tensor",
+    "VertexCode",
     "Vertices",
+    "WriteReplicaIndex",
     "WriteUndef",
     "along",
     "carried_from_data",
     "carry",
+    "code_cycles",
+    "code_or_formula",
     "codelet_from_data",
     "common_run",
+    "folded",
     "identity_map",
     "is_carried",
     "linear_layout",

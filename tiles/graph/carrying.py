@@ -66,7 +66,7 @@ def carry(
         may_cut=tuple(d for d in range(len(form.dims)) if codelet.may_split(form, d)),
         overwrites=tuple(k for k in range(len(form.operands)) if codelet.may_overwrite(k)),
         state=int(codelet.state_bytes(form, target)),
-        code=int(codelet.code_bytes(target)),
+        code=int(codelet.variant_bytes(extents, target)),
         basis=cycles.basis,
         source=cycles.source,
         figures=tuple(Figures(*row) for row in zip(sizes, *figures, strict=True)),

@@ -20,25 +20,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tiles.errors import InvalidExecutable, InvalidGraph
+from tiles.errors import InvalidExecutable, InvalidGraph, NoTileCode, OutOfRegisters
 from tiles.graph.arrangement import Arrangement
+from tiles.graph.cycles import Cycles, VertexCode, vertex_code_bytes
 from tiles.graph.domain import OpForm
-from tiles.target import Basis, Target
-
-
-@dataclass(frozen=True)
-class Cycles:
-    """A duration in tile cycles, with where the figure comes from.
-
-    Args:
-      value: cycles; a number, or an array with one entry per vertex or per candidate plan.
-      basis: how far to trust it.
-      source: the formula's or measurement's public source.
-    """
-
-    value: Any
-    basis: Basis
-    source: str
+from tiles.target import Target
 
 
 @dataclass(frozen=True)
@@ -80,9 +66,10 @@ class Extents:
         """Return the elements of operand k that a cell reads."""
         total = np.int64(1)
         for axis in self.form.operands[k].axes:
-            span = np.int64(1)
-            for d, c in axis.terms:
-                span = span + (self.sizes[d] - 1) * (abs(c) if len(axis.terms) > 1 else 1)
+            if len(axis.terms) == 1:
+                span = self.sizes[axis.terms[0][0]]
+            else:
+                span = sum(((self.sizes[d] - 1) * abs(c) for d, c in axis.terms), np.int64(1))
             total = total * span
         return np.asarray(total)
 
@@ -170,6 +157,15 @@ class Codelet:
         """Return the duration of one vertex using all workers of its tile, vectorized over ``extents``."""
         raise NotImplementedError
 
+    def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
+        """Return the tile code that vertices of these extents run, in order; variants that they choose from are all there.
+
+        Raises:
+          NoTileCode: the element compiler has no code for it; says why.
+          OutOfRegisters: the code needs more registers than there are.
+        """
+        raise NoTileCode(f"no tile code for {self.label}")
+
     def flops(self, extents: Extents) -> np.ndarray:
         """Return floating-point operations of a cell (a multiply-add counts two)."""
         return np.zeros_like(extents.points)
@@ -215,8 +211,15 @@ class Codelet:
         return target.pointer_bytes * fields + 4 * len(form.dims)
 
     def code_bytes(self, target: Target) -> int:
-        """Return bytes of code one tile holds to run the codelet, once however many vertices it has."""
+        """Return bytes of code one tile holds to run the codelet, once however many vertices it has (ASSUMED)."""
         return 64 * target.instruction_bytes
+
+    def variant_bytes(self, extents: Extents, target: Target) -> int:
+        """Return bytes of the code that vertices of these extents run: that of ``tile_code``, else ``code_bytes``."""
+        try:
+            return vertex_code_bytes(self.tile_code(extents, target))
+        except (NoTileCode, OutOfRegisters):
+            return self.code_bytes(target)
 
     def scratch_bytes(self, extents: Extents, target: Target) -> np.ndarray:
         """Return temporary bytes of a vertex beyond its operands and results."""

@@ -109,7 +109,7 @@ class OpForm:
     """A regular operation: its domain and the indexing map of each operand and result.
 
     Every domain dimension appears in at most one axis of an operand; results are indexed by bare
-    parallel dimensions, each exactly once.
+    parallel dimensions, each at most once. One that a result lacks is not cut: cells would write the same part.
     """
 
     dims: tuple[Dim, ...]
@@ -117,14 +117,16 @@ class OpForm:
     results: tuple[IndexMap, ...]
 
     def __post_init__(self) -> None:
-        parallel = sorted(i for i, d in enumerate(self.dims) if not d.is_reduced)
+        parallel = {i for i, d in enumerate(self.dims) if not d.is_reduced}
         for result in self.results:
             bare = all(
                 axis.terms and len(axis.terms) == 1 and axis.terms[0][1] == 1 and not axis.offset
                 for axis in result.axes
             )
-            if not bare or sorted(result.dims) != parallel:
-                raise InvalidPlan(f"a result must be indexed by every parallel dimension once, got {result}")
+            if not bare or len(set(result.dims)) != len(result.dims) or not parallel.issuperset(result.dims):
+                raise InvalidPlan(f"a result must be indexed by parallel dimensions, each once, got {result}")
+        if missing := parallel.difference(*(result.dims for result in self.results)):
+            raise InvalidPlan(f"dimension {self.dims[min(missing)].name} is parallel and indexes no result")
         for operand in self.operands:
             if len(set(operand.dims)) != len(operand.dims):
                 raise InvalidPlan(f"a dimension may index only one axis of an operand, got {operand}")
@@ -138,6 +140,12 @@ class OpForm:
     def reduced(self) -> tuple[int, ...]:
         """Indices of the dimensions results are combined along."""
         return tuple(i for i, dim in enumerate(self.dims) if dim.is_reduced)
+
+    @cached_property
+    def uncut(self) -> tuple[int, ...]:
+        """Indices of the parallel dimensions that not every result has."""
+        parallel = [i for i, dim in enumerate(self.dims) if not dim.is_reduced]
+        return tuple(d for d in parallel if any(d not in result.dims for result in self.results))
 
     def result_shape(self, k: int = 0) -> tuple[int, ...]:
         """Shape of result k when no reduction is split."""
@@ -212,6 +220,9 @@ class Plan:
             )
         if self.num_cells > num_tiles:
             raise InvalidPlan(f"the plan has {self.num_cells} cells for {num_tiles} tiles")
+        for d in form.uncut:
+            if self.splits[d].is_split:
+                raise InvalidPlan(f"the plan cuts dimension {form.dims[d].name}, which not all results have")
         tiles = self.tiles
         if tiles.min() < 0 or tiles.max() >= num_tiles:
             raise InvalidPlan(f"the plan uses tiles {tiles.min()}..{tiles.max()} of {num_tiles}")

@@ -17,8 +17,9 @@ from tiles.graph.codelet import Codelet
 from tiles.graph.domain import OpForm, Plan
 from tiles.graph.layout import Layout
 from tiles.graph.program import Alternative, Choice, Operation, Reshape, Sequence
+from tiles.graph.replicas import Replicas
 from tiles.numerics.dtypes import itemsize
-from tiles.target import Target, known_systems
+from tiles.target import System, Target, known_systems
 
 INPUT, CONSTANT, TEMPORARY, VARIABLE = "input", "constant", "temporary", "variable"
 
@@ -136,20 +137,29 @@ class ComputeSet:
 class Graph:
     """Tensors, compute sets and functions for one target, and the main program.
 
-    Building never computes anything; ``tiles.compile_graph`` makes an Executable of it.
+    Building never computes anything; ``tiles.compile_graph`` makes an Executable of it. With replicas, all of it is
+    that of one IPU, and every replica runs it.
+
+    Attributes:
+      target: the chip.
+      system: the IPUs that replicas run on and the links between them; None for one IPU.
+      replicas: named axes of replicas; see ``replicate``.
+      same_on_all: inputs of which all replicas are given the same value; see ``add_input``.
     """
 
-    def __init__(self, target: Target, name: str = "main") -> None:
-        """Start an empty graph for ``target``.
+    def __init__(self, target: Target | System, name: str = "main") -> None:
+        """Start an empty graph for a chip, or for a system of several.
 
         Raises:
-          Unsupported: the target has several IPUs.
+          Unsupported: a target of several IPUs without links.
         """
+        self.system = target if isinstance(target, System) else None
+        target = target.chip if isinstance(target, System) else target
         if target.num_ipus > 1:
             raise Unsupported(
-                f"target {target.name!r} has {target.num_ipus} IPUs, and links between IPUs are not modelled: "
-                "what crosses them would be priced as exchange on one chip",
-                expected=f"one IPU; systems of several are data so far: {', '.join(known_systems())}",
+                f"target {target.name!r} has {target.num_ipus} IPUs without links: "
+                "what crosses between them would be priced as exchange on one chip",
+                expected=f"one IPU, or a system: {', '.join(known_systems())}",
                 try_=f"target.replace(num_ipus=1), which has {target.tiles_per_ipu} tiles",
             )
         self.target = target
@@ -163,15 +173,39 @@ class Graph:
         self.inputs: list[str] = []
         self.outputs: list[str] = []
         self.donated: tuple[int, ...] = ()
+        self.replicas = Replicas()
+        self.same_on_all: set[str] = set()
         self.is_planned = False
         self._taken: dict[str, dict[str, int]] = {}
 
     def successor(self) -> Graph:
-        """Return an empty graph with this one's target, streams and remote buffers, whose new names are new here too."""
-        graph = Graph(self.target, self.name)
+        """Return an empty graph with this one's target, replicas, streams and remote buffers; its new names are new here too."""
+        graph = Graph(self.system or self.target, self.name)
+        graph.replicas, graph.same_on_all = self.replicas, set(self.same_on_all)
         graph.streams, graph.remote_buffers = dict(self.streams), dict(self.remote_buffers)
         graph._taken = {space: dict(taken) for space, taken in self._taken.items()}
         return graph
+
+    def replicate(self, axis: str, size: int) -> None:
+        """Run the program on ``size`` times as many IPUs, which are told apart along an axis of that name.
+
+        Replicas are numbered over the axes in row-major order, the first axis the slowest; replica r runs on IPU r.
+
+        Raises:
+          InvalidGraph: an axis of that name is there, a size below 1, no system, or more replicas than it has IPUs.
+        """
+        replicas = Replicas((*self.replicas.axes, (axis, size)))
+        if self.system is None:
+            raise InvalidGraph(
+                f"the graph is for one {self.target.name}; replicas need several and the links between them",
+                expected=f"Graph(find_system(name)) with one of {', '.join(known_systems())}",
+            )
+        if replicas.count > self.system.num_ipus:
+            raise InvalidGraph(
+                f"{replicas.count} replicas ({replicas}) do not fit on {self.system.name}",
+                expected=f"at most {self.system.num_ipus}",
+            )
+        self.replicas = replicas
 
     def unique(self, stem: str, space: str = "tensor") -> str:
         """Return ``stem`` or ``stem.1``, ``stem.2``... whichever is free among names of that kind; deterministic."""
@@ -206,9 +240,27 @@ class Graph:
             self.inputs.append(tensor.name)
         return tensor
 
-    def add_input(self, shape: tuple[int, ...], dtype: str, name: str = "arg", location: str = "") -> Tensor:
-        """Add an input; unless it is given a layout the first operation that reads it says where it lies."""
-        return self.add_tensor(shape, dtype, name, kind=INPUT, location=location)
+    def add_input(
+        self,
+        shape: tuple[int, ...],
+        dtype: str,
+        name: str = "arg",
+        location: str = "",
+        same_on_all: bool = False,
+    ) -> Tensor:
+        """Add an input; unless it is given a layout the first operation that reads it says where it lies.
+
+        Args:
+          shape: of one replica's value.
+          dtype: numpy-style name.
+          name: made unique.
+          location: the user's source line.
+          same_on_all: whether a run is given one value for all replicas; else one for each, in front of the shape.
+        """
+        tensor = self.add_tensor(shape, dtype, name, kind=INPUT, location=location)
+        if same_on_all:
+            self.same_on_all.add(tensor.name)
+        return tensor
 
     def add_variable(self, shape: tuple[int, ...], dtype: str, name: str = "v", location: str = "") -> Tensor:
         """Add a tensor that copies or streams write; it is placed by the first operation that reads it."""

@@ -2,7 +2,8 @@
 
 A program is a tree. Operation, Reshape and Choice say what to compute and leave to planning how; a planned program has
 none of them. Execute runs one compute set (with the exchange its operands need before it); Copy
-moves one tensor into another layout or shape, or joins several; CopyFromStream and CopyToStream exchange items
+moves one tensor into another layout or shape, or joins several; CopyBetween moves a tensor to other replicas of the
+program; CopyFromStream and CopyToStream exchange items
 with the host, CopyFromRemote and CopyToRemote rows of buffers in memory beside the IPU; the rest is control.
 """
 
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from tiles.graph.codelet import Codelet
 from tiles.graph.domain import OpForm, Plan
+from tiles.graph.replicas import Permutation
 
 if TYPE_CHECKING:
     from tiles.graph.graph import Vertices
@@ -104,6 +106,46 @@ class Copy:
     destination: str
     sources: tuple[str, ...]
     axis: int | None = None
+    location: str = ""
+
+
+@dataclass(frozen=True)
+class CopyBetween:
+    """Write ``destination`` on the replicas that a permutation along axes names, from ``source`` on their partners.
+
+    Both have one shape, dtype and layout, so that every tile sends to the tile of its number. A replica to which
+    nothing is sent gets zeros.
+
+    Args:
+      source: tensor name.
+      destination: tensor name; another tensor than the source.
+      axes: along which replicas form groups; places in a group are counted in the order in which they are named.
+      permutations: where the source goes; of several the k-th says where its slice k along its first dimension
+        goes, all in one exchange.
+      location: the user's source line.
+    """
+
+    source: str
+    destination: str
+    axes: tuple[str, ...]
+    permutations: tuple[Permutation, ...]
+    location: str = ""
+
+
+@dataclass(frozen=True)
+class WriteReplicaIndex:
+    """Write a replica's place along axes into a uint32 scalar; the one thing that differs between replicas by itself.
+
+    It is loaded with the program. Source: Poplar's ``Graph::addReplicationIndexConstant``.
+
+    Args:
+      destination: tensor name.
+      axes: as in ``CopyBetween``.
+      location: the user's source line.
+    """
+
+    destination: str
+    axes: tuple[str, ...]
     location: str = ""
 
 
@@ -331,6 +373,8 @@ Step: TypeAlias = (
     | Choice
     | Execute
     | Copy
+    | CopyBetween
+    | WriteReplicaIndex
     | CopyFromStream
     | CopyToStream
     | CopyFromRemote

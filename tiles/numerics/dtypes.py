@@ -92,6 +92,14 @@ def word_count(name: str, count: int) -> int:
     return -(-count * itemsize(name) // WORD_BYTES)
 
 
+@functools.cache
+def is_exact_half(name: str) -> bool:
+    """Return whether every finite value of a float type is a half, too."""
+    own, half = jnp.finfo(to_jax(name)), jnp.finfo(np.float16)
+    lowest = half.minexp - half.nmant <= own.minexp - own.nmant
+    return bool(own.nmant <= half.nmant and own.maxexp <= half.maxexp and lowest)
+
+
 def to_words(x: np.ndarray) -> np.ndarray:
     """Return an array's bits as 32-bit words along its last axis; a view where elements are words.
 

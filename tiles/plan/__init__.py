@@ -7,13 +7,14 @@ from tiles.plan.exchange import (
     exchange_cycles,
     keeps_order,
     layout_traffic,
+    operand_code,
     operand_moves,
     operand_traffic,
     reshape_traffic,
     staging_bytes,
     traffic,
 )
-from tiles.plan.pricing import Priced, Ranking, drafts_of, home_layout, price
+from tiles.plan.pricing import Draft, Priced, Ranking, draft, drafts_of, home_layout, price
 from tiles.plan.question import CODE_PRICE, MEMORY_PROPORTION, Operand, Question
 from tiles.plan.search import follow, leaving, search
 from tiles.plan.serial import Turns, serial_split, slice_form
@@ -25,6 +26,7 @@ __all__ = [
     "OUTSIDE",
     "UNUSED",
     "AxisSlices",
+    "Draft",
     "Operand",
     "Priced",
     "Question",
@@ -33,6 +35,7 @@ __all__ = [
     "Traffic",
     "Turns",
     "arranged",
+    "draft",
     "drafts_of",
     "exchange_code_bytes",
     "exchange_cycles",
@@ -43,6 +46,7 @@ __all__ = [
     "layout_slices",
     "layout_traffic",
     "leaving",
+    "operand_code",
     "operand_moves",
     "operand_slices",
     "operand_traffic",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 from tiles.graph import Arrangement, Layout, OpForm, Plan
 from tiles.graph.layout import cuts_groups
@@ -34,7 +33,7 @@ def arranged(question: Question, plans: Sequence[Plan]) -> list[Plan]:
 def with_order(plan: Plan, order: Arrangement) -> Plan:
     """Return a plan whose vertices go through their cells in an order, without those groups that its cells cut."""
     cut = [d for d, group in order.digits if group and cuts_groups(plan.splits[d], group)]
-    return replace(plan, arrangement=order.without_groups(cut))
+    return Plan(plan.splits, plan.base, order.without_groups(cut) if cut else order)
 
 
 def _keeps_order(form: OpForm) -> bool:

@@ -1,239 +1,180 @@
-"""What the exchanges of plans cost at least, seen from a few cells and parts of each: no tables over tiles.
+"""What the exchange of a plan costs at least, seen from a few cells and parts of it: plain numbers, no tables over tiles.
 
 A plan whose least cost lies above another plan's exact one need not be priced. The cells are the middle one, whose
 parts are full, and a window around it lies inside the tensor wherever the plan has more than two parts; and the first,
 on whose tile the first part often lies. The part is the one on the middle cell's tile, or else the one that holds what
-that cell reads first. All plans of a question are looked at together.
+that cell reads first. Counts are those of ``receiving`` and ``sending`` for one cell and one part.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
-from tiles.graph import Affine, Arrangement, AxisSplit, Layout, OpForm, Plan
-from tiles.graph.layout import ceil_div
+from tiles.graph import Affine, AxisSplit, Layout, OpForm, Plan
 from tiles.numerics.dtypes import WORD_BYTES, itemsize
-from tiles.plan.exchange import ExchangeFigures, whole_words
+from tiles.plan.exchange import ExchangeFigures
 from tiles.plan.ordering import Turn, turn
-from tiles.plan.receiving import Along, Digit, along, counted, digits_of, less_own
+from tiles.plan.receiving import Digit, digits_of
 from tiles.plan.slices import slice_extents
 from tiles.target import Target
 
 
-@dataclass(frozen=True)
-class Moves:
-    """What one operand moves at least; int64 ``[plans]`` each.
+class Moves(NamedTuple):
+    """What one operand moves at least.
 
     Args:
       received: bytes that the middle cell's tile receives.
       changes: changes of source and of pointer they arrive with.
-      local: bytes that the middle and the first cell's tiles copy inside their memory, ``[2, plans]``.
+      local: bytes that the middle and the first cell's tiles copy inside their memory.
       turning_cycles: of bringing elements into order on the middle cell's tile.
-      may_share: whether the tiles of its exchange bus may all take the same; bool.
+      may_share: whether the tiles of its exchange bus may all take the same.
       sent: bytes that the part's tile sends.
-      is_here: whether the part lies on the middle cell's tile; bool.
+      is_here: whether the part lies on the middle cell's tile.
     """
 
-    received: np.ndarray
-    changes: np.ndarray
-    local: np.ndarray
-    turning_cycles: np.ndarray
-    may_share: np.ndarray
-    sent: np.ndarray
-    is_here: np.ndarray
+    received: int
+    changes: int
+    local: tuple[int, int]
+    turning_cycles: int
+    may_share: bool
+    sent: int
+    is_here: bool
 
 
 def least_figures(
     form: OpForm,
-    plans: Sequence[Plan],
-    received: Sequence[Sequence[tuple[int, Layout]]],
+    plan: Plan,
+    received: Sequence[tuple[int, Layout]],
     dtypes: Sequence[str],
     target: Target,
-) -> list[ExchangeFigures]:
-    """Return figures of the exchange before each plan's compute set, none above those of ``exchange_figures``.
+) -> ExchangeFigures:
+    """Return figures of the exchange before a plan's compute set, none above those of ``exchange_figures``.
 
     Args:
       form: the operation.
-      plans: ways to cut it.
-      received: per plan the operands that are not read in place, with their layouts.
+      plan: how it is cut.
+      received: the operands that are not read in place, with their layouts.
       dtypes: of all operands.
       target: the machine.
     """
-    count = len(plans)
-    alone, shared, changes, turning, here, elsewhere, first, middle = np.zeros((8, count), np.int64)
-    for k, dtype in enumerate(dtypes):
-        rows = [n for n, operands in enumerate(received) if any(number == k for number, _ in operands)]
-        if not rows:
-            continue
-        sources = [layout for n in rows for number, layout in received[n] if number == k]
-        moves = least_moves(sources, form, [plans[n] for n in rows], k, dtype, target)
-        alone[rows] += np.where(moves.may_share, 0, moves.received)
-        shared[rows] += np.where(moves.may_share, moves.received, 0)
-        changes[rows] += moves.changes
-        turning[rows] += moves.turning_cycles
-        middle[rows] += moves.local[0]
-        first[rows] += moves.local[1]
-        here[rows] += np.where(moves.is_here, moves.sent, 0)
-        elsewhere[rows] = np.maximum(elsewhere[rows], np.where(moves.is_here, 0, moves.sent))
-    lanes = alone + ceil_div(shared, target.tiles_per_shared_exchange_bus)
-    sent, width = np.maximum(here, elsewhere), target.exchange_bytes_per_cycle
-    busiest = np.maximum(ceil_div(np.maximum(lanes, sent), width), changes)
-    moves_any = (lanes > 0) | (sent > 0)
-    cycles = np.where(moves_any, busiest + target.exchange_phase_overhead_cycles, 0)
-    columns = cycles, changes * target.instruction_bytes, np.maximum(middle, first), turning
-    return [ExchangeFigures(*row) for row in np.stack(columns, axis=1).tolist()]
+    alone = shared = changes = turning = here = elsewhere = first = middle = 0
+    cells = _cells(plan)
+    for k, source in received:
+        moves = _least_moves(source, form, plan, cells, k, itemsize(dtypes[k]), target)
+        if moves.may_share:
+            shared += moves.received
+        else:
+            alone += moves.received
+        changes += moves.changes
+        turning += moves.turning_cycles
+        middle += moves.local[0]
+        first += moves.local[1]
+        if moves.is_here:
+            here += moves.sent
+        else:
+            elsewhere = max(elsewhere, moves.sent)
+    lanes = alone - -shared // target.tiles_per_shared_exchange_bus
+    sent, width = max(here, elsewhere), target.exchange_bytes_per_cycle
+    cycles = 0
+    if lanes > 0 or sent > 0:
+        busiest = max(-(-max(lanes, sent) // width), changes)
+        cycles = busiest + target.exchange_phase_overhead_cycles
+    return ExchangeFigures(cycles, changes * target.instruction_bytes, max(middle, first), turning)
 
 
-def least_moves(
-    sources: Sequence[Layout], form: OpForm, plans: Sequence[Plan], k: int, dtype: str, target: Target
-) -> Moves:
-    """Return what plans move at least of operand ``k``, which lies in a source for each; see ``exchange.traffic``."""
-    axes, size, count = form.operands[k].axes, itemsize(dtype), len(plans)
-    cuts = _cuts(plans)
-    middle = [(parts - 1) // 2 for parts in cuts.parts]
-    grains = [np.array([s.axes[a].grain for s in sources]) for a in range(len(axes))]
-    shape = sources[0].shape
-    extents = [slice_extents(form, plan, k) for plan in plans]
-    reads = _reads(axes, cuts, middle, shape, grains, extents)
-    is_here, places = _owned(sources, _tiles(plans, middle))
-    mine = [_within(read, place) for read, place in zip(reads, places, strict=True)]
-    own = _product(mine, count) * is_here
-    orders, arrives = _orders(sources, form, plans, k, extents, size)
-    received = whole_words(_product([read.inside for read in reads], count) - own, size)
-    changes = _changes(sources, reads, mine, own, arrives, extents, received // WORD_BYTES)
-    local = np.zeros((2, count), np.int64)
-    keeps = np.array([order is None or order.is_kept for order in orders])
-    if keeps.any():
-        firsts = [np.zeros_like(parts) for parts in middle]
-        has_part, at = _owned(sources, [plan.base for plan in plans])
-        begun = _reads(axes, cuts, firsts, shape, grains, extents)
-        held = _product([_within(read, place) for read, place in zip(begun, at, strict=True)], count)
-        local = np.where(keeps, whole_words(np.stack((own, held * has_part)), size), 0)
-    needed = _product([read.inside for read in reads], count)
-    turning = [
-        0
-        if order is None or order.is_kept
-        else _turning_cycles(order, need if order.arrives_unturned else has, size, target)
-        for order, need, has in zip(orders, needed.tolist(), own.tolist(), strict=True)
-    ]
-    parts = [np.where(is_here, place, a.low // a.grain) for place, a in zip(places, reads, strict=True)]
-    leaving = _leaving(sources, form, plans, k, cuts, reads, parts) - own * _reads_apart(form, plans, k)
-    leaving -= _own_elsewhere(sources, form, plans, k, cuts, reads, parts, is_here)
-    is_read = needed > 0
-    return Moves(
-        received=received,
-        changes=changes,
-        local=local,
-        turning_cycles=np.where(is_read, turning, 0),
-        may_share=np.array([_may_share(form, plan, k) for plan in plans]),
-        sent=np.where(is_read, whole_words(np.maximum(leaving, 0), size), 0),
-        is_here=is_here,
+class _Cell(NamedTuple):
+    """A cell of a plan: its tile, and the first and one past the last point along each dimension."""
+
+    tile: int
+    starts: tuple[int, ...]
+    stops: tuple[int, ...]
+
+
+def _cells(plan: Plan) -> tuple[_Cell, _Cell]:
+    """Return the middle and the first cell of a plan."""
+    middle = tuple((split.parts - 1) // 2 for split in plan.splits)
+    return _cell(plan, middle), _cell(plan, (0,) * len(middle))
+
+
+def _cell(plan: Plan, at: Sequence[int]) -> _Cell:
+    starts = tuple(index * split.grain for index, split in zip(at, plan.splits, strict=True))
+    stops = tuple(
+        min(start + split.grain, split.size) for start, split in zip(starts, plan.splits, strict=True)
     )
-
-
-@lru_cache(maxsize=16384)
-def _turning_cycles(order: Turn, count: int, size: int, target: Target) -> int:
-    """Return the cycles of bringing ``count`` elements of a cell into order."""
-    return int(order.cycles(np.array([count]), np.array([count]), size, target)[0])
-
-
-# ---- cells and what they read
-
-
-class _Cuts(NamedTuple):
-    """How plans cut each dimension of the domain: its size, and int64 ``[plans]`` each of extents and numbers of parts."""
-
-    sizes: tuple[int, ...]
-    grains: list[np.ndarray]
-    parts: list[np.ndarray]
-
-
-def _cuts(plans: Sequence[Plan]) -> _Cuts:
-    dims = range(len(plans[0].splits))
-    return _Cuts(
-        tuple(split.size for split in plans[0].splits),
-        [np.array([plan.splits[d].grain for plan in plans]) for d in dims],
-        [np.array([plan.splits[d].parts for plan in plans]) for d in dims],
+    tile = plan.base + sum(
+        _tile_of(split, index) for split, index in zip(plan.splits, at, strict=True) if index
     )
-
-
-def _reads(
-    axes: Sequence[Affine],
-    cuts: _Cuts,
-    cells: Sequence[np.ndarray],
-    shape: Sequence[int],
-    grains: Sequence[np.ndarray],
-    extents: Sequence[Sequence[int]],
-) -> list[Along]:
-    """Return per axis what a cell of each plan reads, as far as it lies inside the tensor; see ``slices.axis_slices``."""
-    found = []
-    for number, axis in enumerate(axes):
-        low = high = np.full(len(extents), axis.offset)
-        is_empty = np.zeros(len(extents), bool)
-        for d, coefficient in axis.terms:
-            start = cells[d] * cuts.grains[d]
-            stop = np.minimum(start + cuts.grains[d], cuts.sizes[d])
-            is_empty |= stop <= start
-            ends = (start, stop - 1) if coefficient > 0 else (stop - 1, start)
-            low, high = low + coefficient * ends[0], high + coefficient * ends[1]
-        signed = axis.terms[0][1] if len(axis.terms) == 1 else 1
-        step = abs(signed)
-        low = low + ceil_div(np.maximum(-low, 0), step) * step
-        high = high - ceil_div(np.maximum(high - shape[number] + 1, 0), step) * step
-        is_empty |= high < low
-        inside = np.where(is_empty, 0, (high - low) // step + 1)
-        low, high = np.where(is_empty, 0, low), np.where(is_empty, -1, high)
-        extent = np.array([e[number] for e in extents])
-        found.append(along(low, high, inside, signed, shape[number], grains[number], extent))
-    return found
-
-
-def _product(factors: Sequence[np.ndarray], count: int) -> np.ndarray:
-    return math.prod(factors, start=np.ones(count, np.int64))
-
-
-def _within(read: Along, part: np.ndarray) -> np.ndarray:
-    """Return how many of the elements read lie in a part."""
-    low, high = part * read.grain, np.minimum((part + 1) * read.grain, read.size)
-    step = abs(read.step)
-    first = ceil_div(np.maximum(low - read.low, 0), step)
-    return np.maximum((np.minimum(high - 1, read.high) - read.low) // step - first + 1, 0)
-
-
-def _tiles(plans: Sequence[Plan], cells: Sequence[np.ndarray]) -> list[int]:
-    """Return the tile of a cell of each plan."""
-    each = np.array(cells, np.int64).reshape(len(cells), len(plans)).T.tolist()
-    return [plan.base + sum(map(_tile_of, plan.splits, cell)) for plan, cell in zip(plans, each, strict=True)]
+    return _Cell(tile, starts, stops)
 
 
 def _tile_of(split: AxisSplit, index: int) -> int:
     """Return what one part adds to the tile number; see ``AxisSplit.tiles``."""
     tile = 0
-    if index:
-        for radix, stride in reversed(split.digits):
-            index, digit = divmod(index, radix)
-            tile += digit * stride
+    for radix, stride in reversed(split.digits):
+        index, digit = divmod(index, radix)
+        tile += digit * stride
     return tile
 
 
-def _owned(sources: Sequence[Layout], tiles: Sequence[int]) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Return whether each tile has a part of its source, and where that part lies along each axis, 0 without one."""
-    numbers = [
-        int(source.owners[tile]) if tile < source.owners.size else -1
-        for source, tile in zip(sources, tiles, strict=True)
+class _Read(NamedTuple):
+    """What a cell reads along an axis; see ``receiving.Along``."""
+
+    low: int
+    high: int
+    inside: int
+    pieces: int
+    step: int
+    size: int
+    grain: int
+    extent: int
+
+    def within(self, part: int) -> int:
+        """Return how many of the elements read lie in a part."""
+        low, high = part * self.grain, min((part + 1) * self.grain, self.size)
+        step = abs(self.step)
+        first = -(-max(low - self.low, 0) // step)
+        return max((min(high - 1, self.high) - self.low) // step - first + 1, 0)
+
+
+def _reads(form: OpForm, k: int, cell: _Cell, source: Layout, extents: Sequence[int]) -> list[_Read]:
+    """Return per axis what a cell reads, as far as it lies inside the tensor; see ``slices.axis_slices``."""
+    return [
+        _read(axis, cell, split, extent)
+        for axis, split, extent in zip(form.operands[k].axes, source.axes, extents, strict=True)
     ]
-    places = [
-        _coordinates(max(number, 0), source.grid) for source, number in zip(sources, numbers, strict=True)
-    ]
-    columns = np.array(places, np.int64).reshape(len(sources), -1).T
-    return np.array(numbers) >= 0, list(columns)
+
+
+def _read(axis: Affine, cell: _Cell, split: AxisSplit, extent: int) -> _Read:
+    low = high = axis.offset
+    is_empty = False
+    for d, coefficient in axis.terms:
+        start, stop = cell.starts[d], cell.stops[d]
+        is_empty |= stop <= start
+        ends = (start, stop - 1) if coefficient > 0 else (stop - 1, start)
+        low, high = low + coefficient * ends[0], high + coefficient * ends[1]
+    signed = axis.terms[0][1] if len(axis.terms) == 1 else 1
+    step, size, grain = abs(signed), split.size, split.grain
+    if low < 0:
+        low -= low // step * step
+    if high >= size:
+        high += (size - 1 - high) // step * step
+    if is_empty or high < low:
+        return _Read(0, -1, 0, 0, signed, size, grain, extent)
+    inside = (high - low) // step + 1
+    pieces = high // grain - low // grain + 1
+    return _Read(low, high, inside, pieces if step == 1 else min(pieces, inside), signed, size, grain, extent)
+
+
+def _place(source: Layout, tile: int) -> tuple[int, ...] | None:
+    """Return where the part that a tile has of a tensor lies along each axis, None if it has none."""
+    owners = source.owners
+    number = int(owners[tile]) if tile < owners.size else -1
+    return None if number < 0 else _coordinates(number, source.grid)
 
 
 def _coordinates(number: int, grid: Sequence[int]) -> tuple[int, ...]:
@@ -245,121 +186,177 @@ def _coordinates(number: int, grid: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(found))
 
 
-# ---- in which order, and with how many changes, it arrives
+def _least_moves(
+    source: Layout, form: OpForm, plan: Plan, cells: tuple[_Cell, _Cell], k: int, size: int, target: Target
+) -> Moves:
+    """Return what a plan moves at least of operand ``k``, which lies in ``source``; see ``exchange.traffic``."""
+    middle, first = cells
+    extents = slice_extents(form, plan, k)
+    reads = _reads(form, k, middle, source, extents)
+    needed = math.prod(read.inside for read in reads)
+    place = _place(source, middle.tile)
+    mine = [0] * len(reads) if place is None else [r.within(p) for r, p in zip(reads, place, strict=True)]
+    own = 0 if place is None else math.prod(mine)
+    into = plan.operand_order(form, k).fit(extents)
+    order = turn(source, into, extents, size)
+    is_unturned = order is not None and order.arrives_unturned
+    received = _whole_words(needed - own, size)
+    kept = digits_of(source.arrangement, source.part_shape)
+    written = digits_of(source.arrangement if is_unturned else into, extents)
+    changes = _changes(reads, kept, written, mine, own, received // WORD_BYTES)
+    local, turning = (0, 0), 0
+    if order is None or order.is_kept:
+        at = _place(source, first.tile)
+        held = (
+            0
+            if at is None
+            else math.prod(
+                r.within(p) for r, p in zip(_reads(form, k, first, source, extents), at, strict=True)
+            )
+        )
+        local = _whole_words(own, size), _whole_words(held, size)
+    elif needed:
+        turning = _turning_cycles(order, needed if is_unturned else own, size, target)
+    sent = 0
+    if needed:
+        parts = place if place is not None else [read.low // read.grain for read in reads]
+        leaving = _leaving(form, k, plan, reads, parts)
+        if _reads_apart(form, plan, k):
+            leaving -= own if place is not None else _own_elsewhere(source, form, plan, k, extents, parts)
+        sent = _whole_words(max(leaving, 0), size)
+    return Moves(received, changes, local, turning, _may_share(form, plan, k), sent, place is not None)
 
 
-def _orders(
-    sources: Sequence[Layout],
-    form: OpForm,
-    plans: Sequence[Plan],
-    k: int,
-    extents: Sequence[tuple[int, ...]],
-    size: int,
-) -> tuple[list[Turn | None], list[Arrangement]]:
-    """Return how elements come into the order in which cells read them, and that in which they arrive."""
-    into = [plan.operand_order(form, k).fit(extent) for plan, extent in zip(plans, extents, strict=True)]
-    orders = [turn(*pair, size) for pair in zip(sources, into, extents, strict=True)]
-    arrives = [
-        source.arrangement if order is not None and order.arrives_unturned else wanted
-        for source, order, wanted in zip(sources, orders, into, strict=True)
-    ]
-    return orders, arrives
+def _whole_words(elements: int, size: int) -> int:
+    return -(-elements * size // WORD_BYTES) * WORD_BYTES
+
+
+@lru_cache(maxsize=16384)
+def _turning_cycles(order: Turn, count: int, size: int, target: Target) -> int:
+    """Return the cycles of bringing ``count`` elements of a cell into order."""
+    return int(order.cycles(np.array([count]), np.array([count]), size, target)[0])
+
+
+# ---- with how many changes it arrives
 
 
 def _changes(
-    sources: Sequence[Layout],
-    reads: Sequence[Along],
-    mine: Sequence[np.ndarray],
-    own: np.ndarray,
-    arrives: Sequence[Arrangement],
-    extents: Sequence[tuple[int, ...]],
-    words: np.ndarray,
-) -> np.ndarray:
-    """Return changes of source and of pointer while so many words arrive, those alike in order together."""
-    alike: dict[tuple[tuple[Digit, ...], tuple[Digit, ...]], list[int]] = defaultdict(list)
-    for n, (source, order, extent) in enumerate(zip(sources, arrives, extents, strict=True)):
-        kept = digits_of(source.arrangement, source.part_shape)
-        alike[kept, digits_of(order, extent)].append(n)
-    found = np.zeros_like(words)
-    for (kept, written), numbers in alike.items():
-        rows = slice(None) if len(alike) == 1 else numbers
-        some = [read.at(rows) for read in reads]
-        counts = counted(some, kept, written, partial(_for_each, len(numbers)))
-        come = less_own(counts, slice(None), own[rows], [held[rows] for held in mine])
-        found[rows] = sum(come.changes(words[rows]))
-    return found
+    reads: Sequence[_Read],
+    kept: Sequence[Digit],
+    written: Sequence[Digit],
+    mine: Sequence[int],
+    own: int,
+    words: int,
+) -> int:
+    """Return changes of source and of pointer while so many words arrive; see ``receiving.arriving``."""
+    is_own = int(own > 0)
+    parts = math.prod(read.pieces for read in reads)
+    windows, own_windows = _windows(reads, kept, mine)
+    stretches, is_dense, own_stretches = _stretches(reads, written, mine)
+    if stretches == parts and is_dense:
+        jumps = min(stretches, 1 + is_own)
+    else:
+        jumps = stretches - min(own_stretches, stretches) * is_own
+    most = max(parts - is_own, words)
+    selects = min(max(windows - own_windows * is_own, 0, parts - is_own), most)
+    return selects + min(max(jumps, int(words > 0)), words)
 
 
-def _for_each(count: int, values: np.ndarray) -> np.ndarray:
-    return values if values.ndim else np.broadcast_to(values, count)
+def _windows(reads: Sequence[_Read], digits: Sequence[Digit], mine: Sequence[int]) -> tuple[int, int]:
+    """Return in how many stretches of its parts' memory a slice lies, and how many of these the cell's own part makes up."""
+    windows = own = 1
+    is_whole = True
+    for d, group, is_inner in digits:
+        low, high, inside, pieces, step, size, grain, _ = reads[d]
+        joined = is_whole and abs(step) == 1
+        if not joined:
+            own *= _factor(mine[d], group, is_inner)
+        if is_inner:
+            windows *= 1 if joined else min(inside, group)
+            is_whole = joined and low % group == 0 and ((high + 1) % group == 0 or high + 1 == size)
+            continue
+        if joined:
+            windows *= pieces
+        elif inside <= 0:
+            windows = 0
+        else:
+            windows *= high // group - low // group + 1 if abs(step) == 1 else inside
+        end = (high // grain + 1) * grain if size > grain else size
+        is_whole = joined and low % grain == 0 and high + 1 == end  # stored at full grain
+    return windows, own
+
+
+def _stretches(reads: Sequence[_Read], digits: Sequence[Digit], mine: Sequence[int]) -> tuple[int, bool, int]:
+    """Return in how many stretches of a slice's memory its parts arrive, if there are no gaps, and how many are its own."""
+    stretches = own = 1
+    filled = is_dense = True
+    for d, group, is_inner in digits:
+        low, _, inside, pieces, step, _, grain, extent = reads[d]
+        is_dense = is_dense and (filled or inside <= 1)
+        joined = filled and step > 0  # neighbours in the slice, whatever lies between them in the tensor
+        if not joined:
+            own *= _factor(mine[d], group, is_inner)
+        is_aligned = pieces <= 1 or (grain % group == 0 and low % group == 0)
+        if is_inner:
+            if is_aligned:
+                stretches *= 1 if joined else min(inside, group)
+            else:
+                stretches *= -(-inside // min(group, grain)) + pieces
+            filled = joined and is_aligned
+            continue
+        if joined:
+            stretches *= pieces
+        elif is_aligned or group == 1:
+            stretches *= -(-inside // group)
+        filled = joined and pieces <= 1 and inside == extent
+    return stretches, is_dense, own
+
+
+def _factor(overlap: int, group: int, is_inner: bool) -> int:
+    """Return the factor of a digit in the stretches of a cell's own part: what it holds along an axis, in groups."""
+    return min(overlap, group) if is_inner else -(-overlap // group)
 
 
 # ---- what leaves a part
 
 
-def _leaving(
-    sources: Sequence[Layout],
-    form: OpForm,
-    plans: Sequence[Plan],
-    k: int,
-    cuts: _Cuts,
-    reads: Sequence[Along],
-    parts: Sequence[np.ndarray],
-) -> np.ndarray:
+def _leaving(form: OpForm, k: int, plan: Plan, reads: Sequence[_Read], parts: Sequence[int]) -> int:
     """Return how many elements of a part any cell reads at least."""
-    covered = np.ones(len(plans), np.int64)
+    covered = 1
     for axis, read, part in zip(form.operands[k].axes, reads, parts, strict=True):
         if len(axis.terms) != 1:
-            covered = covered * _within(read, part)
+            covered *= read.within(part)
             continue
         ((d, coefficient),) = axis.terms
-        low, high = part * read.grain, np.minimum((part + 1) * read.grain, read.size) - 1
-        ends = (low - axis.offset, high - axis.offset)
+        low = part * read.grain - axis.offset
+        high = min((part + 1) * read.grain, read.size) - 1 - axis.offset
         if coefficient < 0:
-            ends = (-ends[1], -ends[0])
-        first = np.maximum(ceil_div(ends[0], abs(coefficient)), 0)
-        last = np.minimum(ends[1] // abs(coefficient), cuts.sizes[d] - 1)
-        covered = covered * np.maximum(last - first + 1, 0)
+            low, high = -high, -low
+        first = max(-(-low // abs(coefficient)), 0)
+        last = min(high // abs(coefficient), plan.splits[d].size - 1)
+        covered *= max(last - first + 1, 0)
     return covered
 
 
-def _reads_apart(form: OpForm, plans: Sequence[Plan], k: int) -> np.ndarray:
-    """Return whether no two cells of a plan read one slice of operand ``k``; bool."""
-    used = set(form.operands[k].dims)
-    return np.array([all(s.parts == 1 for d, s in enumerate(plan.splits) if d not in used) for plan in plans])
+def _reads_apart(form: OpForm, plan: Plan, k: int) -> bool:
+    """Return whether no two cells of a plan read one slice of operand ``k``."""
+    used = form.operands[k].dims
+    return not any(split.is_split and d not in used for d, split in enumerate(plan.splits))
 
 
 def _own_elsewhere(
-    sources: Sequence[Layout],
-    form: OpForm,
-    plans: Sequence[Plan],
-    k: int,
-    cuts: _Cuts,
-    reads: Sequence[Along],
-    parts: Sequence[np.ndarray],
-    is_here: np.ndarray,
-) -> np.ndarray:
+    source: Layout, form: OpForm, plan: Plan, k: int, extents: Sequence[int], parts: Sequence[int]
+) -> int:
     """Return what the cell on a part's own tile reads of it, where that is not the middle cell and no other reads it."""
-    found = np.zeros(len(plans), np.int64)
-    cells: dict[int, tuple[int, ...]] = {}
-    apart = _reads_apart(form, plans, k) & ~is_here
-    for n in np.flatnonzero(apart).tolist():
-        place = [int(part[n]) for part in parts]
-        tile = sources[n].base + sum(map(_tile_of, sources[n].axes, place))
-        there = np.flatnonzero(plans[n].tiles == tile)
-        if there.size:
-            cells[n] = _coordinates(int(there[0]), plans[n].grid)
-    if not cells:
-        return found
-    rows = list(cells)
-    at = list(np.array(list(cells.values()), np.int64).reshape(len(rows), -1).T)
-    some = _Cuts(cuts.sizes, [g[rows] for g in cuts.grains], [p[rows] for p in cuts.parts])
-    shape, grains = sources[0].shape, [read.grain[rows] for read in reads]
-    extents = [tuple(int(read.extent[n]) for read in reads) for n in rows]
-    theirs = _reads(form.operands[k].axes, some, at, shape, grains, extents)
-    shares = [_within(read, part[rows]) for read, part in zip(theirs, parts, strict=True)]
-    found[rows] = _product(shares, len(rows))
-    return found
+    tile = source.base + sum(
+        _tile_of(split, part) for split, part in zip(source.axes, parts, strict=True) if part
+    )
+    there = np.flatnonzero(plan.tiles == tile)
+    if not there.size:
+        return 0
+    cell = _cell(plan, _coordinates(int(there[0]), plan.grid))
+    reads = _reads(form, k, cell, source, extents)
+    return math.prod(read.within(part) for read, part in zip(reads, parts, strict=True))
 
 
 def _may_share(form: OpForm, plan: Plan, k: int) -> bool:
@@ -367,11 +364,9 @@ def _may_share(form: OpForm, plan: Plan, k: int) -> bool:
 
     They do not where the part of a dimension that the operand varies with changes from each tile to the next.
     """
-    used = set(form.operands[k].dims)
-    if all(d in used for d, split in enumerate(plan.splits) if split.is_split):
+    if _reads_apart(form, plan, k):
         return False
-    splits = (plan.splits[d] for d in used)
-    return not any(_changes_each_tile(split) for split in splits)
+    return not any(_changes_each_tile(plan.splits[d]) for d in form.operands[k].dims)
 
 
 def _changes_each_tile(split: AxisSplit) -> bool:

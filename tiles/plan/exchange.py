@@ -16,7 +16,7 @@ import numpy as np
 from tiles.graph import Cycles, Layout, OpForm, Plan
 from tiles.graph.layout import ceil_div
 from tiles.numerics.dtypes import WORD_BYTES, itemsize
-from tiles.numerics.shared import all_read_only, hold
+from tiles.numerics.shared import all_read_only, hold, read_only
 from tiles.plan.ordering import turn
 from tiles.plan.padding import with_padding
 from tiles.plan.receiving import arriving, digits_of
@@ -168,6 +168,26 @@ def operand_moves(
 ) -> tuple[Incoming, Outgoing]:
     """Return what moves to bring every cell of a plan its slice of operand ``k``; computed once per question."""
     return moves(source, operand_slices(form, plan, k, shape), dtype, target)
+
+
+@lru_cache(maxsize=8192)
+def operand_code(
+    source: Layout, form: OpForm, plan: Plan, k: int, shape: tuple[int, ...], dtype: str, target: Target
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the instructions of exchange code that bring every cell of a plan its slice of operand ``k``.
+
+    Plans are priced long before the program is put together: small as these tables are, they are kept until then.
+
+    Returns:
+      Changes of source and of pointer by cell, int32 ``[cells]``; sends, and the wait before each run, by part, int32
+      ``[parts]``.
+    """
+    come, go = operand_moves(source, form, plan, k, shape, dtype, target)
+    changes, sending = (
+        np.add(*pair, dtype=np.int32, casting="same_kind")
+        for pair in ((come.selects, come.pointers), (go.sends, go.runs))
+    )
+    return read_only(changes), read_only(sending)
 
 
 def operand_traffic(
@@ -368,31 +388,36 @@ def exchange_figures(
       operands: of each one that is not read in place its number, layout, shape and dtype.
       target: the machine.
     """
-    cells = np.zeros((5, plan.num_cells), np.int64)
-    received, shared, changes, local, turning = cells
+    received: Any = 0
+    shared: Any = 0
+    changes: Any = 0
+    local: Any = 0
+    turning: Any = 0
     tiles = np.zeros((3, target.num_tiles), np.int64)
-    sent, runs, instructions = tiles
+    sent, code, instructions = tiles
     for k, source, shape, dtype in operands:
         come, go = operand_moves(source, form, plan, k, shape, dtype, target)
-        received += come.received
-        changes += come.selects
-        changes += come.pointers
+        changing, sending = operand_code(source, form, plan, k, shape, dtype, target)
+        received = received + come.received
+        changes = changes + changing
         if come.local is not None:
-            local += come.local
+            local = local + come.local
         if come.shared is not None:
-            shared += come.shared
+            shared = shared + come.shared
         if come.turning is not None:
-            turning += come.turning
+            turning = turning + come.turning
         sent[source.tiles] += go.sent
-        runs[source.tiles] += go.runs
+        code[source.tiles] += sending
         instructions[source.tiles] += go.sends
     instructions[plan.tiles] += changes
+    code[plan.tiles] += changes
     cycles = 0
-    if received.any():
-        busiest = _busiest(_lanes(received, shared, target), sent, instructions, target)
+    if np.max(received):
+        lanes = received if isinstance(shared, int) else _lanes(received, shared, target)
+        busiest = _busiest(lanes, sent, instructions, target)
         cycles = busiest + target.exchange_phase_overhead_cycles
-    code = int((instructions + runs).max()) * target.instruction_bytes
-    return ExchangeFigures(cycles, code, int(local.max()), int(turning.max()))
+    code_bytes = int(code.max()) * target.instruction_bytes
+    return ExchangeFigures(cycles, code_bytes, int(np.max(local)), int(np.max(turning)))
 
 
 def exchange_code_bytes(moved: Traffic, target: Target) -> np.ndarray:

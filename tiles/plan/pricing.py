@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, overload
@@ -28,7 +28,7 @@ from tiles.plan.arrange import arranged
 from tiles.plan.bounds import least_figures
 from tiles.plan.exchange import ExchangeFigures, exchange_figures, staging_bytes
 from tiles.plan.question import CODE_PRICE, Operand, Question
-from tiles.plan.slices import is_local, is_resident
+from tiles.plan.slices import is_local, reads_all
 from tiles.target import Target
 
 NO_EXCHANGE = ExchangeFigures(0, 0, 0, 0)
@@ -77,14 +77,21 @@ class Ranking(Sequence[Priced]):
         self._limit = limit
         self._drafts = drafts
         self._ranked: list[Priced] = []
-        self._open: list[tuple[int, float, int, int, Priced | None]] = []
         self._bounded: set[int] = set()
-        for number, draft in enumerate(self._drafts.drafts):
-            self._push(number, draft.free_cost, None)
 
     def __len__(self) -> int:
         """Return the number of plans."""
         return len(self._drafts.drafts)
+
+    @cached_property
+    def _open(self) -> list[tuple[int, float, int, int, Priced | None]]:
+        """The plans that are not ranked yet, as a heap."""
+        found = [
+            self._entry(number, draft.free_cost, None if draft.received else draft.priced)
+            for number, draft in enumerate(self._drafts.drafts)
+        ]
+        heapq.heapify(found)
+        return found
 
     @overload
     def __getitem__(self, index: int) -> Priced: ...
@@ -94,44 +101,50 @@ class Ranking(Sequence[Priced]):
 
     def __getitem__(self, index: int | slice) -> Priced | list[Priced]:
         """Return the plan of a rank; those before it are found, too."""
+        if index == 0 and self._drafts.sure is not None:
+            return self._drafts.sure
         wanted = range(len(self))[index]
         last = wanted if isinstance(wanted, int) else max(wanted, default=-1)
         while len(self._ranked) <= last:
-            self._next()
+            self._advance()
         return self._ranked[index]
 
-    @property
-    def least_cost(self) -> float:
-        """What the first plan costs at least."""
-        if self._ranked:
-            return self._ranked[0].cost
-        excess = [max(0, draft.temporary_bytes - self._limit) for draft in self._drafts.drafts]
-        return min(c for c, e in zip(self._drafts.least_costs, excess, strict=True) if e == min(excess))
+    def first_below(self, cost: float) -> Priced | None:
+        """Return the first plan if it costs less than ``cost``, else None; as little as that takes is priced."""
+        first = self._drafts.sure
+        while first is None and not self._ranked and self._open[0][1] < cost:
+            self._advance()
+        first = self._ranked[0] if self._ranked else first
+        return first if first is not None and first.cost < cost else None
 
     def cheapest(self, is_wanted: Callable[[Plan], bool], most: float) -> Priced | None:
         """Return the first of the plans that are wanted and cost no more than ``most``, None if there is none."""
+        sure = self._drafts.sure
+        if sure is not None and is_wanted(sure.plan):
+            return sure if sure.cost <= most else None
         found = []
         for number, draft in enumerate(self._drafts.drafts):
-            if is_wanted(draft.plan) and self._drafts.least_costs[number] <= most:
+            if not is_wanted(draft.plan):
+                continue
+            if not draft.received or draft.least_cost <= most:
                 priced = draft.priced
                 if priced.cost <= most:
                     found.append(self._entry(number, priced.cost, priced))
         return min(found)[-1] if found else None
 
-    def _next(self) -> None:
-        """Bound or price the plans that may come next, until the next one is certain."""
-        while True:
-            *_, number, priced = heapq.heappop(self._open)
-            if priced is not None:
-                self._ranked.append(priced)
-                return
-            draft = self._drafts.drafts[number]
-            if number not in self._bounded:
-                self._bounded.add(number)
-                self._push(number, self._drafts.least_costs[number], None)
-            else:
-                priced = draft.priced
-                self._push(number, priced.cost, priced)
+    def _advance(self) -> None:
+        """Rank the plan that may come next if its cost is known, else bound or price it."""
+        *_, number, priced = heapq.heappop(self._open)
+        if priced is not None:
+            self._ranked.append(priced)
+            return
+        draft = self._drafts.drafts[number]
+        if number not in self._bounded:
+            self._bounded.add(number)
+            self._push(number, draft.least_cost, None)
+        else:
+            priced = draft.priced
+            self._push(number, priced.cost, priced)
 
     def _push(self, number: int, cost: float, priced: Priced | None) -> None:
         heapq.heappush(self._open, self._entry(number, cost, priced))
@@ -145,6 +158,12 @@ class Ranking(Sequence[Priced]):
         return excess, cost, draft.plan.num_cells, number, priced
 
 
+@lru_cache(maxsize=16)
+def _shortest_exchange(target: Target) -> ExchangeFigures:
+    """Return figures that no exchange in which anything crosses tiles is below."""
+    return ExchangeFigures(1 + target.exchange_phase_overhead_cycles, 0, 0, 0)
+
+
 @dataclass(frozen=True)
 class Draft:
     """A plan of which all is known but the exchange. Immutable; what is asked of it is computed once.
@@ -156,6 +175,7 @@ class Draft:
       combining_cycles: of combining partials.
       temporary_bytes: bytes per tile of received slices, vertex scratch, partials and results.
       received: operands that are not read in place, with their layouts.
+      crosses: whether something surely crosses tiles.
       reader_code_bytes: see ``Priced``.
     """
 
@@ -165,12 +185,20 @@ class Draft:
     combining_cycles: float
     temporary_bytes: int
     received: tuple[tuple[int, Layout], ...]
+    crosses: bool
     reader_code_bytes: float
 
     @cached_property
     def free_cost(self) -> float:
-        """What the plan costs without any exchange."""
-        return self.at(NO_EXCHANGE).cost
+        """What the plan costs at least: without any exchange, or with the shortest one if something crosses tiles."""
+        return self.at(_shortest_exchange(self.question.target) if self.crosses else NO_EXCHANGE).cost
+
+    @cached_property
+    def least_cost(self) -> float:
+        """What the plan costs at least, as far as a few of its cells say."""
+        question = self.question
+        dtypes = [o.dtype for o in question.operands]
+        return self.at(least_figures(question.form, self.plan, self.received, dtypes, question.target)).cost
 
     def at(self, exchange: ExchangeFigures) -> Priced:
         """Return the plan with its cost, given the figures of its exchange or such as they cannot be below.
@@ -196,28 +224,48 @@ class Draft:
 
 @dataclass(frozen=True, eq=False)
 class Drafts:
-    """Plans of one question. Immutable; what is asked of them is computed once, whoever asks."""
+    """Plans of one question. Immutable; what is asked of them is computed once, whoever asks.
+
+    Args:
+      question: the question.
+      plans: makes the plans, each once, in the order in which equal ones are preferred.
+      sure: the plan that is surely the cheapest, if that is known without the others.
+    """
 
     question: Question
-    drafts: tuple[Draft, ...]
+    plans: Callable[[], Iterable[Plan]]
+    sure: Priced | None = None
 
     @cached_property
-    def least_costs(self) -> tuple[float, ...]:
-        """What each plan costs at least; bounded all together."""
-        question, drafts = self.question, self.drafts
-        least = least_figures(
-            question.form,
-            [draft.plan for draft in drafts],
-            [draft.received for draft in drafts],
-            [o.dtype for o in question.operands],
-            question.target,
-        )
-        return tuple(draft.at(figures).cost for draft, figures in zip(drafts, least, strict=True))
+    def drafts(self) -> tuple[Draft, ...]:
+        """The plans, in the order their vertices want, with all that is known of them but their exchange."""
+        return _drafts(self.question, arranged(self.question, list(self.plans())))
 
 
 def drafts_of(question: Question, plans: Iterable[Plan]) -> Drafts:
-    """Return drafts of a question's plans, in the order their vertices want."""
-    return Drafts(question, _drafts(question, arranged(question, list(plans))))
+    """Return drafts of a question's plans."""
+    given = tuple(plans)
+    return Drafts(question, lambda: given)
+
+
+def sure_plan(question: Question, plans: Iterable[Plan], limit: int, least_cost: float) -> Priced | None:
+    """Return the cheapest of some plans, which exchanges nothing, if it surely costs less than any other plan.
+
+    Args:
+      question: the question.
+      plans: those among which it is.
+      limit: bound on temporary bytes.
+      least_cost: what other plans cost at least before anything crosses tiles, as something does in each.
+    """
+    drafts = _drafts(question, arranged(question, list(plans)))
+    local = [draft for draft in drafts if not draft.received and draft.temporary_bytes <= limit]
+    if not local:
+        return None
+    best = min(local, key=lambda draft: (draft.free_cost, draft.plan.num_cells))
+    target = question.target
+    shortest = _shortest_exchange(target).cycles + target.internal_sync_cycles
+    others = [draft.free_cost for draft in drafts if draft.received and draft.temporary_bytes <= limit]
+    return best.priced if best.free_cost < min((least_cost + shortest, *others)) else None
 
 
 def _drafts(question: Question, plans: Sequence[Plan]) -> tuple[Draft, ...]:
@@ -226,29 +274,35 @@ def _drafts(question: Question, plans: Sequence[Plan]) -> tuple[Draft, ...]:
     extents = question.extents(plans)
 
     def each(values: Any) -> list[Any]:
-        return np.broadcast_to(np.asarray(values), len(plans)).tolist()
+        found = np.asarray(values)
+        return (found if found.shape == (len(plans),) else np.broadcast_to(found, len(plans))).tolist()
 
     compute, results = each(codelet.cycles(extents, target).value), each(extents.results)
     scratch = each(codelet.scratch_bytes(extents, target))
     elements = [each(extents.operand_elements(k)) for k in range(len(question.operands))]
+    alone, sizes = bytes_of(question.result_dtypes), [itemsize(o.dtype) for o in question.operands]
+    partial_bytes = bytes_of(partial_dtypes(codelet, question.result_dtypes)) if form.reduced else alone
     drafts: list[Draft] = []
-    alone = bytes_of(question.result_dtypes)
     for number, plan in enumerate(plans):
-        received = tuple(_received(question, plan))
+        found = list(_received(question, plan))
+        received = tuple((k, layout) for k, layout, _ in found)
         partials = math.prod(plan.splits[d].parts for d in form.reduced)
-        each_bytes = bytes_of(partial_dtypes(codelet, question.result_dtypes)) if partials > 1 else alone
+        each_bytes = partial_bytes if partials > 1 else alone
         temporary = results[number] * each_bytes + (int(scratch[number]) if partials == 1 else 0)
         for k, layout in received:
-            o = question.operands[k]
-            temporary += align_up(elements[k][number] * itemsize(o.dtype), 4)
-            temporary += staging_bytes(layout, form, plan, k, o.dtype)
+            temporary += align_up(elements[k][number] * sizes[k], 4)
+            temporary += staging_bytes(layout, form, plan, k, question.operands[k].dtype)
         combining = (
             _combining_cycles(results[number], each_bytes, partials, target, question.code_price)
             if partials > 1
             else 0.0
         )
         readers = 0.0 if partials > 1 else _reader_code_bytes(question, plan)
-        drafts.append(Draft(question, plan, float(compute[number]), combining, temporary, received, readers))
+        # what is read as a whole lies where it is read, or some of it comes from another tile
+        crosses = any(not local and reads_all(form, k, layout) for k, layout, local in found)
+        drafts.append(
+            Draft(question, plan, float(compute[number]), combining, temporary, received, crosses, readers)
+        )
     return tuple(drafts)
 
 
@@ -279,14 +333,14 @@ def _is_updated(question: Question, plan: Plan, k: int) -> bool:
     return question.codelet.may_overwrite(k) and is_local(form, plan, k, operand.layout)
 
 
-def _received(question: Question, plan: Plan) -> Iterable[tuple[int, Layout]]:
-    """Yield the operands that a plan does not read in place, with their layouts."""
+def _received(question: Question, plan: Plan) -> Iterator[tuple[int, Layout, bool]]:
+    """Yield the operands that a plan does not read in place, with their layouts, and whether their elements are there."""
+    form, target = question.form, question.target
     for k, operand in enumerate(question.operands):
-        layout = operand.layout or home_layout(
-            question.form, plan, k, operand.shape, operand.dtype, question.target
-        )
-        if not is_resident(question.form, plan, k, layout):
-            yield k, layout
+        layout = operand.layout or home_layout(form, plan, k, operand.shape, operand.dtype, target)
+        local = is_local(form, plan, k, layout)
+        if not local or plan.operand_order(form, k).fit(layout.part_shape) != layout.arrangement:
+            yield k, layout, local
 
 
 def price(
@@ -299,8 +353,13 @@ def price(
     code_price: float = CODE_PRICE,
 ) -> Priced:
     """Return a plan, its vertices' order chosen, with its cost from exact exchange volumes."""
-    question = Question(form, codelet, tuple(operands), result_dtypes, target, code_price)
-    return drafts_of(question, [plan]).drafts[0].priced
+    return draft(Question(form, codelet, tuple(operands), result_dtypes, target, code_price), plan).priced
+
+
+@lru_cache(maxsize=4096)
+def draft(question: Question, plan: Plan) -> Draft:
+    """Return all that is known of a plan, its vertices' order chosen, before its exchange is priced."""
+    return drafts_of(question, [plan]).drafts[0]
 
 
 def bytes_of(dtypes: tuple[str, ...]) -> int:

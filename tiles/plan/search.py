@@ -8,9 +8,10 @@ bound on temporary bytes per tile; what exceeds it comes last, the least excess 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from itertools import pairwise
 
 import numpy as np
 
@@ -39,8 +40,10 @@ from tiles.plan.pricing import (
     combining_cycles,
     drafts_of,
     partial_dtypes,
+    sure_plan,
 )
 from tiles.plan.question import CODE_PRICE, MEMORY_PROPORTION
+from tiles.plan.slices import reads_all
 from tiles.target import Target
 
 MAX_CANDIDATES = 20_000
@@ -80,22 +83,57 @@ def search(
 def _search(question: Question, extra: tuple[Plan, ...], limit: int) -> Drafts:
     """Search once per question: identical layers of a model ask the same one."""
     form, codelet, target = question.form, question.codelet, question.target
-    dtypes = tuple(o.dtype for o in question.operands)
-    found = _candidates(form, codelet, dtypes, question.result_dtypes, target, question.code_price)
-    found = _near(question, found, limit)
-    cycles, innermost = _closed_form(question, found, limit)
-    best = _fewest(cycles, found.cells)
-    plans = [
-        _plan(form, grains, order)
-        for grains, inner in zip(found.grains[best].tolist(), innermost[best].tolist(), strict=True)
-        for order in _orders(form, inner)
-    ]
-    plans += [
-        p
+    found = _found(question)
+    followed = {
+        k: p
         for k, operand in enumerate(question.operands)
         if (p := follow(form, codelet, k, operand, target)) is not None
-    ]
-    return drafts_of(question, dict.fromkeys([*extra, *plans, unsplit_plan(form)]))
+    }
+    others = [*extra, *followed.values(), unsplit_plan(form)]
+
+    def searched() -> list[Plan]:
+        near = _near(question, found, limit)
+        cycles, innermost = _closed_form(question, near, limit)
+        best = _fewest(cycles, near.cells)
+        return [
+            _plan(form, grains, order)
+            for grains, inner in zip(near.grains[best].tolist(), innermost[best].tolist(), strict=True)
+            for order in _orders(form, inner)
+        ]
+
+    def all_plans() -> Iterable[Plan]:
+        return dict.fromkeys([*extra, *searched(), *others])
+
+    layouts = [operand.layout for operand in question.operands]
+    if any(reads_all(form, k, layout) for k in followed if (layout := layouts[k]) is not None):
+        # all other plans move something of that operand
+        sure = sure_plan(question, dict.fromkeys(others), limit, found.least_cost)
+        if sure is not None and _is_simplest(sure.plan):
+            return Drafts(question, all_plans, sure)
+    return drafts_of(question, all_plans())
+
+
+def _found(question: Question) -> _Candidates:
+    """Return the ways to cut a question's operation."""
+    dtypes = tuple(o.dtype for o in question.operands)
+    return _candidates(
+        question.form,
+        question.codelet,
+        dtypes,
+        question.result_dtypes,
+        question.target,
+        question.code_price,
+    )
+
+
+def _is_simplest(plan: Plan) -> bool:
+    """Return whether no digits could be one, so that no other plan is the same with fewer of them."""
+    return not any(
+        slow == radix * fast
+        for split in plan.splits
+        if split.is_split
+        for (_, slow), (radix, fast) in pairwise(split.digits)
+    )
 
 
 def _near(question: Question, candidates: _Candidates, limit: int) -> _Candidates:
@@ -236,6 +274,11 @@ class _Candidates:
 
     def __post_init__(self) -> None:
         hold(*vars(self).values())
+
+    @cached_property
+    def least_cost(self) -> float:
+        """What any of them costs at least: without any exchange before it."""
+        return float((self.compute + self.combining).min()) * (1 - 1e-9)  # sums are rounded
 
     def at(self, rows: np.ndarray) -> _Candidates:
         """Return some of the candidates."""

@@ -340,18 +340,29 @@ def is_resident(form: OpForm, plan: Plan, k: int, layout: Layout) -> bool:
 
 def is_local(form: OpForm, plan: Plan, k: int, layout: Layout) -> bool:
     """Return whether every cell's slice of operand k has the elements of the part its tile already holds."""
-    index_map = form.operands[k]
-    used = set(index_map.dims)
-    if any(split.is_split for d, split in enumerate(plan.splits) if d not in used):
-        return False
     if layout.base != plan.base:
         return False
+    index_map = form.operands[k]
     for axis, split in zip(index_map.axes, layout.axes, strict=True):
         if axis.offset or len(axis.terms) > 1 or (not axis.terms and split.size != 1):
             return False
         for d, coefficient in axis.terms:
             if coefficient != 1 or not same_parts(plan.splits[d], split):
                 return False
+    used = index_map.dims
+    return not any(split.is_split and d not in used for d, split in enumerate(plan.splits))
+
+
+def reads_all(form: OpForm, k: int, layout: Layout) -> bool:
+    """Return whether cells read operand k, which is not empty, as a whole and one beside the other, however they are cut.
+
+    Such an operand lies where cells read it (``is_local``), or some cell reads what its tile does not hold: parts
+    lie on different tiles, as cells do.
+    """
+    for axis, split in zip(form.operands[k].axes, layout.axes, strict=True):
+        sizes = [form.dims[d].size if coefficient == 1 else -1 for d, coefficient in axis.terms] or [1]
+        if axis.offset or not split.size or sizes != [split.size]:
+            return False
     return True
 
 

@@ -13,19 +13,18 @@ from itertools import combinations
 from tiles.errors import InvalidPlan
 from tiles.graph import ROW_MAJOR, Layout, Plan, Tensor, linear_layout
 from tiles.plan import (
+    Draft,
     Operand,
-    Priced,
     Question,
     Ranking,
     arranged,
+    draft,
     follow,
     home_layout,
     is_resident,
     keeps_order,
     leaving,
-    operand_moves,
-    operand_slices,
-    price,
+    operand_code,
     search,
 )
 from tiles.planning.state import Planning
@@ -37,6 +36,9 @@ KEEP_IN_PLACE = 1.5
 
 Homes = dict[int, Layout]
 """Layouts into which operands are copied before an operation, by the operands' numbers."""
+
+Waiting = tuple[str, Layout | None]
+"""The dtype of what later operations read together with a result, of its shape, and where it lies."""
 
 
 def choose(
@@ -53,10 +55,9 @@ def choose(
     """
     form, codelet, target = question.form, question.codelet, question.target
     proportion = planning.policy.memory_proportion(label)
-    priced = _search(question, proportion)
-    plan, homes, cost = _reordering(question, priced[0].plan, priced[0].cost, proportion)
-    if any(t.layout is not None for t in beside):
-        plan, homes = _meeting(question, (plan, homes, cost), beside, proportion)
+    asked = question, proportion
+    waiting = tuple((t.dtype, t.layout) for t in beside)
+    plan, homes, least = planning.answer((*asked, waiting), lambda: _found(question, proportion, waiting))
     for k, tensor in enumerate(operands):
         if (
             tensor.name in planning.donated
@@ -66,8 +67,12 @@ def choose(
             kept = follow(form, codelet, k, question.operands[k], target)
             if kept is None:
                 continue
-            most = KEEP_IN_PLACE * priced[0].cost
-            dearer = priced.cheapest(lambda plan, kept=kept: _same_cut(plan, kept), most)
+            dearer = planning.answer(
+                (*asked, kept),
+                lambda kept=kept: _search(question, proportion).cheapest(
+                    lambda plan: _same_cut(plan, kept), KEEP_IN_PLACE * least
+                ),
+            )
             if dearer is not None:
                 return dearer.plan, {}
     followed = any(
@@ -76,6 +81,15 @@ def choose(
     if plan.base == 0 and not followed and not homes:
         plan = replace(plan, base=planning.rotated_base(int(plan.tiles.max()) + 1))
     return plan, homes
+
+
+def _found(question: Question, proportion: float, waiting: Seq[Waiting]) -> tuple[Plan, Homes, float]:
+    """Return the plan for a question, the layouts into which operands are copied, and the least cost of a plan alone."""
+    best = _search(question, proportion)[0]
+    plan, homes, cost = _reordering(question, best.plan, best.cost, proportion)
+    if any(layout is not None for _, layout in waiting):
+        plan, homes = _meeting(question, (plan, homes, cost), waiting, proportion)
+    return plan, homes, best.cost
 
 
 def as_wanted(question: Question, plan: Plan) -> Plan:
@@ -101,6 +115,8 @@ def _same_cut(a: Plan, b: Plan) -> bool:
     return (a.splits, a.base) == (b.splits, b.base)
 
 
+SURELY = 1 - 1e-9
+"""What a least cost is multiplied with before it is compared: sums are rounded."""
 WORTH_A_COPY = 128
 """Changes of source and pointer from which on an operand that many tiles read may rather be copied before."""
 
@@ -113,11 +129,12 @@ def _unlike(question: Question, plan: Plan) -> list[int]:
     form, target = question.form, question.target
     found = []
     for k, o in enumerate(question.operands):
-        if o.layout is None or operand_slices(form, plan, k, o.shape).replication <= 1:
+        read = form.operands[k].dims
+        if o.layout is None or not any(s.is_split and d not in read for d, s in enumerate(plan.splits)):
             continue
         is_turned = question.codelet.is_contraction and not keeps_order(form, plan, k, o.layout, o.dtype)
-        come, _ = operand_moves(o.layout, form, plan, k, o.shape, o.dtype, target)
-        if is_turned or int((come.selects + come.pointers).max()) >= WORTH_A_COPY:
+        changes, _ = operand_code(o.layout, form, plan, k, o.shape, o.dtype, target)
+        if is_turned or int(changes.max()) >= WORTH_A_COPY:
             found.append(k)
     return found
 
@@ -134,32 +151,33 @@ def _reordering(question: Question, plan: Plan, cost: float, proportion: float) 
         for moved in combinations(unlike, count):
             free = tuple(replace(o, layout=None) if k in moved else o for k, o in enumerate(operands))
             ranking = _search(replace(question, operands=free), proportion)
-            if ranking.least_cost >= cost:  # copies only add to it
-                continue
-            found = ranking[0]
-            if found.cost >= cost or found.temporary_bytes > proportion * target.bytes_per_tile:
+            found = ranking.first_below(cost)  # copies only add to it
+            if found is None or found.temporary_bytes > proportion * target.bytes_per_tile:
                 continue
             wanted = {
                 k: home_layout(form, found.plan, k, operands[k].shape, operands[k].dtype, target)
                 for k in moved
             }
-            total = found.cost + sum(_copy_cost(question, operands[k], home) for k, home in wanted.items())
+            copies = [_copying(question, operands[k], home) for k, home in wanted.items()]
+            if found.cost + sum(copy.least_cost - _of_readers(copy) for copy in copies) * SURELY >= cost:
+                continue
+            total = found.cost + sum(copy.priced.cost - _of_readers(copy) for copy in copies)
             if total < cost:
                 best, homes, cost = found.plan, wanted, total
     return best, homes, cost
 
 
 def _meeting(
-    question: Question, found: tuple[Plan, Homes, float], beside: Seq[Tensor], proportion: float
+    question: Question, found: tuple[Plan, Homes, float], beside: Seq[Waiting], proportion: float
 ) -> tuple[Plan, Homes]:
     """Return the plan found, or the one that leaves the result where what it meets lies, if that saves more than it costs.
 
     What lies nowhere yet goes where the result is; so all of that, or what lies already if there is nothing else, would
     have to be moved otherwise.
     """
-    layout = next(t.layout for t in beside if t.layout is not None)
-    moved = [t.dtype for t in beside if t.layout is None] or [
-        t.dtype for t in beside if t.layout is not None
+    layout = next(layout for _, layout in beside if layout is not None)
+    moved = [dtype for dtype, layout in beside if layout is None] or [
+        dtype for dtype, layout in beside if layout is not None
     ][:1]
     form, target = question.form, question.target
     plan, homes, cost = found
@@ -167,7 +185,7 @@ def _meeting(
     if there is None:
         return plan, homes
     (there,) = arranged(question, [there])
-    priced = _priced(question, there)
+    priced = draft(question, there).priced
     if priced.temporary_bytes > proportion * target.bytes_per_tile:
         return plan, homes
     copied: Homes = {}
@@ -178,7 +196,10 @@ def _meeting(
         operands = (replace(o, layout=home) if j == k else other for j, other in enumerate(question.operands))
         waits = replace(question, operands=tuple(operands))
         with_copy = (
-            total - _priced(question, there).cost + _priced(waits, there).cost + _copy_cost(question, o, home)
+            total
+            - draft(question, there).priced.cost
+            + draft(waits, there).priced.cost
+            + _copy_cost(question, o, home)
         )
         if with_copy < total:
             copied[k], total, question = home, with_copy, waits
@@ -193,11 +214,6 @@ def _meeting(
     return (there, copied) if total < cost + saved else (plan, homes)
 
 
-def _priced(question: Question, plan: Plan) -> Priced:
-    q = question
-    return price(q.form, q.codelet, q.operands, q.result_dtypes, q.target, plan, q.code_price)
-
-
 def _search(question: Question, proportion: float) -> Ranking:
     q = question
     return search(q.form, q.codelet, q.operands, q.result_dtypes, q.target, (), proportion, q.code_price)
@@ -205,9 +221,17 @@ def _search(question: Question, proportion: float) -> Ranking:
 
 def _copy_cost(question: Question, operand: Operand, home: Layout) -> float:
     """Return what it costs, in the terms of a question, to copy an operand to where it shall lie; not who reads it there."""
+    copy = _copying(question, operand, home)
+    return copy.priced.cost - _of_readers(copy)
+
+
+def _copying(question: Question, operand: Operand, home: Layout) -> Draft:
+    """Return the copying of an operand, in the terms of a question, to where it shall lie."""
     form, codelet = rearranging(operand.shape, operand.dtype)
-    plan = Plan(home.axes, home.base, home.arrangement)
-    priced = _priced(
-        Question(form, codelet, (operand,), (operand.dtype,), question.target, question.code_price), plan
-    )
-    return priced.cost - question.code_price * priced.reader_code_bytes
+    copying = Question(form, codelet, (operand,), (operand.dtype,), question.target, question.code_price)
+    return draft(copying, Plan(home.axes, home.base, home.arrangement))
+
+
+def _of_readers(copy: Draft) -> float:
+    """Return what a copy costs its readers."""
+    return copy.question.code_price * copy.reader_code_bytes

@@ -51,7 +51,10 @@ def combine(
         here = site.at(f"combine{stage}" if stage else "combine")
         plan = site.planning.pins.get(here.label)
         if plan is None:
-            plan = _combine_plan(site, codelet, form, partials, dtype)
+            key = codelet, partials.shape, partials.dtype, partials.layout, dtype, _share(site)
+            plan = site.planning.answer(
+                key, lambda form=form, given=partials: _combine_plan(site, codelet, form, given, dtype)
+            )
             plan = plan if order.is_row_major else with_order(plan, order)
         if plan.num_partials(form) == 1:
             emit(here, codelet, form, plan, [partials], (dtype,), (result,))
@@ -88,8 +91,12 @@ def _ranked(
 ) -> Ranking:
     known = [Operand(t.shape, t.dtype, t.layout) for t in partials]
     policy, target = site.planning.policy, site.planning.graph.target
-    share = policy.memory_proportion(site.label)
-    return search(form, codelet, known, dtypes, target, extra, share, policy.code_price)
+    return search(form, codelet, known, dtypes, target, extra, _share(site), policy.code_price)
+
+
+def _share(site: Site) -> float:
+    """Return the share of a tile's memory that an operation's temporaries may take."""
+    return site.planning.policy.memory_proportion(site.label)
 
 
 def _halving(found: Iterable[Priced], form: OpForm, partials: Tensor) -> Iterator[Priced]:

@@ -15,6 +15,7 @@ from tiles.graph import (
     Composite,
     ComputeSet,
     Copy,
+    CopyBetween,
     Execute,
     If,
     Operation,
@@ -60,6 +61,8 @@ def _plan_step(planning: Planning, step: Step, program: Sequence, preferences: P
                 planning.renamed[result] = planning.tensor(made).name
         case Copy():
             _copy(planning, step, program)
+        case CopyBetween():
+            _copy_between(planning, step, program)
         case Execute(name):
             program.add(Execute(_compute_set(planning, name)))
         case Sequence():
@@ -148,6 +151,24 @@ def _copy(planning: Planning, step: Copy, program: Sequence) -> None:
     elif alike:
         planning.follow(sources[0].name, result)
     write(program)
+
+
+def _copy_between(planning: Planning, step: CopyBetween, program: Sequence) -> None:
+    """Send what lies as it arrives: what nothing has placed yet lies as its source, else the source is copied first."""
+    source, result = planning.placed(step.source), planning.tensor(step.destination)
+    if not has_elements(source):
+        return
+    assert source.layout is not None
+    if result.layout is None:
+        result = planning.place(result.name, source.layout)
+    if result.layout != source.layout:
+        graph = planning.graph
+        moved = graph.add_tensor(
+            source.shape, source.dtype, f"{result.name}.sent", result.layout, location=step.location
+        )
+        program.add(Copy(moved.name, (source.name,), None, step.location))
+        source = moved
+    program.add(replace(step, source=source.name, destination=result.name))
 
 
 def _compute_set(planning: Planning, name: str) -> str:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from tiles.errors import InvalidGraph
 from tiles.graph import TEMPORARY, VARIABLE, Graph, Layout, Plan, Sequence, Tensor, linear_layout
 from tiles.planning.policy import Policy
 
+T = TypeVar("T")
 Cost = tuple[bool, float]
 """What a way to compute something costs: whether its temporaries exceed their share of a tile, and cycles."""
 
@@ -45,6 +47,7 @@ class Planning:
       pins: plans pinned to steps, by name.
       renamed: by the name of a choice's result, that of the tensor which holds it in the way that was taken.
       estimates: costs of alternatives, by what they compute and where their operands lie.
+      answers: what was found for a question, with all that the answer depends on: equal layers ask once.
     """
 
     def __init__(
@@ -59,12 +62,19 @@ class Planning:
         self.graph = given.successor()
         self.renamed: dict[str, str] = {}
         self.estimates = {} if estimates is None else estimates
+        self.answers: dict[Hashable, Any] = {}
         self._deferred: dict[str, list[Deferred]] = {}
         self._scope = 0
         self._rotation = 0
         self.donated = {given.inputs[i] for i in given.donated}
         for name in given.inputs:
             self.tensor(name)
+
+    def answer(self, key: Hashable, find: Callable[[], T]) -> T:
+        """Return what was found for a key, which says all that it depends on; find it the first time."""
+        if key not in self.answers:
+            self.answers[key] = find()
+        return self.answers[key]
 
     def tensor(self, name: str) -> Tensor:
         """Return a tensor as it stands in the planned graph, by the name that a recorded step gives it.

@@ -2,9 +2,10 @@
 
 ``popops`` has elementwise expressions and reductions, ``poplin`` contractions, ``poputil`` recording and
 copies, ``popnn`` pooling and row functions, ``poprand`` random bits, ``popsolver`` the search over plans;
+``gcl`` collectives between replicas;
 ``forms`` builds the forms they share. Importing this package registers every codelet of it, which executables name.
 """
 
-from tiles.poplibs import forms, poplin, popnn, popops, poprand, popsolver, poputil
+from tiles.poplibs import forms, gcl, poplin, popnn, popops, poprand, popsolver, poputil
 
-__all__ = ["forms", "poplin", "popnn", "popops", "poprand", "popsolver", "poputil"]
+__all__ = ["forms", "gcl", "poplin", "popnn", "popops", "poprand", "popsolver", "poputil"]

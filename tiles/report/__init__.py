@@ -3,6 +3,7 @@
 from tiles.report.cost import cost_analysis
 from tiles.report.memory import memory_analysis
 from tiles.report.profile import SCHEMA, Profile, profile, profile_schema
+from tiles.report.tile_code import print_tile_code
 from tiles.report.write import ReportNotWritten, write_report
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "ReportNotWritten",
     "cost_analysis",
     "memory_analysis",
+    "print_tile_code",
     "profile",
     "profile_schema",
     "write_report",

@@ -37,7 +37,10 @@ def superstep(cost: StepCost, target: Target) -> Superstep:
     members[list(cost.host_ipus)] = True
     return Superstep(
         members=members,
-        exchange_cycles=cost.sync_cycles + cost.exchange_cycles + (cost.host_cycles or 0),
+        exchange_cycles=cost.sync_cycles
+        + cost.exchange_cycles
+        + (cost.host_cycles or 0)
+        + (cost.link_cycles or 0),
         compute_cycles=cost.tile_compute_cycles.reshape(target.num_ipus, -1).max(axis=1),
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tiles.compiler import Executable, ExecuteStep
-from tiles.compiler.costs import exchange_code
+from tiles.compiler.costs import exchange_code, variant_bytes
 
 KINDS = {
     "exchange": "internalExchangeCode",
@@ -74,7 +74,7 @@ def _codelets(executable: Executable, steps: Iterable[int]) -> dict[str, int]:
     for number in steps:
         step = executable.steps[number]
         for group in step.groups if isinstance(step, ExecuteStep) else ():
-            label, size = group.codelet.label, group.codelet.code_bytes(executable.target)
+            label, size = group.codelet.label, variant_bytes(executable, group)
             sizes[label] = max(sizes.get(label, 0), size)
     return sizes
 

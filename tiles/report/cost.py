@@ -26,6 +26,9 @@ def cost_analysis(executable: Executable) -> dict[str, Any]:
       ``compute_cycles``, ``exchange_cycles``, ``sync_cycles``: cycles by phase; on one IPU they add up to
         ``cycles``, with ``host_exchange_cycles``.
       ``exchange_bytes``: bytes that cross between tiles.
+      ``link_cycles``: what links between IPUs add to exchanges, latency included; ``link_bytes``: bytes on the
+        busiest link of every exchange between IPUs, added up. Of a program with replicas all figures are one
+        replica's.
       ``host_exchange_cycles``, ``host_exchange_bytes``: of the program's copies of streams, on the host's link;
         how long the host takes to answer is not known.
       ``supersteps``: executed steps.
@@ -54,6 +57,8 @@ def cost_figures(executable: Executable, sums: Totals) -> dict[str, Any]:
         "sync_cycles": sums.sync_cycles,
         "host_exchange_cycles": sums.host_exchange_cycles,
         "host_exchange_bytes": sums.host_exchange_bytes,
+        "link_cycles": sums.link_cycles,
+        "link_bytes": sums.link_bytes,
         "exchange_bytes": sums.exchange_bytes,
         "supersteps": sums.supersteps,
         "basis_cycles": dict(sums.basis_cycles),

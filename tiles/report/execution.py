@@ -27,7 +27,9 @@ from tiles.report.compilation import camel
 from tiles.report.control import control_data
 from tiles.report.cost import cost_figures
 from tiles.report.counts import step_locations
+from tiles.report.links import links_data
 from tiles.report.places import place_data
+from tiles.report.tile_code import tile_code_data
 from tiles.report.totals import Count, Totals, add, share, times, totals
 from tiles.target import Basis
 
@@ -50,6 +52,7 @@ def execution_data(executable: Executable, counts: Sequence[Count], trips: Trips
             for number, cost in enumerate(step_costs(executable))
         ],
         "control": control_data(executable, trips),
+        "links": links_data(executable, counts),
         "streams": [_stream(executable, stream, counts) for stream in executable.streams.values()],
         "remoteBuffers": [_remote(executable, r, counts) for r in executable.remote_buffers.values()],
     }
@@ -118,6 +121,7 @@ def _step(executable: Executable, number: int, cost: StepCost, count: Count) -> 
         "exchange": cost.exchange_basis.value if cost.exchange_cycles else None,
         "sync": cost.sync_basis.value if cost.sync_cycles else None,
         "hostExchange": cost.host_basis.value if cost.host_cycles else None,
+        "link": Basis.weakest(basis for basis, _ in cost.link_basis).value if cost.link_cycles else None,
     }
     return {
         "step": number,
@@ -128,6 +132,8 @@ def _step(executable: Executable, number: int, cost: StepCost, count: Count) -> 
         "exchangeCycles": cost.exchange_cycles,
         "syncCycles": cost.sync_cycles,
         "hostExchangeCycles": cost.host_cycles,
+        "linkCycles": cost.link_cycles,
+        "linkBytes": 0 if cost.links is None else cost.links.busiest_bytes,
         "cycles": cost.cycles,
         "totalCycles": times(count, cost.cycles),
         "computeCyclesByIpu": cost.tile_compute_cycles.reshape(target.num_ipus, -1).max(axis=1).tolist(),
@@ -201,6 +207,7 @@ def _operation(
         "flops": sums.flops,
         "exchangeBytes": sums.exchange_bytes,
         **code_data(executable, steps),
+        "tileCode": tile_code_data(executable, steps),
         "basis": _weakest(sums),
         "basisCycles": dict(sums.basis_cycles),
         "sources": _distinct(sources),

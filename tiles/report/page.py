@@ -24,7 +24,13 @@ from tiles.report.text import (
 
 COMPUTE, EXCHANGE, SYNC, HOST = "#2f6db5", "#e0862b", "#8b939c", "#7a5aa6"
 PEAK, ALWAYS, SOMETIMES, GAPS = "#2f6db5", "#1f9e89", "#8fbce6", "#b3bcc6"
-BASIS_COLORS = {"MEASURED": "#2a7f5f", "DOCUMENTED": "#7cb89a", "FITTED": "#e3b44d", "ASSUMED": "#c9705a"}
+BASIS_COLORS = {
+    "MEASURED": "#2a7f5f",
+    "DOCUMENTED": "#7cb89a",
+    "DERIVED": "#8fb3d9",
+    "FITTED": "#e3b44d",
+    "ASSUMED": "#c9705a",
+}
 
 Cell = str | int | float | None
 """A table's entry: text as it is, a number with thousands separated, None for what is not known."""
@@ -343,6 +349,12 @@ def _largest(data: dict[str, Any]) -> str:
 CODE_HEADS = ("exchange code B", "on tile", "mean of tiles B", "vertex code B")
 
 
+def _variant_line(row: dict[str, Any]) -> str:
+    """Return a variant of tile code in words."""
+    extents = f"{row['rows']:,} x {row['n']:,}" if row["rows"] > 1 else f"{row['n']:,}"
+    return f"{row['codeBytes']:,} B, {extents} elements at most: {row['cycles']:,} cycles"
+
+
 def _code_cells(row: dict[str, Any]) -> list[Cell]:
     """Return a row's code as ``CODE_HEADS`` name it."""
     tile = row["exchangeCodeTile"]
@@ -358,11 +370,18 @@ def _code(data: dict[str, Any]) -> str:
     """Return what code takes: of executable memory, by operation, by codelet."""
     code, where = executable_memory_text(data)
     operations: list[list[Cell]] = [
-        [row["name"], scope_of(row), short(row["location"]), *_code_cells(row), "\n".join(row["vertexTypes"])]
+        [
+            row["name"],
+            scope_of(row),
+            short(row["location"]),
+            *_code_cells(row),
+            "\n".join(row["vertexTypes"]),
+            "\n".join(map(_variant_line, row["tileCode"])),
+        ]
         for row in by_exchange_code(data)
         if row["exchangeCodeBytes"] or row["vertexCodeBytes"]
     ]
-    heads = ["operation", "scope", "from", *CODE_HEADS, "vertex types"]
+    heads = ["operation", "scope", "from", *CODE_HEADS, "vertex types", "tile code"]
     codelets: list[list[Cell]] = [
         [row["vertexType"], row["codeBytes"], row["numTiles"], row["numOperations"]]
         for row in data["codelets"]

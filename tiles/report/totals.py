@@ -38,6 +38,8 @@ class Totals:
       sync_cycles: syncs, added up.
       host_exchange_cycles: copies of streams on the host's link, added up.
       host_exchange_bytes: bytes of the items that were copied.
+      link_cycles: what links between IPUs add to exchanges, latency included, added up.
+      link_bytes: bytes on the busiest link of every exchange between IPUs, added up.
       exchange_bytes: bytes that crossed between tiles.
       flops: floating-point operations.
       supersteps: executed steps.
@@ -53,6 +55,8 @@ class Totals:
     sync_cycles: Count
     host_exchange_cycles: Count
     host_exchange_bytes: Count
+    link_cycles: Count
+    link_bytes: Count
     exchange_bytes: Count
     flops: Count
     supersteps: Count
@@ -68,7 +72,7 @@ class Totals:
     def all_cycles(self) -> Count:
         """Cycles of all phases, added up."""
         tile = add(add(self.compute_cycles, self.exchange_cycles), self.sync_cycles)
-        return add(tile, self.host_exchange_cycles)
+        return add(add(tile, self.host_exchange_cycles), self.link_cycles)
 
     @property
     def basis_shares(self) -> dict[str, float | None]:
@@ -114,6 +118,8 @@ def totals(executable: Executable, counts: Sequence[Count], steps: Sequence[int]
         sync_cycles=summed([cost.sync_cycles for cost in costs]),
         host_exchange_cycles=summed([cost.host_cycles for cost in costs]),
         host_exchange_bytes=summed([cost.host_bytes for cost in costs]),
+        link_cycles=summed([cost.link_cycles for cost in costs]),
+        link_bytes=summed([cost.links.busiest_bytes if cost.links else 0 for cost in costs]),
         exchange_bytes=summed([cost.exchange_bytes for cost in costs]),
         flops=summed([cost.flops for cost in costs]),
         supersteps=summed([1] * len(costs)),
@@ -143,6 +149,7 @@ def step_basis_cycles(cost: StepCost) -> dict[Basis, Count]:
         (cost.exchange_basis, cost.exchange_cycles),
         (cost.sync_basis, cost.sync_cycles),
         (cost.host_basis, cost.host_cycles),
+        *(cost.link_basis or ((Basis.ASSUMED, cost.link_cycles),)),
     )
     for basis, part in parts:
         cycles[basis] = add(cycles[basis], part)

@@ -1,4 +1,4 @@
-"""How well a number is known: the four bases that every machine constant and cycle estimate carries."""
+"""How well a number is known: the bases that every machine constant and cycle estimate carries."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ class Basis(enum.StrEnum):
     """Read off real silicon."""
     DOCUMENTED = "DOCUMENTED"
     """Stated by a vendor's document, library or source code."""
+    DERIVED = "DERIVED"
+    """Counted in code that the element compiler generates, from a table of instructions."""
     FITTED = "FITTED"
     """Chosen so that a model reproduces measurements."""
     ASSUMED = "ASSUMED"

@@ -157,6 +157,13 @@ def fold(site: Site) -> list[Split]:
     return part_by_part(site) if is_sum else carry(site)
 
 
+def reduce_across(site: Site) -> list[Split]:
+    """Collectives that combine: a sum of complex numbers is two sums."""
+    if ops.simple_combiner(site.instruction.regions[0]) != "add":
+        raise refusal(site.instruction)
+    return part_by_part(site)
+
+
 def scatter(site: Site) -> list[Split]:
     """Updates: replacing and adding act on each part alone."""
     is_single = len(site.instruction.results) == 1
@@ -278,6 +285,7 @@ def refusal(instruction: Instruction) -> UnsupportedOp:
 
 RULES: dict[type[Op], Rule] = {
     ops.Abs: magnitude,
+    ops.AllReduce: reduce_across,
     ops.BitcastConvert: bitcast,
     ops.Call: call,
     ops.Compare: compare,
@@ -290,6 +298,7 @@ RULES: dict[type[Op], Rule] = {
     ops.Iota: iota,
     ops.Real: take_part,
     ops.Reduce: fold,
+    ops.ReduceScatter: reduce_across,
     ops.ReduceWindow: fold,
     ops.Scatter: scatter,
     ops.Sort: sort,
@@ -297,7 +306,11 @@ RULES: dict[type[Op], Rule] = {
     **dict.fromkeys((ops.Case, ops.Fusion, ops.If, ops.OptimizationBarrier, ops.Repeat, ops.While), carry),
     **dict.fromkeys(
         (
+            ops.AllGather,
+            ops.AllToAll,
             ops.BroadcastInDim,
+            ops.CollectiveBroadcast,
+            ops.CollectivePermute,
             ops.Concatenate,
             ops.DynamicSlice,
             ops.DynamicUpdateSlice,

@@ -15,7 +15,7 @@ def drop_empty_results(instruction: Instruction, rewriter: Rewriter) -> Sequence
     """What has no elements needs no computing."""
     if isinstance(instruction.op, (Constant, OptimizationBarrier)) or not instruction.results:
         return None
-    if instruction.has_effect:
+    if instruction.has_effect and not instruction.op.is_collective:
         return None
     if any(0 not in value.type.shape for value in instruction.results):
         return None

@@ -13,7 +13,8 @@ from jax import lax
 
 import ipuxla
 import ipuxla.errors
-from hlo_passes.ir import Location, agreed
+from hlo_passes.ir import Location, agreed, parse_module, print_module
+from hlo_passes.passes import Flatten
 from ipuxla import api
 from ipuxla.errors import OutOfTileMemory
 from ipuxla.frontend.frames import is_library, users_own
@@ -240,7 +241,12 @@ def library(tmp_path):
     file = folder / "linear.py"
     file.write_text(
         "import jax\n\n\ndef dense(w, x):\n    with jax.named_scope('Dense_0'):\n        return x @ w\n\n\n"
-        "def run(w):\n    return dense(w, w)\n"
+        "def run(w):\n    return dense(w, w)\n\n\n"
+        "@jax.jit\ndef inner(w, x):\n    def body(c, _):\n        return jax.numpy.sin(dense(w, c)), None\n"
+        "    return jax.lax.scan(body, x, None, 3)[0]\n\n\n"
+        "@jax.jit\ndef jitted(w, x):\n    return inner(w, x)\n\n\n"
+        "def checked(x):\n    return jax.lax.cond(x[0, 0] > 0, _called, lambda x: x, x)\n\n\n"
+        "def _called(x):\n    return jax.pure_callback(lambda x: x, x, x)\n"
     )
     spec = importlib.util.spec_from_file_location("somelib_linear", file)
     module = importlib.util.module_from_spec(spec)
@@ -265,6 +271,33 @@ def test_unsupported_operations_name_the_users_line_too(library):
         return library.dense(jax.lax.linalg.schur(x, sort_eig_vals=True)[0], x)  # this line
 
     with pytest.raises(ipuxla.errors.UnsupportedPrimitive) as caught:
+        compiled(f, X)
+    assert caught.value.location == f"{__file__}:{f.__code__.co_firstlineno + 1}"
+
+
+def test_the_line_is_the_users_also_where_a_library_compiles_its_functions_apart(library):
+    def f(w, x):
+        x = library.jitted(w, x)
+        with jax.named_scope("Net"):
+            x = library.jitted(w, x)
+        return library.jitted(w, jnp.tanh(x))
+
+    module = module_of(f, X, X)
+    found = {(i.location.file, i.location.is_provisional) for i in module.walk() if "dot" in i.op.name}
+    assert found == {(library.__file__, True)}
+    assert print_module(parse_module(print_module(module))) == print_module(module)
+    dots = [i.location for i in Flatten().run(module).walk() if "dot" in i.op.name]
+    first = f.__code__.co_firstlineno + 1
+    assert {location.file for location in dots} == {__file__}
+    assert [location.line for location in dots] == [first, first + 2, first + 3]
+    assert [location.scope.startswith("Net") for location in dots] == [False, True, False]
+
+
+def test_a_callback_in_a_library_names_the_users_line_and_what_turns_it_off(library):
+    def f(x):
+        return library.checked(x)  # this line
+
+    with pytest.raises(ipuxla.errors.UnsupportedPrimitive, match="EQX_ON_ERROR") as caught:
         compiled(f, X)
     assert caught.value.location == f"{__file__}:{f.__code__.co_firstlineno + 1}"
 

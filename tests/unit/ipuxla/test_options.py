@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ipuxla.errors import InvalidOption, IpuError, UnknownTarget, Unsupported
+from ipuxla.errors import InvalidOption, IpuError, UnknownTarget
 from ipuxla.options import ARITHMETICS, ENGINES, make_options
 from tiles import engine
 from tiles.target import Target
@@ -36,14 +36,21 @@ def test_replace_changes_what_is_given():
     assert not changed.strict
 
 
+def test_a_system_is_its_chip_and_the_others():
+    options = make_options("dss8440")
+    assert (options.target.name, options.num_ipus, options.machine_name) == ("gc2", 16, "dss8440")
+    assert options.replace(target="gc200").system is None
+    assert options.replace(engine="hlo").num_ipus == 16
+    assert make_options("gc2 x 1").system is None
+
+
 @pytest.mark.parametrize(
     ("choices", "error", "said"),
     [
         ({"engine": "slow"}, InvalidOption, "fast, literal, vertex, hlo"),
         ({"arithmetic": "double"}, InvalidOption, "float, ring"),
         ({"target": "gc3"}, UnknownTarget, "gc200"),
-        ({"target": "dss8440"}, Unsupported, "has 16 IPUs, and programs are compiled for one"),
-        ({"target": 3}, InvalidOption, "a name or a Target"),
+        ({"target": 3}, InvalidOption, "a name, a Target or a System"),
         ({"passes": ["cse"]}, InvalidOption, "pipeline text"),
     ],
 )

@@ -41,7 +41,7 @@ def programs(monkeypatch) -> Iterator[list[Interpreted]]:
     """The programs compiled so far, in order."""
     made: list[Interpreted] = []
 
-    def backend(jaxpr, options, name, donated):
+    def backend(jaxpr, options, name, donated, shardings):
         made.append(Interpreted(name, jaxpr))
         return made[-1]
 

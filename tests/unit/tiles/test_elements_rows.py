@@ -40,8 +40,8 @@ def shape_of(access: Access, rows: int, n: int) -> tuple[int, int]:
 class Memory:
     """Places arrays of rows, each row at a multiple of 8 bytes unless it is one element."""
 
-    def __init__(self, n: int, rows: int) -> None:
-        self.simulator, self.at = TileSimulator(MK2, 1 << 17), DATA
+    def __init__(self, n: int, rows: int, row_step: int = 6) -> None:
+        self.simulator, self.at, self.row_step = TileSimulator(MK2, 1 << 17), DATA, row_step
         self.arguments = {"n": n, "rows": rows}
 
     def put(self, name: str, array: np.ndarray) -> None:
@@ -49,7 +49,8 @@ class Memory:
         padded = np.zeros((array.shape[0], pitch // array.itemsize), array.dtype)
         padded[:, : array.shape[1]] = array
         self.simulator.write(self.at, padded[None])
-        self.arguments |= {name: self.at, f"{name}_row_bytes": pitch}
+        steps = {f"{name}_row_bytes": pitch, f"{name}_step_bytes": pitch * self.row_step}
+        self.arguments |= {name: self.at, **steps}
         self.at += -(-(padded.nbytes + 64) // 64) * 64
 
 
@@ -65,12 +66,13 @@ class Memory:
         (lambda x: x.astype(H), [F], (WHOLE,)),
     ],
 )
-def test_rows(f, dtypes, accesses) -> None:
+@pytest.mark.parametrize("together", [False, True])
+def test_rows(f, dtypes, accesses, together) -> None:
+    """Workers take rows in turn, or each row together."""
     jaxpr = trace(f, dtypes)
     result = jaxpr.out_avals[0].dtype.name
-    code = compile_cell(
-        jaxpr, (tuple(dtypes), (result,)), Arrangement(accesses, (WHOLE,), has_rows=True), MK2
-    )
+    how = Arrangement(accesses, (WHOLE,), has_rows=True, shares_rows=together)
+    code = compile_cell(jaxpr, (tuple(dtypes), (result,)), how, MK2)
     verify(code, MK2)
     rng = np.random.default_rng(0)
     whole = [
@@ -79,7 +81,7 @@ def test_rows(f, dtypes, accesses) -> None:
     with jax.disable_jit():
         wanted = np.broadcast_to(np.asarray(f(*(jnp.asarray(x) for x in whole))), (13, 31))
     for rows, n in ((0, 3), (1, 2), (5, 7), (13, 31)):
-        memory = Memory(n, rows)
+        memory = Memory(n, rows, 1 if together else 6)
         for k, (operand, access) in enumerate(zip(whole, accesses, strict=True)):
             height, width = shape_of(access, rows, n)
             memory.put(f"in{k}", operand[:height, :width])

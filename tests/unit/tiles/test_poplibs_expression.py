@@ -196,13 +196,15 @@ SAMPLE_ATTRS = {
     "reduce_precision": [(("exponent_bits", 5), ("mantissa_bits", 10))],
 }
 WITNESSED = ("float32", "bfloat16", "float64", "int8", "int32", "int64", "uint32", "bool")
+MEANS = {"divide_by_inverse": "divide"}
+"""Functions that have another's meaning and a vertex of their own."""
 SHARED = [n for n, f in FUNCTIONS.items() if not f.is_source and f.attributes != ("dtype",)]
 
 
 def _witnessed(name, dtypes, attrs):
     """Return a codelet and an HLO operation of the same meaning, each in the ring, and sample operands."""
     form = map_form((2, 3), [identity_map(2)] * len(dtypes))
-    codelet, op = _row_codelet(name, dtypes, attrs), _hlo_op(name, _spelled_for_hlo(attrs))
+    codelet, op = _row_codelet(name, dtypes, attrs), _hlo_op(MEANS.get(name, name), _spelled_for_hlo(attrs))
     ours = ring(lambda *xs: codelet.compute(whole_cell(form), *xs))
     theirs = ring(lambda *xs: op.evaluate(*xs))
     return ours, theirs, [_sample(d, seed) for seed, d in enumerate(dtypes)]

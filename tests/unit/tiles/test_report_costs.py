@@ -221,6 +221,6 @@ def test_one_clock_is_a_sum():
         assert clocks.cycles[0] == before + times * each
 
 
-def test_several_ipus_are_a_named_error_until_links_are_modelled(small_target):
-    with pytest.raises(Unsupported, match="links between IPUs are not modelled"):
+def test_several_ipus_without_links_are_a_named_error(small_target):
+    with pytest.raises(Unsupported, match="2 IPUs without links"):
         Graph(small_target.replace(num_ipus=2, num_tiles=16), "two")

@@ -3,10 +3,12 @@
 import pytest
 
 from tests.unit.tiles.poplibs_cells import extents_of
-from tiles.graph import identity_map
-from tiles.poplibs.forms import map_form
+from tiles.graph import IndexMap, along, identity_map
+from tiles.poplibs.forms import map_form, reduce_form
 from tiles.poplibs.popnn import RowFunction
 from tiles.poplibs.popops.expr import constant_row
+from tiles.poplibs.popops.map import Map
+from tiles.poplibs.popops.reduce import Reduce
 from tiles.target import Basis, Target
 
 GC200 = Target.named("gc200")
@@ -48,3 +50,25 @@ def test_what_only_constants_give_is_not_computed():
     body = (*BODY, *more, ("add", (5, 8), ()))
     without = (*BODY, constant_row(1.5, "float32"), ("add", (5, 6), ()))
     assert _cycles("popnn.layer_norm", body) == _cycles("popnn.layer_norm", without)
+
+
+def test_softmax_divides_by_its_sums_as_products_with_their_inverses():
+    """Of 6 rows of 120 floats, one for every worker: loops over rows, and before them 6 inverses, 2 in 6 slots."""
+    body = ((("divide_by_inverse", (0, 1), ()),), ("float32", "float32"))
+    form = map_form(SHAPE, [identity_map(2), IndexMap((along(0),))])
+    found = Map(body[0], (2,), body[1], ("float32",)).cycles(extents_of(form, body[1], ("float32",)), GC200)
+    product = Map((("multiply", (0, 1), ()),), (2,), body[1], ("float32",))
+    multiplied = product.cycles(extents_of(form, body[1], ("float32",)), GC200)
+    assert int(found.value[0]) == int(multiplied.value[0]) + 20 + 6 * (17 + 6)
+    plain = Map((("divide", (0, 1), ()),), (2,), body[1], ("float32",))
+    assert int(found.value[0]) < int(plain.cycles(extents_of(form, body[1], ("float32",)), GC200).value[0])
+
+
+def test_sums_of_halves_widen_nothing():
+    """PopLibs adds halves into float32 accumulators: widening them first takes no slots."""
+    form = reduce_form((4, 240), (0,))
+    halves = extents_of(form, ("float16",), ("float32",))
+    widened = Reduce((("convert", (0,), (("dtype", "float32"),)),), "add", ("float16",), "float32", "float32")
+    plain = Reduce((), "add", ("float16",), "float32", "float32")
+    assert int(widened.cycles(halves, GC200).value[0]) == int(plain.cycles(halves, GC200).value[0])
+    assert widened.cycles(halves, GC200).basis is Basis.DOCUMENTED

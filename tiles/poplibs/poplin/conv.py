@@ -23,7 +23,8 @@ from tiles.poplibs.poplin.conv_cycles import (
     conv_roles,
     depthwise_grain,
 )
-from tiles.poplibs.poplin.matmul import accumulator_of
+from tiles.poplibs.poplin.matmul import partials_of
+from tiles.poplibs.poplin.methods import streamed_as
 from tiles.poplibs.poplin.partials import add_partials
 from tiles.poplibs.popops.elementwise_cycles import cpp_name
 from tiles.poplibs.popops.reduce import cast_accumulator
@@ -133,9 +134,11 @@ class Convolution(Codelet):
     def grains(self, form: OpForm, target: Target) -> tuple[int, ...]:
         """Prefer channels of whole weight groups and sets of units, and depthwise ones that vertices take at once."""
         roles, dtype = conv_roles(form), self.operand_dtypes[0]
-        streams = dtype in ("float16", "float32")
-        unit = target.weights_per_conv_unit(dtype) if streams else max(1, 4 // itemsize(dtype))
-        units = max(1, target.conv_units(dtype, self.accumulate_dtype)) if streams else 1
+        streamed = streamed_as(dtype, self.accumulate_dtype, target)
+        streams = is_float(dtype)
+        units = target.conv_units(streamed, self.accumulate_dtype) if streams else 0
+        unit = target.weights_per_conv_unit(streamed) if units else max(1, 4 // itemsize(dtype))
+        units = max(1, units)
         grains = [1] * len(form.dims)
         channels_last = tuple(d for d in form.operands[0].dims[-1:] if d in roles.batch)
         for dims, grain in ((roles.inputs, unit), (roles.outputs, units), (channels_last, unit)):
@@ -318,6 +321,4 @@ def _in_order(given: Sequence[int], groups: Sequence[tuple[int, ...]]) -> tuple[
 def conv_codelet(lhs: str, rhs: str, out_dtype: str | None = None, method: str = "auto") -> Convolution:
     """Return the convolution of operands of the given dtypes; see ``matmul_codelet``."""
     out = out_dtype or lhs
-    own = accumulator_of(lhs)
-    accumulate = out if itemsize(out) > itemsize(own) or not is_float(lhs) else own
-    return Convolution((lhs, rhs), accumulate, out, method)
+    return Convolution((lhs, rhs), partials_of(lhs, out), out, method)

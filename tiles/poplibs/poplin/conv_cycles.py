@@ -17,8 +17,16 @@ import numpy as np
 
 from tiles.errors import InvalidGraph
 from tiles.graph import ROW_MAJOR, Affine, Arrangement, Cycles, Extents, OpForm
-from tiles.numerics.dtypes import is_float, is_narrow_float, itemsize
-from tiles.poplibs.poplin.methods import NEVER, costs_of, fastest, order_of, vertex_cycles
+from tiles.numerics.dtypes import is_float, itemsize
+from tiles.poplibs.poplin.methods import (
+    NEVER,
+    costs_of,
+    fastest,
+    order_of,
+    streamed_as,
+    vertex_cycles,
+    widening_cycles,
+)
 from tiles.target import Basis, Target
 
 SOURCE = "graphcore/poplibs lib/poplin/PerformanceEstimation.hpp"
@@ -185,7 +193,7 @@ def conv_orders(method: str, accumulate: str, extents: Extents, target: Target) 
     shape = conv_shape(extents)
     costs = costs_of(method, _COSTS, shape, extents.operand_dtypes[0], accumulate, target)
     roles, form, dtype = conv_roles(extents.form), extents.form, extents.operand_dtypes[0]
-    streamed = dtype if dtype == "float16" else "float32"
+    streamed = streamed_as(dtype, accumulate, target)
     units, channels = target.conv_units(streamed, accumulate), target.weights_per_conv_unit(streamed)
     places = (*roles.batch, *roles.field)
     orders = {name: ROW_MAJOR for name in CONV_METHODS}
@@ -259,16 +267,16 @@ def _amp(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycle
 def _amp_panels(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycles:
     """The n x 1 vertex on the accumulating matrix product units: a panel of weights per tap and channels.
 
-    bfloat16 and 8-bit floats are widened to float32 first (ASSUMED).
+    bfloat16, and 8-bit floats where there are no units for them, are widened first (ASSUMED). On 8-bit floats the workers'
+    runs are taken to be those of halves with half partials (ASSUMED): PopLibs states them for the 1x1 vertex alone.
     """
-    streamed, basis, widen = dtype, Basis.DOCUMENTED, 0
-    if dtype != "float16" and is_narrow_float(dtype):
-        streamed, basis = "float32", Basis.ASSUMED
-        elements = shape.groups * shape.inputs * (shape.positions * shape.stride + shape.outputs * shape.taps)
-        widen = 12 + target.worker_issue_interval_cycles * (37 + 2 * _share(elements, target))
-    units = target.conv_units(streamed, accumulate) if streamed in ("float16", "float32") else 0
+    streamed = streamed_as(dtype, accumulate, target)
+    units = target.conv_units(streamed, accumulate)
     if not units:
         return Cycles(np.full_like(shape.inputs, NEVER), Basis.DOCUMENTED, SOURCE)
+    basis = Basis.DOCUMENTED if streamed == dtype and itemsize(dtype) > 1 else Basis.ASSUMED
+    elements = shape.groups * shape.inputs * (shape.positions * shape.stride + shape.outputs * shape.taps)
+    widen = widening_cycles(dtype, streamed, elements, target)
     channels = target.weights_per_conv_unit(streamed)
     load = units * channels * itemsize(streamed) // target.conv_unit_coeff_load_bytes_per_cycle
     rows, n = _rows_of_worker(shape, target)

@@ -14,6 +14,7 @@ from tiles.graph import Arrangement, Cell, Codelet, Cycles, Extents, OpForm, reg
 from tiles.numerics.dtypes import is_float, is_narrow_float, itemsize, to_jax
 from tiles.poplibs.poplin import matmul_cycles
 from tiles.poplibs.poplin.matmul_cycles import METHODS, roles_of
+from tiles.poplibs.poplin.methods import streamed_as
 from tiles.poplibs.poplin.partials import add_partials
 from tiles.poplibs.popops.elementwise_cycles import cpp_name
 from tiles.poplibs.popops.reduce import cast_accumulator
@@ -120,12 +121,11 @@ class MatMul(Codelet):
         """Prefer contracted extents of whole weight groups and output channels of whole sets of units."""
         roles = roles_of(form)
         dtype = self.operand_dtypes[0]
-        unit = (
-            target.weights_per_conv_unit(dtype)
-            if dtype in ("float16", "float32")
-            else max(1, 4 // itemsize(dtype))
-        )
-        units = max(1, target.conv_units(dtype, self.accumulate_dtype))
+        streamed = streamed_as(dtype, self.accumulate_dtype, target)
+        streams = is_float(dtype)
+        units = target.conv_units(streamed, self.accumulate_dtype) if streams else 0
+        unit = target.weights_per_conv_unit(streamed) if units else max(1, 4 // itemsize(dtype))
+        units = max(1, units)
         grains = [1] * len(form.dims)
         for dims, grain in ((roles.contracted, unit), (roles.rhs_free, units)):
             innermost = [d for d in dims if form.dims[d].size > 1][-1:]
@@ -161,6 +161,19 @@ def accumulator_of(dtype: str) -> str:
     return "float32" if is_narrow_float(dtype) else dtype
 
 
+def partials_of(lhs: str, out: str) -> str:
+    """Return the dtype in which products of ``lhs`` are added for a result of ``out``.
+
+    A result wider than the accumulator is accumulated in itself. 8-bit floats that go into halves are accumulated in
+    halves, the only partials that product units have for them (PopLibs' vertices for quarters); their products are
+    halves to the bit but for overflow, which a result of halves has as well.
+    """
+    own = accumulator_of(lhs)
+    if out == "float16" and is_narrow_float(lhs) and itemsize(lhs) == 1:
+        return out
+    return out if itemsize(out) > itemsize(own) or not is_float(lhs) else own
+
+
 def matmul_codelet(
     lhs: str, rhs: str, out_dtype: str | None = None, method: str = "auto", may_swap: bool = True
 ) -> MatMul:
@@ -174,6 +187,4 @@ def matmul_codelet(
       may_swap: see ``MatMul``.
     """
     out = out_dtype or lhs
-    own = accumulator_of(lhs)
-    accumulate = out if itemsize(out) > itemsize(own) or not is_float(lhs) else own
-    return MatMul((lhs, rhs), accumulate, out, method, may_swap)
+    return MatMul((lhs, rhs), partials_of(lhs, out), out, method, may_swap)

@@ -19,8 +19,16 @@ import numpy as np
 
 from tiles.errors import InvalidGraph
 from tiles.graph import ROW_MAJOR, Arrangement, Cycles, Extents, OpForm
-from tiles.numerics.dtypes import is_float, is_narrow_float, itemsize
-from tiles.poplibs.poplin.methods import NEVER, costs_of, fastest, order_of, vertex_cycles
+from tiles.numerics.dtypes import is_float, itemsize
+from tiles.poplibs.poplin.methods import (
+    NEVER,
+    costs_of,
+    fastest,
+    order_of,
+    streamed_as,
+    vertex_cycles,
+    widening_cycles,
+)
 from tiles.target import Basis, Target
 
 SOURCE = "graphcore/poplibs lib/poplin/PerformanceEstimation.hpp"
@@ -132,7 +140,7 @@ def matmul_orders(
     shape, dtype = shape_of(extents, may_swap), extents.operand_dtypes[0]
     costs = costs_of(method, _COSTS, shape, dtype, accumulate, target)
     chosen = np.atleast_1d(fastest(costs))
-    streamed = dtype if dtype == "float16" else "float32"
+    streamed = streamed_as(dtype, accumulate, target)
     units, channels = target.conv_units(streamed, accumulate), target.weights_per_conv_unit(streamed)
     swapped = np.atleast_1d(units > 0 and _is_swapped(shape, streamed, accumulate, target))
     roles = roles_of(extents.form)
@@ -223,6 +231,8 @@ def amp_cycles(shape: Shape, dtype: str, accumulate: str, target: Target) -> Any
     load = units * channels * itemsize(dtype) // target.conv_unit_coeff_load_bytes_per_cycle
     workers = target.worker_issue_interval_cycles
     in_groups, out_groups = -(-shape.inputs // channels), -(-shape.outputs // units)
+    if itemsize(dtype) == 1:
+        return _narrow_cycles(shape, in_groups, out_groups, load, target)
     first, later = worker_slots(_share(shape.positions, target), dtype, accumulate, units)
     first, later = first - RETAINED_SLOTS, later - RETAINED_SLOTS
     fixed = 50 + workers * (7 + 3 * (in_groups * shape.groups - 1))
@@ -231,15 +241,22 @@ def amp_cycles(shape: Shape, dtype: str, accumulate: str, target: Target) -> Any
     return fixed + shape.groups * (13 + (in_groups - 1) * later_pass + first_pass)
 
 
+def _narrow_cycles(shape: Shape, in_groups: Any, out_groups: Any, load: int, target: Target) -> Any:
+    """Return the cycles of the 1x1 vertex on 8-bit floats, whose scales are set before every panel."""
+    later = 17 + 27 + 4 * (np.maximum(_share(shape.positions, target), 3) - 3)
+    first, later = (target.worker_issue_interval_cycles * slots for slots in (later - 5, later))
+    one_out = 46 + 131 + load + first + (in_groups - 1) * (108 + load + later)
+    return 46 + shape.groups * (21 + out_groups * one_out)
+
+
 def _amp(shape: Shape, dtype: str, accumulate: str, target: Target) -> Cycles:
-    """AMP; bfloat16 and 8-bit floats are widened to float32 first (ASSUMED), float16 accumulates in float32 where units do."""
-    streamed, basis, widen = dtype, Basis.DOCUMENTED, 0
-    if dtype != "float16" and is_narrow_float(dtype):
-        streamed, basis = "float32", Basis.ASSUMED
-        elements = shape.groups * shape.inputs * (shape.positions + shape.outputs)
-        widen = 12 + target.worker_issue_interval_cycles * (37 + 2 * _share(elements, target))
-    if streamed not in ("float16", "float32") or not target.conv_units(streamed, accumulate):
+    """AMP; bfloat16, and 8-bit floats where there are no units for them, are widened first (ASSUMED)."""
+    streamed = streamed_as(dtype, accumulate, target)
+    if not target.conv_units(streamed, accumulate):
         return Cycles(np.full_like(shape.inputs, NEVER), Basis.DOCUMENTED, SOURCE)
+    basis = Basis.DOCUMENTED if streamed == dtype else Basis.ASSUMED
+    elements = shape.groups * shape.inputs * (shape.positions + shape.outputs)
+    widen = widening_cycles(dtype, streamed, elements, target)
     left, right = (amp_cycles(s, streamed, accumulate, target) for s in (shape.swapped, shape))
     value = widen + np.where(_is_swapped(shape, streamed, accumulate, target), left, right)
     return Cycles(np.where(shape.inputs > 0, value, NEVER), basis, SOURCE)

@@ -10,6 +10,7 @@ import numpy as np
 
 from tiles.errors import InvalidGraph
 from tiles.graph import Arrangement, Cycles, Extents, OpForm
+from tiles.numerics.dtypes import is_exact_half, is_narrow_float
 from tiles.poplibs.popops.loops import loop_of
 from tiles.target import Basis, Target
 
@@ -29,6 +30,29 @@ class Method:
 
     name: str
     cycles: Cycles
+
+
+def streamed_as(dtype: str, accumulate: str, target: Target) -> str:
+    """Return the dtype in which operands pass through the product units.
+
+    Halves and float32 pass as they are, and 8-bit floats of the machine's own formats where it has units for them with
+    these partials: half ones, as PopLibs' vertices for quarters have (lib/poplin/PerformanceEstimation.hpp). What is a
+    half without rounding is widened to one; all else to float32.
+    """
+    if dtype == "float16" or (is_narrow_float(dtype) and target.conv_units(dtype, accumulate)):
+        return dtype
+    if not is_narrow_float(dtype):
+        return "float32"  # of which other types have no units either: partials of theirs are no floats of 32 bits
+    return "float16" if is_exact_half(dtype) and target.conv_units("float16", accumulate) else "float32"
+
+
+def widening_cycles(dtype: str, streamed: str, elements: Any, target: Target) -> Any:
+    """Return the cycles of widening operands on all workers before they are streamed (ASSUMED: PopLibs' casts)."""
+    if dtype == streamed:
+        return 0
+    share = -(-np.asarray(elements) // target.workers_per_tile)
+    cast = loop_of("convert", {"dtype": streamed}, dtype)
+    return 12 + target.worker_issue_interval_cycles * (18 + 19 + cast.total(share, streamed, target))
 
 
 def costs_of(method: str, table: Mapping[str, Callable[..., Cycles]], *arguments: Any) -> list[Method]:

@@ -2,8 +2,9 @@
 
 A vertex is a supervisor part and six workers that share the elements; the slowest worker takes
 ``ceil(n / 6)``. One function on a tensor, two tensors, a tensor and a scalar or a vector, casts, fills and
-selects follow the PopLibs estimators. A fused expression is read as the code PopLibs generates for one: load
-each operand once, run the arithmetic of every function, store the results once (basis ASSUMED).
+selects follow the PopLibs estimators. What those state nothing of, fused expressions and unusual types, costs what
+its tile code does (basis DERIVED). Where there is no code, a fused expression is read as: load each operand once,
+run the arithmetic of every function, store the results once (basis ASSUMED).
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from tiles.graph import Cycles, Extents, OpForm
+from tiles.errors import NoTileCode, OutOfRegisters
+from tiles.graph import Cycles, Extents, OpForm, code_or_formula
 from tiles.numerics.dtypes import itemsize
 from tiles.poplibs.popops.expression import FUNCTIONS, NAMED, Body, Row, body_dtypes
-from tiles.poplibs.popops.loops import SOURCE, loop_of
+from tiles.poplibs.popops.loops import INVERSE, SOURCE, derived_loop, loop_of
+from tiles.poplibs.popops.map_code import expression_code
 from tiles.poplibs.popops.rearrange import movement, movement_cycles
 from tiles.poplibs.popops.scaled_add import is_scaled_add, scaled_add_cycles
 from tiles.target import Basis, Target
@@ -105,10 +108,26 @@ def map_cycles(body: Body, outputs: tuple[int, ...], extents: Extents, target: T
         cycles = _single(body, work[0], extents, target)
     else:
         cycles = _fused(body, work, outputs, extents, target)
+    cycles = _from_code(body, outputs, extents, target, cycles)
     if moved is None:
         return cycles
     bases = (cycles.basis, moved.basis)
     return Cycles(cycles.value + moved.value, Basis.weakest(bases), f"{cycles.source}; {moved.source}")
+
+
+def _from_code(
+    body: Body, outputs: tuple[int, ...], extents: Extents, target: Target, stated: Cycles
+) -> Cycles:
+    """Return what PopLibs states; where it states nothing, the cycles of the vertex' tile code."""
+    if stated.basis is not Basis.ASSUMED:
+        return stated
+    try:
+        parts = expression_code(
+            body, outputs, extents, target, vertex_name(body, outputs, extents.operand_dtypes)
+        )
+    except (NoTileCode, OutOfRegisters):
+        return stated
+    return code_or_formula(parts, stated)
 
 
 def _permuted_operands(
@@ -173,7 +192,8 @@ def _named(name: str, attrs: dict[str, Any], dtype: str, n: Any, target: Target)
     """
     loop = loop_of(name, attrs, dtype)
     frame = 20 + 5 if name.endswith("gradient") else 22 + 3 + loop.slots
-    return _workers(9, frame + loop.total(n, dtype, target), target, loop.basis)
+    cycles = _workers(9, frame + loop.total(n, dtype, target), target, loop.basis)
+    return Cycles(cycles.value, loop.basis, loop.source)
 
 
 def _workers(supervisor: Any, slots: Any, target: Target, basis: Basis) -> Cycles:
@@ -206,6 +226,18 @@ def _select(body: Body, index: int, n: Any, dtype: str, extents: Extents, target
 
 def _binary(body: Body, index: int, extents: Extents, target: Target) -> Cycles:
     """Return the cycles of a function of two operands, by how the smaller one is broadcast."""
+    cycles = _binary_loops(body, index, extents, target)
+    if body[index][0] != "divide_by_inverse":
+        return cycles
+    dtype = body_dtypes(body, extents.operand_dtypes)[body[index][1][1]]
+    divisors = extents.product(sorted(dims_of_values(body, extents.form)[body[index][1][1]]))
+    loop = INVERSE[dtype] if dtype in INVERSE else derived_loop(INVERSE, dtype)
+    inverse = _workers(20, 17 + loop.total(_share(divisors, target), dtype, target), target, loop.basis)
+    return Cycles(cycles.value + inverse.value, Basis.weakest((cycles.basis, loop.basis)), cycles.source)
+
+
+def _binary_loops(body: Body, index: int, extents: Extents, target: Target) -> Cycles:
+    """Return the cycles of the loops over all elements."""
     name, arguments, attrs = body[index]
     dtype = body_dtypes(body, extents.operand_dtypes)[arguments[0]]
     varies = dims_of_values(body, extents.form)

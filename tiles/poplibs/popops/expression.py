@@ -212,6 +212,7 @@ FUNCTIONS: dict[str, Function] = {
         _row("and", 2, "SUB", _plain(lax.bitwise_and), "BITWISE_AND", arithmetic=False),
         _row("atan2", 2, "F", _plain(lax.atan2), "ATAN2"),
         _row("divide", 2, "FSU", _plain(lax.div), "DIVIDE"),
+        _row("divide_by_inverse", 2, "F", _plain(lax.div), "MULTIPLY_BY_INVERSE"),
         _row("maximum", 2, "FSUB", _logical(lax.max, lax.bitwise_or), "MAXIMUM"),
         _row("minimum", 2, "FSUB", _logical(lax.min, lax.bitwise_and), "MINIMUM"),
         _row("multiply", 2, "FSUB", _logical(lax.mul, lax.bitwise_and), "MULTIPLY"),

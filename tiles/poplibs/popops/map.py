@@ -10,10 +10,11 @@ import numpy as np
 from jax import Array, lax
 
 from tiles.errors import InvalidGraph
-from tiles.graph import Cell, Codelet, Cycles, Dim, Extents, OpForm, identity_map, register
+from tiles.graph import Cell, Codelet, Cycles, Dim, Extents, OpForm, VertexCode, identity_map, register
 from tiles.numerics.dtypes import is_float, itemsize
 from tiles.poplibs.popops import elementwise_cycles
 from tiles.poplibs.popops.expression import FUNCTIONS, NAMED, Body, body_dtypes, evaluate_body
+from tiles.poplibs.popops.map_code import expression_code
 from tiles.target import Target
 
 
@@ -73,6 +74,10 @@ class Map(Codelet):
     def cycles(self, extents: Extents, target: Target) -> Cycles:
         """Return the PopLibs estimate of the vertex; see ``elementwise_cycles``."""
         return elementwise_cycles.map_cycles(self.body, self.outputs, extents, target)
+
+    def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
+        """Return the code of the expression; operands in another order are rearranged before it."""
+        return expression_code(self.body, self.outputs, extents, target, self.label)
 
     def flops(self, extents: Extents) -> np.ndarray:
         """Count one operation per point for every arithmetic function of floats, transcendental ones too."""

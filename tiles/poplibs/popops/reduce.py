@@ -192,7 +192,8 @@ def reduce_codelet(
       operand_dtypes: dtypes of the operands; ``(dtype,)`` without a prologue.
     """
     operation = _ON_BOOLEANS.get(operation, operation) if dtype == "bool" else operation
-    return Reduce(body, operation, operand_dtypes or (dtype,), accumulator_of(operation, dtype), dtype)
+    dtypes = operand_dtypes if body else operand_dtypes or (dtype,)  # a prologue may read nothing but indices
+    return Reduce(body, operation, dtypes, accumulator_of(operation, dtype), dtype)
 
 
 def combine_codelet(operation: str, partials_dtype: str, out_dtype: str) -> Reduce:

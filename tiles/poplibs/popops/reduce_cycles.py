@@ -39,6 +39,8 @@ def reduce_cycles(
       extents: cell sizes.
       target: the machine.
     """
+    if operation == "add" and dtype == "float32" and is_widened_half(body, extents.operand_dtypes):
+        body, dtype = (), "float16"
     order = _stored_order(extents.form)
     outputs, partials = np.asarray(extents.results), np.asarray(extents.reduced)
     is_bitwise = operation in BITWISE and dtype != "bool" and itemsize(dtype) <= target.data_path_bytes
@@ -60,6 +62,15 @@ def reduce_cycles(
         slots = slots + np.maximum(load_slots(body, extents, target) - loaded_once, 0)
         basis = Basis.ASSUMED
     return Cycles(target.worker_issue_interval_cycles * slots, basis, SOURCE)
+
+
+def is_widened_half(body: Body, operand_dtypes: tuple[str, ...]) -> bool:
+    """Return whether a prologue only widens halves, which the accumulators of float32 take as they are.
+
+    PopLibs has vertices that add halves into float32 (``ReduceAdd`` of half partials and float results), at the rate of
+    halves.
+    """
+    return operand_dtypes == ("float16",) and len(body) == 1 and body[0][0] == "convert"
 
 
 def _stored_order(form: OpForm) -> tuple[int, ...]:

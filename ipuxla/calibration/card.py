@@ -1,0 +1,141 @@
+"""The calibration card: rows and scores as text, or as plain data for JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ipuxla.calibration.predict import Row
+from ipuxla.calibration.records import BadRecord
+from ipuxla.calibration.score import Score, score
+
+APART = ("bound", "simulator", "time to train", "other evidence")
+SCHEMA = "ipuxla.calibration/1"
+
+
+def scored(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows that count: measured on hardware, no bounds."""
+    return [row for row in rows if row.record.kind == "scored"]
+
+
+def groups(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Return the rows that count, in all, of one IPU, and by family."""
+    counted = scored(rows)
+    families = sorted({row.record.family for row in counted})
+    found = {"all": counted, "one IPU": [row for row in counted if row.record.ipus == 1]}
+    return found | {name: [row for row in counted if row.record.family == name] for name in families}
+
+
+def as_data(rows: Sequence[Row], bad: Sequence[BadRecord]) -> dict[str, Any]:
+    """Return everything as plain data."""
+    scores = {name: _score_data(score(group)) for name, group in groups(rows).items()}
+    return {
+        "schema": SCHEMA,
+        "all": scores.pop("all"),
+        "one_ipu": scores.pop("one IPU"),
+        "families": scores,
+        "records": [_row_data(row) for row in rows],
+        "bad_records": [{"id": fault.where, "reason": fault.reason} for fault in bad],
+    }
+
+
+def _score_data(value: Score) -> dict[str, Any]:
+    return {
+        "rows": value.rows,
+        "modelled": value.modelled,
+        "coverage": value.coverage,
+        "error_factor": value.strict,
+        "error_factor_modelled": value.modelled_only,
+        "bias": value.bias,
+        "inside_range": value.inside_share,
+    }
+
+
+def _row_data(row: Row) -> dict[str, Any]:
+    record = row.record
+    return {
+        "id": record.id,
+        "family": record.family,
+        "kind": record.kind,
+        "target": record.target,
+        "ipus": record.ipus,
+        "unit": record.unit,
+        "measured": record.value,
+        "predicted": row.predicted,
+        "ratio": row.ratio,
+        "range": None if row.low is None else [row.low, row.high],
+        "inside_range": row.is_inside,
+        "basis_shares": row.basis_shares,
+        "built": row.built,
+    }
+
+
+def as_text(rows: Sequence[Row]) -> str:
+    """Return everything as text: the rows by family, what stands apart, the scores."""
+    counted = scored(rows)
+    blocks = []
+    for family in sorted({row.record.family for row in counted}):
+        blocks.append(f"{family}\n{_table([row for row in counted if row.record.family == family])}")
+    for kind in APART:
+        apart = [row for row in rows if row.record.kind == kind]
+        if apart:
+            blocks.append(f"apart: {kind} (no part of any score)\n{_table(apart)}")
+    blocks.append(scores_text(rows))
+    return "\n\n".join(blocks)
+
+
+def scores_text(rows: Sequence[Row]) -> str:
+    """Return the scores as a table."""
+    head = ["rows", "number", "modelled", "error factor", "of modelled", "bias", "inside range"]
+    lines = []
+    for name, group in groups(rows).items():
+        value = score(group)
+        share = value.inside_share
+        lines.append(
+            [
+                name,
+                str(value.rows),
+                str(value.modelled),
+                _number(value.strict),
+                _number(value.modelled_only),
+                _number(value.bias),
+                "-" if share is None else f"{100 * share:.0f} %",
+            ]
+        )
+    return columns(head, lines)
+
+
+def _table(rows: Sequence[Row]) -> str:
+    head = ["record", "target", "measured", "predicted", "unit", "ratio", "range", "rests on", "program"]
+    lines = []
+    for row in rows:
+        record = row.record
+        spread = "-" if row.low is None or row.high is None else f"{row.low:.4g} to {row.high:.4g}"
+        lines.append(
+            [
+                record.id,
+                record.target,
+                f"{record.value:.6g}",
+                "-" if row.predicted is None else f"{row.predicted:.6g}",
+                record.unit,
+                _number(row.ratio),
+                spread,
+                ", ".join(f"{basis} {100 * part:.0f}%" for basis, part in row.basis_shares.items()) or "-",
+                row.built,
+            ]
+        )
+    return columns(head, lines)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return rows in aligned columns."""
+    table = [head, *rows]
+    widths = [max(len(row[i]) for row in table) for i in range(len(head))]
+    return "\n".join(
+        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in table
+    )

@@ -1,0 +1,195 @@
+"""Networks: transformers that others have run on an IPU, whole or in part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ipuxla.calibration.figures import ALL, Figure
+from ipuxla.calibration.kernels import layer_norm
+from ipuxla.calibration.records import Record
+from ipuxla.calibration.stencils import one_ipu
+from ipuxla.calibration.work import NotModelled, Work, compiled, machine, shaped, work_of
+from tiles.compiler import Executable
+from tiles.report import memory_analysis
+from tiles.target import Target
+
+FP8 = "float8_e4m3fnuz"
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """Sizes of a transformer encoder.
+
+    Args:
+      layers: how many.
+      tokens: of one sequence.
+      width: of a token.
+      heads: of attention.
+      hidden: width of the MLP.
+      batch: sequences.
+      dtype: of what is multiplied, float16 or an 8-bit float; all else is float16.
+      shares_layers: whether all layers have the same parameters.
+    """
+
+    layers: int
+    tokens: int
+    width: int
+    heads: int
+    hidden: int
+    batch: int = 1
+    dtype: str = "float16"
+    shares_layers: bool = False
+
+
+PUBLISHED = {
+    "siglip so400m": Encoder(27, 729, 1152, 16, 4304),
+    "siglip vit": Encoder(1, 729, 1152, 16, 4304),
+    "albert": Encoder(12, 384, 768, 12, 3072, shares_layers=True),
+    "bert-base": Encoder(12, 384, 768, 12, 3072),
+    "bert-large": Encoder(24, 384, 1024, 16, 4096),
+    "roberta": Encoder(12, 384, 768, 12, 3072),
+    "deberta": Encoder(12, 384, 768, 12, 3072),
+}
+"""Sizes as their authors publish them, and the length that the benchmarks of IPUs run them at."""
+
+
+def multiplied(x: jax.Array, w: jax.Array) -> jax.Array:
+    """Return a product in float16 of tokens brought to the weights' dtype."""
+    return jnp.matmul(x.astype(w.dtype), w, preferred_element_type=jnp.float16)
+
+
+def attention(x: jax.Array, p: dict[str, jax.Array], sizes: Encoder) -> jax.Array:
+    """Return tokens ``[batch, tokens, width]`` mixed by attention of several heads; scores are products of halves."""
+    batch, tokens, width = x.shape
+    qkv = multiplied(x, p["qkv"])
+    each = width // sizes.heads
+    q, k, v = (a.reshape(batch, tokens, sizes.heads, each).swapaxes(1, 2) for a in jnp.split(qkv, 3, -1))
+    scores = jnp.einsum("bhtd,bhsd->bhts", q, k) * jnp.asarray(each**-0.5, x.dtype)
+    mixed = multiplied(jax.nn.softmax(scores, axis=-1), v.astype(p["qkv"].dtype))
+    return multiplied(mixed.swapaxes(1, 2).reshape(batch, tokens, width), p["out"])
+
+
+def mlp(x: jax.Array, p: dict[str, jax.Array]) -> jax.Array:
+    """Return tokens after the MLP."""
+    return multiplied(jax.nn.gelu(multiplied(x, p["up"]), approximate=True), p["down"])
+
+
+def layer(x: jax.Array, p: dict[str, jax.Array], sizes: Encoder) -> jax.Array:
+    """Return tokens after a layer: attention, then the MLP, each of normalized tokens and added to them."""
+    x = x + attention(layer_norm(x, p["scale1"], p["shift1"]), p, sizes)
+    return x + mlp(layer_norm(x, p["scale2"], p["shift2"]), p)
+
+
+def parameters(sizes: Encoder) -> dict[str, jax.ShapeDtypeStruct]:
+    """Return the parameters of a layer, as shapes."""
+    width, hidden = sizes.width, sizes.hidden
+    halves = {name: shaped((width,), "float16") for name in ("scale1", "shift1", "scale2", "shift2")}
+    matrices = {
+        "qkv": (width, 3 * width),
+        "out": (width, width),
+        "up": (width, hidden),
+        "down": (hidden, width),
+    }
+    return halves | {name: shaped(shape, sizes.dtype) for name, shape in matrices.items()}
+
+
+def encoder(sizes: Encoder, target: Target) -> Executable:
+    """Return the program of an encoder: its layers, without what comes before and after."""
+
+    def run(x: jax.Array, layers: Any) -> jax.Array:
+        for number in range(sizes.layers):
+            x = layer(x, layers[0 if sizes.shares_layers else number], sizes)
+        return x
+
+    each = parameters(sizes)
+    own = 1 if sizes.shares_layers else sizes.layers
+    tokens = shaped((sizes.batch, sizes.tokens, sizes.width), "float16")
+    return compiled(run, target, tokens, [each] * own)
+
+
+def sizes_of(record: Record) -> Encoder:
+    """Return the sizes that a record states, and those of the network that it names.
+
+    Raises:
+      NotModelled: it names none that is known and does not state them all.
+    """
+    p, words = record.params, f"{record.params.text('model')} {record.what}".lower()
+    known = next((sizes for name, sizes in PUBLISHED.items() if name in words), None)
+    stated = {
+        field: p.integer(name)
+        for field, name in (
+            ("layers", "layers"),
+            ("tokens", "tokens"),
+            ("width", "width"),
+            ("heads", "heads"),
+            ("hidden", "hidden"),
+            ("batch", "batch"),
+        )
+        if p.has(name)
+    }
+    if known is None and not {"layers", "tokens", "width", "heads", "hidden"} <= set(stated):
+        named = p.text("model") or record.what
+        raise NotModelled(f"the sizes of {named!r} are neither stated nor known")
+    if "27 layers" in words:
+        stated.setdefault("layers", 27)
+    is_narrow = "fp8" in words.replace(" ", "") or p.text("dtype") in ("f8", "fp8")
+    dtype = FP8 if is_narrow else "float16"
+    sizes = [
+        stated.get(field, getattr(known, field, 1))
+        for field in ("layers", "tokens", "width", "heads", "hidden")
+    ]
+    shares = known is not None and known.shares_layers
+    return Encoder(*sizes, batch=stated.get("batch", 1), dtype=dtype, shares_layers=shares)
+
+
+def inference(record: Record) -> Work:
+    """Return the forward pass of a network, or of a block of one."""
+    one_ipu(record)
+    p, words, target = record.params, record.what.lower(), machine(record)
+    if "mlp block" in words:
+        dtype = p.dtype()
+        sizes = Encoder(1, p.integer("m"), p.integer("k"), 1, p.integer("hidden"), dtype=dtype)
+        each = {name: parameters(sizes)[name] for name in ("up", "down")}
+        executable = compiled(mlp, target, shaped((sizes.tokens, sizes.width), "float16"), each)
+        return work_of(record, executable, "MLP block")
+    if "attention" in words and p.has("tokens", "width", "heads"):
+        dtype = p.dtype()
+        sizes = Encoder(1, p.integer("tokens"), p.integer("width"), p.integer("heads"), 1, dtype=dtype)
+        each = {name: parameters(sizes)[name] for name in ("qkv", "out")}
+        x = shaped((1, sizes.tokens, sizes.width), "float16")
+        executable = compiled(lambda x, each: attention(x, each, sizes), target, x, each)
+        return work_of(record, executable, "attention block")
+    sizes = sizes_of(record)
+    if "best batch" in words:
+        return max((_forward(record, replace(sizes, batch=batch), target) for batch in (1, 4)), key=_rate)
+    return _forward(record, sizes, target)
+
+
+def _forward(record: Record, sizes: Encoder, target: Target) -> Work:
+    executable = encoder(sizes, target)
+    built = f"{sizes.layers} layers, batch {sizes.batch}"
+    return work_of(record, executable, built, (ALL,), items=float(sizes.batch))
+
+
+def _rate(work: Work) -> float:
+    return (work.items or 0) / work.figure.cycles
+
+
+def training(record: Record) -> Work:
+    """Refuse what runs on several IPUs."""
+    one_ipu(record)
+    raise NotModelled("no training step of one IPU is described")
+
+
+def memory(record: Record) -> Work:
+    """Return the mean bytes of a tile that a network's program allocates."""
+    target = machine(record)
+    executable = encoder(sizes_of(record), target)
+    total = float(memory_analysis(executable)["total_bytes"]) / target.num_tiles
+    return Work(
+        Figure(total, 0.8 * total, 1.3 * total), target.clock_hz, "layers of the network", is_plain=True
+    )

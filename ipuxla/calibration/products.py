@@ -1,0 +1,104 @@
+"""Matrix products: on a tile, on a whole IPU, sparse ones."""
+
+from __future__ import annotations
+
+from ipuxla.calibration.figures import COMPUTE, EXCHANGE, figure
+from ipuxla.calibration.records import Record
+from ipuxla.calibration.work import NotModelled, Work, compiled_graph, machine
+from tiles.compiler import Executable, step_costs
+from tiles.graph import Graph
+from tiles.numerics.dtypes import itemsize
+from tiles.poplibs import poplin
+from tiles.poplibs.forms import dot_form
+from tiles.poplibs.poplin.matmul import partials_of
+from tiles.poplibs.poputil.place import place
+from tiles.target import Target
+
+SWEEP = (512, 1024, 1536, 2048, 2560)
+"""Square products of a sweep whose best is published without its size."""
+
+
+def product(
+    target: Target, m: int, k: int, n: int, dtype: str, *, partials: str | None = None, batch: int = 1
+) -> Executable:
+    """Return a matmul ``[batch, m, k] x [batch, k, n]``, as a builder of poplin records it.
+
+    Args:
+      target: the machine.
+      m: rows.
+      k: contracted.
+      n: columns.
+      dtype: of the operands.
+      partials: dtype of partials; that of an ordinary product by default.
+      batch: products side by side.
+    """
+    lead = [batch] if batch > 1 else []
+    out = dtype if itemsize(dtype) > 1 else "float16"
+    partials = partials or partials_of(dtype, out)
+    graph, b = Graph(target), len(lead)
+    lhs, rhs = graph.add_input((*lead, m, k), dtype, "lhs"), graph.add_input((*lead, k, n), dtype, "rhs")
+    form = dot_form(lhs.shape, rhs.shape, range(b), range(b), (b + 1,), (b,))
+    codelet = poplin.MatMul((dtype, dtype), partials, out)
+    graph.outputs.append(place(graph, codelet, form, [lhs, rhs], (out,), "matmul")[0].name)
+    return compiled_graph(graph)
+
+
+def _sizes(record: Record) -> tuple[int, int, int, int, str, str | None]:
+    p = record.params
+    dtype = p.dtype()
+    partials = p.dtype("partials") if p.has("partials") else None
+    if partials is not None and itemsize(partials) > 4:
+        partials = None
+    return p.integer("batch", 1), p.integer("m"), p.integer("k"), p.integer("n"), dtype, partials
+
+
+def on_a_tile(record: Record) -> Work:
+    """Return a product that one tile computes alone, its operands in place."""
+    batch, m, k, n, dtype, partials = _sizes(record)
+    executable = product(machine(record, num_tiles=1), m, k, n, dtype, partials=partials, batch=batch)
+    tiles = record.params.integer("tiles", 1)
+    found = figure(executable, (COMPUTE,))
+    flops = 2.0 * batch * m * k * n * tiles
+    return Work(found, executable.target.clock_hz, "matmul on one tile", flops=flops, items=tiles)
+
+
+def on_a_device(record: Record) -> Work:
+    """Return a product on a whole IPU; of a "compute set", only the vertices that multiply."""
+    target = machine(record)
+    if not record.params.has("m", "k", "n") and record.params.has("size"):
+        return _best_of_sweep(record, target)
+    batch, m, k, n, dtype, partials = _sizes(record)
+    flops = 2.0 * batch * m * k * n
+    executable = product(target, m, k, n, dtype, partials=partials, batch=batch)
+    if "compute set" in record.what:
+        first = step_costs(executable)
+        products = [cost for cost in first if cost.flops == max(c.flops for c in first)]
+        found = figure(executable, (COMPUTE,), only=lambda cost: cost is products[0])
+        return Work(found, target.clock_hz, "compute set of a matmul", flops=flops)
+    parts = (COMPUTE, EXCHANGE) if "sparsity-benchmarks" in record.source else ("all",)
+    return Work(figure(executable, parts), target.clock_hz, "matmul", flops=flops)
+
+
+def _best_of_sweep(record: Record, target: Target) -> Work:
+    """Return the square product with the highest rate among those that fit."""
+    dtype = record.params.dtype()
+    best: Work | None = None
+    for size in SWEEP:
+        if 3 * size * size * itemsize(dtype) > target.memory_bytes // 2:
+            continue
+        executable = product(target, size, size, size, dtype)
+        work = Work(figure(executable), target.clock_hz, f"matmul {size}", flops=2.0 * size**3)
+        if best is None or _rate(work) > _rate(best):
+            best = work
+    if best is None:
+        raise NotModelled("no product of the sweep fits")
+    return best
+
+
+def _rate(work: Work) -> float:
+    return (work.flops or 0) / work.figure.cycles
+
+
+def sparse(record: Record) -> Work:
+    """Refuse: there are no block-sparse products."""
+    raise NotModelled("popsparse is not part of this project")

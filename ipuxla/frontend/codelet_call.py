@@ -1,0 +1,103 @@
+"""The call of a user's codelet as a JAX primitive, ``ipu_codelet``.
+
+For an IPU it becomes one custom call, whose options are read back by the importer; anywhere else the function at every
+point. Its derivative is that of the function, ``vmap`` adds an index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from hlo_passes import ops
+from hlo_passes.ops.point_form import at_points, read_by_points
+from ipuxla.frontend import _jax_compat as compat
+from ipuxla.frontend.lower import PLATFORM
+from ipuxla.frontend.rewritten import CODELET
+
+
+@dataclass(frozen=True)
+class Codelet:
+    """What is called, beside its arguments.
+
+    Args:
+      label: its name.
+      form: what a point reads and writes.
+      combiner: how contributions of several points to a result are combined, or "".
+      cycles: of one point on one worker; 0 where that is to be estimated.
+      parts: how many parts every index is cut into; none where that is planned.
+      tiles: the first tile, and from one part's tile to the next.
+    """
+
+    label: str
+    form: ops.PointForm
+    combiner: str = ""
+    cycles: int = 0
+    parts: tuple[int, ...] = ()
+    tiles: tuple[int, ...] = ()
+
+
+def call(codelet: Codelet, jaxpr: Any, *operands: Any) -> list[Any]:
+    """Call a codelet.
+
+    Args:
+      codelet: what is called.
+      jaxpr: a closed jaxpr without constants: what one point reads to what it writes.
+      *operands: arrays or tracers.
+    """
+    return ipu_codelet_p.bind(*operands, codelet=codelet, jaxpr=jaxpr)
+
+
+def _inline(*operands: Any, codelet: Codelet, jaxpr: Any) -> tuple[Any, ...]:
+    operands = tuple(jnp.asarray(x) for x in operands)
+    sizes = codelet.form.sizes([x.shape for x in operands])
+    read = read_by_points(codelet.form, sizes, operands)
+    return at_points(codelet.form, sizes, compat.jaxpr_as_fun(jaxpr), read, codelet.combiner)
+
+
+def _types(*avals: Any, codelet: Codelet, jaxpr: Any) -> list[Any]:
+    sizes = codelet.form.sizes([aval.shape for aval in avals])
+    return [
+        compat.ShapedArray(codelet.form.result_shape(k, sizes, part.shape), part.dtype)
+        for k, part in enumerate(jaxpr.out_avals)
+    ]
+
+
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
+    """The results are the codelet's; tangents, which JAX differentiates, the function's at every point."""
+    given = [compat.instantiated(t) for t in tangents]
+    _, derived = jax.jvp(lambda *xs: _inline(*xs, **params), tuple(primals), tuple(given))
+    return ipu_codelet_p.bind(*primals, **params), list(derived)
+
+
+def _batch(arguments: Sequence[Any], dims: Sequence[Any], *, codelet: Codelet, jaxpr: Any) -> Any:
+    has = [isinstance(d, int) for d in dims]
+    moved = [jnp.moveaxis(x, d, 0) if h else x for x, d, h in zip(arguments, dims, has, strict=True)]
+    parts = (1, *codelet.parts) if codelet.parts else ()
+    derived = Codelet(
+        codelet.label, codelet.form.batched(has), codelet.combiner, codelet.cycles, parts, codelet.tiles
+    )
+    results = call(derived, jaxpr, *moved)
+    return results, [0] * len(results)
+
+
+def _as_call(params: dict[str, Any]) -> tuple[str, str, Any, dict[str, Any]]:
+    codelet: Codelet = params["codelet"]
+    options = {
+        "label": codelet.label,
+        "form": str(codelet.form),
+        "combiner": codelet.combiner,
+        "cycles": str(codelet.cycles),
+        "parts": ",".join(map(str, codelet.parts)),
+        "tiles": ",".join(map(str, codelet.tiles)),
+    }
+    return CODELET, codelet.label, params["jaxpr"], options
+
+
+ipu_codelet_p = compat.leaf_primitive(
+    "ipu_codelet", inline=_inline, jvp=_jvp, batch=_batch, types=_types, platform=PLATFORM, call=_as_call
+)

@@ -1,0 +1,273 @@
+"""Collectives and device numbers of StableHLO: one device exchanges nothing; many do so in groups of a mesh.
+
+StableHLO says groups in four ways (replicas, partitions, both, flattened ids) and three forms (a table, axes of a mesh,
+a transposed numbering); here all become groups of devices, numbered replica by replica.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from hlo_passes import ops
+from hlo_passes.errors import UnsupportedOp
+from hlo_passes.ir import Computation, Location, Op, TensorType, Value
+from hlo_passes.ops import DeviceGroups, Moves
+from ipuxla.frontend.attributes import integer
+
+Mesh = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class Devices:
+    """Those that run a module: replicas of as many partitions, and the axes by which they are known.
+
+    Args:
+      num_replicas: how often the program runs.
+      num_partitions: devices of one replica.
+      mesh: axes of all; empty for one device.
+    """
+
+    num_replicas: int = 1
+    num_partitions: int = 1
+    mesh: Mesh = ()
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return self.num_replicas * self.num_partitions
+
+
+class Scope(Protocol):
+    """Where operations are read to."""
+
+    @property
+    def devices(self) -> Devices:
+        """Those that run the module."""
+        ...
+
+    def mesh_named(self, name: str) -> Any:
+        """Return the module's mesh of a name, an MLIR operation."""
+        ...
+
+    def emit(
+        self, op: Op, operands: Sequence[Value], location: Location, regions: Sequence[Computation] = ()
+    ) -> Value:
+        """Append an operation with one result."""
+        ...
+
+    def element_regions(
+        self, op: Any, location: Location
+    ) -> tuple[tuple[Value, ...], tuple[Computation, ...]]:
+        """Return what regions of elements read from outside, and the regions."""
+        ...
+
+    def result_types(self, op: Any, location: Location) -> list[TensorType]:
+        """Return the types of an MLIR operation's results."""
+        ...
+
+    def unsupported(self, op: Any, location: Location, hint: str) -> UnsupportedOp:
+        """Return the named error for an operation."""
+        ...
+
+
+def _partition_id(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
+    number = scope.devices.num_partitions
+    if number == 1:
+        return _zeros(scope, scope.result_types(op, location), location)
+    return [scope.emit(ops.PartitionId(number), (), location)]
+
+
+def _replica_id(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
+    if scope.devices.num_replicas == 1:
+        return _zeros(scope, scope.result_types(op, location), location)
+    return [scope.emit(ops.ReplicaId(scope.devices.num_partitions), (), location)]
+
+
+def _collective(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
+    """Exchange each operand for itself; a group of one exchanges nothing, and its operand is its result."""
+    groups = _groups(scope, op, location)
+    if groups.size == 1 and scope.devices.count == 1:
+        return operands
+    made, regions = _made(op, groups), list[Computation]()
+    if len(op.regions):
+        captured, read = scope.element_regions(op, location)
+        if captured:
+            raise scope.unsupported(op, location, "a region that reads only its own arguments")
+        regions = list(read)
+    return [scope.emit(made, [operand], location, regions) for operand in operands]
+
+
+def _made(op: Any, groups: DeviceGroups) -> Op:
+    match op.name.removeprefix("stablehlo."):
+        case "all_reduce":
+            return ops.AllReduce(groups)
+        case "all_gather":
+            return ops.AllGather(groups, integer(op, "all_gather_dim"))
+        case "reduce_scatter":
+            return ops.ReduceScatter(groups, integer(op, "scatter_dimension"))
+        case _:
+            return ops.AllToAll(groups, integer(op, "split_dimension"), integer(op, "concat_dimension"))
+
+
+def _broadcast(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
+    """Whoever is in no group gets zeros."""
+    groups = _groups(scope, op, location)
+    if scope.devices.count > 1:
+        return [scope.emit(ops.CollectiveBroadcast(groups), operands, location)]
+    return operands if 0 in groups.members else _zeros(scope, [v.type for v in operands], location)
+
+
+def _permute(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
+    """Whoever is sent nothing gets zeros."""
+    pairs = np.asarray(op.attributes["source_target_pairs"]).reshape(-1, 2)
+    devices = scope.devices
+    if devices.count == 1:
+        if any(pair != [0, 0] for pair in pairs.tolist()):
+            raise scope.unsupported(op, location, "one device: nothing sent to or from another")
+        return operands if len(pairs) else _zeros(scope, [v.type for v in operands], location)
+    if _channel(op) > 0:
+        offsets = np.arange(devices.num_replicas) * devices.num_partitions
+        pairs = (pairs[None] + offsets[:, None, None]).reshape(-1, 2)
+    else:
+        pairs = pairs[:, None] * devices.num_partitions + np.arange(devices.num_partitions)[None, :, None]
+        pairs = pairs.reshape(-1, 2)
+    inside = not len(pairs) or (pairs.min() >= 0 and pairs.max() < devices.count)
+    if not inside:
+        raise scope.unsupported(op, location, f"devices 0 to {devices.count - 1}, as many as there are")
+    for column, what in ((0, "sends twice"), (1, "is sent to by two")):
+        values, counts = np.unique(pairs[:, column], return_counts=True)
+        if (counts > 1).any():
+            device = int(values[counts > 1][0])
+            raise scope.unsupported(
+                op, location, f"a permutation: each device sends and is sent to once; device {device} {what}"
+            )
+    return [scope.emit(_alike_in_groups(devices.mesh, pairs), operands, location)]
+
+
+def _alike_in_groups(mesh: Mesh, pairs: np.ndarray) -> ops.CollectivePermute:
+    """Return the permutation along as few axes as say it, in the same way wherever on the other axes."""
+    names = [name for name, size in mesh if size > 1]
+    for length in range(len(names) + 1):
+        for axes in itertools.combinations(names, length):
+            groups = DeviceGroups.along(mesh, axes)
+            moves = _within(groups, pairs)
+            if moves is not None:
+                return ops.CollectivePermute(groups, moves)
+    raise AssertionError("all devices are a group")
+
+
+def _within(groups: DeviceGroups, pairs: np.ndarray) -> Moves | None:
+    """Return the moves that are made in every group alike; None where groups differ or are left."""
+    order = np.argsort(groups.members.reshape(-1))
+    group, place = order // groups.size, order % groups.size
+    if len(pairs) % groups.count or (group[pairs[:, 0]] != group[pairs[:, 1]]).any():
+        return None
+    rows = np.column_stack([group[pairs[:, 0]], place[pairs]])
+    rows = rows[np.lexsort(rows.T[::-1])].reshape(groups.count, -1, 3)
+    is_alike = (rows[:, :, 0] == np.arange(groups.count)[:, None]).all() and (
+        rows[:, :, 1:] == rows[:1, :, 1:]
+    ).all()
+    return Moves.of((int(source), int(target)) for source, target in rows[0, :, 1:]) if is_alike else None
+
+
+def _groups(scope: Scope, op: Any, location: Location) -> DeviceGroups:
+    """Return the groups of devices, each of which is in one, broadcasts apart."""
+    devices = scope.devices
+    attribute = op.attributes["replica_groups"]
+    written = _written(scope, op, attribute, location)
+    by_replica = np.arange(devices.count).reshape(devices.num_replicas, devices.num_partitions)
+    is_table_of_both = op.name in _WITH_FLATTENED_IDS
+    if is_table_of_both and "use_global_device_ids" in op.attributes:
+        count, members = devices.count, lambda table: table
+    elif _channel(op) <= 0:  # of replicas, for every partition
+        count = devices.num_replicas
+        members = lambda t: by_replica.T[:, t].reshape(-1, t.shape[1])  # noqa: E731
+    elif is_table_of_both:  # of replicas with all their partitions
+        count = devices.num_replicas
+        members = lambda t: by_replica[t].transpose(0, 2, 1).reshape(t.shape[0], -1)  # noqa: E731
+    else:  # of partitions, for every replica
+        count = devices.num_partitions
+        members = lambda t: by_replica[:, t].reshape(-1, t.shape[1])  # noqa: E731
+    table = np.arange(count)[None] if written is None or not written.size else written
+    if devices.count == 1 and written is not None and written.size and written.shape[1] != 1:
+        raise scope.unsupported(op, location, "one device: groups of one replica or partition")
+    if devices.count == 1:
+        return (
+            DeviceGroups.of(table.reshape(-1, 1)) if table.max() == 0 else DeviceGroups(1, 1, listed=((1,),))
+        )
+    if table.min() < 0:
+        raise scope.unsupported(op, location, "groups of one size; those of several sizes are not supported")
+    numbers, counts = np.unique(table, return_counts=True)
+    if (counts > 1).any():
+        member = int(numbers[counts > 1][0])
+        raise scope.unsupported(op, location, f"groups that do not overlap; {member} is in two")
+    if numbers[-1] >= count:
+        raise scope.unsupported(op, location, f"members 0 to {count - 1}; a group names {int(numbers[-1])}")
+    if len(numbers) != count and op.name != "stablehlo.collective_broadcast":
+        missing = int(np.setdiff1d(np.arange(count), numbers)[0])
+        raise scope.unsupported(op, location, f"groups of all {count} members; {missing} is in none")
+    return DeviceGroups.of(np.asarray(members(table), np.int64))
+
+
+_WITH_FLATTENED_IDS = frozenset({"stablehlo.all_gather", "stablehlo.all_reduce", "stablehlo.reduce_scatter"})
+
+
+def _written(scope: Scope, op: Any, attribute: Any, location: Location) -> np.ndarray | None:
+    """Return the table of groups that an attribute stands for, int64 ``[groups, members]``."""
+    text = str(attribute) if not hasattr(attribute, "get_splat_value") else ""
+    if "mesh_axes" not in text:
+        return np.asarray(attribute, np.int64)
+    mesh = scope.mesh_named(re.findall(r"mesh = @([\w.]+)", text)[0])
+    axes = [(name, int(size)) for name, size in re.findall(r'"([^"]+)"=(\d+)', str(mesh.attributes["mesh"]))]
+    if "device_ids" in str(mesh.attributes["mesh"]):
+        raise scope.unsupported(op, location, "a mesh of devices in the order of their numbers")
+    refs = re.findall(r'axis_ref<name = "([^"]+)"(?:, sub_axis_info = [^<]*<([^>]*)>)?>', text)
+    digits: list[tuple[int, int]] = []  # (size, stride)
+    strides = {
+        name: int(np.prod([size for _, size in axes[number + 1 :]], dtype=np.int64))
+        for number, (name, _) in enumerate(axes)
+    }
+    sizes = dict(axes)
+    for name, part in refs:
+        if not part:
+            digits.append((sizes[name], strides[name]))
+            continue
+        before, size = (int(found) for found in re.findall(r"\d+", part)[:2])
+        digits.append((size, strides[name] * (sizes[name] // before // size)))
+    numbers = np.arange(scope.devices.count)
+    place, others = np.zeros_like(numbers), numbers.copy()
+    for size, stride in digits:
+        place = place * size + numbers // stride % size
+        others -= numbers // stride % size * stride
+    return numbers[np.lexsort([place, others])].reshape(
+        -1, int(np.prod([s for s, _ in digits], dtype=np.int64))
+    )
+
+
+def _channel(op: Any) -> int:
+    """Return the number of the channel; 0 where there is none."""
+    if "channel_handle" not in op.attributes:
+        return 0
+    return int(re.findall(r"handle = (-?\d+)", str(op.attributes["channel_handle"]))[0])
+
+
+def _zeros(scope: Scope, types: Sequence[TensorType], location: Location) -> list[Any]:
+    return [scope.emit(ops.Constant.splat(0, type_), (), location) for type_ in types]
+
+
+COLLECTIVES: dict[str, Any] = {
+    "stablehlo.partition_id": _partition_id,
+    "stablehlo.replica_id": _replica_id,
+    "stablehlo.all_gather": _collective,
+    "stablehlo.all_reduce": _collective,
+    "stablehlo.all_to_all": _collective,
+    "stablehlo.reduce_scatter": _collective,
+    "stablehlo.collective_broadcast": _broadcast,
+    "stablehlo.collective_permute": _permute,
+}

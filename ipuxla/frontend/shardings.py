@@ -1,0 +1,117 @@
+"""The mesh that a traced function is written for, and the shardings that were said of its arguments and results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
+
+from ipuxla.errors import InvalidOption, Unsupported
+from ipuxla.frontend import _jax_compat as compat
+
+
+@dataclass(frozen=True)
+class Shardings:
+    """What was said of how arrays lie on devices.
+
+    Args:
+      mesh: the devices, which need not exist.
+      inputs: sharding of each argument, None where none is said.
+      outputs: likewise of each result.
+    """
+
+    mesh: AbstractMesh
+    inputs: tuple[NamedSharding | None, ...]
+    outputs: tuple[NamedSharding | None, ...]
+
+    @property
+    def axes(self) -> tuple[tuple[str, int], ...]:
+        """Names and sizes of the mesh's axes."""
+        return tuple(zip(map(str, self.mesh.axis_names), self.mesh.axis_sizes, strict=True))
+
+    def free(self, num_inputs: int, num_outputs: int) -> Shardings:
+        """Return the same mesh with nothing said of a number of arguments and results."""
+        return Shardings(self.mesh, (None,) * num_inputs, (None,) * num_outputs)
+
+
+def find_shardings(jaxpr: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> Shardings | None:
+    """Return what a function says of many devices; None where it is written for one.
+
+    Raises:
+      InvalidOption: two meshes in one function.
+      Unsupported: a sharding that names no axes of a mesh.
+    """
+    named = [_named(sharding) for sharding in inputs], [_named(sharding) for sharding in outputs]
+    found: dict[tuple[Any, ...], tuple[AbstractMesh, str | None]] = {}
+    said = [(sharding.mesh, None) for role in named for sharding in role if sharding is not None]
+    context = compat.context_mesh()
+    around = [] if context is None else [(context, None)]
+    for mesh, place in (*said, *compat.meshes_of(jaxpr), *around):
+        if mesh.size > 1:
+            key = (mesh.axis_names, mesh.axis_sizes)
+            found.setdefault(key, (mesh.abstract_mesh, place))
+    if not found:
+        return None
+    (mesh, first), *others = found.values()
+    if others:
+        other, place = others[0]
+        raise InvalidOption(
+            "one function is written for two meshes",
+            location=place or first,
+            expected=_shown(mesh),
+            got=_shown(other),
+            try_="one mesh with the axes of both; collectives and shardings name the axes they are about",
+        )
+    return Shardings(mesh, tuple(named[0]), tuple(named[1]))
+
+
+def sharding_of_leaf(leaf: Any) -> NamedSharding | None:
+    """Return the sharding over several devices that an array or a description of one carries."""
+    found = getattr(leaf, "sharding", None)
+    return found if isinstance(found, NamedSharding) and found.mesh.size > 1 else None
+
+
+def with_mesh_around(shardings: Any) -> Any:
+    """Return a tree of shardings with partition specs made shardings over the mesh around, where there is one."""
+    mesh = compat.context_mesh()
+    if mesh is None:
+        return shardings
+    return jax.tree.map(
+        lambda s: NamedSharding(mesh, s) if isinstance(s, PartitionSpec) else s,
+        shardings,
+        is_leaf=lambda s: s is None or isinstance(s, PartitionSpec),
+    )
+
+
+def require_named(role: str, shardings: Any) -> None:
+    """Raise Unsupported unless shardings, in a tree, name axes of a mesh."""
+    leaves = jax.tree.leaves(shardings, is_leaf=lambda s: s is None or isinstance(s, PartitionSpec))
+    for leaf in leaves:
+        if leaf is not None and not isinstance(leaf, NamedSharding | PartitionSpec):
+            raise Unsupported(
+                f"{role}: a sharding that names no axes of a mesh",
+                expected="jax.sharding.NamedSharding, a PartitionSpec, or None",
+                got=str(leaf)[:200],
+                try_="NamedSharding(ipuxla.mesh(system, shape, names), PartitionSpec(...))",
+            )
+
+
+def _named(sharding: Any) -> NamedSharding | None:
+    if sharding is None or isinstance(sharding, jax.sharding.SingleDeviceSharding):
+        return None
+    if isinstance(sharding, NamedSharding):
+        mesh = sharding.mesh.abstract_mesh
+        return NamedSharding(mesh, sharding.spec) if mesh.size > 1 else None
+    raise Unsupported(
+        "a sharding that names no axes of a mesh",
+        expected="jax.sharding.NamedSharding",
+        got=str(sharding)[:200],
+        try_="NamedSharding(ipuxla.mesh(system, shape, names), PartitionSpec(...))",
+    )
+
+
+def _shown(mesh: AbstractMesh) -> str:
+    return ", ".join(f"{name}={size}" for name, size in zip(mesh.axis_names, mesh.axis_sizes, strict=True))

@@ -1,0 +1,256 @@
+"""Calls of users' codelets onto tiles: a domain of points, cut as planned or as the call says."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from jax import Array
+
+from hlo_passes.ir import Computation, Instruction
+from hlo_passes.ir.interpreter import evaluate_computation
+from hlo_passes.ops import CodeletCall, Constant, DotGeneral, Elementwise, Reduce
+from hlo_passes.ops.point_form import Axis, PointForm, at_points
+from hlo_passes.ops.point_form import Tensor as FormTensor
+from hlo_passes.passes.indexing import expression
+from ipuxla.lowering.errors import UnsupportedLowering
+from ipuxla.lowering.indexing import in_memory
+from ipuxla.lowering.registry import Lowering, dtype_of, lowers, where
+from tiles.errors import InvalidPlan
+from tiles.graph import (
+    PARALLEL,
+    REDUCTION,
+    WINDOW,
+    Affine,
+    AxisSplit,
+    Cell,
+    Codelet,
+    Cycles,
+    Dim,
+    Extents,
+    IndexMap,
+    OpForm,
+    Plan,
+    Tensor,
+    whole,
+)
+from tiles.numerics.dtypes import is_float
+from tiles.poplibs.popops.expression import function_of
+from tiles.poplibs.popops.loops import loop_of
+from tiles.poplibs.poputil.place import place
+from tiles.target import Basis, Target
+
+_FRAME = 29
+"""Slots that a worker takes before and behind its points, as PopLibs' vertices of rows do."""
+_MOVED = 2
+"""Slots to load and store an element that is only moved."""
+
+
+@dataclass(frozen=True)
+class PointCodelet(Codelet):
+    """A function of one point, run at every point of a cell; executables carry it as compiled code.
+
+    Args:
+      call: name, form, combiner and cost, as they were given.
+      function: what one point reads to what it writes.
+    """
+
+    call: CodeletCall
+    function: Computation
+
+    @property
+    def name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The name that its author gave it."""
+        return self.call.label
+
+    @property
+    def points(self) -> int:
+        """Dimensions that come first in the domain and may be cut; those behind them are what one point reads or writes."""
+        form = self.call.point_form
+        return len(form.points) + len(form.combined)
+
+    def compute(self, cell: Cell, *operands: Array) -> tuple[Array, ...]:
+        """Run the function at the cell's points."""
+        form = self.call.point_form
+        sizes = dict(zip((*form.points, *form.combined), cell.sizes, strict=False))
+
+        def function(*slices: Array) -> tuple[Array, ...]:
+            return evaluate_computation(self.function, *slices)
+
+        return at_points(form, sizes, function, operands, self.call.combiner)
+
+    def combiner(self) -> str | None:
+        """What joins contributions to one result, where there are several."""
+        return self.call.combiner or None
+
+    def partial(self) -> tuple[Codelet, tuple[str, ...]]:
+        """Partials are of the results' dtypes."""
+        return self, tuple(dtype_of(t) for t in self.function.result_types)
+
+    def may_split(self, form: OpForm, d: int) -> bool:
+        """Points may be cut; those that contribute to one result, where there is one result."""
+        return d < self.points and (not form.dims[d].is_reduced or len(form.results) == 1)
+
+    def cycles(self, extents: Extents, target: Target) -> Cycles:
+        """Six workers share the points of a cell."""
+        n = extents.product(range(self.points))
+        if self.call.cycles:
+            slots, source = self.call.cycles, f"stated for codelet {self.name}"
+        else:
+            slots = slots_of_point(self.function, self.name, target)
+            source = "operation by operation, each as PopLibs' vertex of its kind takes it"
+        workers = target.workers_per_tile * (_FRAME + -(-n // target.workers_per_tile) * slots)
+        return Cycles(target.supervisor_vertex_overhead_cycles + workers, Basis.ASSUMED, source)
+
+    def flops(self, extents: Extents) -> np.ndarray:
+        """Floating-point operations of the function, at every point."""
+        return extents.product(range(self.points)) * flops_of_point(self.function)
+
+
+@lowers(CodeletCall)
+def lower_codelet_call(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
+    """Place a user's codelet."""
+    call = instruction.op
+    assert isinstance(call, CodeletCall)
+    operands = [in_memory(lowering, v) for v in instruction.operands]
+    codelet = PointCodelet(call, instruction.regions[0])
+    form = op_form(call.point_form, instruction)
+    if not call.cycles:
+        slots_of_point(codelet.function, call.label, lowering.graph.target, where(instruction))
+    plan = _plan(call, form, lowering.graph.target, where(instruction))
+    return place(
+        lowering.graph,
+        codelet,
+        form,
+        operands,
+        tuple(dtype_of(v.type) for v in instruction.results),
+        lowering.prefix + call.label,
+        where(instruction),
+        plan,
+        lowering.program,
+    )
+
+
+def op_form(form: PointForm, instruction: Instruction) -> OpForm:
+    """Return the domain: points first, then what contributes to one result, then what a point reads and writes."""
+    sizes = form.sizes([v.type.shape for v in instruction.operands])
+    dims = [Dim(name, sizes[name]) for name in form.points]
+    dims += [Dim(name, sizes[name], REDUCTION) for name in form.combined]
+    numbers = {name: d for d, name in enumerate((*form.points, *form.combined))}
+
+    def inner(kind: str, size: int) -> int:
+        dims.append(Dim(f"e{len(dims)}", size, kind))
+        return len(dims) - 1
+
+    def axis_of(axis: Axis, length: int, kind: str) -> Affine:
+        terms = [(numbers[name], c) for name, c in axis.terms]
+        if axis.window == 0:
+            terms = [(inner(kind, length), 1)]
+        elif axis.window is not None:
+            terms.append((inner(WINDOW, axis.window), axis.dilation))
+        return Affine(tuple(terms), axis.offset)
+
+    def map_of(tensor: FormTensor, shape: tuple[int, ...], kind: str) -> IndexMap:
+        return IndexMap(tuple(axis_of(axis, n, kind) for axis, n in zip(tensor, shape, strict=True)))
+
+    operands = tuple(
+        map_of(tensor, v.type.shape, REDUCTION)
+        for tensor, v in zip(form.operands, instruction.operands, strict=True)
+    )
+    results = tuple(
+        map_of(tensor, v.type.shape, PARALLEL)
+        for tensor, v in zip(form.results, instruction.results, strict=True)
+    )
+    return OpForm(tuple(dims), operands, results)
+
+
+def _plan(call: CodeletCall, form: OpForm, target: Target, location: str) -> Plan | None:
+    """Return the plan that a call states: parts in row-major order on evenly spaced tiles."""
+    if not call.parts:
+        return None
+    first, step = call.tiles
+    splits: list[AxisSplit] = []
+    stride = step
+    for dim, parts in reversed(list(zip(form.dims, call.parts, strict=False))):
+        if not 1 <= parts <= max(1, dim.size):
+            raise InvalidPlan(
+                f"codelet {call.label} cuts index {dim.name} of {dim.size} into {parts} parts"
+            ).at(location)
+        grain = -(-dim.size // parts)
+        splits.insert(0, AxisSplit(dim.size, grain, ((parts, stride),)) if parts > 1 else whole(dim.size))
+        stride *= parts
+    last = first + step * (math.prod(call.parts) - 1)
+    if not 0 <= first <= last < target.num_tiles:
+        raise InvalidPlan(
+            f"codelet {call.label} is placed on tiles {first} to {last}; {target.name} has {target.num_tiles}"
+        ).at(location)
+    splits += [whole(dim.size) for dim in form.dims[len(splits) :]]
+    return Plan(tuple(splits), first)
+
+
+# ---- what a point takes
+
+
+def slots_of_point(function: Computation, name: str, target: Target, location: str = "") -> int:
+    """Return the slots that one worker takes for one point.
+
+    Raises:
+      UnsupportedLowering: an operation whose time its operands' shapes do not say, such as a loop.
+    """
+    total = 0.0
+    for instruction in function.instructions:
+        op, size = instruction.op, instruction.results[0].type.size
+        kind = op.name.split(".")[-1]
+        if isinstance(op, Constant):
+            continue
+        if isinstance(op, DotGeneral):
+            total += 2 * _MOVED * size * _contracted(instruction)
+        elif isinstance(op, Reduce):
+            read = sum(v.type.size for v in instruction.operands)
+            total += _MOVED * read + sum(_own(i, read, target) for i in instruction.regions[0].instructions)
+        elif isinstance(op, Elementwise) and function_of(kind) is not None:
+            total += _own(instruction, size, target)
+        elif not instruction.regions and not op.callees:
+            total += _MOVED * sum(v.type.size for v in instruction.results)
+        else:
+            raise UnsupportedLowering(
+                f"how long {op.name} takes in codelet {name} cannot be read from it",
+                location=where(instruction) or location or None,
+                expected="operations on elements, sums and products, whose work shapes tell",
+                try_="cycles=, what one point takes on one worker",
+            )
+    return math.ceil(total)
+
+
+def _own(instruction: Instruction, elements: int, target: Target) -> float:
+    """Return the slots of a function of elements by itself: what PopLibs' loop for it takes for so many."""
+    names = tuple(dict.fromkeys(instruction.operands))
+    rows, _ = expression(Computation("single", names, (instruction,), instruction.results))
+    dtype = dtype_of((instruction.operands or instruction.results)[0].type)
+    count = np.int64(elements)
+    return sum(float(loop_of(name, attrs, dtype).total(count, dtype, target)) for name, _, attrs in rows)
+
+
+def _contracted(instruction: Instruction) -> int:
+    """Return how many products are summed for one element of a product of matrices."""
+    op, lhs = instruction.op, instruction.operands[0].type
+    assert isinstance(op, DotGeneral)
+    return math.prod(lhs.shape[d] for d in op.dimension_numbers.lhs_contracting)
+
+
+def flops_of_point(function: Computation) -> int:
+    """Return the floating-point operations of one point, those of loops not counted."""
+    total = 0
+    for instruction in function.instructions:
+        if not instruction.results or not is_float(dtype_of(instruction.results[0].type)):
+            continue
+        op, size = instruction.op, instruction.results[0].type.size
+        known = function_of(op.name.split(".")[-1])
+        if isinstance(op, DotGeneral):
+            total += 2 * size * _contracted(instruction)
+        elif isinstance(op, Reduce):
+            total += instruction.operands[0].type.size
+        elif known is not None and known.is_arithmetic:
+            total += size
+    return total

@@ -1,0 +1,225 @@
+"""Collectives onto those of gcl, along the axes of the graph's replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hlo_passes.ir import Instruction, Module
+from hlo_passes.ops import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Collective,
+    CollectiveBroadcast,
+    CollectivePermute,
+    DeviceGroups,
+    PartitionId,
+    ReduceScatter,
+    ReplicaId,
+    simple_combiner,
+)
+from ipuxla.lowering.errors import UnsupportedLowering
+from ipuxla.lowering.registry import Lowering, lowers, where
+from tiles.graph import Pairs, Permutation, Shift, Tensor
+from tiles.poplibs import gcl
+
+Axes = tuple[tuple[str, int], ...]
+
+
+def replica_axes(module: Module) -> Axes:
+    """Return axes of replicas along which all of a module's groups go: those of its mesh, or of their prime factors.
+
+    Raises:
+      UnsupportedLowering: groups that go along no axes; names the user's source line.
+    """
+    found = [i for i in module.walk() if isinstance(i.op, Collective)]
+    groups = {_groups(i): i for i in reversed(found)}
+    whole = module.mesh
+    prime = tuple(
+        (f"{name}.{k}" if k else name, size) for name, n in whole for k, size in enumerate(_primes(n))
+    )
+    for axes in (whole, prime):
+        odd = [i for each, i in groups.items() if each.axes_of(axes) is None]
+        if not odd:
+            return axes
+    raise UnsupportedLowering(
+        f"{odd[-1].op.name} in groups that go along no axes of the mesh {_shown(whole)}",
+        location=where(odd[-1]) or None,
+        expected="groups of devices that differ in their place along some axes only",
+        got=str(_groups(odd[-1]).members.tolist())[:120],
+        try_='engine="hlo", or a mesh with an axis for them',
+    )
+
+
+def _groups(instruction: Instruction) -> DeviceGroups:
+    assert isinstance(instruction.op, Collective)
+    return instruction.op.groups
+
+
+def _primes(number: int) -> list[int]:
+    """Return prime factors, or the number itself where it is 1."""
+    found: list[int] = []
+    factor, rest = 2, number
+    while rest > 1:
+        if rest % factor:
+            factor += 1
+            continue
+        found.append(factor)
+        rest //= factor
+    return found or [number]
+
+
+def _shown(axes: Iterable[tuple[str, int]]) -> str:
+    return ", ".join(f"{name}={size}" for name, size in axes)
+
+
+def _axes(lowering: Lowering, groups: DeviceGroups) -> tuple[str, ...]:
+    axes = groups.axes_of(lowering.graph.replicas.axes)
+    assert axes is not None, "replica_axes chose them"
+    return axes
+
+
+def _operation(instruction: Instruction) -> str:
+    """Return what a collective combines with.
+
+    Raises:
+      UnsupportedLowering: no single operation.
+    """
+    (region,) = instruction.regions
+    found = simple_combiner(region)
+    is_alike = all(
+        r.type.dtype == v.type.dtype for r, v in zip(instruction.results, instruction.operands, strict=True)
+    )
+    if found is None or not is_alike:
+        raise UnsupportedLowering(
+            f"{instruction.op.name} with a combining function that is no single operation",
+            location=where(instruction) or None,
+            expected="add, multiply, maximum, minimum, and, or, xor of one type",
+            try_="an all_gather, and the function on what it brings",
+        )
+    return found
+
+
+@lowers(AllReduce)
+def lower_all_reduce(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
+    """Combine each operand over its group."""
+    assert isinstance(instruction.op, AllReduce)
+    axes, operation = _axes(lowering, instruction.op.groups), _operation(instruction)
+    return tuple(
+        gcl.all_reduce(
+            lowering.graph, x, axes, operation, location=where(instruction), program=lowering.program
+        )
+        if axes
+        else x
+        for x in map(lowering.tensor, instruction.operands)
+    )
+
+
+@lowers(ReduceScatter)
+def lower_reduce_scatter(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
+    """Combine each operand over its group, and leave every member its part."""
+    assert isinstance(instruction.op, ReduceScatter)
+    axes, operation = _axes(lowering, instruction.op.groups), _operation(instruction)
+    dimension, location = instruction.op.dimension, where(instruction)
+    return tuple(
+        gcl.reduce_scatter(
+            lowering.graph, x, axes, dimension, operation, location=location, program=lowering.program
+        )
+        if axes
+        else x
+        for x in map(lowering.tensor, instruction.operands)
+    )
+
+
+@lowers(AllGather)
+def lower_all_gather(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
+    """Join each operand over its group."""
+    assert isinstance(instruction.op, AllGather)
+    axes, dimension = _axes(lowering, instruction.op.groups), instruction.op.dimension
+    return tuple(
+        gcl.all_gather(
+            lowering.graph, x, axes, dimension, location=where(instruction), program=lowering.program
+        )
+        if axes
+        else x
+        for x in map(lowering.tensor, instruction.operands)
+    )
+
+
+@lowers(AllToAll)
+def lower_all_to_all(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
+    """Exchange parts within each group."""
+    op = instruction.op
+    assert isinstance(op, AllToAll)
+    axes, dimensions = _axes(lowering, op.groups), (op.split_dimension, op.concat_dimension)
+    return tuple(
+        gcl.all_to_all(
+            lowering.graph, x, axes, *dimensions, location=where(instruction), program=lowering.program
+        )
+        if axes
+        else x
+        for x in map(lowering.tensor, instruction.operands)
+    )
+
+
+@lowers(CollectivePermute)
+def lower_permute(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
+    """Send within each group; a permutation of one device is along any axis: it keeps the value, or leaves zeros."""
+    op = instruction.op
+    assert isinstance(op, CollectivePermute)
+    axes, moves = _axes(lowering, op.groups), _permutation(op)
+    if not axes:
+        axes = lowering.graph.replicas.names[:1]
+        moves = Shift(0) if op.moves.runs else Pairs(())
+    return tuple(
+        gcl.permute(lowering.graph, x, axes, moves, location=where(instruction), program=lowering.program)
+        for x in map(lowering.tensor, instruction.operands)
+    )
+
+
+def _permutation(op: CollectivePermute) -> Permutation:
+    """Return moves as a shift where they are one: pairs would be listed."""
+    runs, size = op.moves.runs, op.groups.size
+    if len(runs) <= 2 and sum(count for _, _, count in runs) == size:
+        by = {(target - source) % size for source, target, _ in runs}
+        if len(by) == 1:
+            return Shift(by.pop())
+    return Pairs(tuple((int(source), int(target)) for source, target in op.moves.pairs))
+
+
+@lowers(CollectiveBroadcast)
+def lower_broadcast(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
+    """Give every member of a group its first one's value."""
+    assert isinstance(instruction.op, CollectiveBroadcast)
+    axes = _axes(lowering, instruction.op.groups)
+    return tuple(
+        gcl.broadcast(lowering.graph, x, axes, 0, location=where(instruction), program=lowering.program)
+        if axes
+        else x
+        for x in map(lowering.tensor, instruction.operands)
+    )
+
+
+@lowers(PartitionId)
+def lower_partition_id(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
+    """Write a replica's place along the axes of partitions, the last ones."""
+    assert isinstance(instruction.op, PartitionId)
+    return (_place(lowering, instruction, instruction.op.num_partitions, is_last=True),)
+
+
+@lowers(ReplicaId)
+def lower_replica_id(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
+    """Write a replica's place along the axes in front of those of partitions."""
+    assert isinstance(instruction.op, ReplicaId)
+    return (_place(lowering, instruction, instruction.op.num_partitions, is_last=False),)
+
+
+def _place(lowering: Lowering, instruction: Instruction, num_partitions: int, is_last: bool) -> Tensor:
+    names, product = list[str](), 1
+    for name, size in reversed(lowering.graph.replicas.axes):
+        if (product < num_partitions) == is_last:
+            names.insert(0, name)
+        product *= size
+    return gcl.replica_index(
+        lowering.graph, tuple(names), location=where(instruction), program=lowering.program
+    )

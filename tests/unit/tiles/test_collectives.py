@@ -1,0 +1,283 @@
+"""Collectives between replicas: every algorithm on every engine gives the bits of a NumPy sum in the stated order."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.replicas import drawn, reduced, replicated, small_system, turned
+from tiles import (
+    Copy,
+    Executable,
+    Graph,
+    PrintTensor,
+    RepeatWhileTrue,
+    Tensor,
+    certify,
+    compile_graph,
+    gcl,
+    make_engine,
+    popops,
+    poputil,
+)
+from tiles.errors import InvalidArguments, InvalidExecutable, InvalidGraph, IpuError, Unsupported
+from tiles.graph import Repeat, Sequence, Shift
+
+ENGINES = ("fast", "literal", "vertex")
+MESH = (("data", 2), ("model", 4))
+REDUCTIONS = [
+    ("ring", "add", "float32", (37,), (("data", 4),)),
+    ("ring", "max", "int32", (3, 5), (("data", 3),)),
+    ("two_rings", "add", "float16", (2, 11), (("data", 4),)),
+    ("two_rings", "or", "bool", (9,), (("data", 2),)),
+    ("halving_doubling", "add", "float32", (101,), (("data", 8),)),
+    ("halving_doubling", "mul", "float16", (3,), (("data", 4),)),
+    ("hierarchical", "add", "float32", (23,), (("data", 8),)),
+    ("ring", "add", "float32", (1,), (("data", 16),)),
+]
+
+
+def runs(graph: Graph, *inputs: np.ndarray) -> dict[str, list[np.ndarray]]:
+    """Return by engine the outputs of a graph, after the certificate and through the file."""
+    executable = compile_graph(graph)
+    certificate = certify(executable)
+    assert certificate.composites_run == certificate.composites
+    read = Executable.from_bytes(executable.to_bytes())
+    assert read.to_bytes() == executable.to_bytes()
+    return {name: [np.asarray(x) for x in make_engine(read, name).run(*inputs)[0]] for name in ENGINES}
+
+
+def same(found: dict[str, list[np.ndarray]], *expected: np.ndarray) -> None:
+    """Require the bits of what is expected of every engine."""
+    for engine, outputs in found.items():
+        for got, want in zip(outputs, expected, strict=True):
+            assert got.dtype == want.dtype and got.shape == want.shape, engine
+            assert got.tobytes() == want.tobytes(), engine
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "operation", "dtype", "shape", "axes"),
+    REDUCTIONS,
+    ids=[f"{a}-{o}-{d}-{len(s)}-{x[0][1]}" for a, o, d, s, x in REDUCTIONS],
+)
+def test_all_reduce_adds_in_the_order_it_states(
+    algorithm: str, operation: str, dtype: str, shape: tuple[int, ...], axes: tuple[tuple[str, int], ...]
+) -> None:
+    name = "m2000" if algorithm == "hierarchical" else "dss8440"
+    graph = replicated(*axes, name="pod16" if name == "m2000" else name)
+    x = graph.add_input(shape, dtype, "x")
+    graph.outputs.append(gcl.all_reduce(graph, x, "data", operation, algorithm=algorithm).name)
+    values = drawn(np.random.default_rng(len(shape) + axes[0][1]), (axes[0][1], *shape), dtype)
+    (whole,) = compile_graph(graph).composites
+    assert isinstance(whole.codelet, gcl.AllReduce)
+    flat, is_folded, inner = values.reshape(axes[0][1], -1), whole.codelet.is_folded, whole.codelet.inner
+    assert bool(inner) == (algorithm == "hierarchical")
+    assert is_folded == (algorithm != "halving_doubling" and (inner or axes[0][1]) in (4, 8, 16))
+    one = reduced(flat, operation, algorithm, inner, is_folded).reshape(shape)
+    same(runs(graph, values), np.broadcast_to(one, values.shape))
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "two_rings", "halving_doubling"])
+def test_reduce_scatter_leaves_every_member_its_chunk(algorithm: str) -> None:
+    graph = replicated(*MESH)
+    x = graph.add_input((2, 12, 1), "float32", "x")
+    graph.outputs.append(gcl.reduce_scatter(graph, x, "model", 1, "add", algorithm=algorithm).name)
+    values = drawn(np.random.default_rng(3), (8, 2, 12, 1), "float32")
+    expected = np.empty((8, 2, 3, 1), np.float32)
+    for data in range(2):
+        group = values[data * 4 : data * 4 + 4]
+        for member in range(4):
+            chunk = group[:, :, member * 3 : member * 3 + 3].reshape(4, 6)
+            on_ring = member if algorithm == "halving_doubling" else turned(4).index(member)
+            rows = np.zeros((4, 4, 6), np.float32)  # of all fragments only the member's own
+            rows[:, on_ring] = chunk
+            is_folded = algorithm != "halving_doubling"
+            found = reduced(rows.reshape(4, -1), "add", algorithm, is_folded=is_folded).reshape(4, 6)
+            expected[data * 4 + member] = found[on_ring].reshape(2, 3, 1)
+    same(runs(graph, values), expected)
+
+
+def test_movement_between_replicas_of_a_mesh() -> None:
+    """One program moves along either axis and along both, in whichever order they are named."""
+    graph = replicated(*MESH)
+    x = graph.add_input((4, 3), "int32", "x")
+    found = [
+        gcl.all_gather(graph, x, "model", 1),
+        gcl.all_gather(graph, x, ("model", "data"), 0),
+        gcl.all_to_all(graph, x, "model", 0, 1),
+        gcl.permute(graph, x, "data", [(0, 1)]),
+        gcl.permute(graph, x, "model", [(0, 3), (1, 0), (2, 1), (3, 2)]),
+        gcl.broadcast(graph, x, "model", 2),
+        gcl.replica_index(graph, ("model", "data")),
+    ]
+    graph.outputs += [y.name for y in found]
+    values = drawn(np.random.default_rng(1), (8, 4, 3), "int32")
+    mesh = values.reshape(2, 4, 4, 3)
+    along_model = [[np.concatenate(list(mesh[d]), 1)] * 4 for d in range(2)]
+    order = [mesh[d, m] for m in range(4) for d in range(2)]
+    to_all = [
+        [np.concatenate([mesh[d, source, m : m + 1] for source in range(4)], 1) for m in range(4)]
+        for d in range(2)
+    ]
+    same(
+        runs(graph, values),
+        np.array(along_model).reshape(8, 4, 12),
+        np.broadcast_to(np.concatenate(order), (8, 32, 3)),
+        np.array(to_all).reshape(8, 1, 12),
+        np.concatenate([np.zeros_like(values[:4]), values[:4]]),
+        np.roll(mesh, -1, axis=1).reshape(values.shape),
+        np.repeat(mesh[:, 2:3], 4, axis=1).reshape(values.shape),
+        np.array([m * 2 + d for d in range(2) for m in range(4)], np.uint32),
+    )
+
+
+def test_a_collective_in_a_loop_and_an_input_that_is_the_same_on_all() -> None:
+    graph = replicated(("data", 4))
+    x = graph.add_input((6,), "float32", "x")
+    w = graph.add_input((6,), "float32", "w", same_on_all=True)
+    state, body = graph.add_variable((6,), "float32", "state"), Sequence()
+    graph.program.add(_copy(state.name, x.name))
+    moved = popops.mul(graph, state, w, program=body)
+    total = gcl.all_reduce(graph, moved, "data", algorithm="ring", program=body)
+    kept = popops.sub(graph, state, total, program=body)
+    body.add(_copy(state.name, kept.name))
+    graph.program.add(Repeat(3, body))
+    graph.outputs.append(state.name)
+    rng = np.random.default_rng(5)
+    values, weights = drawn(rng, (4, 6), "float32"), rng.random(6).astype(np.float32)
+    expected = values
+    for _ in range(3):
+        expected = expected - reduced(expected * weights, "add", "ring", is_folded=True)
+    same(runs(graph, values, weights), expected)
+
+
+def _copy(destination: str, source: str) -> Copy:
+    return Copy(destination, (source,))
+
+
+def test_the_ring_adds_up_exactly_whatever_the_algorithm() -> None:
+    """In exact arithmetic all orders are one: every algorithm on every engine gives the same words."""
+    values, found = drawn(np.random.default_rng(8), (4, 13), "float32"), set()
+    for algorithm in ("ring", "two_rings", "halving_doubling"):
+        graph = replicated(("data", 4))
+        x = graph.add_input((13,), "float32", "x")
+        graph.outputs.append(gcl.all_reduce(graph, x, "data", algorithm=algorithm).name)
+        executable = compile_graph(graph)
+        for engine in ("fast", "literal"):
+            (out,), _ = make_engine(executable, engine, arithmetic="ring").run(values)
+            found.add(np.asarray(out).tobytes())
+    assert len(found) == 1
+
+
+def test_a_program_does_not_grow_with_its_replicas() -> None:
+    sizes = []
+    for count in (4, 16):
+        graph = replicated(("data", count))
+        x = graph.add_input((64,), "float32", "x")
+        graph.outputs.append(gcl.all_reduce(graph, x, "data", algorithm="ring").name)
+        sizes.append(len(compile_graph(graph).steps))
+    assert sizes[0] == sizes[1]
+
+
+def test_what_has_no_elements_or_no_partner_stays() -> None:
+    graph = replicated(("data", 2), ("one", 1))
+    x = graph.add_input((0, 3), "float32", "x")
+    y = graph.add_input((3,), "float32", "y")
+    assert gcl.all_reduce(graph, x, "data") is x
+    assert gcl.all_reduce(graph, y, "one") is y
+    assert gcl.all_gather(graph, x, "data", 1).shape == (0, 6)
+
+
+def test_what_does_not_fit_is_refused_by_name() -> None:
+    with pytest.raises(InvalidGraph, match="replicas need several"):
+        Graph(small_system().chip).replicate("data", 2)
+    graph = replicated(("data", 6))
+    x = graph.add_input((4, 4), "float32", "x")
+    with pytest.raises(InvalidGraph, match="do not fit on dss8440"):
+        graph.replicate("model", 4)
+    wrong = [
+        ("no axis 'batch'", lambda: gcl.all_reduce(graph, x, "batch")),
+        ("cannot combine float32 by 'and'", lambda: gcl.all_reduce(graph, x, "data", "and")),
+        ("halving_doubling of 6", lambda: gcl.all_reduce(graph, x, "data", algorithm="halving_doubling")),
+        ("no algorithm 'tree'", lambda: gcl.all_reduce(graph, x, "data", algorithm="tree")),
+        ("not divided by 6", lambda: gcl.reduce_scatter(graph, x, "data", 0)),
+        ("receives twice", lambda: gcl.permute(graph, x, "data", [(0, 1), (2, 1)])),
+        ("names place 6", lambda: gcl.permute(graph, x, "data", [(0, 6)])),
+        ("no member 6", lambda: gcl.broadcast(graph, x, "data", 6)),
+    ]
+    for message, call in wrong:
+        with pytest.raises(InvalidGraph, match=message):
+            call()
+
+
+def test_inputs_of_replicas_have_a_value_for_each() -> None:
+    graph = replicated(("data", 2))
+    x = graph.add_input((3,), "float32", "x")
+    graph.outputs.append(popops.add(graph, x, x).name)
+    executable = compile_graph(graph)
+    for engine in ENGINES:
+        with pytest.raises((InvalidExecutable, InvalidArguments), match=r"is \[2, 3\], got \[3\]"):
+            make_engine(executable, engine).run(np.zeros(3, np.float32))
+
+
+def test_replicas_do_not_exchange_values_with_the_host() -> None:
+    graph = replicated(("data", 2))
+    x = graph.add_input((3,), "float32", "x")
+    graph.program.add(PrintTensor(x.name))
+    with pytest.raises(Unsupported, match="exchanges values with the host"):
+        compile_graph(graph)
+
+
+@pytest.mark.parametrize("damage", ["axes", "permutation", "layout", "replicas"])
+def test_a_damaged_exchange_between_replicas_is_refused(damage: str) -> None:
+    graph = replicated(("data", 4))
+    x = graph.add_input((12,), "float32", "x")
+    graph.outputs.append(gcl.permute(graph, x, "data", Shift(1)).name)
+    data = compile_graph(graph).to_data()
+    (step,) = (s for s in data["steps"] if "between" in s)
+    if damage == "axes":
+        step["axes"] = ["model"]
+    elif damage == "permutation":
+        step["permutations"] = [["pairs", [[0, 1], [2, 1]]]]
+    elif damage == "layout":
+        step["destination"] = step["source"]
+    else:
+        data["replicas"] = [["data", 32]]
+    with pytest.raises(IpuError, match=r"model|twice|which is not donated|receives|has 16"):
+        certify(Executable.from_data(data))
+
+
+def loop_on(graph: Graph, x: Tensor, limit: Tensor) -> None:
+    """Halve a value as long as a number is above a limit, with a sum over replicas in every round."""
+    state, body, condition = graph.add_variable(x.shape, "float32", "state"), Sequence(), Sequence()
+    graph.program.add(_copy(state.name, x.name))
+    goes_on = popops.gt(graph, poputil.reshape(graph, state, (), program=condition), limit, program=condition)
+    total = gcl.all_reduce(graph, state, "data", "max", algorithm="ring", program=body)
+    body.add(_copy(state.name, popops.mul(graph, total, 0.5, program=body).name))
+    graph.program.add(RepeatWhileTrue(condition, goes_on.name, body))
+    graph.outputs.append(state.name)
+
+
+def test_a_loop_around_a_collective_is_decided_alike_on_all_members() -> None:
+    graph = replicated(("data", 4))
+    x, limit = (graph.add_input(s, "float32", n) for s, n in (((1,), "x"), ((), "limit")))
+    loop_on(graph, x, limit)
+    with pytest.raises(InvalidGraph, match=r"may wait for one that does not take part.*along data"):
+        compile_graph(graph)
+    graph = replicated(("data", 4))
+    x = graph.add_input((1,), "float32", "x")
+    limit = graph.add_input((), "float32", "limit", same_on_all=True)
+    loop_on(graph, gcl.all_reduce(graph, x, "data", "max", algorithm="ring"), limit)
+    values = np.array([[3], [80], [5], [2]], np.float32)
+    same(runs(graph, values, np.array(1.0, np.float32)), np.full((4, 1), 0.625, np.float32))
+
+
+def test_a_certificate_counts_what_replicas_send_each_other() -> None:
+    """Its own count equals what a ring of n sends: n - 1 times a fragment each way, of every member."""
+    graph = replicated(("data", 4), ("model", 2))
+    x = graph.add_input((64,), "float32", "x")
+    graph.outputs.append(gcl.all_reduce(graph, x, "data", algorithm="ring").name)
+    certificate = certify(compile_graph(graph))
+    assert (certificate.replicas, certificate.exchanges) == (8, 2)
+    assert certificate.link_bytes == 2 * 8 * 64 // 4 * 4  # each loop's exchange counted once
+    assert "2 exchanges between 8 replicas" in str(certificate)

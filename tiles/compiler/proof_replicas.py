@@ -1,0 +1,144 @@
+"""Proof that no replica waits for one that does not take part, and that what is sent between replicas arrives.
+
+All replicas run one program, so they meet in an exchange if they take the same turns on the way to it. A variable may
+differ along an axis if it is given per replica, holds a replica's place, arrives from another replica, or is computed
+of such or where such decides; what a collective gives to all members alike does not differ along its axes. What decides
+a loop or branch around an exchange along some axes must not differ along any of them. Flows are counted once for a
+permutation: the cost is that of the program, and of one array as long as there are replicas.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from tiles.compiler.control import Composite, Decided, Part
+from tiles.compiler.executable import Executable
+from tiles.compiler.steps import BetweenStep, IndexStep
+from tiles.compiler.wellformed import refuse, root_of, where
+from tiles.compiler.wellformed_steps import read_by, written_by
+from tiles.graph import Collective
+from tiles.numerics.dtypes import itemsize
+
+Axes = frozenset[str]
+NONE: Axes = frozenset()
+
+
+@dataclass
+class Exchanges:
+    """What was proved.
+
+    Args:
+      exchanges: between replicas, in which every member of a group takes part.
+      link_bytes: that one run of each of them sends, and as many that it receives, on all replicas.
+    """
+
+    exchanges: int = 0
+    link_bytes: int = 0
+
+
+def prove_replicas(executable: Executable) -> Exchanges:
+    """Raise InvalidExecutable at the first exchange in which not all members of a group may take part.
+
+    Returns:
+      how many exchanges there are, and their bytes.
+    """
+    if not executable.replicas.axes:
+        return Exchanges()
+    return _Proof(executable).prove()
+
+
+class _Proof:
+    """Which variables may differ along which axes; without an order of steps, until nothing is added."""
+
+    def __init__(self, executable: Executable) -> None:
+        self.executable = executable
+        self.every: Axes = frozenset(executable.replicas.names)
+        self.differs: dict[str, Axes] = {}
+        for i, name in enumerate(executable.inputs):
+            if i not in executable.same_on_all:
+                self.differs[name] = self.every
+
+    def prove(self) -> Exchanges:
+        while True:
+            before = dict(self.differs)
+            self._walk(self.executable.program, NONE)
+            if before == self.differs:
+                break
+        found = Exchanges()
+        self._meet(self.executable.program, (), found, set())
+        return found
+
+    @cached_property
+    def _roots(self) -> dict[str, str]:
+        return {name: root_of(self.executable, name) for name in self.executable.variables}
+
+    def _of(self, names: tuple[str, ...]) -> Axes:
+        return NONE.union(*(self.differs.get(self._roots[name], NONE) for name in names))
+
+    def _add(self, names: tuple[str, ...], axes: Axes) -> None:
+        for name in names if axes else ():
+            root = self._roots[name]
+            self.differs[root] = self.differs.get(root, NONE) | axes
+
+    def _walk(self, part: Part, around: Axes) -> None:
+        """Add what differs after a part that runs where ``around`` decides differently."""
+        if isinstance(part, int):
+            step = self.executable.steps[part]
+            axes = self._of(read_by(step)) | around
+            if isinstance(step, (BetweenStep, IndexStep)):
+                axes |= frozenset(step.axes)
+            self._add(written_by(step), axes)
+            return
+        if isinstance(part, Composite):
+            whole = self.executable.composites[part.number]
+            axes = self._of(tuple(o.variable for o in whole.operands)) | around
+            if isinstance(whole.codelet, Collective):
+                own = frozenset(whole.codelet.axes)
+                axes = axes - own | around if whole.codelet.is_alike else axes | own
+            self._add(whole.results, axes)
+            return
+        if isinstance(part, Decided):
+            around = around | self._of((part.decided_by,))
+        for inner in part.parts:
+            self._walk(inner, around)
+
+    def _meet(self, part: Part, deciders: tuple[Decided, ...], found: Exchanges, counted: set[int]) -> None:
+        """Refuse an exchange that a decision around it may keep some members from."""
+        if isinstance(part, int):
+            step = self.executable.steps[part]
+            if not isinstance(step, BetweenStep):
+                return
+            for decider in deciders:
+                apart = self._of((decider.decided_by,)) & frozenset(step.axes)
+                if apart:
+                    v = self.executable.variables[decider.decided_by]
+                    raise refuse(
+                        f"{where(part, step)}: a replica may wait for one that does not take part: {decider.kind} on "
+                        f"{v.name}, which may differ along {', '.join(sorted(apart))}, decides whether it runs",
+                        step.location or v.location,
+                    )
+            if part not in counted:
+                counted.add(part)
+                found.exchanges += 1
+                found.link_bytes += self._bytes(part, step)
+            return
+        if isinstance(part, Decided):
+            deciders = (*deciders, part)
+        for inner in part.parts:
+            self._meet(inner, deciders, found, counted)
+
+    def _bytes(self, number: int, step: BetweenStep) -> int:
+        """Return the bytes that cross in a step, after counting that each replica receives from one at most."""
+        executable, replicas = self.executable, self.executable.replicas
+        v, crossing = executable.variables[step.source], 0
+        for permutation in step.permutations:
+            there = replicas.destinations(step.axes, permutation)
+            arrives = np.bincount(there[there >= 0], minlength=replicas.count)
+            if arrives.size > replicas.count or arrives.max(initial=0) > 1:
+                raise refuse(f"{where(number, step)} sends twice to one replica", step.location)
+            crossing += int(((there >= 0) & (there != np.arange(replicas.count))).sum())
+        return crossing * math.prod(v.shape) * itemsize(v.dtype) // len(step.permutations)

@@ -1,0 +1,65 @@
+"""A codelet's variant: its tile code with the closed form of its cycles, made once for all cells that run it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tiles.elements.cell import Arrangement
+from tiles.elements.compile import compile_cell
+from tiles.elements.cost import Formula, code_bytes, formula_of, slots_basis
+from tiles.elements.isa import InstructionSet, of_target
+from tiles.elements.tilecode import TileCode
+from tiles.elements.workers import Supervisor
+from tiles.errors import NoTileCode
+from tiles.target import Basis, Target
+
+
+@dataclass(frozen=True, eq=False)
+class Variant:
+    """Code and what it costs.
+
+    Attributes:
+      code: for one worker; all run it.
+      formula: tile cycles of a vertex, from its extents.
+      code_bytes: of the workers' and the supervisor's instructions.
+      basis: the weakest basis among the slots of its instructions.
+    """
+
+    code: TileCode
+    formula: Formula
+    code_bytes: int
+    basis: Basis
+
+    @staticmethod
+    def of(code: TileCode, isa: InstructionSet) -> Variant:
+        """Return the variant of some code."""
+        size = code_bytes(code, isa) + Supervisor().code_bytes(isa)
+        return Variant(code, formula_of(code, isa), size, slots_basis(code, isa))
+
+
+def compile_variant(
+    jaxpr: Any,
+    dtypes: tuple[tuple[str, ...], tuple[str, ...]],
+    arrangement: Arrangement,
+    isa: InstructionSet,
+    name: str,
+) -> Variant:
+    """Return the variant of a cell's jaxpr; arguments and errors as of ``compile_cell``."""
+    return Variant.of(compile_cell(jaxpr, dtypes, arrangement, isa, name), isa)
+
+
+def instructions_for(target: Target) -> InstructionSet:
+    """Return the instruction set that code for a target is made of.
+
+    Raises:
+      NoTileCode: the target's workers are not those of its generation.
+    """
+    isa = of_target(target)
+    workers = isa["worker_contexts"]
+    if (target.workers_per_tile, target.worker_issue_interval_cycles) != (workers, workers):
+        raise NoTileCode(
+            f"{target.workers_per_tile} workers that issue every {target.worker_issue_interval_cycles} cycles",
+            expected=f"{workers} of {isa.name}",
+        )
+    return isa

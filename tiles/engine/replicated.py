@@ -1,0 +1,89 @@
+"""Replicas in the fast engine: ``jax.vmap`` over one replica's program, in which collectives see all of them.
+
+A collective is a function of arrays with a leading axis of replicas. Under ``vmap`` it is handed all replicas at once;
+what is equal on all of them, such as a sum over all, is kept once from there on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.custom_batching import custom_vmap
+
+from tiles.graph import Permutation, Replicas
+
+REPLICA = "a replica's number"
+"""Under which name, no variable's, values of one replica hold its number."""
+
+
+def over_replicas(
+    replicas: Replicas,
+    function: Callable[..., tuple[jax.Array, ...]],
+    number: jax.Array,
+    *operands: jax.Array,
+    is_alike: bool = False,
+) -> tuple[jax.Array, ...]:
+    """Return a replica's results of a function of all replicas' operands.
+
+    Args:
+      replicas: the mesh.
+      function: arrays ``[replicas, *shape]`` to arrays ``[replicas, *shape]``.
+      number: the replica's, batched by the ``vmap`` over replicas.
+      *operands: the replica's own.
+      is_alike: whether all replicas get the same.
+    """
+
+    def all_of(x: jax.Array) -> jax.Array:
+        return jnp.broadcast_to(x, (replicas.count, *x.shape))
+
+    @custom_vmap
+    def own(number: jax.Array, *operands: jax.Array) -> tuple[jax.Array, ...]:
+        return tuple(
+            lax.dynamic_index_in_dim(x, number, 0, keepdims=False) for x in function(*map(all_of, operands))
+        )
+
+    @own.def_vmap
+    def _(size: int, batched: Sequence[Any], number: jax.Array, *operands: jax.Array) -> Any:
+        assert size == replicas.count
+        results = function(*(x if b else all_of(x) for x, b in zip(operands, batched[1:], strict=True)))
+        if is_alike:
+            return tuple(x[0] for x in results), tuple(False for _ in results)
+        return tuple(results), tuple(True for _ in results)
+
+    return own(number, *operands)
+
+
+def moved(
+    replicas: Replicas, axes: tuple[str, ...], permutations: tuple[Permutation, ...], x: jax.Array
+) -> tuple[jax.Array, ...]:
+    """Return what a ``CopyBetween`` brings to every replica of ``x``, ``[replicas, *shape]``."""
+    sources = np.full((len(permutations), replicas.count), replicas.count, np.int64)
+    for k, permutation in enumerate(permutations):
+        there = replicas.destinations(axes, permutation)
+        here = np.flatnonzero(there >= 0)
+        sources[k, there[here]] = here
+    if len(permutations) == 1:
+        return (_rows(x, sources[0], replicas.count),)
+    slices = [_rows(x[:, k], sources[k], replicas.count) for k in range(len(permutations))]
+    return (jnp.stack(slices, axis=1),)
+
+
+def _rows(x: jax.Array, sources: np.ndarray, count: int) -> jax.Array:
+    """Return the rows that arrive: row ``sources[i]`` of ``x`` at i, zeros where nothing is sent."""
+    found = x[np.minimum(sources, count - 1)]
+    is_sent = (sources < count).reshape(-1, *[1] * (x.ndim - 1))
+    return found if is_sent.all() else jnp.where(is_sent, found, jnp.zeros((), x.dtype))
+
+
+def replica_index(replicas: Replicas, axes: tuple[str, ...], number: jax.Array) -> jax.Array:
+    """Return a replica's place along some axes, a uint32 scalar."""
+    sizes, place = dict(replicas.axes), jnp.zeros((), jnp.uint32)
+    for name, stride in zip(axes, replicas.strides(axes), strict=True):
+        digit = number.astype(jnp.uint32) // jnp.uint32(stride) % jnp.uint32(sizes[name])
+        place = place * jnp.uint32(sizes[name]) + digit
+    return place

@@ -1,0 +1,76 @@
+"""Durations of vertices with where they come from, and the tile code that vertices run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tiles.elements import Variant
+from tiles.target import Basis
+
+
+@dataclass(frozen=True)
+class Cycles:
+    """A duration in tile cycles, with where the figure comes from.
+
+    Args:
+      value: cycles; a number, or an array with one entry per vertex or per candidate plan.
+      basis: how far to trust it.
+      source: the formula's or measurement's public source.
+    """
+
+    value: Any
+    basis: Basis
+    source: str
+
+
+@dataclass(frozen=True, eq=False)
+class VertexCode:
+    """A variant of tile code that some vertices run.
+
+    Args:
+      variant: the code.
+      n, rows: its loops' extents; numbers, or arrays with one entry per vertex or candidate plan.
+      runs: how often a vertex runs it, 0 where it runs another variant; as ``n``.
+    """
+
+    variant: Variant
+    n: Any
+    rows: Any = 1
+    runs: Any = 1
+
+    @property
+    def cycles(self) -> Any:
+        """Tile cycles of all its runs."""
+        return self.runs * self.variant.formula.cycles(self.n, self.rows)
+
+
+def code_cycles(parts: Sequence[VertexCode]) -> Cycles:
+    """Return the cycles of vertices that run parts one after another.
+
+    They are DERIVED, or ASSUMED where the slots of an instruction are.
+    """
+    behind = Basis.weakest(part.variant.basis for part in parts)
+    generation = parts[0].variant.code.generation
+    source = f"tile code of the element compiler; slots: {behind}, configs/isa/{generation}.json"
+    basis = Basis.ASSUMED if behind is Basis.ASSUMED else Basis.DERIVED
+    return Cycles(sum((part.cycles for part in parts), np.int64(0)), basis, source)
+
+
+def code_or_formula(parts: Sequence[VertexCode], formula: Cycles) -> Cycles:
+    """Return the cycles of code; where some vertices run none, the formula's, and its basis for all."""
+    found = code_cycles(parts)
+    has_code = np.asarray(sum((np.asarray(part.runs, np.int64) for part in parts), np.int64(0))) > 0
+    if bool(np.all(has_code)):
+        return found
+    source = f"{formula.source}; {found.source}"
+    return Cycles(np.where(has_code, found.value, formula.value), formula.basis, source)
+
+
+def vertex_code_bytes(parts: Sequence[VertexCode]) -> int:
+    """Return the bytes of the variants that some vertex runs, each once."""
+    used = {id(part.variant): part.variant.code_bytes for part in parts if np.any(np.asarray(part.runs) > 0)}
+    return sum(used.values())

@@ -1,0 +1,256 @@
+"""Replicas of one program: named axes, the numbering of replicas over them, and permutations along axes.
+
+All IPUs of a system run the same program. A replica's number counts its places along the axes in row-major order, and
+replica r runs on IPU r of the system. Groups are never listed: along some axes, those replicas form a group which agree
+on all others. So nothing here grows with the number of replicas until somebody asks for it as an array.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from tiles.errors import InvalidGraph
+
+MAX_REPLICAS = 2**17
+"""As many as the largest system may have IPUs."""
+
+
+def folded(size: int) -> np.ndarray:
+    """Return the places of a folded ring in the order in which it goes round, ``0 2 4 ... 5 3 1``; int64 ``[size]``.
+
+    Source: the order "interleaved" of PopLibs' collectives on a ladder (lib/popops/ReplicatedCollectives.cpp).
+    """
+    return np.concatenate([np.arange(0, size, 2), np.arange(1, size, 2)[::-1]])
+
+
+@dataclass(frozen=True)
+class Shift:
+    """Place i sends to place i + ``by``, around the ring.
+
+    Args:
+      by: places, negative to go down.
+      stride: places between neighbours on the ring.
+      extent: places on a ring; 0 for all. With both, digit ``i // stride % extent`` of a place is moved.
+      is_folded: whether the ring goes up the even digits and down the odd ones, 0 2 4 ... 5 3 1, so that on a ladder
+        every hop but two goes along a rail, and the last place is the first one's neighbour.
+    """
+
+    by: int
+    stride: int = 1
+    extent: int = 0
+    is_folded: bool = False
+
+    def destinations(self, size: int) -> np.ndarray:
+        """Return the place that each of ``size`` places sends to, int64 ``[size]``, -1 for none.
+
+        Raises:
+          InvalidGraph: rings of that extent do not divide the places.
+        """
+        extent = self.extent or size
+        if self.stride < 1 or extent < 1 or size % (self.stride * extent):
+            raise InvalidGraph(f"rings of {extent} places {self.stride} apart do not divide {size} replicas")
+        places = np.arange(size)
+        digit = places // self.stride % extent
+        if not self.is_folded:
+            return places + ((digit + self.by) % extent - digit) * self.stride
+        order = folded(extent)
+        position = np.argsort(order)
+        return places + (order[(position[digit] + self.by) % extent] - digit) * self.stride
+
+
+@dataclass(frozen=True)
+class Swap:
+    """Place i exchanges with place ``i xor distance``.
+
+    Args:
+      distance: which bits of a place's number change.
+    """
+
+    distance: int
+
+    def destinations(self, size: int) -> np.ndarray:
+        """Return the place that each of ``size`` places sends to, int64 ``[size]``.
+
+        Raises:
+          InvalidGraph: a partner that is not there.
+        """
+        found = np.arange(size) ^ self.distance
+        if self.distance < 0 or (size and found.max() >= size):
+            raise InvalidGraph(f"{size} replicas cannot be paired at distance {self.distance}")
+        return found
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Each first place sends to the second one; the others send nothing, and nothing arrives where none sends.
+
+    Args:
+      pairs: (from, to), no place twice on one side.
+    """
+
+    pairs: tuple[tuple[int, int], ...]
+
+    def destinations(self, size: int) -> np.ndarray:
+        """Return the place that each of ``size`` places sends to, int64 ``[size]``, -1 for none.
+
+        Raises:
+          InvalidGraph: a place that is not there, or that sends or receives twice.
+        """
+        found = np.full(size, -1, np.int64)
+        for which, places in (
+            ("sends", [a for a, _ in self.pairs]),
+            ("receives", [b for _, b in self.pairs]),
+        ):
+            outside = [place for place in places if not 0 <= place < size]
+            if outside:
+                raise InvalidGraph(f"a permutation names place {outside[0]}", expected=f"0 to {size - 1}")
+            if len(set(places)) != len(places):
+                twice = next(place for place in places if places.count(place) > 1)
+                raise InvalidGraph(f"a permutation in which place {twice} {which} twice")
+        if self.pairs:
+            ends = np.array(self.pairs, np.int64)
+            found[ends[:, 0]] = ends[:, 1]
+        return found
+
+
+Permutation: TypeAlias = Shift | Swap | Pairs
+_KINDS: dict[str, type[Permutation]] = {"shift": Shift, "swap": Swap, "pairs": Pairs}
+
+
+def permutation_data(permutation: Permutation) -> list[Any]:
+    """Return plain data of a permutation."""
+    kind = next(name for name, cls in _KINDS.items() if isinstance(permutation, cls))
+    values = [getattr(permutation, field.name) for field in fields(permutation)]
+    return [
+        kind,
+        *([list(pair) for pair in value] if isinstance(value, tuple) else value for value in values),
+    ]
+
+
+def permutation_from_data(data: Sequence[Any]) -> Permutation:
+    """Return the permutation that ``permutation_data`` gave.
+
+    Raises:
+      InvalidGraph: it is none.
+    """
+    kind, *values = data
+    cls = _KINDS.get(kind) if isinstance(kind, str) else None
+    if cls is None or len(values) != len(fields(cls)):
+        raise InvalidGraph(f"{str(data)[:60]} is no permutation", expected=", ".join(_KINDS))
+    if cls is Pairs:
+        pairs = tuple((a, b) for a, b in values[0])
+        if not all(type(place) is int for pair in pairs for place in pair):
+            raise InvalidGraph(f"a permutation of {str(data)[:60]}", expected="pairs of whole numbers")
+        return Pairs(pairs)
+    kinds = [int] if cls is Swap else [int, int, int, bool]
+    if any(type(value) is not kind for value, kind in zip(values, kinds, strict=True)):
+        raise InvalidGraph(f"a permutation of {str(data)[:60]}", expected="whole numbers")
+    return cls(*values)
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """The mesh of replicas.
+
+    Args:
+      axes: name and size of each, the slowest first.
+
+    Raises:
+      InvalidGraph: a name twice or none, a size below 1, or more replicas than any system has IPUs.
+    """
+
+    axes: tuple[tuple[str, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        names = [name for name, _ in self.axes]
+        if len(set(names)) != len(names) or not all(isinstance(name, str) and name for name in names):
+            raise InvalidGraph(f"replicas need axes with names of their own, got {names}")
+        for name, size in self.axes:
+            if type(size) is not int or size < 1:
+                raise InvalidGraph(f"axis {name!r} cannot have {size!r} replicas", expected="at least 1")
+        if self.count > MAX_REPLICAS:
+            raise InvalidGraph(f"{self.count:,} replicas", expected=f"at most {MAX_REPLICAS:,}")
+
+    @property
+    def count(self) -> int:
+        """All replicas."""
+        return math.prod(size for _, size in self.axes)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The axes' names."""
+        return tuple(name for name, _ in self.axes)
+
+    def require(self, axes: Sequence[str]) -> tuple[str, ...]:
+        """Return the axes, after checking that each is there, once.
+
+        Raises:
+          InvalidGraph: it is not.
+        """
+        found = tuple(axes)
+        missing = [name for name in found if name not in self.names]
+        if missing or len(set(found)) != len(found) or not found:
+            what = f"no axis {missing[0]!r}" if missing else f"axes {found}, which are none, or one twice,"
+            have = ", ".join(f"{name} of {size}" for name, size in self.axes) or "none"
+            raise InvalidGraph(
+                f"the replicas have {what}" if missing else f"{what} name no groups", expected=have
+            )
+        return found
+
+    def size(self, axes: Sequence[str]) -> int:
+        """Return how many replicas a group along some axes has."""
+        sizes = dict(self.axes)
+        return math.prod(sizes[name] for name in self.require(axes))
+
+    def strides(self, axes: Sequence[str]) -> list[int]:
+        """Return by how much a replica's number grows with its place along each of some axes."""
+        found, stride = {}, 1
+        for name, size in reversed(self.axes):
+            found[name] = stride
+            stride *= size
+        return [found[name] for name in self.require(axes)]
+
+    def place(self, axes: Sequence[str]) -> np.ndarray:
+        """Return every replica's place along some axes, counted in the order in which they are named; int64 ``[count]``."""
+        sizes, place = dict(self.axes), np.zeros(self.count, np.int64)
+        for name, stride in zip(axes, self.strides(axes), strict=True):
+            place = place * sizes[name] + np.arange(self.count) // stride % sizes[name]
+        return place
+
+    def destinations(self, axes: Sequence[str], permutation: Permutation) -> np.ndarray:
+        """Return the replica that each sends to in its group, int64 ``[count]``, -1 for none.
+
+        Raises:
+          InvalidGraph: an axis that is not there, or a permutation that does not fit.
+        """
+        size, place = self.size(axes), self.place(axes)
+        wanted = permutation.destinations(size)[place]
+        number, sizes = np.arange(self.count), dict(self.axes)
+        found, rest = number.copy(), wanted
+        for name, stride in reversed(list(zip(axes, self.strides(axes), strict=True))):
+            found += (rest % sizes[name] - number // stride % sizes[name]) * stride
+            rest = rest // sizes[name]
+        return np.where(wanted < 0, -1, found)
+
+    def leading(self, axes: Sequence[str]) -> tuple[int, ...]:
+        """Return the order of dimensions that brings some axes to the front of an array over all axes."""
+        first = [self.names.index(name) for name in self.require(axes)]
+        return (*first, *(i for i in range(len(self.axes)) if i not in first))
+
+    def to_data(self) -> list[list[Any]]:
+        """Return plain data."""
+        return [[name, size] for name, size in self.axes]
+
+    @classmethod
+    def from_data(cls, data: Sequence[Any]) -> Replicas:
+        """Return what ``to_data`` gave."""
+        return cls(tuple((name, size) for name, size in data))
+
+    def __str__(self) -> str:
+        """Return e.g. ``data 8 x model 2``."""
+        return " x ".join(f"{name} {size}" for name, size in self.axes) or "one replica"

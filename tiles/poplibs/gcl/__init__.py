@@ -1,0 +1,35 @@
+"""gcl: collectives between replicas, as Graphcore's communication library has them.
+
+``Graph.replicate`` names the axes; see ``tiles.graph.Replicas``.
+"""
+
+from tiles.graph import Pairs, Shift, Swap
+from tiles.poplibs.gcl.codelets import ALGORITHMS, AllGather, AllReduce, AllToAll, Broadcast, ReduceScatter
+from tiles.poplibs.gcl.collectives import (
+    all_gather,
+    all_reduce,
+    all_to_all,
+    broadcast,
+    permute,
+    reduce_scatter,
+    replica_index,
+)
+
+__all__ = [
+    "ALGORITHMS",
+    "AllGather",
+    "AllReduce",
+    "AllToAll",
+    "Broadcast",
+    "Pairs",
+    "ReduceScatter",
+    "Shift",
+    "Swap",
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "broadcast",
+    "permute",
+    "reduce_scatter",
+    "replica_index",
+]

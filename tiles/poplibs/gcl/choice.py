@@ -1,0 +1,154 @@
+"""Which algorithm a reduction takes: closed forms of what each costs on the links of the graph's system.
+
+A step is an exchange between IPUs, and on every tile the choice of a fragment, a sum and two counters. What a step
+takes on tiles besides the links is ASSUMED, from compiled programs: the forms rank algorithms, the executable's costs
+say what the one that was taken costs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from tiles.errors import InvalidGraph
+from tiles.graph import Graph, Permutation, Shift, Swap
+from tiles.numerics.dtypes import itemsize
+from tiles.plan.links import permutation_cycles
+from tiles.poplibs.gcl.codelets import ALGORITHMS
+from tiles.target.routes import group_size
+
+STEP_CYCLES = 2500
+"""Of one step beside the links: three to five compute sets with their exchanges and syncs on the chip."""
+LEAST_BYTES = 8
+"""Of a fragment on a tile, that it is worth while to halve further."""
+TILE_BYTES_PER_CYCLE = 2
+"""That a tile takes through a step: choosing, adding, sending and receiving (ASSUMED)."""
+
+
+def inner_members(graph: Graph, axes: tuple[str, ...], size_bytes: int = 1 << 20) -> int:
+    """Return how many neighbours ``hierarchical`` reduces first, 0 where nothing cuts the group so.
+
+    A pair, those of a machine, or those that links between IPUs join: whichever is cheapest.
+    """
+    assert graph.system is not None
+    members = graph.replicas.size(axes)
+    found = dict.fromkeys((2, graph.system.ipus_per_machine, group_size(graph.system)))
+    legal = [inner for inner in found if 1 < inner < members and members % inner == 0]
+    return min(legal, key=lambda inner: _hierarchical(graph, axes, size_bytes, inner), default=0)
+
+
+def halving_parts(graph: Graph, axes: tuple[str, ...], size_bytes: int) -> int:
+    """Return into how many fragments ``halving_doubling`` cuts: a power of two, 1 to the members.
+
+    Each is large enough for all tiles; what is smaller is exchanged whole.
+    """
+    members = graph.replicas.size(axes)
+    legal = [1]
+    while 2 * legal[-1] <= members and size_bytes / (2 * legal[-1]) >= LEAST_BYTES * graph.target.num_tiles:
+        legal.append(2 * legal[-1])
+    return min(legal, key=lambda parts: _halving(graph, axes, size_bytes, parts))
+
+
+def choose(graph: Graph, axes: tuple[str, ...], dtype: str, elements: int, scatters: bool) -> str:
+    """Return the cheapest algorithm that fits the group.
+
+    Args:
+      graph: with replicas.
+      axes: of the group.
+      dtype: of the operand.
+      elements: of the operand.
+      scatters: whether only the owner of a fragment needs it.
+    """
+    size_bytes, best, found = elements * itemsize(dtype), math.inf, ""
+    for algorithm in sorted(ALGORITHMS, key=lambda a: (_least(graph, axes, a), ALGORITHMS.index(a))):
+        if _least(graph, axes, algorithm) >= best or refusal(graph, axes, algorithm, scatters):
+            continue
+        taken = cycles(graph, axes, algorithm, size_bytes, scatters)
+        if taken < best:
+            best, found = taken, algorithm
+    return found
+
+
+def _least(graph: Graph, axes: tuple[str, ...], algorithm: str) -> float:
+    """Return a bound of an algorithm's cycles from its steps alone: routes need not be followed for what is too long."""
+    n = graph.replicas.size(axes)
+    steps = {"halving_doubling": math.log2(n), "hierarchical": 2 * (2 * math.sqrt(n) - 2)}
+    return STEP_CYCLES * steps.get(algorithm, n - 1)
+
+
+def refusal(graph: Graph, axes: tuple[str, ...], algorithm: str, scatters: bool) -> tuple[str, str] | None:
+    """Return why an algorithm does not fit a group, and what does; None where it fits."""
+    members = graph.replicas.size(axes)
+    if algorithm not in ALGORITHMS:
+        return f"no algorithm {algorithm!r}", ", ".join(ALGORITHMS)
+    if algorithm == "halving_doubling" and members & (members - 1):
+        return f"halving_doubling of {members} replicas", "a power of two"
+    if algorithm == "hierarchical" and scatters:
+        return "hierarchical leaves fragments in another order than the replicas'", "ring, two_rings"
+    if algorithm == "hierarchical" and not inner_members(graph, axes):
+        return (
+            f"hierarchical of {members} replicas",
+            "groups of equal size, of more than one member, and several",
+        )
+    return None
+
+
+def require(graph: Graph, axes: tuple[str, ...], algorithm: str, scatters: bool, location: str) -> None:
+    """Raise InvalidGraph where an algorithm does not fit a group."""
+    found = refusal(graph, axes, algorithm, scatters)
+    if found is not None:
+        raise InvalidGraph(found[0], expected=found[1], location=location or None)
+
+
+def ring_of(graph: Graph, axes: tuple[str, ...], extent: int = 0) -> Shift:
+    """Return the ring of a group, or of ``extent`` neighbours: plain or folded, whichever has the shorter hops."""
+    extent = extent or graph.replicas.size(axes)
+    plain = Shift(1, 1, extent)
+    if extent < 4 or extent % 2:
+        return plain
+    turned = Shift(1, 1, extent, True)
+    return min((plain, turned), key=lambda ring: _step(graph, axes, (ring,), 1024))
+
+
+def cycles(graph: Graph, axes: tuple[str, ...], algorithm: str, size_bytes: int, scatters: bool) -> float:
+    """Return what an algorithm takes for an operand of so many bytes; see the module."""
+    n, rounds = graph.replicas.size(axes), 1 if scatters else 2
+    fragment = size_bytes / n
+    if algorithm == "ring":
+        return rounds * (n - 1) * _step(graph, axes, (ring_of(graph, axes),), fragment)
+    if algorithm == "two_rings":
+        ring = ring_of(graph, axes)
+        both = ring, replace(ring, by=-1)
+        return rounds * (n - 1) * (_step(graph, axes, both, fragment / 2) + STEP_CYCLES / 2)
+    if algorithm == "halving_doubling" and scatters:
+        return _halving(graph, axes, size_bytes, n) / 2
+    if algorithm == "halving_doubling":
+        return _halving(graph, axes, size_bytes, halving_parts(graph, axes, size_bytes))
+    return _hierarchical(graph, axes, size_bytes, inner_members(graph, axes, size_bytes))
+
+
+def _halving(graph: Graph, axes: tuple[str, ...], size_bytes: int, parts: int) -> float:
+    total, distance, piece = 0.0, 1, size_bytes
+    while distance < graph.replicas.size(axes):
+        halves = distance < parts
+        piece = piece / 2 if halves else piece
+        total += (2 if halves else 1) * _step(graph, axes, (Swap(distance),), piece)
+        distance *= 2
+    return total
+
+
+def _hierarchical(graph: Graph, axes: tuple[str, ...], size_bytes: int, inner: int) -> float:
+    n = graph.replicas.size(axes)
+    near = _step(graph, axes, (ring_of(graph, axes, inner),), size_bytes / inner)
+    far = _step(graph, axes, (Shift(1, inner, n // inner),), size_bytes / n)
+    return 2 * ((inner - 1) * near + (n // inner - 1) * far)
+
+
+def _step(
+    graph: Graph, axes: tuple[str, ...], permutations: tuple[Permutation, ...], flow_bytes: float
+) -> float:
+    assert graph.system is not None
+    links = permutation_cycles(graph.system, graph.replicas, axes, permutations, math.ceil(flow_bytes))
+    tiles = min(graph.target.num_tiles, max(1, flow_bytes // LEAST_BYTES))
+    on_tile = len(permutations) * flow_bytes / tiles / TILE_BYTES_PER_CYCLE
+    return links + on_tile + STEP_CYCLES

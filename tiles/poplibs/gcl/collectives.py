@@ -1,0 +1,469 @@
+"""Collectives between the replicas of a graph, along one or several of its axes.
+
+Each is a composite: steps for machines with tile memory, and one function of all replicas (``codelets``) that an
+engine of logical arrays runs instead; both give the same bits. Groups are the replicas that agree on all other axes;
+members are counted along the axes in the order in which they are named.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence as Seq
+
+from tiles.errors import InvalidGraph
+from tiles.graph import (
+    Collective,
+    Composite,
+    CopyBetween,
+    Dim,
+    Graph,
+    IndexMap,
+    OpForm,
+    Pairs,
+    Permutation,
+    Sequence,
+    Shift,
+    Tensor,
+    Vertices,
+    WriteReplicaIndex,
+    along,
+    identity_map,
+    unsplit_plan,
+)
+from tiles.graph.collective import as_axes
+from tiles.graph.domain import REDUCTION
+from tiles.poplibs.forms import map_form
+from tiles.poplibs.gcl import choice, orders
+from tiles.poplibs.gcl.codelets import AllGather, AllReduce, AllToAll, Broadcast, ReduceScatter
+from tiles.poplibs.gcl.steps import Steps
+from tiles.poplibs.popops import movement
+from tiles.poplibs.popops.expr import arg, call, compare
+from tiles.poplibs.poputil.copies import reshape
+
+Axes = str | Seq[str]
+MOST_AT_ONCE = 4096
+"""Members up to which all pairs exchange in one phase."""
+
+
+def replica_index(
+    graph: Graph,
+    axes: Axes,
+    *,
+    name: str = "replica_index",
+    location: str = "",
+    program: Sequence | None = None,
+) -> Tensor:
+    """Return a replica's place along axes, a uint32 scalar that differs between replicas.
+
+    Raises:
+      InvalidGraph: the graph's replicas have no such axis.
+    """
+    axes = graph.replicas.require(as_axes(axes))
+    index = graph.add_tensor((), "uint32", name, location=location)
+    _main(graph, program).add(WriteReplicaIndex(index.name, axes, location))
+    return index
+
+
+def permute(
+    graph: Graph,
+    x: Tensor,
+    axes: Axes,
+    pairs: Seq[tuple[int, int]] | Permutation,
+    *,
+    name: str = "permute",
+    location: str = "",
+    program: Sequence | None = None,
+) -> Tensor:
+    """Send a tensor from the first to the second member of every pair; zeros where nothing is sent.
+
+    Args:
+      graph: where to add it.
+      x: the tensor.
+      axes: along which replicas form groups.
+      pairs: (from, to), or a ``Shift``, ``Swap`` or ``Pairs``.
+      name: label.
+      location: the user's source line.
+      program: sequence to append to; the main program by default.
+
+    Raises:
+      InvalidGraph: no such axis, a member that is not there, or one that sends or receives twice.
+    """
+    axes = graph.replicas.require(as_axes(axes))
+    moves = Pairs(tuple((int(a), int(b)) for a, b in pairs)) if isinstance(pairs, Seq) else pairs
+    moves = _simplest(moves, graph.replicas.size(axes), location)
+    result = graph.add_tensor(x.shape, x.dtype, name, location=location)
+    if math.prod(x.shape):
+        _main(graph, program).add(CopyBetween(x.name, result.name, axes, (moves,), location))
+    return result
+
+
+def all_reduce(
+    graph: Graph,
+    x: Tensor,
+    axes: Axes,
+    operation: str = "add",
+    *,
+    algorithm: str | None = None,
+    name: str = "all_reduce",
+    location: str = "",
+    program: Sequence | None = None,
+) -> Tensor:
+    """Combine a tensor of all members, element by element; every member gets the result.
+
+    Args:
+      graph: where to add it.
+      x: the tensor.
+      axes: along which replicas form groups.
+      operation: "add", "mul", "max", "min", "and", "or" or "xor", in the tensor's own dtype.
+      algorithm: "ring", "two_rings", "halving_doubling" or "hierarchical"; by default the one that a closed form
+        finds cheapest. It says in which order members are combined, see ``AllReduce``.
+      name: label of the steps.
+      location: the user's source line.
+      program: sequence to append to; the main program by default.
+
+    Raises:
+      InvalidGraph: no such axis or operation, or an algorithm that does not fit the group.
+    """
+    axes, n, algorithm = _reduction(graph, x, axes, operation, algorithm, False, location)
+    size = math.prod(x.shape)
+    if n == 1 or not size:
+        return x
+    inner, ring, parts = 0, Shift(1), n
+    if algorithm == "hierarchical":
+        inner = choice.inner_members(graph, axes, x.size_bytes)
+    if algorithm == "halving_doubling":
+        parts = choice.halving_parts(graph, axes, x.size_bytes)
+    else:
+        ring = choice.ring_of(graph, axes, inner)
+    each = orders.fragment_elements(size, parts, algorithm)
+    steps = Steps(graph, axes, x.dtype, each, name, location)
+    if algorithm == "halving_doubling":
+        place = steps.place()
+        own = steps.reduce_halving(operation, steps.fragments(x, parts), place)
+        found = steps.gather_doubling(own, place, parts)
+    elif algorithm == "hierarchical":
+        outer = n // inner
+        local, across = ring, Shift(1, inner, outer)
+        near, far = steps.place(local), steps.place(across)
+        (own,) = steps.reduce_ring(operation, [steps.fragments(x, inner, outer)], near, local)
+        (own,) = steps.reduce_ring(operation, [steps.rows_as(own, outer, each)], far, across)
+        (row,) = steps.gather_ring([own], far, across)
+        (found,) = steps.gather_ring([steps.rows_as(row, 1, outer, each)], near, local)
+    else:
+        owns, place = _ring_sums(steps, steps.fragments(x, n), operation, algorithm, ring)
+        found = _ring_gathered(steps, owns, place, ring, algorithm)
+    result = steps.whole(found, x.shape)
+    codelet = AllReduce(axes, operation, algorithm, inner, ring.is_folded)
+    form = map_form(x.shape, [identity_map(len(x.shape))])
+    return _composite(graph, steps, codelet, form, x, result, program)
+
+
+def reduce_scatter(
+    graph: Graph,
+    x: Tensor,
+    axes: Axes,
+    dimension: int,
+    operation: str = "add",
+    *,
+    algorithm: str | None = None,
+    name: str = "reduce_scatter",
+    location: str = "",
+    program: Sequence | None = None,
+) -> Tensor:
+    """Combine a tensor of all members; member i gets chunk i along ``dimension``. Arguments as in ``all_reduce``.
+
+    Raises:
+      InvalidGraph: as ``all_reduce``, or a dimension that the members do not divide.
+    """
+    axes, n, algorithm = _reduction(graph, x, axes, operation, algorithm, True, location)
+    chunk = _chunk(x, dimension, n, location)
+    if n == 1:
+        return x
+    if not math.prod(x.shape):
+        return graph.add_tensor(chunk, x.dtype, name, location=location)
+    each = orders.fragment_elements(math.prod(chunk), 1, algorithm)
+    steps = Steps(graph, axes, x.dtype, each, name, location)
+    buffer, ring = _chunks_in(steps, x, dimension, n), Shift(1)
+    if algorithm == "halving_doubling":
+        own = steps.reduce_halving(operation, buffer, steps.place())
+    else:
+        ring = choice.ring_of(graph, axes)
+        buffer = steps.in_ring_order(buffer) if ring.is_folded else buffer
+        owns, _ = _ring_sums(steps, buffer, operation, algorithm, ring)
+        own = _halves_joined(steps, owns)
+    result = steps.whole(own, chunk)
+    codelet = ReduceScatter(axes, operation, algorithm, 0, ring.is_folded, dimension)
+    return _composite(
+        graph, steps, codelet, _cut_form(chunk, {dimension: x.shape[dimension]}), x, result, program
+    )
+
+
+def all_gather(
+    graph: Graph,
+    x: Tensor,
+    axes: Axes,
+    dimension: int,
+    *,
+    name: str = "all_gather",
+    location: str = "",
+    program: Sequence | None = None,
+) -> Tensor:
+    """Join the tensors of all members along ``dimension``, in their order; every member gets the result.
+
+    The pieces go round in two rings, each half of every piece one way.
+
+    Raises:
+      InvalidGraph: no such axis or dimension.
+    """
+    axes = graph.replicas.require(as_axes(axes))
+    n = graph.replicas.size(axes)
+    _require_dimension(x, dimension, location)
+    if n == 1:
+        return x
+    shape = (*x.shape[:dimension], n * x.shape[dimension], *x.shape[dimension + 1 :])
+    if not math.prod(shape):
+        return graph.add_tensor(shape, x.dtype, name, location=location)
+    each = orders.fragment_elements(math.prod(x.shape), 1, "two_rings")
+    steps = Steps(graph, axes, x.dtype, each, name, location)
+    owns = _halves(steps, steps.fragments(x, 1))
+    ring = choice.ring_of(graph, axes)
+    found = _ring_gathered(steps, owns, steps.place(ring), ring, "two_rings")
+    found = steps.in_members_order(found) if ring.is_folded else found
+    result = _chunks_out(steps, found, x.shape, dimension, n)
+    form = _cut_form(shape, {dimension: x.shape[dimension]})
+    return _composite(graph, steps, AllGather(axes, dimension), form, x, result, program)
+
+
+def all_to_all(
+    graph: Graph,
+    x: Tensor,
+    axes: Axes,
+    split_dimension: int,
+    concat_dimension: int,
+    *,
+    name: str = "all_to_all",
+    location: str = "",
+    program: Sequence | None = None,
+) -> Tensor:
+    """Give chunk j along ``split_dimension`` to member j, which joins what it gets along ``concat_dimension``.
+
+    All pairs exchange in one phase: chunks are turned so that the k-th goes to the member k places on.
+
+    Raises:
+      InvalidGraph: no such axis or dimension, a dimension that the members do not divide, or too many members.
+    """
+    axes = graph.replicas.require(as_axes(axes))
+    n = graph.replicas.size(axes)
+    chunk = _chunk(x, split_dimension, n, location)
+    _require_dimension(x, concat_dimension, location)
+    if n == 1:
+        return x
+    if n > MOST_AT_ONCE:
+        raise InvalidGraph(
+            f"{n:,} replicas in one all_to_all",
+            expected=f"at most {MOST_AT_ONCE:,}",
+            location=location or None,
+        )
+    shape = tuple(k * n if d == concat_dimension else k for d, k in enumerate(chunk))
+    if not math.prod(shape):
+        return graph.add_tensor(shape, x.dtype, name, location=location)
+    steps = Steps(graph, axes, x.dtype, math.prod(chunk), name, location)
+    buffer, place = _chunks_in(steps, x, split_dimension, n), steps.place()
+    own = steps.at(buffer, place)
+    following = steps.neighbour(place, True, n)
+    sent = steps.at(steps.joined(buffer, steps.slice(buffer, 0, n - 1)), following, n - 1)
+    arrived = steps.send(sent, *(Shift(k) for k in range(1, n)))
+    behind = steps.reversed(steps.joined(own, arrived))  # row t is from place + 1 + t
+    start = steps.scalar(n - 1 - arg(0), place)
+    found = steps.at(steps.joined(behind, steps.slice(behind, 0, n - 1)), start, n)
+    result = _chunks_out(steps, found, chunk, concat_dimension, n)
+    sizes = {d: x.shape[d] for d in {split_dimension, concat_dimension}}
+    codelet = AllToAll(axes, split_dimension, concat_dimension)
+    return _composite(graph, steps, codelet, _cut_form(shape, sizes), x, result, program)
+
+
+def broadcast(
+    graph: Graph,
+    x: Tensor,
+    axes: Axes,
+    root: int = 0,
+    *,
+    name: str = "broadcast",
+    location: str = "",
+    program: Sequence | None = None,
+) -> Tensor:
+    """Give one member's tensor to all: those that have it send it on to as many others, again and again.
+
+    Raises:
+      InvalidGraph: no such axis or member.
+    """
+    axes = graph.replicas.require(as_axes(axes))
+    n = graph.replicas.size(axes)
+    if not 0 <= root < n:
+        raise InvalidGraph(f"no member {root} of {n}", expected=f"0 to {n - 1}", location=location or None)
+    if n == 1 or not math.prod(x.shape):
+        return x
+    steps = Steps(graph, axes, x.dtype, math.prod(x.shape), name, location)
+    held, place, have = steps.fragments(x, 1), steps.place(), 1
+    place = steps.scalar(call("remainder", arg(0) + (n - root), n), place) if root else place
+    while have < n:
+        count = min(have, n - have)
+        pairs = tuple(((root + k) % n, (root + k + have) % n) for k in range(count))
+        moves = Pairs(pairs) if n <= MOST_AT_ONCE else Shift(have)
+        arrived = steps.send(held, _simplest(moves, n, location))
+        held = steps.choose(steps.scalar(compare("GE", arg(0), have), place), arrived, held)
+        have *= 2
+    result = steps.whole(held, x.shape)
+    form = map_form(x.shape, [identity_map(len(x.shape))])
+    return _composite(graph, steps, Broadcast(axes, root), form, x, result, program)
+
+
+def _main(graph: Graph, program: Sequence | None) -> Sequence:
+    return graph.program if program is None else program
+
+
+def _composite(
+    graph: Graph,
+    steps: Steps,
+    codelet: Collective,
+    form: OpForm,
+    x: Tensor,
+    result: Tensor,
+    program: Sequence | None,
+) -> Tensor:
+    one = Vertices(steps.name, codelet, form, unsplit_plan(form), (x.name,), (result.name,), steps.location)
+    _main(graph, program).add(Composite(steps.program, one))
+    return result
+
+
+def _cut_form(shape: Seq[int], sizes: dict[int, int]) -> OpForm:
+    """Return the form of a result whose operand has other sizes along some dimensions."""
+    rank, others = len(shape), list(sizes)
+    dims = [Dim(f"d{i}", n) for i, n in enumerate(shape)]
+    dims += [Dim(f"r{d}", sizes[d], REDUCTION) for d in others]
+    read = IndexMap(tuple(along(rank + others.index(d) if d in others else d) for d in range(rank)))
+    return OpForm(tuple(dims), (read,), (identity_map(rank),))
+
+
+def _simplest(permutation: Permutation, size: int, location: str) -> Permutation:
+    """Return a permutation as a shift where it is one, so that programs do not list pairs; refuse what is none."""
+    try:
+        there = permutation.destinations(size)
+    except InvalidGraph as error:
+        raise error.at(location or None) from None
+    if isinstance(permutation, Pairs) and size and (there >= 0).all():
+        shift = Shift(int(there[0]))
+        if (shift.destinations(size) == there).all():
+            return shift
+    return permutation
+
+
+def _reduction(
+    graph: Graph, x: Tensor, axes: Axes, operation: str, algorithm: str | None, scatters: bool, location: str
+) -> tuple[tuple[str, ...], int, str]:
+    """Return the axes, members and algorithm of a reduction, after checking all of them."""
+    axes = graph.replicas.require(as_axes(axes))
+    legal = ("max", "min", "and", "or", "xor") if x.dtype == "bool" else tuple(orders.OPERATIONS)
+    is_integer = "int" in x.dtype or x.dtype == "bool"
+    legal = legal if is_integer else tuple(each for each in legal if each not in ("and", "or", "xor"))
+    if operation not in legal:
+        raise InvalidGraph(
+            f"a collective cannot combine {x.dtype} by {operation!r}",
+            expected=", ".join(legal),
+            location=location or None,
+        )
+    if algorithm is not None:
+        choice.require(graph, axes, algorithm, scatters, location)
+    else:
+        algorithm = choice.choose(graph, axes, x.dtype, math.prod(x.shape), scatters)
+    return axes, graph.replicas.size(axes), algorithm
+
+
+def _require_dimension(x: Tensor, dimension: int, location: str) -> None:
+    if not 0 <= dimension < len(x.shape):
+        raise InvalidGraph(f"{x.name} of {x.shape} has no dimension {dimension}", location=location or None)
+
+
+def _chunk(x: Tensor, dimension: int, n: int, location: str) -> tuple[int, ...]:
+    """Return the shape of one of ``n`` chunks along a dimension."""
+    _require_dimension(x, dimension, location)
+    if x.shape[dimension] % n:
+        raise InvalidGraph(
+            f"dimension {dimension} of {x.name}, of {x.shape[dimension]}, is not divided by {n} replicas",
+            location=location or None,
+        )
+    return tuple(k // n if d == dimension else k for d, k in enumerate(x.shape))
+
+
+def _chunks_in(steps: Steps, x: Tensor, dimension: int, n: int) -> Tensor:
+    """Return a buffer ``[n, elements]`` of a tensor's chunks along a dimension, each filled up at its end."""
+    shape = (*x.shape[:dimension], n, x.shape[dimension] // n, *x.shape[dimension + 1 :])
+    size = math.prod(x.shape) // n
+    cut = reshape(steps.graph, x, shape, name=f"{steps.name}.chunks", **steps.options)
+    if dimension:
+        order = [dimension, *(d for d in range(len(shape)) if d != dimension)]
+        cut = movement.transpose(steps.graph, cut, order, name=f"{steps.name}.turned", **steps.options)
+    rows = reshape(steps.graph, cut, (n, size), name=f"{steps.name}.rows", **steps.options)
+    if steps.elements > size:
+        zero = False if x.dtype == "bool" else 0
+        high = [0, steps.elements - size]
+        rows = movement.pad(
+            steps.graph, rows, [0, 0], high, value=zero, name=f"{steps.name}.filled", **steps.options
+        )
+    buffer = steps.buffer(n, steps.elements)
+    steps.copy(buffer, rows)
+    return buffer
+
+
+def _chunks_out(steps: Steps, found: Tensor, chunk: Seq[int], dimension: int, n: int) -> Tensor:
+    """Return the tensor whose chunks along a dimension are a buffer's rows, without what fills them up."""
+    size = math.prod(chunk)
+    if steps.elements > size:
+        found = movement.slice(
+            steps.graph, found, [0, 0], [n, size], name=f"{steps.name}.cut", **steps.options
+        )
+    rows = reshape(steps.graph, found, (n, *chunk), name=f"{steps.name}.rows", **steps.options)
+    if dimension:
+        order = [*range(1, dimension + 1), 0, *range(dimension + 1, len(chunk) + 1)]
+        rows = movement.transpose(steps.graph, rows, order, name=f"{steps.name}.turned", **steps.options)
+    shape = tuple(k * n if d == dimension else k for d, k in enumerate(chunk))
+    result = steps.graph.add_tensor(shape, steps.dtype, f"{steps.name}.result", location=steps.location)
+    steps.copy(result, rows)
+    return result
+
+
+def _halves(steps: Steps, buffer: Tensor) -> list[Tensor]:
+    """Return both halves of every row of a buffer, as buffers."""
+    half = steps.elements // 2
+    found = []
+    for start in (0, half):
+        ends = [0, start], [buffer.shape[0], start + half]
+        part = movement.slice(steps.graph, buffer, *ends, name=f"{steps.name}.half", **steps.options)
+        found.append(steps.buffer(buffer.shape[0], half))
+        steps.copy(found[-1], part)
+    return found
+
+
+def _halves_joined(steps: Steps, halves: Seq[Tensor]) -> Tensor:
+    """Return rows of which there are halves."""
+    if len(halves) == 1:
+        return halves[0]
+    result = steps.buffer(halves[0].shape[0], steps.elements)
+    steps.copy(result, *halves, axis=1)
+    return result
+
+
+def _ring_sums(
+    steps: Steps, buffer: Tensor, operation: str, algorithm: str, ring: Shift
+) -> tuple[list[Tensor], Tensor]:
+    """Return what a replica sums up last, by one ring or halves by two, and its place."""
+    place = steps.place(ring)
+    if algorithm == "ring":
+        return steps.reduce_ring(operation, [buffer], place, ring), place
+    return steps.reduce_ring(operation, _halves(steps, buffer), place, ring, (1, -1)), place
+
+
+def _ring_gathered(steps: Steps, owns: Seq[Tensor], place: Tensor, ring: Shift, algorithm: str) -> Tensor:
+    """Return ``[n, elements]`` of what all members own, in the order of the ring."""
+    directions = (1,) if algorithm == "ring" else (1, -1)
+    return _halves_joined(steps, steps.gather_ring(owns, place, ring, directions))

@@ -1,0 +1,392 @@
+"""The steps of collectives: fragments spread evenly over the tiles, so that every tile sends, receives and adds.
+
+A buffer ``[fragments, ..., elements]`` is cut along its last dimension, the same on all IPUs; choosing a fragment and
+adding to it move nothing between tiles. Rings are loops: their programs do not grow with the members.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence as Seq
+from dataclasses import replace
+from typing import Any
+
+from tiles.errors import InvalidGraph
+from tiles.graph import (
+    VARIABLE,
+    AxisSplit,
+    Copy,
+    CopyBetween,
+    Dim,
+    Graph,
+    IndexMap,
+    Layout,
+    OpForm,
+    Permutation,
+    Plan,
+    Repeat,
+    Sequence,
+    Shift,
+    Swap,
+    Tensor,
+    WriteReplicaIndex,
+    along,
+    linear_layout,
+    whole,
+)
+from tiles.graph.domain import REDUCTION
+from tiles.poplibs.forms import map_form
+from tiles.poplibs.gcl.orders import FUNCTIONS
+from tiles.poplibs.popops import elementwise, movement
+from tiles.poplibs.popops.expr import Expr, arg, call, compare, select
+from tiles.poplibs.popops.map import Map
+from tiles.poplibs.popops.slicing import MultiSlice
+from tiles.poplibs.popops.updating import MultiUpdate
+from tiles.poplibs.poputil.copies import reshape
+from tiles.poplibs.poputil.place import place
+
+INDEX = "uint32"
+
+
+class Steps:
+    """Steps being written for one collective.
+
+    Args:
+      graph: where to.
+      axes: along which replicas form groups.
+      dtype: of what is moved.
+      elements: of a fragment: the length of every buffer's last dimension.
+      name: label of the steps.
+      location: the user's source line.
+    """
+
+    def __init__(
+        self, graph: Graph, axes: tuple[str, ...], dtype: str, elements: int, name: str, location: str
+    ) -> None:
+        """Start without steps."""
+        self.graph, self.axes, self.dtype, self.elements = graph, axes, dtype, elements
+        self.name, self.location = name, location
+        self.program = Sequence()
+        self.members = graph.replicas.size(axes)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What builders are told besides a name."""
+        return {"location": self.location, "program": self.program}
+
+    # ---- places and numbers
+
+    def _split(self, elements: int) -> AxisSplit:
+        return linear_layout((elements,), self.dtype, self.graph.target.num_tiles).axes[0]
+
+    def layout(self, *shape: int) -> Layout:
+        """Return how a buffer lies: cut along its last dimension alone."""
+        return Layout((*map(whole, shape[:-1]), self._split(shape[-1])))
+
+    def buffer(self, *shape: int, kind: str = VARIABLE) -> Tensor:
+        """Add a buffer that copies write."""
+        return self.graph.add_tensor(
+            shape, self.dtype, f"{self.name}.buffer", self.layout(*shape), kind, location=self.location
+        )
+
+    def scalar(self, expression: Expr, *operands: Tensor) -> Tensor:
+        """Compute a number."""
+        return elementwise.map(
+            self.graph, expression, operands, name=f"{self.name}.number", location=self.location,
+            program=self.program,
+        )  # fmt: skip
+
+    def place(self, ring: Shift | None = None) -> Tensor:
+        """Return the replica's place in its group, or in the order of its ring; a uint32 scalar."""
+        stride, extent = (ring.stride, ring.extent) if ring else (1, 0)
+        index = self.graph.add_tensor((), INDEX, f"{self.name}.place", location=self.location)
+        self.program.add(WriteReplicaIndex(index.name, self.axes, self.location))
+        if stride > 1:
+            index = self.scalar(call("divide", arg(0), stride), index)
+        if extent and stride * extent < self.members:
+            index = self.scalar(call("remainder", arg(0), extent), index)
+        if ring and ring.is_folded:
+            i, last = arg(0), extent - 1
+            half = call("shift_right_logical", i, 1)
+            odd = compare("NE", call("and", i, 1), 0)
+            index = self.scalar(select(odd, last - half, half), index)
+        return index
+
+    def neighbour(self, index: Tensor, up: bool, extent: int) -> Tensor:
+        """Return the number before or behind ``index`` around a ring."""
+        i = arg(0)
+        if up:
+            return self.scalar(select(compare("EQ", i, extent - 1), 0, i + 1), index)
+        return self.scalar(select(compare("EQ", i, 0), extent - 1, i - 1), index)
+
+    # ---- movement
+
+    def copy(self, destination: Tensor, *sources: Tensor, axis: int | None = None) -> None:
+        """Copy into a buffer."""
+        names = tuple(source.name for source in sources)
+        self.program.add(Copy(destination.name, names, axis, self.location))
+
+    def send(self, x: Tensor, *permutations: Permutation) -> Tensor:
+        """Return what arrives when ``x``, or its slices, are sent."""
+        arrived = self.graph.add_tensor(
+            x.shape,
+            x.dtype,
+            f"{self.name}.arrived",
+            self.graph.tensors[x.name].layout,
+            location=self.location,
+        )
+        self.program.add(CopyBetween(x.name, arrived.name, self.axes, permutations, self.location))
+        return arrived
+
+    def at(self, buffer: Tensor, index: Tensor, count: int = 1, axis: int = 0) -> Tensor:
+        """Return ``count`` fragments along an axis from a number on; moved inside where they reach over."""
+        rank, shape = len(buffer.shape), list(buffer.shape)
+        shape[axis] = count
+        dims = [Dim(f"d{i}", n) for i, n in enumerate(shape)] + [Dim("r", buffer.shape[axis], REDUCTION)]
+        table = IndexMap(tuple(along(rank if i == axis else i) for i in range(rank)))
+        result = IndexMap(tuple(along(i) for i in range(rank)))
+        form = OpForm(tuple(dims), (table, IndexMap(())), (result,))
+        codelet = MultiSlice((axis,), (axis,), self.dtype)
+        return self._placed(codelet, form, [buffer, index], "fragment")
+
+    def put(self, buffer: Tensor, index: Tensor, value: Tensor) -> Tensor:
+        """Return a buffer with the fragment of a number replaced by ``value``, ``[1, ..., elements]``."""
+        rank = len(buffer.shape)
+        dims = [Dim(f"d{i}", n) for i, n in enumerate(buffer.shape)] + [Dim("u", 1, REDUCTION)]
+        here = IndexMap(tuple(along(i) for i in range(rank)))
+        update = IndexMap((along(rank), *(along(i) for i in range(1, rank))))
+        form = OpForm(tuple(dims), (here, update, IndexMap(())), (here,))
+        codelet = MultiUpdate((0,), (rank,), "set", self.dtype, is_clamped=True)
+        return self._placed(codelet, form, [buffer, value, index], "put")
+
+    def slice(self, x: Tensor, start: int, count: int) -> Tensor:
+        """Return ``count`` rows of a buffer."""
+        return x if (start, count) == (0, x.shape[0]) else self._strided(x, start, 1, count)
+
+    def reversed(self, x: Tensor) -> Tensor:
+        """Return a buffer's rows in reversed order."""
+        return self._strided(x, x.shape[0] - 1, -1, x.shape[0])
+
+    def joined(self, *parts: Tensor) -> Tensor:
+        """Return buffers' rows one below the other."""
+        if len(parts) == 1:
+            return parts[0]
+        result = self.buffer(sum(p.shape[0] for p in parts), *parts[0].shape[1:])
+        self.copy(result, *parts, axis=0)
+        return result
+
+    def rows_as(self, x: Tensor, *shape: int) -> Tensor:
+        """Return a buffer with other leading dimensions: the same memory."""
+        return reshape(
+            self.graph, x, shape, name=f"{self.name}.view", location=self.location, program=self.program
+        )
+
+    def combine(self, operation: str, own: Tensor, arrived: Tensor) -> Tensor:
+        """Return the replica's own combined with what arrived, element by element."""
+        return elementwise.map(
+            self.graph, call(FUNCTIONS[operation], arg(0), arg(1)), [own, arrived],
+            name=f"{self.name}.{operation}", location=self.location, program=self.program,
+            plan=self._plan(own.shape),
+        )  # fmt: skip
+
+    def choose(self, predicate: Tensor, on_true: Tensor, on_false: Tensor) -> Tensor:
+        """Return one of two buffers by a scalar."""
+        maps = [IndexMap(()), *[IndexMap(tuple(along(i) for i in range(len(on_true.shape))))] * 2]
+        return elementwise.map(
+            self.graph, select(arg(0), arg(1), arg(2)), [predicate, on_true, on_false], shape=on_true.shape,
+            operand_maps=maps, name=f"{self.name}.chosen", location=self.location, program=self.program,
+            plan=self._plan(on_true.shape),
+        )  # fmt: skip
+
+    def _plan(self, shape: Seq[int], reduced: Seq[int] = ()) -> Plan:
+        return Plan((*map(whole, shape[:-1]), self._split(shape[-1]), *map(whole, reduced)))
+
+    def _placed(
+        self, codelet: MultiSlice | MultiUpdate | Map, form: OpForm, operands: Seq[Tensor], what: str
+    ) -> Tensor:
+        rank = len(form.results[0].axes)
+        plan = self._plan(form.shape[:rank], form.shape[rank:])
+        return place(
+            self.graph, codelet, form, operands, (self.dtype,), f"{self.name}.{what}", self.location, plan,
+            self.program,
+        )[0]  # fmt: skip
+
+    def in_ring_order(self, x: Tensor) -> Tensor:
+        """Return a buffer's rows in the order of a folded ring: even ones up, odd ones down."""
+        n = x.shape[0]
+        evens = self._strided(x, 0, 2, -(-n // 2))
+        return self.joined(evens, self._strided(x, n - 1 - n % 2, -2, n // 2)) if n > 1 else x
+
+    def in_members_order(self, x: Tensor) -> Tensor:
+        """Return the rows of a buffer in the order of a folded ring of an even number of members in their own order."""
+        n = x.shape[0]
+        pairs = [self._strided(x, 0, 1, n // 2), self._strided(x, n - 1, -1, n // 2)]
+        views = [self.rows_as(part, n // 2, 1, x.shape[-1]) for part in pairs]
+        both = self.buffer(n // 2, 2, x.shape[-1])
+        self.copy(both, *views, axis=1)
+        return self.rows_as(both, n, x.shape[-1])
+
+    def _strided(self, x: Tensor, start: int, step: int, count: int) -> Tensor:
+        axes = (along(0, step, start), *(along(i) for i in range(1, len(x.shape))))
+        form = map_form((count, *x.shape[1:]), [IndexMap(axes)])
+        return self._placed(Map((), (0,), (self.dtype,), (self.dtype,)), form, [x], "rows")
+
+    # ---- in and out
+
+    def fragments(self, x: Tensor, *counts: int) -> Tensor:
+        """Return a tensor's elements, filled up with zeros, as a buffer ``[*counts, elements]``."""
+        total, size = math.prod(counts) * self.elements, math.prod(x.shape)
+        flat = reshape(self.graph, x, (size,), name=f"{self.name}.flat", **self.options)
+        if total > size:
+            flat = movement.pad(
+                self.graph,
+                flat,
+                [0],
+                [total - size],
+                value=_zero(self.dtype),
+                name=f"{self.name}.filled",
+                **self.options,
+            )
+        result = self.buffer(*counts, self.elements)
+        self.copy(result, flat)
+        return result
+
+    def whole(self, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """Return a buffer's elements as a tensor of a shape, without what fills it up."""
+        size = math.prod(shape)
+        flat = reshape(self.graph, x, (math.prod(x.shape),), name=f"{self.name}.flat", **self.options)
+        if math.prod(x.shape) > size:
+            flat = movement.slice(self.graph, flat, [0], [size], name=f"{self.name}.cut", **self.options)
+        result = self.graph.add_tensor(shape, self.dtype, f"{self.name}.result", location=self.location)
+        self.copy(result, flat)
+        return result
+
+    # ---- rings
+
+    def _loop(self, count: int) -> Sequence:
+        """Write a loop and return the sequence that goes on after it; steps go into its body until then."""
+        after, body = self.program, Sequence()
+        after.add(Repeat(count, body))
+        self.program = body
+        return after
+
+    def reduce_ring(
+        self,
+        operation: str,
+        buffers: Seq[Tensor],
+        place: Tensor,
+        ring: Shift,
+        directions: Seq[int] = (1,),
+    ) -> list[Tensor]:
+        """Return of each buffer ``[n, ..., elements]`` the replica's own fragment, combined; see ``orders.ring``.
+
+        Fragments and ``place`` are counted in the order of the ring, of n places; a buffer goes round in a direction.
+        """
+        n, shifts = ring.extent, [replace(ring, by=d) for d in directions]
+        numbers, firsts = [], []
+        for buffer, direction in zip(buffers, directions, strict=True):
+            first = self.neighbour(place, direction < 0, n)
+            firsts.append(self.at(buffer, first))
+            numbers.append(self._kept(first))
+        sent = self._carried(*firsts)
+        after = self._loop(n - 1)
+        arrived, sums = self.send(sent, *shifts), []
+        for k, (buffer, direction, number) in enumerate(zip(buffers, directions, numbers, strict=True)):
+            following = self.neighbour(number, direction < 0, n)
+            sums.append(self.combine(operation, self.at(buffer, following), self.slice(arrived, k, 1)))
+            self.copy(number, following)
+        self.copy(sent, *sums, axis=0 if len(sums) > 1 else None)
+        self.program = after
+        return [self.slice(sent, k, 1) for k in range(len(buffers))]
+
+    def gather_ring(
+        self, owns: Seq[Tensor], place: Tensor, ring: Shift, directions: Seq[int] = (1,)
+    ) -> list[Tensor]:
+        """Return buffers ``[n, ..., elements]`` of the fragments ``[1, ..., elements]`` of all places on a ring."""
+        n, shifts = ring.extent, [replace(ring, by=d) for d in directions]
+        numbers, results = [], []
+        for own in owns:
+            empty = elementwise.fill(
+                self.graph, (n, *own.shape[1:]), self.dtype, _zero(self.dtype), name=f"{self.name}.empty", location=self.location,
+                program=self.program, plan=self._plan((n, *own.shape[1:])),
+            )  # fmt: skip
+            result = self.buffer(n, *own.shape[1:])
+            self.copy(result, self.put(empty, place, own))
+            results.append(result)
+            numbers.append(self._kept(place))
+        sent = self._carried(*owns)
+        after = self._loop(n - 1)
+        arrived = self.send(sent, *shifts)
+        for k, (result, direction, number) in enumerate(zip(results, directions, numbers, strict=True)):
+            following = self.neighbour(number, direction < 0, n)
+            self.copy(result, self.put(result, following, self.slice(arrived, k, 1)))
+            self.copy(number, following)
+        self.copy(sent, arrived)
+        self.program = after
+        return results
+
+    def _kept(self, number: Tensor) -> Tensor:
+        """Return a variable that starts as a number."""
+        variable = self.graph.add_variable((), INDEX, f"{self.name}.number", location=self.location)
+        self.copy(variable, number)
+        return variable
+
+    def _carried(self, *parts: Tensor) -> Tensor:
+        """Return a variable that starts as some buffers' rows."""
+        result = self.buffer(sum(p.shape[0] for p in parts), *parts[0].shape[1:])
+        self.copy(result, *parts, axis=0 if len(parts) > 1 else None)
+        return result
+
+    # ---- halving and doubling
+
+    def bit(self, place: Tensor, distance: int) -> Tensor:
+        """Return 0 or 1: the bit of a place's number that counts ``distance``."""
+        if distance == 1:
+            return self.scalar(call("and", arg(0), 1), place)
+        return self.scalar(call("remainder", call("divide", arg(0), distance), 2), place)
+
+    def reduce_halving(self, operation: str, buffer: Tensor, place: Tensor) -> Tensor:
+        """Return the replica's own fragment of ``[parts, elements]``, combined; see ``orders.halves``.
+
+        Both are powers of two. Neighbours exchange halves until one fragment is left, those further off exchange
+        that: most goes where links are shortest.
+        """
+        if self.members & (self.members - 1):
+            raise InvalidGraph(
+                f"{self.members} replicas cannot halve and double",
+                expected="a power of two",
+                location=self.location or None,
+            )
+        x, distance = buffer, 1
+        while distance < self.members:
+            own = other = x
+            if x.shape[0] > 1:
+                half, bit = x.shape[0] // 2, self.bit(place, distance)
+                pairs = self.rows_as(x, half, 2, self.elements)
+                own, other = (
+                    self.rows_as(self.at(pairs, which, axis=1), half, self.elements)
+                    for which in (bit, self.scalar(1 - arg(0), bit))
+                )
+            x = self.combine(operation, own, self.send(other, Swap(distance)))
+            distance *= 2
+        return x
+
+    def gather_doubling(self, own: Tensor, place: Tensor, parts: int) -> Tensor:
+        """Return ``[parts, elements]`` of the fragments that ``reduce_halving`` leaves."""
+        x, distance = own, parts // 2
+        while distance:
+            rows, bit = x.shape[0], self.bit(place, distance)
+            arrived = self.send(x, Swap(distance))
+            three = self.buffer(
+                rows, 3, self.elements
+            )  # the lower place's row first: rows 0 and 1, or 1 and 2
+            self.copy(
+                three, *(self.rows_as(each, rows, 1, self.elements) for each in (x, arrived, x)), axis=1
+            )
+            x = self.rows_as(self.at(three, bit, 2, axis=1), 2 * rows, self.elements)
+            distance //= 2
+        return x
+
+
+def _zero(dtype: str) -> float | bool:
+    return False if dtype == "bool" else 0

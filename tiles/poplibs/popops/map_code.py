@@ -1,0 +1,185 @@
+"""Tile code of expressions: which loop nest a cell's operands ask for, and the variants that its extents choose from.
+
+A variant is compiled once for an expression, the way in which its operands vary, and the alignment of its rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import lru_cache
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import numpy as np
+
+from tiles.elements import Access, Arrangement, InstructionSet, Variant, compile_variant, instructions_for
+from tiles.elements.cell import CELL, ELEMENT, ROW
+from tiles.errors import NoTileCode, OutOfRegisters
+from tiles.graph import Extents, OpForm, VertexCode
+from tiles.numerics.dtypes import itemsize, to_jax
+from tiles.poplibs.popops.expression import Body, body_dtypes, evaluate_body
+from tiles.target import Target
+
+ONE_ELEMENT: Any = SimpleNamespace(sizes=(), origin=())
+"""A cell without dimensions: expressions are traced for one element."""
+_ACCESS_BYTES = 8
+_WORD_BYTES = 4
+Levels = tuple[tuple[int, bool], ...]
+"""For every operand its level, and whether its address moves from row to row."""
+
+
+def expression_code(
+    body: Body,
+    outputs: tuple[int, ...],
+    extents: Extents,
+    target: Target,
+    name: str,
+) -> tuple[VertexCode, ...]:
+    """Return the code of an elementwise vertex: for each entry of ``extents`` the variants that its cell runs.
+
+    Rows of other alignment are other variants. Where there are rows, workers take them in turn or share each of
+    them, whichever is faster. Entries whose rows begin inside a word run none.
+
+    Args:
+      body: rows of the expression.
+      outputs: indices of its results.
+      extents: cell sizes.
+      target: the machine.
+      name: of the variants, for the printer.
+
+    Raises:
+      NoTileCode: an operation, a dtype, or only rows that begin inside a word.
+      OutOfRegisters: too few registers, even with values spilled.
+    """
+    isa = instructions_for(target)
+    levels, inner, has_rows = loops_of(extents.form)
+    known = body_dtypes(body, extents.operand_dtypes)
+    dtypes = (extents.operand_dtypes, tuple(known[i] for i in outputs))
+    key = (body, outputs, dtypes, levels, isa, name)
+    if not has_rows:
+        return (VertexCode(_variant(*key, 0, False).get(), extents.results),)
+    n = extents.product(inner)
+    rows = extents.results // np.maximum(n, 1)
+    parts: list[VertexCode] = []
+    reason: NoTileCode | OutOfRegisters | None = None
+    for grain, chosen in _alignments(n, dtypes, levels):
+        try:
+            by_rows, together = (_variant(*key, grain, shares).get() for shares in (False, True))
+        except (NoTileCode, OutOfRegisters) as error:
+            reason = error
+            continue
+        is_faster = together.formula.cycles(n, rows) < by_rows.formula.cycles(n, rows)
+        parts.append(VertexCode(by_rows, n, rows, chosen & ~is_faster))
+        parts.append(VertexCode(together, n, rows, chosen & is_faster))
+    if reason is not None and not parts:
+        raise reason
+    return tuple(part for part in parts if np.any(part.runs))
+
+
+@lru_cache(maxsize=4096)
+def loops_of(form: OpForm) -> tuple[Levels, tuple[int, ...], bool]:
+    """Return how operands vary with the loops of a cell.
+
+    The inner loop runs over as many of the results' innermost dimensions as every operand varies with all of or
+    none of.
+
+    Returns:
+      levels: of every operand.
+      inner: the domain dimensions of the inner loop.
+      has_rows: whether there is a loop around it that operands take notice of.
+    """
+    long = {d for d, dim in enumerate(form.dims) if dim.size > 1}
+    order = [d for d in form.results[0].dims if d in long] if form.results else []
+    varies = [long.intersection(index_map.dims) for index_map in form.operands]
+    cut = next(
+        (c for c in range(len(order)) if all(not v & set(order[c:]) or v >= set(order[c:]) for v in varies)),
+        len(order),
+    )
+    outer, inner = set(order[:cut]), set(order[cut:])
+    levels = tuple((ELEMENT if v & inner else ROW if v else CELL, bool(v & outer)) for v in varies)
+    has_rows = any(
+        level == ROW or (level == ELEMENT and v < outer | inner)
+        for (level, _), v in zip(levels, varies, strict=True)
+    )
+    return levels, tuple(order[cut:]), has_rows
+
+
+def _alignments(
+    n: np.ndarray, dtypes: tuple[tuple[str, ...], tuple[str, ...]], levels: Levels
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield numbers of elements that row lengths are multiples of, up to whole accesses, and the entries with each."""
+    moving = [d for d, (level, moves) in zip(dtypes[0], levels, strict=True) if level == ELEMENT and moves]
+    most = max(_ACCESS_BYTES // itemsize(d) for d in (*moving, *dtypes[1]))
+    grains = np.gcd(n, max(most, 1))
+    for grain in sorted({int(g) for g in np.unique(grains)}, reverse=True):
+        yield grain, grains == grain
+
+
+class _Outcome:
+    """A variant, or why there is none."""
+
+    def __init__(self, found: Variant | NoTileCode | OutOfRegisters) -> None:
+        self.found = found
+
+    def get(self) -> Variant:
+        """Return the variant, or raise."""
+        if isinstance(self.found, Variant):
+            return self.found
+        raise self.found
+
+
+@lru_cache(maxsize=4096)
+def _variant(
+    body: Body,
+    outputs: tuple[int, ...],
+    dtypes: tuple[tuple[str, ...], tuple[str, ...]],
+    levels: Levels,
+    isa: InstructionSet,
+    name: str,
+    grain: int,
+    shares_rows: bool,
+) -> _Outcome:
+    """Return a variant; ``grain`` is what row lengths are multiples of, 0 for cells that are one vector."""
+    try:
+        how = _arrangement(dtypes, levels, grain, shares_rows)
+        return _Outcome(compile_variant(element_jaxpr(body, outputs, dtypes[0]), dtypes, how, isa, name))
+    except (NoTileCode, OutOfRegisters) as error:
+        return _Outcome(error)
+
+
+def _arrangement(
+    dtypes: tuple[tuple[str, ...], tuple[str, ...]], levels: Levels, grain: int, shares_rows: bool
+) -> Arrangement:
+    def alignment(dtype: str, level: int, moves: bool) -> int:
+        if level != ELEMENT:
+            return itemsize(dtype)
+        return math.gcd(_ACCESS_BYTES, grain * itemsize(dtype)) if grain and moves else _ACCESS_BYTES
+
+    operands = tuple(
+        Access(level, alignment(dtype, level, moves), moves or not grain)
+        for dtype, (level, moves) in zip(dtypes[0], levels, strict=True)
+    )
+    results = tuple(Access(ELEMENT, alignment(dtype, ELEMENT, True)) for dtype in dtypes[1])
+    if any(access.alignment_bytes < _WORD_BYTES for access in results):
+        raise NoTileCode(f"rows of {', '.join(dtypes[1])} that begin inside a word", expected="whole words")
+    return Arrangement(operands, results, has_rows=bool(grain), shares_rows=shares_rows)
+
+
+def element_jaxpr(body: Body, outputs: tuple[int, ...], operand_dtypes: tuple[str, ...]) -> Any:
+    """Return the closed jaxpr of an expression at one element.
+
+    Raises:
+      NoTileCode: it asks where its element lies, or has a 64-bit type.
+    """
+    if any(name == "iota" for name, _, _ in body):
+        raise NoTileCode("an expression of the element's own position")
+    if any(itemsize(dtype) > _WORD_BYTES for dtype in operand_dtypes):
+        raise NoTileCode(f"elements of {', '.join(operand_dtypes)}", expected="at most 32 bits")
+
+    def element(*operands: jax.Array) -> tuple[jax.Array, ...]:
+        values = evaluate_body(body, list(operands), ONE_ELEMENT)
+        return tuple(values[i] for i in outputs)
+
+    return jax.make_jaxpr(element)(*(jax.ShapeDtypeStruct((), to_jax(d)) for d in operand_dtypes))
