@@ -49,11 +49,15 @@ def compile_variant(
     return Variant.of(compile_cell(jaxpr, dtypes, arrangement, isa, name), isa)
 
 
+ACCESSES = 3
+"""Accesses of the instruction that makes most of them: two loads and a store."""
+
+
 def instructions_for(target: Target) -> InstructionSet:
     """Return the instruction set that code for a target is made of.
 
     Raises:
-      NoTileCode: the target's workers, or its vectors, are not those of its generation.
+      NoTileCode: the target's workers, vectors or accesses are not those of its generation.
     """
     isa = of_target(target)
     workers = isa["worker_contexts"]
@@ -67,5 +71,10 @@ def instructions_for(target: Target) -> InstructionSet:
         raise NoTileCode(
             f"vectors of {target.float_vector_width} floats and {target.half_vector_width} halves",
             expected=f"{vectors[0]} and {vectors[1]} of {isa.name}",
+        )
+    if target.max_accesses_per_instruction < ACCESSES:
+        raise NoTileCode(
+            f"instructions of {target.max_accesses_per_instruction} accesses to memory",
+            expected=f"{ACCESSES} of {isa.name}",
         )
     return isa
