@@ -270,7 +270,7 @@ def test_plans_are_ranked_as_they_are_priced(case, seed, limit):
 
 
 @given(questions(), SEEDS, st.sampled_from([0.0, 0.001, 0.6]))
-@settings(max_examples=40)
+@budget(PLAN)
 def test_the_first_plan_costs_least_of_all_that_a_search_knows(case, seed, proportion):
     """Also where it is taken before the others are looked at: operands lie as some plan reads them."""
     form, codelet, shapes, dtype = case
