@@ -23,7 +23,7 @@ from tests.control_programs import control_programs
 from tests.fuzz.checks import check_program, described
 from tests.hostile import executables, modules
 from tests.programs import ALL_FLOATS, ALL_TYPES, random_programs, without_jumps
-from tiles.errors import OutOfTileMemory
+from tiles.errors import InvalidExecutable, OutOfTileMemory
 from tiles.target import Target
 
 CHUNK = 20
@@ -126,7 +126,7 @@ def _programs(kind: str, seed: int, folder: pathlib.Path) -> Chunk:
         try:
             check_program(*last["parts"])
         except (IpuError, HloError) as error:
-            if isinstance(error, (InternalError, OutOfTileMemory)):
+            if isinstance(error, (InternalError, InvalidExecutable, OutOfTileMemory)):
                 raise
             line = f"{type(error).__name__}: {str(error).splitlines()[0]}"
             refused[line] = refused.get(line, 0) + 1
