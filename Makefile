@@ -3,9 +3,11 @@
 VENV ?= .venv
 PYTHON ?=
 JOBS ?= 2
+MINUTES ?= 30
+SEED ?=
 BIN := $(VENV)/bin
 
-.PHONY: help run test test-extended test-oldest harness lint format bench clean
+.PHONY: help run test test-extended test-oldest harness sweep fuzz nightly lint format bench clean
 
 help:
 	@echo "make run          train the digits classifier on an emulated GC200 and report"
@@ -13,6 +15,9 @@ help:
 	@echo "make test-extended the same and those that tests/extended.txt lists"
 	@echo "make test-oldest  the same with the oldest supported versions"
 	@echo "make harness      run all of JAX's own tests of its primitives beside jax.jit and write the table"
+	@echo "make sweep        run every case of JAX's public API beside jax.jit and write the table"
+	@echo "make fuzz         draw programs, modules, executables and machines for MINUTES=$(MINUTES); SEED=N draws the same"
+	@echo "make nightly      everything, one after another, however each ends; fuzzing for MINUTES"
 	@echo "make lint         formatting, lints, types and import layers"
 	@echo "make format       format and mend what ruff can mend"
 	@echo "make bench        side-by-side ratios against jax.jit; estimates beside published silicon"
@@ -32,6 +37,24 @@ test-oldest:
 
 harness: $(VENV)/.installed-testing
 	$(BIN)/python -m tests.harness --jobs=$(JOBS) --write $(ARGS)
+
+sweep: $(VENV)/.installed-testing
+	$(BIN)/python -m tests.sweep --jobs=$(JOBS) --write $(ARGS)
+
+# What it finds lies in .fuzz/failures as Python, and is tried again first the next time.
+fuzz: $(VENV)/.installed-testing
+	JAX_PLATFORMS=cpu $(BIN)/python -m tests.fuzz --minutes=$(MINUTES) --jobs=$(JOBS) $(if $(SEED),--seed=$(SEED)) $(ARGS)
+
+# Hours. Everything runs even when something fails; what failed is named at the end.
+NIGHTLY := lint test-extended harness sweep sweep-literal sweep-ring fuzz bench test-oldest
+nightly:
+	@failed=; for job in $(NIGHTLY); do echo "== $$job"; \
+	  HYPOTHESIS_PROFILE=ci $(MAKE) --no-print-directory $$job || failed="$$failed $$job"; \
+	done; echo "failed:$${failed:- nothing}"; test -z "$$failed"
+
+.PHONY: sweep-literal sweep-ring
+sweep-literal sweep-ring: $(VENV)/.installed-testing
+	$(BIN)/python -m tests.sweep --jobs=$(JOBS) --engine=literal $(if $(findstring ring,$@),--arithmetic=ring)
 
 # All four run even when one fails: a developer wants the whole list.
 lint: $(VENV)/.installed-dev
@@ -54,7 +77,7 @@ bench: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.models
 
 clean:
-	rm -rf .venv .venv-oldest .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-oldest .pytest_cache .ruff_cache .import_linter_cache .hypothesis .fuzz
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
 # ---- environments: each stamp says that an install of today's pyproject.toml succeeded

@@ -36,9 +36,10 @@ HOLDERS |= dict.fromkeys(("float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn"), "f
 
 def narrow_name(element: str) -> str | None:
     """Return numpy's name of one of StableHLO's narrow types (``ui4``, ``f4E2M1FN``), None for others."""
-    if element[:2] in ("f4", "f6"):
-        return f"float{element[1]}_{element[2:].lower()}"
-    name = f"{'uint' if element.startswith('u') else 'int'}{element.lstrip('ui')}"
+    if element.startswith("f"):
+        name = f"float{element[1]}_{element[2:].lower()}"
+    else:
+        name = f"{'uint' if element.startswith('u') else 'int'}{element.lstrip('ui')}"
     return name if name in HOLDERS else None
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import os
 import pathlib
+import random
 import re
+import secrets
 from collections.abc import Callable
 
 os.environ["IPUXLA_CACHE_DIR"] = ""  # what is tested is compiled
@@ -23,13 +26,20 @@ EXTENDED = TESTS / "extended.txt"
 GROUPS = {"unit": "unit + golden", "golden": "unit + golden"}
 """Folders that are reported together; every other folder is its own group."""
 
-# Deterministic by default: a failure on one machine is a failure on all. "explore" looks for new ones.
+# How many examples property tests draw is said here alone; ``budgets`` says which share of it a test takes.
+# "dev" is deterministic: a failure on one machine is a failure on all. The others draw from the seed of this run.
 hypothesis.settings.register_profile(
-    "default", derandomize=True, deadline=None, max_examples=20, database=None, print_blob=True
+    "dev", derandomize=True, deadline=None, max_examples=20, database=None, print_blob=True
 )
-hypothesis.settings.register_profile("ci", hypothesis.settings.get_profile("default"), max_examples=50)
-hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000)
-hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+hypothesis.settings.register_profile("ci", deadline=None, max_examples=20, database=None, print_blob=True)
+hypothesis.settings.register_profile(
+    "explore", deadline=None, max_examples=int(os.environ.get("HYPOTHESIS_EXAMPLES", "1000"))
+)
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "dev")
+hypothesis.settings.load_profile(PROFILE)
+
+SEED = int(os.environ.setdefault("TESTS_SEED", str(secrets.randbelow(10**6))))
+"""Of all that this run draws: examples of profiles other than "dev", and extended tests. Processes of one run share it."""
 
 
 # ---- options and markers
@@ -40,6 +50,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--extended", action="store_true", help="run also the tests that tests/extended.txt lists"
     )
+    parser.addoption(
+        "--drawn", type=int, metavar="N", help="run also one in N of those, drawn from TESTS_SEED", default=0
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Have hypothesis draw from the seed of this run, unless its own option says another."""
+    if PROFILE != "dev" and config.getoption("hypothesis_seed", None) is None:
+        config.option.hypothesis_seed = str(SEED)
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Say what it takes to draw the same again."""
+    drawn = config.getoption("--drawn")
+    return f"hypothesis profile {PROFILE}, TESTS_SEED={SEED}" if drawn or PROFILE != "dev" else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -48,9 +74,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         listed = tuple(
             line for line in EXTENDED.read_text().splitlines() if line and not line.startswith("#")
         )
-        left_out = [item for item in items if item.nodeid.startswith(listed)]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not item.nodeid.startswith(listed)]
+        one_in, draw = config.getoption("--drawn"), random.Random(SEED)
+        is_left_out = [
+            item.nodeid.startswith(listed) and not (one_in and draw.random() * one_in < 1) for item in items
+        ]
+        config.hook.pytest_deselected(items=list(itertools.compress(items, is_left_out)))
+        items[:] = [item for item, is_out in zip(items, is_left_out, strict=True) if not is_out]
     wanted = [item for item in items if item.get_closest_marker("accelerator")]
     if wanted and jax.default_backend() == "cpu":
         for item in wanted:

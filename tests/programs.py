@@ -7,6 +7,7 @@ frontend like a user's.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 from hypothesis import strategies as st
 from jax import lax
@@ -25,6 +25,10 @@ SIZES = (3, 4, 2, 1)
 """Sizes of the arguments' dimensions; the first is what shrinking ends at."""
 
 FLOATS = ("float32", "bfloat16", "float16")
+ALL_FLOATS = (*FLOATS, "float64", "float8_e4m3fn", "float8_e5m2", "float8_e4m3b11fnuz")
+INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64, 4))
+ALL_TYPES = ("float32", "float32", *ALL_FLOATS, *INTEGERS, "bool", "complex64", "complex128")
+"""Every element type of a program's arguments, the usual one twice."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +78,12 @@ def _array(rng: np.random.Generator, argument: jax.ShapeDtypeStruct) -> np.ndarr
     dtype = np.dtype(argument.dtype)
     if dtype == np.bool_:
         return rng.integers(0, 2, argument.shape).astype(dtype)
-    if dtype.kind in "iu":
-        return rng.integers(0 if dtype.kind == "u" else -9, 10, argument.shape).astype(dtype)
+    if jnp.issubdtype(dtype, jnp.integer):
+        low, high = max(-9, int(jnp.iinfo(dtype).min)), min(9, int(jnp.iinfo(dtype).max))
+        return rng.integers(low, high + 1, argument.shape).astype(dtype)
+    if dtype.kind == "c":
+        real, imag = rng.normal(size=(2, *argument.shape))
+        return (real + 1j * imag).astype(dtype)
     values = rng.normal(size=argument.shape)
     whole = rng.random(argument.shape) < 0.3
     values = np.where(whole, np.round(values), values)  # rounding makes zeros of both signs
@@ -90,6 +98,8 @@ def random_programs(
     exclude: Sequence[str] = (),
     sizes: Sequence[int] = SIZES,
     max_elements: int = 96,
+    min_steps: int = 4,
+    others: Sequence[str] = ("int32", "bool"),
 ) -> RandomProgram:
     """Draw a program.
 
@@ -100,16 +110,21 @@ def random_programs(
       exclude: names in ``STEPS`` not to use.
       sizes: of the arguments' dimensions.
       max_elements: steps whose result would be bigger are left out.
+      min_steps: least steps that are drawn; a step that fits no value is left out.
+      others: other types to use.
     """
     makers = [maker for name, maker in STEPS.items() if name not in exclude]
-    arguments = tuple(_draw_type(draw, floats, sizes) for _ in range(draw(st.integers(1, 3))))
+    arguments = tuple(_draw_type(draw, floats, sizes, others) for _ in range(draw(st.integers(1, 3))))
     types: list[Any] = list(arguments)
     steps: list[Step] = []
-    for _ in range(draw(st.integers(min(4, max_steps), max_steps))):
+    for _ in range(draw(st.integers(min(min_steps, max_steps), max_steps))):
         step = draw(st.sampled_from(makers))(draw, types, floats)
         if step is None:
             continue
-        made = jax.eval_shape(step.function, *(types[number] for number in step.reads))
+        try:
+            made = jax.eval_shape(step.function, *(types[number] for number in step.reads))
+        except (TypeError, ValueError):  # of a type that the operation does not take
+            continue
         if math.prod(made.shape) <= max_elements:
             steps.append(step)
             types.append(made)
@@ -125,15 +140,44 @@ def random_program(draw: Draw, **options: Any) -> tuple[Function, tuple[jax.Shap
     return program.function, program.arguments
 
 
-def _draw_type(draw: Draw, floats: Sequence[str], sizes: Sequence[int]) -> jax.ShapeDtypeStruct:
+def _draw_type(
+    draw: Draw, floats: Sequence[str], sizes: Sequence[int], others: Sequence[str]
+) -> jax.ShapeDtypeStruct:
     rank = draw(st.sampled_from([2, 2, 1, 3, 0]))
     shape = tuple(draw(st.sampled_from(sizes)) for _ in range(rank))
-    dtype = draw(st.sampled_from([*floats, *floats, "int32", "bool"]))
-    return jax.ShapeDtypeStruct(shape, _numpy_dtype(dtype))
+    dtype = draw(st.sampled_from([*floats, *floats, *others]))
+    return jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))
 
 
-def _numpy_dtype(name: str) -> np.dtype:
-    return np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
+JUMPS = (
+    "floor",
+    "sign",
+    "is_finite",
+    "reduce_precision",
+    "lt",
+    "eq",
+    "ne",
+    "atan2",
+    "convert[int",
+    "convert[uint",
+    "convert[bool",
+    "convert[float8",
+)
+"""Steps that turn the last bit of an operand into a different result."""
+
+
+def without_jumps(program: RandomProgram) -> RandomProgram:
+    """Leave out the steps whose results jump, and all that depends on them."""
+    kept = {number: number for number in range(len(program.arguments))}
+    steps = []
+    for number, step in enumerate(program.steps, len(program.arguments)):
+        if all(read in kept for read in step.reads) and not step.text.startswith(JUMPS):
+            kept[number] = len(program.arguments) + len(steps)
+            steps.append(dataclasses.replace(step, reads=tuple(kept[read] for read in step.reads)))
+    results = [kept[number] for number in program.results if number in kept]
+    return RandomProgram(
+        program.arguments, tuple(steps), tuple(dict.fromkeys([*results, max(kept.values())]))
+    )
 
 
 # ---- steps: each maker returns a step that reads values of the given types, or None where none fits
@@ -268,7 +312,7 @@ def _clamp(draw: Draw, types: Types, floats: Sequence[str]) -> Step | None:
 def _convert(draw: Draw, types: Types, floats: Sequence[str]) -> Step | None:
     x = _pick(draw, types, _any)
     name = draw(st.sampled_from([*floats, "int32", "int8", "bool"]))
-    return Step(f"convert[{name}]", lambda a: lax.convert_element_type(a, _numpy_dtype(name)), (x or 0,))
+    return Step(f"convert[{name}]", lambda a: lax.convert_element_type(a, jnp.dtype(name)), (x or 0,))
 
 
 @_step

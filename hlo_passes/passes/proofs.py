@@ -156,8 +156,9 @@ def _at_edges(kind: str, claim: Claim, operands: Sequence[Value], cone: Sequence
 def _rounding(operands: Sequence[Value], cone: Sequence[Instruction]) -> float | None:
     """Return how far rounded constants may differ, of the larger; None if something in between is rounded more."""
     steps = {v: _STEPS.get(v.type.dtype) for i in cone for v in (*i.operands, *i.results) if v.type.is_float}
-    widest = max(_STEPS[v.type.dtype] for v in (*operands, *cone[-1].results))
-    if any(step is None or step > widest for step in steps.values()):
+    ends = [_STEPS.get(v.type.dtype, math.inf) for v in (*operands, *cone[-1].results)]
+    widest = max(ends)
+    if widest == math.inf or any(step is None or step > widest for step in steps.values()):
         return None
     return _ROUNDINGS * widest
 

@@ -10,6 +10,7 @@ import pytest
 import ipuxla
 from ipuxla.frontend.importer import import_stablehlo
 from tests.conformance.conftest import evaluated
+from tiles.target import Target
 
 TYPES = ("i2", "i4", "ui2", "ui4")
 
@@ -210,3 +211,13 @@ def test_floats_saturate(dtype, tiny_target):
 
     x = np.array([0, 0.9, -1.9, 2.5, 7.5, -8.5, 100, -100, 1e9, -1e9, np.inf, -np.inf, np.nan], np.float32)
     np.testing.assert_array_equal(ipuxla.jit(f, target=tiny_target)(x), jax.jit(f)(x))
+
+
+def test_narrow_numbers_beside_wide_ones() -> None:
+    text = """func.func @main(%a: tensor<3xf64>, %b: tensor<3xui4>) -> (tensor<3xf64>, tensor<3xui4>) {
+      return %a, %b : tensor<3xf64>, tensor<3xui4>
+    }"""
+    given = np.array([1.5, -2, 3]), np.array([1, 2, 15], jnp.uint4)
+    found = ipuxla.compile_stablehlo(text, Target.named("gc200").replace(num_tiles=1))(*given)
+    assert [x.dtype for x in found] == [x.dtype for x in given]
+    assert all(map(np.array_equal, found, given))

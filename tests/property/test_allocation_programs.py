@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.budgets import SEQUENCE, budget
 from tests.property.test_exchange import layouts, splits
 from tests.unit.tiles.executable_programs import ENGINES, run, same
 from tiles.compiler import certify, check, compile_graph, load_executable
@@ -204,7 +205,7 @@ def test_compiled_programs_are_certified(graph: Graph) -> None:
     assert again.to_bytes() == executable.to_bytes()
 
 
-@settings(max_examples=2)
+@budget(SEQUENCE)
 @given(graphs())
 def test_engines_agree_on_certified_programs(graph: Graph) -> None:
     executable = compile_graph(graph)

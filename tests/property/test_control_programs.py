@@ -9,10 +9,11 @@ import dataclasses
 
 import jax
 import numpy as np
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests import flow
+from tests.budgets import PROGRAM, budget
 from tests.control_programs import control_programs
 from tests.property.test_engines import is_steady
 from tiles.compiler import certify
@@ -31,7 +32,7 @@ PLANS = st.one_of(st.none(), st.integers(0, 2**32 - 1))
     TARGETS,
     PLANS,
 )
-@settings(max_examples=8)
+@budget(PROGRAM)
 def test_engines_agree_on_every_bit(program, keeps_calls, donated, target, plan_seed):
     module = flow.optimized_module(program.function, program.arguments, keeps_calls)
     positions = range(len(program.arguments))
@@ -42,7 +43,7 @@ def test_engines_agree_on_every_bit(program, keeps_calls, donated, target, plan_
 
 
 @given(control_programs(), TARGETS, PLANS)
-@settings(max_examples=8)
+@budget(PROGRAM)
 def test_engines_are_within_tolerance_of_jax(program, target, plan_seed):
     want = [np.asarray(x) for x in jax.jit(program.function)(*program.arrays())]
     steady = is_steady(program, want)

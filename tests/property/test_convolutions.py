@@ -2,11 +2,12 @@
 
 import jax
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
 
 import ipuxla
+from tests.budgets import PROGRAM, budget
 from tiles.numerics.tolerance import check_close
 from tiles.target import Target
 
@@ -35,7 +36,7 @@ def convolutions(draw):
     return tuple(lhs[a] for a in spelled[0]), tuple(rhs[a] for a in spelled[1]), options
 
 
-@settings(max_examples=6, deadline=None)
+@budget(PROGRAM)
 @given(convolutions(), st.sampled_from(TARGETS), st.sampled_from(["fast", "literal"]))
 def test_random_convolutions(case, target, engine):
     lhs_shape, rhs_shape, options = case
@@ -51,7 +52,7 @@ def test_random_convolutions(case, target, engine):
     np.testing.assert_array_equal(found, lowered.compile(engine="hlo", arithmetic="ring")(lhs, rhs))
 
 
-@settings(max_examples=5, deadline=None)
+@budget(PROGRAM)
 @given(
     st.lists(
         st.tuples(st.integers(1, 7), small, small, st.integers(0, 2), st.integers(0, 2)),

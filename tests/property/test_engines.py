@@ -5,20 +5,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from jax import lax
 
 from tests import flow
+from tests.budgets import PROGRAM, budget
 from tests.flow import run
-from tests.programs import RandomProgram, random_programs
+from tests.programs import random_programs, without_jumps
 from tiles.compiler import Executable, certify, compile_graph, load_executable
 from tiles.engine import LiteralEngine, VertexEngine
 from tiles.engine.memory import TileMemory
@@ -41,7 +41,7 @@ PLANS = st.one_of(st.none(), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1
 
 
 @given(PROGRAMS, TARGETS, PLANS)
-@settings(max_examples=6)
+@budget(PROGRAM)
 def test_engines_agree_on_every_bit(program, target, plan_seed):
     module = flow.optimized_module(program.function, program.arguments)
     executable = flow.executable_of(module, target, plan_seed)
@@ -50,7 +50,7 @@ def test_engines_agree_on_every_bit(program, target, plan_seed):
 
 
 @given(PROGRAMS, TARGETS, PLANS)
-@settings(max_examples=6)
+@budget(PROGRAM)
 def test_what_is_compiled_is_what_is_loaded(program, target, plan_seed):
     module = flow.optimized_module(program.function, program.arguments)
     executable = flow.executable_of(module, target, plan_seed)
@@ -59,34 +59,6 @@ def test_what_is_compiled_is_what_is_loaded(program, target, plan_seed):
 
 
 # ---- floats
-
-JUMPS = (
-    "floor",
-    "sign",
-    "is_finite",
-    "reduce_precision",
-    "lt",
-    "eq",
-    "ne",
-    "atan2",
-    "convert[int",
-    "convert[bool",
-)
-"""Steps that turn the last bit of an operand into a different result."""
-
-
-def without_jumps(program: RandomProgram) -> RandomProgram:
-    """Leave out the steps whose results jump, and all that depends on them."""
-    kept = {number: number for number in range(len(program.arguments))}
-    steps = []
-    for number, step in enumerate(program.steps, len(program.arguments)):
-        if all(read in kept for read in step.reads) and not step.text.startswith(JUMPS):
-            kept[number] = len(program.arguments) + len(steps)
-            steps.append(dataclasses.replace(step, reads=tuple(kept[read] for read in step.reads)))
-    results = [kept[number] for number in program.results if number in kept]
-    return RandomProgram(
-        program.arguments, tuple(steps), tuple(dict.fromkeys([*results, max(kept.values())]))
-    )
 
 
 def is_steady(program: Any, want: list[np.ndarray], given: Sequence[np.ndarray] = ()) -> list[bool]:
@@ -111,7 +83,7 @@ def is_steady(program: Any, want: list[np.ndarray], given: Sequence[np.ndarray] 
 
 
 @given(random_programs(8, sizes=SIZES, max_elements=600).map(without_jumps), TARGETS, PLANS)
-@settings(max_examples=6)
+@budget(PROGRAM)
 def test_engines_are_within_tolerance_of_jax(program, target, plan_seed):
     want = [np.asarray(x) for x in jax.jit(program.function)(*program.arrays())]
     steady = is_steady(program, want)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from tests.budgets import PLAN, TABLE, budget
 from tests.property.test_plans import SEEDS, Case, questions, windows
 from tests.random_plans import random_layout, random_plan
 from tiles.graph import (
@@ -57,7 +58,7 @@ def moves(case: Case, seed: int) -> list[Traffic]:
 
 
 @given(st.one_of(questions(), windows()), SEEDS)
-@settings(max_examples=100)
+@budget(TABLE)
 def test_no_more_is_sent_or_changed_than_there_are_words(case, seed):
     """Sends, sources and pointers at most one for a word; code at most that of words sent one by one."""
     for moved in moves(case, seed):
@@ -78,7 +79,7 @@ def test_no_more_is_sent_or_changed_than_there_are_words(case, seed):
 
 
 @given(SHAPES, DTYPES, SEEDS)
-@settings(max_examples=100)
+@budget(TABLE)
 def test_a_relayout_costs_no_more_than_its_words_one_by_one(shape, dtype, seed):
     rng = np.random.default_rng(seed)
     source, wanted = (random_layout(rng, shape, TARGET.num_tiles) for _ in range(2))
@@ -103,7 +104,7 @@ def read_by_all(count: int, words: int, stride: int) -> tuple[OpForm, Plan]:
 
 
 @given(SEEDS, st.integers(1, 24), st.integers(2, 40), st.sampled_from([1, 2]), DTYPES)
-@settings(max_examples=100)
+@budget(TABLE)
 def test_a_scalar_read_by_many_tiles_costs_no_more_than_a_row(seed, readers, words, stride, dtype):
     """Read by the same tiles, from a tile that holds a word of the row."""
     row = random_layout(np.random.default_rng(seed), (words,), TARGET.num_tiles)
@@ -117,7 +118,7 @@ def test_a_scalar_read_by_many_tiles_costs_no_more_than_a_row(seed, readers, wor
 
 
 @given(st.integers(2, 20), st.sampled_from([1, 2]), SEEDS, st.integers(1, 40), DTYPES)
-@settings(max_examples=100)
+@budget(TABLE)
 def test_a_word_that_many_tiles_take_is_sent_once(readers, stride, seed, words, dtype):
     """What leaves does not grow with those who listen; no tile sends more than it would for one other reader alone."""
     source = random_layout(np.random.default_rng(seed), (words,), TARGET.num_tiles)
@@ -137,7 +138,7 @@ def test_a_word_that_many_tiles_take_is_sent_once(readers, stride, seed, words, 
 
 
 @given(st.one_of(questions(), windows()), SEEDS)
-@settings(max_examples=60)
+@budget(PLAN)
 def test_two_operands_in_one_phase_cost_no_more_than_in_two(case, seed):
     found = moves(case, seed)
     if len(found) < 2:
@@ -202,7 +203,7 @@ def code_at_once_and_apart(
 
 
 @given(adjacent(), DTYPES, SEEDS)
-@settings(max_examples=200)
+@budget(TABLE)
 def test_two_adjacent_slices_in_one_cost_no_more_than_apart(case, dtype, seed):
     """Where a cell's columns lie in one part, by rows; see below for where they do not.
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from unittest import mock
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.budgets import PLAN, budget
 from tiles.compiler import CopyStep, Executable, ExecuteStep, certify, compile_graph, step_costs
 from tiles.compiler.grouping import SHARE
 from tiles.engine import make_engine
@@ -99,7 +100,7 @@ def members(executable: Executable) -> list[list[tuple[set[str], set[str]]]]:
     return found
 
 
-@settings(max_examples=40, deadline=None)
+@budget(PLAN)
 @given(steps, st.booleans())
 def test_grouped_programs_are_those_they_were(recipe: list[tuple[str, int, int, int]], donated: bool) -> None:
     graph = program(recipe, donated)
@@ -128,7 +129,6 @@ def test_grouped_programs_are_those_they_were(recipe: list[tuple[str, int, int, 
             np.testing.assert_array_equal(got.value, want.value)
 
 
-@settings(max_examples=10, deadline=None)
 @given(st.integers(2, 40), st.integers(1, 4), st.integers(0, 1 << 30))
 def test_what_grouping_adds_keeps_to_its_share(count: int, levels: int, seed: int) -> None:
     """Leaves whose results are a large part of a tile's share: not all of one level can be one step."""

@@ -3,13 +3,14 @@
 import jax
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hlo_passes.ir import Module, parse_module, print_module, verify
 from hlo_passes.ops import Fusion
 from hlo_passes.passes import DEFAULT_PIPELINE, PASSES, analyze, optimize, run_pipeline
 from ipuxla.frontend.importer import import_stablehlo
+from tests.budgets import PROGRAM, budget
 from tests.comparison import assert_same_bits, results, special_array
 from tests.expressions import evaluate_expression, evaluate_region
 from tests.fusion_contract import check_fusions
@@ -37,7 +38,7 @@ def check(program: RandomProgram, pipeline: str) -> Module:
 
 @pytest.mark.parametrize("name", sorted(PASSES))
 @given(program=PROGRAMS)
-@settings(max_examples=6)
+@budget(PROGRAM)
 def test_each_pass_keeps_results(name, program):
     check(program, name)
 
@@ -70,7 +71,7 @@ def test_any_order_of_passes_keeps_results(program, pipeline):
 
 
 @given(program=PROGRAMS)
-@settings(max_examples=8)
+@budget(PROGRAM)
 def test_pipeline_is_deterministic_and_comes_to_rest(program):
     module = imported(program)
     once = run_pipeline(module).module
@@ -79,7 +80,7 @@ def test_pipeline_is_deterministic_and_comes_to_rest(program):
 
 
 @given(program=PROGRAMS)
-@settings(max_examples=8)
+@budget(PROGRAM)
 def test_schedule_lowers_the_peak_and_live_bytes_are_a_recount(program):
     module = optimize(imported(program), "flatten,canonicalize,cse,dce")
     entry, scheduled = module.entry_computation, optimize(module, "schedule").entry_computation

@@ -7,9 +7,10 @@ import json
 from unittest import mock
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.budgets import PLAN, budget
 from tests.flow import ENGINES, assert_same_words, run
 from tests.random_plans import random_layout, random_plan
 from tiles.compiler import certify, compile_graph
@@ -129,7 +130,6 @@ def arrays_of(question: Case) -> list[np.ndarray]:
 
 
 @given(questions(), SEEDS)
-@settings(max_examples=12)
 def test_any_plan_computes_the_same(question, seed):
     plan = random_plan(np.random.default_rng(seed), question[0], question[1], TARGET.num_tiles)
     (want,) = run(
@@ -149,7 +149,7 @@ def test_a_plan_is_plain_data(question, seed):
 
 
 @given(questions(), SEEDS)
-@settings(max_examples=60)
+@budget(PLAN)
 def test_the_planner_finds_no_worse_than_chance(question, seed):
     """By its own estimate, where no operand has a place yet.
 
@@ -195,7 +195,7 @@ def windows(draw: st.DrawFn) -> Case:
 
 
 @given(st.one_of(questions(), windows()), SEEDS)
-@settings(max_examples=30)
+@budget(PLAN)
 def test_figures_of_an_exchange_are_those_of_its_traffic(case, seed):
     form, codelet, shapes, dtype = case
     rng = np.random.default_rng(seed)
@@ -215,7 +215,7 @@ def test_figures_of_an_exchange_are_those_of_its_traffic(case, seed):
 
 
 @given(st.one_of(questions(), windows()), SEEDS, st.sampled_from([0, 400, 2**20]))
-@settings(max_examples=30)
+@budget(PLAN)
 def test_candidates_that_are_left_out_are_none_of_the_best(case, seed, limit):
     form, codelet, shapes, dtype = case
     rng = np.random.default_rng(seed)
@@ -237,7 +237,7 @@ def test_candidates_that_are_left_out_are_none_of_the_best(case, seed, limit):
 
 
 @given(st.one_of(questions(), windows()), SEEDS, st.sampled_from([0, 400, 2**20]))
-@settings(max_examples=30)
+@budget(PLAN)
 def test_plans_are_ranked_as_they_are_priced(case, seed, limit):
     """Bounds decide which plans are priced; no exact price may lie below its bound."""
     form, codelet, shapes, dtype = case
@@ -270,7 +270,7 @@ def test_plans_are_ranked_as_they_are_priced(case, seed, limit):
 
 
 @given(questions(), SEEDS, st.sampled_from([0.0, 0.001, 0.6]))
-@settings(max_examples=40)
+@budget(PLAN)
 def test_the_first_plan_costs_least_of_all_that_a_search_knows(case, seed, proportion):
     """Also where it is taken before the others are looked at: operands lie as some plan reads them."""
     form, codelet, shapes, dtype = case

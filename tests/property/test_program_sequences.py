@@ -5,10 +5,11 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import ipuxla
+from tests.budgets import SEQUENCE, budget
 from tests.control_programs import control_programs
 from tests.programs import RandomProgram
 from tests.property.test_engines import is_steady
@@ -52,7 +53,7 @@ def follow(compiled: ipuxla.Compiled, state: list[jax.Array], donated: set[int])
 
 
 @given(sequences)
-@settings(max_examples=2, suppress_health_check=UNCHECKED)
+@budget(SEQUENCE, suppress_health_check=UNCHECKED)
 def test_sequences_in_the_ring(sequence):
     """Words of floats are the bits of the next program's floats."""
     state = start()
@@ -71,7 +72,7 @@ def test_sequences_in_the_ring(sequence):
 
 
 @given(sequences)
-@settings(max_examples=2, suppress_health_check=UNCHECKED)
+@budget(SEQUENCE, suppress_health_check=UNCHECKED)
 def test_sequences_with_floats(sequence):
     """``jax.jit`` is given the same arguments; one program runs on the literal engine."""
     state = start()

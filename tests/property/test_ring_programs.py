@@ -3,10 +3,11 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
 
+from tests.budgets import PLAN, budget
 from tiles.numerics.accumulate import accumulate
 from tiles.numerics.ring import ring
 
@@ -65,7 +66,6 @@ def _program(recipe):
     return function
 
 
-@settings(max_examples=15, deadline=None)
 @given(steps, st.sampled_from(["float32", "float16", "bfloat16"]), st.integers(0, 2**32 - 1))
 def test_evaluation_style_never_changes_a_bit(recipe, dtype, seed):
     x = jnp.asarray(np.random.default_rng(seed).standard_normal((2, 5)), dtype)
@@ -79,7 +79,7 @@ def test_evaluation_style_never_changes_a_bit(recipe, dtype, seed):
         np.testing.assert_array_equal(np.asarray(b), want)
 
 
-@settings(max_examples=40, deadline=None)
+@budget(PLAN)
 @given(
     st.lists(st.integers(0, 3), min_size=24, max_size=24),
     st.integers(0, 2**32 - 1),
@@ -94,7 +94,7 @@ def test_no_order_of_summation_changes_a_sum_or_a_dot(owners, seed, bits):
         assert sum(parts) % 2**bits == int(whole(jnp.asarray(words)))
 
 
-@settings(max_examples=30, deadline=None)
+@budget(PLAN)
 @given(st.integers(0, 11), st.integers(0, 2**32 - 1))
 def test_any_changed_word_changes_a_normalised_layer(place, seed):
     rng = np.random.default_rng(seed)

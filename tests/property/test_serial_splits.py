@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import math
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
@@ -13,10 +12,11 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ipuxla.lowering import lower_module
+from tests.budgets import PROGRAM, TABLE, budget
 from tests.flow import ENGINES, assert_same_words, optimized_module, ring_reference, run
 from tests.property.test_exchange import reads
 from tests.property.test_exchange_plans import assert_covers
@@ -29,8 +29,6 @@ from tiles.planning import Planner, Policy
 from tiles.target import Target
 
 TARGET = Target.named("gc200").replace(num_tiles=8)
-EXAMPLES = math.ceil(settings().max_examples * 0.4)
-"""Eight, or more if the profile asks for more: each is compiled and run on every engine."""
 SHAPES = st.lists(st.sampled_from([1, 2, 3, 4, 6, 8, 12]), min_size=1, max_size=4).map(tuple)
 
 
@@ -38,7 +36,7 @@ SHAPES = st.lists(st.sampled_from([1, 2, 3, 4, 6, 8, 12]), min_size=1, max_size=
 
 
 @given(SHAPES, SEEDS, st.data())
-@settings(max_examples=150)
+@budget(TABLE)
 def test_a_scaled_layout_has_parts_of_the_same_order_on_the_same_tiles(shape, seed, data):
     layout = random_layout(np.random.default_rng(seed), shape, 40)
     axis, size = data.draw(st.integers(0, len(shape) - 1)), data.draw(st.sampled_from([1, 2, 3, 5, 8, 24]))
@@ -52,7 +50,7 @@ def test_a_scaled_layout_has_parts_of_the_same_order_on_the_same_tiles(shape, se
 
 
 @given(SHAPES, SEEDS, st.data())
-@settings(max_examples=150)
+@budget(TABLE)
 def test_a_layout_scaled_forth_and_back_is_the_same(shape, seed, data):
     """Where the parts are whole before and after; their order comes back unless parts had one element, and no order, between."""
     layout = random_layout(np.random.default_rng(seed), shape, 40)
@@ -191,7 +189,7 @@ def assert_gives_the_unsplit_words(case: Case, dtype: str, executable: Executabl
 
 
 @given(contractions(), st.sampled_from(["float32", "float16"]), SEEDS, st.booleans())
-@settings(max_examples=EXAMPLES)
+@budget(PROGRAM)
 def test_a_contraction_cut_along_any_axis_gives_the_unsplit_words(case, dtype, seed, is_random):
     """Plans and layouts of the slices are the planner's, or any."""
     function, _ = case
@@ -205,7 +203,7 @@ def test_a_contraction_cut_along_any_axis_gives_the_unsplit_words(case, dtype, s
 
 
 @given(contractions(), st.sampled_from(["float32", "float16"]), st.sampled_from([1e-3, 3e-4, 2e-4, 1e-4]))
-@settings(max_examples=EXAMPLES)
+@budget(PROGRAM)
 def test_a_contraction_that_may_take_little_memory_gives_the_unsplit_words(case, dtype, proportion):
     """As the planner cuts it, if it does."""
     function, _ = case

@@ -12,6 +12,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
+from tests.budgets import TABLE, budget
 from tests.systems import link, node, system_data
 from tiles.errors import InvalidSystem
 from tiles.target import describe_system, exchange_phase, find_system, load
@@ -76,7 +77,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 @hypothesis.given(data=damaged())
-@hypothesis.settings(max_examples=100)
+@budget(TABLE)
 def test_a_file_is_a_system_or_one_clear_error(path: pathlib.Path, data: dict[str, Any]):
     path.write_text(json.dumps(data))
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.tiles.elements_running import compiled, simulate
@@ -50,7 +50,6 @@ def grown(trees):
 TREES = grown(st.recursive(st.integers(0, 2), grown, max_leaves=5))
 
 
-@settings(max_examples=20, deadline=None)
 @given(data=st.data(), tree=TREES, n=st.integers(1, MOST))
 def test_expressions(data, tree, n) -> None:
     dtypes = data.draw(st.lists(st.sampled_from(["float32", "float16", "int32"]), min_size=1, max_size=3))

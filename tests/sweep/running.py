@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 import ipuxla
 from hlo_passes.errors import HloError
@@ -71,8 +72,10 @@ def _line(kind: str, error: BaseException | None) -> str:
     return (lines[0] if lines else "") + place
 
 
-def run(case: Case, target: Target = SMALL, engine: str = "fast") -> Outcome:
-    """Run a case and compare it with ``jax.jit``."""
+def run(case: Case, target: Target = SMALL, engine: str = "fast", arithmetic: str = "float") -> Outcome:
+    """Run a case and compare it with ``jax.jit``; in the ring, on every bit with the module evaluated op by op."""
+    if arithmetic == "ring":
+        return _run_in_the_ring(case, target, engine)
     decorator: Callable[..., Any] = ipuxla.jit(target=target, engine=engine)
     start = time.process_time()
 
@@ -112,10 +115,42 @@ def run(case: Case, target: Target = SMALL, engine: str = "fast") -> Outcome:
     return outcome("equal")
 
 
-def run_all(names: Sequence[str], engine: str, jobs: int) -> Iterator[Outcome]:
+def _run_in_the_ring(case: Case, target: Target, engine: str) -> Outcome:
+    """Run a case on an engine and as a module; both give the same words, or the same named error."""
+    start = time.process_time()
+    found: list[Any] = []
+    with jax.enable_x64(True) if case.x64 else contextlib.nullcontext(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for chosen in ("hlo", engine):
+            decorator: Callable[..., Any] = ipuxla.jit(target=target, engine=chosen, arithmetic="ring")
+            try:
+                found.append(jax.tree.leaves(case.make(decorator)(*case.arguments)))
+            except Exception as error:
+                found.append(error)
+    want, got = found
+    seconds = time.process_time() - start
+    for error in (got, want):
+        if isinstance(error, Exception):  # JAX itself refuses what is made of words, a gradient for one
+            is_alike = type(want) is type(got) and not isinstance(error, InternalError)
+            kind = "refused" if is_alike else "crash"
+            name = case.refused if is_alike else type(error).__name__
+            return Outcome(case.name, kind, name, _line(kind, error), seconds)
+    same = len(want) == len(got) and all(map(_same_words, want, got))
+    message = "" if same else "words differ from those of the module"
+    return Outcome(case.name, "equal" if same else "wrong", "", message, seconds)
+
+
+def _same_words(one: Any, other: Any) -> bool:
+    if hasattr(one, "dtype") and jax.dtypes.issubdtype(one.dtype, jax.dtypes.prng_key):
+        one, other = jax.random.key_data(one), jax.random.key_data(other)
+    return np.array_equal(np.asarray(one), np.asarray(other))
+
+
+def run_all(names: Sequence[str], engine: str, jobs: int, arithmetic: str = "float") -> Iterator[Outcome]:
     """Yield the outcomes of cases in order, from this process or from several."""
-    return run_in_chunks(functools.partial(_run_named, engine=engine), names, CHUNK, jobs)
+    run_one = functools.partial(_run_named, engine=engine, arithmetic=arithmetic)
+    return run_in_chunks(run_one, names, CHUNK, jobs)
 
 
-def _run_named(name: str, engine: str) -> Outcome:
-    return run(CASES[name], engine=engine)
+def _run_named(name: str, engine: str, arithmetic: str) -> Outcome:
+    return run(CASES[name], engine=engine, arithmetic=arithmetic)

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import ipuxla
@@ -41,7 +41,6 @@ def test_modules_that_somebody_might_write(name):
 
 
 @given(SEEDS)
-@settings(max_examples=25)
 def test_changed_modules(seed):
     """Bytes only as a child process reads them: jaxlib's reader does not survive all of them."""
     source = modules.source(seed, 0)
@@ -93,7 +92,6 @@ def sleep(_: bytes) -> bytes:
 
 
 @given(SEEDS)
-@settings(max_examples=25)
 def test_changed_programs(seed):
     executables.run(seed, 0)
 

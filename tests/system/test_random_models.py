@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import math
 import re
 
 import numpy as np
 import pytest
-from hypothesis import Phase, given, note, settings
+from hypothesis import Phase, given, note
 
 import ipuxla
 from ipuxla.errors import OutOfTileMemory
+from tests.budgets import budget
 from tests.random_models import KINDS, Recipe, build, recipes
 from tiles.compiler import certify
 from tiles.compiler.executable import CODE_CATEGORIES, Buffer, Executable
 
-EXAMPLES = math.ceil(settings().max_examples / len(KINDS))
-"""Of every kind: 20 of all kinds in ``make test``, more if the hypothesis profile asks for more."""
+SHARE = 1 / len(KINDS)
+"""Of a profile's examples for every kind."""
 PHASES = (Phase.explicit, Phase.generate)
 """Recipes do not shrink; ``tests.random_models.minimized`` finds a small one that fails alike."""
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_model_is_compiled_or_refused_for_a_true_reason(kind):
-    @settings(max_examples=EXAMPLES, phases=PHASES)
+    @budget(SHARE, phases=PHASES)
     @given(recipes(kind, most_width=64, most_depth=2, most_values=1 << 13))
     def check(recipe: Recipe) -> None:
         note(f"check_compiles({recipe})")
@@ -34,9 +34,9 @@ def test_a_model_is_compiled_or_refused_for_a_true_reason(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_model_of_any_size_is_compiled_or_refused_for_a_true_reason(kind):
-    """In the extended tests: 200 of all kinds."""
+    """In the extended tests: ten times as many."""
 
-    @settings(max_examples=10 * EXAMPLES, phases=PHASES)
+    @budget(10 * SHARE, phases=PHASES)
     @given(recipes(kind))
     def check(recipe: Recipe) -> None:
         note(f"check_compiles({recipe})")

@@ -35,6 +35,7 @@ from hlo_passes.ops import (
     ShiftRightLogical,
     Subtract,
     Xor,
+    neutral_element,
 )
 from hlo_passes.passes.patterns.registry import is_element, ones_like, rewrites, splat_element, zeros
 from hlo_passes.passes.rewriter import Rewriter
@@ -46,8 +47,10 @@ _HOLDS_FOR_EQUAL = {"EQ": True, "LE": True, "GE": True, "NE": False, "LT": False
 
 def _neutral(op: type, type_: TensorType) -> float | None:
     """Return the element that leaves any left operand as it is, or None."""
+    if op in (Maximum, Minimum) and not type_.is_complex:
+        return _limit(op, type_)
     if type_.is_float:
-        return {Add: -0.0, Subtract: 0.0, Multiply: 1.0, Maximum: -np.inf, Minimum: np.inf}.get(op)
+        return {Add: -0.0, Subtract: 0.0, Multiply: 1.0}.get(op)
     if type_.is_complex:
         return None
     if op in (Add, Subtract, Or, Xor, ShiftLeft, ShiftRightArithmetic, ShiftRightLogical):
@@ -56,20 +59,17 @@ def _neutral(op: type, type_: TensorType) -> float | None:
         return 1
     if op is And:
         return ones_like(type_)
-    if op in (Maximum, Minimum):
-        return _limit(op, type_)
     return None
 
 
-def _limit(op: type, type_: TensorType) -> int:
-    """Return the least value of an integer type or booleans for ``Maximum``, the greatest for ``Minimum``."""
+def _limit(op: type, type_: TensorType) -> float:
+    """Return the least value of a type for ``Maximum``, the greatest for ``Minimum``; infinities where it has any."""
     if type_.is_bool:
         return int(op is Minimum)
-    limits = np.iinfo(type_.np_dtype)
-    return int(limits.min if op is Maximum else limits.max)
+    return neutral_element("max" if op is Maximum else "min", type_.dtype).item()
 
 
-def _absorbing(op: type, type_: TensorType) -> int | None:
+def _absorbing(op: type, type_: TensorType) -> float | None:
     """Return the element that makes any result itself, or None; floats have none (NaN)."""
     if type_.is_inexact:
         return None

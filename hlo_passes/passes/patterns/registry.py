@@ -35,8 +35,14 @@ def splat_element(value: Value, rewriter: Rewriter) -> np.generic | None:
 
 
 def is_element(element: np.generic | None, expected: float) -> bool:
-    """Whether an element has exactly the bits of ``expected`` in its own type (-0.0 is not 0.0)."""
-    return element is not None and element.tobytes() == np.array(expected).astype(element.dtype).tobytes()
+    """Whether an element has exactly the bits of ``expected`` in its own type (-0.0 is not 0.0).
+
+    What the type has not (an infinity, a zero) becomes something else in it, NaN for one: no element is that.
+    """
+    if element is None:
+        return False
+    made = np.array(expected).astype(element.dtype)
+    return element.tobytes() == made.tobytes() and bool(made.astype(np.asarray(expected).dtype) == expected)
 
 
 def zeros(type_: TensorType, rewriter: Rewriter) -> Value:

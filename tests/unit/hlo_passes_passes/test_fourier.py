@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hlo_passes.ir import Module, evaluate_module, verify
@@ -18,6 +18,7 @@ from hlo_passes.passes import optimize
 from hlo_passes.passes.fourier import factors
 from hlo_passes.passes.fourier.factors import Chirp, Dense, Split
 from ipuxla.frontend.importer import import_stablehlo
+from tests.budgets import PROGRAM, budget
 
 RNG = np.random.default_rng(0)
 
@@ -76,7 +77,7 @@ def test_real_signals(length):
     kind=st.sampled_from(["fft", "ifft", "rfft", "irfft"]),
     batch=st.integers(1, 3),
 )
-@settings(max_examples=8)
+@budget(PROGRAM)
 def test_any_length_in_double_precision(length, kind, batch):
     taken = length // 2 + 1 if kind == "irfft" else length
     x = signal((batch, taken), "float64" if kind == "rfft" else "complex128")

@@ -104,6 +104,17 @@ def test_what_is_only_nearly_the_function_says_so(name: str) -> None:
     assert {kind for kind, is_so in found.items() if is_so} == approximate.get(name, set())
 
 
+def test_functions_of_narrower_operands_are_decided_or_left_alone() -> None:
+    for dtype in ("float8_e4m3b11fnuz", "float8_e5m2", "int8", "bool"):
+        x = jax.ShapeDtypeStruct((2, 5), jnp.dtype(dtype))
+        for function in (jax.nn.gelu, jnp.tanh, jax.nn.softmax):
+            lowered = jax.jit(lambda x, f=function: f(x.astype(jnp.bfloat16))).lower(x)
+            module = import_stablehlo(lowered.compiler_ir("stablehlo"))
+            given = np.arange(10).reshape(x.shape).astype(x.dtype)
+            (found,) = evaluate_module(optimize(module, "recover-networks"), given)
+            np.testing.assert_array_equal(found, evaluate_module(module, given)[0])
+
+
 @pytest.mark.parametrize("scale", [0.79788, 0.7978846])
 def test_constants_are_compared_with_those_of_the_function(scale: float) -> None:
     def gelu(x: Any) -> Any:

@@ -1,6 +1,21 @@
 """Names and source lines that survive rewriting, and control flow that passes look into."""
 
-from hlo_passes.ir import Module, parse_computation, parse_module, print_instruction
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from hlo_passes.ir import (
+    DTYPES,
+    Builder,
+    Module,
+    TensorType,
+    evaluate_module,
+    parse_computation,
+    parse_module,
+    print_instruction,
+)
+from hlo_passes.ops import Constant, Maximum, Minimum
 from hlo_passes.passes import optimize, with_whole_scopes
 
 
@@ -130,3 +145,22 @@ def test_the_body_of_a_reduction_stays_as_it_is():
     computation = parse_computation(text)
     module = Module("m", (computation,), "main")
     assert optimize(module, "canonicalize,fold-constants,cse,dce,fuse,dce") is module
+
+
+@pytest.mark.parametrize("dtype", [name for name, kind in DTYPES.items() if kind.kind == "float"])
+def test_limits_of_a_type_are_neutral_to_maxima_and_nan_is_not(dtype: str) -> None:
+    """What has no infinity turns one into NaN: a maximum with that is NaN, and no maximum with the least number."""
+    np_dtype = DTYPES[dtype].np_dtype
+    x = np.array([1, 2, 0.5, 4], np_dtype)
+    for constant in (-np.inf, np.inf, np.nan, jnp.finfo(np_dtype).min, jnp.finfo(np_dtype).max, 1.0):
+        builder = Builder("main")
+        given = builder.parameter(TensorType((4,), dtype))
+        other = builder.add(Constant.splat(np.array(constant).astype(np_dtype), given.type))
+        results = builder.add(Maximum(), given, other), builder.add(Minimum(), other, given)
+        module = Module("m", (builder.build(*results),), "main")
+        with jax.enable_x64(True):
+            found, want = (evaluate_module(m, x) for m in (optimize(module, "canonicalize,dce"), module))
+        for one, another in zip(found, want, strict=True):
+            one, another = np.asarray(one), np.asarray(another)
+            same = (one == another) | (np.isnan(one) & np.isnan(another))
+            assert np.all(same), constant

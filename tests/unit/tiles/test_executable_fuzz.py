@@ -7,9 +7,10 @@ import functools
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.budgets import PLAN, budget
 from tests.unit.tiles.executable_programs import PROGRAMS, rebuilt
 from tests.unit.tiles.test_remote_buffers import accumulating
 from tests.unit.tiles.test_steps import stopping, undefining
@@ -47,7 +48,7 @@ def others(value: Any, data: dict[str, Any]) -> list[Any]:
     return found
 
 
-@settings(max_examples=60)
+@budget(PLAN)
 @given(st.sampled_from(sorted(GRAPHS)), st.data())
 def test_damaged_data_is_refused_or_still_a_program(program: str, draw: st.DataObject) -> None:
     data = copy.deepcopy(executable(program).to_data())

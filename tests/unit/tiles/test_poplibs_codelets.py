@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.budgets import PROGRAM, budget
 from tests.unit.tiles.poplibs_cells import compute_cell, run_cells, run_whole, stored_dtype, words
 from tiles.errors import InvalidGraph
 from tiles.graph import AxisSplit, Cell, IndexMap, OpForm, Plan, along, codelet_from_data, identity_map, whole
@@ -242,7 +243,7 @@ def _check_cells(codelet, form, grains, operands, dtypes, results, padded=False)
 grain = st.sampled_from([2, 3, 6])
 
 
-@settings(max_examples=5, deadline=None)
+@budget(PROGRAM)
 @given(rows=grain, columns=grain)
 def test_elementwise_cells_make_the_whole(rows, columns):
     body = (
@@ -257,7 +258,7 @@ def test_elementwise_cells_make_the_whole(rows, columns):
     _check_cells(codelet, form, (rows, columns), operands, ["float32"] * 2, ["float32"] * 2)
 
 
-@settings(max_examples=5, deadline=None)
+@budget(PROGRAM)
 @given(rows=grain, columns=grain)
 def test_cells_of_a_padded_and_a_reversed_operand_make_the_whole(rows, columns):
     codelet = Map((("add", (0, 1), ()),), (2,), ("float16", "float16"), ("float16",))
@@ -267,7 +268,7 @@ def test_cells_of_a_padded_and_a_reversed_operand_make_the_whole(rows, columns):
     _check_cells(codelet, form, (rows, columns), operands, ["float16"] * 2, ["float16"])
 
 
-@settings(max_examples=6, deadline=None)
+@budget(PROGRAM)
 @given(
     grains=st.tuples(grain, grain, grain),
     operation=st.sampled_from(["add", "mul", "max", "min"]),
@@ -279,7 +280,7 @@ def test_cells_of_a_reduction_make_the_whole(grains, operation, padded):
     _check_cells(codelet, form, grains, [_normal((4, 3, 5), "float16")], ["float16"], ["float16"], padded)
 
 
-@settings(max_examples=6, deadline=None)
+@budget(PROGRAM)
 @given(
     grains=st.tuples(grain, grain, grain, grain),
     dtype=st.sampled_from(["float32", "float16", "bfloat16", "int32"]),

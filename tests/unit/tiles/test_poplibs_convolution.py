@@ -4,9 +4,10 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.budgets import PROGRAM, budget
 from tests.unit.tiles.poplibs_cells import compute_cell, extents_of, run_cells, run_graph, words
 from tiles.compiler import compile_graph
 from tiles.compiler.costs import exchange_code_by_step
@@ -118,7 +119,7 @@ def _form(batch, field, taps, inputs, outputs, stride, dilation, groups=1):
     return OpForm(dims, (lhs, rhs), (identity_map(4),))
 
 
-@settings(max_examples=8, deadline=None)
+@budget(PROGRAM)
 @given(
     st.tuples(*[st.integers(1, 5)] * 5),
     st.tuples(*[st.integers(1, 3)] * 3),

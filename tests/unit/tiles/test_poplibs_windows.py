@@ -4,9 +4,10 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.budgets import TABLE, budget
 from tests.unit.tiles.poplibs_cells import run_graph, words
 from tiles.errors import InvalidGraph
 from tiles.graph import Graph, codelet_from_data
@@ -45,7 +46,7 @@ def _reads(window: Window) -> list[list[tuple[int, int]]]:
     return found
 
 
-@settings(max_examples=200, deadline=None)
+@budget(TABLE)
 @given(WINDOWS)
 @example(Window(3, 3, 1, 1, 1, 2))
 def test_phases_read_what_windows_of_the_spread_operand_read(window):
@@ -63,7 +64,7 @@ def test_phases_read_what_windows_of_the_spread_operand_read(window):
         assert all(len(pairs) == window.taps for pairs in expected)
 
 
-@settings(max_examples=100, deadline=None)
+@budget(TABLE)
 @given(st.builds(Collection, st.integers(1, 9), small, small, st.integers(0, 3)))
 def test_windows_within_reach_are_those_that_cover_a_block(c):
     for element in range(c.size):

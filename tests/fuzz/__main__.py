@@ -1,0 +1,68 @@
+"""The command: see the package's text."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import concurrent.futures
+import itertools
+import multiprocessing
+import pathlib
+import secrets
+import time
+from typing import Any
+
+from tests.fuzz.kinds import Chunk, run_chunk, written
+
+KINDS = ("programs", "control", "programs", "executables", "modules")
+"""In turn; programs are drawn twice as often as the others."""
+
+
+def main() -> int:
+    """Run the command; 1 if something was found."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=30, help="no chunk begins after them")
+    parser.add_argument("--seed", type=int, default=None, help="drawn by default, and printed")
+    parser.add_argument("--kinds", default=",".join(KINDS), help="in turn, separated by commas")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--folder", type=pathlib.Path, default=pathlib.Path(".fuzz"))
+    options = parser.parse_args()
+    seed = secrets.randbelow(10**6) if options.seed is None else options.seed
+    print(
+        f"--seed={seed}, {options.minutes:g} minutes, failures in {options.folder / 'failures'}", flush=True
+    )
+    end = time.monotonic() + 60 * options.minutes
+    tried: collections.Counter[str] = collections.Counter()
+    refused: collections.Counter[str] = collections.Counter()
+    found = 0
+    turns = itertools.count()
+    running: dict[Any, tuple[str, int, Any]] = {}
+    while running or time.monotonic() < end:
+        while len(running) < options.jobs and time.monotonic() < end:
+            turn = next(turns)
+            kinds = options.kinds.split(",")
+            kind, own_seed = kinds[turn % len(kinds)], seed * 1_000_003 + turn
+            pool = concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+            running[pool.submit(run_chunk, kind, own_seed, options.folder)] = kind, own_seed, pool
+        for future in concurrent.futures.wait(running, return_when="FIRST_COMPLETED").done:
+            kind, own_seed, pool = running.pop(future)
+            pool.shutdown()
+            try:
+                chunk: Chunk = future.result()
+            except concurrent.futures.process.BrokenProcessPool:
+                found += 1
+                print(f"DIED: run_chunk({kind!r}, {own_seed})", flush=True)
+                continue
+            tried[kind] += chunk.tried
+            refused.update(chunk.refused)
+            found += len(chunk.found)
+            for failure in chunk.found:
+                print(f"{failure.kind}: {failure.what}\n  {written(failure, options.folder)}", flush=True)
+    print(", ".join(f"{count} {kind}" for kind, count in tried.items()) + f"; {found} failures")
+    for line, count in refused.most_common():
+        print(f"{count:6} refused: {line}")
+    return int(found > 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

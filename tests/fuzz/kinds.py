@@ -1,0 +1,181 @@
+"""What is drawn, and one chunk of it: so many examples from a seed, in a process of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pathlib
+import signal
+import traceback
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import hypothesis
+import jax
+from hypothesis import HealthCheck, Phase, given
+from hypothesis import strategies as st
+from hypothesis.database import DirectoryBasedExampleDatabase
+
+from hlo_passes.errors import HloError
+from ipuxla.errors import InternalError, IpuError
+from tests.control_programs import control_programs
+from tests.fuzz.checks import check_program, described
+from tests.hostile import executables, modules
+from tests.programs import ALL_FLOATS, ALL_TYPES, random_programs, without_jumps
+from tiles.errors import InvalidExecutable, OutOfTileMemory
+from tiles.target import Target
+
+CHUNK = 20
+"""Programs that a process draws before it forgets what JAX compiled for them."""
+HOSTILE_CHUNK = 400
+"""Modules or executables of a process."""
+SLOW_S = 150
+"""Of processor time for one example; a hang."""
+SIZES = (3, 4, 2, 1, 5, 7, 12)
+
+TARGETS = st.builds(
+    lambda name, num_tiles: Target.named(name).replace(num_tiles=num_tiles),
+    st.sampled_from(["gc200", "gc2", "bow"]),
+    st.integers(1, 64),
+)
+PLANS = st.one_of(st.none(), st.integers(0, 2**32 - 1))
+PROGRAMS = random_programs(
+    40, ALL_TYPES, sizes=SIZES, max_elements=400, min_steps=15, others=("int32", "bool")
+)
+CONTROL = control_programs(floats=("float32", *(name for name in ALL_FLOATS if name != "float64")))
+
+
+class Found(NamedTuple):
+    """Something that a chunk found.
+
+    Args:
+      kind: what was drawn.
+      what: the error's name and first line.
+      script: Python that shows it.
+    """
+
+    kind: str
+    what: str
+    script: str
+
+
+class Chunk(NamedTuple):
+    """What a chunk did.
+
+    Args:
+      tried: examples.
+      refused: by the line of a named error, how many programs it refused.
+      found: failures.
+    """
+
+    tried: int
+    refused: dict[str, int]
+    found: list[Found]
+
+
+class TooSlow(BaseException):
+    """An example took too long; no ``except Exception`` holds it up."""
+
+
+def _stop(*_: Any) -> None:
+    raise TooSlow
+
+
+def run_chunk(kind: str, seed: int, folder: pathlib.Path) -> Chunk:
+    """Draw and check one chunk of a kind; everything follows from the seed and the failures in ``folder``."""
+    warnings.simplefilter("ignore")
+    os.environ["IPUXLA_CACHE_DIR"] = ""
+    signal.signal(signal.SIGVTALRM, _stop)
+    if kind in ("modules", "executables"):
+        return _hostile(kind, seed)
+    with jax.enable_x64(kind == "programs"):
+        return _programs(kind, seed, folder)
+
+
+def _programs(kind: str, seed: int, folder: pathlib.Path) -> Chunk:
+    programs: Any = PROGRAMS if kind == "programs" else CONTROL
+    last: dict[str, Any] = {}
+    refused: dict[str, int] = {}
+    tried = 0
+
+    @hypothesis.seed(seed)
+    @hypothesis.settings(
+        max_examples=CHUNK,
+        deadline=None,
+        derandomize=False,
+        database=DirectoryBasedExampleDatabase(folder / "examples" / kind),
+        phases=(Phase.reuse, Phase.generate, Phase.shrink),
+        suppress_health_check=[*HealthCheck],
+        report_multiple_bugs=False,
+        print_blob=False,
+        verbosity=hypothesis.Verbosity.quiet,
+    )
+    @given(programs, TARGETS, PLANS, st.sampled_from(["ring", "float"]), st.integers(0, 2**16))
+    def check(program: Any, target: Target, plan_seed: int | None, arithmetic: str, data_seed: int) -> None:
+        nonlocal tried
+        tried += 1
+        if kind == "control":
+            arithmetic = "ring"  # decisions follow the last bit of what they read
+        elif arithmetic == "float":
+            program = without_jumps(program)
+        lowered = jax.jit(program.function, keep_unused=True).lower(*program.arguments)
+        last["parts"] = lowered.as_text(), program.arrays(data_seed), target, plan_seed, arithmetic
+        last["program"] = program
+        signal.setitimer(signal.ITIMER_VIRTUAL, SLOW_S)
+        try:
+            check_program(*last["parts"])
+        except (IpuError, HloError) as error:
+            if isinstance(error, (InternalError, InvalidExecutable, OutOfTileMemory)):
+                raise
+            line = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+            refused[line] = refused.get(line, 0) + 1
+        except TooSlow as slow:
+            raise TimeoutError(f"more than {SLOW_S} s of processor time") from slow
+        finally:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+
+    try:
+        check()
+    except Exception as error:
+        found = Found(
+            kind, _line(error), f'"""{_line(error)}\n\n{last["program"]}\n"""\n\n{described(*last["parts"])}'
+        )
+        return Chunk(tried, refused, [found])
+    return Chunk(tried, refused, [])
+
+
+def _hostile(kind: str, seed: int) -> Chunk:
+    run: Callable[[int, int], str] = {"modules": modules.run_apart, "executables": executables.run}[kind]
+    found: list[Found] = []
+    count = HOSTILE_CHUNK if kind == "executables" else HOSTILE_CHUNK // 8
+    for number in range(count):
+        signal.setitimer(signal.ITIMER_VIRTUAL, SLOW_S)
+        try:
+            answer = run(seed, number)
+        except (Exception, TooSlow) as error:
+            answer = f"UNNAMED {_line(error)}"
+        finally:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        if answer[:4].isupper():
+            call = "run_apart" if kind == "modules" else "run"
+            script = f"from tests.hostile import {kind}\n\nprint({kind}.{call}({seed}, {number}))\n"
+            found.append(Found(kind, answer, script))
+    return Chunk(count, {}, found)
+
+
+def _line(error: BaseException) -> str:
+    """Return an error's name and first line, and where it was raised."""
+    first = (str(error).splitlines() or [""])[0]
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({pathlib.Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {first}{place}"
+
+
+def written(found: Found, folder: pathlib.Path) -> pathlib.Path:
+    """Write a failure's script, named by what it is, and return its path."""
+    name = hashlib.sha256(found.script.encode()).hexdigest()[:12]
+    path = folder / "failures" / f"{found.kind}_{name}.py"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(found.script, encoding="utf-8")
+    return path
