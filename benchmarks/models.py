@@ -26,17 +26,18 @@ from absl import app, flags, logging
 from benchmarks.timing import machine, table, write_result
 from hlo_passes.passes import optimize
 from ipuxla import fitting
+from ipuxla.collection import collection_paused
 from ipuxla.frontend.importer import import_stablehlo
 from tests.models import MAKERS, Model, model
-from tiles.compiler import Executable, ExecuteStep, certify, check, step_costs
+from tiles.compiler import Executable, ExecuteStep, certify, check, out_of_memory, step_costs
 from tiles.report import cost_analysis, memory_analysis
 from tiles.report.counts import static_counts
 from tiles.target import Target
 
 ROOT = pathlib.Path(__file__).parents[1]
 PUBLISHED = pathlib.Path(__file__).parent / "data" / "throughput.json"
-STAGES = ("trace", "import", "HLO passes", "lowering", "planning", "graph compiler", "check")
-"""The first is JAX's; the others are our own compile time."""
+STAGES = ("trace", "import", "HLO passes", "lowering", "planning", "graph compiler", "check", "error")
+"""The first is JAX's; the others are our own compile time, with what it takes to say that a program does not fit."""
 CATEGORIES = {
     "variables": ("variable", "constant"),
     "messages": ("message",),
@@ -81,6 +82,11 @@ def compiled(made: Model, target: Target, clock: Clock) -> Executable:
     """Return a model compiled as ``ipuxla.jit`` compiles it, planned again while it does not fit."""
     jitted = jax.jit(made.function, keep_unused=True, donate_argnums=made.donated)
     stablehlo = clock.run("trace", lambda: jitted.lower(*made.arguments).compiler_ir("stablehlo"))
+    with collection_paused():
+        return _compiled(stablehlo, target, clock)
+
+
+def _compiled(stablehlo: Any, target: Target, clock: Clock) -> Executable:
     optimized = clock.run("HLO passes", optimize, clock.run("import", import_stablehlo, stablehlo))
     lower, plan = clock.timed("lowering", fitting.lower_module), clock.timed("planning", fitting.planned)
     compile_ = clock.timed("graph compiler", fitting.compile_graph)
@@ -91,6 +97,8 @@ def compiled(made: Model, target: Target, clock: Clock) -> Executable:
     ):
         executable = fitting.planned_to_fit(optimized, target, {})  # what ``Compiled`` does after its passes
     clock.run("check", check, executable)
+    if not executable.fits:
+        clock.run("error", lambda: str(out_of_memory(executable, fitting.advice(optimized, executable, {}))))
     return executable
 
 
@@ -317,7 +325,7 @@ Compiled from shapes, each in a process of its own; nothing ran. Estimates of cy
 ## Seconds to compile
 
 Processor seconds. JAX's tracing is not in "own", nor is certification. "plannings" counts how often the program was planned:
-again while it does not fit.
+again while it does not fit and planning otherwise may help. "error" is what it takes to say why it does not fit, advice tried.
 
 {compilation}
 

@@ -140,7 +140,7 @@ def codelet(
       name: its vertex type in reports; by default the function's name.
       combine: how contributions of points to one result are combined: "add" (the default), "mul", "max" or "min".
       cycles: of one point on one worker, in that worker's issue slots; by default estimated from the function's
-        operations. Both rest on the basis ASSUMED.
+        operations. A function of single elements rests on the code generated for it (DERIVED), the others are ASSUMED.
       parts: how many parts an index is cut into; planned where it is not given.
       tiles: tiles of the parts, evenly spaced; of the first index's, where ``parts`` is not given.
 

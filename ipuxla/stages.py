@@ -186,7 +186,7 @@ class Pipeline:
             require_pinned(executable, plans)
         if options.check_memory and not executable.fits:
             error = out_of_memory(executable, advice(module, executable, plans))
-            error.profile = profile(executable)
+            error.make_profile = functools.partial(profile, executable)
             raise error
         return executable
 
@@ -249,13 +249,14 @@ class Pipeline:
     def evaluator(self, options: CompileOptions) -> Callable[..., Sequence[jax.Array]]:
         """Return what engine ``hlo`` runs: the optimised module, op by op, floats as words in the ring."""
         module = self.optimized(options)
+        placement = self.placement
         evaluate = functools.partial(evaluate_module, module, apply=one_by_one)
-        if any(isinstance(i.op, Print) for i in module.walk()):
+        if placement is not None:
+            evaluate = _together(module, self.words_placement(placement))
+        elif any(isinstance(i.op, Print) for i in module.walk()):
             evaluate = showing(module)
             if options.arithmetic != "float":
                 return _printing_in_the_ring
-        if self.placement is not None:
-            evaluate = _together(module, self.words_placement(self.placement))
         if options.arithmetic == "float":
             return evaluate
         return ring(evaluate, [name_of(type_.np_dtype) for type_ in module.entry_computation.parameter_types])

@@ -7,6 +7,8 @@ subclass further.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 
@@ -95,11 +97,16 @@ class OutOfTileMemory(IpuError):
 
     Attributes:
       executable: the program, with addresses beyond the end of memory: everything a report needs.
-      profile: its whole report (``profile.text()``, ``profile.to_json()``), attached by ``ipuxla``.
+      make_profile: makes the whole report, attached by ``ipuxla``.
     """
 
     executable: Any = None
-    profile: Any = None
+    make_profile: Callable[[], Any] | None = None
+
+    @functools.cached_property
+    def profile(self) -> Any:
+        """The whole report (``profile.text()``, ``profile.to_json()``), made when it is asked for."""
+        return None if self.make_profile is None else self.make_profile()
 
 
 class InvalidExecutable(IpuError):

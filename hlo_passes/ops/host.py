@@ -160,6 +160,7 @@ class Print(Op):
 
     name: ClassVar[str] = "hlo.print"
     has_effect: ClassVar[bool] = True
+    is_transfer: ClassVar[bool] = True
     message: str
 
     def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:

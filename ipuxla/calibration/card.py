@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ipuxla.calibration.held_out import LEVEL, held_out, intervals
 from ipuxla.calibration.predict import Row
 from ipuxla.calibration.records import BadRecord
 from ipuxla.calibration.score import Score, score
@@ -34,9 +35,17 @@ def as_data(rows: Sequence[Row], bad: Sequence[BadRecord]) -> dict[str, Any]:
         "all": scores.pop("all"),
         "one_ipu": scores.pop("one IPU"),
         "families": scores,
+        "held_out": _held_out_data(rows),
         "records": [_row_data(row) for row in rows],
         "bad_records": [{"id": fault.where, "reason": fault.reason} for fault in bad],
     }
+
+
+def _held_out_data(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return how often intervals learnt from other sources hold, and those that all sources teach."""
+    inside, total = held_out(scored(rows))
+    learnt = {kind: [each.low, each.high] for kind, each in intervals(scored(rows)).items()}
+    return {"level": LEVEL, "inside": inside, "rows": total, "intervals": learnt}
 
 
 def _score_data(value: Score) -> dict[str, Any]:
@@ -102,7 +111,25 @@ def scores_text(rows: Sequence[Row]) -> str:
                 "-" if share is None else f"{100 * share:.0f} %",
             ]
         )
-    return columns(head, lines)
+    return f"{columns(head, lines)}\n\n{_held_out_text(rows)}"
+
+
+def _held_out_text(rows: Sequence[Row]) -> str:
+    """Return the intervals that the rows teach, and how often those of other sources hold."""
+    counted = scored(rows)
+    lines = [
+        [kind, str(found.rows), f"{found.low:.2f}", f"{found.high:.2f}"]
+        for kind, found in intervals(counted).items()
+    ]
+    if not lines:
+        return "too few rows to learn an interval from"
+    inside, total = held_out(counted)
+    share = f"{100 * inside / total:.0f} %" if total else "-"
+    return (
+        f"time measured over predicted, {100 * LEVEL:.0f} % of rows, by what most of a prediction rests on:\n"
+        f"{columns(['kind', 'rows', 'low', 'high'], lines)}\n"
+        f"learnt from all sources but one, such intervals hold {inside} of {total} measurements of that one ({share})"
+    )
 
 
 def _table(rows: Sequence[Row]) -> str:

@@ -60,7 +60,7 @@ def trace(jitted: Any, leaves: Sequence[Any], arguments: Callable[[Sequence[Any]
       arguments: puts leaves in their places among all arguments, the static ones included.
 
     Raises:
-      UnsupportedPrimitive: the function calls the host or prints.
+      UnsupportedPrimitive: the function calls the host, or prints on several devices.
     """
     own = [sharding_of_leaf(leaf) for leaf in leaves]
     leaves = [_in_its_width(leaf) for leaf in leaves]
@@ -72,6 +72,8 @@ def trace(jitted: Any, leaves: Sequence[Any], arguments: Callable[[Sequence[Any]
     leading = [None] * (len(jaxpr.in_avals) - len(own))
     inputs = [said or carried for said, carried in zip(inputs, [*leading, *own], strict=True)]
     shardings = find_shardings(jaxpr, inputs, outputs)
+    if shardings is not None:
+        _refuse_prints(jaxpr)
     return Traced(jaxpr, outer, out_tree, _usable_donations(jaxpr, donated), shardings)
 
 
@@ -141,6 +143,18 @@ def _trace_in_its_width(
             pass  # a 32-bit default met 64-bit values where JAX wants one type, or a number too large for it
     with jax.enable_x64(True):
         return compat.trace_function(jitted, args, kwargs)
+
+
+def _refuse_prints(jaxpr: Any) -> None:
+    """Raise UnsupportedPrimitive if a program of many devices prints: which of them would?"""
+    found = compat.find_equation(jaxpr, lambda e: e.primitive.name == _PRINT)
+    if found is not None:
+        raise UnsupportedPrimitive(
+            "jax.debug.print inside a program of several IPUs: each of them would print its own part",
+            location=found[1],
+            expected="a sharded function whose results depend on its arguments alone",
+            try_="return the value and print it outside",
+        )
 
 
 def _refuse_effects(jaxpr: Any) -> None:

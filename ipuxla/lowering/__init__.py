@@ -38,8 +38,8 @@ __all__ = ["RULES", "UnsupportedLowering", "lower_module", "streams_of"]
 assert (
     bitcasts
     and calls
-    and codelet_calls
     and collectives
+    and codelet_calls
     and contraction
     and control
     and convolution

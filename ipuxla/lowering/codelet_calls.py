@@ -13,11 +13,12 @@ from hlo_passes.ir.interpreter import evaluate_computation
 from hlo_passes.ops import CodeletCall, Constant, DotGeneral, Elementwise, Reduce
 from hlo_passes.ops.point_form import Axis, PointForm, at_points
 from hlo_passes.ops.point_form import Tensor as FormTensor
-from hlo_passes.passes.indexing import expression
+from hlo_passes.passes.indexing import NotAffine, expression
 from ipuxla.lowering.errors import UnsupportedLowering
 from ipuxla.lowering.indexing import in_memory
+from ipuxla.lowering.regions import region_body
 from ipuxla.lowering.registry import Lowering, dtype_of, lowers, where
-from tiles.errors import InvalidPlan
+from tiles.errors import InvalidPlan, NoTileCode, OutOfRegisters
 from tiles.graph import (
     PARALLEL,
     REDUCTION,
@@ -33,11 +34,14 @@ from tiles.graph import (
     OpForm,
     Plan,
     Tensor,
+    VertexCode,
+    code_or_formula,
     whole,
 )
 from tiles.numerics.dtypes import is_float
 from tiles.poplibs.popops.expression import function_of
 from tiles.poplibs.popops.loops import loop_of
+from tiles.poplibs.popops.map_code import expression_code
 from tiles.poplibs.poputil.place import place
 from tiles.target import Basis, Target
 
@@ -93,7 +97,7 @@ class PointCodelet(Codelet):
         return d < self.points and (not form.dims[d].is_reduced or len(form.results) == 1)
 
     def cycles(self, extents: Extents, target: Target) -> Cycles:
-        """Six workers share the points of a cell."""
+        """Six workers share the points of a cell; what their code takes, where there is code and nothing was stated."""
         n = extents.product(range(self.points))
         if self.call.cycles:
             slots, source = self.call.cycles, f"stated for codelet {self.name}"
@@ -101,11 +105,40 @@ class PointCodelet(Codelet):
             slots = slots_of_point(self.function, self.name, target)
             source = "operation by operation, each as PopLibs' vertex of its kind takes it"
         workers = target.workers_per_tile * (_FRAME + -(-n // target.workers_per_tile) * slots)
-        return Cycles(target.supervisor_vertex_overhead_cycles + workers, Basis.ASSUMED, source)
+        estimated = Cycles(target.supervisor_vertex_overhead_cycles + workers, Basis.ASSUMED, source)
+        try:
+            return code_or_formula(self.tile_code(extents, target), estimated)
+        except (NoTileCode, OutOfRegisters):
+            return estimated
+
+    def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
+        """Return the code of a function of single elements."""
+        form = extents.form
+        if self.call.cycles:
+            raise NoTileCode(f"codelet {self.name} states what it takes")
+        if any(dim.kind != PARALLEL for dim in form.dims) or any(
+            v.type.shape for v in self.function.parameters
+        ):
+            raise NoTileCode(f"a point of codelet {self.name} is more than one element")
+        if any(not _follows(m, form.results[0]) for m in (*form.operands, *form.results)):
+            raise NoTileCode(f"codelet {self.name} reads elements in another order than it writes them")
+        try:
+            body, outputs = region_body(self.function)
+        except NotAffine as error:
+            raise NoTileCode(f"codelet {self.name}: {error}") from error
+        return expression_code(body, outputs, extents, target, self.label)
 
     def flops(self, extents: Extents) -> np.ndarray:
         """Floating-point operations of the function, at every point."""
         return extents.product(range(self.points)) * flops_of_point(self.function)
+
+
+def _follows(operand: IndexMap, result: IndexMap) -> bool:
+    """Return whether an operand's elements lie in the order of the result's, each next to the one before."""
+    if any(len(axis.terms) > 1 or any(c != 1 for _, c in axis.terms) for axis in operand.axes):
+        return False
+    order = [d for d in result.dims if d in operand.dims]
+    return list(operand.dims) == order
 
 
 @lowers(CodeletCall)

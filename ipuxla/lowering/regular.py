@@ -26,6 +26,7 @@ from tiles.graph import (
 from tiles.poplibs.popops.expression import Body
 from tiles.poplibs.popops.map import Map
 from tiles.poplibs.popops.reduce import neutral_element, reduce_codelet
+from tiles.poplibs.popops.stencil import merged
 from tiles.poplibs.poputil.place import place
 
 Maps = list[tuple[Tensor, IndexMap]]
@@ -41,11 +42,16 @@ def place_expression(
     form = OpForm(dims, tuple(m for _, m in maps), (identity_map(len(dims)),))
     dtypes = tuple(t.dtype for t, _ in maps)
     codelet = Map(body, (_last(maps, body),), dtypes, (dtype_of(result),))
+    tensors = [t for t, _ in maps]
+    neighbours = merged(form, [t.name for t in tensors], codelet)
+    if neighbours is not None:
+        form, kept, codelet = neighbours
+        tensors = [tensors[number] for number in kept]
     return place(
         lowering.graph,
         codelet,
         form,
-        [t for t, _ in maps],
+        tensors,
         (dtype_of(result),),
         lowering.prefix + name,
         location,

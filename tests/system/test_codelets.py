@@ -19,6 +19,7 @@ import ipuxla
 from hlo_passes.errors import MalformedForm
 from hlo_passes.ops.point_form import COMBINERS, PointForm, at_points, read_by_points
 from ipuxla.errors import InvalidCodelet, IpuError
+from tiles.compiler import step_costs
 from tiles.engine.agreement import certify
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
@@ -130,6 +131,17 @@ def test_stated_cycles_are_charged() -> None:
         return ipuxla.jit(f, target=TARGET).lower(drawn(600)).compile().cost_analysis()["cycles"]
 
     assert charged(1100) - charged(100) == 60 * 1000  # 60 points a tile, six workers in turn
+
+
+@pytest.mark.parametrize(
+    ("function", "basis"),
+    [(lambda v, w: v * jnp.tanh(w) + 1, "DERIVED"), (lambda v, w: jnp.power(v, w), "ASSUMED")],
+)
+def test_functions_of_elements_cost_what_their_code_does(function, basis) -> None:
+    """Elements that all read one vector are rows of code; what has no code is estimated."""
+    f = ipuxla.codelet("x[i, j], w[j] -> y[i, j]")(function)
+    compiled = ipuxla.jit(f, target=TARGET).lower(drawn(600, 32), drawn(32)).compile()
+    assert basis in {str(cost.compute_basis) for cost in step_costs(compiled.executable)}
 
 
 def test_a_module_with_a_codelet_is_data() -> None:

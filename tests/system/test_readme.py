@@ -90,9 +90,10 @@ def test_the_guide_s_machine_of_one_s_own_is_a_target(tmp_path: Path):
 
 
 def test_the_page_on_several_ipus_prints_what_it_says(capsys: pytest.CaptureFixture[str], tmp_path: Path):
-    (code,), (said,), (data,) = (blocks(MANY_IPUS, language) for language in ("python", "text", "json"))
-    exec(compile(code, str(MANY_IPUS), "exec"), {"__name__": "many_ipus"})
-    assert capsys.readouterr().out == said
+    codes, texts, (data,) = (blocks(MANY_IPUS, language) for language in ("python", "text", "json"))
+    for code, said in zip(codes, texts, strict=True):
+        exec(compile(code, str(MANY_IPUS), "exec"), {"__name__": "many_ipus"})
+        assert capsys.readouterr().out == said
     path = tmp_path / "my_server.json"
     path.write_text(data)
     assert len(find_system(str(path)).table.ends) == len(find_system("dss8440").table.ends) + 2

@@ -14,6 +14,7 @@ from tiles.errors import NoTileCode
 _NEUTRAL = {"add": 0.0, "max": float("-inf"), "min": float("inf")}
 _CLEAR_STATUS = 1
 """Index, in the upper space, of the register that clears status flags."""
+_FOUR = 4
 _CLEAR_ACCUMULATORS = 8
 """Its bit that zeroes a worker's accumulators."""
 
@@ -49,6 +50,10 @@ class Accumulator:
             name = mnemonic(self.form, piece.width, self.kind)
             self.e.emit(name, (piece,), (piece, x), effect="live")
 
+    def columns(self) -> tuple[str, Pieces]:
+        """Emit what leaves every lane by itself; return the form and its registers."""
+        return self.form, self.pieces
+
     def joined(self, other: Accumulator | None) -> tuple[str, Register]:
         """Emit the fold of the lanes, and of another accumulator of one lane; return the form and the register."""
         piece, *more = self.pieces
@@ -82,12 +87,27 @@ class HalfSum(Accumulator):
         (x,) = walker.forms.spread(value, "f16", self.lanes)
         self.e.emit("f16v4acc", (), (x,), effect="accumulators")
 
-    def joined(self, other: Accumulator | None) -> tuple[str, Register]:
-        """Emit the reading of four accumulators and the sum of all."""
+    def columns(self) -> tuple[str, Pieces]:
+        """Emit the reading of four accumulators, first and third, second and fourth, and put them in order."""
+        odd, even = self._read()
+        out: list[Register] = []
+        for lanes in ((odd.part(0), even.part(0)), (odd.part(1), even.part(1))):
+            pair = self.e.fresh("A", 2)
+            for k, lane in enumerate(lanes):
+                self.e.op("or", pair.part(k), lane, imms=(0,))
+            out.append(pair)
+        return "f32", tuple(out)
+
+    def _read(self) -> list[Register]:
+        """Emit the reading of four accumulators by twos, which leaves zeros in them."""
         pairs = [self.e.fresh("A", 2) for _ in range(2)]
         for pair in pairs:
             self.e.emit("f32v2gina", (pair,), (AZEROS,), (0,), effect="accumulators")
-        both = self.e.op("f32v2add", ("A", 2), *pairs)
+        return pairs
+
+    def joined(self, other: Accumulator | None) -> tuple[str, Register]:
+        """Emit the reading of four accumulators and the sum of all."""
+        both = self.e.op("f32v2add", ("A", 2), *self._read())
         total = self.e.op("f32add", ("A", 1), both.part(0), both.part(1))
         if other is not None:
             rest = other.pieces[0]
@@ -110,8 +130,12 @@ class SingleHalfSum(Accumulator):
 
 
 def accumulator(e: Emitter, reduction: Any, lanes: int, keeps_lanes: bool = False) -> Accumulator:
-    """Return the accumulator of a reduction; sums of halves to one element go to f32 accumulators."""
-    if reduction.kind == "add" and reduction.dtype == "float16" and not keeps_lanes:
+    """Return the accumulator of a reduction; sums of halves go to f32 accumulators, of vectors if four are added.
+
+    Where every lane has a sum of its own, only if that sum is to be float32.
+    """
+    wants_wide = not keeps_lanes or (reduction.result_dtype == "float32" and lanes == _FOUR)
+    if reduction.kind == "add" and reduction.dtype == "float16" and wants_wide:
         kind = SingleHalfSum if lanes == 1 else HalfSum
         return kind(e, reduction.kind, reduction.dtype, lanes)
     return Accumulator(e, reduction.kind, reduction.dtype, lanes)

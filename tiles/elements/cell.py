@@ -24,11 +24,13 @@ class Access:
       level: CELL (one element for the whole cell), ROW (one element a row) or ELEMENT.
       alignment_bytes: what the address of its first element, and of each row, is a multiple of.
       every_row: whether its address moves from row to row; False for a vector that all rows read.
+      counts: whether it is no memory but an int32 that counts elements, or rows, from what the vertex' state says.
     """
 
     level: int = ELEMENT
     alignment_bytes: int = ACCESS_BYTES
     every_row: bool = True
+    counts: bool = False
 
 
 @dataclass(frozen=True)

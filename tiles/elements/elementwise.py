@@ -121,7 +121,7 @@ class Elementwise:
         for stream in streams:
             stream.own_pointers = self.how.separate and finish is None
         operands = [
-            self._operand(k, stream, a)
+            self._counter(k, a, pointer) if a.counts else self._operand(k, stream, a)
             for k, (stream, a) in enumerate(zip(streams, self.how.operands, strict=True))
         ]
         results = self.walker.run(self.jaxpr.jaxpr, list(self.jaxpr.consts), operands)
@@ -138,6 +138,19 @@ class Elementwise:
                 else:
                     finish(stream, value)
         return e.empty(ELEMENT)
+
+    def _counter(self, k: int, access: Access, pointer: Callable[[str, str, int], Pointer]) -> Value:
+        """Return numbers of elements, or the number of a row: what moves as an address of bytes would."""
+        name = f"in{k}"
+        if access.level != ELEMENT:
+            return Value("int32", access.level, 1, {"int": (self.start(name, access),)})
+        e = self.e
+        with e.at(ELEMENT):
+            moving = pointer(name, "uint8", 0)
+            lanes = tuple(e.main("add", moving.register, imms=(lane,)) for lane in range(self.lanes))
+            if moving.turn_bytes:
+                e.emit("add", (moving.register,), (moving.register,), (moving.turn_bytes,))
+        return Value("int32", ELEMENT, self.lanes, {"int": lanes})
 
     def _operand(self, k: int, stream: Stream, access: Access) -> Value:
         if access.level == ELEMENT:

@@ -72,7 +72,7 @@ def binary(
     """
     form = form or float_form(a.dtype)
     level = ctx.level(a, b)
-    lanes = ctx.forms.lanes_at(level)
+    lanes = max(a.lanes, b.lanes)
     if a.lanes == lanes and b.lanes < lanes and name in _BROADCAST:
         a, b, name = _swapped(ctx, name, a, b)
     width = piece_width(form, lanes)
@@ -117,7 +117,7 @@ def lane_by_lane(ctx: Context, name: str, *values: Value) -> Value:
         wide = [convert_float(ctx, v, "float32") for v in values]
         return convert_float(ctx, lane_by_lane(ctx, name, *wide), "float16")
     level = ctx.level(*values)
-    lanes = ctx.forms.lanes_at(level)
+    lanes = max(v.lanes for v in values)
     taken = [ctx.forms.get(v, "f32") for v in values]
     imms: tuple[int, ...] = ()
     if name.startswith("int:"):
@@ -191,7 +191,7 @@ def _narrow(ctx: Context, pieces: Pieces, lanes: int) -> Pieces:
 def logic(ctx: Context, name: str, form: str, a: Value, b: Value) -> Value:
     """Return a bitwise function of masks (``and``, ``or``, ``andc``) in a mask's form."""
     level = ctx.level(a, b)
-    lanes = ctx.forms.lanes_at(level)
+    lanes = max(a.lanes, b.lanes)
     pairs = zip(ctx.forms.spread(a, form, lanes), ctx.forms.spread(b, form, lanes), strict=True)
     width = piece_width(form, lanes)
     with ctx.emitter.at(level):
@@ -206,7 +206,7 @@ def masked_select(ctx: Context, mask: Value, on_false: Value, on_true: Value) ->
     form = float_form(on_true.dtype)
     as_mask = "mask32" if form == "f32" else "mask16"
     level = ctx.level(mask, on_false, on_true)
-    lanes = ctx.forms.lanes_at(level)
+    lanes = max(mask.lanes, on_false.lanes, on_true.lanes)
     bits, no, yes = (
         ctx.forms.spread(v, f, lanes) for v, f in ((mask, as_mask), (on_false, form), (on_true, form))
     )

@@ -50,7 +50,7 @@ def lanes(
 ) -> Value:
     """Return a function of main registers, lane by lane."""
     level = ctx.level(*values)
-    count = ctx.forms.lanes_at(level)
+    count = max(v.lanes for v in values)
     spread = [ctx.forms.spread(v, operand_form, count) for v in values]
     with ctx.emitter.at(level):
         pieces = tuple(function(ctx.emitter, *lane) for lane in zip(*spread, strict=True))
@@ -152,7 +152,7 @@ def bool_logic(ctx: Context, name: str, a: Value, b: Value) -> Value:
 def select_lanes(ctx: Context, predicate: Value, on_false: Value, on_true: Value) -> Value:
     """Return ``predicate ? on_true : on_false`` by conditional moves of whatever the lanes hold."""
     level = ctx.level(predicate, on_false, on_true)
-    count = ctx.forms.lanes_at(level)
+    count = max(predicate.lanes, on_false.lanes, on_true.lanes)
     form = "pred" if on_true.dtype == "bool" else "int"
     bits = ctx.forms.spread(predicate, "pred", count)
     no, yes = (ctx.forms.spread(v, form, count) for v in (on_false, on_true))

@@ -58,7 +58,7 @@ def find_reduction(jaxpr: Any) -> Reduction | None:
     reduced: Any = eqn.invars[0]
     cut = at
     last: Any = inner.eqns[at - 1] if at else None
-    if axes == (1,) and last is not None and _widens_halves(last, reduced, KINDS[eqn.primitive.name]):
+    if last is not None and _widens_halves(last, reduced, KINDS[eqn.primitive.name]):
         reduced, cut = last.invars[0], at - 1  # the machine's accumulators add halves in f32 as they are
     return Reduction(
         Equations(inner.constvars, inner.invars, [reduced], inner.eqns[:cut]),

@@ -55,16 +55,16 @@ class _Nest:
         how: Arrangement,
     ) -> None:
         """Take the reduction, its operands' and result's dtypes, and how they lie."""
-        if any(access.level != ELEMENT for access in how.operands) or how.in_place:
-            raise NoTileCode(
-                "a reduction in place, or of an operand that is one element", expected="[rows, n]"
-            )
+        if all(access.level != ELEMENT for access in how.operands) or how.in_place:
+            raise NoTileCode("a reduction in place, or of single elements only", expected="[rows, n]")
         self.emitter = self.e = emitter
         self.reduction, self.dtypes, self.how = reduction, dtypes, how
         self.workers = emitter.isa["worker_contexts"]
         self.lanes = lanes_choices(dtypes[0] + (reduction.dtype,), how_of(how))[0]
         self.arguments: list[str] = []
         self.walker = Walker(emitter, self.lanes)
+        self.starts: list[Register] = []
+        self.uniform: dict[int, Value] = {}
 
     def argument(self, name: str) -> Register:
         """Return a field of the vertex state, loaded before the loops."""
@@ -76,14 +76,32 @@ class _Nest:
         self.walker.forms.lanes = lanes
         operands: list[Value] = []
         for k, (dtype, access) in enumerate(zip(self.dtypes[0], self.how.operands, strict=True)):
+            if access.level != ELEMENT:
+                operands.append(self._single(k, dtype, access, pointers[k]))
+                continue
             alignment = access.alignment_bytes
             stream = Stream(self.e, f"in{k}", dtype, lanes, alignment, _always(pointers[k]))
             operands.append(Value(dtype, ELEMENT, lanes, load=stream.load))
         (value,) = self.walker.run(self.reduction.before, self.reduction.consts, operands)
         return value
 
+    def _single(self, k: int, dtype: str, access: Access, pointer: Pointer) -> Value:
+        """Return an operand of one element for the whole cell, or for the row that ``pointer`` leads to."""
+        if access.level == CELL and k not in self.uniform:
+            one = Stream(self.e, f"in{k}", dtype, 1, itemsize(dtype), _always(Pointer(self.starts[k])))
+            self.uniform[k] = Value(dtype, CELL, 1, load=one.load)
+        return self.uniform[k] if access.level == CELL else self._of_row(k, dtype, pointer)
+
+    def _of_row(self, k: int, dtype: str, pointer: Pointer) -> Value:
+        """Return an operand of one element a row."""
+        raise NotImplementedError
+
     def _operands(self) -> list[tuple[str, Access]]:
         return list(zip(self.dtypes[0], self.how.operands, strict=True))
+
+    def _pitch(self, k: int) -> Register | None:
+        """Return the bytes from one row of an operand to the next; None for one element of the whole cell."""
+        return None if self.how.operands[k].level == CELL else self.argument(f"in{k}_row_bytes")
 
     def _beyond(self, start: Register, dtype: str, vectors: Register) -> Register:
         """Emit where the elements lie that fill no vector; loads that ran ahead have moved other pointers."""
@@ -105,8 +123,8 @@ class AlongRows(_Nest):
     def items(self) -> list[Item]:
         """Return the code, unscheduled."""
         e = self.e
-        starts = [self.argument(f"in{k}") for k in range(len(self.dtypes[0]))]
-        pitches = [self.argument(f"in{k}_row_bytes") for k in range(len(self.dtypes[0]))]
+        self.starts = starts = [self.argument(f"in{k}") for k in range(len(self.dtypes[0]))]
+        pitches = [self._pitch(k) for k in range(len(self.dtypes[0]))]
         out, n, rows = self.argument("out0"), self.argument("n"), self.argument("rows")
         with e.at(CELL):
             worker = emit_worker(e)
@@ -114,9 +132,10 @@ class AlongRows(_Nest):
             vectors = e.main("shr", n, imms=(self.lanes.bit_length() - 1,)) if self.lanes > 1 else n
             rest = e.masked(n, self.lanes - 1) if self.lanes > 1 else None
             row_pointers = [
-                e.main("add", s, e.main("mul", worker, p)) for s, p in zip(starts, pitches, strict=True)
+                s if p is None else e.main("add", s, e.main("mul", worker, p))
+                for s, p in zip(starts, pitches, strict=True)
             ]
-            steps = [e.main("mul", p, imms=(self.workers,)) for p in pitches]
+            steps = [None if p is None else e.main("mul", p, imms=(self.workers,)) for p in pitches]
             out_pointer = e.main("add", out, e.main("mul", worker, imms=(4,)))
             fold = accumulator(e, self.reduction, self.lanes)
             fold.prepare()
@@ -134,23 +153,33 @@ class AlongRows(_Nest):
         self,
         fold: Accumulator,
         rows: list[Register],
-        steps: list[Register],
+        steps: list[Register | None],
         out: Register,
         vectors: Register,
         rest: Register | None,
     ) -> list[Item]:
         """Return the code of one row: the vectors, the elements that fill none, the functions after, the store."""
         e = self.e
+        self.of_rows: dict[int, Value] = {}
+        self.rows = rows
         with e.at(ROW):
-            moving = [e.main("or", row, imms=(0,)) for row in rows]
+            moving = [
+                e.main("or", row, imms=(0,)) if access.level == ELEMENT else row
+                for row, access in zip(rows, self.how.operands, strict=True)
+            ]
             fold.start()
-        items = [*e.empty(ROW), self._repeat(fold, self.lanes, moving, vectors, N // self.lanes)]
+        loop = self._repeat(fold, self.lanes, moving, vectors, N // self.lanes)
+        items = [*e.empty(ROW), loop]  # loads of what is one a row come before the loop
         if rest is not None:
             single = accumulator(e, self.reduction, 1)
             with e.at(ROW):
                 single.start()
-                left = [self._beyond(row, d, vectors) for row, d in zip(rows, self.dtypes[0], strict=True)]
-            items += [*e.empty(ROW), self._repeat(single, 1, left, rest, N % self.lanes)]
+                left = [
+                    self._beyond(row, d, vectors) if access.level == ELEMENT else row
+                    for row, (d, access) in zip(rows, self._operands(), strict=True)
+                ]
+            again = self._repeat(single, 1, left, rest, N % self.lanes)
+            items += [*e.empty(ROW), again]
             with e.at(ROW):
                 value = fold.joined(single)
         else:
@@ -163,8 +192,16 @@ class AlongRows(_Nest):
             stream = Stream(e, "out0", self.dtypes[1][0], 1, 4, _always(Pointer(out, 4 * self.workers)))
             stream.store(self.walker.forms, result)
             for pointer, step in zip(rows, steps, strict=True):
-                self.advance(pointer, step)
+                if step is not None:
+                    self.advance(pointer, step)
         return [*items, *e.empty(ROW)]
+
+    def _of_row(self, k: int, dtype: str, pointer: Pointer) -> Value:
+        """Return an operand of one element a row: loaded before the row's loops."""
+        if k not in self.of_rows:
+            one = Stream(self.e, f"in{k}", dtype, 1, itemsize(dtype), _always(Pointer(self.rows[k])))
+            self.of_rows[k] = Value(dtype, ROW, 1, load=one.load)
+        return self.of_rows[k]
 
     def _repeat(
         self, fold: Accumulator, lanes: int, moving: list[Register], count: Register, trips: Extent
@@ -187,24 +224,28 @@ class OverRows(_Nest):
     def items(self) -> list[Item]:
         """Return the code, unscheduled."""
         e = self.e
-        starts = [self.argument(f"in{k}") for k in range(len(self.dtypes[0]))]
-        pitches = [self.argument(f"in{k}_row_bytes") for k in range(len(self.dtypes[0]))]
+        self.starts = starts = [self.argument(f"in{k}") for k in range(len(self.dtypes[0]))]
+        pitches = [self._pitch(k) for k in range(len(self.dtypes[0]))]
         out, n, rows = self.argument("out0"), self.argument("n"), self.argument("rows")
         with e.at(CELL):
             worker = emit_worker(e)
             vectors = e.main("shr", n, imms=(self.lanes.bit_length() - 1,)) if self.lanes > 1 else n
             count = emit_share(e, vectors, worker)
-            columns = [self._column(s, worker, d) for s, d in zip(starts, self.dtypes[0], strict=True)]
+            columns = [
+                self._column(s, worker, d) if a.level == ELEMENT else s
+                for s, (d, a) in zip(starts, self._operands(), strict=True)
+            ]
             out_pointer = self._column(out, worker, self.dtypes[1][0])
         size = self.lanes * itemsize(self.dtypes[1][0])
         body = self._columns(
             columns, pitches, rows, lambda: Pointer(out_pointer, size * self.workers), None, None
         )
         with e.at(ROW):
-            for column, dtype in zip(columns, self.dtypes[0], strict=True):
-                e.emit("add", (column,), (column,), (self.workers * self.lanes * itemsize(dtype),))
+            for column, (dtype, access) in zip(columns, self._operands(), strict=True):
+                if access.level == ELEMENT:
+                    e.emit("add", (column,), (column,), (self.workers * self.lanes * itemsize(dtype),))
         body += e.empty(ROW)
-        tail = self._tail(starts, pitches, out, n, rows, vectors, worker) if self.lanes > 1 else []
+        tail = self._tail(worker, n) if self.lanes > 1 else []
         before = e.empty(CELL)
         with e.at(CELL):
             counter = e.main("add", count, imms=(-1,))
@@ -214,6 +255,11 @@ class OverRows(_Nest):
             e.emit("exitz", (), (MZERO,))
         return [*before, *loop, *tail, *e.empty(CELL)]
 
+    def _of_row(self, k: int, dtype: str, pointer: Pointer) -> Value:
+        """Return an operand of one element a row: loaded in the loop, which goes down the rows."""
+        one = Stream(self.e, f"in{k}", dtype, 1, itemsize(dtype), _always(pointer))
+        return Value(dtype, ELEMENT, 1, load=one.load)
+
     def _column(self, start: Register, worker: Register, dtype: str) -> Register:
         e = self.e
         return e.main("add", start, e.main("mul", worker, imms=(self.lanes * itemsize(dtype),)))
@@ -221,7 +267,7 @@ class OverRows(_Nest):
     def _columns(
         self,
         columns: list[Register],
-        pitches: list[Register],
+        pitches: list[Register | None],
         rows: Register,
         out: Callable[[], Pointer],
         count: Register | None,
@@ -230,24 +276,38 @@ class OverRows(_Nest):
         """Return the code of one vector of columns: down the rows, then the functions after and the store."""
         e = self.e
         fold = accumulator(e, self.reduction, self.lanes, keeps_lanes=True)
+        with e.at(CELL):
+            fold.prepare()
         with e.at(ROW):
-            moving = [e.main("or", column, imms=(0,)) for column in columns]
+            moving = [
+                column if pitch is None else e.main("or", column, imms=(0,))
+                for column, pitch in zip(columns, pitches, strict=True)
+            ]
             fold.start()
         items = e.empty(ROW)
-        by_stride = [self.lanes * itemsize(d) == 8 and a.alignment_bytes >= 8 for d, a in self._operands()]
-        with e.at(CELL):
+        by_stride = [
+            a.level == ELEMENT and self.lanes * itemsize(d) == 8 and a.alignment_bytes >= 8
+            for d, a in self._operands()
+        ]
+        with e.at(CELL if count is None else ROW):
             strides = [
-                e.main("shr", p, imms=(3,)) if s else None for p, s in zip(pitches, by_stride, strict=True)
+                e.main("shr", p, imms=(3,)) if s and p is not None else None
+                for p, s in zip(pitches, by_stride, strict=True)
             ]
         value = self.reduced(self.lanes, [Pointer(m, stride=s) for m, s in zip(moving, strides, strict=True)])
         with e.at(ELEMENT):
             for pointer, pitch, stepped in zip(moving, pitches, by_stride, strict=True):
-                if not stepped:
+                if not stepped and pitch is not None:
                     e.emit("add", (pointer,), (pointer, pitch))
             fold.add(self.walker, value)
         (block,) = e.empty(ELEMENT)
+        items += e.empty(ROW)
         items.append(Repeat(rows, ROWS, block))  # type: ignore[arg-type]
-        result = self.finished(Value(self.reduction.dtype, ELEMENT, self.lanes, {fold.form: fold.pieces}))
+        with e.at(ELEMENT):
+            form, pieces = fold.columns()
+        dtype = "float32" if form == "f32" else self.reduction.dtype
+        folded = Value(dtype, ELEMENT, self.lanes, {form: pieces})
+        result = self.finished(convert_float(self.walker, folded, self.reduction.result_dtype))
         with e.at(ELEMENT):
             stream = Stream(
                 e, "out0", self.dtypes[1][0], self.lanes, self.how.results[0].alignment_bytes, _from(out)
@@ -259,28 +319,31 @@ class OverRows(_Nest):
                 stream.store_partly(self.walker.forms, result, count, elements)
         return [*items, *e.empty(ELEMENT)]
 
-    def _tail(
-        self,
-        starts: list[Register],
-        pitches: list[Register],
-        out: Register,
-        n: Register,
-        rows: Register,
-        vectors: Register,
-        worker: Register,
-    ) -> list[Item]:
-        """Return the last worker's code for columns that fill no vector."""
+    def _tail(self, worker: Register, n: Register) -> list[Item]:
+        """Return the last worker's code for columns that fill no vector.
+
+        It loads its arguments again, so that they are in no registers while the loop over columns runs.
+        """
         e = self.e
         with e.at(CELL):
             last = e.main("cmpeq", worker, imms=(self.workers - 1,))
             rest = e.main("mul", e.masked(n, self.lanes - 1), last)
-
         with e.at(ROW):
-            columns = [self._beyond(s, d, vectors) for s, d in zip(starts, self.dtypes[0], strict=True)]
-            end = self._beyond(out, self.dtypes[1][0], vectors)
+            again = {name: emit_argument(e, self.arguments, name) for name in ("n", "rows", "out0")}
+            starts = [emit_argument(e, self.arguments, f"in{k}") for k in range(len(self.dtypes[0]))]
+            pitches = [
+                None if a.level == CELL else emit_argument(e, self.arguments, f"in{k}_row_bytes")
+                for k, a in enumerate(self.how.operands)
+            ]
+            vectors = e.main("shr", again["n"], imms=(self.lanes.bit_length() - 1,))
+            columns = [
+                self._beyond(s, d, vectors) if a.level == ELEMENT else s
+                for s, (d, a) in zip(starts, self._operands(), strict=True)
+            ]
+            end = self._beyond(again["out0"], self.dtypes[1][0], vectors)
         prologue = e.empty(ROW)
         elements = N % self.lanes
-        body = self._columns(columns, pitches, rows, lambda: Pointer(end), rest, elements)
+        body = self._columns(columns, pitches, again["rows"], lambda: Pointer(end), rest, elements)
         return [If(rest, greater(elements, 0) * equal(WORKER, self.workers - 1), (*prologue, *body))]
 
 

@@ -113,7 +113,8 @@ def list_schedule(code: Sequence[Instruction], isa: InstructionSet, window: int 
     ready = {at for at, n in enumerate(waiting) if not n}
     bundles: list[Bundle] = []
     while ready:
-        within = {at for at in ready if not window or at < min(ready) + window}
+        end = min(ready) + (window or len(code))
+        within = {at for at in ready if at < end}
         taken = _fill_bundle(code, ready, within, earliest, heights, waiting, following, len(bundles))
         bundles.append(Bundle(taken.get(MAIN), taken.get(AUX)))
     return tuple(bundles)

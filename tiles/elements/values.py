@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tiles.elements.cell import ELEMENT
 from tiles.elements.emitter import Emitter, word_of_float
 from tiles.elements.tilecode import AZERO, AZEROS, MZERO, Register
 from tiles.errors import NoTileCode
@@ -78,10 +77,6 @@ class Forms:
         """Take the emitter and the lanes of element-level values; values of other levels have one lane."""
         self.emitter = emitter
         self.lanes = lanes
-
-    def lanes_at(self, level: int) -> int:
-        """Return lanes of a value of a level."""
-        return self.lanes if level >= ELEMENT else 1
 
     def new(self, form: str, lanes: int) -> Pieces:
         """Return fresh registers for a value."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tiles.elements.cell import Arrangement
+from tiles.elements.cell import ACCESS_BYTES, Arrangement
 from tiles.elements.compile import compile_cell
 from tiles.elements.cost import Formula, code_bytes, formula_of, slots_basis
 from tiles.elements.isa import InstructionSet, of_target
@@ -53,7 +53,7 @@ def instructions_for(target: Target) -> InstructionSet:
     """Return the instruction set that code for a target is made of.
 
     Raises:
-      NoTileCode: the target's workers are not those of its generation.
+      NoTileCode: the target's workers, or its vectors, are not those of its generation.
     """
     isa = of_target(target)
     workers = isa["worker_contexts"]
@@ -61,5 +61,11 @@ def instructions_for(target: Target) -> InstructionSet:
         raise NoTileCode(
             f"{target.workers_per_tile} workers that issue every {target.worker_issue_interval_cycles} cycles",
             expected=f"{workers} of {isa.name}",
+        )
+    vectors = ACCESS_BYTES // 4, ACCESS_BYTES // 2
+    if (target.float_vector_width, target.half_vector_width) != vectors:
+        raise NoTileCode(
+            f"vectors of {target.float_vector_width} floats and {target.half_vector_width} halves",
+            expected=f"{vectors[0]} and {vectors[1]} of {isa.name}",
         )
     return isa

@@ -155,10 +155,10 @@ class FastEngine(TracedEngine):
             )
         with jax.enable_x64(True):
             items = {name: jnp.asarray(x) for name, x in given.items()}
-            (outputs, _), moved = self._called(
+            (outputs, _), sent = self._called(
                 *inputs, items=items, room=initial_room(exe), remote={}, show=self.show
             )
-            return list(outputs), sent_by(exe, moved)
+            return list(outputs), sent_by(exe, sent)
 
     def record(
         self, *inputs: Any, streams: Mapping[str, Any] | None = None, remote: Env

@@ -13,6 +13,7 @@ from functools import lru_cache
 import numpy as np
 
 from tiles.graph import Permutation, Replicas
+from tiles.numerics.shared import read_only
 from tiles.target import LinkPhase, System, flow_phase
 
 
@@ -47,6 +48,8 @@ def crossing(
         ends.append(there[moves])
     source, end = np.concatenate(sources), np.concatenate(ends)
     unit = flow_phase(system, source, end, np.ones(source.size, np.int64)) if source.size else None
+    if unit is not None:
+        read_only(unit.link_bytes)  # kept, and shared by all who ask
     return Crossing(unit, stays, misses)
 
 

@@ -191,17 +191,22 @@ class Draft:
     @cached_property
     def free_cost(self) -> float:
         """What the plan costs at least: without any exchange, or with the shortest one if something crosses tiles."""
-        return self.at(_shortest_exchange(self.question.target) if self.crosses else NO_EXCHANGE).cost
+        return self._cost(_shortest_exchange(self.question.target) if self.crosses else NO_EXCHANGE)
 
     @cached_property
     def least_cost(self) -> float:
         """What the plan costs at least, as far as a few of its cells say."""
         question = self.question
         dtypes = [o.dtype for o in question.operands]
-        return self.at(least_figures(question.form, self.plan, self.received, dtypes, question.target)).cost
+        return self._cost(least_figures(question.form, self.plan, self.received, dtypes, question.target))
 
-    def at(self, exchange: ExchangeFigures) -> Priced:
-        """Return the plan with its cost, given the figures of its exchange or such as they cannot be below.
+    def _cost(self, exchange: ExchangeFigures) -> float:
+        """Return what the plan costs, given the figures of its exchange or such as they cannot be below."""
+        code = exchange.code_bytes + self.reader_code_bytes
+        return self._cycles(exchange) + self.question.code_price * code
+
+    def _cycles(self, exchange: ExchangeFigures) -> float:
+        """Return the cycles of exchange, compute and combination.
 
         Terms are added, and so rounded, in one order, so that lower figures never cost more.
         """
@@ -210,16 +215,22 @@ class Draft:
         if exchange.cycles:
             cycles += target.internal_sync_cycles
         cycles += exchange.local_bytes / target.memcpy_bytes_per_cycle + exchange.turning_cycles
-        cycles += self.combining_cycles
-        code, price = exchange.code_bytes, self.question.code_price
-        return Priced(self.plan, cycles, self.temporary_bytes, code, self.reader_code_bytes, price)
+        return cycles + self.combining_cycles
 
     @cached_property
     def priced(self) -> Priced:
         """The plan with its cost from exact exchange volumes."""
         form, operands, target = self.question.form, self.question.operands, self.question.target
         moved = tuple((k, layout, operands[k].shape, operands[k].dtype) for k, layout in self.received)
-        return self.at(exchange_figures(form, self.plan, moved, target))
+        figures = exchange_figures(form, self.plan, moved, target) if moved else NO_EXCHANGE
+        return Priced(
+            self.plan,
+            self._cycles(figures),
+            self.temporary_bytes,
+            figures.code_bytes,
+            self.reader_code_bytes,
+            self.question.code_price,
+        )
 
 
 @dataclass(frozen=True, eq=False)

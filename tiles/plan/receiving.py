@@ -134,8 +134,8 @@ class Along(NamedTuple):
       pieces: parts they lie in.
       step: from one to the next.
       size: elements of the tensor.
-      grain: elements of its parts; an int, or one for each slice.
-      extent: the longest slice; likewise.
+      grain: elements of its parts.
+      extent: the longest slice.
     """
 
     low: np.ndarray
@@ -144,17 +144,12 @@ class Along(NamedTuple):
     pieces: np.ndarray
     step: int
     size: int
-    grain: Any
-    extent: Any
-
-    def at(self, rows: list[int] | slice) -> Along:
-        """Return what some slices read, where grains and extents are one for each."""
-        low, high, inside, pieces = (x[rows] for x in (self.low, self.high, self.inside, self.pieces))
-        return Along(low, high, inside, pieces, self.step, self.size, self.grain[rows], self.extent[rows])
+    grain: int
+    extent: int
 
 
 def along(
-    low: np.ndarray, high: np.ndarray, inside: np.ndarray, step: int, size: int, grain: Any, extent: Any
+    low: np.ndarray, high: np.ndarray, inside: np.ndarray, step: int, size: int, grain: int, extent: int
 ) -> Along:
     """Return what slices read along an axis, and in how many parts that lies; see ``Along``."""
     pieces = np.where(high >= low, high // grain - low // grain + 1, 0)

@@ -205,9 +205,15 @@ def _plan(form: OpForm, grains: Sequence[int], order: tuple[int, ...]) -> Plan:
         size, grain = form.dims[d].size, grains[d]
         parts = max(1, -(-size // grain))
         if parts > 1:
-            splits[d] = AxisSplit(size, grain, ((parts, stride),))
+            splits[d] = _cut(size, grain, parts, stride)
             stride *= parts
     return Plan(tuple(splits))
+
+
+@lru_cache(maxsize=16384)
+def _cut(size: int, grain: int, parts: int, stride: int) -> AxisSplit:
+    """Return a dimension cut over tiles ``stride`` apart; plans of all orders share these."""
+    return AxisSplit(size, grain, ((parts, stride),))
 
 
 @lru_cache(maxsize=4096)
@@ -392,16 +398,29 @@ def _changes(index_map: IndexMap, layout: Layout, grains: Sequence[np.ndarray]) 
     neighbours together, about as many as there are in a part.
     """
     sources = windows = stretches = np.ones(grains[0].shape if grains else (1,))
+    taken: list[np.ndarray] = []
     held = filled = np.ones(sources.shape, bool)
     for axis, split in reversed(list(zip(index_map.axes, layout.axes, strict=True))):
         reach = 1 + sum(abs(c) * (grains[d] - 1) for d, c in axis.terms)
         extent = np.minimum(reach, max(1, split.size)) * np.ones(sources.shape)
         pieces = np.ceil(extent / split.grain)
         sources = sources * pieces
+        taken.insert(0, np.minimum(extent, min(split.grain, max(1, split.size))))
         windows = windows * np.where(held, pieces, extent)
         stretches = stretches * np.where(filled, pieces, extent)
         held = held & ((extent % split.grain == 0) | (extent == split.size))
         filled = filled & (pieces <= 1)
     if not layout.arrangement.is_row_major:
-        return 2 * sources
+        return 2 * sources * _stretches_in_order(layout, taken)
     return windows + np.where(stretches == sources, 1, stretches)
+
+
+def _stretches_in_order(layout: Layout, taken: Sequence[np.ndarray]) -> np.ndarray:
+    """Return in how many stretches that many elements along each axis lie in a part, float64 ``[candidates]``."""
+    together: np.ndarray = np.ones(taken[0].shape if taken else (1,))
+    is_whole = np.ones(together.shape, bool)
+    for d, radix, step in reversed(layout.arrangement.factors(layout.part_shape)):
+        count = np.minimum(radix, np.ceil(taken[d] / step))
+        together = together * np.where(is_whole, count, 1)
+        is_whole = is_whole & (count == radix)
+    return np.maximum(1, math.prod(taken, start=np.ones(together.shape)) / together)

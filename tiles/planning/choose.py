@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import combinations
 
 from tiles.errors import InvalidPlan
-from tiles.graph import ROW_MAJOR, Layout, Plan, Tensor, linear_layout
+from tiles.graph import ROW_MAJOR, Layout, Plan, Tensor
 from tiles.plan import (
     Draft,
     Operand,
@@ -27,6 +27,7 @@ from tiles.plan import (
     operand_code,
     search,
 )
+from tiles.planning.preferred import Met
 from tiles.planning.state import Planning
 from tiles.poplibs.popops.map import rearranging
 
@@ -37,12 +38,9 @@ KEEP_IN_PLACE = 1.5
 Homes = dict[int, Layout]
 """Layouts into which operands are copied before an operation, by the operands' numbers."""
 
-Waiting = tuple[str, Layout | None]
-"""The dtype of what later operations read together with a result, of its shape, and where it lies."""
-
 
 def choose(
-    planning: Planning, question: Question, operands: Seq[Tensor], label: str, beside: Seq[Tensor] = ()
+    planning: Planning, question: Question, operands: Seq[Tensor], label: str, beside: Met | None = None
 ) -> tuple[Plan, Homes]:
     """Return the plan of an operation, and the layouts into which operands (by number) are copied before it.
 
@@ -56,8 +54,7 @@ def choose(
     form, codelet, target = question.form, question.codelet, question.target
     proportion = planning.policy.memory_proportion(label)
     asked = question, proportion
-    waiting = tuple((t.dtype, t.layout) for t in beside)
-    plan, homes, least = planning.answer((*asked, waiting), lambda: _found(question, proportion, waiting))
+    plan, homes, least = planning.answer((*asked, beside), lambda: _found(question, proportion, beside))
     for k, tensor in enumerate(operands):
         if (
             tensor.name in planning.donated
@@ -83,12 +80,12 @@ def choose(
     return plan, homes
 
 
-def _found(question: Question, proportion: float, waiting: Seq[Waiting]) -> tuple[Plan, Homes, float]:
+def _found(question: Question, proportion: float, beside: Met | None) -> tuple[Plan, Homes, float]:
     """Return the plan for a question, the layouts into which operands are copied, and the least cost of a plan alone."""
     best = _search(question, proportion)[0]
     plan, homes, cost = _reordering(question, best.plan, best.cost, proportion)
-    if any(layout is not None for _, layout in waiting):
-        plan, homes = _meeting(question, (plan, homes, cost), waiting, proportion)
+    if beside is not None:
+        plan, homes = meeting(question, (plan, homes, cost), beside, proportion)
     return plan, homes, best.cost
 
 
@@ -167,21 +164,16 @@ def _reordering(question: Question, plan: Plan, cost: float, proportion: float) 
     return best, homes, cost
 
 
-def _meeting(
-    question: Question, found: tuple[Plan, Homes, float], beside: Seq[Waiting], proportion: float
+def meeting(
+    question: Question, found: tuple[Plan, Homes, float], beside: Met, proportion: float
 ) -> tuple[Plan, Homes]:
     """Return the plan found, or the one that leaves the result where what it meets lies, if that saves more than it costs.
 
-    What lies nowhere yet goes where the result is; so all of that, or what lies already if there is nothing else, would
-    have to be moved otherwise.
+    It saves to move what lies there already, and costs what operations that go over the result take longer there.
     """
-    layout = next(layout for _, layout in beside if layout is not None)
-    moved = [dtype for dtype, layout in beside if layout is None] or [
-        dtype for dtype, layout in beside if layout is not None
-    ][:1]
     form, target = question.form, question.target
     plan, homes, cost = found
-    there = leaving(form, question.codelet, layout, target)
+    there = leaving(form, question.codelet, beside.layout, target)
     if there is None:
         return plan, homes
     (there,) = arranged(question, [there])
@@ -203,14 +195,12 @@ def _meeting(
         )
         if with_copy < total:
             copied[k], total, question = home, with_copy, waits
-    shape = form.result_shape()
-    is_combined = plan.num_partials(form) > 1  # and then lies somewhere that the combination chooses
-    result = linear_layout(shape, moved[0], target.num_tiles) if is_combined else plan.result_layout(form)
-    saved = 0.0
-    for dtype in moved:
-        waiting = Operand(shape, dtype, layout)
-        saved += _copy_cost(question, waiting, result)
-        saved -= _copy_cost(question, waiting, there.result_layout(form))
+    if plan.num_partials(form) > 1:  # the combination chooses where the result lies
+        return (there, copied) if total < cost else (plan, homes)
+    result, waiting = plan.result_layout(form), Operand(form.result_shape(), beside.dtype, beside.layout)
+    stays = _copy_cost(question, waiting, there.result_layout(form))
+    saved = _copy_cost(question, waiting, result) - stays
+    saved -= beside.passes * (stays - _copy_cost(question, replace(waiting, layout=result), result))
     return (there, copied) if total < cost + saved else (plan, homes)
 
 

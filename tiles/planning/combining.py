@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 
 from tiles.graph import (
     ROW_MAJOR,
@@ -18,9 +19,12 @@ from tiles.graph import (
     linear_layout,
     whole,
 )
+from tiles.graph.layout import align_up, ceil_div
 from tiles.numerics.dtypes import itemsize
-from tiles.plan import Operand, Priced, Ranking, search, with_order
+from tiles.plan import Operand, Priced, Question, Ranking, search, with_order
+from tiles.planning.choose import meeting
 from tiles.planning.emit import emit
+from tiles.planning.preferred import Met
 from tiles.planning.state import Site
 from tiles.poplibs.popops.reduce import combine_form
 from tiles.target import Target
@@ -33,6 +37,7 @@ def combine(
     dtype: str,
     result: str,
     order: Arrangement = ROW_MAJOR,
+    beside: Met | None = None,
 ) -> None:
     """Reduce partials ``[P, ...]`` over their leading axis, in as many stages as is cheapest.
 
@@ -44,18 +49,20 @@ def combine(
       result: name of the recorded tensor to leave it in.
       order: that in which they were written, by axes of ``partials``: where several parts meet on a tile, their
         groups stay apart, so that they arrive in longer runs and lie as the next contraction reads them.
+      beside: what later operations read together with the result, of its shape.
     """
-    stage = 0
+    stage, asked = 0, (codelet, dtype, order, beside)
     while True:
         form = combine_form(partials.shape)
         here = site.at(f"combine{stage}" if stage else "combine")
         plan = site.planning.pins.get(here.label)
         if plan is None:
-            key = codelet, partials.shape, partials.dtype, partials.layout, dtype, _share(site)
+            key = *asked, partials.shape, partials.dtype, partials.layout, _share(site)
             plan = site.planning.answer(
-                key, lambda form=form, given=partials: _combine_plan(site, codelet, form, given, dtype)
+                key, lambda form=form, given=partials: _combine_plan(site, form, given, *asked)
             )
-            plan = plan if order.is_row_major else with_order(plan, order)
+            if plan.base == 0:
+                plan = replace(plan, base=site.planning.rotated_base(int(plan.tiles.max()) + 1))
         if plan.num_partials(form) == 1:
             emit(here, codelet, form, plan, [partials], (dtype,), (result,))
             return
@@ -64,13 +71,29 @@ def combine(
         stage += 1
 
 
-def _combine_plan(site: Site, codelet: Codelet, form: OpForm, partials: Tensor, dtype: str) -> Plan:
+def _combine_plan(
+    site: Site,
+    form: OpForm,
+    partials: Tensor,
+    codelet: Codelet,
+    dtype: str,
+    order: Arrangement,
+    beside: Met | None,
+) -> Plan:
     """Choose the plan of one combining stage; a staged plan must at least halve the partials."""
     assert partials.layout is not None
-    spread = _spread(site.planning.graph.target, codelet, form, dtype)
+    target = site.planning.graph.target
+    spread = _spread(target, codelet, form, dtype)
     extra = [*_scattered(form, partials.layout), spread]
-    found = _ranked(site, codelet, form, [partials], (dtype,), extra)
-    return next((p.plan for p in _halving(found, form, partials)), spread)
+    found = next(_halving(_ranked(site, codelet, form, [partials], (dtype,), extra), form, partials), None)
+    plan = spread if found is None else found.plan
+    if not order.is_row_major:
+        plan = with_order(plan, order)
+    if found is None or beside is None or plan.num_partials(form) > 1:
+        return plan
+    known = (Operand(partials.shape, partials.dtype, partials.layout),)
+    question = Question(form, codelet, known, (dtype,), target, site.planning.policy.code_price)
+    return meeting(question, (plan, {}, found.cost), beside, _share(site))[0]
 
 
 def join_plan(
@@ -114,23 +137,39 @@ def _spread(target: Target, codelet: Codelet, form: OpForm, dtype: str) -> Plan:
 
 
 def _scattered(form: OpForm, layout: Layout) -> list[Plan]:
-    """Plans that spread the combination of each group of partials evenly over the tiles that hold them.
+    """Plans that spread the combination of each group of partials over the tiles that hold them.
 
     A share is cut from the slowest axes of a part on, as they lie in memory, so that it is a run of each part or a few
-    long ones; or first from another axis.
+    long ones; or first from another axis. Shares are even where a part can be cut so; else also into as many as there
+    are tiles, of which some then lie across two parts.
     """
     held, *rest = layout.axes
     if not held.is_split or held.parts != math.prod(radix for radix, _ in held.digits):
         return []
     counted = dict.fromkeys(d - 1 for d, _ in layout.arrangement.digits if d)
+    groups = {d - 1: group for d, group in layout.arrangement.digits if group}
     slowest_first = list(dict.fromkeys([*counted, *range(len(rest))]))
     plans = []
     for first in slowest_first:
         order = [first, *(axis for axis in slowest_first if axis != first)]
-        axes = _shared(rest, held.digits, order)
-        if axes is not None:
-            plans.append(Plan((whole(held.size), *axes), layout.base))
+        for cut in (
+            _shared(rest, held.digits, order),
+            _cut_unevenly(rest, held, first, groups.get(first, 1)),
+        ):
+            if cut is not None:
+                plans.append(Plan((whole(held.size), *cut), layout.base))
     return list(dict.fromkeys(plans))
+
+
+def _cut_unevenly(axes: Seq[AxisSplit], held: AxisSplit, axis: int, group: int) -> list[AxisSplit] | None:
+    """Cut one axis of parts further into as many shares as tiles hold them; None if it can be cut evenly, or not at all."""
+    split = axes[axis]
+    grain = min(split.grain, max(1, split.size))
+    share = align_up(ceil_div(grain, held.parts), group)
+    digits = split.digits if split.is_split else ()
+    if grain % held.parts == 0 or share >= grain or split.parts != math.prod(radix for radix, _ in digits):
+        return None
+    return [*axes[:axis], AxisSplit(split.size, share, (*digits, *held.digits)), *axes[axis + 1 :]]
 
 
 def _shared(axes: Seq[AxisSplit], digits: Seq[tuple[int, int]], order: Seq[int]) -> list[AxisSplit] | None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 
 from tiles.graph import Codelet, Execute, Layout, OpForm, Plan, Tensor, Vertices
-from tiles.plan import home_layout
+from tiles.plan import home_layout, is_resident
 from tiles.planning.state import Planning, Site
 from tiles.poplibs.popops.map import rearranging
 
@@ -54,7 +55,16 @@ def settle(planning: Planning, form: OpForm, plan: Plan, operands: Seq[Tensor]) 
     target = planning.graph.target
     for k, tensor in enumerate(operands):
         if planning.graph.tensors[tensor.name].layout is None:
-            planning.place(tensor.name, home_layout(form, plan, k, tensor.shape, tensor.dtype, target))
+            layout = home_layout(form, plan, k, tensor.shape, tensor.dtype, target)
+            if not is_resident(form, plan, k, layout):
+                last = int(layout.tiles.max()) - layout.base + 1
+                if (
+                    last * 4 <= target.num_tiles
+                    and layout.base + last < target.num_tiles
+                    and layout.base == 0
+                ):
+                    layout = replace(layout, base=planning.rotated_base(last))
+            planning.place(tensor.name, layout)
 
 
 def copied_into_order(site: Site, x: Tensor, layout: Layout) -> Tensor:

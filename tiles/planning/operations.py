@@ -23,12 +23,13 @@ from tiles.plan import Operand, Question, Turns, arranged, leaving, serial_split
 from tiles.planning.choose import as_wanted, choose
 from tiles.planning.combining import combine, join_plan
 from tiles.planning.emit import copied_into_order, emit, settle
+from tiles.planning.preferred import Met
 from tiles.planning.state import Planning, Site
 from tiles.poplibs.popops.reduce import combine_codelet
 
 
 def plan_operation(
-    planning: Planning, operation: Operation, program: Sequence, beside: Seq[Tensor] = ()
+    planning: Planning, operation: Operation, program: Sequence, beside: Met | None = None
 ) -> None:
     """Add the compute sets of a recorded operation to the planned graph.
 
@@ -61,13 +62,13 @@ def _compute_there(site: Site, operation: Operation, layout: Layout) -> None:
         emit(site, operation.codelet, operation.form, plan, operands, (written[0].dtype,), operation.results)
         return
     made = tuple(planning.graph.add_tensor(t.shape, t.dtype, f"{site.label}.made").name for t in written)
-    _plan(site, operation, made, ())
+    _plan(site, operation, made, None)
     for source, result in zip(made, operation.results, strict=True):
         planning.follow(result, planning.tensor(source))
         site.program.add(Copy(planning.tensor(result).name, (source,), None, site.location))
 
 
-def _plan(site: Site, operation: Operation, results: tuple[str, ...], beside: Seq[Tensor]) -> None:
+def _plan(site: Site, operation: Operation, results: tuple[str, ...], beside: Met | None) -> None:
     """Choose the plan of an operation and add what it takes."""
     planning, form, codelet = site.planning, operation.form, operation.codelet
     operands = [planning.tensor(name) for name in operation.operands]
@@ -91,7 +92,7 @@ def _plan(site: Site, operation: Operation, results: tuple[str, ...], beside: Se
     settle(planning, form, plan, operands)
     for k, layout in copies.items():
         operands[k] = copied_into_order(site.at(f"order{k}"), operands[k], layout)
-    _add(site, question, plan, operands, results)
+    _add(site, question, plan, operands, results, beside)
 
 
 def _checked(site: Site, question: Question, plan: Plan, *, is_given: bool, is_pinned: bool) -> Plan:
@@ -111,17 +112,24 @@ def _checked(site: Site, question: Question, plan: Plan, *, is_given: bool, is_p
     return plan
 
 
-def _add(site: Site, question: Question, plan: Plan, operands: Seq[Tensor], results: tuple[str, ...]) -> None:
+def _add(
+    site: Site,
+    question: Question,
+    plan: Plan,
+    operands: Seq[Tensor],
+    results: tuple[str, ...],
+    beside: Met | None = None,
+) -> None:
     """Add a plan's compute set, and what combines its partials."""
     form, codelet, dtypes = question.form, question.codelet, question.result_dtypes
     if plan.num_partials(form) == 1:
         emit(site, codelet, form, plan, operands, dtypes, results)
         return
     if codelet.keeps_partials:
-        _in_parts(site, question, plan, operands, results)
+        _in_parts(site, question, plan, operands, results, beside)
         return
     body = Sequence()
-    _in_parts(replace(site, program=body), question, plan, operands, results)
+    _in_parts(replace(site, program=body), question, plan, operands, results, beside)
     names = tuple(t.name for t in operands), tuple(site.planning.tensor(name).name for name in results)
     one = Vertices(site.label, codelet, form, unsplit_plan(form), *names, site.location)
     site.program.add(Composite(body, one))
@@ -157,7 +165,12 @@ def _in_slices(site: Site, operation: Operation, turns: Turns, result: str) -> N
 
 
 def _in_parts(
-    site: Site, question: Question, plan: Plan, operands: Seq[Tensor], results: tuple[str, ...]
+    site: Site,
+    question: Question,
+    plan: Plan,
+    operands: Seq[Tensor],
+    results: tuple[str, ...],
+    beside: Met | None,
 ) -> None:
     """Compute partials by a plan that cuts reductions, and combine them."""
     codelet, form, dtypes = question.codelet, question.form, question.result_dtypes
@@ -171,7 +184,7 @@ def _in_parts(
         codelet.combiner() or "", partial_dtypes[0], dtypes[0]
     )
     order = plan.result_order(form, lead=1).over(len(first.shape))
-    combine(site, first, folding, dtypes[0], results[0], order)
+    combine(site, first, folding, dtypes[0], results[0], order, beside)
 
 
 def _join(

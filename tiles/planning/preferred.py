@@ -21,7 +21,6 @@ from tiles.graph import (
     Operation,
     Reshape,
     Sequence,
-    Tensor,
     reshape_layout,
 )
 from tiles.graph.program import Step
@@ -32,6 +31,25 @@ Reader = tuple[Operation, int]
 """A contraction and the number of one of its operands."""
 
 
+MOST_PASSES = 16
+"""Operations that are counted on what is made of a result element by element."""
+
+
+@dataclass(frozen=True)
+class Met:
+    """What later operations read together with a result, of its shape.
+
+    Args:
+      dtype: its dtype.
+      layout: where it lies.
+      passes: operations that go over the result, or what such operations made of it, element by element.
+    """
+
+    dtype: str
+    layout: Layout
+    passes: int = 0
+
+
 @dataclass(frozen=True)
 class Preferences:
     """What the operations of one sequence say about where tensors had better lie.
@@ -39,10 +57,12 @@ class Preferences:
     Args:
       planning: the graph being planned.
       sequence: recorded steps.
+      outside: the same of the sequence that calls this one, if it is a function's.
     """
 
     planning: Planning
     sequence: Sequence
+    outside: Preferences | None = None
 
     @cached_property
     def parameters(self) -> set[str]:
@@ -113,13 +133,14 @@ class Preferences:
     def _met(self) -> dict[str, dict[str, None]]:
         """For each result, the parameters of its shape that it meets further on, in program order.
 
-        It meets what an operation reads beside it element by element, or beside what such operations made of it.
+        It meets what an operation reads beside it element by element, or beside what such operations made of it. A
+        function's result meets what its copy after the first call does.
         """
         tensors = self.planning.given.tensors
-        met: dict[str, dict[str, None]] = {}
+        met: dict[str, dict[str, None]] = dict(self.outside._met) if self.outside else {}
         for step in reversed(self.sequence.steps):
             for name in written_by(step):
-                found = met.setdefault(name, {})
+                found = met[name] = dict(met.get(name, {}))
                 for reader in self._consumers.get(name, ()):
                     together = elementwise_operands(reader)
                     if name not in together or not isinstance(reader, Operation):
@@ -129,23 +150,45 @@ class Preferences:
                         o: None for o in reader.operands if o in self.parameters and tensors[o].shape == shape
                     }
                     found |= met.get(reader.results[0], {})
+            if isinstance(step, Copy) and step.axis is None:
+                met[step.sources[0]] = met[step.destination]
         return met
 
-    def met(self, operation: Operation) -> list[Tensor]:
-        """Return what a contraction's result is read together with later: where it lies matters to them.
+    def met(self, operation: Operation) -> Met | None:
+        """Return what a contraction's result is read together with later, if that lies somewhere already.
 
-        That is what its only reader reads beside it and what lies somewhere already, else the parameters it meets.
+        That is what its only reader reads beside it, else the first of the parameters it meets.
         """
         if not operation.codelet.is_contraction or len(operation.results) != 1:
-            return []
+            return None
         (result,), readers = operation.results, self._consumers.get(operation.results[0], ())
         if len(readers) == 1 and result in (together := elementwise_operands(readers[0])):
             shape = self.planning.given.tensors[result].shape
             others = [self.planning.tensor(name) for name in together if name != result]
-            placed = [t for t in others if t.layout is not None and t.shape == shape]
-            if placed:
-                return placed[:1]
-        return [self.planning.tensor(name) for name in self._met.get(result, ())]
+            placed = next((t for t in others if t.layout is not None and t.shape == shape), None)
+            if placed is not None and placed.layout is not None:
+                return Met(placed.dtype, placed.layout)
+        for tensor in (self.planning.tensor(name) for name in self._met.get(result, ())):
+            if tensor.layout is not None:
+                return Met(tensor.dtype, tensor.layout, len(self._passes(result)))
+        return None
+
+    def _passes(self, name: str) -> set[str]:
+        """Return names of operations, at most so many, on a tensor and what they make of it, element by element."""
+        found: set[str] = set()
+        waiting: list[tuple[Preferences, str]] = [(self, name)]
+        while waiting and len(found) < MOST_PASSES:
+            where, made = waiting.pop()
+            for reader in where._consumers.get(made, ()):
+                if isinstance(reader, Operation) and made in elementwise_operands(reader):
+                    if reader.name not in found:
+                        found.add(reader.name)
+                        waiting.append((where, reader.results[0]))
+            if where.outside is not None:
+                copied = where.outside._consumers.get(made, ())
+                copy = next((c for c in copied if isinstance(c, Copy) and c.axis is None), None)
+                waiting += [(where.outside, copy.destination)] if copy else []
+        return found
 
 
 def elementwise_operands(step: Step) -> tuple[str, ...]:

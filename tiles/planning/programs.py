@@ -40,9 +40,11 @@ NAMING = ("source", "sources", "destination", "predicate", "tensor", "rows")
 """Fields by which steps name tensors."""
 
 
-def plan_program(planning: Planning, recorded: Sequence, program: Sequence) -> None:
+def plan_program(
+    planning: Planning, recorded: Sequence, program: Sequence, outside: Preferences | None = None
+) -> None:
     """Plan a recorded sequence's steps into a planned one, in order."""
-    preferences = Preferences(planning, recorded)
+    preferences = Preferences(planning, recorded, outside)
     for step in recorded.steps:
         preferences.set_preferred_layouts(step)
         _plan_step(planning, step, program, preferences)
@@ -74,7 +76,7 @@ def _plan_step(planning: Planning, step: Step, program: Sequence, preferences: P
             plan_program(planning, body, inner)
             program.add(Composite(inner, _renamed(planning, whole)))
         case Call(function):
-            _function(planning, function)
+            _function(planning, function, preferences)
             program.add(step)
         case Repeat(count, body):
             program.add(Repeat(count, _body(planning, body)))
@@ -92,16 +94,16 @@ def _plan_step(planning: Planning, step: Step, program: Sequence, preferences: P
             program.add(_with_planned_names(planning, step))
 
 
-def _body(planning: Planning, recorded: Sequence) -> Sequence:
+def _body(planning: Planning, recorded: Sequence, outside: Preferences | None = None) -> Sequence:
     """Plan the body of a loop, a branch or a function."""
     planned = Sequence()
     planning.enter()
-    plan_program(planning, recorded, planned)
+    plan_program(planning, recorded, planned, outside)
     planning.leave()
     return planned
 
 
-def _function(planning: Planning, name: str) -> None:
+def _function(planning: Planning, name: str, outside: Preferences) -> None:
     """Plan a function where it is first called; its parameters lie as what was copied into them."""
     if name in planning.graph.functions:
         return
@@ -109,7 +111,7 @@ def _function(planning: Planning, name: str) -> None:
     planning.graph.functions[name] = Sequence()  # a function that calls itself is refused when it is compiled
     waiting = {planning.tensor(n).name for n in outside_names(body)} & planning.deferred_names()
     planning.settle(lambda deferred: True, waiting)
-    planning.graph.functions[name] = _body(planning, body)
+    planning.graph.functions[name] = _body(planning, body, outside)
 
 
 def _reshape(planning: Planning, step: Reshape, program: Sequence) -> None:

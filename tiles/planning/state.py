@@ -110,7 +110,8 @@ class Planning:
         tensor = self.tensor(name)
         if tensor.layout is not None:
             return tensor
-        return self.place(name, linear_layout(tensor.shape, tensor.dtype, self.graph.target.num_tiles))
+        layout = linear_layout(tensor.shape, tensor.dtype, self.graph.target.num_tiles)
+        return self.place(name, replace(layout, base=self.rotated_base(int(layout.tiles.max()) + 1)))
 
     def follow(self, name: str, other: Tensor) -> None:
         """Let a tensor that is not placed lie as another one of its shape, from or to which it is copied."""

@@ -27,6 +27,7 @@ from tiles.report.compilation import camel
 from tiles.report.control import control_data
 from tiles.report.cost import cost_figures
 from tiles.report.counts import step_locations
+from tiles.report.links import links_data
 from tiles.report.places import place_data
 from tiles.report.tile_code import tile_code_data
 from tiles.report.totals import Count, Totals, add, share, times, totals
@@ -51,6 +52,7 @@ def execution_data(executable: Executable, counts: Sequence[Count], trips: Trips
             for number, cost in enumerate(step_costs(executable))
         ],
         "control": control_data(executable, trips),
+        "links": links_data(executable, counts),
         "streams": [_stream(executable, stream, counts) for stream in executable.streams.values()],
         "remoteBuffers": [_remote(executable, r, counts) for r in executable.remote_buffers.values()],
     }

@@ -8,6 +8,7 @@ from typing import Any
 from tiles.compiler import parts_text
 from tiles.graph import Location
 from tiles.graph.location import short
+from tiles.report.links import links_text
 from tiles.report.places import scope_of
 
 UNKNOWN = "unknown"
@@ -21,6 +22,7 @@ def summary(data: dict[str, Any], top: int = 10) -> str:
         _heading(data),
         _cycles(data),
         _basis(data),
+        links_text(data["execution"]["links"]),
         _unresolved(data),
         _operations(data, top),
         _scopes(data, top),

@@ -147,7 +147,7 @@ def test_a_structure_a_file_cannot_hold_becomes_leaves_with_a_note():
     back = through_json(signature)
     assert back.in_tree is None
     assert back.out_tree == signature.out_tree
-    assert "takes the leaves" in back.notes[0]
+    assert "(Point): it takes their leaves" in back.notes[0]
     assert len(back.flatten((X, X), {})) == 2
 
 

@@ -11,6 +11,7 @@ import pytest
 from ipuxla import cli
 from ipuxla.calibration import BadRecord, InvalidRecords, Row, predict, read_records, score, stencils
 from ipuxla.calibration.card import scored
+from ipuxla.calibration.held_out import held_out, interval
 from ipuxla.calibration.parameters import MissingParameter, Parameters
 from ipuxla.calibration.predict import is_rate, roofline
 from ipuxla.calibration.programs import FAMILIES
@@ -206,3 +207,22 @@ def test_random_numbers_are_told_by_rate(unit, per_cycle):
     row = _only(family="random", params=given, unit=unit, metric="throughput", value=0.5 * per_cycle)
     assert isinstance(row, Row) and row.predicted
     assert row.predicted == pytest.approx(6000 / (4 + 6 * (24 + 4 * 500)) * per_cycle)
+
+
+def _row(source: str, factor: float, basis: str = "DOCUMENTED") -> Row:
+    records, _ = read_records(json.dumps([_entry(source=source, value=100 * factor)]), frozenset(FAMILIES))
+    return Row(records[0], 100.0, 1.0, 1e9, {basis: 1.0}, "")
+
+
+def test_an_interval_leaves_out_a_tenth_at_either_end():
+    """Of 19 rows the second smallest and largest: of a twentieth, two in twenty lie below and two above."""
+    found = interval([_row("a", 1 + k / 100) for k in range(19)])
+    assert found is not None and (found.low, found.high) == pytest.approx((1.01, 1.17))
+    assert interval([_row("a", 1.0)] * 8) is None
+
+
+def test_a_source_is_judged_by_what_others_teach():
+    alike = [_row(source, 1 + k / 100) for source in "ab" for k in range(19)]
+    assert held_out(alike) == (2 * 17, 2 * 19)
+    off = [_row("c", 5.0)]
+    assert held_out([*alike, *off])[1] == 39 and held_out(off) == (0, 0)

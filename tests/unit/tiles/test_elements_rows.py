@@ -132,3 +132,81 @@ def test_a_lookup_copies_eight_bytes_in_two_slots_as_multi_slice_does() -> None:
     assert int(more - less) == 2
     with pytest.raises(NoTileCode, match="whole words"):
         compile_lookup(MK2, 2)
+
+
+@pytest.mark.parametrize("over_rows", [False, True])
+@pytest.mark.parametrize(
+    ("f", "dtypes", "accesses"),
+    [
+        (lambda x, y: x * y, [F, F], (WHOLE, WHOLE)),
+        (lambda x, m: (x - m) * (x - m), [F, F], (WHOLE, each(F))),
+        (lambda x, m, s: (x - m) * s, [F, F, F], (WHOLE, each(F), ONE)),
+        (lambda x, v: x * v, [F, F], (WHOLE, VECTOR)),
+        (lambda x, m: x * m, [H, H], (WHOLE, each(H))),
+        (lambda x, y: x.astype(F) * y, [H, F], (WHOLE, WHOLE)),
+    ],
+)
+def test_reductions_of_what_rows_share(f, dtypes, accesses, over_rows) -> None:
+    """Sums in f32 along and over rows of functions of vectors, of one element a row, and of one for all."""
+    shapes = [shape_of(a, 4, 6) for a in accesses]
+    structs = [jax.ShapeDtypeStruct(s, d) for s, d in zip(shapes, dtypes, strict=True)]
+
+    def fold(*xs):
+        value = jnp.broadcast_to(f(*xs), (4, 6))
+        return jnp.sum(value, axis=0 if over_rows else 1, dtype=F)
+
+    code = compile_cell(
+        jax.make_jaxpr(fold)(*structs),
+        (tuple(dtypes), (F,)),
+        Arrangement(accesses, (WHOLE,), has_rows=True),
+        MK2,
+    )
+    verify(code, MK2)
+    rng = np.random.default_rng(0)
+    whole = [
+        rng.integers(-8, 9, shape_of(a, 13, 31)).astype(d) for a, d in zip(accesses, dtypes, strict=True)
+    ]
+    for rows, n in ((1, 2), (5, 7), (13, 31)):
+        memory = Memory(n, rows)
+        cut = []
+        for k, (operand, access) in enumerate(zip(whole, accesses, strict=True)):
+            height, width = shape_of(access, rows, n)
+            cut.append(operand[:height, :width])
+            memory.put(f"in{k}", cut[-1])
+            if not access.every_row:
+                memory.arguments[f"in{k}_row_bytes"] = 0  # all rows read the same vector
+        memory.put("out0", np.zeros((1, max(n, rows)), F))
+        run = memory.simulator.run(code, memory.arguments, STATE, SCRATCH)
+        assert (run.slots[0] == cost_of(code, {"n": n, "rows": rows}, MK2).slots).all()
+        got = memory.simulator.read(memory.arguments["out0"], n if over_rows else rows, F)[0]
+        value = np.broadcast_to(f(*(x.astype(F) for x in cut)), (rows, n))
+        np.testing.assert_array_equal(got, value.sum(axis=0 if over_rows else 1))
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("level", [ELEMENT, ROW])
+def test_positions_are_counted(level, together) -> None:
+    """One-hot rows: what stands in a row, or at an element, is compared with where it stands."""
+    counter = Access(level, 4, level == ROW, counts=True)
+    other = each("int32") if level == ELEMENT else Access(every_row=False)
+    how = Arrangement((other, counter), (WHOLE,), has_rows=True, shares_rows=together)
+    code = compile_cell(
+        trace(lambda x, k: (x == k).astype(F), ["int32"] * 2), (("int32",) * 2, (F,)), how, MK2
+    )
+    verify(code, MK2)
+    for rows, n in ((1, 3), (5, 7), (13, 31)):
+        memory = Memory(n, rows, 1 if together else 6)
+        x = (
+            np.random.default_rng(0)
+            .integers(0, 40, (rows, 1) if level == ELEMENT else (1, n))
+            .astype("int32")
+        )
+        memory.put("in0", x)
+        memory.put("out0", np.zeros((rows, n), F))
+        memory.arguments |= {"in1": 3, "in1_row_bytes": 1, "in1_step_bytes": 1 if together else 6}
+        run = memory.simulator.run(code, memory.arguments, STATE, SCRATCH)
+        assert (run.slots[0] == cost_of(code, {"n": n, "rows": rows}, MK2).slots).all()
+        pitch = memory.arguments["out0_row_bytes"] // 4
+        got = memory.simulator.read(memory.arguments["out0"], rows * pitch, F)[0].reshape(rows, pitch)[:, :n]
+        counted = 3 + (np.arange(n) if level == ELEMENT else np.arange(rows)[:, None])
+        np.testing.assert_array_equal(got, np.broadcast_to(x == counted, (rows, n)))

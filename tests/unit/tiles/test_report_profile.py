@@ -1,6 +1,7 @@
 """The profile's document: its schema, its figures against the static costs, and the same bytes every time."""
 
 import copy
+import dataclasses
 import json
 import pathlib
 import subprocess
@@ -36,8 +37,9 @@ from tiles.graph import (
     identity_map,
     whole,
 )
-from tiles.poplibs import poplin
+from tiles.poplibs import gcl, poplin
 from tiles.report import SCHEMA, profile, profile_schema, write_report
+from tiles.target import find_system
 
 ROOT = pathlib.Path(__file__).parents[3]
 
@@ -64,6 +66,16 @@ def two_in_one(target):
     )
     graph.outputs = ["scaled", "sums"]
     graph.program.add(Execute("both"))
+    return compile_graph(graph)
+
+
+def replicated_sum(target):
+    """Sum a tensor over four IPUs of a ladder."""
+    system = find_system("dss8440")
+    graph = Graph(dataclasses.replace(system, chip=target))
+    graph.replicate("data", 4)
+    x = graph.add_input((24,), "float32", "x")
+    graph.outputs.append(gcl.all_reduce(graph, x, "data", algorithm="two_rings").name)
     return compile_graph(graph)
 
 
@@ -128,6 +140,7 @@ CASES = {
     "not run": lambda t: (pipeline(t), False),
     "while, not run": lambda t: (looping(t), False),
     "switch, not run": lambda t: (switching(t, (1, 2)), False),
+    "replicas, not run": lambda t: (replicated_sum(t), False),
     "does not fit": lambda t: (network(t.replace(bytes_per_tile=4096), False), False),
 }
 

@@ -3,9 +3,10 @@
 import pytest
 
 from tests.unit.tiles.poplibs_cells import extents_of
-from tiles.graph import IndexMap, along, identity_map
+from tiles.graph import PARALLEL, WINDOW, Affine, Dim, IndexMap, OpForm, along, identity_map
 from tiles.poplibs.forms import map_form, reduce_form
 from tiles.poplibs.popnn import RowFunction
+from tiles.poplibs.popnn.pool import pool_codelet
 from tiles.poplibs.popops.expr import constant_row
 from tiles.poplibs.popops.map import Map
 from tiles.poplibs.popops.reduce import Reduce
@@ -26,9 +27,13 @@ BODY = (
 )
 
 
-def _cycles(kind, body):
+SLOW = GC200.replace(worker_issue_interval_cycles=7)
+"""A machine that there is no code for."""
+
+
+def _cycles(kind, body, target=GC200):
     codelet = RowFunction(kind, body, (1,), ("float32",), "float32")
-    found = codelet.cycles(extents_of(map_form(SHAPE, [identity_map(2)]), ("float32",), ("float32",)), GC200)
+    found = codelet.cycles(extents_of(map_form(SHAPE, [identity_map(2)]), ("float32",), ("float32",)), target)
     return int(found.value[0]), found.basis
 
 
@@ -36,7 +41,10 @@ def test_what_lies_between_folds_is_one_loop():
     """Load x, subtract, square, store the difference: the square stays in registers for its sum."""
     centred = 12 + 60 + 60 + 60 + 60
     scaled = 12 + 2 * 60  # alone it is the vertex that multiplies rows by a scalar
-    assert _cycles("popnn.layer_norm", BODY) == (11 + 6 * (FRAME + FOLDS + centred + scaled), Basis.ASSUMED)
+    slots = FRAME + FOLDS + centred + scaled
+    assert _cycles("popnn.layer_norm", BODY, SLOW) == (11 + 7 * slots, Basis.ASSUMED)
+    by_code, basis = _cycles("popnn.layer_norm", BODY)
+    assert basis is Basis.DERIVED and 0.8 < by_code / (11 + 6 * slots) < 1.25
 
 
 @pytest.mark.parametrize("kind", ["popnn.softmax", "popnn.log_softmax"])
@@ -72,3 +80,28 @@ def test_sums_of_halves_widen_nothing():
     plain = Reduce((), "add", ("float16",), "float32", "float32")
     assert int(widened.cycles(halves, GC200).value[0]) == int(plain.cycles(halves, GC200).value[0])
     assert widened.cycles(halves, GC200).basis is Basis.DOCUMENTED
+
+
+def _pooled(operation, shape):
+    """Return the cycles of pooling ``[rows, columns, channels]`` by 2 x 2 windows that do not overlap."""
+    dims = (
+        *(Dim(f"d{k}", n, PARALLEL) for k, n in enumerate(shape)),
+        Dim("i", 2, WINDOW),
+        Dim("j", 2, WINDOW),
+    )
+    axes = (Affine(((0, 2), (3, 1))), Affine(((1, 2), (4, 1))), along(2))
+    form = OpForm(dims, (IndexMap(axes),), (IndexMap(tuple(along(d) for d in range(3))),))
+    found = pool_codelet(operation, "float32").cycles(extents_of(form, ("float32",), ("float32",)), GC200)
+    return int(found.value[0]), found.basis
+
+
+def test_pooling_is_the_estimate_of_popnns_vertex():
+    """12 rows of 8 columns and 16 channels: two rows a worker, four taps, eight vectors of channels along 8 elements."""
+    zeroing = 12 * 8 * 8 // 6
+    taps = 4 * (25 + 8 * (3 + 4 + 3 * 7))
+    assert _pooled("max", (12, 8, 16)) == (13 + 6 * (45 + zeroing + 2 * (15 + taps)), Basis.DOCUMENTED)
+    sums = 4 * (25 + 8 * (3 + 5 + 3 * 7))
+    assert _pooled("add", (12, 8, 16)) == (13 + 6 * (46 + zeroing + 2 * (15 + sums)), Basis.DOCUMENTED)
+    pieces = 4 * (25 + 8 * (3 + 4 + 3 * 2))  # of one of two rows each worker takes a third
+    assert _pooled("max", (2, 8, 16))[0] == 13 + 6 * (45 + -(-2 * 8 * 8 // 6) + 15 + pieces)
+    assert _pooled("max", (12, 8, 1))[1] is Basis.ASSUMED  # columns lie innermost

@@ -27,12 +27,24 @@ from tiles.elements import (
 )
 from tiles.elements.cell import ROW
 from tiles.errors import NoTileCode
-from tiles.graph import Extents, Graph
+from tiles.graph import (
+    PARALLEL,
+    REDUCTION,
+    Dim,
+    Extents,
+    Graph,
+    IndexMap,
+    OpForm,
+    along,
+    identity_map,
+)
 from tiles.poplibs import popops
 from tiles.poplibs.forms import broadcast_map, map_form
-from tiles.poplibs.popops.expr import arg, call, rows_of
+from tiles.poplibs.popnn.rows import RowFunction
+from tiles.poplibs.popops.expr import arg, call, constant_row, rows_of
 from tiles.poplibs.popops.loops import loop_of
 from tiles.poplibs.popops.map import Map
+from tiles.poplibs.popops.reduce import Reduce, reduce_codelet
 from tiles.target import Basis, Target
 
 F, H = "float32", "float16"
@@ -201,3 +213,62 @@ def test_gelu_takes_what_its_assembly_does() -> None:
     code = compile_cell(trace(jax.nn.gelu, [F]), ((F,), (F,)), contiguous(1), MK2)
     more, less = (formula_of(code, MK2).cycles(12 * k) for k in (101, 100))
     assert 0.9 * 21 <= (more - less) / 6 <= 1.1 * 21
+
+
+def fold_of_squares(shape: tuple[int, int], reduced: int, dtype: str) -> tuple[Reduce, Extents]:
+    """Return a sum of squares over one of two dimensions, and one cell of all of it."""
+    codelet = reduce_codelet("add", dtype, (("multiply", (0, 0), ()),), (dtype,))
+    dims = tuple(Dim(f"d{k}", n, REDUCTION if k == reduced else PARALLEL) for k, n in enumerate(shape))
+    form = OpForm(dims, (identity_map(2),), (IndexMap((along(1 - reduced),)),))
+    return codelet, Extents(form, tuple(np.array([n]) for n in shape), (dtype,), (dtype,))
+
+
+@pytest.mark.parametrize("reduced", [0, 1])
+def test_folds_with_a_prologue_cost_what_the_simulator_takes(reduced) -> None:
+    codelet, extents = fold_of_squares((40, 32), reduced, F)
+    (part,) = codelet.tile_code(extents, TARGET)
+    memory = Memory(32, 40)
+    memory.put("in0", np.zeros((40, 32), F))
+    memory.put("out0", np.zeros((1, 40), F))
+    run = memory.simulator.run(part.variant.code, memory.arguments, STATE, SCRATCH)
+    cycles = codelet.cycles(extents, TARGET)
+    assert (int(cycles.value[0]), cycles.basis) == (int(run.cycles[0]), Basis.DERIVED)
+
+
+def test_workers_share_the_elements_of_few_rows() -> None:
+    codelet, extents = fold_of_squares((1, 960), 1, F)
+    shares, joined = codelet.tile_code(extents, TARGET)
+    assert (int(shares.n[0]), int(shares.rows[0])) == (160, 6)
+    assert (int(joined.n[0]), int(joined.rows[0])) == (6, 1)
+    many = fold_of_squares((60, 960), 1, F)
+    assert len(many[0].tile_code(many[1], TARGET)) == 1
+
+
+def test_sums_of_halves_go_to_the_accumulators_in_f32_and_are_narrowed_after() -> None:
+    codelet, extents = fold_of_squares((60, 960), 1, H)
+    whole, narrowing = codelet.tile_code(extents, TARGET)
+    assert "f16v4acc" in as_text(whole.variant.code, MK2)
+    assert narrowing.n[0] == 60
+
+
+def test_functions_of_rows_cost_their_stages() -> None:
+    """The mean subtracted: a fold, its results halved, and what each row takes from its elements."""
+    body = (
+        ("fold", (0,), (("operation", "add"),)),
+        constant_row(1 / 64, F),
+        ("multiply", (1, 2), ()),
+        ("subtract", (0, 3), ()),
+        ("multiply", (4, 4), ()),
+        ("power", (5, 5), ()),
+    )
+    form = map_form((40, 64), [identity_map(2)])
+    extents = Extents(form, (np.array([40]), np.array([64])), (F,), (F,))
+    without = RowFunction("popnn.power_of_rows", body, (1,), (F,), F)
+    assert without.cycles(extents, TARGET).basis is Basis.ASSUMED
+    codelet = RowFunction("popnn.centred", body[:-1], (1,), (F,), F)
+    fold, single, last = codelet.tile_code(extents, TARGET)
+    assert (int(fold.rows[0]), int(fold.n[0])) == (40, 64)
+    assert int(single.n[0]) == 40
+    assert (int(last.rows[0]), int(last.n[0])) == (40, 64)
+    assert codelet.cycles(extents, TARGET).basis is Basis.DERIVED
+    assert codelet.cycles(extents, TARGET).value[0] == sum(int(p.cycles[0]) for p in (fold, single, last))

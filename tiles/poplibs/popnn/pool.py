@@ -17,6 +17,7 @@ from tiles.poplibs.popops.map import access_grains
 from tiles.poplibs.popops.reduce import accumulator_of, cast_accumulator, neutral_element
 from tiles.target import Basis, Target
 
+POOLING = "graphcore/poplibs lib/popnn/PerformanceEstimation.hpp, getPoolingCycles"
 UNROLLED = 16
 """Taps along one axis that are folded slice by slice, which XLA vectorizes; more are one operation."""
 
@@ -89,7 +90,14 @@ class Pool(Codelet):
         return total
 
     def cycles(self, extents: Extents, target: Target) -> Cycles:
-        """Return a load and an operation per tap for a vector of outputs (ASSUMED)."""
+        """Return PopLibs' estimate where channels lie innermost, else a load and an operation per tap and vector."""
+        channels = self._channels(extents.form)
+        if (
+            channels
+            and self.operation in ("max", "min", "add")
+            and self.operand_dtype in ("float16", "float32")
+        ):
+            return self._stated(channels, extents, target)
         outputs, taps = np.asarray(extents.results), np.asarray(extents.reduced)
         is_vector = self.operand_dtype in ("float16", "float32")
         width = target.vector_width(self.operand_dtype) if is_vector else 1
@@ -98,6 +106,37 @@ class Pool(Codelet):
         slots = 30 + share * (8 + (2 if is_vector else 6) * taps)
         value = target.supervisor_vertex_overhead_cycles + target.worker_issue_interval_cycles * slots
         return Cycles(value, Basis.ASSUMED, "a load and an operation per tap and vector of outputs")
+
+    def _channels(self, form: OpForm) -> tuple[int, ...]:
+        """Return the dimensions of more than one point that lie innermost in the result and have no windows."""
+        windowed = {_output(form, axis) for axis in form.operands[0].axes if len(axis.terms) > 1}
+        found: list[int] = []
+        for d in reversed([d for d in form.results[0].dims if form.dims[d].size > 1]):
+            if d in windowed:
+                return tuple(found) if found else ()
+            found.append(d)
+        return ()
+
+    def _stated(self, channels: tuple[int, ...], extents: Extents, target: Target) -> Cycles:
+        """Return the cycles of popnn's pooling vertex, ``getPoolingCycles``.
+
+        A worker zeroes its share of the results; then for every row of results and every tap it goes through the
+        channels' vectors, and for each of these along the row. Few rows are cut into pieces for the workers.
+        """
+        windowed = [_output(extents.form, a) for a in extents.form.operands[0].axes if len(a.terms) > 1]
+        columns = extents.sizes[max(windowed, key=extents.form.results[0].dims.index)]
+        vectors = -(-extents.product(channels) // target.vector_width(self.operand_dtype))
+        outputs, taps = np.asarray(extents.results), np.asarray(extents.reduced)
+        positions = outputs // np.maximum(extents.product(channels), 1)
+        rows, workers = positions // np.maximum(columns, 1), target.workers_per_tile
+        pieces = np.where(rows < workers, np.maximum(workers // np.maximum(rows, 1), 1), 1)
+        elements = -(-columns // pieces)
+        along_row = (4 if self.operation != "add" else 5) + 3 * np.maximum(elements - 1, 0)
+        tap = 20 + 3 + 2 + vectors * (3 + along_row)
+        zeroing = -(-positions * vectors // workers)
+        slots = (45 if self.operation != "add" else 46) + zeroing
+        slots = slots + -(-rows // workers) * (13 + 2 + taps * tap)
+        return Cycles(13 + target.worker_issue_interval_cycles * slots, Basis.DOCUMENTED, POOLING)
 
     def flops(self, extents: Extents) -> np.ndarray:
         """Count one per point of the domain, on floats."""

@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 import numpy as np
 from jax import Array, lax
 
-from tiles.errors import InvalidGraph
-from tiles.graph import Cell, Codelet, Cycles, Extents, OpForm, register
+from tiles.errors import InvalidGraph, NoTileCode, OutOfRegisters
+from tiles.graph import Cell, Codelet, Cycles, Extents, OpForm, VertexCode, code_or_formula, register
 from tiles.numerics.dtypes import is_float, itemsize
+from tiles.poplibs.popnn.rows_code import FOLD, RowBody, row_function_code
 from tiles.poplibs.popops import elementwise_cycles
 from tiles.poplibs.popops.expression import Body, body_dtypes, broadcast_together, evaluate_body, function_of
 from tiles.poplibs.popops.fold import FOLDS, fold
@@ -18,9 +19,6 @@ from tiles.poplibs.popops.loops import loop_of
 from tiles.poplibs.popops.reduce import accumulator_of, cast_accumulator
 from tiles.poplibs.popops.reduce_cycles import contiguous_slots
 from tiles.target import Basis, Target
-
-FOLD = "fold"
-"""The row that folds a value over the whole row; its only attribute is ``operation``."""
 
 COMPOSED = ("popnn.softmax", "popnn.log_softmax")
 """What popnn computes by a vertex per function, as an SDK profile of softmax shows (``benchmarks/data/published.json``)."""
@@ -153,7 +151,24 @@ class RowFunction(Codelet):
             slots = slots + taken
             bases.append(basis)
         total = target.supervisor_vertex_overhead_cycles + target.worker_issue_interval_cycles * slots
-        return Cycles(np.asarray(total), Basis.weakest(bases), SOURCE)
+        stated = Cycles(np.asarray(total), Basis.weakest(bases), SOURCE)
+        if stated.basis is not Basis.ASSUMED:
+            return stated
+        try:
+            return code_or_formula(self.tile_code(extents, target), stated)
+        except (NoTileCode, OutOfRegisters):
+            return stated
+
+    def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
+        """Return the code of the stages and folds, where rows lie in one piece."""
+        long = [d for d in extents.form.results[0].dims if extents.form.dims[d].size > 1]
+        inner = [d for d in long if d in self.dimensions]
+        if long[len(long) - len(inner) :] != inner:
+            raise NoTileCode("rows that do not lie in one piece", expected="the innermost dimensions")
+        n = extents.product(self.dimensions)
+        rows = extents.points // np.maximum(n, 1)
+        function = RowBody(self.body, self.dtypes, self.along(), accumulator_of)
+        return row_function_code(function, self.stages(), n, rows, target, self.label)
 
     def _stage_slots(self, stage: tuple[int, ...], n: Any, target: Target) -> tuple[Any, Basis]:
         """Return a stage's slots for ``n`` elements of a worker: function by function, or fused if that is less."""

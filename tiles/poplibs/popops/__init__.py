@@ -67,6 +67,7 @@ from tiles.poplibs.popops.reduction import map_reduce, reduce
 from tiles.poplibs.popops.scan import Scan, scan
 from tiles.poplibs.popops.slicing import MultiSlice
 from tiles.poplibs.popops.sorting import Sort, sort
+from tiles.poplibs.popops.stencil import Stencil
 from tiles.poplibs.popops.top_k import TopK, top_k
 from tiles.poplibs.popops.updating import MultiUpdate
 from tiles.poplibs.popops.updating_by import UpdateBy, UpdateLast
@@ -82,6 +83,7 @@ __all__ = [
     "ReduceMany",
     "Scan",
     "Sort",
+    "Stencil",
     "TopK",
     "UpdateBy",
     "UpdateLast",

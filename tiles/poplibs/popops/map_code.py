@@ -19,13 +19,14 @@ from tiles.elements.cell import CELL, ELEMENT, ROW
 from tiles.errors import NoTileCode, OutOfRegisters
 from tiles.graph import Extents, OpForm, VertexCode
 from tiles.numerics.dtypes import itemsize, to_jax
-from tiles.poplibs.popops.expression import Body, body_dtypes, evaluate_body
+from tiles.poplibs.popops.expression import Body, Row, body_dtypes, evaluate_body
 from tiles.target import Target
 
 ONE_ELEMENT: Any = SimpleNamespace(sizes=(), origin=())
 """A cell without dimensions: expressions are traced for one element."""
 _ACCESS_BYTES = 8
 _WORD_BYTES = 4
+_COUNTER = "int32"
 Levels = tuple[tuple[int, bool], ...]
 """For every operand its level, and whether its address moves from row to row."""
 
@@ -53,15 +54,67 @@ def expression_code(
       NoTileCode: an operation, a dtype, or only rows that begin inside a word.
       OutOfRegisters: too few registers, even with values spilled.
     """
-    isa = instructions_for(target)
-    levels, inner, has_rows = loops_of(extents.form)
-    known = body_dtypes(body, extents.operand_dtypes)
-    dtypes = (extents.operand_dtypes, tuple(known[i] for i in outputs))
-    key = (body, outputs, dtypes, levels, isa, name)
-    if not has_rows:
-        return (VertexCode(_variant(*key, 0, False).get(), extents.results),)
+    body, outputs, counted = _counters(body, outputs, len(extents.operand_dtypes))
+    levels, inner, has_rows = loops_of(extents.form, counted)
     n = extents.product(inner)
     rows = extents.results // np.maximum(n, 1)
+    dtypes = (*extents.operand_dtypes, *(_COUNTER,) * len(counted))
+    return rows_code(body, outputs, dtypes, levels, has_rows, n, rows, target, name, len(counted))
+
+
+def _counters(
+    body: Body, outputs: tuple[int, ...], operands: int
+) -> tuple[Body, tuple[int, ...], tuple[int, ...]]:
+    """Return an expression whose positions are operands of their own, after the others, and the dimension of each."""
+    counted = tuple(dict(attrs)["dim"] for name, _, attrs in body if name == "iota")
+
+    def place(value: int) -> int:
+        return value if value < operands else value + len(counted)
+
+    rows: list[Row] = []
+    met = 0
+    for name, arguments, attrs in body:
+        if name == "iota":
+            rows.append(("convert", (operands + met,), (("dtype", dict(attrs)["dtype"]),)))
+            met += 1
+        else:
+            rows.append((name, tuple(map(place, arguments)), attrs))
+    return tuple(rows), tuple(map(place, outputs)), counted
+
+
+def rows_code(
+    body: Body,
+    outputs: tuple[int, ...],
+    operand_dtypes: tuple[str, ...],
+    levels: Levels,
+    has_rows: bool,
+    n: Any,
+    rows: Any,
+    target: Target,
+    name: str,
+    counters: int = 0,
+) -> tuple[VertexCode, ...]:
+    """Return the code of an expression at ``rows`` rows of ``n`` elements, see ``expression_code``.
+
+    Args:
+      body: rows of the expression.
+      outputs: indices of its results.
+      operand_dtypes: dtypes of its operands.
+      levels: how operands vary.
+      has_rows: whether any of them takes notice of rows; else all elements are one vector.
+      n: elements of a row, a number or an array.
+      rows: the same.
+      target: the machine.
+      name: of the variants.
+      counters: how many of the operands, the last ones, are no memory but positions.
+    """
+    isa = instructions_for(target)
+    known = body_dtypes(body, operand_dtypes)
+    dtypes = (operand_dtypes, tuple(known[i] for i in outputs))
+    n, rows = np.broadcast_arrays(np.atleast_1d(n), np.atleast_1d(rows))
+    key = (body, outputs, dtypes, levels, counters, isa, name)
+    if not has_rows:
+        return (VertexCode(_variant(*key, 0, False).get(), n * rows),)
     parts: list[VertexCode] = []
     reason: NoTileCode | OutOfRegisters | None = None
     for grain, chosen in _alignments(n, dtypes, levels):
@@ -79,8 +132,8 @@ def expression_code(
 
 
 @lru_cache(maxsize=4096)
-def loops_of(form: OpForm) -> tuple[Levels, tuple[int, ...], bool]:
-    """Return how operands vary with the loops of a cell.
+def loops_of(form: OpForm, counted: tuple[int, ...] = ()) -> tuple[Levels, tuple[int, ...], bool]:
+    """Return how operands, and positions along dimensions, vary with the loops of a cell.
 
     The inner loop runs over as many of the results' innermost dimensions as every operand varies with all of or
     none of.
@@ -89,15 +142,21 @@ def loops_of(form: OpForm) -> tuple[Levels, tuple[int, ...], bool]:
       levels: of every operand.
       inner: the domain dimensions of the inner loop.
       has_rows: whether there is a loop around it that operands take notice of.
+
+    Raises:
+      NoTileCode: a position along one of several dimensions that rows are of.
     """
     long = {d for d, dim in enumerate(form.dims) if dim.size > 1}
     order = [d for d in form.results[0].dims if d in long] if form.results else []
     varies = [long.intersection(index_map.dims) for index_map in form.operands]
+    varies += [long & {d} for d in counted]
     cut = next(
         (c for c in range(len(order)) if all(not v & set(order[c:]) or v >= set(order[c:]) for v in varies)),
         len(order),
     )
     outer, inner = set(order[:cut]), set(order[cut:])
+    if any(d in outer and outer != {d} for d in counted):
+        raise NoTileCode("an expression of the element's position along one of several dimensions of rows")
     levels = tuple((ELEMENT if v & inner else ROW if v else CELL, bool(v & outer)) for v in varies)
     has_rows = any(
         level == ROW or (level == ELEMENT and v < outer | inner)
@@ -136,6 +195,7 @@ def _variant(
     outputs: tuple[int, ...],
     dtypes: tuple[tuple[str, ...], tuple[str, ...]],
     levels: Levels,
+    counters: int,
     isa: InstructionSet,
     name: str,
     grain: int,
@@ -143,14 +203,18 @@ def _variant(
 ) -> _Outcome:
     """Return a variant; ``grain`` is what row lengths are multiples of, 0 for cells that are one vector."""
     try:
-        how = _arrangement(dtypes, levels, grain, shares_rows)
+        how = _arrangement(dtypes, levels, counters, grain, shares_rows)
         return _Outcome(compile_variant(element_jaxpr(body, outputs, dtypes[0]), dtypes, how, isa, name))
     except (NoTileCode, OutOfRegisters) as error:
         return _Outcome(error)
 
 
 def _arrangement(
-    dtypes: tuple[tuple[str, ...], tuple[str, ...]], levels: Levels, grain: int, shares_rows: bool
+    dtypes: tuple[tuple[str, ...], tuple[str, ...]],
+    levels: Levels,
+    counters: int,
+    grain: int,
+    shares_rows: bool,
 ) -> Arrangement:
     def alignment(dtype: str, level: int, moves: bool) -> int:
         if level != ELEMENT:
@@ -158,8 +222,8 @@ def _arrangement(
         return math.gcd(_ACCESS_BYTES, grain * itemsize(dtype)) if grain and moves else _ACCESS_BYTES
 
     operands = tuple(
-        Access(level, alignment(dtype, level, moves), moves or not grain)
-        for dtype, (level, moves) in zip(dtypes[0], levels, strict=True)
+        Access(level, alignment(dtype, level, moves), moves or not grain, k >= len(levels) - counters)
+        for k, (dtype, (level, moves)) in enumerate(zip(dtypes[0], levels, strict=True))
     )
     results = tuple(Access(ELEMENT, alignment(dtype, ELEMENT, True)) for dtype in dtypes[1])
     if any(access.alignment_bytes < _WORD_BYTES for access in results):
@@ -167,16 +231,20 @@ def _arrangement(
     return Arrangement(operands, results, has_rows=bool(grain), shares_rows=shares_rows)
 
 
+def check_widths(dtypes: tuple[str, ...]) -> None:
+    """Raise NoTileCode where values are of more than 32 bits."""
+    wide = sorted({dtype for dtype in dtypes if itemsize(dtype) > _WORD_BYTES})
+    if wide:
+        raise NoTileCode(f"values of {', '.join(wide)}", expected="at most 32 bits")
+
+
 def element_jaxpr(body: Body, outputs: tuple[int, ...], operand_dtypes: tuple[str, ...]) -> Any:
     """Return the closed jaxpr of an expression at one element.
 
     Raises:
-      NoTileCode: it asks where its element lies, or has a 64-bit type.
+      NoTileCode: it has a 64-bit type.
     """
-    if any(name == "iota" for name, _, _ in body):
-        raise NoTileCode("an expression of the element's own position")
-    if any(itemsize(dtype) > _WORD_BYTES for dtype in operand_dtypes):
-        raise NoTileCode(f"elements of {', '.join(operand_dtypes)}", expected="at most 32 bits")
+    check_widths(body_dtypes(body, operand_dtypes))
 
     def element(*operands: jax.Array) -> tuple[jax.Array, ...]:
         values = evaluate_body(body, list(operands), ONE_ELEMENT)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from tiles.errors import InvalidGraph
+from tiles.errors import InvalidGraph, NoTileCode, OutOfRegisters
 from tiles.graph import (
     REDUCTION,
     Cell,
@@ -20,7 +20,9 @@ from tiles.graph import (
     Extents,
     IndexMap,
     OpForm,
+    VertexCode,
     along,
+    code_or_formula,
     identity_map,
     register,
 )
@@ -30,7 +32,8 @@ from tiles.poplibs.popops import elementwise_cycles, reduce_cycles
 from tiles.poplibs.popops.expression import Body, body_dtypes, evaluate_body
 from tiles.poplibs.popops.fold import FOLDS, fold
 from tiles.poplibs.popops.map import access_grains, body_flops
-from tiles.target import Target
+from tiles.poplibs.popops.reduce_code import reduction_code
+from tiles.target import Basis, Target
 
 OPERATIONS = tuple(FOLDS)
 _ON_BOOLEANS = {"add": "or", "max": "or", "mul": "and", "min": "and"}
@@ -108,9 +111,29 @@ class Reduce(Codelet):
         return (cast_accumulator(total, self.out_dtype),)
 
     def cycles(self, extents: Extents, target: Target) -> Cycles:
-        """Return the PopLibs estimate of the vertex; see ``reduce_cycles``."""
-        return reduce_cycles.reduce_cycles(
+        """Return the PopLibs estimate of the vertex, see ``reduce_cycles``; where it has none, its code's cycles."""
+        stated = reduce_cycles.reduce_cycles(
             self.body, self.operation, self.value_dtype, self.out_dtype, extents, target
+        )
+        if stated.basis is not Basis.ASSUMED:
+            return stated
+        try:
+            return code_or_formula(self.tile_code(extents, target), stated)
+        except (NoTileCode, OutOfRegisters):
+            return stated
+
+    def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
+        """Return the code of the prologue and the fold."""
+        order = reduce_cycles.stored_order(extents.form)
+        return reduction_code(
+            self.body,
+            self.operation,
+            self.accumulate_dtype,
+            self.out_dtype,
+            extents,
+            order,
+            target,
+            self.label,
         )
 
     def flops(self, extents: Extents) -> np.ndarray:

@@ -41,7 +41,7 @@ def reduce_cycles(
     """
     if operation == "add" and dtype == "float32" and is_widened_half(body, extents.operand_dtypes):
         body, dtype = (), "float16"
-    order = _stored_order(extents.form)
+    order = stored_order(extents.form)
     outputs, partials = np.asarray(extents.results), np.asarray(extents.reduced)
     is_bitwise = operation in BITWISE and dtype != "bool" and itemsize(dtype) <= target.data_path_bytes
     basis = Basis.ASSUMED if is_bitwise else Basis.DOCUMENTED
@@ -73,7 +73,7 @@ def is_widened_half(body: Body, operand_dtypes: tuple[str, ...]) -> bool:
     return operand_dtypes == ("float16",) and len(body) == 1 and body[0][0] == "convert"
 
 
-def _stored_order(form: OpForm) -> tuple[int, ...]:
+def stored_order(form: OpForm) -> tuple[int, ...]:
     """Return the domain dimensions of more than one point in the order operand 0 stores them."""
     held = form.operands[0].dims if form.operands else ()
     rest = [d for d in range(len(form.dims)) if d not in held]

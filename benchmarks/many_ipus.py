@@ -1,0 +1,172 @@
+"""Many IPUs: collectives by size, algorithm and system, a data-parallel step on 1 to 16 IPUs, beside published figures.
+
+python -m benchmarks.many_ipus
+
+Nothing is fitted to the published figures. Cycles are those of compiled programs; no host clock is read but for the
+growth with replicas.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from absl import app
+
+from benchmarks.timing import machine, table, write_result
+from tiles import Executable, Graph, certify, compile_graph, gcl, poplin, popops, poputil
+from tiles.report import cost_analysis
+from tiles.target import System, find_machine
+
+SIZES = (2_000, 200_000, 6_000_000)
+"""Bytes of an operand."""
+SYSTEMS = (
+    ("c2_card", 2),
+    ("dss8440", 16),
+    ("m2000", 4),
+    ("pod16", 16),
+    ("pod64", 64),
+    ("bow_pod64", 64),
+    ("pod128", 128),
+)
+PUBLISHED = (
+    ("6 MB over 16 GC2, PopLibs' ring", 498_363, "dss8440", 16, 6_000_000, "two_rings"),
+    ("small (1K, unit not given), 16 GC2", 81_640, "dss8440", 16, 2_000, "ring"),
+    ("small (128K, unit not given), 16 GC2", 96_788, "dss8440", 16, 256_000, "ring"),
+)
+"""What, cycles, system, replicas, bytes, algorithm.
+
+Source: commit messages of github.com/graphcore/poplibs (c866d315, 8839d23a); halves, the tool ``replicated_collectives``.
+"""
+
+
+def all_reduce(system: System, count: int, size_bytes: int, algorithm: str | None = None) -> Executable:
+    """Return an all-reduce of halves over ``count`` replicas."""
+    graph = Graph(system)
+    graph.replicate("data", count)
+    x = graph.add_input((size_bytes // 2,), "float16", "x")
+    graph.outputs.append(gcl.all_reduce(graph, x, "data", algorithm=algorithm).name)
+    return compile_graph(graph)
+
+
+def collectives() -> str:
+    """Return the table of all-reduces."""
+    rows = []
+    for name, count in SYSTEMS:
+        for size in SIZES:
+            cells = []
+            for algorithm in gcl.ALGORITHMS:
+                try:
+                    cells.append(
+                        f"{cost_analysis(all_reduce(find_system(name), count, size, algorithm))['cycles']:,}"
+                    )
+                except Exception as error:  # an algorithm that does not fit the group
+                    cells.append("-" if "hierarchical" in str(error) else str(error))
+            chosen = all_reduce(find_system(name), count, size)
+            label = chosen.composites[0].codelet.label.split(",")[1].rstrip(">")
+            figures = cost_analysis(chosen)
+            micro = chosen.target.seconds(figures["cycles"]) * 1e6
+            assumed = figures["basis_shares"]["ASSUMED"]
+            rows.append([name, f"{count}", f"{size:,}", *cells, label, f"{micro:,.1f}", f"{assumed:.0%}"])
+    header = ["system", "IPUs", "bytes", *gcl.ALGORITHMS, "taken", "us", "ASSUMED"]
+    return table(header, rows)
+
+
+def find_system(name: str) -> System:
+    """Return a system by name."""
+    found = find_machine(name)
+    assert isinstance(found, System)
+    return found
+
+
+def beside() -> str:
+    """Return published cycles beside ours."""
+    rows = []
+    for what, published, name, count, size, algorithm in PUBLISHED:
+        ours = cost_analysis(all_reduce(find_system(name), count, size, algorithm))["cycles"]
+        rows.append([what, algorithm, f"{published:,}", f"{ours:,}", f"{ours / published:.2f}"])
+    return table(["all-reduce", "ours by", "published", "ours", "ratio"], rows)
+
+
+def data_parallel(count: int, rows: int, width: int = 768) -> Executable:
+    """Return a training step of two dense layers in halves, ``rows`` samples each replica, gradients summed."""
+    graph = Graph(find_system("dss8440"))
+    if count > 1:
+        graph.replicate("data", count)
+    x = graph.add_input((rows, width), "float16", "x")
+    weights = [graph.add_input((width, width), "float16", f"w{i}", same_on_all=count > 1) for i in range(2)]
+    hidden = popops.max(graph, poplin.matmul(graph, x, weights[0]), 0.0)
+    out = poplin.matmul(graph, hidden, weights[1])
+    into_hidden = poplin.matmul(graph, out, popops.transpose(graph, weights[1], [1, 0]))
+    pairs = ((x, into_hidden), (hidden, out))
+    gradients = [poplin.matmul(graph, popops.transpose(graph, a, [1, 0]), b) for a, b in pairs]
+    size = width * width
+    flat = poputil.concatenate(graph, [poputil.reshape(graph, g, (size,)) for g in gradients])
+    total = gcl.all_reduce(graph, flat, "data") if count > 1 else flat
+    for number, weight in enumerate(weights):
+        part = popops.slice(graph, total, [number * size], [(number + 1) * size])
+        step = popops.mul(graph, poputil.reshape(graph, part, (width, width)), 0.01)
+        graph.outputs.append(popops.sub(graph, weight, step).name)
+    return compile_graph(graph)
+
+
+def scaling() -> str:
+    """Return the table of a data-parallel step."""
+    rows, first = [], 0.0
+    for count in (1, 2, 4, 8, 16):
+        weak, strong = (cost_analysis(data_parallel(count, n)) for n in (512, 512 * 16 // count))
+        samples = count * 512 / weak["seconds"]
+        first = first or samples
+        cells = [f"{count}", f"{weak['cycles']:,}", f"{weak['link_cycles']:,}", f"{samples:,.0f}"]
+        rows.append([*cells, f"{samples / first / count:.2f}", f"{strong['cycles']:,}"])
+    return table(["IPUs", "cycles", "of links", "samples/s", "of linear", "cycles, 8192 samples"], rows)
+
+
+def growth() -> str:
+    """Return what a program costs the compiler by the number of its replicas."""
+    rows = []
+    system = find_system("pod64 x 1024")
+    for count in (2, 1024, 65_536):
+        all_reduce(system, count, 1_000_000)  # routes are kept
+        start = time.process_time()
+        executable = all_reduce(system, count, 1_000_000)
+        compiled = time.process_time()
+        certify(executable)
+        done = time.process_time()
+        seconds = [f"{compiled - start:.2f}", f"{done - compiled:.2f}"]
+        rows.append([f"{count:,}", *seconds, f"{len(executable.to_bytes()):,}", f"{len(executable.steps)}"])
+    return table(["replicas", "compile s", "certify s", "bytes", "steps"], rows)
+
+
+def main(argv: Sequence[str]) -> None:
+    """Measure, print, and write ``benchmarks/results/many_ipus.md``."""
+    if len(argv) > 1:
+        raise app.UsageError(f"unexpected arguments: {' '.join(argv[1:])}")
+    text = f"""# Many IPUs
+
+## All-reduce of halves: cycles by algorithm
+
+{collectives()}
+
+ASSUMED: the share of the cycles that rests on no source; latency of links is the most of it.
+
+## Beside published figures (nothing is fitted to them)
+
+{beside()}
+
+## A data-parallel step of two dense layers of 768 on `dss8440`, 512 samples an IPU
+
+{scaling()}
+
+## What replicas cost the compiler: an all-reduce of 1 MB on `pod64 x 1024`
+
+{machine()}. Routes of permutations are followed once in a process, about 0.15 s each for 65,536 IPUs, and not in the table.
+
+{growth()}
+"""
+    print(text)
+    print(f"written: {write_result('many_ipus', text)}")
+
+
+if __name__ == "__main__":
+    app.run(main)

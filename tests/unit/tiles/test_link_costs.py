@@ -1,0 +1,113 @@
+"""What exchanges between IPUs cost: the busiest tile or link, the longest route, the sync of those who take part."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from tests.replicas import replicated, small_system, turned
+from tiles import Graph, compile_graph, gcl, popops
+from tiles.compiler import step_costs
+from tiles.graph import Replicas, Shift, Swap, folded
+from tiles.report import cost_analysis, profile
+from tiles.target import Basis, exchange_phase
+
+
+def moved(graph: Graph, permutation: Shift | Swap, size: int) -> Graph:
+    """Add a permutation of ``size`` words along all axes."""
+    x = graph.add_input((size,), "int32", "x")
+    graph.outputs.append(gcl.permute(graph, x, graph.replicas.names, permutation).name)
+    return graph
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "permutation"),
+    [("c2_card", 2, Swap(1)), ("dss8440", 16, Shift(1)), ("dss8440", 6, Shift(2)), ("pod16", 16, Swap(4))],
+    ids=["card", "ladder", "part", "pod"],
+)
+def test_a_permutation_costs_what_its_flows_take_on_the_links(
+    name: str, count: int, permutation: Shift | Swap
+) -> None:
+    """Beside the phase of the whole matrix of bytes between IPUs, which shares no code with one byte a flow."""
+    size = 50_000
+    executable = compile_graph(moved(replicated(("all", count), name=name, num_tiles=64), permutation, size))
+    (cost,) = [c for c in step_costs(executable) if c.links is not None]
+    system = small_system(name, 64)
+    matrix = np.zeros((system.num_ipus, system.num_ipus), np.int64)
+    matrix[np.arange(count), permutation.destinations(count)] = 4 * size
+    phase = exchange_phase(system, matrix)
+    assert np.array_equal(cost.link_bytes, phase.link_bytes)
+    assert cost.sync_cycles == phase.sync.cycles and phase.latency_seconds is not None
+    transfer = math.ceil(phase.transfer_seconds * phase.clock_hz)
+    latency = math.ceil(phase.latency_seconds * phase.clock_hz)
+    assert cost.link_cycles is not None
+    lasts = cost.exchange_cycles + cost.link_cycles
+    assert lasts == max(cost.exchange_cycles, transfer) + latency
+    assert sum(cycles for _, cycles in cost.link_basis) == cost.link_cycles
+    assert {basis for basis, cycles in cost.link_basis if cycles} >= {Basis.ASSUMED}, "latency has no source"
+
+
+def test_links_add_to_a_run_and_are_reported() -> None:
+    executable = compile_graph(moved(replicated(("all", 2), name="c2_card", num_tiles=64), Swap(1), 1000))
+    figures = cost_analysis(executable)
+    parts = [f"{part}_cycles" for part in ("compute", "exchange", "sync", "host_exchange", "link")]
+    assert figures["cycles"] == sum(figures[part] for part in parts) and figures["link_cycles"] > 0
+    data = profile(executable).data
+    (kind,) = data["execution"]["links"]["kinds"]
+    assert (kind["bytes"], kind["busiestBytes"], kind["links"]) == (8000, 4000, 1)
+    assert kind["busiest"] == "ipu 0 to ipu 1"
+    assert math.isclose(kind["busiestSeconds"], 4000 / kind["bytesPerSecond"])
+    assert "ipu 0 to ipu 1: 4,000 B" in profile(executable).text()
+
+
+def test_a_collective_is_reported_with_its_algorithm_and_rate() -> None:
+    graph = replicated(("data", 4))
+    x = graph.add_input((600,), "float32", "x")
+    graph.outputs.append(gcl.all_reduce(graph, x, "data", algorithm="ring", location="model.py:3").name)
+    executable = compile_graph(graph)
+    (entry,) = profile(executable).data["execution"]["links"]["collectives"]
+    assert (entry["label"], entry["bytes"], entry["location"]) == (
+        "gcl::AllReduce<add,ring>",
+        2400,
+        "model.py:3",
+    )
+    assert entry["cycles"] == cost_analysis(executable)["cycles"]
+    assert math.isclose(entry["bytesPerSecond"], 2400 / executable.target.seconds(entry["cycles"]))
+
+
+def test_a_program_of_one_ipu_says_nothing_of_replicas() -> None:
+    graph = Graph(small_system().chip)
+    x = graph.add_input((8,), "float32", "x")
+    graph.outputs.append(popops.add(graph, x, x).name)
+    executable = compile_graph(graph)
+    assert not {"system", "replicas", "same_on_all"} & set(executable.to_data())
+    assert profile(executable).data["execution"]["links"] is None
+
+
+def test_a_folded_ring_hops_along_rails() -> None:
+    """Up the even IPUs, over the last rung, down the odd ones: no hop but two is longer than a link."""
+    assert folded(16).tolist() == turned(16)
+    one, other = Shift(1), Shift(1, is_folded=True)
+    (plain,), (turn,) = (
+        [
+            c
+            for c in step_costs(compile_graph(moved(replicated(("all", 16)), ring, 4096)))
+            if c.links is not None
+        ]
+        for ring in (one, other)
+    )
+    assert plain.links is not None and turn.links is not None
+    hops = [
+        cost.links.crossing.unit.hops for cost in (plain, turn) if cost.links and cost.links.crossing.unit
+    ]
+    assert hops == [8, 1]
+
+
+def test_replicas_are_numbered_row_major_and_permuted_along_axes() -> None:
+    replicas = Replicas((("a", 2), ("b", 3)))
+    assert replicas.place("a").tolist() == [0, 0, 0, 1, 1, 1]
+    assert replicas.place(("b", "a")).tolist() == [0, 2, 4, 1, 3, 5]
+    assert replicas.destinations(("b",), Shift(1)).tolist() == [1, 2, 0, 4, 5, 3]
+    assert replicas.destinations(("b", "a"), Shift(1)).tolist() == [3, 4, 5, 1, 2, 0]

@@ -1,0 +1,156 @@
+"""Tile code of functions of rows: their stages one after another, folds with the functions that they alone need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tiles.elements.cell import ELEMENT, ROW
+from tiles.errors import NoTileCode
+from tiles.graph import VertexCode
+from tiles.poplibs.popops.expression import Body
+from tiles.poplibs.popops.map_code import Levels, rows_code
+from tiles.poplibs.popops.reduce_code import fold_code
+from tiles.target import Target
+
+FOLD = "fold"
+"""The row of a body that folds a value over the whole row; its only attribute is ``operation``."""
+
+
+@dataclass(frozen=True)
+class RowBody:
+    """An expression with folds over rows.
+
+    Attributes:
+      body: its rows, folds among them; the last one is the result.
+      dtypes: of the operands and rows.
+      along: whether each of these varies along a row.
+      accumulates: in which dtype a fold of values of a dtype is made.
+    """
+
+    body: Body
+    dtypes: tuple[str, ...]
+    along: tuple[bool, ...]
+    accumulates: Callable[[str, str], str]
+
+    @property
+    def first(self) -> int:
+        """Return the number of operands."""
+        return len(self.dtypes) - len(self.body)
+
+    def slice(self, wanted: Iterable[int], rows: set[int]) -> tuple[Body, tuple[int, ...], tuple[int, ...]]:
+        """Return the part of ``rows`` that gives the wanted values, as an expression of its own.
+
+        Returns:
+          The expression, its operands and its results by their index in the whole.
+        """
+        needed: set[int] = set()
+        stack = list(wanted)
+        while stack:
+            value = stack.pop()
+            if value in rows and value not in needed:
+                needed.add(value)
+                stack += self.body[value - self.first][1]
+        inside = sorted(needed)
+        taken = sorted({a for v in inside for a in self.body[v - self.first][1]} - needed)
+        place = {value: k for k, value in enumerate((*taken, *inside))}
+        own = [self.body[v - self.first] for v in inside]
+        body = tuple((name, tuple(place[a] for a in arguments), attrs) for name, arguments, attrs in own)
+        return body, tuple(taken), tuple(place[v] for v in wanted)
+
+    def levels(self, values: tuple[int, ...], is_long: bool) -> Levels:
+        """Return how values vary with the loops of a stage; of one that is single in a row, rows are its elements."""
+        return tuple((ELEMENT if self.along[v] or not is_long else ROW, True) for v in values)
+
+
+def row_function_code(
+    function: RowBody, stages: list[tuple[int, ...]], n: Any, rows: Any, target: Target, name: str
+) -> tuple[VertexCode, ...]:
+    """Return the code of the stages: each stores what others need; a fold computes again what it alone needs.
+
+    Args:
+      function: the expression.
+      stages: rows of the body, by number, that one loop computes together.
+      n: elements of a row, of every cell.
+      rows: its rows.
+      target: the machine.
+      name: of the variants.
+
+    Raises:
+      NoTileCode, OutOfRegisters: some part has no code.
+    """
+    body, first = function.body, function.first
+    stage_of = {first + i: set(first + j for j in stage) for stage in stages for i in stage}
+    consumers: dict[int, list[int]] = {}
+    for i, (_, arguments, _) in enumerate(body):
+        for a in arguments:
+            consumers.setdefault(a, []).append(first + i)
+    constants: set[int] = set()
+    for i, (kind, arguments, _) in enumerate(body):
+        if kind != FOLD and constants.issuperset(arguments):
+            constants.add(first + i)
+    parts: list[VertexCode] = []
+    done: set[int] = set()
+    for i, (kind, arguments, attrs) in enumerate(body):
+        value = first + i
+        if kind == FOLD:
+            parts += _fold(
+                function, arguments[0], dict(attrs)["operation"], stage_of, constants, n, rows, target, name
+            )
+        elif value in stage_of and value not in done:
+            stage = stage_of[value]
+            done |= stage
+            kept = [
+                v
+                for v in sorted(stage)
+                if v == len(function.dtypes) - 1 or _leaves(body, first, v, stage, consumers)
+            ]
+            if kept:
+                parts += _stage(function, kept, stage | constants, n, rows, target, name)
+    return tuple(parts)
+
+
+def _leaves(body: Body, first: int, value: int, stage: set[int], consumers: dict[int, list[int]]) -> bool:
+    """Return whether another stage reads a value; a fold computes it again."""
+    return any(c not in stage and body[c - first][0] != FOLD for c in consumers.get(value, ()))
+
+
+def _stage(
+    function: RowBody, kept: list[int], rows_of_body: set[int], n: Any, rows: Any, target: Target, name: str
+) -> tuple[VertexCode, ...]:
+    part, taken, outputs = function.slice(kept, rows_of_body)
+    is_long = function.along[kept[0]]
+    levels = function.levels(taken, is_long)
+    dtypes = tuple(function.dtypes[v] for v in taken)
+    if not taken:
+        raise NoTileCode("a stage of constants")
+    if not is_long:
+        return rows_code(part, outputs, dtypes, levels, False, rows, np.int64(1), target, name)
+    has_rows = any(level == ROW for level, _ in levels)
+    found = rows_code(part, outputs, dtypes, levels, has_rows, n, rows, target, name)
+    if not np.all(sum((np.asarray(p.runs, np.int64) for p in found), np.int64(0)) > 0):
+        raise NoTileCode("rows that begin inside a word", expected="whole words")
+    return found
+
+
+def _fold(
+    function: RowBody,
+    value: int,
+    operation: str,
+    stage_of: dict[int, set[int]],
+    constants: set[int],
+    n: Any,
+    rows: Any,
+    target: Target,
+    name: str,
+) -> tuple[VertexCode, ...]:
+    part: Body = ()
+    taken: tuple[int, ...] = (value,)
+    if value in stage_of:
+        part, taken, _ = function.slice([value], stage_of[value] | constants)
+    dtype = function.dtypes[value]
+    dtypes = (*(function.dtypes[v] for v in taken), function.accumulates(operation, dtype), dtype)
+    return fold_code(part, operation, dtypes, function.levels(taken, True), n, rows, target, name)

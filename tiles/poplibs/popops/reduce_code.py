@@ -1,0 +1,236 @@
+"""Tile code of reductions: a prologue and a fold along rows or over them, by itself or with partials of few results."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from tiles.elements import Access, Arrangement, InstructionSet, Variant, compile_variant, instructions_for
+from tiles.elements.cell import CELL, ELEMENT, ROW
+from tiles.errors import NoTileCode, OutOfRegisters
+from tiles.graph import Extents, OpForm, VertexCode
+from tiles.numerics.dtypes import itemsize, to_jax
+from tiles.poplibs.popops.expression import Body, body_dtypes, evaluate_body
+from tiles.poplibs.popops.map_code import Levels, check_widths
+from tiles.target import Target
+
+_ACCESS_BYTES = 8
+_WORD_BYTES = 4
+_FOLDS = {"add": jnp.sum, "max": jnp.max, "min": jnp.min}
+_SMALL: Any = SimpleNamespace(sizes=(2, 2), origin=(0, 0))
+"""The cell that a prologue is traced for: code is the same for any extents."""
+ALONG_ROWS, OVER_ROWS = "along rows", "over rows"
+
+
+def reduction_code(
+    body: Body,
+    operation: str,
+    accumulate_dtype: str,
+    out_dtype: str,
+    extents: Extents,
+    order: tuple[int, ...],
+    target: Target,
+    name: str,
+) -> tuple[VertexCode, ...]:
+    """Return the code of a reduction along rows or over them.
+
+    Args:
+      body: the prologue, empty for none.
+      operation: the reduction.
+      accumulate_dtype: in which it is folded.
+      out_dtype: of the result.
+      extents: cell sizes.
+      order: domain dimensions of more than one point as operand 0 stores them.
+      target: the machine.
+      name: of the variants.
+
+    Raises:
+      NoTileCode: another operation or dtype, reduced dimensions between kept ones, an operand that varies with part
+        of the inner loop's dimensions.
+      OutOfRegisters: too few registers.
+    """
+    kind, levels, inner = _loops(extents.form, order)
+    n = extents.product(inner)
+    rows = extents.points // np.maximum(n, 1)
+    if kind == ALONG_ROWS:
+        dtypes = (*extents.operand_dtypes, accumulate_dtype, out_dtype)
+        return fold_code(body, operation, dtypes, levels, n, rows, target, name)
+    isa, grain = instructions_for(target), _grain(n, extents.operand_dtypes)
+    key = (body, operation, accumulate_dtype, kind, levels, isa, name)
+    return (VertexCode(_variant(*key, extents.operand_dtypes, out_dtype, grain).get(), n, rows),)
+
+
+def fold_code(
+    body: Body,
+    operation: str,
+    dtypes: tuple[str, ...],
+    levels: Levels,
+    n: Any,
+    rows: Any,
+    target: Target,
+    name: str,
+) -> tuple[VertexCode, ...]:
+    """Return the code that folds each of ``rows`` rows of ``n`` elements.
+
+    Where rows are fewer than workers, these share the elements of each, and a second loop nest folds what they found.
+    A result is a word, as workers take rows in turn: narrower ones are converted after.
+
+    Args:
+      body: the prologue.
+      operation: the reduction.
+      dtypes: of the operands, of what is folded, and of the results.
+      levels: how operands vary.
+      n: elements of a row, a number or an array.
+      rows: the same.
+      target: the machine.
+      name: of the variants.
+
+    Raises:
+      NoTileCode, OutOfRegisters: as ``reduction_code``.
+    """
+    isa = instructions_for(target)
+    *taken, accumulate_dtype, out_dtype = dtypes
+    operand_dtypes = tuple(taken)
+    n, rows = np.broadcast_arrays(np.atleast_1d(n), np.atleast_1d(rows))
+    key = (body, operation, accumulate_dtype, ALONG_ROWS, levels, isa, name, operand_dtypes)
+    stored = out_dtype if itemsize(out_dtype) >= _WORD_BYTES else accumulate_dtype
+    if itemsize(stored) < _WORD_BYTES:
+        stored = "float32"
+    sharers = np.maximum(target.workers_per_tile // np.maximum(rows, 1), 1)
+    shares = -(-n // sharers)
+    grain = min(_grain(n, operand_dtypes), _grain(shares, operand_dtypes))
+    whole = _variant(*key, stored, grain).get()
+    parts = [VertexCode(whole, n, rows)]
+    if np.any(sharers > 1) and not itemsize(accumulate_dtype) % _WORD_BYTES:
+        of_share = _variant(*key, accumulate_dtype, grain).get()
+        plain = ((), operation, accumulate_dtype, ALONG_ROWS, ((ELEMENT, True),), isa, name)
+        joining = _variant(*plain, (accumulate_dtype,), stored, 1).get()
+        split = (VertexCode(of_share, shares, rows * sharers), VertexCode(joining, sharers, rows))
+        is_faster = (sharers > 1) & (sum(part.cycles for part in split) < parts[0].cycles)
+        parts = [VertexCode(whole, n, rows, ~is_faster)]
+        parts += [VertexCode(part.variant, part.n, part.rows, is_faster) for part in split]
+    if stored != out_dtype:
+        parts.append(VertexCode(_narrowing(stored, out_dtype, isa).get(), rows))
+    return tuple(part for part in parts if np.any(part.runs))
+
+
+@lru_cache(maxsize=4096)
+def _loops(form: OpForm, order: tuple[int, ...]) -> tuple[str, Levels, tuple[int, ...]]:
+    """Return which way rows are folded, how operands vary with them, and the dimensions of the inner loop."""
+    reduced = [form.dims[d].is_reduced for d in order]
+    if reduced == sorted(reduced):
+        kind, inner = ALONG_ROWS, tuple(d for d in order if form.dims[d].is_reduced)
+    elif reduced == sorted(reduced, reverse=True):
+        kind, inner = OVER_ROWS, tuple(d for d in order if not form.dims[d].is_reduced)
+    else:
+        raise NoTileCode("a reduction of dimensions between kept ones", expected="rows or columns")
+    outer, levels = set(order) - set(inner), list[tuple[int, bool]]()
+    for index_map in form.operands:
+        varies = set(order).intersection(index_map.dims)
+        if varies & set(inner) and not varies >= set(inner):
+            raise NoTileCode("an operand that varies with part of the inner loop's dimensions")
+        is_inner, moves = bool(varies & set(inner)), bool(varies & outer)
+        levels.append((ELEMENT if is_inner else ROW if moves else CELL, moves))
+    return kind, tuple(levels), inner
+
+
+def _grain(n: Any, dtypes: tuple[str, ...]) -> int:
+    """Return what all row lengths are multiples of, up to whole accesses of the narrowest operand."""
+    most = _ACCESS_BYTES // min(map(itemsize, dtypes), default=_ACCESS_BYTES)
+    return int(np.gcd.reduce(np.gcd(np.atleast_1d(n), most)))
+
+
+class _Outcome:
+    """A variant, or why there is none."""
+
+    def __init__(self, found: Variant | NoTileCode | OutOfRegisters) -> None:
+        self.found = found
+
+    def get(self) -> Variant:
+        """Return the variant, or raise."""
+        if isinstance(self.found, Variant):
+            return self.found
+        raise self.found
+
+
+@lru_cache(maxsize=4096)
+def _variant(
+    body: Body,
+    operation: str,
+    accumulate_dtype: str,
+    kind: str,
+    levels: Levels,
+    isa: InstructionSet,
+    name: str,
+    operand_dtypes: tuple[str, ...],
+    out_dtype: str,
+    grain: int,
+) -> _Outcome:
+    try:
+        jaxpr = _jaxpr(body, operation, accumulate_dtype, kind, levels, operand_dtypes, out_dtype)
+        accesses = tuple(
+            Access(level, math.gcd(_ACCESS_BYTES, grain * itemsize(d)) if level == ELEMENT else itemsize(d))
+            for d, (level, _) in zip(operand_dtypes, levels, strict=True)
+        )
+        result = Access(ELEMENT, math.gcd(_ACCESS_BYTES, grain * itemsize(out_dtype)))
+        if kind == OVER_ROWS and result.alignment_bytes < _WORD_BYTES:
+            raise NoTileCode(f"columns of {out_dtype} that end inside a word", expected="whole words")
+        how = Arrangement(accesses, (result if kind == OVER_ROWS else Access(),), has_rows=True)
+        return _Outcome(compile_variant(jaxpr, (operand_dtypes, (out_dtype,)), how, isa, name))
+    except (NoTileCode, OutOfRegisters) as error:
+        return _Outcome(error)
+
+
+def _jaxpr(
+    body: Body,
+    operation: str,
+    accumulate_dtype: str,
+    kind: str,
+    levels: Levels,
+    operand_dtypes: tuple[str, ...],
+    out_dtype: str,
+) -> Any:
+    """Return the jaxpr of a reduction of a small array of two dimensions."""
+    if operation not in _FOLDS:
+        raise NoTileCode(f"a fold by {operation}", expected=", ".join(_FOLDS))
+    if any(name == "iota" for name, _, _ in body):
+        raise NoTileCode("an expression of the element's own position")
+    check_widths((*body_dtypes(body, operand_dtypes), accumulate_dtype, out_dtype))
+    inner, outer = (1, 0)
+    shapes = []
+    for level, moves in levels:
+        shape = [1, 1]
+        shape[inner] = 2 if level == ELEMENT else 1
+        shape[outer] = 2 if moves else 1
+        shapes.append(tuple(shape))
+
+    def cell(*operands: jax.Array) -> jax.Array:
+        value = evaluate_body(body, list(operands), _SMALL)[-1]
+        if value.shape != (2, 2):
+            value = lax.broadcast_in_dim(value, (2, 2), (0, 1))
+        value = lax.convert_element_type(value, to_jax(accumulate_dtype))
+        total = _FOLDS[operation](value, axis=0 if kind == OVER_ROWS else 1)
+        return lax.convert_element_type(total, to_jax(out_dtype))
+
+    arguments = [jax.ShapeDtypeStruct(s, to_jax(d)) for s, d in zip(shapes, operand_dtypes, strict=True)]
+    return jax.make_jaxpr(cell)(*arguments)
+
+
+@lru_cache(maxsize=256)
+def _narrowing(dtype: str, out_dtype: str, isa: InstructionSet) -> _Outcome:
+    """Return the code that converts results one after another."""
+    try:
+        jaxpr = jax.make_jaxpr(lambda x: lax.convert_element_type(x, to_jax(out_dtype)))(
+            jax.ShapeDtypeStruct((), to_jax(dtype))
+        )
+        how = Arrangement((Access(),), (Access(),))
+        return _Outcome(compile_variant(jaxpr, ((dtype,), (out_dtype,)), how, isa, "convert results"))
+    except (NoTileCode, OutOfRegisters) as error:
+        return _Outcome(error)
