@@ -49,6 +49,7 @@ bench: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.everyday $(ARGS)
 	$(BIN)/python -m benchmarks.silicon
 	$(BIN)/python -m benchmarks.calibration
+	$(BIN)/python -m benchmarks.plans
 	$(BIN)/python -m benchmarks.tile_code
 	$(BIN)/python -m benchmarks.models
 

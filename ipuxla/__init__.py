@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ipuxla.api import compile_stablehlo, jit
     from ipuxla.codelets import codelet, installed_codelets, tile_map
+    from ipuxla.meshes import mesh, pmap
     from ipuxla.runtime import Compiled, load
     from ipuxla.stages import Lowered
-    from tiles.target import Target
+    from tiles.target import System, Target
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Compiled",
     "Lowered",
+    "System",
     "Target",
     "__version__",
     "codelet",
@@ -30,6 +32,8 @@ __all__ = [
     "installed_codelets",
     "jit",
     "load",
+    "mesh",
+    "pmap",
     "tile_map",
 ]
 
@@ -39,12 +43,15 @@ __all__ = [
 _HOMES = {
     "Compiled": "ipuxla.runtime",
     "Lowered": "ipuxla.stages",
+    "System": "tiles.target",
     "Target": "tiles.target",
     "codelet": "ipuxla.codelets",
     "compile_stablehlo": "ipuxla.api",
     "installed_codelets": "ipuxla.codelets",
     "jit": "ipuxla.api",
     "load": "ipuxla.runtime",
+    "mesh": "ipuxla.meshes",
+    "pmap": "ipuxla.meshes",
     "tile_map": "ipuxla.codelets",
 }
 

@@ -21,7 +21,7 @@ from absl import flags
 from ipuxla.cache import FOLDER
 from ipuxla.errors import IpuError
 from ipuxla.options import ARITHMETICS, DEFAULT_TARGET, ENGINES
-from tiles.target import known_names, one_ipu
+from tiles.target import find_machine, known_names, known_systems
 
 NAMES = ("engine", "arithmetic", "check_memory")
 
@@ -32,8 +32,10 @@ def define(values: flags.FlagValues = flags.FLAGS) -> None:
     Args:
       values: what to add them to; absl's global flags unless given.
     """
-    known = ", ".join(known_names())
-    flags.DEFINE_string("target", DEFAULT_TARGET, f"{known}, or a target's data file", flag_values=values)
+    known = ", ".join((*known_names(), *known_systems()))
+    flags.DEFINE_string(
+        "target", DEFAULT_TARGET, f"{known}, several of one (gc2 x 16), or a data file", flag_values=values
+    )
     flags.register_validator("target", _exists, flag_values=values)
     flags.DEFINE_enum("engine", "fast", ENGINES, "how the machine is emulated", flag_values=values)
     flags.DEFINE_enum("arithmetic", "float", ARITHMETICS, "floats, or exact words", flag_values=values)
@@ -48,7 +50,7 @@ def define(values: flags.FlagValues = flags.FLAGS) -> None:
 def _exists(target: str) -> bool:
     """Tell at parsing, as absl tells it of other flags, when there is no such machine."""
     try:
-        one_ipu(target)
+        find_machine(target)
     except IpuError as error:
         raise flags.ValidationError(str(error)) from error
     return True
@@ -64,4 +66,4 @@ def chosen(values: flags.FlagValues = flags.FLAGS) -> dict[str, Any]:
     """
     if not values.cache:
         os.environ[FOLDER] = ""
-    return {"target": one_ipu(values.target)} | {name: getattr(values, name) for name in NAMES}
+    return {"target": find_machine(values.target)} | {name: getattr(values, name) for name in NAMES}

@@ -53,7 +53,7 @@ from tiles.compiler import (
     require_pinned,
 )
 from tiles.engine import quickly
-from tiles.errors import InvalidPlan
+from tiles.errors import InvalidGraph, InvalidPlan
 from tiles.graph import Graph, Stream, print_graph
 from tiles.numerics.dtypes import name_of
 from tiles.numerics.ring import ring
@@ -122,7 +122,7 @@ class Pipeline:
                 f"the program is written for {needed:,} devices ({shown}), and {options.machine_name} has {several}",
                 expected=f"a system of {needed:,} IPUs or more",
                 got=f"target={options.machine_name!r}",
-                try_=f'target="{options.target.name} x {needed}", or a smaller mesh',
+                try_=f'target="{options.target.name.rstrip("*")} x {needed}", or a smaller mesh',
             )
         if needed == 1 and options.num_ipus > 1:
             raise InvalidOption(
@@ -195,6 +195,7 @@ class Pipeline:
         callers: list[type[Exception]] = []
         callers += [HloError] if options.passes is not None else []
         callers += [InvalidPlan] if options.pinned_plans else []
+        callers += [InvalidGraph] if self.module.num_devices > 1 else []  # what replicas would wait for
         return naming_internal_errors(
             lambda: {
                 "module.mlir": self.stablehlo_text(debug_info=True),

@@ -13,7 +13,16 @@ from ipuxla.calibration.figures import COMPUTE, EXCHANGE, REARRANGE, SYNC, Figur
 from ipuxla.calibration.parameters import DTYPES
 from ipuxla.calibration.records import Record
 from ipuxla.calibration.stencils import part_of_a_step
-from ipuxla.calibration.work import NotModelled, Work, compiled, compiled_graph, machine, shaped, work_of
+from ipuxla.calibration.work import (
+    NotModelled,
+    Work,
+    compiled,
+    compiled_from_c,
+    compiled_graph,
+    machine,
+    shaped,
+    work_of,
+)
 from tiles.compiler import Executable
 from tiles.graph import AxisSplit, Graph, Layout, linear_layout, whole
 from tiles.numerics.dtypes import itemsize
@@ -28,12 +37,12 @@ STREAM_SHARE = 0.4
 """Share of the memory that the arrays of a stream benchmark fill, where a record does not state their length."""
 
 
-def scalar(target: Target) -> Target:
+def scalar(target: Target, dtype: str) -> Target:
     """Return a machine whose loads and floating-point instructions take one element at a time.
 
     That is what a compiler makes of a plain loop in C++ without vector types.
     """
-    return target.replace(float_vector_width=1, half_vector_width=1)
+    return compiled_from_c(target, float_vector_width=1, half_vector_width=1, data_path_bytes=itemsize(dtype))
 
 
 def _on_a_tile(
@@ -207,7 +216,7 @@ def memory_stream(record: Record) -> Work:
     arrays, flops = STREAMS[kernel]
     each = int(target.memory_bytes * STREAM_SHARE / 3 / itemsize(dtype))
     n = p.integer("n", each // target.num_tiles * target.num_tiles)
-    executable = _stream(kernel, n, dtype, scalar(target) if is_plain_code else target)
+    executable = _stream(kernel, n, dtype, scalar(target, dtype) if is_plain_code else target)
     built = f"{kernel} of {n:,} elements" + (", one element at a time" if is_plain_code else "")
     size = float(arrays * n * itemsize(dtype))
     return Work(figure(executable), target.clock_hz, built, flops=float(flops * n), size_bytes=size)

@@ -13,7 +13,7 @@ import numpy as np
 from ipuxla.calibration.figures import ALL, COMPUTE, EXCHANGE, NOTHING, REARRANGE, SYNC, Figure
 from ipuxla.calibration.parameters import MissingParameter
 from ipuxla.calibration.records import Record
-from ipuxla.calibration.work import NotModelled, Work, compiled, machine, shaped, work_of
+from ipuxla.calibration.work import NotModelled, Work, compiled, compiled_from_c, machine, shaped, work_of
 from tiles.compiler import Executable
 from tiles.numerics.dtypes import itemsize
 from tiles.target import LinkPhase, System, Target, exchange_phase, find_machine
@@ -141,15 +141,15 @@ def _image(record: Record) -> tuple[int, int, int]:
 
 
 def _variant(record: Record) -> tuple[str, Target]:
-    """Return dtype and machine of a hand-written variant: "float" takes one element at a time, others vectors."""
+    """Return dtype and machine of a variant written in C++: "float" takes one element at a time, others vectors."""
     variant = record.params.text("variant", "float")
     if variant not in ("float", "float2", "half", "half2", "half4"):
         raise MissingParameter(f"unknown variant {variant!r}")
     dtype = "float16" if variant.startswith("half") else "float32"
-    target = machine(record)
     width = int(variant[-1]) if variant[-1].isdigit() else 1
     field = "half_vector_width" if dtype == "float16" else "float_vector_width"
-    return dtype, target if getattr(target, field) == width else target.replace(**{field: width})
+    access = width * itemsize(dtype)
+    return dtype, compiled_from_c(machine(record), **{field: width, "data_path_bytes": access})
 
 
 def _blurred(record: Record, times: int) -> tuple[Executable, LinkPhase | None]:
@@ -210,7 +210,7 @@ def _blur_rate(record: Record) -> Work:
     """Return the blur's rate on an image that fills the machine's tiles to a tenth: vertices only."""
     target = machine(record)
     side = int((target.memory_bytes / 10 / 16) ** 0.5)
-    executable = compiled(blur, target, shaped((side, side, 4), "float32"))
+    executable = compiled(blur, compiled_from_c(target), shaped((side, side, 4), "float32"))
     flops = 11.0 * side * side * 4
     return work_of(record, executable, f"the blur of {side} x {side} pixels", (COMPUTE,), flops=flops)
 
@@ -238,7 +238,9 @@ def _lattice(record: Record) -> Work:
     one_ipu(record)
     p = record.params
     height, width = p.shape("grid")[:2] if p.has("grid") else (1024, 1024)
-    executable = compiled(lattice_step, machine(record), shaped((9, height, width), "float32"))
+    executable = compiled(
+        lattice_step, compiled_from_c(machine(record)), shaped((9, height, width), "float32")
+    )
     cells = float(height * width)
     known: dict[str, Any] = {"flops": p.real("flops_per_cell") * cells, "items": cells}
     if p.has("bytes_per_cell"):

@@ -52,6 +52,15 @@ def machine(record: Record, **changes: Any) -> Target:
     return target.replace(**changes) if changes else target
 
 
+def compiled_from_c(target: Target, **changes: Any) -> Target:
+    """Return the machine as code compiled from C++ uses it, with other changes: one access to memory an instruction.
+
+    Such code packs no pointers, so it has none of the instructions that make several accesses, nor the loops that the
+    element compiler schedules around them; what is fused is then counted instruction by instruction.
+    """
+    return target.replace(max_accesses_per_instruction=1, **changes)
+
+
 def shaped(shape: Sequence[int], dtype: str) -> jax.ShapeDtypeStruct:
     """Return an array's shape and dtype: what a program is compiled for."""
     return jax.ShapeDtypeStruct(tuple(shape), dtype)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+from jax.sharding import NamedSharding, PartitionSpec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -109,11 +110,14 @@ def run_digits(settings: Settings) -> None:
         "engine": settings.engine,
         "check_memory": settings.check_memory,
     }
-    step = ipuxla.jit(job.step, donate_argnums=DONATED, **machine_options)
+    shardings = data_parallel(settings)
+    step = ipuxla.jit(job.step, donate_argnums=DONATED, **machine_options, **shardings)
     start = time.perf_counter()
     lowered = step.lower(*job.first_arguments())
     compiled = lowered.compile(arithmetic=settings.arithmetic)
-    machine = f"{settings.target.name} with {settings.target.num_tiles:,} tiles"
+    chip = settings.chip
+    several = f"{settings.num_ipus} of " if settings.num_ipus > 1 else ""
+    machine = f"{several}{chip.name} with {chip.num_tiles:,} tiles"
     show(console, f"one training step compiled for {machine} in {time.perf_counter() - start:.1f} s")
     if settings.arithmetic == "ring":
         witness = lowered.compile(engine="hlo", arithmetic="ring")
@@ -121,6 +125,7 @@ def run_digits(settings: Settings) -> None:
         require_same_words(console, settings.engine, compiled(*job.first_arguments()), expected)
         return
 
+    machine_options["target"] = settings.chip
     predict = ipuxla.jit(job.model.predict, **machine_options)
     with _progress(console, job.schedule.num_steps(job.data)) as on_step:
         outcomes = {"emulated": job.run(compiled, predict, on_step)}
@@ -133,6 +138,28 @@ def run_digits(settings: Settings) -> None:
     show(console, program.profile(*job.first_arguments()).text(COSTLIEST))
     written = write_files(settings.output_dir, settings, program, job.first_arguments(), outcomes)
     show(console, "written:\n" + "\n".join(f"  {path}" for path in written))
+
+
+def data_parallel(settings: Settings) -> dict[str, Any]:
+    """Return the shardings of a step over several IPUs: each has its rows of a batch, and all of the parameters.
+
+    Raises:
+      InvalidOption: the IPUs do not divide a batch.
+    """
+    if settings.num_ipus == 1:
+        return {}
+    if settings.batch_size % settings.num_ipus:
+        raise InvalidOption(
+            "each IPU takes as many rows of a batch as the others",
+            expected=f"a batch size that {settings.num_ipus} divides",
+            got=settings.batch_size,
+        )
+    mesh = ipuxla.mesh(settings.target, names=("data",))  # pyright: ignore[reportArgumentType]
+    rows, everywhere = (NamedSharding(mesh, spec) for spec in (PartitionSpec("data"), PartitionSpec()))
+    return {
+        "in_shardings": (everywhere, everywhere, rows, rows),
+        "out_shardings": (everywhere, everywhere, everywhere),
+    }
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import tempfile
 from ipuxla.errors import InvalidOption
 from ipuxla.experiments.models import MODELS
 from ipuxla.experiments.optimizers import OPTIMIZERS
-from tiles.target import Target
+from tiles.target import System, Target
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Settings:
     """The choices of a run; the command line has a flag of the same name for each.
 
     Args:
-      target: the machine that the step is compiled for.
+      target: the machine that the step is compiled for; over the IPUs of a system it is data-parallel.
       engine: how the emulated machine runs it.
       arithmetic: "float" to train; "ring" to prove that one step moves every word rightly.
       check_memory: refuse a step that does not fit into the tiles.
@@ -35,7 +35,7 @@ class Settings:
       InvalidOption: a choice that no run could have.
     """
 
-    target: Target
+    target: Target | System
     engine: str = "fast"
     arithmetic: str = "float"
     check_memory: bool = True
@@ -48,6 +48,16 @@ class Settings:
     seed: int = 0
     compare: bool = True
     output_dir: pathlib.Path = pathlib.Path("runs/digits")
+
+    @property
+    def chip(self) -> Target:
+        """One IPU."""
+        return self.target.chip if isinstance(self.target, System) else self.target
+
+    @property
+    def num_ipus(self) -> int:
+        """How many IPUs take part."""
+        return self.target.num_ipus if isinstance(self.target, System) else 1
 
     def __post_init__(self) -> None:
         """Check what has no type of its own."""

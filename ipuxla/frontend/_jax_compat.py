@@ -212,7 +212,8 @@ def own_width(jaxpr: ClosedJaxpr) -> contextlib.AbstractContextManager[Any]:
 
 def meshes_of(jaxpr: ClosedJaxpr) -> Iterator[tuple[Any, str | None]]:
     """Yield the mesh that an equation names, and the user's ``file:line``. Hides which parameters name one."""
-    for equation, place in _equations(jaxpr.jaxpr, None):
+    for equation, frame in _equations(jaxpr.jaxpr, None):
+        place = f"{frame.file_name}:{frame.start_line}" if frame else None
         for value in equation.params.values():
             found = getattr(value, "mesh", value)
             if isinstance(found, jax.sharding.Mesh | jax.sharding.AbstractMesh) and not found.empty:
@@ -223,6 +224,11 @@ def context_mesh() -> Any:
     """Return the mesh of ``jax.set_mesh`` or ``jax.sharding.use_abstract_mesh`` around, or None."""
     found = jax.sharding.get_abstract_mesh()
     return None if found.empty else found
+
+
+def no_mesh() -> contextlib.AbstractContextManager[Any]:
+    """Have JAX see no mesh around: what runs a program is no part of the program."""
+    return jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ()))
 
 
 @_weakref_lru_cache

@@ -9,6 +9,7 @@ part of the outer program.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import weakref
 from collections.abc import Callable, Sequence
@@ -117,7 +118,8 @@ def _unsaid(shardings: Any, jaxpr: Any) -> Any:
 def _run(
     *arrays: Any, jaxpr: Any, options: Any, name: str, donated: tuple[int, ...], shardings: Any
 ) -> list[Any]:
-    outputs = list(program(jaxpr, options, name, donated, shardings).run(*arrays))
+    with contextlib.nullcontext() if shardings is None else compat.no_mesh():
+        outputs = list(program(jaxpr, options, name, donated, shardings).run(*arrays))
     for position, aval in enumerate(_types(jaxpr=jaxpr, options=options)):
         if aval.weak_type:
             with compat.own_width(jaxpr):

@@ -25,15 +25,18 @@ from tiles.graph import (
     Plan,
     Tensor,
     identity_map,
+    linear_layout,
 )
 from tiles.plan import (
     Operand,
+    Priced,
     Question,
     Ranking,
     Traffic,
     drafts_of,
     exchange_code_bytes,
     exchange_cycles,
+    home_layout,
     operand_traffic,
     price,
     search,
@@ -264,3 +267,43 @@ def test_plans_are_ranked_as_they_are_priced(case, seed, limit):
     wanted = [p for p in ranked if p.plan.splits[0].is_split == split and p.cost <= most]
     assert found.cheapest(lambda plan: plan.splits[0].is_split == split, most) == next(iter(wanted), None)
     assert list(found) == ranked
+
+
+@given(questions(), SEEDS, st.sampled_from([0.0, 0.001, 0.6]))
+@settings(max_examples=40)
+def test_the_first_plan_costs_least_of_all_that_a_search_knows(case, seed, proportion):
+    """Also where it is taken before the others are looked at: operands lie as some plan reads them."""
+    form, codelet, shapes, dtype = case
+    rng = np.random.default_rng(seed)
+    plan = random_plan(rng, form, codelet, TARGET.num_tiles)
+    homes = [home_layout(form, plan, k, shape, dtype, TARGET) for k, shape in enumerate(shapes)]
+    operands = tuple(
+        Operand(s, dtype, home if rng.random() < 0.8 else None) for s, home in zip(shapes, homes, strict=True)
+    )
+
+    def searched() -> Ranking:
+        return search(form, codelet, operands, (dtype,), TARGET, memory_proportion=proportion)
+
+    def key(priced: Priced) -> tuple[float, float, int]:
+        excess = max(0, priced.temporary_bytes - int(proportion * TARGET.bytes_per_tile))
+        return excess, priced.cost, priced.plan.num_cells
+
+    exact = [price(form, codelet, operands, (dtype,), TARGET, priced.plan) for priced in searched()]
+    first = searched()[0]
+    assert key(first) == min(map(key, exact))
+    assert searched().first_below(first.cost) is None
+    assert searched().first_below(first.cost + 1) == first
+    wanted = [p for p in exact if p.plan.splits == first.plan.splits and p.cost <= first.cost]
+    found = searched().cheapest(lambda each: each.splits == first.plan.splits, first.cost)
+    assert (found is None) == (not wanted) and (found is None or key(found) == min(map(key, wanted)))
+
+
+def test_what_lies_alike_is_planned_without_pricing_an_exchange():
+    """Operands of one layout over all tiles: no other plan is drafted."""
+    add = Map((("add", (0, 1), ()),), (2,), ("float32",) * 2, ("float32",))
+    layout = linear_layout((48, 256), "float32", TARGET.num_tiles)
+    operands = tuple(Operand((48, 256), "float32", layout) for _ in range(2))
+    form = map_form((48, 256), [identity_map(2)] * 2)
+    with mock.patch.dict(Ranking._advance.__globals__, exchange_figures=None, least_figures=None):
+        found = search(form, add, operands, ("float32",), TARGET)[0]
+    assert found.plan.result_layout(form) == layout and found.code_bytes == 0

@@ -170,9 +170,9 @@ def test_targets_describes_systems_and_tells_what_else_may_be_meant(call):
     assert (code, out) == (2, "") and "did you mean 'dss8440'?" in err
 
 
-def test_programs_are_compiled_for_one_ipu(call, module_file):
+def test_a_program_for_one_ipu_is_compiled_for_one(call, module_file):
     code, out, err = call("compile", module_file, "--target=dss8440")
-    assert (code, out) == (2, "") and "has 16 IPUs, and programs are compiled for one" in err
+    assert (code, out) == (2, "") and "has 16 IPUs, and the function names no mesh" in err
 
 
 def test_targets_describes_every_field_with_its_basis(call, small_target_file):

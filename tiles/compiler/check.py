@@ -10,6 +10,7 @@ import weakref
 from tiles.compiler.executable import Executable
 from tiles.compiler.proof_codelets import prove_codelets
 from tiles.compiler.proof_memory import prove_addresses, prove_no_overlap, prove_storage
+from tiles.compiler.proof_replicas import prove_replicas
 from tiles.compiler.steps import ExecuteStep, VertexGroup
 from tiles.compiler.wellformed import mask_of_ranges, refuse, where
 from tiles.compiler.wellformed_steps import check_structure
@@ -27,7 +28,8 @@ def check(executable: Executable) -> None:
     The verdict is remembered for as long as the executable lives.
 
     Raises:
-      InvalidExecutable: names, shapes, dtypes, layouts, plans, buffers, arguments or control do not fit.
+      InvalidExecutable: names, shapes, dtypes, layouts, plans, buffers, arguments or control do not fit, or a replica
+        may wait for one that does not take part.
     """
     if executable in _PASSED:
         return
@@ -35,6 +37,7 @@ def check(executable: Executable) -> None:
     prove_addresses(executable)
     prove_storage(executable)
     prove_no_overlap(executable)
+    prove_replicas(executable)
     received: set[str] = set()
     for number, step in enumerate(executable.steps):
         if isinstance(step, ExecuteStep):

@@ -13,6 +13,7 @@ import pathlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from tiles.errors import InvalidInstructionSet, NoTileCode
@@ -124,7 +125,7 @@ class InstructionSet:
             name: replace(self.rows[name], issue_slots=n, slots_basis=Basis.ASSUMED)
             for name, n in slots.items()
         }
-        return InstructionSet(self.name + "*", {**self.rows, **changed}, self.figures)
+        return InstructionSet(self.name + "*", MappingProxyType({**self.rows, **changed}), self.figures)
 
 
 def data_directory() -> pathlib.Path:
@@ -167,7 +168,7 @@ def read(path: pathlib.Path) -> InstructionSet:
         figures, rows = {**base.figures, **figures}, {**base.rows, **rows}
     for name in FIGURES.keys() - figures.keys():
         raise _invalid(path, f"figure {name!r} is missing", f"a figure in {FIGURES[name]}")
-    return InstructionSet(data["name"], rows, figures)
+    return InstructionSet(data["name"], MappingProxyType(rows), MappingProxyType(figures))
 
 
 def _sources(path: pathlib.Path) -> dict[str, str]:

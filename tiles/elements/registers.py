@@ -146,16 +146,21 @@ class Flow:
     def interference(self) -> dict[Name, set[Name]]:
         """Return for each group the groups of its file that may not share its registers."""
         owners = [name for name, _ in sorted(((u[:2], b) for u, b in self.bits.items()), key=lambda x: x[1])]
-        clashes: dict[Name, set[Name]] = defaultdict(set)
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(owners))}
+        names, masks = list(numbers), [0] * len(numbers)
         for node, live in zip(self.nodes, self.live_out, strict=True):
-            if not node.groups:
-                continue
-            alive = {owners[b] for b in _bits(live | node.writes)}
-            for group in set(node.groups):
-                for other in alive:
-                    if other != group and other[0] == group[0]:
-                        clashes[group].add(other)
-                        clashes[other].add(group)
+            if node.groups:
+                alive = 0
+                for bit in _bits(live | node.writes):
+                    alive |= 1 << numbers[owners[bit]]
+                for group in node.groups:
+                    masks[numbers[group]] |= alive
+        clashes: dict[Name, set[Name]] = defaultdict(set)
+        for group, mask in zip(names, masks, strict=True):
+            for other in map(names.__getitem__, _bits(mask)):
+                if other != group and other[0] == group[0]:
+                    clashes[group].add(other)
+                    clashes[other].add(group)
         return clashes
 
     def colours(self, sizes: dict[str, int]) -> dict[Name, int]:
@@ -189,22 +194,22 @@ class Flow:
         widths = self.widths
         left = {n: sum(widths[o] + widths[n] - 1 for o in clashes[n]) for n in widths}
         easy: list[tuple[float, Name]] = []
-        hard: list[tuple[float, Name]] = []
 
         def offer(name: Name) -> None:
-            rate = left[name] / widths[name]
-            heapq.heappush(hard, (-rate, name))
             if left[name] <= sizes[name[0]] - widths[name]:
-                heapq.heappush(easy, (rate, name))
+                heapq.heappush(easy, (left[name] / widths[name], name))
 
         for name in widths:
             offer(name)
         stack: list[Name] = []
         remaining = set(widths)
         while remaining:
-            rate, pick = heapq.heappop(easy or hard)
-            if pick not in remaining or abs(rate) != left[pick] / widths[pick]:
-                continue  # offered again since, with fewer neighbours left
+            if easy:
+                rate, pick = heapq.heappop(easy)
+                if pick not in remaining or rate != left[pick] / widths[pick]:
+                    continue  # offered again since, with fewer neighbours left
+            else:
+                pick = min(remaining, key=lambda name: (-left[name] / widths[name], name))
             stack.append(pick)
             remaining.remove(pick)
             for other in sorted(clashes[pick] & remaining):

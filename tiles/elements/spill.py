@@ -27,6 +27,8 @@ from tiles.elements.tilecode import (
 _MAX_ROUNDS = 40
 _WINDOWS = (0, 1 << 20, 8, 1)
 _WINDOWS_AFTER_SPILLING = (1,)
+_FEW = 5
+"""One access in so many bundles is few."""
 _HOPELESS = 3
 """Groups without a register from which on no order but that of the source is worth a try."""
 
@@ -84,9 +86,10 @@ def _spillable(items: Sequence[Item]) -> set[Name]:
 
 
 def spills_in_loops(items: Sequence[Item]) -> bool:
-    """Return whether the innermost loops access scratch memory."""
-    bodies = (i.body.bundles or () for i in walk(tuple(items)) if isinstance(i, Repeat))
-    return any(i.stream.startswith("scratch") for body in bodies for x in body for i in x.instructions)
+    """Return whether accesses to scratch memory are many of what the innermost loops issue."""
+    bodies = [i.body.bundles or () for i in walk(tuple(items)) if isinstance(i, Repeat)]
+    spilled = sum(i.stream.startswith("scratch") for body in bodies for x in body for i in x.instructions)
+    return spilled * _FEW > sum(map(len, bodies))
 
 
 class Spill:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ from tiles.elements.cost import Formula, code_bytes, formula_of, slots_basis
 from tiles.elements.isa import InstructionSet, of_target
 from tiles.elements.tilecode import TileCode
 from tiles.elements.workers import Supervisor
-from tiles.errors import NoTileCode
+from tiles.errors import NoTileCode, OutOfRegisters
 from tiles.target import Basis, Target
 
 
@@ -38,6 +39,40 @@ class Variant:
         return Variant(code, formula_of(code, isa), size, slots_basis(code, isa))
 
 
+@dataclass(frozen=True)
+class NoVariant:
+    """Why there is no variant, to be remembered in its place: an error's parts, since errors change when raised."""
+
+    what: str
+    expected: str | None
+    lacks_registers: bool
+
+    def error(self) -> NoTileCode | OutOfRegisters:
+        """Return the error."""
+        kind = OutOfRegisters if self.lacks_registers else NoTileCode
+        return kind(self.what, expected=self.expected)
+
+
+def variant_or_why(make: Callable[[], Variant]) -> Variant | NoVariant:
+    """Return what ``make`` returns, or why it returns none."""
+    try:
+        return make()
+    except (NoTileCode, OutOfRegisters) as error:
+        expected = None if error.expected is None else str(error.expected)
+        return NoVariant(error.what, expected, isinstance(error, OutOfRegisters))
+
+
+def existing(found: Variant | NoVariant) -> Variant:
+    """Return a variant.
+
+    Raises:
+      NoTileCode, OutOfRegisters: there is none.
+    """
+    if isinstance(found, Variant):
+        return found
+    raise found.error()
+
+
 def compile_variant(
     jaxpr: Any,
     dtypes: tuple[tuple[str, ...], tuple[str, ...]],
@@ -49,11 +84,15 @@ def compile_variant(
     return Variant.of(compile_cell(jaxpr, dtypes, arrangement, isa, name), isa)
 
 
+ACCESSES = 3
+"""Accesses of the instruction that makes most of them: two loads and a store."""
+
+
 def instructions_for(target: Target) -> InstructionSet:
     """Return the instruction set that code for a target is made of.
 
     Raises:
-      NoTileCode: the target's workers, or its vectors, are not those of its generation.
+      NoTileCode: the target's workers, vectors or accesses are not those of its generation.
     """
     isa = of_target(target)
     workers = isa["worker_contexts"]
@@ -67,5 +106,10 @@ def instructions_for(target: Target) -> InstructionSet:
         raise NoTileCode(
             f"vectors of {target.float_vector_width} floats and {target.half_vector_width} halves",
             expected=f"{vectors[0]} and {vectors[1]} of {isa.name}",
+        )
+    if target.max_accesses_per_instruction < ACCESSES:
+        raise NoTileCode(
+            f"instructions of {target.max_accesses_per_instruction} accesses to memory",
+            expected=f"{ACCESSES} of {isa.name}",
         )
     return isa

@@ -125,7 +125,8 @@ class OpForm:
             )
             if not bare or len(set(result.dims)) != len(result.dims) or not parallel.issuperset(result.dims):
                 raise InvalidPlan(f"a result must be indexed by parallel dimensions, each once, got {result}")
-        if missing := parallel.difference(*(result.dims for result in self.results)):
+        missing = parallel.difference(*(result.dims for result in self.results))
+        if self.results and missing:
             raise InvalidPlan(f"dimension {self.dims[min(missing)].name} is parallel and indexes no result")
         for operand in self.operands:
             if len(set(operand.dims)) != len(operand.dims):

@@ -5,8 +5,11 @@ Afterwards every pad has ``interior`` 0, ``low`` and ``high`` at least 0, and a 
 
 from __future__ import annotations
 
-from hlo_passes.ir import Instruction, TensorType, Value
-from hlo_passes.ops import BroadcastInDim, Constant, Pad, Reshape, Select, Slice
+import jax
+import numpy as np
+
+from hlo_passes.ir import Instruction, TensorType, Value, evaluate_instruction
+from hlo_passes.ops import BroadcastInDim, Constant, Convert, Pad, Reshape, Select, Slice
 from hlo_passes.passes.patterns.registry import rewrites, zeros
 from hlo_passes.passes.rewriter import Rewriter
 
@@ -71,6 +74,21 @@ def spread_interior_pad(instruction: Instruction, rewriter: Rewriter) -> Value |
     spread = rewriter.emit(Reshape(merged), spread)
     high = tuple(size - between for size, between in zip(op.high, interior, strict=True))
     return rewriter.emit(Pad(op.low, high, (0,) * len(shape)), spread, value)
+
+
+@rewrites(Pad)
+def pad_by_converted(instruction: Instruction, rewriter: Rewriter) -> Value | None:
+    """Padding by a converted constant is padding by the constant converted, which is how ``jnp.pad`` states its zeros."""
+    operand, value = instruction.operands
+    made = rewriter.maker(value)
+    if made is None or not isinstance(made.op, Convert) or value.type.rank:
+        return None
+    given = rewriter.constant(made.operands[0])
+    if given is None:
+        return None
+    with jax.enable_x64(True):
+        (converted,) = evaluate_instruction(made, jax.numpy.asarray(given.value))
+    return rewriter.emit(instruction.op, operand, rewriter.emit(Constant(np.asarray(converted), value.type)))
 
 
 @rewrites(Pad)

@@ -307,13 +307,15 @@ PROGRAMS: dict[str, Callable[[Target], Graph]] = {
 
 
 def inputs_of(executable: Executable) -> list[np.ndarray]:
-    """Return fixed inputs: random floats, small integers."""
+    """Return fixed inputs: random floats, small integers; of replicas one for each where they differ."""
     random = np.random.default_rng(7)
     values = []
-    for name in executable.inputs:
+    for i, name in enumerate(executable.inputs):
         v = executable.variables[name]
+        each = executable.replicas.axes and i not in executable.same_on_all
+        shape = (executable.replicas.count, *v.shape) if each else v.shape
         is_small = v.dtype.startswith("int")
-        values.append((np.full(v.shape, 2) if is_small else random.standard_normal(v.shape)).astype(v.dtype))
+        values.append((np.full(shape, 2) if is_small else random.standard_normal(shape)).astype(v.dtype))
     return values
 
 

@@ -102,7 +102,7 @@ def test_movement_between_replicas_of_a_mesh() -> None:
     graph = replicated(*MESH)
     x = graph.add_input((4, 3), "int32", "x")
     found = [
-        gcl.all_gather(graph, x, "model", 1),
+        gcl.all_gather(graph, x, "model", 1, algorithm="two_rings"),
         gcl.all_gather(graph, x, ("model", "data"), 0),
         gcl.all_to_all(graph, x, "model", 0, 1),
         gcl.permute(graph, x, "data", [(0, 1)]),
@@ -203,6 +203,7 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
         ("not divided by 6", lambda: gcl.reduce_scatter(graph, x, "data", 0)),
         ("receives twice", lambda: gcl.permute(graph, x, "data", [(0, 1), (2, 1)])),
         ("names place 6", lambda: gcl.permute(graph, x, "data", [(0, 6)])),
+        ("doubling of 6", lambda: gcl.all_gather(graph, x, "data", 0, algorithm="doubling")),
         ("no member 6", lambda: gcl.broadcast(graph, x, "data", 6)),
     ]
     for message, call in wrong:

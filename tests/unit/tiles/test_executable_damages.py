@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -19,8 +20,8 @@ from tests.unit.tiles.test_steps import stopping, undefining
 from tiles.compiler import Executable, compile_graph
 from tiles.errors import InvalidExecutable, IpuError
 from tiles.graph import Graph
-from tiles.poplibs import popops
-from tiles.target import Target
+from tiles.poplibs import gcl, popops
+from tiles.target import Target, find_system
 
 
 def sorting(target: Target) -> Graph:
@@ -31,32 +32,44 @@ def sorting(target: Target) -> Graph:
     return graph
 
 
+def replicating(target: Target) -> Graph:
+    """Scale by a weight that is the same on all of three IPUs, sum over them, move on: a composite and a permutation."""
+    graph = Graph(dataclasses.replace(find_system("c600_host"), chip=target), "replicating")
+    graph.replicate("data", 3)
+    x = graph.add_input((10,), "float32")
+    w = graph.add_input((10,), "float32", same_on_all=True)
+    total = gcl.all_reduce(graph, popops.mul(graph, x, w), "data", algorithm="ring")
+    graph.outputs = [total.name, gcl.permute(graph, x, "data", [(0, 1), (2, 0)]).name]
+    return graph
+
+
 GRAPHS = {
     **PROGRAMS,
     "accumulating": accumulating,
     "stopping": stopping,
     "undefining": undefining,
     "sorting": sorting,
+    "replicating": replicating,
 }
 ENDLESS = ("loops", "control", "stopping")
 """Programs that loop as long as data say: damaged ones may never end, so they are only certified."""
 
 
-DRAWN = ("accumulating", "arithmetic", "chain", "sorting", "sums", "update")
+DRAWN = ("accumulating", "arithmetic", "chain", "replicating", "sorting", "sums", "update")
 """Programs that damage is drawn for; the others are extended tests."""
 
 
 @functools.cache
 def executable(program: str) -> Executable:
-    tiles_needed = 4 if program == "sorting" else 16
+    tiles_needed = 4 if program in ("sorting", "replicating") else 16
     return compile_graph(GRAPHS[program](Target.named("gc200").replace(num_tiles=tiles_needed)))
 
 
 @functools.cache
 def kinds(program: str) -> dict[Kind, list[Callable[[], dict[str, Any]]]]:
-    """Return a program's kinds of damage, a tenth of those of its target, whose fields are many and alike."""
+    """Return a program's kinds of damage, a tenth of those of its target and system, whose fields are many and alike."""
     found = damages(executable(program).to_data())
-    of_target = [kind for kind in sorted(found) if kind[0].startswith("target.")]
+    of_target = [kind for kind in sorted(found) if kind[0].startswith(("target.", "system."))]
     return {kind: found[kind] for kind in sorted(found) if kind not in set(of_target) - set(of_target[::10])}
 
 

@@ -343,10 +343,10 @@ def test_a_phase_on_the_server_by_hand():
     phase = exchange_phase(server, matrix)
     ends = [server.node_name(end) for end in server.table.ends[phase.busiest[0]]]
     assert (ends, phase.transfer_seconds, phase.hops) == (["ipu 3", "ipu 5"], pytest.approx(2e-3), 3)
-    assert phase.latency_seconds == pytest.approx(3 * 5e-7) and phase.sync.hops == 2
-    assert phase.cycles == 3_200_000 + 2400 + 96
+    assert phase.latency_seconds == pytest.approx(3 * 1.2e-6) and phase.sync.hops == 2
+    assert phase.cycles == 3_200_000 + 5760 + 96
     assert sum(phase.cycles_by_basis.values()) == pytest.approx(phase.cycles)
-    assert phase.cycles_by_basis[Basis.ASSUMED] == pytest.approx(2400), "latency alone is assumed here"
+    assert phase.cycles_by_basis[Basis.FITTED] == pytest.approx(5760), "latency alone is fitted here"
     nothing = exchange_phase(server, 10 * np.eye(16, dtype=np.int64))
     assert (nothing.cycles, nothing.busiest, nothing.hops) == (0, (-1, 0), 0)
 

@@ -272,3 +272,12 @@ def test_functions_of_rows_cost_their_stages() -> None:
     assert (int(last.rows[0]), int(last.n[0])) == (40, 64)
     assert codelet.cycles(extents, TARGET).basis is Basis.DERIVED
     assert codelet.cycles(extents, TARGET).value[0] == sum(int(p.cycles[0]) for p in (fold, single, last))
+
+
+@pytest.mark.parametrize(("function", "basis"), [("cosine", Basis.ASSUMED), ("tanh", Basis.DERIVED)])
+def test_functions_of_the_c_library_keep_their_figure_in_expressions(function, basis) -> None:
+    body, outputs = rows_of([call("multiply", call(function, arg(0)), arg(1))], (F, F))
+    form = map_form((600,), [identity_map(1)] * 2)
+    cycles = Map(body, outputs, (F, F), (F,)).cycles(Extents(form, (np.array([600]),), (F, F), (F,)), TARGET)
+    alone = loop_of(function, {}, F).total(100, F, TARGET)
+    assert cycles.basis is basis and cycles.value[0] > 6 * 0.75 * alone

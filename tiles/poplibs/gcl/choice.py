@@ -19,6 +19,8 @@ from tiles.target.routes import group_size
 
 STEP_CYCLES = 2500
 """Of one step beside the links: three to five compute sets with their exchanges and syncs on the chip."""
+GATHERING = ("two_rings", "doubling")
+"""Ways to gather."""
 LEAST_BYTES = 8
 """Of a fragment on a tile, that it is worth while to halve further."""
 TILE_BYTES_PER_CYCLE = 2
@@ -98,6 +100,36 @@ def require(graph: Graph, axes: tuple[str, ...], algorithm: str, scatters: bool,
     found = refusal(graph, axes, algorithm, scatters)
     if found is not None:
         raise InvalidGraph(found[0], expected=found[1], location=location or None)
+
+
+def gathering(
+    graph: Graph, axes: tuple[str, ...], algorithm: str | None, size_bytes: int, location: str
+) -> str:
+    """Return the algorithm of an all-gather of operands of so many bytes: the one given, else the cheaper one.
+
+    Raises:
+      InvalidGraph: an unknown one, or doubling of members that are no power of two.
+    """
+    n = graph.replicas.size(axes)
+    doubles = not n & (n - 1)
+    if algorithm is not None:
+        if algorithm not in GATHERING:
+            what, expected = f"no algorithm {algorithm!r} of an all_gather", ", ".join(GATHERING)
+            raise InvalidGraph(what, expected=expected, location=location or None)
+        if algorithm == "doubling" and not doubles:
+            raise InvalidGraph(
+                f"doubling of {n} replicas", expected="a power of two", location=location or None
+            )
+        return algorithm
+    if n == 1 or not doubles:
+        return "two_rings"
+    steps = [(1 << k, size_bytes * (n >> k + 1)) for k in range(int(math.log2(n)))]
+    doubling = sum(_step(graph, axes, (Swap(distance),), size) for distance, size in steps)
+    if doubling <= STEP_CYCLES * (n - 1):
+        return "doubling"
+    ring = ring_of(graph, axes)
+    both = _step(graph, axes, (ring, replace(ring, by=-1)), size_bytes / 2) + STEP_CYCLES / 2
+    return "doubling" if doubling <= (n - 1) * both else "two_rings"
 
 
 def ring_of(graph: Graph, axes: tuple[str, ...], extent: int = 0) -> Shift:

@@ -204,31 +204,44 @@ def all_gather(
     axes: Axes,
     dimension: int,
     *,
+    algorithm: str | None = None,
     name: str = "all_gather",
     location: str = "",
     program: Sequence | None = None,
 ) -> Tensor:
     """Join the tensors of all members along ``dimension``, in their order; every member gets the result.
 
-    The pieces go round in two rings, each half of every piece one way.
+    Args:
+      graph: where to add it.
+      x: the tensor.
+      axes: along which replicas form groups.
+      dimension: of the tensor.
+      algorithm: "two_rings", half of every tensor each way, or "doubling", whose members are a power of two; by
+        default the cheaper one.
+      name: label of the steps.
+      location: the user's source line.
+      program: sequence to append to; the main program by default.
 
     Raises:
-      InvalidGraph: no such axis or dimension.
+      InvalidGraph: no such axis or dimension, or an algorithm that does not fit the group.
     """
     axes = graph.replicas.require(as_axes(axes))
     n = graph.replicas.size(axes)
     _require_dimension(x, dimension, location)
+    algorithm = choice.gathering(graph, axes, algorithm, x.size_bytes, location)
     if n == 1:
         return x
     shape = (*x.shape[:dimension], n * x.shape[dimension], *x.shape[dimension + 1 :])
     if not math.prod(shape):
         return graph.add_tensor(shape, x.dtype, name, location=location)
-    each = orders.fragment_elements(math.prod(x.shape), 1, "two_rings")
+    each = orders.fragment_elements(math.prod(x.shape), 1, algorithm)
     steps = Steps(graph, axes, x.dtype, each, name, location)
-    owns = _halves(steps, steps.fragments(x, 1))
-    ring = choice.ring_of(graph, axes)
-    found = _ring_gathered(steps, owns, steps.place(ring), ring, "two_rings")
-    found = steps.in_members_order(found) if ring.is_folded else found
+    if algorithm == "doubling":
+        found = steps.gather_doubling(steps.fragments(x, 1), steps.place(), n)
+    else:
+        owns, ring = _halves(steps, steps.fragments(x, 1)), choice.ring_of(graph, axes)
+        found = _ring_gathered(steps, owns, steps.place(ring), ring, algorithm)
+        found = steps.in_members_order(found) if ring.is_folded else found
     result = _chunks_out(steps, found, x.shape, dimension, n)
     form = _cut_form(shape, {dimension: x.shape[dimension]})
     return _composite(graph, steps, AllGather(axes, dimension), form, x, result, program)

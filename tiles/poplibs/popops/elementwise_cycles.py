@@ -18,7 +18,7 @@ from tiles.errors import NoTileCode, OutOfRegisters
 from tiles.graph import Cycles, Extents, OpForm, code_or_formula
 from tiles.numerics.dtypes import itemsize
 from tiles.poplibs.popops.expression import FUNCTIONS, NAMED, Body, Row, body_dtypes
-from tiles.poplibs.popops.loops import INVERSE, SOURCE, derived_loop, loop_of
+from tiles.poplibs.popops.loops import INVERSE, SOURCE, calls_library, derived_loop, loop_of
 from tiles.poplibs.popops.map_code import expression_code
 from tiles.poplibs.popops.rearrange import movement, movement_cycles
 from tiles.poplibs.popops.scaled_add import is_scaled_add, scaled_add_cycles
@@ -118,8 +118,11 @@ def map_cycles(body: Body, outputs: tuple[int, ...], extents: Extents, target: T
 def _from_code(
     body: Body, outputs: tuple[int, ...], extents: Extents, target: Target, stated: Cycles
 ) -> Cycles:
-    """Return what PopLibs states; where it states nothing, the cycles of the vertex' tile code."""
-    if stated.basis is not Basis.ASSUMED:
+    """Return what PopLibs states; where it states nothing, the cycles of the vertex' tile code.
+
+    Functions of the C library keep their figure in an expression: code of ours for them is far shorter.
+    """
+    if stated.basis is not Basis.ASSUMED or calls_library(body, extents.operand_dtypes):
         return stated
     try:
         parts = expression_code(

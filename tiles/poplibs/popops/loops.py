@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tiles.numerics.dtypes import is_float, itemsize
-from tiles.poplibs.popops.expression import FUNCTIONS, NAMED
+from tiles.poplibs.popops.expression import FUNCTIONS, NAMED, Body, body_dtypes
 from tiles.target import Basis, Target
 
 SOURCE = "graphcore/poplibs lib/popops/popopsCycleEstimators.cpp and ExprOpUtil cycle tables"
@@ -310,6 +310,16 @@ def loop_of(name: str, attrs: Mapping[str, Any], dtype: str, scalar: bool = Fals
     )
     entries = table[key]
     return entries[dtype] if dtype in entries else derived_loop(entries, dtype)
+
+
+def calls_library(body: Body, operand_dtypes: tuple[str, ...]) -> bool:
+    """Return whether an expression has a function that PopLibs leaves to the C library, which code of ours is not."""
+    dtypes = body_dtypes(body, operand_dtypes)
+    first = len(operand_dtypes)
+    return any(
+        loop_of(name, dict(attrs), dtypes[arguments[0]] if arguments else dtypes[first + i]).source == LIBRARY
+        for i, (name, arguments, attrs) in enumerate(body)
+    )
 
 
 def _conversion_loop(source: str, target: str) -> Loop:

@@ -16,6 +16,7 @@ import numpy as np
 
 from tiles.elements import Access, Arrangement, InstructionSet, Variant, compile_variant, instructions_for
 from tiles.elements.cell import CELL, ELEMENT, ROW
+from tiles.elements.variants import NoVariant, existing, variant_or_why
 from tiles.errors import NoTileCode, OutOfRegisters
 from tiles.graph import Extents, OpForm, VertexCode
 from tiles.numerics.dtypes import itemsize, to_jax
@@ -114,12 +115,12 @@ def rows_code(
     n, rows = np.broadcast_arrays(np.atleast_1d(n), np.atleast_1d(rows))
     key = (body, outputs, dtypes, levels, counters, isa, name)
     if not has_rows:
-        return (VertexCode(_variant(*key, 0, False).get(), n * rows),)
+        return (VertexCode(existing(_variant(*key, 0, False)), n * rows),)
     parts: list[VertexCode] = []
     reason: NoTileCode | OutOfRegisters | None = None
     for grain, chosen in _alignments(n, dtypes, levels):
         try:
-            by_rows, together = (_variant(*key, grain, shares).get() for shares in (False, True))
+            by_rows, together = (existing(_variant(*key, grain, shares)) for shares in (False, True))
         except (NoTileCode, OutOfRegisters) as error:
             reason = error
             continue
@@ -176,19 +177,6 @@ def _alignments(
         yield grain, grains == grain
 
 
-class _Outcome:
-    """A variant, or why there is none."""
-
-    def __init__(self, found: Variant | NoTileCode | OutOfRegisters) -> None:
-        self.found = found
-
-    def get(self) -> Variant:
-        """Return the variant, or raise."""
-        if isinstance(self.found, Variant):
-            return self.found
-        raise self.found
-
-
 @lru_cache(maxsize=4096)
 def _variant(
     body: Body,
@@ -200,13 +188,14 @@ def _variant(
     name: str,
     grain: int,
     shares_rows: bool,
-) -> _Outcome:
+) -> Variant | NoVariant:
     """Return a variant; ``grain`` is what row lengths are multiples of, 0 for cells that are one vector."""
-    try:
+
+    def make() -> Variant:
         how = _arrangement(dtypes, levels, counters, grain, shares_rows)
-        return _Outcome(compile_variant(element_jaxpr(body, outputs, dtypes[0]), dtypes, how, isa, name))
-    except (NoTileCode, OutOfRegisters) as error:
-        return _Outcome(error)
+        return compile_variant(element_jaxpr(body, outputs, dtypes[0]), dtypes, how, isa, name)
+
+    return variant_or_why(make)
 
 
 def _arrangement(

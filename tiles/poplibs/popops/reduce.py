@@ -31,6 +31,7 @@ from tiles.numerics.dtypes import float_limits, is_float, is_narrow_float, items
 from tiles.poplibs.popops import elementwise_cycles, reduce_cycles
 from tiles.poplibs.popops.expression import Body, body_dtypes, evaluate_body
 from tiles.poplibs.popops.fold import FOLDS, fold
+from tiles.poplibs.popops.loops import calls_library
 from tiles.poplibs.popops.map import access_grains, body_flops
 from tiles.poplibs.popops.reduce_code import reduction_code
 from tiles.target import Basis, Target
@@ -115,7 +116,7 @@ class Reduce(Codelet):
         stated = reduce_cycles.reduce_cycles(
             self.body, self.operation, self.value_dtype, self.out_dtype, extents, target
         )
-        if stated.basis is not Basis.ASSUMED:
+        if stated.basis is not Basis.ASSUMED or calls_library(self.body, self.operand_dtypes):
             return stated
         try:
             return code_or_formula(self.tile_code(extents, target), stated)

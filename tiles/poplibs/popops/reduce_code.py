@@ -14,7 +14,8 @@ from jax import lax
 
 from tiles.elements import Access, Arrangement, InstructionSet, Variant, compile_variant, instructions_for
 from tiles.elements.cell import CELL, ELEMENT, ROW
-from tiles.errors import NoTileCode, OutOfRegisters
+from tiles.elements.variants import NoVariant, existing, variant_or_why
+from tiles.errors import NoTileCode
 from tiles.graph import Extents, OpForm, VertexCode
 from tiles.numerics.dtypes import itemsize, to_jax
 from tiles.poplibs.popops.expression import Body, body_dtypes, evaluate_body
@@ -64,7 +65,7 @@ def reduction_code(
         return fold_code(body, operation, dtypes, levels, n, rows, target, name)
     isa, grain = instructions_for(target), _grain(n, extents.operand_dtypes)
     key = (body, operation, accumulate_dtype, kind, levels, isa, name)
-    return (VertexCode(_variant(*key, extents.operand_dtypes, out_dtype, grain).get(), n, rows),)
+    return (VertexCode(existing(_variant(*key, extents.operand_dtypes, out_dtype, grain)), n, rows),)
 
 
 def fold_code(
@@ -106,18 +107,18 @@ def fold_code(
     sharers = np.maximum(target.workers_per_tile // np.maximum(rows, 1), 1)
     shares = -(-n // sharers)
     grain = min(_grain(n, operand_dtypes), _grain(shares, operand_dtypes))
-    whole = _variant(*key, stored, grain).get()
+    whole = existing(_variant(*key, stored, grain))
     parts = [VertexCode(whole, n, rows)]
     if np.any(sharers > 1) and not itemsize(accumulate_dtype) % _WORD_BYTES:
-        of_share = _variant(*key, accumulate_dtype, grain).get()
+        of_share = existing(_variant(*key, accumulate_dtype, grain))
         plain = ((), operation, accumulate_dtype, ALONG_ROWS, ((ELEMENT, True),), isa, name)
-        joining = _variant(*plain, (accumulate_dtype,), stored, 1).get()
+        joining = existing(_variant(*plain, (accumulate_dtype,), stored, 1))
         split = (VertexCode(of_share, shares, rows * sharers), VertexCode(joining, sharers, rows))
         is_faster = (sharers > 1) & (sum(part.cycles for part in split) < parts[0].cycles)
         parts = [VertexCode(whole, n, rows, ~is_faster)]
         parts += [VertexCode(part.variant, part.n, part.rows, is_faster) for part in split]
     if stored != out_dtype:
-        parts.append(VertexCode(_narrowing(stored, out_dtype, isa).get(), rows))
+        parts.append(VertexCode(existing(_narrowing(stored, out_dtype, isa)), rows))
     return tuple(part for part in parts if np.any(part.runs))
 
 
@@ -147,19 +148,6 @@ def _grain(n: Any, dtypes: tuple[str, ...]) -> int:
     return int(np.gcd.reduce(np.gcd(np.atleast_1d(n), most)))
 
 
-class _Outcome:
-    """A variant, or why there is none."""
-
-    def __init__(self, found: Variant | NoTileCode | OutOfRegisters) -> None:
-        self.found = found
-
-    def get(self) -> Variant:
-        """Return the variant, or raise."""
-        if isinstance(self.found, Variant):
-            return self.found
-        raise self.found
-
-
 @lru_cache(maxsize=4096)
 def _variant(
     body: Body,
@@ -172,8 +160,8 @@ def _variant(
     operand_dtypes: tuple[str, ...],
     out_dtype: str,
     grain: int,
-) -> _Outcome:
-    try:
+) -> Variant | NoVariant:
+    def make() -> Variant:
         jaxpr = _jaxpr(body, operation, accumulate_dtype, kind, levels, operand_dtypes, out_dtype)
         accesses = tuple(
             Access(level, math.gcd(_ACCESS_BYTES, grain * itemsize(d)) if level == ELEMENT else itemsize(d))
@@ -183,9 +171,9 @@ def _variant(
         if kind == OVER_ROWS and result.alignment_bytes < _WORD_BYTES:
             raise NoTileCode(f"columns of {out_dtype} that end inside a word", expected="whole words")
         how = Arrangement(accesses, (result if kind == OVER_ROWS else Access(),), has_rows=True)
-        return _Outcome(compile_variant(jaxpr, (operand_dtypes, (out_dtype,)), how, isa, name))
-    except (NoTileCode, OutOfRegisters) as error:
-        return _Outcome(error)
+        return compile_variant(jaxpr, (operand_dtypes, (out_dtype,)), how, isa, name)
+
+    return variant_or_why(make)
 
 
 def _jaxpr(
@@ -224,13 +212,14 @@ def _jaxpr(
 
 
 @lru_cache(maxsize=256)
-def _narrowing(dtype: str, out_dtype: str, isa: InstructionSet) -> _Outcome:
+def _narrowing(dtype: str, out_dtype: str, isa: InstructionSet) -> Variant | NoVariant:
     """Return the code that converts results one after another."""
-    try:
+
+    def make() -> Variant:
         jaxpr = jax.make_jaxpr(lambda x: lax.convert_element_type(x, to_jax(out_dtype)))(
             jax.ShapeDtypeStruct((), to_jax(dtype))
         )
         how = Arrangement((Access(),), (Access(),))
-        return _Outcome(compile_variant(jaxpr, ((dtype,), (out_dtype,)), how, isa, "convert results"))
-    except (NoTileCode, OutOfRegisters) as error:
-        return _Outcome(error)
+        return compile_variant(jaxpr, ((dtype,), (out_dtype,)), how, isa, "convert results")
+
+    return variant_or_why(make)

@@ -1,0 +1,94 @@
+"""Meshes of a system's IPUs, and functions mapped over all of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AbstractMesh, PartitionSpec
+
+from ipuxla.api import jit
+from ipuxla.errors import InvalidOption, WrongArguments
+from ipuxla.options import make_options
+from tiles.target import System
+
+
+def mesh(
+    system: str | System, shape: Sequence[int] | None = None, names: Sequence[str] | None = None
+) -> AbstractMesh:
+    """Return a mesh of a system's IPUs, for JAX's shardings. No device is needed.
+
+    The device of number n, counted row by row, is IPU n of the system. IPUs are numbered along their links (the two of
+    a card or a rung, then the next rung), so a last axis of 2 is a card, and neighbours along an axis are few hops apart.
+
+    Args:
+      system: a name ("dss8440", "gc2 x 16"), the path of a data file, or a ``System``.
+      shape: sizes of axes, the slowest first; all IPUs along one axis unless given.
+      names: names of axes; "ipu" for one, else one for each is needed.
+
+    Raises:
+      InvalidOption: more devices than IPUs, sizes below 1, or names that are not as many or not different.
+      UnknownTarget: no system has the name.
+    """
+    options = make_options(system)
+    sizes = (options.num_ipus,) if shape is None else tuple(int(size) for size in shape)
+    axes = ("ipu",) if names is None and len(sizes) == 1 else tuple(names or ())
+    if min(sizes, default=0) < 1 or math.prod(sizes) > options.num_ipus:
+        raise InvalidOption(
+            f"a mesh of {' x '.join(map(str, sizes)) or 'no axes'} does not fit on {options.machine_name}",
+            expected=f"axes of at least 1, and at most {options.num_ipus:,} devices",
+            got=f"{math.prod(sizes):,} devices",
+        )
+    if len(axes) != len(sizes) or len(set(axes)) != len(axes):
+        raise InvalidOption(
+            "a mesh needs a name of its own for every axis",
+            expected=f"{len(sizes)} different names",
+            got=", ".join(map(repr, axes)) or "none",
+        )
+    return AbstractMesh(sizes, axes)
+
+
+def pmap(
+    function: Callable[..., Any], axis_name: str = "ipu", *, target: str | System, **options: Any
+) -> Callable[..., Any]:
+    """Map a function over leading axes, one entry for each IPU of a system, as ``jax.pmap`` does over devices.
+
+    It is ``jax.shard_map`` over all IPUs: collectives in ``function`` name ``axis_name``.
+
+    Args:
+      function: of arrays without the leading axis.
+      axis_name: of the axis of IPUs.
+      target: the system.
+      **options: as for ``jit``.
+
+    Raises:
+      WrongArguments: a leaf whose leading axis is not as long as there are IPUs.
+      UnknownTarget: no system has the name.
+    """
+    over = mesh(target, names=(axis_name,))
+    spec = PartitionSpec(axis_name)
+
+    def each(*parts: Any) -> Any:
+        results = function(*jax.tree.map(lambda x: x[0], parts))
+        return jax.tree.map(lambda x: jax.numpy.asarray(x)[None], results)
+
+    mapped = jit(
+        jax.shard_map(each, mesh=over, in_specs=spec, out_specs=spec, check_vma=False),
+        target=target,
+        **options,
+    )
+
+    def call(*args: Any) -> Any:
+        for leaf in jax.tree.leaves(args):
+            if np.shape(leaf)[:1] != (over.size,):
+                raise WrongArguments(
+                    f"an argument of pmap has a leading axis for each of {over.size:,} IPUs",
+                    expected=f"[{over.size}, ...]",
+                    got=str(list(np.shape(leaf))),
+                )
+        return mapped(*args)
+
+    return call

@@ -1,0 +1,249 @@
+"""How sharded functions are written and called: JAX's own words, and what is told where they are wrong."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import ipuxla
+from ipuxla.errors import InvalidOption, IpuError, Unsupported, UnsupportedPrimitive, WrongArguments
+from ipuxla.experiments.digits import data_parallel, make_job
+from ipuxla.experiments.settings import Settings
+from tests.replicas import small_system
+from tiles.errors import InvalidExecutable, InvalidGraph
+
+SYSTEM = small_system()
+AUTO = AbstractMesh((2, 4), ("data", "model"))
+EXPLICIT = AbstractMesh((2, 4), ("data", "model"), axis_types=(AxisType.Explicit,) * 2)
+REAL = Mesh(np.array(jax.devices()[:1] * 8).reshape(2, 4), ("data", "model"))
+RNG = np.random.default_rng(0)
+X, W = (RNG.normal(size=shape).astype(np.float32) for shape in ((8, 16), (16, 8)))
+ROWS, COLUMNS = P("data"), P(None, "model")
+
+
+def on(spec, mesh=AUTO):
+    return NamedSharding(mesh, spec)
+
+
+def dense(x, w):
+    return jnp.tanh(x @ w)
+
+
+def jit(function, **options):
+    return ipuxla.jit(function, **{"target": SYSTEM, "engine": "hlo", **options})
+
+
+def in_context(mesh, function):
+    def call():
+        with jax.sharding.use_abstract_mesh(mesh):
+            return function()
+
+    return call
+
+
+def in_real_context():
+    with jax.set_mesh(REAL):
+        return jit(dense, in_shardings=(ROWS, COLUMNS))(X, W)
+
+
+def described(mesh):
+    return (
+        jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=on(spec, mesh))
+        for a, spec in ((X, ROWS), (W, COLUMNS))
+    )
+
+
+MANUAL = jax.shard_map(
+    lambda x, w: jnp.tanh(jax.lax.psum(x @ w, "model")),
+    mesh=AUTO,
+    in_specs=(P("data", "model"), P("model")),
+    out_specs=ROWS,
+)
+PARTLY = jax.shard_map(
+    lambda x, w: jnp.tanh(jax.lax.psum(x @ w, "model")),
+    mesh=AUTO,
+    in_specs=(COLUMNS, P("model")),
+    out_specs=P(),
+    axis_names={"model"},
+)
+WAYS = {
+    "in_shardings": lambda: jit(dense, in_shardings=(on(ROWS), on(COLUMNS)))(X, W),
+    "out_shardings": lambda: jit(dense, out_shardings=on(P("data", "model")))(X, W),
+    "a mesh of devices": lambda: jit(dense, in_shardings=(on(ROWS, REAL), on(COLUMNS, REAL)))(X, W),
+    "specs in a context": in_context(AUTO, lambda: jit(dense, in_shardings=(ROWS, COLUMNS))(X, W)),
+    "specs in an explicit context": in_context(
+        EXPLICIT, lambda: jit(dense, in_shardings=(ROWS, COLUMNS))(X, W)
+    ),
+    "set_mesh": in_real_context,
+    "types of arguments": lambda: jit(dense).lower(*described(AUTO)).compile()(X, W),
+    "explicit types": lambda: jit(dense).lower(*described(EXPLICIT)).compile()(X, W),
+    "a constraint": lambda: jit(lambda x, w: jax.lax.with_sharding_constraint(dense(x, w), on(ROWS)))(X, W),
+    "reshard": lambda: jit(
+        lambda x, w: jax.sharding.reshard(dense(x, w), on(ROWS, EXPLICIT)),
+        in_shardings=(on(P(), EXPLICIT),) * 2,
+    )(X, W),
+    "shard_map": lambda: jit(MANUAL)(X, W),
+    "shard_map inside": lambda: jit(lambda x, w: MANUAL(x * 2, w / 2))(X, W),
+    "partly manual": lambda: jit(PARTLY, in_shardings=(on(ROWS), None))(X, W),
+    "called by another": lambda: jit(lambda x: jit(dense, in_shardings=(on(ROWS), None))(x, W))(X),
+    "called in jax.jit": lambda: jax.jit(jit(dense, in_shardings=(on(ROWS), None)))(X, W),
+    "vmap": lambda: jax.vmap(jit(dense, in_shardings=(on(ROWS), None)), (0, None))(X[None], W)[0],
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_shardings_are_written_as_in_jax(way):
+    np.testing.assert_allclose(WAYS[way](), np.tanh(X @ W), rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("function", [MANUAL, dense, jax.checkpoint(dense)], ids=["manual", "auto", "again"])
+def test_gradients_of_sharded_functions_are_sharded_programs(function):
+    inner = jit(function, in_shardings=None if function is MANUAL else (on(ROWS), on(COLUMNS)))
+    got = jax.grad(lambda x: inner(x, W).sum())(X)
+    np.testing.assert_allclose(got, jax.grad(lambda x: dense(x, W).sum())(X), rtol=1e-4, atol=1e-5)
+
+
+def test_a_function_that_is_manual_throughout_is_the_program_of_one_ipu():
+    text = jit(MANUAL).lower(X, W).as_text("partitioned")
+    assert "argument 0: P('data', 'model')" in text and "tensor<4x4xf32>" in text
+    assert text.count("all_reduce") == 1 and "spmd_parameters" not in text
+    other = jit(dense, in_shardings=(on(ROWS), on(COLUMNS))).lower(X, W)
+    assert "result 0: P('data', 'model')" in other.as_text("partitioned")
+    assert "test_sharding_calls.py" in other.as_text("hlo"), "source lines survive XLA"
+
+
+def test_programs_of_many_ipus_are_as_small_as_those_of_two():
+    def step(count):
+        mesh = AbstractMesh((count,), ("data",))
+        return jax.shard_map(
+            lambda x: jax.lax.psum(x * 2, "data"), mesh=mesh, in_specs=P("data"), out_specs=P()
+        )
+
+    few = jit(step(2)).lower(jax.ShapeDtypeStruct((2, 8), np.float32))
+    many = jit(step(2**16), target="pod64 x 1024").lower(jax.ShapeDtypeStruct((2**16, 8), np.float32))
+    assert len(many.as_text("hlo-optimized")) < len(few.as_text("hlo-optimized")) + 40
+    compiled = many.compile(engine="fast")
+    assert compiled.executable.replicas.count == 2**16
+
+
+def test_pmap_is_one_call_on_every_ipu():
+    x = RNG.normal(size=(16, 5)).astype(np.float32)
+    got = ipuxla.pmap(lambda v: v - jax.lax.pmean(v, "i"), "i", target=SYSTEM)(x)
+    np.testing.assert_allclose(got, x - x.mean(0), rtol=1e-5, atol=1e-6)
+    with pytest.raises(WrongArguments, match="leading axis for each of 16 IPUs"):
+        ipuxla.pmap(lambda v: v, target=SYSTEM)(x[:3])
+
+
+def test_a_mesh_is_one_of_the_systems_ipus():
+    assert ipuxla.mesh("dss8440").shape == {"ipu": 16}
+    assert ipuxla.mesh("gc2 x 16", (4, 2), ("row", "card")).axis_names == ("row", "card")
+    with pytest.raises(InvalidOption, match="a mesh of 8 x 4 does not fit on dss8440"):
+        ipuxla.mesh("dss8440", (8, 4), ("a", "b"))
+    with pytest.raises(InvalidOption, match="a name of its own for every axis"):
+        ipuxla.mesh("dss8440", (8, 2), ("a", "a"))
+
+
+def test_a_saved_program_runs_where_no_mesh_is(tmp_path):
+    jit(dense, engine="fast", in_shardings=(on(ROWS), on(COLUMNS))).lower(X, W).compile().save(tmp_path / "p")
+    for engine in ("fast", "vertex"):
+        got = ipuxla.load(tmp_path / "p", engine=engine)(X, W)
+        np.testing.assert_allclose(got, np.tanh(X @ W), rtol=2e-5, atol=1e-6)
+    data = ipuxla.load(tmp_path / "p").signature.to_data()
+    data["placement"]["inputs"][0][0] = [[2, 5]]
+    with pytest.raises(InvalidExecutable, match="parts that devices hold"):
+        type(ipuxla.load(tmp_path / "p").signature).from_data(data)
+
+
+def test_steps_in_parallel_give_the_losses_of_one_batch(tmp_path):
+    settings = Settings(target=SYSTEM, batch_size=128, hidden=(16,), output_dir=tmp_path)
+    job = make_job(settings)
+    sharded = ipuxla.jit(job.step, target=SYSTEM, **data_parallel(settings))
+    alone = jax.jit(job.step)
+    one, other = job.start(), job.start()
+    for step, (images, labels) in zip(range(20), job.schedule.batches(job.data), strict=False):
+        *one, loss = sharded(*one, images, labels)
+        *other, wanted = alone(*other, images, labels)
+        np.testing.assert_allclose(loss, wanted, rtol=1e-4, err_msg=f"step {step}")
+    with pytest.raises(InvalidOption, match="a batch size that 16 divides"):
+        data_parallel(Settings(target=SYSTEM, batch_size=100, output_dir=tmp_path))
+
+
+OTHER = AbstractMesh((4,), ("z",))
+LARGE = AbstractMesh((32,), ("z",))
+HUGE = AbstractMesh((4096,), ("z",))
+X4096 = np.zeros((4096, 16), np.float32)
+
+
+def uneven_branches(x):
+    return jax.lax.cond(jax.lax.axis_index("data") == 0, lambda: jax.lax.psum(x, "data"), lambda: x)
+
+
+BAD = {
+    "two meshes": (
+        lambda: jit(
+            lambda x, w: jax.lax.with_sharding_constraint(dense(x, w), on(P("z"), OTHER)),
+            in_shardings=(on(ROWS), None),
+        )(X, W),
+        InvalidOption,
+        r"(?s)written for two meshes.*data=2, model=4.*z=4.*test_sharding_calls\.py:\d+",
+    ),
+    "more devices": (
+        lambda: jit(dense, in_shardings=(on(P("z"), LARGE), None))(np.zeros((32, 16), np.float32), W),
+        InvalidOption,
+        r"written for 32 devices \(z=32\), and dss8440\*? has 16 IPUs",
+    ),
+    "one IPU": (
+        lambda: jit(dense, target="gc200", in_shardings=(on(ROWS), None))(X, W),
+        InvalidOption,
+        r"(?s)written for 8 devices \(data=2, model=4\), and gc200 has 1 IPU.*gc200 x 8",
+    ),
+    "no mesh": (lambda: jit(dense, target="dss8440")(X, W), InvalidOption, "the function names no mesh"),
+    "too many to partition": (
+        lambda: jit(dense, in_shardings=(on(P("z"), HUGE), None)).lower(X4096, W),
+        Unsupported,
+        r"(?s)4,096 devices is partitioned by XLA, which does so for 2,048 at most.*jax\.shard_map",
+    ),
+    "prints": (
+        lambda: jit(lambda x: (jax.debug.print("{}", x), x)[1], in_shardings=on(ROWS))(X),
+        UnsupportedPrimitive,
+        r"(?s)debug\.print inside a program of several IPUs.*test_sharding_calls\.py:\d+",
+    ),
+    "callbacks": (
+        lambda: jit(
+            lambda x: jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x),
+            in_shardings=on(ROWS),
+        )(X),
+        UnsupportedPrimitive,
+        "pure_callback calls the host",
+    ),
+    "a collective that some skip": (
+        lambda: jit(
+            jax.shard_map(uneven_branches, mesh=AUTO, in_specs=ROWS, out_specs=ROWS, check_vma=False),
+            engine="fast",
+        )(X),
+        InvalidGraph,
+        r"(?s)a replica may wait for one that does not take part.*test_sharding_calls\.py:\d+",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_wrong_is_told_in_one_line_with_its_place(name):
+    call, error, said = BAD[name]
+    with pytest.raises(error, match=said) as caught:
+        call()
+    assert isinstance(caught.value, IpuError)
+
+
+def test_what_jax_refuses_itself_is_jaxs_error():
+    with pytest.raises(ValueError, match="should evenly divide the shape"):
+        jit(dense, in_shardings=(on(ROWS), None))(X[:7], W)
+    with pytest.raises(NameError, match="unbound axis name: data"):
+        jit(lambda x: jax.lax.psum(x, "data"))(X)
+    send = jax.shard_map(
+        lambda x: jax.lax.ppermute(x, "data", [(0, 1), (1, 1)]), mesh=AUTO, in_specs=ROWS, out_specs=ROWS
+    )
+    with pytest.raises(ValueError, match="must be unique"):
+        jit(send)(X)
