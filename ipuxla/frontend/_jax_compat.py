@@ -167,6 +167,14 @@ def has_inner_jaxprs(equation: Equation) -> bool:
     return any(True for _ in _core.jaxprs_in_params(equation.params))
 
 
+def is_librarys(equation: Equation) -> bool:
+    """Whether an equation's primitive is not JAX's own, so that JAX knows what it does when it is lowered only."""
+    function: Any = equation.primitive.impl
+    while isinstance(function, functools.partial):
+        function = function.func
+    return getattr(function, "__module__", "jax").partition(".")[0] != "jax"
+
+
 def _file_of(frame: Any) -> str:
     return frame.file_name
 

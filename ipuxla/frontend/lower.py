@@ -89,8 +89,8 @@ def to_stablehlo(
       shardings: the devices that the module is for together, and how arguments and results lie on them.
 
     Raises:
-      UnsupportedPrimitive: an operation that JAX lowers for other platforms only, or a call of a function that
-        was exported for others.
+      UnsupportedPrimitive: an operation that JAX lowers for other platforms only, or to a call of the host, or a
+        call of a function that was exported for others.
     """
     try:
         with compat.own_width(jaxpr):
@@ -103,6 +103,8 @@ def to_stablehlo(
     except NotImplementedError as error:
         raise _no_rule(jaxpr, error) from error
     except ValueError as error:
+        if "EmitPythonCallback" in str(error):
+            raise _late_callback(jaxpr) from error
         if "was exported for platforms" not in str(error):
             raise
         raise _other_platform(jaxpr, error) from error
@@ -234,6 +236,18 @@ def _no_rule(jaxpr: Any, error: NotImplementedError) -> Exception:
         f"JAX has no lowering of {name} for an IPU: {error}",
         location=place[1] if place else None,
         try_="express it with other jax.numpy or jax.lax functions, or move it out of the decorated function",
+    )
+
+
+def _late_callback(jaxpr: Any) -> Exception:
+    """Return the named error for a callback that only lowering a library's own primitive brings to light."""
+    place = compat.find_equation(jaxpr, compat.is_librarys)
+    name = f"{place[0].primitive.name}: " if place else ""
+    return UnsupportedPrimitive(
+        f"{name}what it is lowered to calls the host, which a program on an IPU cannot",
+        location=place[1] if place else None,
+        expected="a function whose results depend on its arguments alone",
+        try_=f"{_OUTSIDE}; {_CHECKS}",
     )
 
 

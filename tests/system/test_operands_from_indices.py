@@ -1,4 +1,4 @@
-"""Programs that compute from nothing but indices and constants: no operand is there to say types and shapes."""
+"""Programs that compute from nothing but indices and constants (no operand says types), and unusual prologues."""
 
 import jax
 import jax.numpy as jnp
@@ -48,3 +48,14 @@ def readers():
 @pytest.mark.parametrize("program", [folds, readers])
 def test_on_every_engine(program):
     testing.check_engines(program, TARGET, engines=("fast", "literal"))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_folds_of_what_takes_a_loop_for_every_element(axis):
+    def f(x):
+        return jnp.max(jnp.where(x % 3 == 0, 1.0, 0.5), axis)
+
+    x = jnp.arange(-800, 800).reshape(40, 40)
+    program = ipuxla.jit(f, target=TARGET).lower(x).compile()
+    testing.check_close(program(x), f(x))
+    program.certify()

@@ -18,7 +18,7 @@ from tiles.elements.floats import convert_float
 from tiles.elements.reduction import Reduction
 from tiles.elements.select import Walker
 from tiles.elements.streams import Pointer, Stream
-from tiles.elements.tilecode import MZERO, If, Item, Loop, Register, Repeat
+from tiles.elements.tilecode import MZERO, Block, If, Item, Loop, Register, Repeat
 from tiles.elements.values import Value
 from tiles.elements.workers import WORKER, emit_argument, emit_share, emit_worker, share
 from tiles.errors import NoTileCode
@@ -214,8 +214,20 @@ class AlongRows(_Nest):
         value = self.reduced(lanes, pointers)
         with e.at(ELEMENT):
             fold.add(self.walker, value)
-        (block,) = e.empty(ELEMENT)
-        return Repeat(count, trips, block)  # type: ignore[arg-type]
+        return Repeat(count, trips, _only_block(e.empty(ELEMENT)))
+
+
+def _only_block(items: list[Item]) -> Block:
+    """Return what is done for each element, as the body of a counted repeat.
+
+    Raises:
+      NoTileCode: it branches or loops (a remainder of integers does), which such a body cannot.
+    """
+    if len(items) == 1 and isinstance(items[0], Block):
+        return items[0]
+    raise NoTileCode(
+        "a reduction of what branches or loops for every element", expected="instructions in a row"
+    )
 
 
 class OverRows(_Nest):
@@ -300,9 +312,9 @@ class OverRows(_Nest):
                 if not stepped and pitch is not None:
                     e.emit("add", (pointer,), (pointer, pitch))
             fold.add(self.walker, value)
-        (block,) = e.empty(ELEMENT)
+        block = _only_block(e.empty(ELEMENT))
         items += e.empty(ROW)
-        items.append(Repeat(rows, ROWS, block))  # type: ignore[arg-type]
+        items.append(Repeat(rows, ROWS, block))
         with e.at(ELEMENT):
             form, pieces = fold.columns()
         dtype = "float32" if form == "f32" else self.reduction.dtype

@@ -7,9 +7,11 @@ import sys
 import sysconfig
 
 import jax
+import jax.extend
 import jax.numpy as jnp
 import pytest
 from jax import lax
+from jax.interpreters import mlir
 
 import ipuxla
 import ipuxla.errors
@@ -298,6 +300,24 @@ def test_a_callback_in_a_library_names_the_users_line_and_what_turns_it_off(libr
         return library.checked(x)  # this line
 
     with pytest.raises(ipuxla.errors.UnsupportedPrimitive, match="EQX_ON_ERROR") as caught:
+        compiled(f, X)
+    assert caught.value.location == f"{__file__}:{f.__code__.co_firstlineno + 1}"
+
+
+def test_a_callback_that_lowering_brings_to_light_is_a_named_error():
+    hidden = jax.extend.core.Primitive("solve")
+
+    @hidden.def_impl
+    def solve(x):
+        return jax.pure_callback(lambda x: x, x, x)
+
+    hidden.def_abstract_eval(lambda x: x)
+    mlir.register_lowering(hidden, mlir.lower_fun(solve, multiple_results=False))
+
+    def f(x):
+        return jnp.tanh(hidden.bind(jnp.sin(x)))  # this line
+
+    with pytest.raises(ipuxla.errors.UnsupportedPrimitive, match=r"^solve: .*calls the host") as caught:
         compiled(f, X)
     assert caught.value.location == f"{__file__}:{f.__code__.co_firstlineno + 1}"
 
