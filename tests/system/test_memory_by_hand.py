@@ -90,6 +90,7 @@ def test_a_transformer_block_with_adam():
     stored = FLOAT * tokens * features * per_feature
     stored += FLOAT * 2 * heads * tokens * tokens  # scores and weights
     stored += FLOAT * 2 * tokens * 4 * features  # before and after GELU
+    stored += FLOAT * tokens * 4 * features  # one of them once more, in the order in which a product reads it
     loss = FLOAT * 3 * tokens * vocabulary  # logits, labels as one-hot rows, the gradient of the logits
     compiled = compiled_step(
         lambda p, ids, _: transformer_loss(p, ids, heads), "adam", params, ids, np.int32(0)

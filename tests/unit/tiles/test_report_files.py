@@ -121,7 +121,7 @@ def test_every_file_says_what_is_short_in_the_words_of_the_error(small_target, t
     lacks = json.loads(document)["compilation"]["shortages"]
     assert [lack["what"] for lack in lacks] == [
         error.what,
-        *(note.removeprefix("besides, ") for note in besides),
+        *(note.removeprefix("besides, ").partition(": ")[0] for note in besides),
     ]
     lack = lacks[0]
     assert (lack["kind"] == "code") == case.startswith("code")
