@@ -18,6 +18,7 @@ import jax
 
 from hlo_passes.errors import HloError
 from hlo_passes.ir import (
+    Instruction,
     Module,
     TensorType,
     evaluate_module,
@@ -25,7 +26,7 @@ from hlo_passes.ir import (
     one_by_one,
     print_module,
 )
-from hlo_passes.ops import Print
+from hlo_passes.ops import HostTransfer, Print
 from hlo_passes.passes import LegalizeComplex, has_complex, optimize, split_positions
 from ipuxla.cache import kept
 from ipuxla.collection import collection_paused
@@ -131,6 +132,21 @@ class Pipeline:
                 got="a program for one",
                 try_=f"ipuxla.mesh({options.machine_name!r}), or target={options.target.name!r}, one of them",
             )
+        if self._transfer is not None:
+            raise Unsupported(
+                f"{self._transfer.op.name} in a program of several IPUs: each of them would exchange its own part with "
+                "the host",
+                location=str(self._transfer.location) if self._transfer.location.is_known else None,
+                expected="arguments and results only",
+                try_="take the value as an argument, or return it",
+            )
+
+    @functools.cached_property
+    def _transfer(self) -> Instruction | None:
+        """The first instruction that exchanges values with the host, of a module for several devices."""
+        if self.module.num_devices == 1:
+            return None
+        return next((i for i in self.module.walk() if isinstance(i.op, HostTransfer | Print)), None)
 
     @property
     def placement(self) -> Placement | None:

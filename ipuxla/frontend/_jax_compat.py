@@ -917,6 +917,20 @@ def says_shardings(module: Any) -> bool:
     return bool(found)
 
 
+def find_operation(module: Any, names: frozenset[str]) -> Any:
+    """Return the first operation of a name in an MLIR module, or None."""
+    found: list[Any] = []
+
+    def visit(op: Any) -> Any:
+        if op.name not in names:
+            return _mlir.ir.WalkResult.ADVANCE
+        found.append(op)
+        return _mlir.ir.WalkResult.INTERRUPT
+
+    module.operation.walk(visit)
+    return found[0] if found else None
+
+
 def _meshes_of_module(module: Any) -> tuple[tuple[tuple[str, int], ...], ...]:
     """Return names and sizes of the axes of each mesh of several devices, each different one once."""
     found: dict[tuple[tuple[str, int], ...], None] = {}

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ipuxla.errors import UnsupportedPrimitive
+from ipuxla.errors import InvalidOption, UnsupportedPrimitive
 from ipuxla.frontend import _jax_compat as compat
 from ipuxla.frontend import decompositions, eigenvalues, printing
 from ipuxla.frontend.shardings import Shardings, find_shardings, sharding_of_leaf
@@ -102,6 +102,16 @@ def to_stablehlo(
             )
     except NotImplementedError as error:
         raise _no_rule(jaxpr, error) from error
+    except IndexError as error:  # JAX looks devices up by the numbers that a permutation names
+        place = compat.find_equation(jaxpr, lambda equation: equation.primitive.name == "ppermute")
+        if place is None:
+            raise
+        raise InvalidOption(
+            "a permutation names a device that its axis has not",
+            location=place[1],
+            expected="pairs of places along the axis, from 0 to its size less 1",
+            got=", ".join(map(str, place[0].params["perm"]))[:120],
+        ) from error
     except ValueError as error:
         if "EmitPythonCallback" in str(error):
             raise _late_callback(jaxpr) from error

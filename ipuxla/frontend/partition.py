@@ -19,6 +19,7 @@ import numpy as np
 
 from ipuxla.errors import InvalidOption, Unsupported
 from ipuxla.frontend import _jax_compat as compat
+from ipuxla.frontend.locations import read_location
 from ipuxla.frontend.shardings import Shardings
 from ipuxla.frontend.untrusted import require_shallow
 from ipuxla.sharding import ArraySharding, Digits, Mesh, Placement, digits_of_axes
@@ -115,6 +116,7 @@ def partition_for_another(request: bytes) -> bytes:
 
 _MARKS = (b"sdy", b"mhlo.sharding", b"SPMDFullToShardShape")
 """What the text or bytes of a module with shardings hold; one without is not read twice."""
+_TRANSFERS = frozenset({"stablehlo.infeed", "stablehlo.outfeed", "stablehlo.send", "stablehlo.recv"})
 _REFUSALS = {kind.__name__: kind for kind in (InvalidOption, Unsupported)}
 
 
@@ -142,6 +144,14 @@ def _partition_source(source: str | bytes) -> Partitioned | None:
             f"a module of {found.num_replicas:,} replicas with shardings over the partitions of each",
             expected="mhlo.num_replicas = 1",
             try_="one mesh with an axis for the replicas",
+        )
+    transfer = compat.find_operation(found.module, _TRANSFERS)
+    if transfer is not None:
+        raise Unsupported(
+            f"{transfer.name} in a program of several IPUs: each of them would exchange its own part with the host",
+            location=str(read_location(transfer.location)) or None,
+            expected="arguments and results only",
+            try_="take the value as an argument, or return it",
         )
     return _partition(found.module, mesh, found.free, found.donated)
 

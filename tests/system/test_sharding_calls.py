@@ -224,7 +224,16 @@ BAD = {
             engine="fast",
         )(X),
         InvalidGraph,
-        r"(?s)a replica may wait for one that does not take part.*test_sharding_calls\.py:\d+",
+        r"(?s)a replica may wait for one that does not take part.*test_sharding_calls\.py:\d+.*jax\.lax\.pmax",
+    ),
+    "a permutation beyond the axis": (
+        lambda: jit(
+            jax.shard_map(
+                lambda x: jax.lax.ppermute(x, "data", [(0, 5)]), mesh=AUTO, in_specs=ROWS, out_specs=ROWS
+            )
+        )(X),
+        InvalidOption,
+        r"(?s)names a device that its axis has not.*\(0, 5\).*test_sharding_calls\.py:\d+",
     ),
 }
 

@@ -46,6 +46,19 @@ def manual(x, w):
     )(x, w)
 
 
+def transfer(attributes, argument=""):
+    """Return a module that sends its argument out."""
+    return f"""module attributes {{mhlo.num_partitions = 4 : i32}} {{
+      {attributes}
+      func.func @main(%x: tensor<4xf32> {argument}) -> tensor<4xf32> {{
+        %t = stablehlo.create_token : !stablehlo.token
+        %u = "stablehlo.outfeed"(%x, %t) <{{outfeed_config = ""}}>
+          : (tensor<4xf32>, !stablehlo.token) -> !stablehlo.token
+        return %x : tensor<4xf32>
+      }}
+    }}"""
+
+
 def by_hand(
     mesh, x, w, attributes="mhlo.num_partitions = 8 : i32", marks="sdy.sharding = #sdy.sharding<@mesh, "
 ):
@@ -152,6 +165,12 @@ REFUSED = {
         InvalidOption,
         r"written for 32 devices \(d=2, m=16\), and dss8440\*? has 16 IPUs",
     ),
+    "a stream of each device": (transfer(""), Unsupported, "(?s)outfeed in a program of several IPUs.*:5"),
+    "a stream of a sharded program": (
+        transfer('sdy.mesh @m = <["d"=4]>', '{sdy.sharding = #sdy.sharding<@m, [{"d"}]>}'),
+        Unsupported,
+        "(?s)outfeed in a program of several IPUs.*:5",
+    ),
     "an axis that the mesh has not": (
         SHARDY.replace('[{"d"}, {}]', '[{"e"}, {}]'),
         MalformedStableHLO,
@@ -169,4 +188,4 @@ REFUSED = {
 def test_what_is_wrong_with_a_module_is_told_by_name(name):
     source, error, said = REFUSED[name]
     with pytest.raises(error, match=said):
-        ipuxla.compile_stablehlo(source, SYSTEM)
+        ipuxla.compile_stablehlo(source, SYSTEM, engine="hlo")
