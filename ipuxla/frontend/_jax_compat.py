@@ -17,6 +17,7 @@ import math
 import pathlib
 import re
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -230,6 +231,29 @@ def context_mesh() -> Any:
 def no_mesh() -> contextlib.AbstractContextManager[Any]:
     """Have JAX see no mesh around: what runs a program is no part of the program."""
     return jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ()))
+
+
+def unknown_axes(trace: Callable[[], Any]) -> tuple[list[str], str | None] | None:
+    """Return the axes that a collective names and no mesh around has, and the user's ``file:line``; None for others.
+
+    JAX (0.10.2) has an assertion without a message for them, in ``pvary``. Hides where, and how its frames are shown.
+
+    Args:
+      trace: traces the function anew.
+    """
+    with _config.traceback_filtering("off"):
+        try:
+            trace()
+        except AssertionError as error:
+            frames = list(traceback.walk_tb(error.__traceback__))[::-1]
+            frame = frames[0][0]
+            if frame.f_code is not getattr(_core.pvary, "__code__", None):
+                return None
+            named, bound = (set(frame.f_locals.get(key, ())) for key in ("axes", "new_axes"))
+            line = users_own(frames, lambda each: each[0].f_code.co_filename)
+            place = None if line is None else f"{line[0].f_code.co_filename}:{line[1]}"
+            return sorted(map(str, named - bound)), place
+    return None
 
 
 @_weakref_lru_cache

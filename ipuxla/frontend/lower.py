@@ -7,6 +7,7 @@ host callbacks) is a named error with the user's line. No type changes width on 
 
 from __future__ import annotations
 
+import functools
 import re
 import warnings
 from collections import Counter
@@ -61,10 +62,18 @@ def trace(jitted: Any, leaves: Sequence[Any], arguments: Callable[[Sequence[Any]
 
     Raises:
       UnsupportedPrimitive: the function calls the host, or prints on several devices.
+      InvalidOption: a collective names an axis that no mesh around has.
     """
     own = [sharding_of_leaf(leaf) for leaf in leaves]
     leaves = [_in_its_width(leaf) for leaf in leaves]
-    jaxpr, outer, out_tree, donated, inputs, outputs = _trace_in_its_width(jitted, leaves, *arguments(leaves))
+    tracing = functools.partial(_trace_in_its_width, jitted, leaves, *arguments(leaves))
+    try:
+        jaxpr, outer, out_tree, donated, inputs, outputs = tracing()
+    except AssertionError as error:
+        found = None if error.args else compat.unknown_axes(tracing)
+        if found is None:
+            raise
+        raise _unbound(*found) from error
     with compat.own_width(jaxpr):
         jaxpr = compat.without_own_refs(jaxpr)
     _refuse_effects(jaxpr)
@@ -153,6 +162,14 @@ def _trace_in_its_width(
             pass  # a 32-bit default met 64-bit values where JAX wants one type, or a number too large for it
     with jax.enable_x64(True):
         return compat.trace_function(jitted, args, kwargs)
+
+
+def _unbound(axes: Sequence[str], place: str | None) -> Exception:
+    return InvalidOption(
+        f"a collective names an axis that no mesh around it has: {', '.join(map(repr, axes))}",
+        location=place,
+        expected="an axis of the mesh of jax.shard_map, or of jax.vmap(axis_name=), around it",
+    )
 
 
 def _refuse_prints(jaxpr: Any) -> None:
