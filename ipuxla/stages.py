@@ -18,6 +18,7 @@ import jax
 
 from hlo_passes.errors import HloError
 from hlo_passes.ir import (
+    Instruction,
     Module,
     TensorType,
     evaluate_module,
@@ -25,7 +26,7 @@ from hlo_passes.ir import (
     one_by_one,
     print_module,
 )
-from hlo_passes.ops import Print, Stop
+from hlo_passes.ops import HostTransfer, Print, Stop
 from hlo_passes.passes import LegalizeComplex, has_complex, optimize, split_positions
 from ipuxla.cache import kept
 from ipuxla.collection import collection_paused
@@ -126,15 +127,30 @@ class Pipeline:
                 f"the program is written for {needed:,} devices ({shown}), and {options.machine_name} has {several}",
                 expected=f"a system of {needed:,} IPUs or more",
                 got=f"target={options.machine_name!r}",
-                try_=f'target="{options.target.name.rstrip("*")} x {needed}", or a smaller mesh',
+                try_=f'target="{options.target.name.rstrip("*")} x {needed}", a smaller mesh, or no mesh and shardings',
             )
         if needed == 1 and options.num_ipus > 1:
             raise InvalidOption(
-                f"{options.machine_name} has {options.num_ipus:,} IPUs, and the function names no mesh",
+                f"{options.machine_name} has {options.num_ipus:,} IPUs, and the program names no mesh",
                 expected="in_shardings, or shardings of arguments, over a mesh of several devices",
                 got="a program for one",
                 try_=f"ipuxla.mesh({options.machine_name!r}), or target={options.target.name!r}, one of them",
             )
+        if self._transfer is not None:
+            raise Unsupported(
+                f"{self._transfer.op.name} in a program of several IPUs: each of them would exchange its own part with "
+                "the host",
+                location=str(self._transfer.location) if self._transfer.location.is_known else None,
+                expected="arguments and results only",
+                try_="take the value as an argument, or return it",
+            )
+
+    @functools.cached_property
+    def _transfer(self) -> Instruction | None:
+        """The first instruction that exchanges values with the host, of a module for several devices."""
+        if self.module.num_devices == 1:
+            return None
+        return next((i for i in self.module.walk() if isinstance(i.op, HostTransfer | Print)), None)
 
     @property
     def placement(self) -> Placement | None:
@@ -376,19 +392,30 @@ def jaxpr_signature(
     )
 
 
-def module_signature(module: Module) -> Signature:
-    """Return the signature of a module: its arguments in order, a tuple of its results."""
-    entry = module.entry_computation
+def module_signature(module: Module, partitioned: Partitioned | None = None) -> Signature:
+    """Return the signature of a module: its arguments in order, a tuple of its results.
 
-    def leaves(types: Sequence[Any], declared: Sequence[str]) -> tuple[LeafType, ...]:
+    Args:
+      module: one device's program.
+      partitioned: where that was made from: callers pass and get whole arrays.
+    """
+    entry = module.entry_computation
+    shapes: list[Sequence[Any]] = [
+        [type_.shape for type_ in role] for role in (entry.parameter_types, entry.result_types)
+    ]
+    if partitioned is not None:
+        shapes = [partitioned.argument_shapes, partitioned.placement.result_shapes]
+
+    def leaves(types: Sequence[Any], declared: Sequence[str], shapes: Sequence[Any]) -> tuple[LeafType, ...]:
         own = [narrow_name(name) for name in declared] or [None] * len(types)
         return tuple(
-            LeafType(type_.shape, name or type_.np_dtype.name) for type_, name in zip(types, own, strict=True)
+            LeafType(shape, name or type_.np_dtype.name)
+            for type_, name, shape in zip(types, own, shapes, strict=True)
         )
 
     return Signature(
-        inputs=leaves(entry.parameter_types, module.declared[0]),
-        outputs=leaves(entry.result_types, module.declared[1]),
+        inputs=leaves(entry.parameter_types, module.declared[0], shapes[0]),
+        outputs=leaves(entry.result_types, module.declared[1], shapes[1]),
         names=tuple(value.name.removeprefix("%") for value in entry.parameters),
     )
 

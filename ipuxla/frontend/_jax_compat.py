@@ -13,11 +13,13 @@ import contextlib
 import functools
 import io
 import itertools
+import math
 import pathlib
 import re
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -230,6 +232,29 @@ def context_mesh() -> Any:
 def no_mesh() -> contextlib.AbstractContextManager[Any]:
     """Have JAX see no mesh around: what runs a program is no part of the program."""
     return jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ()))
+
+
+def unknown_axes(trace: Callable[[], Any]) -> tuple[list[str], str | None] | None:
+    """Return the axes that a collective names and no mesh around has, and the user's ``file:line``; None for others.
+
+    JAX (0.10.2) has an assertion without a message for them, in ``pvary``. Hides where, and how its frames are shown.
+
+    Args:
+      trace: traces the function anew.
+    """
+    with _config.traceback_filtering("off"):
+        try:
+            trace()
+        except AssertionError as error:
+            frames = list(traceback.walk_tb(error.__traceback__))[::-1]
+            frame = frames[0][0]
+            if frame.f_code is not getattr(_core.pvary, "__code__", None):
+                return None
+            named, bound = (set(frame.f_locals.get(key, ())) for key in ("axes", "new_axes"))
+            line = users_own(frames, lambda each: each[0].f_code.co_filename)
+            place = None if line is None else f"{line[0].f_code.co_filename}:{line[1]}"
+            return sorted(map(str, named - bound)), place
+    return None
 
 
 @_weakref_lru_cache
@@ -899,6 +924,126 @@ def tiles_of(sharding: str, rank: int) -> tuple[tuple[int, ...], np.ndarray]:
     return dims[:rank], devices
 
 
+class WrittenForDevices(NamedTuple):
+    """A module that says shardings, and what it says.
+
+    Args:
+      module: an MLIR module.
+      meshes: names and sizes of the axes of each mesh of several devices, each different one once.
+      num_replicas: of all partitions.
+      free: which arguments, and which results, it leaves to the compiler to cut.
+      donated: arguments that it marks as donated.
+    """
+
+    module: Any
+    meshes: tuple[tuple[tuple[str, int], ...], ...]
+    num_replicas: int
+    free: tuple[list[bool], list[bool]]
+    donated: tuple[int, ...]
+
+
+def read_for_devices(source: str | bytes) -> WrittenForDevices | None:
+    """Return a module that is written for several devices together by shardings; None for others.
+
+    Hides Shardy's dialect, its attributes for exported modules, and those of GSPMD before it.
+
+    Raises:
+      ValueError: ``main`` is missing, or takes or returns something else than tensors.
+    """
+    context = _mlir.make_ir_context()
+    with context:
+        try:
+            module = _parsed_module(context, source)
+            if "xla.sdy.meshes" in module.operation.attributes.get("mhlo.frontend_attributes", ()):
+                _passmanager.PassManager.parse(_ROUND_TRIP).run(module.operation)
+            _passmanager.PassManager.parse("builtin.module(sdy-lift-inlined-meshes)").run(module.operation)
+        except (_mlir.ir.MLIRError, ValueError):
+            return None  # what is wrong with it is told where it is read
+        if not says_shardings(module.operation):
+            return None
+        attributes = module.operation.attributes
+        replicas, partitions = (
+            attributes[key].value if key in attributes else 1
+            for key in ("mhlo.num_replicas", "mhlo.num_partitions")
+        )
+        meshes = _meshes_of_module(module)
+        if not meshes and not any(op.operation.name == "sdy.mesh" for op in module.body.operations):
+            meshes = ((("partition", partitions),),) if partitions > 1 else ()
+        if not meshes:
+            return None
+        main = next((op for op in module.body.operations if _symbol(op) == "main"), None)
+        if main is None:
+            raise ValueError("a module with shardings has a function @main")
+        type_ = main.attributes["function_type"].value
+        said = [
+            list(main.attributes[role]) if role in main.attributes else [()] * len(types)
+            for role, types in (("arg_attrs", type_.inputs), ("res_attrs", type_.results))
+        ]
+        inputs, outputs = ([not any(k in each for k in _SAID) for each in side] for side in said)
+        marks = ("jax.buffer_donor", "tf.aliasing_output")
+        donated = tuple(n for n, each in enumerate(said[0]) if any(mark in each for mark in marks))
+        return WrittenForDevices(module, meshes, replicas, (inputs, outputs), donated)
+
+
+_SAID = ("sdy.sharding", "mhlo.sharding")
+_ROUND_TRIP = "builtin.module(xla-sdy-round-trip-import-shardy-attrs)"
+_MARKS_OF_SHARDINGS = frozenset(
+    {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "xla.sdy.FuncResultSharding"}
+)
+
+
+def says_shardings(module: Any) -> bool:
+    """Whether an MLIR operation, a module, says of any value how devices hold it. Hides Shardy and GSPMD."""
+    found: list[bool] = []
+
+    def visit(op: Any) -> Any:
+        attributes = op.attributes
+        is_said = op.name.startswith("sdy.") and op.name != "sdy.mesh"
+        is_said = is_said or any(key in attributes for key in _SAID)
+        if op.name == "stablehlo.custom_call":
+            is_said = is_said or attributes["call_target_name"].value in _MARKS_OF_SHARDINGS
+        for role in ("arg_attrs", "res_attrs"):
+            if op.name == "func.func" and role in attributes:
+                is_said = is_said or any(key in each for each in attributes[role] for key in _SAID)
+        if is_said:
+            found.append(True)
+            return _mlir.ir.WalkResult.INTERRUPT
+        return _mlir.ir.WalkResult.ADVANCE
+
+    module.walk(visit)
+    return bool(found)
+
+
+def find_operation(module: Any, names: frozenset[str]) -> Any:
+    """Return the first operation of a name in an MLIR module, or None."""
+    found: list[Any] = []
+
+    def visit(op: Any) -> Any:
+        if op.name not in names:
+            return _mlir.ir.WalkResult.ADVANCE
+        found.append(op)
+        return _mlir.ir.WalkResult.INTERRUPT
+
+    module.operation.walk(visit)
+    return found[0] if found else None
+
+
+def _meshes_of_module(module: Any) -> tuple[tuple[tuple[str, int], ...], ...]:
+    """Return names and sizes of the axes of each mesh of several devices, each different one once."""
+    found: dict[tuple[tuple[str, int], ...], None] = {}
+    for view in module.body.operations:
+        if view.operation.name == "sdy.mesh":
+            axes = map(_sdy.MeshAxisAttr, _sdy.MeshAttr(view.operation.attributes["mesh"]).axes)
+            found[tuple((axis.name, axis.size) for axis in axes)] = None
+    return tuple(axes for axes in found if math.prod(size for _, size in axes) > 1)
+
+
+def module_of_bytecode(bytecode: bytes) -> Any:
+    """Return an MLIR module in a context of its own."""
+    with _mlir.make_ir_context():
+        return _mlir.ir.Module.parse(bytecode)
+
+
 def separate_shardings(sharding: str) -> list[str]:
     """Return the shardings of a tuple's members, or the one that is none of a tuple. Hides ``HloSharding``."""
     found = _hlo_bindings.HloSharding.from_string(sharding)
@@ -948,6 +1093,8 @@ def manual_body(module: Any, axes: Sequence[str]) -> tuple[Any, list[Any], list[
     if set(manual_axes) != set(axes) or len(meshes) != 1:
         return None
     (mesh,) = meshes.values()
+    if list(_sdy.MeshAttr(mesh.attributes["mesh"]).device_ids):
+        return None  # devices in an order of their own, which XLA knows to follow
     block = manual.regions[0].blocks[0]
     last = list(block.operations)[-1].operation
     with module.context, ir.Location.unknown():
@@ -968,12 +1115,18 @@ def manual_body(module: Any, axes: Sequence[str]) -> tuple[Any, list[Any], list[
     return module, shardings[0], shardings[1]
 
 
-def signature_of_main(module: Any) -> tuple[tuple[list[int], list[int]], tuple[tuple[int, ...], ...]]:
-    """Return the ranks of the arguments and of the results of ``main``, and the shapes of its results."""
+Shapes = tuple[tuple[int, ...], ...]
+
+
+def shapes_of_main(module: Any) -> tuple[Shapes, Shapes]:
+    """Return the shapes of the arguments and of the results of ``main``.
+
+    Raises:
+      ValueError: one is no tensor.
+    """
     type_ = _main(module).attributes["function_type"].value
-    inputs, outputs = (list(map(_mlir.ir.RankedTensorType, role)) for role in (type_.inputs, type_.results))
-    shapes = tuple(tuple(each.shape) for each in outputs)
-    return ([each.rank for each in inputs], [each.rank for each in outputs]), shapes
+    inputs, outputs = (tuple(map(_mlir.ir.RankedTensorType, role)) for role in (type_.inputs, type_.results))
+    return tuple(tuple(each.shape) for each in inputs), tuple(tuple(each.shape) for each in outputs)
 
 
 def _main(module: Any) -> Any:
@@ -1080,11 +1233,16 @@ def read_stablehlo(source: Any, refine: bool = False, dequantize: bool = False) 
 def _read_module(context: Any, source: Any) -> Any:
     if hasattr(source, "context"):
         return source.operation.clone().operation
+    return _parsed_module(context, source).operation
+
+
+def _parsed_module(context: Any, source: str | bytes) -> Any:
+    """Return an MLIR module of text, bytecode or a portable artifact, as it stands."""
     if ("quant" in source) if isinstance(source, str) else (b"quant" in source):
         _passmanager.PassManager.parse(_NEEDS_QUANT).run(_mlir.ir.Module.parse("module {}").operation)
     if isinstance(source, bytes) and _PORTABLE_ARTIFACT.match(source):
-        return _hlo.deserialize_portable_artifact(context, source).operation
-    return _mlir.ir.Module.parse(source).operation
+        return _hlo.deserialize_portable_artifact(context, source)
+    return _mlir.ir.Module.parse(source)
 
 
 def _widen_functions(module: Any) -> None:

@@ -7,6 +7,7 @@ host callbacks that may return) is a named error with the user's line. No type c
 
 from __future__ import annotations
 
+import functools
 import re
 import warnings
 from collections import Counter
@@ -17,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ipuxla.errors import UnsupportedPrimitive
+from ipuxla.errors import InvalidOption, UnsupportedPrimitive
 from ipuxla.frontend import _jax_compat as compat
 from ipuxla.frontend import checks, decompositions, eigenvalues, printing
 from ipuxla.frontend.shardings import Shardings, find_shardings, sharding_of_leaf
@@ -61,10 +62,18 @@ def trace(jitted: Any, leaves: Sequence[Any], arguments: Callable[[Sequence[Any]
 
     Raises:
       UnsupportedPrimitive: the function calls the host, or prints on several devices.
+      InvalidOption: a collective names an axis that no mesh around has.
     """
     own = [sharding_of_leaf(leaf) for leaf in leaves]
     leaves = [_in_its_width(leaf) for leaf in leaves]
-    jaxpr, outer, out_tree, donated, inputs, outputs = _trace_in_its_width(jitted, leaves, *arguments(leaves))
+    tracing = functools.partial(_trace_in_its_width, jitted, leaves, *arguments(leaves))
+    try:
+        jaxpr, outer, out_tree, donated, inputs, outputs = tracing()
+    except AssertionError as error:
+        found = None if error.args else compat.unknown_axes(tracing)
+        if found is None:
+            raise
+        raise _unbound(*found) from error
     with compat.own_width(jaxpr):
         jaxpr = compat.without_own_refs(jaxpr)
     _refuse_effects(jaxpr)
@@ -126,6 +135,16 @@ def to_stablehlo(
         if place is not None:
             _refuse(*place)
         raise _late_callback(jaxpr) from error
+    except IndexError as error:  # JAX looks devices up by the numbers that a permutation names
+        place = compat.find_equation(jaxpr, lambda equation: equation.primitive.name == "ppermute")
+        if place is None:
+            raise
+        raise InvalidOption(
+            "a permutation names a device that its axis has not",
+            location=place[1],
+            expected="pairs of places along the axis, from 0 to its size less 1",
+            got=", ".join(map(str, place[0].params["perm"]))[:120],
+        ) from error
     except ValueError as error:
         if "EmitPythonCallback" in str(error):
             raise _late_callback(jaxpr) from error
@@ -167,6 +186,14 @@ def _trace_in_its_width(
             pass  # a 32-bit default met 64-bit values where JAX wants one type, or a number too large for it
     with jax.enable_x64(True):
         return compat.trace_function(jitted, args, kwargs)
+
+
+def _unbound(axes: Sequence[str], place: str | None) -> Exception:
+    return InvalidOption(
+        f"a collective names an axis that no mesh around it has: {', '.join(map(repr, axes))}",
+        location=place,
+        expected="an axis of the mesh of jax.shard_map, or of jax.vmap(axis_name=), around it",
+    )
 
 
 def _refuse_prints(jaxpr: Any) -> None:
