@@ -7,15 +7,16 @@ register may be overwritten in the bundle that reads it (latency 0).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from tiles.elements.tilecode import Instruction
+from tiles.elements.tilecode import Instruction, Register
 
 Unit = tuple[str, int, int]
+_FIXED = frozenset({("M", 12), ("M", 13), ("M", 15), ("A", 15), ("A", 14)})
+"""Registers that nothing writes: zeros and base addresses."""
 
 
-@dataclass(frozen=True)
-class Edge:
+class Edge(NamedTuple):
     """``after`` may issue no earlier than ``slots`` after ``before``, ``distance`` iterations later.
 
     Attributes:
@@ -64,6 +65,8 @@ def _state_edges(
 ) -> list[Edge]:
     """Order accesses to a stream, and changes of hidden state: writers among themselves and against readers."""
     edges: list[Edge] = []
+    if not instruction.stream and not instruction.effect:
+        return edges
     for name in _states(instruction):
         written, read = states.setdefault(name, ([], []))
         if _changes(instruction, name):
@@ -115,6 +118,5 @@ def _carried_states(code: Sequence[Instruction]) -> list[Edge]:
     return edges
 
 
-def _units(registers: Sequence) -> list[Unit]:
-    fixed = {("M", 12), ("M", 13), ("M", 15), ("A", 15), ("A", 14)}
-    return [u for r in registers for u in r.units if r.virtual or (r.file, r.index) not in fixed]
+def _units(registers: Sequence[Register]) -> list[Unit]:
+    return [u for r in registers if r.virtual or (r.file, r.index) not in _FIXED for u in r.units]
