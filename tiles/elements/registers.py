@@ -6,10 +6,12 @@ bundle. Groups are live by single registers, and take neighbouring registers at 
 
 from __future__ import annotations
 
+import functools
 import heapq
 import itertools
+import operator
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tiles.elements.isa import InstructionSet
@@ -20,13 +22,18 @@ Name = tuple[str, int]
 
 
 class Pressure(Exception):
-    """No colours are left for some groups; ``candidates`` are, for each, those that could be spilled, best first."""
+    """No colours are left for some groups."""
 
-    def __init__(self, file: str, candidates: list[list[Name]]) -> None:
-        """State the register file of the first of them, and what could leave it."""
+    def __init__(self, file: str, failed: Sequence[int], candidates: Callable[[int], list[Name]]) -> None:
+        """State the register file of the first of them, and for each what could be spilled, best first."""
         super().__init__(file)
         self.file = file
-        self.candidates = candidates
+        self.groups = len(failed)
+        self._failed, self._candidates = failed, candidates
+
+    def candidates(self) -> list[list[Name]]:
+        """Return for each group those that could be spilled, best first."""
+        return [self._candidates(group) for group in self._failed]
 
 
 def allocated(
@@ -73,8 +80,8 @@ class Straight:
 class Groups:
     """The groups of registers of some code, numbered as they are met, and what its blocks do to them.
 
-    It is kept while values are spilled, from few blocks at a time. Blocks are told apart by the object that they
-    are, and kept, so that no other takes their place.
+    It is kept while values are spilled, from few blocks at a time. Blocks and instructions are told apart by the
+    object that they are, and kept, so that no other takes their place.
     """
 
     def __init__(self) -> None:
@@ -84,6 +91,7 @@ class Groups:
         self.widths: list[int] = []
         self.files = {"M": 0, "A": 0}
         self.blocks: dict[int, tuple[Sequence[Bundle], Straight]] = {}
+        self.instructions: dict[int, tuple[Instruction, Straight]] = {}
 
     def straight(self, bundles: Sequence[Bundle]) -> Straight:
         """Return what a block's bundles do."""
@@ -93,28 +101,39 @@ class Groups:
         return known[1]
 
     def _straight(self, bundles: Sequence[Bundle]) -> Straight:
-        found = Straight([], [], [], defaultdict(int))
+        reads, writes, written = [], [], []
+        uses: dict[int, int] = defaultdict(int)
         for bundle in bundles:
-            self.add(found, [(i.ins, i.outs) for i in bundle.instructions])
-        return found
+            halves = [self._instruction(i) for i in bundle.instructions]
+            reads.append(functools.reduce(operator.or_, (h.reads[0] for h in halves), 0))
+            writes.append(functools.reduce(operator.or_, (h.writes[0] for h in halves), 0))
+            written.append(tuple([place for h in halves for place in h.written[0]]))
+            for half in halves:
+                for place, count in half.uses.items():
+                    uses[place] += count
+        return Straight(reads, writes, written, uses)
 
-    def add(self, to: Straight, parts: Sequence[tuple[Sequence[Register], Sequence[Register]]]) -> None:
-        """Append what one bundle does, of halves that read and write registers."""
+    def _instruction(self, instruction: Instruction) -> Straight:
+        known = self.instructions.get(id(instruction))
+        if known is None:
+            one = self.of(instruction.ins, instruction.outs)
+            known = self.instructions[id(instruction)] = instruction, one
+        return known[1]
+
+    def of(self, ins: Sequence[Register], outs: Sequence[Register]) -> Straight:
+        """Return what one place in the code does that reads and writes registers."""
+        uses: dict[int, int] = defaultdict(int)
         reads = writes = 0
-        written: list[int] = []
-        for ins, outs in parts:
-            for register in ins:
-                if register.virtual:
-                    reads |= self._mask(register, to)
-            for register in outs:
-                if register.virtual:
-                    writes |= self._mask(register, to)
-                    written.append(self.places[register.file, register.index])
-        to.reads.append(reads)
-        to.writes.append(writes)
-        to.written.append(tuple(written))
+        for register in ins:
+            reads |= self._mask(register, uses)
+        for register in outs:
+            writes |= self._mask(register, uses)
+        written = tuple([self.places[r.file, r.index] for r in outs if r.virtual])
+        return Straight([reads], [writes], [written], uses)
 
-    def _mask(self, register: Register, to: Straight) -> int:
+    def _mask(self, register: Register, uses: dict[int, int]) -> int:
+        if not register.virtual:
+            return 0
         name = (register.file, register.index)
         place = self.places.get(name)
         if place is None:
@@ -123,7 +142,7 @@ class Groups:
             self.widths.append(1)
             self.files[register.file] |= 1 << _LANE * place
         self.widths[place] = max(self.widths[place], register.group_width)
-        to.uses[place] += 1  # pyright: ignore[reportIndexIssue]
+        uses[place] += 1
         return ((1 << register.width) - 1) << _LANE * place + register.offset
 
 
@@ -159,9 +178,7 @@ class Flow:
         return [len(self.reads) - 1]
 
     def _add(self, ins: Sequence[Register], outs: Sequence[Register], ends: list[int]) -> list[int]:
-        one = Straight([], [], [], defaultdict(int))
-        self.groups.add(one, [(ins, outs)])
-        return self._extend(one, ends)
+        return self._extend(self.groups.of(ins, outs), ends)
 
     def _link(self, ends: list[int], to: int) -> None:
         for end in ends:
@@ -267,7 +284,7 @@ class Flow:
             for at in range(first, first + width):
                 held[at] |= 1 << _LANE * place
         if failed:
-            raise Pressure(names[failed[0]][0], [self._spillable(clashes, place) for place in failed])
+            raise Pressure(names[failed[0]][0], failed, functools.partial(self._spillable, clashes))
         return homes
 
     def _order(self, clashes: Mapping[int, int], sizes: dict[str, int]) -> list[int]:

@@ -66,8 +66,14 @@ def _shorter(block: Block, isa: InstructionSet) -> Block:
     code: list[Instruction] = []
     for bundle in block.bundles or ():
         code += _in_order(bundle)
+    now = _slots(block.bundles or (), isa)
+    least = {MAIN: 0, AUX: 0}
+    for i in code:
+        least[i.slot] += isa.row(i.mnemonic).issue_slots
+    if now <= max(least.values()):
+        return block
     again = list_schedule(code, isa)
-    return Block((), again) if _slots(again, isa) < _slots(block.bundles or (), isa) else block
+    return Block((), again) if _slots(again, isa) < now else block
 
 
 def _in_order(bundle: Bundle) -> tuple[Instruction, ...]:

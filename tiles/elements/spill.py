@@ -50,7 +50,7 @@ def assigned(
     for round_ in range(_MAX_ROUNDS):
         pressure: Pressure | None = None
         for window in _WINDOWS if not round_ else _WINDOWS_AFTER_SPILLING:
-            if pressure is not None and len(pressure.candidates) > _HOPELESS and window != _WINDOWS[-1]:
+            if pressure is not None and pressure.groups > _HOPELESS and window != _WINDOWS[-1]:
                 continue
             try:
                 code = scheduled(current, isa, pace, window, known)
@@ -59,11 +59,11 @@ def assigned(
             except Pressure as found:
                 pressure = found
         assert pressure is not None
-        if most and len(pressure.candidates) > most:
+        if most and pressure.groups > most:
             break
         possible = _spillable(current) - spilled
         chosen: list[Name] = []
-        for candidates in pressure.candidates:
+        for candidates in pressure.candidates():
             chosen += [n for n in candidates if n in possible and n not in chosen][:1]
         if not chosen:
             raise out_of_registers(pressure.file, what)
