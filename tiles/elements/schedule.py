@@ -113,7 +113,7 @@ class Schedules:
         self.isa = isa
         self.bundles: dict[tuple[int, int], tuple[Bundle, ...]] = {}
         self.needs: dict[int, list[dict[int, int]]] = {}
-        self.graphs: dict[tuple[int, bool], _Graph] = {}
+        self.graphs: dict[tuple[int, bool], Graph] = {}
         self.kept: list[Sequence[Instruction]] = []
 
     def of(self, code: Sequence[Instruction], window: int) -> tuple[Bundle, ...]:
@@ -124,12 +124,12 @@ class Schedules:
             self.bundles[key] = _scheduled(self._graph(code, bool(window)), window)
         return self.bundles[key]
 
-    def _graph(self, code: Sequence[Instruction], is_depth_first: bool) -> _Graph:
+    def _graph(self, code: Sequence[Instruction], is_depth_first: bool) -> Graph:
         key = id(code), is_depth_first
         if key not in self.graphs:
             if id(code) not in self.needs:
-                self.needs[id(code)] = _needs(code)
-            self.graphs[key] = _graph(code, self.isa, is_depth_first, self.needs[id(code)])
+                self.needs[id(code)] = needs_of(code)
+            self.graphs[key] = graph_of(code, self.isa, is_depth_first, self.needs[id(code)])
         return self.graphs[key]
 
 
@@ -141,11 +141,11 @@ def list_schedule(code: Sequence[Instruction], isa: InstructionSet, window: int 
       isa: the instruction set.
       window: instructions that one may overtake of a depth-first order; 0 for any number, in the given order.
     """
-    return _scheduled(_graph(code, isa, bool(window), _needs(code)), window)
+    return _scheduled(graph_of(code, isa, bool(window), needs_of(code)), window)
 
 
 @dataclass(frozen=True)
-class _Graph:
+class Graph:
     """A block with what must come before what.
 
     Attributes:
@@ -161,7 +161,8 @@ class _Graph:
     ranks: list[int]
 
 
-def _needs(code: Sequence[Instruction]) -> list[dict[int, int]]:
+def needs_of(code: Sequence[Instruction]) -> list[dict[int, int]]:
+    """Return for every instruction of a block the earlier ones that it waits for, with the slots between them."""
     needs: list[dict[int, int]] = [{} for _ in code]
     for edge in dependences(code):
         known = needs[edge.after]
@@ -170,9 +171,9 @@ def _needs(code: Sequence[Instruction]) -> list[dict[int, int]]:
     return needs
 
 
-def _graph(
+def graph_of(
     code: Sequence[Instruction], isa: InstructionSet, is_depth_first: bool, needs: list[dict[int, int]]
-) -> _Graph:
+) -> Graph:
     """Return the graph of a block, or of the block in depth-first order."""
     if is_depth_first:
         order = _depth_first(code, needs)
@@ -188,10 +189,10 @@ def _graph(
     ranks = [0] * len(code)
     for rank, at in enumerate(sorted(range(len(code)), key=lambda at: -heights[at])):
         ranks[at] = rank
-    return _Graph(code, needs, following, ranks)
+    return Graph(code, needs, following, ranks)
 
 
-def _scheduled(graph: _Graph, window: int) -> tuple[Bundle, ...]:
+def _scheduled(graph: Graph, window: int) -> tuple[Bundle, ...]:
     """Return the bundles of a graph's block."""
     code = graph.code
     waiting = [len(each) for each in graph.needs]
@@ -254,7 +255,7 @@ class _Order:
 
 
 def _fill_bundle(
-    graph: _Graph,
+    graph: Graph,
     ready: set[int],
     within: set[int],
     earliest: list[int],
