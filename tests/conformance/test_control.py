@@ -98,6 +98,7 @@ def test_named_functions_run_their_region():
 
 
 def test_a_call_of_a_codelet_runs_its_function_at_every_point():
+    """hlo.codelet means its function, at every point that its form says."""
     body = Builder("scaled")
     window, factor = body.parameter(TensorType((2, 3), "f32")), body.parameter(TensorType((2, 3), "f32"))
     region = body.build(body.add(Add(), window, factor))
