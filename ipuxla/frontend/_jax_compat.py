@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax._src import callback as _callback
 from jax._src import compiler as _compiler
 from jax._src import config as _config
 from jax._src import core as _core
@@ -562,6 +563,7 @@ def lower_jaxpr(
     rules: Mapping[str, Callable[..., Any]],
     print_call: str,
     message_of: Callable[..., str],
+    stop: tuple[str, Callable[..., str | None], Callable[..., Any]],
     mesh: Any = None,
     shardings: tuple[Sequence[Any], Sequence[Any]] = ((), ()),
 ) -> Any:
@@ -570,7 +572,7 @@ def lower_jaxpr(
     The platform needs no plugin: rules that exist for other platforms only are not found
     (``NotImplementedError``), all else uses the default rules. Every argument stays an argument of ``main``.
     ``rules`` are traceable functions for primitives of linear algebra, by name; see ``_linalg_rules``. What is printed
-    becomes calls of ``print_call``; see ``_print_rule``.
+    becomes calls of ``print_call``; see ``_print_rule``. ``stop`` says what pure callbacks become; see ``_stop_rule``.
     Locations hold every frame of the user's call stack, whatever the settings for them, and name stacks start with
     the program's name, ``jit(name)``.
 
@@ -583,6 +585,11 @@ def lower_jaxpr(
         context = _sharding_impls.ShardingContext(mesh.size, None, mesh)
         told = {"arg_shardings": shardings[0] or None, "result_shardings": shardings[1] or None}
         told["num_partitions"] = mesh.size
+    own_rules: Any = (
+        *_linalg_rules(rules),
+        (_debugging.debug_print_p, _print_rule(print_call, message_of)),
+        (_callback.pure_callback_p, _stop_rule(*stop)),
+    )
     with _config.include_full_tracebacks_in_locations(True), _config.traceback_in_locations_limit(-1):
         lowered = _mlir.lower_jaxpr_to_module(
             _as_function(name),
@@ -598,10 +605,7 @@ def lower_jaxpr(
             result_names=jaxpr.jaxpr.debug_info.safe_result_paths(len(jaxpr.out_avals)),
             lowering_parameters=_mlir.LoweringParameters(
                 hoist_constants_as_args=False,
-                override_lowering_rules=(
-                    *_linalg_rules(rules),
-                    (_debugging.debug_print_p, _print_rule(print_call, message_of)),
-                ),
+                override_lowering_rules=own_rules,
             ),
             **told,
         )
@@ -663,6 +667,75 @@ def _print_rule(target: str, message_of: Callable[..., str]) -> Callable[..., An
         return []
 
     return lower
+
+
+class HostCall(Exception):
+    """A pure callback that is more than a check.
+
+    Attributes:
+      callback: the equation's parameter.
+    """
+
+    def __init__(self, callback: Any) -> None:
+        """Keep the callback."""
+        super().__init__("a pure callback that may return")
+        self.callback = callback
+
+
+def _stop_rule(
+    target: str, message_of: Callable[..., str | None], packed: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Return the lowering rule of ``pure_callback``: a custom call that ends the program. Hides how MLIR is made.
+
+    A call that reads what such a custom call returns is never reached; it becomes one without an operand.
+
+    Args:
+      target: name of the custom call.
+      message_of: a callback and abstract values of its operands to the call's configuration, None if the callback may
+        return.
+      packed: a traceable function of the operands to the one array that the custom call takes.
+    """
+
+    def lower(context: Any, *values: Any, callback: Any, **_: Any) -> Any:
+        is_reached = not any(_follows(value, target, set()) for value in values)
+        text = message_of(callback, context.avals_in) if is_reached else ""
+        if text is None:
+            raise HostCall(callback)
+        types = [_mlir.aval_to_ir_type(context.module_context, aval) for aval in context.avals_out]
+        pack = _mlir.lower_fun(packed, multiple_results=False)
+        call = _hlo.CustomCallOp(
+            types,
+            pack(context, *values) if is_reached else [],
+            _mlir.ir.StringAttr.get(target),
+            has_side_effect=_mlir.ir.BoolAttr.get(is_reached),
+            backend_config=_mlir.ir.StringAttr.get(text),
+        )
+        return list(call.results)
+
+    return lower
+
+
+def _follows(value: Any, target: str, seen: set[Any]) -> bool:
+    """Whether a value is computed from what a custom call returned, within the block that has the call."""
+    owner = value.owner
+    if isinstance(owner, _mlir.ir.Block) or owner in seen:
+        return False
+    seen.add(owner)
+    if owner.name == "stablehlo.custom_call" and owner.attributes["call_target_name"].value == target:
+        return True
+    return any(_follows(operand, target, seen) for operand in owner.operands)
+
+
+def user_function(callback: Any) -> Any:
+    """Return the user's function behind a callback of ``pure_callback``. Hides what JAX wraps it in."""
+    return getattr(callback, "callback_func", None)
+
+
+def live_jaxpr(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+    """Return a jaxpr of the same arguments and results without equations that no result needs."""
+    used = [True] * len(jaxpr.out_avals)
+    smaller, _ = _pe.dce_jaxpr(jaxpr.jaxpr, used, instantiate=True)
+    return ClosedJaxpr(smaller, jaxpr.consts)
 
 
 def _is_narrow_float(dtype: Any) -> bool:
