@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from hlo_passes import ops
-from hlo_passes.errors import UnsupportedOp
+from hlo_passes.errors import MalformedStableHLO, UnsupportedOp
 from hlo_passes.ir import Computation, Location, Op, TensorType, Value
 from hlo_passes.ops import DeviceGroups, Moves
 from ipuxla.frontend.attributes import integer
@@ -261,13 +261,35 @@ def _zeros(scope: Scope, types: Sequence[TensorType], location: Location) -> lis
     return [scope.emit(ops.Constant.splat(0, type_), (), location) for type_ in types]
 
 
+def _checked(read: Any) -> Any:
+    """Return what reads an operation whose results have the types that the module says.
+
+    jaxlib's verifier leaves alone whether groups make of the operands what the results are.
+
+    Raises:
+      MalformedStableHLO: another shape or element type comes of the groups.
+    """
+
+    def reading(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
+        results = read(scope, op, operands, location)
+        for said, value in zip(scope.result_types(op, location), results, strict=True):
+            if value.type != said:
+                raise MalformedStableHLO(
+                    f"{op.name} gives {value.type} with its groups on {scope.devices.count:,} devices, and the module"
+                    f" says {said}\n  from: {location}\n  try: groups of as many members as the shapes say"
+                )
+        return results
+
+    return reading
+
+
 COLLECTIVES: dict[str, Any] = {
     "stablehlo.partition_id": _partition_id,
     "stablehlo.replica_id": _replica_id,
-    "stablehlo.all_gather": _collective,
-    "stablehlo.all_reduce": _collective,
-    "stablehlo.all_to_all": _collective,
-    "stablehlo.reduce_scatter": _collective,
-    "stablehlo.collective_broadcast": _broadcast,
-    "stablehlo.collective_permute": _permute,
+    "stablehlo.all_gather": _checked(_collective),
+    "stablehlo.all_reduce": _checked(_collective),
+    "stablehlo.all_to_all": _checked(_collective),
+    "stablehlo.reduce_scatter": _checked(_collective),
+    "stablehlo.collective_broadcast": _checked(_broadcast),
+    "stablehlo.collective_permute": _checked(_permute),
 }

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hlo_passes import ops
-from hlo_passes.errors import EvaluationError, HloError, VerificationError
+from hlo_passes.errors import EvaluationError, HloError, MalformedStableHLO, VerificationError
 from hlo_passes.ir import evaluate_module, evaluate_partitioned, parse_module, print_module, verify
 from hlo_passes.ops import DeviceGroups, Moves
 from hlo_passes.passes import optimize
@@ -168,6 +168,20 @@ def test_devices_know_their_numbers():
 def test_groups_that_are_none_are_named(groups, said):
     with pytest.raises(HloError, match=said):
         import_stablehlo(_collective("all_reduce", groups, replicas=4))
+
+
+@pytest.mark.parametrize("replicas", [1, 4])
+@pytest.mark.parametrize("name", ["all_gather", "reduce_scatter"])
+def test_groups_that_do_not_make_the_shapes_are_named(name, replicas):
+    """jaxlib's verifier takes them; a pass found out, and called it a bug of ours."""
+    text = _collective(name, [[0, 1], [2, 3]], replicas=4)
+    alone = f"dense<{[[k] for k in range(replicas)]}> : tensor<{replicas}x1xi64>"
+    text = text.replace("num_replicas = 4", f"num_replicas = {replicas}")
+    text = text.replace("dense<[[0, 1], [2, 3]]> : tensor<2x2xi64>", alone)
+    with pytest.raises(
+        MalformedStableHLO, match=rf"{name} gives .* on {replicas} devices, and the module says"
+    ):
+        import_stablehlo(text)
 
 
 def test_a_permutation_that_sends_two_to_one_is_named():

@@ -17,13 +17,15 @@ import numpy as np
 import ipuxla
 from ipuxla import runtime
 from ipuxla.errors import InvalidExecutable, Unsupported
-from tests.hostile.modules import PROGRAMS, TARGET, changed_bytes
+from tests.hostile.modules import PROGRAMS, SHARDED, SYSTEM, TARGET, changed_bytes
 from tests.unit.tiles.executable_programs import PROGRAMS as GRAPHS
+from tests.unit.tiles.test_executable_damages import replicating, sorting
 from tests.unit.tiles.test_remote_buffers import accumulating
 from tests.unit.tiles.test_steps import stopping, undefining
-from tiles.compiler import certify, compile_graph, load_executable
+from tiles.compiler import compile_graph, load_executable
 from tiles.compiler.executable import MAGIC
 from tiles.engine import make_engine
+from tiles.engine.agreement import certify
 from tiles.errors import IpuError
 from tiles.files import sealed
 from tiles.target import Target
@@ -36,8 +38,9 @@ def programs() -> tuple[tuple[Data, Data], ...]:
     """Return headers of saved programs and the data of their executables."""
     keys = (lambda k: {"u": jax.random.uniform(k, (4,)), "k": [k]}, jax.eval_shape(lambda: jax.random.key(0)))
     found = []
-    for function, *arguments in (*PROGRAMS.values(), keys):
-        program = ipuxla.jit(function, target=TARGET).lower(*arguments).compile()
+    alone = ((TARGET, drawn) for drawn in (*PROGRAMS.values(), keys))
+    for target, (function, *arguments) in (*alone, *((SYSTEM, drawn) for drawn in SHARDED.values())):
+        program = ipuxla.jit(function, target=target).lower(*arguments).compile()
         header, body = runtime._split(program._to_bytes(), "")
         found.append((header, json.loads(body[body.index(b"\n", len(MAGIC)) :])))
     return tuple(found)
@@ -47,6 +50,7 @@ def programs() -> tuple[tuple[Data, Data], ...]:
 def executables() -> tuple[Data, ...]:
     """Return the data of executables with every kind of step and codelet."""
     graphs = {**GRAPHS, "accumulating": accumulating, "stopping": stopping, "undefining": undefining}
+    graphs |= {"sorting": sorting, "replicating": replicating}
     target = Target.named("gc200").replace(num_tiles=16)
     return tuple(compile_graph(graph(target)).to_data() for graph in graphs.values())
 
@@ -196,7 +200,11 @@ def _run(executable: Any, rng: random.Random) -> str:
     inputs = [executable.variables[name] for name in executable.inputs]
     if sum(int(np.prod(v.shape)) for v in executable.variables.values()) > 1 << 20 or executable.streams:
         return "certified"
-    arrays = [np.ones(v.shape, v.dtype) for v in inputs]
+    replicas = () if not executable.replicas.axes else (executable.replicas.count,)
+    each = [() if v.name in executable.same_on_all else replicas for v in inputs]
+    if replicas and replicas[0] > 64:
+        return "certified"
+    arrays = [np.ones((*own, *v.shape), v.dtype) for own, v in zip(each, inputs, strict=True)]
     try:
         make_engine(executable, rng.choice(("fast", "literal", "vertex"))).run(*arrays)
     except IpuError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import random
 import re
@@ -9,15 +10,20 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import export
+from jax import export, lax
+from jax.sharding import AbstractMesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 import ipuxla
 from hlo_passes.errors import HloError
 from tiles.errors import IpuError
-from tiles.target import Target
+from tiles.target import System, Target, find_system
 
 Source = str | bytes
 TARGET = Target.named("gc200").replace(num_tiles=8)
+SYSTEM = dataclasses.replace(find_system("dss8440"), chip=TARGET)
+"""What programs of several IPUs are compiled for."""
+MESH = AbstractMesh((2, 2), ("d", "m"))
 F32 = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
 
 
@@ -65,6 +71,40 @@ PROGRAMS: dict[str, tuple[Any, ...]] = {
 }
 
 
+def _manual(x: jax.Array, w: jax.Array) -> Any:
+    """Every kind of exchange between replicas that a program can ask for by name."""
+    total = lax.psum(x @ w, "m")
+    place = lax.axis_index("d").astype(x.dtype)
+    moved = lax.ppermute(total + place, "d", [(0, 1), (1, 0)])
+    whole = lax.all_gather(moved, ("d", "m"), tiled=True)
+    parts = lax.psum_scatter(whole, "m", tiled=True)
+    return lax.all_to_all(parts, "d", 0, 1, tiled=True), lax.pmax(x.max(), ("d", "m"))
+
+
+def _cut(x: jax.Array, w: jax.Array) -> Any:
+    """Rows over one axis, columns over the other: exchanges are the partitioner's."""
+    y = lax.with_sharding_constraint(jnp.tanh(x @ w), NamedSharding(MESH, P("m", "d")))
+    return jnp.cumsum(y, axis=0), y[1:-1].sum()
+
+
+MANUAL = jax.shard_map(
+    _manual,
+    mesh=MESH,
+    in_specs=(P("d", "m"), P("m")),
+    out_specs=(P(("d", "m")), P()),
+    check_vma=False,
+)
+SHARDED: dict[str, tuple[Any, ...]] = {
+    "manual": (MANUAL, F32((8, 4)), F32((4, 4))),
+    "cut": (
+        _cut,
+        F32((8, 4), sharding=NamedSharding(MESH, P("d", "m"))),
+        F32((4, 6), sharding=NamedSharding(MESH, P("m"))),
+    ),
+}
+"""Programs of four IPUs."""
+
+
 @functools.cache
 def corpus() -> tuple[Source, ...]:
     """Return every program in each form in which modules are handed on."""
@@ -75,6 +115,22 @@ def corpus() -> tuple[Source, ...]:
         found += [lowered.as_text(), module.operation.get_asm(print_generic_op_form=True)]
         found.append(ipuxla.jit(function).lower(*arguments).as_text("stablehlo", debug_info=True))
         found += [export.export(jax.jit(function))(*arguments).mlir_module_serialized]
+    return tuple(found)
+
+
+@functools.cache
+def sharded_corpus() -> tuple[str, ...]:
+    """Return programs of several IPUs, as their users wrote them and as every IPU runs them."""
+    found: list[str] = []
+    for function, *arguments in SHARDED.values():
+        lowered = ipuxla.jit(function, target=SYSTEM).lower(*arguments)
+        found.append(lowered.as_text("stablehlo"))
+        # XLA's partitioner says neither how many run it, nor that its mesh is what it was for all together.
+        alone = re.sub(r"  sdy\.mesh .*\n", "", lowered.as_text("partitioned"))
+        alone = re.sub(r"mhlo\.num_\w+ = \d+ : i32,? ?", "", alone)
+        for counts in ((1, 4), (2, 2)):
+            said = "mhlo.num_replicas = {} : i32, mhlo.num_partitions = {} : i32".format(*counts)
+            found.append(alone.replace("attributes {", f"attributes {{{said}, ", 1).replace(", }", "}", 1))
     return tuple(found)
 
 
@@ -164,6 +220,25 @@ def _changed_text(text: str, rng: random.Random) -> str:
     return "".join(lines)
 
 
+_TABLE = re.compile(r"dense<[^>]*> : tensor<\w+xi64>")
+_COUNT = re.compile(r"(num_replicas|num_partitions|handle|type|_dim|_dimension|_count) = -?\d+")
+
+
+def changed_exchange(text: str, rng: random.Random) -> str:
+    """Return a module in which another exchange is asked for: groups, pairs, dimensions, channels, numbers of devices."""
+    if rng.random() < 0.5:
+        found = _COUNT.search(rng.choice([m[0] for m in _COUNT.finditer(text)] or [""]))
+        what = found[1] if found else ""
+        return _with_one_replaced(text, _COUNT, [f"{what} = {n}" for n in NUMBERS], rng)
+    rows, columns = rng.choice(((1, 4), (2, 2), (4, 1), (1, 1), (1, 2), (3, 2), (0, 0), (1, 1000)))
+    members = list(range(rows * columns))
+    rng.shuffle(members)
+    if members and rng.random() < 0.4:
+        members[rng.randrange(len(members))] = rng.choice((-1, 0, 1, 4, 2**31, 2**62))
+    table = str([members[k * columns : (k + 1) * columns] for k in range(rows)]) if members else ""
+    return _with_one_replaced(text, _TABLE, [f"dense<{table}> : tensor<{rows}x{columns}xi64>"], rng)
+
+
 def _with_one_replaced(text: str, pattern: re.Pattern[str], others: list[str], rng: random.Random) -> str:
     found = list(pattern.finditer(text))
     if not found:
@@ -177,20 +252,23 @@ def _at_random(text: str, added: str, rng: random.Random) -> str:
     return text[:at] + added + text[at:]
 
 
-def source(seed: int, number: int) -> Source:
-    """Return the changed module of a number."""
+def source(seed: int, number: int) -> tuple[Source, Target | System]:
+    """Return the changed module of a number, and the machine that it is for."""
     rng = random.Random(f"{seed}, {number}")
-    return changed(rng.choice(corpus()), rng)
+    if rng.random() < 0.25:
+        text = rng.choice(sharded_corpus())
+        return (changed_exchange if rng.random() < 0.7 else changed)(text, rng), SYSTEM
+    return changed(rng.choice(corpus()), rng), TARGET
 
 
-def outcome(source: Source, untrusted: bool = False) -> str:
+def outcome(source: Source, target: Target | System = TARGET, untrusted: bool = False) -> str:
     """Compile a module, and return what came of it: ``compiled`` or the name of an error.
 
     Raises:
       Exception: one without a name of ours.
     """
     try:
-        ipuxla.compile_stablehlo(source, TARGET, untrusted=untrusted)
+        ipuxla.compile_stablehlo(source, target, untrusted=untrusted)
     except (HloError, IpuError) as error:
         if type(error).__name__ == "InternalError":
             raise
@@ -200,9 +278,9 @@ def outcome(source: Source, untrusted: bool = False) -> str:
 
 def run(seed: int, number: int) -> str:
     """Compile the module of a number."""
-    return outcome(source(seed, number))
+    return outcome(*source(seed, number))
 
 
 def run_apart(seed: int, number: int) -> str:
     """Compile the module of a number, whose reading ended a process, as what anyone may have written."""
-    return outcome(source(seed, number), untrusted=True)
+    return outcome(*source(seed, number), untrusted=True)

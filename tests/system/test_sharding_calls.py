@@ -126,6 +126,9 @@ def test_programs_of_many_ipus_are_as_small_as_those_of_two():
     assert len(many.as_text("hlo-optimized")) < len(few.as_text("hlo-optimized")) + 40
     compiled = many.compile(engine="fast")
     assert compiled.executable.replicas.count == 2**16
+    certificate = compiled.certify()
+    assert (certificate.composites, certificate.composites_run) == (1, 0)
+    assert "that 1 composites compute what their codelets do" in certificate.not_proved
 
 
 def test_pmap_is_one_call_on_every_ipu():

@@ -17,7 +17,7 @@ from tiles.compiler import Certificate, Executable, ExecuteStep, Variable, Verte
 from tiles.compiler import certify as certify_structure
 from tiles.compiler.certify import LIMIT
 from tiles.compiler.control import Composite, Part, nodes_of
-from tiles.compiler.control_flow import records_of
+from tiles.compiler.control_flow import records_of, runs_of_parts
 from tiles.compiler.wellformed import refuse, root_of
 from tiles.compiler.wellformed_steps import read_by, written_by
 from tiles.engine.fast import FastEngine
@@ -27,7 +27,11 @@ from tiles.graph import CONSTANT, Codelet
 from tiles.numerics.dtypes import is_float, is_integer, itemsize, to_jax
 
 BYTES = 1 << 22
-"""Bytes that a composite reads and writes up to which it is run."""
+"""Bytes that a composite reads and writes, on all replicas together, up to which it is run."""
+VISITS = 1 << 13
+"""Runs of its body's steps, on all replicas together, up to which it is run; a run takes some 0.1 ms of every draw."""
+MEMORY = 1 << 30
+"""Bytes of emulated memory between its first address and its last, on all replicas together, up to which it is run."""
 SPECIAL = (0.0, -0.0, math.inf, -math.inf, math.nan, -math.nan)
 DRAWS: dict[str, tuple[tuple[float, tuple[float, ...]], ...]] = {
     RING: ((0.0, SPECIAL),),
@@ -53,16 +57,21 @@ def certify(executable: Executable, limit: int = LIMIT) -> Certificate:
 def prove_composites(executable: Executable) -> int:
     """Raise InvalidExecutable unless each composite's codelet gives what its body gives; return how many were run.
 
-    Those that read and write more than ``BYTES``, on all replicas together, are left out.
+    Those are left out that read and write more than ``BYTES``, whose body runs more than ``VISITS`` steps or as many
+    as data say, and whose memory is more than ``MEMORY``; all of them on all replicas together.
     """
     done = set[int]()
     for node in nodes_of(executable.program):
-        if not isinstance(node, Composite):
+        if not isinstance(node, Composite) or node.number in done:
             continue
         number, body = node.number, node.body
         whole = executable.composites[number]
-        if number not in done and _bytes(executable, whole) <= BYTES:
-            _prove(executable, number, body, whole)
+        if _bytes(executable, whole) > BYTES or not 0 <= _visits(executable, body) <= VISITS:
+            continue
+        inputs = _inputs(executable, whole)
+        alone = _alone(executable, number, body, whole, tuple(v.name for v in inputs))
+        if _memory(alone) <= MEMORY:
+            _prove(alone, number, whole, inputs)
             done.add(number)
     return len(done)
 
@@ -73,22 +82,43 @@ def _bytes(executable: Executable, whole: VertexGroup) -> int:
     return executable.replicas.count * sum(math.prod(v.shape) * itemsize(v.dtype) for v in variables)
 
 
-def _prove(executable: Executable, number: int, body: Part, whole: VertexGroup) -> None:
-    """Run one composite by its codelet and by its body."""
+def _visits(executable: Executable, body: Part) -> int:
+    """Return how many steps a body runs on all replicas; -1 where that depends on data."""
+    runs = [count for _, part, count in runs_of_parts(body, {}) if isinstance(part, int)]
+    return -1 if None in runs else executable.replicas.count * sum(count or 0 for count in runs)
+
+
+def _memory(alone: Executable) -> int:
+    """Return the bytes that the engine with tile memory takes for a program on all replicas."""
+    begin, end = alone.data_range
+    return alone.replicas.count * alone.target.num_tiles * (end - begin)
+
+
+def _inputs(executable: Executable, whole: VertexGroup) -> list[Variable]:
+    """Return what a composite reads, constants aside."""
     roots = dict.fromkeys(root_of(executable, operand.variable) for operand in whole.operands)
-    read = [executable.variables[name] for name in roots if executable.variables[name].kind != CONSTANT]
-    alone = _alone(executable, number, body, whole, tuple(v.name for v in read))
-    rng = np.random.default_rng(len(executable.composites) + number)
+    return [executable.variables[name] for name in roots if executable.variables[name].kind != CONSTANT]
+
+
+def _prove(alone: Executable, number: int, whole: VertexGroup, inputs: list[Variable]) -> None:
+    """Run one composite, a program of its own, by its codelet and by its body.
+
+    Without floats anywhere the ring is the machine's own arithmetic, so once is enough.
+    """
+    rng = np.random.default_rng(len(alone.composites) + number)
     combiner = whole.codelet.combiner()
     adds, chooses = combiner == "add", _chooses(whole.codelet)
+    has_floats = any(is_float(v.dtype) for v in alone.variables.values())
     for arithmetic, draws in DRAWS.items():
+        if arithmetic == FLOAT and not has_floats:
+            continue
         codelet, steps = FastEngine(alone, arithmetic), LiteralEngine(alone, arithmetic)
         for share, special in draws:
             if (
                 arithmetic == FLOAT and chooses
             ):  # XLA drops NaN, and which zero is greater, see docs/numerics.md
                 special = tuple(value for value in special if value and not math.isnan(value)) or (1.0,)
-            values = [_drawn_for_all(rng, executable, v, share, special) for v in read]
+            values = [_drawn_for_all(rng, alone, v, share, special) for v in inputs]
             try:
                 with jax.enable_x64(True):
                     want, got = codelet.run(*values)[0], steps.run(*values)[0]

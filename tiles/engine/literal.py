@@ -46,7 +46,7 @@ from tiles.engine.interface import (
     differing,
     out_of_items,
 )
-from tiles.engine.memory import POISON, Stored, TileMemory
+from tiles.engine.memory import POISON, SCRATCH_BYTES, Stored, TileMemory
 from tiles.engine.operands import HeldOperand
 from tiles.engine.supersteps import Agreement, Collected, Exchange
 from tiles.engine.trace import Print, Trace
@@ -57,6 +57,9 @@ from tiles.graph.cells import extent_classes, slice_extents
 from tiles.numerics.dtypes import to_jax
 from tiles.numerics.ring import to_ring
 from tiles.plan import operand_slices
+
+LEAST_SCRATCH_BYTES = 1 << 12
+"""Of a replica, however many share what one memory would take."""
 
 
 @dataclass
@@ -166,7 +169,9 @@ class LiteralEngine(Engine):
         """
         exe, memories = self.executable, self._memory
         if memories is None:
-            memories = [TileMemory(exe.target.num_tiles, self.words) for _ in range(exe.replicas.count)]
+            count = exe.replicas.count
+            scratch = max(SCRATCH_BYTES // count, LEAST_SCRATCH_BYTES)
+            memories = [TileMemory(exe.target.num_tiles, self.words, scratch) for _ in range(count)]
         if self._memory is None or list(decided_parts(exe.program)):
             for memory in memories:
                 memory.poison()

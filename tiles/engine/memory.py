@@ -21,7 +21,7 @@ from tiles.numerics.dtypes import WORD_BYTES, itemsize, to_jax
 
 POISON = 0x7FC0DEAD
 SCRATCH_BYTES = 1 << 24
-"""Least size of a piece of scratch memory."""
+"""Least size of a piece of scratch memory, where there is one memory."""
 
 T = TypeVar("T")
 
@@ -32,14 +32,17 @@ class TileMemory:
     Args:
       tiles: number of tiles.
       words: of every tile.
+      scratch_bytes: least size of a piece of scratch memory.
     """
 
-    def __init__(self, tiles: int, words: int) -> None:
+    def __init__(self, tiles: int, words: int, scratch_bytes: int = SCRATCH_BYTES) -> None:
         """Take memory, with anything in it."""
         self.words = np.empty((tiles, words), np.uint32)
         self.row_bytes = words * WORD_BYTES
-        self.scratch = Scratch()
-        self.checks = Scratch()  # apart, because copies are compared while operands are computed with
+        self.scratch = Scratch(scratch_bytes)
+        self.checks = Scratch(
+            scratch_bytes
+        )  # apart, because copies are compared while operands are computed with
         self._kept: dict[Any, Any] = {}
 
     def poison(self) -> None:
@@ -82,8 +85,9 @@ class TileMemory:
 class Scratch:
     """Aligned arrays that are used for a while, taken from the same few pieces of memory again and again."""
 
-    def __init__(self) -> None:
+    def __init__(self, least_bytes: int = SCRATCH_BYTES) -> None:
         """Take nothing yet."""
+        self._least_bytes = least_bytes
         self._pieces: list[np.ndarray] = []
         self._number = self._used = 0
 
@@ -96,7 +100,7 @@ class Scratch:
         size_bytes = math.prod(shape) * np.dtype(dtype).itemsize
         while True:
             if self._number == len(self._pieces):
-                self._pieces.append(empty((max(size_bytes, SCRATCH_BYTES),), np.uint8))
+                self._pieces.append(empty((max(size_bytes, self._least_bytes),), np.uint8))
                 self._pieces[-1].fill(0)  # what fills slices up comes from here: runs are alike to the bit
             piece = self._pieces[self._number]
             start, end = self._used, self._used + size_bytes

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -132,6 +134,16 @@ def test_a_composite_that_does_something_else_than_its_body_is_refused() -> None
         whole["codelet"]["params"]["keys"] = changed
         with pytest.raises(InvalidExecutable, match=r"gives another .* than its body does"):
             tiles.certify(rebuilt(data))
+
+
+def test_a_composite_that_runs_nearly_without_end_is_not_run() -> None:
+    """Its loop makes a thousand million rounds, each of which is in order: all is proved but what the rounds compute."""
+    data = executable("replicating").to_data()
+    text = json.dumps(data["program"])
+    (loop,) = set(re.findall(r'"repeat", \d+', text))
+    data["program"] = json.loads(text.replace(loop, '"repeat", 1000000000'))
+    certificate = tiles.certify(rebuilt(data))
+    assert (certificate.composites, certificate.composites_run) == (1, 0)
 
 
 @pytest.mark.parametrize("keys", [[[0, 0, False]], [[False, False, False]], [[0, False]], "x"])
