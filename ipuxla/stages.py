@@ -150,7 +150,7 @@ class Pipeline:
         """The first instruction that exchanges values with the host, of a module for several devices."""
         if self.module.num_devices == 1:
             return None
-        return next((i for i in self.module.walk() if isinstance(i.op, HostTransfer | Print)), None)
+        return next((i for i in self.module.walk() if isinstance(i.op, HostTransfer | Print | Stop)), None)
 
     @property
     def placement(self) -> Placement | None:

@@ -821,7 +821,8 @@ def partitioned_module(
         local = _mlir.ir.Module.parse(bytecode)
     _write_groups(local, _groups_along_meshes(proto))
     attributes: Any = local.operation.attributes
-    inputs = [each.value for each in attributes["mhlo.spmd_parameters_shardings"]]
+    said = "mhlo.spmd_parameters_shardings"  # which is not there where there are no arguments
+    inputs = [each.value for each in attributes[said]] if said in attributes else []
     return local, inputs, attributes["mhlo.spmd_output_sharding"].value
 
 

@@ -8,6 +8,7 @@ host callbacks that may return) is a named error with the user's line. No type c
 from __future__ import annotations
 
 import functools
+import math
 import re
 import warnings
 from collections import Counter
@@ -136,7 +137,8 @@ def to_stablehlo(
             _refuse(*place)
         raise _late_callback(jaxpr) from error
     except IndexError as error:  # JAX looks devices up by the numbers that a permutation names
-        place = compat.find_equation(jaxpr, lambda equation: equation.primitive.name == "ppermute")
+        sizes = {} if shardings is None else dict(shardings.axes)
+        place = compat.find_equation(jaxpr, lambda equation: _is_beyond(equation, sizes))
         if place is None:
             raise
         raise InvalidOption(
@@ -186,6 +188,16 @@ def _trace_in_its_width(
             pass  # a 32-bit default met 64-bit values where JAX wants one type, or a number too large for it
     with jax.enable_x64(True):
         return compat.trace_function(jitted, args, kwargs)
+
+
+def _is_beyond(equation: compat.Equation, sizes: dict[str, int]) -> bool:
+    """Whether an equation is a permutation that names a place which its axes have not."""
+    if equation.primitive.name != "ppermute":
+        return False
+    names = equation.params["axis_name"]
+    axes = names if isinstance(names, tuple | list) else (names,)
+    size = math.prod(sizes.get(str(name), 1) for name in axes)
+    return any(not 0 <= place < size for pair in equation.params["perm"] for place in pair)
 
 
 def _unbound(axes: Sequence[str], place: str | None) -> Exception:

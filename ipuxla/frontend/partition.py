@@ -127,7 +127,7 @@ def _partition_source(source: str | bytes) -> Partitioned | None:
         return None  # told where the module is imported
     try:
         found = compat.read_for_devices(source)
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:
         raise _refused(error, "a function @main of tensors") from error
     if found is None:
         return None
@@ -186,7 +186,7 @@ def _partition(module: Any, mesh: Mesh, free: Free, donated: Sequence[int]) -> P
             tuple(_sharding(text, rank, mesh) for text, rank in zip(*role, strict=True))
             for role in zip(separate, ranks, strict=True)
         )
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:  # bindings raise RuntimeError at names that are not UTF-8
         raise _refused(error, "another sharding, or jax.shard_map around what it refuses") from error
     if donated:
         compat.mark_donated(local, donated)

@@ -84,6 +84,13 @@ CODELET = "ipuxla.codelet"
 
 
 def _custom_call(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
+    """Read a call; one that came back from XLA has its results as one tuple."""
+    made = _called(scope, op, operands, location)
+    is_tuple = len(op.results) == 1 and isinstance(op.results[0].type, mlir_ir.TupleType)
+    return [made] if is_tuple else made
+
+
+def _called(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
     target = text(op, "call_target_name")
     if target in ("shape_assertion", "xla.sdy.ShardingGroup") and not len(op.results):
         return []  # jax.export's check of what is static here; which values are to lie alike

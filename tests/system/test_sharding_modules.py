@@ -126,6 +126,21 @@ def test_a_module_of_many_devices_is_partitioned(name):
         ipuxla.compile_stablehlo(source)
 
 
+def test_calls_of_a_library_come_back_from_xla_with_their_results():
+    square = X @ X.T + 8 * np.eye(8, dtype=np.float32)
+    factor = jax.jit(jnp.linalg.cholesky, in_shardings=on(P("data")))
+    source = export.export(factor, platforms=["cpu"])(square).mlir_module_serialized
+    (got,) = ipuxla.compile_stablehlo(source, SYSTEM, engine="hlo")(square)
+    np.testing.assert_allclose(got, np.linalg.cholesky(square), rtol=1e-4, atol=1e-5)
+
+
+def test_a_sharded_program_without_arguments():
+    def numbers():
+        return jax.lax.with_sharding_constraint(jnp.arange(16.0), on(P("data")))
+
+    np.testing.assert_array_equal(ipuxla.jit(numbers, target=SYSTEM, engine="hlo")(), np.arange(16))
+
+
 def test_a_module_of_many_devices_runs_in_tile_memory_and_is_saved(tmp_path):
     compiled = ipuxla.compile_stablehlo(SHARDY, SYSTEM, engine="literal")
     np.testing.assert_allclose(compiled(X, W)[0], WANTED, rtol=2e-5, atol=1e-6)
