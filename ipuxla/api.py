@@ -19,6 +19,7 @@ import numpy as np
 from ipuxla.errors import WrongArguments
 from ipuxla.frontend import _jax_compat as compat
 from ipuxla.frontend.lower import Arguments, Traced, as_wide_array, trace
+from ipuxla.frontend.partition import partition_source
 from ipuxla.frontend.primitive import ipu_call, set_backend
 from ipuxla.frontend.shardings import Shardings, require_named, sharding_of_leaf, with_mesh_around
 from ipuxla.options import CompileOptions, make_options
@@ -115,6 +116,9 @@ def compile_stablehlo(
 ) -> Compiled:
     """Compile a StableHLO module from any framework.
 
+    A module with shardings over a mesh of several devices, as ``jax.export`` writes of a sharded function, is
+    partitioned, as ``jit`` does; it needs a system with as many IPUs, takes whole arrays and returns whole arrays.
+
     Args:
       source: text, MLIR bytecode or a portable artifact.
       target: as for ``jit``, like the arguments after it.
@@ -132,6 +136,8 @@ def compile_stablehlo(
 
     Raises:
       hlo_passes.errors.HloError: malformed StableHLO, or an operation or type outside the supported set.
+      InvalidOption: the module is for more devices than the machine has, or for two meshes.
+      Unsupported: XLA refuses to partition it.
       OutOfTileMemory: the program does not fit, and ``check_memory`` is set.
     """
     options = make_options(
@@ -143,8 +149,9 @@ def compile_stablehlo(
         strict=strict,
         plans=plans,
     )
-    pipeline = Pipeline(source, untrusted=untrusted)
-    return pipeline.compile(module_signature(pipeline.module), options)
+    partitioned = partition_source(source, untrusted)
+    pipeline = Pipeline(source, untrusted=untrusted, partitioned=partitioned)
+    return pipeline.compile(module_signature(pipeline.module, partitioned), options)
 
 
 class _Entry(NamedTuple):

@@ -53,7 +53,7 @@ class WrongArguments(InvalidArguments):
 
 
 class UnsupportedPrimitive(Unsupported):
-    """A JAX operation that has no StableHLO form for an IPU: a host callback, a print, a LAPACK call."""
+    """A JAX operation that has no StableHLO form for an IPU: a host callback, a print that is not data, a LAPACK call."""
 
 
 class InternalError(IpuError):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ from tiles.compiler import Executable
 from tiles.compiler.control import decided_parts
 from tiles.compiler.control_flow import count_steps
 from tiles.engine import Engine, Trace, make_engine
+from tiles.errors import ProgramAborted
 from tiles.graph import Stream
 
 TRACEABLE = ("fast", "hlo")
@@ -38,6 +40,7 @@ class Runner:
         streaming: Callable[..., tuple[list[Any], dict[str, Any]]] | None = None,
         streams: Mapping[str, Stream] | None = None,
         placement: Placement | None = None,
+        checks: Mapping[str, Callable[[ProgramAborted], None]] | None = None,
     ) -> None:
         """Put together what is needed to run; nothing is compiled yet.
 
@@ -55,6 +58,8 @@ class Runner:
           streams: those that it exchanges; None: the executable's.
           placement: how the arrays that it takes and returns are cut over the replicas that run it; None for one, and
             for engine ``hlo``, which cuts them itself.
+          checks: by the message that the program stops with, what the host then calls and what raises the caller's
+            error. A saved program has none, and in the ring none is called: the error is ``ProgramAborted``.
 
         Raises:
           InvalidOption: an unknown engine or arithmetic.
@@ -79,6 +84,7 @@ class Runner:
         self._streaming = streaming
         self._streams = streams
         self._placement = placement
+        self._checks = dict(checks or {}) if arithmetic == "float" else {}
 
     @functools.cached_property
     def executable(self) -> Executable:
@@ -97,7 +103,18 @@ class Runner:
           Unsupported: the program exchanges items with the host.
         """
         self._require_no_streams()
-        return list(self._run(*arrays))
+        with self._checking():
+            return list(self._run(*arrays))
+
+    @contextlib.contextmanager
+    def _checking(self) -> Iterator[None]:
+        """Where the program stopped at a run-time check, raise what the host's function raises."""
+        try:
+            yield
+        except ProgramAborted as stopped:
+            if (check := self._checks.get(stopped.what)) is not None:
+                check(stopped)
+            raise
 
     def run_streams(
         self, arrays: Sequence[Any], streams: Mapping[str, Any] | None
@@ -107,9 +124,10 @@ class Runner:
         Raises:
           InvalidArguments: other streams than the program's, or too few items.
         """
-        if self._streaming is not None:
-            return self._streaming(*arrays, streams=streams)
-        outputs, trace = self._machine.run(*self._held(arrays), streams=streams)
+        with self._checking():
+            if self._streaming is not None:
+                return self._streaming(*arrays, streams=streams)
+            outputs, trace = self._machine.run(*self._held(arrays), streams=streams)
         return self._whole(outputs), dict(trace.streams)
 
     def _held(self, arrays: Sequence[Any]) -> Sequence[Any]:
@@ -135,7 +153,8 @@ class Runner:
           Unsupported: engine ``hlo``, which has no supersteps to count.
         """
         self._require_supersteps()
-        outputs, trace = self._machine.run(*self._held(arrays), streams=streams)
+        with self._checking():
+            outputs, trace = self._machine.run(*self._held(arrays), streams=streams)
         return self._whole(outputs), trace
 
     def static_trace(self) -> Trace:

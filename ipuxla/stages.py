@@ -18,6 +18,7 @@ import jax
 
 from hlo_passes.errors import HloError
 from hlo_passes.ir import (
+    Instruction,
     Module,
     TensorType,
     evaluate_module,
@@ -25,13 +26,14 @@ from hlo_passes.ir import (
     one_by_one,
     print_module,
 )
-from hlo_passes.ops import Print
+from hlo_passes.ops import HostTransfer, Print, Stop
 from hlo_passes.passes import LegalizeComplex, has_complex, optimize, split_positions
 from ipuxla.cache import kept
 from ipuxla.collection import collection_paused
 from ipuxla.errors import InvalidOption, UnknownStage, Unsupported
 from ipuxla.fitting import advice, planned_to_fit
 from ipuxla.frontend import _jax_compat as compat
+from ipuxla.frontend.checks import Check
 from ipuxla.frontend.importer import import_stablehlo
 from ipuxla.frontend.lower import to_stablehlo
 from ipuxla.frontend.partition import Partitioned, partition
@@ -75,6 +77,7 @@ class Pipeline:
         consumed: tuple[int, ...] = (),
         untrusted: bool = False,
         partitioned: Partitioned | None = None,
+        checks: Sequence[Check] = (),
     ) -> None:
         """Start from StableHLO.
 
@@ -85,7 +88,9 @@ class Pipeline:
             only lets the program reuse tile memory: its caller may not know of the marks.
           untrusted: whether text or bytes are read in a child process first.
           partitioned: one device's program, where ``stablehlo`` is that of many together.
+          checks: functions of the host that its run-time checks call, which the module has no more than names of.
         """
+        self.checks = tuple(checks)
         self.stablehlo, self._name, self._untrusted = stablehlo, name, untrusted
         self.partitioned = partitioned
         source, mesh = stablehlo, ()
@@ -122,15 +127,30 @@ class Pipeline:
                 f"the program is written for {needed:,} devices ({shown}), and {options.machine_name} has {several}",
                 expected=f"a system of {needed:,} IPUs or more",
                 got=f"target={options.machine_name!r}",
-                try_=f'target="{options.target.name.rstrip("*")} x {needed}", or a smaller mesh',
+                try_=f'target="{options.target.name.rstrip("*")} x {needed}", a smaller mesh, or no mesh and shardings',
             )
         if needed == 1 and options.num_ipus > 1:
             raise InvalidOption(
-                f"{options.machine_name} has {options.num_ipus:,} IPUs, and the function names no mesh",
+                f"{options.machine_name} has {options.num_ipus:,} IPUs, and the program names no mesh",
                 expected="in_shardings, or shardings of arguments, over a mesh of several devices",
                 got="a program for one",
                 try_=f"ipuxla.mesh({options.machine_name!r}), or target={options.target.name!r}, one of them",
             )
+        if self._transfer is not None:
+            raise Unsupported(
+                f"{self._transfer.op.name} in a program of several IPUs: each of them would exchange its own part with "
+                "the host",
+                location=str(self._transfer.location) if self._transfer.location.is_known else None,
+                expected="arguments and results only",
+                try_="take the value as an argument, or return it",
+            )
+
+    @functools.cached_property
+    def _transfer(self) -> Instruction | None:
+        """The first instruction that exchanges values with the host, of a module for several devices."""
+        if self.module.num_devices == 1:
+            return None
+        return next((i for i in self.module.walk() if isinstance(i.op, HostTransfer | Print)), None)
 
     @property
     def placement(self) -> Placement | None:
@@ -254,6 +274,8 @@ class Pipeline:
         evaluate = functools.partial(evaluate_module, module, apply=one_by_one)
         if placement is not None:
             evaluate = _together(module, self.words_placement(placement))
+        elif any(isinstance(i.op, Stop) for i in module.walk()):
+            return _stopping_inside
         elif any(isinstance(i.op, Print) for i in module.walk()):
             evaluate = showing(module)
             if options.arithmetic != "float":
@@ -286,9 +308,9 @@ class Pipeline:
         return streams_of(self.optimized(options))
 
     def streaming(self, options: CompileOptions) -> Callable[..., Any] | None:
-        """Return what engine ``hlo`` runs where the program exchanges items with the host, or prints; or None."""
+        """Return what engine ``hlo`` runs where the program exchanges items with the host, prints, or may stop; or None."""
         streams, module = self.streams(options), self.optimized(options)
-        if not streams and not any(isinstance(i.op, Print) for i in module.walk()):
+        if not streams and not any(isinstance(i.op, Print | Stop) for i in module.walk()):
             return None
         executable = functools.partial(self.executable, options)
         return streaming(module, streams, executable, options.arithmetic, self.evaluator_options(options))
@@ -317,6 +339,7 @@ class Pipeline:
                 streaming=self.streaming(options) if is_hlo else None,
                 placement=None if self.placement is None or is_hlo else self.words_placement(self.placement),
                 streams=self.streams(options) if is_hlo else None,
+                checks={check.message: check.fail for check in self.checks},
             )
         return self._runners[options]
 
@@ -325,6 +348,13 @@ class Pipeline:
         if self.placement is not None:
             signature = dataclasses.replace(signature, placement=self.placement)
         return Compiled(signature, self.runner(options), self.printers(options))
+
+
+def _stopping_inside(*_: Any) -> Any:
+    raise Unsupported(
+        "a program with run-time checks, which may stop, cannot be part of an outer jax.jit",
+        try_="call it outside jax.jit",
+    )
 
 
 def _printing_in_the_ring(*_: Any) -> Any:
@@ -341,9 +371,10 @@ def jaxpr_pipeline(
     known = _pipelines.setdefault(jaxpr, {})
     key = (name, donated, shardings)
     if key not in known:
-        module = to_stablehlo(jaxpr, name, donated, shardings)
+        checks: list[Check] = []
+        module = to_stablehlo(jaxpr, name, donated, shardings, checks)
         partitioned = None if shardings is None else partition(module, shardings, donated)
-        known[key] = Pipeline(module, consumed=donated, partitioned=partitioned)
+        known[key] = Pipeline(module, consumed=donated, partitioned=partitioned, checks=checks)
     return known[key]
 
 
@@ -361,19 +392,30 @@ def jaxpr_signature(
     )
 
 
-def module_signature(module: Module) -> Signature:
-    """Return the signature of a module: its arguments in order, a tuple of its results."""
-    entry = module.entry_computation
+def module_signature(module: Module, partitioned: Partitioned | None = None) -> Signature:
+    """Return the signature of a module: its arguments in order, a tuple of its results.
 
-    def leaves(types: Sequence[Any], declared: Sequence[str]) -> tuple[LeafType, ...]:
+    Args:
+      module: one device's program.
+      partitioned: where that was made from: callers pass and get whole arrays.
+    """
+    entry = module.entry_computation
+    shapes: list[Sequence[Any]] = [
+        [type_.shape for type_ in role] for role in (entry.parameter_types, entry.result_types)
+    ]
+    if partitioned is not None:
+        shapes = [partitioned.argument_shapes, partitioned.placement.result_shapes]
+
+    def leaves(types: Sequence[Any], declared: Sequence[str], shapes: Sequence[Any]) -> tuple[LeafType, ...]:
         own = [narrow_name(name) for name in declared] or [None] * len(types)
         return tuple(
-            LeafType(type_.shape, name or type_.np_dtype.name) for type_, name in zip(types, own, strict=True)
+            LeafType(shape, name or type_.np_dtype.name)
+            for type_, name, shape in zip(types, own, shapes, strict=True)
         )
 
     return Signature(
-        inputs=leaves(entry.parameter_types, module.declared[0]),
-        outputs=leaves(entry.result_types, module.declared[1]),
+        inputs=leaves(entry.parameter_types, module.declared[0], shapes[0]),
+        outputs=leaves(entry.result_types, module.declared[1], shapes[1]),
         names=tuple(value.name.removeprefix("%") for value in entry.parameters),
     )
 

@@ -10,21 +10,25 @@ import jax
 import jax.numpy as jnp
 
 from hlo_passes.ir import Decisions, Module, evaluate_module, one_by_one
-from hlo_passes.ops import Print
+from hlo_passes.ops import Print, Stop
+from ipuxla.lowering.registry import where
 from ipuxla.replay import DECIDING, Asked
-from tiles.compiler import Executable, PrintStep
+from tiles.compiler import ErrorStep, Executable, PrintStep
 from tiles.engine import (
     FIRST_ROOM,
+    Received,
     Streams,
+    aborted,
     check_items,
     collect,
     in_order,
     lines_of,
     out_of_items,
     record_decisions,
+    stopped_with,
 )
 from tiles.engine import Print as Printed
-from tiles.errors import IpuError
+from tiles.errors import IpuError, ProgramAborted
 from tiles.graph import Stream, read_message
 from tiles.numerics import decisions
 from tiles.numerics.dtypes import name_of, to_jax
@@ -73,15 +77,48 @@ class Prints:
                 streams.show(number, value)
 
 
+class Stops:
+    """Where a module may stop: a number for every message with a type of value, as steps of an executable have.
+
+    Attributes:
+      steps: the step that an engine with steps would run, by number.
+      types: shape and dtype of the value that it stops with.
+    """
+
+    def __init__(self, module: Module, first: int) -> None:
+        """Find where a module may stop; numbers begin with ``first``."""
+        self.steps: dict[int, ErrorStep] = {}
+        self.types: dict[int, tuple[tuple[int, ...], Any]] = {}
+        self._numbers: dict[_Kind, int] = {}
+        for instruction in module.walk():
+            if isinstance(instruction.op, Stop):
+                (type_,) = (v.type for v in instruction.operands)
+                value = jax.ShapeDtypeStruct(type_.shape, type_.np_dtype)
+                kind = _kind(instruction.op.message, [value])
+                if kind not in self._numbers:
+                    number = self._numbers[kind] = first + len(self.steps)
+                    self.types[number] = tuple(value.shape), value.dtype
+                    self.steps[number] = ErrorStep(
+                        "stop", "value", instruction.op.message, where(instruction)
+                    )
+
+    def stop(self, streams: Streams, message: str, value: Any) -> None:
+        """Stop the run unless something has halted it."""
+        streams.stop_with(self._numbers[_kind(message, [value])], value)
+
+
 _NOTHING = jax.ShapeDtypeStruct((0,), bool)
 """What is printed where a message shows no values."""
 
 
 class _Host(Decisions):
-    """What the interpreter asks: decisions of others, items of streams, and that something is shown."""
+    """What the interpreter asks: decisions of others, items of streams, that something is shown, and to stop."""
 
-    def __init__(self, streams: Streams, asked: Decisions, may_halt: bool, prints: Prints) -> None:
+    def __init__(
+        self, streams: Streams, asked: Decisions, may_halt: bool, prints: Prints, stops: Stops | None = None
+    ) -> None:
         self.prints = prints
+        self.stops = stops
         self.streams = streams
         self.asked = asked
         self.may_halt = may_halt
@@ -110,18 +147,25 @@ class _Host(Decisions):
     def show(self, message: str, values: Sequence[Any]) -> None:
         self.prints.show(self.streams, message, values)
 
+    def stop(self, message: str, value: Any) -> None:
+        if self.stops is None:
+            super().stop(message, value)
+        else:
+            self.stops.stop(self.streams, message, value)
+
+
+def _show(found: Sequence[Printed], arithmetic: str) -> None:
+    for line, _ in lines_of(found, arithmetic):
+        print(line)
+
 
 def showing(module: Module) -> Callable[..., Sequence[Any]]:
     """Return a module without streams as a traceable function that prints as it runs."""
     prints = Prints(module)
 
-    def show(found: list[Any]) -> None:
-        for line, _ in lines_of(found, "float"):
-            print(line)
-
     def evaluate(*arrays: Any) -> Sequence[Any]:
         flow = Streams({}, False, {}, {}, ())
-        flow.show_at_once(show)
+        flow.show_at_once(functools.partial(_show, arithmetic="float"))
         host = _Host(flow, Asked(decisions.Decisions()), False, prints)
         return evaluate_module(module, *arrays, apply=one_by_one, decisions=host)
 
@@ -136,6 +180,8 @@ def streaming(
     compiler_options: dict[str, Any] | None = None,
 ) -> Callable[..., tuple[list[Any], dict[str, Any]]]:
     """Return a function of arrays and ``streams`` to results and what device-to-host streams received.
+
+    It raises ``ProgramAborted`` where the module stops.
 
     It runs on the host; no JAX transformation may trace it.
 
@@ -152,10 +198,10 @@ def streaming(
     replays = arithmetic == "ring" and any(isinstance(i.op, DECIDING) for i in module.walk())
 
     def evaluate(room: tuple[int, ...], recorded: Any, items: Any, arrays: Any) -> Any:
-        flow = Streams(streams, bool(given), items, dtypes, room)
+        flow = Streams(streams, may_halt, items, dtypes, room)
         answers = decisions.Replay(recorded) if replays else decisions.Decisions()
-        flow.add_steps(prints.types, {})
-        host = _Host(flow, Asked(answers), bool(given), prints)
+        flow.add_steps(prints.types, stops.types)
+        host = _Host(flow, Asked(answers), may_halt, prints, stops)
         return evaluate_module(module, *arrays, apply=one_by_one, decisions=host), flow.state
 
     @functools.cache
@@ -169,18 +215,29 @@ def streaming(
         items = check_items(module.name, declared, {}, streams)
         recorded = record_decisions(executable(), *arrays, streams=items) if replays else ()
 
-        def error(halted: int, *_: Any) -> IpuError:
+        def error(halted: int, state: dict[str, Any], received: Received) -> IpuError:
+            if halted > 0:
+                return aborted(
+                    stops.steps[halted - 1],
+                    stopped_with(state, halted - 1),
+                    in_order(prints.steps, received),
+                )
             stream = declared[list(declared)[-1 - halted]]
             return out_of_items(stream, len(items[stream.name]))
 
         numbers = tuple(prints.steps)
         room = (FIRST_ROOM,) * (len(declared) - len(given) + len(numbers))
-        results, received = collect(
-            declared, room, lambda room: compiled(room)(recorded, items, tuple(arrays)), error, numbers
-        )
-        for line, _ in lines_of(in_order(prints.steps, received), arithmetic):
-            print(line)
+        try:
+            results, received = collect(
+                declared, room, lambda room: compiled(room)(recorded, items, tuple(arrays)), error, numbers
+            )
+        except ProgramAborted as stopped:
+            _show(stopped.prints, arithmetic)
+            raise
+        _show(in_order(prints.steps, received), arithmetic)
         return list(results), received.streams
 
     declared, prints = dict(streams), Prints(module)
+    stops = Stops(module, len(prints.steps))
+    may_halt = bool(given) or bool(stops.steps)
     return run

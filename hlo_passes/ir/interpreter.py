@@ -54,6 +54,10 @@ class Decisions:
         """Show values as a message says."""
         raise EvaluationError("something is printed where there is no host")
 
+    def stop(self, message: str, value: Any) -> None:
+        """End the program with a message and a value."""
+        raise EvaluationError(f"the program stops where there is no host: {message}")
+
 
 @dataclass(frozen=True, eq=False)
 class Closure:

@@ -91,7 +91,7 @@ from hlo_passes.ops.gather_scatter import (
     UpdateKind,
     update_kind,
 )
-from hlo_passes.ops.host import HostTransfer, Infeed, Outfeed, Print, Recv, Send
+from hlo_passes.ops.host import HostTransfer, Infeed, Outfeed, Print, Recv, Send, Stop
 from hlo_passes.ops.indexing import DynamicSlice, DynamicUpdateSlice
 from hlo_passes.ops.linalg import Cholesky, TriangularSolve
 from hlo_passes.ops.mapping import MapElements
@@ -213,6 +213,7 @@ __all__ = [
     "Sort",
     "SortKey",
     "Sqrt",
+    "Stop",
     "Subtract",
     "Tan",
     "Tanh",

@@ -151,6 +151,30 @@ class Send(_ToHost):
 
 
 @dataclass(frozen=True)
+class Stop(Op):
+    """End the program, which says ``message`` and hands its operand to the host. Spec: none in StableHLO.
+
+    Where nothing can end there, in a run that is traced, what follows is computed and not used.
+    """
+
+    name: ClassVar[str] = "hlo.stop"
+    has_effect: ClassVar[bool] = True
+    is_transfer: ClassVar[bool] = True
+    message: str
+
+    def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
+        """Return nothing. Constraint: C1 the operand is not complex."""
+        self.require_arity(operands, 1)
+        self.require("C1", not operands[0].is_complex, "the operand is not complex")
+        return ()
+
+    def exchange(self, host: Decisions, *operands: Array) -> tuple[Any, ...]:
+        """Hand message and operand to the host."""
+        host.stop(self.message, *operands)
+        return ()
+
+
+@dataclass(frozen=True)
 class Print(Op):
     """Show the operands on the host as the line of text that ``message`` makes of them.
 

@@ -13,14 +13,17 @@ import contextlib
 import functools
 import io
 import itertools
+import math
 import pathlib
 import re
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax._src import callback as _callback
 from jax._src import compiler as _compiler
 from jax._src import config as _config
 from jax._src import core as _core
@@ -229,6 +232,29 @@ def context_mesh() -> Any:
 def no_mesh() -> contextlib.AbstractContextManager[Any]:
     """Have JAX see no mesh around: what runs a program is no part of the program."""
     return jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ()))
+
+
+def unknown_axes(trace: Callable[[], Any]) -> tuple[list[str], str | None] | None:
+    """Return the axes that a collective names and no mesh around has, and the user's ``file:line``; None for others.
+
+    JAX (0.10.2) has an assertion without a message for them, in ``pvary``. Hides where, and how its frames are shown.
+
+    Args:
+      trace: traces the function anew.
+    """
+    with _config.traceback_filtering("off"):
+        try:
+            trace()
+        except AssertionError as error:
+            frames = list(traceback.walk_tb(error.__traceback__))[::-1]
+            frame = frames[0][0]
+            if frame.f_code is not getattr(_core.pvary, "__code__", None):
+                return None
+            named, bound = (set(frame.f_locals.get(key, ())) for key in ("axes", "new_axes"))
+            line = users_own(frames, lambda each: each[0].f_code.co_filename)
+            place = None if line is None else f"{line[0].f_code.co_filename}:{line[1]}"
+            return sorted(map(str, named - bound)), place
+    return None
 
 
 @_weakref_lru_cache
@@ -537,6 +563,7 @@ def lower_jaxpr(
     rules: Mapping[str, Callable[..., Any]],
     print_call: str,
     message_of: Callable[..., str],
+    stop: tuple[str, Callable[..., str | None], Callable[..., Any]],
     mesh: Any = None,
     shardings: tuple[Sequence[Any], Sequence[Any]] = ((), ()),
 ) -> Any:
@@ -545,7 +572,7 @@ def lower_jaxpr(
     The platform needs no plugin: rules that exist for other platforms only are not found
     (``NotImplementedError``), all else uses the default rules. Every argument stays an argument of ``main``.
     ``rules`` are traceable functions for primitives of linear algebra, by name; see ``_linalg_rules``. What is printed
-    becomes calls of ``print_call``; see ``_print_rule``.
+    becomes calls of ``print_call``; see ``_print_rule``. ``stop`` says what pure callbacks become; see ``_stop_rule``.
     Locations hold every frame of the user's call stack, whatever the settings for them, and name stacks start with
     the program's name, ``jit(name)``.
 
@@ -558,6 +585,11 @@ def lower_jaxpr(
         context = _sharding_impls.ShardingContext(mesh.size, None, mesh)
         told = {"arg_shardings": shardings[0] or None, "result_shardings": shardings[1] or None}
         told["num_partitions"] = mesh.size
+    own_rules: Any = (
+        *_linalg_rules(rules),
+        (_debugging.debug_print_p, _print_rule(print_call, message_of)),
+        (_callback.pure_callback_p, _stop_rule(*stop)),
+    )
     with _config.include_full_tracebacks_in_locations(True), _config.traceback_in_locations_limit(-1):
         lowered = _mlir.lower_jaxpr_to_module(
             _as_function(name),
@@ -573,10 +605,7 @@ def lower_jaxpr(
             result_names=jaxpr.jaxpr.debug_info.safe_result_paths(len(jaxpr.out_avals)),
             lowering_parameters=_mlir.LoweringParameters(
                 hoist_constants_as_args=False,
-                override_lowering_rules=(
-                    *_linalg_rules(rules),
-                    (_debugging.debug_print_p, _print_rule(print_call, message_of)),
-                ),
+                override_lowering_rules=own_rules,
             ),
             **told,
         )
@@ -638,6 +667,75 @@ def _print_rule(target: str, message_of: Callable[..., str]) -> Callable[..., An
         return []
 
     return lower
+
+
+class HostCall(Exception):
+    """A pure callback that is more than a check.
+
+    Attributes:
+      callback: the equation's parameter.
+    """
+
+    def __init__(self, callback: Any) -> None:
+        """Keep the callback."""
+        super().__init__("a pure callback that may return")
+        self.callback = callback
+
+
+def _stop_rule(
+    target: str, message_of: Callable[..., str | None], packed: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Return the lowering rule of ``pure_callback``: a custom call that ends the program. Hides how MLIR is made.
+
+    A call that reads what such a custom call returns is never reached; it becomes one without an operand.
+
+    Args:
+      target: name of the custom call.
+      message_of: a callback and abstract values of its operands to the call's configuration, None if the callback may
+        return.
+      packed: a traceable function of the operands to the one array that the custom call takes.
+    """
+
+    def lower(context: Any, *values: Any, callback: Any, **_: Any) -> Any:
+        is_reached = not any(_follows(value, target, set()) for value in values)
+        text = message_of(callback, context.avals_in) if is_reached else ""
+        if text is None:
+            raise HostCall(callback)
+        types = [_mlir.aval_to_ir_type(context.module_context, aval) for aval in context.avals_out]
+        pack = _mlir.lower_fun(packed, multiple_results=False)
+        call = _hlo.CustomCallOp(
+            types,
+            pack(context, *values) if is_reached else [],
+            _mlir.ir.StringAttr.get(target),
+            has_side_effect=_mlir.ir.BoolAttr.get(is_reached),
+            backend_config=_mlir.ir.StringAttr.get(text),
+        )
+        return list(call.results)
+
+    return lower
+
+
+def _follows(value: Any, target: str, seen: set[Any]) -> bool:
+    """Whether a value is computed from what a custom call returned, within the block that has the call."""
+    owner = value.owner
+    if isinstance(owner, _mlir.ir.Block) or owner in seen:
+        return False
+    seen.add(owner)
+    if owner.name == "stablehlo.custom_call" and owner.attributes["call_target_name"].value == target:
+        return True
+    return any(_follows(operand, target, seen) for operand in owner.operands)
+
+
+def user_function(callback: Any) -> Any:
+    """Return the user's function behind a callback of ``pure_callback``. Hides what JAX wraps it in."""
+    return getattr(callback, "callback_func", None)
+
+
+def live_jaxpr(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+    """Return a jaxpr of the same arguments and results without equations that no result needs."""
+    used = [True] * len(jaxpr.out_avals)
+    smaller, _ = _pe.dce_jaxpr(jaxpr.jaxpr, used, instantiate=True)
+    return ClosedJaxpr(smaller, jaxpr.consts)
 
 
 def _is_narrow_float(dtype: Any) -> bool:
@@ -826,6 +924,126 @@ def tiles_of(sharding: str, rank: int) -> tuple[tuple[int, ...], np.ndarray]:
     return dims[:rank], devices
 
 
+class WrittenForDevices(NamedTuple):
+    """A module that says shardings, and what it says.
+
+    Args:
+      module: an MLIR module.
+      meshes: names and sizes of the axes of each mesh of several devices, each different one once.
+      num_replicas: of all partitions.
+      free: which arguments, and which results, it leaves to the compiler to cut.
+      donated: arguments that it marks as donated.
+    """
+
+    module: Any
+    meshes: tuple[tuple[tuple[str, int], ...], ...]
+    num_replicas: int
+    free: tuple[list[bool], list[bool]]
+    donated: tuple[int, ...]
+
+
+def read_for_devices(source: str | bytes) -> WrittenForDevices | None:
+    """Return a module that is written for several devices together by shardings; None for others.
+
+    Hides Shardy's dialect, its attributes for exported modules, and those of GSPMD before it.
+
+    Raises:
+      ValueError: ``main`` is missing, or takes or returns something else than tensors.
+    """
+    context = _mlir.make_ir_context()
+    with context:
+        try:
+            module = _parsed_module(context, source)
+            if "xla.sdy.meshes" in module.operation.attributes.get("mhlo.frontend_attributes", ()):
+                _passmanager.PassManager.parse(_ROUND_TRIP).run(module.operation)
+            _passmanager.PassManager.parse("builtin.module(sdy-lift-inlined-meshes)").run(module.operation)
+        except (_mlir.ir.MLIRError, ValueError):
+            return None  # what is wrong with it is told where it is read
+        if not says_shardings(module.operation):
+            return None
+        attributes = module.operation.attributes
+        replicas, partitions = (
+            attributes[key].value if key in attributes else 1
+            for key in ("mhlo.num_replicas", "mhlo.num_partitions")
+        )
+        meshes = _meshes_of_module(module)
+        if not meshes and not any(op.operation.name == "sdy.mesh" for op in module.body.operations):
+            meshes = ((("partition", partitions),),) if partitions > 1 else ()
+        if not meshes:
+            return None
+        main = next((op for op in module.body.operations if _symbol(op) == "main"), None)
+        if main is None:
+            raise ValueError("a module with shardings has a function @main")
+        type_ = main.attributes["function_type"].value
+        said = [
+            list(main.attributes[role]) if role in main.attributes else [()] * len(types)
+            for role, types in (("arg_attrs", type_.inputs), ("res_attrs", type_.results))
+        ]
+        inputs, outputs = ([not any(k in each for k in _SAID) for each in side] for side in said)
+        marks = ("jax.buffer_donor", "tf.aliasing_output")
+        donated = tuple(n for n, each in enumerate(said[0]) if any(mark in each for mark in marks))
+        return WrittenForDevices(module, meshes, replicas, (inputs, outputs), donated)
+
+
+_SAID = ("sdy.sharding", "mhlo.sharding")
+_ROUND_TRIP = "builtin.module(xla-sdy-round-trip-import-shardy-attrs)"
+_MARKS_OF_SHARDINGS = frozenset(
+    {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "xla.sdy.FuncResultSharding"}
+)
+
+
+def says_shardings(module: Any) -> bool:
+    """Whether an MLIR operation, a module, says of any value how devices hold it. Hides Shardy and GSPMD."""
+    found: list[bool] = []
+
+    def visit(op: Any) -> Any:
+        attributes = op.attributes
+        is_said = op.name.startswith("sdy.") and op.name != "sdy.mesh"
+        is_said = is_said or any(key in attributes for key in _SAID)
+        if op.name == "stablehlo.custom_call":
+            is_said = is_said or attributes["call_target_name"].value in _MARKS_OF_SHARDINGS
+        for role in ("arg_attrs", "res_attrs"):
+            if op.name == "func.func" and role in attributes:
+                is_said = is_said or any(key in each for each in attributes[role] for key in _SAID)
+        if is_said:
+            found.append(True)
+            return _mlir.ir.WalkResult.INTERRUPT
+        return _mlir.ir.WalkResult.ADVANCE
+
+    module.walk(visit)
+    return bool(found)
+
+
+def find_operation(module: Any, names: frozenset[str]) -> Any:
+    """Return the first operation of a name in an MLIR module, or None."""
+    found: list[Any] = []
+
+    def visit(op: Any) -> Any:
+        if op.name not in names:
+            return _mlir.ir.WalkResult.ADVANCE
+        found.append(op)
+        return _mlir.ir.WalkResult.INTERRUPT
+
+    module.operation.walk(visit)
+    return found[0] if found else None
+
+
+def _meshes_of_module(module: Any) -> tuple[tuple[tuple[str, int], ...], ...]:
+    """Return names and sizes of the axes of each mesh of several devices, each different one once."""
+    found: dict[tuple[tuple[str, int], ...], None] = {}
+    for view in module.body.operations:
+        if view.operation.name == "sdy.mesh":
+            axes = map(_sdy.MeshAxisAttr, _sdy.MeshAttr(view.operation.attributes["mesh"]).axes)
+            found[tuple((axis.name, axis.size) for axis in axes)] = None
+    return tuple(axes for axes in found if math.prod(size for _, size in axes) > 1)
+
+
+def module_of_bytecode(bytecode: bytes) -> Any:
+    """Return an MLIR module in a context of its own."""
+    with _mlir.make_ir_context():
+        return _mlir.ir.Module.parse(bytecode)
+
+
 def separate_shardings(sharding: str) -> list[str]:
     """Return the shardings of a tuple's members, or the one that is none of a tuple. Hides ``HloSharding``."""
     found = _hlo_bindings.HloSharding.from_string(sharding)
@@ -875,6 +1093,8 @@ def manual_body(module: Any, axes: Sequence[str]) -> tuple[Any, list[Any], list[
     if set(manual_axes) != set(axes) or len(meshes) != 1:
         return None
     (mesh,) = meshes.values()
+    if list(_sdy.MeshAttr(mesh.attributes["mesh"]).device_ids):
+        return None  # devices in an order of their own, which XLA knows to follow
     block = manual.regions[0].blocks[0]
     last = list(block.operations)[-1].operation
     with module.context, ir.Location.unknown():
@@ -895,12 +1115,18 @@ def manual_body(module: Any, axes: Sequence[str]) -> tuple[Any, list[Any], list[
     return module, shardings[0], shardings[1]
 
 
-def signature_of_main(module: Any) -> tuple[tuple[list[int], list[int]], tuple[tuple[int, ...], ...]]:
-    """Return the ranks of the arguments and of the results of ``main``, and the shapes of its results."""
+Shapes = tuple[tuple[int, ...], ...]
+
+
+def shapes_of_main(module: Any) -> tuple[Shapes, Shapes]:
+    """Return the shapes of the arguments and of the results of ``main``.
+
+    Raises:
+      ValueError: one is no tensor.
+    """
     type_ = _main(module).attributes["function_type"].value
-    inputs, outputs = (list(map(_mlir.ir.RankedTensorType, role)) for role in (type_.inputs, type_.results))
-    shapes = tuple(tuple(each.shape) for each in outputs)
-    return ([each.rank for each in inputs], [each.rank for each in outputs]), shapes
+    inputs, outputs = (tuple(map(_mlir.ir.RankedTensorType, role)) for role in (type_.inputs, type_.results))
+    return tuple(tuple(each.shape) for each in inputs), tuple(tuple(each.shape) for each in outputs)
 
 
 def _main(module: Any) -> Any:
@@ -1007,11 +1233,16 @@ def read_stablehlo(source: Any, refine: bool = False, dequantize: bool = False) 
 def _read_module(context: Any, source: Any) -> Any:
     if hasattr(source, "context"):
         return source.operation.clone().operation
+    return _parsed_module(context, source).operation
+
+
+def _parsed_module(context: Any, source: str | bytes) -> Any:
+    """Return an MLIR module of text, bytecode or a portable artifact, as it stands."""
     if ("quant" in source) if isinstance(source, str) else (b"quant" in source):
         _passmanager.PassManager.parse(_NEEDS_QUANT).run(_mlir.ir.Module.parse("module {}").operation)
     if isinstance(source, bytes) and _PORTABLE_ARTIFACT.match(source):
-        return _hlo.deserialize_portable_artifact(context, source).operation
-    return _mlir.ir.Module.parse(source).operation
+        return _hlo.deserialize_portable_artifact(context, source)
+    return _mlir.ir.Module.parse(source)
 
 
 def _widen_functions(module: Any) -> None:

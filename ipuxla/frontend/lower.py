@@ -1,12 +1,13 @@
 """A Python function to a jaxpr, and a jaxpr to StableHLO for the platform ``ipu``, which needs no plugin.
 
 Rules that JAX registers for all platforms apply; one that exists for other platforms only (LAPACK, cuDNN,
-host callbacks) is a named error with the user's line. No type changes width on the way, whatever
+host callbacks that may return) is a named error with the user's line. No type changes width on the way, whatever
 ``jax_enable_x64`` says.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 import warnings
 from collections import Counter
@@ -17,9 +18,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ipuxla.errors import UnsupportedPrimitive
+from ipuxla.errors import InvalidOption, UnsupportedPrimitive
 from ipuxla.frontend import _jax_compat as compat
-from ipuxla.frontend import decompositions, eigenvalues, printing
+from ipuxla.frontend import checks, decompositions, eigenvalues, printing
 from ipuxla.frontend.shardings import Shardings, find_shardings, sharding_of_leaf
 
 PLATFORM = "ipu"
@@ -61,10 +62,18 @@ def trace(jitted: Any, leaves: Sequence[Any], arguments: Callable[[Sequence[Any]
 
     Raises:
       UnsupportedPrimitive: the function calls the host, or prints on several devices.
+      InvalidOption: a collective names an axis that no mesh around has.
     """
     own = [sharding_of_leaf(leaf) for leaf in leaves]
     leaves = [_in_its_width(leaf) for leaf in leaves]
-    jaxpr, outer, out_tree, donated, inputs, outputs = _trace_in_its_width(jitted, leaves, *arguments(leaves))
+    tracing = functools.partial(_trace_in_its_width, jitted, leaves, *arguments(leaves))
+    try:
+        jaxpr, outer, out_tree, donated, inputs, outputs = tracing()
+    except AssertionError as error:
+        found = None if error.args else compat.unknown_axes(tracing)
+        if found is None:
+            raise
+        raise _unbound(*found) from error
     with compat.own_width(jaxpr):
         jaxpr = compat.without_own_refs(jaxpr)
     _refuse_effects(jaxpr)
@@ -74,11 +83,16 @@ def trace(jitted: Any, leaves: Sequence[Any], arguments: Callable[[Sequence[Any]
     shardings = find_shardings(jaxpr, inputs, outputs)
     if shardings is not None:
         _refuse_prints(jaxpr)
+        _refuse_checks(jaxpr)
     return Traced(jaxpr, outer, out_tree, _usable_donations(jaxpr, donated), shardings)
 
 
 def to_stablehlo(
-    jaxpr: Any, name: str, donated: Sequence[int] = (), shardings: Shardings | None = None
+    jaxpr: Any,
+    name: str,
+    donated: Sequence[int] = (),
+    shardings: Shardings | None = None,
+    found: list[checks.Check] | None = None,
 ) -> Any:
     """Lower a closed jaxpr to an MLIR module of StableHLO whose operations carry the user's source lines.
 
@@ -87,21 +101,50 @@ def to_stablehlo(
       name: name of the module.
       donated: arguments of ``main`` to mark as ``jax.buffer_donor``.
       shardings: the devices that the module is for together, and how arguments and results lie on them.
+      found: to which the module's run-time checks are added.
 
     Raises:
       UnsupportedPrimitive: an operation that JAX lowers for other platforms only, or to a call of the host, or a
         call of a function that was exported for others.
     """
+    found = [] if found is None else found
+    if compat.find_equation(jaxpr, _is_check) is not None:
+        jaxpr = compat.live_jaxpr(jaxpr)  # as JAX: a check whose value nobody wants is none
+
+    def message_of(callback: Any, types: Sequence[Any]) -> str | None:
+        function = compat.user_function(callback)
+        if not checks.never_returns(function):
+            return None
+        found.append(checks.check_of(len(found), callback, function, types))
+        return found[-1].message
+
+    stop = checks.TARGET, message_of, checks.packed
     try:
         with compat.own_width(jaxpr):
             mesh, said = None, ((), ())
             if shardings is not None:
                 mesh, said = shardings.mesh, (shardings.inputs, shardings.outputs)
             module = compat.lower_jaxpr(
-                jaxpr, name, PLATFORM, RULES, printing.TARGET, printing.message_of, mesh, said
+                jaxpr, name, PLATFORM, RULES, printing.TARGET, printing.message_of, stop, mesh, said
             )
     except NotImplementedError as error:
         raise _no_rule(jaxpr, error) from error
+    except compat.HostCall as error:
+        callback = error.callback
+        place = compat.find_equation(jaxpr, lambda e: e.params.get("callback") is callback)
+        if place is not None:
+            _refuse(*place)
+        raise _late_callback(jaxpr) from error
+    except IndexError as error:  # JAX looks devices up by the numbers that a permutation names
+        place = compat.find_equation(jaxpr, lambda equation: equation.primitive.name == "ppermute")
+        if place is None:
+            raise
+        raise InvalidOption(
+            "a permutation names a device that its axis has not",
+            location=place[1],
+            expected="pairs of places along the axis, from 0 to its size less 1",
+            got=", ".join(map(str, place[0].params["perm"]))[:120],
+        ) from error
     except ValueError as error:
         if "EmitPythonCallback" in str(error):
             raise _late_callback(jaxpr) from error
@@ -145,6 +188,14 @@ def _trace_in_its_width(
         return compat.trace_function(jitted, args, kwargs)
 
 
+def _unbound(axes: Sequence[str], place: str | None) -> Exception:
+    return InvalidOption(
+        f"a collective names an axis that no mesh around it has: {', '.join(map(repr, axes))}",
+        location=place,
+        expected="an axis of the mesh of jax.shard_map, or of jax.vmap(axis_name=), around it",
+    )
+
+
 def _refuse_prints(jaxpr: Any) -> None:
     """Raise UnsupportedPrimitive if a program of many devices prints: which of them would?"""
     found = compat.find_equation(jaxpr, lambda e: e.primitive.name == _PRINT)
@@ -157,12 +208,29 @@ def _refuse_prints(jaxpr: Any) -> None:
         )
 
 
+def _refuse_checks(jaxpr: Any) -> None:
+    """Raise UnsupportedPrimitive if a program of many devices may stop: one would, and the others wait."""
+    found = compat.find_equation(jaxpr, _is_check)
+    if found is not None:
+        raise UnsupportedPrimitive(
+            "a run-time check inside a program of several IPUs: one of them would stop, and the others wait for it",
+            location=found[1],
+            expected="a sharded function that no callback ends",
+            try_=f"return the condition and check it outside; {_CHECKS}",
+        )
+
+
 def _refuse_effects(jaxpr: Any) -> None:
     kernel = compat.find_equation(jaxpr, lambda e: e.primitive.name == "pallas_call")
     found = kernel or compat.find_equation(jaxpr, _is_refused)
-    if found is None:
-        return
-    equation, location = found
+    if found is None and compat.find_equation(jaxpr, _is_check) is None:
+        found = compat.find_equation(jaxpr, _is_pure)
+    if found is not None:
+        _refuse(*found)
+
+
+def _refuse(equation: compat.Equation, location: str | None) -> None:
+    """Raise UnsupportedPrimitive for what no program on an IPU can do."""
     name = equation.primitive.name
     if name == _PRINT:
         raise UnsupportedPrimitive(
@@ -184,6 +252,7 @@ def _refuse_effects(jaxpr: Any) -> None:
             "Refs made inside the function (jax.new_ref) are fine"
         )
     elif name == "pure_callback":
+        what += ", unless it only raises: this one may return"
         try_ += f"; {_CHECKS}"
     elif name.startswith("debug_"):
         what = f"{name} calls a function, or a debugger, on the host, which a program on an IPU cannot"
@@ -205,10 +274,19 @@ def _is_refused(equation: compat.Equation) -> bool:
     if name == _PRINT:
         return _print_fault(equation) is not None
     if name.endswith("callback"):
-        return True
+        return not _is_pure(equation)
     return compat.has_effects(equation) and not (
         compat.only_debugs(equation) and compat.has_inner_jaxprs(equation)
     )
+
+
+def _is_pure(equation: compat.Equation) -> bool:
+    return equation.primitive.name == "pure_callback"
+
+
+def _is_check(equation: compat.Equation) -> bool:
+    """Whether an equation calls a function of the host that never returns: the program ends there."""
+    return _is_pure(equation) and checks.never_returns(compat.user_function(equation.params["callback"]))
 
 
 def _print_fault(equation: compat.Equation) -> str | None:

@@ -1,5 +1,7 @@
 """A module for many devices to the program of one, by XLA's own partitioner, and how its arguments and results are cut.
 
+The module is JAX's, of a traced function, or anyone's, as text or bytes with the shardings that it says itself.
+
 What a sharding means (propagation, halos, which collectives, sizes that do not divide) is XLA's. A module that is
 written by hand for one device throughout, one ``shard_map`` over all axes, needs no partitioner: its body is the
 program, for any number of devices.
@@ -7,26 +9,42 @@ program, for any number of devices.
 
 from __future__ import annotations
 
+import base64
+import json
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ipuxla.errors import Unsupported
+from ipuxla.errors import InvalidOption, Unsupported
 from ipuxla.frontend import _jax_compat as compat
+from ipuxla.frontend.locations import read_location
 from ipuxla.frontend.shardings import Shardings
+from ipuxla.frontend.untrusted import require_shallow
 from ipuxla.sharding import ArraySharding, Digits, Mesh, Placement, digits_of_axes
+from tiles import isolated
 
 MAX_DEVICES = 2048
 """The most devices for which XLA's CPU client partitions (jaxlib 0.10.2: 4,096 are refused)."""
 
 
 class Partitioned(NamedTuple):
-    """One device's program, an MLIR module of StableHLO, and how its arguments and results are cut."""
+    """One device's program, an MLIR module of StableHLO, and how its arguments and results are cut.
+
+    Args:
+      module: of one device.
+      placement: of arguments and results on the devices.
+      argument_shapes: of the whole arguments.
+    """
 
     module: Any
     placement: Placement
+    argument_shapes: tuple[tuple[int, ...], ...]
+
+
+Free = tuple[Sequence[bool], Sequence[bool]]
+"""Which arguments, and which results, XLA may choose the sharding of."""
 
 
 def partition(module: Any, shardings: Shardings, donated: Sequence[int] = ()) -> Partitioned:
@@ -40,9 +58,110 @@ def partition(module: Any, shardings: Shardings, donated: Sequence[int] = ()) ->
     Raises:
       Unsupported: more devices than XLA partitions for, or XLA refuses the module.
     """
-    mesh = shardings.axes
+    free = [s is None for s in shardings.inputs], [s is None for s in shardings.outputs]
+    return _partition(module, shardings.axes, free, donated)
+
+
+def partition_source(source: str | bytes, untrusted: bool = False) -> Partitioned | None:
+    """Return the program of one device of a module that is written for several together; None for any other.
+
+    A module is that if it says of some value how devices hold it (Shardy's dialect, what jax.export makes of it, or
+    GSPMD's marks) and its mesh, or ``mhlo.num_partitions``, is of several. A module that is one device's program as it
+    stands, whatever its collectives, is none.
+
+    Args:
+      source: text, bytecode or a portable artifact.
+      untrusted: whether it is read and partitioned in a child process, see ``untrusted.read_apart``.
+
+    Raises:
+      InvalidOption: two meshes in one module.
+      Unsupported: more devices than XLA partitions for, replicas of several partitions, or XLA refuses the module.
+    """
+    blob = source.encode(errors="surrogatepass") if isinstance(source, str) else source
+    if not any(mark in blob for mark in _MARKS):
+        return None
+    if not untrusted:
+        return _partition_source(source)
+    request = {"is_text": isinstance(source, str), "source": base64.b64encode(blob).decode()}
+    try:
+        answer = json.loads(isolated.call(f"{__name__}:partition_for_another", json.dumps(request).encode()))
+    except ValueError as error:
+        raise _refused(error, "another sharding; if the module is your own, untrusted=False") from error
+    if answer is None:
+        return None
+    if "refused" in answer:
+        raise _REFUSALS[answer["refused"]](answer["message"])
+    module = compat.module_of_bytecode(base64.b64decode(answer["module"]))
+    shapes = tuple(map(tuple, answer["argument_shapes"]))
+    return Partitioned(module, Placement.from_data(answer["placement"]), shapes)
+
+
+def partition_for_another(request: bytes) -> bytes:
+    """Answer ``partition_source`` in a child process."""
+    asked = json.loads(request)
+    blob = base64.b64decode(asked["source"])
+    try:
+        found = _partition_source(blob.decode() if asked["is_text"] else blob)
+    except tuple(_REFUSALS.values()) as error:
+        return json.dumps({"refused": type(error).__name__, "message": str(error)}).encode()
+    if found is None:
+        return b"null"
+    answer = {
+        "module": base64.b64encode(compat.module_bytecode(found.module)).decode(),
+        "placement": found.placement.to_data(),
+        "argument_shapes": found.argument_shapes,
+    }
+    return json.dumps(answer).encode()
+
+
+_MARKS = (b"sdy", b"mhlo.sharding", b"SPMDFullToShardShape")
+"""What the text or bytes of a module with shardings hold; one without is not read twice."""
+_TRANSFERS = frozenset({"stablehlo.infeed", "stablehlo.outfeed", "stablehlo.send", "stablehlo.recv"})
+_REFUSALS = {kind.__name__: kind for kind in (InvalidOption, Unsupported)}
+
+
+def _partition_source(source: str | bytes) -> Partitioned | None:
+    try:
+        require_shallow(source)
+    except ValueError:
+        return None  # told where the module is imported
+    try:
+        found = compat.read_for_devices(source)
+    except ValueError as error:
+        raise _refused(error, "a function @main of tensors") from error
+    if found is None:
+        return None
+    mesh, *others = found.meshes
+    if others:
+        raise InvalidOption(
+            "one module is written for two meshes",
+            expected=_shown(mesh),
+            got=_shown(others[0]),
+            try_="one mesh with the axes of both",
+        )
+    if found.num_replicas > 1:
+        raise Unsupported(
+            f"a module of {found.num_replicas:,} replicas with shardings over the partitions of each",
+            expected="mhlo.num_replicas = 1",
+            try_="one mesh with an axis for the replicas",
+        )
+    transfer = compat.find_operation(found.module, _TRANSFERS)
+    if transfer is not None:
+        raise Unsupported(
+            f"{transfer.name} in a program of several IPUs: each of them would exchange its own part with the host",
+            location=str(read_location(transfer.location)) or None,
+            expected="arguments and results only",
+            try_="take the value as an argument, or return it",
+        )
+    return _partition(found.module, mesh, found.free, found.donated)
+
+
+def _partition(module: Any, mesh: Mesh, free: Free, donated: Sequence[int]) -> Partitioned:
     axes = digits_of_axes(mesh)
-    ranks, shapes = compat.signature_of_main(module)
+    try:
+        argument_shapes, shapes = compat.shapes_of_main(module)
+    except ValueError as error:
+        raise _refused(error, "arguments and results that are tensors") from error
     manual = compat.manual_body(module, [name for name, _ in mesh])
     if manual is not None:
         local, *dimensions = manual
@@ -52,29 +171,34 @@ def partition(module: Any, shardings: Shardings, donated: Sequence[int] = ()) ->
             )
             for role in dimensions
         )
-        return Partitioned(local, Placement(mesh, inputs, outputs, shapes))
-    num_devices = shardings.mesh.size
+        return Partitioned(local, Placement(mesh, inputs, outputs, shapes), argument_shapes)
+    num_devices = math.prod(size for _, size in mesh)
     if num_devices > MAX_DEVICES:
         raise Unsupported(
             f"a program of {num_devices:,} devices is partitioned by XLA, which does so for {MAX_DEVICES:,} at most",
             try_="write it for one device: jax.shard_map over all axes of the mesh, around the whole function",
         )
-    free = [s is None for s in shardings.inputs], [s is None for s in shardings.outputs]
+    ranks = [len(shape) for shape in argument_shapes], [len(shape) for shape in shapes]
     try:
         local, texts, whole = compat.partitioned_module(module, num_devices, free)
-        separate = texts, compat.separate_shardings(whole) if ranks[1] else []
+        separate = texts, compat.separate_shardings(whole) if shapes else []
         inputs, outputs = (
             tuple(_sharding(text, rank, mesh) for text, rank in zip(*role, strict=True))
             for role in zip(separate, ranks, strict=True)
         )
     except ValueError as error:
-        raise Unsupported(
-            f"XLA's partitioner refuses the program: {error}",
-            try_="another sharding, or jax.shard_map around what it refuses",
-        ) from error
+        raise _refused(error, "another sharding, or jax.shard_map around what it refuses") from error
     if donated:
         compat.mark_donated(local, donated)
-    return Partitioned(local, Placement(mesh, inputs, outputs, shapes))
+    return Partitioned(local, Placement(mesh, inputs, outputs, shapes), argument_shapes)
+
+
+def _refused(error: Exception, try_: str) -> Unsupported:
+    return Unsupported(f"XLA's partitioner refuses the program: {error}", try_=try_)
+
+
+def _shown(mesh: Mesh) -> str:
+    return ", ".join(f"{name}={size}" for name, size in mesh)
 
 
 def _sharding(text: str, rank: int, mesh: Mesh) -> ArraySharding:

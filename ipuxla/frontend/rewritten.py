@@ -17,7 +17,7 @@ from jax import lax
 from hlo_passes import ops
 from hlo_passes.errors import UnsupportedOp
 from hlo_passes.ir import Builder, Computation, Location, Op, TensorType, Value
-from ipuxla.frontend import printing
+from ipuxla.frontend import checks, printing
 from ipuxla.frontend._jax_compat import mlir_ir
 from ipuxla.frontend.attributes import integer, text
 from ipuxla.frontend.collectives import COLLECTIVES
@@ -89,6 +89,8 @@ def _custom_call(scope: Scope, op: Any, operands: list[Any], location: Location)
         return []  # jax.export's check of what is static here; which values are to lie alike
     if target == printing.TARGET and not len(op.results):
         return _print(scope, op, operands, location)
+    if target == checks.TARGET and len(operands) <= 1:
+        return _stop(scope, op, operands, location)
     types = [operand.type for operand in operands if isinstance(operand, Value)]
     if target in MARKERS and types == scope.result_types(op, location):
         return operands
@@ -135,6 +137,16 @@ def _print(scope: Scope, op: Any, operands: list[Any], location: Location) -> li
         raise scope.unsupported(op, location, f"{count} operands, as its message says")
     scope.emit_all(ops.Print(message), operands, location)
     return []
+
+
+def _stop(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
+    """A run-time check that failed, or, without an operand, what only follows one; what they return is never read."""
+    types = scope.result_types(op, location)
+    if operands:
+        if not isinstance(operands[0], Value) or operands[0].type.is_complex:
+            raise scope.unsupported(op, location, "one operand, which is not complex")
+        scope.emit_all(ops.Stop(text(op, "backend_config")), operands, location)
+    return [scope.emit(ops.Constant.splat(0, type_), (), location) for type_ in types]
 
 
 def _options(op: Any) -> dict[str, Any]:

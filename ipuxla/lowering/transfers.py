@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from hlo_passes.ir import Instruction, Module, TensorType
-from hlo_passes.ops import HostTransfer, Infeed, Outfeed, Print, Recv, Send
+from hlo_passes.ops import HostTransfer, Infeed, Outfeed, Print, Recv, Send, Stop
 from ipuxla.lowering.control import held
 from ipuxla.lowering.errors import UnsupportedLowering
 from ipuxla.lowering.registry import Lowering, dtype_of, lowers, where
-from tiles.graph import CopyFromStream, CopyToStream, PrintTensor, Stream, Tensor, read_message
+from tiles.graph import CopyFromStream, CopyToStream, ErrorProgram, PrintTensor, Stream, Tensor, read_message
 
 
 def streams_of(module: Module) -> dict[str, Stream]:
@@ -78,6 +78,16 @@ def lower_print(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, .
     title = read_message(text).template
     for part, tensor in enumerate(tensors):
         lowering.program.add(PrintTensor(tensor.name, title, location, text, part))
+    return ()
+
+
+@lowers(Stop)
+def lower_stop(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
+    """Stop the run with the operand."""
+    assert isinstance(instruction.op, Stop)
+    (value,) = instruction.operands
+    stop = ErrorProgram(held(lowering, value).name, instruction.op.message, where(instruction))
+    lowering.program.add(stop)
     return ()
 
 

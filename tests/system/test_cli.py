@@ -172,7 +172,7 @@ def test_targets_describes_systems_and_tells_what_else_may_be_meant(call):
 
 def test_a_program_for_one_ipu_is_compiled_for_one(call, module_file):
     code, out, err = call("compile", module_file, "--target=dss8440")
-    assert (code, out) == (2, "") and "has 16 IPUs, and the function names no mesh" in err
+    assert (code, out) == (2, "") and "has 16 IPUs, and the program names no mesh" in err
 
 
 def test_targets_describes_every_field_with_its_basis(call, small_target_file):

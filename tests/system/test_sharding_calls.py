@@ -211,7 +211,7 @@ BAD = {
         InvalidOption,
         r"(?s)written for 8 devices \(data=2, model=4\), and gc200 has 1 IPU.*gc200 x 8",
     ),
-    "no mesh": (lambda: jit(dense, target="dss8440")(X, W), InvalidOption, "the function names no mesh"),
+    "no mesh": (lambda: jit(dense, target="dss8440")(X, W), InvalidOption, "the program names no mesh"),
     "too many to partition": (
         lambda: jit(dense, in_shardings=(on(P("z"), HUGE), None)).lower(X4096, W),
         Unsupported,
@@ -236,7 +236,23 @@ BAD = {
             engine="fast",
         )(X),
         InvalidGraph,
-        r"(?s)a replica may wait for one that does not take part.*test_sharding_calls\.py:\d+",
+        r"(?s)a replica may wait for one that does not take part.*test_sharding_calls\.py:\d+.*jax\.lax\.pmax",
+    ),
+    "an axis that the mesh has not": (
+        lambda: jit(
+            jax.shard_map(lambda x: jax.lax.psum(x, "dta"), mesh=AUTO, in_specs=ROWS, out_specs=ROWS)
+        )(X),
+        InvalidOption,
+        r"(?s)no mesh around it has: 'dta'.*test_sharding_calls\.py:\d+",
+    ),
+    "a permutation beyond the axis": (
+        lambda: jit(
+            jax.shard_map(
+                lambda x: jax.lax.ppermute(x, "data", [(0, 5)]), mesh=AUTO, in_specs=ROWS, out_specs=ROWS
+            )
+        )(X),
+        InvalidOption,
+        r"(?s)names a device that its axis has not.*\(0, 5\).*test_sharding_calls\.py:\d+",
     ),
 }
 
@@ -247,6 +263,15 @@ def test_what_is_wrong_is_told_in_one_line_with_its_place(name):
     with pytest.raises(error, match=said) as caught:
         call()
     assert isinstance(caught.value, IpuError)
+
+
+def test_assertions_of_the_function_itself_are_its_own():
+    def refuse(x):
+        assert x.ndim == 3
+        return x
+
+    with pytest.raises(AssertionError):
+        jit(refuse, in_shardings=on(ROWS))(X)
 
 
 def test_what_jax_refuses_itself_is_jaxs_error():

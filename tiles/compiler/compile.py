@@ -158,7 +158,13 @@ def _require_replicable(executable: Executable) -> None:
     try:
         prove_replicas(executable)
     except InvalidExecutable as error:
-        raise InvalidGraph(error.what, location=error.location) from error
+        raise InvalidGraph(
+            error.what,
+            location=error.location,
+            expected="an exchange that every member of a group reaches, as often as the others",
+            try_="decide by a value that is equal on all of them, such as the maximum of the condition over the axis "
+            "(jax.lax.pmax), or exchange outside and choose between the results",
+        ) from error
 
 
 def _require_defined(executable: Executable) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -20,8 +21,11 @@ LEAST_PROPORTION = 0.01
 """Operations are not asked to do with less of a tile than this."""
 MOST_CODE_PRICE = 8.0
 """No plan pays more cycles than this for a byte of exchange code."""
+CODE_PRICE_RISE = 4
+"""How much dearer exchange code becomes at once."""
 MOST_CODE_SAVED = (0.5, 0.35)
-"""Shares of exchange code that dearer code is expected to save at most, the first time and then.
+"""Shares of exchange code that code four times as dear is expected to save at most, the first time and then; less of them,
+by logarithms, where there is less room up to the highest price.
 
 Of eight models in ``benchmarks/results/models.md``, code four times as dear saved 0 to 26 %, and 56 % once (a GPT-2-small
 step, which lacks far more); four times as dear again it saved 0 to 31 %."""
@@ -78,6 +82,8 @@ class Shortage:
             return 0
         first, then = MOST_CODE_SAVED
         share = first if policy.code_price <= CODE_PRICE else then
+        rise = min(MOST_CODE_PRICE / policy.code_price, CODE_PRICE_RISE)
+        share *= math.log(rise) / math.log(CODE_PRICE_RISE)
         return int(share * self.categories.get("internalExchangeCode", 0))
 
 
@@ -158,7 +164,7 @@ def eased(executable: Executable, policy: Policy) -> Policy | None:
         if changed != policy and lack.kind != DATA:
             return changed
     if by_code or lack.kind == DATA:
-        dearer = min(policy.code_price * 4, MOST_CODE_PRICE)
+        dearer = min(policy.code_price * CODE_PRICE_RISE, MOST_CODE_PRICE)
         changed = replace(changed, code_price=max(policy.code_price, dearer))
     return None if changed == policy else changed
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from tiles.compiler.executable import Executable
 from tiles.compiler.steps import BetweenStep, IndexStep
 from tiles.compiler.wellformed import refuse, root_of, where
 from tiles.compiler.wellformed_steps import read_by, written_by
-from tiles.graph import Collective
+from tiles.graph import Collective, Permutation, Replicas
 from tiles.numerics.dtypes import itemsize
 
 Axes = frozenset[str]
@@ -136,9 +136,18 @@ class _Proof:
         executable, replicas = self.executable, self.executable.replicas
         v, crossing = executable.variables[step.source], 0
         for permutation in step.permutations:
-            there = replicas.destinations(step.axes, permutation)
-            arrives = np.bincount(there[there >= 0], minlength=replicas.count)
-            if arrives.size > replicas.count or arrives.max(initial=0) > 1:
+            sent = _sent(replicas, tuple(step.axes), permutation)
+            if sent is None:
                 raise refuse(f"{where(number, step)} sends twice to one replica", step.location)
-            crossing += int(((there >= 0) & (there != np.arange(replicas.count))).sum())
+            crossing += sent
         return crossing * math.prod(v.shape) * itemsize(v.dtype) // len(step.permutations)
+
+
+@lru_cache(maxsize=1024)
+def _sent(replicas: Replicas, axes: tuple[str, ...], permutation: Permutation) -> int | None:
+    """Return how many replicas send to another one; None where two send to one."""
+    there = replicas.destinations(axes, permutation)
+    arrives = np.bincount(there[there >= 0], minlength=replicas.count)
+    if arrives.size > replicas.count or arrives.max(initial=0) > 1:
+        return None
+    return int(((there >= 0) & (there != np.arange(replicas.count))).sum())

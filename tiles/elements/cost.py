@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -107,16 +108,24 @@ class Formula:
 
     def _slots(self, n: np.ndarray, rows: np.ndarray, worker: int) -> Any:
         env = {"n": n, "rows": rows, "worker": worker}
-        known: dict[Extent, Any] = {}
+        counts, terms = self._by_place
+        values = [count.evaluate(env) for count in counts]
         total: Any = 0
-        for slots, counts in self.terms:
+        for slots, places in terms:
             product: Any = slots
-            for count in counts:
-                if count not in known:
-                    known[count] = count.evaluate(env)
-                product = product * known[count]
+            for place in places:
+                product = product * values[place]
             total = total + product
         return total
+
+    @functools.cached_property
+    def _by_place(self) -> tuple[tuple[Extent, ...], tuple[tuple[int, tuple[int, ...]], ...]]:
+        """The distinct counts, and the terms with the places of theirs: forms are slow to compare."""
+        counts = tuple(dict.fromkeys(count for _, product in self.terms for count in product))
+        places = {count: place for place, count in enumerate(counts)}
+        return counts, tuple(
+            (slots, tuple(places[count] for count in product)) for slots, product in self.terms
+        )
 
 
 def formula_of(code: TileCode, isa: InstructionSet) -> Formula:

@@ -7,15 +7,14 @@ register may be overwritten in the bundle that reads it (latency 0).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tiles.elements.tilecode import Instruction
 
 Unit = tuple[str, int, int]
 
 
-@dataclass(frozen=True)
-class Edge:
+class Edge(NamedTuple):
     """``after`` may issue no earlier than ``slots`` after ``before``, ``distance`` iterations later.
 
     Attributes:
@@ -44,7 +43,7 @@ def _within(code: Sequence[Instruction]) -> list[Edge]:
     readers: dict[Unit, list[int]] = {}
     states: dict[str, tuple[list[int], list[int]]] = {}
     for at, instruction in enumerate(code):
-        reads, writes = _units(instruction.ins), _units(instruction.outs)
+        reads, writes = instruction.read, instruction.written
         edges += [Edge(writer[u], at, 1, is_flow=True) for u in reads if u in writer]
         for unit in writes:
             if unit in writer:
@@ -64,6 +63,8 @@ def _state_edges(
 ) -> list[Edge]:
     """Order accesses to a stream, and changes of hidden state: writers among themselves and against readers."""
     edges: list[Edge] = []
+    if not instruction.stream and not instruction.effect:
+        return edges
     for name in _states(instruction):
         written, read = states.setdefault(name, ([], []))
         if _changes(instruction, name):
@@ -76,7 +77,8 @@ def _state_edges(
 
 
 def _states(instruction: Instruction) -> tuple[str, ...]:
-    return tuple(name for name in (instruction.stream, instruction.effect) if name not in ("", "live"))
+    names = instruction.stream, instruction.effect
+    return tuple([name for name in names if name not in ("", "live")]) if any(names) else ()
 
 
 def _changes(instruction: Instruction, name: str) -> bool:
@@ -89,9 +91,9 @@ def _carried(code: Sequence[Instruction]) -> list[Edge]:
     writers: dict[Unit, list[int]] = {}
     readers: dict[Unit, list[int]] = {}
     for at, instruction in enumerate(code):
-        for unit in _units(instruction.outs):
+        for unit in instruction.written:
             writers.setdefault(unit, []).append(at)
-        for unit in _units(instruction.ins):
+        for unit in instruction.read:
             readers.setdefault(unit, []).append(at)
     for unit, ats in writers.items():
         first, last = ats[0], ats[-1]
@@ -106,15 +108,11 @@ def _carried(code: Sequence[Instruction]) -> list[Edge]:
 
 def _carried_states(code: Sequence[Instruction]) -> list[Edge]:
     edges: list[Edge] = []
-    for a, before in enumerate(code):
-        for b, after in enumerate(code):
-            shared = set(_states(before)) & set(_states(after))
+    stateful = [(at, i, set(_states(i))) for at, i in enumerate(code) if _states(i)]
+    for a, before, names in stateful:
+        for b, after, others in stateful:
+            shared = names & others
             crossing = {name for name in shared if name == before.effect or name.startswith("scratch")}
             if any(_changes(before, n) or _changes(after, n) for n in crossing):
                 edges.append(Edge(a, b, 1, 1))
     return edges
-
-
-def _units(registers: Sequence) -> list[Unit]:
-    fixed = {("M", 12), ("M", 13), ("M", 15), ("A", 15), ("A", 14)}
-    return [u for r in registers for u in r.units if r.virtual or (r.file, r.index) not in fixed]

@@ -89,9 +89,14 @@ def _greedy(
     order = range(len(code) - 1, -1, -1) if backward else range(len(code))
     times: dict[int, int] = {}
     table: dict[tuple[int, str], list[Instruction]] = {}
+    touching: list[list[Edge]] = [[] for _ in code]
+    for edge in edges:
+        touching[edge.before].append(edge)
+        if edge.after != edge.before:
+            touching[edge.after].append(edge)
     base = (len(code) + 3) * interval - 1 if backward else 0  # the last bundle of a stage
     for at in order:
-        low, high = _window(at, edges, times, interval)
+        low, high = _window(at, touching[at], times, interval)
         if last_stage_from is not None and code[at].has_effect and not backward:
             low = max(low, last_stage_from)
         start = (base if high is math.inf else high) if backward else max(low, 0)
@@ -108,7 +113,7 @@ def _greedy(
 
 
 def _window(at: int, edges: Sequence[Edge], times: dict[int, int], interval: int) -> tuple[float, float]:
-    """Return the earliest and latest time of an instruction, given those that are placed.
+    """Return the earliest and latest time of an instruction, given its edges and those that are placed.
 
     A value must be read before the next iteration writes its register, so a flow also bounds its reader.
     """

@@ -6,9 +6,12 @@ bundle. Groups are live by single registers, and take neighbouring registers at 
 
 from __future__ import annotations
 
+import functools
 import heapq
+import itertools
+import operator
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tiles.elements.isa import InstructionSet
@@ -18,82 +21,171 @@ from tiles.errors import OutOfRegisters
 Name = tuple[str, int]
 
 
-@dataclass
-class Node:
-    """A place in the code: what it reads and writes, and what may run next."""
-
-    reads: int
-    writes: int
-    follows: list[int]
-    groups: tuple[Name, ...] = ()
-
-
 class Pressure(Exception):
-    """No colours are left for some groups; ``candidates`` are, for each, those that could be spilled, best first."""
+    """No colours are left for some groups."""
 
-    def __init__(self, file: str, candidates: list[list[Name]]) -> None:
-        """State the register file of the first of them, and what could leave it."""
+    def __init__(self, file: str, failed: Sequence[int], candidates: Callable[[int], list[Name]]) -> None:
+        """State the register file of the first of them, and for each what could be spilled, best first."""
         super().__init__(file)
         self.file = file
-        self.candidates = candidates
+        self.groups = len(failed)
+        self._failed, self._candidates = failed, candidates
+
+    def candidates(self) -> list[list[Name]]:
+        """Return for each group those that could be spilled, best first."""
+        return [self._candidates(group) for group in self._failed]
 
 
-def allocated(items: Sequence[Item], isa: InstructionSet) -> tuple[tuple[Item, ...], tuple[int, int]]:
+def allocated(
+    items: Sequence[Item], isa: InstructionSet, groups: Groups | None = None
+) -> tuple[tuple[Item, ...], tuple[int, int]]:
     """Return scheduled items on physical registers, and how many of each file they use.
+
+    Args:
+      items: scheduled code on virtual registers.
+      isa: the instruction set.
+      groups: what is known of blocks that were met before, which those of these items join.
 
     Raises:
       Pressure: there are too few registers.
     """
-    flow = Flow(items)
+    flow = Flow(items, Groups() if groups is None else groups)
     homes = flow.colours({"M": isa["main_registers"], "A": isa["aux_registers"]})
     used = {"M": 0, "A": 0}
     for (file, index), first in homes.items():
-        used[file] = max(used[file], first + flow.widths[file, index])
+        used[file] = max(used[file], first + flow.groups.widths[flow.groups.places[file, index]])
     return _renamed(tuple(items), homes), (used["M"], used["A"])
+
+
+_LANE = 4
+"""Registers of the widest group. Sets of registers are numbers with so many bits for each group."""
+
+
+@dataclass(frozen=True)
+class Straight:
+    """What bundles one after the other do to registers.
+
+    Attributes:
+      reads, writes: sets of registers, for every bundle.
+      written: places of the groups that each bundle writes.
+      uses: how often each group is named, by its place.
+    """
+
+    reads: list[int]
+    writes: list[int]
+    written: list[tuple[int, ...]]
+    uses: Mapping[int, int]
+
+
+class Groups:
+    """The groups of registers of some code, numbered as they are met, and what its blocks do to them.
+
+    It is kept while values are spilled, from few blocks at a time. Blocks and instructions are told apart by the
+    object that they are, and kept, so that no other takes their place.
+    """
+
+    def __init__(self) -> None:
+        """Know none yet."""
+        self.names: list[Name] = []
+        self.places: dict[Name, int] = {}
+        self.widths: list[int] = []
+        self.files = {"M": 0, "A": 0}
+        self.blocks: dict[int, tuple[Sequence[Bundle], Straight]] = {}
+        self.instructions: dict[int, tuple[Instruction, Straight]] = {}
+
+    def straight(self, bundles: Sequence[Bundle]) -> Straight:
+        """Return what a block's bundles do."""
+        known = self.blocks.get(id(bundles))
+        if known is None:
+            known = self.blocks[id(bundles)] = bundles, self._straight(bundles)
+        return known[1]
+
+    def _straight(self, bundles: Sequence[Bundle]) -> Straight:
+        reads, writes, written = [], [], []
+        uses: dict[int, int] = defaultdict(int)
+        for bundle in bundles:
+            halves = [self._instruction(i) for i in bundle.instructions]
+            reads.append(functools.reduce(operator.or_, (h.reads[0] for h in halves), 0))
+            writes.append(functools.reduce(operator.or_, (h.writes[0] for h in halves), 0))
+            written.append(tuple([place for h in halves for place in h.written[0]]))
+            for half in halves:
+                for place, count in half.uses.items():
+                    uses[place] += count
+        return Straight(reads, writes, written, uses)
+
+    def _instruction(self, instruction: Instruction) -> Straight:
+        known = self.instructions.get(id(instruction))
+        if known is None:
+            one = self.of(instruction.ins, instruction.outs)
+            known = self.instructions[id(instruction)] = instruction, one
+        return known[1]
+
+    def of(self, ins: Sequence[Register], outs: Sequence[Register]) -> Straight:
+        """Return what one place in the code does that reads and writes registers."""
+        uses: dict[int, int] = defaultdict(int)
+        reads = writes = 0
+        for register in ins:
+            reads |= self._mask(register, uses)
+        for register in outs:
+            writes |= self._mask(register, uses)
+        written = tuple([self.places[r.file, r.index] for r in outs if r.virtual])
+        return Straight([reads], [writes], [written], uses)
+
+    def _mask(self, register: Register, uses: dict[int, int]) -> int:
+        if not register.virtual:
+            return 0
+        name = (register.file, register.index)
+        place = self.places.get(name)
+        if place is None:
+            place = self.places[name] = len(self.names)
+            self.names.append(name)
+            self.widths.append(1)
+            self.files[register.file] |= 1 << _LANE * place
+        self.widths[place] = max(self.widths[place], register.group_width)
+        uses[place] += 1
+        return ((1 << register.width) - 1) << _LANE * place + register.offset
 
 
 class Flow:
     """The code as a graph of places, with what is live at each."""
 
-    def __init__(self, items: Sequence[Item]) -> None:
-        """Number every single register as a bit, build the graph, and solve for liveness."""
-        self.bits: dict[tuple[str, int, int], int] = {}
-        self.widths: dict[Name, int] = {}
-        self.uses: dict[Name, int] = defaultdict(int)
-        self.nodes: list[Node] = []
+    def __init__(self, items: Sequence[Item], groups: Groups) -> None:
+        """Build the graph, and solve for liveness."""
+        self.groups = groups
+        self.reads: list[int] = []
+        self.writes: list[int] = []
+        self.written: list[tuple[int, ...]] = []
+        self.follows: list[list[int]] = []
+        self.uses: dict[int, int] = defaultdict(int)
         self.weight = 1
         ends = self._items(items, [])
-        self.nodes.append(Node(0, 0, []))
-        self._link(ends, len(self.nodes) - 1)
+        self._extend(Straight([0], [0], [()], {}), ends)
         self.live_out = self._solve()
 
-    def _mask(self, registers: Sequence[Register]) -> int:
-        mask = 0
-        for register in registers:
-            if not register.virtual:
-                continue
-            name = (register.file, register.index)
-            self.widths[name] = max(self.widths.get(name, 1), register.group_width)
-            self.uses[name] += self.weight
-            for unit in register.units:
-                mask |= 1 << self.bits.setdefault(unit, len(self.bits))
-        return mask
+    def _extend(self, straight: Straight, ends: list[int]) -> list[int]:
+        """Append bundles one after the other, and return the last as what others may follow."""
+        if not straight.reads:
+            return ends
+        first = len(self.reads)
+        self._link(ends, first)
+        self.reads += straight.reads
+        self.writes += straight.writes
+        self.written += straight.written
+        self.follows += [[at] for at in range(first + 1, len(self.reads))]
+        self.follows.append([])
+        for place, count in straight.uses.items():
+            self.uses[place] += self.weight * count
+        return [len(self.reads) - 1]
 
     def _add(self, ins: Sequence[Register], outs: Sequence[Register], ends: list[int]) -> list[int]:
-        groups = tuple((r.file, r.index) for r in outs if r.virtual)
-        self.nodes.append(Node(self._mask(ins), self._mask(outs), [], groups))
-        self._link(ends, len(self.nodes) - 1)
-        return [len(self.nodes) - 1]
+        return self._extend(self.groups.of(ins, outs), ends)
 
     def _link(self, ends: list[int], to: int) -> None:
         for end in ends:
-            self.nodes[end].follows.append(to)
+            self.follows[end].append(to)
 
     def _bundles(self, bundles: Sequence[Bundle], ends: list[int]) -> list[int]:
-        for bundle in bundles:
-            ins = [r for i in bundle.instructions for r in i.ins]
-            ends = self._add(ins, [r for i in bundle.instructions for r in i.outs], ends)
-        return ends
+        return self._extend(self.groups.straight(bundles), ends)
 
     def _items(self, items: Sequence[Item], ends: list[int]) -> list[int]:
         for item in items:
@@ -111,7 +203,7 @@ class Flow:
     def _repeat(self, item: Repeat, ends: list[int]) -> list[int]:
         ends = self._bundles(item.lead.bundles or (), ends)
         start = self._add(() if item.count is None else (item.count,), (), ends)
-        first = len(self.nodes)
+        first = len(self.reads)
         self.weight *= 16
         ends = self._bundles(item.body.bundles or (), start)
         self.weight //= 16
@@ -119,7 +211,7 @@ class Flow:
         return ends + start
 
     def _loop(self, item: Loop, ends: list[int]) -> list[int]:
-        first = len(self.nodes)
+        first = len(self.reads)
         self.weight *= 16
         ends = self._items(item.body, ends)
         ends = self._add((item.counter,), (item.counter,), ends)
@@ -128,39 +220,38 @@ class Flow:
         return ends
 
     def _solve(self) -> list[int]:
-        live_in = [0] * len(self.nodes)
-        live_out = [0] * len(self.nodes)
+        live_in = [0] * len(self.reads)
+        live_out = [0] * len(self.reads)
         changed = True
         while changed:
             changed = False
-            for at in range(len(self.nodes) - 1, -1, -1):
-                node = self.nodes[at]
+            for at in range(len(self.reads) - 1, -1, -1):
                 out = 0
-                for follow in node.follows:
+                for follow in self.follows[at]:
                     out |= live_in[follow]
-                into = node.reads | (out & ~node.writes)
-                changed |= (out, into) != (live_out[at], live_in[at])
+                into = self.reads[at] | (out & ~self.writes[at])
+                changed |= into != live_in[at] or out != live_out[at]
                 live_out[at], live_in[at] = out, into
         return live_out
 
-    def interference(self) -> dict[Name, set[Name]]:
-        """Return for each group the groups of its file that may not share its registers."""
-        owners = [name for name, _ in sorted(((u[:2], b) for u, b in self.bits.items()), key=lambda x: x[1])]
-        numbers = {name: number for number, name in enumerate(dict.fromkeys(owners))}
-        names, masks = list(numbers), [0] * len(numbers)
-        for node, live in zip(self.nodes, self.live_out, strict=True):
-            if node.groups:
-                alive = 0
-                for bit in _bits(live | node.writes):
-                    alive |= 1 << numbers[owners[bit]]
-                for group in node.groups:
-                    masks[numbers[group]] |= alive
-        clashes: dict[Name, set[Name]] = defaultdict(set)
-        for group, mask in zip(names, masks, strict=True):
-            for other in map(names.__getitem__, _bits(mask)):
-                if other != group and other[0] == group[0]:
-                    clashes[group].add(other)
-                    clashes[other].add(group)
+    def interference(self) -> dict[int, int]:
+        """Return for each group, by its place, the set of those of its file that may not share its registers.
+
+        The sets have the first bit of each group.
+        """
+        names, files = self.groups.names, self.groups.files
+        alive = dict.fromkeys(self.uses, 0)
+        for live, writes, written in zip(self.live_out, self.writes, self.written, strict=True):
+            for place in written:
+                alive[place] |= live | writes
+        clashes = dict.fromkeys(self.uses, 0)
+        for place, mask in alive.items():
+            any_of = mask | mask >> 1 | mask >> 2 | mask >> 3
+            own = 1 << _LANE * place
+            others = any_of & files[names[place][0]] & ~own
+            clashes[place] |= others
+            for other in _places(others):
+                clashes[other] |= own
         return clashes
 
     def colours(self, sizes: dict[str, int]) -> dict[Name, int]:
@@ -169,66 +260,78 @@ class Flow:
         Raises:
           Pressure: some group finds none.
         """
+        names, widths = self.groups.names, self.groups.widths
         clashes = self.interference()
         homes: dict[Name, int] = {}
-        failed: list[Name] = []
-        for name in self._order(clashes, sizes):
-            width = self.widths[name]
-            taken = {homes[o] + k for o in clashes[name] if o in homes for k in range(self.widths[o])}
+        failed: list[int] = []
+        holders = {file: [0] * size for file, size in sizes.items()}  # the groups at each register
+        for place in self._order(clashes, sizes):
+            width, mine = widths[place], clashes[place]
+            held = holders[names[place][0]]
+            taken = [bool(mine & each) for each in held]
             free = [
                 first
-                for first in range(0, sizes[name[0]], width)
-                if taken.isdisjoint(range(first, first + width))
+                for first in range(0, len(held) - width + 1, width)
+                if not any(taken[first : first + width])
             ]
-            free = [first for first in free if first + width <= sizes[name[0]]]
             if not free:
-                failed.append(name)
+                failed.append(place)
                 continue
-            homes[name] = min(free, key=lambda first: (width == 1 and first ^ 1 not in taken, first))
+            first = free[0]
+            if width == 1:  # whole pairs are left where there are halves
+                first = next((f for f in free if f ^ 1 < len(taken) and taken[f ^ 1]), first)
+            homes[names[place]] = first
+            for at in range(first, first + width):
+                held[at] |= 1 << _LANE * place
         if failed:
-            raise Pressure(failed[0][0], [self._spillable(clashes, name) for name in failed])
+            raise Pressure(names[failed[0]][0], failed, functools.partial(self._spillable, clashes))
         return homes
 
-    def _order(self, clashes: dict[Name, set[Name]], sizes: dict[str, int]) -> list[Name]:
+    def _order(self, clashes: Mapping[int, int], sizes: dict[str, int]) -> list[int]:
         """Return groups in the order of colouring: those that are easy whatever the others take come last."""
-        widths = self.widths
-        left = {n: sum(widths[o] + widths[n] - 1 for o in clashes[n]) for n in widths}
-        easy: list[tuple[float, Name]] = []
-
-        def offer(name: Name) -> None:
-            if left[name] <= sizes[name[0]] - widths[name]:
-                heapq.heappush(easy, (left[name] / widths[name], name))
-
-        for name in widths:
-            offer(name)
-        stack: list[Name] = []
-        remaining = set(widths)
+        names, widths = self.groups.names, self.groups.widths
+        by_width: dict[int, int] = defaultdict(int)
+        for place in clashes:
+            by_width[widths[place]] |= 1 << _LANE * place
+        left: dict[int, int] = {}
+        for place, mask in clashes.items():
+            more = widths[place] - 1
+            left[place] = sum((mask & each).bit_count() * (w + more) for w, each in by_width.items())
+        limits = {place: sizes[names[place][0]] - widths[place] for place in clashes}
+        easy = [(n / widths[place], names[place], place) for place, n in left.items() if n <= limits[place]]
+        heapq.heapify(easy)
+        stack: list[int] = []
+        remaining = sum(by_width.values())
         while remaining:
             if easy:
-                rate, pick = heapq.heappop(easy)
-                if pick not in remaining or rate != left[pick] / widths[pick]:
+                rate, _, pick = heapq.heappop(easy)
+                if not remaining >> _LANE * pick & 1 or rate != left[pick] / widths[pick]:
                     continue  # offered again since, with fewer neighbours left
             else:
-                pick = min(remaining, key=lambda name: (-left[name] / widths[name], name))
+                pick = min(_places(remaining), key=lambda at: (-left[at] / widths[at], names[at]))
             stack.append(pick)
-            remaining.remove(pick)
-            for other in sorted(clashes[pick] & remaining):
-                left[other] -= widths[pick] + widths[other] - 1
-                offer(other)
+            remaining ^= 1 << _LANE * pick
+            more = widths[pick] - 1
+            for other in _places(clashes[pick] & remaining):
+                left[other] = now = left[other] - more - widths[other]
+                if now <= limits[other]:
+                    heapq.heappush(easy, (now / widths[other], names[other], other))
         return stack[::-1]
 
-    def _spillable(self, clashes: dict[Name, set[Name]], name: Name) -> list[Name]:
-        pool = [n for n in clashes[name] | {name} if n[0] == name[0]]
-        return sorted(pool, key=lambda n: (self.uses[n] / (1 + len(clashes[n])), n))
+    def _spillable(self, clashes: Mapping[int, int], place: int) -> list[Name]:
+        names = self.groups.names
+        pool = [place, *_places(clashes[place])]
+        pool.sort(key=lambda at: (self.uses[at] / (1 + clashes[at].bit_count()), names[at]))
+        return [names[at] for at in pool]
 
 
-def _bits(mask: int) -> list[int]:
-    out: list[int] = []
-    while mask:
-        low = mask & -mask
-        out.append(low.bit_length() - 1)
-        mask ^= low
-    return out
+_DIGITS = bytes.maketrans(b"01", bytes((0, 1)))
+
+
+def _places(mask: int) -> list[int]:
+    """Return the places of the groups in a set, in order."""
+    digits = bin(mask)[:1:-_LANE].encode().translate(_DIGITS)
+    return list(itertools.compress(itertools.count(), digits))
 
 
 def _renamed(items: tuple[Item, ...], homes: dict[Name, int]) -> tuple[Item, ...]:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
-from tiles.elements.dependence import Edge, dependences
+from tiles.elements.dependence import dependences
 from tiles.elements.isa import InstructionSet
 from tiles.elements.modulo import pipelined
 from tiles.elements.tilecode import AUX, MAIN, Block, Bundle, If, Instruction, Item, Loop, Repeat
 
 
 def scheduled(
-    items: Sequence[Item], isa: InstructionSet, pace: bool = False, window: int = 0
+    items: Sequence[Item],
+    isa: InstructionSet,
+    pace: bool = False,
+    window: int = 0,
+    known: Schedules | None = None,
 ) -> tuple[Item, ...]:
     """Return items with every block in bundles; repeat loops are pipelined where that is shorter.
 
@@ -22,20 +26,23 @@ def scheduled(
       pace: whether accesses of one iteration may be joined in one instruction (operands in separate elements).
       window: how many instructions an instruction may overtake, which bounds the registers in use; 0 for any
         number, and for iterations of repeat loops that overlap.
+      known: schedules of blocks that were made before, which those of this call join.
     """
+    known = Schedules(isa) if known is None else known
     out: list[Item] = []
     for item in items:
         if isinstance(item, Block):
-            out.append(
-                item if item.bundles is not None else Block((), list_schedule(item.instructions, isa, window))
-            )
+            out.append(item if item.bundles is not None else Block((), known.of(item.instructions, window)))
         elif isinstance(item, Repeat):
             if item.body.bundles is not None:
                 out.append(item)
                 continue
-            out.append(_straight(item, isa, window) if window else _repeat(item, isa, pace))
+            if window:
+                out.append(replace(item, body=Block((), known.of(item.body.instructions, window))))
+            else:
+                out.append(_repeat(item, isa, pace))
         elif isinstance(item, (Loop, If)):
-            out.append(replace(item, body=scheduled(item.body, isa, pace, window)))
+            out.append(replace(item, body=scheduled(item.body, isa, pace, window, known)))
     return tuple(out)
 
 
@@ -59,8 +66,14 @@ def _shorter(block: Block, isa: InstructionSet) -> Block:
     code: list[Instruction] = []
     for bundle in block.bundles or ():
         code += _in_order(bundle)
+    now = _slots(block.bundles or (), isa)
+    least = {MAIN: 0, AUX: 0}
+    for i in code:
+        least[i.slot] += isa.row(i.mnemonic).issue_slots
+    if now <= max(least.values()):
+        return block
     again = list_schedule(code, isa)
-    return Block((), again) if _slots(again, isa) < _slots(block.bundles or (), isa) else block
+    return Block((), again) if _slots(again, isa) < now else block
 
 
 def _in_order(bundle: Bundle) -> tuple[Instruction, ...]:
@@ -88,8 +101,36 @@ def _repeat(item: Repeat, isa: InstructionSet, pace: bool) -> Repeat:
     return replace(item, lead=Block((), lead), body=Block((), body), stages=stages)
 
 
-def _straight(item: Repeat, isa: InstructionSet, window: int) -> Repeat:
-    return replace(item, body=Block((), list_schedule(item.body.instructions, isa, window)))
+class Schedules:
+    """List schedules of blocks that are compiled several times over, while values are spilled from a few of them.
+
+    Blocks are told apart by the object that they are, since comparing their instructions would take as long as a
+    schedule; the objects are kept, so that no other takes their place.
+    """
+
+    def __init__(self, isa: InstructionSet) -> None:
+        """Know none yet."""
+        self.isa = isa
+        self.bundles: dict[tuple[int, int], tuple[Bundle, ...]] = {}
+        self.needs: dict[int, list[dict[int, int]]] = {}
+        self.graphs: dict[tuple[int, bool], Graph] = {}
+        self.kept: list[Sequence[Instruction]] = []
+
+    def of(self, code: Sequence[Instruction], window: int) -> tuple[Bundle, ...]:
+        """Return the bundles of a block, see ``list_schedule``."""
+        key = id(code), window
+        if key not in self.bundles:
+            self.kept.append(code)
+            self.bundles[key] = _scheduled(self._graph(code, bool(window)), window)
+        return self.bundles[key]
+
+    def _graph(self, code: Sequence[Instruction], is_depth_first: bool) -> Graph:
+        key = id(code), is_depth_first
+        if key not in self.graphs:
+            if id(code) not in self.needs:
+                self.needs[id(code)] = needs_of(code)
+            self.graphs[key] = graph_of(code, self.isa, is_depth_first, self.needs[id(code)])
+        return self.graphs[key]
 
 
 def list_schedule(code: Sequence[Instruction], isa: InstructionSet, window: int = 0) -> tuple[Bundle, ...]:
@@ -100,36 +141,81 @@ def list_schedule(code: Sequence[Instruction], isa: InstructionSet, window: int 
       isa: the instruction set.
       window: instructions that one may overtake of a depth-first order; 0 for any number, in the given order.
     """
-    if window:
-        code = depth_first(code)
-    edges = dependences(code)
-    heights = path_lengths(code, edges, isa)
-    waiting = [0] * len(code)
-    following: list[list[Edge]] = [[] for _ in code]
-    for edge in edges:
-        waiting[edge.after] += 1
-        following[edge.before].append(edge)
+    return _scheduled(graph_of(code, isa, bool(window), needs_of(code)), window)
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A block with what must come before what.
+
+    Attributes:
+      code: its instructions.
+      needs: for every instruction the earlier ones that it waits for, with the slots between them.
+      following: the same from the other end.
+      ranks: place of every instruction among those with the longest path after them, longest first.
+    """
+
+    code: Sequence[Instruction]
+    needs: list[dict[int, int]]
+    following: list[list[tuple[int, int]]]
+    ranks: list[int]
+
+
+def needs_of(code: Sequence[Instruction]) -> list[dict[int, int]]:
+    """Return for every instruction of a block the earlier ones that it waits for, with the slots between them."""
+    needs: list[dict[int, int]] = [{} for _ in code]
+    for edge in dependences(code):
+        known = needs[edge.after]
+        if known.get(edge.before, -1) < edge.slots:
+            known[edge.before] = edge.slots
+    return needs
+
+
+def graph_of(
+    code: Sequence[Instruction], isa: InstructionSet, is_depth_first: bool, needs: list[dict[int, int]]
+) -> Graph:
+    """Return the graph of a block, or of the block in depth-first order."""
+    if is_depth_first:
+        order = _depth_first(code, needs)
+        place = {at: new for new, at in enumerate(order)}
+        # a legal order leaves every instruction the same ones to wait for
+        needs = [{place[before]: slots for before, slots in needs[at].items()} for at in order]
+        code = [code[at] for at in order]
+    following: list[list[tuple[int, int]]] = [[] for _ in code]
+    for after, each in enumerate(needs):
+        for before, slots in each.items():
+            following[before].append((after, slots))
+    heights = _path_lengths(code, following, isa)
+    ranks = [0] * len(code)
+    for rank, at in enumerate(sorted(range(len(code)), key=lambda at: -heights[at])):
+        ranks[at] = rank
+    return Graph(code, needs, following, ranks)
+
+
+def _scheduled(graph: Graph, window: int) -> tuple[Bundle, ...]:
+    """Return the bundles of a graph's block."""
+    code = graph.code
+    waiting = [len(each) for each in graph.needs]
     earliest = [0] * len(code)
     ready = {at for at, n in enumerate(waiting) if not n}
     bundles: list[Bundle] = []
     while ready:
         end = min(ready) + (window or len(code))
         within = {at for at in ready if at < end}
-        taken = _fill_bundle(code, ready, within, earliest, heights, waiting, following, len(bundles))
+        taken = _fill_bundle(graph, ready, within, earliest, waiting, len(bundles))
         bundles.append(Bundle(taken.get(MAIN), taken.get(AUX)))
     return tuple(bundles)
 
 
-def depth_first(code: Sequence[Instruction]) -> list[Instruction]:
-    """Return a block in another legal order: what one result needs together, so that few registers live at once.
+def _depth_first(code: Sequence[Instruction], needs: Sequence[Iterable[int]]) -> list[int]:
+    """Return another legal order of a block: what one result needs together, so that few registers live at once.
 
     Of what an instruction needs, that comes first which takes the most instructions that are not there yet.
     """
-    needs: list[list[int]] = [[] for _ in code]
     needed = [False] * len(code)
-    for edge in dependences(code):
-        needs[edge.after].append(edge.before)
-        needed[edge.before] = True
+    for each in needs:
+        for before in each:
+            needed[before] = True
     below: list[int] = []
     for at, each in enumerate(needs):
         mask = 1 << at
@@ -140,13 +226,13 @@ def depth_first(code: Sequence[Instruction]) -> list[Instruction]:
     for sink in range(len(code)):
         if not needed[sink] or code[sink].has_effect:
             order.visit(sink)
-    return [code[at] for at in order.order]
+    return order.order
 
 
 class _Order:
     """An order that grows from the leaves; ``below`` are bit masks of all that an instruction needs, and itself."""
 
-    def __init__(self, needs: list[list[int]], below: list[int]) -> None:
+    def __init__(self, needs: Sequence[Iterable[int]], below: list[int]) -> None:
         self.needs, self.below = needs, below
         self.order: list[int] = []
         self.done = 0
@@ -169,37 +255,39 @@ class _Order:
 
 
 def _fill_bundle(
-    code: Sequence[Instruction],
+    graph: Graph,
     ready: set[int],
     within: set[int],
     earliest: list[int],
-    heights: list[int],
     waiting: list[int],
-    following: list[list[Edge]],
     now: int,
 ) -> dict[str, Instruction]:
     """Issue what fits at time ``now``; what it frees in the same slot may join it."""
+    code, ranks = graph.code, graph.ranks
     taken: dict[str, Instruction] = {}
     while True:
         fits = [at for at in within if earliest[at] <= now and code[at].slot not in taken]
         if not fits:
             return taken
-        best = min(fits, key=lambda at: (-heights[at], at))
+        best = min(fits, key=ranks.__getitem__)
         ready.remove(best)
         within.remove(best)
         taken[code[best].slot] = code[best]
-        for edge in following[best]:
-            earliest[edge.after] = max(earliest[edge.after], now + edge.slots)
-            waiting[edge.after] -= 1
-            if not waiting[edge.after]:
-                ready.add(edge.after)
-                within.add(edge.after)
+        for after, slots in graph.following[best]:
+            earliest[after] = max(earliest[after], now + slots)
+            waiting[after] -= 1
+            if not waiting[after]:
+                ready.add(after)
+                within.add(after)
 
 
-def path_lengths(code: Sequence[Instruction], edges: Sequence[Edge], isa: InstructionSet) -> list[int]:
+def _path_lengths(
+    code: Sequence[Instruction], following: Sequence[Sequence[tuple[int, int]]], isa: InstructionSet
+) -> list[int]:
     """Return the slots from each instruction to the end of the block along its longest path."""
     heights = [isa.row(i.mnemonic).issue_slots for i in code]
-    for edge in sorted((e for e in edges if not e.distance), key=lambda e: -e.before):
-        step = isa.row(code[edge.before].mnemonic).issue_slots if edge.slots else 0
-        heights[edge.before] = max(heights[edge.before], heights[edge.after] + step)
+    for at in range(len(code) - 1, -1, -1):
+        own = heights[at]
+        for after, slots in following[at]:
+            heights[at] = max(heights[at], heights[after] + (own if slots else 0))
     return heights

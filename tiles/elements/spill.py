@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from tiles.elements.isa import InstructionSet
 from tiles.elements.pace import first_free, packed
-from tiles.elements.registers import Name, Pressure, allocated, out_of_registers
-from tiles.elements.schedule import scheduled, tightened
+from tiles.elements.registers import Groups, Name, Pressure, allocated, out_of_registers
+from tiles.elements.schedule import Schedules, scheduled, tightened
 from tiles.elements.tilecode import (
     MAIN,
     MZERO,
@@ -45,24 +45,25 @@ def assigned(
     Raises:
       OutOfRegisters: even with everything spilled that can be, or more than ``most`` should be.
     """
-    current, spilled = tuple(items), set()
+    current, spilled, known = tuple(items), set(), Schedules(isa)
+    groups = Groups()
     for round_ in range(_MAX_ROUNDS):
         pressure: Pressure | None = None
         for window in _WINDOWS if not round_ else _WINDOWS_AFTER_SPILLING:
-            if pressure is not None and len(pressure.candidates) > _HOPELESS and window != _WINDOWS[-1]:
+            if pressure is not None and pressure.groups > _HOPELESS and window != _WINDOWS[-1]:
                 continue
             try:
-                code = scheduled(current, isa, pace, window)
-                done, used = allocated(packed(code, first_free(code)) if pace else code, isa)
+                code = scheduled(current, isa, pace, window, known)
+                done, used = allocated(packed(code, first_free(code)) if pace else code, isa, groups)
                 return tightened(done, isa), used, scratch_bytes
             except Pressure as found:
                 pressure = found
         assert pressure is not None
-        if most and len(pressure.candidates) > most:
+        if most and pressure.groups > most:
             break
         possible = _spillable(current) - spilled
         chosen: list[Name] = []
-        for candidates in pressure.candidates:
+        for candidates in pressure.candidates():
             chosen += [n for n in candidates if n in possible and n not in chosen][:1]
         if not chosen:
             raise out_of_registers(pressure.file, what)
@@ -160,7 +161,9 @@ class Spill:
         return Instruction(f"st{32 * width}", MAIN, (), ins, (at // (4 * width),), stream=f"scratch{at}")
 
     def _block(self, block: Block) -> Block:
-        if block.bundles is not None:
+        """Return a block with its moves: itself where there are none, so that its schedule stays known."""
+        registers = (r for i in block.instructions for r in (*i.ins, *i.outs))
+        if block.bundles is not None or all(self._name(r) is None for r in registers):
             return block
         out: list[Instruction] = []
         for i in block.instructions:

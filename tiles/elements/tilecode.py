@@ -72,6 +72,11 @@ VERTEX_BASE = Register("M", 13, virtual=False)
 WORKER_BASE = Register("M", 12, virtual=False)
 AZERO = Register("A", 15, virtual=False)
 AZEROS = Register("A", 14, 2, virtual=False)
+_FIXED = frozenset((r.file, r.index) for r in (MZERO, VERTEX_BASE, WORKER_BASE, AZERO, AZEROS))
+
+
+def _units(registers: tuple[Register, ...]) -> tuple[tuple[str, int, int], ...]:
+    return tuple([u for r in registers if r.virtual or (r.file, r.index) not in _FIXED for u in r.units])
 
 
 @dataclass(frozen=True)
@@ -100,6 +105,16 @@ class Instruction:
     stores: bool = False
     effect: str = ""
     note: str = ""
+
+    @functools.cached_property
+    def read(self) -> tuple[tuple[str, int, int], ...]:
+        """The single registers that it reads, but those that nothing writes."""
+        return _units(self.ins)
+
+    @functools.cached_property
+    def written(self) -> tuple[tuple[str, int, int], ...]:
+        """The single registers that it writes."""
+        return _units(self.outs)
 
     @property
     def has_effect(self) -> bool:

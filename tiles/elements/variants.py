@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tiles.elements.cell import ACCESS_BYTES, Arrangement
@@ -38,10 +38,20 @@ class Variant:
         size = code_bytes(code, isa) + Supervisor().code_bytes(isa)
         return Variant(code, formula_of(code, isa), size, slots_basis(code, isa))
 
+    def named(self, name: str) -> Variant:
+        """Return the variant under another name."""
+        return replace(self, code=replace(self.code, name=name))
+
 
 @dataclass(frozen=True)
 class NoVariant:
-    """Why there is no variant, to be remembered in its place: an error's parts, since errors change when raised."""
+    """Why there is no variant, to be remembered in its place: an error's parts, since errors change when raised.
+
+    Attributes:
+      what: happened; it begins with the name of the variant where ``lacks_registers``.
+      expected: instead, if known.
+      lacks_registers: whether it is an ``OutOfRegisters``, else a ``NoTileCode``.
+    """
 
     what: str
     expected: str | None
@@ -51,6 +61,16 @@ class NoVariant:
         """Return the error."""
         kind = OutOfRegisters if self.lacks_registers else NoTileCode
         return kind(self.what, expected=self.expected)
+
+    def named(self, name: str) -> NoVariant:
+        """Return the reason under the name of another variant."""
+        if not self.lacks_registers:
+            return self
+        return replace(self, what=name + self.what.removeprefix(UNNAMED))
+
+
+UNNAMED = "variant"
+"""Name of what is compiled once for all the names that ask for it."""
 
 
 def variant_or_why(make: Callable[[], Variant]) -> Variant | NoVariant:

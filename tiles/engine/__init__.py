@@ -6,9 +6,9 @@ from tiles.compiler import Executable, check
 from tiles.engine.agreement import certify
 from tiles.engine.compilation import quickly
 from tiles.engine.fast import FastEngine, record_decisions
-from tiles.engine.interface import FLOAT, RING, Engine, check_items, out_of_items
+from tiles.engine.interface import FLOAT, RING, Engine, aborted, check_items, out_of_items
 from tiles.engine.literal import LiteralEngine, VertexEngine
-from tiles.engine.streams import FIRST_ROOM, Streams, collect, in_order
+from tiles.engine.streams import FIRST_ROOM, Received, Streams, collect, in_order, stopped_with
 from tiles.engine.trace import Print, Trace, lines_of
 from tiles.errors import IpuError
 
@@ -48,9 +48,11 @@ __all__ = [
     "FastEngine",
     "LiteralEngine",
     "Print",
+    "Received",
     "Streams",
     "Trace",
     "VertexEngine",
+    "aborted",
     "certify",
     "check_items",
     "collect",
@@ -60,4 +62,5 @@ __all__ = [
     "out_of_items",
     "quickly",
     "record_decisions",
+    "stopped_with",
 ]

@@ -84,8 +84,9 @@ class Engine(abc.ABC):
 
     @property
     def needs_host(self) -> bool:
-        """Whether a run is more than a function of arrays: it repeats the decisions of another, or prints."""
-        return self.replays or any(isinstance(step, PrintStep) for step in self.executable.steps)
+        """Whether a run is more than a function of arrays: it repeats the decisions of another, prints, or may stop."""
+        kinds = (PrintStep, AbortStep, ErrorStep)
+        return self.replays or any(isinstance(step, kinds) for step in self.executable.steps)
 
     @property
     def remote(self) -> dict[str, Any]:

@@ -332,6 +332,11 @@ def in_order(steps: Mapping[int, PrintStep], received: Received) -> tuple[Print,
     return tuple(print_ for _, print_ in sorted(found, key=lambda pair: pair[0]))
 
 
+def stopped_with(state: Mapping[str, Any], number: int) -> np.ndarray:
+    """Return the value with which a step stopped a run, of its last state."""
+    return np.asarray(state[_of_error(number)])
+
+
 def halting_error(
     executable: Executable,
     given: Mapping[str, Any],
@@ -345,5 +350,5 @@ def halting_error(
         return out_of_items(executable.streams[name], len(given[name]))
     step = executable.steps[halted - 1]
     assert isinstance(step, (AbortStep, ErrorStep))
-    value = np.asarray(state[_of_error(halted - 1)]) if isinstance(step, ErrorStep) else None
+    value = stopped_with(state, halted - 1) if isinstance(step, ErrorStep) else None
     return aborted(step, value, in_order(prints_of(executable), received))

@@ -261,7 +261,8 @@ def whole_words(elements: np.ndarray, size: int) -> np.ndarray:
 def reshape_traffic(source: Layout, destination: Layout, dtype: str, target: Target) -> Traffic:
     """Return the traffic of copying a tensor into another shape or layout, element by element in order.
 
-    For the copies that do not factorize: flat index arrays, one entry per element, no Python loop.
+    For the copies that do not factorize: flat index arrays, one entry per element, no Python loop. What is sorted are
+    stretches of elements that follow each other on both sides.
     """
     size = itemsize(dtype)
     src_tile, src_offset = _flat_owner(source)
@@ -269,19 +270,28 @@ def reshape_traffic(source: Layout, destination: Layout, dtype: str, target: Tar
     result = Traffic.none(target.num_tiles)
     if not src_tile.size:
         return result
+    first = np.flatnonzero(_breaks(src_tile, src_offset) | _breaks(dst_tile, dst_offset))
+    length = np.diff(first, append=src_tile.size)
+    src_tile, src_offset, dst_tile, dst_offset = (
+        each[first] for each in (src_tile, src_offset, dst_tile, dst_offset)
+    )
 
     def count(tiles: np.ndarray) -> np.ndarray:
         return np.bincount(tiles, minlength=target.num_tiles)
 
+    def elements(tiles: np.ndarray, which: np.ndarray) -> np.ndarray:
+        return np.bincount(tiles[which], length[which], target.num_tiles).astype(np.int64)
+
     crosses = np.flatnonzero(src_tile != dst_tile)
     leaving = crosses[np.lexsort((src_offset[crosses], src_tile[crosses]))]
     arriving = crosses[np.lexsort((src_offset[crosses], src_tile[crosses], dst_tile[crosses]))]
-    received, sent = whole_words(count(dst_tile[crosses]), size), whole_words(count(src_tile[crosses]), size)
-    runs = count(src_tile[leaving[_breaks(src_tile[leaving], src_offset[leaving])]])
-    listened = _breaks(src_tile[arriving], src_offset[arriving]) | _breaks(dst_tile[arriving])
+    received, sent = (whole_words(elements(tiles, crosses), size) for tiles in (dst_tile, src_tile))
+    runs = count(src_tile[leaving[_breaks(src_tile[leaving], src_offset[leaving], length[leaving])]])
+    followed = _breaks(src_tile[arriving], src_offset[arriving], length[arriving])
+    listened = followed | _breaks(dst_tile[arriving])
     written = arriving[np.lexsort((dst_offset[arriving], dst_tile[arriving]))]
-    in_order = count(dst_tile[written[_breaks(dst_tile[written], dst_offset[written])]])
-    jumps = count(dst_tile[arriving[_breaks(dst_tile[arriving], dst_offset[arriving])]])
+    in_order = count(dst_tile[written[_breaks(dst_tile[written], dst_offset[written], length[written])]])
+    jumps = count(dst_tile[arriving[_breaks(dst_tile[arriving], dst_offset[arriving], length[arriving])]])
     selects = count(dst_tile[arriving[listened]])
     sources = count(dst_tile[arriving[_breaks(src_tile[arriving]) | _breaks(dst_tile[arriving])]])
     runs = np.minimum(runs, sent // WORD_BYTES)
@@ -289,7 +299,7 @@ def reshape_traffic(source: Layout, destination: Layout, dtype: str, target: Tar
         result,
         received=received,
         sent=sent,
-        local=whole_words(count(dst_tile[src_tile == dst_tile]), size),
+        local=whole_words(elements(dst_tile, np.flatnonzero(src_tile == dst_tile)), size),
         runs=runs,
         sends=send_instructions(sent // WORD_BYTES, runs, target),
         selects=np.minimum(selects, np.maximum(sources, received // WORD_BYTES)),
@@ -297,12 +307,18 @@ def reshape_traffic(source: Layout, destination: Layout, dtype: str, target: Tar
     )
 
 
-def _breaks(tiles: np.ndarray, offsets: np.ndarray | None = None) -> np.ndarray:
-    """Return where a tile differs from the one before, or an offset does not follow the one before; bool."""
+def _breaks(tiles: np.ndarray, offsets: np.ndarray | None = None, length: np.ndarray | int = 1) -> np.ndarray:
+    """Return where a tile differs from the one before, or an offset does not follow the one before; bool.
+
+    Args:
+      tiles: of elements, or of stretches of them.
+      offsets: of their first elements.
+      length: elements of each.
+    """
     result = np.ones(tiles.size, bool)
     result[1:] = tiles[1:] != tiles[:-1]
     if offsets is not None:
-        result[1:] |= offsets[1:] != offsets[:-1] + 1
+        result[1:] |= offsets[1:] != (offsets + length)[:-1]
     return result
 
 

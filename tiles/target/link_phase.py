@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -106,7 +107,7 @@ def _phase(system: System, routed: Routed, members: np.ndarray) -> LinkPhase:
     seconds = routed.link_bytes / table.payload_bytes_per_second[:, None]
     link, direction = np.unravel_index(int(seconds.argmax()), seconds.shape) if seconds.size else (0, 0)
     transfer = float(seconds[link, direction]) if seconds.size else 0.0
-    used = {system.links[kind] for kind in table.kind[routed.link_bytes.any(axis=1)]}
+    used = [system.links[kind] for kind in np.unique(table.kind[routed.link_bytes.any(axis=1)])]
     latency = float(routed.latency_seconds.max(initial=0))
     return LinkPhase(
         link_bytes=routed.link_bytes,
@@ -133,7 +134,13 @@ def sync(system: System, members: np.ndarray) -> Sync:
 
     Source: github.com/graphcore/poplibs: lib/poplibs_test/Util.cpp.
     """
-    ipus = np.flatnonzero(members)
+    return _sync(system, np.asarray(members, bool).tobytes())
+
+
+@functools.lru_cache(maxsize=64)
+def _sync(system: System, members: bytes) -> Sync:
+    """Return ``sync``, once for the same IPUs."""
+    ipus = np.flatnonzero(np.frombuffer(members, bool))
     if ipus.size < 2:
         return Sync(0, 0, Basis.DOCUMENTED)
     hops, chip = _sync_hops(system, ipus), system.chip
@@ -147,7 +154,7 @@ def sync(system: System, members: np.ndarray) -> Sync:
         return Sync(cycles, hops, basis)
     from_first = np.full(first.size - 1, first[0])
     across = route(system, from_first, first[1:], np.ones(first.size - 1, np.int64))
-    used = {system.links[kind] for kind in system.table.kind[across.link_bytes.any(axis=1)]}
+    used = [system.links[kind] for kind in np.unique(system.table.kind[across.link_bytes.any(axis=1)])]
     basis = Basis.weakest([basis, *(link.figure("latency_seconds").basis for link in used)])
     there = float(across.latency_seconds.max())
     together = None if math.isnan(there) else cycles + _cycles(2 * there * chip.clock_hz)

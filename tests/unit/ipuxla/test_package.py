@@ -15,4 +15,4 @@ def test_public_names():
 
 
 def test_other_names_are_no_attributes():
-    assert not hasattr(ipuxla, "pmap")
+    assert not hasattr(ipuxla, "xmap")

@@ -14,8 +14,20 @@ import pytest
 from jax import lax
 
 from tests.unit.tiles.elements_running import compiled, simulate, ulps
-from tiles.elements import Access, Arrangement, as_text, compile_cell, contiguous, cost_of, named
+from tiles.elements import (
+    Access,
+    Arrangement,
+    as_text,
+    compile_cell,
+    contiguous,
+    cost_of,
+    named,
+    registers,
+    schedule,
+    spill,
+)
 from tiles.elements.cell import CELL
+from tiles.elements.schedule import needs_of
 from tiles.elements.tilecode import Repeat, walk
 from tiles.errors import NoTileCode, OutOfRegisters
 
@@ -202,16 +214,18 @@ def test_no_code_is_said_by_name() -> None:
         cost_of(compiled(lambda a: -a, [F], named("mk1")), {"n": 200_000}, named("mk1"))
 
 
-def test_values_that_find_no_register_wait_in_scratch_memory() -> None:
-    def crowded(a):
-        parts = [lax.exp(a * (k + 1)) for k in range(9)]
-        total = parts[0]
-        for left, right in itertools.pairwise(parts):
-            total = total * 0.5 + left * right
-        for part in parts:
-            total = total - part
-        return total
+def crowded(a):
+    """More values at a time than there are registers."""
+    parts = [lax.exp(a * (k + 1)) for k in range(9)]
+    total = parts[0]
+    for left, right in itertools.pairwise(parts):
+        total = total * 0.5 + left * right
+    for part in parts:
+        total = total - part
+    return total
 
+
+def test_values_that_find_no_register_wait_in_scratch_memory() -> None:
     code = compiled(crowded, [H], MK2)
     assert code.scratch_bytes > 0
     rng = np.random.default_rng(1)
@@ -220,6 +234,39 @@ def test_values_that_find_no_register_wait_in_scratch_memory() -> None:
         wanted = np.asarray(crowded(jnp.asarray(x)))
     (got,), _ = simulate(code, [x], [H], MK2)
     assert ulps(got, wanted.astype(np.float64)) <= 4
+
+
+def test_what_is_kept_of_blocks_changes_no_code(monkeypatch) -> None:
+    """Rounds of spilling that find out everything again give the same code."""
+    kept = compiled(crowded, [H], MK2)
+    rounds = []
+
+    def afresh(items, isa, pace, window, _known):
+        rounds.append(window)
+        return schedule.scheduled(items, isa, pace, window)
+
+    monkeypatch.setattr(spill, "scheduled", afresh)
+    monkeypatch.setattr(spill, "allocated", lambda items, isa, _groups: registers.allocated(items, isa))
+    assert compiled(crowded, [H], MK2) == kept
+    assert len(rounds) > 4
+
+
+def test_blocks_wait_for_the_same_in_depth_first_order(monkeypatch) -> None:
+    """What an instruction waits for in another order is what is found for that order from the beginning."""
+    blocks = []
+
+    def noted(code, *rest):
+        blocks.append(code)
+        return schedule.graph_of(code, *rest)
+
+    monkeypatch.setattr(
+        schedule.Schedules, "_graph", lambda self, code, _: noted(code, MK2, True, needs_of(code))
+    )
+    compiled(crowded, [H], MK2)
+    assert max(map(len, blocks)) > 100
+    for code in blocks:
+        graph = schedule.graph_of(code, MK2, True, needs_of(code))
+        assert graph.needs == needs_of(graph.code)
 
 
 def test_too_few_registers_is_an_error() -> None:

@@ -25,8 +25,9 @@ from tiles.elements import (
     formula_of,
     named,
 )
-from tiles.elements.cell import ROW
-from tiles.errors import NoTileCode
+from tiles.elements.cell import ELEMENT, ROW
+from tiles.elements.variants import UNNAMED, NoVariant, variant_or_why
+from tiles.errors import NoTileCode, OutOfRegisters
 from tiles.graph import (
     PARALLEL,
     REDUCTION,
@@ -44,6 +45,7 @@ from tiles.poplibs.popnn.rows import RowFunction
 from tiles.poplibs.popops.expr import arg, call, constant_row, rows_of
 from tiles.poplibs.popops.loops import loop_of
 from tiles.poplibs.popops.map import Map
+from tiles.poplibs.popops.map_code import rows_code
 from tiles.poplibs.popops.reduce import Reduce, reduce_codelet
 from tiles.target import Basis, Target
 
@@ -136,6 +138,22 @@ def test_every_cell_runs_the_variant_of_its_alignment() -> None:
     assert (sum(np.asarray(part.runs, int) for part in parts) == 1).all()
     aligned, odd = ({id(p.variant) for p in parts if p.runs[k]} for k in (0, 1))
     assert aligned != odd
+
+
+def test_vertices_of_other_names_run_the_same_code() -> None:
+    """Code is compiled once, and stands under each name; so does the reason why there is none."""
+    body, outputs = rows_of([call("multiply", arg(0), arg(0))], (F,))
+    made = [
+        rows_code(body, outputs, (F,), ((ELEMENT, True),), False, np.int64(60), np.int64(1), TARGET, name)
+        for name in ("one", "two")
+    ]
+    one, two = (part.variant for (part,) in made)
+    assert (one.code.name, two.code.name) == ("one", "two")
+    assert one.code.items is two.code.items
+    assert one.formula == two.formula
+    found = variant_or_why(lambda: (_ for _ in ()).throw(OutOfRegisters(f"{UNNAMED}: not enough")))
+    assert isinstance(found, NoVariant)
+    assert found.named("three").error().what == "three: not enough"
 
 
 def test_rows_of_halves_that_begin_inside_words_have_no_code() -> None:

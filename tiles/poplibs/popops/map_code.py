@@ -16,7 +16,7 @@ import numpy as np
 
 from tiles.elements import Access, Arrangement, InstructionSet, Variant, compile_variant, instructions_for
 from tiles.elements.cell import CELL, ELEMENT, ROW
-from tiles.elements.variants import NoVariant, existing, variant_or_why
+from tiles.elements.variants import UNNAMED, NoVariant, existing, variant_or_why
 from tiles.errors import NoTileCode, OutOfRegisters
 from tiles.graph import Extents, OpForm, VertexCode
 from tiles.numerics.dtypes import itemsize, to_jax
@@ -113,14 +113,14 @@ def rows_code(
     known = body_dtypes(body, operand_dtypes)
     dtypes = (operand_dtypes, tuple(known[i] for i in outputs))
     n, rows = np.broadcast_arrays(np.atleast_1d(n), np.atleast_1d(rows))
-    key = (body, outputs, dtypes, levels, counters, isa, name)
+    key = (name, body, outputs, dtypes, levels, counters, isa)
     if not has_rows:
-        return (VertexCode(existing(_variant(*key, 0, False)), n * rows),)
+        return (VertexCode(existing(_named_variant(*key, 0, False)), n * rows),)
     parts: list[VertexCode] = []
     reason: NoTileCode | OutOfRegisters | None = None
     for grain, chosen in _alignments(n, dtypes, levels):
         try:
-            by_rows, together = (existing(_variant(*key, grain, shares)) for shares in (False, True))
+            by_rows, together = (existing(_named_variant(*key, grain, shares)) for shares in (False, True))
         except (NoTileCode, OutOfRegisters) as error:
             reason = error
             continue
@@ -178,6 +178,12 @@ def _alignments(
 
 
 @lru_cache(maxsize=4096)
+def _named_variant(name: str, *key: Any) -> Variant | NoVariant:
+    """Return a variant under the name of a vertex: vertices of other names may run the same code."""
+    return _variant(*key).named(name)
+
+
+@lru_cache(maxsize=4096)
 def _variant(
     body: Body,
     outputs: tuple[int, ...],
@@ -185,7 +191,6 @@ def _variant(
     levels: Levels,
     counters: int,
     isa: InstructionSet,
-    name: str,
     grain: int,
     shares_rows: bool,
 ) -> Variant | NoVariant:
@@ -193,7 +198,7 @@ def _variant(
 
     def make() -> Variant:
         how = _arrangement(dtypes, levels, counters, grain, shares_rows)
-        return compile_variant(element_jaxpr(body, outputs, dtypes[0]), dtypes, how, isa, name)
+        return compile_variant(element_jaxpr(body, outputs, dtypes[0]), dtypes, how, isa, UNNAMED)
 
     return variant_or_why(make)
 

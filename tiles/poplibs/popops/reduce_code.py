@@ -14,7 +14,7 @@ from jax import lax
 
 from tiles.elements import Access, Arrangement, InstructionSet, Variant, compile_variant, instructions_for
 from tiles.elements.cell import CELL, ELEMENT, ROW
-from tiles.elements.variants import NoVariant, existing, variant_or_why
+from tiles.elements.variants import UNNAMED, NoVariant, existing, variant_or_why
 from tiles.errors import NoTileCode
 from tiles.graph import Extents, OpForm, VertexCode
 from tiles.numerics.dtypes import itemsize, to_jax
@@ -64,8 +64,8 @@ def reduction_code(
         dtypes = (*extents.operand_dtypes, accumulate_dtype, out_dtype)
         return fold_code(body, operation, dtypes, levels, n, rows, target, name)
     isa, grain = instructions_for(target), _grain(n, extents.operand_dtypes)
-    key = (body, operation, accumulate_dtype, kind, levels, isa, name)
-    return (VertexCode(existing(_variant(*key, extents.operand_dtypes, out_dtype, grain)), n, rows),)
+    key = (name, body, operation, accumulate_dtype, kind, levels, isa)
+    return (VertexCode(existing(_named_variant(*key, extents.operand_dtypes, out_dtype, grain)), n, rows),)
 
 
 def fold_code(
@@ -100,19 +100,19 @@ def fold_code(
     *taken, accumulate_dtype, out_dtype = dtypes
     operand_dtypes = tuple(taken)
     n, rows = np.broadcast_arrays(np.atleast_1d(n), np.atleast_1d(rows))
-    key = (body, operation, accumulate_dtype, ALONG_ROWS, levels, isa, name, operand_dtypes)
+    key = (name, body, operation, accumulate_dtype, ALONG_ROWS, levels, isa, operand_dtypes)
     stored = out_dtype if itemsize(out_dtype) >= _WORD_BYTES else accumulate_dtype
     if itemsize(stored) < _WORD_BYTES:
         stored = "float32"
     sharers = np.maximum(target.workers_per_tile // np.maximum(rows, 1), 1)
     shares = -(-n // sharers)
     grain = min(_grain(n, operand_dtypes), _grain(shares, operand_dtypes))
-    whole = existing(_variant(*key, stored, grain))
+    whole = existing(_named_variant(*key, stored, grain))
     parts = [VertexCode(whole, n, rows)]
     if np.any(sharers > 1) and not itemsize(accumulate_dtype) % _WORD_BYTES:
-        of_share = existing(_variant(*key, accumulate_dtype, grain))
-        plain = ((), operation, accumulate_dtype, ALONG_ROWS, ((ELEMENT, True),), isa, name)
-        joining = existing(_variant(*plain, (accumulate_dtype,), stored, 1))
+        of_share = existing(_named_variant(*key, accumulate_dtype, grain))
+        plain = (name, (), operation, accumulate_dtype, ALONG_ROWS, ((ELEMENT, True),), isa)
+        joining = existing(_named_variant(*plain, (accumulate_dtype,), stored, 1))
         split = (VertexCode(of_share, shares, rows * sharers), VertexCode(joining, sharers, rows))
         is_faster = (sharers > 1) & (sum(part.cycles for part in split) < parts[0].cycles)
         parts = [VertexCode(whole, n, rows, ~is_faster)]
@@ -149,6 +149,12 @@ def _grain(n: Any, dtypes: tuple[str, ...]) -> int:
 
 
 @lru_cache(maxsize=4096)
+def _named_variant(name: str, *key: Any) -> Variant | NoVariant:
+    """Return a variant under the name of a vertex: vertices of other names may run the same code."""
+    return _variant(*key).named(name)
+
+
+@lru_cache(maxsize=4096)
 def _variant(
     body: Body,
     operation: str,
@@ -156,7 +162,6 @@ def _variant(
     kind: str,
     levels: Levels,
     isa: InstructionSet,
-    name: str,
     operand_dtypes: tuple[str, ...],
     out_dtype: str,
     grain: int,
@@ -171,7 +176,7 @@ def _variant(
         if kind == OVER_ROWS and result.alignment_bytes < _WORD_BYTES:
             raise NoTileCode(f"columns of {out_dtype} that end inside a word", expected="whole words")
         how = Arrangement(accesses, (result if kind == OVER_ROWS else Access(),), has_rows=True)
-        return compile_variant(jaxpr, (operand_dtypes, (out_dtype,)), how, isa, name)
+        return compile_variant(jaxpr, (operand_dtypes, (out_dtype,)), how, isa, UNNAMED)
 
     return variant_or_why(make)
 
