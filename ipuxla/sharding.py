@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -155,6 +156,8 @@ class Placement:
         ranks = [(len(s.dimensions), len(shape)) for s, shape in zip(found.outputs, shapes, strict=True)]
         if any(n < 1 or s < 1 or num_devices % (n * s) for n, s in digits) or any(a != b for a, b in ranks):
             raise ValueError("the parts that devices hold")
+        if not all(_are_digits(s) for s in (*found.inputs, *found.outputs)):
+            raise ValueError("the parts that devices hold: no device holds some of them")
         return found
 
     def to_devices(self, arrays: Sequence[Any]) -> list[Any]:
@@ -184,3 +187,9 @@ class Placement:
     def same_on_all(self) -> tuple[int, ...]:
         """Arguments of which all devices hold the whole."""
         return tuple(number for number, sharding in enumerate(self.inputs) if sharding.is_replicated)
+
+
+def _are_digits(sharding: ArraySharding) -> bool:
+    """Whether no two digits say the same about a device's number, so that every part has a device that holds it."""
+    digits = sorted((s, n) for dimension in sharding.dimensions for n, s in dimension if n > 1)
+    return all(stride % (before * size) == 0 for (before, size), (stride, _) in itertools.pairwise(digits))

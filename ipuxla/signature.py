@@ -287,9 +287,19 @@ class Signature:
         held = self.placement
         if held and (len(held.inputs), len(held.outputs)) != (len(self.inputs), len(self.outputs)):
             raise InvalidExecutable("the program's signature places other arguments or results than it has")
+        if held and not self._is_placed(held):
+            raise InvalidExecutable("the program's signature places arrays of other shapes than it has")
         is_known = set(self.donated) <= set(range(len(self.inputs)))
         if len(self.names) != len(self.inputs) or not is_known or len(set(self.donated)) < len(self.donated):
             raise InvalidExecutable("the program's signature names, or donates, what is no argument")
+
+    def _is_placed(self, placement: Placement) -> bool:
+        """Whether a placement is of arrays of these ranks, results of these shapes."""
+        inputs = zip(self.inputs, placement.inputs, strict=True)
+        outputs = zip(self.outputs, placement.result_shapes, strict=True)
+        return all(len(word.shape) == len(s.dimensions) for x, s in inputs for word in x.words) and all(
+            tuple(word.shape) == shape for x, shape in outputs for word in x.words
+        )
 
 
 def _narrowed(array: Any, dtype: np.dtype) -> Any:

@@ -360,7 +360,7 @@ def _dynamic_slice(scope: Scope) -> Step | None:
     shape = scope.types[x].shape
     sizes = tuple(scope.draw(st.integers(1, size)) for size in shape)
     axis = scope.draw(st.integers(0, len(shape) - 1))
-    starts = lambda i: [i if d == axis else 0 for d in range(len(shape))]  # noqa: E731
+    starts = lambda i: [i if d == axis else jnp.zeros_like(i) for d in range(len(shape))]  # noqa: E731
     return Step(
         f"dynamic_slice[{axis}, {sizes}]", lambda a, i: lax.dynamic_slice(a, starts(i), sizes), (x, index)
     )
@@ -377,7 +377,7 @@ def _dynamic_update(scope: Scope) -> Step | None:
 
     def function(a: Any, b: Any, i: Any) -> Any:
         b = b if b.ndim == a.ndim else b[None]
-        return lax.dynamic_update_slice(a, b, [i, *[0] * (a.ndim - 1)])
+        return lax.dynamic_update_slice(a, b, [i, *[jnp.zeros_like(i)] * (a.ndim - 1)])
 
     return Step("dynamic_update", function, (x, update, index))
 

@@ -19,6 +19,9 @@ from tiles.numerics.tolerance import check_close, max_error, tolerance_of
 from tiles.target import Target
 
 ENGINES = ("fast", "literal")
+UNSTEADY = "f8E4M3B11FNUZ"
+"""XLA:CPU (jaxlib 0.10.2) gives a softmax of this type other values at each run where its maximum is NaN: of a result
+of 9 elements, 8 different ones in 25 compilations of plain ``jax.jit``. It is no witness there, nor the fast engine."""
 MOVES = 3
 """How often arguments are moved by an ULP to see which results that changes."""
 
@@ -47,6 +50,8 @@ def check_program(
         want = _leaves(witness, arrays)
         for engine, program in programs.items():
             assert_same_words(_leaves(program, arrays), want, engine)
+        return
+    if UNSTEADY in text:
         return
     want = xla.evaluate(text, *arrays)
     steady = _steady(text, arrays, want)

@@ -153,10 +153,19 @@ def test_a_saved_program_runs_where_no_mesh_is(tmp_path):
     for engine in ("fast", "vertex"):
         got = ipuxla.load(tmp_path / "p", engine=engine)(X, W)
         np.testing.assert_allclose(got, np.tanh(X @ W), rtol=2e-5, atol=1e-6)
-    data = ipuxla.load(tmp_path / "p").signature.to_data()
-    data["placement"]["inputs"][0][0] = [[2, 5]]
-    with pytest.raises(InvalidExecutable, match="parts that devices hold"):
-        type(ipuxla.load(tmp_path / "p").signature).from_data(data)
+    signature = ipuxla.load(tmp_path / "p").signature
+    data = signature.to_data()
+    first = data["placement"]["inputs"][0]
+    for digits, rest in (
+        ([[[2, 5]], *first[1:]], {}),  # no digit of a device's number
+        ([first[0], first[0]], {}),  # one digit twice: nobody holds the parts off the diagonal
+        (first[:1], {}),  # of a vector
+        (first, {"result_shapes": [[4, 10**6]]}),
+    ):
+        damaged = {**data, "placement": {**data["placement"], **rest}}
+        damaged["placement"]["inputs"] = [digits, *data["placement"]["inputs"][1:]]
+        with pytest.raises(InvalidExecutable, match=r"parts that devices hold|places arrays of other shapes"):
+            type(signature).from_data(damaged)
 
 
 def test_steps_in_parallel_give_the_losses_of_one_batch(tmp_path):
