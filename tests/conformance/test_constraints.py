@@ -207,6 +207,8 @@ CASES = [
     *_COLLECTIVES,
     # exchanges with the host
     (ops.Print("{}"), [T("tensor<2xcomplex<f32>>")], "C1"),
+    (ops.Stop("stop"), [T("tensor<2xcomplex<f32>>")], "C1"),
+    (ops.Stop("stop"), [F, F], "arity"),
     (ops.Infeed((F,)), [F], "arity"),
     (ops.Infeed(()), [], "C1"),
     (ops.Recv((F,), 1), [F], "arity"),
