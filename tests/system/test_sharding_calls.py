@@ -120,7 +120,7 @@ def test_a_manual_module_need_say_nothing_of_its_arguments_and_results():
     text = re.sub(r" \{(jax\.|sdy\.sharding)[^{}]*\}", "", jit(MANUAL).lower(X, W).as_text("stablehlo"))
     assert "manual_computation" in text and "jax.result_info" not in text
     (got,) = ipuxla.compile_stablehlo(text, SYSTEM)(X, W)
-    np.testing.assert_array_equal(got, jit(MANUAL)(X, W))
+    np.testing.assert_allclose(np.squeeze(got), np.tanh(X @ W), rtol=2e-5, atol=1e-6)
 
 
 def test_programs_of_many_ipus_are_as_small_as_those_of_two():
