@@ -1081,8 +1081,9 @@ def manual_body(module: Any, axes: Sequence[str]) -> tuple[Any, list[Any], list[
     if list(manual.operands) != arguments or list(end.operands) != list(manual.results):
         return None
     shardings: list[list[Any]] = []
-    for role, said in (("in_shardings", main.arg_attrs), ("out_shardings", main.result_attrs)):
+    for role, key in (("in_shardings", "arg_attrs"), ("out_shardings", "res_attrs")):
         found = list(_sdy.TensorShardingPerValueAttr(manual.attributes[role]).shardings)
+        said: Any = main.attributes[key] if key in main.attributes else [()] * len(found)
         given = [attrs["sdy.sharding"] if "sdy.sharding" in attrs else None for attrs in said]
         own = [_axes_of_dimensions(each) for each in found]
         if any(g is not None and _axes_of_dimensions(g) != o for g, o in zip(given, own, strict=True)):

@@ -1,5 +1,7 @@
 """How sharded functions are written and called: JAX's own words, and what is told where they are wrong."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -112,6 +114,13 @@ def test_a_function_that_is_manual_throughout_is_the_program_of_one_ipu():
     other = jit(dense, in_shardings=(on(ROWS), on(COLUMNS))).lower(X, W)
     assert "result 0: P('data', 'model')" in other.as_text("partitioned")
     assert "test_sharding_calls.py" in other.as_text("hlo"), "source lines survive XLA"
+
+
+def test_a_manual_module_need_say_nothing_of_its_arguments_and_results():
+    text = re.sub(r" \{(jax\.|sdy\.sharding)[^{}]*\}", "", jit(MANUAL).lower(X, W).as_text("stablehlo"))
+    assert "manual_computation" in text and "jax.result_info" not in text
+    (got,) = ipuxla.compile_stablehlo(text, SYSTEM)(X, W)
+    np.testing.assert_allclose(np.squeeze(got), np.tanh(X @ W), rtol=2e-5, atol=1e-6)
 
 
 def test_programs_of_many_ipus_are_as_small_as_those_of_two():
