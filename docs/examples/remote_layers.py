@@ -7,7 +7,6 @@ import numpy as np
 import tiles
 
 
-
 def build(target: tiles.Target, layers: int, width: int = 64, batch: int = 16) -> tiles.Graph:
     """Return a graph that applies ``tanh(x @ w)`` for every row ``w`` of the remote buffer ``weights``."""
     graph = tiles.Graph(target, "remote_layers")

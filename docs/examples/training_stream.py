@@ -5,7 +5,6 @@ import numpy as np
 import tiles
 
 
-
 def build(target: tiles.Target, steps: int, batch: int = 32, features: int = 64) -> tiles.Graph:
     """Return a graph that fits weights to batches ``(x, y)`` by gradient descent on the mean squared error."""
     graph = tiles.Graph(target, "training_stream")

@@ -8,7 +8,6 @@ import numpy as np
 import tiles
 
 
-
 @tiles.register
 @dataclass(frozen=True)
 class SumOfSquares(tiles.Codelet):

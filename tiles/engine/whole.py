@@ -18,9 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from tiles.codelets.cells import computes_partials_at_once, extent_classes
 from tiles.compiler import VertexGroup
 from tiles.graph import Affine, AxisSplit, Cell
-from tiles.graph.cells import computes_partials_at_once, extent_classes
 
 UNROLLED = 4
 """Parts computed in turn without a loop; 368 of them would take XLA 3.9 s to compile."""
