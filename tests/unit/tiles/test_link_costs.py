@@ -101,9 +101,7 @@ def test_a_folded_ring_hops_along_rails() -> None:
         for ring in (one, other)
     )
     assert plain.links is not None and turn.links is not None
-    hops = [
-        cost.links.crossing.unit.hops for cost in (plain, turn) if cost.links and cost.links.crossing.unit
-    ]
+    hops = [found.unit.hops for cost in (plain, turn) for found in cost.links.crossings if found.unit]
     assert hops == [8, 1]
 
 

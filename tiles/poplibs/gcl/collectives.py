@@ -138,7 +138,7 @@ def all_reduce(
     each = orders.fragment_elements(size, parts, algorithm)
     steps = Steps(graph, axes, x.dtype, each, name, location)
     if algorithm == "halving_doubling":
-        place = steps.place()
+        place = steps.place() if parts > 1 else None
         own = steps.reduce_halving(operation, steps.fragments(x, parts), place)
         found = steps.gather_doubling(own, place, parts)
     elif algorithm == "hierarchical":

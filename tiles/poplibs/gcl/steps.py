@@ -46,6 +46,8 @@ from tiles.poplibs.poputil.copies import reshape
 from tiles.poplibs.poputil.place import place
 
 INDEX = "uint32"
+WRITTEN_OUT = 4
+"""Stages in which a buffer is exchanged whole, up to which they are written out; more are a loop over them."""
 
 
 class Steps:
@@ -126,8 +128,8 @@ class Steps:
         names = tuple(source.name for source in sources)
         self.program.add(Copy(destination.name, names, axis, self.location))
 
-    def send(self, x: Tensor, *permutations: Permutation) -> Tensor:
-        """Return what arrives when ``x``, or its slices, are sent."""
+    def send(self, x: Tensor, *permutations: Permutation, stage: Tensor | None = None) -> Tensor:
+        """Return what arrives when ``x``, or its slices, are sent; with ``stage``, by the permutation of that number."""
         arrived = self.graph.add_tensor(
             x.shape,
             x.dtype,
@@ -135,7 +137,8 @@ class Steps:
             self.graph.tensors[x.name].layout,
             location=self.location,
         )
-        self.program.add(CopyBetween(x.name, arrived.name, self.axes, permutations, self.location))
+        number = "" if stage is None else stage.name
+        self.program.add(CopyBetween(x.name, arrived.name, self.axes, permutations, self.location, number))
         return arrived
 
     def at(self, buffer: Tensor, index: Tensor, count: int = 1, axis: int = 0) -> Tensor:
@@ -345,11 +348,11 @@ class Steps:
             return self.scalar(call("and", arg(0), 1), place)
         return self.scalar(call("remainder", call("divide", arg(0), distance), 2), place)
 
-    def reduce_halving(self, operation: str, buffer: Tensor, place: Tensor) -> Tensor:
+    def reduce_halving(self, operation: str, buffer: Tensor, place: Tensor | None) -> Tensor:
         """Return the replica's own fragment of ``[parts, elements]``, combined; see ``orders.halves``.
 
-        Both are powers of two. Neighbours exchange halves until one fragment is left, those further off exchange
-        that: most goes where links are shortest.
+        Both are powers of two; of one part, no place is needed. Neighbours exchange halves until one fragment is left,
+        those further off exchange that: most goes where links are shortest.
         """
         if self.members & (self.members - 1):
             raise InvalidGraph(
@@ -358,23 +361,40 @@ class Steps:
                 location=self.location or None,
             )
         x, distance = buffer, 1
-        while distance < self.members:
-            own = other = x
-            if x.shape[0] > 1:
-                half, bit = x.shape[0] // 2, self.bit(place, distance)
-                pairs = self.rows_as(x, half, 2, self.elements)
-                own, other = (
-                    self.rows_as(self.at(pairs, which, axis=1), half, self.elements)
-                    for which in (bit, self.scalar(1 - arg(0), bit))
-                )
+        while x.shape[0] > 1:
+            assert place is not None
+            half, bit = x.shape[0] // 2, self.bit(place, distance)
+            pairs = self.rows_as(x, half, 2, self.elements)
+            own, other = (
+                self.rows_as(self.at(pairs, which, axis=1), half, self.elements)
+                for which in (bit, self.scalar(1 - arg(0), bit))
+            )
             x = self.combine(operation, own, self.send(other, Swap(distance)))
             distance *= 2
+        left = [Swap(1 << k) for k in range(distance.bit_length() - 1, self.members.bit_length() - 1)]
+        if len(left) > WRITTEN_OUT:
+            return self._reduce_whole(operation, x if x is buffer else self._carried(x), left)
+        for swap in left:
+            x = self.combine(operation, x, self.send(x, swap))
         return x
 
-    def gather_doubling(self, own: Tensor, place: Tensor, parts: int) -> Tensor:
+    def _reduce_whole(self, operation: str, total: Tensor, stages: Seq[Swap]) -> Tensor:
+        """Return a variable after it was exchanged whole, and added, in every stage: a loop with the stage's number."""
+        first = elementwise.fill(self.graph, (), INDEX, 0, name=f"{self.name}.number", **self.options)
+        stage = self._kept(first)
+        after = self._loop(len(stages))
+        found = self.combine(operation, total, self.send(total, *stages, stage=stage))
+        following = self.scalar(arg(0) + 1, stage)
+        self.copy(total, found)
+        self.copy(stage, following)
+        self.program = after
+        return total
+
+    def gather_doubling(self, own: Tensor, place: Tensor | None, parts: int) -> Tensor:
         """Return ``[parts, elements]`` of the fragments that ``reduce_halving`` leaves."""
         x, distance = own, parts // 2
         while distance:
+            assert place is not None
             rows, bit = x.shape[0], self.bit(place, distance)
             arrived = self.send(x, Swap(distance))
             three = self.buffer(
