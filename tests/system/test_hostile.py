@@ -155,7 +155,9 @@ def carrying(text: str) -> dict[str, Any]:
     import hashlib
 
     data = compile_graph(padded(Target.named("gc200").replace(num_tiles=16))).to_data()
-    blob = exported_modules.stablehlo.serialize_portable_artifact_str(text, exported_modules.stablehlo.get_current_version())
+    blob = exported_modules.stablehlo.serialize_portable_artifact_str(
+        text, exported_modules.stablehlo.get_current_version()
+    )
     old, new = next(iter(data["modules"])), hashlib.sha256(blob).hexdigest()
     changed = json.loads(json.dumps(data).replace(old, new))
     changed["modules"][new] = base64.b64encode(blob).decode()
