@@ -10,10 +10,11 @@ from collections import defaultdict
 import jax
 import numpy as np
 
+from tiles.codelets import ExportedCodelet
 from tiles.compiler.executable import Executable
 from tiles.compiler.steps import HOST_STEPS, VertexGroup
 from tiles.compiler.wellformed import is_count, part_bytes, refuse, where
-from tiles.graph import Cell, ExportedCodelet, Extents
+from tiles.graph import Cell, Extents
 from tiles.numerics.dtypes import to_jax
 
 Part = tuple[tuple[int, ...], str]

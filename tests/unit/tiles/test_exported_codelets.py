@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.unit.tiles.executable_programs import rows, split
+from tiles.codelets import ExportedCodelet
 from tiles.compiler import certify, compile_graph, load_executable, step_costs
 from tiles.engine import FastEngine, make_engine
 from tiles.errors import InvalidGraph, Unsupported
@@ -19,7 +20,6 @@ from tiles.graph import (
     Cell,
     Codelet,
     Cycles,
-    ExportedCodelet,
     Extents,
     Graph,
     IndexMap,
