@@ -11,10 +11,15 @@ import pytest
 from ipuxla import cli
 from ipuxla.calibration import BadRecord, InvalidRecords, Row, predict, read_records, score, stencils
 from ipuxla.calibration.card import scored
+from ipuxla.calibration.figures import figure
 from ipuxla.calibration.held_out import held_out, interval
 from ipuxla.calibration.parameters import MissingParameter, Parameters
 from ipuxla.calibration.predict import is_rate, roofline
 from ipuxla.calibration.programs import FAMILIES
+from tests.replicas import replicated
+from tiles import compile_graph, gcl
+from tiles.graph import Swap
+from tiles.report import cost_analysis
 
 PUBLISHED = pathlib.Path(__file__).parents[3] / "benchmarks" / "data" / "silicon.json"
 
@@ -226,3 +231,14 @@ def test_a_source_is_judged_by_what_others_teach():
     assert held_out(alike) == (2 * 17, 2 * 19)
     off = [_row("c", 5.0)]
     assert held_out([*alike, *off])[1] == 39 and held_out(off) == (0, 0)
+
+
+def test_a_figure_holds_every_part_of_a_step_links_among_them():
+    graph = replicated(("all", 2), name="c2_card", num_tiles=64)
+    x = graph.add_input((1000,), "int32", "x")
+    graph.outputs.append(gcl.permute(graph, x, graph.replicas.names, Swap(1)).name)
+    executable = compile_graph(graph)
+    told, cost = figure(executable), cost_analysis(executable)
+    assert cost["link_cycles"] > 0 and told.cycles == cost["cycles"]
+    assert told.basis_cycles == {basis: cycles for basis, cycles in cost["basis_cycles"].items() if cycles}
+    assert (told.low, told.high) == pytest.approx(cost["cycles_range"], abs=1)
