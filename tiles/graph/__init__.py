@@ -5,7 +5,7 @@ from tiles.graph.carried import CarriedCodelet, carried_from_data
 from tiles.graph.carrying import carry, is_carried
 from tiles.graph.codelet import CODELETS, Cell, Codelet, Extents, codelet_from_data, register
 from tiles.graph.collective import Collective
-from tiles.graph.cycles import Cycles, VertexCode, code_cycles, code_or_formula
+from tiles.graph.cycles import CodeData, Cycles, VertexCode, code_cycles, code_or_formula
 from tiles.graph.domain import (
     PARALLEL,
     REDUCTION,
@@ -85,6 +85,7 @@ __all__ = [
     "CarriedCodelet",
     "Cell",
     "Choice",
+    "CodeData",
     "Codelet",
     "Collective",
     "Composite",

@@ -166,6 +166,19 @@ class Codelet:
         """
         raise NoTileCode(f"no tile code for {self.label}")
 
+    def code_operands(
+        self, form: OpForm, sizes: tuple[int, ...], operands: Sequence[np.ndarray]
+    ) -> tuple[OpForm, list[np.ndarray]]:
+        """Return the operands that ``tile_code`` is of, and their form.
+
+        Args:
+          form: the codelet's.
+          sizes: extents of the cells.
+          operands: of many cells, ``[cells, *extents]``.
+        """
+        del sizes
+        return form, list(operands)
+
     def flops(self, extents: Extents) -> np.ndarray:
         """Return floating-point operations of a cell (a multiply-add counts two)."""
         return np.zeros_like(extents.points)
