@@ -71,9 +71,14 @@ def compile_cell(
     choices = lanes_choices(dtypes[0] + dtypes[1], arrangement)
     for lanes in choices:
         kind = ElementwiseRows if arrangement.has_rows else Elementwise
-        nest = kind(Emitter(isa), jaxpr, *dtypes, arrangement, lanes)
+        most_spilled = _CROWDED if lanes > max(_PAIR, choices[-1]) else 0
         try:
-            code = _finished(nest, arrangement, isa, name, _CROWDED if lanes > max(_PAIR, choices[-1]) else 0)
+            nest = kind(Emitter(isa), jaxpr, *dtypes, arrangement, lanes)
+            code = _finished(nest, arrangement, isa, name, most_spilled)
+            if _longest_repeat(code) > isa["repeat_body_max_bundles"]:  # by what is spilled
+                nest = kind(Emitter(isa), jaxpr, *dtypes, arrangement, lanes)
+                nest.repeat_max = 0
+                code = _finished(nest, arrangement, isa, name, most_spilled)
         except OutOfRegisters:
             if lanes == choices[-1] and best is None:
                 raise
@@ -111,6 +116,12 @@ def compile_lookup(
 
 def _repeats(code: TileCode) -> bool:
     return any(isinstance(item, Repeat) for item in walk(code.items))
+
+
+def _longest_repeat(code: TileCode) -> int:
+    return max(
+        (len(item.body.bundles or ()) for item in walk(code.items) if isinstance(item, Repeat)), default=0
+    )
 
 
 def _rate(code: TileCode, isa: InstructionSet) -> int:

@@ -115,7 +115,9 @@ def _is_power_of_two(number: float) -> bool:
 def _remainder(ctx: Context, params: dict[str, Any], a: Value, b: Value) -> Value:
     if a.dtype not in _FLOATS:
         return routines.integer_division(ctx, a, b, remainder=True)
-    raise NoTileCode(f"no tile code for 'rem' of {a.dtype}")
+    routine = routines.find("rem", (a.dtype, b.dtype))
+    assert routine is not None
+    return ctx.run(routine.jaxpr, list(routine.consts), [a, b])[0]
 
 
 def _logic(name: str) -> Rule:

@@ -22,7 +22,7 @@ import numpy as np
 
 from tiles.errors import InvalidExecutable, InvalidGraph, NoTileCode, OutOfRegisters
 from tiles.graph.arrangement import Arrangement
-from tiles.graph.cycles import Cycles, VertexCode, vertex_code_bytes
+from tiles.graph.cycles import Cycles, VertexCode, code_scratch_bytes, vertex_code_bytes
 from tiles.graph.domain import OpForm
 from tiles.target import Target
 
@@ -237,6 +237,15 @@ class Codelet:
     def scratch_bytes(self, extents: Extents, target: Target) -> np.ndarray:
         """Return temporary bytes of a vertex beyond its operands and results."""
         return np.zeros_like(extents.points)
+
+    def variant_scratch_bytes(self, extents: Extents, target: Target) -> np.ndarray:
+        """Return ``scratch_bytes``, and what the workers of a tile keep in memory while they run ``tile_code``."""
+        own = np.asarray(self.scratch_bytes(extents, target))
+        try:
+            parts = self.tile_code(extents, target)
+        except (NoTileCode, OutOfRegisters):
+            return own
+        return own + code_scratch_bytes(parts, target.workers_per_tile)
 
     def to_data(self) -> dict[str, Any]:
         """Return name, version and static parameters as plain data."""

@@ -104,3 +104,15 @@ def vertex_code_bytes(parts: Sequence[VertexCode]) -> int:
     """Return the bytes of the variants that some vertex runs, each once."""
     used = {id(part.variant): part.variant.code_bytes for part in parts if np.any(np.asarray(part.runs) > 0)}
     return sum(used.values())
+
+
+def code_scratch_bytes(parts: Sequence[VertexCode], workers: int) -> Any:
+    """Return the bytes in which a tile's workers keep what they have no registers for, of the part that needs most."""
+    need = np.int64(0)
+    for part in parts:
+        each = -(-part.variant.code.scratch_bytes // _ACCESS_BYTES) * _ACCESS_BYTES
+        need = np.maximum(need, np.where(np.asarray(part.runs) > 0, workers * each, 0))
+    return need
+
+
+_ACCESS_BYTES = 8

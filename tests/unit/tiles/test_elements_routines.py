@@ -71,6 +71,40 @@ def test_routines_of_f32(name) -> None:
     assert ulps(got, exact(name, x)) <= bound
 
 
+SPECIAL = np.array([0.0, -0.0, 1, -1, 2, -2, 0.5, np.inf, -np.inf, np.nan, 3, -3], np.float32)
+
+
+def test_powers() -> None:
+    """Of any operands whose power is a normal number within 0.7 ulp; special ones as IEEE 754 says."""
+    rng = np.random.default_rng(0)
+    x = np.exp(rng.uniform(-60, 60, (16, 32))).astype(np.float32)
+    y = (rng.normal(size=x.shape) * rng.choice([0.1, 1, 3, 30], x.shape)).astype(np.float32)
+    code = compiled(lax.pow, ["float32"] * 2, MK2)
+    (got,), _ = simulate(code, [x, y], ["float32"], MK2, spacing=256)
+    with np.errstate(all="ignore"):
+        wanted = x.astype(np.float64) ** y.astype(np.float64)
+        normal = (wanted > 1.2e-38) & (wanted < 3.4e38)
+        assert ulps(got[normal], wanted[normal]) <= 0.7
+        np.testing.assert_array_equal(got[~normal] > 1, wanted[~normal] > 1)
+        a, b = np.meshgrid(SPECIAL, SPECIAL)
+        (got,), _ = simulate(code, [a, b], ["float32"], MK2, spacing=256)
+        np.testing.assert_allclose(got, a.astype(np.float64) ** b, rtol=1e-7)
+        np.testing.assert_array_equal(np.signbit(got[got == got]), np.signbit((a**b)[got == got]))
+
+
+def test_remainders_of_floats() -> None:
+    """Exact for quotients below 2**66."""
+    rng = np.random.default_rng(0)
+    x = (rng.normal(size=(16, 32)) * 10.0 ** rng.uniform(-5, 12, (16, 32))).astype(np.float32)
+    y = (rng.normal(size=(16, 32)) * 10.0 ** rng.uniform(-5, 5, (16, 32))).astype(np.float32)
+    code = compiled(lax.rem, ["float32"] * 2, MK2)
+    with np.errstate(all="ignore"):
+        for a, b in ((x, y), np.meshgrid(SPECIAL, SPECIAL)):
+            (got,), _ = simulate(code, [a, b], ["float32"], MK2, spacing=256)
+            np.testing.assert_array_equal(got, np.fmod(a, b))
+            np.testing.assert_array_equal(np.signbit(got[got == got]), np.signbit(np.fmod(a, b)[got == got]))
+
+
 @pytest.mark.parametrize("name", ["sin", "cos"])
 def test_sine_and_cosine_to_thousands_of_turns(name) -> None:
     x = np.random.default_rng(0).uniform(-8000, 8000, (64, 96)).astype(np.float32)
