@@ -7,7 +7,6 @@ import numpy as np
 import tiles
 
 
-
 def build(target: tiles.Target, layers: int, width: int = 64, batch: int = 16) -> tiles.Graph:
     """Return a graph that applies ``tanh(x @ w)`` for every row ``w`` of the remote buffer ``weights``."""
     graph = tiles.Graph(target, "remote_layers")
@@ -22,12 +21,12 @@ def build(target: tiles.Target, layers: int, width: int = 64, batch: int = 16) -
 
     step = tiles.Sequence()
     step.add(tiles.CopyFromRemote("weights", weight.name, rows=layer.name))
-    product = tiles.poplin.matmul(Site(graph, sequence=step), value, weight)
-    result = tiles.popops.tanh(Site(graph, sequence=step), product)
-    largest = tiles.popops.reduce(Site(graph, sequence=step), result, (0, 1), "max")
+    product = tiles.poplin.matmul(tiles.Site(graph, sequence=step), value, weight)
+    result = tiles.popops.tanh(tiles.Site(graph, sequence=step), product)
+    largest = tiles.popops.reduce(tiles.Site(graph, sequence=step), result, (0, 1), "max")
     step.add(tiles.PrintTensor(largest.name, "largest"))
     step.add(tiles.Copy(value.name, (result.name,)))
-    following = tiles.popops.add(Site(graph, sequence=step), layer, 1)
+    following = tiles.popops.add(tiles.Site(graph, sequence=step), layer, 1)
     step.add(tiles.Copy(layer.name, (following.name,)))
 
     graph.program.add(tiles.Repeat(layers, step))

@@ -5,7 +5,6 @@ import numpy as np
 import tiles
 
 
-
 def build(target: tiles.Target, steps: int, batch: int = 32, features: int = 64) -> tiles.Graph:
     """Return a graph that fits weights to batches ``(x, y)`` by gradient descent on the mean squared error."""
     graph = tiles.Graph(target, "training_stream")
@@ -20,19 +19,19 @@ def build(target: tiles.Target, steps: int, batch: int = 32, features: int = 64)
     y = graph.add_tensor((batch, 1), "float32", "y")
     step.add(tiles.CopyFromStream(xs.name, x.name))
     step.add(tiles.CopyFromStream(ys.name, y.name))
-    predicted = tiles.poplin.matmul(Site(graph, sequence=step), x, weights)
-    error = tiles.popops.sub(Site(graph, sequence=step), predicted, y)
-    squares = tiles.popops.mul(Site(graph, sequence=step), error, error)
+    predicted = tiles.poplin.matmul(tiles.Site(graph, sequence=step), x, weights)
+    error = tiles.popops.sub(tiles.Site(graph, sequence=step), predicted, y)
+    squares = tiles.popops.mul(tiles.Site(graph, sequence=step), error, error)
     loss = tiles.popops.mul(
-        Site(graph, sequence=step),
-        tiles.popops.reduce(Site(graph, sequence=step), squares, (0, 1)),
+        tiles.Site(graph, sequence=step),
+        tiles.popops.reduce(tiles.Site(graph, sequence=step), squares, (0, 1)),
         1 / batch,
     )
     step.add(tiles.CopyToStream(loss.name, losses.name))
     contract_batch = (((0,), (0,)), ((), ()))
-    gradient = tiles.poplin.dot_general(Site(graph, sequence=step), x, error, contract_batch)
-    change = tiles.popops.mul(Site(graph, sequence=step), gradient, 0.2 / batch)
-    new = tiles.popops.sub(Site(graph, sequence=step), weights, change)
+    gradient = tiles.poplin.dot_general(tiles.Site(graph, sequence=step), x, error, contract_batch)
+    change = tiles.popops.mul(tiles.Site(graph, sequence=step), gradient, 0.2 / batch)
+    new = tiles.popops.sub(tiles.Site(graph, sequence=step), weights, change)
     step.add(tiles.Copy(weights.name, (new.name,)))
 
     graph.program.add(tiles.Repeat(steps, step))

@@ -48,9 +48,9 @@ def program(recipe: list[tuple[str, int, int, int]], donated: bool) -> Graph:
         plan = Plan((CUTS[parts],))
         match kind:
             case "exp" | "neg":
-                values.append(getattr(popops, kind)(graph, a, plan=plan, program=into))
+                values.append(getattr(popops, kind)(Site(graph, sequence=into), a, plan=plan))
             case "add" | "mul":
-                values.append(getattr(popops, kind)(graph, a, b, plan=plan, program=into))
+                values.append(getattr(popops, kind)(Site(graph, sequence=into), a, b, plan=plan))
             case "sum":
                 total = popops.reduce(Site(graph, sequence=into), a, (0,), "add")
                 values.append(popops.add(Site(graph, sequence=into), b, total, plan=plan))

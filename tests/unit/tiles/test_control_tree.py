@@ -37,7 +37,7 @@ def looping():
     branches = []
     for operation in (popops.add, popops.sub):
         branch = tiles.Sequence()
-        branch.add(Copy(out.name, (operation(g, acc, 1.0, program=branch).name,)))
+        branch.add(Copy(out.name, (operation(Site(g, sequence=branch), acc, 1.0).name,)))
         branches.append(branch)
     g.program.add(Switch(n.name, tuple(branches)))
     g.outputs = [out.name]
