@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tiles.elements.amp import PRODUCTS
 from tiles.elements.isa import InstructionSet
 from tiles.elements.semantics import Semantics, as_floats, as_words
 from tiles.elements.tilecode import Block, Bundle, Instruction, Item, Loop, Register, Repeat
@@ -18,6 +19,7 @@ POISON = 0xFFBADBAD
 ADDRESS_MASK = (1 << 21) - 1
 ELEMENT_BYTES = 1 << 14
 AMP_OUTPUTS = 16
+_PRODUCTS = {product.mnemonic: product for product in PRODUCTS.values()}
 ACCUMULATOR_PAIRS = ((0, 2), (1, 3), (4, 6), (5, 7), (8, 10), (9, 11), (12, 14), (13, 15))
 """Accumulators in the order in which ``gina`` reads them out, two at a time."""
 
@@ -38,7 +40,7 @@ class Tiles:
         self.isa, self.base, self.size_bytes = isa, base, size_bytes
         self.workers = isa["worker_contexts"]
         self.words = np.full((tiles, size_bytes // 4), POISON, np.uint32)
-        self.weights = np.zeros((tiles, AMP_OUTPUTS, 16), np.float16)
+        self.weights = np.zeros((tiles, AMP_OUTPUTS, 16), np.float32)
         self.semantics = Semantics(bool(isa["flushes_f32_subnormals"]))
 
     @property
@@ -217,21 +219,27 @@ class Contexts:
         return [queue[:2].view(np.uint32)]
 
     def _multiply(self, i: Instruction, active: np.ndarray) -> list[np.ndarray]:
-        """Run an issue of the multiply units: four inputs by 16 units, partials of the next position in, results out.
+        """Run an issue of the multiply units: inputs by units, partials of the next position in, results out.
 
-        Units work in f32 and give halves. Which four outputs go with which issue is assumed.
+        Units work in f32 and give partials. Which outputs go with which issue is assumed.
         """
-        (phase,), lanes = i.imms, slice(4 * i.imms[0], 4 * i.imms[0] + 4)
-        x, partials = (as_floats(self.get(r), "f16").astype(np.float32) for r in i.ins)
-        weights = self.sim.weights[self.tile, :, lanes].astype(np.float32)
+        product = _PRODUCTS[i.mnemonic]
+        (phase,), outputs = i.imms, product.outputs
+        taken, given = product.inputs // product.phases, outputs // product.phases
+        inputs, lanes = (slice(k * phase, k * phase + k) for k in (taken, given))
+        kinds = ["f32" if d == "float32" else "f16" for d in (product.dtype, product.partials)]
+        x, partials = (
+            as_floats(self.get(r), kind).astype(np.float32) for r, kind in zip(i.ins, kinds, strict=True)
+        )
+        weights = self.sim.weights[self.tile, :outputs, inputs].astype(np.float32)
         results = self.last_results[lanes].copy()
-        sums = self.accumulators[:AMP_OUTPUTS] + np.einsum("cok,kc->oc", weights, x)
+        sums = self.accumulators[:outputs] + np.einsum("cok,kc->oc", weights, x)
         self.next_partials[lanes] = np.where(active, partials, self.next_partials[lanes])
-        if phase == AMP_OUTPUTS // 4 - 1:
-            self.last_results = np.where(active, sums, self.last_results)
-            sums = self.next_partials.copy()
-        self.accumulators[:AMP_OUTPUTS] = np.where(active, sums, self.accumulators[:AMP_OUTPUTS])
-        return [as_words(results.astype(np.float16))]
+        if phase == product.phases - 1:
+            self.last_results[:outputs] = np.where(active, sums, self.last_results[:outputs])
+            sums = self.next_partials[:outputs].copy()
+        self.accumulators[:outputs] = np.where(active, sums, self.accumulators[:outputs])
+        return [as_words(results.astype(product.partials))]
 
     def _access(self, i: Instruction, active: np.ndarray) -> list[np.ndarray]:
         """Run a load or store of one address: base + delta + offset, or base + delta and then advance."""
