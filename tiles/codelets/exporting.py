@@ -55,7 +55,7 @@ def export_codelet(
     cycles = codelet.cycles(extents, target)
     figures = [
         _whole_numbers(values, len(sizes))
-        for values in (cycles.value, codelet.flops(extents), codelet.scratch_bytes(extents, target))
+        for values in (cycles.value, codelet.flops(extents), codelet.variant_scratch_bytes(extents, target))
     ]
     return ExportedCodelet(
         name=codelet.name,

@@ -143,10 +143,9 @@ def _prove_by_step(executable: Executable, category: str, need: dict[int, np.nda
 
 
 def _scratch(executable: Executable, number: int, group: VertexGroup) -> int:
-    """Return the temporary bytes of a full cell's vertex."""
-    sizes = tuple(np.array([min(split.grain, split.size)]) for split in group.plan.splits)
+    """Return the temporary bytes of the group's vertex that needs most."""
     try:
-        need = group.codelet.scratch_bytes(_extents(executable, group, sizes), executable.target)
+        need = group.codelet.variant_scratch_bytes(_kinds_of_cells(executable, group), executable.target)
         return int(np.max(need, initial=0))
     except Exception as error:
         at = where(number, executable.steps[number], group)

@@ -3,7 +3,7 @@
 from tiles.graph.arrangement import ROW_MAJOR, Arrangement, common_run
 from tiles.graph.codelet import CODELETS, Cell, Codelet, Extents, codelet_from_data, register
 from tiles.graph.collective import Collective
-from tiles.graph.cycles import Cycles, VertexCode, code_cycles, code_or_formula
+from tiles.graph.cycles import CodeData, Cycles, VertexCode, code_cycles, code_or_formula
 from tiles.graph.domain import (
     PARALLEL,
     REDUCTION,
@@ -83,6 +83,7 @@ __all__ = [
     "Call",
     "Cell",
     "Choice",
+    "CodeData",
     "Codelet",
     "Collective",
     "Composite",
