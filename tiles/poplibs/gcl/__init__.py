@@ -4,6 +4,7 @@
 """
 
 from tiles.graph import Pairs, Shift, Swap
+from tiles.poplibs.gcl.choice import predicted_cycles
 from tiles.poplibs.gcl.codelets import ALGORITHMS, AllGather, AllReduce, AllToAll, Broadcast, ReduceScatter
 from tiles.poplibs.gcl.collectives import (
     all_gather,
@@ -30,6 +31,7 @@ __all__ = [
     "all_to_all",
     "broadcast",
     "permute",
+    "predicted_cycles",
     "reduce_scatter",
     "replica_index",
 ]

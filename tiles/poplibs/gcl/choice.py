@@ -25,6 +25,10 @@ LEAST_BYTES = 8
 """Of a fragment on a tile, that it is worth while to halve further."""
 TILE_BYTES_PER_CYCLE = 2
 """That a tile takes through a step: choosing, adding, sending and receiving (ASSUMED)."""
+COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "permute")
+"""What ``predicted_cycles`` knows."""
+MOST_SHIFTS = 64
+"""Shifts of an all-to-all whose routes are followed; more are taken to be as long as half the way round."""
 
 
 def inner_members(graph: Graph, axes: tuple[str, ...], size_bytes: int = 1 << 20) -> int:
@@ -121,15 +125,24 @@ def gathering(
                 f"doubling of {n} replicas", expected="a power of two", location=location or None
             )
         return algorithm
-    if n == 1 or not doubles:
-        return "two_rings"
-    steps = [(1 << k, size_bytes * (n >> k + 1)) for k in range(int(math.log2(n)))]
-    doubling = sum(_step(graph, axes, (Swap(distance),), size) for distance, size in steps)
+    return _gathering(graph, axes, size_bytes)[0]
+
+
+def _gathering(graph: Graph, axes: tuple[str, ...], size_bytes: int) -> tuple[str, float]:
+    """Return the cheaper algorithm of an all-gather, and its cycles."""
+    n = graph.replicas.size(axes)
+    if n == 1:
+        return "two_rings", 0.0
+    doubling = math.inf
+    if not n & (n - 1):
+        steps = [(1 << k, size_bytes * (n >> k + 1)) for k in range(int(math.log2(n)))]
+        doubling = sum(_step(graph, axes, (Swap(distance),), size) for distance, size in steps)
     if doubling <= STEP_CYCLES * (n - 1):
-        return "doubling"
+        return "doubling", doubling  # without following the ring's routes
     ring = ring_of(graph, axes)
     both = _step(graph, axes, (ring, replace(ring, by=-1)), size_bytes / 2) + STEP_CYCLES / 2
-    return "doubling" if doubling <= (n - 1) * both else "two_rings"
+    rings = (n - 1) * both
+    return ("doubling", doubling) if doubling <= rings else ("two_rings", rings)
 
 
 def ring_of(graph: Graph, axes: tuple[str, ...], extent: int = 0) -> Shift:
@@ -140,6 +153,35 @@ def ring_of(graph: Graph, axes: tuple[str, ...], extent: int = 0) -> Shift:
         return plain
     turned = Shift(1, 1, extent, True)
     return min((plain, turned), key=lambda ring: _step(graph, axes, (ring,), 1024))
+
+
+def predicted_cycles(graph: Graph, collective: str, axes: tuple[str, ...], size_bytes: int) -> float:
+    """Return what a collective is about to take by the closed forms here, before any program is made.
+
+    Args:
+      graph: with replicas.
+      collective: "all_reduce", "reduce_scatter", "all_gather", "all_to_all" or "permute".
+      axes: of the group.
+      size_bytes: of the operand on one replica.
+
+    Raises:
+      InvalidGraph: no such collective or axis.
+    """
+    n = graph.replicas.size(axes)
+    if collective not in COLLECTIVES:
+        raise InvalidGraph(f"no collective {collective!r}", expected=", ".join(COLLECTIVES))
+    if n == 1 or not size_bytes:
+        return 0.0
+    if collective in ("all_reduce", "reduce_scatter"):
+        scatters = collective == "reduce_scatter"
+        algorithm = choose(graph, axes, "uint8", size_bytes, scatters)
+        return cycles(graph, axes, algorithm, size_bytes, scatters)
+    if collective == "all_gather":
+        return _gathering(graph, axes, size_bytes)[1]
+    if collective == "all_to_all":
+        shifts = [Shift(by) for by in range(1, n)] if n <= MOST_SHIFTS else [Shift(n // 2)] * MOST_SHIFTS
+        return _step(graph, axes, tuple(shifts), size_bytes / n * (n - 1) / len(shifts))
+    return _step(graph, axes, (ring_of(graph, axes),), size_bytes)
 
 
 def cycles(graph: Graph, axes: tuple[str, ...], algorithm: str, size_bytes: int, scatters: bool) -> float:
