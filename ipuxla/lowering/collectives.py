@@ -105,13 +105,12 @@ def lower_all_reduce(lowering: Lowering, instruction: Instruction) -> tuple[Tens
     """Combine each operand over its group."""
     assert isinstance(instruction.op, AllReduce)
     axes, operation = _axes(lowering, instruction.op.groups), _operation(instruction)
+    operands = [lowering.tensor(value) for value in instruction.operands]
+    if not axes:
+        return tuple(operands)
+    location, program = where(instruction), lowering.program
     return tuple(
-        gcl.all_reduce(
-            lowering.graph, x, axes, operation, location=where(instruction), program=lowering.program
-        )
-        if axes
-        else x
-        for x in map(lowering.tensor, instruction.operands)
+        gcl.all_reduce_several(lowering.graph, operands, axes, operation, location=location, program=program)
     )
 
 

@@ -9,6 +9,7 @@ from tiles.poplibs.gcl.codelets import ALGORITHMS, AllGather, AllReduce, AllToAl
 from tiles.poplibs.gcl.collectives import (
     all_gather,
     all_reduce,
+    all_reduce_several,
     all_to_all,
     broadcast,
     permute,
@@ -28,6 +29,7 @@ __all__ = [
     "Swap",
     "all_gather",
     "all_reduce",
+    "all_reduce_several",
     "all_to_all",
     "broadcast",
     "permute",

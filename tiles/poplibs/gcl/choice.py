@@ -8,6 +8,7 @@ say what the one that was taken costs.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tiles.errors import InvalidGraph
@@ -23,6 +24,8 @@ GATHERING = ("two_rings", "doubling")
 """Ways to gather."""
 LEAST_BYTES = 8
 """Of a fragment on a tile, that it is worth while to halve further."""
+JOINED_CYCLES = 500
+"""Of an operand that is put beside others and taken out again: two copies within the chip, beside their words (ASSUMED)."""
 TILE_BYTES_PER_CYCLE = 2
 """That a tile takes through a step: choosing, adding, sending and receiving (ASSUMED)."""
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "permute")
@@ -104,6 +107,27 @@ def require(graph: Graph, axes: tuple[str, ...], algorithm: str, scatters: bool,
     found = refusal(graph, axes, algorithm, scatters)
     if found is not None:
         raise InvalidGraph(found[0], expected=found[1], location=location or None)
+
+
+def together(graph: Graph, axes: tuple[str, ...], sizes_bytes: Sequence[int]) -> tuple[int, ...]:
+    """Return which operands of an all-reduce are cheaper combined as one array than each for itself, in order.
+
+    The smallest come first: another one joins while that costs less than its own exchanges would.
+    """
+    if len(sizes_bytes) < 2 or graph.replicas.size(axes) == 1:
+        return ()
+    chosen: list[int] = []
+    total, spent = 0, 0.0
+    for number in sorted(range(len(sizes_bytes)), key=lambda n: (sizes_bytes[n], n)):
+        size = sizes_bytes[number]
+        copies = 2 * (total + size) / graph.target.num_tiles / graph.target.exchange_bytes_per_cycle
+        joined = predicted_cycles(graph, "all_reduce", axes, total + size) + copies
+        joined += JOINED_CYCLES * (len(chosen) + 1)
+        alone = predicted_cycles(graph, "all_reduce", axes, size)
+        if size and (not chosen or joined - spent < alone):
+            chosen.append(number)
+            total, spent = total + size, joined if len(chosen) > 1 else alone
+    return tuple(sorted(chosen)) if len(chosen) > 1 else ()
 
 
 def gathering(
