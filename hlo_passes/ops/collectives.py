@@ -2,8 +2,9 @@
 
 Their groups are of devices, however the program said them (replicas, partitions, flattened ids, axes of a mesh). A
 collective has its place in the program: all members reach it together, so passes neither drop nor repeat it, nor move it
-into or out of a loop or branch; equal ones of one value are one, and small neighbours may share an operation. Its meaning is that of all devices at once, arrays with the device as leading axis;
-``ir.evaluate_partitioned`` evaluates so, and without it a collective has no value.
+into or out of a loop or branch; equal ones of one value are one, and small neighbours may share an operation. Its meaning
+is that of all devices at once, arrays with the device as leading axis; ``ir.evaluate_partitioned`` evaluates so, and
+without it a collective has no value.
 """
 
 from __future__ import annotations
