@@ -148,6 +148,15 @@ def to_stablehlo(
             got=", ".join(map(str, place[0].params["perm"]))[:120],
         ) from error
     except ValueError as error:
+        sizes = {} if shardings is None else dict(shardings.axes)
+        place = compat.find_equation(jaxpr, lambda equation: _misses_members(equation, sizes))
+        if place is not None:
+            raise InvalidOption(
+                "the groups of a collective are not every place along its axis once",
+                location=place[1],
+                expected="groups of one size, in which each place along the axis is once",
+                got=str([list(group) for group in place[0].params["axis_index_groups"]])[:120],
+            ) from error
         if "EmitPythonCallback" in str(error):
             raise _late_callback(jaxpr) from error
         if "was exported for platforms" not in str(error):
@@ -194,10 +203,24 @@ def _is_beyond(equation: compat.Equation, sizes: dict[str, int]) -> bool:
     """Whether an equation is a permutation that names a place which its axes have not."""
     if equation.primitive.name != "ppermute":
         return False
-    names = equation.params["axis_name"]
-    axes = names if isinstance(names, tuple | list) else (names,)
-    size = math.prod(sizes.get(str(name), 1) for name in axes)
+    size = _places(equation.params["axis_name"], sizes)
     return any(not 0 <= place < size for pair in equation.params["perm"] for place in pair)
+
+
+def _misses_members(equation: compat.Equation, sizes: dict[str, int]) -> bool:
+    """Whether an equation is a collective whose groups are not all places along its axes, each once."""
+    groups = equation.params.get("axis_index_groups")
+    names = equation.params.get("axes", equation.params.get("axis_name"))
+    if groups is None or names is None:
+        return False
+    places = sorted(place for group in groups for place in group)
+    return places != list(range(_places(names, sizes)))
+
+
+def _places(names: Any, sizes: dict[str, int]) -> int:
+    """Return how many places there are along one axis or several."""
+    axes = names if isinstance(names, tuple | list) else (names,)
+    return math.prod(sizes.get(str(name), 1) for name in axes)
 
 
 def _unbound(axes: Sequence[str], place: str | None) -> Exception:
