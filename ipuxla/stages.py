@@ -376,7 +376,8 @@ def jaxpr_pipeline(
     key = (name, donated, shardings)
     if key not in known:
         checks: list[Check] = []
-        module = to_stablehlo(jaxpr, name, donated, shardings, checks)
+        alive: list[Any] = []
+        module = to_stablehlo(jaxpr, name, donated, shardings, checks, alive)
         partitioned = None if shardings is None else partition(module, shardings, donated)
         known[key] = Pipeline(module, consumed=donated, partitioned=partitioned, checks=checks)
     return known[key]

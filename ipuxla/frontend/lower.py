@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ipuxla.errors import InvalidOption, UnsupportedPrimitive
+from ipuxla.errors import InvalidOption, Unsupported, UnsupportedPrimitive
 from ipuxla.frontend import _jax_compat as compat
 from ipuxla.frontend import checks, decompositions, eigenvalues, printing
 from ipuxla.frontend.shardings import Shardings, find_shardings, sharding_of_leaf
@@ -94,6 +94,7 @@ def to_stablehlo(
     donated: Sequence[int] = (),
     shardings: Shardings | None = None,
     found: list[checks.Check] | None = None,
+    alive: list[Any] | None = None,
 ) -> Any:
     """Lower a closed jaxpr to an MLIR module of StableHLO whose operations carry the user's source lines.
 
@@ -103,6 +104,7 @@ def to_stablehlo(
       donated: arguments of ``main`` to mark as ``jax.buffer_donor``.
       shardings: the devices that the module is for together, and how arguments and results lie on them.
       found: to which the module's run-time checks are added.
+      alive: to which is added what must not be collected before the module is partitioned.
 
     Raises:
       UnsupportedPrimitive: an operation that JAX lowers for other platforms only, or to a call of the host, or a
@@ -126,7 +128,7 @@ def to_stablehlo(
             if shardings is not None:
                 mesh, said = shardings.mesh, (shardings.inputs, shardings.outputs)
             module = compat.lower_jaxpr(
-                jaxpr, name, PLATFORM, RULES, printing.TARGET, printing.message_of, stop, mesh, said
+                jaxpr, name, PLATFORM, RULES, printing.TARGET, printing.message_of, stop, mesh, said, alive
             )
     except NotImplementedError as error:
         raise _no_rule(jaxpr, error) from error
@@ -136,6 +138,15 @@ def to_stablehlo(
         if place is not None:
             _refuse(*place)
         raise _late_callback(jaxpr) from error
+    except AttributeError as error:  # JAX (0.10.2) asks a mesh without devices for them
+        place = compat.find_equation(jaxpr, lambda e: e.primitive.name == compat.CUSTOM_PARTITIONING)
+        if place is None or shardings is None:
+            raise
+        raise Unsupported(
+            "jax.custom_partitioning inside a jax.shard_map over some axes of the mesh",
+            location=place[1],
+            expected="outside of jax.shard_map, or inside one over all axes, where it is the function itself",
+        ) from error
     except IndexError as error:  # JAX looks devices up by the numbers that a permutation names
         sizes = {} if shardings is None else dict(shardings.axes)
         place = compat.find_equation(jaxpr, lambda equation: _is_beyond(equation, sizes))
