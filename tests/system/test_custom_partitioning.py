@@ -76,7 +76,7 @@ def test_what_it_raises_is_told_with_its_place():
     ):
         jit(uncut, "data")(X)
     partly = jax.shard_map(
-        normalized, mesh=MESH, in_specs=P("data"), out_specs=P("data"), axis_names={"data"}
+        lambda x: normalized(x), mesh=MESH, in_specs=P("data"), out_specs=P("data"), axis_names={"data"}
     )
     with pytest.raises(
         Unsupported, match=r"(?s)over some axes of the mesh.*test_custom_partitioning\.py:\d+"
