@@ -8,7 +8,7 @@ import pytest
 import tiles
 from tiles.compiler import Executable, certify
 from tiles.engine import make_engine
-from tiles.graph import Call, Copy, Graph, Tensor, linear_layout
+from tiles.graph import Call, Copy, Graph, Site, Tensor, linear_layout
 from tiles.poplibs import popops
 from tiles.target import Target
 
@@ -45,7 +45,7 @@ def test_a_parameter_and_a_result_live_around_the_calls(engine: str) -> None:
     before = popops.mul(graph, popops.add(graph, x, 1.0), 2.0)
     given, made, function = variable(graph, "given"), variable(graph, "made"), tiles.Sequence()
     graph.functions["f"] = function
-    function.add(Copy(made.name, (popops.mul(graph, given, 3.0, program=function).name,)))
+    function.add(Copy(made.name, (popops.mul(Site(graph, sequence=function), given, 3.0).name,)))
     results = []
     for source in (before, x):
         graph.program.add(Copy(given.name, (source.name,)))
@@ -70,7 +70,7 @@ def test_what_a_call_leaves_for_the_next_one_lives_between_them(engine: str, nes
     x = graph.add_input((8,), "float32", "x")
     count, function = variable(graph, "count"), tiles.Sequence()
     graph.functions["counting"] = function
-    function.add(Copy(count.name, (popops.add(graph, count, 1.0, program=function).name,)))
+    function.add(Copy(count.name, (popops.add(Site(graph, sequence=function), count, 1.0).name,)))
     name = "counting"
     if nested:
         name, around = "around", tiles.Sequence([Call("counting")])
