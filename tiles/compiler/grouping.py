@@ -219,7 +219,7 @@ def _scratch(order: Order, tensors: Mapping[str, Tensor]) -> list[Request]:
                 tuple(tensors[name].dtype for name in names) for names in (group.operands, group.results)
             )
             extents = cell_extents(group.form, group.plan, operands, results)
-            size = int(np.max(group.codelet.scratch_bytes(extents, order.graph.target), initial=0))
+            size = int(np.max(group.codelet.variant_scratch_bytes(extents, order.graph.target), initial=0))
             if size:
                 mask = group.plan.tile_mask
                 found.append(Request(group.name, "vertexScratch", size, mask, number, number))
