@@ -10,10 +10,11 @@ from collections import defaultdict
 import jax
 import numpy as np
 
+from tiles.codelets import ExportedCodelet
 from tiles.compiler.executable import Executable
 from tiles.compiler.steps import HOST_STEPS, VertexGroup
 from tiles.compiler.wellformed import is_count, part_bytes, refuse, where
-from tiles.graph import CarriedCodelet, Cell, Extents
+from tiles.graph import Cell, Extents
 from tiles.numerics.dtypes import to_jax
 
 Part = tuple[tuple[int, ...], str]
@@ -30,7 +31,7 @@ def prove_codelets(executable: Executable) -> int:
         key = repr(group.codelet), group.form, sizes, operands
         if key not in known:
             known[key] = _results(at, group, sizes, operands)
-            if isinstance(group.codelet, CarriedCodelet):
+            if isinstance(group.codelet, ExportedCodelet):
                 results = [executable.variables[name].dtype for name in group.results]
                 group.codelet.prove(group.form, [dtype for _, dtype in operands], results)
         expected = tuple(

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tiles.codelets.cells import extent_classes, slice_extents
 from tiles.compiler import (
     AbortStep,
     BetweenStep,
@@ -53,7 +54,6 @@ from tiles.engine.trace import Print, Trace
 from tiles.engine.vertices import cell_function, whole_function
 from tiles.errors import InvalidExecutable
 from tiles.graph import Layout, Replicas
-from tiles.graph.cells import extent_classes, slice_extents
 from tiles.numerics.dtypes import to_jax
 from tiles.numerics.ring import to_ring
 from tiles.plan import operand_slices

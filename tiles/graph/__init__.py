@@ -1,8 +1,6 @@
 """The program as data: tensors, layouts, forms, plans, codelets, compute sets and steps."""
 
 from tiles.graph.arrangement import ROW_MAJOR, Arrangement, common_run
-from tiles.graph.carried import CarriedCodelet, carried_from_data
-from tiles.graph.carrying import carry, is_carried
 from tiles.graph.codelet import CODELETS, Cell, Codelet, Extents, codelet_from_data, register
 from tiles.graph.collective import Collective
 from tiles.graph.cycles import CodeData, Cycles, VertexCode, code_cycles, code_or_formula
@@ -83,7 +81,6 @@ __all__ = [
     "Arrangement",
     "AxisSplit",
     "Call",
-    "CarriedCodelet",
     "Cell",
     "Choice",
     "CodeData",
@@ -134,15 +131,12 @@ __all__ = [
     "WriteReplicaIndex",
     "WriteUndef",
     "along",
-    "carried_from_data",
-    "carry",
     "code_cycles",
     "code_or_formula",
     "codelet_from_data",
     "common_run",
     "folded",
     "identity_map",
-    "is_carried",
     "linear_layout",
     "print_graph",
     "read_message",

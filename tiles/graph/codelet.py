@@ -1,7 +1,7 @@
 """The codelet interface: what one vertex computes, how long it takes, what memory it needs.
 
 A codelet is a frozen dataclass whose fields are its static parameters. Executables know this package's own by
-``(name, version, parameters)`` and carry anyone else's as compiled code (``tiles.graph.carried``). It is polymorphic
+``(name, version, parameters)`` and export anyone else's as compiled code (``tiles.codelets.exported``). It is polymorphic
 in extents and has no tile axis: handed the slices of one cell it computes the cell's part, handed whole operands the
 whole result.
 """
