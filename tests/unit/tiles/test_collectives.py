@@ -23,7 +23,7 @@ from tiles import (
 )
 from tiles.compiler import step_costs
 from tiles.errors import InvalidArguments, InvalidExecutable, InvalidGraph, IpuError, Unsupported
-from tiles.graph import Pairs, Repeat, Sequence, Shift, Swap
+from tiles.graph import Pairs, Repeat, Sequence, Shift, Site, Swap
 
 ENGINES = ("fast", "literal", "vertex")
 MESH = (("data", 2), ("model", 4))
@@ -139,9 +139,9 @@ def test_a_collective_in_a_loop_and_an_input_that_is_the_same_on_all() -> None:
     w = graph.add_input((6,), "float32", "w", same_on_all=True)
     state, body = graph.add_variable((6,), "float32", "state"), Sequence()
     graph.program.add(_copy(state.name, x.name))
-    moved = popops.mul(graph, state, w, program=body)
-    total = gcl.all_reduce(graph, moved, "data", algorithm="ring", program=body)
-    kept = popops.sub(graph, state, total, program=body)
+    moved = popops.mul(Site(graph, sequence=body), state, w)
+    total = gcl.all_reduce(Site(graph, sequence=body), moved, "data", algorithm="ring")
+    kept = popops.sub(Site(graph, sequence=body), state, total)
     body.add(_copy(state.name, kept.name))
     graph.program.add(Repeat(3, body))
     graph.outputs.append(state.name)
@@ -311,9 +311,11 @@ def loop_on(graph: Graph, x: Tensor, limit: Tensor) -> None:
     """Halve a value as long as a number is above a limit, with a sum over replicas in every round."""
     state, body, condition = graph.add_variable(x.shape, "float32", "state"), Sequence(), Sequence()
     graph.program.add(_copy(state.name, x.name))
-    goes_on = popops.gt(graph, poputil.reshape(graph, state, (), program=condition), limit, program=condition)
-    total = gcl.all_reduce(graph, state, "data", "max", algorithm="ring", program=body)
-    body.add(_copy(state.name, popops.mul(graph, total, 0.5, program=body).name))
+    goes_on = popops.gt(
+        Site(graph, sequence=condition), poputil.reshape(Site(graph, sequence=condition), state, ()), limit
+    )
+    total = gcl.all_reduce(Site(graph, sequence=body), state, "data", "max", algorithm="ring")
+    body.add(_copy(state.name, popops.mul(Site(graph, sequence=body), total, 0.5).name))
     graph.program.add(RepeatWhileTrue(condition, goes_on.name, body))
     graph.outputs.append(state.name)
 
