@@ -29,7 +29,7 @@ def make_engine(
     engine: str = "fast",
     arithmetic: str = FLOAT,
     strict: bool = True,
-    devices: Sequence[jax.Device] = (),
+    devices: Sequence[Any] = (),
 ) -> Engine:
     """Return an engine for an executable.
 

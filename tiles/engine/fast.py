@@ -80,7 +80,7 @@ class FastEngine(TracedEngine):
         executable: Executable,
         arithmetic: str = FLOAT,
         strict: bool = True,
-        devices: Sequence[jax.Device] = (),
+        devices: Sequence[Any] = (),
     ) -> None:
         """Prepare the jitted function; it compiles at the first run.
 
