@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import jax
-
 from tiles.compiler import Executable, check
 from tiles.engine.agreement import certify
 from tiles.engine.compilation import quickly
