@@ -50,6 +50,15 @@ class ArraySharding:
         """Whether every device holds the whole array."""
         return all(part == 1 for part in self.parts)
 
+    def axes(self, mesh: Mesh) -> frozenset[str]:
+        """Return the axes of a mesh along which devices hold different parts."""
+        used = [digit for digits in self.dimensions for digit in digits if digit[0] > 1]
+        return frozenset(
+            name
+            for name, (count, step) in digits_of_axes(mesh).items()
+            if any(step < stride * size and stride < step * count for size, stride in used)
+        )
+
     def local_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Return the shape of a part of an array, the last ones of which are filled up."""
         return tuple(-(-size // parts) for size, parts in zip(shape, self.parts, strict=True))

@@ -28,7 +28,7 @@ from hlo_passes.ir import (
     print_module,
 )
 from hlo_passes.ops import HostTransfer, Print, Stop
-from hlo_passes.passes import LegalizeComplex, has_complex, optimize, split_positions
+from hlo_passes.passes import LegalizeComplex, has_complex, optimize, split_positions, uneven_collective
 from ipuxla.cache import kept
 from ipuxla.choosing import Choice, choose, describe, shown
 from ipuxla.collection import collection_paused
@@ -44,6 +44,7 @@ from ipuxla.frontend.shardings import Shardings
 from ipuxla.frontend.untrusted import read_apart
 from ipuxla.internal import naming_internal_errors, options_text
 from ipuxla.lowering import lower_module, streams_of
+from ipuxla.lowering.registry import where
 from ipuxla.options import CompileOptions
 from ipuxla.pinned_shardings import AUTO, PinnedShardings
 from ipuxla.replay import DECIDING, replaying
@@ -53,6 +54,8 @@ from ipuxla.sharding import ArraySharding, Placement
 from ipuxla.signature import HOLDERS, LeafType, Signature, narrow_name
 from ipuxla.streaming import showing, streaming
 from tiles.compiler import (
+    DECIDE_ALIKE,
+    EVEN,
     Executable,
     out_of_memory,
     print_plans,
@@ -378,6 +381,7 @@ class Pipeline:
         evaluate = functools.partial(evaluate_module, module, apply=one_by_one)
         if placement is not None:
             evaluate = _together(module, self.words_placement(placement))
+            _require_even(module, self.words_placement(placement))
         elif any(isinstance(i.op, Stop) for i in module.walk()):
             return _stopping_inside
         elif any(isinstance(i.op, Print) for i in module.walk()):
@@ -486,7 +490,8 @@ def jaxpr_pipeline(
     key = (name, donated, shardings)
     if key not in known:
         checks: list[Check] = []
-        module = to_stablehlo(jaxpr, name, donated, shardings, checks)
+        alive: list[Any] = []
+        module = to_stablehlo(jaxpr, name, donated, shardings, checks, alive)
         partitioned = None if shardings is None else partition(module, shardings, donated)
         known[key] = Pipeline(module, consumed=donated, partitioned=partitioned, checks=checks)
     return known[key]
@@ -531,6 +536,22 @@ def module_signature(module: Module, partitioned: Partitioned | None = None) -> 
         inputs=leaves(entry.parameter_types, module.declared[0], shapes[0]),
         outputs=leaves(entry.result_types, module.declared[1], shapes[1]),
         names=tuple(value.name.removeprefix("%") for value in entry.parameters),
+    )
+
+
+def _require_even(module: Module, placement: Placement) -> None:
+    """Raise InvalidGraph at a collective that some devices of a group may never reach, as compiling for tiles does."""
+    found = uneven_collective(module, [sharding.axes(placement.mesh) for sharding in placement.inputs])
+    if found is None:
+        return
+    kind, line = found.decider.op.name.rpartition(".")[2], where(found.decider)
+    raise InvalidGraph(
+        f"{found.collective.op.name}: a replica may wait for one that does not take part: {kind}"
+        f"{f' of {line}' if line else ''}, whose condition may differ along {', '.join(sorted(found.axes))}, "
+        "decides whether it runs",
+        location=where(found.collective) or None,
+        expected=EVEN,
+        try_=DECIDE_ALIKE,
     )
 
 

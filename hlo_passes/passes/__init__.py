@@ -9,6 +9,7 @@ from hlo_passes.passes.canonicalize import Canonicalize
 from hlo_passes.passes.complex import LegalizeComplex, has_complex, split_positions
 from hlo_passes.passes.cse import EliminateCommonSubexpressions
 from hlo_passes.passes.dce import EliminateDeadCode
+from hlo_passes.passes.divergence import Uneven, uneven_collective
 from hlo_passes.passes.errors import (
     BrokenPass,
     InvalidPassOption,
@@ -78,6 +79,7 @@ __all__ = [
     "Rematerialize",
     "Row",
     "Schedule",
+    "Uneven",
     "UnknownPass",
     "UnknownPassOption",
     "WhileToRepeat",
@@ -91,5 +93,6 @@ __all__ = [
     "optimize",
     "run_pipeline",
     "split_positions",
+    "uneven_collective",
     "with_whole_scopes",
 ]

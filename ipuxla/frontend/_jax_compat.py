@@ -545,6 +545,9 @@ def replace_equation(
 
 # ---- StableHLO ----
 
+CUSTOM_PARTITIONING = "custom_partitioning"
+"""The primitive of functions that say themselves how they are partitioned."""
+
 
 def inline(context: Any, function: Callable[..., Any], *values: Any) -> Any:
     """Lower a traceable function of a list of results in place. Hides ``mlir.lower_fun``."""
@@ -566,6 +569,7 @@ def lower_jaxpr(
     stop: tuple[str, Callable[..., str | None], Callable[..., Any]],
     mesh: Any = None,
     shardings: tuple[Sequence[Any], Sequence[Any]] = ((), ()),
+    alive: list[Any] | None = None,
 ) -> Any:
     """Lower a jaxpr to a StableHLO module with source locations. Hides ``mlir.lower_jaxpr_to_module``.
 
@@ -577,12 +581,12 @@ def lower_jaxpr(
     the program's name, ``jit(name)``.
 
     With a ``mesh``, the module is that of all its devices, which need not exist; ``shardings`` are those of arguments
-    and of results, None where none is said.
+    and of results, None where none is said. What the module needs until it is partitioned is added to ``alive``.
     """
     context = _sharding_impls.ShardingContext(1, tuple(jax.local_devices()[:1]))
     told: dict[str, Any] = {}
     if mesh is not None:
-        context = _sharding_impls.ShardingContext(mesh.size, None, mesh)
+        context = _sharding_impls.ShardingContext(mesh.size, _devices_to_ask(jaxpr, mesh.size), mesh)
         told = {"arg_shardings": shardings[0] or None, "result_shardings": shardings[1] or None}
         told["num_partitions"] = mesh.size
     own_rules: Any = (
@@ -609,11 +613,23 @@ def lower_jaxpr(
             ),
             **told,
         )
+    if alive is not None:
+        alive.append(lowered.keepalive)
     module = lowered.module
     with module.context:
         own_name = _mlir.sanitize_name(name).rstrip("_")
         module.operation.attributes["sym_name"] = _mlir.ir.StringAttr.get(own_name)
     return module
+
+
+def _devices_to_ask(jaxpr: ClosedJaxpr, count: int) -> tuple[Any, ...] | None:
+    """Return devices for a mesh where a function says itself how it is partitioned, None where nobody asks for any.
+
+    ``jax.custom_partitioning`` hands a mesh of devices to the user's function; nothing runs on them. They are those of
+    the client that partitions.
+    """
+    found = find_equation(jaxpr, lambda equation: equation.primitive.name == CUSTOM_PARTITIONING)
+    return None if found is None else tuple(_cpu_client(count).devices())
 
 
 def _as_function(name: str) -> str:
@@ -812,8 +828,7 @@ def partitioned_module(
             failure = error
         dumps = [path for path in pathlib.Path(folder).iterdir() if _PARTITIONED.search(path.name)]
         if len(dumps) != 1:
-            message = str(failure or "no program came back").strip()
-            raise ValueError(message.splitlines()[0][:400])
+            raise ValueError(_one_line(str(failure or "no program came back")))
         proto = _first_field(dumps[0].read_bytes())
     bytecode = _jaxlib.mlir.hlo_to_stablehlo(proto)
     context = _mlir.make_ir_context()
@@ -826,6 +841,18 @@ def partitioned_module(
     return local, inputs, attributes["mhlo.spmd_output_sharding"].value
 
 
+def _one_line(message: str) -> str:
+    """Return what XLA says in one line; of an error in a function that it called back, that function's own."""
+    first, *others = message.strip().splitlines()
+    if not first.endswith(_TRACEBACK):
+        return first[:400]
+    frames = list(itertools.takewhile(lambda line: line.startswith(" "), others))
+    said = "".join(others[len(frames) : len(frames) + 1])
+    places = re.findall(r'File "([^"]+)", line (\d+)', "\n".join(frames))
+    return said[:400] + (f" (from {':'.join(places[-1])})" if places else "")
+
+
+_TRACEBACK = "Traceback (most recent call last):"
 _MESH_GROUPS = re.compile(
     r"channel_id=(\d+), replica_groups=mesh\[([^]]*)\](?:, device_ids=\(([^()]*(?:\([^()]*\))?)\))? \{([^}]*)\}"
 )
