@@ -60,7 +60,7 @@ def jit(
       function: a function of pytrees of arrays that ``jax.jit`` could compile.
       target: the machine: a name (gc2, gc200, bow, c600; of a system: dss8440, "gc2 x 16"), the path of a data file, a
         ``Target`` or a ``System``.
-      engine: "fast", "literal", "vertex" or "hlo"; see ``ipuxla.options.CompileOptions``.
+      engine: "fast", "literal", "vertex", "tile" or "hlo"; see ``ipuxla.options.CompileOptions``.
       arithmetic: "float" or "ring"; in the ring float results are unsigned integers of the same width.
       static_argnums: as in ``jax.jit``.
       static_argnames: as in ``jax.jit``.

@@ -13,7 +13,7 @@ from tiles.graph import Plan
 from tiles.numerics.shared import fields_of
 from tiles.target import System, Target, find_machine
 
-ENGINES = ("fast", "literal", "vertex", "hlo")
+ENGINES = ("fast", "literal", "vertex", "tile", "hlo")
 ARITHMETICS = ("float", "ring")
 DEFAULT_TARGET = "gc200"
 
@@ -25,7 +25,7 @@ class CompileOptions:
     Args:
       target: the machine.
       engine: ``fast`` (whole arrays), ``literal`` (tile memory and exchange), ``vertex`` (one vertex at a
-        time) or ``hlo`` (the optimised module, op by op: a witness from outside).
+        time), ``tile`` (vertices by their tile code, where there is code) or ``hlo`` (the optimised module, op by op: a witness from outside).
       arithmetic: ``float``, or ``ring`` where every float word becomes an unsigned integer of the same width,
         so that engines agree on every bit; float results come back as those integers.
       check_memory: refuse a program that does not fit into the tiles; False runs and marks it all the same.

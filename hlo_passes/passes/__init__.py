@@ -35,6 +35,7 @@ from hlo_passes.passes.pipeline import (
     run_pipeline,
 )
 from hlo_passes.passes.recover import RecoverNetworks
+from hlo_passes.passes.rematerialize import Rematerialize
 from hlo_passes.passes.repeats import OutlineRepeats
 from hlo_passes.passes.schedule import Schedule
 from hlo_passes.passes.scopes import with_whole_scopes
@@ -72,6 +73,7 @@ __all__ = [
     "Pipeline",
     "PipelineRun",
     "RecoverNetworks",
+    "Rematerialize",
     "Row",
     "Schedule",
     "UnknownPass",

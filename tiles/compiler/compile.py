@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tiles.codelets import export_codelet, is_exported
 from tiles.compiler.coalesce import coalesce, leave_results, may_write_over
 from tiles.compiler.control import Part, Sequence
 from tiles.compiler.costs import exchange_code_sizes, own_exchange_code, scratch_bytes, variant_bytes
@@ -59,8 +60,6 @@ from tiles.graph import (
     Vertices,
     WriteReplicaIndex,
     WriteUndef,
-    carry,
-    is_carried,
 )
 from tiles.graph.layout import align_up, ceil_div, mask_of
 from tiles.numerics.dtypes import itemsize
@@ -328,11 +327,11 @@ def _group(graph: Graph, g: Vertices, received: dict[tuple[int, str, int], str],
 
 def _codelet(graph: Graph, g: Vertices) -> Codelet:
     """Return what the executable holds of a codelet: itself, or compiled code where it is a user's."""
-    if not is_carried(g.codelet):
+    if not is_exported(g.codelet):
         return g.codelet
     dtypes = [tuple(graph.tensors[name].dtype for name in names) for names in (g.operands, g.results)]
     try:
-        return carry(g.codelet, g.form, g.plan, *dtypes, graph.target)
+        return export_codelet(g.codelet, g.form, g.plan, *dtypes, graph.target)
     except IpuError as error:
         raise error.at(g.location or None) from error.__cause__
 

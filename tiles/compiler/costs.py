@@ -266,7 +266,7 @@ def _sync_cost(executable: Executable, step: SyncStep) -> StepCost:
 
 def scratch_bytes(executable: Executable, group: VertexGroup) -> int:
     """Return the temporary bytes that the largest vertex of a group needs, in whole words."""
-    need = group.codelet.scratch_bytes(group_extents(executable, group), executable.target)
+    need = group.codelet.variant_scratch_bytes(group_extents(executable, group), executable.target)
     return -(-int(np.max(need, initial=0)) // 4) * 4
 
 

@@ -167,7 +167,9 @@ class RowFunction(Codelet):
             raise NoTileCode("rows that do not lie in one piece", expected="the innermost dimensions")
         n = extents.product(self.dimensions)
         rows = extents.points // np.maximum(n, 1)
-        function = RowBody(self.body, self.dtypes, self.along(), accumulator_of)
+        outer = tuple(d for d in extents.form.results[0].dims if d not in self.dimensions)
+        within = tuple(d for d in extents.form.results[0].dims if d in self.dimensions)
+        function = RowBody(self.body, self.dtypes, self.along(), accumulator_of, outer, within)
         return row_function_code(function, self.stages(), n, rows, target, self.label)
 
     def _stage_slots(self, stage: tuple[int, ...], n: Any, target: Target) -> tuple[Any, Basis]:

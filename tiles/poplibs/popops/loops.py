@@ -316,10 +316,12 @@ def calls_library(body: Body, operand_dtypes: tuple[str, ...]) -> bool:
     """Return whether an expression has a function that PopLibs leaves to the C library, which code of ours is not."""
     dtypes = body_dtypes(body, operand_dtypes)
     first = len(operand_dtypes)
-    return any(
-        loop_of(name, dict(attrs), dtypes[arguments[0]] if arguments else dtypes[first + i]).source == LIBRARY
-        for i, (name, arguments, attrs) in enumerate(body)
-    )
+    for i, (name, arguments, attrs) in enumerate(body):
+        dtype = dtypes[arguments[0]] if arguments else dtypes[first + i]
+        is_power = name == "power" and is_float(dtype)
+        if is_power or loop_of(name, dict(attrs), dtype).source == LIBRARY:
+            return True
+    return False
 
 
 def _conversion_loop(source: str, target: str) -> Loop:
