@@ -9,6 +9,7 @@ from hlo_passes.passes.canonicalize import Canonicalize
 from hlo_passes.passes.complex import LegalizeComplex, has_complex, split_positions
 from hlo_passes.passes.cse import EliminateCommonSubexpressions
 from hlo_passes.passes.dce import EliminateDeadCode
+from hlo_passes.passes.divergence import Uneven, uneven_collective
 from hlo_passes.passes.errors import (
     BrokenPass,
     InvalidPassOption,
@@ -25,6 +26,7 @@ from hlo_passes.passes.fuse import Fuse
 from hlo_passes.passes.hoist import Hoist
 from hlo_passes.passes.indexing import ParameterMap, Row, expression, index_maps
 from hlo_passes.passes.inline import Flatten, Inline, inline_where
+from hlo_passes.passes.join_collectives import JoinCollectives
 from hlo_passes.passes.outline import Outline
 from hlo_passes.passes.pipeline import (
     DEFAULT_PIPELINE,
@@ -61,6 +63,7 @@ __all__ = [
     "Inline",
     "InvalidPassOption",
     "InvalidPipeline",
+    "JoinCollectives",
     "LegalizeComplex",
     "LiveRange",
     "NoFixpoint",
@@ -76,6 +79,7 @@ __all__ = [
     "Rematerialize",
     "Row",
     "Schedule",
+    "Uneven",
     "UnknownPass",
     "UnknownPassOption",
     "WhileToRepeat",
@@ -89,5 +93,6 @@ __all__ = [
     "optimize",
     "run_pipeline",
     "split_positions",
+    "uneven_collective",
     "with_whole_scopes",
 ]

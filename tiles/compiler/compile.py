@@ -137,6 +137,14 @@ def _require_remote_memory(executable: Executable) -> None:
         )
 
 
+EVEN = "an exchange that every member of a group reaches, as often as the others"
+DECIDE_ALIKE = (
+    "decide by a value that is equal on all of them, such as the maximum of the condition over the axis "
+    "(jax.lax.pmax), or exchange outside and choose between the results"
+)
+"""What an exchange must be that some replicas might never reach, and how to get there."""
+
+
 def _require_replicable(executable: Executable) -> None:
     """Refuse replicas that exchange values with the host while they run, or that may wait for each other for ever.
 
@@ -160,9 +168,8 @@ def _require_replicable(executable: Executable) -> None:
         raise InvalidGraph(
             error.what,
             location=error.location,
-            expected="an exchange that every member of a group reaches, as often as the others",
-            try_="decide by a value that is equal on all of them, such as the maximum of the condition over the axis "
-            "(jax.lax.pmax), or exchange outside and choose between the results",
+            expected=EVEN,
+            try_=DECIDE_ALIKE,
         ) from error
 
 
