@@ -11,6 +11,7 @@ from tests.replicas import replicated
 from tests.unit.tiles.test_report_files import Page
 from tiles import Graph, compile_graph, gcl, popops
 from tiles.compiler import Executable, step_costs
+from tiles.graph import Site
 from tiles.report import Profile, profile, profile_schema
 from tiles.report.page import page
 from tiles.target import exchange_phase
@@ -19,7 +20,7 @@ from tiles.target import exchange_phase
 def summed(count: int, name: str, size: int = 4096, num_tiles: int = 8) -> Executable:
     graph: Graph = replicated(("data", count), name=name, num_tiles=num_tiles)
     x = graph.add_input((size,), "float32", "x")
-    total = gcl.all_reduce(graph, x, "data", algorithm="ring", location="model.py:3")
+    total = gcl.all_reduce(Site(graph, location="model.py:3"), x, "data", algorithm="ring")
     graph.outputs.append(popops.mul(graph, total, 0.5).name)
     return compile_graph(graph)
 
