@@ -252,7 +252,9 @@ Kinds = tuple[OpForm, tuple[tuple[int, int], ...], tuple[str, ...], tuple[str, .
 """What says how large the cells of a plan are: form, size and grain of each dimension, dtypes of operands and results."""
 
 
-def kinds_of(form: OpForm, plan: Plan, operand_dtypes: tuple[str, ...], result_dtypes: tuple[str, ...]) -> Kinds:
+def kinds_of(
+    form: OpForm, plan: Plan, operand_dtypes: tuple[str, ...], result_dtypes: tuple[str, ...]
+) -> Kinds:
     """Return what says how large the cells of a plan are, wherever they lie."""
     return form, tuple((split.size, split.grain) for split in plan.splits), operand_dtypes, result_dtypes
 
@@ -372,7 +374,7 @@ def _own_exchange_code(executable: Executable, step: StepRecord) -> np.ndarray:
     total = np.zeros(executable.target.num_tiles, np.int64)
     for copy in step.copies if isinstance(step, CopyStep) else ():
         for moved in _moved_by(executable, copy):
-            total += _copy_code(*moved, executable.target)
+            total += _copy_code(moved, executable.target)
     for group in step.groups if isinstance(step, ExecuteStep) else ():
         _add_exchange_code(executable, group, total)
     return total
@@ -467,12 +469,11 @@ def _copied(
 
 
 @lru_cache(maxsize=4096)
-def _copy_code(*copied_and_target: Any) -> np.ndarray:
+def _copy_code(copied: Copied, target: Target) -> np.ndarray:
     """Return the bytes of exchange code on each tile that one source of a copy takes, int32 ``[num_tiles]``.
 
     A program is allocated more than once, and costed after that: small as these tables are, they are kept until then.
     """
-    *copied, target = copied_and_target
     code = exchange_code_bytes(_copied(*copied, target), target)
     return read_only(code.astype(np.int32))
 

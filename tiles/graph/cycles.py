@@ -54,7 +54,7 @@ def code_cycles(parts: Sequence[VertexCode]) -> Cycles:
     They are DERIVED, or ASSUMED where the slots of an instruction are.
     """
     behind = Basis.weakest(part.variant.basis for part in parts)
-    generation = parts[0].variant.code.generation
+    generation = parts[0].variant.generation
     source = f"tile code of the element compiler; slots: {behind}, configs/isa/{generation}.json"
     basis = Basis.ASSUMED if behind is Basis.ASSUMED else Basis.DERIVED
     return Cycles(sum((part.cycles for part in parts), np.int64(0)), basis, source)

@@ -233,7 +233,9 @@ def _least_moves(
             kept_back = own if place is not None else _own_elsewhere(source, form, plan, k, extents, parts)
         sent = _whole_words(max(leaving - kept_back, 0), size)
         if sent:
-            runs = min(_runs(form, k, reads, parts, covered, kept) if not kept_back else 1, sent // WORD_BYTES)
+            runs = min(
+                _runs(form, k, reads, parts, covered, kept) if not kept_back else 1, sent // WORD_BYTES
+            )
             sends = send_instructions(sent // WORD_BYTES, runs, target)
     may_share = _may_share(form, plan, k)
     return Moves(received, changes, local, turning, may_share, sent, sends, runs, place is not None)

@@ -16,7 +16,8 @@ import numpy as np
 
 from tiles.elements import Access, Arrangement, InstructionSet, Variant, compile_variant, instructions_for
 from tiles.elements.cell import CELL, ELEMENT, ROW
-from tiles.elements.variants import UNNAMED, NoVariant, existing, variant_or_why
+from tiles.elements.kept_variants import kept_variant
+from tiles.elements.variants import UNNAMED, NoVariant, existing
 from tiles.errors import NoTileCode, OutOfRegisters
 from tiles.graph import Extents, OpForm, VertexCode
 from tiles.numerics.dtypes import itemsize, to_jax
@@ -200,7 +201,8 @@ def _variant(
         how = _arrangement(dtypes, levels, counters, grain, shares_rows)
         return compile_variant(element_jaxpr(body, outputs, dtypes[0]), dtypes, how, isa, UNNAMED)
 
-    return variant_or_why(make)
+    what = "map", body, outputs, dtypes, levels, counters, grain, shares_rows
+    return kept_variant(what, isa, make)
 
 
 def _arrangement(

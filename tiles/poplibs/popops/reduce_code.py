@@ -14,7 +14,8 @@ from jax import lax
 
 from tiles.elements import Access, Arrangement, InstructionSet, Variant, compile_variant, instructions_for
 from tiles.elements.cell import CELL, ELEMENT, ROW
-from tiles.elements.variants import UNNAMED, NoVariant, existing, variant_or_why
+from tiles.elements.kept_variants import kept_variant
+from tiles.elements.variants import UNNAMED, NoVariant, existing
 from tiles.errors import NoTileCode
 from tiles.graph import Extents, OpForm, VertexCode
 from tiles.numerics.dtypes import itemsize, to_jax
@@ -178,7 +179,8 @@ def _variant(
         how = Arrangement(accesses, (result if kind == OVER_ROWS else Access(),), has_rows=True)
         return compile_variant(jaxpr, (operand_dtypes, (out_dtype,)), how, isa, UNNAMED)
 
-    return variant_or_why(make)
+    what = "fold", body, operation, accumulate_dtype, kind, levels, operand_dtypes, out_dtype, grain
+    return kept_variant(what, isa, make)
 
 
 def _jaxpr(
@@ -227,4 +229,4 @@ def _narrowing(dtype: str, out_dtype: str, isa: InstructionSet) -> Variant | NoV
         how = Arrangement((Access(),), (Access(),))
         return compile_variant(jaxpr, ((dtype,), (out_dtype,)), how, isa, "convert results")
 
-    return variant_or_why(make)
+    return kept_variant(("narrowing", dtype, out_dtype), isa, make)
