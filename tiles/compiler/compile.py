@@ -291,7 +291,7 @@ def _record(
             return CopyStep(name, tuple(map(_copy, step.copies)))
         case CopyBetween():
             return BetweenStep(
-                name, step.source, step.destination, step.axes, step.permutations, step.location
+                name, step.source, step.destination, step.axes, step.permutations, step.location, step.stage
             )
         case WriteReplicaIndex():
             return IndexStep(name, step.destination, step.axes, step.location)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tiles.compiler.between import LinkCost, between_traffic, link_cost, step_crossing
+from tiles.compiler.between import LinkCost, between_traffic, link_cost, step_crossings
 from tiles.compiler.executable import Executable
 from tiles.compiler.host import host_exchange
 from tiles.compiler.sharing import called, num_movements
@@ -99,8 +99,9 @@ class StepCost:
 
     @property
     def link_bytes(self) -> np.ndarray:
-        """Bytes by link of the system and direction, int64 ``[links, 2]``."""
-        return np.zeros((0, 2), np.int64) if self.links is None else self.links.link_bytes
+        """Bytes by link of the system and direction, ``[links, 2]``; no links where nothing crosses one."""
+        found = None if self.links is None else self.links.link_bytes
+        return np.zeros((0, 2), np.int64) if found is None else found
 
     @property
     def link_basis(self) -> tuple[tuple[Basis, int], ...]:
@@ -173,7 +174,7 @@ def _between_cost(executable: Executable, step: BetweenStep) -> StepCost:
     links = link_cost(executable, step, int(exchange.value))
     part = executable.variables[step.source].layout
     compute = np.zeros(target.num_tiles, np.int64)
-    if links.crossing.stays or links.crossing.misses:  # a copy, or zeros, on tiles to which nothing comes
+    if links.copies_on_tiles:  # a copy, or zeros, on tiles to which nothing comes
         size = part.part_bytes(executable.variables[step.source].dtype)
         compute[part.tiles] = target.local_copy_call_cycles + ceil_div(size, target.memcpy_bytes_per_cycle)
     return StepCost(
@@ -331,7 +332,7 @@ def step_traffic(executable: Executable, step: StepRecord) -> Traffic:
     if isinstance(step, CopyStep):
         return sum((copy_traffic(executable, copy) for copy in step.copies), total)
     if isinstance(step, BetweenStep):
-        moves = step_crossing(executable, step).unit is not None
+        moves = any(found.unit is not None for found in step_crossings(executable, step))
         return between_traffic(executable.variables[step.source], moves, executable.target)
     if not isinstance(step, ExecuteStep):
         return total

@@ -25,7 +25,7 @@ from tiles.graph.carried_modules import Module, admit
 from tiles.numerics.dtypes import to_jax
 from tiles.target import System, Target
 
-FORMAT_VERSION = 7
+FORMAT_VERSION = 8
 MAGIC = b"ipuxla-executable\n"
 
 

@@ -126,9 +126,9 @@ class Order:
                 number = self._append(f"copy.{destination}", step)
                 self._access(number, sources, (destination,))
                 return number
-            case CopyBetween(source, destination):
+            case CopyBetween(source, destination, stage=stage):
                 number = self._append(f"between.{destination}", step)
-                self._access(number, (source,), (destination,))
+                self._access(number, (source, stage) if stage else (source,), (destination,))
                 return number
             case WriteReplicaIndex(destination):
                 number = self._append(f"index.{destination}", step)

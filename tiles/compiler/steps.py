@@ -223,11 +223,17 @@ class BetweenStep(PlainStep):
     axes: tuple[str, ...]
     permutations: tuple[Permutation, ...]
     location: str = ""
+    stage: str = ""
+
+    @property
+    def exchanges(self) -> tuple[tuple[Permutation, ...], ...]:
+        """The permutations of each exchange that it may be: of every stage, or all at once."""
+        return tuple((each,) for each in self.permutations) if self.stage else (self.permutations,)
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """What is sent."""
-        return (self.source,)
+        """What is sent, and the number of the stage."""
+        return (self.source, *((self.stage,) if self.stage else ()))
 
     @property
     def writes(self) -> tuple[str, ...]:
@@ -236,7 +242,7 @@ class BetweenStep(PlainStep):
 
     def describe(self) -> str:
         """Return both ends, axes and permutations."""
-        moves = ", ".join(map(str, self.permutations))
+        moves = ", ".join(map(str, self.permutations)) + (f" in stage {self.stage}" if self.stage else "")
         return f"between {self.source} -> {self.destination} along {', '.join(self.axes)} by {moves}"
 
     def to_data(self) -> dict[str, Any]:
@@ -248,7 +254,7 @@ class BetweenStep(PlainStep):
         """Build from plain data; what is of the wrong kind is refused later."""
         permutations = tuple(permutation_from_data(p) for p in data["permutations"])
         ends = data[cls.kind], data["source"], data["destination"]
-        return cls(*ends, tuple(data["axes"]), permutations, data["location"])
+        return cls(*ends, tuple(data["axes"]), permutations, data["location"], data["stage"])
 
 
 @dataclass(frozen=True)

@@ -133,6 +133,7 @@ class Elementwise:
                 stream = Stream(
                     e, name, dtype, self.lanes, access.alignment_bytes, _bound(pointer, name, dtype)
                 )
+                stream.own_pointers = self.how.separate and finish is None
                 if finish is None:
                     stream.store(self.walker.forms, value)
                 else:

@@ -239,7 +239,7 @@ class LiteralEngine(Engine):
         """Move words between the memories of replicas; whole groups take part.
 
         Raises:
-          InvalidExecutable: a replica waits for one that does not take part.
+          InvalidExecutable: a replica waits for one that does not take part, or is in another stage.
         """
         replicas = self.executable.replicas
         if number not in self._moves:
@@ -252,8 +252,14 @@ class LiteralEngine(Engine):
             )
         sent = {run.replica: self._read(step.source, run.memory) for run in runs}
         arrived = {replica: np.zeros_like(value) for replica, value in sent.items()}
-        for k, there in enumerate(self._moves[number]):
-            where = k if len(step.permutations) > 1 else ...
+        moves = self._moves[number]
+        if step.stage:
+            stages = {int(self._read(step.stage, run.memory).reshape(())) for run in runs}
+            if len(stages) > 1:
+                raise InvalidExecutable(f"step {step.name}: replicas are in stages {sorted(stages)} at once")
+            moves = [moves[min(stages.pop(), len(moves) - 1)]]
+        for k, there in enumerate(moves):
+            where = k if len(moves) > 1 else ...
             for replica, value in sent.items():
                 if there[replica] >= 0:
                     arrived[int(there[replica])][where] = value[where]

@@ -65,6 +65,7 @@ from tiles.graph.program import (
     WriteUndef,
 )
 from tiles.graph.replicas import Pairs, Permutation, Replicas, Shift, Swap, folded
+from tiles.graph.site import Site, site_of
 
 __all__ = [
     "CODELETS",
@@ -120,6 +121,7 @@ __all__ = [
     "Reshape",
     "Sequence",
     "Shift",
+    "Site",
     "Step",
     "Stream",
     "Swap",
@@ -146,6 +148,7 @@ __all__ = [
     "register",
     "require_fits",
     "reshape_layout",
+    "site_of",
     "unsplit_plan",
     "whole",
 ]

@@ -35,11 +35,12 @@ def _kinds(executable: Executable, counts: Sequence[Count]) -> list[dict[str, An
     system, table = executable.system, executable.system.table
     loads = np.zeros((len(table.kind), 2), np.float64)
     for cost, count in zip(step_costs(executable), counts, strict=True):
-        if cost.links is None or cost.links.crossing.unit is None:
+        crossed = cost.link_bytes
+        if not len(crossed):
             continue
         if count is None:
             return None
-        loads += float(count) * cost.link_bytes
+        loads += float(count) * crossed
     found = []
     for number, link in enumerate(system.links):
         rows = np.flatnonzero((table.kind == number) & loads.any(axis=1))

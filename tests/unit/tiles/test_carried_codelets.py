@@ -15,7 +15,19 @@ from tests.unit.tiles.executable_programs import rows, split
 from tiles.compiler import certify, compile_graph, load_executable, step_costs
 from tiles.engine import FastEngine, make_engine
 from tiles.errors import InvalidGraph, Unsupported
-from tiles.graph import CarriedCodelet, Cell, Codelet, Cycles, Extents, Graph, IndexMap, OpForm, Plan, along
+from tiles.graph import (
+    CarriedCodelet,
+    Cell,
+    Codelet,
+    Cycles,
+    Extents,
+    Graph,
+    IndexMap,
+    OpForm,
+    Plan,
+    Site,
+    along,
+)
 from tiles.poplibs import forms, poputil
 from tiles.target import Basis, Target
 
@@ -56,7 +68,9 @@ def build(target: Target, function: Callable[..., Any], plan: Plan, size: int = 
     y = graph.add_input((size,), "float32", "y")
     form = forms.reduce_form((6, size), (1,))
     form = OpForm(form.dims, (*form.operands, IndexMap((along(1),))), form.results)
-    (total,) = poputil.place(graph, Any2(function), form, [x, y], ("float32",), "sum", "user.py:7", plan=plan)
+    (total,) = poputil.place(
+        Site(graph, "sum", "user.py:7"), Any2(function), form, [x, y], ("float32",), plan=plan
+    )
     graph.outputs = [total.name]
     return graph
 

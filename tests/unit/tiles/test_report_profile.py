@@ -32,6 +32,7 @@ from tiles.graph import (
     IndexMap,
     OpForm,
     Plan,
+    Site,
     Vertices,
     along,
     identity_map,
@@ -229,7 +230,7 @@ def test_stages_of_a_split_reduction_are_one_operation(small_target):
     graph = Graph(small_target, "split")
     x = graph.add_input((2, 4096), "float32", "x")
     w = graph.add_input((4096, 2), "float32", "w")
-    graph.outputs = [poplin.matmul(graph, x, w, name="dot", location="net.py:3").name]
+    graph.outputs = [poplin.matmul(Site(graph, "dot", "net.py:3"), x, w).name]
     executable = compile_graph(graph)
     names = [group.name for _, group in executable.groups()]
     assert "dot.partials" in names and "dot.combine" in names
