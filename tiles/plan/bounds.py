@@ -225,11 +225,12 @@ def _least_moves(
     elif needed:
         turning = _turning_cycles(order, needed if is_unturned else own, size, target)
     sent = sends = runs = 0
+    is_apart = _reads_apart(form, plan, k)
     if needed:
         parts = place if place is not None else [read.low // read.grain for read in reads]
         covered = _covered(form, k, plan, reads, parts)
         leaving, kept_back = math.prod(covered), 0
-        if _reads_apart(form, plan, k):
+        if is_apart:
             kept_back = own if place is not None else _own_elsewhere(source, form, plan, k, extents, parts)
         sent = _whole_words(max(leaving - kept_back, 0), size)
         if sent:
@@ -237,7 +238,7 @@ def _least_moves(
                 _runs(form, k, reads, parts, covered, kept) if not kept_back else 1, sent // WORD_BYTES
             )
             sends = send_instructions(sent // WORD_BYTES, runs, target)
-    may_share = _may_share(form, plan, k)
+    may_share = not is_apart and _may_share(form, plan, k)
     return Moves(received, changes, local, turning, may_share, sent, sends, runs, place is not None)
 
 
@@ -402,12 +403,10 @@ def _own_elsewhere(
 
 
 def _may_share(form: OpForm, plan: Plan, k: int) -> bool:
-    """Whether neighbours on an exchange bus may read the same of operand ``k``.
+    """Whether neighbours on an exchange bus may read the same of operand ``k``, of which some cells do.
 
     They do not where the part of a dimension that the operand varies with changes from each tile to the next.
     """
-    if _reads_apart(form, plan, k):
-        return False
     return not any(_changes_each_tile(plan.splits[d]) for d in form.operands[k].dims)
 
 
