@@ -10,11 +10,10 @@ import jax
 import jax.numpy as jnp
 
 from ipuxla.calibration.figures import COMPUTE, EXCHANGE, REARRANGE, SYNC, Figure, figure
-from ipuxla.calibration.parameters import DTYPES
+from ipuxla.calibration.parameters import DTYPES, NotModelled
 from ipuxla.calibration.records import Record
 from ipuxla.calibration.stencils import part_of_a_step
 from ipuxla.calibration.work import (
-    NotModelled,
     Work,
     compiled,
     compiled_from_c,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ipuxla.calibration.figures import COMPUTE, EXCHANGE, figure
+from ipuxla.calibration.parameters import NotModelled
 from ipuxla.calibration.records import Record
-from ipuxla.calibration.work import NotModelled, Work, compiled_graph, machine
+from ipuxla.calibration.work import Work, compiled_graph, machine
 from tiles.compiler import Executable, step_costs
 from tiles.graph import Graph, Site
 from tiles.numerics.dtypes import itemsize

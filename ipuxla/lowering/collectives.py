@@ -105,10 +105,10 @@ def lower_all_reduce(lowering: Lowering, instruction: Instruction) -> tuple[Tens
     """Combine each operand over its group."""
     assert isinstance(instruction.op, AllReduce)
     axes, operation = _axes(lowering, instruction.op.groups), _operation(instruction)
-    return tuple(
-        gcl.all_reduce(lowering.site(where(instruction)), x, axes, operation) if axes else x
-        for x in map(lowering.tensor, instruction.operands)
-    )
+    operands = [lowering.tensor(value) for value in instruction.operands]
+    if not axes:
+        return tuple(operands)
+    return tuple(gcl.all_reduce_several(lowering.site(where(instruction)), operands, axes, operation))
 
 
 @lowers(ReduceScatter)

@@ -112,6 +112,21 @@ def test_engines(name, engine, tiny_target):
         np.testing.assert_array_equal(mine, theirs)
 
 
+@pytest.mark.parametrize("engine", ["fast", "literal"])
+def test_a_constant_that_counts_in_the_ring(engine, tiny_target):
+    """XLA makes a count of it, whose 8-bit floats its CPU compiler has no code for."""
+    text = """func.func @main(%x: tensor<3xf8E4M3FN>) -> tensor<3xf8E4M3FN> {
+      %0 = stablehlo.constant dense<[0.0, 1.0, 2.0]> : tensor<3xf8E4M3FN>
+      %1 = stablehlo.add %x, %0 : tensor<3xf8E4M3FN>
+      return %1 : tensor<3xf8E4M3FN>
+    }"""
+    x = _all("f8E4M3FN")[40:43]
+    found, witness = (
+        ipuxla.compile_stablehlo(text, tiny_target, engine=e, arithmetic="ring")(x) for e in (engine, "hlo")
+    )
+    np.testing.assert_array_equal(found, witness)
+
+
 NARROW = ("f4E2M1FN", "f6E2M3FN", "f6E3M2FN")
 
 

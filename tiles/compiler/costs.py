@@ -35,14 +35,16 @@ from tiles.numerics.shared import read_only
 from tiles.plan import (
     Traffic,
     exchange_code_bytes,
-    exchange_cycles,
+    exchange_parts,
     is_resident,
     layout_traffic,
     operand_code,
     operand_traffic,
     reshape_traffic,
 )
-from tiles.target import Basis, Target
+from tiles.target import Basis, Parts, Target, weakest_part
+
+NOTHING: Parts = ((Basis.DOCUMENTED, 0),)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,8 +58,9 @@ class StepCost:
       sync_cycles: of the sync before the exchange; 0 when nothing is exchanged.
       exchange_bytes: bytes that cross between tiles.
       flops: floating-point operations.
-      compute_basis: basis of the slowest tile's figure.
-      exchange_basis: basis of the exchange figure.
+      vertex_parts: cycles of the slowest tile's vertices by what they rest on.
+      copy_parts: cycles of the slowest tile's copies, and of bringing elements into order, by what they rest on.
+      exchange_parts: cycles of the exchange by what they rest on: words that move, entering the phase.
       source: source of the compute figure.
       tile_compute_cycles: int64 ``[num_tiles]``.
       traffic: what the exchange moves per tile.
@@ -76,8 +79,9 @@ class StepCost:
     sync_cycles: int
     exchange_bytes: int
     flops: int
-    compute_basis: Basis
-    exchange_basis: Basis
+    vertex_parts: Parts
+    copy_parts: Parts
+    exchange_parts: Parts
     source: str
     tile_compute_cycles: np.ndarray
     traffic: Traffic
@@ -98,13 +102,28 @@ class StepCost:
         return on_chip + self.host_cycles + self.link_cycles
 
     @property
+    def compute_parts(self) -> Parts:
+        """What the slowest tile computes by what it rests on."""
+        return (*self.vertex_parts, *self.copy_parts)
+
+    @property
+    def compute_basis(self) -> Basis:
+        """The weakest basis of what the slowest tile computes."""
+        return weakest_part(self.compute_parts)
+
+    @property
+    def exchange_basis(self) -> Basis:
+        """The weakest basis of the exchange's cycles."""
+        return weakest_part(self.exchange_parts)
+
+    @property
     def link_bytes(self) -> np.ndarray:
         """Bytes by link of the system and direction, ``[links, 2]``; no links where nothing crosses one."""
         found = None if self.links is None else self.links.link_bytes
         return np.zeros((0, 2), np.int64) if found is None else found
 
     @property
-    def link_basis(self) -> tuple[tuple[Basis, int], ...]:
+    def link_basis(self) -> Parts:
         """The cycles of links by what they rest on."""
         return () if self.links is None or self.link_cycles is None else self.links.parts
 
@@ -131,10 +150,12 @@ def _step_cost(executable: Executable, step: StepRecord, has_bases: bool) -> Ste
     if isinstance(step, BetweenStep):
         return _between_cost(executable, step)
     moved = step_traffic(executable, step)
-    exchange = exchange_cycles(moved, target)
-    bases = base_cycles(executable, step) if has_bases else 0
+    exchange = exchange_parts(moved, target)
+    if has_bases:
+        exchange += ((target.basis("exchange_base_write_cycles")[0], base_cycles(executable, step)),)
     compute = np.zeros(target.num_tiles, np.int64)
-    flops, basis, source, slowest = 0, Basis.DOCUMENTED, "", -1
+    vertices: list[tuple[Basis, np.ndarray, np.ndarray]] = []
+    flops, source, slowest = 0, "", -1
     if isinstance(step, ExecuteStep):
         for group in step.groups:
             extents = group_extents(executable, group)
@@ -143,23 +164,25 @@ def _step_cost(executable: Executable, step: StepRecord, has_bases: bool) -> Ste
                 np.ceil(np.asarray(cycles.value, np.float64)).astype(np.int64), group.plan.tiles.shape
             )
             compute[group.plan.tiles] += per_cell
+            vertices.append((cycles.basis, group.plan.tiles, per_cell))
             flops += int(np.sum(np.broadcast_to(group.codelet.flops(extents), per_cell.shape)))
             if int(per_cell.max()) > slowest:
-                slowest, basis, source = int(per_cell.max()), cycles.basis, cycles.source
-    compute += copy_cycles(moved, target)
-    if moved.turning.any():
-        basis = Basis.weakest((basis, Basis.FITTED))
+                slowest, source = int(per_cell.max()), cycles.source
+    copies = copy_cycles(moved, target)
+    compute += copies
+    tile = int(np.argmax(compute))
+    parts = tuple((basis, int(cycles[tiles == tile].sum())) for basis, tiles, cycles in vertices)
+    regressed = int(moved.regressed[tile])
     return StepCost(
         name=step.name,
         compute_cycles=int(compute.max()),
-        exchange_cycles=int(exchange.value) + bases,
+        exchange_cycles=sum(cycles for _, cycles in exchange),
         sync_cycles=0 if moved.is_empty else target.internal_sync_cycles,
         exchange_bytes=int(moved.received.sum()),
         flops=flops,
-        compute_basis=basis,
-        exchange_basis=Basis.weakest((exchange.basis, target.basis("exchange_base_write_cycles")[0]))
-        if bases
-        else exchange.basis,
+        vertex_parts=parts,
+        copy_parts=((Basis.DOCUMENTED, int(copies[tile]) - regressed), (Basis.FITTED, regressed)),
+        exchange_parts=exchange,
         source=source,
         tile_compute_cycles=read_only(compute),
         traffic=moved,
@@ -170,8 +193,9 @@ def _step_cost(executable: Executable, step: StepRecord, has_bases: bool) -> Ste
 def _between_cost(executable: Executable, step: BetweenStep) -> StepCost:
     """Return the cost of an exchange between IPUs: its busiest tile, and what links take longer than that."""
     target, moved = executable.target, step_traffic(executable, step)
-    exchange = exchange_cycles(moved, target)
-    links = link_cost(executable, step, int(exchange.value))
+    exchange = exchange_parts(moved, target)
+    duration = sum(cycles for _, cycles in exchange)
+    links = link_cost(executable, step, duration)
     part = executable.variables[step.source].layout
     compute = np.zeros(target.num_tiles, np.int64)
     if links.copies_on_tiles:  # a copy, or zeros, on tiles to which nothing comes
@@ -180,12 +204,13 @@ def _between_cost(executable: Executable, step: BetweenStep) -> StepCost:
     return StepCost(
         name=step.name,
         compute_cycles=int(compute.max()),
-        exchange_cycles=int(exchange.value),
+        exchange_cycles=duration,
         sync_cycles=links.sync_cycles or 0,
         exchange_bytes=int(moved.received.sum()),
         flops=0,
-        compute_basis=Basis.DOCUMENTED,
-        exchange_basis=exchange.basis,
+        vertex_parts=(),
+        copy_parts=((Basis.DOCUMENTED, int(compute.max())),),
+        exchange_parts=exchange,
         source="copy to itself, or zeros" if compute.any() else "",
         tile_compute_cycles=read_only(compute),
         traffic=moved,
@@ -205,8 +230,9 @@ def _host_cost(executable: Executable, step: HostStep) -> StepCost:
         sync_cycles=host.syncs * target.global_sync_cycles,
         exchange_bytes=0,
         flops=0,
-        compute_basis=Basis.DOCUMENTED,
-        exchange_basis=Basis.DOCUMENTED,
+        vertex_parts=(),
+        copy_parts=((Basis.DOCUMENTED, copies),),
+        exchange_parts=NOTHING,
         source="copy from where a tile receives from the host" if copies else "",
         tile_compute_cycles=read_only(host.tile_cycles),
         traffic=Traffic.none(target.num_tiles),
@@ -229,8 +255,9 @@ def _sync_cost(executable: Executable, step: SyncStep) -> StepCost:
         sync_cycles=getattr(target, field),
         exchange_bytes=0,
         flops=0,
-        compute_basis=Basis.DOCUMENTED,
-        exchange_basis=Basis.DOCUMENTED,
+        vertex_parts=(),
+        copy_parts=NOTHING,
+        exchange_parts=NOTHING,
         source="",
         tile_compute_cycles=read_only(np.zeros(target.num_tiles, np.int64)),
         traffic=Traffic.none(target.num_tiles),
@@ -282,7 +309,7 @@ def _different_extents(
 def most_scratch_bytes(codelet: Codelet, *kinds_and_target: Any) -> int:
     """Return the temporary bytes that the largest vertex needs, in whole words; arguments as of ``kinds_of``, and the target."""
     *kinds, target = kinds_and_target
-    need = codelet.scratch_bytes(_different_extents(*kinds), target)
+    need = codelet.variant_scratch_bytes(_different_extents(*kinds), target)
     return -(-int(np.max(need, initial=0)) // 4) * 4
 
 

@@ -270,7 +270,9 @@ def _renumbered(tree: Sequence, order: Order, leader: list[int]) -> tuple[Node, 
         new.undefined[name] = [places[number] for number in numbers]
     new.loops, new.branches = spanned(order.loops), spanned(order.branches)
     new.recalls = [(rank[at], rank[low]) for at, low in order.recalls]
-    new.bodies = [range(rank[body.start], rank[body.stop]) for body in order.bodies]
+    new.bodies = {f: range(rank[body.start], rank[body.stop]) for f, body in order.bodies.items()}
+    new.recalled = {f: [rank[at] for at in sites] for f, sites in order.recalled.items()}
+    new.__dict__.pop("call_spans", None)  # of the old numbers
     return _Trees(leader, rank).of(tree), new
 
 

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self, TypeAlias
 
-from tiles.graph import Codelet, OpForm, Permutation, Plan, carried_from_data, codelet_from_data
-from tiles.graph.carried_modules import Module
+from tiles.codelets import exported_from_data
+from tiles.codelets.modules import Module
+from tiles.graph import Codelet, OpForm, Permutation, Plan, codelet_from_data
 from tiles.graph.replicas import permutation_data, permutation_from_data
 
 
@@ -57,7 +58,7 @@ class VertexGroup:
         codelet = data["codelet"]
         return cls(
             data["name"],
-            carried_from_data(codelet, modules) if "carried" in codelet else codelet_from_data(codelet),
+            exported_from_data(codelet, modules) if "carried" in codelet else codelet_from_data(codelet),
             OpForm.from_data(data["form"]),
             Plan.from_data(data["plan"]),
             tuple(Operand(v, b) for v, b in data["operands"]),

@@ -102,6 +102,7 @@ def _data(found: Variant | NoVariant) -> dict[str, Any]:
         "n_max": formula.n_max,
         "rows_max": formula.rows_max,
         "code_bytes": found.code_bytes,
+        "scratch_bytes": found.scratch_bytes,
         "basis": found.basis.name,
     }
 
@@ -122,8 +123,9 @@ def _read(blob: bytes, make: Callable[[], Any]) -> Variant | NoVariant:
             return NoVariant(str(data["what"]), data["expected"], bool(data["lacks_registers"]))
         terms = tuple((_int(slots), tuple(map(_to_extent, product))) for slots, product in data["terms"])
         limits = (_int(data[name]) for name in ("supervisor_cycles", "workers", "n_max", "rows_max"))
-        formula, size = Formula(terms, *limits), _int(data["code_bytes"])
-        return Variant("", str(data["generation"]), formula, size, Basis[data["basis"]], make)
+        size, scratch = _int(data["code_bytes"]), _int(data["scratch_bytes"])
+        generation, basis = str(data["generation"]), Basis[data["basis"]]
+        return Variant("", generation, Formula(terms, *limits), size, scratch, basis, make)
     except (KeyError, TypeError) as error:
         raise ValueError(f"it is no variant: {error!r}") from error
 

@@ -26,6 +26,7 @@ class Variant:
       generation: name of the instruction set.
       formula: tile cycles of a vertex, from its extents.
       code_bytes: of the workers' and the supervisor's instructions.
+      scratch_bytes: of memory that each worker needs for values that move or are spilled.
       basis: the weakest basis among the slots of its instructions.
       make: returns the code: where its figures were read from disk, it is compiled when somebody wants to see it.
     """
@@ -34,6 +35,7 @@ class Variant:
     generation: str
     formula: Formula
     code_bytes: int
+    scratch_bytes: int
     basis: Basis
     make: Callable[[], TileCode]
 
@@ -42,7 +44,7 @@ class Variant:
         """Return the variant of some code."""
         size = code_bytes(code, isa) + Supervisor().code_bytes(isa)
         formula, basis = formula_of(code, isa), slots_basis(code, isa)
-        return Variant(code.name, code.generation, formula, size, basis, lambda: code)
+        return Variant(code.name, code.generation, formula, size, code.scratch_bytes, basis, lambda: code)
 
     @functools.cached_property
     def code(self) -> TileCode:

@@ -59,6 +59,7 @@ from tiles.engine.whole import is_laid_out, lay_out, whole
 from tiles.errors import ProgramAborted, Unsupported
 from tiles.graph import Collective, Extents
 from tiles.numerics.decisions import Decisions, Recording, Replay, record
+from tiles.numerics.total_order import concatenated
 
 COMPUTING = (ExecuteStep, CopyStep, UndefStep, SyncStep)
 """Steps that neither ask which replica they run on nor exchange values with others or the host."""
@@ -362,7 +363,7 @@ class FastEngine(TracedEngine):
         sources = [self._read(env, name) for name in step.sources]
         if step.axis is None:
             return sources[0].reshape(self.executable.variables[step.destination].shape)
-        return jnp.concatenate(sources, axis=step.axis)
+        return concatenated(sources, step.axis)
 
 
 def record_run(

@@ -177,7 +177,10 @@ class Engine(abc.ABC):
             raise InvalidExecutable(
                 f"input {name} is {variable.dtype}{list(variable.shape)}, got {array.dtype}{list(array.shape)}"
             )
-        return to_ring(array) if self.arithmetic == RING else array
+        if self.arithmetic != RING:
+            return array
+        # Of a constant 0, 1, 2, ... of 8-bit floats XLA:CPU (jaxlib 0.10.2) makes a count that it cannot compile.
+        return jnp.asarray(to_ring(value)) if isinstance(value, np.ndarray) else to_ring(array)
 
     def enter_items(self, name: str, items: jax.Array) -> jax.Array:
         """Return the items of a stream as the engine carries them."""

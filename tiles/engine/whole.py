@@ -18,9 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from tiles.codelets.cells import computes_partials_at_once, extent_classes
 from tiles.compiler import VertexGroup
 from tiles.graph import Affine, AxisSplit, Cell
-from tiles.graph.cells import computes_partials_at_once, extent_classes
+from tiles.numerics.total_order import concatenated, padded
 
 UNROLLED = 4
 """Parts computed in turn without a loop; 368 of them would take XLA 3.9 s to compile."""
@@ -95,7 +96,7 @@ def _map_axis(
     low, high = max(0, -offset), max(0, last + 1 - size) if count else 0
     if low or high:
         padding = [(low, high, 0) if a == number else (0, 0, 0) for a in range(x.ndim)]
-        x = lax.pad(x, jnp.asarray(0 if fill is None else fill, x.dtype), padding)
+        x = padded(x, jnp.asarray(0 if fill is None else fill, x.dtype), padding)
     start, stop = offset + low, last + low + 1
     if count == 0:
         return lax.slice_in_dim(x, 0, 0, axis=number)
@@ -129,7 +130,7 @@ def _parts_in_turn(
     pieces = [_parts_in_turn(group, spans, split, (*runs, run)) for run in _runs(group, split[len(runs)])]
     if len(pieces) == 1:
         return pieces[0]
-    return tuple(lax.concatenate(arrays, len(runs)) for arrays in zip(*pieces, strict=True))
+    return tuple(concatenated(arrays, len(runs)) for arrays in zip(*pieces, strict=True))
 
 
 def _equal_parts(
@@ -245,12 +246,12 @@ def _lay_windows(
     missing = step * (split.parts - 1) + extent - span.shape[number]
     if missing > 0:
         padding = [(0, missing if a == number else 0, 0) for a in range(span.ndim)]
-        span = lax.pad(span, jnp.zeros((), span.dtype), padding)
+        span = padded(span, jnp.zeros((), span.dtype), padding)
     if split.parts <= LAID_OUT:
         pieces = [
             lax.slice_in_dim(span, p * step, p * step + extent, axis=number) for p in range(split.parts)
         ]
-        return lax.concatenate(pieces, number)
+        return concatenated(pieces, number)
     index = np.arange(split.parts)[:, None] * step + np.arange(extent)
     return jnp.take(span, jnp.asarray(index.reshape(-1), jnp.int32), axis=number, mode="clip")
 

@@ -1,11 +1,9 @@
 """The program as data: tensors, layouts, forms, plans, codelets, compute sets and steps."""
 
 from tiles.graph.arrangement import ROW_MAJOR, Arrangement, common_run
-from tiles.graph.carried import CarriedCodelet, carried_from_data
-from tiles.graph.carrying import carry, is_carried
 from tiles.graph.codelet import CODELETS, Cell, Codelet, Extents, codelet_from_data, register
 from tiles.graph.collective import Collective
-from tiles.graph.cycles import Cycles, VertexCode, code_cycles, code_or_formula
+from tiles.graph.cycles import CodeData, Cycles, VertexCode, code_cycles, code_or_formula
 from tiles.graph.domain import (
     PARALLEL,
     REDUCTION,
@@ -83,9 +81,9 @@ __all__ = [
     "Arrangement",
     "AxisSplit",
     "Call",
-    "CarriedCodelet",
     "Cell",
     "Choice",
+    "CodeData",
     "Codelet",
     "Collective",
     "Composite",
@@ -133,15 +131,12 @@ __all__ = [
     "WriteReplicaIndex",
     "WriteUndef",
     "along",
-    "carried_from_data",
-    "carry",
     "code_cycles",
     "code_or_formula",
     "codelet_from_data",
     "common_run",
     "folded",
     "identity_map",
-    "is_carried",
     "linear_layout",
     "print_graph",
     "read_message",

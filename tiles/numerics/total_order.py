@@ -1,10 +1,12 @@
-"""Integers that are ordered as floats are: by sign and magnitude, whatever the bits stand for.
+"""Integers that are ordered as floats are: by sign and magnitude, whatever the bits stand for; floats moved as bits.
 
 IEEE's total order (-NaN < -inf < ... < -0 < 0 < ... < inf < NaN), and what XLA makes of it where a format lacks
 something: the one NaN of formats without a negative zero has its bits and is least; without a sign, bits count.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import jax.numpy as jnp
 import numpy as np
@@ -19,6 +21,31 @@ def total_order_key(x: Array) -> Array:
 def from_total_order_key(key: Array, dtype: np.dtype) -> Array:
     """Return the floats of a type that have these keys."""
     return lax.bitcast_convert_type(_folded(key, dtype), dtype)
+
+
+def as_moved(x: Array) -> Array:
+    """Return floats of 8 bits as unsigned integers, anything else as it is: what is sorted, padded or joined.
+
+    XLA:CPU (jaxlib 0.10.2) moves most of them as wider floats, which loses the sign and the bits of NaN, and with them
+    the place that a NaN has in the total order. Of bf16 it quiets NaN and keeps the sign.
+    """
+    is_narrow = jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize == 1
+    return lax.bitcast_convert_type(x, np.uint8) if is_narrow else x
+
+
+def from_moved(moved: Array, like: Array) -> Array:
+    """Return what ``as_moved`` made of an array of the type of ``like``."""
+    return moved if moved.dtype == like.dtype else lax.bitcast_convert_type(moved, like.dtype)
+
+
+def concatenated(arrays: Sequence[Array], axis: int) -> Array:
+    """Return arrays of one type joined along an axis, bit for bit; see ``as_moved``."""
+    return from_moved(lax.concatenate([as_moved(x) for x in arrays], axis), arrays[0])
+
+
+def padded(x: Array, fill: Array, padding: Sequence[tuple[int, int, int]]) -> Array:
+    """Return ``lax.pad`` of an array, bit for bit; see ``as_moved``."""
+    return from_moved(lax.pad(as_moved(x), as_moved(fill), padding), x)
 
 
 def _folded(words: Array, dtype: np.dtype) -> Array:

@@ -202,6 +202,7 @@ def _operation(
         "exchangeCycles": sums.exchange_cycles,
         "syncCycles": sums.sync_cycles,
         "hostExchangeCycles": sums.host_exchange_cycles,
+        "linkCycles": sums.link_cycles,
         "cycles": cycles,
         "share": share(cycles, all_cycles),
         "flops": sums.flops,

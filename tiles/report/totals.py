@@ -158,8 +158,8 @@ def step_basis_cycles(cost: StepCost) -> dict[Basis, Count]:
     """Return the cycles of one run of a step by basis."""
     cycles: dict[Basis, Count] = dict.fromkeys(Basis, 0)
     parts = (
-        (cost.compute_basis, cost.compute_cycles),
-        (cost.exchange_basis, cost.exchange_cycles),
+        *cost.compute_parts,
+        *cost.exchange_parts,
         (cost.sync_basis, cost.sync_cycles),
         (cost.host_basis, cost.host_cycles),
         *(cost.link_basis or ((Basis.ASSUMED, cost.link_cycles),)),

@@ -19,6 +19,16 @@ def test_tolerances_by_type():
     ]
 
 
+def test_neighbours_of_eight_bits_are_close():
+    """Nine is 8 or 10 in a type whose numbers there lie two apart."""
+    check_close(np.array([8.0], ml_dtypes.float8_e5m2), np.array([10.0], ml_dtypes.float8_e5m2))
+    check_close(np.array([10.0], ml_dtypes.float8_e5m2), np.array([8.0], ml_dtypes.float8_e5m2))
+    with pytest.raises(NotClose):
+        check_close(np.array([12.0], ml_dtypes.float8_e5m2), np.array([8.0], ml_dtypes.float8_e5m2))
+    with pytest.raises(NotClose):
+        check_close(np.array([10.0], ml_dtypes.float8_e3m4), np.array([8.0], ml_dtypes.float8_e3m4))
+
+
 @pytest.mark.parametrize(
     ("dtype", "share"), [(np.float32, 1e-4), (np.float16, 1e-2), (ml_dtypes.bfloat16, 1e-2)]
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jax
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -103,6 +104,18 @@ def test_a_long_row_of_which_much_is_wanted_is_sorted(engine, eight):
     expected = np.argsort(-x, axis=0, kind="stable")[:200]
     np.testing.assert_array_equal(positions, expected)
     np.testing.assert_array_equal(values, np.take_along_axis(x, expected, 0))
+
+
+@pytest.mark.parametrize("engine", ["fast", "literal"])
+def test_padding_and_sorting_keep_the_signs_of_nans(engine, eight):
+    """Rows that do not fill their parts: XLA:CPU pads and sorts 8-bit floats as wider ones, whose NaN has no sign left."""
+    words = RNG.integers(0, 256, (1, 75), np.uint8)
+    words[:, ::2] |= 0x7C  # infinities and NaN of either sign
+    order = words.view(np.int8).astype(np.int64)
+    expected = _first(np.where(order < 0, -1 - (order & 0x7F), order), 40, True)
+    _, (values, positions) = _run(eight, words.view(ml_dtypes.float8_e5m2), 40, engine)
+    np.testing.assert_array_equal(positions, expected)
+    np.testing.assert_array_equal(values.view(np.uint8), np.take_along_axis(words, expected, 1))
 
 
 def test_more_elements_than_there_are(eight):

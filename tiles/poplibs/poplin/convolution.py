@@ -188,7 +188,10 @@ def _phase(
     if not all(phase.taps for phase in phases) or not inputs:
         return None
     form = _conv_form(lhs.shape, rhs.shape, split, windows, phases)
-    has_windows = any(phase.taps > 1 for phase in phases)
+    has_windows = any(
+        phase.taps > 1 and not is_contracted(window, phase)
+        for window, phase in zip(windows, phases, strict=True)
+    )
     outputs = rhs.shape[split.place(split.axes.rhs[0], split.axes.rhs[0])]
     is_depthwise = (
         split.groups > 1 and inputs == outputs == 1 and lhs.dtype == "float16"
@@ -196,24 +199,37 @@ def _phase(
     if has_windows or is_depthwise:
         codelet = conv_codelet(lhs.dtype, rhs.dtype, out, method)
     else:
-        codelet = matmul_codelet(lhs.dtype, rhs.dtype, out, method, may_swap=False)
-    return place(site, codelet, form, [lhs, rhs], (out,), plan=plan)[0]
+        is_image = any(window.phase_outputs > 1 for window in windows)
+        codelet = matmul_codelet(lhs.dtype, rhs.dtype, out, method, may_swap=not is_image)
+    result = place(site, codelet, form, [lhs, rhs], (out,), plan=plan)[0]
+    shape = split.result_shape(lhs.shape, rhs.shape, [window.phase_outputs for window in windows])
+    return result if result.shape == shape else reshape(site, result, shape)
+
+
+def is_contracted(window: Window, phase: Phase) -> bool:
+    """Return whether a phase has several taps but a single output: no window slides, all taps are summed over."""
+    return phase.taps > 1 and window.phase_outputs == 1
 
 
 def _conv_form(
     lhs: Seq[int], rhs: Seq[int], split: _Split, windows: Seq[Window], phases: Seq[Phase]
 ) -> OpForm:
-    """Return the form of one phase: dimensions of the result in its order, then taps, then input features."""
+    """Return the form of one phase: dimensions of the result in its order, then taps, then input features.
+
+    Taps of a single output are summed over as features are, and the result has no dimension for it.
+    """
     field = [window.phase_outputs for window in windows]
+    contracted = [is_contracted(*each) for each in zip(windows, phases, strict=True)]
     shape = split.result_shape(lhs, rhs, field)
     names = split.result_shape_of(0, 1, 2, range(3, 3 + len(field)))
-    of = {part: number for number, part in enumerate(names)}
-    dims = [Dim(_name(part), int(n)) for part, n in zip(names, shape, strict=True)]
+    kept = [each for each in zip(names, shape, strict=True) if each[0] < 3 or not contracted[each[0] - 3]]
+    of = {part: number for number, (part, _) in enumerate(kept)}
+    dims = [Dim(_name(part), int(n)) for part, n in kept]
     tap_dims: list[int | None] = []
     for number, phase in enumerate(phases):
         tap_dims.append(len(dims) if phase.taps > 1 else None)
         if phase.taps > 1:
-            dims.append(Dim(f"k{number}", phase.taps, WINDOW))
+            dims.append(Dim(f"k{number}", phase.taps, REDUCTION if contracted[number] else WINDOW))
     features = len(dims)
     inputs = rhs[split.place(split.axes.rhs[1], split.axes.rhs[0])]
     dims.append(Dim("i", int(inputs), REDUCTION))
@@ -227,13 +243,13 @@ def _conv_form(
         left[split.lhs_axis] = right[split.axes.rhs[0]] = along(of[1])
     for number, (phase, tap) in enumerate(zip(phases, tap_dims, strict=True)):
         axis = split.place(split.axes.lhs[2 + number], split.lhs_axis)
-        left[axis] = phase.operand_axis(of[3 + number], tap)
+        left[axis] = phase.operand_axis(of.get(3 + number), tap)
         right[split.place(split.axes.rhs[2 + number], split.axes.rhs[0])] = phase.kernel_axis(tap)
     maps = (
         IndexMap(tuple(left[a] for a in range(len(left))), 0),
         IndexMap(tuple(right[a] for a in range(len(right)))),
     )
-    return OpForm(tuple(dims), maps, (identity_map(len(shape)),))
+    return OpForm(tuple(dims), maps, (identity_map(len(kept)),))
 
 
 def _name(part: int) -> str:

@@ -16,7 +16,7 @@ from jax import Array, lax
 from tiles.errors import InvalidGraph
 from tiles.graph import Cell
 from tiles.numerics.dtypes import is_float
-from tiles.numerics.total_order import from_total_order_key, total_order_key
+from tiles.numerics.total_order import as_moved, from_moved, from_total_order_key, total_order_key
 from tiles.poplibs.popops.expression import Body, body_dtypes, evaluate_body
 
 Key = tuple[int, bool, bool]
@@ -95,8 +95,8 @@ class Order:
         if is_single and arrays[number].dtype.itemsize <= 4:
             return self._by_one_word(arrays, dimension)
         columns = self.columns(arrays)
-        found = lax.sort([*columns, *arrays], dimension, True, len(columns))
-        return list(found[len(columns) :])
+        found = lax.sort([*columns, *map(as_moved, arrays)], dimension, True, len(columns))
+        return list(map(from_moved, found[len(columns) :], arrays))
 
     def _by_one_word(self, arrays: Sequence[Array], dimension: int) -> list[Array]:
         (column,) = self.columns(arrays)
@@ -134,7 +134,8 @@ class Order:
             partner = lane ^ masks[number]
             others = [jnp.take(x, partner, axis=-1, mode="clip") for x in state]
             takes = (lane < partner) == self.precedes(cell, others, state, size)
-            return tuple(jnp.where(takes, other, x) for x, other in zip(state, others, strict=True))
+            kept = (jnp.where(takes, *map(as_moved, ends)) for ends in zip(others, state, strict=True))
+            return tuple(map(from_moved, kept, state))
 
         result = lax.fori_loop(0, len(table), step, tuple(moved))
         return [jnp.moveaxis(x, -1, dimension) for x in result]

@@ -30,6 +30,7 @@ from tiles.graph import (
     site_of,
 )
 from tiles.numerics.dtypes import itemsize
+from tiles.numerics.total_order import padded
 from tiles.poplibs.forms import map_form
 from tiles.poplibs.popops import elementwise_cycles
 from tiles.poplibs.popops.expression import Body
@@ -84,9 +85,9 @@ class Sort(Codelet):
         size = operands[0].shape[self.dimension]
         width = 1 << max(0, size - 1).bit_length()
         fill = [(0, width - size if d == self.dimension else 0, 0) for d in range(operands[0].ndim)]
-        padded = [lax.pad(x, jnp.zeros((), x.dtype), fill) for x in operands]
-        position = lax.broadcasted_iota(jnp.int32, padded[0].shape, self.dimension)
-        found = self.order.by_network(cell, [*padded, position], self.dimension, size)
+        filled = [padded(x, jnp.zeros((), x.dtype), fill) for x in operands]
+        position = lax.broadcasted_iota(jnp.int32, filled[0].shape, self.dimension)
+        found = self.order.by_network(cell, [*filled, position], self.dimension, size)
         return tuple(lax.slice_in_dim(x, 0, size, axis=self.dimension) for x in found[:-1])
 
     def cycles(self, extents: Extents, target: Target) -> Cycles:

@@ -44,6 +44,7 @@ from tiles.graph import (
 from tiles.graph import Sequence as Program
 from tiles.graph.layout import align_up, ceil_div
 from tiles.numerics.dtypes import itemsize
+from tiles.numerics.total_order import as_moved, from_moved
 from tiles.poplibs.forms import map_form
 from tiles.poplibs.popops.expression import Body
 from tiles.poplibs.popops.map import Map
@@ -110,8 +111,9 @@ class SortPart(_Stage):
         position = operands[-1]
         is_padding = [(position >= self.size).astype(jnp.int8)] if self._is_padded(cell.form) else []
         columns = [*is_padding, *self.order.columns(operands[:-1]), position]
-        found = lax.sort([*columns, *operands[:-1]], last, False, len(columns))
-        return (*found[len(columns) :], found[len(columns) - 1])
+        found = lax.sort([*columns, *map(as_moved, operands[:-1])], last, False, len(columns))
+        values = map(from_moved, found[len(columns) :], operands)
+        return (*values, found[len(columns) - 1])
 
     def _is_padded(self, form: OpForm) -> bool:
         return form.dims[-2].size * form.dims[-1].size != self.size
@@ -156,7 +158,8 @@ class SortExchange(_Stage):
         d = len(cell.sizes) - 3
         side = lax.broadcasted_iota(jnp.int32, cell.sizes, d) + cell.origin[d]
         takes = (side == 0) == self.order.precedes(cell, partner, here, self.size)
-        return tuple(jnp.where(takes, other, x) for x, other in zip(here, partner, strict=True))
+        kept = (jnp.where(takes, *map(as_moved, ends)) for ends in zip(partner, here, strict=True))
+        return tuple(map(from_moved, kept, here))
 
     def cycles(self, extents: Extents, target: Target) -> Cycles:
         """Return the estimate of comparing and choosing; see ``exchange_slots``."""

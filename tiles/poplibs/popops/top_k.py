@@ -42,6 +42,7 @@ from tiles.graph import (
 from tiles.graph import Sequence as Program
 from tiles.numerics.dtypes import itemsize
 from tiles.numerics.greatest import greatest
+from tiles.numerics.total_order import as_moved, from_moved, padded
 from tiles.poplibs.forms import map_form
 from tiles.poplibs.popops import elementwise_cycles
 from tiles.poplibs.popops.elementwise import iota
@@ -143,7 +144,7 @@ class TopK(_Selection):
         if limit is not None:
             positions = jnp.where(places < limit, positions, NOWHERE)
         missing = [(0, 0, 0)] * (x.ndim - 1) + [(0, max(0, self.k - size), 0)]
-        values = lax.pad(values, jnp.zeros((), values.dtype), missing)
+        values = padded(values, jnp.zeros((), values.dtype), missing)
         positions = lax.pad(positions, np.int32(NOWHERE), missing)
         return tuple(jnp.moveaxis(y, -1, self.dimension) for y in (values, positions))
 
@@ -177,9 +178,12 @@ class TopKJoin(_Selection):
         values, positions = (x.reshape(*x.shape[:-2], -1) for x in (values, positions))
         is_missing = positions == NOWHERE
         (column,) = self.order.columns([values])
-        found = lax.sort([is_missing, column, positions, values], -1, False, 3)
+        found = lax.sort([is_missing, column, positions, as_moved(values)], -1, False, 3)
         selected = (lax.slice_in_dim(x, 0, self.k, axis=-1) for x in (found[3], found[2]))
-        return tuple(jnp.moveaxis(x, -1, self.dimension) for x in selected)
+        return tuple(
+            jnp.moveaxis(from_moved(x, like), -1, self.dimension)
+            for x, like in zip(selected, (values, positions), strict=True)
+        )
 
     def cycles(self, extents: Extents, target: Target) -> Cycles:
         """Return the estimate; see ``_cycles``."""
