@@ -37,7 +37,7 @@ from ipuxla.frontend.locations import read_location
 from ipuxla.frontend.readers import PLAIN, READERS
 from ipuxla.frontend.rewritten import REWRITTEN
 from ipuxla.frontend.transfers import TRANSFERS
-from ipuxla.frontend.untrusted import answer, read_apart, require_shallow
+from ipuxla.frontend.untrusted import answer, may_end_the_process, read_apart, require_shallow
 
 MAX_RANK = 30
 """Dimensions of a tensor: NumPy arrays have 64, and hold a tensor's parts by cell and by element."""
@@ -77,6 +77,7 @@ def import_stablehlo(
     """
     try:
         require_shallow(source)
+        untrusted = untrusted or may_end_the_process(source)
         return _import(source, name, untrusted and isinstance(source, str | bytes), mesh)
     except (ValueError, RuntimeError) as error:  # bindings raise RuntimeError at texts that are not UTF-8
         what = "it nests too deep to follow" if isinstance(error, RecursionError) else error
