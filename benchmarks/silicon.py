@@ -24,7 +24,7 @@ import ipuxla
 from benchmarks import siglip
 from benchmarks.timing import table, write_result
 from tiles.compiler import Executable, compile_graph, step_costs
-from tiles.graph import AxisSplit, Extents, Graph, Layout, whole
+from tiles.graph import AxisSplit, Extents, Graph, Layout, Site, whole
 from tiles.plan import exchange_cycles, reshape_traffic
 from tiles.plan.rearrange import rearrange_cycles
 from tiles.poplibs import poplin
@@ -64,7 +64,7 @@ def matmul(entry: dict[str, Any], target: Target, partials: str) -> Executable:
     lhs, rhs = graph.add_input((*batch, m, k), dtype, "lhs"), graph.add_input((*batch, k, n), dtype, "rhs")
     form = dot_form(lhs.shape, rhs.shape, range(b), range(b), (b + 1,), (b,))
     codelet = poplin.MatMul((dtype, dtype), partials, dtype)
-    graph.outputs.append(place(graph, codelet, form, [lhs, rhs], (dtype,), "matmul")[0].name)
+    graph.outputs.append(place(Site(graph, "matmul"), codelet, form, [lhs, rhs], (dtype,))[0].name)
     return compile_graph(graph, check_memory=False)
 
 

@@ -137,7 +137,7 @@ class ProductRow(Row):
 
     def code(self, n: int, isa: InstructionSet) -> int:
         """Return the cycles of our code."""
-        return int(cost_of(compile_matrix_vector(isa), {"n": n}, isa).cycles)
+        return int(cost_of(compile_matrix_vector(isa, *self.dtypes), {"n": n}, isa).cycles)
 
 
 def rows() -> Iterator[Row]:
@@ -203,6 +203,8 @@ def rows() -> Iterator[Row]:
     for d, v in ((FLOAT, 2), (HALF, 4)):
         yield SumRow("sum of rows", (d,), lambda x: jnp.sum(x, 1, dtype=FLOAT), 1, v, 17)
     yield ProductRow("1x1 product", (HALF, HALF), lax.add, 4, 1, 26, supervisor=11)
+    yield ProductRow("1x1 product", (HALF, FLOAT), lax.add, 4, 1, 26, supervisor=11)
+    yield ProductRow("1x1 product", (FLOAT, FLOAT), lax.add, 8, 1, 22, supervisor=11)
 
 
 def measured(isa: InstructionSet) -> list[tuple[Row, int, float, float]]:

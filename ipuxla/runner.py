@@ -70,7 +70,7 @@ class Runner:
         if engine == "hlo" and evaluate is None:
             raise Unsupported(
                 'engine "hlo" evaluates the HLO module, which a saved program does not hold',
-                expected="engine fast, literal or vertex",
+                expected="engine fast, literal, vertex or tile",
                 try_='ipuxla.load(path, engine="fast"), or compile the function again',
             )
         self.engine = engine

@@ -24,7 +24,7 @@ from ipuxla.sharding import ArraySharding
 from ipuxla.signature import LeafType, Signature
 from tiles import report
 from tiles.compiler import Certificate, Executable, load_executable, print_plans
-from tiles.engine import Trace, certify
+from tiles.engine import Coverage, Trace, certify, coverage_of
 from tiles.files import opened, read_json, sealed, write_files
 from tiles.graph import Stream
 
@@ -183,6 +183,10 @@ class Compiled:
                 f"there is no stage {stage!r} here", expected=", ".join(printers), got=repr(stage)
             )
         return printers[stage]()
+
+    def tile_coverage(self) -> Coverage:
+        """Return which vertices have tile code, which engine ``tile`` runs, and why others have none."""
+        return coverage_of(self.executable, self.arithmetic)
 
     def certify(self) -> Certificate:
         """Check by independent means that no live buffers overlap and every byte read was written."""

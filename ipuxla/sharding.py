@@ -50,6 +50,15 @@ class ArraySharding:
         """Whether every device holds the whole array."""
         return all(part == 1 for part in self.parts)
 
+    def axes(self, mesh: Mesh) -> frozenset[str]:
+        """Return the axes of a mesh along which devices hold different parts."""
+        used = [digit for digits in self.dimensions for digit in digits if digit[0] > 1]
+        return frozenset(
+            name
+            for name, (count, step) in digits_of_axes(mesh).items()
+            if any(step < stride * size and stride < step * count for size, stride in used)
+        )
+
     def local_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Return the shape of a part of an array, the last ones of which are filled up."""
         return tuple(-(-size // parts) for size, parts in zip(shape, self.parts, strict=True))
@@ -182,6 +191,18 @@ class Placement:
             each(self.outputs, outputs),
             each(self.result_shapes, outputs),
         )
+
+    @property
+    def axes_of_inputs(self) -> list[tuple[tuple[str, ...], ...]]:
+        """For each dimension of each argument the names of the axes that cut it, or the digits where no axes do."""
+        names = {digit: name for name, digit in digits_of_axes(self.mesh).items()}
+        return [
+            tuple(
+                tuple(names.get(digit, f"{digit[0]} by {digit[1]}") for digit in digits if digit[0] > 1)
+                for digits in sharding.dimensions
+            )
+            for sharding in self.inputs
+        ]
 
     @property
     def same_on_all(self) -> tuple[int, ...]:

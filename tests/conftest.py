@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import gc
+import importlib
 import itertools
 import os
 import pathlib
@@ -10,6 +13,7 @@ import random
 import re
 import secrets
 from collections.abc import Callable
+from typing import Any
 
 os.environ["IPUXLA_CACHE_DIR"] = ""  # what is tested is compiled
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # before jax is imported: accelerators are for tests that ask
@@ -26,20 +30,42 @@ EXTENDED = TESTS / "extended.txt"
 GROUPS = {"unit": "unit + golden", "golden": "unit + golden"}
 """Folders that are reported together; every other folder is its own group."""
 
+
+def _forget_constants_of_modules() -> None:
+    """Have hypothesis draw no constants of the modules that happen to be imported by then.
+
+    Newer versions do, so the same seed draws other examples alone, in a whole run, and in each process of a run.
+    """
+    with contextlib.suppress(ModuleNotFoundError):  # versions that have no providers draw none
+        providers = importlib.import_module("hypothesis.internal.conjecture.providers")
+        if hasattr(providers, "_get_local_constants"):
+            providers._get_local_constants = lambda: providers._local_constants
+
+
+_forget_constants_of_modules()
+
 # How many examples property tests draw is said here alone; ``budgets`` says which share of it a test takes.
 # "dev" is deterministic: a failure on one machine is a failure on all. The others draw from the seed of this run.
+# None depends on how fast the machine is.
+TIMELESS: dict[str, Any] = {
+    "deadline": None,
+    "suppress_health_check": [hypothesis.HealthCheck.too_slow],
+    "print_blob": True,
+}
+hypothesis.settings.register_profile("dev", derandomize=True, max_examples=10, database=None, **TIMELESS)
+hypothesis.settings.register_profile("ci", max_examples=12, database=None, **TIMELESS)
 hypothesis.settings.register_profile(
-    "dev", derandomize=True, deadline=None, max_examples=20, database=None, print_blob=True
-)
-hypothesis.settings.register_profile("ci", deadline=None, max_examples=20, database=None, print_blob=True)
-hypothesis.settings.register_profile(
-    "explore", deadline=None, max_examples=int(os.environ.get("HYPOTHESIS_EXAMPLES", "1000"))
+    "explore", max_examples=int(os.environ.get("HYPOTHESIS_EXAMPLES", "1000")), **TIMELESS
 )
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "dev")
 hypothesis.settings.load_profile(PROFILE)
 
 SEED = int(os.environ.setdefault("TESTS_SEED", str(secrets.randbelow(10**6))))
 """Of all that this run draws: examples of profiles other than "dev", and extended tests. Processes of one run share it."""
+
+
+gc.set_threshold(20_000)
+"""Compilers leave millions of objects that live on; looking them through as often as Python does takes a twentieth of the time."""
 
 
 # ---- options and markers

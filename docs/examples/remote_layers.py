@@ -21,12 +21,12 @@ def build(target: tiles.Target, layers: int, width: int = 64, batch: int = 16) -
 
     step = tiles.Sequence()
     step.add(tiles.CopyFromRemote("weights", weight.name, rows=layer.name))
-    product = tiles.poplin.matmul(graph, value, weight, program=step)
-    result = tiles.popops.tanh(graph, product, program=step)
-    largest = tiles.popops.reduce(graph, result, (0, 1), "max", program=step)
+    product = tiles.poplin.matmul(tiles.Site(graph, sequence=step), value, weight)
+    result = tiles.popops.tanh(tiles.Site(graph, sequence=step), product)
+    largest = tiles.popops.reduce(tiles.Site(graph, sequence=step), result, (0, 1), "max")
     step.add(tiles.PrintTensor(largest.name, "largest"))
     step.add(tiles.Copy(value.name, (result.name,)))
-    following = tiles.popops.add(graph, layer, 1, program=step)
+    following = tiles.popops.add(tiles.Site(graph, sequence=step), layer, 1)
     step.add(tiles.Copy(layer.name, (following.name,)))
 
     graph.program.add(tiles.Repeat(layers, step))

@@ -19,17 +19,19 @@ def build(target: tiles.Target, steps: int, batch: int = 32, features: int = 64)
     y = graph.add_tensor((batch, 1), "float32", "y")
     step.add(tiles.CopyFromStream(xs.name, x.name))
     step.add(tiles.CopyFromStream(ys.name, y.name))
-    predicted = tiles.poplin.matmul(graph, x, weights, program=step)
-    error = tiles.popops.sub(graph, predicted, y, program=step)
-    squares = tiles.popops.mul(graph, error, error, program=step)
+    predicted = tiles.poplin.matmul(tiles.Site(graph, sequence=step), x, weights)
+    error = tiles.popops.sub(tiles.Site(graph, sequence=step), predicted, y)
+    squares = tiles.popops.mul(tiles.Site(graph, sequence=step), error, error)
     loss = tiles.popops.mul(
-        graph, tiles.popops.reduce(graph, squares, (0, 1), program=step), 1 / batch, program=step
+        tiles.Site(graph, sequence=step),
+        tiles.popops.reduce(tiles.Site(graph, sequence=step), squares, (0, 1)),
+        1 / batch,
     )
     step.add(tiles.CopyToStream(loss.name, losses.name))
     contract_batch = (((0,), (0,)), ((), ()))
-    gradient = tiles.poplin.dot_general(graph, x, error, contract_batch, program=step)
-    change = tiles.popops.mul(graph, gradient, 0.2 / batch, program=step)
-    new = tiles.popops.sub(graph, weights, change, program=step)
+    gradient = tiles.poplin.dot_general(tiles.Site(graph, sequence=step), x, error, contract_batch)
+    change = tiles.popops.mul(tiles.Site(graph, sequence=step), gradient, 0.2 / batch)
+    new = tiles.popops.sub(tiles.Site(graph, sequence=step), weights, change)
     step.add(tiles.Copy(weights.name, (new.name,)))
 
     graph.program.add(tiles.Repeat(steps, step))

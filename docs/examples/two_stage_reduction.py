@@ -41,10 +41,10 @@ def build(target: tiles.Target, size: int = 4096, parts: int = 64) -> tiles.Grap
     cut = tiles.Plan(
         (tiles.AxisSplit(size, size // parts, ((parts, 1),)),)
     )  # the planner chooses one if not given
-    z = tiles.popops.add(graph, x, y, name="z", plan=cut)
+    z = tiles.popops.add(tiles.Site(graph, "z"), x, y, plan=cut)
     # Stage one: every tile adds the squares of its own part of z. Stage two, a sum of the partials, follows from it.
     form = tiles.forms.reduce_form((size,), (0,))
-    (total,) = tiles.place(graph, SumOfSquares(), form, [z], ("float32",), "squares", plan=cut)
+    (total,) = tiles.place(tiles.Site(graph, "squares"), SumOfSquares(), form, [z], ("float32",), plan=cut)
     graph.outputs = [z.name, total.name]
     return graph
 

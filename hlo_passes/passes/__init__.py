@@ -9,6 +9,7 @@ from hlo_passes.passes.canonicalize import Canonicalize
 from hlo_passes.passes.complex import LegalizeComplex, has_complex, split_positions
 from hlo_passes.passes.cse import EliminateCommonSubexpressions
 from hlo_passes.passes.dce import EliminateDeadCode
+from hlo_passes.passes.divergence import Uneven, uneven_collective
 from hlo_passes.passes.errors import (
     BrokenPass,
     InvalidPassOption,
@@ -25,6 +26,7 @@ from hlo_passes.passes.fuse import Fuse
 from hlo_passes.passes.hoist import Hoist
 from hlo_passes.passes.indexing import ParameterMap, Row, expression, index_maps
 from hlo_passes.passes.inline import Flatten, Inline, inline_where
+from hlo_passes.passes.join_collectives import JoinCollectives
 from hlo_passes.passes.outline import Outline
 from hlo_passes.passes.pipeline import (
     DEFAULT_PIPELINE,
@@ -35,6 +37,7 @@ from hlo_passes.passes.pipeline import (
     run_pipeline,
 )
 from hlo_passes.passes.recover import RecoverNetworks
+from hlo_passes.passes.rematerialize import Rematerialize
 from hlo_passes.passes.repeats import OutlineRepeats
 from hlo_passes.passes.schedule import Schedule
 from hlo_passes.passes.scopes import with_whole_scopes
@@ -60,6 +63,7 @@ __all__ = [
     "Inline",
     "InvalidPassOption",
     "InvalidPipeline",
+    "JoinCollectives",
     "LegalizeComplex",
     "LiveRange",
     "NoFixpoint",
@@ -72,8 +76,10 @@ __all__ = [
     "Pipeline",
     "PipelineRun",
     "RecoverNetworks",
+    "Rematerialize",
     "Row",
     "Schedule",
+    "Uneven",
     "UnknownPass",
     "UnknownPassOption",
     "WhileToRepeat",
@@ -87,5 +93,6 @@ __all__ = [
     "optimize",
     "run_pipeline",
     "split_positions",
+    "uneven_collective",
     "with_whole_scopes",
 ]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hlo_passes.ir import Builder, Computation, Instruction, Module, Value
-from hlo_passes.ops import Nonlinearity, RowFunction
+from hlo_passes.ops import Compare, Maximum, Nonlinearity, RowFunction
 from hlo_passes.ops.elementwise import Elementwise
 from hlo_passes.passes.base import Pass, map_control_regions, map_module
 from hlo_passes.passes.known_functions import TOLERANCES, Known, is_gradient, recognize
@@ -38,12 +38,16 @@ class RecoverNetworks(Pass):
 
 @dataclass(frozen=True, eq=False)
 class _Match:
-    """A value that is a known function (or gradient) of its operands, and the instructions in between."""
+    """A value that is a known function (or gradient) of its operands, and the instructions in between.
+
+    Those read ``given``, in whose place the operands may be others that mean the same to them.
+    """
 
     root: Instruction
     kind: str
     dimensions: tuple[int, ...]
     operands: tuple[Value, ...]
+    given: tuple[Value, ...]
     cone: tuple[Instruction, ...]
     is_exact: bool
 
@@ -55,7 +59,7 @@ class _Match:
     def instruction(self) -> Instruction:
         """Return what stands for the root."""
         builder = Builder(self.kind.rpartition(".")[2])
-        env = {value: builder.parameter(value.type) for value in self.operands}
+        env = {value: builder.parameter(value.type) for value in self.given}
         for instruction in self.cone:
             made = builder.clone(instruction, [env[value] for value in instruction.operands])
             env.update(zip(instruction.results, made, strict=True))
@@ -113,6 +117,7 @@ class _Finder:
         self.position = {v: n for n, i in enumerate(computation.instructions) for v in i.results}
         self.known: dict[Value, list[tuple[Known, bool, frozenset[int] | None]]] = {}
         self.matches: list[_Match] = []
+        self.rectified: dict[Value, Value] = {}
         self._recognized: dict[tuple[Sample, int, float], Known | None] = {}
         self._tested: dict[tuple[Sample, Known, bool, float], bool] = {}
 
@@ -124,7 +129,15 @@ class _Finder:
                 found = self._function(instruction) or self._gradient(instruction)
                 if found is not None:
                     self.matches.append(found)
+                    self._note_maximum(found)
         return self.matches
+
+    def _note_maximum(self, match: _Match) -> None:
+        """Note the operand of a relu's maximum with zero, and the result."""
+        if match.kind == "popnn.relu" and isinstance(match.root.op, Maximum):
+            varying = [v for v in match.root.operands if v not in self.samples.constants]
+            if len(varying) == 1:
+                self.rectified[varying[0]] = match.root.result
 
     def _function(self, root: Instruction) -> _Match | None:
         value = root.result
@@ -170,8 +183,32 @@ class _Finder:
                 claim = Claim(known, True, of_result, tuple(sorted(rows.reduced or ())))
                 proof = prove(claim, operands, cone)
                 if proof is not None:
-                    return self._match(root, known, "_gradient", rows, operands, cone, proof)
+                    match = self._match(root, known, "_gradient", rows, operands, cone, proof)
+                    return self._told_by_result(match) if known.kind == "relu" and not of_result else match
         return None
+
+    def _told_by_result(self, match: _Match) -> _Match:
+        """Return the gradient of a relu told of its result, which is positive where the operand is.
+
+        Only if it is the operand of that very maximum that is compared, and nothing else is asked of it.
+        """
+        source, *others = match.operands
+        for operand, result in self.rectified.items():
+            given = (operand, *others)
+            cone = self._cone(match.root, given) if source in self.samples.functions[operand] else None
+            readers = [i for i in cone or () if operand in i.operands]
+            if cone is not None and readers and all(self._is_positive(i, operand) for i in readers):
+                return dataclasses.replace(match, operands=(result, *others), given=given, cone=cone)
+        return match
+
+    def _is_positive(self, instruction: Instruction, operand: Value) -> bool:
+        """Whether an instruction compares an operand with zero in a way that a relu does not change."""
+        if not isinstance(instruction.op, Compare) or instruction.operands.count(operand) != 1:
+            return False
+        is_left = instruction.operands[0] == operand
+        zero = self.samples.constants.get(instruction.operands[is_left])
+        directions = ("GT", "LE") if is_left else ("LT", "GE")
+        return zero is not None and float(zero.values) == 0 and instruction.op.direction in directions
 
     def _recognize(self, sample: Sample, size: int, tolerance: float) -> Known | None:
         key = sample, size, tolerance
@@ -203,7 +240,7 @@ class _Finder:
     ) -> _Match:
         dimensions = tuple(sorted(sample.reduced or ())) if known.size else ()
         kind = known.kind if known.kind != "norm" else _norm_kind(root.result.type.rank, dimensions)
-        return _Match(root, f"popnn.{kind}{suffix}", dimensions, operands, cone, proof.is_exact)
+        return _Match(root, f"popnn.{kind}{suffix}", dimensions, operands, operands, cone, proof.is_exact)
 
     def _cone(self, root: Instruction, operands: tuple[Value, ...]) -> tuple[Instruction, ...] | None:
         """Return the instructions between operands and root in order; None if it reads anything else."""

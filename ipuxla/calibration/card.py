@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ipuxla.calibration.fitted import fitted
 from ipuxla.calibration.held_out import LEVEL, held_out, intervals
 from ipuxla.calibration.predict import Row
 from ipuxla.calibration.records import BadRecord
@@ -36,9 +37,18 @@ def as_data(rows: Sequence[Row], bad: Sequence[BadRecord]) -> dict[str, Any]:
         "one_ipu": scores.pop("one IPU"),
         "families": scores,
         "held_out": _held_out_data(rows),
+        "without_family": {name: _score_data(value) for name, value in without_family(rows).items()},
+        "fitted": [vars(each) for each in fitted()],
         "records": [_row_data(row) for row in rows],
         "bad_records": [{"id": fault.where, "reason": fault.reason} for fault in bad],
     }
+
+
+def without_family(rows: Sequence[Row]) -> dict[str, Score]:
+    """Return the score of the modelled rows that count but for one family, by family."""
+    modelled = [row for row in scored(rows) if row.ratio is not None]
+    families = sorted({row.record.family for row in modelled})
+    return {name: score([row for row in modelled if row.record.family != name]) for name in families}
 
 
 def _held_out_data(rows: Sequence[Row]) -> dict[str, Any]:
@@ -111,7 +121,28 @@ def scores_text(rows: Sequence[Row]) -> str:
                 "-" if share is None else f"{100 * share:.0f} %",
             ]
         )
-    return f"{columns(head, lines)}\n\n{_held_out_text(rows)}"
+    return "\n\n".join([columns(head, lines), _held_out_text(rows), _without_text(rows), _fitted_text()])
+
+
+def _without_text(rows: Sequence[Row]) -> str:
+    """Return how much one family decides."""
+    whole = score(scored(rows)).modelled_only
+    found = {name: each.modelled_only for name, each in without_family(rows).items()}
+    changes = [
+        [name, f"{error:.3f}", f"{error - whole:+.3f}"]
+        for name, error in found.items()
+        if error is not None and whole is not None
+    ]
+    if not changes:
+        return "too few families to leave one out"
+    head = ["without", "error factor of modelled", "change"]
+    return f"the error factor of modelled rows where a family is left out:\n{columns(head, changes)}"
+
+
+def _fitted_text() -> str:
+    """Return the constants that were fitted to something."""
+    rows = [[each.name, f"{each.value:.4g}", each.unit] for each in fitted()]
+    return f"{len(rows)} constants are FITTED:\n{columns(['constant', 'value', 'unit'], rows)}"
 
 
 def _held_out_text(rows: Sequence[Row]) -> str:

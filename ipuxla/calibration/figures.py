@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from ipuxla.calibration.parameters import NotModelled
 from tiles.compiler import Executable, StepCost, step_costs
 from tiles.compiler.costs import copy_cycles
-from tiles.report.band import part_ranges
+from tiles.report.band import COMPUTE as COMPUTE_BANDS
+from tiles.report.band import EXCHANGE as EXCHANGE_BAND
+from tiles.report.band import HOST, LINKS, Band
+from tiles.report.band import SYNC as SYNC_BAND
 from tiles.report.counts import static_counts
-from tiles.target import Target
+from tiles.target import Basis, Target
 
 ALL, COMPUTE, REARRANGE, EXCHANGE, SYNC = "all", "compute", "rearrange", "exchange", "sync"
 """Parts of a step: everything; vertices; copies inside tiles before them; the exchange phase; the sync before it."""
@@ -73,21 +77,52 @@ def figure(
 
 
 def _step(cost: StepCost, parts: Sequence[str], mean: bool, target: Target) -> Figure:
-    ranges = part_ranges(cost)
     copies = copy_cycles(cost.traffic, target)
-    vertices = cost.tile_compute_cycles - copies
+    tiles = {COMPUTE: cost.tile_compute_cycles - copies, REARRANGE: copies}
     of_tiles = (lambda x: float(np.mean(x))) if mean else (lambda x: float(np.max(x, initial=0)))
-    values = {
-        COMPUTE: (of_tiles(vertices), cost.compute_basis, ranges[COMPUTE]),
-        REARRANGE: (of_tiles(copies), cost.compute_basis, ranges[COMPUTE]),
-        EXCHANGE: (float(cost.exchange_cycles), cost.exchange_basis, ranges[EXCHANGE]),
-        SYNC: (float(cost.sync_cycles), cost.sync_basis, ranges[SYNC]),
+    found = {
+        COMPUTE: _computed(cost.vertex_parts),
+        REARRANGE: _computed(cost.copy_parts),
+        EXCHANGE: _banded(cost.exchange_parts, EXCHANGE_BAND),
+        SYNC: _banded(((cost.sync_basis, cost.sync_cycles),), SYNC_BAND),
     }
     if ALL in parts:
-        values[COMPUTE] = (float(cost.compute_cycles), cost.compute_basis, ranges[COMPUTE])
-        parts = (COMPUTE, EXCHANGE, SYNC)
+        return sum((*found.values(), _beside(cost)), NOTHING)
     total = NOTHING
     for part in parts:
-        cycles, basis, band = values[part]
-        total = total + Figure(cycles, cycles * band.low, cycles * band.high, {str(basis): cycles})
+        each = found[part]
+        if part in tiles:  # of the tiles that a publication speaks of, in proportion to the slowest one
+            cycles = of_tiles(tiles[part])
+            each = (
+                each.times(cycles / each.cycles)
+                if each.cycles
+                else _computed(((cost.compute_basis, cycles),))
+            )
+        total = total + each
     return total
+
+
+def _beside(cost: StepCost) -> Figure:
+    """Return what the links between IPUs and the host's link take.
+
+    Raises:
+      NotModelled: one of them is not known.
+    """
+    if cost.link_cycles is None or cost.host_cycles is None:
+        raise NotModelled(f"{cost.name}: the machine's links are not known well enough")
+    links = _banded(cost.link_basis, LINKS) if cost.link_cycles else NOTHING
+    return links + _banded(((cost.host_basis, cost.host_cycles),), HOST)
+
+
+def _banded(parts: Iterable[tuple[Basis, float]], band: Band) -> Figure:
+    """Return a figure of cycles by what they rest on, all in one band."""
+    return sum((_figure(basis, cycles, band) for basis, cycles in parts), NOTHING)
+
+
+def _computed(parts: Iterable[tuple[Basis, float]]) -> Figure:
+    """Return a figure of cycles by what they rest on, each in the band of its basis."""
+    return sum((_figure(basis, cycles, COMPUTE_BANDS[basis]) for basis, cycles in parts), NOTHING)
+
+
+def _figure(basis: Basis, cycles: float, band: Band) -> Figure:
+    return Figure(float(cycles), cycles * band.low, cycles * band.high, {str(basis): float(cycles)})

@@ -10,11 +10,10 @@ import jax
 import jax.numpy as jnp
 
 from ipuxla.calibration.figures import COMPUTE, EXCHANGE, REARRANGE, SYNC, Figure, figure
-from ipuxla.calibration.parameters import DTYPES
+from ipuxla.calibration.parameters import DTYPES, NotModelled
 from ipuxla.calibration.records import Record
 from ipuxla.calibration.stencils import part_of_a_step
 from ipuxla.calibration.work import (
-    NotModelled,
     Work,
     compiled,
     compiled_from_c,
@@ -24,7 +23,7 @@ from ipuxla.calibration.work import (
     work_of,
 )
 from tiles.compiler import Executable
-from tiles.graph import AxisSplit, Graph, Layout, linear_layout, whole
+from tiles.graph import AxisSplit, Graph, Layout, Site, linear_layout, whole
 from tiles.numerics.dtypes import itemsize
 from tiles.plan.rearrange import rearrange_cycles
 from tiles.poplibs import poprand, poputil
@@ -110,7 +109,7 @@ def reduction(record: Record) -> Work:
     x = graph.add_input((count, n), dtype, "partials")
     codelet = add_partials(dtype, dtype)
     graph.outputs.append(
-        poputil.place(graph, codelet, combine_form((count, n)), [x], (dtype,), "add")[0].name
+        poputil.place(Site(graph, "add"), codelet, combine_form((count, n)), [x], (dtype,))[0].name
     )
     return work_of(record, compiled_graph(graph), "partials added on one tile", WHOLE_KERNEL)
 

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 
 from ipuxla.calibration.figures import ALL, Figure
 from ipuxla.calibration.kernels import layer_norm
+from ipuxla.calibration.parameters import NotModelled
 from ipuxla.calibration.records import Record
 from ipuxla.calibration.stencils import one_ipu
-from ipuxla.calibration.work import NotModelled, Work, compiled, machine, shaped, work_of
+from ipuxla.calibration.work import Work, compiled, machine, shaped, work_of
 from tiles.compiler import Executable
 from tiles.report import memory_analysis
 from tiles.target import Target

@@ -63,6 +63,10 @@ NAMES = {
 """What a parameter is called in records, by our name for it; any other has the name that it has."""
 
 
+class NotModelled(Exception):
+    """A measurement whose program cannot be built from what the record and its source state; one line of reason."""
+
+
 class MissingParameter(Exception):
     """A parameter that the program needs and the record does not state; the message is one line."""
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from ipuxla.calibration.figures import COMPUTE, EXCHANGE, figure
+from ipuxla.calibration.parameters import NotModelled
 from ipuxla.calibration.records import Record
-from ipuxla.calibration.work import NotModelled, Work, compiled_graph, machine
+from ipuxla.calibration.work import Work, compiled_graph, machine
 from tiles.compiler import Executable, step_costs
-from tiles.graph import Graph
+from tiles.graph import Graph, Site
 from tiles.numerics.dtypes import itemsize
 from tiles.poplibs import poplin
 from tiles.poplibs.forms import dot_form
@@ -39,7 +40,7 @@ def product(
     lhs, rhs = graph.add_input((*lead, m, k), dtype, "lhs"), graph.add_input((*lead, k, n), dtype, "rhs")
     form = dot_form(lhs.shape, rhs.shape, range(b), range(b), (b + 1,), (b,))
     codelet = poplin.MatMul((dtype, dtype), partials, out)
-    graph.outputs.append(place(graph, codelet, form, [lhs, rhs], (out,), "matmul")[0].name)
+    graph.outputs.append(place(Site(graph, "matmul"), codelet, form, [lhs, rhs], (out,))[0].name)
     return compiled_graph(graph)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ipuxla.calibration import kernels, networks, products, stencils
+from ipuxla.calibration.parameters import NotModelled
 from ipuxla.calibration.records import Record
-from ipuxla.calibration.work import Builder, NotModelled, Work
+from ipuxla.calibration.work import Builder, Work
 
 __all__ = ["FAMILIES", "NotModelled", "Work"]
 

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from ipuxla.calibration.figures import ALL, COMPUTE, EXCHANGE, NOTHING, REARRANGE, SYNC, Figure
-from ipuxla.calibration.parameters import MissingParameter
+from ipuxla.calibration.parameters import MissingParameter, NotModelled
 from ipuxla.calibration.records import Record
-from ipuxla.calibration.work import NotModelled, Work, compiled, compiled_from_c, machine, shaped, work_of
+from ipuxla.calibration.work import Work, compiled, compiled_from_c, machine, shaped, work_of
 from tiles.compiler import Executable
 from tiles.numerics.dtypes import itemsize
 from tiles.target import LinkPhase, System, Target, exchange_phase, find_machine

@@ -16,10 +16,6 @@ from tiles.graph import Graph
 from tiles.target import Target
 
 
-class NotModelled(Exception):
-    """A measurement whose program cannot be built from what the record and its source state; one line of reason."""
-
-
 @dataclass(frozen=True)
 class Work:
     """One run of a record's program.

@@ -119,6 +119,8 @@ def run_digits(settings: Settings) -> None:
     several = f"{settings.num_ipus} of " if settings.num_ipus > 1 else ""
     machine = f"{several}{chip.name} with {chip.num_tiles:,} tiles"
     show(console, f"one training step compiled for {machine} in {time.perf_counter() - start:.1f} s")
+    if settings.engine == "tile":
+        show(console, str(compiled.tile_coverage()))
     if settings.arithmetic == "ring":
         witness = lowered.compile(engine="hlo", arithmetic="ring")
         expected = witness(*job.first_arguments())

@@ -1,7 +1,7 @@
 """Every private or unstable JAX name the frontend needs, each behind a thin function that says what it hides.
 
-Nothing else in this package imports ``jax._src``, ``jax.interpreters`` or ``jax.extend``; a new JAX release
-is met by editing this file alone. Functions here know about jaxprs and MLIR, never about targets or engines.
+Nothing else in this package but ``_shardy`` imports ``jax._src``, ``jax.interpreters`` or ``jax.extend``; a new JAX
+release is met by editing these two files alone. Functions here know about jaxprs and MLIR, never about targets or engines.
 """
 
 # pyright: reportPrivateImportUsage=false
@@ -545,6 +545,9 @@ def replace_equation(
 
 # ---- StableHLO ----
 
+CUSTOM_PARTITIONING = "custom_partitioning"
+"""The primitive of functions that say themselves how they are partitioned."""
+
 
 def inline(context: Any, function: Callable[..., Any], *values: Any) -> Any:
     """Lower a traceable function of a list of results in place. Hides ``mlir.lower_fun``."""
@@ -566,6 +569,7 @@ def lower_jaxpr(
     stop: tuple[str, Callable[..., str | None], Callable[..., Any]],
     mesh: Any = None,
     shardings: tuple[Sequence[Any], Sequence[Any]] = ((), ()),
+    alive: list[Any] | None = None,
 ) -> Any:
     """Lower a jaxpr to a StableHLO module with source locations. Hides ``mlir.lower_jaxpr_to_module``.
 
@@ -577,12 +581,12 @@ def lower_jaxpr(
     the program's name, ``jit(name)``.
 
     With a ``mesh``, the module is that of all its devices, which need not exist; ``shardings`` are those of arguments
-    and of results, None where none is said.
+    and of results, None where none is said. What the module needs until it is partitioned is added to ``alive``.
     """
     context = _sharding_impls.ShardingContext(1, tuple(jax.local_devices()[:1]))
     told: dict[str, Any] = {}
     if mesh is not None:
-        context = _sharding_impls.ShardingContext(mesh.size, None, mesh)
+        context = _sharding_impls.ShardingContext(mesh.size, _devices_to_ask(jaxpr, mesh.size), mesh)
         told = {"arg_shardings": shardings[0] or None, "result_shardings": shardings[1] or None}
         told["num_partitions"] = mesh.size
     own_rules: Any = (
@@ -609,11 +613,23 @@ def lower_jaxpr(
             ),
             **told,
         )
+    if alive is not None:
+        alive.append(lowered.keepalive)
     module = lowered.module
     with module.context:
         own_name = _mlir.sanitize_name(name).rstrip("_")
         module.operation.attributes["sym_name"] = _mlir.ir.StringAttr.get(own_name)
     return module
+
+
+def _devices_to_ask(jaxpr: ClosedJaxpr, count: int) -> tuple[Any, ...] | None:
+    """Return devices for a mesh where a function says itself how it is partitioned, None where nobody asks for any.
+
+    ``jax.custom_partitioning`` hands a mesh of devices to the user's function; nothing runs on them. They are those of
+    the client that partitions.
+    """
+    found = find_equation(jaxpr, lambda equation: equation.primitive.name == CUSTOM_PARTITIONING)
+    return None if found is None else tuple(_cpu_client(count).devices())
 
 
 def _as_function(name: str) -> str:
@@ -812,8 +828,7 @@ def partitioned_module(
             failure = error
         dumps = [path for path in pathlib.Path(folder).iterdir() if _PARTITIONED.search(path.name)]
         if len(dumps) != 1:
-            message = str(failure or "no program came back").strip()
-            raise ValueError(message.splitlines()[0][:400])
+            raise ValueError(_one_line(str(failure or "no program came back")))
         proto = _first_field(dumps[0].read_bytes())
     bytecode = _jaxlib.mlir.hlo_to_stablehlo(proto)
     context = _mlir.make_ir_context()
@@ -826,6 +841,18 @@ def partitioned_module(
     return local, inputs, attributes["mhlo.spmd_output_sharding"].value
 
 
+def _one_line(message: str) -> str:
+    """Return what XLA says in one line; of an error in a function that it called back, that function's own."""
+    first, *others = message.strip().splitlines()
+    if not first.endswith(_TRACEBACK):
+        return first[:400]
+    frames = list(itertools.takewhile(lambda line: line.startswith(" "), others))
+    said = "".join(others[len(frames) : len(frames) + 1])
+    places = re.findall(r'File "([^"]+)", line (\d+)', "\n".join(frames))
+    return said[:400] + (f" (from {':'.join(places[-1])})" if places else "")
+
+
+_TRACEBACK = "Traceback (most recent call last):"
 _MESH_GROUPS = re.compile(
     r"channel_id=(\d+), replica_groups=mesh\[([^]]*)\](?:, device_ids=\(([^()]*(?:\([^()]*\))?)\))? \{([^}]*)\}"
 )
@@ -954,7 +981,7 @@ def read_for_devices(source: str | bytes) -> WrittenForDevices | None:
     context = _mlir.make_ir_context()
     with context:
         try:
-            module = _parsed_module(context, source)
+            module = parsed_module(context, source)
             if "xla.sdy.meshes" in module.operation.attributes.get("mhlo.frontend_attributes", ()):
                 _passmanager.PassManager.parse(_ROUND_TRIP).run(module.operation)
             _passmanager.PassManager.parse("builtin.module(sdy-lift-inlined-meshes)").run(module.operation)
@@ -1066,12 +1093,12 @@ def manual_body(module: Any, axes: Sequence[str]) -> tuple[Any, list[Any], list[
       dimension. It shares nothing with the one given.
     """
     ir = _mlir.ir
-    if not any(op.operation.name == "sdy.manual_computation" for op in _main(module).regions[0].blocks[0]):
+    if not any(op.operation.name == "sdy.manual_computation" for op in main_of(module).regions[0].blocks[0]):
         return None
     with module.context:
         module = ir.Module.parse(module_bytecode(module))  # what is taken out of a module is gone there
     blocks = module.body.operations
-    main = _main(module)
+    main = main_of(module)
     meshes = {_symbol(op): op for op in blocks if op.operation.name == "sdy.mesh"}
     operations = list(main.regions[0].blocks[0].operations)
     if len(operations) != 2 or operations[0].operation.name != "sdy.manual_computation":
@@ -1126,12 +1153,12 @@ def shapes_of_main(module: Any) -> tuple[Shapes, Shapes]:
     Raises:
       ValueError: one is no tensor.
     """
-    type_ = _main(module).attributes["function_type"].value
+    type_ = main_of(module).attributes["function_type"].value
     inputs, outputs = (tuple(map(_mlir.ir.RankedTensorType, role)) for role in (type_.inputs, type_.results))
     return tuple(tuple(each.shape) for each in inputs), tuple(tuple(each.shape) for each in outputs)
 
 
-def _main(module: Any) -> Any:
+def main_of(module: Any) -> Any:
     return next(op for op in module.body.operations if _symbol(op) == "main")
 
 
@@ -1235,10 +1262,10 @@ def read_stablehlo(source: Any, refine: bool = False, dequantize: bool = False) 
 def _read_module(context: Any, source: Any) -> Any:
     if hasattr(source, "context"):
         return source.operation.clone().operation
-    return _parsed_module(context, source).operation
+    return parsed_module(context, source).operation
 
 
-def _parsed_module(context: Any, source: str | bytes) -> Any:
+def parsed_module(context: Any, source: str | bytes) -> Any:
     """Return an MLIR module of text, bytecode or a portable artifact, as it stands."""
     if ("quant" in source) if isinstance(source, str) else (b"quant" in source):
         _passmanager.PassManager.parse(_NEEDS_QUANT).run(_mlir.ir.Module.parse("module {}").operation)

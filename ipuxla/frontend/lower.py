@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ipuxla.errors import InvalidOption, UnsupportedPrimitive
+from ipuxla.errors import InvalidOption, Unsupported, UnsupportedPrimitive
 from ipuxla.frontend import _jax_compat as compat
 from ipuxla.frontend import checks, decompositions, eigenvalues, printing
 from ipuxla.frontend.shardings import Shardings, find_shardings, sharding_of_leaf
@@ -94,6 +94,7 @@ def to_stablehlo(
     donated: Sequence[int] = (),
     shardings: Shardings | None = None,
     found: list[checks.Check] | None = None,
+    alive: list[Any] | None = None,
 ) -> Any:
     """Lower a closed jaxpr to an MLIR module of StableHLO whose operations carry the user's source lines.
 
@@ -103,6 +104,7 @@ def to_stablehlo(
       donated: arguments of ``main`` to mark as ``jax.buffer_donor``.
       shardings: the devices that the module is for together, and how arguments and results lie on them.
       found: to which the module's run-time checks are added.
+      alive: to which is added what must not be collected before the module is partitioned.
 
     Raises:
       UnsupportedPrimitive: an operation that JAX lowers for other platforms only, or to a call of the host, or a
@@ -126,7 +128,7 @@ def to_stablehlo(
             if shardings is not None:
                 mesh, said = shardings.mesh, (shardings.inputs, shardings.outputs)
             module = compat.lower_jaxpr(
-                jaxpr, name, PLATFORM, RULES, printing.TARGET, printing.message_of, stop, mesh, said
+                jaxpr, name, PLATFORM, RULES, printing.TARGET, printing.message_of, stop, mesh, said, alive
             )
     except NotImplementedError as error:
         raise _no_rule(jaxpr, error) from error
@@ -136,6 +138,15 @@ def to_stablehlo(
         if place is not None:
             _refuse(*place)
         raise _late_callback(jaxpr) from error
+    except AttributeError as error:  # JAX (0.10.2) asks a mesh without devices for them
+        place = compat.find_equation(jaxpr, lambda e: e.primitive.name == compat.CUSTOM_PARTITIONING)
+        if place is None or shardings is None:
+            raise
+        raise Unsupported(
+            "jax.custom_partitioning inside a jax.shard_map over some axes of the mesh",
+            location=place[1],
+            expected="outside of jax.shard_map, or inside one over all axes, where it is the function itself",
+        ) from error
     except IndexError as error:  # JAX looks devices up by the numbers that a permutation names
         sizes = {} if shardings is None else dict(shardings.axes)
         place = compat.find_equation(jaxpr, lambda equation: _is_beyond(equation, sizes))
@@ -148,6 +159,15 @@ def to_stablehlo(
             got=", ".join(map(str, place[0].params["perm"]))[:120],
         ) from error
     except ValueError as error:
+        sizes = {} if shardings is None else dict(shardings.axes)
+        place = compat.find_equation(jaxpr, lambda equation: _misses_members(equation, sizes))
+        if place is not None:
+            raise InvalidOption(
+                "the groups of a collective are not every place along its axis once",
+                location=place[1],
+                expected="groups of one size, in which each place along the axis is once",
+                got=str([list(group) for group in place[0].params["axis_index_groups"]])[:120],
+            ) from error
         if "EmitPythonCallback" in str(error):
             raise _late_callback(jaxpr) from error
         if "was exported for platforms" not in str(error):
@@ -194,10 +214,24 @@ def _is_beyond(equation: compat.Equation, sizes: dict[str, int]) -> bool:
     """Whether an equation is a permutation that names a place which its axes have not."""
     if equation.primitive.name != "ppermute":
         return False
-    names = equation.params["axis_name"]
-    axes = names if isinstance(names, tuple | list) else (names,)
-    size = math.prod(sizes.get(str(name), 1) for name in axes)
+    size = _places(equation.params["axis_name"], sizes)
     return any(not 0 <= place < size for pair in equation.params["perm"] for place in pair)
+
+
+def _misses_members(equation: compat.Equation, sizes: dict[str, int]) -> bool:
+    """Whether an equation is a collective whose groups are not all places along its axes, each once."""
+    groups = equation.params.get("axis_index_groups")
+    names = equation.params.get("axes", equation.params.get("axis_name"))
+    if groups is None or names is None:
+        return False
+    places = sorted(place for group in groups for place in group)
+    return places != list(range(_places(names, sizes)))
+
+
+def _places(names: Any, sizes: dict[str, int]) -> int:
+    """Return how many places there are along one axis or several."""
+    axes = names if isinstance(names, tuple | list) else (names,)
+    return math.prod(sizes.get(str(name), 1) for name in axes)
 
 
 def _unbound(axes: Sequence[str], place: str | None) -> Exception:

@@ -17,5 +17,4 @@ def lower_bitcast_convert(lowering: Lowering, instruction: Instruction) -> tuple
     (value,), result = instruction.operands, instruction.result.type
     if value.type.bits == result.bits:
         return regular.lower_injective(lowering, instruction)
-    options = {"location": where(instruction), "program": lowering.program}
-    return (bitcast_width(lowering.graph, in_memory(lowering, value), dtype_of(result), **options),)
+    return (bitcast_width(lowering.site(where(instruction)), in_memory(lowering, value), dtype_of(result)),)

@@ -153,15 +153,12 @@ def lower_codelet_call(lowering: Lowering, instruction: Instruction) -> tuple[Te
         slots_of_point(codelet.function, call.label, lowering.graph.target, where(instruction))
     plan = _plan(call, form, lowering.graph.target, where(instruction))
     return place(
-        lowering.graph,
+        lowering.site(where(instruction), lowering.prefix + call.label),
         codelet,
         form,
         operands,
         tuple(dtype_of(v.type) for v in instruction.results),
-        lowering.prefix + call.label,
-        where(instruction),
-        plan,
-        lowering.program,
+        plan=plan,
     )
 
 

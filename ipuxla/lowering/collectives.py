@@ -105,14 +105,10 @@ def lower_all_reduce(lowering: Lowering, instruction: Instruction) -> tuple[Tens
     """Combine each operand over its group."""
     assert isinstance(instruction.op, AllReduce)
     axes, operation = _axes(lowering, instruction.op.groups), _operation(instruction)
-    return tuple(
-        gcl.all_reduce(
-            lowering.graph, x, axes, operation, location=where(instruction), program=lowering.program
-        )
-        if axes
-        else x
-        for x in map(lowering.tensor, instruction.operands)
-    )
+    operands = [lowering.tensor(value) for value in instruction.operands]
+    if not axes:
+        return tuple(operands)
+    return tuple(gcl.all_reduce_several(lowering.site(where(instruction)), operands, axes, operation))
 
 
 @lowers(ReduceScatter)
@@ -122,11 +118,7 @@ def lower_reduce_scatter(lowering: Lowering, instruction: Instruction) -> tuple[
     axes, operation = _axes(lowering, instruction.op.groups), _operation(instruction)
     dimension, location = instruction.op.dimension, where(instruction)
     return tuple(
-        gcl.reduce_scatter(
-            lowering.graph, x, axes, dimension, operation, location=location, program=lowering.program
-        )
-        if axes
-        else x
+        gcl.reduce_scatter(lowering.site(location), x, axes, dimension, operation) if axes else x
         for x in map(lowering.tensor, instruction.operands)
     )
 
@@ -137,11 +129,7 @@ def lower_all_gather(lowering: Lowering, instruction: Instruction) -> tuple[Tens
     assert isinstance(instruction.op, AllGather)
     axes, dimension = _axes(lowering, instruction.op.groups), instruction.op.dimension
     return tuple(
-        gcl.all_gather(
-            lowering.graph, x, axes, dimension, location=where(instruction), program=lowering.program
-        )
-        if axes
-        else x
+        gcl.all_gather(lowering.site(where(instruction)), x, axes, dimension) if axes else x
         for x in map(lowering.tensor, instruction.operands)
     )
 
@@ -153,11 +141,7 @@ def lower_all_to_all(lowering: Lowering, instruction: Instruction) -> tuple[Tens
     assert isinstance(op, AllToAll)
     axes, dimensions = _axes(lowering, op.groups), (op.split_dimension, op.concat_dimension)
     return tuple(
-        gcl.all_to_all(
-            lowering.graph, x, axes, *dimensions, location=where(instruction), program=lowering.program
-        )
-        if axes
-        else x
+        gcl.all_to_all(lowering.site(where(instruction)), x, axes, *dimensions) if axes else x
         for x in map(lowering.tensor, instruction.operands)
     )
 
@@ -172,7 +156,7 @@ def lower_permute(lowering: Lowering, instruction: Instruction) -> tuple[Tensor,
         axes = lowering.graph.replicas.names[:1]
         moves = Shift(0) if op.moves.runs else Pairs(())
     return tuple(
-        gcl.permute(lowering.graph, x, axes, moves, location=where(instruction), program=lowering.program)
+        gcl.permute(lowering.site(where(instruction)), x, axes, moves)
         for x in map(lowering.tensor, instruction.operands)
     )
 
@@ -193,9 +177,7 @@ def lower_broadcast(lowering: Lowering, instruction: Instruction) -> tuple[Tenso
     assert isinstance(instruction.op, CollectiveBroadcast)
     axes = _axes(lowering, instruction.op.groups)
     return tuple(
-        gcl.broadcast(lowering.graph, x, axes, 0, location=where(instruction), program=lowering.program)
-        if axes
-        else x
+        gcl.broadcast(lowering.site(where(instruction)), x, axes, 0) if axes else x
         for x in map(lowering.tensor, instruction.operands)
     )
 
@@ -220,6 +202,4 @@ def _place(lowering: Lowering, instruction: Instruction, num_partitions: int, is
         if (product < num_partitions) == is_last:
             names.insert(0, name)
         product *= size
-    return gcl.replica_index(
-        lowering.graph, tuple(names), location=where(instruction), program=lowering.program
-    )
+    return gcl.replica_index(lowering.site(where(instruction)), tuple(names))

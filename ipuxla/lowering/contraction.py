@@ -34,14 +34,11 @@ def place_dot(
         )
     form, codelet, out = _contraction(instruction)
     return place(
-        lowering.graph,
+        lowering.site(location, "dot"),
         codelet,
         form,
         [lhs, rhs],
         (out,),
-        "dot",
-        location,
-        program=lowering.program,
     )[0]
 
 

@@ -35,7 +35,7 @@ def lower_convolution(lowering: Lowering, instruction: Instruction) -> tuple[Ten
         for i in range(len(n.input_spatial))
     ]
     result = convolution(
-        lowering.graph,
+        lowering.site(where(instruction)),
         lhs,
         rhs,
         ConvAxes(n.input, n.kernel, n.output),
@@ -43,8 +43,6 @@ def lower_convolution(lowering: Lowering, instruction: Instruction) -> tuple[Ten
         feature_groups=op.feature_group_count,
         batch_groups=op.batch_group_count,
         out_dtype=dtype_of(instruction.result.type),
-        location=where(instruction),
-        program=lowering.program,
     )
     return (result,)
 
@@ -79,7 +77,7 @@ def lower_reduce_window(lowering: Lowering, instruction: Instruction) -> tuple[T
         strict=True,
     )
     windows = [Window(*each) for each in geometry]
-    pooled = pool(lowering.graph, x, windows, combiner, location=where(instruction), program=lowering.program)
+    pooled = pool(lowering.site(where(instruction)), x, windows, combiner)
     return (with_initial(lowering, pooled, instruction, *alone(lowering, initial)),)
 
 
@@ -104,12 +102,10 @@ def lower_select_and_scatter(lowering: Lowering, instruction: Instruction) -> tu
     geometry = zip(x.shape, op.window_dimensions, op.window_strides, op.low, op.high, strict=True)
     windows = [Window(*each) for each in geometry]
     result = select_and_scatter(
-        lowering.graph,
+        lowering.site(where(instruction)),
         x,
         source,
         windows,
         direction,
-        location=where(instruction),
-        program=lowering.program,
     )
     return (result,)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hlo_passes.ir import Instruction
 from hlo_passes.ops import Iota, Reduce, simple_combiner
 from hlo_passes.passes.lifting import is_liftable
@@ -12,7 +10,7 @@ from ipuxla.lowering.errors import UnsupportedLowering
 from ipuxla.lowering.indexing import in_memory
 from ipuxla.lowering.regions import region_body
 from ipuxla.lowering.registry import Lowering, dtype_of, lowers, where
-from tiles.graph import IndexMap, Tensor, identity_map
+from tiles.graph import IndexMap, Site, Tensor, identity_map
 from tiles.poplibs.forms import map_form
 from tiles.poplibs.popops.elementwise import cast
 from tiles.poplibs.popops.expression import Body
@@ -40,22 +38,19 @@ def lower_reduce(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, 
             location=where(instruction),
             try_="a combining function without loops, branches and lookups (jnp.where chooses between values)",
         )
-    options: dict[str, Any] = {"location": where(instruction), "program": lowering.program}
+    site = lowering.site(where(instruction))
     dtypes = tuple(dtype_of(v.type) for v in instruction.results)
     counters = _counters(lowering, instruction)
     given = {n: in_memory(lowering, v) for n, v in enumerate(instruction.operands) if n not in counters}
-    given = {
-        n: x if x.dtype == (dtypes * 2)[n] else cast(lowering.graph, x, (dtypes * 2)[n], **options)
-        for n, x in given.items()
-    }
+    given = {n: x if x.dtype == (dtypes * 2)[n] else cast(site, x, (dtypes * 2)[n]) for n, x in given.items()}
     arrays = [x for n, x in given.items() if n < len(dtypes)]
     initial = [x for n, x in given.items() if n >= len(dtypes)]
     shape = instruction.results[0].type.shape
     if 0 in (arrays[0].shape[d] for d in op.dimensions):
-        return _applied(lowering, (), tuple(range(len(dtypes))), [], initial, shape, options)
+        return _applied(site, (), tuple(range(len(dtypes))), [], initial, shape)
     body, outputs = region_body(region)
-    folded = reduce_many(lowering.graph, arrays, op.dimensions, body, outputs, counters, **options)
-    return _applied(lowering, body, outputs, list(folded), initial, shape, options)
+    folded = reduce_many(site, arrays, op.dimensions, body, outputs, counters)
+    return _applied(site, body, outputs, list(folded), initial, shape)
 
 
 def _counters(lowering: Lowering, instruction: Instruction) -> dict[int, tuple[int, str]]:
@@ -81,13 +76,12 @@ def folds_counters(instruction: Instruction) -> bool:
 
 
 def _applied(
-    lowering: Lowering,
+    site: Site,
     body: Body,
     outputs: tuple[int, ...],
     folded: list[Tensor],
     initial: list[Tensor],
     shape: tuple[int, ...],
-    options: dict[str, Any],
 ) -> tuple[Tensor, ...]:
     """Combine folded values with the initial ones, or repeat these where nothing was folded."""
     operands = [*initial, *folded]
@@ -95,4 +89,4 @@ def _applied(
     dtypes = tuple(x.dtype for x in initial)
     codelet = Map(body, outputs, tuple(x.dtype for x in operands), dtypes)
     form = map_form(shape, maps, len(initial))
-    return place(lowering.graph, codelet, form, operands, dtypes, "initial", **options)
+    return place(site.named("initial"), codelet, form, operands, dtypes)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -17,17 +16,7 @@ from hlo_passes.ops import Gather, Scatter, UpdateKind, update_kind
 from ipuxla.lowering.indexing import in_memory
 from ipuxla.lowering.regions import region_body
 from ipuxla.lowering.registry import Lowering, lowers, where
-from tiles.graph import (
-    REDUCTION,
-    Affine,
-    Codelet,
-    Dim,
-    IndexMap,
-    OpForm,
-    Tensor,
-    along,
-    identity_map,
-)
+from tiles.graph import REDUCTION, Affine, Codelet, Dim, IndexMap, OpForm, Site, Tensor, along, identity_map
 from tiles.graph import Sequence as Program
 from tiles.poplibs.popops.elementwise import map
 from tiles.poplibs.popops.expr import arg, call, compare, select
@@ -114,8 +103,7 @@ def lower_gather(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, 
     codelet = MultiSlice(tuple(form.axes), tuple(form.windows), table.dtype)
     whole = OpForm(tuple(form.dims), tuple(m for _, m in operands), (identity_map(len(shape)),))
     tensors = [t for t, _ in operands]
-    options: dict[str, Any] = {"location": where(instruction), "program": lowering.program}
-    return place(lowering.graph, codelet, whole, tensors, (table.dtype,), "gather", **options)
+    return place(lowering.site(where(instruction), "gather"), codelet, whole, tensors, (table.dtype,))
 
 
 @lowers(Scatter)
@@ -149,8 +137,9 @@ def _update_by(
     is_unique = instruction.op.unique_indices
     codelet = UpdateBy(tuple(form.axes), tuple(form.windows), body, outputs, dtypes, is_unique)
     whole = OpForm(tuple(form.dims), tuple(m for _, m in operands), (result,) * count)
-    options: dict[str, Any] = {"location": where(instruction), "program": lowering.program}
-    return place(lowering.graph, codelet, whole, [t for t, _ in operands], dtypes, "scatter", **options)
+    return place(
+        lowering.site(where(instruction), "scatter"), codelet, whole, [t for t, _ in operands], dtypes
+    )
 
 
 def _update(
@@ -177,7 +166,7 @@ def _update(
         )
     alone = OpForm(tuple(form.dims), tuple(m for _, m in rest), (result,) * len(dtypes))
     if is_neutral:
-        return place(graph, apart, alone, tensors, dtypes, name, location, program=lowering.program)[0]
+        return place(lowering.site(location, name), apart, alone, tensors, dtypes)[0]
     x = in_memory(lowering, instruction.operands[0])
     direct = MultiUpdate(axes, windows, kind, dtype)
     onto = OpForm(alone.dims, (result, *alone.operands), (result,))
@@ -189,11 +178,11 @@ def _update(
         expr = call((on_booleans if dtype == "bool" else names)[kind], arg(0), arg(1))
 
     def in_place(body: Program) -> tuple[Tensor, ...]:
-        return place(graph, direct, onto, [x, *tensors], (dtype,), name, location, program=body)
+        return place(Site(graph, name, location, sequence=body), direct, onto, [x, *tensors], (dtype,))
 
     def formed_apart(body: Program) -> tuple[Tensor, ...]:
-        found = place(graph, apart, alone, tensors, dtypes, name, location, program=body)
-        return (map(graph, expr, [x, *found], name="apply", location=location, program=body),)
+        found = place(Site(graph, name, location, sequence=body), apart, alone, tensors, dtypes)
+        return (map(Site(graph, "apply", location, sequence=body), expr, [x, *found]),)
 
     return graph.add_choice(name, (in_place, formed_apart), lowering.program, location)[0]
 

@@ -23,8 +23,7 @@ def lower_dynamic_slice(lowering: Lowering, instruction: Instruction) -> tuple[T
     x, *starts = instruction.operands
     table = in_memory(lowering, x)
     offsets = _offsets(lowering, starts, op.slice_sizes, table.shape)
-    options = {"location": where(instruction), "program": lowering.program}
-    return (dynamic_slice(lowering.graph, table, offsets, op.slice_sizes, **options),)
+    return (dynamic_slice(lowering.site(where(instruction)), table, offsets, op.slice_sizes),)
 
 
 @lowers(DynamicUpdateSlice)
@@ -33,8 +32,7 @@ def lower_dynamic_update_slice(lowering: Lowering, instruction: Instruction) -> 
     x, new, *starts = instruction.operands
     table, update = in_memory(lowering, x), in_memory(lowering, new)
     offsets = _offsets(lowering, starts, update.shape, table.shape)
-    options = {"location": where(instruction), "program": lowering.program}
-    return (dynamic_update_slice(lowering.graph, table, update, offsets, **options),)
+    return (dynamic_update_slice(lowering.site(where(instruction)), table, update, offsets),)
 
 
 def _offsets(

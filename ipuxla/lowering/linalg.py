@@ -35,8 +35,7 @@ def lower_cholesky(lowering: Lowering, instruction: Instruction) -> tuple[Tensor
     op = instruction.op
     assert isinstance(op, Cholesky)
     (a,) = _operands(lowering, instruction)
-    options = {"location": where(instruction), "program": lowering.program}
-    return (poplin.cholesky(lowering.graph, a, op.lower, **options),)
+    return (poplin.cholesky(lowering.site(where(instruction)), a, op.lower),)
 
 
 @lowers(TriangularSolve)
@@ -46,14 +45,12 @@ def lower_triangular_solve(lowering: Lowering, instruction: Instruction) -> tupl
     assert isinstance(op, TriangularSolve)
     a, b = _operands(lowering, instruction)
     x = poplin.triangular_solve(
-        lowering.graph,
+        lowering.site(where(instruction)),
         a,
         b,
         is_left=op.left_side,
         is_lower=op.lower,
         is_unit=op.unit_diagonal,
         is_transposed=op.is_transposed,
-        location=where(instruction),
-        program=lowering.program,
     )
     return (x,)

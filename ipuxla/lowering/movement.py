@@ -44,7 +44,7 @@ def lower_reshape(lowering: Lowering, instruction: Instruction) -> tuple[Tensor,
     """Give the same elements another shape."""
     operand = lowering.tensor(instruction.operands[0])
     shape = instruction.result.type.shape
-    return (reshape(lowering.graph, operand, shape, location=where(instruction), program=lowering.program),)
+    return (reshape(lowering.site(where(instruction)), operand, shape),)
 
 
 @lowers(Concatenate)
@@ -54,11 +54,9 @@ def lower_concatenate(lowering: Lowering, instruction: Instruction) -> tuple[Ten
     operands = tuple(lowering.tensor(v) for v in instruction.operands)
     sources = tuple(t for t in operands if math.prod(t.shape)) or operands[:1]
     joined = concatenate(
-        lowering.graph,
+        lowering.site(where(instruction)),
         sources,
         instruction.op.dimension,
-        location=where(instruction),
-        program=lowering.program,
     )
     return (joined,)
 

@@ -17,7 +17,7 @@ from hlo_passes.passes import (
 from hlo_passes.passes.indexing import expression
 from ipuxla.lowering.movement import lower_computation
 from ipuxla.lowering.registry import Lowering, dtype_of, lowers, where
-from tiles.graph import Dim, Operation, OpForm, Step, Tensor, identity_map
+from tiles.graph import Dim, Operation, OpForm, Site, Step, Tensor, identity_map
 from tiles.poplibs.popnn import RowFunction as RowCodelet
 from tiles.poplibs.popops.elementwise_cycles import dims_of_values
 from tiles.poplibs.popops.expression import Body
@@ -57,14 +57,11 @@ def lower_row_function(lowering: Lowering, instruction: Instruction) -> tuple[Te
             op.kind,
             (
                 lambda body: place(
-                    lowering.graph,
+                    Site(lowering.graph, op.kind, where(instruction), sequence=body),
                     codelet,
                     form,
                     operands,
                     (dtype_of(result),),
-                    op.kind,
-                    where(instruction),
-                    program=body,
                 ),
                 lambda body: _in_stages(replace(lowering, program=body), op.kind, composed, operands),
             ),

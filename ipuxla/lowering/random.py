@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hlo_passes.ir import Instruction
 from hlo_passes.ops import RngBitGenerator
 from ipuxla.lowering.indexing import in_memory
@@ -21,6 +19,5 @@ def lower_rng_bit_generator(lowering: Lowering, instruction: Instruction) -> tup
     assert isinstance(op, RngBitGenerator)
     state = in_memory(lowering, instruction.operands[0])
     bits = op.types[1]
-    options: dict[str, Any] = {"location": where(instruction), "program": lowering.program}
     algorithm = _ALGORITHMS[op.algorithm]
-    return random_bits(lowering.graph, state, bits.shape, dtype_of(bits), algorithm, **options)
+    return random_bits(lowering.site(where(instruction)), state, bits.shape, dtype_of(bits), algorithm)

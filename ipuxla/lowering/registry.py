@@ -11,7 +11,7 @@ from typing import TypeAlias, TypeVar
 from hlo_passes.ir import Computation, Instruction, Module, Op, TensorType, Value
 from hlo_passes.ops import Constant
 from ipuxla.lowering.errors import UnsupportedLowering
-from tiles.graph import Graph, Location, Sequence, Tensor
+from tiles.graph import Graph, Location, Sequence, Site, Tensor
 from tiles.graph.location import short
 from tiles.numerics.dtypes import name_of
 
@@ -54,6 +54,10 @@ class Lowering:
     def tensor(self, value: Value) -> Tensor:
         """Return the tensor of a value as it stands in the graph now."""
         return self.graph.tensors[self.values[value].name]
+
+    def site(self, location: str, name: str = "") -> Site:
+        """Return where builders add the steps of an instruction; ``name`` is "" for the builder's own."""
+        return Site(self.graph, name, location, self.program)
 
     def constant(self, value: Value) -> Constant | None:
         """Return the constant a value is, or None."""

@@ -12,17 +12,7 @@ from hlo_passes.passes.indexing import ParameterMap, expression
 from ipuxla.lowering.contraction import place_dot
 from ipuxla.lowering.errors import UnsupportedLowering
 from ipuxla.lowering.registry import RULES, Lowering, dtype_of, lowers, where
-from tiles.graph import (
-    REDUCTION,
-    Affine,
-    Dim,
-    IndexMap,
-    Operation,
-    OpForm,
-    Tensor,
-    along,
-    identity_map,
-)
+from tiles.graph import REDUCTION, Affine, Dim, IndexMap, Operation, OpForm, Tensor, along, identity_map
 from tiles.poplibs.popops.expression import Body
 from tiles.poplibs.popops.map import Map
 from tiles.poplibs.popops.reduce import neutral_element, reduce_codelet
@@ -48,14 +38,11 @@ def place_expression(
         form, kept, codelet = neighbours
         tensors = [tensors[number] for number in kept]
     return place(
-        lowering.graph,
+        lowering.site(location, lowering.prefix + name),
         codelet,
         form,
         tensors,
         (dtype_of(result),),
-        lowering.prefix + name,
-        location,
-        program=lowering.program,
     )[0]
 
 
@@ -95,14 +82,11 @@ def place_reduction(
         body = (*body, ("convert", (_last(maps, body),), (("dtype", dtype),)))
     codelet = reduce_codelet(combiner, dtype, body, tuple(t.dtype for t, _ in maps))
     return place(
-        lowering.graph,
+        lowering.site(location, lowering.prefix + name),
         codelet,
         form,
         [t for t, _ in maps],
         (dtype,),
-        lowering.prefix + name,
-        location,
-        program=lowering.program,
     )[0]
 
 
@@ -203,14 +187,11 @@ def with_initial(
     codelet = Map(body, (1 + len(body),), (reduced.dtype, initial.dtype), (reduced.dtype,))
     operands = [reduced, initial]
     return place(
-        lowering.graph,
+        lowering.site(location, "initial"),
         codelet,
         form,
         operands,
         (reduced.dtype,),
-        "initial",
-        location,
-        program=lowering.program,
     )[0]
 
 

@@ -19,12 +19,10 @@ def lower_scan(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ..
     arrays = [in_memory(lowering, v) for v in instruction.operands]
     body, outputs = region_body(instruction.regions[0])
     return scan(
-        lowering.graph,
+        lowering.site(where(instruction)),
         arrays,
         op.dimension,
         body,
         outputs,
         op.reverse,
-        location=where(instruction),
-        program=lowering.program,
     )

@@ -21,13 +21,11 @@ def lower_sort(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ..
     keys = sort_keys(instruction.regions[0])
     comparator = () if keys is not None else region_body(instruction.regions[0])[0]
     return sort(
-        lowering.graph,
+        lowering.site(where(instruction)),
         arrays,
         op.dimension,
         tuple((key.operand, key.is_descending, key.is_total) for key in keys or ()),
         comparator,
-        location=where(instruction),
-        program=lowering.program,
     )
 
 
@@ -37,12 +35,10 @@ def lower_top_k(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, .
     op = instruction.op
     assert isinstance(op, TopK)
     return top_k(
-        lowering.graph,
+        lowering.site(where(instruction)),
         in_memory(lowering, instruction.operands[0]),
         op.k,
         op.dimension,
         op.is_descending,
         op.is_total,
-        location=where(instruction),
-        program=lowering.program,
     )

@@ -113,6 +113,15 @@ OPERATIONS = {
         "{a}x{a}x",
         "%r = stablehlo.dot_general %x, %x, contracting_dims = [1] x [1] : (tensor<{n}{t}>, tensor<{n}{t}>) -> tensor<{out}{t}>",
     ),
+    "convolution": (
+        NUMBERS,
+        "{a}x{b}x2x",
+        """%y = stablehlo.reshape %x : (tensor<{n}{t}>) -> tensor<{n}1x{t}>
+  %z = stablehlo.constant dense<[[[{zero}, {one}]], [[{one}, {one}]]]> : tensor<2x1x2x{t}>
+  %r = stablehlo.convolution(%y, %z) dim_numbers = [b, 0, f]x[0, i, o]->[b, 0, f], window = {{pad = [[1, 0]]}}
+    {{batch_group_count = 1 : i64, feature_group_count = 1 : i64}}
+    : (tensor<{n}1x{t}>, tensor<2x1x2x{t}>) -> tensor<{out}{t}>""",
+    ),
     "reduce_window": (
         NUMBERS,
         "{n}",
@@ -175,28 +184,43 @@ def _program(name, dtype, shape):
 }}"""
 
 
-def check(names, dtype, shape, target):
-    """Compare operations on tiles with the reference interpreter."""
+def check(name, dtype, shape, target):
+    """Compare an operation on tiles with the reference interpreter."""
     outer = DTYPES["f32" if dtype in WIDENED else dtype].np_dtype
     low = 0 if dtype.startswith("u") or dtype == "i1" else -2
     x = np.random.default_rng(0).integers(low, 3, shape).astype(outer)
-    for name in names:
-        text = _program(name, dtype, shape)
-        if text is None:
-            continue
-        (want,) = reference(text, x, np.int32(2))
-        (got,) = ipuxla.compile_stablehlo(text, target)(x, np.int32(2))
-        assert (got.shape, got.dtype) == (want.shape, want.dtype), name
-        np.testing.assert_array_equal(np.asarray(got), want, err_msg=name)
+    text = _program(name, dtype, shape)
+    (want,) = reference(text, x, np.int32(2))
+    (got,) = ipuxla.compile_stablehlo(text, target)(x, np.int32(2))
+    assert (got.shape, got.dtype) == (want.shape, want.dtype), shape
+    np.testing.assert_array_equal(np.asarray(got), want, err_msg=str(shape))
 
 
-def test_sample(tiny_target):
-    check(("gather", "pad"), "i1", (1, 1), tiny_target)
-    check(("reduce maximum",), "f8E5M2", (2, 3), tiny_target)
-    check(("concatenate",), "ui16", (0, 3), tiny_target)
+CASES = [
+    (name, dtype, shapes)
+    for name in OPERATIONS
+    for dtype in TYPES
+    if (shapes := [shape for shape in SHAPES if _program(name, dtype, shape)])
+]
+SAMPLE = [
+    ("gather", "i1", (1, 1)),
+    ("pad", "i1", (1, 1)),
+    ("reduce maximum", "f8E5M2", (2, 3)),
+    ("concatenate", "ui16", (0, 3)),
+    ("convolution", "i8", (7, 1)),
+    ("dot_general", "i64", (2, 3)),
+    ("scatter", "bf16", (2, 3)),
+]
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("dtype", TYPES)
-def test_on_tiles(dtype, shape, tiny_target):
-    check(OPERATIONS, dtype, shape, tiny_target)
+@pytest.mark.parametrize(("name", "dtype", "shape"), SAMPLE)
+def test_sample(name, dtype, shape, tiny_target):
+    check(name, dtype, shape, tiny_target)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "shapes"), CASES, ids=[f"{name}-{dtype}" for name, dtype, _ in CASES]
+)
+def test_on_tiles(name, dtype, shapes, tiny_target):
+    for shape in shapes:
+        check(name, dtype, shape, tiny_target)

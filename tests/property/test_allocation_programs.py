@@ -27,6 +27,7 @@ from tiles.graph import (
     Repeat,
     RepeatWhileTrue,
     Sequence,
+    Site,
     Switch,
     Tensor,
     Vertices,
@@ -126,7 +127,7 @@ class Builder:
 
     def add_copy(self, program: Sequence, known: list[Tensor], depth: int) -> None:
         x = self.one_of(known)
-        known.append(poputil.copy(self.graph, x, self.draw(layouts(x.shape)), program=program))
+        known.append(poputil.copy(Site(self.graph, sequence=program), x, self.draw(layouts(x.shape))))
 
     def add_assign(self, program: Sequence, known: list[Tensor], depth: int) -> None:
         x = self.one_of(known)
@@ -139,17 +140,17 @@ class Builder:
         order = self.draw(st.permutations(range(len(x.shape))))
         near = self.plan(x)
         plan = Plan(tuple(near.splits[d] for d in order), near.base)
-        known.append(popops.transpose(self.graph, x, order, program=program, plan=plan))
+        known.append(popops.transpose(Site(self.graph, sequence=program), x, order, plan=plan))
 
     def add_reduce(self, program: Sequence, known: list[Tensor], depth: int) -> None:
         x = self.one_of(known)
         dimensions = [d for d in range(len(x.shape)) if self.draw(st.booleans())]
-        known.append(popops.reduce(self.graph, x, dimensions, program=program))
+        known.append(popops.reduce(Site(self.graph, sequence=program), x, dimensions))
 
     def add_reshape(self, program: Sequence, known: list[Tensor], depth: int) -> None:
         x = self.one_of(known)
         shape = self.draw(st.sampled_from(RESHAPES.get(math.prod(x.shape), [x.shape])))
-        known.append(poputil.reshape(self.graph, x, shape, program=program))
+        known.append(poputil.reshape(Site(self.graph, sequence=program), x, shape))
 
     def add_repeat(self, program: Sequence, known: list[Tensor], depth: int) -> None:
         body = Sequence()
@@ -167,11 +168,11 @@ class Builder:
         condition, body, graph = Sequence(), Sequence(), self.graph
         count = graph.add_tensor((), "int32", "count", Layout((), self.draw(st.integers(0, 3))))
         program.add(Copy(count.name, (self.index.name,)))
-        flag = popops.gt(graph, count, 0, program=condition, plan=Plan(()))
+        flag = popops.gt(Site(graph, sequence=condition), count, 0, plan=Plan(()))
         if self.draw(st.booleans()):
             self.block(condition, known, depth)
         self.block(body, list(known), depth)
-        less = popops.sub(graph, count, 1, program=body, plan=Plan(()))
+        less = popops.sub(Site(graph, sequence=body), count, 1, plan=Plan(()))
         body.add(Copy(count.name, (less.name,)))
         program.add(RepeatWhileTrue(condition, flag.name, body))
 
@@ -187,7 +188,9 @@ class Builder:
             program.add(Copy(given.name, (self.one_of(known, x.shape).name,)))
             program.add(Call(name))
             known.append(
-                poputil.copy(self.graph, local[-1], self.draw(layouts(local[-1].shape)), program=program)
+                poputil.copy(
+                    Site(self.graph, sequence=program), local[-1], self.draw(layouts(local[-1].shape))
+                )
             )
 
 

@@ -24,7 +24,7 @@ from tiles.engine import LiteralEngine, VertexEngine
 from tiles.engine.memory import TileMemory
 from tiles.engine.operands import HeldOperand
 from tiles.errors import InvalidExecutable
-from tiles.graph import AxisSplit, Graph, Plan, whole
+from tiles.graph import AxisSplit, Graph, Plan, Site, whole
 from tiles.numerics.tolerance import check_close, max_error, tolerance_of
 from tiles.poplibs import popops
 from tiles.target import Target
@@ -164,7 +164,7 @@ def test_copies_that_differ_are_refused(arithmetic, monkeypatch):
     graph = Graph(Target.named("gc200").replace(num_tiles=4))
     x, v = graph.add_input((8, 6), "float32", "x"), graph.add_input((6,), "float32", "v")
     rows = Plan((AxisSplit(8, 2, ((4, 1),)), whole(6)))
-    graph.outputs = [popops.mul(graph, x, v, name="scale", plan=rows).name]
+    graph.outputs = [popops.mul(Site(graph, "scale"), x, v, plan=rows).name]
     executable = compile_graph(graph)
     ((_, group),) = executable.groups()
     assert group.operands[1].buffer

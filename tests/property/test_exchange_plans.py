@@ -157,7 +157,7 @@ def test_searched_plans_are_legal_and_compute_every_element_once(form, data) -> 
             operand_slices(form, candidate.plan, k, operand.shape)
 
 
-@given(st.integers(1, 3), st.integers(2, 6), st.integers(1, 3), st.integers(1, 2))
+@given(st.integers(1, 3), st.integers(2, 6), st.integers(1, 3), st.integers(1, 4))
 def test_an_image_waits_beside_the_tiles_that_read_its_windows(stride, parts, grain, taps) -> None:
     """The cells of the same windows hold what these reach over, but for what is beyond their own part."""
     outputs = parts * grain

@@ -12,7 +12,7 @@ from tests.budgets import PLAN, budget
 from tiles.compiler import CopyStep, Executable, ExecuteStep, certify, compile_graph, step_costs
 from tiles.compiler.grouping import SHARE
 from tiles.engine import make_engine
-from tiles.graph import AxisSplit, Copy, Graph, Layout, Plan, PrintTensor, Repeat, Sequence, Tensor
+from tiles.graph import AxisSplit, Copy, Graph, Layout, Plan, PrintTensor, Repeat, Sequence, Site, Tensor
 from tiles.poplibs import popops
 from tiles.report import memory_analysis
 from tiles.target import Target
@@ -48,12 +48,12 @@ def program(recipe: list[tuple[str, int, int, int]], donated: bool) -> Graph:
         plan = Plan((CUTS[parts],))
         match kind:
             case "exp" | "neg":
-                values.append(getattr(popops, kind)(graph, a, plan=plan, program=into))
+                values.append(getattr(popops, kind)(Site(graph, sequence=into), a, plan=plan))
             case "add" | "mul":
-                values.append(getattr(popops, kind)(graph, a, b, plan=plan, program=into))
+                values.append(getattr(popops, kind)(Site(graph, sequence=into), a, b, plan=plan))
             case "sum":
-                total = popops.reduce(graph, a, (0,), "add", program=into)
-                values.append(popops.add(graph, b, total, plan=plan, program=into))
+                total = popops.reduce(Site(graph, sequence=into), a, (0,), "add")
+                values.append(popops.add(Site(graph, sequence=into), b, total, plan=plan))
             case "copy":
                 made = graph.add_tensor((SIZE,), "float32", "made", Layout((CUTS[parts],)))
                 into.add(Copy(made.name, (a.name,)))

@@ -24,6 +24,7 @@ from tiles.graph import (
     IndexMap,
     OpForm,
     Plan,
+    Site,
     Tensor,
     identity_map,
     linear_layout,
@@ -120,7 +121,7 @@ def build(question: Case, plan: Plan | None, seed: int | None) -> Graph:
     if seed is not None:
         rng = np.random.default_rng(seed)
         inputs = [graph.set_layout(x.name, random_layout(rng, x.shape, TARGET.num_tiles)) for x in inputs]
-    graph.outputs = [place(graph, codelet, form, inputs, (dtype,), "op", plan=plan)[0].name]
+    graph.outputs = [place(Site(graph, "op"), codelet, form, inputs, (dtype,), plan=plan)[0].name]
     return graph
 
 
@@ -173,7 +174,7 @@ def test_the_same_question_gets_the_same_plan(question, seed):
     pinned = dataclasses.replace(pinned, arrangement=ROW_MAJOR)
     graph = Graph(TARGET)
     inputs = [graph.add_input(shape, question[3], "x") for shape in question[2]]
-    place(graph, question[1], question[0], inputs, (question[3],), "op")
+    place(Site(graph, "op"), question[1], question[0], inputs, (question[3],))
     planned = Planner(pins={"op": pinned}).plan(graph)
     placed = next(iter(planned.compute_sets.values())).vertices[0].plan
     assert (placed.splits, placed.base) == (pinned.splits, pinned.base)

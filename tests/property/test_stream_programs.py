@@ -25,6 +25,7 @@ from tiles.graph import (
     PrintTensor,
     Repeat,
     Sequence,
+    Site,
     WriteUndef,
 )
 from tiles.poplibs import popops
@@ -71,7 +72,7 @@ class _Drawn:
         run.append(("read", name))
 
     def add_item(self, program: Sequence) -> None:
-        new = popops.add(self.graph, self.total, self.item, program=program, plan=Plan((split(8, 2),)))
+        new = popops.add(Site(self.graph, sequence=program), self.total, self.item, plan=Plan((split(8, 2),)))
         program.add(Copy(self.total.name, (new.name,)))
         if self.random.random() < 0.5:
             program.add(WriteUndef(self.item.name))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import hypothesis.strategies as st
@@ -10,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 
 import ipuxla
 from tiles.numerics.tolerance import ELEMENTWISE, check_elements, elementwise_of
@@ -30,11 +31,28 @@ STEPS: dict[str, Any] = {
     "tanh": jnp.tanh,
     "harmonic": lambda x: x * x[::-1] / (x + x[::-1]),
     "mean of columns": lambda x: x * x.mean(1, keepdims=True),
-    "product": lambda x: (x @ x.T @ x) / x.sum(),
+    "product": lambda x: (x / x.sum(1, keepdims=True)) @ x,
     "largest": lambda x: jnp.maximum(x, x[:, ::-1]),
     "softmax": lambda x: jax.nn.softmax(x) + x,
 }
-"""Functions of positive numbers, none of which cancels."""
+"""Functions of positive numbers, none of which cancels or leaves the range of 8-bit floats in three steps."""
+
+
+def runs(steps: Sequence[str], dtype: str, of: str | None = None) -> Callable[[Any], Any]:
+    """Return the steps one after another, each computed in type ``of`` and rounded."""
+    return lambda x: functools.reduce(
+        lambda y, name: STEPS[name](y.astype(of or dtype)).astype(dtype), steps, x
+    )
+
+
+def expected(x: Any, steps: Sequence[str], dtype: str) -> Any:
+    """Return what JAX computes; from float32 for 8-bit floats, which XLA adds in their own type and so loses terms."""
+    return jax.jit(runs(steps, dtype, "float32" if dtype.startswith("float8") else None))(x)
+
+
+def uses_infinity_without_one(dtype: str, steps: Sequence[str]) -> bool:
+    """Return whether a softmax begins its maxima with minus infinity in a type where that is NaN."""
+    return dtype == "float8_e4m3fn" and "softmax" in steps
 
 
 @given(
@@ -43,13 +61,20 @@ STEPS: dict[str, Any] = {
     st.sampled_from(["fast", "literal"]),
 )
 def test_elements_are_close_relative_to_themselves(dtype: str, names: list[str], engine: str) -> None:
-    def program(x: Any) -> Any:
-        return functools.reduce(lambda y, name: STEPS[name](y).astype(y.dtype), names, x)
-
+    assume(not uses_infinity_without_one(dtype, names))
     with jax.enable_x64(dtype == "float64"):
         x = jnp.asarray(np.random.default_rng(1).uniform(0.25, 2, (6, 6))).astype(dtype)
-        got = ipuxla.jit(program, target=TARGET, engine=engine)(x)
-        check_elements(got, jax.jit(program)(x), f"{dtype}: {', '.join(names)}")
+        got = ipuxla.jit(runs(names, dtype), target=TARGET, engine=engine)(x)
+        check_elements(got, expected(x, names, dtype), f"{dtype}: {', '.join(names)}")
+
+
+@pytest.mark.parametrize("engine", ["fast", "literal"])
+def test_sums_of_8_bit_floats_are_rounded_once(engine: str) -> None:
+    """Unlike XLA's, which stop growing where a term is less than half the spacing of the sum."""
+    x = jnp.asarray(np.random.default_rng(1).uniform(0.25, 2, (6, 6)), "float8_e5m2")
+    got = ipuxla.jit(jnp.sum, target=TARGET, engine=engine)(x)
+    assert float(got) == float(jnp.sum(x.astype("float32")).astype("float8_e5m2")) == 40
+    assert float(jax.jit(jnp.sum)(x)) < 30
 
 
 def test_the_bounds_are_those_of_the_documentation(pytestconfig: pytest.Config) -> None:
@@ -75,6 +100,9 @@ def test_the_bounds_are_those_of_the_documentation(pytestconfig: pytest.Config) 
 
 @pytest.mark.parametrize("engine", ["literal", "hlo"])
 def test_gradients_of_max_are_undefined_where_operations_say_so(engine: str) -> None:
-    """The documented exception: op by op a row with a NaN has 0/0; XLA makes 0 of it where one jit compiles all."""
+    """The documented exception: op by op a row with a NaN has inf * 0; XLA makes 0 of it where it compiles both together."""
     x, gradient = np.float32([1, np.nan, 3, 2]), jax.grad(jnp.max)
-    np.testing.assert_array_equal(ipuxla.jit(gradient, target=TARGET, engine=engine)(x), gradient(x))
+    got = np.asarray(ipuxla.jit(gradient, target=TARGET, engine=engine)(x))
+    want = [np.asarray(gradient(x))] + [np.asarray(jax.jit(gradient)(x))] * (engine == "literal")
+    assert np.isnan(want[0]).all()
+    assert any(np.array_equal(got, one, equal_nan=True) for one in want), got

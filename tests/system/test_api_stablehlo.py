@@ -98,5 +98,5 @@ def test_bad_modules_are_named(small_target, source, error):
 
 
 def test_bad_options_are_named():
-    with pytest.raises(InvalidOption, match="fast, literal, vertex, hlo"):
+    with pytest.raises(InvalidOption, match="fast, literal, vertex, tile, hlo"):
         ipuxla.compile_stablehlo(WIDE, engine="slow")

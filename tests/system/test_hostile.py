@@ -22,11 +22,11 @@ from ipuxla.errors import InvalidExecutable
 from tests.hostile import cases, executables, modules
 from tests.unit.tiles.executable_programs import padded
 from tiles import files, isolated
+from tiles.codelets import modules as exported_modules
 from tiles.compiler import Executable, compile_graph, load_executable
 from tiles.compiler.executable import MAGIC
 from tiles.errors import IpuError
 from tiles.files import NotWritten
-from tiles.graph import carried_modules
 from tiles.target import Target
 
 SEEDS = st.integers(0, 2**32)
@@ -155,8 +155,8 @@ def carrying(text: str) -> dict[str, Any]:
     import hashlib
 
     data = compile_graph(padded(Target.named("gc200").replace(num_tiles=16))).to_data()
-    blob = carried_modules.stablehlo.serialize_portable_artifact_str(
-        text, carried_modules.stablehlo.get_current_version()
+    blob = exported_modules.stablehlo.serialize_portable_artifact_str(
+        text, exported_modules.stablehlo.get_current_version()
     )
     old, new = next(iter(data["modules"])), hashlib.sha256(blob).hexdigest()
     changed = json.loads(json.dumps(data).replace(old, new))
@@ -170,7 +170,7 @@ CALLBACK = """module { func.func public @main(%x: tensor<4xf32>) -> tensor<4xf32
   return %r : tensor<4xf32> } }"""
 
 
-def test_a_carried_codelet_computes_and_does_no_more():
+def test_an_exported_codelet_computes_and_does_no_more():
     with pytest.raises(InvalidExecutable, match=r"does more than compute: stablehlo\.custom_call"):
         load_executable(files.sealed(MAGIC, json.dumps(carrying(CALLBACK)).encode()))
 

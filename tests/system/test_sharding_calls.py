@@ -201,6 +201,14 @@ def uneven_branches(x):
     return jax.lax.cond(jax.lax.axis_index("data") == 0, lambda: jax.lax.psum(x, "data"), lambda: x)
 
 
+def uneven_rounds(x):
+    return jax.lax.while_loop(lambda s: s.sum() < 9, lambda s: s + jax.lax.psum(s, "data"), x)
+
+
+def over_data(function):
+    return jax.shard_map(function, mesh=AUTO, in_specs=ROWS, out_specs=ROWS, check_vma=False)
+
+
 BAD = {
     "two meshes": (
         lambda: jit(
@@ -220,7 +228,6 @@ BAD = {
         InvalidOption,
         r"(?s)written for 8 devices \(data=2, model=4\), and gc200 has 1 IPU.*gc200 x 8",
     ),
-    "no mesh": (lambda: jit(dense, target="dss8440")(X, W), InvalidOption, "the program names no mesh"),
     "too many to partition": (
         lambda: jit(dense, in_shardings=(on(P("z"), HUGE), None)).lower(X4096, W),
         Unsupported,
@@ -247,6 +254,21 @@ BAD = {
         InvalidGraph,
         r"(?s)a replica may wait for one that does not take part.*test_sharding_calls\.py:\d+.*jax\.lax\.pmax",
     ),
+    "a collective that some skip, by operations": (
+        lambda: jit(over_data(uneven_branches), engine="hlo")(X),
+        InvalidGraph,
+        r"(?s)all_reduce: a replica may wait for one that does not take part: if of .*along data.*test_sharding_calls\.py:\d+.*jax\.lax\.pmax",
+    ),
+    "a collective that some repeat, by operations": (
+        lambda: jit(over_data(uneven_rounds), engine="hlo")(X),
+        InvalidGraph,
+        r"(?s)all_reduce: a replica may wait for one that does not take part: while of .*along data.*test_sharding_calls\.py:\d+",
+    ),
+    "groups that miss members": (
+        lambda: jit(over_data(lambda x: jax.lax.psum(x, "model", axis_index_groups=[[0, 1]])))(X),
+        InvalidOption,
+        r"(?s)groups of a collective are not every place along its axis once.*\[\[0, 1\]\].*test_sharding_calls\.py:\d+",
+    ),
     "an axis that the mesh has not": (
         lambda: jit(
             jax.shard_map(lambda x: jax.lax.psum(x, "dta"), mesh=AUTO, in_specs=ROWS, out_specs=ROWS)
@@ -272,6 +294,21 @@ def test_what_is_wrong_is_told_in_one_line_with_its_place(name):
     with pytest.raises(error, match=said) as caught:
         call()
     assert isinstance(caught.value, IpuError)
+
+
+def test_what_all_members_decide_alike_is_evaluated():
+    def rounds(x):  # the maximum over all, and a condition that is equal along the axis of the sum
+        x = jax.lax.while_loop(
+            lambda s: jax.lax.pmax(s.sum(), "data") < 9, lambda s: s + jax.lax.psum(s, "data"), x
+        )
+        return jax.lax.cond(x.sum() > 3, lambda: jax.lax.psum(x, "model"), lambda: x)
+
+    x = np.abs(X) / 100
+    want = x.reshape(2, -1, X.shape[1])
+    while want.sum((1, 2)).max() < 9:
+        want = want + want.sum(0)
+    want = np.concatenate([4 * part if part.sum() > 3 else part for part in want])
+    np.testing.assert_allclose(jit(over_data(rounds), engine="hlo")(x), want, rtol=1e-5)
 
 
 def test_assertions_of_the_function_itself_are_its_own():

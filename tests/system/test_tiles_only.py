@@ -202,6 +202,8 @@ def _uneven(example: ModuleType, target: tiles.Target, parts: int) -> tiles.Grap
     cut = tiles.Plan((tiles.AxisSplit(4096, -(-4096 // parts), ((parts, 2),)),), 5)
     z = tiles.popops.add(graph, x, y, plan=cut)
     form = tiles.forms.reduce_form((4096,), (0,))
-    (total,) = tiles.place(graph, example.SumOfSquares(), form, [z], ("float32",), "squares", plan=cut)
+    (total,) = tiles.place(
+        tiles.Site(graph, "squares"), example.SumOfSquares(), form, [z], ("float32",), plan=cut
+    )
     graph.outputs = [z.name, total.name]
     return graph

@@ -2,7 +2,7 @@
 
 from tiles.compiler.certify import Certificate, certify
 from tiles.compiler.check import check, load_executable
-from tiles.compiler.compile import compile_graph
+from tiles.compiler.compile import DECIDE_ALIKE, EVEN, compile_graph
 from tiles.compiler.costs import StepCost, step_costs
 from tiles.compiler.executable import Buffer, Executable, Variable
 from tiles.compiler.oom import (
@@ -35,6 +35,8 @@ from tiles.compiler.steps import (
 )
 
 __all__ = [
+    "DECIDE_ALIKE",
+    "EVEN",
     "HOST_STEPS",
     "AbortStep",
     "BetweenStep",

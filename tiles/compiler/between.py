@@ -23,18 +23,18 @@ from tiles.target import Basis, Target
 
 @dataclass(frozen=True, eq=False)
 class LinkCost:
-    """What the links take of a step.
+    """What the links take of one run of a step; of a step with stages, the mean of them, rounded up.
 
     Args:
-      crossing: the flows.
-      flow_bytes: bytes of each.
+      crossings: the flows of each stage; one where there are none.
+      flow_bytes: bytes of each flow.
       cycles: that links and routes add to what tiles take; None: unknown.
       parts: those cycles by what they rest on.
       sync_cycles: of the IPUs that take part; None: unknown.
       sync_basis: of that.
     """
 
-    crossing: Crossing
+    crossings: tuple[Crossing, ...]
     flow_bytes: int
     cycles: int | None
     parts: tuple[tuple[Basis, int], ...]
@@ -42,16 +42,28 @@ class LinkCost:
     sync_basis: Basis
 
     @property
-    def link_bytes(self) -> np.ndarray:
-        """Bytes by link and direction, int64 ``[links, 2]``; see ``System.table``."""
-        unit = self.crossing.unit
-        return np.zeros((0, 2), np.int64) if unit is None else unit.link_bytes * self.flow_bytes
+    def link_bytes(self) -> np.ndarray | None:
+        """Bytes by link and direction, ``[links, 2]``, see ``System.table``; None where nothing leaves an IPU.
+
+        int64; of several stages float64.
+        """
+        units = [found.unit.link_bytes for found in self.crossings if found.unit is not None]
+        if not units:
+            return None
+        whole = sum(units[1:], units[0]) * self.flow_bytes
+        return whole if len(self.crossings) == 1 else whole / len(self.crossings)
 
     @property
     def busiest_bytes(self) -> int:
         """Bytes on the link that takes longest."""
-        unit = self.crossing.unit
-        return 0 if unit is None else int(unit.link_bytes[unit.busiest]) * self.flow_bytes
+        units = [found.unit for found in self.crossings if found.unit is not None]
+        whole = sum(int(unit.link_bytes[unit.busiest]) for unit in units) * self.flow_bytes
+        return ceil_div(whole, len(self.crossings))
+
+    @property
+    def copies_on_tiles(self) -> bool:
+        """Whether a replica sends to itself, or gets zeros."""
+        return any(found.stays or found.misses for found in self.crossings)
 
 
 def link_cost(executable: Executable, step: BetweenStep, tile_cycles: int) -> LinkCost:
@@ -62,23 +74,33 @@ def link_cost(executable: Executable, step: BetweenStep, tile_cycles: int) -> Li
       step: the step.
       tile_cycles: of its busiest tile.
     """
-    assert executable.system is not None
-    found = crossing(executable.system, executable.replicas, step.axes, step.permutations)
+    crossings = step_crossings(executable, step)
     v = executable.variables[step.source]
-    flow_bytes = ceil_div(math.prod(v.shape) * itemsize(v.dtype), len(step.permutations))
-    if found.unit is None:
-        return LinkCost(found, flow_bytes, 0, (), 0, Basis.DOCUMENTED)
-    unit = found.unit
-    transfer = math.ceil(unit.transfer_seconds * flow_bytes * unit.clock_hz)
-    latency = None if unit.latency_seconds is None else math.ceil(unit.latency_seconds * unit.clock_hz)
-    excess = max(0, transfer - tile_cycles)
+    flow_bytes = ceil_div(math.prod(v.shape) * itemsize(v.dtype), len(step.exchanges[0]))
+    by_basis: dict[Basis, int] = {}
+    syncs: list[int | None] = []
+    bases, is_known = [], True
+    for unit in (found.unit for found in crossings):
+        if unit is None:
+            continue
+        transfer = math.ceil(unit.transfer_seconds * flow_bytes * unit.clock_hz)
+        latency = None if unit.latency_seconds is None else math.ceil(unit.latency_seconds * unit.clock_hz)
+        is_known = is_known and latency is not None
+        for basis, part in (
+            (unit.transfer_basis, max(0, transfer - tile_cycles)),
+            (unit.latency_basis, latency or 0),
+        ):
+            by_basis[basis] = by_basis.get(basis, 0) + part
+        syncs.append(unit.sync.cycles)
+        bases.append(unit.sync.basis)
+    parts = tuple((basis, ceil_div(part, len(crossings))) for basis, part in by_basis.items())
     return LinkCost(
-        found,
+        crossings,
         flow_bytes,
-        None if latency is None else excess + latency,
-        ((unit.transfer_basis, excess), (unit.latency_basis, latency or 0)),
-        unit.sync.cycles,
-        unit.sync.basis,
+        sum(part for _, part in parts) if is_known else None,
+        parts,
+        None if None in syncs else ceil_div(sum(each or 0 for each in syncs), len(crossings)),
+        Basis.weakest(bases) if bases else Basis.DOCUMENTED,
     )
 
 
@@ -98,7 +120,8 @@ def between_traffic(variable: Variable, moves: bool, target: Target) -> Traffic:
     return Traffic(**figures)
 
 
-def step_crossing(executable: Executable, step: BetweenStep) -> Crossing:
-    """Return a step's flows."""
+def step_crossings(executable: Executable, step: BetweenStep) -> tuple[Crossing, ...]:
+    """Return the flows of each of a step's stages; one where it has none."""
     assert executable.system is not None
-    return crossing(executable.system, executable.replicas, step.axes, step.permutations)
+    system, replicas = executable.system, executable.replicas
+    return tuple(crossing(system, replicas, step.axes, moves) for moves in step.exchanges)

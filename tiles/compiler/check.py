@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import weakref
 
+from tiles.codelets import ExportedCodelet
 from tiles.compiler.executable import Executable
 from tiles.compiler.proof_codelets import prove_codelets
 from tiles.compiler.proof_memory import prove_addresses, prove_no_overlap, prove_storage
@@ -15,7 +16,7 @@ from tiles.compiler.steps import ExecuteStep, VertexGroup
 from tiles.compiler.wellformed import mask_of_ranges, refuse, where
 from tiles.compiler.wellformed_steps import check_structure
 from tiles.errors import InvalidExecutable, InvalidPlan
-from tiles.graph import Affine, CarriedCodelet, OpForm
+from tiles.graph import Affine, OpForm
 from tiles.numerics.dtypes import itemsize
 from tiles.plan import is_resident, staging_bytes
 
@@ -67,7 +68,7 @@ def load_executable(blob: bytes) -> Executable:
 def _check_group(
     executable: Executable, number: int, at: str, group: VertexGroup, received: set[str]
 ) -> None:
-    if isinstance(group.codelet, CarriedCodelet):
+    if isinstance(group.codelet, ExportedCodelet):
         group.codelet.require(group.form, group.plan)
     for d, split in enumerate(group.plan.splits):
         if split.is_split and not group.codelet.may_split(group.form, d):

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tiles.codelets import export_codelet, is_exported
 from tiles.compiler.coalesce import coalesce, leave_results, may_write_over
 from tiles.compiler.control import Part, Sequence
 from tiles.compiler.costs import exchange_code_sizes, own_exchange_code, scratch_bytes, variant_bytes
@@ -59,8 +60,6 @@ from tiles.graph import (
     Vertices,
     WriteReplicaIndex,
     WriteUndef,
-    carry,
-    is_carried,
 )
 from tiles.graph.layout import align_up, ceil_div, mask_of
 from tiles.numerics.dtypes import itemsize
@@ -138,6 +137,14 @@ def _require_remote_memory(executable: Executable) -> None:
         )
 
 
+EVEN = "an exchange that every member of a group reaches, as often as the others"
+DECIDE_ALIKE = (
+    "decide by a value that is equal on all of them, such as the maximum of the condition over the axis "
+    "(jax.lax.pmax), or exchange outside and choose between the results"
+)
+"""What an exchange must be that some replicas might never reach, and how to get there."""
+
+
 def _require_replicable(executable: Executable) -> None:
     """Refuse replicas that exchange values with the host while they run, or that may wait for each other for ever.
 
@@ -161,9 +168,8 @@ def _require_replicable(executable: Executable) -> None:
         raise InvalidGraph(
             error.what,
             location=error.location,
-            expected="an exchange that every member of a group reaches, as often as the others",
-            try_="decide by a value that is equal on all of them, such as the maximum of the condition over the axis "
-            "(jax.lax.pmax), or exchange outside and choose between the results",
+            expected=EVEN,
+            try_=DECIDE_ALIKE,
         ) from error
 
 
@@ -291,7 +297,7 @@ def _record(
             return CopyStep(name, tuple(map(_copy, step.copies)))
         case CopyBetween():
             return BetweenStep(
-                name, step.source, step.destination, step.axes, step.permutations, step.location
+                name, step.source, step.destination, step.axes, step.permutations, step.location, step.stage
             )
         case WriteReplicaIndex():
             return IndexStep(name, step.destination, step.axes, step.location)
@@ -328,11 +334,11 @@ def _group(graph: Graph, g: Vertices, received: dict[tuple[int, str, int], str],
 
 def _codelet(graph: Graph, g: Vertices) -> Codelet:
     """Return what the executable holds of a codelet: itself, or compiled code where it is a user's."""
-    if not is_carried(g.codelet):
+    if not is_exported(g.codelet):
         return g.codelet
     dtypes = [tuple(graph.tensors[name].dtype for name in names) for names in (g.operands, g.results)]
     try:
-        return carry(g.codelet, g.form, g.plan, *dtypes, graph.target)
+        return export_codelet(g.codelet, g.form, g.plan, *dtypes, graph.target)
     except IpuError as error:
         raise error.at(g.location or None) from error.__cause__
 

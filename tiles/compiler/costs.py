@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tiles.compiler.between import LinkCost, between_traffic, link_cost, step_crossing
+from tiles.compiler.between import LinkCost, between_traffic, link_cost, step_crossings
 from tiles.compiler.executable import Executable
 from tiles.compiler.host import host_exchange
 from tiles.compiler.sharing import called, num_movements
@@ -33,14 +33,16 @@ from tiles.numerics.shared import read_only
 from tiles.plan import (
     Traffic,
     exchange_code_bytes,
-    exchange_cycles,
+    exchange_parts,
     is_resident,
     layout_traffic,
     operand_code,
     operand_traffic,
     reshape_traffic,
 )
-from tiles.target import Basis, Target
+from tiles.target import Basis, Parts, Target, weakest_part
+
+NOTHING: Parts = ((Basis.DOCUMENTED, 0),)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,8 +56,9 @@ class StepCost:
       sync_cycles: of the sync before the exchange; 0 when nothing is exchanged.
       exchange_bytes: bytes that cross between tiles.
       flops: floating-point operations.
-      compute_basis: basis of the slowest tile's figure.
-      exchange_basis: basis of the exchange figure.
+      vertex_parts: cycles of the slowest tile's vertices by what they rest on.
+      copy_parts: cycles of the slowest tile's copies, and of bringing elements into order, by what they rest on.
+      exchange_parts: cycles of the exchange by what they rest on: words that move, entering the phase.
       source: source of the compute figure.
       tile_compute_cycles: int64 ``[num_tiles]``.
       traffic: what the exchange moves per tile.
@@ -74,8 +77,9 @@ class StepCost:
     sync_cycles: int
     exchange_bytes: int
     flops: int
-    compute_basis: Basis
-    exchange_basis: Basis
+    vertex_parts: Parts
+    copy_parts: Parts
+    exchange_parts: Parts
     source: str
     tile_compute_cycles: np.ndarray
     traffic: Traffic
@@ -96,12 +100,28 @@ class StepCost:
         return on_chip + self.host_cycles + self.link_cycles
 
     @property
-    def link_bytes(self) -> np.ndarray:
-        """Bytes by link of the system and direction, int64 ``[links, 2]``."""
-        return np.zeros((0, 2), np.int64) if self.links is None else self.links.link_bytes
+    def compute_parts(self) -> Parts:
+        """What the slowest tile computes by what it rests on."""
+        return (*self.vertex_parts, *self.copy_parts)
 
     @property
-    def link_basis(self) -> tuple[tuple[Basis, int], ...]:
+    def compute_basis(self) -> Basis:
+        """The weakest basis of what the slowest tile computes."""
+        return weakest_part(self.compute_parts)
+
+    @property
+    def exchange_basis(self) -> Basis:
+        """The weakest basis of the exchange's cycles."""
+        return weakest_part(self.exchange_parts)
+
+    @property
+    def link_bytes(self) -> np.ndarray:
+        """Bytes by link of the system and direction, ``[links, 2]``; no links where nothing crosses one."""
+        found = None if self.links is None else self.links.link_bytes
+        return np.zeros((0, 2), np.int64) if found is None else found
+
+    @property
+    def link_basis(self) -> Parts:
         """The cycles of links by what they rest on."""
         return () if self.links is None or self.link_cycles is None else self.links.parts
 
@@ -128,10 +148,12 @@ def _step_cost(executable: Executable, step: StepRecord, has_bases: bool) -> Ste
     if isinstance(step, BetweenStep):
         return _between_cost(executable, step)
     moved = step_traffic(executable, step)
-    exchange = exchange_cycles(moved, target)
-    bases = base_cycles(executable, step) if has_bases else 0
+    exchange = exchange_parts(moved, target)
+    if has_bases:
+        exchange += ((target.basis("exchange_base_write_cycles")[0], base_cycles(executable, step)),)
     compute = np.zeros(target.num_tiles, np.int64)
-    flops, basis, source, slowest = 0, Basis.DOCUMENTED, "", -1
+    vertices: list[tuple[Basis, np.ndarray, np.ndarray]] = []
+    flops, source, slowest = 0, "", -1
     if isinstance(step, ExecuteStep):
         for group in step.groups:
             extents = group_extents(executable, group)
@@ -140,23 +162,25 @@ def _step_cost(executable: Executable, step: StepRecord, has_bases: bool) -> Ste
                 np.ceil(np.asarray(cycles.value, np.float64)).astype(np.int64), group.plan.tiles.shape
             )
             compute[group.plan.tiles] += per_cell
+            vertices.append((cycles.basis, group.plan.tiles, per_cell))
             flops += int(np.sum(np.broadcast_to(group.codelet.flops(extents), per_cell.shape)))
             if int(per_cell.max()) > slowest:
-                slowest, basis, source = int(per_cell.max()), cycles.basis, cycles.source
-    compute += copy_cycles(moved, target)
-    if moved.turning.any():
-        basis = Basis.weakest((basis, Basis.FITTED))
+                slowest, source = int(per_cell.max()), cycles.source
+    copies = copy_cycles(moved, target)
+    compute += copies
+    tile = int(np.argmax(compute))
+    parts = tuple((basis, int(cycles[tiles == tile].sum())) for basis, tiles, cycles in vertices)
+    regressed = int(moved.regressed[tile])
     return StepCost(
         name=step.name,
         compute_cycles=int(compute.max()),
-        exchange_cycles=int(exchange.value) + bases,
+        exchange_cycles=sum(cycles for _, cycles in exchange),
         sync_cycles=0 if moved.is_empty else target.internal_sync_cycles,
         exchange_bytes=int(moved.received.sum()),
         flops=flops,
-        compute_basis=basis,
-        exchange_basis=Basis.weakest((exchange.basis, target.basis("exchange_base_write_cycles")[0]))
-        if bases
-        else exchange.basis,
+        vertex_parts=parts,
+        copy_parts=((Basis.DOCUMENTED, int(copies[tile]) - regressed), (Basis.FITTED, regressed)),
+        exchange_parts=exchange,
         source=source,
         tile_compute_cycles=read_only(compute),
         traffic=moved,
@@ -167,22 +191,24 @@ def _step_cost(executable: Executable, step: StepRecord, has_bases: bool) -> Ste
 def _between_cost(executable: Executable, step: BetweenStep) -> StepCost:
     """Return the cost of an exchange between IPUs: its busiest tile, and what links take longer than that."""
     target, moved = executable.target, step_traffic(executable, step)
-    exchange = exchange_cycles(moved, target)
-    links = link_cost(executable, step, int(exchange.value))
+    exchange = exchange_parts(moved, target)
+    duration = sum(cycles for _, cycles in exchange)
+    links = link_cost(executable, step, duration)
     part = executable.variables[step.source].layout
     compute = np.zeros(target.num_tiles, np.int64)
-    if links.crossing.stays or links.crossing.misses:  # a copy, or zeros, on tiles to which nothing comes
+    if links.copies_on_tiles:  # a copy, or zeros, on tiles to which nothing comes
         size = part.part_bytes(executable.variables[step.source].dtype)
         compute[part.tiles] = target.local_copy_call_cycles + ceil_div(size, target.memcpy_bytes_per_cycle)
     return StepCost(
         name=step.name,
         compute_cycles=int(compute.max()),
-        exchange_cycles=int(exchange.value),
+        exchange_cycles=duration,
         sync_cycles=links.sync_cycles or 0,
         exchange_bytes=int(moved.received.sum()),
         flops=0,
-        compute_basis=Basis.DOCUMENTED,
-        exchange_basis=exchange.basis,
+        vertex_parts=(),
+        copy_parts=((Basis.DOCUMENTED, int(compute.max())),),
+        exchange_parts=exchange,
         source="copy to itself, or zeros" if compute.any() else "",
         tile_compute_cycles=read_only(compute),
         traffic=moved,
@@ -202,8 +228,9 @@ def _host_cost(executable: Executable, step: HostStep) -> StepCost:
         sync_cycles=host.syncs * target.global_sync_cycles,
         exchange_bytes=0,
         flops=0,
-        compute_basis=Basis.DOCUMENTED,
-        exchange_basis=Basis.DOCUMENTED,
+        vertex_parts=(),
+        copy_parts=((Basis.DOCUMENTED, copies),),
+        exchange_parts=NOTHING,
         source="copy from where a tile receives from the host" if copies else "",
         tile_compute_cycles=read_only(host.tile_cycles),
         traffic=Traffic.none(target.num_tiles),
@@ -226,8 +253,9 @@ def _sync_cost(executable: Executable, step: SyncStep) -> StepCost:
         sync_cycles=getattr(target, field),
         exchange_bytes=0,
         flops=0,
-        compute_basis=Basis.DOCUMENTED,
-        exchange_basis=Basis.DOCUMENTED,
+        vertex_parts=(),
+        copy_parts=NOTHING,
+        exchange_parts=NOTHING,
         source="",
         tile_compute_cycles=read_only(np.zeros(target.num_tiles, np.int64)),
         traffic=Traffic.none(target.num_tiles),
@@ -238,7 +266,7 @@ def _sync_cost(executable: Executable, step: SyncStep) -> StepCost:
 
 def scratch_bytes(executable: Executable, group: VertexGroup) -> int:
     """Return the temporary bytes that the largest vertex of a group needs, in whole words."""
-    need = group.codelet.scratch_bytes(group_extents(executable, group), executable.target)
+    need = group.codelet.variant_scratch_bytes(group_extents(executable, group), executable.target)
     return -(-int(np.max(need, initial=0)) // 4) * 4
 
 
@@ -283,7 +311,7 @@ def step_traffic(executable: Executable, step: StepRecord) -> Traffic:
     if isinstance(step, CopyStep):
         return sum((copy_traffic(executable, copy) for copy in step.copies), total)
     if isinstance(step, BetweenStep):
-        moves = step_crossing(executable, step).unit is not None
+        moves = any(found.unit is not None for found in step_crossings(executable, step))
         return between_traffic(executable.variables[step.source], moves, executable.target)
     if not isinstance(step, ExecuteStep):
         return total

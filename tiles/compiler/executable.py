@@ -16,16 +16,17 @@ from typing import Any
 
 import numpy as np
 
+from tiles.codelets import ExportedCodelet
+from tiles.codelets.modules import Module, admit
 from tiles.compiler.control import Part, functions_of, part_data, part_from
 from tiles.compiler.steps import ExecuteStep, StepRecord, VertexGroup, at_line, step_from_data
 from tiles.errors import InvalidExecutable
 from tiles.files import opened, read_json, sealed
-from tiles.graph import CarriedCodelet, Layout, RemoteBuffer, Replicas, Stream
-from tiles.graph.carried_modules import Module, admit
+from tiles.graph import Layout, RemoteBuffer, Replicas, Stream
 from tiles.numerics.dtypes import to_jax
 from tiles.target import System, Target
 
-FORMAT_VERSION = 7
+FORMAT_VERSION = 8
 MAGIC = b"ipuxla-executable\n"
 
 
@@ -230,8 +231,8 @@ class Executable:
     def _modules(self) -> dict[str, bytes]:
         """Return by digest the compiled code of the codelets that are not this package's."""
         groups = [*(group for _, group in self.groups()), *self.composites]
-        carried = [g.codelet for g in groups if isinstance(g.codelet, CarriedCodelet)]
-        return {digest: blob for codelet in carried for digest, blob in codelet.modules().items()}
+        exported = [g.codelet for g in groups if isinstance(g.codelet, ExportedCodelet)]
+        return {digest: blob for codelet in exported for digest, blob in codelet.modules().items()}
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> Executable:

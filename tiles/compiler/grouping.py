@@ -219,7 +219,7 @@ def _scratch(order: Order, tensors: Mapping[str, Tensor]) -> list[Request]:
                 tuple(tensors[name].dtype for name in names) for names in (group.operands, group.results)
             )
             extents = cell_extents(group.form, group.plan, operands, results)
-            size = int(np.max(group.codelet.scratch_bytes(extents, order.graph.target), initial=0))
+            size = int(np.max(group.codelet.variant_scratch_bytes(extents, order.graph.target), initial=0))
             if size:
                 mask = group.plan.tile_mask
                 found.append(Request(group.name, "vertexScratch", size, mask, number, number))
@@ -270,7 +270,9 @@ def _renumbered(tree: Sequence, order: Order, leader: list[int]) -> tuple[Node, 
         new.undefined[name] = [places[number] for number in numbers]
     new.loops, new.branches = spanned(order.loops), spanned(order.branches)
     new.recalls = [(rank[at], rank[low]) for at, low in order.recalls]
-    new.bodies = [range(rank[body.start], rank[body.stop]) for body in order.bodies]
+    new.bodies = {f: range(rank[body.start], rank[body.stop]) for f, body in order.bodies.items()}
+    new.recalled = {f: [rank[at] for at in sites] for f, sites in order.recalled.items()}
+    new.__dict__.pop("call_spans", None)  # of the old numbers
     return _Trees(leader, rank).of(tree), new
 
 

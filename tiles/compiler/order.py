@@ -64,7 +64,8 @@ class Order:
     functions: dict[str, control.Sequence] = field(default_factory=dict)
     lowest: dict[str, int] = field(default_factory=dict)
     recalls: list[tuple[int, int]] = field(default_factory=list)
-    bodies: list[range] = field(default_factory=list)
+    bodies: dict[str, range] = field(default_factory=dict)
+    recalled: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     pinned: set[str] = field(default_factory=set)
     branches: list[tuple[int, int]] = field(default_factory=list)
     composites: list[Vertices] = field(default_factory=list)
@@ -126,9 +127,9 @@ class Order:
                 number = self._append(f"copy.{destination}", step)
                 self._access(number, sources, (destination,))
                 return number
-            case CopyBetween(source, destination):
+            case CopyBetween(source, destination, stage=stage):
                 number = self._append(f"between.{destination}", step)
-                self._access(number, (source,), (destination,))
+                self._access(number, (source, stage) if stage else (source,), (destination,))
                 return number
             case WriteReplicaIndex(destination):
                 number = self._append(f"index.{destination}", step)
@@ -292,11 +293,12 @@ class Order:
             raise InvalidGraph(f"the program calls {name!r}, which the graph does not have")
         if name in self.functions:
             self.recalls.append((len(self.steps), self.lowest[name]))
+            self.recalled[name].append(len(self.steps))
             return self.functions[name]
         first, recalls = len(self.steps), len(self.recalls)
         self.functions[name] = self._inside(lambda: self.sequence(self.graph.functions[name]))
         self.lowest[name] = min([first, *(low for _, low in self.recalls[recalls:])])
-        self.bodies.append(range(first, len(self.steps)))
+        self.bodies[name] = range(first, len(self.steps))
         return self.functions[name]
 
     def pin(self) -> None:
@@ -308,14 +310,42 @@ class Order:
             uses = {n for name in names for n, _ in self.accesses[name]}
             is_given = self.graph.tensors[storage].kind in (INPUT, CONSTANT)  # written before the program
             first, last = -1 if is_given else min(uses), max(uses)
-            for body in self.bodies:
+            for body in self.bodies.values():
                 crosses = first not in body or last not in body
                 if crosses and any(n in body for n in uses):
                     self.pinned.update(names)
 
+    @cached_property
+    def call_spans(self) -> dict[range, tuple[int, int]]:
+        """By the steps of a function called again, the first and last step before which it, or a caller of it, is.
+
+        Asked for once the program is numbered.
+        """
+        spans = {name: (min(sites), max(sites)) for name, sites in self.recalled.items()}
+        sites = {name: list(found) for name, found in self.recalled.items()}
+        for _ in self.bodies:  # callers are nested at most that deep
+            before = dict(spans)
+            for name in spans:
+                callers = [
+                    spans[caller]
+                    for caller, body in self.bodies.items()
+                    if caller in spans and caller != name and any(at in body for at in sites[name])
+                ]
+                spans[name] = _hull([spans[name], *callers])
+            if spans == before:
+                break
+        return {self.bodies[name]: span for name, span in spans.items()}
+
+
+def _hull(spans: list[tuple[int, int]]) -> tuple[int, int]:
+    return min(low for low, _ in spans), max(high for _, high in spans)
+
 
 def live_range(graph: Graph, order: Order, members: list[str], last: int) -> tuple[int, int]:
-    """Return the first and last step a storage is live in; loops it crosses are covered whole."""
+    """Return the first and last step a storage is live in; loops it crosses are covered whole.
+
+    What a function shares with its callers lives from its first use to its last, all calls between included.
+    """
     uses = sorted({use for name in members for use in order.accesses.get(name, ())})
     start = min((n for n, _ in uses), default=-1)
     end = max((n for n, _ in uses), default=-1)
@@ -325,11 +355,13 @@ def live_range(graph: Graph, order: Order, members: list[str], last: int) -> tup
             name in order.outputs
             or (tensor.kind == INPUT and name not in order.donated)
             or tensor.kind == CONSTANT
-            or name in order.pinned
         ):
             end = last
-        if tensor.kind in (INPUT, CONSTANT) or name in order.pinned:
+        if tensor.kind in (INPUT, CONSTANT):
             start = -1
+    if not order.pinned.isdisjoint(members):
+        spans = [s for body, s in order.call_spans.items() if any(n in body for n, _ in uses)]
+        start, end = _hull([(start, end), *spans])
     for first, final in sorted(order.loops, reverse=True):
         inside = [use for use in uses if first <= use[0] <= final]
         if inside and (len(inside) < len(uses) or start < first or end > final or not inside[0][1]):

@@ -10,10 +10,11 @@ from collections import defaultdict
 import jax
 import numpy as np
 
+from tiles.codelets import ExportedCodelet
 from tiles.compiler.executable import Executable
 from tiles.compiler.steps import HOST_STEPS, VertexGroup
 from tiles.compiler.wellformed import is_count, part_bytes, refuse, where
-from tiles.graph import CarriedCodelet, Cell, Extents
+from tiles.graph import Cell, Extents
 from tiles.numerics.dtypes import to_jax
 
 Part = tuple[tuple[int, ...], str]
@@ -30,7 +31,7 @@ def prove_codelets(executable: Executable) -> int:
         key = repr(group.codelet), group.form, sizes, operands
         if key not in known:
             known[key] = _results(at, group, sizes, operands)
-            if isinstance(group.codelet, CarriedCodelet):
+            if isinstance(group.codelet, ExportedCodelet):
                 results = [executable.variables[name].dtype for name in group.results]
                 group.codelet.prove(group.form, [dtype for _, dtype in operands], results)
         expected = tuple(
@@ -142,10 +143,9 @@ def _prove_by_step(executable: Executable, category: str, need: dict[int, np.nda
 
 
 def _scratch(executable: Executable, number: int, group: VertexGroup) -> int:
-    """Return the temporary bytes of a full cell's vertex."""
-    sizes = tuple(np.array([min(split.grain, split.size)]) for split in group.plan.splits)
+    """Return the temporary bytes of the group's vertex that needs most."""
     try:
-        need = group.codelet.scratch_bytes(_extents(executable, group, sizes), executable.target)
+        need = group.codelet.variant_scratch_bytes(_kinds_of_cells(executable, group), executable.target)
         return int(np.max(need, initial=0))
     except Exception as error:
         at = where(number, executable.steps[number], group)

@@ -33,7 +33,7 @@ class Exchanges:
 
     Args:
       exchanges: between replicas, in which every member of a group takes part.
-      link_bytes: that one run of each of them sends, and as many that it receives, on all replicas.
+      link_bytes: that one run of each of them sends, and as many that it receives, on all replicas; of stages, each.
     """
 
     exchanges: int = 0
@@ -121,6 +121,12 @@ class _Proof:
                         f"{v.name}, which may differ along {', '.join(sorted(apart))}, decides whether it runs",
                         step.location or v.location,
                     )
+            apart = self._of((step.stage,)) & frozenset(step.axes) if step.stage else NONE
+            if apart:
+                raise refuse(
+                    f"{where(part, step)}: its stage {step.stage} may differ along {', '.join(sorted(apart))}",
+                    step.location,
+                )
             if part not in counted:
                 counted.add(part)
                 found.exchanges += 1
@@ -140,7 +146,7 @@ class _Proof:
             if sent is None:
                 raise refuse(f"{where(number, step)} sends twice to one replica", step.location)
             crossing += sent
-        return crossing * math.prod(v.shape) * itemsize(v.dtype) // len(step.permutations)
+        return crossing * math.prod(v.shape) * itemsize(v.dtype) // len(step.exchanges[0])
 
 
 @lru_cache(maxsize=1024)

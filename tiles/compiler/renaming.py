@@ -13,7 +13,7 @@ from typing import Any
 from tiles.graph import TEMPORARY, ComputeSet, Execute, Graph, PrintTensor, Sequence, Switch, Vertices
 from tiles.graph.program import Step
 
-READ = ("sources", "source", "rows", "predicate", "tensor")
+READ = ("sources", "source", "rows", "predicate", "tensor", "stage")
 WRITTEN = ("destination",)
 """Fields of steps that name tensors."""
 

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self, TypeAlias
 
-from tiles.graph import Codelet, OpForm, Permutation, Plan, carried_from_data, codelet_from_data
-from tiles.graph.carried_modules import Module
+from tiles.codelets import exported_from_data
+from tiles.codelets.modules import Module
+from tiles.graph import Codelet, OpForm, Permutation, Plan, codelet_from_data
 from tiles.graph.replicas import permutation_data, permutation_from_data
 
 
@@ -57,7 +58,7 @@ class VertexGroup:
         codelet = data["codelet"]
         return cls(
             data["name"],
-            carried_from_data(codelet, modules) if "carried" in codelet else codelet_from_data(codelet),
+            exported_from_data(codelet, modules) if "carried" in codelet else codelet_from_data(codelet),
             OpForm.from_data(data["form"]),
             Plan.from_data(data["plan"]),
             tuple(Operand(v, b) for v, b in data["operands"]),
@@ -223,11 +224,17 @@ class BetweenStep(PlainStep):
     axes: tuple[str, ...]
     permutations: tuple[Permutation, ...]
     location: str = ""
+    stage: str = ""
+
+    @property
+    def exchanges(self) -> tuple[tuple[Permutation, ...], ...]:
+        """The permutations of each exchange that it may be: of every stage, or all at once."""
+        return tuple((each,) for each in self.permutations) if self.stage else (self.permutations,)
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """What is sent."""
-        return (self.source,)
+        """What is sent, and the number of the stage."""
+        return (self.source, *((self.stage,) if self.stage else ()))
 
     @property
     def writes(self) -> tuple[str, ...]:
@@ -236,7 +243,7 @@ class BetweenStep(PlainStep):
 
     def describe(self) -> str:
         """Return both ends, axes and permutations."""
-        moves = ", ".join(map(str, self.permutations))
+        moves = ", ".join(map(str, self.permutations)) + (f" in stage {self.stage}" if self.stage else "")
         return f"between {self.source} -> {self.destination} along {', '.join(self.axes)} by {moves}"
 
     def to_data(self) -> dict[str, Any]:
@@ -248,7 +255,7 @@ class BetweenStep(PlainStep):
         """Build from plain data; what is of the wrong kind is refused later."""
         permutations = tuple(permutation_from_data(p) for p in data["permutations"])
         ends = data[cls.kind], data["source"], data["destination"]
-        return cls(*ends, tuple(data["axes"]), permutations, data["location"])
+        return cls(*ends, tuple(data["axes"]), permutations, data["location"], data["stage"])
 
 
 @dataclass(frozen=True)

@@ -228,7 +228,9 @@ def _check_between(executable: Executable, number: int, step: BetweenStep) -> No
         raise refuse(f"{at} sends {' to '.join(shown)}; both ends must lie alike", step.location)
     if one.storage == other.storage:
         raise refuse(f"{at} receives {other.name} over {one.name}, which it sends", step.location)
-    slices = len(step.permutations)
+    if step.stage:
+        check_scalar(executable, step.stage, "stage", ("uint32",))
+    slices = len(step.exchanges[0]) if step.permutations else 0
     if not slices or (slices > 1 and (not one.shape or one.shape[0] != slices)):
         raise refuse(f"{at} sends {slices} slices of {one.name} of shape {one.shape}", step.location)
     size = executable.replicas.size(step.axes)

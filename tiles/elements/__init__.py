@@ -1,6 +1,6 @@
 """The element compiler: a codelet's jaxpr for one cell becomes tile code, with its cycles, registers and bytes."""
 
-from tiles.elements.cell import Access, Arrangement, contiguous
+from tiles.elements.cell import Access, Arrangement, CellFunction, contiguous
 from tiles.elements.compile import compile_cell, compile_lookup, compile_matrix_vector
 from tiles.elements.cost import Cost, Formula, cost_of, formula_of
 from tiles.elements.isa import InstructionSet, named, of_target
@@ -12,6 +12,7 @@ from tiles.elements.variants import Variant, compile_variant, instructions_for
 __all__ = [
     "Access",
     "Arrangement",
+    "CellFunction",
     "Cost",
     "Formula",
     "InstructionSet",

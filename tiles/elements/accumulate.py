@@ -6,15 +6,17 @@ from typing import Any
 
 from tiles.elements.emitter import Emitter, word_of_float
 from tiles.elements.floats import mnemonic
+from tiles.elements.integers import is_signed, width_of, wrap
 from tiles.elements.select import Walker
 from tiles.elements.tilecode import AZERO, AZEROS, Register
-from tiles.elements.values import Pieces, Value, piece_count, piece_width
+from tiles.elements.values import Pieces, Value, natural_form, piece_count, piece_width
 from tiles.errors import NoTileCode
 
-_NEUTRAL = {"add": 0.0, "max": float("-inf"), "min": float("inf")}
+_NEUTRAL = {"add": 0.0, "mul": 1.0, "max": float("-inf"), "min": float("inf")}
 _CLEAR_STATUS = 1
 """Index, in the upper space, of the register that clears status flags."""
 _FOUR = 4
+_ALL_ONES = 0xFFFFFFFF
 _CLEAR_ACCUMULATORS = 8
 """Its bit that zeroes a worker's accumulators."""
 
@@ -28,6 +30,8 @@ class Accumulator:
         forms = {"float32": "f32", "float16": "f16"}
         if dtype not in forms:
             raise NoTileCode(f"no reduction of {dtype}", expected=", ".join(forms))
+        if kind not in _NEUTRAL:
+            raise NoTileCode(f"a fold of {dtype} by {kind}", expected=", ".join(_NEUTRAL))
         self.form = forms[dtype]
         width = piece_width(self.form, lanes)
         self.pieces: Pieces = tuple(emitter.fresh("A", width) for _ in range(piece_count(self.form, lanes)))
@@ -129,6 +133,62 @@ class SingleHalfSum(Accumulator):
         self.e.emit("f32add", (self.pieces[0],), (self.pieces[0], wide), effect="live")
 
 
+class Words(Accumulator):
+    """Main registers that fold integers, or booleans, one each lane."""
+
+    def __init__(self, emitter: Emitter, kind: str, dtype: str, lanes: int) -> None:
+        """Take the function, the dtype and the lanes of what is folded."""
+        self.e, self.kind, self.dtype, self.lanes = emitter, kind, dtype, lanes
+        self.form = natural_form(dtype)
+        self.pieces = tuple(emitter.fresh("M") for _ in range(lanes))
+
+    def start(self) -> None:
+        """Emit the neutral element into the registers."""
+        for piece in self.pieces:
+            self.e.op("or", piece, self.e.constant("M", self._neutral()), imms=(0,))
+
+    def _neutral(self) -> int:
+        if self.kind in ("add", "or", "xor"):
+            return 0
+        if self.kind == "mul" or self.dtype == "bool":
+            return 1 if self.kind in ("mul", "and", "min") else 0
+        if self.kind == "and":
+            return _ALL_ONES
+        bits, least = width_of(self.dtype), 0
+        if is_signed(self.dtype):
+            least, bits = -(1 << bits - 1), bits - 1
+        return (least if self.kind == "max" else (1 << bits) - 1) & _ALL_ONES
+
+    def add(self, walker: Walker, value: Value) -> None:
+        """Emit the fold of one iteration's elements, into the loop's body."""
+        for piece, x in zip(self.pieces, walker.forms.spread(value, self.form, self.lanes), strict=True):
+            self._fold(piece, x)
+
+    def _fold(self, piece: Register, x: Register) -> None:
+        """Emit the fold of a register into another one."""
+        e, kind = self.e, self.kind
+        if kind in ("max", "min") and (self.dtype == "bool" or not is_signed(self.dtype)):
+            is_taken = e.main("cmpult", piece, x) if kind == "max" else e.main("cmpult", x, piece)
+            e.emit("movnz", (piece,), (piece, x, is_taken), effect="live")
+        else:
+            e.emit(kind, (piece,), (piece, x), effect="live")
+
+    def columns(self) -> tuple[str, Pieces]:
+        """Emit what leaves every lane by itself, in the width of the dtype."""
+        return self.form, tuple(self._wrapped(piece) for piece in self.pieces)
+
+    def joined(self, other: Accumulator | None) -> tuple[str, Register]:
+        """Emit the fold of the lanes, and of another accumulator of one lane."""
+        first, *rest = self.pieces
+        for piece in (*rest, *(() if other is None else other.pieces)):
+            self._fold(first, piece)
+        return self.form, self._wrapped(first)
+
+    def _wrapped(self, register: Register) -> Register:
+        leaves = self.kind in ("add", "mul") and self.dtype != "bool"
+        return wrap(self.e, register, self.dtype) if leaves else register
+
+
 def accumulator(e: Emitter, reduction: Any, lanes: int, keeps_lanes: bool = False) -> Accumulator:
     """Return the accumulator of a reduction; sums of halves go to f32 accumulators, of vectors if four are added.
 
@@ -138,4 +198,5 @@ def accumulator(e: Emitter, reduction: Any, lanes: int, keeps_lanes: bool = Fals
     if reduction.kind == "add" and reduction.dtype == "float16" and wants_wide:
         kind = SingleHalfSum if lanes == 1 else HalfSum
         return kind(e, reduction.kind, reduction.dtype, lanes)
-    return Accumulator(e, reduction.kind, reduction.dtype, lanes)
+    kind = Accumulator if reduction.dtype in ("float32", "float16") else Words
+    return kind(e, reduction.kind, reduction.dtype, lanes)

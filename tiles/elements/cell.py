@@ -7,6 +7,7 @@ result says along which of them it moves.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from tiles.errors import NoTileCode
 from tiles.numerics.dtypes import itemsize
@@ -87,6 +88,15 @@ class Arrangement:
                 raise NoTileCode(
                     f"{dtype} in the place of {operand_dtypes[taken]}", expected="elements of one size"
                 )
+
+
+@dataclass(frozen=True, eq=False)
+class CellFunction:
+    """What ``compile_cell`` is asked for: a closed jaxpr, dtypes of its operands and results, and their arrangement."""
+
+    jaxpr: Any
+    dtypes: tuple[tuple[str, ...], tuple[str, ...]]
+    arrangement: Arrangement
 
 
 def contiguous(operands: int, results: int = 1, **options) -> Arrangement:

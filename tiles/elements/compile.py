@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from tiles.elements import isa as instruction_sets
-from tiles.elements.amp import MatrixVector
+from tiles.elements.amp import MatrixVector, product_of
 from tiles.elements.cell import ACCESS_BYTES, Arrangement
 from tiles.elements.coalesce import coalesced
 from tiles.elements.cost import cost_of
@@ -71,9 +71,14 @@ def compile_cell(
     choices = lanes_choices(dtypes[0] + dtypes[1], arrangement)
     for lanes in choices:
         kind = ElementwiseRows if arrangement.has_rows else Elementwise
-        nest = kind(Emitter(isa), jaxpr, *dtypes, arrangement, lanes)
+        most_spilled = _CROWDED if lanes > max(_PAIR, choices[-1]) else 0
         try:
-            code = _finished(nest, arrangement, isa, name, _CROWDED if lanes > max(_PAIR, choices[-1]) else 0)
+            nest = kind(Emitter(isa), jaxpr, *dtypes, arrangement, lanes)
+            code = _finished(nest, arrangement, isa, name, most_spilled)
+            if _longest_repeat(code) > isa["repeat_body_max_bundles"]:  # by what is spilled
+                nest = kind(Emitter(isa), jaxpr, *dtypes, arrangement, lanes)
+                nest.repeat_max = 0
+                code = _finished(nest, arrangement, isa, name, most_spilled)
         except OutOfRegisters:
             if lanes == choices[-1] and best is None:
                 raise
@@ -86,15 +91,27 @@ def compile_cell(
     return best
 
 
-def compile_matrix_vector(target: Target | InstructionSet, name: str = "matrix vector product") -> TileCode:
-    """Return the inner loop of f16 products of 16 inputs by 16 outputs; operands "in0" (x), "in1" (partials), "out0".
+def compile_matrix_vector(
+    target: Target | InstructionSet,
+    dtype: str = "float16",
+    partials: str = "float16",
+    name: str = "matrix vector product",
+) -> TileCode:
+    """Return the inner loop of products with a panel of weights; operands "in0" (x), "in1" (partials), result "out0".
+
+    Args:
+      target: the machine, or an instruction set.
+      dtype: of inputs and weights; see ``amp.PRODUCTS`` for the sizes of panels.
+      partials: dtype of partials and results.
+      name: of the variant.
 
     Raises:
-      NoTileCode: the generation has no multiply units for 16 outputs of f16.
+      NoTileCode: the generation has no multiply units for these.
     """
     isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
-    isa.row("f16v4hihov4amp")
-    return _finished(MatrixVector(Emitter(isa)), Arrangement((), ()), isa, name)
+    product = product_of(dtype, partials)
+    isa.row(product.mnemonic)
+    return _finished(MatrixVector(Emitter(isa), product), Arrangement((), ()), isa, name)
 
 
 def compile_lookup(
@@ -111,6 +128,12 @@ def compile_lookup(
 
 def _repeats(code: TileCode) -> bool:
     return any(isinstance(item, Repeat) for item in walk(code.items))
+
+
+def _longest_repeat(code: TileCode) -> int:
+    return max(
+        (len(item.body.bundles or ()) for item in walk(code.items) if isinstance(item, Repeat)), default=0
+    )
 
 
 def _rate(code: TileCode, isa: InstructionSet) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tiles.elements.amp import PRODUCTS
 from tiles.elements.isa import InstructionSet
 from tiles.elements.semantics import Semantics, as_floats, as_words
 from tiles.elements.tilecode import Block, Bundle, Instruction, Item, Loop, Register, Repeat
@@ -18,6 +19,7 @@ POISON = 0xFFBADBAD
 ADDRESS_MASK = (1 << 21) - 1
 ELEMENT_BYTES = 1 << 14
 AMP_OUTPUTS = 16
+_PRODUCTS = {product.mnemonic: product for product in PRODUCTS.values()}
 ACCUMULATOR_PAIRS = ((0, 2), (1, 3), (4, 6), (5, 7), (8, 10), (9, 11), (12, 14), (13, 15))
 """Accumulators in the order in which ``gina`` reads them out, two at a time."""
 
@@ -38,7 +40,7 @@ class Tiles:
         self.isa, self.base, self.size_bytes = isa, base, size_bytes
         self.workers = isa["worker_contexts"]
         self.words = np.full((tiles, size_bytes // 4), POISON, np.uint32)
-        self.weights = np.zeros((tiles, AMP_OUTPUTS, 16), np.float16)
+        self.weights = np.zeros((tiles, AMP_OUTPUTS, 16), np.float32)
         self.semantics = Semantics(bool(isa["flushes_f32_subnormals"]))
 
     @property
@@ -96,11 +98,15 @@ class Contexts:
         self.next_partials = np.zeros((AMP_OUTPUTS, self.count), np.float32)
         self.last_results = np.zeros((AMP_OUTPUTS, self.count), np.float32)
         self.slots = np.zeros(self.count, np.int64)
-        self._zeros()
-
-    def _zeros(self) -> None:
+        self.everyone = np.ones(self.count, bool)
         self.files["M"][15] = 0
         self.files["A"][14:] = 0
+        self.flat = tiles.words.reshape(-1)
+        self.first_word = self.tile * tiles.words.shape[1]
+
+    def those(self, mask: np.ndarray) -> np.ndarray:
+        """Return a mask, ``everyone`` itself where it says all contexts."""
+        return self.everyone if mask is self.everyone or mask.all() else mask
 
     def items(self, items: Sequence[Item], active: np.ndarray) -> None:
         """Run items in the contexts that a mask says."""
@@ -114,8 +120,9 @@ class Contexts:
             else:
                 self.slots += active
                 holds = (self.get(item.condition)[0] != 0) != item.inverted
-                if (active & holds).any():
-                    self.items(item.body, active & holds)
+                taken = active & holds
+                if taken.any():
+                    self.items(item.body, self.those(taken))
 
     def _repeat(self, item: Repeat, active: np.ndarray) -> None:
         self.block(item.lead, active)
@@ -128,7 +135,7 @@ class Contexts:
         if (counts[active] > limit).any():
             raise TileFault(f"rpt {counts[active].max():,} times", expected=f"at most {limit:,}")
         for k in range(int(counts[active].max(initial=0))):
-            self.block(item.body, active & (counts > k))
+            self.block(item.body, self.those(active & (counts > k)))
 
     def _loop(self, item: Loop, active: np.ndarray) -> None:
         running = active
@@ -137,7 +144,7 @@ class Contexts:
             self.slots += running
             counter = self.get(item.counter)[0].copy()
             self.put(item.counter, counter[None] - np.uint32(1), running & (counter != 0))
-            running = running & (counter != 0)
+            running = self.those(running & (counter != 0))
 
     def block(self, block: Block, active: np.ndarray) -> None:
         """Run a block's bundles."""
@@ -149,9 +156,11 @@ class Contexts:
         for instruction, values in results:
             for register, value in zip(instruction.outs, values, strict=True):
                 self.put(register, value, active)
-        self.slots += active * max(
-            (self.sim.isa.row(i.mnemonic).issue_slots for i in bundle.instructions), default=1
-        )
+        slots = max((self.sim.isa.row(i.mnemonic).issue_slots for i in bundle.instructions), default=1)
+        if active is self.everyone:
+            self.slots += slots
+        else:
+            self.slots[active] += slots
 
     def get(self, register: Register) -> np.ndarray:
         """Return a register or group in every context, ``[registers, contexts]``."""
@@ -160,9 +169,13 @@ class Contexts:
 
     def put(self, register: Register, value: np.ndarray, active: np.ndarray) -> None:
         """Write a register or group where the mask says; zero registers stay zero."""
-        here = self.files[register.file][register.index : register.index + register.width]
-        here[...] = np.where(active, np.broadcast_to(value, here.shape), here)
-        self._zeros()
+        end = 15 if register.file == "M" else 14
+        here = self.files[register.file][register.index : min(register.index + register.width, end)]
+        value = np.broadcast_to(value, (register.width, self.count))[: len(here)]
+        if active is self.everyone:
+            here[...] = value
+        else:
+            np.copyto(here, value, where=active)
 
     def _run(self, i: Instruction, active: np.ndarray) -> list[np.ndarray]:
         row = self.sim.isa.row(i.mnemonic)
@@ -206,21 +219,27 @@ class Contexts:
         return [queue[:2].view(np.uint32)]
 
     def _multiply(self, i: Instruction, active: np.ndarray) -> list[np.ndarray]:
-        """Run an issue of the multiply units: four inputs by 16 units, partials of the next position in, results out.
+        """Run an issue of the multiply units: inputs by units, partials of the next position in, results out.
 
-        Units work in f32 and give halves. Which four outputs go with which issue is assumed.
+        Units work in f32 and give partials. Which outputs go with which issue is assumed.
         """
-        (phase,), lanes = i.imms, slice(4 * i.imms[0], 4 * i.imms[0] + 4)
-        x, partials = (as_floats(self.get(r), "f16").astype(np.float32) for r in i.ins)
-        weights = self.sim.weights[self.tile, :, lanes].astype(np.float32)
+        product = _PRODUCTS[i.mnemonic]
+        (phase,), outputs = i.imms, product.outputs
+        taken, given = product.inputs // product.phases, outputs // product.phases
+        inputs, lanes = (slice(k * phase, k * phase + k) for k in (taken, given))
+        kinds = ["f32" if d == "float32" else "f16" for d in (product.dtype, product.partials)]
+        x, partials = (
+            as_floats(self.get(r), kind).astype(np.float32) for r, kind in zip(i.ins, kinds, strict=True)
+        )
+        weights = self.sim.weights[self.tile, :outputs, inputs].astype(np.float32)
         results = self.last_results[lanes].copy()
-        sums = self.accumulators[:AMP_OUTPUTS] + np.einsum("cok,kc->oc", weights, x)
+        sums = self.accumulators[:outputs] + np.einsum("cok,kc->oc", weights, x)
         self.next_partials[lanes] = np.where(active, partials, self.next_partials[lanes])
-        if phase == AMP_OUTPUTS // 4 - 1:
-            self.last_results = np.where(active, sums, self.last_results)
-            sums = self.next_partials.copy()
-        self.accumulators[:AMP_OUTPUTS] = np.where(active, sums, self.accumulators[:AMP_OUTPUTS])
-        return [as_words(results.astype(np.float16))]
+        if phase == product.phases - 1:
+            self.last_results[:outputs] = np.where(active, sums, self.last_results[:outputs])
+            sums = self.next_partials[:outputs].copy()
+        self.accumulators[:outputs] = np.where(active, sums, self.accumulators[:outputs])
+        return [as_words(results.astype(product.partials))]
 
     def _access(self, i: Instruction, active: np.ndarray) -> list[np.ndarray]:
         """Run a load or store of one address: base + delta + offset, or base + delta and then advance."""
@@ -269,7 +288,7 @@ class Contexts:
 
     def _load(self, mnemonic: str, address: np.ndarray, bits: int, active: np.ndarray) -> np.ndarray:
         at = self._offset(address, bits // 8, active)
-        words = np.stack([self._word(at // 4 + k) for k in range(max(1, bits // 32))])
+        words = np.stack([self._word((at >> 2) + k) for k in range(max(1, bits // 32))])
         if bits >= 32:
             return words
         part = words >> (8 * (at % 4)).astype(np.uint32) & np.uint32((1 << bits) - 1)
@@ -279,19 +298,27 @@ class Contexts:
         return part | part << np.uint32(16) if mnemonic.startswith("ldb16") else part
 
     def _word(self, at: np.ndarray) -> np.ndarray:
-        inside = (at >= 0) & (at < self.sim.words.shape[1])
-        return np.where(inside, self.sim.words[self.tile, np.where(inside, at, 0)], np.uint32(POISON))
+        limit = self.sim.words.shape[1]
+        if at.size and 0 <= at.min() and at.max() < limit:
+            return np.take(self.flat, self.first_word + at)
+        inside = (at >= 0) & (at < limit)
+        found = np.take(self.flat, self.first_word + np.where(inside, at, 0))
+        return np.where(inside, found, np.uint32(POISON))
 
     def _offset(self, address: np.ndarray, size_bytes: int, active: np.ndarray) -> np.ndarray:
         at = address - self.sim.base
-        if (at[active] % size_bytes).any():
-            wrong = int(address[active][np.nonzero(at[active] % size_bytes)[0][0]])
-            raise TileFault(f"an access of {size_bytes} bytes at {wrong:#x}", expected="natural alignment")
+        wrong = (at & (size_bytes - 1)) != 0
+        if wrong.any() and (wrong & active).any():
+            got = int(address[wrong & active][0])
+            raise TileFault(f"an access of {size_bytes} bytes at {got:#x}", expected="natural alignment")
         return at
 
     def _store(self, address: np.ndarray, words: np.ndarray, active: np.ndarray) -> None:
         at = self._offset(address, 4 * len(words), active)
-        if ((at < 0) | (at + 4 * len(words) > self.sim.size_bytes))[active].any():
-            raise TileFault("a store outside a tile's memory", got=f"{int(address[active].max()):#x}")
+        tile_words = self.first_word
+        if active is not self.everyone:
+            at, tile_words, words = at[active], tile_words[active], words[:, active]
+        if at.size and (at.min() < 0 or at.max() + 4 * len(words) > self.sim.size_bytes):
+            raise TileFault("a store outside a tile's memory", got=f"{int(at.max()) + self.sim.base:#x}")
         for k, word in enumerate(words):
-            self.sim.words[self.tile[active], at[active] // 4 + k] = word[active]
+            self.flat[tile_words + (at >> 2) + k] = word

@@ -70,6 +70,7 @@ class Elementwise:
         self.uniform: dict[int, Value] = {}
         self.loop_level = CELL
         self.bases: dict[str, Register] = {}
+        self.repeat_max = emitter.isa["repeat_body_max_bundles"]
 
     def items(self) -> list[Item]:
         """Return the code, unscheduled: what comes before the loop, the loop, the tail, and the end."""
@@ -133,6 +134,7 @@ class Elementwise:
                 stream = Stream(
                     e, name, dtype, self.lanes, access.alignment_bytes, _bound(pointer, name, dtype)
                 )
+                stream.own_pointers = self.how.separate and finish is None
                 if finish is None:
                     stream.store(self.walker.forms, value)
                 else:
@@ -166,11 +168,7 @@ class Elementwise:
         return self.bases[name]
 
     def _loop(self, count: Register, trips: Extent, body: list[Item]) -> list[Item]:
-        if (
-            len(body) == 1
-            and isinstance(body[0], Block)
-            and len(body[0].instructions) <= self.e.isa["repeat_body_max_bundles"]
-        ):
+        if len(body) == 1 and isinstance(body[0], Block) and len(body[0].instructions) <= self.repeat_max:
             return [Repeat(count, trips, body[0])]
         with self.e.at(self.loop_level):
             counter = self.e.main("add", count, imms=(-1,))

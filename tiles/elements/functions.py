@@ -137,12 +137,18 @@ def atan(x: Array) -> Array:
 
 
 def atan2(y: Array, x: Array) -> Array:
-    """Return the angle of a point, of finite coordinates that are not both zero."""
+    """Return the angle of a point; zeros have signs, and infinite coordinates are alike."""
     a, b = jnp.abs(y), jnp.abs(x)
-    value = _atan_reduced(jnp.minimum(a, b) / jnp.maximum(a, b))
+    lesser, greater = jnp.minimum(a, b), jnp.maximum(a, b)
+    ratio = jnp.where(greater == 0, greater, jnp.where(lesser == jnp.inf, 1.0, lesser / greater))
+    value = _atan_reduced(ratio)
     value = jnp.where(a > b, 1.5707963267948966 - value, value)
-    value = jnp.where(x < 0, 3.141592653589793 - value, value)
-    return jnp.where(y < 0, -value, value)
+    value = jnp.where(_has_sign(x), 3.141592653589793 - value, value)
+    return jnp.where(_has_sign(y), -value, value)
+
+
+def _has_sign(x: Array) -> Array:
+    return lax.bitcast_convert_type(x, jnp.int32) < 0
 
 
 def cbrt(x: Array) -> Array:
@@ -205,6 +211,93 @@ def round_away(x: Array) -> Array:
     return jnp.where(x < 0, -up, up)
 
 
+def _split(x: Array) -> tuple[Array, Array]:
+    """Return a number in two parts of 12 bits each, so that products of parts are exact."""
+    upper = lax.bitcast_convert_type(lax.bitcast_convert_type(x, jnp.int32) & -4096, jnp.float32)
+    return upper, x - upper
+
+
+def _product(a: Array, b: Array) -> tuple[Array, Array]:
+    """Return a product and what its rounding left out (T. J. Dekker, A floating-point technique, 1971)."""
+    product, (a_high, a_low), (b_high, b_low) = a * b, _split(a), _split(b)
+    return product, ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
+
+
+def _log2_parts(x: Array) -> tuple[Array, Array]:
+    """Return the binary logarithm of a positive number as a sum of two, the second below the first one's last bit.
+
+    The number is ``m * 2**e`` with m near 1, and ``log(m) = 2 * artanh((m - 1) / (m + 1))``.
+    """
+    bits = lax.bitcast_convert_type(x, jnp.int32)
+    exponent = lax.shift_right_arithmetic(bits - _ROOT_HALF_BITS, jnp.int32(23))
+    m = lax.bitcast_convert_type(bits - lax.shift_left(exponent, jnp.int32(23)), jnp.float32)
+    above, sum_ = m - 1, m + 1
+    s = above / sum_
+    product, rest = _product(s, sum_)
+    s_low = (((above - product) - rest) - s * (m - (sum_ - 1))) / sum_
+    square = s * s
+    tail = s * square * _polynomial(square, (0.33333333, 0.2, 0.14285715, 0.11111111, 0.09090909))
+    high, low = 2 * s, 2 * (s_low + tail)
+    product, rest = _product(high, jnp.full_like(x, _LOG2_E[0]))
+    low = rest + (high * _LOG2_E[1] + low * _LOG2_E[0])
+    whole = exponent.astype(jnp.float32)
+    total = whole + product
+    low = low + (product - (total - whole))
+    first = total + low
+    return first, low - (first - total)
+
+
+_ROOT_HALF_BITS = 0x3F3504F3
+"""The bits of sqrt(1/2): numbers from it to sqrt(2) have exponent 0."""
+_LOG2_E = (1.4426950216293335, 1.925963033500442e-08)
+_BEYOND = 400.0
+"""Powers of two beyond which all are 0 or infinite."""
+
+
+def pow(x: Array, y: Array) -> Array:
+    """Return a power: of a logarithm in two parts times the exponent, by IEEE 754's rules for special operands."""
+    first, second = _log2_parts(jnp.abs(x))
+    product, rest = _product(y, first)
+    is_inside = jnp.abs(product) < _BEYOND
+    within = jnp.minimum(jnp.maximum(product, -_BEYOND), _BEYOND)
+    whole = lax.round(within, lax.RoundingMethod.TO_NEAREST_EVEN)
+    fraction = (within - whole) + jnp.where(is_inside, rest + y * second, 0.0)
+    half = jnp.floor(whole * 0.5)
+    size = jnp.exp2(fraction) * jnp.exp2(half) * jnp.exp2(whole - half)
+    is_up = (jnp.abs(x) == jnp.inf) == (y > 0)
+    size = jnp.where(
+        (x == 0) | (jnp.abs(x) == jnp.inf),
+        jnp.where(is_up, jnp.full_like(x, jnp.inf), jnp.zeros_like(x)),
+        size,
+    )
+    is_odd = (y - 2 * jnp.floor(y * 0.5)) == 1
+    value = jnp.where(_has_sign(x) & is_odd, -size, size)
+    value = jnp.where((x < 0) & (x != -jnp.inf) & (jnp.floor(y) != y), jnp.nan, value)
+    value = jnp.where((x != x) | (y != y), jnp.nan, value)
+    is_one = (x == 1) | (y == 0) | ((x == -1) & (jnp.abs(y) == jnp.inf))
+    return jnp.where(is_one, 1.0, value)
+
+
+def rem(x: Array, y: Array) -> Array:
+    """Return the remainder of a division toward zero, exact for quotients below 2**66: three rounds of 22 bits."""
+    rest, divisor = jnp.abs(x), jnp.abs(y)
+    for scale in (2.0**44, 2.0**22, 1.0):
+        rest = _reduced(rest, divisor * scale)
+    is_undefined = (divisor == 0) | (jnp.abs(x) == jnp.inf) | (y != y)
+    value = jnp.where(x == 0, x, jnp.where(x < 0, -rest, rest))
+    return jnp.where(is_undefined, jnp.nan, value)
+
+
+def _reduced(x: Array, divisor: Array) -> Array:
+    """Return what a positive number leaves over ``divisor``, of a quotient below 2**23."""
+    quotient = jnp.floor(x / divisor)
+    product, missing = _product(quotient, divisor)
+    rest = (x - product) - missing
+    rest = jnp.where(rest < 0, rest + divisor, rest)
+    rest = jnp.where(rest >= divisor, rest - divisor, rest)
+    return jnp.where(x >= divisor, rest, x)
+
+
 FUNCTIONS: dict[str, Callable[..., Array]] = {
     f.__name__: f
     for f in (
@@ -225,5 +318,7 @@ FUNCTIONS: dict[str, Callable[..., Array]] = {
         asinh,
         acosh,
         round_away,
+        pow,
+        rem,
     )
 }

@@ -8,15 +8,17 @@ and what ran ahead in the end has only read beyond an operand's last element.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from tiles.elements.dependence import Edge, dependences
 from tiles.elements.isa import InstructionSet
-from tiles.elements.tilecode import AUX, MAIN, Bundle, Instruction
+from tiles.elements.tilecode import AUX, MAIN, Bundle, Instruction, Register
 
 _MAX_INSTRUCTIONS = 160
 """Bodies beyond it are left to list scheduling: the gain of overlapping them is a few bundles of hundreds."""
 _MAX_TRIES = 6
+_JOINED = ("ld64step", "st64step")
 _JOINED_MAX = 2
 """Accesses in one instruction; the form with three wants both loads in one group of four registers."""
 
@@ -35,18 +37,26 @@ def pipelined(
     if len(code) > _MAX_INSTRUCTIONS:
         return None
     edges = dependences(code, in_loop=True)
-    first = max(_resource_bound(code, pace), _recurrence_bound(edges), 1)
+    alone = _pointers_of_one(code) if pace else frozenset()
+    first = max(_resource_bound(code, alone), _recurrence_bound(edges), 1)
     for interval in range(first, min(limit, first + _MAX_TRIES)):
         for backward in (False, True):
-            times = _place(code, edges, interval, backward, pace)
+            times = _place(code, edges, interval, backward, alone)
             if times is not None:
                 return _kernel(code, times, interval)
     return None
 
 
-def _resource_bound(code: Sequence[Instruction], pace: bool) -> int:
+def _pointers_of_one(code: Sequence[Instruction]) -> frozenset[Register]:
+    """Return the registers that one access alone names: only these can be packed, since packing copies them."""
+    named = Counter((r.file, r.index) for i in code for r in {*i.ins, *i.outs})
+    accesses = [i for i in code if i.mnemonic in _JOINED]
+    return frozenset(r for i in accesses for r in i.outs if r in i.ins and named[r.file, r.index] == 1)
+
+
+def _resource_bound(code: Sequence[Instruction], alone: frozenset[Register]) -> int:
     main = [i for i in code if i.slot == MAIN]
-    packed = sum(map(is_paced, main)) if pace else 0  # joined by twos
+    packed = sum(is_paced(i, alone) for i in main)  # joined by twos
     aux = len(code) - len(main)
     return max(len(main) - packed + math.ceil(packed / _JOINED_MAX), aux)
 
@@ -57,16 +67,20 @@ def _recurrence_bound(edges: Sequence[Edge]) -> int:
 
 
 def _place(
-    code: Sequence[Instruction], edges: Sequence[Edge], interval: int, backward: bool, pace: bool
+    code: Sequence[Instruction],
+    edges: Sequence[Edge],
+    interval: int,
+    backward: bool,
+    alone: frozenset[Register],
 ) -> list[int] | None:
     """Return a time for each instruction, or None: forward as early, or backward as late, as slots allow."""
-    times = _greedy(code, edges, interval, backward, pace, last_stage_from=None)
+    times = _greedy(code, edges, interval, backward, alone, last_stage_from=None)
     if times is None:
         return None
     last = max(times) // interval
     late = last * interval
     if any(i.has_effect and t < late for i, t in zip(code, times, strict=True)):
-        times = _greedy(code, edges, interval, backward, pace, last_stage_from=late)
+        times = _greedy(code, edges, interval, backward, alone, last_stage_from=late)
     if times is None or not _legal(code, edges, times, interval):
         return None
     last = max(times) // interval
@@ -82,7 +96,7 @@ def _greedy(
     edges: Sequence[Edge],
     interval: int,
     backward: bool,
-    pace: bool,
+    alone: frozenset[Register],
     last_stage_from: int | None,
 ) -> list[int] | None:
     sign = -1 if backward else 1
@@ -102,7 +116,9 @@ def _greedy(
         start = (base if high is math.inf else high) if backward else max(low, 0)
         for step in range(interval):
             time = int(start) + sign * step
-            if low <= time <= high and _fits(table.get((time % interval, code[at].slot), []), code[at], pace):
+            if low <= time <= high and _fits(
+                table.get((time % interval, code[at].slot), []), code[at], alone
+            ):
                 times[at] = time
                 table.setdefault((time % interval, code[at].slot), []).append(code[at])
                 break
@@ -139,16 +155,16 @@ def _legal(code: Sequence[Instruction], edges: Sequence[Edge], times: list[int],
     )
 
 
-def is_paced(instruction: Instruction) -> bool:
-    """Return whether an access can be joined with others: 64 bits, an address that advances."""
-    return instruction.mnemonic in ("ld64step", "st64step")
+def is_paced(instruction: Instruction, alone: frozenset[Register]) -> bool:
+    """Return whether an access can be joined with others: 64 bits, an address of its own that advances."""
+    return instruction.mnemonic in _JOINED and any(r in alone for r in instruction.outs)
 
 
-def _fits(placed: list[Instruction], new: Instruction, pace: bool) -> bool:
+def _fits(placed: list[Instruction], new: Instruction, alone: frozenset[Register]) -> bool:
     if not placed:
         return True
     together = [*placed, new]
-    if not pace or not all(map(is_paced, together)):
+    if not all(is_paced(i, alone) for i in together):
         return False
     if (
         len(together) > _JOINED_MAX

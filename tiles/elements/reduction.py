@@ -9,8 +9,20 @@ from jax.extend.core import Jaxpr
 
 from tiles.elements.select import Equations
 from tiles.errors import NoTileCode
+from tiles.numerics.accumulate import accumulate_p
 
-KINDS = {"reduce_sum": "add", "reduce_max": "max", "reduce_min": "min"}
+KINDS = {
+    "reduce_sum": "add",
+    "reduce_prod": "mul",
+    "reduce_max": "max",
+    "reduce_min": "min",
+    "reduce_and": "and",
+    "reduce_or": "or",
+    "reduce_xor": "xor",
+}
+
+
+WIDENING = ("convert_element_type", accumulate_p.name)
 
 
 @dataclass(frozen=True)
@@ -20,7 +32,7 @@ class Reduction:
     Attributes:
       before: functions of elements, with ``consts``; its one result is reduced.
       after: functions of the reduced value.
-      kind: "add", "max" or "min".
+      kind: what folds, one of ``KINDS``.
       over_rows: whether rows are folded; else the elements of each row.
       dtype: of what is reduced.
       result_dtype: of what the reduction gives; sums of halves may be float32.
@@ -53,7 +65,7 @@ def find_reduction(jaxpr: Any) -> Reduction | None:
     if len(places) > 1 or eqn.primitive.name not in KINDS or len(shape) != 2 or len(axes) != 1:
         raise NoTileCode(
             f"{eqn.primitive.name} of axes {axes} of {shape}",
-            expected="one sum, maximum or minimum over one of two dimensions",
+            expected=f"one of {', '.join(KINDS)} over one of two dimensions",
         )
     reduced: Any = eqn.invars[0]
     cut = at
@@ -73,5 +85,5 @@ def find_reduction(jaxpr: Any) -> Reduction | None:
 
 def _widens_halves(eqn: Any, reduced: Any, kind: str) -> bool:
     """Return whether an equation only widens halves that are then summed."""
-    is_conversion = eqn.primitive.name == "convert_element_type" and eqn.outvars[0] is reduced
+    is_conversion = eqn.primitive.name in WIDENING and eqn.outvars[0] is reduced
     return kind == "add" and is_conversion and eqn.invars[0].aval.dtype.name == "float16"

@@ -14,12 +14,12 @@ from tiles.elements.cell import CELL, ELEMENT, ROW, Access, Arrangement
 from tiles.elements.elementwise import lanes_choices
 from tiles.elements.emitter import Emitter
 from tiles.elements.extents import Extent, equal, greater, symbol
-from tiles.elements.floats import convert_float
+from tiles.elements.integers import convert
 from tiles.elements.reduction import Reduction
 from tiles.elements.select import Walker
 from tiles.elements.streams import Pointer, Stream
 from tiles.elements.tilecode import MZERO, Block, If, Item, Loop, Register, Repeat
-from tiles.elements.values import Value
+from tiles.elements.values import Pieces, Value
 from tiles.elements.workers import WORKER, emit_argument, emit_share, emit_worker, share
 from tiles.errors import NoTileCode
 from tiles.numerics.dtypes import itemsize
@@ -111,6 +111,11 @@ class _Nest:
         """Emit the sum of a pointer and a number of bytes, into the pointer."""
         self.e.emit("add", (register,), (register, by))
 
+    def folded(self, level: int, lanes: int, form: str, pieces: Pieces) -> Value:
+        """Return what an accumulator holds, in the dtype that the reduction gives."""
+        dtype = "float32" if form == "f32" else self.reduction.dtype
+        return convert(self.walker, Value(dtype, level, lanes, {form: pieces}), self.reduction.result_dtype)
+
     def finished(self, value: Value) -> Value:
         """Return the result after the functions that follow the reduction."""
         (out,) = self.walker.run(self.reduction.after, [], [value])
@@ -186,8 +191,7 @@ class AlongRows(_Nest):
             with e.at(ROW):
                 value = fold.joined(None)
         self.walker.forms.lanes = 1
-        folded = Value("float32" if value[0] == "f32" else "float16", ROW, 1, {value[0]: (value[1],)})
-        result = self.finished(convert_float(self.walker, folded, self.reduction.result_dtype))
+        result = self.finished(self.folded(ROW, 1, value[0], (value[1],)))
         with e.at(ROW):
             stream = Stream(e, "out0", self.dtypes[1][0], 1, 4, _always(Pointer(out, 4 * self.workers)))
             stream.store(self.walker.forms, result)
@@ -308,18 +312,16 @@ class OverRows(_Nest):
             ]
         value = self.reduced(self.lanes, [Pointer(m, stride=s) for m, s in zip(moving, strides, strict=True)])
         with e.at(ELEMENT):
+            fold.add(self.walker, value)  # which loads what is folded as it is
             for pointer, pitch, stepped in zip(moving, pitches, by_stride, strict=True):
                 if not stepped and pitch is not None:
                     e.emit("add", (pointer,), (pointer, pitch))
-            fold.add(self.walker, value)
         block = _only_block(e.empty(ELEMENT))
         items += e.empty(ROW)
         items.append(Repeat(rows, ROWS, block))
         with e.at(ELEMENT):
             form, pieces = fold.columns()
-        dtype = "float32" if form == "f32" else self.reduction.dtype
-        folded = Value(dtype, ELEMENT, self.lanes, {form: pieces})
-        result = self.finished(convert_float(self.walker, folded, self.reduction.result_dtype))
+        result = self.finished(self.folded(ELEMENT, self.lanes, form, pieces))
         with e.at(ELEMENT):
             stream = Stream(
                 e, "out0", self.dtypes[1][0], self.lanes, self.how.results[0].alignment_bytes, _from(out)

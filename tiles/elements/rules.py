@@ -15,6 +15,7 @@ from tiles.elements.floats import Context, absolute, binary, logic, masked_selec
 from tiles.elements.tilecode import Register
 from tiles.elements.values import Value
 from tiles.errors import NoTileCode
+from tiles.numerics.accumulate import accumulate_p
 
 Rule = Callable[..., Any]
 """From the walker, an equation's parameters and its operands to the value it gives, or a list of values."""
@@ -114,7 +115,9 @@ def _is_power_of_two(number: float) -> bool:
 def _remainder(ctx: Context, params: dict[str, Any], a: Value, b: Value) -> Value:
     if a.dtype not in _FLOATS:
         return routines.integer_division(ctx, a, b, remainder=True)
-    raise NoTileCode(f"no tile code for 'rem' of {a.dtype}")
+    routine = routines.find("rem", (a.dtype, b.dtype))
+    assert routine is not None
+    return ctx.run(routine.jaxpr, list(routine.consts), [a, b])[0]
 
 
 def _logic(name: str) -> Rule:
@@ -194,6 +197,27 @@ def _convert(ctx: Context, params: dict[str, Any], x: Value) -> Value:
     return integers.convert(ctx, x, dtype)
 
 
+def _bitcast(ctx: Context, params: dict[str, Any], x: Value) -> Value:
+    """Return the same bits as another dtype of the same width."""
+    dtype = np.dtype(params["new_dtype"]).name
+    if x.dtype == dtype:
+        return x
+    sizes = [np.dtype(d).itemsize for d in (x.dtype, dtype)] if "bfloat16" not in (x.dtype, dtype) else [0, 1]
+    if sizes[0] != sizes[1] or "bool" in (x.dtype, dtype):
+        raise NoTileCode(f"no tile code for 'bitcast_convert_type' of {x.dtype} to {dtype}")
+    if x.constant is not None:
+        return ctx.constant(np.asarray(x.constant, x.dtype).view(dtype).item(), dtype)
+    if x.dtype not in _FLOATS and dtype not in _FLOATS:
+        return integers.convert(ctx, x, dtype)
+    if x.dtype == "float32" and "int" not in x.forms:
+        return Value(dtype, x.level, x.lanes, {"word": ctx.forms.get(x, "f32")})
+    pieces = ctx.forms.get(x, "int")
+    bits = Value("uint16" if sizes[0] == 2 else "uint32", x.level, x.lanes, {"int": pieces})
+    return (
+        Value(dtype, x.level, x.lanes, bits.forms) if dtype in _FLOATS else integers.convert(ctx, bits, dtype)
+    )
+
+
 def _counted(name: str) -> Rule:
     """Return the rule of a count of bits: of those that the dtype has."""
 
@@ -251,6 +275,8 @@ RULES: dict[str, Rule] = {
     "population_count": _counted("popc"),
     "clz": _counted("clz"),
     "convert_element_type": _convert,
+    accumulate_p.name: _convert,
+    "bitcast_convert_type": _bitcast,
     "optimization_barrier": lambda ctx, params, *values: list(values),
     **dict.fromkeys(
         ("copy", "copy_p", "stop_gradient", "broadcast_in_dim", "reshape", "squeeze", "expand_dims"), _same

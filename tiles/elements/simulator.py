@@ -27,12 +27,12 @@ class Run:
 class TileSimulator(Tiles):
     """Tiles that run code; see ``Tiles`` for the arguments."""
 
-    def run(self, code: TileCode, arguments: Mapping[str, int], state: int, scratch: int) -> Run:
+    def run(self, code: TileCode, arguments: Mapping[str, int | np.ndarray], state: int, scratch: int) -> Run:
         """Run a vertex on every tile: set up its state, start the workers, wait for the last.
 
         Args:
           code: of one variant, for the same instruction set.
-          arguments: fields of the vertex state, one word each.
+          arguments: fields of the vertex state, one word each: for all tiles, or ``[tiles]``.
           state: address of the vertex state.
           scratch: address of the workers' scratch memory, one piece for each.
 
@@ -40,11 +40,13 @@ class TileSimulator(Tiles):
           TileFault: a misaligned access, or a store outside memory.
           NoTileCode: an instruction whose meaning is not written down.
         """
-        fields = np.array([[arguments[name] for name in code.arguments]], np.int64)
-        self.write(state, np.repeat(fields, len(self.words), axis=0).astype(np.uint32))
+        fields = np.empty((len(self.words), len(code.arguments)), np.int64)
+        for k, name in enumerate(code.arguments):
+            fields[:, k] = arguments[name]
+        self.write(state, fields.astype(np.uint32))
         contexts = Contexts(self, state, scratch, -(-code.scratch_bytes // 8) * 8)
         with np.errstate(all="ignore"):
-            contexts.items(code.items, np.ones(contexts.count, bool))
+            contexts.items(code.items, contexts.everyone)
         slots = contexts.slots.reshape(len(self.words), self.workers)
         cycles = Supervisor().cycles(self.isa) + self.workers * slots.max(axis=1)
         return Run(slots, cycles)

@@ -151,6 +151,11 @@ class Stream:
         """Store a value's elements, all of them."""
         words = self.words(forms, value)
         pointer = self.pointer(0)
+        are_pairs = self.alignment_bytes >= 8 and all(w.width == 2 for w in words)
+        if self.own_pointers and are_pairs and len(words) <= _OWN_POINTERS_MAX:
+            for at, word in enumerate(words):
+                self._access("st64", self.pointer(8 * at) if at else pointer, 8, 0, 1, (), (word,))
+            return
         if all(w.width == 1 for w in words) or self.alignment_bytes >= 8:
             size = 4 * words[0].width
             for at, word in enumerate(words):

@@ -9,10 +9,16 @@ from tiles.engine.fast import FastEngine, record_decisions
 from tiles.engine.interface import FLOAT, RING, Engine, aborted, check_items, out_of_items
 from tiles.engine.literal import LiteralEngine, VertexEngine
 from tiles.engine.streams import FIRST_ROOM, Received, Streams, collect, in_order, stopped_with
+from tiles.engine.tile import Coverage, TileEngine, coverage_of
 from tiles.engine.trace import Print, Trace, lines_of
 from tiles.errors import IpuError
 
-ENGINES: dict[str, type[Engine]] = {"fast": FastEngine, "literal": LiteralEngine, "vertex": VertexEngine}
+ENGINES: dict[str, type[Engine]] = {
+    "fast": FastEngine,
+    "literal": LiteralEngine,
+    "vertex": VertexEngine,
+    "tile": TileEngine,
+}
 
 
 def make_engine(
@@ -22,7 +28,7 @@ def make_engine(
 
     Args:
       executable: what to run.
-      engine: "fast", "literal" or "vertex".
+      engine: "fast", "literal", "vertex" or "tile".
       arithmetic: "float" or "ring".
       strict: keep partials apart from their combination (fast engine).
 
@@ -44,18 +50,21 @@ __all__ = [
     "FIRST_ROOM",
     "FLOAT",
     "RING",
+    "Coverage",
     "Engine",
     "FastEngine",
     "LiteralEngine",
     "Print",
     "Received",
     "Streams",
+    "TileEngine",
     "Trace",
     "VertexEngine",
     "aborted",
     "certify",
     "check_items",
     "collect",
+    "coverage_of",
     "in_order",
     "lines_of",
     "make_engine",

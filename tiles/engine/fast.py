@@ -251,10 +251,9 @@ class FastEngine(TracedEngine):
             case CopyStep():
                 env.update({copy.destination: self._copy(copy, env) for copy in step.copies})
             case BetweenStep():
-                send = partial(moved, replicas, step.axes, step.permutations)
-                (env[step.destination],) = over_replicas(
-                    replicas, send, env[REPLICA], self._read(env, step.source)
-                )
+                send = partial(moved, replicas, step.axes, step.exchanges)
+                sent = [self._read(env, name) for name in step.reads]
+                (env[step.destination],) = over_replicas(replicas, send, env[REPLICA], *sent)
             case IndexStep():
                 env[step.variable] = replica_index(replicas, step.axes, env[REPLICA])
             case StreamStep(to_host=True):

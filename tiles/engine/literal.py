@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tiles.codelets.cells import extent_classes, slice_extents
 from tiles.compiler import (
     AbortStep,
     BetweenStep,
@@ -53,7 +54,6 @@ from tiles.engine.trace import Print, Trace
 from tiles.engine.vertices import cell_function, whole_function
 from tiles.errors import InvalidExecutable
 from tiles.graph import Layout, Replicas
-from tiles.graph.cells import extent_classes, slice_extents
 from tiles.numerics.dtypes import to_jax
 from tiles.numerics.ring import to_ring
 from tiles.plan import operand_slices
@@ -239,7 +239,7 @@ class LiteralEngine(Engine):
         """Move words between the memories of replicas; whole groups take part.
 
         Raises:
-          InvalidExecutable: a replica waits for one that does not take part.
+          InvalidExecutable: a replica waits for one that does not take part, or is in another stage.
         """
         replicas = self.executable.replicas
         if number not in self._moves:
@@ -252,8 +252,14 @@ class LiteralEngine(Engine):
             )
         sent = {run.replica: self._read(step.source, run.memory) for run in runs}
         arrived = {replica: np.zeros_like(value) for replica, value in sent.items()}
-        for k, there in enumerate(self._moves[number]):
-            where = k if len(step.permutations) > 1 else ...
+        moves = self._moves[number]
+        if step.stage:
+            stages = {int(self._read(step.stage, run.memory).reshape(())) for run in runs}
+            if len(stages) > 1:
+                raise InvalidExecutable(f"step {step.name}: replicas are in stages {sorted(stages)} at once")
+            moves = [moves[min(stages.pop(), len(moves) - 1)]]
+        for k, there in enumerate(moves):
+            where = k if len(moves) > 1 else ...
             for replica, value in sent.items():
                 if there[replica] >= 0:
                     arrived[int(there[replica])][where] = value[where]
@@ -319,8 +325,8 @@ class LiteralEngine(Engine):
         self._require_agreement(number, run.memory)  # beside the computation
         results = [[np.asarray(x) for x in arrays] for arrays in results]
         for group, arrays in zip(step.groups, results, strict=True):
-            for name, x in zip(group.results, arrays, strict=True):
-                self._store_result(name, run, x)
+            for i, x in enumerate(arrays):
+                self._store_result(group, i, run, x)
 
     def _stream(self, step: StreamStep, run: _Run) -> None:
         """Exchange one item with the host."""
@@ -426,9 +432,9 @@ class LiteralEngine(Engine):
             self._functions[key] = whole_function(group, dtypes, self.arithmetic, self.value_bytes)
         return list(self._functions[key](*operands))
 
-    def _store_result(self, name: str, run: _Run, result: np.ndarray) -> None:
-        """Write a result, as ``_vertices`` gave it, where its parts live."""
-        self._keep(name, run, result)
+    def _store_result(self, group: VertexGroup, i: int, run: _Run, result: np.ndarray) -> None:
+        """Write a group's result, as ``_vertices`` gave it, where its parts live."""
+        self._keep(group.results[i], run, result)
 
 
 class VertexEngine(LiteralEngine):
@@ -453,17 +459,18 @@ class VertexEngine(LiteralEngine):
     def _operands_of(self, number: int, state: TileMemory) -> list[list[np.ndarray]]:
         """Return what every cell finds on its own tile for every group's operands: ``[*grid, *extents]``."""
         return [
-            [self._found(held, (number, group, k), state) for k, held in enumerate(operands)]
+            [self._found_cells(held, (number, group, k), state) for k, held in enumerate(operands)]
             for group, operands in enumerate(self._held(number))
         ]
 
-    def _found(self, held: HeldOperand, key: tuple[int, int, int], state: TileMemory) -> np.ndarray:
+    def _found_cells(self, held: HeldOperand, key: tuple[int, int, int], state: TileMemory) -> np.ndarray:
         return state.kept(key, lambda: held.cells(state)).read()
 
     def _require_agreement(self, number: int, state: TileMemory) -> None:
         """Accept any copies: every vertex computes with its own, so differing ones differ in results."""
 
-    def _store_result(self, name: str, run: _Run, result: np.ndarray) -> None:
+    def _store_result(self, group: VertexGroup, i: int, run: _Run, result: np.ndarray) -> None:
+        name = group.results[i]
         layout, memory = self.executable.variables[name].layout, run.memory
         run.holds[self.executable.variables[name].storage] = name
         parts = memory.kept(("parts", name), lambda: self._parts(name, layout, memory))
@@ -497,11 +504,22 @@ class VertexEngine(LiteralEngine):
             *[s.lo[a:b] for s, (a, b, _) in zip(group.plan.splits, block, strict=True)], indexing="ij"
         )
         origins = np.stack([s.reshape(-1) for s in starts], axis=1) if starts else np.zeros((1, 0))
-        compute = cell_function(
-            group, sizes, tuple(self.operand_dtypes(group)), self.arithmetic, self.value_bytes
-        )
-        results = compute(origins.astype(np.int32), *operands)
+        first = tuple(a for a, _, _ in block)
+        results = self._computed(group, first, sizes, origins.astype(np.int32), operands)
         return [np.asarray(r).reshape((*counts, *r.shape[1:])) for r in results]
+
+    def _computed(
+        self,
+        group: VertexGroup,
+        first: tuple[int, ...],
+        sizes: tuple[int, ...],
+        origins: np.ndarray,
+        operands: list[np.ndarray],
+    ) -> Sequence[Any]:
+        """Return the results of cells of equal extents, ``[cells, *extents]`` each; ``first`` is the first one's place."""
+        del first
+        dtypes = tuple(self.operand_dtypes(group))
+        return cell_function(group, sizes, dtypes, self.arithmetic, self.value_bytes)(origins, *operands)
 
     def _result_parts(self, group: VertexGroup, i: int, x: np.ndarray) -> np.ndarray:
         """Bring ``[*grid, *part]`` to the result's parts, ``[*layout's grid, *part]``."""

@@ -59,18 +59,43 @@ def over_replicas(
 
 
 def moved(
-    replicas: Replicas, axes: tuple[str, ...], permutations: tuple[Permutation, ...], x: jax.Array
+    replicas: Replicas,
+    axes: tuple[str, ...],
+    exchanges: tuple[tuple[Permutation, ...], ...],
+    x: jax.Array,
+    stage: jax.Array | None = None,
 ) -> tuple[jax.Array, ...]:
-    """Return what a ``CopyBetween`` brings to every replica of ``x``, ``[replicas, *shape]``."""
+    """Return what a ``CopyBetween`` brings to every replica of ``x``, ``[replicas, *shape]``.
+
+    Args:
+      replicas: the mesh.
+      axes: along which replicas form groups.
+      exchanges: the permutations of each stage.
+      x: what is sent.
+      stage: every replica's, ``[replicas]``, equal in a group; None where there is one exchange.
+    """
+    if stage is None:
+        return (_arrived(replicas, axes, exchanges[0], x),)
+    found = _arrived(replicas, axes, exchanges[-1], x)
+    for number in reversed(range(len(exchanges) - 1)):
+        is_now = (stage == number).reshape(-1, *[1] * (x.ndim - 1))
+        found = jnp.where(is_now, _arrived(replicas, axes, exchanges[number], x), found)
+    return (found,)
+
+
+def _arrived(
+    replicas: Replicas, axes: tuple[str, ...], permutations: tuple[Permutation, ...], x: jax.Array
+) -> jax.Array:
+    """Return what permutations bring, one of each slice where there are several."""
     sources = np.full((len(permutations), replicas.count), replicas.count, np.int64)
     for k, permutation in enumerate(permutations):
         there = replicas.destinations(axes, permutation)
         here = np.flatnonzero(there >= 0)
         sources[k, there[here]] = here
     if len(permutations) == 1:
-        return (_rows(x, sources[0], replicas.count),)
+        return _rows(x, sources[0], replicas.count)
     slices = [_rows(x[:, k], sources[k], replicas.count) for k in range(len(permutations))]
-    return (jnp.stack(slices, axis=1),)
+    return jnp.stack(slices, axis=1)
 
 
 def _rows(x: jax.Array, sources: np.ndarray, count: int) -> jax.Array:

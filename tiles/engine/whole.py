@@ -18,9 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from tiles.codelets.cells import computes_partials_at_once, extent_classes
 from tiles.compiler import VertexGroup
 from tiles.graph import Affine, AxisSplit, Cell
-from tiles.graph.cells import computes_partials_at_once, extent_classes
 from tiles.numerics.total_order import concatenated, padded
 
 UNROLLED = 4

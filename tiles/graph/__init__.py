@@ -1,11 +1,9 @@
 """The program as data: tensors, layouts, forms, plans, codelets, compute sets and steps."""
 
 from tiles.graph.arrangement import ROW_MAJOR, Arrangement, common_run
-from tiles.graph.carried import CarriedCodelet, carried_from_data
-from tiles.graph.carrying import carry, is_carried
 from tiles.graph.codelet import CODELETS, Cell, Codelet, Extents, codelet_from_data, register
 from tiles.graph.collective import Collective
-from tiles.graph.cycles import Cycles, VertexCode, code_cycles, code_or_formula
+from tiles.graph.cycles import CodeData, Cycles, VertexCode, code_cycles, code_or_formula
 from tiles.graph.domain import (
     PARALLEL,
     REDUCTION,
@@ -65,6 +63,7 @@ from tiles.graph.program import (
     WriteUndef,
 )
 from tiles.graph.replicas import Pairs, Permutation, Replicas, Shift, Swap, folded
+from tiles.graph.site import Site, site_of
 
 __all__ = [
     "CODELETS",
@@ -82,9 +81,9 @@ __all__ = [
     "Arrangement",
     "AxisSplit",
     "Call",
-    "CarriedCodelet",
     "Cell",
     "Choice",
+    "CodeData",
     "Codelet",
     "Collective",
     "Composite",
@@ -120,6 +119,7 @@ __all__ = [
     "Reshape",
     "Sequence",
     "Shift",
+    "Site",
     "Step",
     "Stream",
     "Swap",
@@ -131,21 +131,19 @@ __all__ = [
     "WriteReplicaIndex",
     "WriteUndef",
     "along",
-    "carried_from_data",
-    "carry",
     "code_cycles",
     "code_or_formula",
     "codelet_from_data",
     "common_run",
     "folded",
     "identity_map",
-    "is_carried",
     "linear_layout",
     "print_graph",
     "read_message",
     "register",
     "require_fits",
     "reshape_layout",
+    "site_of",
     "unsplit_plan",
     "whole",
 ]

@@ -1,7 +1,7 @@
 """The codelet interface: what one vertex computes, how long it takes, what memory it needs.
 
 A codelet is a frozen dataclass whose fields are its static parameters. Executables know this package's own by
-``(name, version, parameters)`` and carry anyone else's as compiled code (``tiles.graph.carried``). It is polymorphic
+``(name, version, parameters)`` and export anyone else's as compiled code (``tiles.codelets.exported``). It is polymorphic
 in extents and has no tile axis: handed the slices of one cell it computes the cell's part, handed whole operands the
 whole result.
 """
@@ -22,7 +22,7 @@ import numpy as np
 
 from tiles.errors import InvalidExecutable, InvalidGraph, NoTileCode, OutOfRegisters
 from tiles.graph.arrangement import Arrangement
-from tiles.graph.cycles import Cycles, VertexCode, vertex_code_bytes
+from tiles.graph.cycles import Cycles, VertexCode, code_scratch_bytes, vertex_code_bytes
 from tiles.graph.domain import OpForm
 from tiles.target import Target
 
@@ -166,6 +166,19 @@ class Codelet:
         """
         raise NoTileCode(f"no tile code for {self.label}")
 
+    def code_operands(
+        self, form: OpForm, sizes: tuple[int, ...], operands: Sequence[np.ndarray]
+    ) -> tuple[OpForm, list[np.ndarray]]:
+        """Return the operands that ``tile_code`` is of, and their form.
+
+        Args:
+          form: the codelet's.
+          sizes: extents of the cells.
+          operands: of many cells, ``[cells, *extents]``.
+        """
+        del sizes
+        return form, list(operands)
+
     def flops(self, extents: Extents) -> np.ndarray:
         """Return floating-point operations of a cell (a multiply-add counts two)."""
         return np.zeros_like(extents.points)
@@ -224,6 +237,15 @@ class Codelet:
     def scratch_bytes(self, extents: Extents, target: Target) -> np.ndarray:
         """Return temporary bytes of a vertex beyond its operands and results."""
         return np.zeros_like(extents.points)
+
+    def variant_scratch_bytes(self, extents: Extents, target: Target) -> np.ndarray:
+        """Return ``scratch_bytes``, and what the workers of a tile keep in memory while they run ``tile_code``."""
+        own = np.asarray(self.scratch_bytes(extents, target))
+        try:
+            parts = self.tile_code(extents, target)
+        except (NoTileCode, OutOfRegisters):
+            return own
+        return own + code_scratch_bytes(parts, target.workers_per_tile)
 
     def to_data(self) -> dict[str, Any]:
         """Return name, version and static parameters as plain data."""

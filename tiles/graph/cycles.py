@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from tiles.elements import Variant
+from tiles.elements import CellFunction, Variant
 from tiles.target import Basis
 
 
@@ -27,6 +27,30 @@ class Cycles:
     source: str
 
 
+ValueName = tuple[str, int]
+"""A value of a vertex: ``("operand", k)``, ``("result", k)``, ``("position", d)`` (of an element along domain dimension
+``d``), or ``("value", i)``: the i-th of those that one part of its code leaves for another."""
+
+
+@dataclass(frozen=True)
+class CodeData:
+    """What a part of a vertex' code reads and writes, and which domain dimensions its loops run over.
+
+    Args:
+      reads: the values of the code's operands, in order.
+      writes: the values of its results, in order.
+      rows, inner: domain dimensions of the outer and of the inner loop, outermost first.
+      folds: "" where a result has an element for each element, "inner" where it has one a row, "rows" where rows are
+        folded to one, "shares" where it folds what each row's sharers found.
+    """
+
+    reads: tuple[ValueName, ...]
+    writes: tuple[ValueName, ...]
+    rows: tuple[int, ...]
+    inner: tuple[int, ...]
+    folds: str = ""
+
+
 @dataclass(frozen=True, eq=False)
 class VertexCode:
     """A variant of tile code that some vertices run.
@@ -35,12 +59,18 @@ class VertexCode:
       variant: the code.
       n, rows: its loops' extents; numbers, or arrays with one entry per vertex or candidate plan.
       runs: how often a vertex runs it, 0 where it runs another variant; as ``n``.
+      sharers: how many workers share a row's elements, each folding its own: the last one takes what is left; as ``n``.
+      cell: what the code computes, for other arithmetics; None where only the code says it.
+      data: what it reads and writes; None where that is not known.
     """
 
     variant: Variant
     n: Any
     rows: Any = 1
     runs: Any = 1
+    sharers: Any = 1
+    cell: Callable[[], CellFunction] | None = None
+    data: CodeData | None = None
 
     @property
     def cycles(self) -> Any:
@@ -74,3 +104,15 @@ def vertex_code_bytes(parts: Sequence[VertexCode]) -> int:
     """Return the bytes of the variants that some vertex runs, each once."""
     used = {id(part.variant): part.variant.code_bytes for part in parts if np.any(np.asarray(part.runs) > 0)}
     return sum(used.values())
+
+
+def code_scratch_bytes(parts: Sequence[VertexCode], workers: int) -> Any:
+    """Return the bytes in which a tile's workers keep what they have no registers for, of the part that needs most."""
+    need = np.int64(0)
+    for part in parts:
+        each = -(-part.variant.code.scratch_bytes // _ACCESS_BYTES) * _ACCESS_BYTES
+        need = np.maximum(need, np.where(np.asarray(part.runs) > 0, workers * each, 0))
+    return need
+
+
+_ACCESS_BYTES = 8

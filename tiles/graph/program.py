@@ -123,6 +123,8 @@ class CopyBetween:
       permutations: where the source goes; of several the k-th says where its slice k along its first dimension
         goes, all in one exchange.
       location: the user's source line.
+      stage: uint32 scalar, "" for none. With it the permutations are stages, and the source goes where the one of that
+        number says, the last for larger ones: a loop over stages is as long as one of them.
     """
 
     source: str
@@ -130,6 +132,7 @@ class CopyBetween:
     axes: tuple[str, ...]
     permutations: tuple[Permutation, ...]
     location: str = ""
+    stage: str = ""
 
 
 @dataclass(frozen=True)

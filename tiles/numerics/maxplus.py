@@ -87,6 +87,11 @@ class MaxPlus:
         """Return what happens when this happens and then ``second``: the order of a program."""
         return second @ self
 
+    def later(self, other: MaxPlus) -> MaxPlus:
+        """Return what waits for both of this and ``other``: the sum of matrices, entry by entry the maximum."""
+        mine, others = _with_stand_ins(self, other)
+        return MaxPlus(np.maximum(mine, others), self.reaches | other.reaches)
+
     def power(self, times: int) -> MaxPlus:
         """Return what happens when this happens ``times`` times, by repeated squaring.
 

@@ -22,7 +22,7 @@ from tiles.plan.padding import with_padding
 from tiles.plan.receiving import arriving, digits_of
 from tiles.plan.sending import leaving
 from tiles.plan.slices import Slices, is_local, layout_slices, operand_slices, slice_extents, stored_bytes
-from tiles.target import Basis, Target
+from tiles.target import Basis, Parts, Target, weakest_part
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class Traffic:
       pointers: changes of the address that arriving words are written to.
       shared: of the bytes received, those that all tiles of one exchange bus take alike.
       turning: cycles of bringing elements into the order in which they are read, inside the tile.
+      regressed: of these, the cycles that rest on a regression and on no vertex's formula.
     """
 
     received: np.ndarray
@@ -50,6 +51,7 @@ class Traffic:
     pointers: np.ndarray
     shared: np.ndarray
     turning: np.ndarray
+    regressed: np.ndarray
 
     def __post_init__(self) -> None:
         all_read_only(vars(self).values())
@@ -80,6 +82,7 @@ class Incoming:
     pointers: np.ndarray
     shared: np.ndarray | None
     turning: np.ndarray | None
+    regressed: np.ndarray | None
 
     def __post_init__(self) -> None:
         hold(*vars(self).values())
@@ -131,13 +134,15 @@ def moves(source: Layout, slices: Slices, dtype: str, target: Target) -> tuple[I
     received = whole_words(come.need - come.own, size)
     selects, pointers = come.changes(received // WORD_BYTES)
     shared = slices.replication > 1
+    turning = None if turned is None else turned.cycles(come.need, come.own, size, target)
     incoming = Incoming(
         received=received,
         local=whole_words(come.own, size) if turned is None else None,
         selects=selects,
         pointers=pointers,
         shared=whole_words(_alike(slices, come.need, come.own, target), size) if shared else None,
-        turning=None if turned is None else turned.cycles(come.need, come.own, size, target),
+        turning=turning,
+        regressed=turning if turned is not None and turned.is_regressed(size) else None,
     )
     elements, runs = leaving(slices, source, come.own, target.num_tiles)
     if padded is not None:
@@ -340,7 +345,16 @@ def exchange_instructions(moved: Traffic) -> np.ndarray:
 
 
 def exchange_cycles(moved: Traffic, target: Target) -> Cycles:
-    """Return the duration of one exchange phase, set by its busiest tile; 0 when nothing crosses tiles.
+    """Return the duration of one exchange phase, 0 when nothing crosses tiles; see ``exchange_parts``."""
+    parts = exchange_parts(moved, target)
+    source = (
+        "max(payload/4, control instructions) + phase entry; ipu-stack cost model, PopLibs ExchangeEstimator"
+    )
+    return Cycles(sum(cycles for _, cycles in parts), weakest_part(parts), source)
+
+
+def exchange_parts(moved: Traffic, target: Target) -> Parts:
+    """Return the duration of one exchange phase, set by its busiest tile: the words that move, and entering the phase.
 
     The phase lasts as long as the busiest tile's payload, or its control instructions if those are more
     (each send and each change of source or pointer is an instruction of its own), plus the entry cost.
@@ -351,15 +365,12 @@ def exchange_cycles(moved: Traffic, target: Target) -> Cycles:
     1.21 times (github.com/osmarks/ipu-stack, docs/EXCHANGE_COST_AND_GELU_2026_09_13.md). Shared buses: the
     receive rate that PopLibs' planner counts on (graphcore/poplibs lib/poplin/ExchangeEstimator.hpp).
     """
-    source = (
-        "max(payload/4, control instructions) + phase entry; ipu-stack cost model, PopLibs ExchangeEstimator"
-    )
     if moved.is_empty:
-        return Cycles(0, Basis.DOCUMENTED, source)
-    basis = Basis.weakest((Basis.DOCUMENTED, target.basis("exchange_phase_overhead_cycles")[0]))
+        return ((Basis.DOCUMENTED, 0),)
     lanes = _lanes(moved.received, moved.shared, target)
     busiest = _busiest(lanes, moved.sent, exchange_instructions(moved), target)
-    return Cycles(busiest + target.exchange_phase_overhead_cycles, basis, source)
+    entry = target.basis("exchange_phase_overhead_cycles")[0]
+    return (Basis.DOCUMENTED, busiest), (entry, target.exchange_phase_overhead_cycles)
 
 
 def _lanes(received: np.ndarray, shared: np.ndarray, target: Target) -> np.ndarray:

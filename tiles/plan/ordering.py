@@ -13,7 +13,7 @@ import numpy as np
 from tiles.graph import Arrangement, Layout, common_run
 from tiles.graph.layout import ceil_div
 from tiles.numerics.dtypes import WORD_BYTES
-from tiles.plan.rearrange import rearrange_cycles, transpose_cycles
+from tiles.plan.rearrange import fills_blocks, rearrange_cycles, transpose_cycles
 from tiles.target import Target
 
 SHORTEST_RUN_BYTES = 8
@@ -40,6 +40,10 @@ class Turn:
     rows: int
     columns: int
     arrives_unturned: bool
+
+    def is_regressed(self, element_bytes: int) -> bool:
+        """Whether PopLibs' regression for copies says what it takes, at least in part, and not its transpose vertex."""
+        return not (self.rows and self.columns and fills_blocks(self.rows, self.columns, element_bytes))
 
     def cycles(self, need: np.ndarray, own: np.ndarray, element_bytes: int, target: Target) -> Any:
         """Return the cycles of ordering ``need`` elements, of which a tile held ``own`` before; int64.

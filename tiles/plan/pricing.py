@@ -431,7 +431,8 @@ def home_layout(
     Every tile holds a share of a slice it will read itself: the plan's own parts, cut further over the
     cells that read the same slice. An operand of which a section is read (one of several computed in turn) is cut as
     its section is; one read in windows or with a stride as its longest dimension is, so that a cell's neighbours hold
-    what it reads beyond its own part.
+    what it reads beyond its own part. What the last windows reach over lies on the tiles after the plan's where there are
+    any, and the parts are larger, each a little farther from its readers, where there are none.
     """
     axes: list[AxisSplit] = []
     leads = [_lead(form, axis) for axis in form.operands[k].axes]
@@ -440,7 +441,9 @@ def home_layout(
         return _spread(plan, shape, dtype, target)
     groups = {d: group for d, group in plan.arrangement.digits if group}
     for axis, d, size in zip(form.operands[k].axes, leads, shape, strict=True):
-        axes.append(whole(size) if d is None else _cut_alike(plan.splits[d], axis, d, size, groups.get(d, 1)))
+        axes.append(
+            whole(size) if d is None else _cut_alike(form, plan, axis, d, size, groups.get(d, 1), target)
+        )
     order = plan.operand_order(form, k).over(len(shape))
     for d, split in enumerate(plan.splits):
         if d not in used and split.is_split:
@@ -456,13 +459,40 @@ def _lead(form: OpForm, axis: Affine) -> int | None:
     return max(axis.terms, key=lambda term: abs(term[1]) * form.dims[term[0]].size, default=(None,))[0]
 
 
-def _cut_alike(split: AxisSplit, axis: Affine, d: int, size: int, group: int) -> AxisSplit:
+def _cut_alike(
+    form: OpForm, plan: Plan, axis: Affine, d: int, size: int, group: int, target: Target
+) -> AxisSplit:
     """Return the cut of an axis of ``size`` elements into what the parts of dimension ``d`` read first."""
+    split = plan.splits[d]
     steps = abs(dict(axis.terms)[d])
     grain = align_up(steps * split.grain, group)
-    if not split.is_split or split.size == size or ceil_div(size, grain) > split.parts:
+    if not split.is_split or split.size == size:
         return split.scaled(size, group)
+    if ceil_div(size, grain) > split.parts:
+        return _with_parts_beyond(form, plan, axis, d, size, grain, target) or split.scaled(size, group)
     return AxisSplit(size, grain, split.digits) if grain < size else whole(size)
+
+
+def _with_parts_beyond(
+    form: OpForm, plan: Plan, axis: Affine, d: int, size: int, grain: int, target: Target
+) -> AxisSplit | None:
+    """Return the cut whose last parts, which windows alone reach, lie on tiles of their own after the plan's.
+
+    None where the axis is longer than what windows read, or where there are no such tiles.
+    """
+    (radix, stride), *faster = plan.splits[d].digits
+    reach = sum(abs(step) * (form.dims[e].size - 1) for e, step in axis.terms) + 1
+    needed = ceil_div(ceil_div(size, grain), math.prod(n for n, _ in faster))
+    others = [*faster, *(digit for e, split in enumerate(plan.splits) if e != d for digit in split.digits)]
+    width = sum((n - 1) * tiles for n, tiles in others) + 1
+    last = plan.base + (needed - 1) * stride + width - 1
+    if (
+        len(axis.terms) < 2
+        or size > reach
+        or (needed > radix and (width > stride or last >= target.num_tiles))
+    ):
+        return None
+    return AxisSplit(size, grain, ((max(radix, needed), stride), *faster))
 
 
 def _spread(plan: Plan, shape: tuple[int, ...], dtype: str, target: Target) -> Layout:

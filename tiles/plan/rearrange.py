@@ -55,6 +55,12 @@ def repeat_cycles(size_bytes: Any, run_bytes: Any, target: Target) -> Any:
     return target.local_copy_call_cycles + np.ceil(size_bytes * 5 / (whole * per_access)).astype(np.int64)
 
 
+def fills_blocks(rows: int, columns: int, size: int) -> bool:
+    """Return whether matrices of elements of ``size`` bytes fall into blocks that are transposed in registers."""
+    grain, _ = _GRAINS[size]
+    return grain > 1 and rows % grain == 0 and columns % grain == 0
+
+
 def transpose_cycles(batch: Any, rows: Any, columns: Any, size: int, target: Target) -> Cycles:
     """Return the cycles of transposing ``batch`` matrices of elements of ``size`` bytes.
 
@@ -77,7 +83,7 @@ def transpose_cycles(batch: Any, rows: Any, columns: Any, size: int, target: Tar
     in_blocks = np.where(has_blocks, row_blocks * column_blocks * grain**2, 0)
     rest = batch * (rows * columns - in_blocks) * size
     slow = np.where(rest > 0, rearrange_cycles(rest, size, target), 0)
-    basis = Basis.ASSUMED if bool(np.any(has_blocks)) else Basis.FITTED
+    basis = Basis.FITTED if bool(np.any(rest)) else Basis.DOCUMENTED
     keeps_order = (rows == 1) | (columns == 1)
     moved = copy_cycles(batch * rows * columns * size, target)
     return Cycles(np.where(keeps_order, moved, np.where(has_blocks, fast, 0) + slow), basis, SOURCE)

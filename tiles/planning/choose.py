@@ -6,6 +6,7 @@ PopLibs' convolution planner rearranges an operand before it is broadcast wherev
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from itertools import combinations
@@ -76,7 +77,8 @@ def choose(
         t.layout is not None and is_resident(form, plan, k, t.layout) for k, t in enumerate(operands)
     )
     if plan.base == 0 and not followed and not homes:
-        plan = replace(plan, base=planning.rotated_base(int(plan.tiles.max()) + 1))
+        size = math.prod(form.result_shape())
+        plan = replace(plan, base=planning.rotated_base(int(plan.tiles.max()) + 1, size))
     return plan, homes
 
 

@@ -62,7 +62,8 @@ def combine(
                 key, lambda form=form, given=partials: _combine_plan(site, form, given, *asked)
             )
             if plan.base == 0:
-                plan = replace(plan, base=site.planning.rotated_base(int(plan.tiles.max()) + 1))
+                size = math.prod(form.result_shape())
+                plan = replace(plan, base=site.planning.rotated_base(int(plan.tiles.max()) + 1, size))
         if plan.num_partials(form) == 1:
             emit(here, codelet, form, plan, [partials], (dtype,), (result,))
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 
@@ -63,7 +64,7 @@ def settle(planning: Planning, form: OpForm, plan: Plan, operands: Seq[Tensor]) 
                     and layout.base + last < target.num_tiles
                     and layout.base == 0
                 ):
-                    layout = replace(layout, base=planning.rotated_base(last))
+                    layout = replace(layout, base=planning.rotated_base(last, math.prod(tensor.shape)))
             planning.place(tensor.name, layout)
 
 

@@ -8,6 +8,7 @@ two, moments and clipping, then lies there too.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -118,7 +119,8 @@ class Preferences:
         free = [Operand(t.shape, t.dtype, None) for t in tensors]
         target = planning.graph.target
         plan = search(form, contraction.codelet, free, dtypes, target)[0].plan
-        plan = replace(plan, base=planning.rotated_base(int(plan.tiles.max()) + 1))
+        size = math.prod(tensors[k].shape)
+        plan = replace(plan, base=planning.rotated_base(int(plan.tiles.max()) + 1, size))
         return home_layout(form, plan, k, tensors[k].shape, tensors[k].dtype, target)
 
     @cached_property

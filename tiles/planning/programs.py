@@ -160,6 +160,8 @@ def _copy_between(planning: Planning, step: CopyBetween, program: Sequence) -> N
     source, result = planning.placed(step.source), planning.tensor(step.destination)
     if not has_elements(source):
         return
+    if step.stage:
+        planning.placed(step.stage)
     assert source.layout is not None
     if result.layout is None:
         result = planning.place(result.name, source.layout)

@@ -15,6 +15,9 @@ from tiles.errors import InvalidGraph
 from tiles.graph import TEMPORARY, VARIABLE, Graph, Layout, Plan, Sequence, Tensor, linear_layout
 from tiles.planning.policy import Policy
 
+MOST_MOVED = 0.75
+"""The share of all tiles up to which something may end at the last tile instead of beginning at the first."""
+
 T = TypeVar("T")
 Cost = tuple[bool, float]
 """What a way to compute something costs: whether its temporaries exceed their share of a tile, and cycles."""
@@ -66,6 +69,7 @@ class Planning:
         self._deferred: dict[str, list[Deferred]] = {}
         self._scope = 0
         self._rotation = 0
+        self._turns: dict[int, int] = {}
         self.donated = {given.inputs[i] for i in given.donated}
         for name in given.inputs:
             self.tensor(name)
@@ -111,7 +115,10 @@ class Planning:
         if tensor.layout is not None:
             return tensor
         layout = linear_layout(tensor.shape, tensor.dtype, self.graph.target.num_tiles)
-        return self.place(name, replace(layout, base=self.rotated_base(int(layout.tiles.max()) + 1)))
+        return self.place(
+            name,
+            replace(layout, base=self.rotated_base(int(layout.tiles.max()) + 1, math.prod(tensor.shape))),
+        )
 
     def follow(self, name: str, other: Tensor) -> None:
         """Let a tensor that is not placed lie as another one of its shape, from or to which it is copied."""
@@ -172,17 +179,23 @@ class Planning:
         self.graph.tensors[name] = made
         return self.place(name, layout)
 
-    def rotated_base(self, span: int) -> int:
-        """Return a first tile for something that covers ``span`` tiles, so that small things spread out.
+    def rotated_base(self, span: int, size: int) -> int:
+        """Return a first tile for something of ``size`` elements that covers ``span`` tiles, so that all tiles have code.
 
+        What is small goes to tiles in turn. What covers more than a quarter begins at the first tile or ends at the
+        last: of two sizes one does the one, one the other, so that what is read element by element still lies alike.
         It is the first of an exchange bus: neighbours that read alike then share its lanes.
         """
         target = self.graph.target
         free = target.num_tiles - span
-        if span * 4 > target.num_tiles or free <= 0:
+        if span > MOST_MOVED * target.num_tiles or free <= 0:
             return 0
-        base = self._rotation % (free + 1)
-        self._rotation += span
+        if span * 4 > target.num_tiles:
+            turn = self._turns.setdefault(size, len(self._turns))
+            base = free if turn % 2 else 0
+        else:
+            base = self._rotation % (free + 1)
+            self._rotation += span
         return base - base % target.tiles_per_shared_exchange_bus
 
 

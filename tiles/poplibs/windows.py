@@ -102,11 +102,10 @@ class Phase:
     dilation: int
     offset: int
 
-    def operand_axis(self, output: int, tap: int | None) -> Affine:
-        """Return the operand's index over the domain dimensions of outputs and taps (None: a single tap)."""
-        if tap is None:
-            return along(output, self.stride, self.offset)
-        return Affine(((output, self.stride), (tap, self.dilation)), self.offset)
+    def operand_axis(self, output: int | None, tap: int | None) -> Affine:
+        """Return the operand's index over the domain dimensions of outputs and taps (None: a single one)."""
+        terms = ((output, self.stride), (tap, self.dilation))
+        return Affine(tuple((d, step) for d, step in terms if d is not None), self.offset)
 
     def kernel_axis(self, tap: int | None) -> Affine:
         """Return the kernel's index over the domain dimension of taps (None: a single tap)."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tiles.compiler import StepCost
-from tiles.target import Basis
+from tiles.target import Basis, Parts
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ COMPUTE = {
         "(Poplar tutorial 6: 28,300 cycles where the model has 3,800)",
     ),
 }
-"""By the basis of the slowest tile's figure."""
+"""By the basis of each part of the slowest tile's figure."""
 
 EXCHANGE = Band(
     0.9,
@@ -76,25 +76,24 @@ LINKS = Band(
 )
 
 
-def part_ranges(cost: StepCost) -> dict[str, Band]:
-    """Return the band of every part of a step: compute, exchange, sync, host, links."""
-    return {
-        "compute": COMPUTE[cost.compute_basis],
-        "exchange": EXCHANGE,
-        "sync": SYNC,
-        "host": HOST,
-        "links": LINKS,
-    }
+def compute_range(parts: Parts) -> tuple[float, float]:
+    """Return the least and most cycles of what a tile computes, each part by the band of its basis."""
+    return (
+        sum(cycles * COMPUTE[basis].low for basis, cycles in parts),
+        sum(cycles * COMPUTE[basis].high for basis, cycles in parts),
+    )
 
 
 def step_range(cost: StepCost) -> tuple[float, float]:
     """Return the least and most cycles that measurements suggest for one run of a step."""
-    bands = part_ranges(cost)
-    cycles = {
-        "compute": cost.compute_cycles,
-        "exchange": cost.exchange_cycles,
-        "sync": cost.sync_cycles,
-        "host": cost.host_cycles or 0,
-        "links": cost.link_cycles or 0,
-    }
-    return sum(c * bands[k].low for k, c in cycles.items()), sum(c * bands[k].high for k, c in cycles.items())
+    low, high = compute_range(cost.compute_parts)
+    others = (
+        (cost.exchange_cycles, EXCHANGE),
+        (cost.sync_cycles, SYNC),
+        (cost.host_cycles or 0, HOST),
+        (cost.link_cycles or 0, LINKS),
+    )
+    return (
+        low + sum(cycles * band.low for cycles, band in others),
+        high + sum(cycles * band.high for cycles, band in others),
+    )

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
 from tiles.compiler import StepCost
+from tiles.compiler.control import Part, Path, Repeat, Switch, While
+from tiles.compiler.control_flow import Trips, runs_of_parts
+from tiles.numerics.maxplus import MaxPlus, product
 from tiles.target import Target
 
 
@@ -81,12 +85,68 @@ class Clocks:
 
 
 def run_cycles(costs: Sequence[StepCost], counts: Sequence[int], target: Target) -> list[int]:
-    """Return every IPU's clock after step i has run ``counts[i]`` times.
+    """Return every IPU's clock after step i has run ``counts[i]`` times, the runs of a step back to back.
 
-    Counts do not say in which order loops ran their steps, so the runs of a step are taken back to back, in
-    program order: exact for one IPU, and for steps in whose exchange every IPU takes part.
+    Exact for one IPU, and for steps in whose exchange every IPU takes part; ``program_cycles`` knows the order.
     """
     clocks = Clocks(target.num_ipus)
     for cost, count in zip(costs, counts, strict=True):
         clocks.run(superstep(cost, target), count)
     return [int(c) for c in clocks.cycles]
+
+
+def program_cycles(program: Part, steps: Sequence[Superstep], trips: Trips) -> list[int]:
+    """Return every IPU's clock after a run of a program, folded over its tree: exact for any trip counts.
+
+    A step maps the clocks by a max-plus matrix, a body is the product of its steps, a loop a power. IPUs that take part
+    in the same exchanges and compute as long are one clock, so what this takes grows with their kinds.
+
+    What data decides is known in sum. A loop that was entered several times is taken to have run equally often each
+    time, rounded up; a branch that was not always the same, to take as long as the longer ones each time.
+
+    Args:
+      program: the control tree.
+      steps: of each of the program's steps, over all IPUs.
+      trips: of its loops and branches; a branch of which it says nothing is its first.
+    """
+    if not steps:
+        return []
+    rows = np.stack([row for step in steps for row in (step.members, step.compute_cycles)])
+    _, kinds, kind_of = np.unique(rows, axis=1, return_index=True, return_inverse=True)
+    clocks = _Fold(program, steps, kinds, trips).matrix(program, ()).apply([0] * len(kinds))
+    return [int(clock) for clock in clocks[kind_of.reshape(-1)]]
+
+
+class _Fold:
+    """Max-plus matrices of the parts of a program, for one entry of each."""
+
+    def __init__(self, program: Part, steps: Sequence[Superstep], ipus: np.ndarray, trips: Trips) -> None:
+        """Take the steps as some IPUs see them."""
+        self.steps = [
+            MaxPlus.step(step.members[ipus], step.exchange_cycles, step.compute_cycles[ipus])
+            for step in steps
+        ]
+        self.size, self.trips = len(ipus), trips
+        self.runs = {path: count for path, _, count in runs_of_parts(program, trips)}
+
+    def matrix(self, part: Part, path: Path) -> MaxPlus:
+        """Return what one entry of a part does to the clocks."""
+        match part:
+            case int():
+                return self.steps[part]
+            case Repeat(count):
+                return self.matrix(part.body, (*path, 0)).power(count)
+            case While():
+                once = self.matrix(part.condition, (*path, 0))
+                trips = -(-(self.trips.get(path) or 0) // max(1, self.runs[path] or 0))
+                return once.then(self.matrix(part.body, (*path, 1)).then(once).power(trips))
+            case Switch():
+                taken = self.trips.get(path) or (1, *[0] * (len(part.branches) - 1))
+                inner = [
+                    self.matrix(branch, (*path, k)) for k, branch in enumerate(part.branches) if taken[k]
+                ]
+                return reduce(MaxPlus.later, inner, inner[0]) if inner else MaxPlus.identity(self.size)
+            case _:
+                return product(
+                    [self.matrix(inner, (*path, k)) for k, inner in enumerate(part.parts)], self.size
+                )

@@ -42,7 +42,7 @@ def cost_analysis(executable: Executable) -> dict[str, Any]:
         figure for each of its ``branches``. Figures that depend on them are None.
     """
     counts, unresolved = static_counts(executable)
-    return {**cost_figures(executable, totals(executable, counts)), "unresolved": unresolved}
+    return {**cost_figures(executable, totals(executable, counts, trips={})), "unresolved": unresolved}
 
 
 def cost_figures(executable: Executable, sums: Totals) -> dict[str, Any]:

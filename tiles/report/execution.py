@@ -39,7 +39,7 @@ _STAGE = re.compile(r"\.(partials|combine\d*)$")
 
 def execution_data(executable: Executable, counts: Sequence[Count], trips: Trips) -> dict[str, Any]:
     """Return the section ``execution`` of a profile for steps that ran ``counts`` times, and loops' ``trips``."""
-    sums = totals(executable, counts)
+    sums = totals(executable, counts, trips=trips)
     active = _active_cycles(executable, counts)
     ipus = [{"cycles": cycles} for cycles in sums.ipu_cycles] if sums.ipu_cycles is not None else None
     return {
@@ -202,6 +202,7 @@ def _operation(
         "exchangeCycles": sums.exchange_cycles,
         "syncCycles": sums.sync_cycles,
         "hostExchangeCycles": sums.host_exchange_cycles,
+        "linkCycles": sums.link_cycles,
         "cycles": cycles,
         "share": share(cycles, all_cycles),
         "flops": sums.flops,

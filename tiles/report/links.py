@@ -15,37 +15,50 @@ from tiles.numerics.dtypes import itemsize
 from tiles.report.places import place_data
 from tiles.report.totals import Count, totals
 
+DRAWN = 64
+"""IPUs of a drawing of a system's graph."""
+
 
 def links_data(executable: Executable, counts: Sequence[Count]) -> dict[str, Any] | None:
     """Return the section ``execution.links`` of a profile; None for a program of one IPU."""
     if executable.system is None:
         return None
+    loads = _loads(executable, counts)
     return {
         "system": executable.system.name,
         "numIpus": executable.system.num_ipus,
         "replicas": [{"axis": name, "size": size} for name, size in executable.replicas.axes],
-        "kinds": _kinds(executable, counts),
+        "kinds": None if loads is None else _kinds(executable, counts, loads),
+        "drawing": None if loads is None else _drawing(executable, loads),
         "collectives": _collectives(executable, counts),
     }
 
 
-def _kinds(executable: Executable, counts: Sequence[Count]) -> list[dict[str, Any]] | None:
-    """Return every kind of link that is used; None where it is not known how often steps run."""
+def _loads(executable: Executable, counts: Sequence[Count]) -> np.ndarray | None:
+    """Return the bytes on every link and direction in a run, float64 ``[links, 2]``; None where counts are not known."""
     assert executable.system is not None
-    system, table = executable.system, executable.system.table
-    loads = np.zeros((len(table.kind), 2), np.float64)
+    loads = np.zeros((len(executable.system.table.kind), 2), np.float64)
     for cost, count in zip(step_costs(executable), counts, strict=True):
-        if cost.links is None or cost.links.crossing.unit is None:
+        crossed = cost.link_bytes
+        if not len(crossed):
             continue
         if count is None:
             return None
-        loads += float(count) * cost.link_bytes
+        loads += float(count) * crossed
+    return loads
+
+
+def _kinds(executable: Executable, counts: Sequence[Count], loads: np.ndarray) -> list[dict[str, Any]]:
+    """Return every kind of link that is used."""
+    assert executable.system is not None
+    system, table = executable.system, executable.system.table
     found = []
     for number, link in enumerate(system.links):
         rows = np.flatnonzero((table.kind == number) & loads.any(axis=1))
         if not rows.size:
             continue
-        seconds = loads[rows] / table.payload_bytes_per_second[rows, None]
+        rates = table.payload_bytes_per_second[rows, None]
+        seconds = loads[rows] / rates
         row, direction = np.unravel_index(int(seconds.argmax()), seconds.shape)
         ends = table.ends[rows[row]][:: -1 if direction else 1]
         found.append(
@@ -59,9 +72,58 @@ def _kinds(executable: Executable, counts: Sequence[Count]) -> list[dict[str, An
                 "busiestSeconds": float(seconds[row, direction]),
                 "bytesPerSecond": float(table.payload_bytes_per_second[rows[row]]),
                 "basis": link.rate_basis.value,
+                "cyclesByStep": _cycles_by_step(executable, counts, rows, rates),
             }
         )
     return sorted(found, key=lambda entry: -entry["busiestSeconds"])
+
+
+def _cycles_by_step(
+    executable: Executable, counts: Sequence[Count], rows: np.ndarray, rates: np.ndarray
+) -> list[int]:
+    """Return how long the busiest of some links carries what each step sends, over all its runs."""
+    found = []
+    for cost, count in zip(step_costs(executable), counts, strict=True):
+        crossed = cost.link_bytes
+        seconds = float((crossed[rows] / rates).max(initial=0)) if len(crossed) else 0.0
+        found.append(math.ceil(seconds * executable.target.clock_hz * float(count or 0)))
+    return found
+
+
+def _drawing(executable: Executable, loads: np.ndarray) -> dict[str, Any]:
+    """Return the part of the system's graph around its busiest link: what a page can show.
+
+    The IPUs are up to ``DRAWN`` in a row of which the busiest link's first IPU is one, with the nodes between them.
+    """
+    system = executable.system
+    assert system is not None
+    table, ipus = system.table, system.num_ipus
+    seconds = loads.max(axis=1) / table.payload_bytes_per_second
+    own = np.flatnonzero((table.ends < ipus).any(axis=1))
+    busiest = int(table.ends[own[int(seconds[own].argmax())]].min()) if own.size else 0
+    first = busiest // DRAWN * DRAWN
+    drawn = (table.ends >= first) & (table.ends < first + DRAWN)
+    near = np.unique(table.ends[drawn.any(axis=1)])
+    shown = np.union1d(near[near >= ipus], np.arange(first, min(first + DRAWN, ipus)))
+    degree = np.bincount(table.ends.reshape(-1))
+    for _ in range(2):  # what those nodes lead to: switches to hosts, hosts to a network, and no further
+        leading = shown[(shown >= ipus) & (degree[shown] <= DRAWN)]
+        beyond = table.ends[np.isin(table.ends, leading).any(axis=1)]
+        shown = np.union1d(shown, beyond[beyond >= ipus])
+    rows = np.flatnonzero(np.isin(table.ends, shown).all(axis=1))
+    place = {int(node): number for number, node in enumerate(shown)}
+    return {
+        "nodes": [system.node_name(int(node)) for node in shown],
+        "links": [
+            {
+                "ends": [place[int(end)] for end in table.ends[row]],
+                "name": system.links[table.kind[row]].name,
+                "bytes": [int(load) for load in loads[row]],
+                "seconds": float(seconds[row]),
+            }
+            for row in rows
+        ],
+    }
 
 
 def _collectives(executable: Executable, counts: Sequence[Count]) -> list[dict[str, Any]]:
@@ -97,12 +159,37 @@ def _collectives(executable: Executable, counts: Sequence[Count]) -> list[dict[s
     return sorted(found, key=lambda entry: -(entry["cycles"] or 0))
 
 
-def links_text(data: dict[str, Any] | None) -> list[str]:
-    """Return the lines of a report on links, from ``links_data``; none for a program of one IPU."""
+def replicas_text(data: dict[str, Any]) -> str:
+    """Return the mesh and its system in a sentence, from ``links_data``."""
+    mesh = " x ".join(f"{axis['axis']} {axis['size']}" for axis in data["replicas"]) or "one replica"
+    return f"replicas: {mesh}, on {data['system']} of {data['numIpus']:,} IPUs; figures are one replica's"
+
+
+def bound_text(profile: dict[str, Any]) -> str:
+    """Return what most of a run waits for, and what one replica and all do in a second; "" where it is not known."""
+    execution, links = profile["execution"], profile["execution"]["links"]
+    phases = {name: execution[f"{name}Cycles"] for name in ("compute", "exchange", "sync", "link")}
+    if not execution["cycles"] or None in phases.values():
+        return ""
+    most = max(phases, key=lambda name: phases[name])
+    what = "links between IPUs" if most == "link" else most
+    if most == "link" and links["kinds"]:
+        what = f"links between IPUs ({links['kinds'][0]['name']} is the busiest)"
+    share, rate = phases[most] / execution["cycles"], execution["flops"] / execution["seconds"]
+    count = math.prod(axis["size"] for axis in links["replicas"])
+    return (
+        f"bound by {what}: {share:.0%} of the cycles; {1 / execution['seconds']:,.0f} runs/s, "
+        f"{rate / 1e12:,.3g} Tflop/s a replica, {rate * count / 1e12:,.3g} together"
+    )
+
+
+def links_text(profile: dict[str, Any]) -> list[str]:
+    """Return the lines of a report on links, from a profile's document; none for a program of one IPU."""
+    data = profile["execution"]["links"]
     if data is None:
         return []
-    mesh = " x ".join(f"{axis['axis']} {axis['size']}" for axis in data["replicas"]) or "one replica"
-    lines = [f"replicas: {mesh}, on {data['system']} of {data['numIpus']:,} IPUs; figures are one replica's"]
+    bound = bound_text(profile)
+    lines = [replicas_text(data), *(["  " + bound] if bound else [])]
     for entry in data["kinds"] or ():
         micro = entry["busiestSeconds"] * 1e6
         lines.append(

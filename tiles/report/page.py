@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.resources
+import math
 from collections.abc import Sequence
 from html import escape
 from string import Template
@@ -10,6 +11,8 @@ from typing import Any
 
 from tiles.graph.location import short
 from tiles.report.charts import Axis, Series, lines, share_bar, stack
+from tiles.report.drawing import drawing
+from tiles.report.links import bound_text, replicas_text
 from tiles.report.places import scope_of
 from tiles.report.text import (
     CODELETS_SHARED,
@@ -22,7 +25,7 @@ from tiles.report.text import (
     went,
 )
 
-COMPUTE, EXCHANGE, SYNC, HOST = "#2f6db5", "#e0862b", "#8b939c", "#7a5aa6"
+COMPUTE, EXCHANGE, SYNC, HOST, LINK = "#2f6db5", "#e0862b", "#8b939c", "#7a5aa6", "#c03028"
 PEAK, ALWAYS, SOMETIMES, GAPS = "#2f6db5", "#1f9e89", "#8fbce6", "#b3bcc6"
 BASIS_COLORS = {
     "MEASURED": "#2a7f5f",
@@ -45,6 +48,7 @@ def page(data: dict[str, Any]) -> str:
         "tiles": _figures(data),
         "shares": _shares(data),
         "supersteps": _supersteps(data),
+        "links": _links(data),
         "operations": _operations(data) + _scopes(data),
         "memory_by_tile": _memory_by_tile(data),
         "categories": _categories(data),
@@ -72,6 +76,9 @@ def _subtitle(data: dict[str, Any]) -> str:
     target, run = data["target"], data["run"]
     how = "not run" if run is None else f"{run['engine']} engine, {run['arithmetic']} arithmetic"
     ipus = f"{target['numIPUs']} IPUs, " if target["numIPUs"] > 1 else ""
+    links = data["execution"]["links"]
+    if links is not None:
+        ipus = f"{links['numIpus']:,} IPUs of {links['system']}, each "
     megahertz = f"{target['clockFrequency'] / 1e6:,g} MHz"
     return f"{target['description']}: {ipus}{target['numTiles']:,} tiles at {megahertz}; {how}"
 
@@ -117,7 +124,7 @@ def _figures(data: dict[str, Any]) -> str:
 
 def _shares(data: dict[str, Any]) -> str:
     execution = data["execution"]
-    phases = [(name, execution[f"{name}Cycles"], color) for name, color in _phase_colors()]
+    phases = [(name, execution[f"{name}Cycles"], color) for name, color in _phase_colors(data)]
     known = [cycles for _, cycles, _ in phases if cycles is not None]
     if len(known) < len(phases):
         return "<p>The split depends on data; run the program to see it.</p>"
@@ -128,8 +135,10 @@ def _shares(data: dict[str, Any]) -> str:
     return f"<h3>By phase</h3>{split}<h3>By what the figures rest on</h3>{basis}"
 
 
-def _phase_colors() -> list[tuple[str, str]]:
-    return [("compute", COMPUTE), ("exchange", EXCHANGE), ("sync", SYNC), ("hostExchange", HOST)]
+def _phase_colors(data: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the phases of a step with their colors; links for a program of several IPUs."""
+    phases = [("compute", COMPUTE), ("exchange", EXCHANGE), ("sync", SYNC), ("hostExchange", HOST)]
+    return phases if data["execution"]["links"] is None else [*phases, ("link", LINK)]
 
 
 # ---- execution
@@ -141,31 +150,90 @@ def _supersteps(data: dict[str, Any]) -> str:
         return "<p>The program has no steps.</p>"
     series = [
         Series(name, [(step["count"] or 0) * (step[f"{name}Cycles"] or 0) for step in steps], color)
-        for name, color in _phase_colors()
+        for name, color in _phase_colors(data)
     ]
-    labels = [f"{step['name']} x {_shown(step['count'])}" for step in steps]
-    return stack(series, Axis("step", 0, labels), "cycles", gap=True)
+    return stack(series, _steps_axis(data), "cycles", gap=True)
+
+
+def _steps_axis(data: dict[str, Any]) -> Axis:
+    labels = [f"{step['name']} x {_shown(step['count'])}" for step in data["execution"]["steps"]]
+    return Axis("step", 0, labels)
+
+
+def _links(data: dict[str, Any]) -> str:
+    """Return what several IPUs do and what crosses the links between them: a lane each, the graph, tables."""
+    links, steps = data["execution"]["links"], data["execution"]["steps"]
+    if links is None:
+        return ""
+    words = "".join(f"<p>{escape(line)}</p>" for line in (replicas_text(links), bound_text(data)) if line)
+    if links["kinds"] is None:
+        return f"<h2>Links between IPUs</h2>{words}<p>What crosses depends on data; run the program to see it.</p>"
+    alike = _shown(math.prod(axis["size"] for axis in links["replicas"]))
+    own = [(name, color) for name, color in _phase_colors(data) if name != "link"]
+    on_chip = [
+        Series(name, [(step["count"] or 0) * (step[f"{name}Cycles"] or 0) for step in steps], color)
+        for name, color in own
+    ]
+    lanes = [(f"Every IPU ({alike} do the same)", on_chip)] + [
+        (
+            f"{kind['name']} ({kind['kind']}), the busiest of {kind['links']:,}",
+            [Series("busy", kind["cyclesByStep"], LINK)],
+        )
+        for kind in links["kinds"]
+    ]
+    axis = _steps_axis(data)
+    charts = "".join(
+        f"<h3>{escape(name)}</h3>{stack(series, axis, 'cycles', gap=True)}" for name, series in lanes if steps
+    )
+    graph = drawing(links["drawing"]) if links["drawing"]["links"] else ""
+    kinds: list[list[Cell]] = [
+        [
+            kind["name"], kind["kind"], kind["links"], kind["bytes"], kind["busiest"], kind["busiestBytes"],
+            f"{kind['busiestSeconds'] * 1e6:,.1f}", f"{kind['bytesPerSecond'] / 1e9:.1f}", kind["basis"],
+        ]
+        for kind in links["kinds"]
+    ]  # fmt: skip
+    heads = [
+        "link",
+        "kind",
+        "links",
+        "bytes on all",
+        "busiest",
+        "its bytes",
+        "its us",
+        "GB/s each way",
+        "rests on",
+    ]
+    collectives: list[list[Cell]] = [
+        [
+            row["label"], row["name"], ", ".join(row["axes"]), row["bytes"], row["runs"], row["cycles"],
+            row["linkCycles"], _rate(row["bytesPerSecond"]), scope_of(row), short(row["location"]),
+        ]
+        for row in links["collectives"]
+    ]  # fmt: skip
+    titles = ["collective", "name", "along", "operand B", "runs", "cycles", "of links", "operand GB/s"]
+    return (
+        f"<h2>Links between IPUs</h2>{words}{charts}<h3>Load of the links</h3>"
+        f"<p>{escape(links['system'])}, around its busiest link; the pointer shows bytes.</p>{graph}"
+        + _table(heads, kinds, numeric=(2, 3, 5, 6, 7))
+        + "<h3>Collectives</h3>"
+        + _table([*titles, "scope", "from"], collectives, numeric=range(3, 8), wide=(8, 9), optional=8)
+    )
+
+
+def _rate(value: float | None) -> str | None:
+    return None if value is None else f"{value / 1e9:.2f}"
 
 
 def _operations(data: dict[str, Any]) -> str:
-    heads = [
-        "operation",
-        "scope",
-        "from",
-        "cycles",
-        "share",
-        "compute",
-        "exchange",
-        "sync",
-        "host",
-        "runs",
-        "flops",
-    ]
-    heads += ["exchanged B", "mostly rests on", "plan", "vertex types"]
+    phases = _phase_colors(data)
+    heads = ["operation", "scope", "from", "cycles", "share", "compute", "exchange", "sync", "host"]
+    heads += ["links"] if len(phases) > 4 else []
+    heads += ["runs", "flops", "exchanged B", "mostly rests on", "plan", "vertex types"]
     rows: list[list[Cell]] = []
     for row in data["operations"]:
         share = None if row["share"] is None else f"{row['share']:.1%}"
-        figures = [row[f"{phase}Cycles"] for phase, _ in _phase_colors()]
+        figures = [row[f"{phase}Cycles"] for phase, _ in phases]
         rows.append(
             [
                 row["name"], scope_of(row), short(row["location"]), row["cycles"], share, *figures, row["runs"],
@@ -173,7 +241,7 @@ def _operations(data: dict[str, Any]) -> str:
                 "\n".join(row["vertexTypes"]),
             ]
         )  # fmt: skip
-    return _table(heads, rows, numeric=range(3, 12), wide=(0, 1, 2), optional=1)
+    return _table(heads, rows, numeric=range(3, 8 + len(phases)), wide=(0, 1, 2), optional=1)
 
 
 def _scopes(data: dict[str, Any]) -> str:

@@ -22,7 +22,7 @@ def summary(data: dict[str, Any], top: int = 10) -> str:
         _heading(data),
         _cycles(data),
         _basis(data),
-        links_text(data["execution"]["links"]),
+        links_text(data),
         _unresolved(data),
         _operations(data, top),
         _scopes(data, top),

@@ -12,6 +12,7 @@ from tiles.compiler import Executable, ExecuteStep
 from tiles.compiler.costs import group_extents
 from tiles.compiler.steps import VertexGroup
 from tiles.elements import Variant, as_text, cost_of, instructions_for
+from tiles.engine import coverage_of
 from tiles.errors import NoTileCode, OutOfRegisters
 from tiles.graph import VertexCode
 
@@ -81,11 +82,11 @@ def _collect(
 
 
 def print_tile_code(executable: Executable) -> str:
-    """Return the code of every variant of a program: bundles, slots, loops, registers, bytes and cycles."""
+    """Return what share of a program has code, and the code of every variant: bundles, slots, loops, registers, bytes and cycles."""
     uses, missing = uses_of(executable, range(len(executable.steps)))
     texts = [_text(executable, use) for use in uses]
     texts += [f"{label}: no tile code: {reason}" for label, reason in missing.items()]
-    return "\n\n".join(texts) or "no vertices"
+    return "\n\n".join([str(coverage_of(executable)), *texts]) if texts else "no vertices"
 
 
 def _text(executable: Executable, use: Use) -> str:

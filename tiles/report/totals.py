@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tiles.compiler import Executable, StepCost, step_costs
+from tiles.compiler.control_flow import Trips
 from tiles.report.band import step_range
-from tiles.report.clocks import run_cycles
+from tiles.report.clocks import program_cycles, run_cycles, superstep
 from tiles.target import Basis
 
 Count = int | None
@@ -88,8 +89,16 @@ def share(part: Count, whole: Count) -> float | None:
     return round(part / whole, 6) if whole else 0.0
 
 
-def totals(executable: Executable, counts: Sequence[Count], steps: Sequence[int] | None = None) -> Totals:
+def totals(
+    executable: Executable,
+    counts: Sequence[Count],
+    steps: Sequence[int] | None = None,
+    trips: Trips | None = None,
+) -> Totals:
     """Return the cost of running step i ``counts[i]`` times; of ``steps`` only, when given.
+
+    With ``trips``, of loops and branches that data decides, these are the counts of a run of the whole program, and the
+    clocks of several IPUs are folded over its tree; else the runs of a step are taken back to back.
 
     A step that is not known to run leaves unknown only what it would add to: a loop without exchange leaves
     the exchange cycles of a program known.
@@ -108,7 +117,11 @@ def totals(executable: Executable, counts: Sequence[Count], steps: Sequence[int]
     by_basis = [step_basis_cycles(cost) for cost in costs]
     ipu_cycles = None
     if summed([cost.cycles for cost in costs]) is not None:
-        ipu_cycles = tuple(run_cycles(costs, [count or 0 for count in runs], target))
+        if trips is None or target.num_ipus == 1:
+            ipu_cycles = tuple(run_cycles(costs, [count or 0 for count in runs], target))
+        else:
+            done = [superstep(cost, target) for cost in costs]
+            ipu_cycles = tuple(program_cycles(executable.program, done, trips))
     cycles = max(ipu_cycles) if ipu_cycles is not None else None
     return Totals(
         cycles=cycles,
@@ -145,8 +158,8 @@ def step_basis_cycles(cost: StepCost) -> dict[Basis, Count]:
     """Return the cycles of one run of a step by basis."""
     cycles: dict[Basis, Count] = dict.fromkeys(Basis, 0)
     parts = (
-        (cost.compute_basis, cost.compute_cycles),
-        (cost.exchange_basis, cost.exchange_cycles),
+        *cost.compute_parts,
+        *cost.exchange_parts,
         (cost.sync_basis, cost.sync_cycles),
         (cost.host_basis, cost.host_cycles),
         *(cost.link_basis or ((Basis.ASSUMED, cost.link_cycles),)),

@@ -3,7 +3,7 @@
 A ``Target`` is one chip; a ``System`` is several and the links between them.
 """
 
-from tiles.target.basis import Basis
+from tiles.target.basis import Basis, Parts, weakest_part
 from tiles.target.link_phase import LinkPhase, exchange_phase, flow_phase
 from tiles.target.load import known_names
 from tiles.target.quantity import MemoryRegion, Provenance, Quantity
@@ -16,6 +16,7 @@ __all__ = [
     "Basis",
     "LinkPhase",
     "MemoryRegion",
+    "Parts",
     "Provenance",
     "Quantity",
     "System",
@@ -28,4 +29,5 @@ __all__ = [
     "known_names",
     "known_systems",
     "one_ipu",
+    "weakest_part",
 ]

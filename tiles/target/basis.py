@@ -36,3 +36,11 @@ class Basis(enum.StrEnum):
 
 
 _ORDER = tuple(Basis)
+
+Parts = tuple[tuple[Basis, int], ...]
+"""Cycles by what they rest on; a basis may come more than once."""
+
+
+def weakest_part(parts: Parts) -> Basis:
+    """Return the weakest basis of cycles that are made of parts; that of the first one where there are no cycles."""
+    return Basis.weakest([basis for basis, cycles in parts if cycles] or [parts[0][0]])

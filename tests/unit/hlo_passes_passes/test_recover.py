@@ -17,7 +17,7 @@ from hlo_passes.passes import optimize, samples
 from ipuxla.frontend.importer import import_stablehlo
 from tests.comparison import assert_same_bits, results
 from tests.models import model
-from tests.network_functions import KNOWN, NEARLY
+from tests.network_functions import KNOWN, NEARLY, with_gradient
 
 SHAPE = (4, 6)
 PARTS = {
@@ -34,16 +34,6 @@ PARTS = {
 }
 """What is recognized inside a function that is not recognized as a whole."""
 PASSES = "inline,dce,recover-networks,dce"
-
-
-def with_gradient(function: Any) -> Any:
-    """Return a function's value and its gradient, as a function of operand and cotangent."""
-
-    def both(x: Any, g: Any) -> Any:
-        value, back = jax.vjp(function, x)
-        return value, back(g)[0]
-
-    return both
 
 
 def recovered(function: Any, *args: Any, passes: str = PASSES) -> tuple[Module, Module, list[str]]:
@@ -102,6 +92,38 @@ def test_what_is_only_nearly_the_function_says_so(name: str) -> None:
         "silu by division": {"popnn.silu_gradient"},
     }
     assert {kind for kind, is_so in found.items() if is_so} == approximate.get(name, set())
+
+
+def test_a_relus_gradient_is_told_by_its_result_where_that_is_narrower() -> None:
+    """The result is kept for what follows anyway; the operand in float32 need not be."""
+
+    def function(x: Any, g: Any) -> Any:
+        return with_gradient(lambda x: jax.nn.relu((2 * x).astype(jnp.float16)))(x, g)
+
+    rng = np.random.default_rng(3)
+    special = [0.0, -0.0, 1e-9, -1e-9, np.nan, np.inf]
+    args = [
+        np.array([*special, *rng.standard_normal(18)], np.float32).reshape(4, 6),
+        np.ones((4, 6), np.float16),
+    ]
+    before, after, kinds = recovered(function, *args)
+    assert sorted(kinds) == ["popnn.relu", "popnn.relu_gradient"]
+    entry = after.entry_computation
+    gradient = next(i for i in entry.instructions if i.op == Nonlinearity("popnn.relu_gradient"))
+    assert gradient.operands[0] == entry.results[0]
+    assert_same_bits(results(before, args), results(after, args))
+
+
+@pytest.mark.parametrize("compared", ["before rounding", "with at least zero"])
+def test_a_relus_gradient_is_not_told_by_a_result_that_says_otherwise(compared: str) -> None:
+    def function(x: Any, g: Any) -> Any:
+        y = x.astype(jnp.float16)
+        truth = x > 0 if compared == "before rounding" else y >= 0
+        return jax.nn.relu(y), jnp.where(truth, g, 0)
+
+    args = [np.array([1e-9, -1e-9, 0.0, -0.0, 2.0, -2.0], np.float32), np.ones(6, np.float32)]
+    before, after, _ = recovered(function, *args)
+    assert_same_bits(results(before, args), results(after, args))
 
 
 def test_functions_of_narrower_operands_are_decided_or_left_alone() -> None:

@@ -47,7 +47,7 @@ def test_a_system_is_its_chip_and_the_others():
 @pytest.mark.parametrize(
     ("choices", "error", "said"),
     [
-        ({"engine": "slow"}, InvalidOption, "fast, literal, vertex, hlo"),
+        ({"engine": "slow"}, InvalidOption, "fast, literal, vertex, tile, hlo"),
         ({"arithmetic": "double"}, InvalidOption, "float, ring"),
         ({"target": "gc3"}, UnknownTarget, "gc200"),
         ({"target": 3}, InvalidOption, "a name, a Target or a System"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import pathlib
@@ -10,12 +11,19 @@ import pytest
 
 from ipuxla import cli
 from ipuxla.calibration import BadRecord, InvalidRecords, Row, predict, read_records, score, stencils
-from ipuxla.calibration.card import scored
+from ipuxla.calibration.card import scored, without_family
+from ipuxla.calibration.figures import figure
+from ipuxla.calibration.fitted import fitted
 from ipuxla.calibration.held_out import held_out, interval
 from ipuxla.calibration.parameters import MissingParameter, Parameters
 from ipuxla.calibration.predict import is_rate, roofline
 from ipuxla.calibration.programs import FAMILIES
+from tests.replicas import replicated
+from tiles import compile_graph, gcl
+from tiles.graph import Swap
+from tiles.report import cost_analysis
 
+CONFIGS = pathlib.Path(__file__).parents[3] / "configs"
 PUBLISHED = pathlib.Path(__file__).parents[3] / "benchmarks" / "data" / "silicon.json"
 
 
@@ -226,3 +234,37 @@ def test_a_source_is_judged_by_what_others_teach():
     assert held_out(alike) == (2 * 17, 2 * 19)
     off = [_row("c", 5.0)]
     assert held_out([*alike, *off])[1] == 39 and held_out(off) == (0, 0)
+
+
+def test_a_figure_holds_every_part_of_a_step_links_among_them():
+    graph = replicated(("all", 2), name="c2_card", num_tiles=64)
+    x = graph.add_input((1000,), "int32", "x")
+    graph.outputs.append(gcl.permute(graph, x, graph.replicas.names, Swap(1)).name)
+    executable = compile_graph(graph)
+    told, cost = figure(executable), cost_analysis(executable)
+    assert cost["link_cycles"] > 0 and told.cycles == cost["cycles"]
+    assert told.basis_cycles == {basis: cycles for basis, cycles in cost["basis_cycles"].items() if cycles}
+    assert (told.low, told.high) == pytest.approx(cost["cycles_range"], abs=1)
+
+
+def test_few_constants_are_fitted_and_each_is_named():
+    found = fitted()
+    assert len(found) <= 12 and len({each.name for each in found}) == len(found)
+    assert all(each.to and each.unit and each.value > 0 for each in found)
+    systems = [each.name.split()[0] for each in found if each.name.startswith("dss8440")]
+    assert len(systems) == 1
+    assert {each.name.split()[0] for each in found} == {"rearrangement,", "cosine", "sine", "tan", systems[0]}
+    stated = [path for path in CONFIGS.rglob("*.json") if '"FITTED"' in path.read_text()]
+    assert [path.stem for path in stated] == ["dss8440"]
+
+
+def test_the_card_leaves_one_family_out_at_a_time():
+    gemm, mlp = _only(), _only(id="b", unit="tile cycles", value=292.0, family="gemm_on_tile", source="b")
+    assert isinstance(gemm, Row) and isinstance(mlp, Row)
+    other = Row(
+        dataclasses.replace(gemm.record, id="c", family="conv"), 2.0 * gemm.record.value, 1, 9, {}, ""
+    )
+    left = without_family([gemm, mlp, other])
+    assert set(left) == {"conv", "gemm_on_tile"}
+    assert left["gemm_on_tile"].modelled_only == pytest.approx(2)
+    assert left["conv"] == score([gemm, mlp])

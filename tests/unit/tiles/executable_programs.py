@@ -37,6 +37,7 @@ from tiles.graph import (
     Repeat,
     RepeatWhileTrue,
     Sequence,
+    Site,
     Switch,
     Tensor,
     along,
@@ -98,16 +99,16 @@ def chain(target: Target) -> Graph:
     w = graph.add_input((8, 6), "float32", "w", "model.py:2")
     shift = graph.add_constant(np.arange(6, dtype=np.float32), "float32", "shift")
     product = poplin.matmul(
-        graph, x, w, name="dot", location="model.py:3", plan=Plan((split(12, 3, 2), whole(6), split(8, 4)))
+        Site(graph, "dot", "model.py:3"), x, w, plan=Plan((split(12, 3, 2), whole(6), split(8, 4)))
     )
-    shifted = popops.add(graph, product, shift, name="add", plan=Plan((split(12, 3, 2), whole(6))))
-    flat = poputil.reshape(graph, shifted, (72,), name="flat")
-    total = popops.reduce(graph, flat, (0,), name="sum", plan=Plan((split(72, 18, 1),)))
-    turned = popops.transpose(graph, shifted, (1, 0), name="turn", plan=Plan((split(6, 2), whole(12))))
-    again = poputil.copy(graph, turned, rows((6, 12), 3, 4), name="again")
-    odd = poputil.reshape(graph, again, (8, 9), name="odd")
-    cast = popops.cast(graph, odd, "float16", name="cast", plan=Plan((split(8, 2), whole(9))))
-    joined = poputil.concatenate(graph, [cast, cast], 1, layout=rows((8, 18), 1, 2), name="joined")
+    shifted = popops.add(Site(graph, "add"), product, shift, plan=Plan((split(12, 3, 2), whole(6))))
+    flat = poputil.reshape(Site(graph, "flat"), shifted, (72,))
+    total = popops.reduce(Site(graph, "sum"), flat, (0,), plan=Plan((split(72, 18, 1),)))
+    turned = popops.transpose(Site(graph, "turn"), shifted, (1, 0), plan=Plan((split(6, 2), whole(12))))
+    again = poputil.copy(Site(graph, "again"), turned, rows((6, 12), 3, 4))
+    odd = poputil.reshape(Site(graph, "odd"), again, (8, 9))
+    cast = popops.cast(Site(graph, "cast"), odd, "float16", plan=Plan((split(8, 2), whole(9))))
+    joined = poputil.concatenate(Site(graph, "joined"), [cast, cast], 1, layout=rows((8, 18), 1, 2))
     graph.outputs = [total.name, joined.name, shifted.name]
     return graph
 
@@ -126,29 +127,29 @@ def loops(target: Target) -> Graph:
     point = Plan(())
     graph.program.add(Copy(carried.name, (x.name,)))
     body = Sequence()
-    _assign(graph, body, carried, popops.mul(graph, carried, 2.0, program=body, plan=plan, name="twice"))
+    _assign(graph, body, carried, popops.mul(Site(graph, "twice", sequence=body), carried, 2.0, plan=plan))
     graph.program.add(Repeat(3, body))
     _assign(graph, graph.program, count, popops.fill(graph, (), "int32", 0, plan=point))
     condition, inner = Sequence(), Sequence()
     _assign(
-        graph, condition, flag, popops.lt(graph, count, limit, program=condition, plan=point, name="less")
+        graph, condition, flag, popops.lt(Site(graph, "less", sequence=condition), count, limit, plan=point)
     )
-    _assign(graph, inner, count, popops.add(graph, count, 1, program=inner, plan=point, name="next"))
-    _assign(graph, inner, carried, popops.add(graph, carried, x, program=inner, plan=plan, name="grow"))
+    _assign(graph, inner, count, popops.add(Site(graph, "next", sequence=inner), count, 1, plan=point))
+    _assign(graph, inner, carried, popops.add(Site(graph, "grow", sequence=inner), carried, x, plan=plan))
     graph.program.add(RepeatWhileTrue(condition, flag.name, inner))
     branches = Sequence(), Sequence()
     _assign(
-        graph, branches[0], chosen, popops.neg(graph, carried, program=branches[0], plan=plan, name="minus")
+        graph, branches[0], chosen, popops.neg(Site(graph, "minus", sequence=branches[0]), carried, plan=plan)
     )
     _assign(
         graph,
         branches[1],
         chosen,
-        popops.add(graph, carried, 7.0, program=branches[1], plan=plan, name="plus"),
+        popops.add(Site(graph, "plus", sequence=branches[1]), carried, 7.0, plan=plan),
     )
     graph.program.add(Switch(limit.name, branches))
     function = Sequence()
-    answer = popops.add(graph, given, 3.0, program=function, plan=Plan((split(16, 2),)), name="three")
+    answer = popops.add(Site(graph, "three", sequence=function), given, 3.0, plan=Plan((split(16, 2),)))
     graph.functions["three"] = function
     results = []
     for source in (chosen, carried):
@@ -156,7 +157,7 @@ def loops(target: Target) -> Graph:
         graph.program.add(Call("three"))
         results.append(graph.add_tensor((16,), "float32", "result", rows((16,), 8)))
         graph.program.add(Copy(results[-1].name, (answer.name,)))
-    graph.outputs = [popops.add(graph, *results, plan=Plan((split(16, 8),)), name="end").name, count.name]
+    graph.outputs = [popops.add(Site(graph, "end"), *results, plan=Plan((split(16, 8),))).name, count.name]
     return graph
 
 
@@ -171,8 +172,8 @@ def update(target: Target) -> Graph:
     g = graph.add_input((16, 4), "float32", "g")
     graph.donated = (0,)
     plan = Plan((split(16, 4), whole(4)))
-    step = popops.mul(graph, g, 0.125, plan=plan, name="scale")
-    graph.outputs = [popops.sub(graph, p, step, plan=plan, name="descend").name]
+    step = popops.mul(Site(graph, "scale"), g, 0.125, plan=plan)
+    graph.outputs = [popops.sub(Site(graph, "descend"), p, step, plan=plan).name]
     return graph
 
 
@@ -181,9 +182,11 @@ def padded(target: Target, codelet: Codelet | None = None) -> Graph:
     graph = Graph(target, "padded")
     x = graph.add_input((10, 6), "float32", "x")
     x = graph.set_layout(x.name, rows((10, 6), 3))
-    wide = popops.pad(graph, x, (1, 0), (2, 3), value=0.5, name="pad", plan=Plan((split(13, 4), whole(9))))
-    part = popops.slice(graph, wide, (1, 0), (12, 9), (2, 3), name="part", plan=Plan((split(6, 2), whole(3))))
-    back = popops.reverse(graph, part, (0,), name="back", plan=Plan((split(6, 1), whole(3))))
+    wide = popops.pad(Site(graph, "pad"), x, (1, 0), (2, 3), value=0.5, plan=Plan((split(13, 4), whole(9))))
+    part = popops.slice(
+        Site(graph, "part"), wide, (1, 0), (12, 9), (2, 3), plan=Plan((split(6, 2), whole(3)))
+    )
+    back = popops.reverse(Site(graph, "back"), part, (0,), plan=Plan((split(6, 1), whole(3))))
     window = OpForm(
         (Dim("i", 6), Dim("j", 3), Dim("k", 3, WINDOW)),
         (IndexMap((Affine(((0, 1), (2, 2)), -2), along(1)), 0.0),),
@@ -191,7 +194,7 @@ def padded(target: Target, codelet: Codelet | None = None) -> Graph:
     )
     plan = Plan((split(6, 2), whole(3), whole(3)))
     (summed,) = poputil.place(
-        graph, codelet or WindowSum(2), window, [back], ("float32",), "window", plan=plan
+        Site(graph, "window"), codelet or WindowSum(2), window, [back], ("float32",), plan=plan
     )
     graph.outputs = [summed.name]
     return graph
@@ -207,7 +210,7 @@ def arithmetic(target: Target) -> Graph:
     one = graph.add_constant(np.full((4,), 1.5, np.float32), "float32", "bias")
     expression = popops.arg(0) - popops.arg(1) * popops.arg(2) - popops.arg(3)
     plan = Plan((split(6, 2), whole(4)))
-    graph.outputs = [popops.map(graph, expression, [x, y, one, z], plan=plan, name="step").name]
+    graph.outputs = [popops.map(Site(graph, "step"), expression, [x, y, one, z], plan=plan).name]
     return graph
 
 
@@ -215,7 +218,9 @@ def sums(target: Target) -> Graph:
     """A reduction whose split leaves partials, combined in a second step."""
     graph = Graph(target, "sums")
     x = graph.add_input((4, 6), "float32", "x")
-    graph.outputs = [popops.reduce(graph, x, (1,), plan=Plan((split(4, 2, 3), split(6, 2))), name="sum").name]
+    graph.outputs = [
+        popops.reduce(Site(graph, "sum"), x, (1,), plan=Plan((split(4, 2, 3), split(6, 2)))).name
+    ]
     return graph
 
 
@@ -223,8 +228,8 @@ def joins(target: Target) -> Graph:
     """A join and a copy into another layout."""
     graph = Graph(target, "joins")
     x, y = (graph.add_input((4, 3), "float32", name) for name in "xy")
-    joined = poputil.concatenate(graph, [x, y], 0, layout=rows((8, 3), 3), name="join")
-    graph.outputs = [poputil.copy(graph, joined, rows((8, 3), 2, 1), name="spread").name]
+    joined = poputil.concatenate(Site(graph, "join"), [x, y], 0, layout=rows((8, 3), 3))
+    graph.outputs = [poputil.copy(Site(graph, "spread"), joined, rows((8, 3), 2, 1)).name]
     return graph
 
 
@@ -237,10 +242,10 @@ def control(target: Target) -> Graph:
     value = graph.add_tensor((4,), "float32", "value", rows((4,), 2))
     graph.program.add(Copy(value.name, (x.name,)))
     body, branches = Sequence(), (Sequence(), Sequence(), Sequence())
-    _assign(graph, body, value, popops.mul(graph, value, 3.0, program=body, plan=plan, name="grow"))
+    _assign(graph, body, value, popops.mul(Site(graph, "grow", sequence=body), value, 3.0, plan=plan))
     graph.program.add(Repeat(2, body))
     for branch, number in zip(branches, (5.0, 6.0, 7.0), strict=True):
-        after = popops.add(graph, value, number, program=branch, plan=plan, name="plus")
+        after = popops.add(Site(graph, "plus", sequence=branch), value, number, plan=plan)
         _assign(graph, branch, value, after)
     graph.program.add(Switch(which.name, branches))
     graph.outputs = [value.name]
@@ -251,7 +256,7 @@ def halves(target: Target) -> Graph:
     """A product of halves: its sums are floats until they are cast."""
     graph = Graph(target, name="halves")
     x, y = graph.add_input((8, 6), "float16", "x"), graph.add_input((6, 4), "float16", "y")
-    graph.outputs.append(poplin.matmul(graph, x, y, name="dot").name)
+    graph.outputs.append(poplin.matmul(Site(graph, "dot"), x, y).name)
     return graph
 
 
@@ -273,7 +278,7 @@ def streaming(target: Target) -> Graph:
     def add_next(program: Sequence, stream: str) -> None:
         program.add(CopyFromStream(stream, item.name))
         _assign(
-            graph, program, total, popops.add(graph, total, item, program=program, plan=plan, name=stream)
+            graph, program, total, popops.add(Site(graph, stream, sequence=program), total, item, plan=plan)
         )
 
     graph.program.add(Copy(total.name, (start.name,)))
@@ -284,13 +289,13 @@ def streaming(target: Target) -> Graph:
     _assign(graph, graph.program, count, popops.fill(graph, (), "int32", 0, plan=point))
     condition, inner = Sequence(), Sequence()
     _assign(
-        graph, condition, flag, popops.lt(graph, count, trips, program=condition, plan=point, name="less")
+        graph, condition, flag, popops.lt(Site(graph, "less", sequence=condition), count, trips, plan=point)
     )
     branches = Sequence(), Sequence()
     add_next(branches[0], "left")
     add_next(branches[1], "right")
     inner.add(Switch(count.name, branches))
-    _assign(graph, inner, count, popops.add(graph, count, 1, program=inner, plan=point, name="next"))
+    _assign(graph, inner, count, popops.add(Site(graph, "next", sequence=inner), count, 1, plan=point))
     inner.add(CopyToStream(total.name, "sums"))
     graph.program.add(RepeatWhileTrue(condition, flag.name, inner))
     graph.outputs = [total.name]

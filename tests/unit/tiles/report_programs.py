@@ -25,6 +25,7 @@ from tiles.graph import (
     Repeat,
     RepeatWhileTrue,
     Sequence,
+    Site,
     Switch,
     Tensor,
     Vertices,
@@ -211,8 +212,8 @@ def network(target: Target, check_memory: bool = True) -> Executable:
     graph = Graph(target, "network")
     x = graph.add_input((32, 48), "float32", "x", location="net.py:1")
     w = graph.add_input((48, 24), "float32", "w", location="net.py:2")
-    hidden = popops.tanh(graph, poplin.matmul(graph, x, w, name="dot", location="net.py:3"), name="tanh")
+    hidden = popops.tanh(Site(graph, "tanh"), poplin.matmul(Site(graph, "dot", "net.py:3"), x, w))
     v = graph.add_input((24, 10), "float32", "v", location="net.py:4")
-    out = poplin.matmul(graph, hidden, v, name="head", location="net.py:5")
+    out = poplin.matmul(Site(graph, "head", "net.py:5"), hidden, v)
     graph.outputs = [out.name]
     return compile_graph(graph, check_memory)

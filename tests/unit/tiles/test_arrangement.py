@@ -13,7 +13,18 @@ from hypothesis import strategies as st
 from tests.random_plans import random_layout, random_order
 from tiles.compiler import certify, compile_graph, step_costs
 from tiles.errors import InvalidPlan
-from tiles.graph import ROW_MAJOR, Arrangement, AxisSplit, Extents, Graph, Layout, Plan, reshape_layout, whole
+from tiles.graph import (
+    ROW_MAJOR,
+    Arrangement,
+    AxisSplit,
+    Extents,
+    Graph,
+    Layout,
+    Plan,
+    Site,
+    reshape_layout,
+    whole,
+)
 from tiles.plan.ordering import turn
 from tiles.plan.rearrange import transpose_cycles
 from tiles.poplibs import poplin, popops
@@ -178,8 +189,8 @@ def chain(target: Target) -> Graph:
     """A product, a function of it, and the product with the same weights turned round, as a gradient has it."""
     graph = Graph(target)
     x, w = graph.add_input((64, 64), "float32", "x"), graph.add_input((64, 64), "float32", "w")
-    y = popops.tanh(graph, poplin.matmul(graph, x, w, name="forward"), name="tanh")
-    back = poplin.dot_general(graph, y, w, (((1,), (1,)), ((), ())), name="backward")
+    y = popops.tanh(Site(graph, "tanh"), poplin.matmul(Site(graph, "forward"), x, w))
+    back = poplin.dot_general(Site(graph, "backward"), y, w, (((1,), (1,)), ((), ())))
     graph.outputs = [y.name, back.name]
     return graph
 
@@ -207,7 +218,7 @@ def test_a_share_of_partials_arrives_in_a_run_or_two_of_each(sizes: tuple[int, i
     rows, inner, columns = sizes
     graph = Graph(GC200)
     x, w = graph.add_input((rows, inner), "float32", "x"), graph.add_input((inner, columns), "float32", "w")
-    graph.outputs = [poplin.matmul(graph, x, w, name="dot").name]
+    graph.outputs = [poplin.matmul(Site(graph, "dot"), x, w).name]
     executable = compile_graph(graph)
     certify(executable)
     partials = executable.variables["dot.partials"].layout.axes[0].parts

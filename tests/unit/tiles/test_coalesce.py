@@ -8,7 +8,7 @@ import pytest
 import tiles
 from tiles.compiler import CopyStep, certify, step_costs
 from tiles.errors import InvalidExecutable
-from tiles.graph import Call, Copy, Repeat, Switch, linear_layout
+from tiles.graph import Call, Copy, Repeat, Site, Switch, linear_layout
 from tiles.poplibs import popops
 
 
@@ -36,19 +36,19 @@ def copies(executable):
 
 
 def in_place(g, body, x, acc, n):
-    body.add(Copy(acc.name, (popops.add(g, acc, x, program=body).name,)))
+    body.add(Copy(acc.name, (popops.add(Site(g, sequence=body), acc, x).name,)))
     return []
 
 
 def read_afterwards(g, body, x, acc, n):
-    total = popops.add(g, acc, x, program=body)
-    other = popops.mul(g, acc, 2.0, program=body)
+    total = popops.add(Site(g, sequence=body), acc, x)
+    other = popops.mul(Site(g, sequence=body), acc, 2.0)
     body.add(Copy(acc.name, (total.name,)))
     return [other.name]
 
 
 def returned_too(g, body, x, acc, n):
-    total = popops.add(g, acc, x, program=body)
+    total = popops.add(Site(g, sequence=body), acc, x)
     body.add(Copy(acc.name, (total.name,)))
     return [total.name]
 
@@ -60,7 +60,7 @@ def from_before_the_loop(g, body, x, acc, n):
 
 
 def by_one_branch(g, body, x, acc, n):
-    total = popops.add(g, x, x, program=body)
+    total = popops.add(Site(g, sequence=body), x, x)
     branch = tiles.Sequence()
     branch.add(Copy(acc.name, (total.name,)))
     body.add(Switch(n.name, (branch, tiles.Sequence())))
@@ -71,7 +71,7 @@ def by_each_branch(g, body, x, acc, n):
     branches = []
     for factor in (2.0, 3.0):
         branch = tiles.Sequence()
-        branch.add(Copy(acc.name, (popops.mul(g, acc, factor, program=branch).name,)))
+        branch.add(Copy(acc.name, (popops.mul(Site(g, sequence=branch), acc, factor).name,)))
         branches.append(branch)
     body.add(Switch(n.name, tuple(branches)))
     return []
@@ -118,7 +118,7 @@ def carries(g, x, n, acc, body):
 
 def carries_and_reads(g, x, n, acc, body):
     g.program.add(Copy(acc.name, (x.name,)))
-    body.add(Copy(acc.name, (popops.add(g, acc, x, program=body).name,)))
+    body.add(Copy(acc.name, (popops.add(Site(g, sequence=body), acc, x).name,)))
     return [acc.name]
 
 
@@ -136,7 +136,7 @@ def carries_twice(g, x, n, acc, body):
     other = g.add_tensor((8,), "float32", "other", acc.layout)
     g.program.add(Copy(acc.name, (x.name,)))
     g.program.add(Copy(other.name, (x.name,)))
-    body.add(Copy(other.name, (popops.mul(g, other, 3.0, program=body).name,)))
+    body.add(Copy(other.name, (popops.mul(Site(g, sequence=body), other, 3.0).name,)))
     return [acc.name, other.name]
 
 
@@ -170,7 +170,7 @@ def test_a_donated_input_is_carried_where_it_lies_if_nobody_needs_it_later(start
     acc = g.add_tensor((8,), "float32", "acc", layout)
     g.set_layout(x.name, layout)
     body = tiles.Sequence()
-    body.add(Copy(acc.name, (popops.mul(g, acc, 2.0, program=body).name,)))
+    body.add(Copy(acc.name, (popops.mul(Site(g, sequence=body), acc, 2.0).name,)))
     g.outputs = start(g, x, n, acc, body)
     g.program.add(Repeat(3, body))
     executable = tiles.compile_graph(g)

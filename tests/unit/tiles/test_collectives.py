@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from tests.replicas import drawn, reduced, replicated, small_system, turned
 from tiles import (
     Copy,
+    CopyBetween,
     Executable,
     Graph,
     PrintTensor,
@@ -15,13 +18,16 @@ from tiles import (
     Tensor,
     certify,
     compile_graph,
+    find_system,
     gcl,
     make_engine,
     popops,
     poputil,
 )
+from tiles.compiler import step_costs
 from tiles.errors import InvalidArguments, InvalidExecutable, InvalidGraph, IpuError, Unsupported
-from tiles.graph import Repeat, Sequence, Shift
+from tiles.graph import Pairs, Repeat, Sequence, Shift, Site, Swap
+from tiles.poplibs.gcl.choice import COLLECTIVES, predicted_cycles
 
 ENGINES = ("fast", "literal", "vertex")
 MESH = (("data", 2), ("model", 4))
@@ -75,6 +81,49 @@ def test_all_reduce_adds_in_the_order_it_states(
     assert is_folded == (algorithm != "halving_doubling" and (inner or axes[0][1]) in (4, 8, 16))
     one = reduced(flat, operation, algorithm, inner, is_folded).reshape(shape)
     same(runs(graph, values), np.broadcast_to(one, values.shape))
+
+
+def test_small_tensors_are_combined_together_and_large_ones_by_themselves() -> None:
+    """By halving every element is added in the same order, together or alone: the same bits."""
+    graph = replicated(("data", 8), num_tiles=8)
+    shapes = (3, 5), (2048, 32), (7,), (), (0, 2)
+    xs = [graph.add_input(shape, "float32", f"x{n}") for n, shape in enumerate(shapes)]
+    graph.outputs += [x.name for x in gcl.all_reduce_several(graph, xs, "data")]
+    found = [whole.form.shape for whole in compile_graph(graph).composites]
+    assert sorted(found) == [(23,), (2048, 32)]
+    rng = np.random.default_rng(0)
+    values = [drawn(rng, (8, *shape), "float32") for shape in shapes]
+    single = [replicated(("data", 8), num_tiles=8) for _ in shapes]
+    wanted: list[Any] = []
+    for other, shape, value in zip(single, shapes, values, strict=True):
+        x = other.add_input(shape, "float32", "x")
+        algorithm = None if shape == (2048, 32) else "halving_doubling"
+        other.outputs.append(gcl.all_reduce(other, x, "data", algorithm=algorithm).name)
+        wanted.append(make_engine(compile_graph(other)).run(value)[0][0])
+    for engine in ("fast", "literal"):
+        outputs, _ = make_engine(compile_graph(graph), engine=engine).run(*values)
+        for got, want in zip(outputs, wanted, strict=True):
+            assert np.asarray(got).tobytes() == np.asarray(want).tobytes()
+    mixed = replicated(("data", 2))
+    pair = [mixed.add_input((2,), dtype, "x") for dtype in ("float32", "int32")]
+    with pytest.raises(InvalidGraph, match="have one type"):
+        gcl.all_reduce_several(mixed, pair, "data")
+
+
+@pytest.mark.parametrize("system", ["dss8440", "pod64", "pod4"])
+def test_a_closed_form_ranks_collectives_before_they_are_made(system: str) -> None:
+    graph = Graph(find_system(system))
+    graph.replicate("data", graph.system.num_ipus if graph.system else 1)
+    for collective in COLLECTIVES:
+        sizes = [predicted_cycles(graph, collective, ("data",), 1 << k) for k in (0, 8, 16, 24)]
+        assert sizes == sorted(sizes) and sizes[0] > 0
+        assert predicted_cycles(graph, collective, ("data",), 0) == 0
+    whole, scattered = (
+        predicted_cycles(graph, c, ("data",), 1 << 20) for c in ("all_reduce", "reduce_scatter")
+    )
+    assert scattered < whole
+    with pytest.raises(InvalidGraph, match="no collective 'sum'"):
+        predicted_cycles(graph, "sum", ("data",), 4)
 
 
 @pytest.mark.parametrize("algorithm", ["ring", "two_rings", "halving_doubling"])
@@ -137,9 +186,9 @@ def test_a_collective_in_a_loop_and_an_input_that_is_the_same_on_all() -> None:
     w = graph.add_input((6,), "float32", "w", same_on_all=True)
     state, body = graph.add_variable((6,), "float32", "state"), Sequence()
     graph.program.add(_copy(state.name, x.name))
-    moved = popops.mul(graph, state, w, program=body)
-    total = gcl.all_reduce(graph, moved, "data", algorithm="ring", program=body)
-    kept = popops.sub(graph, state, total, program=body)
+    moved = popops.mul(Site(graph, sequence=body), state, w)
+    total = gcl.all_reduce(Site(graph, sequence=body), moved, "data", algorithm="ring")
+    kept = popops.sub(Site(graph, sequence=body), state, total)
     body.add(_copy(state.name, kept.name))
     graph.program.add(Repeat(3, body))
     graph.outputs.append(state.name)
@@ -177,6 +226,63 @@ def test_a_program_does_not_grow_with_its_replicas() -> None:
         graph.outputs.append(gcl.all_reduce(graph, x, "data", algorithm="ring").name)
         sizes.append(len(compile_graph(graph).steps))
     assert sizes[0] == sizes[1]
+
+
+def test_stages_of_doubling_are_a_loop_over_their_number() -> None:
+    sizes = []
+    for system, count in (("pod64", 32), ("pod64 x 1024", 2**16)):
+        graph = replicated(("data", count), name=system, num_tiles=4)
+        x = graph.add_input((7,), "float32", "x")
+        graph.outputs.append(gcl.all_reduce(graph, x, "data", algorithm="halving_doubling").name)
+        sizes.append(len(compile_graph(graph).steps))
+        if count == 32:
+            values = drawn(np.random.default_rng(1), (count, 7), "float32")
+            want = reduced(values, "add", "halving_doubling")
+            same(runs(graph, values), np.broadcast_to(want, values.shape))
+    assert sizes[0] == sizes[1]
+
+
+def staged(number: int | None) -> Graph:
+    """Return a program that sends by the stage of a number, or of the replica's own place."""
+    graph = replicated(("data", 4))
+    x = graph.add_input((6,), "float32", "x")
+    stage = gcl.replica_index(graph, "data") if number is None else popops.fill(graph, (), "uint32", number)
+    found = graph.add_tensor((6,), "float32", "found")
+    moves = (Shift(1), Swap(2), Pairs(((0, 3),)))
+    graph.program.add(CopyBetween(x.name, found.name, ("data",), moves, "a.py:3", stage.name))
+    graph.outputs.append(found.name)
+    return graph
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 9])
+def test_a_stage_says_where_a_tensor_goes(number: int) -> None:
+    values = np.arange(24, dtype=np.float32).reshape(4, 6)
+    wanted = [np.roll(values, 1, 0), values[[2, 3, 0, 1]], np.zeros_like(values)]
+    wanted[2][3] = values[0]
+    same(runs(staged(number), values), wanted[min(number, 2)])
+
+
+def test_a_stage_costs_the_mean_of_all() -> None:
+    (cost,) = [c for c in step_costs(compile_graph(staged(0))) if c.links is not None]
+    alone = []
+    for move in (Shift(1), Swap(2), Pairs(((0, 3),))):
+        graph = replicated(("data", 4))
+        x = graph.add_input((6,), "float32", "x")
+        graph.outputs.append(gcl.permute(graph, x, "data", move).name)
+        alone += [c for c in step_costs(compile_graph(graph)) if c.links is not None]
+    assert np.allclose(cost.link_bytes, sum(each.link_bytes for each in alone) / 3)
+    mean = sum(each.link_cycles or 0 for each in alone) / 3
+    assert cost.link_cycles is not None and mean <= cost.link_cycles < mean + 2
+
+
+def test_replicas_of_a_group_are_in_one_stage() -> None:
+    with pytest.raises(InvalidGraph, match=r"stage replica_index may differ along data"):
+        compile_graph(staged(None))
+    data = compile_graph(staged(1)).to_data()
+    (step,) = (s for s in data["steps"] if "between" in s)
+    step["stage"] = step["source"]
+    with pytest.raises(IpuError, match=r"stage .* expected one element of uint32"):
+        certify(Executable.from_data(data))
 
 
 def test_what_has_no_elements_or_no_partner_stays() -> None:
@@ -252,9 +358,11 @@ def loop_on(graph: Graph, x: Tensor, limit: Tensor) -> None:
     """Halve a value as long as a number is above a limit, with a sum over replicas in every round."""
     state, body, condition = graph.add_variable(x.shape, "float32", "state"), Sequence(), Sequence()
     graph.program.add(_copy(state.name, x.name))
-    goes_on = popops.gt(graph, poputil.reshape(graph, state, (), program=condition), limit, program=condition)
-    total = gcl.all_reduce(graph, state, "data", "max", algorithm="ring", program=body)
-    body.add(_copy(state.name, popops.mul(graph, total, 0.5, program=body).name))
+    goes_on = popops.gt(
+        Site(graph, sequence=condition), poputil.reshape(Site(graph, sequence=condition), state, ()), limit
+    )
+    total = gcl.all_reduce(Site(graph, sequence=body), state, "data", "max", algorithm="ring")
+    body.add(_copy(state.name, popops.mul(Site(graph, sequence=body), total, 0.5).name))
     graph.program.add(RepeatWhileTrue(condition, goes_on.name, body))
     graph.outputs.append(state.name)
 

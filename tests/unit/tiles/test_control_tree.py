@@ -14,7 +14,7 @@ from tiles.compiler import control
 from tiles.compiler.control import decided_parts, functions_of, part_data, part_from, steps_of
 from tiles.compiler.control_flow import carried_through, count_steps, decided_by_floats
 from tiles.errors import InvalidExecutable
-from tiles.graph import Copy, Repeat, RepeatWhileTrue, Switch
+from tiles.graph import Copy, Repeat, RepeatWhileTrue, Site, Switch
 from tiles.numerics.decisions import FIRST_CAPACITY, Decisions, Recording, Replay, record
 from tiles.poplibs import popops
 
@@ -26,18 +26,18 @@ def looping():
     x, n = g.add_input((8,), "float32", "x"), g.add_input((), "int32", "n")
     acc, i = popops.fill(g, (8,), "float32", 0.0), popops.fill(g, (), "int32", 0)
     inner, body, condition = tiles.Sequence(), tiles.Sequence(), tiles.Sequence()
-    half = popops.mul(g, acc, 0.5, program=inner)
-    total = popops.add(g, half, x, program=inner)
+    half = popops.mul(Site(g, sequence=inner), acc, 0.5)
+    total = popops.add(Site(g, sequence=inner), half, x)
     inner.add(Copy(acc.name, (total.name,)))
     body.add(Repeat(3, inner))
-    body.add(Copy(i.name, (popops.add(g, i, 1, program=body).name,)))
-    predicate = popops.lt(g, i, n, program=condition)
+    body.add(Copy(i.name, (popops.add(Site(g, sequence=body), i, 1).name,)))
+    predicate = popops.lt(Site(g, sequence=condition), i, n)
     g.program.add(RepeatWhileTrue(condition, predicate.name, body))
     out = popops.fill(g, (8,), "float32", 0.0)
     branches = []
     for operation in (popops.add, popops.sub):
         branch = tiles.Sequence()
-        branch.add(Copy(out.name, (operation(g, acc, 1.0, program=branch).name,)))
+        branch.add(Copy(out.name, (operation(Site(g, sequence=branch), acc, 1.0).name,)))
         branches.append(branch)
     g.program.add(Switch(n.name, tuple(branches)))
     g.outputs = [out.name]
@@ -140,8 +140,8 @@ def test_decisions_by_integers_need_no_replay(looping):
     g = tiles.Graph(tiles.Target.named("gc200").replace(num_tiles=4))
     x = g.add_input((), "float32", "x")
     condition, body = tiles.Sequence(), tiles.Sequence()
-    predicate = popops.lt(g, x, 3.0, program=condition)
-    body.add(Copy(x.name, (popops.add(g, x, 1.0, program=body).name,)))
+    predicate = popops.lt(Site(g, sequence=condition), x, 3.0)
+    body.add(Copy(x.name, (popops.add(Site(g, sequence=body), x, 1.0).name,)))
     g.program.add(RepeatWhileTrue(condition, predicate.name, body))
     g.outputs = [predicate.name]
     assert decided_by_floats(tiles.compile_graph(g))

@@ -20,7 +20,7 @@ from tests.unit.tiles.elements_running import (
     ulps,
 )
 from tiles.elements import TileSimulator, compile_cell, compile_matrix_vector, contiguous, cost_of, named
-from tiles.elements.amp import weights_cycles
+from tiles.elements.amp import PRODUCTS, weights_cycles
 from tiles.elements.verify import verify
 from tiles.errors import NoTileCode
 
@@ -69,6 +69,53 @@ def test_routines_of_f32(name) -> None:
     x = np.concatenate([spread, small], axis=1).astype(np.float32)
     (got,), _ = simulate(compiled(getattr(lax, name), ["float32"], MK2), [x], ["float32"], MK2)
     assert ulps(got, exact(name, x)) <= bound
+
+
+SPECIAL = np.array([0.0, -0.0, 1, -1, 2, -2, 0.5, np.inf, -np.inf, np.nan, 3, -3], np.float32)
+
+
+def test_powers() -> None:
+    """Of any operands whose power is a normal number within 0.7 ulp; special ones as IEEE 754 says."""
+    rng = np.random.default_rng(0)
+    x = np.exp(rng.uniform(-60, 60, (16, 32))).astype(np.float32)
+    y = (rng.normal(size=x.shape) * rng.choice([0.1, 1, 3, 30], x.shape)).astype(np.float32)
+    code = compiled(lax.pow, ["float32"] * 2, MK2)
+    (got,), _ = simulate(code, [x, y], ["float32"], MK2, spacing=256)
+    with np.errstate(all="ignore"):
+        wanted = x.astype(np.float64) ** y.astype(np.float64)
+        normal = (wanted > 1.2e-38) & (wanted < 3.4e38)
+        assert ulps(got[normal], wanted[normal]) <= 0.7
+        np.testing.assert_array_equal(got[~normal] > 1, wanted[~normal] > 1)
+        a, b = np.meshgrid(SPECIAL, SPECIAL)
+        (got,), _ = simulate(code, [a, b], ["float32"], MK2, spacing=256)
+        np.testing.assert_allclose(got, a.astype(np.float64) ** b, rtol=1e-7)
+        np.testing.assert_array_equal(np.signbit(got[got == got]), np.signbit((a**b)[got == got]))
+
+
+def test_angles_of_points() -> None:
+    """Within 3 ulp; zeros have signs, and infinite coordinates are alike."""
+    rng = np.random.default_rng(0)
+    spread = (rng.normal(size=(2, 16, 32)) * 10.0 ** rng.uniform(-9, 9, (2, 16, 32))).astype(np.float32)
+    code = compiled(lax.atan2, ["float32"] * 2, MK2)
+    for y, x in (spread, np.meshgrid(SPECIAL, SPECIAL)):
+        (got,), _ = simulate(code, [y, x], ["float32"], MK2, spacing=256)
+        wanted = np.arctan2(y.astype(np.float64), x)
+        assert ulps(got, wanted) <= 3
+        np.testing.assert_array_equal(np.isnan(got), np.isnan(wanted))
+        np.testing.assert_array_equal(np.signbit(got[got == got]), np.signbit(wanted[got == got]))
+
+
+def test_remainders_of_floats() -> None:
+    """Exact for quotients below 2**66."""
+    rng = np.random.default_rng(0)
+    x = (rng.normal(size=(16, 32)) * 10.0 ** rng.uniform(-5, 12, (16, 32))).astype(np.float32)
+    y = (rng.normal(size=(16, 32)) * 10.0 ** rng.uniform(-5, 5, (16, 32))).astype(np.float32)
+    code = compiled(lax.rem, ["float32"] * 2, MK2)
+    with np.errstate(all="ignore"):
+        for a, b in ((x, y), np.meshgrid(SPECIAL, SPECIAL)):
+            (got,), _ = simulate(code, [a, b], ["float32"], MK2, spacing=256)
+            np.testing.assert_array_equal(got, np.fmod(a, b))
+            np.testing.assert_array_equal(np.signbit(got[got == got]), np.signbit(np.fmod(a, b)[got == got]))
 
 
 @pytest.mark.parametrize("name", ["sin", "cos"])
@@ -130,27 +177,36 @@ def test_reductions_without_code_are_refused() -> None:
 
 
 @pytest.mark.parametrize("n", [0, 1, 6, 7, 40])
-def test_matrix_products_on_the_multiply_units(n) -> None:
-    code = compile_matrix_vector(MK2)
+@pytest.mark.parametrize("kind", PRODUCTS)
+def test_matrix_products_on_the_multiply_units(n, kind) -> None:
+    product = PRODUCTS[kind]
+    code = compile_matrix_vector(MK2, *kind)
     verify(code, MK2)
     simulator = TileSimulator(MK2, 1 << 18, tiles=2)
     rng = np.random.default_rng(n)
-    weights, x, partials = (rng.integers(-3, 4, (2, k, 16)).astype("float16") for k in (16, n, n))
-    simulator.weights = weights
+    inputs, outputs = product.inputs, product.outputs
+    weights = rng.integers(-3, 4, (2, outputs, inputs)).astype("float32")
+    x = rng.integers(-3, 4, (2, n, inputs)).astype(kind[0])
+    partials = rng.integers(-3, 4, (2, n, outputs)).astype(kind[1])
+    simulator.weights[:, :outputs, :inputs] = weights
     arguments = {"in0": DATA, "in1": DATA + (1 << 16), "out0": DATA + (1 << 17), "n": n}
     simulator.write(arguments["in0"], x)
     simulator.write(arguments["in1"], partials)
     run = simulator.run(code, arguments, STATE, SCRATCH)
     assert (run.slots == cost_of(code, {"n": n}, MK2).slots).all()
-    got = simulator.read(arguments["out0"], 16 * n, "float16").reshape(2, n, 16)
+    got = simulator.read(arguments["out0"], outputs * n, kind[1]).reshape(2, n, outputs)
     np.testing.assert_array_equal(got, partials + np.einsum("tok,tpk->tpo", weights, x))
 
 
-def test_products_take_four_slots_a_position_and_the_generation_that_has_them() -> None:
-    more, less = (cost_of(compile_matrix_vector(MK2), {"n": 6 * k}, MK2).slots[0] for k in (101, 100))
-    assert int(more - less) == 4  # as PopLibs' conv_partial_1x1 for 16 units
+def test_products_take_as_many_slots_a_position_as_poplibs_and_the_generation_that_has_them() -> None:
+    for kind, product in PRODUCTS.items():
+        code = compile_matrix_vector(MK2, *kind)
+        more, less = (cost_of(code, {"n": 6 * k}, MK2).slots[0] for k in (101, 100))
+        assert int(more - less) == product.phases == (8 if kind[0] == "float32" else 4)  # conv_partial_1x1_*
     with pytest.raises(NoTileCode, match="f16v4hihov4amp"):
         compile_matrix_vector(named("mk1"))
+    with pytest.raises(NoTileCode, match="bfloat16 into float32"):
+        compile_matrix_vector(MK2, "bfloat16", "float32")
 
 
 def test_weights_are_loaded_by_the_supervisor() -> None:

@@ -26,6 +26,7 @@ from tiles.graph import (
     PrintTensor,
     Repeat,
     Sequence,
+    Site,
     Sync,
     Vertices,
 )
@@ -57,8 +58,8 @@ def leaves(target: Target, between: Callable[[Graph], None] | None = None) -> Gr
         graph.set_layout(x.name, rows((16,), 4))
     graph.outputs = []
     for k, x in enumerate(inputs):
-        half = popops.mul(graph, x, 0.5, plan=PLAN, name=f"half{k}", location=f"net.py:{k} in Net/Leaf_{k}")
-        graph.outputs.append(popops.exp(graph, half, plan=PLAN, name=f"exp{k}").name)
+        half = popops.mul(Site(graph, f"half{k}", f"net.py:{k} in Net/Leaf_{k}"), x, 0.5, plan=PLAN)
+        graph.outputs.append(popops.exp(Site(graph, f"exp{k}"), half, plan=PLAN).name)
         if between is not None and k == 0:
             between(graph)
     return graph
@@ -217,11 +218,11 @@ def test_vertices_of_one_compute_set_overwrite_what_no_other_one_reads(small_tar
     x = graph.add_input((16,), "float32", "x")
     graph.set_layout(x.name, rows((16,), 4))
     made = Sequence()
-    a, b = (popops.mul(graph, x, n, plan=PLAN, program=made, name=f"made{n:g}") for n in (2.0, 3.0))
+    a, b = (popops.mul(Site(graph, f"made{n:g}", sequence=made), x, n, plan=PLAN) for n in (2.0, 3.0))
     graph.program.steps += made.steps
     later = Sequence()
-    c = popops.exp(graph, a, plan=PLAN, program=later, name="c")
-    d = popops.add(graph, b, a, plan=PLAN, program=later, name="d")
+    c = popops.exp(Site(graph, "c", sequence=later), a, plan=PLAN)
+    d = popops.add(Site(graph, "d", sequence=later), b, a, plan=PLAN)
     members: list[Vertices] = []
     for step in later.steps:
         assert isinstance(step, Operation)

@@ -10,7 +10,7 @@ import pytest
 from tests.replicas import replicated, small_system, turned
 from tiles import Graph, compile_graph, gcl, popops
 from tiles.compiler import step_costs
-from tiles.graph import Replicas, Shift, Swap, folded
+from tiles.graph import Replicas, Shift, Site, Swap, folded
 from tiles.report import cost_analysis, profile
 from tiles.target import Basis, exchange_phase
 
@@ -67,7 +67,7 @@ def test_links_add_to_a_run_and_are_reported() -> None:
 def test_a_collective_is_reported_with_its_algorithm_and_rate() -> None:
     graph = replicated(("data", 4))
     x = graph.add_input((600,), "float32", "x")
-    graph.outputs.append(gcl.all_reduce(graph, x, "data", algorithm="ring", location="model.py:3").name)
+    graph.outputs.append(gcl.all_reduce(Site(graph, location="model.py:3"), x, "data", algorithm="ring").name)
     executable = compile_graph(graph)
     (entry,) = profile(executable).data["execution"]["links"]["collectives"]
     assert (entry["label"], entry["bytes"], entry["location"]) == (
@@ -101,9 +101,7 @@ def test_a_folded_ring_hops_along_rails() -> None:
         for ring in (one, other)
     )
     assert plain.links is not None and turn.links is not None
-    hops = [
-        cost.links.crossing.unit.hops for cost in (plain, turn) if cost.links and cost.links.crossing.unit
-    ]
+    hops = [found.unit.hops for cost in (plain, turn) for found in cost.links.crossings if found.unit]
     assert hops == [8, 1]
 
 

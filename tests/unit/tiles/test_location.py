@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.tiles.report_programs import pipeline
 from tiles.compiler import compile_graph
-from tiles.graph import Graph, Location
+from tiles.graph import Graph, Location, Site
 from tiles.graph.location import short
 from tiles.poplibs import poplin
 from tiles.report import profile
@@ -66,7 +66,7 @@ def test_operations_of_one_line_and_two_scopes_are_two(small_target):
     graph = Graph(small_target, "net")
     x = graph.add_input((8, 8), "float32", "x")
     for name in ("Dense_0", "Dense_1"):
-        x = poplin.matmul(graph, x, x, name="dot", location=f"linear.py:287 in Net/{name} [jvp]")
+        x = poplin.matmul(Site(graph, "dot", f"linear.py:287 in Net/{name} [jvp]"), x, x)
     graph.outputs = [x.name]
     result = profile(compile_graph(graph))
     found = {(row["location"], row["scope"], *row["transforms"]) for row in result.operations}

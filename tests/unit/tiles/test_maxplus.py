@@ -7,8 +7,9 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
+from tiles.compiler import control
 from tiles.numerics.maxplus import MaxPlus, product
-from tiles.report.clocks import Clocks, Superstep
+from tiles.report.clocks import Clocks, Superstep, program_cycles
 
 
 def advance(clocks: list[int], members: list[bool], exchange: int, compute: list[int]) -> list[int]:
@@ -76,6 +77,93 @@ def test_a_pipeline_overlaps_its_stages():
     body = product([MaxPlus.step(np.array(m), e, np.array(c)) for m, e, c in steps], 4)
     assert list(body.power(trips).apply([0] * 4)) == clocks
     assert max(clocks) < trips * (sum(compute) + 3 * exchange)
+
+
+@st.composite
+def control_trees(draw: st.DrawFn):
+    """Steps over IPUs of which some are alike, and a tree of loops and branches; what data decides is drawn, too."""
+    n = draw(st.integers(1, 6))
+    kinds = draw(st.lists(st.integers(0, 2), min_size=n, max_size=n))
+    steps = []
+    for _ in range(draw(st.integers(1, 5))):
+        takes = draw(st.lists(st.booleans(), min_size=3, max_size=3))
+        compute = draw(st.lists(st.integers(0, 100), min_size=3, max_size=3))
+        alike = np.array([takes[k] for k in kinds]), np.array([compute[k] for k in kinds])
+        steps.append(Superstep(alike[0], draw(st.integers(0, 50)), alike[1]))
+    number = st.integers(0, len(steps) - 1)
+
+    def nodes(inner):
+        return st.one_of(
+            st.lists(inner, max_size=3).map(lambda parts: control.Sequence(tuple(parts))),
+            st.builds(control.Repeat, st.integers(0, 4), inner),
+            st.builds(control.While, inner, st.just("p"), inner),
+            st.lists(inner, min_size=1, max_size=3).map(lambda parts: control.Switch("i", tuple(parts))),
+        )
+
+    return n, steps, draw(st.recursive(number, nodes, max_leaves=8)), draw(st.integers(0, 3))
+
+
+def run_tree(part, path, steps, clocks, decided, trips):
+    """Run a part step by step; what is decided follows from its path, and ``trips`` counts it as engines do."""
+    if isinstance(part, int):
+        step = steps[part]
+        return advance(clocks, step.members.tolist(), step.exchange_cycles, step.compute_cycles.tolist())
+
+    def inner(k, clocks):
+        return run_tree(part.parts[k], (*path, k), steps, clocks, decided, trips)
+
+    which = (decided + len(path)) % 3
+    match part:
+        case control.Repeat(count):
+            for _ in range(count):
+                clocks = inner(0, clocks)
+        case control.While():
+            clocks = inner(0, clocks)
+            for _ in range(which):
+                clocks = inner(0, inner(1, clocks))
+            trips[path] = trips.get(path, 0) + which
+        case control.Switch():
+            taken = min(which, len(part.branches) - 1)
+            counts = list(trips.get(path, (0,) * len(part.branches)))
+            counts[taken] += 1
+            trips[path] = tuple(counts)
+            clocks = inner(taken, clocks)
+        case _:
+            for k in range(len(part.parts)):
+                clocks = inner(k, clocks)
+    return clocks
+
+
+@hypothesis.given(control_trees())
+def test_folding_a_control_tree_equals_running_it(drawn):
+    n, steps, tree, decided = drawn
+    trips = {}
+    clocks = run_tree(tree, (), steps, [0] * n, decided, trips)
+    assert program_cycles(tree, steps, trips) == clocks
+
+
+def test_a_loop_of_stages_is_folded_over_the_tree():
+    """Back to back, the runs of each step would cost as if no two stages ever worked at once."""
+    compute, pairs = [100, 140, 120, 90], [(0, 1), (1, 2), (2, 3)]
+    steps = [Superstep(np.zeros(4, bool), 0, own * np.eye(4, dtype=int)[i]) for i, own in enumerate(compute)]
+    steps += [Superstep(np.isin(range(4), pair), 7, np.zeros(4, int)) for pair in pairs]
+    body = control.Sequence((0, 4, 1, 5, 2, 6, 3))
+    clocks, one_by_one = [0] * 4, Clocks(4)
+    for _ in range(8):
+        clocks = run_tree(body, (), steps, clocks, 0, {})
+    for number in body.parts:
+        one_by_one.run(steps[number], 8)
+    assert program_cycles(control.Repeat(8, body), steps, {}) == clocks
+    assert 2 * max(clocks) < max(one_by_one.cycles)
+    assert program_cycles(control.Repeat(10**30, body), steps, {})[1] > 10**32
+
+
+def test_branches_that_data_decides_take_as_long_as_the_longest():
+    steps = [Superstep(np.array([True, True]), 5, np.array(own)) for own in ([10, 0], [0, 30])]
+    switch = control.Repeat(3, control.Switch("i", (0, 1)))
+    worst = program_cycles(control.Repeat(3, 1), steps, {})
+    assert program_cycles(switch, steps, {(0,): (0, 3)}) == worst
+    assert program_cycles(switch, steps, {(0,): (2, 1)})[1] == worst[1]
 
 
 def test_any_number_of_trips():

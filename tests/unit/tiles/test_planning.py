@@ -21,6 +21,7 @@ from tiles.graph import (
     Repeat,
     Reshape,
     Sequence,
+    Site,
     Tensor,
     identity_map,
     linear_layout,
@@ -41,9 +42,9 @@ def recorded(target: Target) -> Graph:
     """A product, a reshape of it, and a sum that reads both."""
     graph = Graph(target, "recorded")
     x, w = graph.add_input((6, 8), "float32", "x"), graph.add_input((8, 4), "float32", "w")
-    y = poplin.matmul(graph, x, w, name="dot", location="model.py:3")
-    flat = poputil.reshape(graph, y, (24,), location="model.py:4")
-    graph.outputs = [popops.add(graph, flat, flat, name="twice").name]
+    y = poplin.matmul(Site(graph, "dot", "model.py:3"), x, w)
+    flat = poputil.reshape(Site(graph, location="model.py:4"), y, (24,))
+    graph.outputs = [popops.add(Site(graph, "twice"), flat, flat).name]
     return graph
 
 
@@ -111,11 +112,11 @@ def looping(target: Target, initial: Layout) -> Graph:
     x = graph.add_input((16,), "float32", "x")
     graph.set_layout(x.name, initial)
     carried = graph.add_variable((16,), "float32", "carried")
-    made = popops.neg(graph, carried, plan=APART, program=body, name="body")
+    made = popops.neg(Site(graph, "body", sequence=body), carried, plan=APART)
     body.add(Copy(carried.name, (made.name,)))
     graph.program.add(Copy(carried.name, (x.name,)))
     graph.program.add(Repeat(3, body))
-    graph.outputs = [popops.neg(graph, carried, plan=Plan((whole(16),)), name="after").name]
+    graph.outputs = [popops.neg(Site(graph, "after"), carried, plan=Plan((whole(16),))).name]
     return graph
 
 
@@ -141,7 +142,7 @@ def test_a_functions_parameter_lies_as_the_argument_of_its_first_call(small_targ
     for argument, layout in zip(arguments, layouts, strict=False):
         graph.set_layout(argument.name, layout)
     parameter = graph.add_variable((16,), "float32", "parameter")
-    result = popops.neg(graph, parameter, program=body, name="negated")
+    result = popops.neg(Site(graph, "negated", sequence=body), parameter)
     graph.functions["f"] = body
     for argument in arguments:
         graph.program.add(Copy(parameter.name, (argument.name,)))
@@ -157,7 +158,7 @@ def test_a_functions_result_lies_where_its_caller_reads_something_beside_it(smal
     def layout_of_result(reads_beside: bool) -> Layout | None:
         graph, body = Graph(small_target), Sequence()
         x, w = graph.add_variable((64, 8), "float32", "x"), graph.add_variable((8, 64), "float32", "w")
-        product = poplin.matmul(graph, x, w, name="dot", program=body)
+        product = poplin.matmul(Site(graph, "dot", sequence=body), x, w)
         graph.functions["f"] = body
         beside = graph.add_input((64, 64), "float32", "beside")
         graph.set_layout(beside.name, apart)
@@ -183,7 +184,7 @@ def test_partials_that_cannot_be_cut_evenly_are_combined_where_they_lie(
     graph = Graph(small_target)
     x, w = graph.add_input((7, 48), "float32", "x"), graph.add_input((48, 20), "float32", "w")
     plan = Plan((whole(7), split(20, 4), split(48, 16, 5)))
-    graph.outputs = [poplin.matmul(graph, x, w, name="dot", plan=plan).name]
+    graph.outputs = [poplin.matmul(Site(graph, "dot"), x, w, plan=plan).name]
     executable = compile_graph(graph)
     certify(executable)
     values = [
@@ -233,7 +234,7 @@ def test_results_lie_where_a_builder_says_whatever_makes_them(small_target: Targ
     plan = Plan((whole(4), split(16, 4)))
     both = Map((("negate", (0,), ()), ("abs", (0,), ())), (1, 2), ("float32",), ("float32",) * 2)
     form = map_form((4, 16), [identity_map(2)], 2)
-    results = poputil.place(graph, both, form, [x], ("float32",) * 2, "both", plan=plan)
+    results = poputil.place(Site(graph, "both"), both, form, [x], ("float32",) * 2, plan=plan)
     flat = poputil.reshape(graph, results[0], (64,))
     wanted = {results[1].name: Layout((split(4, 1), whole(16)), 3), flat.name: rows((64,), 16, 2)}
     wanted[results[0].name] = Layout((whole(4), split(16, 8)), 1)
@@ -260,7 +261,7 @@ def choosing(target: Target, first: Plan, second: Plan) -> Graph:
     (y,) = graph.add_choice(
         "negation",
         [
-            lambda body, plan=plan: (popops.neg(graph, x, plan=plan, program=body),)
+            lambda body, plan=plan: (popops.neg(Site(graph, sequence=body), x, plan=plan),)
             for plan in (first, second)
         ],
         graph.program,
@@ -297,8 +298,8 @@ def test_a_way_with_a_pinned_step_is_taken(small_target: Target) -> None:
     graph = Graph(small_target)
     x = graph.add_input((1600,), "float32", "x")
     ways = [
-        lambda body: (popops.neg(graph, x, plan=SPREAD, program=body, name="quick"),),
-        lambda body: (popops.mul(graph, x, -1.0, plan=PILED, program=body, name="slow"),),
+        lambda body: (popops.neg(Site(graph, "quick", sequence=body), x, plan=SPREAD),),
+        lambda body: (popops.mul(Site(graph, "slow", sequence=body), x, -1.0, plan=PILED),),
     ]
     graph.outputs = [graph.add_choice("negation", ways, graph.program)[0].name]
     pinned = Planner(pins={"slow": PILED}).plan(graph)
@@ -308,7 +309,7 @@ def test_a_way_with_a_pinned_step_is_taken(small_target: Target) -> None:
 def test_ways_that_give_different_things_are_refused(small_target: Target) -> None:
     graph = Graph(small_target)
     x = graph.add_input((4,), "float32", "x")
-    ways = [lambda body: (popops.neg(graph, x, program=body),), lambda _: ()]
+    ways = [lambda body: (popops.neg(Site(graph, sequence=body), x),), lambda _: ()]
     with pytest.raises(InvalidGraph, match="the ways to compute it give different results"):
         graph.add_choice("it", ways, graph.program)
 
@@ -321,13 +322,13 @@ def test_what_cannot_be_recorded_is_named(small_target: Target) -> None:
     x = graph.add_input((16,), "float32", "x")
     form, codelet = map_form((16,), [identity_map(1)]), Map((), (0,), ("float32",), ("float32",))
     with pytest.raises(InvalidGraph, match="other numbers of operands and results") as caught:
-        poputil.place(graph, codelet, form, [x, x], ("float32",), "odd", "here.py:1")
+        poputil.place(Site(graph, "odd", "here.py:1"), codelet, form, [x, x], ("float32",))
     assert caught.value.location == "here.py:1"
     with pytest.raises(InvalidPlan, match="step odd"):
-        poputil.place(graph, codelet, form, [x], ("float32",), "odd", plan=Plan((whole(5),)))
+        poputil.place(Site(graph, "odd"), codelet, form, [x], ("float32",), plan=Plan((whole(5),)))
     other = Graph(small_target).add_input((16,), "float32", "of another graph")
     with pytest.raises(InvalidGraph, match="names tensor 'of another graph'"):
-        poputil.place(graph, codelet, form, [other], ("float32",), "odd")
+        poputil.place(Site(graph, "odd"), codelet, form, [other], ("float32",))
     with pytest.raises(InvalidGraph, match="has 16 elements"):
         poputil.reshape(graph, x, (5,))
 

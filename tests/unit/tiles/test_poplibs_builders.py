@@ -6,10 +6,9 @@ from jax import lax
 
 from tests.unit.tiles.poplibs_cells import run_graph, words
 from tiles.errors import InvalidGraph
-from tiles.graph import AxisSplit, Copy, Execute, Graph, Layout, Plan, Sequence, whole
-from tiles.plan import search
+from tiles.graph import AxisSplit, Copy, Execute, Graph, Layout, Plan, Sequence, Site, whole
 from tiles.planning import Planner
-from tiles.poplibs import poplin, popops, popsolver, poputil
+from tiles.poplibs import poplin, popops, poputil
 from tiles.poplibs.popops import arg, call
 from tiles.target import Target
 
@@ -40,7 +39,7 @@ def test_named_functions_broadcast_and_take_numbers():
     a, b = _normal((6, 8)), _normal((8,), 1)
     bench = Bench(a=a, b=b)
     t = bench.tensors
-    total = popops.add(bench.graph, t["a"], t["b"], name="sum", location="model.py:3")
+    total = popops.add(Site(bench.graph, "sum", "model.py:3"), t["a"], t["b"])
     halved = popops.mul(bench.graph, 0.5, total)
     greater = popops.gt(bench.graph, halved, 0.0)
     chosen = popops.select(bench.graph, greater, halved, -1.0)
@@ -122,7 +121,7 @@ def test_a_given_plan_splits_a_reduction_into_partials_and_a_combine():
     a = _normal((6, 40))
     bench = Bench(a=a)
     plan = Plan((whole(6), AxisSplit(40, 5, ((8, 1),))))
-    result = popops.reduce(bench.graph, bench.tensors["a"], (1,), plan=plan, name="total")
+    result = popops.reduce(Site(bench.graph, "total"), bench.tensors["a"], (1,), plan=plan)
     np.testing.assert_allclose(bench.run(result), a.sum(1), rtol=1e-5)
     planned = Planner().plan(bench.graph)
     assert planned.tensors["total.partials"].shape == (8, 6)
@@ -227,7 +226,7 @@ def test_concatenation_and_copies():
 def test_steps_go_into_the_given_sequence():
     bench = Bench(a=_normal((4,)))
     body = Sequence()
-    popops.neg(bench.graph, bench.tensors["a"], program=body)
+    popops.neg(Site(bench.graph, sequence=body), bench.tensors["a"])
     assert len(body.steps) == 1
     assert bench.graph.program.steps == []
 
@@ -257,7 +256,3 @@ def test_mistakes_are_named():
         poplin.matmul(g, t["a"], t["c"])
     with pytest.raises(InvalidGraph, match="negative shape"):
         popops.pad(g, t["a"], (-9, 0), (0, 0))
-
-
-def test_the_search_is_popsolvers():
-    assert popsolver.search is search

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.budgets import PROGRAM, budget
 from tests.unit.tiles.poplibs_cells import compute_cell, extents_of, run_cells, run_graph, words
-from tiles.compiler import compile_graph
+from tiles.compiler import ExecuteStep, compile_graph
 from tiles.compiler.costs import exchange_code_by_step
 from tiles.errors import InvalidGraph
 from tiles.graph import (
@@ -27,7 +27,9 @@ from tiles.graph import (
     codelet_from_data,
     identity_map,
 )
-from tiles.poplibs.poplin import ConvAxes, Convolution, conv_codelet, convolution
+from tiles.plan.rearrange import transpose_cycles
+from tiles.poplibs.forms import dot_form
+from tiles.poplibs.poplin import ConvAxes, Convolution, MatMul, conv_codelet, convolution
 from tiles.poplibs.poplin.conv_cycles import conv_roles
 from tiles.poplibs.popops import combine_codelet, combine_form
 from tiles.poplibs.windows import Window
@@ -100,6 +102,28 @@ def test_convolutions_equal_products_by_hand(case, arithmetic):
     found = run_graph(graph, dict(zip([t.name for t in tensors], held, strict=True)), arithmetic)
     expected = _by_hand(*held, axes, windows, *(groups.get(f"{g}_groups", 1) for g in ("feature", "batch")))
     np.testing.assert_array_equal(found[result.name], expected)
+
+
+@pytest.mark.parametrize("arithmetic", ["float", "ring"])
+@pytest.mark.parametrize(
+    ("window", "taps"),
+    [({}, (6, 5)), ({"dilation": 2, "stride": 2}, (3, 3)), ({"low": 2, "stride": 3}, (7, 6))],
+    ids=["whole", "strided", "padded"],
+)
+def test_windows_of_one_output_are_products_of_matrices(window, taps, arithmetic):
+    """As in gradients of kernels, whose taps are the whole field: nothing slides, so all taps are summed channels."""
+    axes = ConvAxes((3, 0, 1, 2), (3, 0, 1, 2), (2, 3, 0, 1))
+    x, g = _whole_numbers(3, 6, 5, 4), _whole_numbers(3, *taps, 8, seed=1)
+    windows = _windows(axes, x.shape, g.shape, window)
+    assert [w.outputs for w in windows] == [1, 1]
+    graph = Graph(TARGET)
+    tensors = [graph.add_input(a.shape, "float32") for a in (x, g)]
+    result = convolution(graph, *tensors, axes, windows)
+    held = [words(a) for a in (x, g)] if arithmetic == "ring" else [x, g]
+    found = run_graph(graph, dict(zip([t.name for t in tensors], held, strict=True)), arithmetic)
+    np.testing.assert_array_equal(found[result.name], _by_hand(*held, axes, windows))
+    steps = [step for step in compile_graph(graph).steps if isinstance(step, ExecuteStep)]
+    assert isinstance(steps[0].groups[0].codelet, MatMul)
 
 
 # --- the whole is its cells
@@ -175,6 +199,26 @@ def test_cycles_of_the_units_are_the_published_formula():
     cycles = _cycles("float16", "float32", "amp")
     assert int(cycles.value[0]) == expected
     assert cycles.basis == Basis.DOCUMENTED
+
+
+def test_windows_of_few_channels_are_laid_out_before_the_units_take_them():
+    """By hand: 3 taps of 4 halves are 12 input channels; copies of whole accesses, a panel transposed, a matrix product."""
+    found = _cycles("float16", "float32", "expanded", inputs=4)
+    product = MatMul(("float16", "float16"), "float32", "float32", "amp", may_swap=False)
+    form = dot_form((12, 12), (12, 16), (), (), (1,), (0,))
+    multiplied = product.cycles(extents_of(form, ("float16",) * 2, ("float32",)), GC200).value
+    copied = GC200.local_copy_call_cycles + 12 * 16 * 2 * 5 // (4 * 8)
+    transposed = transpose_cycles(1, 16, 16, 2, GC200).value
+    assert int(found.value[0]) == int(multiplied[0]) + copied + int(transposed)
+    assert found.value[0] < _cycles("float16", "float32", "amp", inputs=4, taps=3).value[0] + copied
+    codelet = Convolution(("float16", "float16"), "float32", "float32", "expanded")
+    few = extents_of(_form(1, 12, 3, 4, 16, 1, 1), ("float16",) * 2, ("float32",))
+    assert int(codelet.scratch_bytes(few, GC200)[0]) == (12 + 16) * 16 * 2
+    many = extents_of(_form(1, 12, 3, 32, 16, 1, 1), ("float16",) * 2, ("float32",))
+    auto = Convolution(("float16", "float16"), "float32", "float32")
+    assert int(auto.scratch_bytes(many, GC200)[0]) == 0
+    with pytest.raises(InvalidGraph, match="method expanded cannot convolve"):
+        _cycles("float16", "float32", "expanded", inputs=32)
 
 
 def test_auto_is_the_fastest_method_that_can():

@@ -8,7 +8,7 @@ import pytest
 
 from tiles.compiler import compile_graph
 from tiles.engine import make_engine
-from tiles.graph import Cell, Extents, Graph
+from tiles.graph import Cell, Extents, Graph, Site
 from tiles.poplibs import poplin, popops
 from tiles.poplibs.popops import combine_codelet, combine_form
 from tiles.target import Target
@@ -72,6 +72,6 @@ def test_a_split_matmul_adds_its_partials_with_it() -> None:
 def test_partials_of_a_scalar_are_combined_in_few_stages(shape, stages) -> None:
     graph = Graph(GC200)
     x = graph.add_input(shape, "float32", "x")
-    graph.outputs.append(popops.reduce(graph, x, tuple(range(len(shape))), name="sum").name)
+    graph.outputs.append(popops.reduce(Site(graph, "sum"), x, tuple(range(len(shape)))).name)
     names = [step.name for step in compile_graph(graph).steps]
     assert sum(".combine" in name for name in names) <= stages

@@ -7,7 +7,19 @@ from tests.unit.tiles.poplibs_cells import extents_of
 from tiles.compiler import certify, compile_graph
 from tiles.engine import make_engine
 from tiles.errors import InvalidGraph, InvalidPlan
-from tiles.graph import REDUCTION, AxisSplit, Dim, Graph, IndexMap, OpForm, Plan, along, identity_map, whole
+from tiles.graph import (
+    REDUCTION,
+    AxisSplit,
+    Dim,
+    Graph,
+    IndexMap,
+    OpForm,
+    Plan,
+    Site,
+    along,
+    identity_map,
+    whole,
+)
 from tiles.numerics.ring import to_ring
 from tiles.planning import Planner
 from tiles.poplibs import popops
@@ -75,7 +87,7 @@ def test_lookups_in_a_split_table_keep_every_bit(parts, graph):
     ids = graph.add_input(IDS.shape, "int32")
     codelet = MultiSlice((0,), (-1,), "float32")
     plan = _plan(LOOKUP, **parts)
-    rows = place(graph, codelet, LOOKUP, [table, ids], ("float32",), "lookup", plan=plan)
+    rows = place(Site(graph, "lookup"), codelet, LOOKUP, [table, ids], ("float32",), plan=plan)
     assert Planner().plan(graph).program.steps[-1].whole.codelet == codelet
     for where, arithmetic, (found,) in _run(graph, rows, TABLE, IDS):
         expected = _expected(TABLE, arithmetic)[IDS]
@@ -89,7 +101,7 @@ def test_split_lookups_of_every_width(dtype, graph):
     ids = graph.add_input(IDS.shape, "int32")
     codelet = MultiSlice((0,), (-1,), dtype)
     plan = _plan(LOOKUP, r=4, i=2)
-    rows = place(graph, codelet, LOOKUP, [table, ids], (dtype,), "lookup", plan=plan)
+    rows = place(Site(graph, "lookup"), codelet, LOOKUP, [table, ids], (dtype,), plan=plan)
     for where, arithmetic, (found,) in _run(graph, rows, values, IDS):
         np.testing.assert_array_equal(found, _expected(values, arithmetic)[IDS], err_msg=where)
 
@@ -102,7 +114,7 @@ def test_updates_of_a_split_table(operation, parts, graph):
     ids = graph.add_input(IDS.shape, "int32")
     codelet = MultiUpdate((0,), (-1,), operation, "float32")
     plan = _plan(UPDATE, **parts)
-    result = place(graph, codelet, UPDATE, [table, rows, ids], ("float32",), "update", plan=plan)
+    result = place(Site(graph, "update"), codelet, UPDATE, [table, rows, ids], ("float32",), plan=plan)
     apply = {"set": None, "add": np.add, "max": np.maximum}[operation]
     for where, arithmetic, (found,) in _run(graph, result, TABLE, ROWS, IDS):
         expected, new = _expected(TABLE, arithmetic).copy(), _expected(ROWS, arithmetic)
@@ -116,7 +128,9 @@ def test_updates_split_over_lookups_are_summed(parts, graph):
     rows = graph.add_input(ROWS.shape, "float32")
     ids = graph.add_input(IDS.shape, "int32")
     codelet = MultiUpdate((0,), (-1,), "add", "float32", is_fresh=True)
-    result = place(graph, codelet, FRESH, [rows, ids], ("float32",), "update", plan=_plan(FRESH, **parts))
+    result = place(
+        Site(graph, "update"), codelet, FRESH, [rows, ids], ("float32",), plan=_plan(FRESH, **parts)
+    )
     assert Planner().plan(graph).program.steps[-1].whole.codelet == codelet
     for where, arithmetic, (found,) in _run(graph, result, ROWS, IDS):
         expected = np.zeros_like(_expected(TABLE, arithmetic))
@@ -130,7 +144,9 @@ def test_what_cannot_be_cut_is_refused(graph):
     ids = graph.add_input(IDS.shape, "int32")
     codelet = MultiUpdate((0,), (-1,), "set", "float32")
     with pytest.raises(InvalidPlan, match="cuts dimension i of 5 into 2"):
-        place(graph, codelet, UPDATE, [table, rows, ids], ("float32",), "update", plan=_plan(UPDATE, i=2))
+        place(
+            Site(graph, "update"), codelet, UPDATE, [table, rows, ids], ("float32",), plan=_plan(UPDATE, i=2)
+        )
     with pytest.raises(InvalidPlan, match="cuts dimension d1 of 6"):
         form = OpForm((Dim("d0", 13), Dim("d1", 6)), (identity_map(2),), (identity_map(2),))
         popops.sort(graph, [table], 1, plan=_plan(form, d1=2))

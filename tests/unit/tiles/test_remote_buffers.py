@@ -24,6 +24,7 @@ from tiles.graph import (
     Repeat,
     RepeatWhileFalse,
     Sequence,
+    Site,
 )
 from tiles.numerics.ring import to_ring
 from tiles.poplibs import popops
@@ -47,9 +48,9 @@ def accumulating(target: Target) -> Graph:
     graph.program.add(Copy(number.name, (zero.name,)))
     body = Sequence()
     body.add(CopyFromRemote("sums", row.name, number.name, "remote.py:5"))
-    total = popops.add(graph, row, x, program=body, plan=Plan((split(8, 2),)))
+    total = popops.add(Site(graph, sequence=body), row, x, plan=Plan((split(8, 2),)))
     body.add(CopyToRemote(total.name, "sums", number.name))
-    more = popops.add(graph, number, 1, program=body, plan=POINT)
+    more = popops.add(Site(graph, sequence=body), number, 1, plan=POINT)
     body.add(Copy(number.name, (more.name,)))
     graph.program.add(Repeat(3, body))
     graph.program.add(CopyFromRemote("sums", row.name, number.name))
@@ -127,9 +128,9 @@ def until_large(target: Target) -> Graph:
     flag = graph.add_tensor((), "bool", "flag", Layout(()))
     condition, body = Sequence(), Sequence()
     condition.add(CopyFromRemote("state", value.name))
-    above = popops.gt(graph, value, 50.0, program=condition, plan=POINT)
+    above = popops.gt(Site(graph, sequence=condition), value, 50.0, plan=POINT)
     condition.add(Copy(flag.name, (above.name,)))
-    twice = popops.mul(graph, value, 2.0, program=body, plan=POINT)
+    twice = popops.mul(Site(graph, sequence=body), value, 2.0, plan=POINT)
     body.add(CopyToRemote(twice.name, "state"))
     graph.program.add(RepeatWhileFalse(condition, flag.name, body))
     half = popops.mul(graph, value, 0.25, plan=POINT)

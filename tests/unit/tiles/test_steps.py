@@ -26,6 +26,7 @@ from tiles.graph import (
     Repeat,
     RepeatWhileFalse,
     Sequence,
+    Site,
     Sync,
     Tensor,
     WriteUndef,
@@ -58,12 +59,12 @@ def doubling(target: Target, stop: Callable[[Graph, Tensor], Any] | None = None)
     graph.program.add(Copy(count.name, (zero.name,)))
     graph.program.add(PrintTensor(value.name, "start", "doubling.py:5"))
     condition, body = Sequence(), Sequence()
-    first = popops.slice(graph, value, (0,), (1,), program=condition, plan=Plan((split(1, 1),)))
-    above = popops.gt(graph, first, 10.0, program=condition, plan=Plan((split(1, 1),)))
+    first = popops.slice(Site(graph, sequence=condition), value, (0,), (1,), plan=Plan((split(1, 1),)))
+    above = popops.gt(Site(graph, sequence=condition), first, 10.0, plan=Plan((split(1, 1),)))
     condition.add(Copy(flag.name, (above.name,)))
-    twice = popops.mul(graph, value, 2.0, program=body, plan=Plan((split(6, 2),)))
+    twice = popops.mul(Site(graph, sequence=body), value, 2.0, plan=Plan((split(6, 2),)))
     body.add(Copy(value.name, (twice.name,)))
-    more = popops.add(graph, count, 1, program=body, plan=POINT)
+    more = popops.add(Site(graph, sequence=body), count, 1, plan=POINT)
     body.add(Copy(count.name, (more.name,)))
     body.add(PrintTensor(count.name))
     if stop is not None:
@@ -135,7 +136,7 @@ def stopping(target: Target) -> Graph:
     def stop(graph: Graph, count: Tensor) -> Sequence:
         body, error = Sequence(), Sequence()
         error.add(ErrorProgram(count.name, "three times is enough", "doubling.py:9"))
-        third = popops.eq(graph, count, 3, program=body, plan=POINT)
+        third = popops.eq(Site(graph, sequence=body), count, 3, plan=POINT)
         body.add(If(third.name, error, Sequence()))
         return body
 
@@ -269,7 +270,7 @@ def gapped(target: Target, undefines: bool) -> Graph:
     body.add(Copy(y.name, (more.name,)))
     body.add(PrintTensor(y.name))
     program.add(Repeat(2, body))
-    graph.outputs = [popops.add(graph, y, x, plan=plan, name="end").name, y.name]
+    graph.outputs = [popops.add(Site(graph, "end"), y, x, plan=plan).name, y.name]
     return graph
 
 

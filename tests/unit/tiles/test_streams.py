@@ -35,6 +35,7 @@ from tiles.graph import (
     Repeat,
     RepeatWhileTrue,
     Sequence,
+    Site,
 )
 from tiles.numerics.ring import to_ring
 from tiles.poplibs import popops
@@ -107,7 +108,7 @@ def counted(target: Target, count: int = 70, size: int = 6, base: int = 0) -> Gr
     item = graph.add_tensor((size,), "float32", "item", layout)
     body = Sequence()
     body.add(CopyFromStream(given.name, item.name))
-    twice = popops.mul(graph, item, 2.0, program=body, plan=Plan((split(size, 2),), base))
+    twice = popops.mul(Site(graph, sequence=body), item, 2.0, plan=Plan((split(size, 2),), base))
     body.add(CopyToStream(twice.name, doubled.name))
     graph.program.add(Repeat(count, body))
     return graph
@@ -130,7 +131,7 @@ def until_negative(target: Target) -> Graph:
     flag = graph.add_tensor((), "bool", "flag", Layout(()))
     condition, body = Sequence(), Sequence()
     condition.add(CopyFromStream("given", value.name))
-    going = popops.gteq(graph, value, 0.0, program=condition, plan=Plan(()))
+    going = popops.gteq(Site(graph, sequence=condition), value, 0.0, plan=Plan(()))
     condition.add(Copy(flag.name, (going.name,)))
     body.add(CopyToStream(value.name, "seen"))
     graph.program.add(RepeatWhileTrue(condition, flag.name, body))
@@ -296,9 +297,9 @@ def stopping(target: Target) -> Graph:
     flag = graph.add_tensor((), "bool", "flag", Layout(()))
     body = Sequence()
     body.add(CopyFromStream("given", item.name))
-    more = popops.add(graph, total, item, program=body, plan=Plan(()))
+    more = popops.add(Site(graph, sequence=body), total, item, plan=Plan(()))
     body.add(Copy(total.name, (more.name,)))
-    above = popops.gt(graph, total, 5.0, program=body, plan=Plan(()))
+    above = popops.gt(Site(graph, sequence=body), total, 5.0, plan=Plan(()))
     body.add(Copy(flag.name, (above.name,)))
     body.add(AbortOnCondition(flag.name, "the sum is above 5", "stop.py:4"))
     body.add(CopyToStream(total.name, "sums"))

@@ -7,7 +7,7 @@ from tests.unit.tiles.test_poplibs_runtime import FRESH, UPDATE, _plan
 from tiles.compiler import certify, compile_graph
 from tiles.engine import make_engine
 from tiles.errors import InvalidGraph
-from tiles.graph import Graph, OpForm
+from tiles.graph import Graph, OpForm, Site
 from tiles.numerics.ring import to_ring
 from tiles.poplibs.popops.updating_by import UpdateBy, UpdateLast
 from tiles.poplibs.poputil import place
@@ -28,7 +28,7 @@ TWO = OpForm(
 def _run(target, codelet, form, parts, dtypes, *arrays):
     graph = Graph(target)
     inputs = [graph.add_input(x.shape, x.dtype.name) for x in arrays]
-    found = place(graph, codelet, form, inputs, dtypes, "update", plan=_plan(form, **parts))
+    found = place(Site(graph, "update"), codelet, form, inputs, dtypes, plan=_plan(form, **parts))
     graph.outputs = [t.name for t in found]
     executable = compile_graph(graph)
     certify(executable)

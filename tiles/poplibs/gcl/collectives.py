@@ -21,13 +21,14 @@ from tiles.graph import (
     OpForm,
     Pairs,
     Permutation,
-    Sequence,
     Shift,
+    Site,
     Tensor,
     Vertices,
     WriteReplicaIndex,
     along,
     identity_map,
+    site_of,
     unsplit_plan,
 )
 from tiles.graph.collective import as_axes
@@ -38,7 +39,7 @@ from tiles.poplibs.gcl.codelets import AllGather, AllReduce, AllToAll, Broadcast
 from tiles.poplibs.gcl.steps import Steps
 from tiles.poplibs.popops import movement
 from tiles.poplibs.popops.expr import arg, call, compare
-from tiles.poplibs.poputil.copies import reshape
+from tiles.poplibs.poputil.copies import concatenate, reshape
 
 Axes = str | Seq[str]
 MOST_AT_ONCE = 4096
@@ -46,99 +47,85 @@ MOST_AT_ONCE = 4096
 
 
 def replica_index(
-    graph: Graph,
+    where: Graph | Site,
     axes: Axes,
-    *,
-    name: str = "replica_index",
-    location: str = "",
-    program: Sequence | None = None,
 ) -> Tensor:
     """Return a replica's place along axes, a uint32 scalar that differs between replicas.
 
     Raises:
       InvalidGraph: the graph's replicas have no such axis.
     """
-    axes = graph.replicas.require(as_axes(axes))
-    index = graph.add_tensor((), "uint32", name, location=location)
-    _main(graph, program).add(WriteReplicaIndex(index.name, axes, location))
+    site = site_of(where, "replica_index")
+    axes = site.graph.replicas.require(as_axes(axes))
+    index = site.graph.add_tensor((), "uint32", site.name, location=site.location)
+    site.program.add(WriteReplicaIndex(index.name, axes, site.location))
     return index
 
 
 def permute(
-    graph: Graph,
+    where: Graph | Site,
     x: Tensor,
     axes: Axes,
     pairs: Seq[tuple[int, int]] | Permutation,
-    *,
-    name: str = "permute",
-    location: str = "",
-    program: Sequence | None = None,
 ) -> Tensor:
     """Send a tensor from the first to the second member of every pair; zeros where nothing is sent.
 
     Args:
-      graph: where to add it.
+      where: graph, or site in it, to add to.
       x: the tensor.
       axes: along which replicas form groups.
       pairs: (from, to), or a ``Shift``, ``Swap`` or ``Pairs``.
-      name: label.
-      location: the user's source line.
-      program: sequence to append to; the main program by default.
 
     Raises:
       InvalidGraph: no such axis, a member that is not there, or one that sends or receives twice.
     """
-    axes = graph.replicas.require(as_axes(axes))
+    site = site_of(where, "permute")
+    axes = site.graph.replicas.require(as_axes(axes))
     moves = Pairs(tuple((int(a), int(b)) for a, b in pairs)) if isinstance(pairs, Seq) else pairs
-    moves = _simplest(moves, graph.replicas.size(axes), location)
-    result = graph.add_tensor(x.shape, x.dtype, name, location=location)
+    moves = _simplest(moves, site.graph.replicas.size(axes), site.location)
+    result = site.graph.add_tensor(x.shape, x.dtype, site.name, location=site.location)
     if math.prod(x.shape):
-        _main(graph, program).add(CopyBetween(x.name, result.name, axes, (moves,), location))
+        site.program.add(CopyBetween(x.name, result.name, axes, (moves,), site.location))
     return result
 
 
 def all_reduce(
-    graph: Graph,
+    where: Graph | Site,
     x: Tensor,
     axes: Axes,
     operation: str = "add",
     *,
     algorithm: str | None = None,
-    name: str = "all_reduce",
-    location: str = "",
-    program: Sequence | None = None,
 ) -> Tensor:
     """Combine a tensor of all members, element by element; every member gets the result.
 
     Args:
-      graph: where to add it.
+      where: graph, or site in it, to add to.
       x: the tensor.
       axes: along which replicas form groups.
       operation: "add", "mul", "max", "min", "and", "or" or "xor", in the tensor's own dtype.
       algorithm: "ring", "two_rings", "halving_doubling" or "hierarchical"; by default the one that a closed form
         finds cheapest. It says in which order members are combined, see ``AllReduce``.
-      name: label of the steps.
-      location: the user's source line.
-      program: sequence to append to; the main program by default.
 
     Raises:
       InvalidGraph: no such axis or operation, or an algorithm that does not fit the group.
     """
-    axes, n, algorithm = _reduction(graph, x, axes, operation, algorithm, False, location)
+    site = site_of(where, "all_reduce")
+    axes, n, algorithm = _reduction(site, x, axes, operation, algorithm, False)
     size = math.prod(x.shape)
     if n == 1 or not size:
         return x
     inner, ring, parts = 0, Shift(1), n
     if algorithm == "hierarchical":
-        inner = choice.inner_members(graph, axes, x.size_bytes)
+        inner = choice.inner_members(site.graph, axes, x.size_bytes)
     if algorithm == "halving_doubling":
-        parts = choice.halving_parts(graph, axes, x.size_bytes)
+        parts = choice.halving_parts(site.graph, axes, x.size_bytes)
     else:
-        ring = choice.ring_of(graph, axes, inner)
+        ring = choice.ring_of(site.graph, axes, inner)
     each = orders.fragment_elements(size, parts, algorithm)
-    steps = Steps(graph, axes, x.dtype, each, name, location)
+    steps = Steps(site, axes, x.dtype, each)
     if algorithm == "halving_doubling":
-        place = steps.place()
+        place = steps.place() if parts > 1 else None
         own = steps.reduce_halving(operation, steps.fragments(x, parts), place)
         found = steps.gather_doubling(own, place, parts)
     elif algorithm == "hierarchical":
@@ -155,108 +142,135 @@ def all_reduce(
     result = steps.whole(found, x.shape)
     codelet = AllReduce(axes, operation, algorithm, inner, ring.is_folded)
     form = map_form(x.shape, [identity_map(len(x.shape))])
-    return _composite(graph, steps, codelet, form, x, result, program)
+    return _composite(site, steps, codelet, form, x, result)
+
+
+def all_reduce_several(
+    where: Graph | Site, xs: Seq[Tensor], axes: Axes, operation: str = "add"
+) -> list[Tensor]:
+    """Combine several tensors of one type as ``all_reduce`` does, small ones as one array where that takes less time.
+
+    What a member's elements are combined with, and in which order, is that of the array they are part of; see ``AllReduce``.
+
+    Args:
+      where: graph, or site in it, to add to.
+      xs: the tensors.
+      axes: along which replicas form groups.
+      operation: as for ``all_reduce``.
+
+    Raises:
+      InvalidGraph: no such axis or operation, or tensors of several types.
+    """
+    site = site_of(where, "all_reduce")
+    members = site.graph.replicas.require(as_axes(axes))
+    if len({x.dtype for x in xs}) > 1:
+        found = ", ".join(dict.fromkeys(x.dtype for x in xs))
+        raise InvalidGraph(
+            "tensors that are combined together have one type",
+            expected="one type",
+            got=found,
+            location=site.location or None,
+        )
+    joined = choice.together(site.graph, members, [x.size_bytes for x in xs])
+    if not joined:
+        return [all_reduce(site, x, members, operation) for x in xs]
+    flat = [reshape(site, xs[n], (math.prod(xs[n].shape),)) for n in joined]
+    total = all_reduce(site, concatenate(site, flat, 0), members, operation)
+    results, start = dict[int, Tensor](), 0
+    for n in joined:
+        end = start + math.prod(xs[n].shape)
+        results[n] = reshape(site, movement.slice(site, total, (start,), (end,)), xs[n].shape)
+        start = end
+    alone = (None if n in results else all_reduce(site, x, members, operation) for n, x in enumerate(xs))
+    return [results[n] if x is None else x for n, x in enumerate(alone)]
 
 
 def reduce_scatter(
-    graph: Graph,
+    where: Graph | Site,
     x: Tensor,
     axes: Axes,
     dimension: int,
     operation: str = "add",
     *,
     algorithm: str | None = None,
-    name: str = "reduce_scatter",
-    location: str = "",
-    program: Sequence | None = None,
 ) -> Tensor:
     """Combine a tensor of all members; member i gets chunk i along ``dimension``. Arguments as in ``all_reduce``.
 
     Raises:
       InvalidGraph: as ``all_reduce``, or a dimension that the members do not divide.
     """
-    axes, n, algorithm = _reduction(graph, x, axes, operation, algorithm, True, location)
-    chunk = _chunk(x, dimension, n, location)
+    site = site_of(where, "reduce_scatter")
+    axes, n, algorithm = _reduction(site, x, axes, operation, algorithm, True)
+    chunk = _chunk(x, dimension, n, site.location)
     if n == 1:
         return x
     if not math.prod(x.shape):
-        return graph.add_tensor(chunk, x.dtype, name, location=location)
+        return site.graph.add_tensor(chunk, x.dtype, site.name, location=site.location)
     each = orders.fragment_elements(math.prod(chunk), 1, algorithm)
-    steps = Steps(graph, axes, x.dtype, each, name, location)
+    steps = Steps(site, axes, x.dtype, each)
     buffer, ring = _chunks_in(steps, x, dimension, n), Shift(1)
     if algorithm == "halving_doubling":
         own = steps.reduce_halving(operation, buffer, steps.place())
     else:
-        ring = choice.ring_of(graph, axes)
+        ring = choice.ring_of(site.graph, axes)
         buffer = steps.in_ring_order(buffer) if ring.is_folded else buffer
         owns, _ = _ring_sums(steps, buffer, operation, algorithm, ring)
         own = _halves_joined(steps, owns)
     result = steps.whole(own, chunk)
     codelet = ReduceScatter(axes, operation, algorithm, 0, ring.is_folded, dimension)
-    return _composite(
-        graph, steps, codelet, _cut_form(chunk, {dimension: x.shape[dimension]}), x, result, program
-    )
+    return _composite(site, steps, codelet, _cut_form(chunk, {dimension: x.shape[dimension]}), x, result)
 
 
 def all_gather(
-    graph: Graph,
+    where: Graph | Site,
     x: Tensor,
     axes: Axes,
     dimension: int,
     *,
     algorithm: str | None = None,
-    name: str = "all_gather",
-    location: str = "",
-    program: Sequence | None = None,
 ) -> Tensor:
     """Join the tensors of all members along ``dimension``, in their order; every member gets the result.
 
     Args:
-      graph: where to add it.
+      where: graph, or site in it, to add to.
       x: the tensor.
       axes: along which replicas form groups.
       dimension: of the tensor.
       algorithm: "two_rings", half of every tensor each way, or "doubling", whose members are a power of two; by
         default the cheaper one.
-      name: label of the steps.
-      location: the user's source line.
-      program: sequence to append to; the main program by default.
 
     Raises:
       InvalidGraph: no such axis or dimension, or an algorithm that does not fit the group.
     """
-    axes = graph.replicas.require(as_axes(axes))
-    n = graph.replicas.size(axes)
-    _require_dimension(x, dimension, location)
-    algorithm = choice.gathering(graph, axes, algorithm, x.size_bytes, location)
+    site = site_of(where, "all_gather")
+    axes = site.graph.replicas.require(as_axes(axes))
+    n = site.graph.replicas.size(axes)
+    _require_dimension(x, dimension, site.location)
+    algorithm = choice.gathering(site.graph, axes, algorithm, x.size_bytes, site.location)
     if n == 1:
         return x
     shape = (*x.shape[:dimension], n * x.shape[dimension], *x.shape[dimension + 1 :])
     if not math.prod(shape):
-        return graph.add_tensor(shape, x.dtype, name, location=location)
+        return site.graph.add_tensor(shape, x.dtype, site.name, location=site.location)
     each = orders.fragment_elements(math.prod(x.shape), 1, algorithm)
-    steps = Steps(graph, axes, x.dtype, each, name, location)
+    steps = Steps(site, axes, x.dtype, each)
     if algorithm == "doubling":
         found = steps.gather_doubling(steps.fragments(x, 1), steps.place(), n)
     else:
-        owns, ring = _halves(steps, steps.fragments(x, 1)), choice.ring_of(graph, axes)
+        owns, ring = _halves(steps, steps.fragments(x, 1)), choice.ring_of(site.graph, axes)
         found = _ring_gathered(steps, owns, steps.place(ring), ring, algorithm)
         found = steps.in_members_order(found) if ring.is_folded else found
     result = _chunks_out(steps, found, x.shape, dimension, n)
     form = _cut_form(shape, {dimension: x.shape[dimension]})
-    return _composite(graph, steps, AllGather(axes, dimension), form, x, result, program)
+    return _composite(site, steps, AllGather(axes, dimension), form, x, result)
 
 
 def all_to_all(
-    graph: Graph,
+    where: Graph | Site,
     x: Tensor,
     axes: Axes,
     split_dimension: int,
     concat_dimension: int,
-    *,
-    name: str = "all_to_all",
-    location: str = "",
-    program: Sequence | None = None,
 ) -> Tensor:
     """Give chunk j along ``split_dimension`` to member j, which joins what it gets along ``concat_dimension``.
 
@@ -265,22 +279,23 @@ def all_to_all(
     Raises:
       InvalidGraph: no such axis or dimension, a dimension that the members do not divide, or too many members.
     """
-    axes = graph.replicas.require(as_axes(axes))
-    n = graph.replicas.size(axes)
-    chunk = _chunk(x, split_dimension, n, location)
-    _require_dimension(x, concat_dimension, location)
+    site = site_of(where, "all_to_all")
+    axes = site.graph.replicas.require(as_axes(axes))
+    n = site.graph.replicas.size(axes)
+    chunk = _chunk(x, split_dimension, n, site.location)
+    _require_dimension(x, concat_dimension, site.location)
     if n == 1:
         return x
     if n > MOST_AT_ONCE:
         raise InvalidGraph(
             f"{n:,} replicas in one all_to_all",
             expected=f"at most {MOST_AT_ONCE:,}",
-            location=location or None,
+            location=site.location or None,
         )
     shape = tuple(k * n if d == concat_dimension else k for d, k in enumerate(chunk))
     if not math.prod(shape):
-        return graph.add_tensor(shape, x.dtype, name, location=location)
-    steps = Steps(graph, axes, x.dtype, math.prod(chunk), name, location)
+        return site.graph.add_tensor(shape, x.dtype, site.name, location=site.location)
+    steps = Steps(site, axes, x.dtype, math.prod(chunk))
     buffer, place = _chunks_in(steps, x, split_dimension, n), steps.place()
     own = steps.at(buffer, place)
     following = steps.neighbour(place, True, n)
@@ -292,60 +307,49 @@ def all_to_all(
     result = _chunks_out(steps, found, chunk, concat_dimension, n)
     sizes = {d: x.shape[d] for d in {split_dimension, concat_dimension}}
     codelet = AllToAll(axes, split_dimension, concat_dimension)
-    return _composite(graph, steps, codelet, _cut_form(shape, sizes), x, result, program)
+    return _composite(site, steps, codelet, _cut_form(shape, sizes), x, result)
 
 
 def broadcast(
-    graph: Graph,
+    where: Graph | Site,
     x: Tensor,
     axes: Axes,
     root: int = 0,
-    *,
-    name: str = "broadcast",
-    location: str = "",
-    program: Sequence | None = None,
 ) -> Tensor:
     """Give one member's tensor to all: those that have it send it on to as many others, again and again.
 
     Raises:
       InvalidGraph: no such axis or member.
     """
-    axes = graph.replicas.require(as_axes(axes))
-    n = graph.replicas.size(axes)
+    site = site_of(where, "broadcast")
+    axes = site.graph.replicas.require(as_axes(axes))
+    n = site.graph.replicas.size(axes)
     if not 0 <= root < n:
-        raise InvalidGraph(f"no member {root} of {n}", expected=f"0 to {n - 1}", location=location or None)
+        raise InvalidGraph(
+            f"no member {root} of {n}", expected=f"0 to {n - 1}", location=site.location or None
+        )
     if n == 1 or not math.prod(x.shape):
         return x
-    steps = Steps(graph, axes, x.dtype, math.prod(x.shape), name, location)
+    steps = Steps(site, axes, x.dtype, math.prod(x.shape))
     held, place, have = steps.fragments(x, 1), steps.place(), 1
     place = steps.scalar(call("remainder", arg(0) + (n - root), n), place) if root else place
     while have < n:
         count = min(have, n - have)
         pairs = tuple(((root + k) % n, (root + k + have) % n) for k in range(count))
         moves = Pairs(pairs) if n <= MOST_AT_ONCE else Shift(have)
-        arrived = steps.send(held, _simplest(moves, n, location))
+        arrived = steps.send(held, _simplest(moves, n, site.location))
         held = steps.choose(steps.scalar(compare("GE", arg(0), have), place), arrived, held)
         have *= 2
     result = steps.whole(held, x.shape)
     form = map_form(x.shape, [identity_map(len(x.shape))])
-    return _composite(graph, steps, Broadcast(axes, root), form, x, result, program)
-
-
-def _main(graph: Graph, program: Sequence | None) -> Sequence:
-    return graph.program if program is None else program
+    return _composite(site, steps, Broadcast(axes, root), form, x, result)
 
 
 def _composite(
-    graph: Graph,
-    steps: Steps,
-    codelet: Collective,
-    form: OpForm,
-    x: Tensor,
-    result: Tensor,
-    program: Sequence | None,
+    site: Site, steps: Steps, codelet: Collective, form: OpForm, x: Tensor, result: Tensor
 ) -> Tensor:
     one = Vertices(steps.name, codelet, form, unsplit_plan(form), (x.name,), (result.name,), steps.location)
-    _main(graph, program).add(Composite(steps.program, one))
+    site.program.add(Composite(steps.program, one))
     return result
 
 
@@ -372,10 +376,10 @@ def _simplest(permutation: Permutation, size: int, location: str) -> Permutation
 
 
 def _reduction(
-    graph: Graph, x: Tensor, axes: Axes, operation: str, algorithm: str | None, scatters: bool, location: str
+    site: Site, x: Tensor, axes: Axes, operation: str, algorithm: str | None, scatters: bool
 ) -> tuple[tuple[str, ...], int, str]:
     """Return the axes, members and algorithm of a reduction, after checking all of them."""
-    axes = graph.replicas.require(as_axes(axes))
+    axes = site.graph.replicas.require(as_axes(axes))
     legal = ("max", "min", "and", "or", "xor") if x.dtype == "bool" else tuple(orders.OPERATIONS)
     is_integer = "int" in x.dtype or x.dtype == "bool"
     legal = legal if is_integer else tuple(each for each in legal if each not in ("and", "or", "xor"))
@@ -383,13 +387,13 @@ def _reduction(
         raise InvalidGraph(
             f"a collective cannot combine {x.dtype} by {operation!r}",
             expected=", ".join(legal),
-            location=location or None,
+            location=site.location or None,
         )
     if algorithm is not None:
-        choice.require(graph, axes, algorithm, scatters, location)
+        choice.require(site.graph, axes, algorithm, scatters, site.location)
     else:
-        algorithm = choice.choose(graph, axes, x.dtype, math.prod(x.shape), scatters)
-    return axes, graph.replicas.size(axes), algorithm
+        algorithm = choice.choose(site.graph, axes, x.dtype, math.prod(x.shape), scatters)
+    return axes, site.graph.replicas.size(axes), algorithm
 
 
 def _require_dimension(x: Tensor, dimension: int, location: str) -> None:
@@ -412,17 +416,15 @@ def _chunks_in(steps: Steps, x: Tensor, dimension: int, n: int) -> Tensor:
     """Return a buffer ``[n, elements]`` of a tensor's chunks along a dimension, each filled up at its end."""
     shape = (*x.shape[:dimension], n, x.shape[dimension] // n, *x.shape[dimension + 1 :])
     size = math.prod(x.shape) // n
-    cut = reshape(steps.graph, x, shape, name=f"{steps.name}.chunks", **steps.options)
+    cut = reshape(steps.site("chunks"), x, shape)
     if dimension:
         order = [dimension, *(d for d in range(len(shape)) if d != dimension)]
-        cut = movement.transpose(steps.graph, cut, order, name=f"{steps.name}.turned", **steps.options)
-    rows = reshape(steps.graph, cut, (n, size), name=f"{steps.name}.rows", **steps.options)
+        cut = movement.transpose(steps.site("turned"), cut, order)
+    rows = reshape(steps.site("rows"), cut, (n, size))
     if steps.elements > size:
         zero = False if x.dtype == "bool" else 0
         high = [0, steps.elements - size]
-        rows = movement.pad(
-            steps.graph, rows, [0, 0], high, value=zero, name=f"{steps.name}.filled", **steps.options
-        )
+        rows = movement.pad(steps.site("filled"), rows, [0, 0], high, value=zero)
     buffer = steps.buffer(n, steps.elements)
     steps.copy(buffer, rows)
     return buffer
@@ -432,13 +434,11 @@ def _chunks_out(steps: Steps, found: Tensor, chunk: Seq[int], dimension: int, n:
     """Return the tensor whose chunks along a dimension are a buffer's rows, without what fills them up."""
     size = math.prod(chunk)
     if steps.elements > size:
-        found = movement.slice(
-            steps.graph, found, [0, 0], [n, size], name=f"{steps.name}.cut", **steps.options
-        )
-    rows = reshape(steps.graph, found, (n, *chunk), name=f"{steps.name}.rows", **steps.options)
+        found = movement.slice(steps.site("cut"), found, [0, 0], [n, size])
+    rows = reshape(steps.site("rows"), found, (n, *chunk))
     if dimension:
         order = [*range(1, dimension + 1), 0, *range(dimension + 1, len(chunk) + 1)]
-        rows = movement.transpose(steps.graph, rows, order, name=f"{steps.name}.turned", **steps.options)
+        rows = movement.transpose(steps.site("turned"), rows, order)
     shape = tuple(k * n if d == dimension else k for d, k in enumerate(chunk))
     result = steps.graph.add_tensor(shape, steps.dtype, f"{steps.name}.result", location=steps.location)
     steps.copy(result, rows)
@@ -451,7 +451,7 @@ def _halves(steps: Steps, buffer: Tensor) -> list[Tensor]:
     found = []
     for start in (0, half):
         ends = [0, start], [buffer.shape[0], start + half]
-        part = movement.slice(steps.graph, buffer, *ends, name=f"{steps.name}.half", **steps.options)
+        part = movement.slice(steps.site("half"), buffer, *ends)
         found.append(steps.buffer(buffer.shape[0], half))
         steps.copy(found[-1], part)
     return found

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence as Seq
 from dataclasses import replace
-from typing import Any
 
 from tiles.errors import InvalidGraph
 from tiles.graph import (
@@ -18,7 +17,6 @@ from tiles.graph import (
     Copy,
     CopyBetween,
     Dim,
-    Graph,
     IndexMap,
     Layout,
     OpForm,
@@ -27,6 +25,7 @@ from tiles.graph import (
     Repeat,
     Sequence,
     Shift,
+    Site,
     Swap,
     Tensor,
     WriteReplicaIndex,
@@ -46,33 +45,30 @@ from tiles.poplibs.poputil.copies import reshape
 from tiles.poplibs.poputil.place import place
 
 INDEX = "uint32"
+WRITTEN_OUT = 4
+"""Stages in which a buffer is exchanged whole, up to which they are written out; more are a loop over them."""
 
 
 class Steps:
     """Steps being written for one collective.
 
     Args:
-      graph: where to.
+      site: the graph, and what the collective is called; its steps go into a sequence of their own.
       axes: along which replicas form groups.
       dtype: of what is moved.
       elements: of a fragment: the length of every buffer's last dimension.
-      name: label of the steps.
-      location: the user's source line.
     """
 
-    def __init__(
-        self, graph: Graph, axes: tuple[str, ...], dtype: str, elements: int, name: str, location: str
-    ) -> None:
+    def __init__(self, site: Site, axes: tuple[str, ...], dtype: str, elements: int) -> None:
         """Start without steps."""
-        self.graph, self.axes, self.dtype, self.elements = graph, axes, dtype, elements
-        self.name, self.location = name, location
+        self.graph, self.axes, self.dtype, self.elements = site.graph, axes, dtype, elements
+        self.name, self.location = site.name, site.location
         self.program = Sequence()
-        self.members = graph.replicas.size(axes)
+        self.members = site.graph.replicas.size(axes)
 
-    @property
-    def options(self) -> dict[str, Any]:
-        """What builders are told besides a name."""
-        return {"location": self.location, "program": self.program}
+    def site(self, part: str) -> Site:
+        """Return where builders add a part of the collective at present: inside a loop, if one is being written."""
+        return Site(self.graph, f"{self.name}.{part}", self.location, self.program)
 
     # ---- places and numbers
 
@@ -91,10 +87,7 @@ class Steps:
 
     def scalar(self, expression: Expr, *operands: Tensor) -> Tensor:
         """Compute a number."""
-        return elementwise.map(
-            self.graph, expression, operands, name=f"{self.name}.number", location=self.location,
-            program=self.program,
-        )  # fmt: skip
+        return elementwise.map(self.site("number"), expression, operands)
 
     def place(self, ring: Shift | None = None) -> Tensor:
         """Return the replica's place in its group, or in the order of its ring; a uint32 scalar."""
@@ -126,8 +119,8 @@ class Steps:
         names = tuple(source.name for source in sources)
         self.program.add(Copy(destination.name, names, axis, self.location))
 
-    def send(self, x: Tensor, *permutations: Permutation) -> Tensor:
-        """Return what arrives when ``x``, or its slices, are sent."""
+    def send(self, x: Tensor, *permutations: Permutation, stage: Tensor | None = None) -> Tensor:
+        """Return what arrives when ``x``, or its slices, are sent; with ``stage``, by the permutation of that number."""
         arrived = self.graph.add_tensor(
             x.shape,
             x.dtype,
@@ -135,7 +128,8 @@ class Steps:
             self.graph.tensors[x.name].layout,
             location=self.location,
         )
-        self.program.add(CopyBetween(x.name, arrived.name, self.axes, permutations, self.location))
+        number = "" if stage is None else stage.name
+        self.program.add(CopyBetween(x.name, arrived.name, self.axes, permutations, self.location, number))
         return arrived
 
     def at(self, buffer: Tensor, index: Tensor, count: int = 1, axis: int = 0) -> Tensor:
@@ -177,26 +171,24 @@ class Steps:
 
     def rows_as(self, x: Tensor, *shape: int) -> Tensor:
         """Return a buffer with other leading dimensions: the same memory."""
-        return reshape(
-            self.graph, x, shape, name=f"{self.name}.view", location=self.location, program=self.program
-        )
+        return reshape(self.site("view"), x, shape)
 
     def combine(self, operation: str, own: Tensor, arrived: Tensor) -> Tensor:
         """Return the replica's own combined with what arrived, element by element."""
-        return elementwise.map(
-            self.graph, call(FUNCTIONS[operation], arg(0), arg(1)), [own, arrived],
-            name=f"{self.name}.{operation}", location=self.location, program=self.program,
-            plan=self._plan(own.shape),
-        )  # fmt: skip
+        both = call(FUNCTIONS[operation], arg(0), arg(1))
+        return elementwise.map(self.site(operation), both, [own, arrived], plan=self._plan(own.shape))
 
     def choose(self, predicate: Tensor, on_true: Tensor, on_false: Tensor) -> Tensor:
         """Return one of two buffers by a scalar."""
         maps = [IndexMap(()), *[IndexMap(tuple(along(i) for i in range(len(on_true.shape))))] * 2]
         return elementwise.map(
-            self.graph, select(arg(0), arg(1), arg(2)), [predicate, on_true, on_false], shape=on_true.shape,
-            operand_maps=maps, name=f"{self.name}.chosen", location=self.location, program=self.program,
+            self.site("chosen"),
+            select(arg(0), arg(1), arg(2)),
+            [predicate, on_true, on_false],
+            shape=on_true.shape,
+            operand_maps=maps,
             plan=self._plan(on_true.shape),
-        )  # fmt: skip
+        )
 
     def _plan(self, shape: Seq[int], reduced: Seq[int] = ()) -> Plan:
         return Plan((*map(whole, shape[:-1]), self._split(shape[-1]), *map(whole, reduced)))
@@ -206,10 +198,7 @@ class Steps:
     ) -> Tensor:
         rank = len(form.results[0].axes)
         plan = self._plan(form.shape[:rank], form.shape[rank:])
-        return place(
-            self.graph, codelet, form, operands, (self.dtype,), f"{self.name}.{what}", self.location, plan,
-            self.program,
-        )[0]  # fmt: skip
+        return place(self.site(what), codelet, form, operands, (self.dtype,), plan=plan)[0]
 
     def in_ring_order(self, x: Tensor) -> Tensor:
         """Return a buffer's rows in the order of a folded ring: even ones up, odd ones down."""
@@ -236,17 +225,9 @@ class Steps:
     def fragments(self, x: Tensor, *counts: int) -> Tensor:
         """Return a tensor's elements, filled up with zeros, as a buffer ``[*counts, elements]``."""
         total, size = math.prod(counts) * self.elements, math.prod(x.shape)
-        flat = reshape(self.graph, x, (size,), name=f"{self.name}.flat", **self.options)
+        flat = reshape(self.site("flat"), x, (size,))
         if total > size:
-            flat = movement.pad(
-                self.graph,
-                flat,
-                [0],
-                [total - size],
-                value=_zero(self.dtype),
-                name=f"{self.name}.filled",
-                **self.options,
-            )
+            flat = movement.pad(self.site("filled"), flat, [0], [total - size], value=_zero(self.dtype))
         result = self.buffer(*counts, self.elements)
         self.copy(result, flat)
         return result
@@ -254,9 +235,9 @@ class Steps:
     def whole(self, x: Tensor, shape: tuple[int, ...]) -> Tensor:
         """Return a buffer's elements as a tensor of a shape, without what fills it up."""
         size = math.prod(shape)
-        flat = reshape(self.graph, x, (math.prod(x.shape),), name=f"{self.name}.flat", **self.options)
+        flat = reshape(self.site("flat"), x, (math.prod(x.shape),))
         if math.prod(x.shape) > size:
-            flat = movement.slice(self.graph, flat, [0], [size], name=f"{self.name}.cut", **self.options)
+            flat = movement.slice(self.site("cut"), flat, [0], [size])
         result = self.graph.add_tensor(shape, self.dtype, f"{self.name}.result", location=self.location)
         self.copy(result, flat)
         return result
@@ -306,10 +287,10 @@ class Steps:
         n, shifts = ring.extent, [replace(ring, by=d) for d in directions]
         numbers, results = [], []
         for own in owns:
+            shape = (n, *own.shape[1:])
             empty = elementwise.fill(
-                self.graph, (n, *own.shape[1:]), self.dtype, _zero(self.dtype), name=f"{self.name}.empty", location=self.location,
-                program=self.program, plan=self._plan((n, *own.shape[1:])),
-            )  # fmt: skip
+                self.site("empty"), shape, self.dtype, _zero(self.dtype), plan=self._plan(shape)
+            )
             result = self.buffer(n, *own.shape[1:])
             self.copy(result, self.put(empty, place, own))
             results.append(result)
@@ -345,11 +326,11 @@ class Steps:
             return self.scalar(call("and", arg(0), 1), place)
         return self.scalar(call("remainder", call("divide", arg(0), distance), 2), place)
 
-    def reduce_halving(self, operation: str, buffer: Tensor, place: Tensor) -> Tensor:
+    def reduce_halving(self, operation: str, buffer: Tensor, place: Tensor | None) -> Tensor:
         """Return the replica's own fragment of ``[parts, elements]``, combined; see ``orders.halves``.
 
-        Both are powers of two. Neighbours exchange halves until one fragment is left, those further off exchange
-        that: most goes where links are shortest.
+        Both are powers of two; of one part, no place is needed. Neighbours exchange halves until one fragment is left,
+        those further off exchange that: most goes where links are shortest.
         """
         if self.members & (self.members - 1):
             raise InvalidGraph(
@@ -358,23 +339,40 @@ class Steps:
                 location=self.location or None,
             )
         x, distance = buffer, 1
-        while distance < self.members:
-            own = other = x
-            if x.shape[0] > 1:
-                half, bit = x.shape[0] // 2, self.bit(place, distance)
-                pairs = self.rows_as(x, half, 2, self.elements)
-                own, other = (
-                    self.rows_as(self.at(pairs, which, axis=1), half, self.elements)
-                    for which in (bit, self.scalar(1 - arg(0), bit))
-                )
+        while x.shape[0] > 1:
+            assert place is not None
+            half, bit = x.shape[0] // 2, self.bit(place, distance)
+            pairs = self.rows_as(x, half, 2, self.elements)
+            own, other = (
+                self.rows_as(self.at(pairs, which, axis=1), half, self.elements)
+                for which in (bit, self.scalar(1 - arg(0), bit))
+            )
             x = self.combine(operation, own, self.send(other, Swap(distance)))
             distance *= 2
+        left = [Swap(1 << k) for k in range(distance.bit_length() - 1, self.members.bit_length() - 1)]
+        if len(left) > WRITTEN_OUT:
+            return self._reduce_whole(operation, x if x is buffer else self._carried(x), left)
+        for swap in left:
+            x = self.combine(operation, x, self.send(x, swap))
         return x
 
-    def gather_doubling(self, own: Tensor, place: Tensor, parts: int) -> Tensor:
+    def _reduce_whole(self, operation: str, total: Tensor, stages: Seq[Swap]) -> Tensor:
+        """Return a variable after it was exchanged whole, and added, in every stage: a loop with the stage's number."""
+        first = elementwise.fill(self.site("number"), (), INDEX, 0)
+        stage = self._kept(first)
+        after = self._loop(len(stages))
+        found = self.combine(operation, total, self.send(total, *stages, stage=stage))
+        following = self.scalar(arg(0) + 1, stage)
+        self.copy(total, found)
+        self.copy(stage, following)
+        self.program = after
+        return total
+
+    def gather_doubling(self, own: Tensor, place: Tensor | None, parts: int) -> Tensor:
         """Return ``[parts, elements]`` of the fragments that ``reduce_halving`` leaves."""
         x, distance = own, parts // 2
         while distance:
+            assert place is not None
             rows, bit = x.shape[0], self.bit(place, distance)
             arrived = self.send(x, Swap(distance))
             three = self.buffer(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 
 from tiles.errors import InvalidGraph
-from tiles.graph import Graph, Plan, Sequence, Tensor
+from tiles.graph import Graph, Plan, Site, Tensor, site_of
 from tiles.poplibs.forms import dot_form
 from tiles.poplibs.poplin.matmul import matmul_codelet
 from tiles.poplibs.poputil.place import place
@@ -15,53 +15,45 @@ DimensionNumbers = tuple[tuple[Seq[int], Seq[int]], tuple[Seq[int], Seq[int]]]
 
 
 def dot_general(
-    graph: Graph,
+    where: Graph | Site,
     lhs: Tensor,
     rhs: Tensor,
     dimension_numbers: DimensionNumbers,
     *,
     out_dtype: str | None = None,
     method: str = "auto",
-    name: str = "dot_general",
-    location: str = "",
-    program: Sequence | None = None,
     plan: Plan | None = None,
 ) -> Tensor:
     """Sum products over contracting dimensions; the result has batch, free lhs, then free rhs dimensions.
 
     Args:
-      graph: where to add it.
+      where: graph, or site in it, to add to.
       lhs: left operand.
       rhs: right operand, of the same dtype.
       dimension_numbers: ``((lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch))``.
       out_dtype: dtype of the result, that of the operands by default; 16-bit floats are added in float32.
       method: "auto", or one of ``poplin.METHODS``.
-      name: label of the step.
-      location: the user's source line.
-      program: sequence to append to; the main program by default.
       plan: use this plan instead of searching; it may split contracted dimensions.
 
     Raises:
       InvalidGraph: dimensions or dtypes that do not fit.
     """
+    site = site_of(where, "dot_general")
     if lhs.dtype != rhs.dtype:
         raise InvalidGraph(f"cannot multiply {lhs.dtype} with {rhs.dtype}; cast one operand first")
     (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = dimension_numbers
     form = dot_form(lhs.shape, rhs.shape, lhs_batch, rhs_batch, lhs_contract, rhs_contract)
     codelet = matmul_codelet(lhs.dtype, rhs.dtype, out_dtype, method)
-    return place(graph, codelet, form, [lhs, rhs], (codelet.out_dtype,), name, location, plan, program)[0]
+    return place(site, codelet, form, [lhs, rhs], (codelet.out_dtype,), plan=plan)[0]
 
 
 def matmul(
-    graph: Graph,
+    where: Graph | Site,
     lhs: Tensor,
     rhs: Tensor,
     *,
     out_dtype: str | None = None,
     method: str = "auto",
-    name: str = "matmul",
-    location: str = "",
-    program: Sequence | None = None,
     plan: Plan | None = None,
 ) -> Tensor:
     """Multiply ``[..., m, k]`` with ``[..., k, n]``; leading dimensions are batches. See ``dot_general``.
@@ -69,6 +61,7 @@ def matmul(
     Raises:
       InvalidGraph: fewer than two dimensions, or shapes that do not fit.
     """
+    site = site_of(where, "matmul")
     rank = len(lhs.shape)
     if rank < 2 or len(rhs.shape) != rank:
         raise InvalidGraph(
@@ -77,14 +70,11 @@ def matmul(
     batch = tuple(range(rank - 2))
     numbers: DimensionNumbers = (((rank - 1,), (rank - 2,)), (batch, batch))
     return dot_general(
-        graph,
+        site,
         lhs,
         rhs,
         numbers,
         out_dtype=out_dtype,
         method=method,
-        name=name,
-        location=location,
-        program=program,
         plan=plan,
     )

@@ -22,6 +22,7 @@ from tiles.poplibs.poplin.conv_cycles import (
     conv_orders,
     conv_roles,
     depthwise_grain,
+    laid_out_bytes,
 )
 from tiles.poplibs.poplin.matmul import partials_of
 from tiles.poplibs.poplin.methods import streamed_as
@@ -157,10 +158,11 @@ class Convolution(Codelet):
         return target.instruction_bytes * 400
 
     def scratch_bytes(self, extents: Extents, target: Target) -> np.ndarray:
-        """Return the bytes of the sums before they are cast to a narrower result."""
+        """Return the bytes of operands that are laid out, and of the sums before they are cast to a narrower result."""
+        laid_out = laid_out_bytes(self.method, self.accumulate_dtype, extents, target)
         if self.out_dtype == self.accumulate_dtype:
-            return np.zeros_like(extents.points)
-        return extents.results * itemsize(self.accumulate_dtype)
+            return np.zeros_like(extents.points) + laid_out
+        return extents.results * itemsize(self.accumulate_dtype) + laid_out
 
 
 def _convolved(

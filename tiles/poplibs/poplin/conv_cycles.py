@@ -18,6 +18,8 @@ import numpy as np
 from tiles.errors import InvalidGraph
 from tiles.graph import ROW_MAJOR, Affine, Arrangement, Cycles, Extents, OpForm
 from tiles.numerics.dtypes import is_float, itemsize
+from tiles.plan.rearrange import repeat_cycles, transpose_cycles
+from tiles.poplibs.poplin.matmul_cycles import Shape, amp_cycles
 from tiles.poplibs.poplin.methods import (
     NEVER,
     costs_of,
@@ -30,7 +32,7 @@ from tiles.poplibs.poplin.methods import (
 from tiles.target import Basis, Target
 
 SOURCE = "graphcore/poplibs lib/poplin/PerformanceEstimation.hpp"
-CONV_METHODS = ("amp", "slic", "hmac", "outer", "vmac", "scalar")
+CONV_METHODS = ("amp", "expanded", "slic", "hmac", "outer", "vmac", "scalar")
 _SLIC_WIDTH = 4
 _SIDE_BY_SIDE = (4, 8, 16)
 """Depthwise channels that a vertical multiply-accumulate may work on at once; a short sliding window takes the first."""
@@ -122,6 +124,7 @@ class ConvShape:
       inputs: input channels of a group.
       tap_rows: taps along all but the last kernel dimension.
       tap_columns: taps along the last.
+      input_rows: rows of the array that windows reach, of all batches.
       stride: distance between the windows of neighbouring outputs of a row.
       dilation: distance between neighbouring taps of a row.
     """
@@ -133,6 +136,7 @@ class ConvShape:
     inputs: Any
     tap_rows: Any
     tap_columns: Any
+    input_rows: Any
     stride: int
     dilation: int
 
@@ -159,7 +163,16 @@ def conv_shape(extents: Extents) -> ConvShape:
         roles.taps[:-1],
         roles.taps[-1:],
     )
-    arrays = np.broadcast_arrays(*(np.asarray(extents.product(dims)) for dims in parts))
+    reached: Any = np.asarray(extents.product(roles.batch))
+    for field, tap, stride, dilation in zip(
+        roles.field[:-1], roles.taps[:-1], roles.strides[:-1], roles.dilations[:-1], strict=True
+    ):
+        reached = reached * (
+            (np.asarray(extents.product((field,))) - 1) * stride
+            + (np.asarray(extents.product((tap,))) - 1) * dilation
+            + 1
+        )
+    arrays = np.broadcast_arrays(*(np.asarray(extents.product(dims)) for dims in parts), reached)
     return ConvShape(*arrays, stride=(*roles.strides, 1)[-1], dilation=(*roles.dilations, 1)[-1])
 
 
@@ -202,6 +215,8 @@ def conv_orders(method: str, accumulate: str, extents: Extents, target: Target) 
         *(roles.groups, roles.inputs, roles.outputs, places, roles.taps),
         groups=((roles.outputs, units), (roles.inputs, channels)),
     )
+    blocks = (roles.groups, roles.outputs, places, roles.taps, roles.inputs)
+    orders["expanded"] = order_of(form, *blocks, groups=((roles.outputs, units),))
     orders["hmac"] = order_of(form, roles.groups, places, roles.outputs, roles.taps, roles.inputs)
     orders["outer"] = order_of(form, roles.groups, roles.taps, roles.inputs, places, roles.outputs)
     blocks = (roles.groups, places, roles.taps, roles.inputs, roles.outputs)
@@ -297,6 +312,57 @@ def _amp_panels(shape: ConvShape, dtype: str, accumulate: str, target: Target) -
     return Cycles(np.where(shape.inputs > 0, value, NEVER), basis, SOURCE)
 
 
+def _expanded(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycles:
+    """The units over windows that are laid out first, so that taps fill their input channels where channels are few.
+
+    PopLibs calls it ``expandDims``: taps of a dimension become input channels. Either those of a row do, or all; then no
+    windows are left, positions are flattened and the 1x1 vertex multiplies. Windows are copied run by run, by the planner's
+    rule for regrouping (lib/poplin/ConvPlan.cpp, ConvModel.cpp); panels of the kernel, whose outputs lie together, are
+    transposed.
+    """
+    channels = target.weights_per_conv_unit(streamed_as(dtype, accumulate, target))
+    is_of_use = (shape.inputs % channels > 0) & (shape.inputs < 2 * channels) & (shape.taps > 1)
+    if dtype not in ("float16", "float32") or not np.any(is_of_use):
+        return Cycles(np.full_like(shape.inputs, NEVER), Basis.DOCUMENTED, SOURCE)
+    values = [cycles for cycles, _ in _laid_out(shape, dtype, accumulate, target)]
+    return Cycles(np.where(is_of_use, np.minimum(*values), NEVER), Basis.DOCUMENTED, SOURCE)
+
+
+def _laid_out(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> list[tuple[Any, Any]]:
+    """Return the cycles over windows that are laid out by rows, and whole, and the bytes of the laid out operands."""
+    size = itemsize(dtype)
+    channels = target.weights_per_conv_unit(streamed_as(dtype, accumulate, target))
+    units = target.conv_units(streamed_as(dtype, accumulate, target), accumulate)
+    step = shape.inputs * size * (shape.stride if shape.dilation == 1 else 1)
+    found = []
+    for rows, tap_rows in ((shape.input_rows, shape.tap_rows), (shape.rows, 1)):
+        inputs = shape.taps // tap_rows * shape.inputs
+        panels = shape.groups * -(-shape.outputs // units) * tap_rows * -(-inputs // channels)
+        windows = shape.groups * rows * shape.columns * -(-inputs // channels) * channels * size
+        copies = repeat_cycles(windows, np.gcd(step, target.data_path_bytes), target)
+        copies = copies + transpose_cycles(panels, units, channels, size, target).value
+        if tap_rows is shape.tap_rows:
+            laid_out = replace(shape, inputs=inputs, tap_columns=1, stride=1)
+            cycles = _amp_panels(laid_out, dtype, accumulate, target).value
+        else:
+            product = Shape(shape.groups, shape.positions, shape.outputs, inputs, inputs, may_swap=False)
+            cycles = amp_cycles(product, dtype, accumulate, target)
+        found.append((cycles + copies, windows + panels * units * channels * size))
+    return found
+
+
+def laid_out_bytes(method: str, accumulate: str, extents: Extents, target: Target) -> Any:
+    """Return the bytes that a vertex lays its operands out in; 0 where it does not."""
+    shape, dtype = conv_shape(extents), extents.operand_dtypes[0]
+    costs = costs_of(method, _COSTS, shape, dtype, accumulate, target)
+    number = next((i for i, cost in enumerate(costs) if cost.name == "expanded"), None)
+    is_chosen = np.broadcast_to(number is not None and fastest(costs) == number, shape.inputs.shape)
+    if number is None or not is_chosen.any():
+        return np.zeros_like(shape.inputs)
+    (by_row, row_bytes), (whole, whole_bytes) = _laid_out(shape, dtype, accumulate, target)
+    return np.where(is_chosen, np.where(by_row <= whole, row_bytes, whole_bytes), 0)
+
+
 def _slic(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycles:
     """Short sliding windows of four taps over groups of at most four channels: float16, strides 1 and 2.
 
@@ -364,6 +430,7 @@ def _scalar(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cy
 
 _COSTS: dict[str, Callable[[ConvShape, str, str, Target], Cycles]] = {
     "amp": _amp,
+    "expanded": _expanded,
     "slic": _slic,
     "hmac": _hmac,
     "outer": _outer,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from typing import Any
 
 from tiles.errors import InvalidGraph
 from tiles.graph import (
@@ -16,10 +15,11 @@ from tiles.graph import (
     IndexMap,
     OpForm,
     Plan,
-    Sequence,
+    Site,
     Tensor,
     along,
     identity_map,
+    site_of,
 )
 from tiles.poplibs.poplin.conv import conv_codelet
 from tiles.poplibs.poplin.matmul import matmul_codelet
@@ -45,7 +45,7 @@ class ConvAxes:
 
 
 def convolution(
-    graph: Graph,
+    where: Graph | Site,
     lhs: Tensor,
     rhs: Tensor,
     axes: ConvAxes,
@@ -55,9 +55,6 @@ def convolution(
     batch_groups: int = 1,
     out_dtype: str | None = None,
     method: str = "auto",
-    name: str = "conv",
-    location: str = "",
-    program: Sequence | None = None,
     plan: Plan | None = None,
 ) -> Tensor:
     """Slide a kernel over an array and sum products over windows and input features.
@@ -65,7 +62,7 @@ def convolution(
     A spread array (``Window.base``) is convolved phase by phase, each with the taps that meet its elements.
 
     Args:
-      graph: where to add it.
+      where: graph, or site in it, to add to.
       lhs: the array.
       rhs: the kernel, of the same dtype.
       axes: the parts that axes play.
@@ -74,23 +71,20 @@ def convolution(
       batch_groups: groups that the array's batches and the kernel's output features fall into.
       out_dtype: dtype of the result, that of the operands by default; 16-bit floats are added in float32.
       method: "auto", or one of ``poplin.CONV_METHODS``.
-      name: label of the step.
-      location: the user's source line.
-      program: sequence to append to; the main program by default.
       plan: use this plan for every phase instead of searching.
 
     Raises:
       InvalidGraph: axes, groups, windows or dtypes that do not fit.
     """
+    site = site_of(where, "conv")
     if lhs.dtype != rhs.dtype:
         raise InvalidGraph(f"cannot convolve {lhs.dtype} with {rhs.dtype}; cast one operand first")
     _check(lhs, rhs, axes, windows, feature_groups, batch_groups)
-    options: dict[str, Any] = {"name": name, "location": location, "program": program}
     groups = feature_groups * batch_groups
     split = _Split(axes, groups, axes.lhs[0] if batch_groups > 1 else axes.lhs[1])
     if groups > 1:
-        lhs = reshape(graph, lhs, split.cut(lhs.shape, split.lhs_axis), **options)
-        rhs = reshape(graph, rhs, split.cut(rhs.shape, axes.rhs[0]), **options)
+        lhs = reshape(site, lhs, split.cut(lhs.shape, split.lhs_axis))
+        rhs = reshape(site, rhs, split.cut(rhs.shape, axes.rhs[0]))
     out = out_dtype or lhs.dtype
     phases = [window.num_phases for window in windows]
     order = sorted(range(len(windows)), key=lambda number: axes.out[2 + number])
@@ -98,7 +92,7 @@ def convolution(
     for numbers in phase_numbers([phases[number] for number in order]):
         of_window = dict(zip(order, numbers, strict=True))
         chosen = [window.phase(of_window[number]) for number, window in enumerate(windows)]
-        parts.append(_phase(graph, lhs, rhs, split, windows, chosen, out, method, plan, options))
+        parts.append(_phase(site, lhs, rhs, split, windows, chosen, out, method, plan))
     shape = split.result_shape(lhs.shape, rhs.shape, [window.phase_outputs for window in windows])
     first = parts[0]
     if len(parts) == 1 and first is not None:
@@ -106,9 +100,8 @@ def convolution(
     else:
         sizes = split.result_shape(lhs.shape, rhs.shape, [window.outputs for window in windows])
         along_axes = split.result_shape_of(1, 1, 1, phases)
-        interleaving: dict[str, Any] = {**options, "name": f"{name}.interleave"}
-        result = interleave(graph, parts, along_axes, sizes, dtype=out, shape=shape, **interleaving)
-    return reshape(graph, result, split.joined(result.shape), **options) if groups > 1 else result
+        result = interleave(site.at("interleave"), parts, along_axes, sizes, dtype=out, shape=shape)
+    return reshape(site, result, split.joined(result.shape)) if groups > 1 else result
 
 
 def _check(
@@ -180,7 +173,7 @@ class _Split:
 
 
 def _phase(
-    graph: Graph,
+    site: Site,
     lhs: Tensor,
     rhs: Tensor,
     split: _Split,
@@ -189,14 +182,16 @@ def _phase(
     out: str,
     method: str,
     plan: Plan | None,
-    options: dict[str, Any],
 ) -> Tensor | None:
     """Place the convolution of one phase; None where no tap meets an element."""
     inputs = rhs.shape[split.place(split.axes.rhs[1], split.axes.rhs[0])]
     if not all(phase.taps for phase in phases) or not inputs:
         return None
     form = _conv_form(lhs.shape, rhs.shape, split, windows, phases)
-    has_windows = any(phase.taps > 1 for phase in phases)
+    has_windows = any(
+        phase.taps > 1 and not is_contracted(window, phase)
+        for window, phase in zip(windows, phases, strict=True)
+    )
     outputs = rhs.shape[split.place(split.axes.rhs[0], split.axes.rhs[0])]
     is_depthwise = (
         split.groups > 1 and inputs == outputs == 1 and lhs.dtype == "float16"
@@ -204,24 +199,37 @@ def _phase(
     if has_windows or is_depthwise:
         codelet = conv_codelet(lhs.dtype, rhs.dtype, out, method)
     else:
-        codelet = matmul_codelet(lhs.dtype, rhs.dtype, out, method, may_swap=False)
-    return place(graph, codelet, form, [lhs, rhs], (out,), plan=plan, **options)[0]
+        is_image = any(window.phase_outputs > 1 for window in windows)
+        codelet = matmul_codelet(lhs.dtype, rhs.dtype, out, method, may_swap=not is_image)
+    result = place(site, codelet, form, [lhs, rhs], (out,), plan=plan)[0]
+    shape = split.result_shape(lhs.shape, rhs.shape, [window.phase_outputs for window in windows])
+    return result if result.shape == shape else reshape(site, result, shape)
+
+
+def is_contracted(window: Window, phase: Phase) -> bool:
+    """Return whether a phase has several taps but a single output: no window slides, all taps are summed over."""
+    return phase.taps > 1 and window.phase_outputs == 1
 
 
 def _conv_form(
     lhs: Seq[int], rhs: Seq[int], split: _Split, windows: Seq[Window], phases: Seq[Phase]
 ) -> OpForm:
-    """Return the form of one phase: dimensions of the result in its order, then taps, then input features."""
+    """Return the form of one phase: dimensions of the result in its order, then taps, then input features.
+
+    Taps of a single output are summed over as features are, and the result has no dimension for it.
+    """
     field = [window.phase_outputs for window in windows]
+    contracted = [is_contracted(*each) for each in zip(windows, phases, strict=True)]
     shape = split.result_shape(lhs, rhs, field)
     names = split.result_shape_of(0, 1, 2, range(3, 3 + len(field)))
-    of = {part: number for number, part in enumerate(names)}
-    dims = [Dim(_name(part), int(n)) for part, n in zip(names, shape, strict=True)]
+    kept = [each for each in zip(names, shape, strict=True) if each[0] < 3 or not contracted[each[0] - 3]]
+    of = {part: number for number, (part, _) in enumerate(kept)}
+    dims = [Dim(_name(part), int(n)) for part, n in kept]
     tap_dims: list[int | None] = []
     for number, phase in enumerate(phases):
         tap_dims.append(len(dims) if phase.taps > 1 else None)
         if phase.taps > 1:
-            dims.append(Dim(f"k{number}", phase.taps, WINDOW))
+            dims.append(Dim(f"k{number}", phase.taps, REDUCTION if contracted[number] else WINDOW))
     features = len(dims)
     inputs = rhs[split.place(split.axes.rhs[1], split.axes.rhs[0])]
     dims.append(Dim("i", int(inputs), REDUCTION))
@@ -235,13 +243,13 @@ def _conv_form(
         left[split.lhs_axis] = right[split.axes.rhs[0]] = along(of[1])
     for number, (phase, tap) in enumerate(zip(phases, tap_dims, strict=True)):
         axis = split.place(split.axes.lhs[2 + number], split.lhs_axis)
-        left[axis] = phase.operand_axis(of[3 + number], tap)
+        left[axis] = phase.operand_axis(of.get(3 + number), tap)
         right[split.place(split.axes.rhs[2 + number], split.axes.rhs[0])] = phase.kernel_axis(tap)
     maps = (
         IndexMap(tuple(left[a] for a in range(len(left))), 0),
         IndexMap(tuple(right[a] for a in range(len(right)))),
     )
-    return OpForm(tuple(dims), maps, (identity_map(len(shape)),))
+    return OpForm(tuple(dims), maps, (identity_map(len(kept)),))
 
 
 def _name(part: int) -> str:

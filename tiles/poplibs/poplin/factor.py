@@ -25,9 +25,12 @@ from tiles.graph import (
     Graph,
     IndexMap,
     OpForm,
+    Plan,
+    Site,
     Tensor,
     along,
     register,
+    site_of,
 )
 from tiles.poplibs.popops.elementwise_cycles import cpp_name
 from tiles.poplibs.poputil.place import place
@@ -184,28 +187,29 @@ class TriangularSolve(Codelet):
         return d < len(form.dims) - 2
 
 
-def cholesky(graph: Graph, a: Tensor, is_lower: bool = True, **options: Any) -> Tensor:
-    """Factor a batch of matrices; see ``Cholesky``, and ``place`` for options.
+def cholesky(where: Graph | Site, a: Tensor, is_lower: bool = True, plan: Plan | None = None) -> Tensor:
+    """Factor a batch of matrices; see ``Cholesky``.
 
     Args:
-      graph: where to add it.
+      where: graph, or site in it, to add to.
       a: ``[..., n, n]``.
       is_lower: whether the lower triangle is read and ``l`` returned; else the upper one, and ``l.T``.
-      **options: as in ``place``.
+      plan: use this plan instead of searching.
 
     Raises:
       InvalidGraph: no square matrices, or another dtype.
     """
+    site = site_of(where, "cholesky")
     _require_square(a)
     rank = len(a.shape)
     order = _matrix_axes(rank - 2, (rank - 2, rank - 1), is_lower)
     form = OpForm(tuple(Dim(f"d{i}", n) for i, n in enumerate(a.shape)), (order,), (order,))
     codelet = Cholesky(a.dtype)
-    return place(graph, codelet, form, [a], (a.dtype,), options.pop("name", "cholesky"), **options)[0]
+    return place(site, codelet, form, [a], (a.dtype,), plan=plan)[0]
 
 
 def triangular_solve(
-    graph: Graph,
+    where: Graph | Site,
     a: Tensor,
     b: Tensor,
     *,
@@ -213,23 +217,24 @@ def triangular_solve(
     is_lower: bool = True,
     is_unit: bool = False,
     is_transposed: bool = False,
-    **options: Any,
+    plan: Plan | None = None,
 ) -> Tensor:
     """Solve ``op(a) @ x == b``, or ``x @ op(a) == b``, for triangular matrices.
 
     Args:
-      graph: where to add it.
+      where: graph, or site in it, to add to.
       a: ``[..., n, n]``.
       b: ``[..., n, m]``, or ``[..., m, n]`` where the unknown stands on the left.
       is_left: whether ``a`` stands on the left.
       is_lower: whether the lower triangle of ``a`` is read.
       is_unit: whether the diagonal is taken to be one.
       is_transposed: whether ``op`` transposes.
-      **options: as in ``place``.
+      plan: use this plan instead of searching.
 
     Raises:
       InvalidGraph: shapes or dtypes that do not belong together.
     """
+    site = site_of(where, "triangular_solve")
     _require_square(a)
     n, rank = a.shape[-1], len(a.shape)
     fits = len(b.shape) == rank and b.shape[:-2] == a.shape[:-2] and b.shape[-2 if is_left else -1] == n
@@ -243,8 +248,7 @@ def triangular_solve(
     sides = _matrix_axes(rank - 2, (unknowns, columns), is_left)
     form = OpForm(tuple(dims), (matrix, sides), (sides,))
     codelet = TriangularSolve(a.dtype, is_lower == as_it_is, is_unit)
-    name = options.pop("name", "triangular_solve")
-    return place(graph, codelet, form, [a, b], (a.dtype,), name, **options)[0]
+    return place(site, codelet, form, [a, b], (a.dtype,), plan=plan)[0]
 
 
 def _matrix_axes(num_batch: int, matrix: Sequence[int], as_it_is: bool) -> IndexMap:

@@ -14,7 +14,7 @@ from tiles.graph import Arrangement, Cell, Codelet, Cycles, Extents, OpForm, reg
 from tiles.numerics.dtypes import is_float, is_narrow_float, itemsize, to_jax
 from tiles.poplibs.poplin import matmul_cycles
 from tiles.poplibs.poplin.matmul_cycles import METHODS, roles_of
-from tiles.poplibs.poplin.methods import streamed_as
+from tiles.poplibs.poplin.methods import grouped, streamed_as
 from tiles.poplibs.poplin.partials import add_partials
 from tiles.poplibs.popops.elementwise_cycles import cpp_name
 from tiles.poplibs.popops.reduce import cast_accumulator
@@ -128,8 +128,8 @@ class MatMul(Codelet):
         units = max(1, units)
         grains = [1] * len(form.dims)
         for dims, grain in ((roles.contracted, unit), (roles.rhs_free, units)):
-            innermost = [d for d in dims if form.dims[d].size > 1][-1:]
-            for d in innermost:
+            d = grouped(form, dims, grain)
+            if d is not None:
                 grains[d] = grain if form.dims[d].size >= 2 * grain else 1
         return tuple(grains)
 

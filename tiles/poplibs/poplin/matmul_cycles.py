@@ -24,6 +24,7 @@ from tiles.poplibs.poplin.methods import (
     NEVER,
     costs_of,
     fastest,
+    grouped,
     order_of,
     streamed_as,
     vertex_cycles,
@@ -89,6 +90,8 @@ class Shape:
       positions: rows of the operand that streams through.
       outputs: output channels, columns of the weights.
       inputs: input channels, the contracted dimension.
+      grouped: of these, the channels that are counted in groups of what the units load at once; all if there is one
+        contracted dimension.
       may_swap: whether the operand that streams through may be the weights instead.
     """
 
@@ -96,7 +99,12 @@ class Shape:
     positions: Any
     outputs: Any
     inputs: Any
+    grouped: Any
     may_swap: bool = True
+
+    def input_groups(self, channels: int) -> Any:
+        """Groups of ``channels`` input channels, the last of every run of channels filled up."""
+        return self.inputs // np.maximum(self.grouped, 1) * -(-self.grouped // channels)
 
     @property
     def swapped(self) -> Shape:
@@ -120,9 +128,8 @@ def matmul_cycles(
     Raises:
       InvalidGraph: the method computes none of these cells.
     """
-    costs = costs_of(
-        method, _COSTS, shape_of(extents, may_swap), extents.operand_dtypes[0], accumulate, target
-    )
+    shape = shape_of(extents, accumulate, target, may_swap)
+    costs = costs_of(method, _COSTS, shape, extents.operand_dtypes[0], accumulate, target)
     found = vertex_cycles(costs, "multiply", accumulate, out_dtype, extents, target)
     empty = np.asarray(extents.results) == 0
     return Cycles(np.where(empty, 0, found.value), found.basis, SOURCE)
@@ -137,7 +144,7 @@ def matmul_orders(
     results of its 1x1 vertex (``[CI/g][N][g]``, ``[CO/g][N][g]``; lib/poplin/ConvUtilInternal.cpp). Dot products run along
     contracted dimensions that lie together. The other methods take what comes.
     """
-    shape, dtype = shape_of(extents, may_swap), extents.operand_dtypes[0]
+    shape, dtype = shape_of(extents, accumulate, target, may_swap), extents.operand_dtypes[0]
     costs = costs_of(method, _COSTS, shape, dtype, accumulate, target)
     chosen = np.atleast_1d(fastest(costs))
     streamed = streamed_as(dtype, accumulate, target)
@@ -164,19 +171,22 @@ def matmul_orders(
 
 def methods_for(accumulate: str, extents: Extents, target: Target) -> tuple[str, ...]:
     """Return the methods that can compute a single cell, fastest first."""
-    shape, dtype = shape_of(extents), extents.operand_dtypes[0]
+    shape, dtype = shape_of(extents, accumulate, target), extents.operand_dtypes[0]
     costs = {m: int(np.max(_COSTS[m](shape, dtype, accumulate, target).value)) for m in METHODS}
     return tuple(sorted((m for m in METHODS if costs[m] < NEVER), key=costs.__getitem__))
 
 
-def shape_of(extents: Extents, may_swap: bool = True) -> Shape:
+def shape_of(extents: Extents, accumulate: str, target: Target, may_swap: bool = True) -> Shape:
     """Return a cell's extents as batches, positions, output and input channels."""
     roles = roles_of(extents.form)
-    parts = (roles.batch, roles.lhs_free, roles.rhs_free, roles.contracted)
-    groups, positions, outputs, inputs = np.broadcast_arrays(
+    channels = target.weights_per_conv_unit(streamed_as(extents.operand_dtypes[0], accumulate, target))
+    inner = grouped(extents.form, roles.contracted, channels)
+    together = () if inner is None else (inner,)
+    parts = (roles.batch, roles.lhs_free, roles.rhs_free, roles.contracted, together)
+    groups, positions, outputs, inputs, kept = np.broadcast_arrays(
         *(np.asarray(extents.product(dims)) for dims in parts)
     )
-    return Shape(groups, positions, outputs, inputs, may_swap)
+    return Shape(groups, positions, outputs, inputs, kept, may_swap)
 
 
 def _better_weights(cost: Callable[[Shape], Any], shape: Shape) -> Any:
@@ -230,7 +240,7 @@ def amp_cycles(shape: Shape, dtype: str, accumulate: str, target: Target) -> Any
     channels = target.weights_per_conv_unit(dtype)
     load = units * channels * itemsize(dtype) // target.conv_unit_coeff_load_bytes_per_cycle
     workers = target.worker_issue_interval_cycles
-    in_groups, out_groups = -(-shape.inputs // channels), -(-shape.outputs // units)
+    in_groups, out_groups = shape.input_groups(channels), -(-shape.outputs // units)
     if itemsize(dtype) == 1:
         return _narrow_cycles(shape, in_groups, out_groups, load, target)
     first, later = worker_slots(_share(shape.positions, target), dtype, accumulate, units)

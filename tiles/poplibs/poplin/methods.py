@@ -100,6 +100,12 @@ def vertex_cycles(
     return Cycles(value, basis, methods[0].cycles.source)
 
 
+def grouped(form: OpForm, dims: Sequence[int], size: int) -> int | None:
+    """Return which of some domain dimensions is counted in groups of ``size``: the last that fills one, or the largest."""
+    wide = [d for d in dims if form.dims[d].size >= size]
+    return wide[-1] if wide else max(reversed(dims), key=lambda d: form.dims[d].size, default=None)
+
+
 def order_of(
     form: OpForm, *blocks: Sequence[int], groups: Sequence[tuple[Sequence[int], int]] = ()
 ) -> Arrangement:
@@ -108,13 +114,8 @@ def order_of(
     Args:
       form: the operation.
       blocks: dimensions that are counted one after another.
-      groups: dimensions whose last one is counted in groups, and elements of a group; the slowest first.
+      groups: dimensions of which one is counted in groups (see ``grouped``), and elements of a group; the slowest first.
     """
     counted = [(d, 0) for block in blocks for d in block]
-    inner = [
-        (d, size)
-        for dims, size in groups
-        for d in [d for d in dims if form.dims[d].size > 1][-1:]
-        if size > 1
-    ]
-    return Arrangement((*counted, *inner))
+    inner = [(grouped(form, dims, size), size) for dims, size in groups if size > 1]
+    return Arrangement((*counted, *((d, n) for d, n in inner if d is not None and form.dims[d].size > 1)))

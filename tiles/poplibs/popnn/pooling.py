@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from typing import Any
 
 from tiles.errors import InvalidGraph
 from tiles.graph import (
@@ -14,10 +13,11 @@ from tiles.graph import (
     IndexMap,
     OpForm,
     Plan,
-    Sequence,
+    Site,
     Tensor,
     along,
     identity_map,
+    site_of,
 )
 from tiles.poplibs.popnn.pool import pool_codelet
 from tiles.poplibs.popnn.select_scatter import select_scatter_codelet
@@ -31,14 +31,11 @@ from tiles.poplibs.windows import Collection, Phase, Window
 
 
 def pool(
-    graph: Graph,
+    where: Graph | Site,
     x: Tensor,
     windows: Seq[Window],
     operation: str = "max",
     *,
-    name: str = "",
-    location: str = "",
-    program: Sequence | None = None,
     plan: Plan | None = None,
 ) -> Tensor:
     """Fold every window of a tensor; padding takes no part.
@@ -47,25 +44,21 @@ def pool(
     phase.
 
     Args:
-      graph: where to add it.
+      where: graph, or site in it, to add to.
       x: the tensor.
       windows: one per axis; of a single tap where nothing is folded.
       operation: add, mul, max, min, and, or, xor.
-      name: label of the step.
-      location: the user's source line.
-      program: sequence to append to; the main program by default.
       plan: use this plan for every phase instead of searching.
 
     Raises:
       InvalidGraph: an unknown operation, or windows that do not fit.
     """
     _check(x, windows)
-    name = name or f"pool_{operation}"
-    options: dict[str, Any] = {"name": name, "location": location, "program": program}
+    site = site_of(where, f"pool_{operation}")
     outputs = [window.outputs for window in windows]
     wide = [d for d, window in enumerate(windows) if window != Window(window.size, 1)]
     if all(windows[d] == Window(windows[d].size, windows[d].size) for d in wide) and 0 not in x.shape:
-        return reshape(graph, reduce(graph, x, wide, operation, **options), outputs, **options)
+        return reshape(site, reduce(site, x, wide, operation), outputs)
     codelet = pool_codelet(operation, x.dtype)
     fill = neutral_element(codelet.operation, x.dtype).item()
     parts: list[Tensor | None] = []
@@ -75,13 +68,12 @@ def pool(
             parts.append(None)
             continue
         form = _pool_form(windows, phases, fill)
-        parts.append(place(graph, codelet, form, [x], (x.dtype,), plan=plan, **options)[0])
+        parts.append(place(site, codelet, form, [x], (x.dtype,), plan=plan)[0])
     if len(parts) == 1 and parts[0] is not None:
         return parts[0]
     shape = [window.phase_outputs for window in windows]
     counts = [window.num_phases for window in windows]
-    interleaving: dict[str, Any] = {**options, "name": f"{name}.interleave"}
-    return interleave(graph, parts, counts, outputs, dtype=x.dtype, shape=shape, fill=fill, **interleaving)
+    return interleave(site.at("interleave"), parts, counts, outputs, dtype=x.dtype, shape=shape, fill=fill)
 
 
 def _check(x: Tensor, windows: Seq[Window]) -> None:
@@ -102,15 +94,12 @@ def _pool_form(windows: Seq[Window], phases: Seq[Phase], fill: float | int | boo
 
 
 def select_and_scatter(
-    graph: Graph,
+    where: Graph | Site,
     x: Tensor,
     source: Tensor,
     windows: Seq[Window],
     direction: str = "GE",
     *,
-    name: str = "select_and_scatter",
-    location: str = "",
-    program: Sequence | None = None,
     plan: Plan | None = None,
 ) -> Tensor:
     """Add every element of ``source`` to the element of ``x`` that its window selects; zero elsewhere.
@@ -119,19 +108,17 @@ def select_and_scatter(
     first of the greatest). Padding is never selected.
 
     Args:
-      graph: where to add it.
+      where: graph, or site in it, to add to.
       x: the tensor among whose elements windows select.
       source: one element per window, of the same dtype.
       windows: one per axis, neither spread nor dilated.
       direction: GE, GT, LE or LT.
-      name: label of the step.
-      location: the user's source line.
-      program: sequence to append to; the main program by default.
       plan: use this plan instead of searching.
 
     Raises:
       InvalidGraph: windows, shapes or dtypes that do not fit.
     """
+    site = site_of(where, "select_and_scatter")
     _check(x, windows)
     counts = tuple(window.outputs for window in windows)
     plain = all(window.base == window.dilation == 1 for window in windows)
@@ -146,16 +133,15 @@ def select_and_scatter(
     padded = not all(window.is_inside for window in windows)
     codelet = select_scatter_codelet(direction, x.dtype, collections, padded)
     form = _collecting_form(windows, collections)
-    options: dict[str, Any] = {"location": location, "program": program}
-    (blocks,) = place(graph, codelet, form, [x, source], (x.dtype,), name, plan=plan, **options)
+    (blocks,) = place(site, codelet, form, [x, source], (x.dtype,), plan=plan)
     full = [
         collections[d].blocks * collections[d].stride if d in collections else window.size
         for d, window in enumerate(windows)
     ]
-    result = reshape(graph, blocks, full, name=name, **options)
+    result = reshape(site, blocks, full)
     if full == list(x.shape):
         return result
-    return slice_tensor(graph, result, [0] * len(full), list(x.shape), name=f"{name}.cut", **options)
+    return slice_tensor(site.at("cut"), result, [0] * len(full), list(x.shape))
 
 
 def _collecting_form(windows: Seq[Window], collections: dict[int, Collection]) -> OpForm:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from tiles.elements.cell import ELEMENT, ROW
 from tiles.errors import NoTileCode
-from tiles.graph import VertexCode
+from tiles.graph import CodeData, VertexCode
+from tiles.graph.cycles import ValueName
 from tiles.poplibs.popops.expression import Body
 from tiles.poplibs.popops.map_code import Levels, rows_code
 from tiles.poplibs.popops.reduce_code import fold_code
@@ -29,12 +30,15 @@ class RowBody:
       dtypes: of the operands and rows.
       along: whether each of these varies along a row.
       accumulates: in which dtype a fold of values of a dtype is made.
+      outer, inner: domain dimensions of rows and of their elements.
     """
 
     body: Body
     dtypes: tuple[str, ...]
     along: tuple[bool, ...]
     accumulates: Callable[[str, str], str]
+    outer: tuple[int, ...] = ()
+    inner: tuple[int, ...] = ()
 
     @property
     def first(self) -> int:
@@ -64,6 +68,18 @@ class RowBody:
     def levels(self, values: tuple[int, ...], is_long: bool) -> Levels:
         """Return how values vary with the loops of a stage; of one that is single in a row, rows are its elements."""
         return tuple((ELEMENT if self.along[v] or not is_long else ROW, True) for v in values)
+
+    def data(
+        self, taken: Iterable[int], given: Iterable[int], is_long: bool = True, folds: str = ""
+    ) -> CodeData:
+        """Return what code reads and writes, values by number, that goes through rows or through what is one a row."""
+        loops = (self.outer, self.inner) if is_long else ((), self.outer)
+        return CodeData(tuple(map(self._name, taken)), tuple(map(self._name, given)), *loops, folds)
+
+    def _name(self, value: int) -> ValueName:
+        if value < self.first:
+            return ("operand", value)
+        return ("result", 0) if value == len(self.dtypes) - 1 else ("value", value)
 
 
 def row_function_code(
@@ -97,8 +113,9 @@ def row_function_code(
     for i, (kind, arguments, attrs) in enumerate(body):
         value = first + i
         if kind == FOLD:
+            operation = dict(attrs)["operation"]
             parts += _fold(
-                function, arguments[0], dict(attrs)["operation"], stage_of, constants, n, rows, target, name
+                function, (arguments[0], value), operation, stage_of, constants, n, rows, target, name
             )
         elif value in stage_of and value not in done:
             stage = stage_of[value]
@@ -127,18 +144,20 @@ def _stage(
     dtypes = tuple(function.dtypes[v] for v in taken)
     if not taken:
         raise NoTileCode("a stage of constants")
+    data = function.data(taken, kept, is_long)
     if not is_long:
-        return rows_code(part, outputs, dtypes, levels, False, rows, np.int64(1), target, name)
+        found = rows_code(part, outputs, dtypes, levels, False, rows, np.int64(1), target, name)
+        return tuple(replace(p, data=data) for p in found)
     has_rows = any(level == ROW for level, _ in levels)
     found = rows_code(part, outputs, dtypes, levels, has_rows, n, rows, target, name)
     if not np.all(sum((np.asarray(p.runs, np.int64) for p in found), np.int64(0)) > 0):
         raise NoTileCode("rows that begin inside a word", expected="whole words")
-    return found
+    return tuple(replace(p, data=data) for p in found)
 
 
 def _fold(
     function: RowBody,
-    value: int,
+    values: tuple[int, int],
     operation: str,
     stage_of: dict[int, set[int]],
     constants: set[int],
@@ -147,10 +166,13 @@ def _fold(
     target: Target,
     name: str,
 ) -> tuple[VertexCode, ...]:
+    """Return the code of a fold; ``values`` are what is folded and what that gives."""
+    value, total = values
     part: Body = ()
     taken: tuple[int, ...] = (value,)
     if value in stage_of:
         part, taken, _ = function.slice([value], stage_of[value] | constants)
     dtype = function.dtypes[value]
     dtypes = (*(function.dtypes[v] for v in taken), function.accumulates(operation, dtype), dtype)
-    return fold_code(part, operation, dtypes, function.levels(taken, True), n, rows, target, name)
+    data = function.data(taken, (total,), folds="inner")
+    return fold_code(part, operation, dtypes, function.levels(taken, True), n, rows, target, name, data)

@@ -6,10 +6,21 @@ The names are PopLibs'. Indices are integer tensors, one per axis that they move
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from typing import Any
 
 from tiles.errors import InvalidGraph
-from tiles.graph import REDUCTION, Dim, Graph, IndexMap, OpForm, Tensor, along, identity_map
+from tiles.graph import (
+    REDUCTION,
+    Dim,
+    Graph,
+    IndexMap,
+    OpForm,
+    Plan,
+    Site,
+    Tensor,
+    along,
+    identity_map,
+    site_of,
+)
 from tiles.poplibs.popops.slicing import MultiSlice
 from tiles.poplibs.popops.updating import MultiUpdate
 from tiles.poplibs.poputil.place import place
@@ -18,20 +29,21 @@ SCALAR = IndexMap(())
 
 
 def dynamic_slice(
-    graph: Graph, x: Tensor, starts: Seq[Tensor | None], sizes: Seq[int], **options: Any
+    where: Graph | Site, x: Tensor, starts: Seq[Tensor | None], sizes: Seq[int], plan: Plan | None = None
 ) -> Tensor:
     """Take ``sizes`` elements from scalar offsets, moved to the nearest place where the slice lies inside.
 
     Args:
-      graph: where to add it.
+      where: graph, or site in it, to add to.
       x: the tensor.
       starts: one scalar integer tensor per axis; not read, so None will do, where an axis is taken whole.
       sizes: elements taken along each axis.
-      **options: as in ``place``.
+      plan: use this plan instead of searching.
 
     Raises:
       InvalidGraph: not one start and size per axis, or a slice larger than the tensor.
     """
+    site = site_of(where, "dynamic_slice")
     _require_fits(x, starts, sizes)
     cut = [axis for axis, (n, size) in enumerate(zip(sizes, x.shape, strict=True)) if n != size]
     if not cut:
@@ -43,28 +55,27 @@ def dynamic_slice(
     form = OpForm(tuple(dims), (table, *(SCALAR for _ in cut)), (identity_map(rank),))
     codelet = MultiSlice(tuple(cut), tuple(cut), x.dtype)
     operands = [x, *_given(starts, cut)]
-    return place(graph, codelet, form, operands, (x.dtype,), options.pop("name", "dynamic_slice"), **options)[
-        0
-    ]
+    return place(site, codelet, form, operands, (x.dtype,), plan=plan)[0]
 
 
 def dynamic_update_slice(
-    graph: Graph, x: Tensor, update: Tensor, starts: Seq[Tensor | None], **options: Any
+    where: Graph | Site, x: Tensor, update: Tensor, starts: Seq[Tensor | None], plan: Plan | None = None
 ) -> Tensor:
     """Replace a slice of a tensor, at scalar offsets moved to the nearest place where the slice lies inside.
 
     The tensor's own memory takes the result where nothing reads it afterwards.
 
     Args:
-      graph: where to add it.
+      where: graph, or site in it, to add to.
       x: the tensor.
       update: what the slice becomes.
       starts: one scalar integer tensor per axis; not read, so None will do, where an axis is replaced whole.
-      **options: as in ``place``.
+      plan: use this plan instead of searching.
 
     Raises:
       InvalidGraph: not one start per axis, another dtype, or an update larger than the tensor.
     """
+    site = site_of(where, "dynamic_update_slice")
     _require_fits(x, starts, update.shape)
     if update.dtype != x.dtype:
         raise InvalidGraph(f"{x.name} of {x.dtype} cannot be updated with {update.dtype}")
@@ -84,8 +95,7 @@ def dynamic_update_slice(
     )
     codelet = MultiUpdate(tuple(cut), tuple(windows[axis] for axis in cut), "set", x.dtype, is_clamped=True)
     operands = [x, update, *_given(starts, cut)]
-    name = options.pop("name", "dynamic_update_slice")
-    return place(graph, codelet, form, operands, (x.dtype,), name, **options)[0]
+    return place(site, codelet, form, operands, (x.dtype,), plan=plan)[0]
 
 
 def _given(starts: Seq[Tensor | None], cut: Seq[int]) -> list[Tensor]:

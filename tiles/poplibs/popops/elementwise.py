@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import jax.numpy as jnp
 
 from tiles.errors import InvalidGraph
-from tiles.graph import Graph, IndexMap, Plan, Sequence, Tensor
+from tiles.graph import Graph, IndexMap, Plan, Site, Tensor, site_of
 from tiles.poplibs.forms import broadcast_map, map_form
 from tiles.poplibs.popops.expr import Expr, arg, call, constant_row, rows_of
 from tiles.poplibs.popops.expression import FUNCTIONS, Body, body_dtypes
@@ -21,69 +21,59 @@ from tiles.poplibs.poputil.place import place
 
 
 def map(
-    graph: Graph,
+    where: Graph | Site,
     expression: Expr | Seq[Any],
     operands: Seq[Tensor],
     *,
     shape: Seq[int] | None = None,
     operand_maps: Seq[IndexMap] | None = None,
-    name: str = "map",
-    location: str = "",
-    program: Sequence | None = None,
     plan: Plan | None = None,
 ) -> Tensor:
     """Evaluate an expression of tensors at every element.
 
     Args:
-      graph: where to add it.
+      where: graph, or site in it, to add to.
       expression: an ``Expr``, or rows whose last one is the result.
       operands: tensors, numbered from 0 in the expression.
       shape: of the result; by default that to which the operands broadcast.
       operand_maps: how each operand is indexed; by default broadcast as numpy does.
-      name: label of the step.
-      location: the user's source line.
-      program: sequence to append to; the main program by default.
       plan: use this plan instead of searching.
 
     Raises:
       InvalidGraph: a malformed expression, or shapes that do not broadcast.
     """
+    site = site_of(where, "map")
     dtypes = tuple(t.dtype for t in operands)
     if isinstance(expression, Expr):
         body, (output,) = rows_of([expression], dtypes)
     else:
         body = tuple(expression)
         output = len(operands) + len(body) - 1
-    results = _emit(graph, body, (output,), operands, shape, operand_maps, name, location, program, plan)
+    results = _emit(site, body, (output,), operands, shape, operand_maps, plan)
     return results[0]
 
 
 def map_many(
-    graph: Graph,
+    where: Graph | Site,
     expressions: Seq[Expr],
     operands: Seq[Tensor],
     *,
     shape: Seq[int] | None = None,
-    name: str = "map",
-    location: str = "",
-    program: Sequence | None = None,
     plan: Plan | None = None,
 ) -> tuple[Tensor, ...]:
     """Evaluate several expressions of the same tensors in one step; arguments as in ``map``."""
+    site = site_of(where, "map")
     body, outputs = rows_of(expressions, tuple(t.dtype for t in operands))
-    return _emit(graph, body, outputs, operands, shape, None, name, location, program, plan)
+    return _emit(site, body, outputs, operands, shape, None, plan)
 
 
 def _emit(
-    graph: Graph,
+    site: Site,
     body: Body,
     outputs: tuple[int, ...],
     operands: Seq[Tensor],
     shape: Seq[int] | None,
     operand_maps: Seq[IndexMap] | None,
-    name: str,
-    location: str,
-    program: Sequence | None,
     plan: Plan | None,
 ) -> tuple[Tensor, ...]:
     domain = tuple(shape) if shape is not None else broadcast_shape([t.shape for t in operands])
@@ -96,7 +86,7 @@ def _emit(
     result_dtypes = tuple(body_dtypes(body, dtypes)[i] for i in outputs)
     codelet = Map(body, outputs, dtypes, result_dtypes)
     form = map_form(domain, maps, len(outputs))
-    return place(graph, codelet, form, operands, result_dtypes, name, location, plan, program)
+    return place(site, codelet, form, operands, result_dtypes, plan=plan)
 
 
 def broadcast_shape(shapes: Seq[Seq[int]]) -> tuple[int, ...]:
@@ -116,11 +106,8 @@ class Primitive(Protocol):
 
     def __call__(
         self,
-        graph: Graph,
+        where: Graph | Site,
         *operands: Any,
-        name: str = "",
-        location: str = "",
-        program: Sequence | None = None,
         plan: Plan | None = None,
     ) -> Tensor:
         """Apply the function to tensors and numbers; see ``map`` for the other arguments."""
@@ -132,11 +119,8 @@ def primitive(function: str, **attrs: Any) -> Primitive:
     row = FUNCTIONS[function]
 
     def build(
-        graph: Graph,
+        where: Graph | Site,
         *operands: Any,
-        name: str = "",
-        location: str = "",
-        program: Sequence | None = None,
         plan: Plan | None = None,
     ) -> Tensor:
         tensors = [x for x in operands if isinstance(x, Tensor)]
@@ -148,7 +132,7 @@ def primitive(function: str, **attrs: Any) -> Primitive:
         node = call(
             function, *(arg(next(counter)) if isinstance(x, Tensor) else x for x in operands), **attrs
         )
-        return map(graph, node, tensors, name=name or function, location=location, program=program, plan=plan)
+        return map(site_of(where, function), node, tensors, plan=plan)
 
     build.__doc__ = (
         f"Add {function!r} of {row.arity} broadcast operands; see ``map`` for the other arguments."
@@ -205,31 +189,33 @@ tan = primitive("tan")
 tanh = primitive("tanh")
 
 
-def cast(graph: Graph, x: Tensor, dtype: str, *, name: str = "cast", **options: Any) -> Tensor:
-    """Convert a tensor to ``dtype``; ``options`` as in ``map``."""
-    return map(graph, call("convert", arg(0), dtype=dtype), [x], name=name, **options)
+def cast(where: Graph | Site, x: Tensor, dtype: str, *, plan: Plan | None = None) -> Tensor:
+    """Convert a tensor to ``dtype``."""
+    site = site_of(where, "cast")
+    return map(site, call("convert", arg(0), dtype=dtype), [x], plan=plan)
 
 
-def bitcast(graph: Graph, x: Tensor, dtype: str, *, name: str = "bitcast", **options: Any) -> Tensor:
-    """Read a tensor's bits as a dtype of the same width; ``options`` as in ``map``."""
-    return map(graph, call("bitcast_convert", arg(0), dtype=dtype), [x], name=name, **options)
+def bitcast(where: Graph | Site, x: Tensor, dtype: str, *, plan: Plan | None = None) -> Tensor:
+    """Read a tensor's bits as a dtype of the same width."""
+    site = site_of(where, "bitcast")
+    return map(site, call("bitcast_convert", arg(0), dtype=dtype), [x], plan=plan)
 
 
-def fill(
-    graph: Graph, shape: Seq[int], dtype: str, value: Any, *, name: str = "fill", **options: Any
-) -> Tensor:
-    """Return a new tensor holding ``value`` everywhere; ``options`` as in ``map``."""
-    return map(graph, [constant_row(value, dtype)], [], shape=shape, name=name, **options)
+def fill(where: Graph | Site, shape: Seq[int], dtype: str, value: Any, *, plan: Plan | None = None) -> Tensor:
+    """Return a new tensor holding ``value`` everywhere."""
+    site = site_of(where, "fill")
+    return map(site, [constant_row(value, dtype)], [], shape=shape, plan=plan)
 
 
 def iota(
-    graph: Graph, shape: Seq[int], dtype: str, dimension: int = 0, *, name: str = "iota", **options: Any
+    where: Graph | Site, shape: Seq[int], dtype: str, dimension: int = 0, *, plan: Plan | None = None
 ) -> Tensor:
-    """Return a new tensor that counts 0, 1, 2, ... along ``dimension``; ``options`` as in ``map``.
+    """Return a new tensor that counts 0, 1, 2, ... along ``dimension``.
 
     Raises:
       InvalidGraph: no such dimension.
     """
+    site = site_of(where, "iota")
     if not 0 <= dimension < len(shape):
         raise InvalidGraph(f"dimension {dimension} is not one of shape {tuple(shape)}")
-    return map(graph, call("iota", dim=dimension, dtype=dtype), [], shape=shape, name=name, **options)
+    return map(site, call("iota", dim=dimension, dtype=dtype), [], shape=shape, plan=plan)

@@ -12,6 +12,9 @@ from collections.abc import Callable, Sequence
 
 from jax import Array, lax
 
+from tiles.numerics.accumulate import accumulate
+from tiles.numerics.dtypes import is_float, to_jax
+
 FOLDS: dict[str, tuple[Callable[..., Array], Callable[[Array, Array], Array]]] = {
     "add": (lax.reduce_sum, lax.add),
     "mul": (lax.reduce_prod, lax.mul),
@@ -57,3 +60,16 @@ def _halve(combine: Callable[[Array, Array], Array], x: Array, axis: int) -> Arr
             rest = odd if rest is None else combine(rest, odd)
         x = combine(lax.slice_in_dim(x, 0, half, axis=axis), lax.slice_in_dim(x, half, 2 * half, axis=axis))
     return x if rest is None else combine(x, rest)
+
+
+def cast_accumulator(x: Array, dtype: str) -> Array:
+    """Return values cast into or out of an accumulator: floats by ``accumulate``, others as they are.
+
+    Unsigned words behind a float result are the float's own bits: partials of exact movement, of which at
+    most one is not zero, so that ``or`` joins them.
+    """
+    if x.dtype == to_jax(dtype):
+        return x
+    if is_float(dtype) and not is_float(x.dtype):
+        return lax.bitcast_convert_type(x, to_jax(dtype))
+    return accumulate(x, dtype) if is_float(x.dtype) else lax.convert_element_type(x, to_jax(dtype))

@@ -23,10 +23,13 @@ from tiles.graph import (
     Graph,
     IndexMap,
     OpForm,
+    Plan,
+    Site,
     Tensor,
     along,
     identity_map,
     register,
+    site_of,
 )
 from tiles.numerics.dtypes import is_float, itemsize
 from tiles.poplibs.forms import reduce_form
@@ -176,28 +179,30 @@ def combination_slots(body: Body, dtypes: Sequence[str], n: Any, target: Target)
 
 
 def reduce_many(
-    graph: Graph,
+    where: Graph | Site,
     arrays: Sequence[Tensor],
     dimensions: Sequence[int],
     body: Body,
     outputs: tuple[int, ...],
     counters: Mapping[int, tuple[int, str]] = MappingProxyType({}),
-    **options: Any,
+    *,
+    plan: Plan | None = None,
 ) -> tuple[Tensor, ...]:
-    """Fold tensors of one shape together over ``dimensions``; see ``ReduceMany``, and ``place`` for options.
+    """Fold tensors of one shape together over ``dimensions``; see ``ReduceMany``.
 
     Args:
-      graph: where to add it.
+      where: graph, or site in it, to add to.
       arrays: the tensors, those left out that ``counters`` names.
       dimensions: the dimensions folded.
       body: the combining expression.
       outputs: index of the value that each result takes.
       counters: arrays that are never in memory: by their number the dimension they count along, and their dtype.
-      **options: as in ``place``.
+      plan: use this plan instead of searching.
 
     Raises:
       InvalidGraph: shapes that differ, or dimensions that do not exist.
     """
+    site = site_of(where, "reduce")
     shape = arrays[0].shape
     if any(x.shape != shape for x in arrays):
         raise InvalidGraph(f"arrays folded together have shapes {[x.shape for x in arrays]}")
@@ -210,4 +215,4 @@ def reduce_many(
     single = reduce_form(shape, dimensions)
     form = OpForm(single.dims, single.operands * len(arrays), single.results * count)
     codelet = ReduceMany(body, outputs, dtypes, rows, sources if rows else ())
-    return place(graph, codelet, form, arrays, dtypes, options.pop("name", "reduce"), **options)
+    return place(site, codelet, form, arrays, dtypes, plan=plan)

@@ -22,11 +22,12 @@ from tiles.graph import (
     Graph,
     IndexMap,
     OpForm,
-    Sequence,
+    Site,
     Tensor,
     along,
     identity_map,
     register,
+    site_of,
 )
 from tiles.numerics.dtypes import itemsize, to_jax
 from tiles.poplibs.popops.movement import slice as slice_tensor
@@ -84,7 +85,7 @@ class Interleave(Codelet):
 
 
 def interleave(
-    graph: Graph,
+    where: Graph | Site,
     parts: Seq[Tensor | None],
     phases: Seq[int],
     sizes: Seq[int],
@@ -92,24 +93,19 @@ def interleave(
     dtype: str,
     shape: Seq[int],
     fill: float | int | bool = 0,
-    name: str = "interleave",
-    location: str = "",
-    program: Sequence | None = None,
 ) -> Tensor:
     """Return the tensor whose element ``phase + phases * y`` along each dimension is element y of that phase.
 
     Args:
-      graph: where to add it.
+      where: graph, or site in it, to add to.
       parts: a tensor of ``shape`` per phase in row-major order, or None where every element is ``fill``.
       phases: number of phases along every dimension.
       sizes: shape of the result; at most ``phases * shape``, what lies beyond is dropped.
       dtype: dtype of everything.
       shape: shape of every part.
       fill: what phases without a part hold.
-      name: label of the step.
-      location: the user's source line.
-      program: sequence to append to; the main program by default.
     """
+    site = site_of(where, "interleave")
     dims: list[Dim] = []
     bare: list[int] = []
     axes: list[int] = []
@@ -124,14 +120,12 @@ def interleave(
     form = OpForm(tuple(dims), maps, (identity_map(len(dims)),))
     counts = tuple(int(count) for count in phases if count > 1)
     codelet = Interleave(tuple(axes), counts, tuple(part is not None for part in parts), dtype, fill)
-    (stacked,) = place(graph, codelet, form, operands, (dtype,), name, location, program=program)
+    (stacked,) = place(site, codelet, form, operands, (dtype,))
     full = tuple(int(n) * int(count) for n, count in zip(shape, phases, strict=True))
-    result = reshape(graph, stacked, full, name=name, location=location, program=program)
+    result = reshape(site, stacked, full)
     if full == tuple(sizes) or not math.prod(full):
         return result
-    return slice_tensor(
-        graph, result, [0] * len(full), list(sizes), name=f"{name}.cut", location=location, program=program
-    )
+    return slice_tensor(site.at("cut"), result, [0] * len(full), list(sizes))
 
 
 def phase_numbers(phases: Seq[int]) -> list[tuple[int, ...]]:

@@ -7,18 +7,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from functools import lru_cache
+from dataclasses import replace
+from functools import lru_cache, partial
 from types import SimpleNamespace
 from typing import Any
 
 import jax
 import numpy as np
 
-from tiles.elements import Access, Arrangement, InstructionSet, Variant, compile_variant, instructions_for
+from tiles.elements import (
+    Access,
+    Arrangement,
+    CellFunction,
+    InstructionSet,
+    Variant,
+    compile_variant,
+    instructions_for,
+)
 from tiles.elements.cell import CELL, ELEMENT, ROW
 from tiles.elements.variants import UNNAMED, NoVariant, existing, variant_or_why
 from tiles.errors import NoTileCode, OutOfRegisters
-from tiles.graph import Extents, OpForm, VertexCode
+from tiles.graph import CodeData, Extents, OpForm, VertexCode
 from tiles.numerics.dtypes import itemsize, to_jax
 from tiles.poplibs.popops.expression import Body, Row, body_dtypes, evaluate_body
 from tiles.target import Target
@@ -55,12 +64,21 @@ def expression_code(
       NoTileCode: an operation, a dtype, or only rows that begin inside a word.
       OutOfRegisters: too few registers, even with values spilled.
     """
-    body, outputs, counted = _counters(body, outputs, len(extents.operand_dtypes))
+    operands = len(extents.operand_dtypes)
+    body, outputs, counted = _counters(body, outputs, operands)
     levels, inner, has_rows = loops_of(extents.form, counted)
     n = extents.product(inner)
     rows = extents.results // np.maximum(n, 1)
     dtypes = (*extents.operand_dtypes, *(_COUNTER,) * len(counted))
-    return rows_code(body, outputs, dtypes, levels, has_rows, n, rows, target, name, len(counted))
+    found = rows_code(body, outputs, dtypes, levels, has_rows, n, rows, target, name, len(counted))
+    dims = extents.form.results[0].dims if extents.form.results else ()
+    data = CodeData(
+        (*(("operand", k) for k in range(operands)), *(("position", d) for d in counted)),
+        tuple(("result", k) for k in range(len(outputs))),
+        tuple(d for d in dims if d not in inner),
+        inner,
+    )
+    return tuple(replace(part, data=data) for part in found)
 
 
 def _counters(
@@ -113,20 +131,22 @@ def rows_code(
     known = body_dtypes(body, operand_dtypes)
     dtypes = (operand_dtypes, tuple(known[i] for i in outputs))
     n, rows = np.broadcast_arrays(np.atleast_1d(n), np.atleast_1d(rows))
-    key = (name, body, outputs, dtypes, levels, counters, isa)
+    question = (body, outputs, dtypes, levels, counters)
     if not has_rows:
-        return (VertexCode(existing(_named_variant(*key, 0, False)), n * rows),)
+        cell = partial(_cell, *question, 0, False)
+        return (VertexCode(existing(_named_variant(name, isa, *question, 0, False)), n * rows, cell=cell),)
     parts: list[VertexCode] = []
     reason: NoTileCode | OutOfRegisters | None = None
     for grain, chosen in _alignments(n, dtypes, levels):
+        cells = [partial(_cell, *question, grain, shares) for shares in (False, True)]
         try:
-            by_rows, together = (existing(_named_variant(*key, grain, shares)) for shares in (False, True))
+            by_rows, together = (existing(_named_variant(name, isa, *cell.args)) for cell in cells)
         except (NoTileCode, OutOfRegisters) as error:
             reason = error
             continue
         is_faster = together.formula.cycles(n, rows) < by_rows.formula.cycles(n, rows)
-        parts.append(VertexCode(by_rows, n, rows, chosen & ~is_faster))
-        parts.append(VertexCode(together, n, rows, chosen & is_faster))
+        parts.append(VertexCode(by_rows, n, rows, chosen & ~is_faster, cell=cells[0]))
+        parts.append(VertexCode(together, n, rows, chosen & is_faster, cell=cells[1]))
     if reason is not None and not parts:
         raise reason
     return tuple(part for part in parts if np.any(part.runs))
@@ -184,23 +204,29 @@ def _named_variant(name: str, *key: Any) -> Variant | NoVariant:
 
 
 @lru_cache(maxsize=4096)
-def _variant(
+def _variant(isa: InstructionSet, *question: Any) -> Variant | NoVariant:
+    """Return a variant; the question as of ``_cell``."""
+
+    def make() -> Variant:
+        cell = _cell(*question)
+        return compile_variant(cell.jaxpr, cell.dtypes, cell.arrangement, isa, UNNAMED)
+
+    return variant_or_why(make)
+
+
+@lru_cache(maxsize=4096)
+def _cell(
     body: Body,
     outputs: tuple[int, ...],
     dtypes: tuple[tuple[str, ...], tuple[str, ...]],
     levels: Levels,
     counters: int,
-    isa: InstructionSet,
     grain: int,
     shares_rows: bool,
-) -> Variant | NoVariant:
-    """Return a variant; ``grain`` is what row lengths are multiples of, 0 for cells that are one vector."""
-
-    def make() -> Variant:
-        how = _arrangement(dtypes, levels, counters, grain, shares_rows)
-        return compile_variant(element_jaxpr(body, outputs, dtypes[0]), dtypes, how, isa, UNNAMED)
-
-    return variant_or_why(make)
+) -> CellFunction:
+    """Return what a variant computes; ``grain`` is what row lengths are multiples of, 0 for cells that are one vector."""
+    how = _arrangement(dtypes, levels, counters, grain, shares_rows)
+    return CellFunction(element_jaxpr(body, outputs, dtypes[0]), dtypes, how)
 
 
 def _arrangement(

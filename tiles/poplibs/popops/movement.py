@@ -9,7 +9,7 @@ from collections.abc import Sequence as Seq
 from typing import Any
 
 from tiles.errors import InvalidGraph
-from tiles.graph import Graph, IndexMap, Tensor, along
+from tiles.graph import Graph, IndexMap, Plan, Site, Tensor, along, site_of
 from tiles.poplibs.forms import pad_map, placed_map, reverse_map, slice_map, transpose_map
 from tiles.poplibs.popops.elementwise import map
 from tiles.poplibs.popops.expr import Expr, arg, call, compare
@@ -17,18 +17,25 @@ from tiles.poplibs.popops.expr import select as choose
 from tiles.poplibs.poputil.copies import reshape
 
 
-def _move(graph: Graph, x: Tensor, shape: Seq[int], index_map: IndexMap, name: str, **options: Any) -> Tensor:
-    return map(graph, arg(0), [x], shape=shape, operand_maps=[index_map], name=name, **options)
+def _move(site: Site, x: Tensor, shape: Seq[int], index_map: IndexMap, plan: Plan | None = None) -> Tensor:
+    return map(site, arg(0), [x], shape=shape, operand_maps=[index_map], plan=plan)
 
 
 def slice(
-    graph: Graph, x: Tensor, start: Seq[int], limit: Seq[int], strides: Seq[int] | None = None, **options: Any
+    where: Graph | Site,
+    x: Tensor,
+    start: Seq[int],
+    limit: Seq[int],
+    strides: Seq[int] | None = None,
+    *,
+    plan: Plan | None = None,
 ) -> Tensor:
-    """Take elements from ``start`` up to ``limit`` in steps of ``strides``; ``options`` as in ``map``.
+    """Take elements from ``start`` up to ``limit`` in steps of ``strides``.
 
     Raises:
       InvalidGraph: bounds outside the tensor, or strides that are not positive.
     """
+    site = site_of(where, "slice")
     steps = strides or (1,) * len(x.shape)
     ranges = [*zip(start, limit, steps, x.shape, strict=True)]
     if any(not (0 <= first <= last <= size and step > 0) for first, last, step, size in ranges):
@@ -36,62 +43,64 @@ def slice(
             f"cannot slice {x.shape} from {tuple(start)} to {tuple(limit)} in steps of {tuple(steps)}"
         )
     shape = [-(-(last - first) // step) for first, last, step, _ in ranges]
-    return _move(graph, x, shape, slice_map(start, steps), options.pop("name", "slice"), **options)
+    return _move(site, x, shape, slice_map(start, steps), plan)
 
 
-def reverse(graph: Graph, x: Tensor, dimensions: Seq[int], **options: Any) -> Tensor:
-    """Reverse the order of elements along ``dimensions``; ``options`` as in ``map``."""
-    return _move(
-        graph, x, x.shape, reverse_map(x.shape, dimensions), options.pop("name", "reverse"), **options
-    )
+def reverse(where: Graph | Site, x: Tensor, dimensions: Seq[int], *, plan: Plan | None = None) -> Tensor:
+    """Reverse the order of elements along ``dimensions``."""
+    site = site_of(where, "reverse")
+    return _move(site, x, x.shape, reverse_map(x.shape, dimensions), plan)
 
 
 def broadcast_in_dim(
-    graph: Graph, x: Tensor, shape: Seq[int], dimensions: Seq[int], **options: Any
+    where: Graph | Site, x: Tensor, shape: Seq[int], dimensions: Seq[int], *, plan: Plan | None = None
 ) -> Tensor:
-    """Repeat a tensor to ``shape``; its axis i lies along ``dimensions[i]``. ``options`` as in ``map``."""
+    """Repeat a tensor to ``shape``; its axis i lies along ``dimensions[i]``."""
+    site = site_of(where, "broadcast")
     index_map = placed_map(x.shape, dimensions, shape)
-    return _move(graph, x, shape, index_map, options.pop("name", "broadcast"), **options)
+    return _move(site, x, shape, index_map, plan)
 
 
-def transpose(graph: Graph, x: Tensor, permutation: Seq[int], **options: Any) -> Tensor:
-    """Permute dimensions: the result's d is ``permutation[d]`` of ``x``; ``options`` as in ``map``.
+def transpose(where: Graph | Site, x: Tensor, permutation: Seq[int], *, plan: Plan | None = None) -> Tensor:
+    """Permute dimensions: the result's d is ``permutation[d]`` of ``x``.
 
     Raises:
       InvalidGraph: not a permutation.
     """
+    site = site_of(where, "transpose")
     if sorted(permutation) != list(range(len(x.shape))):
         raise InvalidGraph(f"{tuple(permutation)} is no permutation of the dimensions of {x.shape}")
     shape = [x.shape[d] for d in permutation]
-    return _move(graph, x, shape, transpose_map(permutation), options.pop("name", "transpose"), **options)
+    return _move(site, x, shape, transpose_map(permutation), plan)
 
 
 def pad(
-    graph: Graph,
+    where: Graph | Site,
     x: Tensor,
     low: Seq[int],
     high: Seq[int],
     interior: Seq[int] | None = None,
     value: Any = 0,
-    **options: Any,
+    *,
+    plan: Plan | None = None,
 ) -> Tensor:
     """Put ``value`` around a tensor's elements, and between them.
 
     Args:
-      graph: where to add it.
+      where: graph, or site in it, to add to.
       x: the tensor.
       low: elements in front, per dimension; negative ones cut.
       high: elements behind.
       interior: elements between neighbours.
       value: a number, or a scalar tensor.
-      **options: as in ``map``.
+      plan: use this plan instead of searching.
 
     Raises:
       InvalidGraph: a padded shape with a negative size.
     """
-    name = options.pop("name", "pad")
+    site = site_of(where, "pad")
     if interior is not None and any(interior):
-        x = _spread(graph, x, interior, value, name, **options)
+        x = _spread(site, x, interior, value)
         high = [h - between if n else h for h, between, n in zip(high, interior, x.shape, strict=True)]
     shape = [n + a + b for n, a, b in zip(x.shape, low, high, strict=True)]
     if any(n < 0 for n in shape):
@@ -99,7 +108,7 @@ def pad(
             f"{x.shape} padded by {tuple(low)} and {tuple(high)} has the negative shape {tuple(shape)}"
         )
     if not isinstance(value, Tensor):
-        return _move(graph, x, shape, pad_map(low, value), name, **options)
+        return _move(site, x, shape, pad_map(low, value), plan)
     inside = [
         mask
         for d, (first, n, size) in enumerate(zip(low, x.shape, shape, strict=True))
@@ -107,7 +116,7 @@ def pad(
     ]
     node = _choose_inside(inside)
     maps = [pad_map(low, 0), placed_map(value.shape, (), shape)]
-    return map(graph, node, [x, value], shape=shape, operand_maps=maps, name=name, **options)
+    return map(site, node, [x, value], shape=shape, operand_maps=maps, plan=plan)
 
 
 def _bounds(dimension: int, first: int, end: int, size: int) -> list[Expr]:
@@ -127,7 +136,7 @@ def _choose_inside(masks: Seq[Expr]) -> Expr:
     return choose(every, arg(0), arg(1))
 
 
-def _spread(graph: Graph, x: Tensor, interior: Seq[int], value: Any, name: str, **options: Any) -> Tensor:
+def _spread(site: Site, x: Tensor, interior: Seq[int], value: Any) -> Tensor:
     """Put ``interior`` values behind every element: a domain with a dimension for them, folded afterwards."""
     shape: list[int] = []
     axes: list[int] = []
@@ -145,7 +154,6 @@ def _spread(graph: Graph, x: Tensor, interior: Seq[int], value: Any, name: str, 
         operands, maps = [x, value], [elements, placed_map(value.shape, (), shape)]
     else:
         node = choose(node.arguments[0], arg(0), value)
-    spread = map(graph, node, operands, shape=shape, operand_maps=maps, name=f"{name}.spread", **options)
+    spread = map(site.at("spread"), node, operands, shape=shape, operand_maps=maps)
     folded = [size * (between + 1) for size, between in zip(x.shape, interior, strict=True)]
-    keep = {key: options[key] for key in ("program", "location") if key in options}
-    return reshape(graph, spread, folded, **keep)
+    return reshape(site.named("reshape"), spread, folded)

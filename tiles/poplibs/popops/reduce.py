@@ -26,11 +26,10 @@ from tiles.graph import (
     identity_map,
     register,
 )
-from tiles.numerics.accumulate import accumulate
 from tiles.numerics.dtypes import float_limits, is_float, is_narrow_float, itemsize, to_jax
 from tiles.poplibs.popops import elementwise_cycles, reduce_cycles
 from tiles.poplibs.popops.expression import Body, body_dtypes, evaluate_body
-from tiles.poplibs.popops.fold import FOLDS, fold
+from tiles.poplibs.popops.fold import FOLDS, cast_accumulator, fold
 from tiles.poplibs.popops.loops import calls_library
 from tiles.poplibs.popops.map import access_grains, body_flops
 from tiles.poplibs.popops.reduce_code import reduction_code
@@ -163,19 +162,6 @@ class Reduce(Codelet):
     def code_bytes(self, target: Target) -> int:
         """Estimate instructions: the reduction's frame and the prologue's functions (ASSUMED)."""
         return target.instruction_bytes * (96 + 12 * len(self.body))
-
-
-def cast_accumulator(x: Array, dtype: str) -> Array:
-    """Return values cast into or out of an accumulator: floats by ``accumulate``, others as they are.
-
-    Unsigned words behind a float result are the float's own bits: partials of exact movement, of which at
-    most one is not zero, so that ``or`` joins them.
-    """
-    if x.dtype == to_jax(dtype):
-        return x
-    if is_float(dtype) and not is_float(x.dtype):
-        return lax.bitcast_convert_type(x, to_jax(dtype))
-    return accumulate(x, dtype) if is_float(x.dtype) else lax.convert_element_type(x, to_jax(dtype))
 
 
 def neutral_element(operation: str, dtype: str) -> np.ndarray:

@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from dataclasses import replace
+from functools import lru_cache, partial
 from types import SimpleNamespace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tiles.elements import Access, Arrangement, InstructionSet, Variant, compile_variant, instructions_for
+from tiles.elements import (
+    Access,
+    Arrangement,
+    CellFunction,
+    InstructionSet,
+    Variant,
+    compile_variant,
+    instructions_for,
+)
 from tiles.elements.cell import CELL, ELEMENT, ROW
 from tiles.elements.variants import UNNAMED, NoVariant, existing, variant_or_why
 from tiles.errors import NoTileCode
-from tiles.graph import Extents, OpForm, VertexCode
-from tiles.numerics.dtypes import itemsize, to_jax
+from tiles.graph import CodeData, Extents, OpForm, VertexCode
+from tiles.numerics.dtypes import is_float, itemsize, to_jax
 from tiles.poplibs.popops.expression import Body, body_dtypes, evaluate_body
+from tiles.poplibs.popops.fold import FOLDS, cast_accumulator
 from tiles.poplibs.popops.map_code import Levels, check_widths
 from tiles.target import Target
 
 _ACCESS_BYTES = 8
 _WORD_BYTES = 4
-_FOLDS = {"add": jnp.sum, "max": jnp.max, "min": jnp.min}
 _SMALL: Any = SimpleNamespace(sizes=(2, 2), origin=(0, 0))
 """The cell that a prologue is traced for: code is the same for any extents."""
 ALONG_ROWS, OVER_ROWS = "along rows", "over rows"
@@ -60,12 +68,17 @@ def reduction_code(
     kind, levels, inner = _loops(extents.form, order)
     n = extents.product(inner)
     rows = extents.points // np.maximum(n, 1)
+    reads = tuple(("operand", k) for k in range(len(extents.operand_dtypes)))
+    data = CodeData(reads, (("result", 0),), tuple(d for d in order if d not in inner), inner, "inner")
     if kind == ALONG_ROWS:
         dtypes = (*extents.operand_dtypes, accumulate_dtype, out_dtype)
-        return fold_code(body, operation, dtypes, levels, n, rows, target, name)
+        return fold_code(body, operation, dtypes, levels, n, rows, target, name, data)
     isa, grain = instructions_for(target), _grain(n, extents.operand_dtypes)
-    key = (name, body, operation, accumulate_dtype, kind, levels, isa)
-    return (VertexCode(existing(_named_variant(*key, extents.operand_dtypes, out_dtype, grain)), n, rows),)
+    cell = partial(
+        _cell, body, operation, accumulate_dtype, kind, levels, extents.operand_dtypes, out_dtype, grain
+    )
+    found = existing(_named_variant(name, isa, *cell.args))
+    return (VertexCode(found, n, rows, cell=cell, data=replace(data, folds="rows")),)
 
 
 def fold_code(
@@ -77,6 +90,7 @@ def fold_code(
     rows: Any,
     target: Target,
     name: str,
+    data: CodeData | None = None,
 ) -> tuple[VertexCode, ...]:
     """Return the code that folds each of ``rows`` rows of ``n`` elements.
 
@@ -92,6 +106,7 @@ def fold_code(
       rows: the same.
       target: the machine.
       name: of the variants.
+      data: what the fold reads and writes.
 
     Raises:
       NoTileCode, OutOfRegisters: as ``reduction_code``.
@@ -100,26 +115,53 @@ def fold_code(
     *taken, accumulate_dtype, out_dtype = dtypes
     operand_dtypes = tuple(taken)
     n, rows = np.broadcast_arrays(np.atleast_1d(n), np.atleast_1d(rows))
-    key = (name, body, operation, accumulate_dtype, ALONG_ROWS, levels, isa, operand_dtypes)
     stored = out_dtype if itemsize(out_dtype) >= _WORD_BYTES else accumulate_dtype
     if itemsize(stored) < _WORD_BYTES:
-        stored = "float32"
+        stored = "float32" if is_float(stored) else "int32"
     sharers = np.maximum(target.workers_per_tile // np.maximum(rows, 1), 1)
     shares = -(-n // sharers)
     grain = min(_grain(n, operand_dtypes), _grain(shares, operand_dtypes))
-    whole = existing(_named_variant(*key, stored, grain))
-    parts = [VertexCode(whole, n, rows)]
+    found, shared, narrow = _writes(data, stored != out_dtype)
+
+    prologue, plain = (body, levels, operand_dtypes), ((), ((ELEMENT, True),), (accumulate_dtype,))
+
+    def part(of: Any, dtype: str, n: Any, rows: Any, data: CodeData | None, grain: int) -> VertexCode:
+        body, levels, operand_dtypes = of
+        question = (body, operation, accumulate_dtype, ALONG_ROWS, levels, operand_dtypes, dtype, grain)
+        found = existing(_named_variant(name, isa, *question))
+        return VertexCode(found, n, rows, cell=partial(_cell, *question), data=data)
+
+    parts = [part(prologue, stored, n, rows, found, grain)]
     if np.any(sharers > 1) and not itemsize(accumulate_dtype) % _WORD_BYTES:
-        of_share = existing(_named_variant(*key, accumulate_dtype, grain))
-        plain = (name, (), operation, accumulate_dtype, ALONG_ROWS, ((ELEMENT, True),), isa)
-        joining = existing(_named_variant(*plain, (accumulate_dtype,), stored, 1))
-        split = (VertexCode(of_share, shares, rows * sharers), VertexCode(joining, sharers, rows))
+        of_share = part(prologue, accumulate_dtype, shares, rows * sharers, shared[0], grain)
+        joining = part(plain, stored, sharers, rows, shared[1], 1)
+        split = (replace(of_share, sharers=sharers), joining)
         is_faster = (sharers > 1) & (sum(part.cycles for part in split) < parts[0].cycles)
-        parts = [VertexCode(whole, n, rows, ~is_faster)]
-        parts += [VertexCode(part.variant, part.n, part.rows, is_faster) for part in split]
+        parts = [replace(parts[0], runs=~is_faster), *(replace(part, runs=is_faster) for part in split)]
     if stored != out_dtype:
-        parts.append(VertexCode(existing(_narrowing(stored, out_dtype, isa)), rows))
+        cell = partial(_narrowing_cell, stored, out_dtype)
+        parts.append(VertexCode(existing(_narrowing(stored, out_dtype, isa)), rows, cell=cell, data=narrow))
     return tuple(part for part in parts if np.any(part.runs))
+
+
+def _writes(
+    data: CodeData | None, is_narrowed: bool
+) -> tuple[CodeData | None, tuple[CodeData | None, CodeData | None], CodeData | None]:
+    """Return what a fold's code reads and writes: in one piece, in shares and over these, and what narrows its results."""
+    if data is None:
+        return None, (None, None), None
+    wide = (("value", _WIDE),) if is_narrowed else data.writes
+    shares = (("value", _SHARES),)
+    first = replace(data, writes=shares, folds="inner")
+    return (
+        replace(data, writes=wide),
+        (first, replace(data, reads=shares, writes=wide, folds="shares")),
+        CodeData(wide, data.writes, (), data.rows),
+    )
+
+
+_WIDE, _SHARES = -1, -2
+"""Numbers of the values between a fold's parts: results before they are narrowed, and what sharers found."""
 
 
 @lru_cache(maxsize=4096)
@@ -155,30 +197,38 @@ def _named_variant(name: str, *key: Any) -> Variant | NoVariant:
 
 
 @lru_cache(maxsize=4096)
-def _variant(
+def _variant(isa: InstructionSet, *question: Any) -> Variant | NoVariant:
+    """Return a variant; the question as of ``_cell``."""
+
+    def make() -> Variant:
+        cell = _cell(*question)
+        return compile_variant(cell.jaxpr, cell.dtypes, cell.arrangement, isa, UNNAMED)
+
+    return variant_or_why(make)
+
+
+@lru_cache(maxsize=4096)
+def _cell(
     body: Body,
     operation: str,
     accumulate_dtype: str,
     kind: str,
     levels: Levels,
-    isa: InstructionSet,
     operand_dtypes: tuple[str, ...],
     out_dtype: str,
     grain: int,
-) -> Variant | NoVariant:
-    def make() -> Variant:
-        jaxpr = _jaxpr(body, operation, accumulate_dtype, kind, levels, operand_dtypes, out_dtype)
-        accesses = tuple(
-            Access(level, math.gcd(_ACCESS_BYTES, grain * itemsize(d)) if level == ELEMENT else itemsize(d))
-            for d, (level, _) in zip(operand_dtypes, levels, strict=True)
-        )
-        result = Access(ELEMENT, math.gcd(_ACCESS_BYTES, grain * itemsize(out_dtype)))
-        if kind == OVER_ROWS and result.alignment_bytes < _WORD_BYTES:
-            raise NoTileCode(f"columns of {out_dtype} that end inside a word", expected="whole words")
-        how = Arrangement(accesses, (result if kind == OVER_ROWS else Access(),), has_rows=True)
-        return compile_variant(jaxpr, (operand_dtypes, (out_dtype,)), how, isa, UNNAMED)
-
-    return variant_or_why(make)
+) -> CellFunction:
+    """Return what a variant computes; ``grain`` is what row lengths are multiples of."""
+    jaxpr = _jaxpr(body, operation, accumulate_dtype, kind, levels, operand_dtypes, out_dtype)
+    accesses = tuple(
+        Access(level, math.gcd(_ACCESS_BYTES, grain * itemsize(d)) if level == ELEMENT else itemsize(d))
+        for d, (level, _) in zip(operand_dtypes, levels, strict=True)
+    )
+    result = Access(ELEMENT, math.gcd(_ACCESS_BYTES, grain * itemsize(out_dtype)))
+    if kind == OVER_ROWS and result.alignment_bytes < _WORD_BYTES:
+        raise NoTileCode(f"columns of {out_dtype} that end inside a word", expected="whole words")
+    how = Arrangement(accesses, (result if kind == OVER_ROWS else Access(),), has_rows=True)
+    return CellFunction(jaxpr, (operand_dtypes, (out_dtype,)), how)
 
 
 def _jaxpr(
@@ -191,8 +241,6 @@ def _jaxpr(
     out_dtype: str,
 ) -> Any:
     """Return the jaxpr of a reduction of a small array of two dimensions."""
-    if operation not in _FOLDS:
-        raise NoTileCode(f"a fold by {operation}", expected=", ".join(_FOLDS))
     if any(name == "iota" for name, _, _ in body):
         raise NoTileCode("an expression of the element's own position")
     check_widths((*body_dtypes(body, operand_dtypes), accumulate_dtype, out_dtype))
@@ -208,9 +256,12 @@ def _jaxpr(
         value = evaluate_body(body, list(operands), _SMALL)[-1]
         if value.shape != (2, 2):
             value = lax.broadcast_in_dim(value, (2, 2), (0, 1))
-        value = lax.convert_element_type(value, to_jax(accumulate_dtype))
-        total = _FOLDS[operation](value, axis=0 if kind == OVER_ROWS else 1)
-        return lax.convert_element_type(total, to_jax(out_dtype))
+        value = cast_accumulator(value, accumulate_dtype)
+        if (operation, accumulate_dtype) == ("add", "float16"):
+            value = cast_accumulator(value, "float32")  # as the machine's accumulators add them
+        (total, _) = FOLDS[operation]
+        total = total(value, (0 if kind == OVER_ROWS else 1,))
+        return _kept(cast_accumulator(total, accumulate_dtype), out_dtype)
 
     arguments = [jax.ShapeDtypeStruct(s, to_jax(d)) for s, d in zip(shapes, operand_dtypes, strict=True)]
     return jax.make_jaxpr(cell)(*arguments)
@@ -221,10 +272,21 @@ def _narrowing(dtype: str, out_dtype: str, isa: InstructionSet) -> Variant | NoV
     """Return the code that converts results one after another."""
 
     def make() -> Variant:
-        jaxpr = jax.make_jaxpr(lambda x: lax.convert_element_type(x, to_jax(out_dtype)))(
-            jax.ShapeDtypeStruct((), to_jax(dtype))
-        )
-        how = Arrangement((Access(),), (Access(),))
-        return compile_variant(jaxpr, ((dtype,), (out_dtype,)), how, isa, "convert results")
+        cell = _narrowing_cell(dtype, out_dtype)
+        return compile_variant(cell.jaxpr, cell.dtypes, cell.arrangement, isa, "convert results")
 
     return variant_or_why(make)
+
+
+@lru_cache(maxsize=256)
+def _narrowing_cell(dtype: str, out_dtype: str) -> CellFunction:
+    stored = jax.ShapeDtypeStruct((), to_jax(dtype))
+    jaxpr = jax.make_jaxpr(lambda x: _kept(x, out_dtype))(stored)
+    return CellFunction(jaxpr, ((dtype,), (out_dtype,)), Arrangement((Access(),), (Access(),)))
+
+
+def _kept(x: jax.Array, dtype: str) -> jax.Array:
+    """Return results in the dtype in which they are stored, or back in their own."""
+    if is_float(x.dtype.name) == is_float(dtype):
+        return cast_accumulator(x, dtype)
+    return lax.convert_element_type(x, to_jax(dtype))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 
 from tiles.errors import InvalidGraph
-from tiles.graph import Graph, Plan, Sequence, Tensor
+from tiles.graph import Graph, Plan, Site, Tensor, site_of
 from tiles.poplibs.forms import broadcast_map, reduce_form
 from tiles.poplibs.popops.elementwise import broadcast_shape
 from tiles.poplibs.popops.expr import Expr, rows_of
@@ -15,51 +15,42 @@ from tiles.poplibs.poputil.place import place
 
 
 def reduce(
-    graph: Graph,
+    where: Graph | Site,
     x: Tensor,
     dimensions: Seq[int],
     operation: str = "add",
     *,
-    name: str = "",
-    location: str = "",
-    program: Sequence | None = None,
     plan: Plan | None = None,
 ) -> Tensor:
     """Fold ``dimensions`` of a tensor; the result keeps the others and the dtype.
 
     Args:
-      graph: where to add it.
+      where: graph, or site in it, to add to.
       x: the tensor.
       dimensions: the ones folded.
       operation: add, mul, max, min, and, or, xor.
-      name: label of the step.
-      location: the user's source line.
-      program: sequence to append to; the main program by default.
       plan: use this plan instead of searching; it may split the folded dimensions.
 
     Raises:
       InvalidGraph: an unknown operation or dimension.
     """
+    site = site_of(where, f"reduce_{operation}")
     codelet = reduce_codelet(operation, x.dtype)
     form = reduce_form(x.shape, dimensions)
-    return place(
-        graph, codelet, form, [x], (x.dtype,), name or f"reduce_{operation}", location, plan, program
-    )[0]
+    return place(site, codelet, form, [x], (x.dtype,), plan=plan)[0]
 
 
 def map_reduce(
-    graph: Graph,
+    where: Graph | Site,
     expression: Expr,
     operands: Seq[Tensor],
     dimensions: Seq[int],
     operation: str = "add",
     *,
-    name: str = "map_reduce",
-    location: str = "",
-    program: Sequence | None = None,
     plan: Plan | None = None,
 ) -> Tensor:
     """Fold ``dimensions`` of an expression of broadcast tensors, in one step; arguments as in ``reduce``."""
+    site = site_of(where, "map_reduce")
     dtypes = tuple(t.dtype for t in operands)
     body, (output,) = rows_of([expression], dtypes)
     if output != len(dtypes) + len(body) - 1:
@@ -68,4 +59,4 @@ def map_reduce(
     shape = broadcast_shape([t.shape for t in operands])
     form = reduce_form(shape, dimensions, [broadcast_map(t.shape, shape) for t in operands])
     codelet = reduce_codelet(operation, dtype, body, dtypes)
-    return place(graph, codelet, form, operands, (dtype,), name, location, plan, program)[0]
+    return place(site, codelet, form, operands, (dtype,), plan=plan)[0]

@@ -15,7 +15,20 @@ import numpy as np
 from jax import Array, lax
 
 from tiles.errors import InvalidGraph
-from tiles.graph import Cell, Codelet, Cycles, Extents, Graph, OpForm, Tensor, identity_map, register
+from tiles.graph import (
+    Cell,
+    Codelet,
+    Cycles,
+    Extents,
+    Graph,
+    OpForm,
+    Plan,
+    Site,
+    Tensor,
+    identity_map,
+    register,
+    site_of,
+)
 from tiles.numerics.dtypes import is_float
 from tiles.poplibs.forms import map_form
 from tiles.poplibs.popops import elementwise_cycles
@@ -136,23 +149,25 @@ class Scan(Codelet):
 
 
 def scan(
-    graph: Graph,
+    where: Graph | Site,
     arrays: Sequence[Tensor],
     dimension: int,
     body: Body = (("add", (0, 1), ()),),
     outputs: tuple[int, ...] = (2,),
     is_reversed: bool = False,
-    **options: Any,
+    *,
+    plan: Plan | None = None,
 ) -> tuple[Tensor, ...]:
-    """Scan tensors of one shape together along ``dimension``; see ``Scan``, and ``place`` for options.
+    """Scan tensors of one shape together along ``dimension``; see ``Scan``.
 
     Raises:
       InvalidGraph: shapes that differ, or a dimension that does not exist.
     """
+    site = site_of(where, "scan")
     shape = arrays[0].shape
     if any(x.shape != shape for x in arrays) or not -len(shape) <= dimension < len(shape):
         raise InvalidGraph(f"cannot scan shapes {[x.shape for x in arrays]} along dimension {dimension}")
     dtypes = tuple(x.dtype for x in arrays)
     codelet = Scan(body, outputs, dtypes, dimension % len(shape), is_reversed)
     form = map_form(shape, [identity_map(len(shape))] * len(arrays), len(arrays))
-    return place(graph, codelet, form, arrays, dtypes, options.pop("name", "scan"), **options)
+    return place(site, codelet, form, arrays, dtypes, plan=plan)

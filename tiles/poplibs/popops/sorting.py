@@ -8,14 +8,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
 from tiles.errors import InvalidGraph
-from tiles.graph import Cell, Codelet, Cycles, Extents, Graph, OpForm, Tensor, identity_map, register
+from tiles.graph import (
+    Cell,
+    Codelet,
+    Cycles,
+    Extents,
+    Graph,
+    OpForm,
+    Plan,
+    Site,
+    Tensor,
+    identity_map,
+    register,
+    site_of,
+)
 from tiles.numerics.dtypes import itemsize
 from tiles.numerics.total_order import padded
 from tiles.poplibs.forms import map_form
@@ -95,14 +108,15 @@ class Sort(Codelet):
 
 
 def sort(
-    graph: Graph,
+    where: Graph | Site,
     arrays: Sequence[Tensor],
     dimension: int = -1,
     keys: Sequence[Key] = ((0, False, False),),
     comparator: Body = (),
-    **options: Any,
+    *,
+    plan: Plan | None = None,
 ) -> tuple[Tensor, ...]:
-    """Sort tensors of one shape together; see ``Sort`` for keys and comparator, ``place`` for options.
+    """Sort tensors of one shape together; see ``Sort`` for keys and comparator.
 
     Rows are spread over as many tiles as make it cheapest, a power of two; with a plan given, or where one tile is
     cheapest, one vertex sorts whole rows.
@@ -110,14 +124,14 @@ def sort(
     Raises:
       InvalidGraph: shapes that differ, or a dimension that does not exist.
     """
+    site = site_of(where, "sort")
     shape = arrays[0].shape
     if any(x.shape != shape for x in arrays) or not -len(shape) <= dimension < len(shape):
         raise InvalidGraph(f"cannot sort shapes {[x.shape for x in arrays]} along dimension {dimension}")
     dtypes = tuple(x.dtype for x in arrays)
     codelet = Sort(dimension % len(shape), dtypes, () if comparator else tuple(keys), comparator)
     form = map_form(shape, [identity_map(len(shape))] * len(arrays), len(arrays))
-    name = options.pop("name", "sort")
-    parts = 1 if options.get("plan") else parts_of_rows(codelet.order, shape, codelet.dimension, graph.target)
+    parts = 1 if plan else parts_of_rows(codelet.order, shape, codelet.dimension, site.graph.target)
     if parts == 1:
-        return place(graph, codelet, form, arrays, dtypes, name, **options)
-    return sort_in_stages(graph, arrays, codelet, form, parts, name, **options)
+        return place(site, codelet, form, arrays, dtypes, plan=plan)
+    return sort_in_stages(site, arrays, codelet, form, parts)

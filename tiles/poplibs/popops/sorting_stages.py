@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -31,11 +31,13 @@ from tiles.graph import (
     IndexMap,
     OpForm,
     Plan,
+    Site,
     Tensor,
     Vertices,
     along,
     identity_map,
     register,
+    site_of,
     unsplit_plan,
     whole,
 )
@@ -253,33 +255,28 @@ def _row_splits(rows: Sequence[int], room: int, stride: int) -> tuple[AxisSplit,
 
 
 def sort_in_stages(
-    graph: Graph,
+    where: Graph | Site,
     arrays: Sequence[Tensor],
     codelet: Any,
     form: OpForm,
     parts: int,
-    name: str,
-    location: str = "",
-    program: Program | None = None,
 ) -> tuple[Tensor, ...]:
     """Sort every row over ``parts`` tiles (a power of two), as one composite that does what ``codelet`` does.
 
     Args:
-      graph: where to add it.
+      where: graph, or site in it, to add to.
       arrays: tensors of one shape.
       codelet: the sort in one piece.
       form: its form.
       parts: tiles of a row.
-      name: label of the steps.
-      location: the user's source line.
-      program: sequence to append to; the graph's main program by default.
     """
+    site = site_of(where, "sort")
     body = Program()
-    sorting = _Sorting(graph, codelet.order, codelet.dimension, arrays[0].shape, parts, name, location, body)
+    sorting = _Sorting(replace(site, sequence=body), codelet.order, codelet.dimension, arrays[0].shape, parts)
     results = sorting.run(arrays)
     names = tuple(t.name for t in arrays), tuple(t.name for t in results)
-    one = Vertices(name, codelet, form, unsplit_plan(form), *names, location)
-    (graph.program if program is None else program).add(Composite(body, one))
+    one = Vertices(site.name, codelet, form, unsplit_plan(form), *names, site.location)
+    site.program.add(Composite(body, one))
     return results
 
 
@@ -288,23 +285,18 @@ class _Sorting:
 
     def __init__(
         self,
-        graph: Graph,
+        site: Site,
         order: Order,
         dimension: int,
         shape: Sequence[int],
         parts: int,
-        name: str,
-        location: str,
-        program: Program,
     ) -> None:
-        self.graph, self.order, self.dimension, self.shape = graph, order, dimension, tuple(shape)
-        self.name = name
-        self.options: dict[str, Any] = {"location": location, "program": program}
+        self.site, self.order, self.dimension, self.shape = site, order, dimension, tuple(shape)
         self.levels = parts.bit_length() - 1
         self.size = self.shape[dimension]
         self.part = _part_size(order, self.size, parts)
         self.rows = _others(self.shape, dimension)
-        self.splits = _row_splits(self.rows, graph.target.num_tiles // parts, parts)
+        self.splits = _row_splits(self.rows, site.graph.target.num_tiles // parts, parts)
         self.dtypes = (*order.dtypes, POSITION)
 
     def run(self, arrays: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -333,12 +325,11 @@ class _Sorting:
         counter = ("iota", (), (("dim", last), ("dtype", POSITION)))
         codelet = Map((counter,), tuple(range(len(self.dtypes))), self.order.dtypes, self.dtypes)
         plan = Plan((*self.splits, row))
-        label = f"{self.name}.spread"
-        return place(self.graph, codelet, form, arrays, self.dtypes, label, plan=plan, **self.options)
+        return place(self.site.at("spread"), codelet, form, arrays, self.dtypes, plan=plan)
 
     def _viewed(self, held: Sequence[Tensor], inner: Sequence[int]) -> list[Tensor]:
         shape = (*self.rows, *inner)
-        return [reshape(self.graph, x, shape, name=f"{self.name}.view", **self.options) for x in held]
+        return [reshape(self.site.at("view"), x, shape) for x in held]
 
     def _stage(self) -> tuple[tuple[str, ...], int, tuple[Key, ...], Body]:
         return self.order.dtypes, self.size, self.order.keys, self.order.comparator
@@ -348,10 +339,10 @@ class _Sorting:
         inner = (1 << self.levels, self.part)
         form = map_form((*self.rows, *inner), [identity_map(len(self.rows) + 2)] * len(held), len(held))
         plan = Plan((*self.splits, self._tiles(0, self.levels), whole(self.part)))
-        label = f"{self.name}.{'merge' if is_merge else 'parts'}"
+        site = self.site.at("merge" if is_merge else "parts")
         codelet = SortPart(*self._stage(), is_merge)
         held = self._viewed(held, inner)
-        return place(self.graph, codelet, form, held, self.dtypes, label, plan=plan, **self.options)
+        return place(site, codelet, form, held, self.dtypes, plan=plan)
 
     def _exchange(self, held: Sequence[Tensor], bit: int, is_mirrored: bool) -> tuple[Tensor, ...]:
         """Compare with the part of the tile whose number differs in ``bit``, or is mirrored in all bits up to it."""
@@ -372,10 +363,9 @@ class _Sorting:
             whole(self.part),
         )
         plan = Plan((*self.splits, *tiles))
-        label = f"{self.name}.exchange"
         codelet = SortExchange(*self._stage())
         held = self._viewed(held, inner)
-        return place(self.graph, codelet, form, [*held, *held], self.dtypes, label, plan=plan, **self.options)
+        return place(self.site.at("exchange"), codelet, form, [*held, *held], self.dtypes, plan=plan)
 
     def _gathered(self, held: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Cut the padding off and bring the dimensions back into their order."""
@@ -384,5 +374,4 @@ class _Sorting:
         back = IndexMap(tuple(along(d) for d in order))
         form = map_form(self.shape, [back] * len(rows), len(rows))
         codelet = Map((), tuple(range(len(rows))), self.order.dtypes, self.order.dtypes)
-        label = f"{self.name}.gathered"
-        return place(self.graph, codelet, form, rows, self.order.dtypes, label, **self.options)
+        return place(self.site.at("gathered"), codelet, form, rows, self.order.dtypes)

@@ -101,6 +101,21 @@ class Stencil(Map):
         """Return the code of the expression of the values."""
         return self.point.tile_code(self._alone(extents), target)
 
+    def code_operands(
+        self, form: OpForm, sizes: tuple[int, ...], operands: Sequence[np.ndarray]
+    ) -> tuple[OpForm, list[np.ndarray]]:
+        """Return the values as operands of their own: readings from another address on."""
+        single = single_form(form, self.taps)
+        values = []
+        for number, (k, taps) in enumerate(self.taps):
+            value = operands[k]
+            for axis, tap in enumerate(taps):
+                if len(form.operands[k].axes[axis].terms) > 1:
+                    size = sizes[single.operands[number].axes[axis].terms[0][0]]
+                    value = value[(slice(None),) * (1 + axis) + (slice(tap, tap + size),)]
+            values.append(value)
+        return single, values
+
     def flops(self, extents: Extents) -> np.ndarray:
         """Count the expression's operations."""
         return self.point.flops(self._alone(extents))

@@ -8,7 +8,7 @@ than k elements the rest of its partial is at position ``NOWHERE``, which comes 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -29,11 +29,14 @@ from tiles.graph import (
     Graph,
     IndexMap,
     OpForm,
+    Plan,
+    Site,
     Tensor,
     Vertices,
     along,
     identity_map,
     register,
+    site_of,
     unsplit_plan,
 )
 from tiles.graph import Sequence as Program
@@ -221,65 +224,63 @@ def _form(shape: Sequence[int], reduced: Sequence[int], dimension: int, k: int, 
 
 
 def top_k(
-    graph: Graph,
+    where: Graph | Site,
     x: Tensor,
     k: int,
     dimension: int = -1,
     is_descending: bool = True,
     is_total: bool = True,
-    **options: Any,
+    *,
+    plan: Plan | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the first k elements along a dimension and their positions (int32); see ``TopK``.
 
     Args:
-      graph: where to add it.
+      where: graph, or site in it, to add to.
       x: the tensor.
       k: how many.
       dimension: along which.
       is_descending: whether greater elements come first.
       is_total: see ``TopK``.
-      **options: as in ``place``.
+      plan: use this plan instead of searching.
 
     Raises:
       InvalidGraph: a dimension that does not exist, or more elements than it has.
     """
+    site = site_of(where, "top_k")
     rank = len(x.shape)
     if not -rank <= dimension < rank or not 0 <= k <= x.shape[dimension]:
         raise InvalidGraph(f"cannot take {k} elements along dimension {dimension} of {x.shape}")
     dimension %= rank
     codelet = TopK(k, dimension, x.dtype, is_descending, is_total)
     form = _form(x.shape, (dimension,), dimension, k, 1)
-    name = options.pop("name", "top_k")
     key: Key = (0, is_descending, is_total)
     pair = Order((x.dtype, POSITION), (key,))
-    is_spread = parts_of_rows(pair, x.shape, dimension, graph.target) > 1
-    if is_spread and FEW_PARTS * k > x.shape[dimension] and not options.get("plan"):
-        return _by_sorting(graph, x, codelet, form, name, **options)
-    values, positions = place(graph, codelet, form, [x], (x.dtype, POSITION), name, **options)
+    is_spread = parts_of_rows(pair, x.shape, dimension, site.graph.target) > 1
+    if is_spread and FEW_PARTS * k > x.shape[dimension] and plan is None:
+        return _by_sorting(site, x, codelet, form)
+    values, positions = place(site, codelet, form, [x], (x.dtype, POSITION), plan=plan)
     return values, positions
 
 
 def _by_sorting(
-    graph: Graph,
+    site: Site,
     x: Tensor,
     codelet: TopK,
     form: OpForm,
-    name: str,
-    location: str = "",
-    program: Program | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Sort long rows over their tiles and take the beginning, as one composite that does what ``codelet`` does."""
     body = Program()
-    options: dict[str, Any] = {"location": location, "program": body}
+    inside = replace(site, sequence=body)
     d = codelet.dimension
-    counter = iota(graph, x.shape, POSITION, d, name=f"{name}.positions", **options)
-    found = sort(graph, [x, counter], d, codelet.order.keys, name=name, **options)
+    counter = iota(inside.at("positions"), x.shape, POSITION, d)
+    found = sort(inside, [x, counter], d, codelet.order.keys)
     shape = tuple(codelet.k if axis == d else n for axis, n in enumerate(x.shape))
     first = map_form(shape, [identity_map(len(shape))] * 2, 2)
     dtypes = (x.dtype, POSITION)
     moving = Map((), (0, 1), dtypes, dtypes)
-    values, positions = place(graph, moving, first, found, dtypes, f"{name}.first", **options)
+    values, positions = place(inside.at("first"), moving, first, found, dtypes)
     names = (x.name,), (values.name, positions.name)
-    one = Vertices(name, codelet, form, unsplit_plan(form), *names, location)
-    (graph.program if program is None else program).add(Composite(body, one))
+    one = Vertices(site.name, codelet, form, unsplit_plan(form), *names, site.location)
+    site.program.add(Composite(body, one))
     return values, positions

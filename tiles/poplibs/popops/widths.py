@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from jax import Array, lax
@@ -19,10 +19,13 @@ from tiles.graph import (
     Graph,
     IndexMap,
     OpForm,
+    Plan,
+    Site,
     Tensor,
     along,
     identity_map,
     register,
+    site_of,
 )
 from tiles.numerics.dtypes import itemsize, to_jax
 from tiles.plan.rearrange import copy_cycles
@@ -64,20 +67,21 @@ class BitcastWidth(Codelet):
         return d != len(form.dims) - 1
 
 
-def bitcast_width(graph: Graph, x: Tensor, dtype: str, **options: Any) -> Tensor:
+def bitcast_width(where: Graph | Site, x: Tensor, dtype: str, plan: Plan | None = None) -> Tensor:
     """Return a tensor's bits as elements of another width.
 
     Narrower ones get a last dimension of their own; wider ones take up the last dimension.
 
     Args:
-      graph: where to add it.
+      where: graph, or site in it, to add to.
       x: the tensor.
       dtype: an element type of another width.
-      **options: as in ``place``.
+      plan: use this plan instead of searching.
 
     Raises:
       InvalidGraph: the last dimension is not one element of ``dtype``, or the width is the same.
     """
+    site = site_of(where, "bitcast")
     old, new, rank = itemsize(x.dtype), itemsize(dtype), len(x.shape)
     if old == new or (new > old and (not rank or x.shape[-1] * old != new)):
         raise InvalidGraph(f"{x.name} of {x.dtype} {x.shape} cannot be read as {dtype} of another width")
@@ -90,4 +94,4 @@ def bitcast_width(graph: Graph, x: Tensor, dtype: str, **options: Any) -> Tensor
         result = identity_map(rank + 1)
     form = OpForm(tuple(dims), (identity_map(rank),), (result,))
     codelet = BitcastWidth(x.dtype, dtype)
-    return place(graph, codelet, form, [x], (dtype,), options.pop("name", "bitcast"), **options)[0]
+    return place(site, codelet, form, [x], (dtype,), plan=plan)[0]

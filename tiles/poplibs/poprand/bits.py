@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -24,9 +24,11 @@ from tiles.graph import (
     IndexMap,
     OpForm,
     Plan,
+    Site,
     Tensor,
     identity_map,
     register,
+    site_of,
 )
 from tiles.numerics.dtypes import itemsize, to_jax, unsigned_of
 from tiles.poplibs.forms import map_form
@@ -153,28 +155,27 @@ def _places(cell: Cell, paired: int | None) -> Array:
 
 
 def random_bits(
-    graph: Graph,
+    where: Graph | Site,
     state: Tensor,
     shape: tuple[int, ...],
     dtype: str,
     algorithm: str,
     plan: Plan | None = None,
-    **options: Any,
 ) -> tuple[Tensor, Tensor]:
     """Return the state after, and random bits.
 
     Args:
-      graph: where to add it.
+      where: graph, or site in it, to add to.
       state: a key and a counter, uint64 ``[2]``; for Philox also ``[3]``, the counter's upper half last.
       shape: shape of the bits.
       dtype: their dtype.
       algorithm: threefry or philox.
       plan: how to cut the bits, instead of searching.
-      **options: as in ``place``.
 
     Raises:
       InvalidGraph: another state, an unknown algorithm, or booleans.
     """
+    site = site_of(where, "random_bits")
     sizes = (2, 3) if algorithm == "philox" else (2,)
     if state.shape not in [(n,) for n in sizes] or state.dtype != "uint64":
         expected = " or ".join(f"uint64 ({n},)" for n in sizes)
@@ -182,13 +183,12 @@ def random_bits(
     component = [IndexMap((Affine((), number),)) for number in range(state.shape[0])]
     form = map_form(shape, component)
     codelet = RandomBits(algorithm, dtype)
-    name = options.pop("name", "random_bits")
     given = [state] * state.shape[0]
-    (bits,) = place(graph, codelet, form, given, (dtype,), name, plan=plan, **options)
-    return _advanced(graph, state, _blocks(shape, dtype, algorithm), **options), bits
+    (bits,) = place(site, codelet, form, given, (dtype,), plan=plan)
+    return _advanced(site, state, _blocks(shape, dtype, algorithm)), bits
 
 
-def _advanced(graph: Graph, state: Tensor, blocks: int, **options: Any) -> Tensor:
+def _advanced(site: Site, state: Tensor, blocks: int) -> Tensor:
     """Return a state whose counter has gone on by ``blocks``, carrying into its upper half."""
     place_in_state = call("iota", dim=0, dtype="uint64")
     counter = call("add", arg(1), blocks)
@@ -196,8 +196,7 @@ def _advanced(graph: Graph, state: Tensor, blocks: int, **options: Any) -> Tenso
     upper = select(compare("EQ", place_in_state, 2), carried, arg(0))
     after = select(compare("EQ", place_in_state, 1), counter, upper)
     maps = [identity_map(1), IndexMap((Affine((), 1),))]
-    options = {**options, "shape": state.shape, "operand_maps": maps}
-    return map(graph, after, [state, state], name="random_state", **options)
+    return map(site.named("random_state"), after, [state, state], shape=state.shape, operand_maps=maps)
 
 
 def _blocks(shape: tuple[int, ...], dtype: str, algorithm: str) -> int:

@@ -8,14 +8,28 @@ worker draws: emulation takes threefry's words of the element's place instead, s
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
 from tiles.errors import InvalidGraph
-from tiles.graph import Affine, Cell, Codelet, Cycles, Extents, Graph, IndexMap, OpForm, Tensor, register
+from tiles.graph import (
+    Affine,
+    Cell,
+    Codelet,
+    Cycles,
+    Extents,
+    Graph,
+    IndexMap,
+    OpForm,
+    Plan,
+    Site,
+    Tensor,
+    register,
+    site_of,
+)
 from tiles.graph.layout import ceil_div
 from tiles.numerics.dtypes import itemsize, to_jax
 from tiles.poplibs.forms import map_form
@@ -87,29 +101,29 @@ class MachineRandom(Codelet):
 
 
 def machine_random(
-    graph: Graph,
+    where: Graph | Site,
     seed: Tensor,
     shape: tuple[int, ...],
     dtype: str,
     distribution: str = "uniform",
-    **options: Any,
+    plan: Plan | None = None,
 ) -> Tensor:
     """Return random numbers of the machine's generator.
 
     Args:
-      graph: where to add them.
+      where: graph, or site in it, to add to.
       seed: uint64 ``[2]``.
       shape: shape of the result.
       dtype: its dtype.
       distribution: see ``MachineRandom``.
-      **options: as in ``place``.
+      plan: use this plan instead of searching.
 
     Raises:
       InvalidGraph: another seed, or what ``MachineRandom`` refuses.
     """
+    site = site_of(where, distribution)
     if seed.shape != (2,) or seed.dtype != "uint64":
         raise InvalidGraph(f"a seed of {seed.dtype} {seed.shape}", expected="uint64 (2,)")
     form = map_form(shape, [IndexMap((Affine((), number),)) for number in range(2)])
     codelet = MachineRandom(distribution, dtype)
-    name = str(options.pop("name", distribution))
-    return place(graph, codelet, form, [seed, seed], (dtype,), name, **options)[0]
+    return place(site, codelet, form, [seed, seed], (dtype,), plan=plan)[0]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence as Seq
 
 from tiles.errors import InvalidGraph
-from tiles.graph import Copy, Graph, Layout, Sequence, Tensor, linear_layout
+from tiles.graph import Copy, Graph, Layout, Site, Tensor, linear_layout, site_of
 
 
 def map_linearly(graph: Graph, tensor: Tensor) -> Tensor:
@@ -18,26 +18,19 @@ def map_linearly(graph: Graph, tensor: Tensor) -> Tensor:
 
 
 def copy(
-    graph: Graph,
+    where: Graph | Site,
     x: Tensor,
     layout: Layout | None = None,
-    *,
-    name: str = "copy",
-    location: str = "",
-    program: Sequence | None = None,
 ) -> Tensor:
     """Return a copy of a tensor, laid out as ``layout`` or like the original."""
-    return _copied(graph, (x,), None, x.shape, layout, name, location, program)
+    site = site_of(where, "copy")
+    return _copied(site, (x,), None, x.shape, layout)
 
 
 def reshape(
-    graph: Graph,
+    where: Graph | Site,
     x: Tensor,
     shape: Seq[int],
-    *,
-    name: str = "reshape",
-    location: str = "",
-    program: Sequence | None = None,
 ) -> Tensor:
     """Give a tensor's elements another shape in row-major order.
 
@@ -46,26 +39,25 @@ def reshape(
     Raises:
       InvalidGraph: another number of elements.
     """
+    site = site_of(where, "reshape")
     if tuple(shape) == x.shape:
         return x
-    return graph.add_reshape(x, tuple(shape), graph.program if program is None else program, name, location)
+    return site.graph.add_reshape(x, tuple(shape), site.program, site.name, site.location)
 
 
 def concatenate(
-    graph: Graph,
+    where: Graph | Site,
     parts: Seq[Tensor],
     dimension: int = 0,
     *,
     layout: Layout | None = None,
-    name: str = "concatenate",
-    location: str = "",
-    program: Sequence | None = None,
 ) -> Tensor:
     """Join tensors end to end along ``dimension``.
 
     Raises:
       InvalidGraph: no parts, other dtypes, or shapes that differ in another dimension.
     """
+    site = site_of(where, "concatenate")
     if not parts or not 0 <= dimension < len(parts[0].shape):
         raise InvalidGraph(f"{len(parts)} tensors cannot be joined along dimension {dimension}")
     first = parts[0]
@@ -78,23 +70,19 @@ def concatenate(
             raise InvalidGraph(f"{described} cannot be joined along dimension {dimension}")
     shape = list(first.shape)
     shape[dimension] = sum(part.shape[dimension] for part in parts)
-    return _copied(graph, tuple(parts), dimension, tuple(shape), layout, name, location, program)
+    return _copied(site, tuple(parts), dimension, tuple(shape), layout)
 
 
 def _copied(
-    graph: Graph,
+    site: Site,
     sources: tuple[Tensor, ...],
     axis: int | None,
     shape: tuple[int, ...],
     layout: Layout | None,
-    name: str,
-    location: str,
-    program: Sequence | None,
 ) -> Tensor:
     """Add a tensor and the step that writes it from the sources."""
-    result = graph.add_tensor(shape, sources[0].dtype, name, layout, location=location)
+    result = site.graph.add_tensor(shape, sources[0].dtype, site.name, layout, location=site.location)
     if math.prod(shape):
         filled = tuple(s.name for s in sources if math.prod(s.shape))
-        sequence = graph.program if program is None else program
-        sequence.add(Copy(result.name, filled, axis, location))
+        site.program.add(Copy(result.name, filled, axis, site.location))
     return result

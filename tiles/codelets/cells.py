@@ -2,7 +2,7 @@
 
 Few of a plan's cells differ in extents: along every dimension there are the full parts and a short last one. An
 engine computes those alike in one vectorized call, or all cells in one piece. What is listed here is all that a
-codelet is ever called with, so that a codelet which is carried as compiled code can be compiled for it.
+codelet is ever called with, so that a codelet that is exported as compiled code can be compiled for it.
 """
 
 from __future__ import annotations

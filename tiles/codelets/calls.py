@@ -1,4 +1,4 @@
-"""How a carried codelet's modules stand for it in a trace: the primitive ``carried_p``.
+"""How an exported codelet's modules stand for it in a trace: the primitive ``exported_p``.
 
 A module computes the cells of one ``CellCall``, with floats or in the ring. Vectorizing the primitive adds a level,
 ring arithmetic takes the other module, and a level that no module was made for is computed cell by cell.
@@ -16,9 +16,9 @@ from jax import core, lax
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
+from tiles.codelets.cells import CellCall, Level
+from tiles.codelets.modules import Module, Parts
 from tiles.errors import InvalidExecutable, Unsupported
-from tiles.graph.carried_modules import Module, Parts
-from tiles.graph.cells import CellCall, Level
 from tiles.numerics.ring_rules import Equation, Evaluate, rule
 
 
@@ -33,7 +33,7 @@ class CompiledCall:
 
 @dataclass(frozen=True)
 class Cells:
-    """All compiled calls of cells of one size: what ``carried_p`` runs.
+    """All compiled calls of cells of one size: what ``exported_p`` runs.
 
     Args:
       name: the codelet's name, for messages.
@@ -75,13 +75,13 @@ class Cells:
         return list(lax.map(one, [x for v, x in zip(varies, given, strict=True) if v]))
 
 
-carried_p = Primitive("tiles_carried_codelet")
-carried_p.multiple_results = True
+exported_p = Primitive("tiles_exported_codelet")
+exported_p.multiple_results = True
 
 
 def run_cells(cells: Cells, *arguments: Any) -> tuple[jax.Array, ...]:
     """Return the results of one cell, as part of whatever trace this is called in."""
-    return tuple(carried_p.bind(*arguments, cells=cells, levels=()))
+    return tuple(exported_p.bind(*arguments, cells=cells, levels=()))
 
 
 def _run(*arguments: Any, cells: Cells, levels: tuple[Level, ...]) -> list[Any]:
@@ -99,17 +99,17 @@ def _batch(
     varies = tuple(dim is not None for dim in dims)
     moved = [x if dim is None else jnp.moveaxis(x, dim, 0) for x, dim in zip(arguments, dims, strict=True)]
     count = next(x.shape[0] for x, v in zip(moved, varies, strict=True) if v)
-    results = carried_p.bind(*moved, cells=cells, levels=((count, varies), *levels))
+    results = exported_p.bind(*moved, cells=cells, levels=((count, varies), *levels))
     return results, [0] * len(results)
 
 
-@rule(carried_p.name)
+@rule(exported_p.name)
 def _in_ring(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
     """Run the modules made in the ring."""
     return eqn.params["cells"].run(eqn.params["levels"], True, ins)
 
 
-carried_p.def_impl(_run)
-carried_p.def_abstract_eval(_types)
-batching.primitive_batchers[carried_p] = _batch
-mlir.register_lowering(carried_p, mlir.lower_fun(_run, multiple_results=True))
+exported_p.def_impl(_run)
+exported_p.def_abstract_eval(_types)
+batching.primitive_batchers[exported_p] = _batch
+mlir.register_lowering(exported_p, mlir.lower_fun(_run, multiple_results=True))

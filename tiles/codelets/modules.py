@@ -81,7 +81,7 @@ class Module:
         try:
             return stablehlo.deserialize_portable_artifact(context, self.blob)
         except Exception as error:  # MLIR's bindings raise several kinds
-            raise InvalidExecutable(f"a carried codelet's module is damaged: {error}") from error
+            raise InvalidExecutable(f"an exported codelet's module is damaged: {error}") from error
 
     @functools.cached_property
     def signature(self) -> tuple[Parts, Parts]:
@@ -100,7 +100,7 @@ def _main(module: Any) -> Any:
     """Return the function of a parsed module."""
     table = mlir.ir.SymbolTable(module.operation)
     if "main" not in table:
-        raise InvalidExecutable("a carried codelet's module has no function main")
+        raise InvalidExecutable("an exported codelet's module has no function main")
     return table["main"]
 
 
@@ -140,11 +140,11 @@ def admit(modules: Iterable[Module]) -> None:
     try:
         found = json.loads(isolated.call(f"{__name__}:operations_of", json.dumps(blobs).encode()))
     except ValueError as error:
-        raise InvalidExecutable(f"a carried codelet's module is damaged: {error}") from error
+        raise InvalidExecutable(f"an exported codelet's module is damaged: {error}") from error
     for module, names in zip(new, found, strict=True):
         if foreign := _foreign(names):
             raise InvalidExecutable(
-                f"a carried codelet's module does more than compute: {', '.join(foreign)}",
+                f"an exported codelet's module does more than compute: {', '.join(foreign)}",
                 expected="operations of StableHLO that call nothing outside",
             )
         _admitted.add(module.digest)

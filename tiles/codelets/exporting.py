@@ -1,4 +1,4 @@
-"""Making carried codelets: a user's codelet compiled for every cell that engines will call it with."""
+"""Exporting codelets: a user's codelet compiled for every cell that engines will call it with."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from tiles.codelets.calls import CompiledCall
+from tiles.codelets.cells import CellCall, cell_calls, cell_sizes
+from tiles.codelets.exported import ExportedCodelet, Figures, call_signature, exported_dtype
+from tiles.codelets.modules import Module, compiled
 from tiles.errors import InvalidGraph, IpuError, Unsupported
-from tiles.graph.carried import CarriedCodelet, Figures, call_signature, carried_dtype
-from tiles.graph.carried_calls import CompiledCall
-from tiles.graph.carried_modules import Module, compiled
-from tiles.graph.cells import CellCall, cell_calls, cell_sizes
 from tiles.graph.codelet import Cell, Codelet, Extents
 from tiles.graph.domain import OpForm, Plan
 from tiles.numerics.dtypes import to_jax
@@ -21,20 +21,20 @@ from tiles.numerics.ring import ring
 from tiles.target import Target
 
 
-def is_carried(codelet: Codelet) -> bool:
+def is_exported(codelet: Codelet) -> bool:
     """Return whether executables must carry a codelet, since it is not one of this package's own."""
     return type(codelet).__module__.partition(".")[0] != __name__.partition(".")[0]
 
 
 @functools.lru_cache(maxsize=1024)
-def carry(
+def export_codelet(
     codelet: Codelet,
     form: OpForm,
     plan: Plan,
     operands: tuple[str, ...],
     results: tuple[str, ...],
     target: Target,
-) -> CarriedCodelet:
+) -> ExportedCodelet:
     """Compile a codelet for every cell of a planned operation, and note its figures.
 
     Args:
@@ -55,9 +55,9 @@ def carry(
     cycles = codelet.cycles(extents, target)
     figures = [
         _whole_numbers(values, len(sizes))
-        for values in (cycles.value, codelet.flops(extents), codelet.scratch_bytes(extents, target))
+        for values in (cycles.value, codelet.flops(extents), codelet.variant_scratch_bytes(extents, target))
     ]
-    return CarriedCodelet(
+    return ExportedCodelet(
         name=codelet.name,
         version=codelet.version,
         shown=codelet.label,
@@ -94,7 +94,7 @@ def _compiled(
             got=found,
         )
     dtypes = tuple(dtype for _, dtype in arguments)
-    words = [(shape, carried_dtype(dtype, True)) for shape, dtype in arguments]
+    words = [(shape, exported_dtype(dtype, True)) for shape, dtype in arguments]
     try:
         return CompiledCall(call, floats, _made(codelet, call, ring(function, dtypes), words))
     except Unsupported:

@@ -1,7 +1,7 @@
 """A user's codelet as an executable carries it: StableHLO modules for every cell it is called with, figures as data.
 
 The codelets of this package are known to executables by name, version and parameters. Anyone else's code is not there
-where a file is loaded, so compiling turns it into a ``CarriedCodelet``, which every engine then runs, here too.
+where a file is loaded, so compiling turns it into a ``ExportedCodelet``, which every engine then runs, here too.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tiles.codelets.calls import Cells, CompiledCall, run_cells
+from tiles.codelets.cells import CellCall, cell_calls, cell_sizes, slice_extents
+from tiles.codelets.modules import Module, Parts
 from tiles.errors import InvalidExecutable
-from tiles.graph.carried_calls import Cells, CompiledCall, run_cells
-from tiles.graph.carried_modules import Module, Parts
-from tiles.graph.cells import CellCall, cell_calls, cell_sizes, slice_extents
 from tiles.graph.codelet import Cell, Codelet, Cycles, Extents
 from tiles.graph.domain import OpForm, Plan
 from tiles.numerics.dtypes import is_float, to_jax, unsigned_of
@@ -36,7 +36,7 @@ class Figures:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CarriedCodelet(Codelet):
+class ExportedCodelet(Codelet):
     """A codelet as compiled code and figures, for one planned operation.
 
     Args:
@@ -135,8 +135,8 @@ class CarriedCodelet(Codelet):
         return self.code
 
     def to_data(self) -> dict[str, Any]:
-        """Return name, version and all that is carried but the modules, which appear by digest."""
-        carried = {
+        """Return name, version and all that is exported but the modules, which appear by digest."""
+        exported = {
             "label": self.shown,
             "is_contraction": self.is_contraction,
             "vectorizes_windows": self.vectorizes_windows,
@@ -149,7 +149,7 @@ class CarriedCodelet(Codelet):
             "figures": [[list(f.sizes), f.cycles, f.flops, f.scratch_bytes] for f in self.figures],
             "calls": [_call_data(c) for c in self.calls],
         }
-        return {"name": self.name, "version": self.version, "carried": carried}
+        return {"name": self.name, "version": self.version, "carried": exported}
 
     def modules(self) -> dict[str, bytes]:
         """Return the modules' bytes by digest."""
@@ -177,7 +177,7 @@ class CarriedCodelet(Codelet):
                 if module is None:
                     continue
                 types = [
-                    [carried_dtype(dtype, in_ring) for dtype in dtypes] for dtypes in (operands, results)
+                    [exported_dtype(dtype, in_ring) for dtype in dtypes] for dtypes in (operands, results)
                 ]
                 expected = call_signature(form, made.call, *types)
                 if (found := module.signature) != expected:
@@ -192,7 +192,7 @@ def _vector(numbers: Sequence[Any]) -> jax.Array:
     return jnp.stack([jnp.asarray(n, jnp.int32) for n in numbers]) if numbers else jnp.zeros((0,), jnp.int32)
 
 
-def carried_dtype(dtype: str, in_ring: bool) -> str:
+def exported_dtype(dtype: str, in_ring: bool) -> str:
     """Return the name of the dtype in which a module takes elements of ``dtype``."""
     return jnp.dtype(unsigned_of(dtype) if in_ring and is_float(dtype) else to_jax(dtype)).name
 
@@ -223,15 +223,15 @@ def _call_data(made: CompiledCall) -> dict[str, Any]:
     }
 
 
-def carried_from_data(data: dict[str, Any], modules: dict[str, Module]) -> CarriedCodelet:
-    """Rebuild a carried codelet from plain data and the executable's modules by digest.
+def exported_from_data(data: dict[str, Any], modules: dict[str, Module]) -> ExportedCodelet:
+    """Rebuild an exported codelet from plain data and the executable's modules by digest.
 
     Raises:
       InvalidExecutable: a module is missing.
     """
-    carried = data["carried"]
+    exported = data["carried"]
     calls = []
-    for c in carried["calls"]:
+    for c in exported["calls"]:
         levels = tuple((int(count), tuple(bool(v) for v in varies)) for count, varies in c["levels"])
         call = CellCall(tuple(map(int, c["sizes"])), tuple(map(int, c["limited"])), levels)
         wanted = [digest for digest in (c["float"], c["ring"]) if digest is not None]
@@ -240,20 +240,20 @@ def carried_from_data(data: dict[str, Any], modules: dict[str, Module]) -> Carri
         calls.append(CompiledCall(call, modules[c["float"]], modules[c["ring"]] if c["ring"] else None))
     figures = tuple(
         Figures(tuple(map(int, sizes)), int(cycles), int(flops), int(scratch))
-        for sizes, cycles, flops, scratch in carried["figures"]
+        for sizes, cycles, flops, scratch in exported["figures"]
     )
-    return CarriedCodelet(
+    return ExportedCodelet(
         name=str(data["name"]),
         version=int(data["version"]),
-        shown=str(carried["label"]),
-        is_contraction=bool(carried["is_contraction"]),
-        vectorizes_windows=bool(carried["vectorizes_windows"]),
-        may_cut=tuple(map(int, carried["may_cut"])),
-        overwrites=tuple(map(int, carried["overwrites"])),
-        state=int(carried["state_bytes"]),
-        code=int(carried["code_bytes"]),
-        basis=Basis(carried["basis"]),
-        source=str(carried["source"]),
+        shown=str(exported["label"]),
+        is_contraction=bool(exported["is_contraction"]),
+        vectorizes_windows=bool(exported["vectorizes_windows"]),
+        may_cut=tuple(map(int, exported["may_cut"])),
+        overwrites=tuple(map(int, exported["overwrites"])),
+        state=int(exported["state_bytes"]),
+        code=int(exported["code_bytes"]),
+        basis=Basis(exported["basis"]),
+        source=str(exported["source"]),
         figures=figures,
         calls=tuple(calls),
     )

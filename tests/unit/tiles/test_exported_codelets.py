@@ -1,4 +1,4 @@
-"""Users' codelets as executables carry them: what is compiled, what runs it, and codelets that cannot be carried."""
+"""Users' codelets as executables carry them: what is compiled, what runs it, and codelets that cannot be exported."""
 
 from __future__ import annotations
 
@@ -12,10 +12,22 @@ import numpy as np
 import pytest
 
 from tests.unit.tiles.executable_programs import rows, split
+from tiles.codelets import ExportedCodelet
 from tiles.compiler import certify, compile_graph, load_executable, step_costs
 from tiles.engine import FastEngine, make_engine
 from tiles.errors import InvalidGraph, Unsupported
-from tiles.graph import CarriedCodelet, Cell, Codelet, Cycles, Extents, Graph, IndexMap, OpForm, Plan, along
+from tiles.graph import (
+    Cell,
+    Codelet,
+    Cycles,
+    Extents,
+    Graph,
+    IndexMap,
+    OpForm,
+    Plan,
+    Site,
+    along,
+)
 from tiles.poplibs import forms, poputil
 from tiles.target import Basis, Target
 
@@ -56,7 +68,9 @@ def build(target: Target, function: Callable[..., Any], plan: Plan, size: int = 
     y = graph.add_input((size,), "float32", "y")
     form = forms.reduce_form((6, size), (1,))
     form = OpForm(form.dims, (*form.operands, IndexMap((along(1),))), form.results)
-    (total,) = poputil.place(graph, Any2(function), form, [x, y], ("float32",), "sum", "user.py:7", plan=plan)
+    (total,) = poputil.place(
+        Site(graph, "sum", "user.py:7"), Any2(function), form, [x, y], ("float32",), plan=plan
+    )
     graph.outputs = [total.name]
     return graph
 
@@ -72,11 +86,13 @@ Y = Y[0]
 
 
 @pytest.mark.parametrize("plan", PLANS)
-def test_every_engine_runs_what_is_carried(plan: str, small_target: Target) -> None:
+def test_every_engine_runs_what_is_exported(plan: str, small_target: Target) -> None:
     executable = load_executable(compile_graph(build(small_target, weighted, PLANS[plan])).to_bytes())
     certify(executable)
     assert all(
-        isinstance(g.codelet, CarriedCodelet) for _, g in executable.groups() if g.codelet.name == "test.Any2"
+        isinstance(g.codelet, ExportedCodelet)
+        for _, g in executable.groups()
+        if g.codelet.name == "test.Any2"
     )
     words = set()
     for engine in ("fast", "literal", "vertex"):
@@ -86,10 +102,10 @@ def test_every_engine_runs_what_is_carried(plan: str, small_target: Target) -> N
     assert len(words) == 1
 
 
-def test_figures_are_carried_for_every_kind_of_cell(small_target: Target) -> None:
+def test_figures_are_exported_for_every_kind_of_cell(small_target: Target) -> None:
     executable = compile_graph(build(small_target, weighted, PLANS["rows"]))
     (group,) = (g for _, g in executable.groups())
-    assert isinstance(group.codelet, CarriedCodelet)
+    assert isinstance(group.codelet, ExportedCodelet)
     assert [(f.sizes, f.cycles) for f in group.codelet.figures] == [
         ((4, 10), 60),
         ((2, 10), 30),
@@ -133,7 +149,7 @@ def test_a_codelet_without_a_ring_form_runs_with_floats_only(small_target: Targe
         (lambda cell, x, y: jax.pure_callback(np.sum, x[:, 0], x), r"test\.Any2.*(callback|custom_call)"),
     ],
 )
-def test_a_codelet_that_cannot_be_carried_is_named(function: Any, words: str, small_target: Target) -> None:
+def test_a_codelet_that_cannot_be_exported_is_named(function: Any, words: str, small_target: Target) -> None:
     with pytest.raises((InvalidGraph, Unsupported), match=words) as caught:
         compile_graph(build(small_target, function, PLANS["whole"]))
     assert caught.value.location == "user.py:7"

@@ -1,0 +1,103 @@
+"""The tile engine: programs run by tile code on emulated tile memory agree with the other engines."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import ipuxla
+from tiles.engine import TileEngine, make_engine
+from tiles.numerics.tolerance import check_close
+from tiles.target import Target
+
+TARGET = Target.named("gc200").replace(num_tiles=8)
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(50, 33)).astype("float32")
+H = RNG.normal(size=(37, 30)).astype("float16")
+INTEGERS = RNG.integers(-100, 100, (37, 29), dtype="int32")
+WORDS = RNG.integers(0, 2**32, (37, 29), dtype="uint32")
+BYTES = RNG.integers(-100, 100, (37, 32), dtype="int8")
+BOOLS = RNG.integers(0, 2, (37, 29)).astype(bool)
+
+
+def layer(x, b, g):
+    y = jnp.maximum(x * 2 + b, 0)
+    normed = (y - y.mean(-1, keepdims=True)) * lax.rsqrt(y.var(-1, keepdims=True) + 1e-5) * g
+    return normed, jax.nn.softmax(y, axis=-1), y.mean(0), jnp.max(y, axis=1)
+
+
+def sums(x, h):
+    whole = (jnp.sum(x), x.sum(0), x.sum(1), jnp.min(x, 0))
+    return *whole, jnp.sum(h), h.sum(1), h.max(1), (h * jnp.float16(3)).sum(0)
+
+
+def integers(i, u, k, b):
+    first = (jnp.sum(i, 1), jnp.max(i, 0), jnp.prod(i, 1), jnp.sum(i))
+    second = (jnp.min(u, 1), jnp.max(u, 0), jnp.sum(k, 0, dtype=k.dtype), jnp.max(k, 1))
+    return *first, *second, jnp.any(b, 1), i // 7, lax.bitcast_convert_type(i, jnp.float32)
+
+
+def neighbours(x):
+    return x[1:-1] * 2 - x[:-2] - x[2:], jnp.exp(x) + jnp.arange(33), x.T + 1
+
+
+@pytest.mark.parametrize(
+    ("f", "args", "share"),
+    [
+        (layer, (X, X[0], X[1]), 1.0),
+        (sums, (X, H), 0.9),
+        (integers, (INTEGERS, WORDS, BYTES, BOOLS), 0.8),
+        (neighbours, (X,), 0.9),
+    ],
+)
+def test_programs_by_their_code(f, args, share) -> None:
+    """With floats as near to ``jax.jit`` as other engines; in the ring, every bit of the module's words."""
+    lowered = ipuxla.jit(f, target=TARGET).lower(*args)
+    compiled = lowered.compile(engine="tile")
+    assert compiled.tile_coverage().vertices_share >= share
+    check_close(compiled(*args), jax.jit(f)(*args), "engine tile")
+    in_ring = lowered.compile(engine="tile", arithmetic="ring")
+    assert in_ring.tile_coverage().vertices_share >= share
+    check_close(in_ring(*args), lowered.compile(engine="hlo", arithmetic="ring")(*args), "engine tile, ring")
+
+
+def test_it_is_the_code_that_runs(monkeypatch) -> None:
+    """What an instruction computes decides the result: of a machine whose ``f32v2add`` subtracts, differences."""
+    from tiles.elements import semantics
+
+    compiled = (
+        ipuxla.jit(lambda x, y: x + y, target=TARGET).lower(X[:, :32], X[:, :32]).compile(engine="tile")
+    )
+    monkeypatch.setitem(semantics._BINARY, "add", np.subtract)
+    np.testing.assert_array_equal(compiled(X[:, :32], X[:, :32]), np.zeros((50, 32), "float32"))
+
+
+def test_coverage_names_what_has_no_code() -> None:
+    def f(x):
+        return jnp.sort(x, axis=0), x * 2
+
+    compiled = ipuxla.jit(f, target=TARGET).lower(X).compile(engine="tile")
+    coverage = compiled.tile_coverage()
+    assert 0 < coverage.vertices_share < 1
+    assert 0 < coverage.cycles_share < 1
+    text = str(coverage)
+    assert "no tile code: popops::" in text
+    assert "test_tile_engine.py" in text
+    assert text in compiled.as_text("tile")
+    check_close(compiled(X), jax.jit(f)(X), "engine tile")
+
+
+def test_distances_are_measured() -> None:
+    compiled = ipuxla.jit(lambda x: (jnp.exp(x), x + x), target=TARGET).lower(X).compile()
+    engine = make_engine(compiled.executable, "tile")
+    assert isinstance(engine, TileEngine)
+    engine.measures = True
+    engine.run(X)
+    exp, add = (next(d for label, d in engine.measured.items() if name in label) for name in ("EXP", "ADD"))
+    assert exp.results == add.results == X.size
+    assert add.differing == 0
+    assert 0 < exp.ulps <= 2
+    assert exp.relative < 1e-6

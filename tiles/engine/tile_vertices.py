@@ -1,0 +1,277 @@
+"""A group's vertices run by their tile code: all tiles of equal extents at once, in the simulator's memory.
+
+What a vertex finds on its tile is laid out in the order in which its code goes through it, as planning charges for, and
+the code runs on that, worker by worker, store by store. An operand that varies with only some of the rows' dimensions
+is laid out for every row.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import jax
+import numpy as np
+
+from tiles.compiler import Executable, VertexGroup
+from tiles.compiler.costs import group_extents
+from tiles.elements import (
+    CellFunction,
+    InstructionSet,
+    TileCode,
+    TileSimulator,
+    compile_cell,
+    instructions_for,
+)
+from tiles.elements.cell import CELL, ELEMENT
+from tiles.engine.interface import FLOAT
+from tiles.errors import NoTileCode
+from tiles.graph import CodeData, OpForm, VertexCode
+from tiles.graph.cycles import ValueName
+from tiles.numerics.dtypes import to_jax
+from tiles.numerics.ring import evaluate, to_ring, word_type
+
+BATCH_BYTES = 1 << 26
+"""Simulated memory of one batch of tiles."""
+_BASE, _STATE_BYTES, _ACCESS_BYTES = 0x4C000, 512, 8
+
+
+class _Part:
+    """A part of the vertices' code, in the engine's arithmetic.
+
+    Attributes:
+      code, cell: what runs, and what it computes.
+      data: what it reads and writes; where all elements are one vector, dimensions of rows are of the inner loop too.
+      n, rows, runs, sharers: of every cell, in cell order.
+    """
+
+    def __init__(
+        self, part: VertexCode, shape: tuple[int, ...], isa: InstructionSet, arithmetic: str
+    ) -> None:
+        """Take a part whose ``cell`` and ``data`` are known."""
+        assert part.cell is not None and part.data is not None
+        self.isa, data = isa, part.data
+        if arithmetic == FLOAT:
+            self.code, self.cell = part.variant.code, part.cell()
+        else:
+            self.code, self.cell = _ring_code(part.cell(), isa)
+        if not self.cell.arrangement.has_rows:
+            data = dataclasses.replace(data, rows=(), inner=(*data.rows, *data.inner))
+        self.data = data
+        self.n, self.rows, self.runs, self.sharers = (
+            np.broadcast_to(np.asarray(x, np.int64), shape).reshape(-1)
+            for x in (part.n, part.rows, part.runs, part.sharers)
+        )
+
+    def run(self, number: int, cells: int, arrays: list[np.ndarray]) -> list[np.ndarray]:
+        """Return results of cells like the one of a number: ``[cells, rows, n]``, or ``[cells, rows, sharers]``.
+
+        Args:
+          number: of one of them.
+          cells: how many there are.
+          arrays: operands ``[cells, rows or 1, n or 1]``; of positions the first one, ``[cells]``.
+        """
+        n, rows, sharers = int(self.n[number]), int(self.rows[number]), int(self.sharers[number])
+        if sharers == 1:
+            return self._simulate(n, rows, cells, arrays)
+        total, rows = max(x.shape[2] for x in arrays), rows // sharers
+        found = np.empty((cells, rows, sharers), to_jax(self.cell.dtypes[1][0]))
+        lengths = np.clip(total - n * np.arange(sharers), 0, n)
+        for length in map(int, np.unique(lengths)):
+            those = np.flatnonzero(lengths == length)
+            cut = [_shares(x, those * n, length, rows) for x in arrays]
+            (part,) = self._simulate(length, rows * len(those), cells, cut)
+            found[:, :, those] = part.reshape(cells, rows, len(those))
+        return [found]
+
+    def _simulate(self, n: int, rows: int, cells: int, arrays: list[np.ndarray]) -> list[np.ndarray]:
+        """Return the code's results, ``[cells, rows, n]`` with what is folded of size 1, batch of tiles by batch."""
+        window = _Window(self, n, rows, arrays)
+        batch = max(1, BATCH_BYTES // window.size_bytes)
+        runs = [
+            window.run(min(batch, cells - at), [x[at : at + batch] for x in arrays])
+            for at in range(0, cells, batch)
+        ]
+        return runs[0] if len(runs) == 1 else [np.concatenate(x) for x in zip(*runs, strict=True)]
+
+
+class _Window:
+    """Where a part's operands and results lie in the simulated memory of a tile, behind vertex state and scratch."""
+
+    def __init__(self, part: _Part, n: int, rows: int, arrays: list[np.ndarray]) -> None:
+        """Place what ``arrays`` hold, and results for loops of ``rows`` times ``n``."""
+        self.part, how, folds = part, part.cell.arrangement, part.data.folds
+        self.arguments: dict[str, Any] = {"n": n, "rows": rows}
+        self.scratch = _BASE + _STATE_BYTES
+        self.end = self.scratch + part.isa["worker_contexts"] * _up(part.code.scratch_bytes)
+        self.shapes: list[tuple[int, int]] = []
+        for k, (x, access) in enumerate(zip(arrays, how.operands, strict=True)):
+            if access.counts:
+                self._step(f"in{k}", 1)
+                self.shapes.append((0, 0))
+                continue
+            held = 1 if access.level == CELL else x.shape[1], n if access.level == ELEMENT else 1
+            self.shapes.append(held)
+            self._take(f"in{k}", held, part.cell.dtypes[0][k], 0 if held[0] == 1 else held[1])
+        found = (1, n) if folds == "rows" else (rows, 1) if folds else (rows, n)
+        self.results = [(how.stream(k), dtype, found) for k, dtype in enumerate(part.cell.dtypes[1])]
+        for name, dtype, _ in self.results:
+            if name not in self.arguments:
+                self._take(name, found, dtype, found[1])
+        self.size_bytes = _up(self.end - _BASE)
+
+    def _take(self, name: str, shape: tuple[int, int], dtype: str, pitch: int) -> None:
+        size = np.dtype(to_jax(dtype)).itemsize
+        self.arguments[name] = self.end
+        self._step(name, pitch * size)
+        self.end += _up(math.prod(shape) * size) + _ACCESS_BYTES
+
+    def _step(self, name: str, pitch: int) -> None:
+        steps = 1 if self.part.cell.arrangement.shares_rows else self.part.isa["worker_contexts"]
+        self.arguments |= {f"{name}_row_bytes": pitch, f"{name}_step_bytes": pitch * steps}
+
+    def run(self, tiles: int, arrays: list[np.ndarray]) -> list[np.ndarray]:
+        """Return the results of some tiles, ``[tiles, rows, n]``."""
+        simulator = TileSimulator(self.part.isa, self.size_bytes, tiles, _BASE)
+        arguments = dict(self.arguments)
+        operands = zip(arrays, self.part.cell.arrangement.operands, self.shapes, strict=True)
+        for k, (x, access, shape) in enumerate(operands):
+            if access.counts:
+                arguments[f"in{k}"] = x
+            else:
+                simulator.write(arguments[f"in{k}"], np.broadcast_to(x, (tiles, *shape)))
+        simulator.run(self.part.code, arguments, _BASE, self.scratch)
+        return [
+            simulator.read(arguments[name], math.prod(shape), to_jax(dtype).name).reshape(tiles, *shape)
+            for name, dtype, shape in self.results
+        ]
+
+
+class TileVertices:
+    """The vertices of a group, by their code.
+
+    Args:
+      executable: the program.
+      group: the group.
+      arithmetic: "float", or "ring": then the code is that of the cells' ring form, on words.
+
+    Attributes:
+      has_code: of every cell, in cell order, whether it has code.
+
+    Raises:
+      NoTileCode, OutOfRegisters: the group's vertices have no code; says why.
+    """
+
+    def __init__(self, executable: Executable, group: VertexGroup, arithmetic: str = FLOAT) -> None:
+        """Compile what the group's vertices run."""
+        self.group = group
+        isa, shape = instructions_for(executable.target), group.plan.tiles.shape
+        parts = group.codelet.tile_code(group_extents(executable, group), executable.target)
+        if any(part.data is None or part.cell is None for part in parts):
+            raise NoTileCode(f"nothing says what the code of {group.codelet.label} reads")
+        self.parts = [_Part(part, shape, isa, arithmetic) for part in parts]
+        count = math.prod(shape)
+        self.has_code = sum((part.runs for part in self.parts), np.zeros(count, np.int64)) > 0
+
+    def run(
+        self, number: int, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]
+    ) -> list[np.ndarray]:
+        """Return the results of cells of equal extents, ``[cells, *extents]`` each.
+
+        Args:
+          number: of one of the cells; it has code.
+          sizes: their extents.
+          origins: int32 ``[cells, dims]``.
+          operands: what each finds on its tile, ``[cells, *extents]``.
+        """
+        form, points = self.group.codelet.code_operands(self.group.form, sizes, operands)
+        values: dict[ValueName, np.ndarray] = {
+            ("operand", k): _aligned(form, k, x) for k, x in enumerate(points)
+        }
+        for part in self.parts:
+            if not part.runs[number]:
+                continue
+            arrays = []
+            for kind, k in part.data.reads:
+                if kind == "position":
+                    arrays.append(origins[:, k])
+                elif part.data.folds == "shares":
+                    arrays.append(values[kind, k])
+                else:
+                    arrays.append(_by_rows(values[kind, k], part.data, sizes))
+            is_shared = int(part.sharers[number]) > 1
+            for name, x in zip(part.data.writes, part.run(number, len(origins), arrays), strict=True):
+                values[name] = x if is_shared else _placed(x, part.data, sizes)
+        results = range(len(self.group.results))
+        return [_result(self.group.form, k, sizes, values["result", k]) for k in results]
+
+
+@lru_cache(maxsize=1024)
+def _ring_code(cell: CellFunction, isa: InstructionSet) -> tuple[TileCode, CellFunction]:
+    """Return the code of a cell's ring form, whose floats are words, and that form."""
+    consts = [to_ring(c) for c in cell.jaxpr.consts]
+    dtypes = tuple(tuple(np.dtype(word_type(to_jax(d))).name for d in names) for names in cell.dtypes)
+    shapes = [jax.ShapeDtypeStruct(a.shape, d) for a, d in zip(cell.jaxpr.in_avals, dtypes[0], strict=True)]
+    jaxpr = jax.make_jaxpr(lambda *words: evaluate(cell.jaxpr.jaxpr, consts, words))(*shapes)
+    words = CellFunction(jaxpr, (dtypes[0], dtypes[1]), cell.arrangement)
+    return compile_cell(jaxpr, words.dtypes, cell.arrangement, isa, "in the ring"), words
+
+
+def _up(size_bytes: int) -> int:
+    return -(-size_bytes // _ACCESS_BYTES) * _ACCESS_BYTES
+
+
+def _aligned(form: OpForm, k: int, operand: np.ndarray) -> np.ndarray:
+    """Return operand k of many cells with one axis per domain dimension behind the first, as ``Cell.align``."""
+    axes = form.operands[k].axes
+    moving = sorted((axis.terms[0][0], 1 + i) for i, axis in enumerate(axes) if axis.terms)
+    constant = [1 + i for i, axis in enumerate(axes) if not axis.terms]
+    shape = [len(operand)] + [1] * len(form.dims)
+    for d, i in moving:
+        shape[1 + d] = operand.shape[i]
+    return operand.transpose([0, *(i for _, i in moving), *constant]).reshape(shape)
+
+
+def _by_rows(x: np.ndarray, data: CodeData, sizes: Sequence[int]) -> np.ndarray:
+    """Return a value in the order of the loops: ``[cells, rows or 1, n or 1]``, whole where it varies with a part."""
+    rest = [d for d in range(x.ndim - 1) if d not in data.rows and d not in data.inner]
+    ordered = x.transpose([0, *(1 + d for d in (*data.rows, *data.inner, *rest))])
+    whole = [len(x)]
+    for dims in (data.rows, data.inner):
+        varies = any(x.shape[1 + d] > 1 for d in dims)
+        whole += [sizes[d] if varies else 1 for d in dims]
+    full = np.broadcast_to(ordered.reshape(ordered.shape[: 1 + len(data.rows) + len(data.inner)]), whole)
+    rows = math.prod(whole[1 : 1 + len(data.rows)])
+    return full.reshape(len(x), rows, math.prod(whole[1 + len(data.rows) :]))
+
+
+def _placed(x: np.ndarray, data: CodeData, sizes: Sequence[int]) -> np.ndarray:
+    """Return ``[cells, rows, n]`` with one axis per domain dimension behind the first; folded ones have size 1."""
+    folded = {"inner": data.inner, "shares": data.inner, "rows": data.rows}.get(data.folds, ())
+    dims = (*data.rows, *data.inner)
+    ordered = x.reshape(len(x), *(1 if d in folded else sizes[d] for d in dims))
+    order = sorted(range(len(dims)), key=lambda at: dims[at])
+    shape = [1 if d in folded or d not in dims else sizes[d] for d in range(len(sizes))]
+    return ordered.transpose([0, *(1 + at for at in order)]).reshape(len(x), *shape)
+
+
+def _result(form: OpForm, k: int, sizes: Sequence[int], x: np.ndarray) -> np.ndarray:
+    """Return a result in the order of its map, whole where the code knew that it does not vary."""
+    dims = form.results[k].dims
+    rest = [d for d in range(x.ndim - 1) if d not in dims]
+    ordered = x.transpose([0, *(1 + d for d in (*dims, *rest))]).reshape(
+        len(x), *(x.shape[1 + d] for d in dims)
+    )
+    return np.broadcast_to(ordered, (len(x), *(sizes[d] for d in dims)))
+
+
+def _shares(x: np.ndarray, starts: np.ndarray, length: int, rows: int) -> np.ndarray:
+    """Return rows ``[cells, rows or 1, n or 1]`` cut where some sharers begin, a row for each of them."""
+    if x.shape[2] > 1:
+        x = x[:, :, starts[:, None] + np.arange(length)]
+    else:
+        x = np.repeat(x[:, :, None], len(starts), axis=2)
+    return np.broadcast_to(x, (len(x), rows, *x.shape[2:])).reshape(len(x), rows * len(starts), x.shape[3])
