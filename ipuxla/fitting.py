@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -12,9 +13,10 @@ from ipuxla.lowering import lower_module
 from tiles.compiler import Executable, compile_graph, eased, shortage, shortage_text
 from tiles.compiler.executable import CODE_CATEGORIES
 from tiles.compiler.oom import CODE
+from tiles.errors import IpuError
 from tiles.graph import Graph, Plan
 from tiles.planning import Planner, Policy, code_price_of
-from tiles.target import System, Target, known_names
+from tiles.target import System, Target, find_machine, known_names
 
 REPLANS = 4
 """How often a program that does not fit is planned again."""
@@ -22,6 +24,8 @@ SHARING = "outline-repeats{min-ops=8},dce"
 """Passes after the default ones that make functions of shorter runs of operations, which then share their code."""
 MOST_SHARED = 0.1
 """Share of the code on a tile that sharing more of it may save: of a U-Net training step it was 6 % of the exchange code."""
+SHARED_OUT_FROM = 0.5
+"""Share of a chip's memory from which on arguments and results are better on several."""
 MOST_STEPS = 4_000
 """Changes of programs with more steps than this are not tried: each would take as long as the program did."""
 
@@ -64,6 +68,8 @@ def advice(module: Module, executable: Executable, plans: Mapping[str, Plan]) ->
             return f"{change}: it fits then"
         gains.append(f"{change} ({_gain(executable, tried)})")
     checked = "check_memory=False runs it all the same, and marks it"
+    if (several := _several_ipus(module, executable)) is not None:
+        checked = f"target={several!r} shares it out over IPUs (not tried); {checked}"
     if not gains:
         return checked
     return f"nothing that was tried makes it fit: {'; '.join(gains)}; {checked}"
@@ -76,6 +82,25 @@ def _gain(executable: Executable, tried: Executable) -> str:
         return f"then {shortage_text(tried, after)}"
     gained = before.excess_bytes - after.excess_bytes
     return f"saves {gained:,} B on the fullest tile" if gained > 0 else "saves nothing"
+
+
+def _several_ipus(module: Module, executable: Executable) -> str | None:
+    """Return a system over whose IPUs arguments and results may fit, cut evenly; None where one IPU might hold them."""
+    target, entry = executable.target, module.entry_computation
+    if executable.system is not None or module.num_devices > 1 or entry.has_transfer:
+        return None
+    given = sum(type_.size_bytes for type_ in entry.parameter_types)
+    made = sum(type_.size_bytes for type_ in entry.result_types)
+    reused = sum(entry.parameter_types[n].size_bytes for n in module.donated)
+    held = given + max(0, made - reused)
+    if held <= SHARED_OUT_FROM * target.memory_bytes:
+        return None
+    ipus = 1 << math.ceil(math.log2(held / (SHARED_OUT_FROM * target.memory_bytes)))
+    name = f"{target.name} x {max(2, ipus)}"
+    try:
+        return name if isinstance(find_machine(name), System) else None
+    except IpuError:
+        return None  # no system of such chips is known
 
 
 def _changes(

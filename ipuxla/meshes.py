@@ -22,7 +22,9 @@ def mesh(
     """Return a mesh of a system's IPUs, for JAX's shardings. No device is needed.
 
     The device of number n, counted row by row, is IPU n of the system. IPUs are numbered along their links (the two of
-    a card or a rung, then the next rung), so a last axis of 2 is a card, and neighbours along an axis are few hops apart.
+    a card or a rung, then the next rung), so a last axis of 2 is a card. Along an axis that the program sends round itself
+    (``ppermute``, halos), devices are numbered along a folded ring of links where that takes less time: neighbours, the
+    last and the first too, are a hop or two apart then. Rings within reductions and gathers fold themselves.
 
     Args:
       system: a name ("dss8440", "gc2 x 16"), the path of a data file, or a ``System``.

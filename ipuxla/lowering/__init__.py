@@ -72,8 +72,10 @@ def lower_module(module: Module, target: Target | System, same_on_all: Collectio
     module = with_whole_scopes(module)
     graph = Graph(target, module.name)
     entry = module.entry_computation
-    for axis, size in collectives.replica_axes(module) if module.mesh else ():
-        graph.replicate(axis, size)
+    axes = collectives.replica_axes(module) if module.mesh else ()
+    folded = collectives.folded_axes(module, axes, target) if isinstance(target, System) else ()
+    for axis, size in axes:
+        graph.replicate(axis, size, folded=axis in folded)
     arguments = []
     for number, parameter in enumerate(entry.parameters):
         name, kind = parameter.name.removeprefix("%"), dtype_of(parameter.type)

@@ -20,8 +20,10 @@ from hlo_passes.ops import (
 )
 from ipuxla.lowering.errors import UnsupportedLowering
 from ipuxla.lowering.registry import Lowering, lowers, where
-from tiles.graph import Pairs, Permutation, Shift, Site, Tensor
+from tiles.graph import Graph, Pairs, Permutation, Shift, Site, Tensor
+from tiles.plan.links import permutation_cycles
 from tiles.poplibs import gcl
+from tiles.target import System
 
 Axes = tuple[tuple[str, int], ...]
 
@@ -49,6 +51,57 @@ def replica_axes(module: Module) -> Axes:
         got=str(_groups(odd[-1]).members.tolist())[:120],
         try_='engine="hlo", or a mesh with an axis for them',
     )
+
+
+def folded_axes(module: Module, axes: Axes, system: System) -> tuple[str, ...]:
+    """Return the axes along which places are to follow a folded ring of IPUs, for what the program sends along them.
+
+    Rings of reductions and gathers fold themselves; a permutation goes where the program says. So only axes along which
+    there are permutations are tried, one after the other, and folded where all collectives together take less by closed
+    forms: exchanges by halving have longer ways then.
+    """
+    found = [i for i in module.walk() if isinstance(i.op, Collective)]
+    along = {
+        name for i in found if isinstance(i.op, CollectivePermute) for name in _groups(i).axes_of(axes) or ()
+    }
+    sizes, folded = dict(axes), tuple[str, ...]()
+    if not along:
+        return folded
+    best = _cycles_of(found, axes, folded, system)
+    for name, _ in axes:
+        if name in along and sizes[name] > 2:
+            cycles = _cycles_of(found, axes, (*folded, name), system)
+            if cycles < best:
+                best, folded = cycles, (*folded, name)
+    return folded
+
+
+def _cycles_of(found: Iterable[Instruction], axes: Axes, folded: tuple[str, ...], system: System) -> float:
+    """Return what collectives take by closed forms, each once, where some axes are folded."""
+    graph = Graph(system)
+    for name, size in axes:
+        graph.replicate(name, size, folded=name in folded)
+    total = 0.0
+    for instruction in found:
+        op = instruction.op
+        names = _groups(instruction).axes_of(axes)
+        sizes = [type_.size_bytes for type_ in instruction.operand_types]
+        if not names:
+            continue
+        if isinstance(op, CollectivePermute):
+            moves = _permutation(op)
+            total += sum(permutation_cycles(system, graph.replicas, names, (moves,), size) for size in sizes)
+        elif type(op) in _KINDS:
+            total += sum(gcl.predicted_cycles(graph, _KINDS[type(op)], names, size) for size in sizes)
+    return total
+
+
+_KINDS: dict[type, str] = {
+    AllReduce: "all_reduce",
+    AllGather: "all_gather",
+    AllToAll: "all_to_all",
+    ReduceScatter: "reduce_scatter",
+}
 
 
 def _groups(instruction: Instruction) -> DeviceGroups:

@@ -14,6 +14,8 @@ from tests.replicas import small_system
 from tests.sharded_programs import PROGRAMS, arguments
 from tests.system.test_sharding import close
 from tiles.engine import certify
+from tiles.graph import Shift
+from tiles.plan.links import crossing
 
 SYSTEM = small_system("pod4", 1)
 
@@ -57,12 +59,23 @@ def test_training_that_does_not_fit_one_ipu_is_shared_out():
     step, given = trained(two_layers), two_layer_arguments()
     with pytest.raises(OutOfTileMemory, match="tile 0 needs"):
         ipuxla.jit(step, target=SYSTEM.chip).lower(*given).compile()
-    text = runs_as_jax(step, given, SYSTEM, steps=3)
+    text = runs_as_jax(step, given, SYSTEM, steps=2)
     assert "of 4 IPUs of pod4" in text.splitlines()[0] and "mesh: one IPU" not in text.splitlines()[2]
     assert text == ipuxla.jit(step, target=SYSTEM).lower(*given).as_text("sharding"), "the same every time"
 
 
-def test_what_is_chosen_and_every_runner_up_can_be_pinned():
+def test_what_no_chip_holds_is_told_to_be_shared_out():
+    def total(*arrays):
+        return sum(arrays[1:], arrays[0])
+
+    described = [jax.ShapeDtypeStruct((5000, 5000), np.float32)] * 12
+    with pytest.raises(OutOfTileMemory, match=r"target='gc2 x 16' shares it out over IPUs \(not tried\)"):
+        ipuxla.jit(total, target="gc2").lower(*described).compile()
+    shared = ipuxla.jit(total, target="gc2 x 16").lower(*described).compile()
+    assert shared.executable.fits and shared.executable.replicas.count > 4
+
+
+def test_what_is_chosen_and_runners_up_can_be_pinned(tmp_path):
     def layer(x, w):
         return jnp.tanh(x @ w).sum(0)
 
@@ -70,8 +83,10 @@ def test_what_is_chosen_and_every_runner_up_can_be_pinned():
     given = [rng.normal(size=shape).astype(np.float32) for shape in ((32, 16), (16, 64))]
     chosen = ipuxla.jit(layer, target=small_system("pod4")).lower(*given).as_text("sharding")
     instead = [line.removeprefix("//   ") for line in chosen.splitlines() if line.startswith("//   mesh: ")]
+    ipuxla.jit(layer, target=small_system("pod4")).lower(*given).compile().save(tmp_path / "program")
+    close(ipuxla.load(tmp_path / "program", engine="literal")(*given), jax.jit(layer)(*given))
     assert len(instead) > 3 and any(line == "mesh: one IPU" for line in [*instead, chosen.splitlines()[2]])
-    for text in (chosen, *instead):
+    for text in (chosen, *instead[:1], *instead[-1:]):
         lowered = ipuxla.jit(layer, target=small_system("pod4"), shard=text).lower(*given)
         compiled = lowered.compile()
         close(compiled(*given), jax.jit(layer)(*given))
@@ -197,3 +212,41 @@ def test_a_transformer_that_does_not_fit_one_ipu_trains_on_several():
     with pytest.raises(OutOfTileMemory):
         ipuxla.jit(step, target=system.chip).lower(*given).compile()
     assert "of 16 IPUs" in runs_as_jax(step, given, system, steps=3)
+
+
+def test_a_transformer_of_a_gigabyte_and_a_half_trains_on_sixteen_ipus():
+    """Parameters and momentum are five times as large as a gc2's memory; no line of the step changes."""
+    params = transformer.stacked(transformer.parameters(1, 1024, 64, 4096))
+    params = {**params, "layers": jax.tree.map(lambda x: np.repeat(x, 14, axis=0), params["layers"])}
+    tokens, labels = transformer.batch(64, 4096)
+    step = trained(lambda p, tokens, labels: transformer.loss(p, tokens, labels, 16))
+    given = params, jax.tree.map(np.zeros_like, params), tokens, labels
+    assert sum(leaf.nbytes for leaf in jax.tree.leaves(given[:2])) > 1_450_000_000
+    with pytest.raises(OutOfTileMemory) as refused:
+        ipuxla.jit(step, target="gc2", donate_argnums=(0, 1)).lower(*given).compile()
+    assert refused.value.profile is not None and "B too many" in str(refused.value)
+    compiled = ipuxla.jit(step, target="dss8440", donate_argnums=(0, 1)).lower(*given).compile()
+    assert compiled.executable.fits and compiled.executable.replicas.count == 16
+    wanted = jax.jit(step)(*given)
+    params, momentum, *batch = given
+    close(compiled(params, momentum, *batch), wanted)
+
+
+def test_eight_replicas_of_two_chips_train_as_one():
+    """Data over cards, the model over the two chips of each: what the model exchanges crosses rungs alone."""
+    step, (params, momentum, x, y) = trained(two_layers), two_layer_arguments(64)
+    system = small_system("dss8440", 2)
+    pinned = "mesh: data=8, model=2; argument 0: P(None, 'model'); argument 1: P('model')"
+    pinned += "; argument 2: P(None, 'model'); argument 3: P('model'); arguments 4-5: P('data')"
+    shared = ipuxla.jit(step, target=system, shard=pinned).lower(params, momentum, x, y).compile()
+    assert str(shared.executable.replicas) == "data 8 x model 2"
+    state, wanted = (params, momentum), (params, momentum)
+    for _ in range(2):
+        *state, loss = shared(*state, x, y)
+        *wanted, want = jax.jit(step)(*wanted, x, y)
+        close((state, loss), (wanted, want))
+    rungs = [system.node_name(a) + system.node_name(b) for a, b in system.table.ends.tolist()]
+    crossed = crossing(system, shared.executable.replicas, ("model",), (Shift(1),)).unit
+    assert crossed is not None and crossed.hops == 1
+    used = [rungs[link] for link in np.flatnonzero(crossed.link_bytes.any(axis=1))]
+    assert used == [f"ipu {n}ipu {n + 1}" for n in range(0, 16, 2)]

@@ -330,3 +330,25 @@ def test_what_jax_refuses_itself_is_jaxs_error():
     )
     with pytest.raises(ValueError, match="must be unique"):
         jit(send)(X)
+
+
+def test_devices_are_numbered_along_a_ring_where_the_program_goes_round_one():
+    def rotated(x, along):
+        size = 8 if along == "data" else 2
+        return jax.lax.ppermute(jnp.tanh(x), along, [(i, (i + 1) % size) for i in range(size)])
+
+    mesh = ipuxla.mesh("dss8440", (8, 2), ("data", "model"))
+    x = np.arange(64, dtype=np.float32).reshape(16, 4) / 64
+    for along, folded in (("data", ("data",)), ("model", ())):
+        each = jax.shard_map(
+            lambda x, along=along: rotated(x, along),
+            mesh=mesh,
+            in_specs=P(("data", "model")),
+            out_specs=P(("data", "model")),
+        )
+        compiled = jit(each, engine="fast").lower(x).compile()
+        assert compiled.executable.replicas.folded == folded
+        by = np.roll(np.tanh(x).reshape(8, 2, 4), 1, axis=0 if along == "data" else 1)
+        np.testing.assert_allclose(compiled(x), by.reshape(16, 4), rtol=1e-6)
+    reduced = jax.shard_map(lambda x: jax.lax.psum(x, "data"), mesh=mesh, in_specs=P("data"), out_specs=P())
+    assert not jit(reduced, engine="fast").lower(x).compile().executable.replicas.folded

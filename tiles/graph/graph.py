@@ -186,15 +186,17 @@ class Graph:
         graph._taken = {space: dict(taken) for space, taken in self._taken.items()}
         return graph
 
-    def replicate(self, axis: str, size: int) -> None:
+    def replicate(self, axis: str, size: int, *, folded: bool = False) -> None:
         """Run the program on ``size`` times as many IPUs, which are told apart along an axis of that name.
 
-        Replicas are numbered over the axes in row-major order, the first axis the slowest; replica r runs on IPU r.
+        Replicas are numbered over the axes in row-major order, the first axis the slowest; replica r runs on IPU r. Along
+        a ``folded`` axis, place p is on the p-th IPU of a folded ring, 0 2 4 ... 5 3 1: neighbours are few links apart.
 
         Raises:
           InvalidGraph: an axis of that name is there, a size below 1, no system, or more replicas than it has IPUs.
         """
-        replicas = Replicas((*self.replicas.axes, (axis, size)))
+        also = (*self.replicas.folded, axis) if folded else self.replicas.folded
+        replicas = Replicas((*self.replicas.axes, (axis, size)), also)
         if self.system is None:
             raise InvalidGraph(
                 f"the graph is for one {self.target.name}; replicas need several and the links between them",

@@ -1,12 +1,14 @@
 """Replicas of one program: named axes, the numbering of replicas over them, and permutations along axes.
 
 All IPUs of a system run the same program. A replica's number counts its places along the axes in row-major order, and
-replica r runs on IPU r of the system. Groups are never listed: along some axes, those replicas form a group which agree
+replica r runs on IPU r of the system, but for axes that are folded: along those, neighbours are neighbours on a ring of
+links. Groups are never listed: along some axes, those replicas form a group which agree
 on all others. So nothing here grows with the number of replicas until somebody asks for it as an array.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -15,6 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tiles.errors import InvalidGraph
+from tiles.numerics.shared import read_only
 
 MAX_REPLICAS = 2**17
 """As many as the largest system may have IPUs."""
@@ -159,12 +162,16 @@ class Replicas:
 
     Args:
       axes: name and size of each, the slowest first.
+      folded: axes along which place p is at the p-th place of a folded ring (0 2 4 ... 5 3 1) of IPUs, so that on a line
+        or ladder all neighbours, the last place and the first too, are near each other.
 
     Raises:
-      InvalidGraph: a name twice or none, a size below 1, or more replicas than any system has IPUs.
+      InvalidGraph: a name twice or none, a size below 1, more replicas than any system has IPUs, or an axis folded that
+        is not there.
     """
 
     axes: tuple[tuple[str, int], ...] = ()
+    folded: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         names = [name for name, _ in self.axes]
@@ -175,6 +182,9 @@ class Replicas:
                 raise InvalidGraph(f"axis {name!r} cannot have {size!r} replicas", expected="at least 1")
         if self.count > MAX_REPLICAS:
             raise InvalidGraph(f"{self.count:,} replicas", expected=f"at most {MAX_REPLICAS:,}")
+        if self.folded:
+            chosen = set(self.require(self.folded))
+            object.__setattr__(self, "folded", tuple(name for name in names if name in chosen))
 
     @property
     def count(self) -> int:
@@ -237,6 +247,17 @@ class Replicas:
             rest = rest // sizes[name]
         return np.where(wanted < 0, -1, found)
 
+    @functools.cached_property
+    def ipus(self) -> np.ndarray:
+        """The IPU that each replica runs on, int64 ``[count]``; read-only."""
+        number = np.arange(self.count)
+        sizes = dict(self.axes)
+        found = number.copy()
+        for name, stride in zip(self.folded, self.strides(self.folded) if self.folded else (), strict=True):
+            place = number // stride % sizes[name]
+            found += (folded(sizes[name])[place] - place) * stride
+        return read_only(found)
+
     def leading(self, axes: Sequence[str]) -> tuple[int, ...]:
         """Return the order of dimensions that brings some axes to the front of an array over all axes."""
         first = [self.names.index(name) for name in self.require(axes)]
@@ -244,13 +265,24 @@ class Replicas:
 
     def to_data(self) -> list[list[Any]]:
         """Return plain data."""
-        return [[name, size] for name, size in self.axes]
+        return [[name, size, *(["folded"] if name in self.folded else [])] for name, size in self.axes]
 
     @classmethod
     def from_data(cls, data: Sequence[Any]) -> Replicas:
-        """Return what ``to_data`` gave."""
-        return cls(tuple((name, size) for name, size in data))
+        """Return what ``to_data`` gave.
+
+        Raises:
+          InvalidGraph: it is none.
+        """
+        rows = [tuple(row) for row in data]
+        if any(len(row) not in (2, 3) or row[2:] not in ((), ("folded",)) for row in rows):
+            raise InvalidGraph(
+                f"{str(data)[:60]} are no axes of replicas", expected="name, size and perhaps 'folded'"
+            )
+        axes = tuple((row[0], row[1]) for row in rows)
+        return cls(axes, tuple(row[0] for row in rows if len(row) == 3))
 
     def __str__(self) -> str:
-        """Return e.g. ``data 8 x model 2``."""
-        return " x ".join(f"{name} {size}" for name, size in self.axes) or "one replica"
+        """Return e.g. ``data 8 x model 2``, folded axes marked."""
+        marked = (f"{name} {size}{' folded' * (name in self.folded)}" for name, size in self.axes)
+        return " x ".join(marked) or "one replica"

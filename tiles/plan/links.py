@@ -36,16 +36,16 @@ class Crossing:
 def crossing(
     system: System, replicas: Replicas, axes: tuple[str, ...], permutations: tuple[Permutation, ...]
 ) -> Crossing:
-    """Return the flows of permutations along axes; replica r is IPU r."""
-    here = np.arange(replicas.count)
+    """Return the flows of permutations along axes, between the IPUs that replicas run on."""
+    here, ipus = np.arange(replicas.count), replicas.ipus
     sources, ends, stays, misses = [], [], False, False
     for permutation in permutations:
         there = replicas.destinations(axes, permutation)
         moves = (there >= 0) & (there != here)
         stays |= bool((there == here).any())
         misses |= bool((there < 0).any())
-        sources.append(here[moves])
-        ends.append(there[moves])
+        sources.append(ipus[here[moves]])
+        ends.append(ipus[there[moves]])
     source, end = np.concatenate(sources), np.concatenate(ends)
     unit = flow_phase(system, source, end, np.ones(source.size, np.int64)) if source.size else None
     if unit is not None:
