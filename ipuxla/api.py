@@ -45,6 +45,7 @@ def jit(
     passes: str | None = None,
     strict: bool = True,
     plans: str | None = None,
+    shard: str = "auto",
     in_shardings: Any = None,
     out_shardings: Any = None,
 ) -> Any:
@@ -70,12 +71,15 @@ def jit(
       passes: text of the HLO pass pipeline; None: the default one.
       strict: keep the plan's order of reductions in the fast engine.
       plans: plans pinned to steps, all or some of what ``as_text("plans")`` gave; the others are searched.
+      shard: how a function that names no mesh is shared out on a system: "auto" prices shardings of its arguments over
+        meshes of the IPUs, compiles the best few and takes the fastest that fits, one IPU where that is it; or a
+        sharding pinned, what ``as_text("sharding")`` gave.
       in_shardings: as in ``jax.jit``: how arguments lie on the devices of a mesh, which is what a system's IPUs are.
       out_shardings: likewise of results; what is left out is XLA's choice.
 
     Raises:
       Unsupported: a sharding names no axes of a mesh.
-      InvalidOption: an unknown engine or arithmetic.
+      InvalidOption: an unknown engine or arithmetic, or ``shard`` does not read as a sharding.
       InvalidPlan: ``plans`` does not read as plans.
       UnknownTarget: no target has the given name.
     """
@@ -90,6 +94,7 @@ def jit(
         passes=passes,
         strict=strict,
         plans=plans,
+        shard=shard,
     )
     argument_roles = {
         "static_argnums": static_argnums,
@@ -112,6 +117,7 @@ def compile_stablehlo(
     passes: str | None = None,
     strict: bool = True,
     plans: str | None = None,
+    shard: str = "auto",
     untrusted: bool = False,
 ) -> Compiled:
     """Compile a StableHLO module from any framework.
@@ -128,6 +134,7 @@ def compile_stablehlo(
       passes: text of the HLO pass pipeline.
       strict: keep the plan's order of reductions.
       plans: plans pinned to steps.
+      shard: as for ``jit``; of a module that says no shardings.
       untrusted: read the source in a child process first (about two seconds): jaxlib's reader of MLIR does not survive
         every text and every byte, and what ends it then is an error here. For modules from anywhere.
 
@@ -148,6 +155,7 @@ def compile_stablehlo(
         passes=passes,
         strict=strict,
         plans=plans,
+        shard=shard,
     )
     partitioned = partition_source(source, untrusted)
     pipeline = Pipeline(source, untrusted=untrusted, partitioned=partitioned)

@@ -34,6 +34,7 @@ from ipuxla.errors import (
     UnknownTarget,
 )
 from ipuxla.experiments import EXPERIMENTS, MODELS, OPTIMIZERS, Settings, require_writable
+from ipuxla.pinned_shardings import AUTO
 from ipuxla.runtime import loaded
 from ipuxla.stages import STAGES
 from tiles.compiler import Executable
@@ -177,6 +178,12 @@ def _define_compile(values: flags.FlagValues) -> None:
     flags.DEFINE_string(
         "plans", None, "file of plans to pin, as --print=plans gives them", flag_values=values
     )
+    flags.DEFINE_string(
+        "shard",
+        AUTO,
+        "how a program that names no mesh is shared out on a system: auto, or a file as --print=sharding gives it",
+        flag_values=values,
+    )
     flags.DEFINE_bool(
         "trusted", False, "read the file in this process, not in a child first", flag_values=values
     )
@@ -195,6 +202,7 @@ def _compile(values: flags.FlagValues, arguments: Sequence[str]) -> None:
     """Compile a StableHLO file and print what the program costs."""
     source = _read(arguments[0])
     plans = None if values.plans is None else _read(values.plans).decode(errors="replace")
+    shard = AUTO if values.shard == AUTO else _read(values.shard).decode(errors="replace")
     if values.report is not None:
         require_writable(pathlib.Path(values.report))
     if values.output is not None:
@@ -204,6 +212,7 @@ def _compile(values: flags.FlagValues, arguments: Sequence[str]) -> None:
             source,
             passes=values.passes,
             plans=plans,
+            shard=shard,
             untrusted=not values.trusted,
             **absl_flags.chosen(values),
         )

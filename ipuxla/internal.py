@@ -156,5 +156,5 @@ def _written(files: Mapping[str, str]) -> pathlib.Path | None:
 
 def options_text(options: Any) -> str:
     """Return what was chosen about a compilation, the target apart, as JSON."""
-    chosen = ("engine", "arithmetic", "check_memory", "passes", "strict", "plans")
+    chosen = ("engine", "arithmetic", "check_memory", "passes", "strict", "plans", "shard")
     return json.dumps({name: getattr(options, name) for name in chosen}, indent=2) + "\n"

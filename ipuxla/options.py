@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ipuxla.errors import InvalidOption
+from ipuxla.pinned_shardings import AUTO, PinnedShardings, read_pinned
 from tiles.compiler import read_plans
 from tiles.graph import Plan
 from tiles.numerics.shared import fields_of
@@ -34,9 +35,11 @@ class CompileOptions:
       strict: whether the fast engine keeps the plan's order of reductions.
       plans: plans pinned to steps, as text: all or some of what ``Compiled.as_text("plans")`` gave.
       system: the IPUs of which ``target`` is one, and their links; None: there is only that one.
+      shard: how a program that names no mesh is shared out on a system: "auto", or a sharding pinned as text, what
+        ``Compiled.as_text("sharding")`` gave.
 
     Raises:
-      InvalidOption: an unknown engine or arithmetic.
+      InvalidOption: an unknown engine or arithmetic, or ``shard`` does not read as a sharding.
       InvalidPlan: ``plans`` does not read as plans.
     """
 
@@ -48,6 +51,7 @@ class CompileOptions:
     strict: bool = True
     plans: str | None = None
     system: System | None = None
+    shard: str = AUTO
 
     def __post_init__(self) -> None:
         """Check every choice."""
@@ -62,6 +66,13 @@ class CompileOptions:
                 "plans is no text", expected='what as_text("plans") gives, or None', got=repr(self.plans)
             )
         self.pinned_plans  # noqa: B018 (reads, and so checks, them)
+        if not isinstance(self.shard, str):
+            raise InvalidOption(
+                "shard is no text",
+                expected='"auto", or what as_text("sharding") gives',
+                got=repr(self.shard)[:80],
+            )
+        self.pinned_sharding  # noqa: B018
         if not (self.passes is None or isinstance(self.passes, str)):
             raise InvalidOption(
                 "passes is no pipeline text",
@@ -74,6 +85,11 @@ class CompileOptions:
         """The plans pinned, by step."""
         return {} if self.plans is None else read_plans(self.plans)
 
+    @functools.cached_property
+    def pinned_sharding(self) -> PinnedShardings | None:
+        """The sharding pinned; None where it is chosen."""
+        return None if self.shard == AUTO else read_pinned(self.shard)
+
     def __hash__(self) -> int:
         """Hash once: a target has many fields."""
         return self._hash
@@ -81,7 +97,7 @@ class CompileOptions:
     @functools.cached_property
     def _hash(self) -> int:
         choices = self.engine, self.arithmetic, self.check_memory, self.passes, self.strict, self.plans
-        return hash((self.target, self.system, choices))
+        return hash((self.target, self.system, self.shard, choices))
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the fields: a hash holds in one process only."""

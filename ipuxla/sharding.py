@@ -193,6 +193,18 @@ class Placement:
         )
 
     @property
+    def axes_of_inputs(self) -> list[tuple[tuple[str, ...], ...]]:
+        """For each dimension of each argument the names of the axes that cut it, or the digits where no axes do."""
+        names = {digit: name for name, digit in digits_of_axes(self.mesh).items()}
+        return [
+            tuple(
+                tuple(names.get(digit, f"{digit[0]} by {digit[1]}") for digit in digits if digit[0] > 1)
+                for digits in sharding.dimensions
+            )
+            for sharding in self.inputs
+        ]
+
+    @property
     def same_on_all(self) -> tuple[int, ...]:
         """Arguments of which all devices hold the whole."""
         return tuple(number for number, sharding in enumerate(self.inputs) if sharding.is_replicated)

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import math
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -29,20 +30,23 @@ from hlo_passes.ir import (
 from hlo_passes.ops import HostTransfer, Print, Stop
 from hlo_passes.passes import LegalizeComplex, has_complex, optimize, split_positions, uneven_collective
 from ipuxla.cache import kept
+from ipuxla.choosing import Choice, choose, describe, shown
 from ipuxla.collection import collection_paused
 from ipuxla.errors import InvalidOption, UnknownStage, Unsupported
 from ipuxla.fitting import advice, planned_to_fit
 from ipuxla.frontend import _jax_compat as compat
+from ipuxla.frontend.candidates import find_candidates
 from ipuxla.frontend.checks import Check
 from ipuxla.frontend.importer import import_stablehlo
 from ipuxla.frontend.lower import to_stablehlo
-from ipuxla.frontend.partition import Partitioned, partition
+from ipuxla.frontend.partition import Partitioned, partition, partition_said
 from ipuxla.frontend.shardings import Shardings
 from ipuxla.frontend.untrusted import read_apart
 from ipuxla.internal import naming_internal_errors, options_text
 from ipuxla.lowering import lower_module, streams_of
 from ipuxla.lowering.registry import where
 from ipuxla.options import CompileOptions
+from ipuxla.pinned_shardings import AUTO, PinnedShardings
 from ipuxla.replay import DECIDING, replaying
 from ipuxla.runner import Runner
 from ipuxla.runtime import Compiled
@@ -64,7 +68,7 @@ from tiles.numerics.dtypes import name_of
 from tiles.numerics.ring import ring
 from tiles.report import print_tile_code, profile
 
-STAGES = ("stablehlo", "partitioned", "hlo", "hlo-optimized", "graph", "plans", "program", "tile")
+STAGES = ("stablehlo", "sharding", "partitioned", "hlo", "hlo-optimized", "graph", "plans", "program", "tile")
 
 
 _pipelines: weakref.WeakKeyDictionary[Any, dict[Any, Pipeline]] = weakref.WeakKeyDictionary()
@@ -101,9 +105,12 @@ class Pipeline:
             source, mesh = partitioned.module, partitioned.placement.mesh
         with collection_paused():
             self.module: Module = import_stablehlo(source, name, untrusted, mesh)
+        self._consumed = consumed
         self.consumed = split_positions(self.module.entry_computation.parameter_types, consumed)
         self._optimized: dict[str | None, Module] = {}
         self._executables: dict[Any, Executable] = {}
+        self._shared_out: dict[PinnedShardings, Pipeline] = {}
+        self._choices: dict[Any, Choice] = {}
         self._runners: dict[CompileOptions, Runner] = {}
 
     def optimized(self, options: CompileOptions) -> Module:
@@ -132,13 +139,6 @@ class Pipeline:
                 got=f"target={options.machine_name!r}",
                 try_=f'target="{options.target.name.rstrip("*")} x {needed}", a smaller mesh, or no mesh and shardings',
             )
-        if needed == 1 and options.num_ipus > 1:
-            raise InvalidOption(
-                f"{options.machine_name} has {options.num_ipus:,} IPUs, and the program names no mesh",
-                expected="in_shardings, or shardings of arguments, over a mesh of several devices",
-                got="a program for one",
-                try_=f"ipuxla.mesh({options.machine_name!r}), or target={options.target.name!r}, one of them",
-            )
         if self._transfer is not None:
             raise Unsupported(
                 f"{self._transfer.op.name} in a program of several IPUs: each of them would exchange its own part with "
@@ -151,9 +151,105 @@ class Pipeline:
     @functools.cached_property
     def _transfer(self) -> Instruction | None:
         """The first instruction that exchanges values with the host, of a module for several devices."""
-        if self.module.num_devices == 1:
-            return None
+        return None if self.module.num_devices == 1 else self._to_host
+
+    @functools.cached_property
+    def _to_host(self) -> Instruction | None:
+        """The first instruction that exchanges values with the host."""
         return next((i for i in self.module.walk() if isinstance(i.op, HostTransfer | Print | Stop)), None)
+
+    # ---- sharing a program out that names no mesh
+
+    def placed(self, options: CompileOptions) -> tuple[Pipeline, CompileOptions]:
+        """Return the program as it runs on a machine: this one, or one device's of those that share it on a system.
+
+        Raises:
+          InvalidOption: a sharding is pinned that does not fit the program or the machine.
+        """
+        if options.num_ipus == 1 or self.module.num_devices > 1:
+            self._require_unpinned(options)
+            return self, options
+        pinned = options.pinned_sharding or self._choice(options).best.pinned
+        return self._shared(pinned, options), _machine_of(pinned, options)
+
+    def _require_unpinned(self, options: CompileOptions) -> None:
+        """Raise InvalidOption where a sharding is pinned of a program that has its own, or for one IPU."""
+        if options.pinned_sharding is not None and (
+            self.module.num_devices > 1 or options.pinned_sharding.mesh
+        ):
+            own = ", ".join(f"{name}={size}" for name, size in self.module.mesh)
+            raise InvalidOption(
+                "shard: a sharding is pinned of a program that "
+                + (f"names a mesh itself ({own})" if own else "is for one IPU"),
+                expected=f"shard={AUTO!r}" if own else f"a system, or shard={AUTO!r}",
+                got=f"target={options.machine_name!r}",
+            )
+
+    def _shared(self, pinned: PinnedShardings, options: CompileOptions) -> Pipeline:
+        """Return one device's program of a sharding; this one for one IPU.
+
+        Raises:
+          InvalidOption: it does not fit the program or the machine.
+          Unsupported: XLA does not partition it, or the program exchanges values with the host.
+        """
+        if not pinned.mesh:
+            return self
+        if pinned not in self._shared_out:
+            inputs = pinned.of_arguments(
+                [type_.shape for type_ in self.module.entry_computation.parameter_types]
+            )
+            size = math.prod(size for _, size in pinned.mesh)
+            if size > options.num_ipus:
+                raise InvalidOption(
+                    f"shard: a mesh of {size:,} devices does not fit on {options.machine_name}",
+                    expected=f"at most {options.num_ipus:,}",
+                    got=pinned.lines()[0],
+                )
+            with collection_paused():
+                partitioned = partition_said(
+                    self._located, pinned.mesh, inputs, self._consumed, self._untrusted
+                )
+                made = Pipeline(
+                    self.stablehlo, self._name, self._consumed, partitioned=partitioned, checks=self.checks
+                )
+            self._shared_out[pinned] = made
+        return self._shared_out[pinned]
+
+    def _choice(self, options: CompileOptions) -> Choice:
+        """Return the sharding that a program gets on a system by itself."""
+        key = (options.machine, options.passes, options.arithmetic == "float")
+        if key not in self._choices:
+            assert options.system is not None
+            unchecked = dataclasses.replace(options, check_memory=False, plans=None)
+            candidates = find_candidates(self._located, options.system, self.module.donated, self._untrusted)
+            if self._is_for_one(options):
+                candidates = [candidate for candidate in candidates if not candidate.mesh]
+
+            def compiled(pinned: PinnedShardings) -> Executable:
+                return self._shared(pinned, options).executable(_machine_of(pinned, unchecked))
+
+            self._choices[key] = choose(candidates, options.target.memory_bytes, compiled)
+        return self._choices[key]
+
+    def _is_for_one(self, options: CompileOptions) -> bool:
+        """Whether a program runs on one IPU only: it exchanges values with the host, or replays a float run's decisions."""
+        decides = options.arithmetic != "float" and any(
+            isinstance(i.op, DECIDING) for i in self.module.walk()
+        )
+        return decides or self._to_host is not None
+
+    def sharding_text(self, options: CompileOptions) -> str:
+        """Return how the program is shared out, as text that pins it, with the runners-up as comments."""
+        entry = self.module.entry_computation
+        names = [f"{value.name.removeprefix('%')} {value.type}" for value in entry.parameters]
+        if options.num_ipus == 1 or self.module.num_devices > 1 or options.pinned_sharding is not None:
+            own, _ = self.placed(options)
+            mesh = own.module.mesh if own.module.num_devices > 1 else ()
+            if own.partitioned is None or not mesh:
+                return "\n".join(shown(PinnedShardings(mesh), names)) + "\n"
+            cut = tuple(enumerate(own.partitioned.placement.axes_of_inputs))
+            return "\n".join(shown(PinnedShardings(mesh, cut), names)) + "\n"
+        return describe(self._choice(options), options.num_ipus, options.machine_name, names)
 
     @property
     def placement(self) -> Placement | None:
@@ -177,6 +273,9 @@ class Pipeline:
         """
         self._require_devices(options)
         key = (options.machine, options.passes, options.check_memory, options.plans)
+        unchecked = self._executables.get((options.machine, options.passes, False, options.plans))
+        if unchecked is not None and unchecked.fits:
+            return unchecked
         if key not in self._executables:
             with collection_paused():
                 placement = None if self.placement is None else self.placement.to_data()
@@ -258,16 +357,21 @@ class Pipeline:
         return "\n".join([*lines, compat.module_text(self.partitioned.module)])
 
     def printers(self, options: CompileOptions) -> dict[str, Callable[[], str]]:
-        """Return the printer of each stage."""
+        """Return the printer of each stage, of the program as it runs on the machine."""
+
+        def of(stage: Callable[[Pipeline, CompileOptions], str]) -> Callable[[], str]:
+            return lambda: stage(*self.placed(options))
+
         return {
             "stablehlo": self.stablehlo_text,
-            "partitioned": self.partitioned_text,
-            "hlo": lambda: print_module(self.module),
-            "hlo-optimized": lambda: print_module(self.optimized(options)),
-            "graph": lambda: print_graph(self._lowered(options)),
-            "plans": lambda: print_plans(self.executable(options)),
-            "program": lambda: self.executable(options).text(),
-            "tile": lambda: print_tile_code(self.executable(options)),
+            "sharding": lambda: self.sharding_text(options),
+            "partitioned": of(lambda own, _: own.partitioned_text()),
+            "hlo": of(lambda own, _: print_module(own.module)),
+            "hlo-optimized": of(lambda own, chosen: print_module(own.optimized(chosen))),
+            "graph": of(lambda own, chosen: print_graph(own._lowered(chosen))),
+            "plans": of(lambda own, chosen: print_plans(own.executable(chosen))),
+            "program": of(lambda own, chosen: own.executable(chosen).text()),
+            "tile": of(lambda own, chosen: print_tile_code(own.executable(chosen))),
         }
 
     def evaluator(self, options: CompileOptions) -> Callable[..., Sequence[jax.Array]]:
@@ -348,10 +452,20 @@ class Pipeline:
         return self._runners[options]
 
     def compile(self, signature: Signature, options: CompileOptions) -> Compiled:
-        """Return the program with its signature."""
-        if self.placement is not None:
-            signature = dataclasses.replace(signature, placement=self.placement)
-        return Compiled(signature, self.runner(options), self.printers(options))
+        """Return the program with its signature, as it runs on the machine.
+
+        Raises:
+          InvalidOption: a sharding is pinned that does not fit the program or the machine.
+        """
+        own, chosen = self.placed(options)
+        if own.placement is not None:
+            signature = dataclasses.replace(signature, placement=own.placement)
+        return Compiled(signature, own.runner(chosen), self.printers(options))
+
+
+def _machine_of(pinned: PinnedShardings, options: CompileOptions) -> CompileOptions:
+    """Return options for the machine that a sharding takes: one chip of a system where it cuts nothing."""
+    return dataclasses.replace(options, shard=AUTO, system=options.system if pinned.mesh else None)
 
 
 def _stopping_inside(*_: Any) -> Any:
@@ -486,8 +600,8 @@ class Lowered:
         """Return a stage as text.
 
         Args:
-          stage: "stablehlo", "hlo", "hlo-optimized", "graph" (operations before they are planned), "plans", "program",
-            or "tile" (the code of every vertex type).
+          stage: "stablehlo", "sharding" (what ``shard=`` pins, and the runners-up), "partitioned", "hlo", "hlo-optimized",
+            "graph" (operations before they are planned), "plans", "program", or "tile" (the code of every vertex type).
           debug_info: with source locations; the HLO stages and the program always have theirs.
 
         Raises:
@@ -510,6 +624,7 @@ class Lowered:
         passes: str | None = None,
         strict: bool | None = None,
         plans: str | None = None,
+        shard: str | None = None,
     ) -> Compiled:
         """Compile for a machine; what is not given is as decorated.
 
@@ -528,6 +643,7 @@ class Lowered:
             passes=passes,
             strict=strict,
             plans=plans,
+            shard=shard,
         )
         return self._pipeline.compile(self.signature, options)
 

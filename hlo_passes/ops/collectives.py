@@ -1,9 +1,10 @@
 """Collectives: what devices that run one program tell each other, and the number of the device itself.
 
 Their groups are of devices, however the program said them (replicas, partitions, flattened ids, axes of a mesh). A
-collective has its place in the program: all members reach it together, so passes neither drop, repeat nor move it;
-equal ones of one value are one. Its meaning is that of all devices at once, arrays with the device as leading axis;
-``ir.evaluate_partitioned`` evaluates so, and without it a collective has no value.
+collective has its place in the program: all members reach it together, so passes neither drop nor repeat it, nor move it
+into or out of a loop or branch; equal ones of one value are one, and small neighbours may share an operation. Its meaning
+is that of all devices at once, arrays with the device as leading axis; ``ir.evaluate_partitioned`` evaluates so, and
+without it a collective has no value.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ from hlo_passes.passes.fuse import Fuse
 from hlo_passes.passes.hoist import Hoist
 from hlo_passes.passes.indexing import ParameterMap, Row, expression, index_maps
 from hlo_passes.passes.inline import Flatten, Inline, inline_where
+from hlo_passes.passes.join_collectives import JoinCollectives
 from hlo_passes.passes.outline import Outline
 from hlo_passes.passes.pipeline import (
     DEFAULT_PIPELINE,
@@ -62,6 +63,7 @@ __all__ = [
     "Inline",
     "InvalidPassOption",
     "InvalidPipeline",
+    "JoinCollectives",
     "LegalizeComplex",
     "LiveRange",
     "NoFixpoint",

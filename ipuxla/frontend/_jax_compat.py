@@ -1,7 +1,7 @@
 """Every private or unstable JAX name the frontend needs, each behind a thin function that says what it hides.
 
-Nothing else in this package imports ``jax._src``, ``jax.interpreters`` or ``jax.extend``; a new JAX release
-is met by editing this file alone. Functions here know about jaxprs and MLIR, never about targets or engines.
+Nothing else in this package but ``_shardy`` imports ``jax._src``, ``jax.interpreters`` or ``jax.extend``; a new JAX
+release is met by editing these two files alone. Functions here know about jaxprs and MLIR, never about targets or engines.
 """
 
 # pyright: reportPrivateImportUsage=false
@@ -981,7 +981,7 @@ def read_for_devices(source: str | bytes) -> WrittenForDevices | None:
     context = _mlir.make_ir_context()
     with context:
         try:
-            module = _parsed_module(context, source)
+            module = parsed_module(context, source)
             if "xla.sdy.meshes" in module.operation.attributes.get("mhlo.frontend_attributes", ()):
                 _passmanager.PassManager.parse(_ROUND_TRIP).run(module.operation)
             _passmanager.PassManager.parse("builtin.module(sdy-lift-inlined-meshes)").run(module.operation)
@@ -1093,12 +1093,12 @@ def manual_body(module: Any, axes: Sequence[str]) -> tuple[Any, list[Any], list[
       dimension. It shares nothing with the one given.
     """
     ir = _mlir.ir
-    if not any(op.operation.name == "sdy.manual_computation" for op in _main(module).regions[0].blocks[0]):
+    if not any(op.operation.name == "sdy.manual_computation" for op in main_of(module).regions[0].blocks[0]):
         return None
     with module.context:
         module = ir.Module.parse(module_bytecode(module))  # what is taken out of a module is gone there
     blocks = module.body.operations
-    main = _main(module)
+    main = main_of(module)
     meshes = {_symbol(op): op for op in blocks if op.operation.name == "sdy.mesh"}
     operations = list(main.regions[0].blocks[0].operations)
     if len(operations) != 2 or operations[0].operation.name != "sdy.manual_computation":
@@ -1153,12 +1153,12 @@ def shapes_of_main(module: Any) -> tuple[Shapes, Shapes]:
     Raises:
       ValueError: one is no tensor.
     """
-    type_ = _main(module).attributes["function_type"].value
+    type_ = main_of(module).attributes["function_type"].value
     inputs, outputs = (tuple(map(_mlir.ir.RankedTensorType, role)) for role in (type_.inputs, type_.results))
     return tuple(tuple(each.shape) for each in inputs), tuple(tuple(each.shape) for each in outputs)
 
 
-def _main(module: Any) -> Any:
+def main_of(module: Any) -> Any:
     return next(op for op in module.body.operations if _symbol(op) == "main")
 
 
@@ -1262,10 +1262,10 @@ def read_stablehlo(source: Any, refine: bool = False, dequantize: bool = False) 
 def _read_module(context: Any, source: Any) -> Any:
     if hasattr(source, "context"):
         return source.operation.clone().operation
-    return _parsed_module(context, source).operation
+    return parsed_module(context, source).operation
 
 
-def _parsed_module(context: Any, source: str | bytes) -> Any:
+def parsed_module(context: Any, source: str | bytes) -> Any:
     """Return an MLIR module of text, bytecode or a portable artifact, as it stands."""
     if ("quant" in source) if isinstance(source, str) else (b"quant" in source):
         _passmanager.PassManager.parse(_NEEDS_QUANT).run(_mlir.ir.Module.parse("module {}").operation)

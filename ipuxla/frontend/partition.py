@@ -19,6 +19,7 @@ import numpy as np
 
 from ipuxla.errors import InvalidOption, Unsupported
 from ipuxla.frontend import _jax_compat as compat
+from ipuxla.frontend._shardy import with_shardings
 from ipuxla.frontend.locations import read_location
 from ipuxla.frontend.shardings import Shardings
 from ipuxla.frontend.untrusted import require_shallow
@@ -62,6 +63,36 @@ def partition(module: Any, shardings: Shardings, donated: Sequence[int] = ()) ->
     return _partition(module, shardings.axes, free, donated)
 
 
+def partition_said(
+    module: Any,
+    mesh: Mesh,
+    inputs: Sequence[Sequence[Sequence[str]]],
+    donated: Sequence[int] = (),
+    untrusted: bool = False,
+) -> Partitioned:
+    """Return the program of one device of a module that says nothing of devices itself.
+
+    Args:
+      module: an MLIR module of StableHLO, text or bytes.
+      mesh: names and sizes of the axes.
+      inputs: for each argument, for each of its dimensions, the names of the axes that cut it.
+      donated: arguments to mark as donated.
+      untrusted: whether text or bytes are read and partitioned in a child process.
+
+    Raises:
+      Unsupported: more devices than XLA partitions for, or XLA refuses the module.
+    """
+    if untrusted:
+        said = {"mesh": mesh, "inputs": inputs, "donated": list(donated)}
+        found = _partition_apart(module, said)
+        assert found is not None
+        return found
+    said = {number: tuple(map(tuple, dimensions)) for number, dimensions in enumerate(inputs)}
+    made = with_shardings(module, mesh, said)
+    free = [False] * len(said), [True] * len(compat.shapes_of_main(made)[1])
+    return _partition(made, mesh, free, donated)
+
+
 def partition_source(source: str | bytes, untrusted: bool = False) -> Partitioned | None:
     """Return the program of one device of a module that is written for several together; None for any other.
 
@@ -77,12 +108,20 @@ def partition_source(source: str | bytes, untrusted: bool = False) -> Partitione
       InvalidOption: two meshes in one module.
       Unsupported: more devices than XLA partitions for, replicas of several partitions, or XLA refuses the module.
     """
-    blob = source.encode(errors="surrogatepass") if isinstance(source, str) else source
+    blob = _as_bytes(source)
     if not any(mark in blob for mark in _MARKS):
         return None
-    if not untrusted:
-        return _partition_source(source)
-    request = {"is_text": isinstance(source, str), "source": base64.b64encode(blob).decode()}
+    return _partition_apart(source, {}) if untrusted else _partition_source(source)
+
+
+def _as_bytes(source: str | bytes) -> bytes:
+    return source.encode(errors="surrogatepass") if isinstance(source, str) else source
+
+
+def _partition_apart(source: str | bytes, said: dict[str, Any]) -> Partitioned | None:
+    """Return the answer of a child process: of ``partition_said`` where shardings are given, else of ``_partition_source``."""
+    blob = base64.b64encode(_as_bytes(source)).decode()
+    request = {"is_text": isinstance(source, str), "source": blob, **said}
     try:
         answer = json.loads(isolated.call(f"{__name__}:partition_for_another", json.dumps(request).encode()))
     except ValueError as error:
@@ -97,11 +136,16 @@ def partition_source(source: str | bytes, untrusted: bool = False) -> Partitione
 
 
 def partition_for_another(request: bytes) -> bytes:
-    """Answer ``partition_source`` in a child process."""
+    """Answer ``partition_source``, or ``partition_said``, in a child process."""
     asked = json.loads(request)
     blob = base64.b64decode(asked["source"])
+    source = blob.decode() if asked["is_text"] else blob
     try:
-        found = _partition_source(blob.decode() if asked["is_text"] else blob)
+        if "mesh" in asked:
+            mesh = tuple((name, size) for name, size in asked["mesh"])
+            found = partition_said(source, mesh, asked["inputs"], asked["donated"])
+        else:
+            found = _partition_source(source)
     except tuple(_REFUSALS.values()) as error:
         return json.dumps({"refused": type(error).__name__, "message": str(error)}).encode()
     if found is None:

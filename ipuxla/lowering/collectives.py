@@ -114,8 +114,12 @@ def _over_groups(
 @lowers(AllReduce)
 def lower_all_reduce(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
     """Combine each operand over its group."""
-    operation = _operation(instruction)
-    return _over_groups(lowering, instruction, lambda site, x, axes: gcl.all_reduce(site, x, axes, operation))
+    assert isinstance(instruction.op, AllReduce)
+    axes, operation = _axes(lowering, instruction.op.groups), _operation(instruction)
+    operands = [lowering.tensor(value) for value in instruction.operands]
+    if not axes:
+        return tuple(operands)
+    return tuple(gcl.all_reduce_several(lowering.site(where(instruction)), operands, axes, operation))
 
 
 @lowers(ReduceScatter)

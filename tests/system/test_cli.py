@@ -170,9 +170,18 @@ def test_targets_describes_systems_and_tells_what_else_may_be_meant(call):
     assert (code, out) == (2, "") and "did you mean 'dss8440'?" in err
 
 
-def test_a_program_for_one_ipu_is_compiled_for_one(call, module_file):
-    code, out, err = call("compile", module_file, "--target=dss8440")
-    assert (code, out) == (2, "") and "has 16 IPUs, and the program names no mesh" in err
+def test_a_program_without_a_mesh_is_shared_out_and_pinned(call, module_file, tmp_path):
+    code, chosen, _ = call("compile", module_file, "--target=c2_card", "--print=sharding")
+    assert code == 0 and "of 2 IPUs of c2_card" in chosen
+    (tmp_path / "pinned").write_text(chosen)
+    code, out, _ = call(
+        "compile", module_file, "--target=c2_card", "--print=sharding", f"--shard={tmp_path / 'pinned'}"
+    )
+    kept = [line.partition("//")[0].strip() for line in chosen.splitlines() if line[:2] != "//"]
+    assert (
+        code == 0
+        and [line.partition("//")[0].strip() for line in out.splitlines() if line[:2] != "//"] == kept
+    )
 
 
 def test_targets_describes_every_field_with_its_basis(call, small_target_file):

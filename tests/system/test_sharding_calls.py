@@ -228,7 +228,6 @@ BAD = {
         InvalidOption,
         r"(?s)written for 8 devices \(data=2, model=4\), and gc200 has 1 IPU.*gc200 x 8",
     ),
-    "no mesh": (lambda: jit(dense, target="dss8440")(X, W), InvalidOption, "the program names no mesh"),
     "too many to partition": (
         lambda: jit(dense, in_shardings=(on(P("z"), HUGE), None)).lower(X4096, W),
         Unsupported,

@@ -41,9 +41,8 @@ def _places(nodes: Sequence[str], links: Sequence[dict[str, Any]]) -> list[tuple
     ipus = [number for number, name in enumerate(nodes) if name.startswith("ipu ")]
     columns = max(1, -(-len(ipus) // 2))
     step = min(120.0, (WIDTH - 2 * MARGIN) / max(1, columns - 1)) if columns > 1 else 0.0
-    found = {
-        number: (MARGIN + place // 2 * step, float(MARGIN + place % 2 * RAILS))
-        for place, number in enumerate(ipus)
+    found: dict[int, tuple[float, float]] = {
+        number: (MARGIN + place // 2 * step, MARGIN + place % 2 * RAILS) for place, number in enumerate(ipus)
     }
     y, left = MARGIN + RAILS + LEVEL, [number for number in range(len(nodes)) if number not in found]
     while left:

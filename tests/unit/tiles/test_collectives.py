@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -16,6 +18,7 @@ from tiles import (
     Tensor,
     certify,
     compile_graph,
+    find_system,
     gcl,
     make_engine,
     popops,
@@ -24,6 +27,7 @@ from tiles import (
 from tiles.compiler import step_costs
 from tiles.errors import InvalidArguments, InvalidExecutable, InvalidGraph, IpuError, Unsupported
 from tiles.graph import Pairs, Repeat, Sequence, Shift, Site, Swap
+from tiles.poplibs.gcl.choice import COLLECTIVES, predicted_cycles
 
 ENGINES = ("fast", "literal", "vertex")
 MESH = (("data", 2), ("model", 4))
@@ -77,6 +81,49 @@ def test_all_reduce_adds_in_the_order_it_states(
     assert is_folded == (algorithm != "halving_doubling" and (inner or axes[0][1]) in (4, 8, 16))
     one = reduced(flat, operation, algorithm, inner, is_folded).reshape(shape)
     same(runs(graph, values), np.broadcast_to(one, values.shape))
+
+
+def test_small_tensors_are_combined_together_and_large_ones_by_themselves() -> None:
+    """By halving every element is added in the same order, together or alone: the same bits."""
+    graph = replicated(("data", 8), num_tiles=8)
+    shapes = (3, 5), (2048, 32), (7,), (), (0, 2)
+    xs = [graph.add_input(shape, "float32", f"x{n}") for n, shape in enumerate(shapes)]
+    graph.outputs += [x.name for x in gcl.all_reduce_several(graph, xs, "data")]
+    found = [whole.form.shape for whole in compile_graph(graph).composites]
+    assert sorted(found) == [(23,), (2048, 32)]
+    rng = np.random.default_rng(0)
+    values = [drawn(rng, (8, *shape), "float32") for shape in shapes]
+    single = [replicated(("data", 8), num_tiles=8) for _ in shapes]
+    wanted: list[Any] = []
+    for other, shape, value in zip(single, shapes, values, strict=True):
+        x = other.add_input(shape, "float32", "x")
+        algorithm = None if shape == (2048, 32) else "halving_doubling"
+        other.outputs.append(gcl.all_reduce(other, x, "data", algorithm=algorithm).name)
+        wanted.append(make_engine(compile_graph(other)).run(value)[0][0])
+    for engine in ("fast", "literal"):
+        outputs, _ = make_engine(compile_graph(graph), engine=engine).run(*values)
+        for got, want in zip(outputs, wanted, strict=True):
+            assert np.asarray(got).tobytes() == np.asarray(want).tobytes()
+    mixed = replicated(("data", 2))
+    pair = [mixed.add_input((2,), dtype, "x") for dtype in ("float32", "int32")]
+    with pytest.raises(InvalidGraph, match="have one type"):
+        gcl.all_reduce_several(mixed, pair, "data")
+
+
+@pytest.mark.parametrize("system", ["dss8440", "pod64", "pod4"])
+def test_a_closed_form_ranks_collectives_before_they_are_made(system: str) -> None:
+    graph = Graph(find_system(system))
+    graph.replicate("data", graph.system.num_ipus if graph.system else 1)
+    for collective in COLLECTIVES:
+        sizes = [predicted_cycles(graph, collective, ("data",), 1 << k) for k in (0, 8, 16, 24)]
+        assert sizes == sorted(sizes) and sizes[0] > 0
+        assert predicted_cycles(graph, collective, ("data",), 0) == 0
+    whole, scattered = (
+        predicted_cycles(graph, c, ("data",), 1 << 20) for c in ("all_reduce", "reduce_scatter")
+    )
+    assert scattered < whole
+    with pytest.raises(InvalidGraph, match="no collective 'sum'"):
+        predicted_cycles(graph, "sum", ("data",), 4)
 
 
 @pytest.mark.parametrize("algorithm", ["ring", "two_rings", "halving_doubling"])

@@ -4,10 +4,12 @@
 """
 
 from tiles.graph import Pairs, Shift, Swap
+from tiles.poplibs.gcl.choice import predicted_cycles
 from tiles.poplibs.gcl.codelets import ALGORITHMS, AllGather, AllReduce, AllToAll, Broadcast, ReduceScatter
 from tiles.poplibs.gcl.collectives import (
     all_gather,
     all_reduce,
+    all_reduce_several,
     all_to_all,
     broadcast,
     permute,
@@ -27,9 +29,11 @@ __all__ = [
     "Swap",
     "all_gather",
     "all_reduce",
+    "all_reduce_several",
     "all_to_all",
     "broadcast",
     "permute",
+    "predicted_cycles",
     "reduce_scatter",
     "replica_index",
 ]

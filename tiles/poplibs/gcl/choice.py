@@ -8,6 +8,7 @@ say what the one that was taken costs.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tiles.errors import InvalidGraph
@@ -23,8 +24,14 @@ GATHERING = ("two_rings", "doubling")
 """Ways to gather."""
 LEAST_BYTES = 8
 """Of a fragment on a tile, that it is worth while to halve further."""
+JOINED_CYCLES = 500
+"""Of an operand that is put beside others and taken out again: two copies within the chip, beside their words (ASSUMED)."""
 TILE_BYTES_PER_CYCLE = 2
 """That a tile takes through a step: choosing, adding, sending and receiving (ASSUMED)."""
+COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "permute")
+"""What ``predicted_cycles`` knows."""
+MOST_SHIFTS = 64
+"""Shifts of an all-to-all whose routes are followed; more are taken to be as long as half the way round."""
 
 
 def inner_members(graph: Graph, axes: tuple[str, ...], size_bytes: int = 1 << 20) -> int:
@@ -102,6 +109,27 @@ def require(graph: Graph, axes: tuple[str, ...], algorithm: str, scatters: bool,
         raise InvalidGraph(found[0], expected=found[1], location=location or None)
 
 
+def together(graph: Graph, axes: tuple[str, ...], sizes_bytes: Sequence[int]) -> tuple[int, ...]:
+    """Return which operands of an all-reduce are cheaper combined as one array than each for itself, in order.
+
+    The smallest come first: another one joins while that costs less than its own exchanges would.
+    """
+    if len(sizes_bytes) < 2 or graph.replicas.size(axes) == 1:
+        return ()
+    chosen: list[int] = []
+    total, spent = 0, 0.0
+    for number in sorted(range(len(sizes_bytes)), key=lambda n: (sizes_bytes[n], n)):
+        size = sizes_bytes[number]
+        copies = 2 * (total + size) / graph.target.num_tiles / graph.target.exchange_bytes_per_cycle
+        joined = predicted_cycles(graph, "all_reduce", axes, total + size) + copies
+        joined += JOINED_CYCLES * (len(chosen) + 1)
+        alone = predicted_cycles(graph, "all_reduce", axes, size)
+        if size and (not chosen or joined - spent < alone):
+            chosen.append(number)
+            total, spent = total + size, joined if len(chosen) > 1 else alone
+    return tuple(sorted(chosen)) if len(chosen) > 1 else ()
+
+
 def gathering(
     graph: Graph, axes: tuple[str, ...], algorithm: str | None, size_bytes: int, location: str
 ) -> str:
@@ -121,15 +149,24 @@ def gathering(
                 f"doubling of {n} replicas", expected="a power of two", location=location or None
             )
         return algorithm
-    if n == 1 or not doubles:
-        return "two_rings"
-    steps = [(1 << k, size_bytes * (n >> k + 1)) for k in range(int(math.log2(n)))]
-    doubling = sum(_step(graph, axes, (Swap(distance),), size) for distance, size in steps)
+    return _gathering(graph, axes, size_bytes)[0]
+
+
+def _gathering(graph: Graph, axes: tuple[str, ...], size_bytes: int) -> tuple[str, float]:
+    """Return the cheaper algorithm of an all-gather, and its cycles."""
+    n = graph.replicas.size(axes)
+    if n == 1:
+        return "two_rings", 0.0
+    doubling = math.inf
+    if not n & (n - 1):
+        steps = [(1 << k, size_bytes * (n >> k + 1)) for k in range(int(math.log2(n)))]
+        doubling = sum(_step(graph, axes, (Swap(distance),), size) for distance, size in steps)
     if doubling <= STEP_CYCLES * (n - 1):
-        return "doubling"
+        return "doubling", doubling  # without following the ring's routes
     ring = ring_of(graph, axes)
     both = _step(graph, axes, (ring, replace(ring, by=-1)), size_bytes / 2) + STEP_CYCLES / 2
-    return "doubling" if doubling <= (n - 1) * both else "two_rings"
+    rings = (n - 1) * both
+    return ("doubling", doubling) if doubling <= rings else ("two_rings", rings)
 
 
 def ring_of(graph: Graph, axes: tuple[str, ...], extent: int = 0) -> Shift:
@@ -140,6 +177,35 @@ def ring_of(graph: Graph, axes: tuple[str, ...], extent: int = 0) -> Shift:
         return plain
     turned = Shift(1, 1, extent, True)
     return min((plain, turned), key=lambda ring: _step(graph, axes, (ring,), 1024))
+
+
+def predicted_cycles(graph: Graph, collective: str, axes: tuple[str, ...], size_bytes: int) -> float:
+    """Return what a collective is about to take by the closed forms here, before any program is made.
+
+    Args:
+      graph: with replicas.
+      collective: "all_reduce", "reduce_scatter", "all_gather", "all_to_all" or "permute".
+      axes: of the group.
+      size_bytes: of the operand on one replica.
+
+    Raises:
+      InvalidGraph: no such collective or axis.
+    """
+    n = graph.replicas.size(axes)
+    if collective not in COLLECTIVES:
+        raise InvalidGraph(f"no collective {collective!r}", expected=", ".join(COLLECTIVES))
+    if n == 1 or not size_bytes:
+        return 0.0
+    if collective in ("all_reduce", "reduce_scatter"):
+        scatters = collective == "reduce_scatter"
+        algorithm = choose(graph, axes, "uint8", size_bytes, scatters)
+        return cycles(graph, axes, algorithm, size_bytes, scatters)
+    if collective == "all_gather":
+        return _gathering(graph, axes, size_bytes)[1]
+    if collective == "all_to_all":
+        shifts = [Shift(by) for by in range(1, n)] if n <= MOST_SHIFTS else [Shift(n // 2)] * MOST_SHIFTS
+        return _step(graph, axes, tuple(shifts), size_bytes / n * (n - 1) / len(shifts))
+    return _step(graph, axes, (ring_of(graph, axes),), size_bytes)
 
 
 def cycles(graph: Graph, axes: tuple[str, ...], algorithm: str, size_bytes: int, scatters: bool) -> float:
