@@ -12,9 +12,10 @@ import numpy as np
 from jax import export
 from jax.experimental import io_callback
 from jax.experimental.custom_partitioning import custom_partitioning
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 import ipuxla
+from tests.replicas import small_system
 from tests.sweep.cases import Group, booleans, integers, normal
 
 GROUP = Group("calling")
@@ -309,6 +310,55 @@ around(
     ),
     X,
 )
+
+
+FOUR = AbstractMesh((4,), ("i",))
+FOUR_IPUS = small_system("m2000", 16)
+
+
+def over_four(decorator, function):
+    """Return a function of arrays with a leading axis of four devices: JAX's vmap has it as "i", ours four IPUs."""
+    if decorator is jax.jit:
+        return jax.jit(jax.vmap(function, axis_name="i"))
+    options = decorator(function).options
+
+    def local(*parts):
+        results = function(*(part[0] for part in parts))
+        return jax.tree.map(lambda y: jnp.asarray(y)[None], results)
+
+    manual = jax.shard_map(local, mesh=FOUR, in_specs=_P("i"), out_specs=_P("i"), check_vma=False)
+    return ipuxla.jit(manual, target=FOUR_IPUS, engine=options.engine, arithmetic=options.arithmetic)
+
+
+OF_FOUR = {
+    "psum": lambda x: jax.lax.psum(x, "i"),
+    "psum of a tree": lambda x: jax.lax.psum({"a": x, "b": (x[0], 2)}, "i"),
+    "pmean": lambda x: jax.lax.pmean(x, "i"),
+    "pmax and pmin": lambda x: (jax.lax.pmax(x, "i"), jax.lax.pmin(x[0], "i")),
+    "all_gather": lambda x: (jax.lax.all_gather(x, "i"), jax.lax.all_gather(x, "i", axis=1, tiled=True)),
+    "psum_scatter": lambda x: (
+        jax.lax.psum_scatter(x, "i"),
+        jax.lax.psum_scatter(x.T, "i", scatter_dimension=1, tiled=True),
+    ),
+    "all_to_all": lambda x: (
+        jax.lax.all_to_all(x, "i", 0, 1),
+        jax.lax.all_to_all(x, "i", 0, 1, tiled=True),
+    ),
+    "ppermute": lambda x: (
+        jax.lax.ppermute(x, "i", [(0, 1), (1, 2), (2, 3), (3, 0)]),
+        jax.lax.ppermute(x, "i", [(0, 2), (2, 0), (1, 3), (3, 1)]),
+    ),
+    "pshuffle": lambda x: jax.lax.pshuffle(x, "i", [2, 0, 3, 1]),
+    "pswapaxes": lambda x: jax.lax.pswapaxes(x, "i", 0),
+    "axis_index and axis_size": lambda x: x * jax.lax.axis_index("i") + jax.lax.axis_size("i"),
+    "in a loop": lambda x: jax.lax.fori_loop(0, 3, lambda _, y: y / 2 + jax.lax.pmean(y, "i"), x),
+}
+for _name, _function in OF_FOUR.items():
+    around(
+        f"four devices: {_name}",
+        functools.partial(lambda function, jit: over_four(jit, function), _function),
+        normal(4, 4, 8),
+    )
 
 
 @custom_partitioning
