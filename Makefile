@@ -7,13 +7,14 @@ MINUTES ?= 30
 SEED ?=
 BIN := $(VENV)/bin
 
-.PHONY: help run test test-extended test-oldest harness sweep fuzz nightly lint format bench clean
+.PHONY: help run test test-extended test-oldest smoke-oldest harness sweep fuzz nightly lint format bench clean
 
 help:
 	@echo "make run          train the digits classifier on an emulated GC200 and report"
 	@echo "make test         run all tests (JOBS=$(JOBS) at a time; ARGS='-k softmax' narrows them)"
 	@echo "make test-extended the same and those that tests/extended.txt lists"
 	@echo "make test-oldest  the same with the oldest supported versions"
+	@echo "make smoke-oldest a minute of them with those, in an environment that is removed again"
 	@echo "make harness      run all of JAX's own tests of its primitives beside jax.jit and write the table"
 	@echo "make sweep        run every case of JAX's public API beside jax.jit and write the table"
 	@echo "make fuzz         draw programs, modules, executables and machines for MINUTES=$(MINUTES); SEED=N draws the same"
@@ -35,6 +36,20 @@ test-extended: test
 test-oldest:
 	$(MAKE) test VENV=.venv-oldest CONSTRAINT=.ci/oldest.txt
 
+# What a user meets first, what rests on NumPy's and hypothesis' names. NumPy 2.0 has no wheels for Python 3.13 and later.
+SMOKE := tests/system/test_readme.py tests/system/test_tiles_only.py tests/system/test_api_compiled.py tests/golden \
+  tests/unit/hlo_passes tests/unit/test_draws.py tests/unit/tiles/test_numerics_dtypes.py tests/property/test_hlo_text.py \
+  tests/property/test_exchange.py
+smoke-oldest:
+	@for candidate in $(PYTHON) python3 python3.12 python3.11 python; do \
+	  if "$$candidate" -c 'import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' >/dev/null 2>&1; then \
+	    folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
+	    $(MAKE) --no-print-directory test PYTHON="$$candidate" VENV="$$folder/venv" CONSTRAINT=.ci/oldest.txt ARGS="$(SMOKE)"; \
+	    exit; \
+	  fi; \
+	done; \
+	echo "smoke-oldest: left out, the oldest NumPy needs Python 3.11 or 3.12"
+
 harness: $(VENV)/.installed-testing
 	$(BIN)/python -m tests.harness --jobs=$(JOBS) --write $(ARGS)
 
@@ -49,7 +64,7 @@ fuzz: $(VENV)/.installed-testing
 NIGHTLY := lint test-extended harness sweep sweep-literal sweep-ring fuzz bench test-oldest
 nightly:
 	@failed=; for job in $(NIGHTLY); do echo "== $$job"; \
-	  HYPOTHESIS_PROFILE=ci $(MAKE) --no-print-directory $$job || failed="$$failed $$job"; \
+	  HYPOTHESIS_PROFILE=explore HYPOTHESIS_EXAMPLES=100 $(MAKE) --no-print-directory $$job || failed="$$failed $$job"; \
 	done; echo "failed:$${failed:- nothing}"; test -z "$$failed"
 
 .PHONY: sweep-literal sweep-ring

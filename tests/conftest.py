@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import gc
 import importlib
 import itertools
 import os
@@ -51,8 +52,8 @@ TIMELESS: dict[str, Any] = {
     "suppress_health_check": [hypothesis.HealthCheck.too_slow],
     "print_blob": True,
 }
-hypothesis.settings.register_profile("dev", derandomize=True, max_examples=20, database=None, **TIMELESS)
-hypothesis.settings.register_profile("ci", max_examples=20, database=None, **TIMELESS)
+hypothesis.settings.register_profile("dev", derandomize=True, max_examples=10, database=None, **TIMELESS)
+hypothesis.settings.register_profile("ci", max_examples=12, database=None, **TIMELESS)
 hypothesis.settings.register_profile(
     "explore", max_examples=int(os.environ.get("HYPOTHESIS_EXAMPLES", "1000")), **TIMELESS
 )
@@ -61,6 +62,10 @@ hypothesis.settings.load_profile(PROFILE)
 
 SEED = int(os.environ.setdefault("TESTS_SEED", str(secrets.randbelow(10**6))))
 """Of all that this run draws: examples of profiles other than "dev", and extended tests. Processes of one run share it."""
+
+
+gc.set_threshold(20_000)
+"""Compilers leave millions of objects that live on; looking them through as often as Python does takes a twentieth of the time."""
 
 
 # ---- options and markers

@@ -190,7 +190,7 @@ def _transformer(large: bool) -> Program:
 
 
 def lstm(params: Any, xs: Any) -> Any:
-    """Return the last state of an LSTM cell that reads ``xs[steps, batch, features]``."""
+    """Return the last state of an LSTM cell that reads ``xs[steps, batch, features]``, and all it says."""
 
     def cell(state: Any, x: Any) -> Any:
         h, c = state
@@ -200,7 +200,7 @@ def lstm(params: Any, xs: Any) -> Any:
         return (h, c), h
 
     zeros = jnp.zeros((xs.shape[1], params["u"].shape[0]))
-    return lax.scan(cell, (zeros, zeros), xs)[1]
+    return lax.scan(cell, (zeros, zeros), xs)
 
 
 @_everyday("LSTM, scan")
@@ -211,7 +211,10 @@ def _lstm(large: bool) -> Program:
         "u": _weights(hidden, 4 * hidden),
         "b": _normal(4 * hidden, scale=0.1),
     }
-    return Program(value_and_gradients(lstm, 1), (params, _normal(steps, batch, features)))
+    return Program(
+        value_and_gradients(lambda params, xs: lstm(params, xs)[1], 1),
+        (params, _normal(steps, batch, features)),
+    )
 
 
 # ---- control flow

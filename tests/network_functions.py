@@ -12,6 +12,16 @@ from jax import lax
 Function = Callable[[Any], Any]
 
 
+def with_gradient(function: Any) -> Any:
+    """Return a function's value and its gradient, as a function of operand and cotangent."""
+
+    def both(x: Any, g: Any) -> Any:
+        value, back = jax.vjp(function, x)
+        return value, back(g)[0]
+
+    return both
+
+
 def _softmax(x: Any) -> Any:
     e = jnp.exp(x - x.max(-1, keepdims=True))
     return e / e.sum(-1, keepdims=True)

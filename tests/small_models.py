@@ -21,6 +21,7 @@ from jax import lax
 from ipuxla.experiments.models import MODELS as CLASSIFIERS
 from ipuxla.experiments.models import cross_entropy
 from ipuxla.experiments.optimizers import OPTIMIZERS, Optimizer
+from tests.transformer import layer_norm
 
 RNG = np.random.default_rng(2)
 
@@ -52,13 +53,6 @@ def logistic_loss(params: Any, x: Any, labels: Any) -> Any:
     """Return the mean binary cross-entropy of a linear classifier; labels are 0.0 or 1.0."""
     logits = x @ params["w"] + params["b"]
     return jnp.mean(jax.nn.softplus(logits) - labels * logits)
-
-
-def layer_norm(x: Any, scale: Any, bias: Any) -> Any:
-    """Return rows of mean 0 and variance 1, scaled and shifted."""
-    mean = x.mean(-1, keepdims=True)
-    variance = ((x - mean) ** 2).mean(-1, keepdims=True)
-    return (x - mean) * lax.rsqrt(variance + 1e-5) * scale + bias
 
 
 def feed_forward(params: Any, x: Any) -> Any:

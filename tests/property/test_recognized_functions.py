@@ -18,7 +18,7 @@ from hlo_passes.ir import Builder, Computation, Instruction, Module, TensorType,
 from hlo_passes.ops import Nonlinearity, RowFunction
 from hlo_passes.passes import optimize
 from ipuxla.frontend.importer import import_stablehlo
-from tests.network_functions import KNOWN
+from tests.network_functions import KNOWN, with_gradient
 
 SHAPE = (4, 6)
 EXACT: dict[str, Callable[[Any], Any]] = {
@@ -45,14 +45,6 @@ TOLERANCE = 2e-3
 BINARY = (ops.Add, ops.Subtract, ops.Multiply, ops.Divide, ops.Maximum, ops.Minimum)
 UNARY = (ops.Exponential, ops.Tanh, ops.Logistic, ops.Negate, ops.Abs, ops.Rsqrt, ops.Sqrt, ops.Log)
 DIRECTIONS = ("EQ", "NE", "LT", "LE", "GT", "GE")
-
-
-def with_gradient(function: Any) -> Any:
-    def both(x: Any, g: Any) -> Any:
-        value, back = jax.vjp(function, x)
-        return value, back(g)[0]
-
-    return both
 
 
 @functools.cache

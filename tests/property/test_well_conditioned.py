@@ -100,6 +100,9 @@ def test_the_bounds_are_those_of_the_documentation(pytestconfig: pytest.Config) 
 
 @pytest.mark.parametrize("engine", ["literal", "hlo"])
 def test_gradients_of_max_are_undefined_where_operations_say_so(engine: str) -> None:
-    """The documented exception: op by op a row with a NaN has 0/0; XLA makes 0 of it where one jit compiles all."""
+    """The documented exception: op by op a row with a NaN has inf * 0; XLA makes 0 of it where it compiles both together."""
     x, gradient = np.float32([1, np.nan, 3, 2]), jax.grad(jnp.max)
-    np.testing.assert_array_equal(ipuxla.jit(gradient, target=TARGET, engine=engine)(x), gradient(x))
+    got = np.asarray(ipuxla.jit(gradient, target=TARGET, engine=engine)(x))
+    want = [np.asarray(gradient(x))] + [np.asarray(jax.jit(gradient)(x))] * (engine == "literal")
+    assert np.isnan(want[0]).all()
+    assert any(np.array_equal(got, one, equal_nan=True) for one in want), got

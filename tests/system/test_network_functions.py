@@ -12,21 +12,11 @@ import pytest
 import ipuxla
 from hlo_passes.passes import DEFAULT_PIPELINE
 from ipuxla.testing import check_engines
-from tests.network_functions import KNOWN
+from tests.network_functions import KNOWN, with_gradient
 from tiles.target import Target
 
 TARGET = Target.named("gc200").replace(num_tiles=16)
 RNG = np.random.default_rng(4)
-
-
-def with_gradient(function: Any) -> Any:
-    """Return a function's value and its gradient, as a function of operand and cotangent."""
-
-    def both(x: Any, g: Any) -> Any:
-        value, back = jax.vjp(function, x)
-        return value, back(g)[0]
-
-    return both
 
 
 def labels(compiled: ipuxla.Compiled) -> set[str]:

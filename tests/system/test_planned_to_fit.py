@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import ipuxla
+from hlo_passes.passes import DEFAULT_PIPELINE
 from ipuxla import fitting
 from ipuxla.errors import OutOfTileMemory
 from tiles.compiler import Executable, compile_graph, eased, out_of_memory, shortage, shortages
@@ -147,3 +148,38 @@ def test_dearer_code_is_less_code() -> None:
         for price in (0.0, 0.5, 8.0)
     ]
     assert sizes[0] >= sizes[1] >= sizes[2] and sizes[0] > sizes[2]
+
+
+def test_sharing_code_is_tried_where_little_code_is_missing() -> None:
+    """Four short layers: each is too short for a function unless it is asked for."""
+    x, weights = (
+        jax.ShapeDtypeStruct((64, 64), jnp.float32),
+        [jax.ShapeDtypeStruct((64, 64), jnp.float32)] * 4,
+    )
+
+    def layers(x, *weights):
+        for w in weights:
+            for axis in (0, 1, 0, 1):
+                x = jnp.sort(x @ w, axis=axis)
+                x = x - x.max(axis, keepdims=True)
+        return x
+
+    fits = ipuxla.jit(layers, target=SMALL).lower(x, *weights).compile().executable
+    code = [b for b in fits.buffers.values() if b.category in CODE_CATEGORIES]
+    need = max(
+        sum(b.size_bytes for b in code if any(low <= tile < high for low, high in b.tiles))
+        for tile in range(SMALL.num_tiles)
+    )
+    regions = [
+        dataclasses.replace(r, size_bytes=need * 15 // 256 * 16) if r.executable else r
+        for r in SMALL.memory_regions
+    ]
+    small = SMALL.replace(memory_regions=tuple(regions))
+    with pytest.raises(OutOfTileMemory) as caught:
+        ipuxla.jit(layers, target=small).lower(x, *weights).compile()
+    assert "executable memory" in caught.value.what
+    assert (
+        f"',{fitting.SHARING}' after the others" in caught.value.try_ and "it fits then" in caught.value.try_
+    )
+    passes = f"{DEFAULT_PIPELINE},{fitting.SHARING}"
+    ipuxla.jit(layers, target=small, passes=passes).lower(x, *weights).compile().certify()

@@ -29,11 +29,12 @@ BLOCKS = blocks(README, "python")
 @pytest.fixture
 def few_examples() -> Iterator[None]:
     """Let hypothesis draw two examples, each a program to compile on every engine."""
-    usual = hypothesis.settings.get_current_profile_name()
-    hypothesis.settings.register_profile("few", hypothesis.settings.get_profile(usual), max_examples=2)
+    usual = hypothesis.settings()
+    hypothesis.settings.register_profile("few", usual, max_examples=2)
     hypothesis.settings.load_profile("few")
     yield
-    hypothesis.settings.load_profile(usual)
+    hypothesis.settings.register_profile("usual", usual)
+    hypothesis.settings.load_profile("usual")
 
 
 @pytest.mark.usefixtures("few_examples")

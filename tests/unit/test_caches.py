@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import ClosedJaxpr
 
 import ipuxla
 from tests.caches import is_cached, modules
@@ -38,6 +39,8 @@ def changeable(value: Any, path: str = "") -> Iterator[str]:
     elif isinstance(value, types.MappingProxyType):
         for key, item in value.items():
             yield from changeable(item, f"{path}[{key!r}]")
+    elif isinstance(value, ClosedJaxpr):  # equations are JAX's, which shares them too
+        yield from changeable(tuple(value.consts), f"{path}.consts")
     elif dataclasses.is_dataclass(value) and type(value).__dataclass_params__.frozen:  # pyright: ignore[reportAttributeAccessIssue]
         for name, item in vars(value).items():
             yield from changeable(item, f"{path}.{name}")

@@ -15,6 +15,7 @@ from tiles.compiler.steps import ExecuteStep, StepRecord
 from tiles.errors import OutOfTileMemory
 from tiles.plan import CODE_PRICE
 from tiles.planning import Policy, operation_of
+from tiles.target import Target
 
 SHOWN = 5
 LEAST_PROPORTION = 0.01
@@ -96,10 +97,25 @@ def shortage(executable: Executable) -> Shortage:
             for low, high in buffer.tiles:
                 code[low:high] += buffer.size_bytes
     tile = int(code.argmax())
-    if code[tile] > target.code_memory_bytes:
+    outside = [
+        b for b in executable.buffers.values() if b.category in CODE_CATEGORIES and _lies_outside(b, target)
+    ]
+    if outside and code[tile] <= target.code_memory_bytes:  # enough is free, but in pieces too small
+        tile = outside[0].tiles[0][0]
+    if outside or code[tile] > target.code_memory_bytes:
         there = [b for b in _on(executable, tile) if b.category in CODE_CATEGORIES]
         return Shortage(CODE, tile, -1, int(code[tile]), target.code_memory_bytes, _by_category(there))
     return _memory_shortage(executable)
+
+
+def _lies_outside(buffer: Buffer, target: Target) -> bool:
+    """Whether a buffer of code lies where no code can run."""
+    return bool(buffer.size_bytes) and not any(
+        region.executable
+        and region.base <= buffer.address
+        and buffer.address + buffer.size_bytes <= region.base + region.size_bytes
+        for region in target.memory_regions
+    )
 
 
 def shortages(executable: Executable) -> tuple[Shortage, ...]:
@@ -111,16 +127,16 @@ def shortages(executable: Executable) -> tuple[Shortage, ...]:
 
 def shortage_text(executable: Executable, lack: Shortage) -> str:
     """Return what is short in one line, as errors and reports say it."""
+    shape = (
+        "the free bytes are in pieces too small"
+        if lack.excess_bytes <= 0
+        else f"{lack.excess_bytes:,} B too many"
+    )
     if lack.kind == CODE:
         return (
             f"code needs {lack.need_bytes:,} of {lack.have_bytes:,} B of executable memory on tile {lack.tile}"
-            f" ({lack.excess_bytes:,} B too many)"
+            f" ({shape})"
         )
-    shape = (
-        "the free bytes are in pieces too small"
-        if lack.kind == PIECES
-        else f"{lack.excess_bytes:,} B too many"
-    )
     name = executable.step_name(lack.step)
     return f"tile {lack.tile} needs {lack.need_bytes:,} B at step {name!r} and has {lack.have_bytes:,} B ({shape})"
 

@@ -57,6 +57,8 @@ def allocated(
     return _renamed(tuple(items), homes), (used["M"], used["A"])
 
 
+_ELSEWHERE = 3
+"""How many times dearer it is to spill a group that is not there where most registers are taken: that may free none."""
 _LANE = 4
 """Registers of the widest group. Sets of registers are numbers with so many bits for each group."""
 
@@ -319,10 +321,23 @@ class Flow:
         return stack[::-1]
 
     def _spillable(self, clashes: Mapping[int, int], place: int) -> list[Name]:
-        names = self.groups.names
-        pool = [place, *_places(clashes[place])]
-        pool.sort(key=lambda at: (self.uses[at] / (1 + clashes[at].bit_count()), names[at]))
-        return [names[at] for at in pool]
+        """Return what could be spilled for a group, best first: rarely used, of many neighbours, where it is crowded."""
+        names, crowd = self.groups.names, self._crowd(place)
+
+        def price(at: int) -> tuple[float, Name]:
+            elsewhere = 1 if at in crowd else _ELSEWHERE
+            return elsewhere * self.uses[at] / (1 + clashes[at].bit_count()), names[at]
+
+        return [names[at] for at in sorted([place, *_places(clashes[place])], key=price)]
+
+    def _crowd(self, place: int) -> set[int]:
+        """Return the groups of a group's file that hold registers where it does and most are taken."""
+        lanes = (1 << _LANE) - 1
+        file = self.groups.files[self.groups.names[place][0]] * lanes
+        held = [live | writes for live, writes in zip(self.live_out, self.writes, strict=True)]
+        own = lanes << _LANE * place
+        most = max((mask & file for mask in held if mask & own), key=int.bit_count, default=0)
+        return set(_places(most | most >> 1 | most >> 2 | most >> 3))
 
 
 _DIGITS = bytes.maketrans(b"01", bytes((0, 1)))

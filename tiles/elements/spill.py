@@ -25,6 +25,8 @@ from tiles.elements.tilecode import (
 )
 
 _MAX_ROUNDS = 40
+_PATIENCE = 10
+"""Rounds after which one more value is spilled for each group that found no register."""
 _WINDOWS = (0, 1 << 20, 8, 1)
 _WINDOWS_AFTER_SPILLING = (1,)
 _FEW = 5
@@ -64,7 +66,7 @@ def assigned(
         possible = _spillable(current) - spilled
         chosen: list[Name] = []
         for candidates in pressure.candidates():
-            chosen += [n for n in candidates if n in possible and n not in chosen][:1]
+            chosen += [n for n in candidates if n in possible and n not in chosen][: 1 + round_ // _PATIENCE]
         if not chosen:
             raise out_of_registers(pressure.file, what)
         spill = Spill(current, chosen, scratch_bytes)

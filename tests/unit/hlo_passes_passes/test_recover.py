@@ -17,7 +17,7 @@ from hlo_passes.passes import optimize, samples
 from ipuxla.frontend.importer import import_stablehlo
 from tests.comparison import assert_same_bits, results
 from tests.models import model
-from tests.network_functions import KNOWN, NEARLY
+from tests.network_functions import KNOWN, NEARLY, with_gradient
 
 SHAPE = (4, 6)
 PARTS = {
@@ -34,16 +34,6 @@ PARTS = {
 }
 """What is recognized inside a function that is not recognized as a whole."""
 PASSES = "inline,dce,recover-networks,dce"
-
-
-def with_gradient(function: Any) -> Any:
-    """Return a function's value and its gradient, as a function of operand and cotangent."""
-
-    def both(x: Any, g: Any) -> Any:
-        value, back = jax.vjp(function, x)
-        return value, back(g)[0]
-
-    return both
 
 
 def recovered(function: Any, *args: Any, passes: str = PASSES) -> tuple[Module, Module, list[str]]:

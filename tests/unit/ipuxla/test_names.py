@@ -346,7 +346,7 @@ def test_the_page_shows_scopes(tmp_path):
 
 
 def test_memory_errors_show_scopes():
-    big = jax.ShapeDtypeStruct((4096, 4096), jnp.float32)
+    big = jax.ShapeDtypeStruct((1024, 1024), jnp.float32)
     with pytest.raises(OutOfTileMemory) as caught:
         compiled(net, big, big)
     assert "in GPT/Block_" in str(caught.value)

@@ -4,7 +4,7 @@ import collections
 
 import pytest
 
-from tiles.poplibs.tables import variants
+from tests.unit.tiles.codelet_tables import variants
 from tiles.target import Basis, Target
 
 

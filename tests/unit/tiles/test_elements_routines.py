@@ -92,6 +92,19 @@ def test_powers() -> None:
         np.testing.assert_array_equal(np.signbit(got[got == got]), np.signbit((a**b)[got == got]))
 
 
+def test_angles_of_points() -> None:
+    """Within 3 ulp; zeros have signs, and infinite coordinates are alike."""
+    rng = np.random.default_rng(0)
+    spread = (rng.normal(size=(2, 16, 32)) * 10.0 ** rng.uniform(-9, 9, (2, 16, 32))).astype(np.float32)
+    code = compiled(lax.atan2, ["float32"] * 2, MK2)
+    for y, x in (spread, np.meshgrid(SPECIAL, SPECIAL)):
+        (got,), _ = simulate(code, [y, x], ["float32"], MK2, spacing=256)
+        wanted = np.arctan2(y.astype(np.float64), x)
+        assert ulps(got, wanted) <= 3
+        np.testing.assert_array_equal(np.isnan(got), np.isnan(wanted))
+        np.testing.assert_array_equal(np.signbit(got[got == got]), np.signbit(wanted[got == got]))
+
+
 def test_remainders_of_floats() -> None:
     """Exact for quotients below 2**66."""
     rng = np.random.default_rng(0)

@@ -7,9 +7,8 @@ from jax import lax
 from tests.unit.tiles.poplibs_cells import run_graph, words
 from tiles.errors import InvalidGraph
 from tiles.graph import AxisSplit, Copy, Execute, Graph, Layout, Plan, Sequence, Site, whole
-from tiles.plan import search
 from tiles.planning import Planner
-from tiles.poplibs import poplin, popops, popsolver, poputil
+from tiles.poplibs import poplin, popops, poputil
 from tiles.poplibs.popops import arg, call
 from tiles.target import Target
 
@@ -257,7 +256,3 @@ def test_mistakes_are_named():
         poplin.matmul(g, t["a"], t["c"])
     with pytest.raises(InvalidGraph, match="negative shape"):
         popops.pad(g, t["a"], (-9, 0), (0, 0))
-
-
-def test_the_search_is_popsolvers():
-    assert popsolver.search is search

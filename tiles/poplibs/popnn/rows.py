@@ -15,7 +15,7 @@ from tiles.poplibs.popnn.rows_code import FOLD, RowBody, row_function_code
 from tiles.poplibs.popops import elementwise_cycles
 from tiles.poplibs.popops.expression import Body, body_dtypes, broadcast_together, evaluate_body, function_of
 from tiles.poplibs.popops.fold import FOLDS, fold
-from tiles.poplibs.popops.loops import loop_of
+from tiles.poplibs.popops.loops import is_of_library, loop_of
 from tiles.poplibs.popops.reduce import accumulator_of, cast_accumulator
 from tiles.poplibs.popops.reduce_cycles import contiguous_slots
 from tiles.target import Basis, Target
@@ -152,12 +152,20 @@ class RowFunction(Codelet):
             bases.append(basis)
         total = target.supervisor_vertex_overhead_cycles + target.worker_issue_interval_cycles * slots
         stated = Cycles(np.asarray(total), Basis.weakest(bases), SOURCE)
-        if stated.basis is not Basis.ASSUMED:
+        if stated.basis is not Basis.ASSUMED or self._calls_library():
             return stated
         try:
             return code_or_formula(self.tile_code(extents, target), stated)
         except (NoTileCode, OutOfRegisters):
             return stated
+
+    def _calls_library(self) -> bool:
+        """Return whether a row of the body is a function of the C library, whose figure stays."""
+        dtypes = self.dtypes
+        return any(
+            name != FOLD and bool(arguments) and is_of_library(name, attrs, dtypes[arguments[-1]])
+            for name, arguments, attrs in self.body
+        )
 
     def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
         """Return the code of the stages and folds, where rows lie in one piece."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tiles.numerics.dtypes import is_float, itemsize
-from tiles.poplibs.popops.expression import FUNCTIONS, NAMED, Body, body_dtypes
+from tiles.poplibs.popops.expression import FUNCTIONS, NAMED, Attrs, Body, body_dtypes
 from tiles.target import Basis, Target
 
 SOURCE = "graphcore/poplibs lib/popops/popopsCycleEstimators.cpp and ExprOpUtil cycle tables"
@@ -316,12 +316,17 @@ def calls_library(body: Body, operand_dtypes: tuple[str, ...]) -> bool:
     """Return whether an expression has a function that PopLibs leaves to the C library, which code of ours is not."""
     dtypes = body_dtypes(body, operand_dtypes)
     first = len(operand_dtypes)
-    for i, (name, arguments, attrs) in enumerate(body):
-        dtype = dtypes[arguments[0]] if arguments else dtypes[first + i]
-        is_power = name == "power" and is_float(dtype)
-        if is_power or loop_of(name, dict(attrs), dtype).source == LIBRARY:
-            return True
-    return False
+    return any(
+        is_of_library(name, attrs, dtypes[arguments[0]] if arguments else dtypes[first + i])
+        for i, (name, arguments, attrs) in enumerate(body)
+    )
+
+
+def is_of_library(name: str, attrs: Attrs, dtype: str) -> bool:
+    """Return whether PopLibs leaves a function of a dtype to the C library; powers too, whose time does not vary."""
+    if name == "power" and is_float(dtype):
+        return True
+    return loop_of(name, dict(attrs), dtype).source == LIBRARY
 
 
 def _conversion_loop(source: str, target: str) -> Loop:

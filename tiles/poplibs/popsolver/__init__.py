@@ -1,10 +1,9 @@
-"""popsolver: the search over plans.
+"""popsolver: exact minimisation over integer variables, which builders plan with.
 
-PopLibs solves its planners' integer variables with a constraint solver. Here a plan's variables are the
-extents of a cell, all candidates are scored at once by numpy, and that search serves every operation; this
-package only gives it the name under which users of PopLibs look for it.
+As PopLibs' library of that name: variables with finite domains, sums, products, rounded-up quotients and functions of
+them, constraints, and the values that minimise an objective. Searches over plans of operations are ``tiles.plan``'s.
 """
 
-from tiles.plan import Operand, Priced, follow, price, search
+from tiles.solver import Model, Solution, Variable
 
-__all__ = ["Operand", "Priced", "follow", "price", "search"]
+__all__ = ["Model", "Solution", "Variable"]
