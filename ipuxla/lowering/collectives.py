@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from hlo_passes.ir import Instruction, Module
 from hlo_passes.ops import (
@@ -20,7 +20,7 @@ from hlo_passes.ops import (
 )
 from ipuxla.lowering.errors import UnsupportedLowering
 from ipuxla.lowering.registry import Lowering, lowers, where
-from tiles.graph import Graph, Pairs, Permutation, Shift, Tensor
+from tiles.graph import Graph, Pairs, Permutation, Shift, Site, Tensor
 from tiles.plan.links import permutation_cycles
 from tiles.poplibs import gcl
 from tiles.target import System
@@ -153,6 +153,17 @@ def _operation(instruction: Instruction) -> str:
     return found
 
 
+def _over_groups(
+    lowering: Lowering,
+    instruction: Instruction,
+    build: Callable[[Site, Tensor, tuple[str, ...]], Tensor],
+) -> tuple[Tensor, ...]:
+    """Return what ``build`` makes of each operand along the axes of the groups; a group of one keeps its own."""
+    assert isinstance(instruction.op, Collective)
+    axes, site = _axes(lowering, instruction.op.groups), lowering.site(where(instruction))
+    return tuple(build(site, x, axes) if axes else x for x in map(lowering.tensor, instruction.operands))
+
+
 @lowers(AllReduce)
 def lower_all_reduce(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
     """Combine each operand over its group."""
@@ -168,11 +179,9 @@ def lower_all_reduce(lowering: Lowering, instruction: Instruction) -> tuple[Tens
 def lower_reduce_scatter(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
     """Combine each operand over its group, and leave every member its part."""
     assert isinstance(instruction.op, ReduceScatter)
-    axes, operation = _axes(lowering, instruction.op.groups), _operation(instruction)
-    dimension, location = instruction.op.dimension, where(instruction)
-    return tuple(
-        gcl.reduce_scatter(lowering.site(location), x, axes, dimension, operation) if axes else x
-        for x in map(lowering.tensor, instruction.operands)
+    dimension, operation = instruction.op.dimension, _operation(instruction)
+    return _over_groups(
+        lowering, instruction, lambda site, x, axes: gcl.reduce_scatter(site, x, axes, dimension, operation)
     )
 
 
@@ -180,22 +189,17 @@ def lower_reduce_scatter(lowering: Lowering, instruction: Instruction) -> tuple[
 def lower_all_gather(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
     """Join each operand over its group."""
     assert isinstance(instruction.op, AllGather)
-    axes, dimension = _axes(lowering, instruction.op.groups), instruction.op.dimension
-    return tuple(
-        gcl.all_gather(lowering.site(where(instruction)), x, axes, dimension) if axes else x
-        for x in map(lowering.tensor, instruction.operands)
-    )
+    dimension = instruction.op.dimension
+    return _over_groups(lowering, instruction, lambda site, x, axes: gcl.all_gather(site, x, axes, dimension))
 
 
 @lowers(AllToAll)
 def lower_all_to_all(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
     """Exchange parts within each group."""
-    op = instruction.op
-    assert isinstance(op, AllToAll)
-    axes, dimensions = _axes(lowering, op.groups), (op.split_dimension, op.concat_dimension)
-    return tuple(
-        gcl.all_to_all(lowering.site(where(instruction)), x, axes, *dimensions) if axes else x
-        for x in map(lowering.tensor, instruction.operands)
+    assert isinstance(instruction.op, AllToAll)
+    dimensions = instruction.op.split_dimension, instruction.op.concat_dimension
+    return _over_groups(
+        lowering, instruction, lambda site, x, axes: gcl.all_to_all(site, x, axes, *dimensions)
     )
 
 
@@ -227,12 +231,7 @@ def _permutation(op: CollectivePermute) -> Permutation:
 @lowers(CollectiveBroadcast)
 def lower_broadcast(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
     """Give every member of a group its first one's value."""
-    assert isinstance(instruction.op, CollectiveBroadcast)
-    axes = _axes(lowering, instruction.op.groups)
-    return tuple(
-        gcl.broadcast(lowering.site(where(instruction)), x, axes, 0) if axes else x
-        for x in map(lowering.tensor, instruction.operands)
-    )
+    return _over_groups(lowering, instruction, lambda site, x, axes: gcl.broadcast(site, x, axes, 0))
 
 
 @lowers(PartitionId)

@@ -1,5 +1,6 @@
 """Engines: an executable and inputs to outputs and a trace. The tiles are one JAX axis."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from tiles.compiler import Executable, check
@@ -11,7 +12,7 @@ from tiles.engine.literal import LiteralEngine, VertexEngine
 from tiles.engine.streams import FIRST_ROOM, Received, Streams, collect, in_order, stopped_with
 from tiles.engine.tile import Coverage, TileEngine, coverage_of
 from tiles.engine.trace import Print, Trace, lines_of
-from tiles.errors import IpuError
+from tiles.errors import InvalidArguments, IpuError
 
 ENGINES: dict[str, type[Engine]] = {
     "fast": FastEngine,
@@ -22,7 +23,11 @@ ENGINES: dict[str, type[Engine]] = {
 
 
 def make_engine(
-    executable: Executable, engine: str = "fast", arithmetic: str = FLOAT, strict: bool = True
+    executable: Executable,
+    engine: str = "fast",
+    arithmetic: str = FLOAT,
+    strict: bool = True,
+    devices: Sequence[Any] = (),
 ) -> Engine:
     """Return an engine for an executable.
 
@@ -31,8 +36,10 @@ def make_engine(
       engine: "fast", "literal", "vertex" or "tile".
       arithmetic: "float" or "ring".
       strict: keep partials apart from their combination (fast engine).
+      devices: of JAX, over which the fast engine spreads the replicas; by default one.
 
     Raises:
+      InvalidArguments: devices that do not divide the replicas, or for another engine.
       IpuError: no such engine or arithmetic.
       InvalidExecutable: the executable is inconsistent; see ``tiles.compiler.check``.
     """
@@ -41,7 +48,9 @@ def make_engine(
     if arithmetic not in (FLOAT, RING):
         raise IpuError(f"there is no arithmetic {arithmetic!r}", expected="float, ring", got=arithmetic)
     check(executable)
-    options: dict[str, Any] = {"strict": strict} if engine == "fast" else {}
+    if devices and engine != "fast":
+        raise InvalidArguments(f"engine {engine!r} does not spread replicas over devices", expected="fast")
+    options: dict[str, Any] = {"strict": strict, "devices": devices} if engine == "fast" else {}
     return ENGINES[engine](executable, arithmetic, **options)
 
 

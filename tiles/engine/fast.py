@@ -10,7 +10,7 @@ import contextlib
 import math
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tiles.compiler import (
     AbortStep,
@@ -56,7 +57,7 @@ from tiles.engine.streams import (
 from tiles.engine.trace import Print, Trace
 from tiles.engine.traced import Env, State, TracedEngine
 from tiles.engine.whole import is_laid_out, lay_out, whole
-from tiles.errors import ProgramAborted, Unsupported
+from tiles.errors import InvalidArguments, ProgramAborted, Unsupported
 from tiles.graph import Collective, Extents
 from tiles.numerics.decisions import Decisions, Recording, Replay, record
 from tiles.numerics.total_order import concatenated
@@ -66,14 +67,36 @@ REPEATED_CYCLES = 64
 
 
 class FastEngine(TracedEngine):
-    """See the module's text. ``strict=False`` lets XLA fuse partials with their combination."""
+    """See the module's text. ``strict=False`` lets XLA fuse partials with their combination.
+
+    Replicas are spread over ``devices``, as many on each, where any are given: what differs between replicas is there
+    alone, XLA moves what collectives bring, and every bit is that of one device.
+    """
 
     name = "fast"
 
-    def __init__(self, executable: Executable, arithmetic: str = FLOAT, strict: bool = True) -> None:
-        """Prepare the jitted function; it compiles at the first run."""
+    def __init__(
+        self,
+        executable: Executable,
+        arithmetic: str = FLOAT,
+        strict: bool = True,
+        devices: Sequence[Any] = (),
+    ) -> None:
+        """Prepare the jitted function; it compiles at the first run.
+
+        Raises:
+          InvalidArguments: devices that do not divide the replicas, or one twice.
+        """
         super().__init__(executable, arithmetic)
         self.strict = strict
+        self._spread = None
+        if devices:
+            if executable.replicas.count % len(devices) or len(set(devices)) != len(devices):
+                raise InvalidArguments(
+                    f"{executable.replicas.count} replicas cannot be spread evenly over {len(devices)} devices",
+                    expected="different devices, in a number that divides the replicas",
+                )
+            self._spread = NamedSharding(Mesh(np.array(devices), ("devices",)), PartitionSpec("devices"))
         options = self.compiler_options
         self._jitted = jax.jit(self._called, compiler_options=options, static_argnames="room")
         self._replayed = jax.jit(self._call_replaying, compiler_options=options, static_argnames="room")
@@ -204,8 +227,15 @@ class FastEngine(TracedEngine):
 
         in_axes = (0, *(0 if i in each else None for i in range(len(inputs))))
         numbers = jnp.arange(exe.replicas.count, dtype=jnp.int32)
-        outputs, trips = jax.vmap(one, in_axes=in_axes)(numbers, *map(jnp.asarray, inputs))
+        given = [self._on_devices(x) if i in each else jnp.asarray(x) for i, x in enumerate(inputs)]
+        outputs, trips = jax.vmap(one, in_axes=in_axes)(self._on_devices(numbers), *given)
+        outputs = tuple(map(self._on_devices, outputs))
         return (outputs, {path: trip.max(axis=0) for path, trip in trips.items()}), {}
+
+    def _on_devices(self, x: Any) -> jax.Array:
+        """Return an array over all replicas, spread over the devices where there are several."""
+        x = jnp.asarray(x)
+        return x if self._spread is None else lax.with_sharding_constraint(x, self._spread)
 
     def _call(
         self,

@@ -1,0 +1,61 @@
+"""Replicas spread over several JAX devices by the fast engine: every bit is that of one device."""
+
+import json
+import os
+import subprocess
+import sys
+
+import jax
+import pytest
+
+from tests.replicas import replicated
+from tiles import compile_graph, gcl, make_engine
+from tiles.errors import InvalidArguments
+
+PROGRAM = """
+import json
+import jax
+import numpy as np
+from tests.replicas import drawn, replicated
+from tiles import compile_graph, gcl, make_engine, popops
+from tiles.graph import Shift
+
+graph = replicated(("data", 4), ("model", 2))
+weight = graph.add_input((6, 5), "float32", "weight", same_on_all=True)
+x = graph.add_input((6, 5), "float32", "x")
+ring = gcl.all_reduce(graph, x, "data", algorithm="two_rings")
+halves = gcl.all_reduce(graph, popops.mul(graph, x, weight), ("data", "model"), algorithm="halving_doubling")
+moved = gcl.permute(graph, x, "data", Shift(1))
+graph.outputs += [t.name for t in (ring, halves, moved, popops.sub(graph, weight, halves))]
+executable = compile_graph(graph)
+rng = np.random.default_rng(0)
+inputs = drawn(rng, (6, 5), "float32"), drawn(rng, (8, 6, 5), "float32")
+one, _ = make_engine(executable).run(*inputs)
+spread, _ = make_engine(executable, devices=jax.devices()).run(*inputs)
+print(json.dumps({
+    "equal": [np.asarray(a).tobytes() == np.asarray(b).tobytes() for a, b in zip(one, spread)],
+    "shapes": [list(x.addressable_shards[0].data.shape) for x in spread],
+    "devices": [len(x.sharding.device_set) for x in spread],
+}))
+"""
+
+
+def test_replicas_on_several_devices_give_the_bits_of_one():
+    flags = "--xla_force_host_platform_device_count=4"
+    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=environment, check=True
+    )
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told == {"equal": [True] * 4, "shapes": [[2, 6, 5]] * 4, "devices": [4] * 4}
+
+
+def test_devices_divide_the_replicas():
+    graph = replicated(("data", 3))
+    x = graph.add_input((4,), "float32", "x")
+    graph.outputs.append(gcl.all_reduce(graph, x, "data").name)
+    executable = compile_graph(graph)
+    with pytest.raises(InvalidArguments, match="3 replicas cannot be spread evenly over 2 devices"):
+        make_engine(executable, devices=[jax.devices()[0]] * 2)
+    with pytest.raises(InvalidArguments, match="'literal' does not spread"):
+        make_engine(executable, "literal", devices=jax.devices()[:1])
