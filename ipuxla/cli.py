@@ -374,7 +374,7 @@ def parse(argv: Sequence[str]) -> Invocation:
         return Invocation(lambda values, arguments: print("\n\n".join(pages)), flags.FlagValues(), ())
     if name not in COMMANDS:
         close = difflib.get_close_matches(name, COMMANDS, n=1)
-        meant = f"; did you mean {close[0]!r}?" if close else ""
+        meant = f" (did you mean {close[0]!r}?)" if close else ""
         raise UsageError(f"there is no command {name!r}{meant}; commands: {', '.join(COMMANDS)}")
     command, values = COMMANDS[name], _flags_of(COMMANDS[name])
     if (HELP | EVERYTHING) & set(rest):

@@ -20,12 +20,12 @@ from tiles.target import System, Target, find_machine, known_names
 
 REPLANS = 4
 """How often a program that does not fit is planned again."""
-SHARED_OUT_FROM = 0.5
-"""Share of a chip's memory from which on arguments and results are better on several."""
 SHARING = "outline-repeats{min-ops=8},dce"
 """Passes after the default ones that make functions of shorter runs of operations, which then share their code."""
 MOST_SHARED = 0.1
 """Share of the code on a tile that sharing more of it may save: of a U-Net training step it was 6 % of the exchange code."""
+SHARED_OUT_FROM = 0.5
+"""Share of a chip's memory from which on arguments and results are better on several."""
 MOST_STEPS = 4_000
 """Changes of programs with more steps than this are not tried: each would take as long as the program did."""
 
@@ -71,6 +71,15 @@ def advice(module: Module, executable: Executable, plans: Mapping[str, Plan]) ->
     return f"nothing that was tried makes it fit: {'; '.join(gains)}; {checked}"
 
 
+def _gain(executable: Executable, tried: Executable) -> str:
+    """Return what a change gains that does not make a program fit."""
+    before, after = shortage(executable), shortage(tried)
+    if (before.kind == CODE) != (after.kind == CODE):
+        return f"then {shortage_text(tried, after)}"
+    gained = before.excess_bytes - after.excess_bytes
+    return f"saves {gained:,} B on the fullest tile" if gained > 0 else "saves nothing"
+
+
 def _several_ipus(module: Module, executable: Executable) -> str | None:
     """Return a system over whose IPUs arguments and results may fit, cut evenly; None where one IPU might hold them."""
     target, entry = executable.target, module.entry_computation
@@ -88,15 +97,6 @@ def _several_ipus(module: Module, executable: Executable) -> str | None:
         return name if isinstance(find_machine(name), System) else None
     except IpuError:
         return None  # no system of such chips is known
-
-
-def _gain(executable: Executable, tried: Executable) -> str:
-    """Return what a change gains that does not make a program fit."""
-    before, after = shortage(executable), shortage(tried)
-    if (before.kind == CODE) != (after.kind == CODE):
-        return f"then {shortage_text(tried, after)}"
-    gained = before.excess_bytes - after.excess_bytes
-    return f"saves {gained:,} B on the fullest tile" if gained > 0 else "saves nothing"
 
 
 def _changes(

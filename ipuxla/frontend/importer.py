@@ -31,12 +31,13 @@ from ipuxla.frontend import elements, narrow
 from ipuxla.frontend._jax_compat import mlir_ir, read_stablehlo, says_shardings
 from ipuxla.frontend.attributes import text as _text
 from ipuxla.frontend.collectives import Devices, Mesh
+from ipuxla.frontend.complex_order import ordered_reader
 from ipuxla.frontend.constants import array_of
 from ipuxla.frontend.locations import read_location
 from ipuxla.frontend.readers import PLAIN, READERS
 from ipuxla.frontend.rewritten import REWRITTEN
 from ipuxla.frontend.transfers import TRANSFERS
-from ipuxla.frontend.untrusted import answer, read_apart, require_shallow
+from ipuxla.frontend.untrusted import answer, may_end_the_process, read_apart, require_shallow
 
 MAX_RANK = 30
 """Dimensions of a tensor: NumPy arrays have 64, and hold a tensor's parts by cell and by element."""
@@ -76,6 +77,7 @@ def import_stablehlo(
     """
     try:
         require_shallow(source)
+        untrusted = untrusted or may_end_the_process(source)
         return _import(source, name, untrusted and isinstance(source, str | bytes), mesh)
     except (ValueError, RuntimeError) as error:  # bindings raise RuntimeError at texts that are not UTF-8
         what = "it nests too deep to follow" if isinstance(error, RecursionError) else error
@@ -317,6 +319,7 @@ class _Block:
                     self.name, tuple(parameters), tuple(self.instructions), tuple(_flat(operands))
                 )
             reader = REWRITTEN.get(op.name) or TRANSFERS.get(op.name)
+            reader = reader or ordered_reader(op, operands, self.importer.word)
             if reader is not None:
                 made = reader(self, op, operands, location)
                 self.env.update(zip(op.results, made, strict=True))
@@ -379,6 +382,10 @@ class _Block:
             made, operands = _CONTROL[op.name](len(captured)), (*operands, *captured)
         else:
             made, regions = importer.operation(op, types, location), ()
+            if isinstance(made, ops.Elementwise) and any(
+                v.type.is_complex and v.type.dtype not in made.accepts for v in operands
+            ):
+                raise self.unsupported(op, location, "elements that are not complex")
         if isinstance(made, ops.DotGeneral):
             operands = self.of_one_type(operands, types[0], location)
         if op.name not in _CONTROL and len(op.regions):

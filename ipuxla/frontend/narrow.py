@@ -267,9 +267,10 @@ def _number(text: str, element: str, type_: TensorType) -> Any:
 
 
 def _of_bits(array: np.ndarray, element: str, type_: TensorType) -> np.ndarray:
-    """Return the numbers that bytes stand for."""
+    """Return the numbers that bytes stand for, of which only the lower bits are given."""
     if element not in FORMATS:
-        return array.view(type_.np_dtype)
+        above = 8 - NARROW[element].bits
+        return (array << above).view(type_.np_dtype) >> above  # copies of the sign where there is one
     form = FORMATS[element]
     magnitude = (array & ((1 << (NARROW[element].bits - 1)) - 1)).astype(np.uint16) << (10 - form.fraction)
     numbers = magnitude.view(np.float16).astype(np.float32) * 2.0 ** (15 - form.bias)

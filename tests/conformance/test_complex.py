@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from hlo_passes.errors import UnsupportedOp
 from hlo_passes.ir import evaluate_module
 from hlo_passes.passes import optimize
 from ipuxla.frontend.importer import import_stablehlo
@@ -53,6 +54,34 @@ def test_equality(direction, conforms):
     half = np.where(np.arange(6) % 2, X, Y)
     text = _text(f"stablehlo.compare {direction}, $, FLOAT", 2, result="i1")
     conforms(text, *_parts("f4", X, half))
+
+
+TIED = np.where(np.arange(6) % 2, X, X.real + 1j * Y.imag)
+"""As ``X``, but for the imaginary parts of every other element."""
+
+
+ORDER = {"LT": np.less, "LE": np.less_equal, "GT": np.greater, "GE": np.greater_equal}
+
+
+@pytest.mark.parametrize("direction", ORDER)
+def test_order_goes_by_real_parts_then_imaginary_ones(direction, evaluates_to):
+    """NumPy's order; the reference interpreter ends the process."""
+    text = _text(f"stablehlo.compare {direction}, $, FLOAT", 2, result="i1")
+    for other in (TIED, Y):
+        evaluates_to(text, _parts("f4", X, other), [ORDER[direction](X, other)])
+
+
+@pytest.mark.parametrize("op", ["maximum", "minimum", "clamp"])
+def test_what_follows_the_order(op, evaluates_to):
+    given = [X, TIED, Y][: 3 if op == "clamp" else 2]
+    function = {"maximum": np.maximum, "minimum": np.minimum, "clamp": lambda a, x, b: np.clip(x, a, b)}[op]
+    text = _text(f'"stablehlo.{op}"($)', len(given))
+    evaluates_to(text, _parts("f4", *given), _parts("f4", function(*given)))
+
+
+def test_a_remainder_is_a_named_error():
+    with pytest.raises(UnsupportedOp, match=r"(?s)remainder.*elements that are not complex"):
+        import_stablehlo(_text('"stablehlo.remainder"($)', 2))
 
 
 def test_movement_and_selection(conforms):

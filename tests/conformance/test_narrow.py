@@ -221,3 +221,14 @@ def test_narrow_numbers_beside_wide_ones() -> None:
     found = ipuxla.compile_stablehlo(text, Target.named("gc200").replace(num_tiles=1))(*given)
     assert [x.dtype for x in found] == [x.dtype for x in given]
     assert all(map(np.array_equal, found, given))
+
+
+@pytest.mark.parametrize("dtype", ["int2", "int4", "uint2", "uint4"])
+@pytest.mark.parametrize("size", [9, 500])
+def test_constants_of_any_length(size, dtype, tiny_target) -> None:
+    """MLIR writes short ones as numbers, long ones as bytes of which the lower bits count."""
+    numbers = jnp.iinfo(dtype)
+    values = np.random.default_rng(0).integers(numbers.min, numbers.max + 1, size)
+    constant = values.astype(jnp.dtype(dtype))
+    found = ipuxla.jit(lambda x: jnp.asarray(constant).astype(jnp.float32) + x, target=tiny_target)(0.0)
+    np.testing.assert_array_equal(found, values)

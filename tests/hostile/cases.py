@@ -83,6 +83,12 @@ MODULES: dict[str, str | bytes] = {
     .replace("func.func private @main", "func.func private @unused"),
     "2,000 calls in calls": _calls(2000, 1),
     "2^60 calls": _calls(60, 2),
+    "an exchange among groups of nothing": (
+        "func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {\n"
+        '%r = "stablehlo.all_to_all"(%x) {split_dimension = 0 : i64, concat_dimension = 0 : i64,'
+        " split_count = 1 : i64, replica_groups = dense<> : tensor<0x2xi64>} : (tensor<4xf32>) -> tensor<4xf32>\n"
+        " return %r : tensor<4xf32> }"
+    ),
     "lone surrogate": "module {} // \udc80",
     "nothing": "",
     "zero byte": "\0",

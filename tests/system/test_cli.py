@@ -77,7 +77,7 @@ def test_help_of_a_command_names_its_flags_and_defaults(call, name):
     assert (code, err) == (0, "")
     assert out.startswith(f"usage: ipuxla {name}") and "--flagfile" in out
     if name == "run":
-        assert "--batch_size" in out and "(default: 32)" in out and "fast|literal|vertex|" in out
+        assert "--batch_size" in out and "(default: 32)" in out and "fast|literal|vertex|tile|hlo" in out
 
 
 # ---- bad input

@@ -100,9 +100,10 @@ def _combine_plan(
 def join_plan(
     site: Site, codelet: Codelet, form: OpForm, partials: Seq[Tensor], dtypes: tuple[str, ...]
 ) -> Plan:
-    """Choose the plan of one stage that joins partials of several results; it must at least halve them."""
-    extra = [_spread(site.planning.graph.target, codelet, form, dtypes[0])]
-    return next(_halving(_ranked(site, codelet, form, partials, dtypes, extra), form, partials[0])).plan
+    """Choose the plan of one stage that joins partials of several results; a staged plan must at least halve them."""
+    spread = _spread(site.planning.graph.target, codelet, form, dtypes[0])
+    found = next(_halving(_ranked(site, codelet, form, partials, dtypes, [spread]), form, partials[0]), None)
+    return spread if found is None else found.plan
 
 
 def _ranked(

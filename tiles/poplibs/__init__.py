@@ -2,7 +2,8 @@
 
 ``popops`` has elementwise expressions and reductions, ``poplin`` contractions, ``poputil`` recording and
 copies, ``popnn`` pooling and row functions, ``poprand`` random bits, ``popsolver`` exact minimisation over
-integers, ``gcl`` collectives between replicas; ``forms`` builds the forms they share. Importing this package registers every codelet of it, which executables name.
+integers, ``gcl`` collectives between replicas; ``forms`` builds the forms they share.
+Importing this package registers every codelet of it, which executables name.
 """
 
 from tiles.poplibs import forms, gcl, poplin, popnn, popops, poprand, popsolver, poputil

@@ -85,6 +85,15 @@ def test_any_cut_of_rows_gives_what_one_piece_does(engine, seed, eight):
     )
 
 
+@pytest.mark.parametrize("seed", [2, 5, 14])
+def test_survivors_are_joined_where_no_plan_found_leaves_half_of_them(seed, eight):
+    x = np.array([[3, 1, 2, 9, 5, 9, 0, 4, 8]], np.float32).repeat(2, 0)
+    with random_planner(seed):
+        _, (values, positions) = _run(eight, x, 1, "literal")
+    np.testing.assert_array_equal(positions, [[3], [3]])
+    np.testing.assert_array_equal(values, [[9], [9]])
+
+
 def test_in_the_ring_words_are_ordered_as_the_bits_of_floats(eight):
     words = np.asarray(to_ring(VALUES))
     expected = _first(_bits(words.view(np.float32)), 4, True)
