@@ -36,17 +36,21 @@ def planned(graph: Graph, planner: Planner) -> Graph:
 
 
 def planned_to_fit(
-    module: Module, target: Target | System, plans: Mapping[str, Plan], same_on_all: Collection[int] = ()
+    module: Module,
+    target: Target | System,
+    plans: Mapping[str, Plan],
+    same_on_all: Collection[int] = (),
+    replans: int | None = None,
 ) -> Executable:
     """Return the program, planned again while it does not fit and planning otherwise may help.
 
     When nothing helps it is the attempt that came closest, marked as not fitting. ``same_on_all`` is as for
-    ``lower_module``.
+    ``lower_module``; ``replans`` is how often it is planned again at most, ``REPLANS`` if None.
     """
     graph = lower_module(module, target, same_on_all)
     policy: Policy | None = Policy(code_price=code_price_of(graph))
     attempts: list[Executable] = []
-    while policy is not None and len(attempts) <= REPLANS:
+    while policy is not None and len(attempts) <= (REPLANS if replans is None else replans):
         executable = compile_graph(planned(graph, Planner(policy, plans)), check_memory=False)
         if executable.fits:
             return executable
@@ -124,7 +128,7 @@ def _changes(
     shared = module if lack.excess_bytes > MOST_SHARED * code else optimize(module, SHARING)
     if shared is not module:
         changes[f"passes with ',{SHARING}' after the others, so that shorter runs share code"] = lambda: (
-            planned_to_fit(shared, target, plans, same)
+            planned_to_fit(shared, target, plans, same, replans=0)
         )
     return changes
 

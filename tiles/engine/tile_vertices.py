@@ -172,6 +172,7 @@ class TileVertices:
         parts = group.codelet.tile_code(group_extents(executable, group), executable.target)
         if any(part.data is None or part.cell is None for part in parts):
             raise NoTileCode(f"nothing says what the code of {group.codelet.label} reads")
+        _check_order([part.data for part in parts if part.data is not None], group.codelet.label)
         self.parts = [_Part(part, shape, isa, arithmetic) for part in parts]
         count = math.prod(shape)
         self.has_code = sum((part.runs for part in self.parts), np.zeros(count, np.int64)) > 0
@@ -207,6 +208,16 @@ class TileVertices:
                 values[name] = x if is_shared else _placed(x, part.data, sizes)
         results = range(len(self.group.results))
         return [_result(self.group.form, k, sizes, values["result", k]) for k in results]
+
+
+def _check_order(parts: Sequence[CodeData], label: str) -> None:
+    """Raise NoTileCode where a part reads what none before it writes."""
+    written: set[ValueName] = set()
+    for data in parts:
+        missing = [name for name in data.reads if name[0] == "value" and name not in written]
+        if missing:
+            raise NoTileCode(f"parts of the code of {label} read {missing} before it is written")
+        written |= set(data.writes)
 
 
 @lru_cache(maxsize=1024)

@@ -9,6 +9,7 @@ import pytest
 from jax import lax
 
 import ipuxla
+from tests.small_models import MODELS
 from tiles.engine import TileEngine, make_engine
 from tiles.numerics.tolerance import check_close
 from tiles.target import Target
@@ -51,6 +52,7 @@ def neighbours(x):
         (sums, (X, H), 0.9),
         (integers, (INTEGERS, WORDS, BYTES, BOOLS), 0.8),
         (neighbours, (X,), 0.9),
+        (MODELS["layer_norm"].function, MODELS["layer_norm"].arguments, 1.0),
     ],
 )
 def test_programs_by_their_code(f, args, share) -> None:

@@ -127,7 +127,22 @@ def row_function_code(
             ]
             if kept:
                 parts += _stage(function, kept, stage | constants, n, rows, target, name)
-    return tuple(parts)
+    return _in_order(parts)
+
+
+def _in_order(parts: list[VertexCode]) -> tuple[VertexCode, ...]:
+    """Return parts each behind those that write what it reads: a stage is met at its first row, which others precede."""
+    pending, ordered, written = list(parts), list[VertexCode](), set[ValueName]()
+    while pending:
+        ready = (
+            k
+            for k, part in enumerate(pending)
+            if part.data is None or all(v[0] != "value" or v in written for v in part.data.reads)
+        )
+        part = pending.pop(next(ready, 0))
+        ordered.append(part)
+        written |= set(() if part.data is None else part.data.writes)
+    return tuple(ordered)
 
 
 def _leaves(body: Body, first: int, value: int, stage: set[int], consumers: dict[int, list[int]]) -> bool:

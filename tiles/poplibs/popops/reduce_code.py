@@ -151,18 +151,16 @@ def _writes(
     """Return what a fold's code reads and writes: in one piece, in shares and over these, and what narrows its results."""
     if data is None:
         return None, (None, None), None
-    wide = (("value", _WIDE),) if is_narrowed else data.writes
-    shares = (("value", _SHARES),)
+    ((kind, number),) = data.writes
+    own = -2 * (0 if kind == "result" else 1 + number)  # a fold's values are its own where there are several
+    wide = (("value", own - 1),) if is_narrowed else data.writes
+    shares = (("value", own - 2),)
     first = replace(data, writes=shares, folds="inner")
     return (
         replace(data, writes=wide),
         (first, replace(data, reads=shares, writes=wide, folds="shares")),
         CodeData(wide, data.writes, (), data.rows),
     )
-
-
-_WIDE, _SHARES = -1, -2
-"""Numbers of the values between a fold's parts: results before they are narrowed, and what sharers found."""
 
 
 @lru_cache(maxsize=4096)
