@@ -227,9 +227,11 @@ def test_a_transformer_of_a_gigabyte_and_a_half_trains_on_sixteen_ipus():
     assert refused.value.profile is not None and "B too many" in str(refused.value)
     compiled = ipuxla.jit(step, target="dss8440", donate_argnums=(0, 1)).lower(*given).compile()
     assert compiled.executable.fits and compiled.executable.replicas.count == 16
-    wanted = jax.jit(step)(*given)
-    params, momentum, *batch = given
-    close(compiled(params, momentum, *batch), wanted)
+    got, wanted = (
+        jax.tree.map(lambda x: np.asarray(x).reshape(-1)[::97], run(*given))
+        for run in (compiled, jax.jit(step))
+    )
+    close(got, wanted)
 
 
 def test_eight_replicas_of_two_chips_train_as_one():
