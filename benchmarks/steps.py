@@ -30,7 +30,7 @@ def mlp_step() -> tuple[Step, tuple[Any, ...]]:
     return make_step(model.loss, optimizer), (params, optimizer.init(params), images, labels)
 
 
-def transformer_step() -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """Return a training step of a transformer of 12 layers, 256 wide, on 128 tokens, and its arguments."""
-    arguments = transformer.parameters(12, 256, 128, 64), *transformer.batch(128, 64)
+def transformer_step(layers: int = 12) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """Return a training step of a transformer 256 wide, on 128 tokens, and its arguments."""
+    arguments = transformer.parameters(layers, 256, 128, 64), *transformer.batch(128, 64)
     return functools.partial(transformer.sgd_step, heads=8), arguments

@@ -18,9 +18,9 @@ from typing import Any
 
 from absl import flags
 
-from ipuxla.cache import FOLDER
 from ipuxla.errors import IpuError
 from ipuxla.options import ARITHMETICS, DEFAULT_TARGET, ENGINES
+from tiles.kept import FOLDER
 from tiles.target import find_machine, known_names, known_systems
 
 NAMES = ("engine", "arithmetic", "check_memory")

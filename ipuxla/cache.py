@@ -1,37 +1,26 @@
 """Compiled programs kept on disk, so that another process need not compile them again.
 
 An entry is named after the content of everything that decides what a compilation gives: the StableHLO module with its
-source lines, the target, the options, and the package's own source with the versions of what it computes with. Entries are
-written beside and renamed, so that processes may share a folder; the least recently used go first when the folder is
-full. A cache that cannot be read or written costs a compilation and a warning, never a result.
+source lines, the target, the options, and the package's own source with the versions of what it computes with. How files
+are kept says ``tiles.kept``.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
-import importlib.metadata
 import json
-import os
 import pathlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
-
-from absl import logging
 
 from ipuxla.options import CompileOptions
 from tiles.compiler import Executable
 from tiles.errors import InvalidExecutable
-from tiles.files import NotWritten, write_files
+from tiles.kept import DEFAULT_CAPACITY_BYTES, KeptFiles, capacity, kept_folder, source_digest
 
-FOLDER = "IPUXLA_CACHE_DIR"
-"""Environment variable: the cache's folder; empty turns the cache off."""
-CAPACITY = "IPUXLA_CACHE_BYTES"
-"""Environment variable: bytes that all entries may take together."""
-DEFAULT_CAPACITY_BYTES = 2 << 30
 LEAST_SECONDS = 0.5
 """Processor seconds of a compilation from which on its program is worth a file."""
 SUFFIX = ".ipuxla"
@@ -49,73 +38,33 @@ class ProgramCache:
     folder: pathlib.Path
     capacity_bytes: int = DEFAULT_CAPACITY_BYTES
 
+    @property
+    def _files(self) -> KeptFiles:
+        return KeptFiles(self.folder, self.capacity_bytes, SUFFIX, "the program cache")
+
     def get(self, key: str) -> Executable | None:
         """Return the program kept under a key, or None; a damaged one is told of and forgotten."""
-        path = self._path(key)
-        try:
-            blob = path.read_bytes()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            _warn_once(f"the program cache cannot read {self.folder}: {error}")
+        blob = self._files.get(key)
+        if blob is None:
             return None
         try:
             executable = Executable.from_bytes(blob)
         except InvalidExecutable as error:
-            logging.warning("%s is damaged, and compiled again: %s", path, error.what)
-            with contextlib.suppress(OSError):
-                path.unlink()
+            self._files.drop_damaged(key, error.what)
             return None
-        with contextlib.suppress(OSError):
-            os.utime(path)  # it was used
+        self._files.used(key)
         return executable
 
     def put(self, key: str, executable: Executable) -> None:
         """Keep a program under a key, and drop the least recently used ones beyond the capacity."""
-        blob = executable.to_bytes()
-        if len(blob) > self.capacity_bytes:
-            return
-        try:
-            write_files({self._path(key): blob})
-            self._shrink()
-        except (NotWritten, OSError) as error:
-            _warn_once(f"the program cache cannot write to {self.folder}: {error}")
-
-    def _path(self, key: str) -> pathlib.Path:
-        return self.folder / f"{key}{SUFFIX}"
-
-    def _shrink(self) -> None:
-        """Drop the least recently used programs until the others keep to the capacity."""
-        entries = sorted(self._entries(), reverse=True)
-        total = 0
-        for _, path, size in entries:
-            total += size
-            if total > self.capacity_bytes:
-                with contextlib.suppress(OSError):
-                    path.unlink()
-
-    def _entries(self) -> Iterator[tuple[int, pathlib.Path, int]]:
-        """Yield when each program was used last, its file and its bytes; others may drop some meanwhile."""
-        for path in self.folder.glob(f"*{SUFFIX}"):
-            with contextlib.suppress(OSError):
-                found = path.stat()
-                yield found.st_mtime_ns, path, found.st_size
+        self._files.put(key, executable.to_bytes())
+        self._files.shrink()
 
 
 def program_cache() -> ProgramCache | None:
     """Return the cache that the environment asks for, None where it is turned off."""
-    folder = os.environ.get(FOLDER)
-    if folder is None:
-        base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-        folder = os.path.join(base, "ipuxla") if os.path.isabs(base) else ""  # nobody's home: no cache
-    return ProgramCache(pathlib.Path(folder), _capacity()) if folder else None
-
-
-def _capacity() -> int:
-    text = os.environ.get(CAPACITY, "")
-    if text and not text.isdigit():
-        _warn_once(f"{CAPACITY}={text!r} is no number of bytes; {DEFAULT_CAPACITY_BYTES:,} it is")
-    return int(text) if text.isdigit() else DEFAULT_CAPACITY_BYTES
+    folder = kept_folder()
+    return None if folder is None else ProgramCache(folder, capacity())
 
 
 def kept(
@@ -172,20 +121,7 @@ def program_key(
 @functools.cache
 def _made_by() -> str:
     """Return a digest of the packages' source and the versions of what they compute with."""
-    digest = hashlib.sha256()
-    root = pathlib.Path(__file__).parents[1]
-    for package in ("hlo_passes", "ipuxla", "tiles"):
-        for path in sorted((root / package).rglob("*.py")):
-            digest.update(f"{path.relative_to(root)}\0".encode())
-            digest.update(path.read_bytes())
-    for library in ("jax", "jaxlib", "numpy"):
-        digest.update(f"{library} {importlib.metadata.version(library)}\0".encode())
-    return digest.hexdigest()
-
-
-@functools.cache
-def _warn_once(message: str) -> None:
-    logging.warning("%s", message)
+    return source_digest(pathlib.Path(__file__).parents[1], "hlo_passes", "ipuxla", "tiles")
 
 
 def _timed(compile_: Callable[[], Executable]) -> tuple[float, Executable]:

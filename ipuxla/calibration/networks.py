@@ -46,6 +46,8 @@ class Encoder:
     shares_layers: bool = False
 
 
+BATCHES = (1, 4, 16)
+"""Sequences at once among which the best is taken, where a publication says that it did so."""
 PUBLISHED = {
     "siglip so400m": Encoder(27, 729, 1152, 16, 4304),
     "siglip vit": Encoder(1, 729, 1152, 16, 4304),
@@ -166,7 +168,8 @@ def inference(record: Record) -> Work:
         return work_of(record, executable, "attention block")
     sizes = sizes_of(record)
     if "best batch" in words:
-        return max((_forward(record, replace(sizes, batch=batch), target) for batch in (1, 4)), key=_rate)
+        runs = [_forward(record, replace(sizes, batch=batch), target) for batch in BATCHES]
+        return max(runs, key=_rate)
     return _forward(record, sizes, target)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ipuxla.calibration.figures import COMPUTE, EXCHANGE, figure
 from ipuxla.calibration.parameters import NotModelled
 from ipuxla.calibration.records import Record
@@ -20,7 +22,15 @@ SWEEP = (512, 1024, 1536, 2048, 2560)
 
 
 def product(
-    target: Target, m: int, k: int, n: int, dtype: str, *, partials: str | None = None, batch: int = 1
+    target: Target,
+    m: int,
+    k: int,
+    n: int,
+    dtype: str,
+    *,
+    partials: str | None = None,
+    batch: int = 1,
+    may_swap: bool = True,
 ) -> Executable:
     """Return a matmul ``[batch, m, k] x [batch, k, n]``, as a builder of poplin records it.
 
@@ -32,6 +42,7 @@ def product(
       dtype: of the operands.
       partials: dtype of partials; that of an ordinary product by default.
       batch: products side by side.
+      may_swap: whether the left operand may be the weights that the units hold.
     """
     lead = [batch] if batch > 1 else []
     out = dtype if itemsize(dtype) > 1 else "float16"
@@ -39,9 +50,28 @@ def product(
     graph, b = Graph(target), len(lead)
     lhs, rhs = graph.add_input((*lead, m, k), dtype, "lhs"), graph.add_input((*lead, k, n), dtype, "rhs")
     form = dot_form(lhs.shape, rhs.shape, range(b), range(b), (b + 1,), (b,))
-    codelet = poplin.MatMul((dtype, dtype), partials, out)
+    codelet = poplin.MatMul((dtype, dtype), partials, out, may_swap=may_swap)
     graph.outputs.append(place(Site(graph, "matmul"), codelet, form, [lhs, rhs], (out,))[0].name)
     return compiled_graph(graph)
+
+
+def by_poplibs(
+    target: Target, m: int, k: int, n: int, dtype: str, *, partials: str | None = None, batch: int = 1
+) -> Executable:
+    """Return a matmul as ``poplin::matMul`` computes it, with the operand as weights that PopLibs' planner takes.
+
+    It is a convolution whose weights are the left operand, whose field are the columns of the right one
+    (lib/poplin/MatMul.cpp). The planner exchanges them only where that saves more than bringing both operands and the
+    result into another order, for which it counts 4 bytes a cycle of exchange and copies element by element
+    (lib/poplin/ConvModel.cpp), though operands that are created for the plan lie right from the start.
+    """
+    options: dict[str, Any] = {"partials": partials, "batch": batch, "may_swap": False}
+    left, right = product(target, n, k, m, dtype, **options), product(target, m, k, n, dtype, **options)
+    size = itemsize(dtype)
+    tile_bytes = batch * (m * k + k * n + m * n) * size / target.num_tiles
+    moved = tile_bytes / target.exchange_bytes_per_cycle + tile_bytes * 5 / (4 * size)
+    cycles = [figure(each, (COMPUTE, EXCHANGE)).cycles for each in (left, right)]
+    return right if cycles[1] + moved < cycles[0] else left
 
 
 def _sizes(record: Record) -> tuple[int, int, int, int, str, str | None]:
@@ -70,7 +100,7 @@ def on_a_device(record: Record) -> Work:
         return _best_of_sweep(record, target)
     batch, m, k, n, dtype, partials = _sizes(record)
     flops = 2.0 * batch * m * k * n
-    executable = product(target, m, k, n, dtype, partials=partials, batch=batch)
+    executable = by_poplibs(target, m, k, n, dtype, partials=partials, batch=batch)
     if "compute set" in record.what:
         first = step_costs(executable)
         products = [cost for cost in first if cost.flops == max(c.flops for c in first)]
@@ -87,7 +117,7 @@ def _best_of_sweep(record: Record, target: Target) -> Work:
     for size in SWEEP:
         if 3 * size * size * itemsize(dtype) > target.memory_bytes // 2:
             continue
-        executable = product(target, size, size, size, dtype)
+        executable = by_poplibs(target, size, size, size, dtype)
         work = Work(figure(executable), target.clock_hz, f"matmul {size}", flops=2.0 * size**3)
         if best is None or _rate(work) > _rate(best):
             best = work

@@ -18,6 +18,7 @@ import pytest
 import ipuxla
 from ipuxla import cache, stages
 from ipuxla.cache import ProgramCache, program_key
+from tiles import kept
 from tiles.compiler import Executable
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -38,9 +39,9 @@ def compiled(function=model, **options) -> ipuxla.Compiled:
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> pathlib.Path:
     """A cache in which every program is kept, however quickly it was compiled."""
-    monkeypatch.setenv(cache.FOLDER, str(tmp_path / "programs"))
+    monkeypatch.setenv(kept.FOLDER, str(tmp_path / "programs"))
     monkeypatch.setattr(cache, "LEAST_SECONDS", 0.0)
-    cache._warn_once.cache_clear()
+    kept.warn_once.cache_clear()
     return tmp_path / "programs"
 
 
@@ -48,7 +49,7 @@ def folder(tmp_path, monkeypatch) -> pathlib.Path:
 def warned(monkeypatch) -> list[str]:
     """What was logged as a warning."""
     found: list[str] = []
-    monkeypatch.setattr(cache.logging, "warning", lambda text, *args: found.append(text % args))
+    monkeypatch.setattr(kept.logging, "warning", lambda text, *args: found.append(text % args))
     return found
 
 
@@ -59,7 +60,7 @@ def compilations():
 
 
 def entries(folder: pathlib.Path) -> list[pathlib.Path]:
-    return sorted(folder.glob("*"))
+    return sorted(path for path in folder.glob("*") if path.name != "variants")
 
 
 def test_a_program_is_compiled_once_and_read_again(folder, compilations):
@@ -88,7 +89,7 @@ def test_another_process_reads_it(folder):
     path = folder.parent / "script.py"
     path.write_text(script)
     root = pathlib.Path(ipuxla.__file__).parents[1]
-    environment = {**os.environ, cache.FOLDER: str(folder), "PYTHONPATH": str(root)}
+    environment = {**os.environ, kept.FOLDER: str(folder), "PYTHONPATH": str(root)}
     found = [
         subprocess.run(
             [sys.executable, path], env=environment, check=True, capture_output=True, text=True
@@ -167,12 +168,12 @@ def test_a_full_disk_leaves_nothing_behind(folder, warned):
 
 def test_the_least_recently_used_go_when_it_is_full(tmp_path):
     executable = compiled().executable
-    kept = ProgramCache(tmp_path, 1 << 40)
+    programs = ProgramCache(tmp_path, 1 << 40)
     for n in range(4):
-        kept.put(f"{n:064x}", executable)
+        programs.put(f"{n:064x}", executable)
         os.utime(tmp_path / f"{n:064x}.ipuxla", (n, n))
     size = entries(tmp_path)[0].stat().st_size
-    assert kept.get(f"{0:064x}") is not None  # now the last one used
+    assert programs.get(f"{0:064x}") is not None  # now the last one used
     ProgramCache(tmp_path, 3 * size).put(f"{9:064x}", executable)
     assert [path.stem.lstrip("0") for path in entries(tmp_path)] == ["", "3", "9"]
     ProgramCache(tmp_path, size - 1).put(f"{8:064x}", executable)  # larger than everything
@@ -181,11 +182,11 @@ def test_the_least_recently_used_go_when_it_is_full(tmp_path):
 
 def test_programs_written_at_once_are_whole(tmp_path):
     executable = compiled().executable
-    kept, key = ProgramCache(tmp_path), f"{7:064x}"
+    programs, key = ProgramCache(tmp_path), f"{7:064x}"
 
     def write_and_read(_: int) -> Executable | None:
-        kept.put(key, executable)
-        return kept.get(key)
+        programs.put(key, executable)
+        return programs.get(key)
 
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         found = list(pool.map(write_and_read, range(24)))
@@ -194,12 +195,12 @@ def test_programs_written_at_once_are_whole(tmp_path):
 
 
 def test_it_is_turned_off_by_an_empty_folder_and_has_a_capacity(monkeypatch, tmp_path):
-    monkeypatch.setenv(cache.FOLDER, "")
+    monkeypatch.setenv(kept.FOLDER, "")
     assert cache.program_cache() is None
-    monkeypatch.delenv(cache.FOLDER)
+    monkeypatch.delenv(kept.FOLDER)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache.program_cache() == ProgramCache(tmp_path / "ipuxla")
-    monkeypatch.setenv(cache.CAPACITY, "1000")
+    monkeypatch.setenv(kept.CAPACITY, "1000")
     assert cache.program_cache() == ProgramCache(tmp_path / "ipuxla", 1000)
-    monkeypatch.setenv(cache.CAPACITY, "much")
+    monkeypatch.setenv(kept.CAPACITY, "much")
     assert cache.program_cache() == ProgramCache(tmp_path / "ipuxla")

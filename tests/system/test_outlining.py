@@ -58,6 +58,27 @@ def test_each_distinct_layer_is_planned_once(monkeypatch: pytest.MonkeyPatch) ->
     assert found[6] == found[12]
 
 
+def test_each_distinct_layer_is_traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fast engine hands XLA a function and its calls; what the calls compute is what the host computes."""
+    fast, found = importlib.import_module("tiles.engine.fast"), {}
+    for layers in (3, 6):
+        args, traced = arguments(layers), []
+        whole = fast.whole
+
+        def counted(group: Any, *rest: Any, whole: Any = whole, traced: list[str] = traced) -> Any:
+            traced.append(group.name)
+            return whole(group, *rest)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(fast, "whole", counted)
+            stepped = ipuxla.jit(transformer.sgd_step, target=TARGET, check_memory=False)(*args)
+        check_close(stepped, jax.jit(transformer.sgd_step)(*args), "step")
+        assert len(traced) == len(set(traced))
+        updates = layers * len(args[0]["layers"][0])
+        found[layers] = len(traced) - updates
+    assert found[3] == found[6]
+
+
 def test_updates_are_computed_where_parameters_lie() -> None:
     """A function of nothing but elementwise operations would copy all it reads and returns, and save nothing."""
     module = module_of(transformer.sgd_step, arguments(6))

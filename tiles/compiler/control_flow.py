@@ -119,6 +119,13 @@ def carried_through(executable: Executable, part: Part) -> list[str]:
     return sorted(written & wanted)
 
 
+def read_first(executable: Executable, part: Part) -> set[str]:
+    """Return the variables that a part may read before it writes them; of a view, what it names."""
+    found: set[str] = set()
+    _exposed(executable, part, set(), found)
+    return found
+
+
 def _reads(executable: Executable, part: Part, leaving_out: Part, found: set[str]) -> None:
     """Add what a part of a tree reads to ``found``, one node below it left out."""
     if isinstance(part, int):

@@ -9,6 +9,8 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +29,7 @@ from tiles.compiler.steps import (
     VariableCopy,
     VertexGroup,
 )
-from tiles.graph import Extents, OpForm, Plan
+from tiles.graph import Codelet, Extents, Layout, OpForm, Plan
 from tiles.graph.layout import ceil_div
 from tiles.numerics.shared import read_only
 from tiles.plan import (
@@ -266,13 +268,56 @@ def _sync_cost(executable: Executable, step: SyncStep) -> StepCost:
 
 def scratch_bytes(executable: Executable, group: VertexGroup) -> int:
     """Return the temporary bytes that the largest vertex of a group needs, in whole words."""
-    need = group.codelet.variant_scratch_bytes(group_extents(executable, group), executable.target)
-    return -(-int(np.max(need, initial=0)) // 4) * 4
+    return most_scratch_bytes(group.codelet, *_kinds_of_group(executable, group), executable.target)
 
 
 def variant_bytes(executable: Executable, group: VertexGroup) -> int:
     """Return the bytes of code that a group's vertices run."""
-    return group.codelet.variant_bytes(group_extents(executable, group), executable.target)
+    return _variant_bytes(group.codelet, *_kinds_of_group(executable, group), executable.target)
+
+
+Kinds = tuple[OpForm, tuple[tuple[int, int], ...], tuple[str, ...], tuple[str, ...]]
+"""What says how large the cells of a plan are: form, size and grain of each dimension, dtypes of operands and results."""
+
+
+def kinds_of(
+    form: OpForm, plan: Plan, operand_dtypes: tuple[str, ...], result_dtypes: tuple[str, ...]
+) -> Kinds:
+    """Return what says how large the cells of a plan are, wherever they lie."""
+    return form, tuple((split.size, split.grain) for split in plan.splits), operand_dtypes, result_dtypes
+
+
+def _kinds_of_group(executable: Executable, group: VertexGroup) -> Kinds:
+    return kinds_of(group.form, group.plan, *_dtypes(executable, group))
+
+
+def _different_extents(
+    form: OpForm,
+    cuts: tuple[tuple[int, int], ...],
+    operand_dtypes: tuple[str, ...],
+    result_dtypes: tuple[str, ...],
+) -> Extents:
+    """Return the extents of the cells of a plan, each that occurs once: a dimension's parts are full ones and a last one."""
+    full_and_last = (
+        sorted({min(grain, size), size - (max(1, ceil_div(size, grain)) - 1) * grain}) for size, grain in cuts
+    )
+    sizes = tuple(axis.reshape(-1) for axis in np.meshgrid(*map(np.array, full_and_last), indexing="ij"))
+    return Extents(form, sizes, operand_dtypes, result_dtypes)
+
+
+@lru_cache(maxsize=4096)
+def most_scratch_bytes(codelet: Codelet, *kinds_and_target: Any) -> int:
+    """Return the temporary bytes that the largest vertex needs, in whole words; arguments as of ``kinds_of``, and the target."""
+    *kinds, target = kinds_and_target
+    need = codelet.variant_scratch_bytes(_different_extents(*kinds), target)
+    return -(-int(np.max(need, initial=0)) // 4) * 4
+
+
+@lru_cache(maxsize=4096)
+def _variant_bytes(codelet: Codelet, *kinds_and_target: Any) -> int:
+    """Return the bytes of code that vertices run; arguments as of ``most_scratch_bytes``."""
+    *kinds, target = kinds_and_target
+    return codelet.variant_bytes(_different_extents(*kinds), target)
 
 
 def copy_cycles(moved: Traffic, target: Target) -> np.ndarray:
@@ -286,10 +331,13 @@ def copy_cycles(moved: Traffic, target: Target) -> np.ndarray:
 
 def group_extents(executable: Executable, group: VertexGroup) -> Extents:
     """Return the extents of every cell of a group, in cell order."""
+    return cell_extents(group.form, group.plan, *_dtypes(executable, group))
+
+
+def _dtypes(executable: Executable, group: VertexGroup) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the dtypes of a group's operands, and of its results."""
     variables = executable.variables
-    return cell_extents(
-        group.form,
-        group.plan,
+    return (
         tuple(variables[o.variable].dtype for o in group.operands),
         tuple(variables[r].dtype for r in group.results),
     )
@@ -349,9 +397,12 @@ def own_exchange_code(executable: Executable) -> list[np.ndarray]:
 
 
 def _own_exchange_code(executable: Executable, step: StepRecord) -> np.ndarray:
-    if isinstance(step, (CopyStep, BetweenStep)):
+    if isinstance(step, BetweenStep):
         return exchange_code_bytes(step_traffic(executable, step), executable.target)
     total = np.zeros(executable.target.num_tiles, np.int64)
+    for copy in step.copies if isinstance(step, CopyStep) else ():
+        for moved in _moved_by(executable, copy):
+            total += _copy_code(moved, executable.target)
     for group in step.groups if isinstance(step, ExecuteStep) else ():
         _add_exchange_code(executable, group, total)
     return total
@@ -405,22 +456,54 @@ def exchange_code(executable: Executable) -> tuple[np.ndarray, ...]:
 def copy_traffic(executable: Executable, step: VariableCopy) -> Traffic:
     """Return what a copy moves: per source along the joined axis, or element by element for a reshape."""
     target = executable.target
+    moved = (_copied(*each, target) for each in _moved_by(executable, step))
+    return sum(moved, Traffic.none(target.num_tiles))
+
+
+Copied = tuple[Layout, Layout, tuple[int, ...], str, int | None, int, bool]
+"""Layouts of source and destination, the source's shape and dtype, its place along a joined axis, and whether shapes differ."""
+
+
+def _moved_by(executable: Executable, step: VariableCopy) -> Iterator[Copied]:
+    """Yield what each source of a copy moves; nothing for one that was computed where it is copied to."""
     destination = executable.variables[step.destination]
     if step.axis is None:
         source = executable.variables[step.sources[0]]
-        if source.shape != destination.shape:
-            return reshape_traffic(source.layout, destination.layout, source.dtype, target)
-        if source.storage == destination.storage:  # what is copied was computed there
-            return Traffic.none(target.num_tiles)
-        return layout_traffic(source.layout, destination.layout, source.shape, source.dtype, target)
-    total, offset = Traffic.none(target.num_tiles), 0
+        is_reshape = source.shape != destination.shape
+        if is_reshape or source.storage != destination.storage:
+            yield source.layout, destination.layout, source.shape, source.dtype, None, 0, is_reshape
+        return
+    offset = 0
     for name in step.sources:
         source = executable.variables[name]
-        total = total + layout_traffic(
-            source.layout, destination.layout, source.shape, source.dtype, target, step.axis, offset
-        )
+        yield source.layout, destination.layout, source.shape, source.dtype, step.axis, offset, False
         offset += source.shape[step.axis]
-    return total
+
+
+def _copied(
+    source: Layout,
+    destination: Layout,
+    shape: tuple[int, ...],
+    dtype: str,
+    axis: int | None,
+    offset: int,
+    is_reshape: bool,
+    target: Target,
+) -> Traffic:
+    """Return the traffic of one source of a copy; see ``Copied``."""
+    if is_reshape:
+        return reshape_traffic(source, destination, dtype, target)
+    return layout_traffic(source, destination, shape, dtype, target, axis, offset)
+
+
+@lru_cache(maxsize=4096)
+def _copy_code(copied: Copied, target: Target) -> np.ndarray:
+    """Return the bytes of exchange code on each tile that one source of a copy takes, int32 ``[num_tiles]``.
+
+    A program is allocated more than once, and costed after that: small as these tables are, they are kept until then.
+    """
+    code = exchange_code_bytes(_copied(*copied, target), target)
+    return read_only(code.astype(np.int32))
 
 
 def seconds(cycles: int, target: Target) -> float:

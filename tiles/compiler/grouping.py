@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from tiles.compiler.control import Node, Part, Sequence, Switch, While
-from tiles.compiler.costs import cell_extents
+from tiles.compiler.costs import kinds_of, most_scratch_bytes
 from tiles.compiler.memory import Request, tile_ranges
 from tiles.compiler.order import Order, live_range
 from tiles.graph import ComputeSet, Copy, Tensor
@@ -218,8 +218,8 @@ def _scratch(order: Order, tensors: Mapping[str, Tensor]) -> list[Request]:
             operands, results = (
                 tuple(tensors[name].dtype for name in names) for names in (group.operands, group.results)
             )
-            extents = cell_extents(group.form, group.plan, operands, results)
-            size = int(np.max(group.codelet.variant_scratch_bytes(extents, order.graph.target), initial=0))
+            kinds = kinds_of(group.form, group.plan, operands, results)
+            size = most_scratch_bytes(group.codelet, *kinds, order.graph.target)
             if size:
                 mask = group.plan.tile_mask
                 found.append(Request(group.name, "vertexScratch", size, mask, number, number))

@@ -63,20 +63,20 @@ def allocate(requests: Sequence[Request], target: Target) -> tuple[dict[str, int
     fits = True
     for i in order:
         request = requests[i]
-        taken = placed.interfering(request)
+        gaps = Gaps(*placed.interfering(request))
         size = align_up(request.size_bytes, ALIGNMENT)
         if request.executable:
-            address = _first_gap(taken, size, begin, code_end)
+            address = gaps.first(size, begin, code_end)
         else:
-            address = _first_gap(taken, size, data_begin, end)
+            address = gaps.first(size, data_begin, end)
             if address is None:
-                address = _first_gap(taken, size, begin, end)
+                address = gaps.first(size, begin, end)
         if address is None:
             fits = False
-            address = _first_gap(taken, size, end, None)
+            address = gaps.first(size, end, None)
             assert address is not None
         placed.add(request, address, size)
-        addresses[request.name] = int(address)
+        addresses[request.name] = address
     return addresses, fits
 
 
@@ -85,22 +85,16 @@ class _Placed:
 
     def __init__(self, requests: Sequence[Request]) -> None:
         self.count = 0
-        self.begin, self.end, self.first, self.last, self.mask = np.zeros((5, len(requests)), np.int64)
+        self.rows = np.zeros((5, len(requests)), np.int64)
+        self.begin, self.end, self.first, self.last, self.mask = self.rows
         self.masks = {mask: number for number, mask in enumerate(dict.fromkeys(r.mask for r in requests))}
         self.meeting: dict[int, np.ndarray] = {}
 
     def add(self, request: Request, address: int, size: int) -> None:
         at = int(np.searchsorted(self.begin[: self.count], address, side="right"))
         mask = self.masks[request.mask]
-        for values, value in (
-            (self.begin, address),
-            (self.end, address + size),
-            (self.first, request.start),
-            (self.last, request.end),
-            (self.mask, mask),
-        ):
-            values[at + 1 : self.count + 1] = values[at : self.count]
-            values[at] = value
+        self.rows[:, at + 1 : self.count + 1] = self.rows[:, at : self.count]
+        self.rows[:, at] = address, address + size, request.start, request.end, mask
         self.count += 1
 
     def interfering(self, request: Request) -> tuple[np.ndarray, np.ndarray]:
@@ -117,23 +111,35 @@ class _Placed:
         return self.meeting[mask]
 
 
-def _first_gap(taken: tuple[np.ndarray, np.ndarray], size: int, begin: int, end: int | None) -> int | None:
-    """Return the lowest address in ``[begin, end)`` with ``size`` free bytes, or None.
+class Gaps:
+    """The gaps between ranges of addresses, which may overlap each other and are sorted by their begins."""
 
-    ``taken`` are ranges' begins and ends, sorted by begins; they may lie outside ``[begin, end)`` and overlap each other.
-    """
-    begins, ends = taken
-    limit = np.iinfo(np.int64).max if end is None else end
-    reach = np.empty(begins.size + 1, np.int64)
-    reach[0], reach[1:] = begin, ends
-    np.maximum.accumulate(reach, out=reach)
-    free = np.empty(begins.size + 1, np.int64)  # up to the next range, or the limit
-    np.maximum(begins, begin, out=free[:-1])
-    np.minimum(free[:-1], limit, out=free[:-1])
-    free[-1] = limit
-    free -= reach
-    found = int(np.argmax(free >= size))
-    return int(reach[found]) if free[found] >= size else None
+    def __init__(self, begins: np.ndarray, ends: np.ndarray) -> None:
+        """Find how far the ranges up to each reach; ``begins`` and ``ends`` are int64 ``[ranges]``."""
+        self.reach = np.zeros(begins.size + 1, np.int64)  # up to before each range; the last: of all
+        np.maximum.accumulate(ends, out=self.reach[1:])
+        self.next = np.full(begins.size + 1, np.iinfo(np.int64).max)
+        self.next[:-1] = begins
+
+    def first(self, size: int, begin: int, end: int | None) -> int | None:
+        """Return the lowest address in ``[begin, end)`` with ``size`` free bytes, or None.
+
+        Ranges may lie outside ``[begin, end)``.
+        """
+        if not size:
+            return begin if end is None or begin <= end else None
+        # gaps that end too early come first, those that begin too late last
+        low = int(np.searchsorted(self.next, begin + size))
+        high = self.next.size if end is None else int(np.searchsorted(self.reach, end - size, side="right"))
+        if low >= high:
+            return None
+        start = np.maximum(self.reach[low:high], begin)
+        is_long = self.next[low:high] - start >= size
+        found = int(is_long.argmax())
+        if not is_long[found]:
+            return None
+        at = int(start[found])
+        return at if end is None or at + size <= end else None
 
 
 @functools.lru_cache(maxsize=4096)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tiles.elements.extents import Extent
+from tiles.elements.extents import Extent, Step, evaluated, in_steps
 from tiles.elements.isa import InstructionSet
 from tiles.elements.tilecode import Block, Bundle, Item, Loop, Repeat, TileCode, instructions_of, walk
 from tiles.elements.workers import SHARES_MAX, Supervisor
@@ -108,8 +108,10 @@ class Formula:
 
     def _slots(self, n: np.ndarray, rows: np.ndarray, worker: int) -> Any:
         env = {"n": n, "rows": rows, "worker": worker}
-        counts, terms = self._by_place
-        values = [count.evaluate(env) for count in counts]
+        forms, terms = self._by_place
+        values: list[Any] = []
+        for kind, args in forms:
+            values.append(evaluated(kind, args, values, env))
         total: Any = 0
         for slots, places in terms:
             product: Any = slots
@@ -119,11 +121,13 @@ class Formula:
         return total
 
     @functools.cached_property
-    def _by_place(self) -> tuple[tuple[Extent, ...], tuple[tuple[int, tuple[int, ...]], ...]]:
-        """The distinct counts, and the terms with the places of theirs: forms are slow to compare."""
-        counts = tuple(dict.fromkeys(count for _, product in self.terms for count in product))
-        places = {count: place for place, count in enumerate(counts)}
-        return counts, tuple(
+    def _by_place(self) -> tuple[tuple[Step, ...], tuple[tuple[int, tuple[int, ...]], ...]]:
+        """The distinct forms in the counts, each after those it is made of, and the terms with the places of their counts.
+
+        Forms are slow to compare, and counts have most of theirs in common.
+        """
+        forms, places = in_steps(count for _, product in self.terms for count in product)
+        return forms, tuple(
             (slots, tuple(places[count] for count in product)) for slots, product in self.terms
         )
 

@@ -6,7 +6,7 @@ A form is built with ordinary operators and evaluated for many candidates at onc
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +59,38 @@ class Extent:
             return str(self.args[0])
         left, right = map(str, self.args)
         return f"({left} {self.kind} {right})"
+
+
+Step = tuple[str, tuple[Any, ...]]
+"""A form whose operands are the places of other forms: its kind, and a value, a symbol's name, or two places."""
+
+
+def in_steps(forms: Iterable[Extent]) -> tuple[tuple[Step, ...], dict[Extent, int]]:
+    """Return the distinct forms that some forms are made of, each behind its operands, and their places."""
+    steps: list[Step] = []
+    places: dict[Extent, int] = {}
+
+    def visit(form: Extent) -> int:
+        if form not in places:
+            is_leaf = form.kind in ("const", "symbol")
+            args = form.args if is_leaf else tuple(visit(arg) for arg in form.args)
+            places[form] = len(steps)
+            steps.append((form.kind, args))
+        return places[form]
+
+    for form in forms:
+        visit(form)
+    return tuple(steps), places
+
+
+def evaluated(kind: str, args: tuple[Any, ...], values: Sequence[Any], env: Env) -> Any:
+    """Return the value of a step where those before it have ``values``; see ``Extent.evaluate``."""
+    if kind == "const":
+        return args[0]
+    if kind == "symbol":
+        return env[args[0]]
+    value = _BINARY[kind](values[args[0]], values[args[1]])
+    return value * 1 if kind in (">", "==") else value
 
 
 def const(value: int) -> Extent:

@@ -270,12 +270,12 @@ class Flow:
         for place in self._order(clashes, sizes):
             width, mine = widths[place], clashes[place]
             held = holders[names[place][0]]
-            taken = [bool(mine & each) for each in held]
-            free = [
-                first
-                for first in range(0, len(held) - width + 1, width)
-                if not any(taken[first : first + width])
-            ]
+            taken = [mine & each for each in held]
+            if width == 1:
+                free = [first for first, each in enumerate(taken) if not each]
+            else:
+                last = len(held) - width + 1
+                free = [at for at in range(0, last, width) if not any(taken[at : at + width])]
             if not free:
                 failed.append(place)
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,26 +22,38 @@ class Variant:
     """Code and what it costs.
 
     Attributes:
-      code: for one worker; all run it.
+      name: of the variant, for the printer.
+      generation: name of the instruction set.
       formula: tile cycles of a vertex, from its extents.
       code_bytes: of the workers' and the supervisor's instructions.
+      scratch_bytes: of memory that each worker needs for values that move or are spilled.
       basis: the weakest basis among the slots of its instructions.
+      make: returns the code: where its figures were read from disk, it is compiled when somebody wants to see it.
     """
 
-    code: TileCode
+    name: str
+    generation: str
     formula: Formula
     code_bytes: int
+    scratch_bytes: int
     basis: Basis
+    make: Callable[[], TileCode]
 
     @staticmethod
     def of(code: TileCode, isa: InstructionSet) -> Variant:
         """Return the variant of some code."""
         size = code_bytes(code, isa) + Supervisor().code_bytes(isa)
-        return Variant(code, formula_of(code, isa), size, slots_basis(code, isa))
+        formula, basis = formula_of(code, isa), slots_basis(code, isa)
+        return Variant(code.name, code.generation, formula, size, code.scratch_bytes, basis, lambda: code)
+
+    @functools.cached_property
+    def code(self) -> TileCode:
+        """The code for one worker; all run it."""
+        return replace(self.make(), name=self.name)
 
     def named(self, name: str) -> Variant:
         """Return the variant under another name."""
-        return replace(self, code=replace(self.code, name=name))
+        return replace(self, name=name)
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from tiles.compiler import (
     VariableCopy,
     VertexGroup,
 )
-from tiles.compiler.control import Path, Repeat, While, steps_of
+from tiles.compiler.control import Call, Composite, Part, Path, Repeat, Sequence, While, steps_of
 from tiles.compiler.control_flow import count_steps, items_needed, may_halt, written_in
 from tiles.compiler.wellformed import root_of
 from tiles.compiler.wellformed_steps import read_by
@@ -62,6 +62,8 @@ from tiles.graph import Collective, Extents
 from tiles.numerics.decisions import Decisions, Recording, Replay, record
 from tiles.numerics.total_order import concatenated
 
+COMPUTING = (ExecuteStep, CopyStep, UndefStep, SyncStep)
+"""Steps that neither ask which replica they run on nor exchange values with others or the host."""
 REPEATED_CYCLES = 64
 """Cycles of a tile per element from which on a value that several steps read is computed once (a tangent: 30)."""
 
@@ -303,6 +305,13 @@ class FastEngine(TracedEngine):
                     streams.show(number, value)
             case UndefStep() | SyncStep():  # nothing reads what is undefined, as was proved
                 pass
+
+    def _computes_only(self, part: Part) -> bool:
+        if isinstance(part, int):
+            return isinstance(self.executable.steps[part], COMPUTING)
+        if isinstance(part, Composite):
+            return not isinstance(self.executable.composites[part.number].codelet, Collective)
+        return isinstance(part, (Sequence, Call)) and all(map(self._computes_only, part.parts))
 
     def _composite(self, number: int, state: State) -> None:
         whole = self.executable.composites[number]

@@ -6,7 +6,10 @@ Nothing is read on the host: how often loops and branches ran that depend on dat
 from __future__ import annotations
 
 import abc
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -25,8 +28,9 @@ from tiles.compiler.control import (
     Switch,
     While,
     decided_parts,
+    nodes_of,
 )
-from tiles.compiler.control_flow import carried_through, may_halt
+from tiles.compiler.control_flow import carried_through, may_halt, read_first
 from tiles.engine.interface import FLOAT, Engine
 from tiles.engine.streams import Streams, carried_by
 from tiles.numerics.decisions import Decisions
@@ -52,6 +56,7 @@ class TracedEngine(Engine):
         """Remember nothing yet of what control carries."""
         super().__init__(executable, arithmetic)
         self._carried: dict[int, list[str]] = {}
+        self._functions: dict[int, tuple[frozenset[str], Callable[[Env], Env]]] = {}
 
     @abc.abstractmethod
     def _step(self, number: int, state: State) -> None:
@@ -60,6 +65,10 @@ class TracedEngine(Engine):
     @abc.abstractmethod
     def _composite(self, number: int, state: State) -> None:
         """Run a composite, in one piece."""
+
+    @abc.abstractmethod
+    def _computes_only(self, part: Part) -> bool:
+        """Return whether steps of a part do nothing but compute values from values."""
 
     @abc.abstractmethod
     def _before(self, loop: Repeat | While, env: Env) -> Env:
@@ -77,7 +86,9 @@ class TracedEngine(Engine):
         match part:
             case int():
                 self._step(part, state)
-            case Sequence() | Call():
+            case Call():
+                self._call_function(part, path, state)
+            case Sequence():
                 for position, inner in enumerate(part.parts):
                     self._run(inner, (*path, position), state)
             case Composite():
@@ -88,6 +99,38 @@ class TracedEngine(Engine):
                 self._while(part, path, state)
             case Switch():
                 self._switch(part, path, state)
+
+    @cached_property
+    def _calls(self) -> Counter[int]:
+        """How many calls hold each function's body, by the body's identity."""
+        return Counter(id(n.body) for n in nodes_of(self.executable.program) if isinstance(n, Call))
+
+    def _call_function(self, call: Call, path: Path, state: State) -> None:
+        """Run a function's body: traced once for all calls where there are several and it only computes.
+
+        XLA gets one function and its calls, and inlines them: the program it compiles is the same.
+        """
+        if self._calls[id(call.body)] < 2 or not self._computes_only(call.body):
+            self._run(call.body, (*path, 0), state)
+            return
+        if id(call.body) not in self._functions:
+            self._functions[id(call.body)] = self._traced_once(call.body)
+        reads, function = self._functions[id(call.body)]
+        variables = self.executable.variables
+        given = {n: x for n, x in state.env.items() if n in reads or n not in variables}
+        state.env.update(function(given))
+
+    def _traced_once(self, body: Part) -> tuple[frozenset[str], Callable[[Env], Env]]:
+        """Return what a function's body takes, and the body as a function of values that returns what it leaves."""
+        exe = self.executable
+        leaves = carried_through(exe, body)
+
+        def run(env: Env) -> Env:
+            inner = State(dict(env), {}, Decisions(), Streams({}, False, {}, {}, ()))
+            self._run(body, (), inner)
+            return {name: inner.env[name] for name in leaves if name in inner.env}
+
+        return frozenset(read_first(exe, body)), jax.jit(run)
 
     def _carry(self, node: Repeat | Decided, path: Path, state: State) -> Carry:
         """Return what a piece of control changes, with zeros for what has no value yet."""

@@ -67,10 +67,7 @@ class Arrangement:
 
     def over(self, rank: int) -> Arrangement:
         """Return the order of boxes of ``rank`` dimensions: those that are not counted yet come first."""
-        if not self.digits:
-            return self
-        others = ((d, 0) for d in range(rank) if d not in self.dims)
-        return Arrangement((*others, *self.digits))
+        return _over(self, rank) if self.digits else self
 
     def fit(self, extents: Sequence[int]) -> Arrangement:
         """Return the same order of a box of ``extents`` in its one simplest form, so that equal orders compare equal.
@@ -125,6 +122,12 @@ class Arrangement:
 
 
 ROW_MAJOR = Arrangement()
+
+
+@lru_cache(maxsize=4096)
+def _over(arrangement: Arrangement, rank: int) -> Arrangement:
+    others = ((d, 0) for d in range(rank) if d not in arrangement.dims)
+    return Arrangement((*others, *arrangement.digits))
 
 
 @lru_cache(maxsize=16384)

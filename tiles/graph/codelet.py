@@ -47,17 +47,17 @@ class Extents:
         """Return the product of the extents of ``dims``."""
         return np.asarray(math.prod((self.sizes[d] for d in dims), start=np.int64(1)))
 
-    @property
+    @functools.cached_property
     def points(self) -> np.ndarray:
         """Domain points of a cell."""
         return self.product(range(len(self.sizes)))
 
-    @property
+    @functools.cached_property
     def results(self) -> np.ndarray:
         """Result elements of a cell (points of its parallel dimensions)."""
         return self.product([d for d, dim in enumerate(self.form.dims) if not dim.is_reduced])
 
-    @property
+    @functools.cached_property
     def reduced(self) -> np.ndarray:
         """Points combined into each result element."""
         return self.product(self.form.reduced)

@@ -84,7 +84,7 @@ def code_cycles(parts: Sequence[VertexCode]) -> Cycles:
     They are DERIVED, or ASSUMED where the slots of an instruction are.
     """
     behind = Basis.weakest(part.variant.basis for part in parts)
-    generation = parts[0].variant.code.generation
+    generation = parts[0].variant.generation
     source = f"tile code of the element compiler; slots: {behind}, configs/isa/{generation}.json"
     basis = Basis.ASSUMED if behind is Basis.ASSUMED else Basis.DERIVED
     return Cycles(sum((part.cycles for part in parts), np.int64(0)), basis, source)
@@ -110,7 +110,7 @@ def code_scratch_bytes(parts: Sequence[VertexCode], workers: int) -> Any:
     """Return the bytes in which a tile's workers keep what they have no registers for, of the part that needs most."""
     need = np.int64(0)
     for part in parts:
-        each = -(-part.variant.code.scratch_bytes // _ACCESS_BYTES) * _ACCESS_BYTES
+        each = -(-part.variant.scratch_bytes // _ACCESS_BYTES) * _ACCESS_BYTES
         need = np.maximum(need, np.where(np.asarray(part.runs) > 0, workers * each, 0))
     return need
 

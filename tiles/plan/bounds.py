@@ -17,7 +17,7 @@ import numpy as np
 
 from tiles.graph import Affine, AxisSplit, Layout, OpForm, Plan
 from tiles.numerics.dtypes import WORD_BYTES, itemsize
-from tiles.plan.exchange import ExchangeFigures
+from tiles.plan.exchange import ExchangeFigures, send_instructions
 from tiles.plan.ordering import Turn, turn
 from tiles.plan.receiving import Digit, digits_of
 from tiles.plan.slices import slice_extents
@@ -34,6 +34,8 @@ class Moves(NamedTuple):
       turning_cycles: of bringing elements into order on the middle cell's tile.
       may_share: whether the tiles of its exchange bus may all take the same.
       sent: bytes that the part's tile sends.
+      sends: send instructions of these.
+      runs: runs in which they are sent, with a wait before each.
       is_here: whether the part lies on the middle cell's tile.
     """
 
@@ -43,6 +45,8 @@ class Moves(NamedTuple):
     turning_cycles: int
     may_share: bool
     sent: int
+    sends: int
+    runs: int
     is_here: bool
 
 
@@ -62,7 +66,8 @@ def least_figures(
       dtypes: of all operands.
       target: the machine.
     """
-    alone = shared = changes = turning = here = elsewhere = first = middle = 0
+    alone = shared = changes = turning = first = middle = 0
+    here, elsewhere = (0, 0, 0), (0, 0, 0)
     cells = _cells(plan)
     for k, source in received:
         moves = _least_moves(source, form, plan, cells, k, itemsize(dtypes[k]), target)
@@ -74,17 +79,19 @@ def least_figures(
         turning += moves.turning_cycles
         middle += moves.local[0]
         first += moves.local[1]
+        leaving = moves.sent, moves.sends, moves.sends + moves.runs
         if moves.is_here:
-            here += moves.sent
+            here = here[0] + leaving[0], here[1] + leaving[1], here[2] + leaving[2]
         else:
-            elsewhere = max(elsewhere, moves.sent)
+            elsewhere = tuple(map(max, elsewhere, leaving))
     lanes = alone - -shared // target.tiles_per_shared_exchange_bus
-    sent, width = max(here, elsewhere), target.exchange_bytes_per_cycle
+    sent, width = max(here[0], elsewhere[0]), target.exchange_bytes_per_cycle
     cycles = 0
     if lanes > 0 or sent > 0:
-        busiest = max(-(-max(lanes, sent) // width), changes)
+        busiest = max(-(-max(lanes, sent) // width), changes + here[1], elsewhere[1])
         cycles = busiest + target.exchange_phase_overhead_cycles
-    return ExchangeFigures(cycles, changes * target.instruction_bytes, max(middle, first), turning)
+    instructions = max(changes + here[2], elsewhere[2])
+    return ExchangeFigures(cycles, instructions * target.instruction_bytes, max(middle, first), turning)
 
 
 class _Cell(NamedTuple):
@@ -217,14 +224,22 @@ def _least_moves(
         local = _whole_words(own, size), _whole_words(held, size)
     elif needed:
         turning = _turning_cycles(order, needed if is_unturned else own, size, target)
-    sent = 0
+    sent = sends = runs = 0
+    is_apart = _reads_apart(form, plan, k)
     if needed:
         parts = place if place is not None else [read.low // read.grain for read in reads]
-        leaving = _leaving(form, k, plan, reads, parts)
-        if _reads_apart(form, plan, k):
-            leaving -= own if place is not None else _own_elsewhere(source, form, plan, k, extents, parts)
-        sent = _whole_words(max(leaving, 0), size)
-    return Moves(received, changes, local, turning, _may_share(form, plan, k), sent, place is not None)
+        covered = _covered(form, k, plan, reads, parts)
+        leaving, kept_back = math.prod(covered), 0
+        if is_apart:
+            kept_back = own if place is not None else _own_elsewhere(source, form, plan, k, extents, parts)
+        sent = _whole_words(max(leaving - kept_back, 0), size)
+        if sent:
+            runs = min(
+                _runs(form, k, reads, parts, covered, kept) if not kept_back else 1, sent // WORD_BYTES
+            )
+            sends = send_instructions(sent // WORD_BYTES, runs, target)
+    may_share = not is_apart and _may_share(form, plan, k)
+    return Moves(received, changes, local, turning, may_share, sent, sends, runs, place is not None)
 
 
 def _whole_words(elements: int, size: int) -> int:
@@ -320,12 +335,12 @@ def _factor(overlap: int, group: int, is_inner: bool) -> int:
 # ---- what leaves a part
 
 
-def _leaving(form: OpForm, k: int, plan: Plan, reads: Sequence[_Read], parts: Sequence[int]) -> int:
-    """Return how many elements of a part any cell reads at least."""
-    covered = 1
+def _covered(form: OpForm, k: int, plan: Plan, reads: Sequence[_Read], parts: Sequence[int]) -> list[int]:
+    """Return how many elements of a part any cell reads at least, along each axis."""
+    covered = []
     for axis, read, part in zip(form.operands[k].axes, reads, parts, strict=True):
         if len(axis.terms) != 1:
-            covered *= read.within(part)
+            covered.append(read.within(part))
             continue
         ((d, coefficient),) = axis.terms
         low = part * read.grain - axis.offset
@@ -334,8 +349,36 @@ def _leaving(form: OpForm, k: int, plan: Plan, reads: Sequence[_Read], parts: Se
             low, high = -high, -low
         first = max(-(-low // abs(coefficient)), 0)
         last = min(high // abs(coefficient), plan.splits[d].size - 1)
-        covered *= max(last - first + 1, 0)
+        covered.append(max(last - first + 1, 0))
     return covered
+
+
+def _runs(
+    form: OpForm,
+    k: int,
+    reads: Sequence[_Read],
+    parts: Sequence[int],
+    covered: Sequence[int],
+    digits: Sequence[Digit],
+) -> int:
+    """Return in how many contiguous runs of a part's memory what is read of it lies at least; see ``sending.leaving``.
+
+    One, unless each axis follows one dimension, so that it is known exactly what is read, and parts need no padding.
+    """
+    for axis, read, part in zip(form.operands[k].axes, reads, parts, strict=True):
+        if len(axis.terms) != 1 or (part + 1) * read.grain > read.size:
+            return 1
+    runs, is_whole = 1, True
+    for d, group, is_inner in digits:
+        here, step, full = covered[d], abs(reads[d].step), min(reads[d].grain, reads[d].size)
+        if is_inner:
+            runs = 1 if is_whole else min(here, group) * runs
+            is_whole = is_whole and (here % group == 0 or here == full)
+        else:
+            along = 1 if step == 1 else here
+            runs = along if is_whole else -(-here // group) * runs
+            is_whole = is_whole and here == full
+    return max(runs, 1)
 
 
 def _reads_apart(form: OpForm, plan: Plan, k: int) -> bool:
@@ -360,12 +403,10 @@ def _own_elsewhere(
 
 
 def _may_share(form: OpForm, plan: Plan, k: int) -> bool:
-    """Whether neighbours on an exchange bus may read the same of operand ``k``.
+    """Whether neighbours on an exchange bus may read the same of operand ``k``, of which some cells do.
 
     They do not where the part of a dimension that the operand varies with changes from each tile to the next.
     """
-    if _reads_apart(form, plan, k):
-        return False
     return not any(_changes_each_tile(plan.splits[d]) for d in form.operands[k].dims)
 
 

@@ -50,8 +50,6 @@ class Question:
 
     def extents(self, plans: Sequence[Plan]) -> Extents:
         """Return the extents of a full cell of every plan, int64 ``[plans]`` along each dimension."""
-        sizes = tuple(
-            np.array([min(plan.splits[d].grain, max(dim.size, 1)) for plan in plans], np.int64)
-            for d, dim in enumerate(self.form.dims)
-        )
+        cells = np.array([plan.extents for plan in plans], np.int64).reshape(len(plans), len(self.form.dims))
+        sizes = tuple(np.maximum(cells, 1).T.copy())  # an empty dimension is as long as one point
         return Extents(self.form, sizes, tuple(o.dtype for o in self.operands), self.result_dtypes)

@@ -232,24 +232,32 @@ def _grain_options(size: int, multiple: int, most: int, keep: int) -> np.ndarray
 def _candidate_grains(form: OpForm, codelet: Codelet, target: Target) -> np.ndarray:
     """Return candidate cell extents, int64 ``[candidates, dims]``; cells never exceed the tiles."""
     multiples = codelet.grains(form, target)
-    free = [d for d, dim in enumerate(form.dims) if dim.size > 1 and codelet.may_split(form, d)]
-    keep = max(6, int(MAX_CANDIDATES ** (1 / max(1, len(free)))))
+    cuts = tuple(
+        (dim.size, multiples[d] if dim.size > 1 and codelet.may_split(form, d) else None)
+        for d, dim in enumerate(form.dims)
+    )
+    return _grains_of(cuts, target.num_tiles)
+
+
+@lru_cache(maxsize=128)
+def _grains_of(cuts: tuple[tuple[int, int | None], ...], num_tiles: int) -> np.ndarray:
+    """Return ``_candidate_grains`` of dimensions of a size, cut into multiples of a number or, where that is None, not."""
+    free = sum(multiple is not None for _, multiple in cuts)
+    keep = max(6, int(MAX_CANDIDATES ** (1 / max(1, free))))
     chosen = np.zeros((1, 0), np.int64)
     cells = np.ones(1, np.int64)
-    for d, dim in enumerate(form.dims):
-        whole_extent = np.array([max(1, dim.size)], np.int64)
-        options = (
-            _grain_options(dim.size, multiples[d], target.num_tiles, keep) if d in free else whole_extent
-        )
-        parts = -(-max(1, dim.size) // options)
+    for size, multiple in cuts:
+        whole_extent = np.array([max(1, size)], np.int64)
+        options = whole_extent if multiple is None else _grain_options(size, multiple, num_tiles, keep)
+        parts = -(-max(1, size) // options)
         total = cells[:, None] * parts[None, :]
-        rows, columns = np.nonzero(total <= target.num_tiles)
+        rows, columns = np.nonzero(total <= num_tiles)
         chosen = np.concatenate([chosen[rows], options[columns][:, None]], axis=1)
         cells = total[rows, columns]
         if chosen.shape[0] > 4 * MAX_CANDIDATES:
             keep_rows = np.linspace(0, chosen.shape[0] - 1, MAX_CANDIDATES).astype(int)
             chosen, cells = chosen[keep_rows], cells[keep_rows]
-    return chosen
+    return read_only(chosen)
 
 
 @dataclass(frozen=True, eq=False)

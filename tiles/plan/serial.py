@@ -56,6 +56,8 @@ def serial_split(
 ) -> Turns | None:
     """Return the cheapest serial split whose temporaries keep to the bound, None if none is needed or none helps.
 
+    Along each dimension that is the one into the fewest slices that do: twice as many until they do, then halving.
+
     Args:
       form: the whole operation.
       codelet: what it computes; only contractions are cut, whose cells do not ask where they lie.
@@ -76,12 +78,15 @@ def serial_split(
     grains = codelet.grains(form, target)
     options: list[tuple[float, int, int]] = []
     for d in form.results[0].dims:
-        size, count = form.dims[d].size, 2
-        while count <= min(size, MOST_TURNS):
+        size, tried, count = form.dims[d].size, 1, 2  # too few slices, and slices to try
+        enough = None
+        while tried < count <= min(size, MOST_TURNS):
             extent = min(size, align_up(ceil_div(size, count), grains[d]))
             cycles, temporary = best(slice_form(form, d, 0, extent))
             if extent < size and temporary <= limit:
                 options.append((cycles * ceil_div(size, extent), d, extent))
-                break
-            count *= 2
+                enough = count
+            else:
+                tried = count
+            count = 2 * count if enough is None else (tried + enough) // 2
     return Turns(*min(options)[1:]) if options else None

@@ -155,6 +155,11 @@ class AxisSlices:
         )
 
     @cached_property
+    def is_inside(self) -> bool:
+        """Whether nothing is read outside the tensor."""
+        return not np.any(self.num_inside != self.count)
+
+    @cached_property
     def is_partition(self) -> bool:
         """Whether the slices are the consecutive parts of the axis, each element once, in order."""
         parts = np.arange(self.first.size)
@@ -260,16 +265,15 @@ class Slices:
 
 def slice_extents(form: OpForm, plan: Plan, k: int) -> tuple[int, ...]:
     """Return the shape of the buffer that holds any cell's slice of operand ``k``: that of the first cell."""
-    full = plan.extents
-
-    def extent(axis: Affine) -> int:
-        if any(not full[d] for d, _ in axis.terms):
-            return 0
+    full, extents = plan.extents, list[int]()
+    for axis in form.operands[k].axes:
         if len(axis.terms) == 1:
-            return full[axis.terms[0][0]]
-        return 1 + sum(abs(c) * (full[d] - 1) for d, c in axis.terms)
-
-    return tuple(map(extent, form.operands[k].axes))
+            extents.append(full[axis.terms[0][0]])
+        elif any(not full[d] for d, _ in axis.terms):
+            extents.append(0)
+        else:
+            extents.append(1 + sum(abs(c) * (full[d] - 1) for d, c in axis.terms))
+    return tuple(extents)
 
 
 def stored_bytes(order: Arrangement, extents: tuple[int, ...], element_bytes: int) -> int:
@@ -306,7 +310,7 @@ def operand_slices(form: OpForm, plan: Plan, k: int, shape: tuple[int, ...]) -> 
     )
     if index_map.fill is None:
         for number, axis in enumerate(axes):
-            if np.any(axis.num_inside != axis.count):
+            if not axis.is_inside:
                 raise InvalidPlan(
                     f"operand {k} is read outside its {shape[number]} elements along axis {number}, with no fill value"
                 )

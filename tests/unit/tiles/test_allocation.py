@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tiles.compiler.memory import Request, _first_gap, allocate
+from tiles.compiler.memory import Gaps, Request, allocate
 from tiles.target import Target
 
 
@@ -60,12 +60,24 @@ def test_code_behind_the_memory_leaves_no_gap_that_ends_behind_its_region(gc200:
 
 
 def test_the_first_gap_is_the_lowest_that_is_large_enough() -> None:
-    taken = np.array([8, 24, 26, 48]), np.array([16, 32, 28, 56])
-    assert _first_gap(taken, 8, 0, 64) == 0
-    assert _first_gap(taken, 16, 0, 64) == 32
-    assert _first_gap(taken, 8, 10, 64) == 16
-    assert _first_gap(taken, 24, 0, 64) is None
-    assert _first_gap(taken, 24, 0, None) == 56
+    taken = Gaps(np.array([8, 24, 26, 48]), np.array([16, 32, 28, 56]))
+    assert taken.first(8, 0, 64) == 0
+    assert taken.first(16, 0, 64) == 32
+    assert taken.first(8, 10, 64) == 16
+    assert taken.first(24, 0, 64) is None
+    assert taken.first(24, 0, None) == 56
     nothing = np.zeros(0, int)
-    assert _first_gap((nothing, nothing), 8, 0, 4) is None
-    assert _first_gap((np.array([100]), np.array([200])), 80, 0, 64) is None
+    assert Gaps(nothing, nothing).first(8, 0, 4) is None
+    assert Gaps(np.array([100]), np.array([200])).first(80, 0, 64) is None
+
+
+def test_gaps_are_those_of_counting_every_address() -> None:
+    random = np.random.default_rng(7)
+    for _ in range(200):
+        begins = np.sort(random.integers(0, 40, random.integers(0, 7)))
+        ends = begins + random.integers(1, 12, begins.size)
+        begin, size = int(random.integers(0, 30)), int(random.integers(0, 9))
+        end = begin + int(random.integers(0, 40))
+        taken = {address for b, e in zip(begins, ends, strict=True) for address in range(b, e)}
+        free = (a for a in range(begin, end - size + 1) if taken.isdisjoint(range(a, a + size)))
+        assert Gaps(begins, ends).first(size, begin, end) == next(free, None)

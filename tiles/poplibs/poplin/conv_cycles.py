@@ -36,6 +36,8 @@ CONV_METHODS = ("amp", "expanded", "slic", "hmac", "outer", "vmac", "scalar")
 _SLIC_WIDTH = 4
 _SIDE_BY_SIDE = (4, 8, 16)
 """Depthwise channels that a vertical multiply-accumulate may work on at once; a short sliding window takes the first."""
+LAID_OUT_SHARE = 16
+"""A vertex lays out its windows in at most this part of a tile's memory; larger cells are cut further."""
 _COMBINED = (2, 4, 8, 16)
 """How many groups the units may compute as one."""
 
@@ -324,7 +326,9 @@ def _expanded(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> 
     is_of_use = (shape.inputs % channels > 0) & (shape.inputs < 2 * channels) & (shape.taps > 1)
     if dtype not in ("float16", "float32") or not np.any(is_of_use):
         return Cycles(np.full_like(shape.inputs, NEVER), Basis.DOCUMENTED, SOURCE)
-    values = [cycles for cycles, _ in _laid_out(shape, dtype, accumulate, target)]
+    ways = _laid_out(shape, dtype, accumulate, target)
+    most = target.bytes_per_tile // LAID_OUT_SHARE
+    values = [np.where(size_bytes <= most, cycles, NEVER) for cycles, size_bytes in ways]
     return Cycles(np.where(is_of_use, np.minimum(*values), NEVER), Basis.DOCUMENTED, SOURCE)
 
 
@@ -360,7 +364,9 @@ def laid_out_bytes(method: str, accumulate: str, extents: Extents, target: Targe
     if number is None or not is_chosen.any():
         return np.zeros_like(shape.inputs)
     (by_row, row_bytes), (whole, whole_bytes) = _laid_out(shape, dtype, accumulate, target)
-    return np.where(is_chosen, np.where(by_row <= whole, row_bytes, whole_bytes), 0)
+    most = target.bytes_per_tile // LAID_OUT_SHARE
+    is_row = (row_bytes <= most) & ((by_row <= whole) | (whole_bytes > most))
+    return np.where(is_chosen, np.where(is_row, row_bytes, whole_bytes), 0)
 
 
 def _slic(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycles:

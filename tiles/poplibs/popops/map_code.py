@@ -25,7 +25,8 @@ from tiles.elements import (
     instructions_for,
 )
 from tiles.elements.cell import CELL, ELEMENT, ROW
-from tiles.elements.variants import UNNAMED, NoVariant, existing, variant_or_why
+from tiles.elements.kept_variants import kept_variant
+from tiles.elements.variants import UNNAMED, NoVariant, existing
 from tiles.errors import NoTileCode, OutOfRegisters
 from tiles.graph import CodeData, Extents, OpForm, VertexCode
 from tiles.numerics.dtypes import itemsize, to_jax
@@ -211,7 +212,7 @@ def _variant(isa: InstructionSet, *question: Any) -> Variant | NoVariant:
         cell = _cell(*question)
         return compile_variant(cell.jaxpr, cell.dtypes, cell.arrangement, isa, UNNAMED)
 
-    return variant_or_why(make)
+    return kept_variant(("map", *question), isa, make)
 
 
 @lru_cache(maxsize=4096)

@@ -22,7 +22,8 @@ from tiles.elements import (
     instructions_for,
 )
 from tiles.elements.cell import CELL, ELEMENT, ROW
-from tiles.elements.variants import UNNAMED, NoVariant, existing, variant_or_why
+from tiles.elements.kept_variants import kept_variant
+from tiles.elements.variants import UNNAMED, NoVariant, existing
 from tiles.errors import NoTileCode
 from tiles.graph import CodeData, Extents, OpForm, VertexCode
 from tiles.numerics.dtypes import is_float, itemsize, to_jax
@@ -204,7 +205,7 @@ def _variant(isa: InstructionSet, *question: Any) -> Variant | NoVariant:
         cell = _cell(*question)
         return compile_variant(cell.jaxpr, cell.dtypes, cell.arrangement, isa, UNNAMED)
 
-    return variant_or_why(make)
+    return kept_variant(("fold", *question), isa, make)
 
 
 @lru_cache(maxsize=4096)
@@ -275,7 +276,7 @@ def _narrowing(dtype: str, out_dtype: str, isa: InstructionSet) -> Variant | NoV
         cell = _narrowing_cell(dtype, out_dtype)
         return compile_variant(cell.jaxpr, cell.dtypes, cell.arrangement, isa, "convert results")
 
-    return variant_or_why(make)
+    return kept_variant(("narrowing", dtype, out_dtype), isa, make)
 
 
 @lru_cache(maxsize=256)
