@@ -10,7 +10,8 @@ import contextlib
 import math
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Seq
 from functools import cached_property, partial
 from typing import Any
 
@@ -82,7 +83,7 @@ class FastEngine(TracedEngine):
         executable: Executable,
         arithmetic: str = FLOAT,
         strict: bool = True,
-        devices: Sequence[Any] = (),
+        devices: Seq[Any] = (),
     ) -> None:
         """Prepare the jitted function; it compiles at the first run.
 
