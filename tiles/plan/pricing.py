@@ -16,6 +16,7 @@ from tiles.graph import (
     Arrangement,
     AxisSplit,
     Codelet,
+    Extents,
     Layout,
     OpForm,
     Plan,
@@ -289,7 +290,8 @@ def _drafts(question: Question, plans: Sequence[Plan]) -> tuple[Draft, ...]:
         return (found if found.shape == (len(plans),) else np.broadcast_to(found, len(plans))).tolist()
 
     compute, results = each(codelet.cycles(extents, target).value), each(extents.results)
-    scratch = each(codelet.scratch_bytes(extents, target))
+    partials_of = [math.prod(plan.splits[d].parts for d in form.reduced) for plan in plans]
+    scratch = each(vertex_scratch(codelet, extents, np.array(partials_of) > 1, target))
     elements = [each(extents.operand_elements(k)) for k in range(len(question.operands))]
     alone, sizes = bytes_of(question.result_dtypes), [itemsize(o.dtype) for o in question.operands]
     partial_bytes = bytes_of(partial_dtypes(codelet, question.result_dtypes)) if form.reduced else alone
@@ -297,9 +299,9 @@ def _drafts(question: Question, plans: Sequence[Plan]) -> tuple[Draft, ...]:
     for number, plan in enumerate(plans):
         found = list(_received(question, plan))
         received = tuple((k, layout) for k, layout, _ in found)
-        partials = math.prod(plan.splits[d].parts for d in form.reduced)
+        partials = partials_of[number]
         each_bytes = partial_bytes if partials > 1 else alone
-        temporary = results[number] * each_bytes + (int(scratch[number]) if partials == 1 else 0)
+        temporary = results[number] * each_bytes + int(scratch[number])
         for k, layout in received:
             temporary += align_up(elements[k][number] * sizes[k], 4)
             temporary += staging_bytes(layout, form, plan, k, question.operands[k].dtype)
@@ -381,6 +383,21 @@ def bytes_of(dtypes: tuple[str, ...]) -> int:
 def partial_dtypes(codelet: Codelet, result_dtypes: tuple[str, ...]) -> tuple[str, ...]:
     """Return the dtypes of partials, those of the results where reductions are not split."""
     return result_dtypes if codelet.combiner() is None else codelet.partial()[1]
+
+
+def vertex_scratch(codelet: Codelet, extents: Extents, is_split: np.ndarray, target: Target) -> Any:
+    """Return the scratch bytes of the vertices of plans, those that compute partials where reductions are split.
+
+    Args:
+      codelet: what an operation computes.
+      extents: of the cells of plans.
+      is_split: which plans compute partials, bool ``[plans]``.
+      target: the machine.
+    """
+    alone = codelet.scratch_bytes(extents, target)
+    if not is_split.any() or codelet.combiner() is None:
+        return alone
+    return np.where(is_split, codelet.partial()[0].scratch_bytes(extents, target), alone)
 
 
 def combining_cycles(

@@ -41,6 +41,7 @@ from tiles.plan.pricing import (
     drafts_of,
     partial_dtypes,
     sure_plan,
+    vertex_scratch,
 )
 from tiles.plan.question import CODE_PRICE, MEMORY_PROPORTION
 from tiles.plan.slices import reads_all
@@ -347,7 +348,7 @@ def _candidates(
         in_stages = combining_cycles(extents.results, partial_bytes, partials, target, code_price)
         combining = np.where(is_split, in_stages, 0)
     temporary = sum(slice_bytes, np.zeros(cells.shape))
-    temporary = temporary + np.where(is_split, 0, codelet.scratch_bytes(extents, target))
+    temporary = temporary + vertex_scratch(codelet, extents, is_split, target)
     return _Candidates(
         grains=grains,
         cells=cells,

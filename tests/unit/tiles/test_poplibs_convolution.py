@@ -21,12 +21,15 @@ from tiles.graph import (
     Graph,
     IndexMap,
     Layout,
+    Operation,
     OpForm,
     Plan,
     along,
     codelet_from_data,
     identity_map,
+    whole,
 )
+from tiles.plan import Operand, Question, draft
 from tiles.plan.rearrange import transpose_cycles
 from tiles.poplibs.forms import dot_form
 from tiles.poplibs.poplin import ConvAxes, Convolution, MatMul, conv_codelet, convolution
@@ -219,6 +222,28 @@ def test_windows_of_few_channels_are_laid_out_before_the_units_take_them():
     assert int(auto.scratch_bytes(many, GC200)[0]) == 0
     with pytest.raises(InvalidGraph, match="method expanded cannot convolve"):
         _cycles("float16", "float32", "expanded", inputs=32)
+
+
+def test_plans_count_the_windows_that_vertices_of_partials_lay_out():
+    """What a plan's vertices need for themselves is what allocation gives them, where input channels are cut, too."""
+    lhs, rhs, windows = (1, 12, 12, 8), (3, 3, 8, 16), [Window(12, 3), Window(12, 3)]
+    graph = Graph(TARGET)
+    tensors = [graph.add_input(shape, "float16") for shape in (lhs, rhs)]
+    convolution(graph, *tensors, NHWC, windows)
+    (operation,) = [step for step in graph.program.steps if isinstance(step, Operation)]
+    form = operation.form
+    splits = [AxisSplit(dim.size, 4, ((2, 1),)) if dim.name == "i" else whole(dim.size) for dim in form.dims]
+    plan = Plan(tuple(splits))
+    operands = tuple(Operand(shape, "float16", None) for shape in (lhs, rhs))
+    question = Question(form, operation.codelet, operands, ("float16",), TARGET)
+    pinned = Graph(TARGET)
+    tensors = [pinned.add_input(shape, "float16") for shape in (lhs, rhs)]
+    pinned.outputs = [convolution(pinned, *tensors, NHWC, windows, plan=plan).name]
+    executable = compile_graph(pinned)
+    sizes = {b.name.removeprefix("conv.partials"): b.size_bytes for b in executable.buffers.values()}
+    assert sizes[".scratch"] > 0 and sizes[""] == 10 * 10 * 16 * 4
+    taken = sum(sizes.get(name, 0) for name in ("", ".in0", ".in1", ".scratch"))
+    assert draft(question, plan).temporary_bytes == taken
 
 
 def test_auto_is_the_fastest_method_that_can():
