@@ -44,6 +44,24 @@ def test_a_program_that_does_not_fit_is_planned_again() -> None:
     np.testing.assert_allclose(compiled(*args), jax.jit(network)(*args), atol=1e-4)
 
 
+def test_operations_that_crowd_a_tile_give_up_some_of_what_they_take() -> None:
+    """Some of what they may take would leave the plan of one that takes less as it was."""
+    lowered = ipuxla.jit(network, target=SMALL).lower(jax.ShapeDtypeStruct((256, 512), jnp.float32), *WEIGHTS)
+    module = lowered._pipeline.optimized(lowered.options)
+    short = compile_graph(Planner().plan(fitting.lower_module(module, SMALL)), check_memory=False)
+    assert not short.fits
+    policy = eased(short, Policy())
+    assert policy is not None
+    sizes = {b.name: b.size_bytes for b in short.buffers.values()}
+    taken = sum(sizes.get(f"dot.partials{name}", 0) for name in ("", ".in0", ".in1", ".scratch"))
+    share = policy.memory_proportion("dot")
+    lack = shortage(short).excess_bytes
+    assert 0.5 * taken <= share * SMALL.bytes_per_tile <= taken - lack
+    assert share < Policy().memory_proportion("dot")
+    again = compile_graph(Planner(policy).plan(fitting.lower_module(module, SMALL)), check_memory=False)
+    assert shortage(again).need_bytes < shortage(short).need_bytes
+
+
 def test_data_that_cannot_fit_is_planned_once_and_says_so() -> None:
     """Ten weights of 4 MB on 16 tiles: nothing that planning does makes room for them."""
     weights = [jax.ShapeDtypeStruct((1024, 1024), jnp.float32)] * 10

@@ -30,6 +30,11 @@ by logarithms, where there is less room up to the highest price.
 
 Of eight models in ``benchmarks/results/models.md``, code four times as dear saved 0 to 26 %, and 56 % once (a GPT-2-small
 step, which lacks far more); four times as dear again it saved 0 to 31 %."""
+LEAST_GIVEN_UP = 1 / 8
+"""Share of what an operation takes that it gives up at least when it is planned again, so that its plan changes."""
+MOST_GAPS = 1 / 16
+"""Share of a tile that gaps between buffers are expected to take at most; of the models in ``tests/models`` they take up
+to 6 %. A buffer that finds no room lies behind all memory, so that the highest address alone says too much."""
 CODE, TEMPORARIES, DATA, PIECES = "code", "temporaries", "data", "pieces"
 
 
@@ -162,7 +167,7 @@ def _memory_shortage(executable: Executable) -> Shortage:
 def eased(executable: Executable, policy: Policy) -> Policy | None:
     """Return how to plan a program again that does not fit, None where planning would not help.
 
-    Temporaries that crowd a tile get half the room; where code or data crowd, bytes of exchange code become dearer.
+    Temporaries that crowd a tile get less room; where code or data crowd, bytes of exchange code become dearer.
     Everything that is short has to be what planning could save (``Shortage.most_saved_bytes``): a program that
     lacks room for what it keeps is not planned again for its code.
 
@@ -186,10 +191,12 @@ def eased(executable: Executable, policy: Policy) -> Policy | None:
 
 
 def tightened(executable: Executable, policy: Policy) -> dict[str, float]:
-    """Return memory proportions for planning again, halved for the operations that crowd an overfull tile.
+    """Return memory proportions for planning again: less than operations that crowd an overfull tile take.
 
     Those are the ones whose received slices, scratch or partials are live in a step in which a tile needs more
-    than it has.
+    than it has, or more than it has left beside gaps between buffers: where the fullest step is mended, the next one
+    does not fit either. They give up what is missing there, within ``LEAST_GIVEN_UP`` and half of what they take: that is
+    often far less than they may take, and code and cycles become more with every byte that is saved.
 
     Args:
       executable: the program that does not fit.
@@ -198,20 +205,36 @@ def tightened(executable: Executable, policy: Policy) -> dict[str, float]:
     Returns:
       the same proportions when no operation is left to tighten.
     """
-    most = _live_bytes(executable).max(axis=1)
-    overfull = np.flatnonzero(most >= min(executable.target.bytes_per_tile + 1, int(most.max()))) - 1
-    crowding = set()
+    most, room = _live_bytes(executable).max(axis=1), executable.target.bytes_per_tile
+    left = min(room - _gap_bytes(executable, int(most.max())), int(most.max()) - 1)
+    shares: dict[str, float] = {}
     for _, group in executable.groups():
-        names = {*(o.buffer for o in group.operands), f"{group.name}.scratch"}
-        names |= {executable.variables[r].storage for r in group.results if group.name.endswith(".partials")}
-        for buffer in (executable.buffers[name] for name in names if name in executable.buffers):
-            if np.any((overfull >= buffer.start) & (overfull <= buffer.end)):
-                crowding.add(operation_of(group.name))
-    halved = {name: policy.memory_proportion(name) / 2 for name in sorted(crowding)}
+        results = {executable.variables[r].storage for r in group.results}
+        own = {*(o.buffer for o in group.operands), f"{group.name}.scratch"}
+        own |= results if group.name.endswith(".partials") else set()
+        crowding = [executable.buffers[name] for name in sorted(own) if name in executable.buffers]
+        needed = max((int(most[b.start + 1 : b.end + 2].max()) for b in crowding), default=0)
+        taken = sum(b.size_bytes for b in crowding)
+        if needed <= left or not taken:
+            continue
+        taken += sum(
+            executable.buffers[r].size_bytes for r in sorted(results - own) if r in executable.buffers
+        )
+        name = operation_of(group.name)
+        given_up = min(max((needed - left) / taken, LEAST_GIVEN_UP), 0.5)
+        share = min(policy.memory_proportion(name), taken / room) * (1 - given_up)
+        shares[name] = max(shares.get(name, 0), share)
     return {
         **policy.memory_proportions,
-        **{name: share for name, share in halved.items() if share >= LEAST_PROPORTION},
+        **{name: share for name, share in sorted(shares.items()) if share >= LEAST_PROPORTION},
     }
+
+
+def _gap_bytes(executable: Executable, peak_bytes: int) -> int:
+    """Return by how much the highest address in use exceeds the most bytes that are live at once, within limits."""
+    base = min(region.base for region in executable.target.memory_regions)
+    end = max((b.address + b.size_bytes for b in executable.buffers.values() if b.size_bytes), default=base)
+    return min(max(0, end - base - peak_bytes), int(MOST_GAPS * executable.target.bytes_per_tile))
 
 
 def peak_bytes(executable: Executable) -> int:
