@@ -79,7 +79,8 @@ def jit(
 
     Raises:
       Unsupported: a sharding names no axes of a mesh.
-      InvalidOption: an unknown engine or arithmetic, or ``shard`` does not read as a sharding.
+      InvalidOption: an unknown engine or arithmetic, ``shard`` does not read as a sharding, or two axes of a mesh
+        have one name.
       InvalidPlan: ``plans`` does not read as plans.
       UnknownTarget: no target has the given name.
     """

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from hlo_passes.ir import Module
 from hlo_passes.passes import optimize
 from ipuxla.lowering import lower_module
+from ipuxla.sharding import ArraySharding
 from tiles.compiler import Executable, compile_graph, eased, shortage, shortage_text
 from tiles.compiler.executable import CODE_CATEGORIES
 from tiles.compiler.oom import CODE
@@ -39,15 +40,15 @@ def planned_to_fit(
     module: Module,
     target: Target | System,
     plans: Mapping[str, Plan],
-    same_on_all: Collection[int] = (),
+    inputs: Sequence[ArraySharding] = (),
     replans: int | None = None,
 ) -> Executable:
     """Return the program, planned again while it does not fit and planning otherwise may help.
 
-    When nothing helps it is the attempt that came closest, marked as not fitting. ``same_on_all`` is as for
+    When nothing helps it is the attempt that came closest, marked as not fitting. ``inputs`` is as for
     ``lower_module``; ``replans`` is how often it is planned again at most, ``REPLANS`` if None.
     """
-    graph = lower_module(module, target, same_on_all)
+    graph = lower_module(module, target, inputs)
     policy: Policy | None = Policy(code_price=code_price_of(graph))
     attempts: list[Executable] = []
     while policy is not None and len(attempts) <= (REPLANS if replans is None else replans):
@@ -59,10 +60,12 @@ def planned_to_fit(
     return min(attempts, key=lambda executable: shortage(executable).excess_bytes)
 
 
-def advice(module: Module, executable: Executable, plans: Mapping[str, Plan]) -> str:
+def advice(
+    module: Module, executable: Executable, plans: Mapping[str, Plan], inputs: Sequence[ArraySharding] = ()
+) -> str:
     """Return the first change that makes a program fit, or what those that were tried gain."""
     gains = []
-    for change, trial in _changes(module, executable, plans).items():
+    for change, trial in _changes(module, executable, plans, inputs).items():
         tried = trial()
         if tried.fits:
             return f"{change}: it fits then"
@@ -104,11 +107,10 @@ def _several_ipus(module: Module, executable: Executable) -> str | None:
 
 
 def _changes(
-    module: Module, executable: Executable, plans: Mapping[str, Plan]
+    module: Module, executable: Executable, plans: Mapping[str, Plan], inputs: Sequence[ArraySharding]
 ) -> dict[str, Callable[[], Executable]]:
     """Return changes of a program or its machine that may make it fit, by what a caller would do, with their trials."""
     target, changes = executable.system or executable.target, {}
-    same = executable.same_on_all
     if len(executable.steps) > MOST_STEPS:
         return changes
     lack = shortage(executable)
@@ -118,7 +120,7 @@ def _changes(
         shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         changed = replace(module, donated=tuple(sorted({*module.donated, *donated})))
         changes[f"donate {shown} (donate_argnums), whose types results have"] = lambda: planned_to_fit(
-            changed, target, plans, same
+            changed, target, plans, inputs
         )
     larger = _larger(target) if lack.kind != CODE and isinstance(target, Target) else None
     if larger is not None:
@@ -128,7 +130,7 @@ def _changes(
     shared = module if lack.excess_bytes > MOST_SHARED * code else optimize(module, SHARING)
     if shared is not module:
         changes[f"passes with ',{SHARING}' after the others, so that shorter runs share code"] = lambda: (
-            planned_to_fit(shared, target, plans, same, replans=0)
+            planned_to_fit(shared, target, plans, inputs, replans=0)
         )
     return changes
 

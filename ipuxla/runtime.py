@@ -20,7 +20,7 @@ from ipuxla.collection import collection_paused
 from ipuxla.errors import InvalidExecutable, UnknownStage, Unsupported
 from ipuxla.options import ARITHMETICS, ENGINES
 from ipuxla.runner import Runner
-from ipuxla.sharding import ArraySharding
+from ipuxla.sharding import ArraySharding, Placement
 from ipuxla.signature import LeafType, Signature
 from tiles import report
 from tiles.compiler import Certificate, Executable, load_executable, print_plans
@@ -321,13 +321,19 @@ def _check_fit(signature: Signature, executable: Executable, path: str) -> None:
     """Refuse a file whose two halves belong to different programs."""
     placement = signature.words_placement
     replicas = 1 if placement is None else placement.num_devices
-    same = () if placement is None else placement.same_on_all
-    if executable.replicas.count != replicas or tuple(executable.same_on_all) != same:
+    if executable.replicas.count != replicas:
         raise InvalidExecutable(
             "the program's replicas are not its signature's",
             location=path,
             expected=f"{replicas:,}",
             got=f"{executable.replicas.count:,}",
+        )
+    if (differs := _differs_along(placement, executable)) != executable.differs_along:
+        raise InvalidExecutable(
+            "the program's inputs differ between replicas along other axes than its signature says",
+            location=path,
+            expected=str(differs)[:200],
+            got=str(executable.differs_along)[:200],
         )
     for role, leaves, names in (
         ("inputs", signature.inputs, executable.inputs),
@@ -344,6 +350,15 @@ def _check_fit(signature: Signature, executable: Executable, path: str) -> None:
                 expected=", ".join(map(str, leaves)),
                 got=", ".join(f"{v.dtype}{list(v.shape)}" for v in variables),
             )
+
+
+def _differs_along(placement: Placement | None, executable: Executable) -> tuple[tuple[str, ...], ...]:
+    """Return along which of an executable's axes of replicas the arguments differ."""
+    if placement is None:
+        return () if executable.system is None else ((),) * len(executable.inputs)
+    axes = executable.replicas.axes
+    differs = [sharding.axes(axes) for sharding in placement.inputs]
+    return tuple(tuple(axis for axis, _ in axes if axis in own) for own in differs)
 
 
 def _local(words: Sequence[LeafType], shardings: Sequence[ArraySharding]) -> list[LeafType]:

@@ -204,11 +204,6 @@ class Placement:
             for sharding in self.inputs
         ]
 
-    @property
-    def same_on_all(self) -> tuple[int, ...]:
-        """Arguments of which all devices hold the whole."""
-        return tuple(number for number, sharding in enumerate(self.inputs) if sharding.is_replicated)
-
 
 def _are_digits(sharding: ArraySharding) -> bool:
     """Whether no two digits say the same about a device's number, so that every part has a device that holds it."""

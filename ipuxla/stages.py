@@ -294,20 +294,20 @@ class Pipeline:
         return source if isinstance(source, bytes) else compat.module_bytecode(source)
 
     @property
-    def _same_on_all(self) -> tuple[int, ...]:
-        """Arguments of engines of which all devices hold the whole."""
-        return () if self.placement is None else self.words_placement(self.placement).same_on_all
+    def _inputs(self) -> tuple[ArraySharding, ...]:
+        """How the arguments of engines are cut; none for one device."""
+        return () if self.placement is None else self.words_placement(self.placement).inputs
 
     def _lowered(self, options: CompileOptions) -> Graph:
-        return lower_module(self.optimized(options), options.machine, self._same_on_all)
+        return lower_module(self.optimized(options), options.machine, self._inputs)
 
     def _compiled(self, options: CompileOptions) -> Executable:
         module, plans = self.optimized(options), options.pinned_plans
         with self._naming_internal_errors(options):
-            executable = planned_to_fit(module, options.machine, plans, self._same_on_all)
+            executable = planned_to_fit(module, options.machine, plans, self._inputs)
             require_pinned(executable, plans)
         if options.check_memory and not executable.fits:
-            error = out_of_memory(executable, advice(module, executable, plans))
+            error = out_of_memory(executable, advice(module, executable, plans, self._inputs))
             error.make_profile = functools.partial(profile, executable)
             raise error
         return executable

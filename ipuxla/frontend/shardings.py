@@ -41,7 +41,7 @@ def find_shardings(jaxpr: Any, inputs: Sequence[Any], outputs: Sequence[Any]) ->
     """Return what a function says of many devices; None where it is written for one.
 
     Raises:
-      InvalidOption: two meshes in one function.
+      InvalidOption: two meshes in one function, or two axes of one name.
       Unsupported: a sharding that names no axes of a mesh.
     """
     named = [_named(sharding) for sharding in inputs], [_named(sharding) for sharding in outputs]
@@ -49,7 +49,10 @@ def find_shardings(jaxpr: Any, inputs: Sequence[Any], outputs: Sequence[Any]) ->
     said = [(sharding.mesh, None) for role in named for sharding in role if sharding is not None]
     context = compat.context_mesh()
     around = [] if context is None else [(context, None)]
-    for mesh, place in (*said, *compat.meshes_of(jaxpr), *around):
+    inside = list(compat.meshes_of(jaxpr))
+    for mesh, place in (*inside, *said, *around):  # those that have a place first
+        _require_own_names(mesh, place)
+    for mesh, place in (*said, *inside, *around):
         if mesh.size > 1:
             key = (mesh.axis_names, mesh.axis_sizes)
             found.setdefault(key, (mesh.abstract_mesh, place))
@@ -69,16 +72,28 @@ def find_shardings(jaxpr: Any, inputs: Sequence[Any], outputs: Sequence[Any]) ->
 
 
 def sharding_of_leaf(leaf: Any) -> NamedSharding | None:
-    """Return the sharding over several devices that an array or a description of one carries."""
+    """Return the sharding over several devices that an array or a description of one carries.
+
+    Raises:
+      InvalidOption: its mesh has two axes of one name.
+    """
     found = getattr(leaf, "sharding", None)
-    return found if isinstance(found, NamedSharding) and found.mesh.size > 1 else None
+    if not isinstance(found, NamedSharding):
+        return None
+    _require_own_names(found.mesh)
+    return found if found.mesh.size > 1 else None
 
 
 def with_mesh_around(shardings: Any) -> Any:
-    """Return a tree of shardings with partition specs made shardings over the mesh around, where there is one."""
+    """Return a tree of shardings with partition specs made shardings over the mesh around, where there is one.
+
+    Raises:
+      InvalidOption: it has two axes of one name.
+    """
     mesh = compat.context_mesh()
     if mesh is None:
         return shardings
+    _require_own_names(mesh)
     return jax.tree.map(
         lambda s: NamedSharding(mesh, s) if isinstance(s, PartitionSpec) else s,
         shardings,
@@ -87,9 +102,16 @@ def with_mesh_around(shardings: Any) -> Any:
 
 
 def require_named(role: str, shardings: Any) -> None:
-    """Raise Unsupported unless shardings, in a tree, name axes of a mesh."""
+    """Check that shardings, in a tree, name axes of a mesh.
+
+    Raises:
+      Unsupported: one does not.
+      InvalidOption: a mesh has two axes of one name.
+    """
     leaves = jax.tree.leaves(shardings, is_leaf=lambda s: s is None or isinstance(s, PartitionSpec))
     for leaf in leaves:
+        if isinstance(leaf, NamedSharding):
+            _require_own_names(leaf.mesh)
         if leaf is not None and not isinstance(leaf, NamedSharding | PartitionSpec):
             raise Unsupported(
                 f"{role}: a sharding that names no axes of a mesh",
@@ -111,6 +133,18 @@ def _named(sharding: Any) -> NamedSharding | None:
         got=str(sharding)[:200],
         try_="NamedSharding(ipuxla.mesh(system, shape, names), PartitionSpec(...))",
     )
+
+
+def _require_own_names(mesh: Any, place: str | None = None) -> None:
+    """Raise InvalidOption where two axes of a mesh have one name, of which JAX says nothing until XLA reads it."""
+    names = [str(name) for name in mesh.axis_names]
+    if len(set(names)) != len(names):
+        raise InvalidOption(
+            "a mesh needs a name of its own for every axis",
+            location=place,
+            expected=f"{len(names)} different names",
+            got=", ".join(map(repr, names)),
+        )
 
 
 def _shown(mesh: AbstractMesh) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 
 from hlo_passes.ir import Module
 from hlo_passes.passes import with_whole_scopes
@@ -30,6 +30,7 @@ from ipuxla.lowering import (
 from ipuxla.lowering.errors import UnsupportedLowering
 from ipuxla.lowering.registry import RULES, Lowering, dtype_of
 from ipuxla.lowering.transfers import streams_of
+from ipuxla.sharding import ArraySharding
 from tiles.graph import Graph
 from tiles.target import System, Target
 
@@ -58,13 +59,13 @@ assert (
 )  # for their rules
 
 
-def lower_module(module: Module, target: Target | System, same_on_all: Collection[int] = ()) -> Graph:
+def lower_module(module: Module, target: Target | System, inputs: Sequence[ArraySharding] = ()) -> Graph:
     """Return the graph of an optimized module's entry computation, whose operations are yet to be planned.
 
     Args:
       module: an optimized module.
       target: the machine; a system for a module of many devices, each of which is a replica then.
-      same_on_all: parameters of which all devices are given the same value.
+      inputs: how parameters are cut, which says between which devices they differ; if empty, between all.
 
     Raises:
       UnsupportedLowering: an op without a lowering, or a stream of several types; names the user's source line.
@@ -79,8 +80,9 @@ def lower_module(module: Module, target: Target | System, same_on_all: Collectio
     arguments = []
     for number, parameter in enumerate(entry.parameters):
         name, kind = parameter.name.removeprefix("%"), dtype_of(parameter.type)
-        is_same = number in same_on_all
-        arguments.append(graph.add_input(parameter.type.shape, kind, name, same_on_all=is_same))
+        differs = inputs[number].axes(axes) if inputs else graph.replicas.names
+        same = tuple(axis for axis, _ in axes if axis not in differs)
+        arguments.append(graph.add_input(parameter.type.shape, kind, name, same_along=same))
     graph.donated = module.donated
     graph.streams.update(streams_of(module))
     lowering = Lowering(module, graph, entry, graph.program)

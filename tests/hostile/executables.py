@@ -201,7 +201,7 @@ def _run(executable: Any, rng: random.Random) -> str:
     if sum(int(np.prod(v.shape)) for v in executable.variables.values()) > 1 << 20 or executable.streams:
         return "certified"
     replicas = () if not executable.replicas.axes else (executable.replicas.count,)
-    each = [() if v.name in executable.same_on_all else replicas for v in inputs]
+    each = [replicas if axes else () for axes in executable.differs_along] or [()] * len(inputs)
     if replicas and replicas[0] > 64:
         return "certified"
     arrays = [np.ones((*own, *v.shape), v.dtype) for own, v in zip(each, inputs, strict=True)]

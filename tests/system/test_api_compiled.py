@@ -77,7 +77,7 @@ def test_stages_show_the_users_lines(lowered):
 def test_an_unknown_stage_is_named_with_those_there_are(lowered, compiled):
     for either in (lowered, compiled):
         with pytest.raises(
-            UnknownStage, match="stablehlo, partitioned, hlo, hlo-optimized, graph, plans, program"
+            UnknownStage, match="stablehlo, sharding, partitioned, hlo, hlo-optimized, graph, plans, program"
         ):
             either.as_text("llo")
 

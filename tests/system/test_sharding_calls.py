@@ -1,5 +1,6 @@
 """How sharded functions are written and called: JAX's own words, and what is told where they are wrong."""
 
+import dataclasses
 import re
 
 import jax
@@ -10,6 +11,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import ipuxla
+from ipuxla import runtime
 from ipuxla.errors import InvalidOption, IpuError, Unsupported, UnsupportedPrimitive, WrongArguments
 from ipuxla.experiments.digits import data_parallel, make_job
 from ipuxla.experiments.settings import Settings
@@ -162,7 +164,11 @@ def test_a_saved_program_runs_where_no_mesh_is(tmp_path):
     for engine in ("fast", "vertex"):
         got = ipuxla.load(tmp_path / "p", engine=engine)(X, W)
         np.testing.assert_allclose(got, np.tanh(X @ W), rtol=2e-5, atol=1e-6)
-    signature = ipuxla.load(tmp_path / "p").signature
+    program = ipuxla.load(tmp_path / "p")
+    claims = dataclasses.replace(program.executable, differs_along=((), ("model",)))
+    with pytest.raises(InvalidExecutable, match="along other axes than its signature says"):
+        runtime._check_fit(program.signature, claims, "p")
+    signature = program.signature
     data = signature.to_data()
     first = data["placement"]["inputs"][0]
     for digits, rest in (
@@ -193,6 +199,7 @@ def test_steps_in_parallel_give_the_losses_of_one_batch(tmp_path):
 
 OTHER = AbstractMesh((4,), ("z",))
 LARGE = AbstractMesh((32,), ("z",))
+TWINS = AbstractMesh((2, 2), ("a", "a"))
 HUGE = AbstractMesh((4096,), ("z",))
 X4096 = np.zeros((4096, 16), np.float32)
 
@@ -254,6 +261,34 @@ BAD = {
         InvalidGraph,
         r"(?s)a replica may wait for one that does not take part.*test_sharding_calls\.py:\d+.*jax\.lax\.pmax",
     ),
+    "a collective along the axis that its condition differs along": (
+        lambda: jit(
+            over_data(lambda x: jax.lax.cond(x.sum() > 3, lambda: jax.lax.psum(x, "data"), lambda: x)),
+            engine="fast",
+        )(X),
+        InvalidGraph,
+        r"(?s)a replica may wait for one that does not take part.*may differ along data, decides",
+    ),
+    "two axes of one name in a sharding": (
+        lambda: jit(dense, in_shardings=(on(P("a"), TWINS), None))(X, W),
+        InvalidOption,
+        "a name of its own for every axis",
+    ),
+    "two axes of one name in a type": (
+        lambda: jit(lambda x: x + x).lower(jax.ShapeDtypeStruct((4,), "float32", sharding=on(P("a"), TWINS))),
+        InvalidOption,
+        "a name of its own for every axis",
+    ),
+    "two axes of one name around": (
+        in_context(TWINS, lambda: jit(dense, in_shardings=(P("a"), None))(X, W)),
+        InvalidOption,
+        "a name of its own for every axis",
+    ),
+    "two axes of one name inside": (
+        lambda: jit(lambda x: jax.lax.with_sharding_constraint(x + x, on(P("a"), TWINS)))(X),
+        InvalidOption,
+        r"(?s)a name of its own for every axis.*'a', 'a'.*test_sharding_calls\.py:\d+",
+    ),
     "a collective that some skip, by operations": (
         lambda: jit(over_data(uneven_branches), engine="hlo")(X),
         InvalidGraph,
@@ -296,7 +331,8 @@ def test_what_is_wrong_is_told_in_one_line_with_its_place(name):
     assert isinstance(caught.value, IpuError)
 
 
-def test_what_all_members_decide_alike_is_evaluated():
+@pytest.mark.parametrize("engine", ["hlo", "fast", "literal"])
+def test_what_all_members_decide_alike_is_evaluated(engine):
     def rounds(x):  # the maximum over all, and a condition that is equal along the axis of the sum
         x = jax.lax.while_loop(
             lambda s: jax.lax.pmax(s.sum(), "data") < 9, lambda s: s + jax.lax.psum(s, "data"), x
@@ -308,7 +344,40 @@ def test_what_all_members_decide_alike_is_evaluated():
     while want.sum((1, 2)).max() < 9:
         want = want + want.sum(0)
     want = np.concatenate([4 * part if part.sum() > 3 else part for part in want])
-    np.testing.assert_allclose(jit(over_data(rounds), engine="hlo")(x), want, rtol=1e-5)
+    np.testing.assert_allclose(jit(over_data(rounds), engine=engine)(x), want, rtol=1e-5)
+
+
+def test_collectives_of_constants():
+    def each(x):
+        ones, threes, both = jnp.ones(3), jnp.full(4, 3.0), ("data", "model")
+        sums = jax.lax.psum((ones, x[0], jnp.zeros(3)), "data")
+        moved = jax.lax.fori_loop(
+            0, 2, lambda _, c: c + jax.lax.ppermute(threes, "model", [(0, 1), (2, 0)]), jnp.zeros(4)
+        )
+        return (
+            *sums,
+            jax.lax.psum(jnp.float32(2), both)[None],
+            jax.lax.pmax(ones, both),
+            jax.lax.all_gather(ones * 2, "model"),
+            jax.lax.psum_scatter(threes, "model", tiled=True),
+            jax.lax.all_to_all(threes, "model", 0, 0, tiled=True),
+            moved,
+        )
+
+    def witness(data, model):
+        x = X[4 * data : 4 * data + 4]
+        sums = 2 * np.ones(3), x[0] + X[4 - 4 * data], np.zeros(3)
+        moved = np.full(4, 6.0 * (model in (0, 1)))
+        others = np.full(1, 12.0), np.full(4, 3.0), moved
+        return *sums, np.full(1, 16.0), np.ones(3), np.full((4, 3), 2.0), *others
+
+    out = P(("data", "model"))
+    mapped = jax.shard_map(each, mesh=AUTO, in_specs=ROWS, out_specs=out, check_vma=False)
+    wanted = [
+        np.concatenate(parts) for parts in zip(*(witness(n // 4, n % 4) for n in range(8)), strict=True)
+    ]
+    for got, want in zip(jit(mapped, engine="fast")(X), wanted, strict=True):
+        np.testing.assert_array_equal(got, want.astype(np.float32))
 
 
 def test_assertions_of_the_function_itself_are_its_own():

@@ -452,5 +452,5 @@ def _assemble(
         dict(graph.remote_buffers),
         system=graph.system,
         replicas=graph.replicas,
-        same_on_all=tuple(i for i, name in enumerate(graph.inputs) if name in graph.same_on_all),
+        differs_along=() if graph.system is None else tuple(map(graph.differs_along, graph.inputs)),
     )

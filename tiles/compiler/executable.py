@@ -133,7 +133,8 @@ class Executable:
         their own; see ``tiles.compiler.sharing``.
       system: the IPUs that replicas run on, each of them ``target``, and their links; None for one IPU.
       replicas: named axes of replicas. Variables, buffers, steps and program are those of each one of them.
-      same_on_all: positions of inputs of which all replicas are given the same value.
+      differs_along: with a system, for each input the axes along which replicas may be given different values, in the
+        replicas' order; an input with none is given once for all.
     """
 
     name: str
@@ -152,7 +153,7 @@ class Executable:
     shared_exchange: dict[int, int] = field(default_factory=dict)
     system: System | None = None
     replicas: Replicas = field(default_factory=Replicas)
-    same_on_all: tuple[int, ...] = ()
+    differs_along: tuple[tuple[str, ...], ...] = ()
 
     def address(self, variable: str) -> int:
         """Return the address at which every part of a variable starts."""
@@ -225,7 +226,7 @@ class Executable:
         return {
             "system": system,
             "replicas": self.replicas.to_data(),
-            "same_on_all": list(self.same_on_all),
+            "differs_along": [list(axes) for axes in self.differs_along],
         }
 
     def _modules(self) -> dict[str, bytes]:
@@ -272,7 +273,7 @@ class Executable:
                 shared_exchange={step: first for step, first in data["shared_exchange"]},
                 system=system,
                 replicas=Replicas() if system is None else Replicas.from_data(data["replicas"]),
-                same_on_all=() if system is None else tuple(data["same_on_all"]),
+                differs_along=() if system is None else tuple(map(tuple, data["differs_along"])),
             )
             again = executable.to_data()
         except InvalidExecutable:

@@ -11,8 +11,10 @@ import jax
 import numpy as np
 
 from tiles.codelets import ExportedCodelet
+from tiles.compiler.control import Composite, nodes_of
+from tiles.compiler.control_flow import records_of
 from tiles.compiler.executable import Executable
-from tiles.compiler.steps import HOST_STEPS, VertexGroup
+from tiles.compiler.steps import HOST_STEPS, ExecuteStep, VertexGroup
 from tiles.compiler.wellformed import is_count, part_bytes, refuse, where
 from tiles.graph import Cell, Extents
 from tiles.numerics.dtypes import to_jax
@@ -43,7 +45,22 @@ def prove_codelets(executable: Executable) -> int:
                 f"{_shown(known[key])} for parts of {', '.join(group.results)}; expected {_shown(expected)}"
             )
             raise refuse(f"{at}: {group.codelet.name} gives {shown}", group.location)
+    _prove_composites(executable)
     return len(known)
+
+
+def _prove_composites(executable: Executable) -> None:
+    """Raise InvalidExecutable where a composite's body has codelets that its own codelet cannot be made of."""
+    done = set[int]()
+    for node in nodes_of(executable.program):
+        if not isinstance(node, Composite) or node.number in done:
+            continue
+        done.add(node.number)
+        whole = executable.composites[node.number]
+        records = records_of(executable, node.body)
+        stages = [group.codelet for step in records if isinstance(step, ExecuteStep) for group in step.groups]
+        if found := whole.codelet.misfit(whole.form, stages):
+            raise refuse(f"composite {whole.name}: {found}", whole.location)
 
 
 def _slices(executable: Executable, group: VertexGroup, sizes: tuple[int, ...]) -> tuple[Part, ...]:

@@ -1,7 +1,7 @@
 """Proof that no replica waits for one that does not take part, and that what is sent between replicas arrives.
 
 All replicas run one program, so they meet in an exchange if they take the same turns on the way to it. A variable may
-differ along an axis if it is given per replica, holds a replica's place, arrives from another replica, or is computed
+differ along an axis if it is an input given so, holds a replica's place, arrives from another replica, or is computed
 of such or where such decides; what a collective gives to all members alike does not differ along its axes. What decides
 a loop or branch around an exchange along some axes must not differ along any of them. Flows are counted once for a
 permutation: the cost is that of the program, and of one array as long as there are replicas.
@@ -56,11 +56,9 @@ class _Proof:
 
     def __init__(self, executable: Executable) -> None:
         self.executable = executable
-        self.every: Axes = frozenset(executable.replicas.names)
         self.differs: dict[str, Axes] = {}
-        for i, name in enumerate(executable.inputs):
-            if i not in executable.same_on_all:
-                self.differs[name] = self.every
+        for name, axes in zip(executable.inputs, executable.differs_along, strict=True):
+            self._add((name,), frozenset(axes))
 
     def prove(self) -> Exchanges:
         while True:

@@ -40,15 +40,21 @@ def check_declarations(executable: Executable) -> None:
 
 
 def _check_replicas(executable: Executable) -> None:
-    """Refuse replicas without IPUs to run on, and inputs that are marked and not there."""
-    replicas, system, marked = executable.replicas, executable.system, executable.same_on_all
-    if not isinstance(replicas, Replicas) or (system is None and (replicas.axes or marked)):
+    """Refuse replicas without IPUs to run on, and inputs that differ along axes that are not there."""
+    replicas, system, differs = executable.replicas, executable.system, executable.differs_along
+    if not isinstance(replicas, Replicas) or (system is None and (replicas.axes or differs)):
         raise refuse("it has replicas and no system of several IPUs")
     if system is not None and (system.chip != executable.target or replicas.count > system.num_ipus):
         what = f"{replicas.count:,} replicas, each on {executable.target.name}"
         raise refuse(f"it has {what}; {system.name} has {system.num_ipus:,} of {system.chip.name}")
-    if len(set(marked)) != len(marked) or not all(is_count(i) and i < len(executable.inputs) for i in marked):
-        raise refuse(f"inputs {marked} are not distinct positions among {len(executable.inputs)} inputs")
+    if system is not None and len(differs) != len(executable.inputs):
+        raise refuse(f"of {len(executable.inputs)} inputs it says along which axes {len(differs)} differ")
+    for name, axes in zip(executable.inputs, differs, strict=system is not None):
+        if axes != tuple(axis for axis in replicas.names if axis in axes):
+            have = ", ".join(replicas.names) or "none"
+            raise refuse(
+                f"input {name} differs along {axes!r:.100}; expected axes of the replicas in order: {have}"
+            )
 
 
 def refuse(what: str, location: str = "") -> InvalidExecutable:

@@ -162,7 +162,7 @@ def _alone(
         donated=(),
         streams={},
         remote_buffers={},
-        same_on_all=(),
+        differs_along=() if executable.system is None else (executable.replicas.names,) * len(inputs),
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any, TextIO
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from tiles.compiler import AbortStep, ErrorStep, Executable, PrintStep, VertexGroup
 from tiles.compiler.control_flow import decided_by_floats, items_needed
@@ -271,7 +272,11 @@ def aborted(step: AbortStep | ErrorStep, value: np.ndarray | None, prints: Seque
 
 
 def check_inputs(executable: Executable, inputs: Sequence[Any]) -> None:
-    """Raise InvalidExecutable unless there are as many inputs as the executable takes, each with a value per replica."""
+    """Raise InvalidExecutable unless there are as many inputs as the executable takes, each with a value per replica.
+
+    Values must be the same along axes along which the executable says so, on which its certificate rests; this is not
+    checked while JAX traces them.
+    """
     if len(inputs) != len(executable.inputs):
         raise InvalidExecutable(f"{executable.name} takes {len(executable.inputs)} inputs, got {len(inputs)}")
     for i in differing(executable):
@@ -281,10 +286,28 @@ def check_inputs(executable: Executable, inputs: Sequence[Any]) -> None:
             raise InvalidExecutable(
                 f"input {name} of {executable.replicas} replicas is {list(expected)}, got {list(shape)}"
             )
+        same = [axis for axis in executable.replicas.names if axis not in executable.differs_along[i]]
+        if same and not isinstance(inputs[i], Tracer):
+            _check_same(executable, i, np.asarray(inputs[i]), same)
+
+
+def _check_same(executable: Executable, i: int, value: np.ndarray, same: Sequence[str]) -> None:
+    """Raise InvalidExecutable unless the bytes of an input, ``[replicas, *shape]``, are the same along some axes."""
+    if not value.size:
+        return
+    names, sizes = executable.replicas.names, [size for _, size in executable.replicas.axes]
+    width = next(n for n in (8, 4, 2, 1) if value.nbytes // len(value) % n == 0)
+    found = np.ascontiguousarray(value).reshape(-1).view(f"u{width}").reshape(*sizes, -1)
+    for axis in same:
+        if not (found == found.take([0], names.index(axis))).all():
+            raise InvalidExecutable(
+                f"input {executable.inputs[i]} differs between replicas along {axis}",
+                expected=f"values that differ along {', '.join(executable.differs_along[i])} only",
+            )
 
 
 def differing(executable: Executable) -> tuple[int, ...]:
     """Return the positions of inputs that are given a value for each replica, in front of their shape."""
     if not executable.replicas.axes:
         return ()
-    return tuple(i for i in range(len(executable.inputs)) if i not in executable.same_on_all)
+    return tuple(i for i, axes in enumerate(executable.differs_along) if axes)

@@ -149,6 +149,13 @@ class Codelet:
         """
         return True
 
+    def misfit(self, form: OpForm, stages: Sequence[Codelet]) -> str:
+        """Return what shows that a composite of this codelet cannot be made of the codelets of its body, or "".
+
+        For parameters of stages that few data tell from others: those that all do, running both finds out.
+        """
+        return ""
+
     def compute(self, cell: Cell, *operands: jax.Array) -> tuple[jax.Array, ...]:
         """Return the results of one cell; operand axes follow the form's indexing maps."""
         raise NotImplementedError

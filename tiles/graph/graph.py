@@ -145,6 +145,7 @@ class Graph:
       system: the IPUs that replicas run on and the links between them; None for one IPU.
       replicas: named axes of replicas; see ``replicate``.
       same_on_all: inputs of which all replicas are given the same value; see ``add_input``.
+      same_along: axes of inputs along which replicas are given the same value; see ``add_input``.
     """
 
     def __init__(self, target: Target | System, name: str = "main") -> None:
@@ -175,6 +176,7 @@ class Graph:
         self.donated: tuple[int, ...] = ()
         self.replicas = Replicas()
         self.same_on_all: set[str] = set()
+        self.same_along: dict[str, tuple[str, ...]] = {}
         self.is_planned = False
         self._taken: dict[str, dict[str, int]] = {}
 
@@ -182,6 +184,7 @@ class Graph:
         """Return an empty graph with this one's target, replicas, streams and remote buffers; its new names are new here too."""
         graph = Graph(self.system or self.target, self.name)
         graph.replicas, graph.same_on_all = self.replicas, set(self.same_on_all)
+        graph.same_along = dict(self.same_along)
         graph.streams, graph.remote_buffers = dict(self.streams), dict(self.remote_buffers)
         graph._taken = {space: dict(taken) for space, taken in self._taken.items()}
         return graph
@@ -249,6 +252,7 @@ class Graph:
         name: str = "arg",
         location: str = "",
         same_on_all: bool = False,
+        same_along: tuple[str, ...] = (),
     ) -> Tensor:
         """Add an input; unless it is given a layout the first operation that reads it says where it lies.
 
@@ -258,11 +262,26 @@ class Graph:
           name: made unique.
           location: the user's source line.
           same_on_all: whether a run is given one value for all replicas; else one for each, in front of the shape.
+          same_along: axes of replicas along which those for each are the same; all axes are ``same_on_all``.
+
+        Raises:
+          InvalidGraph: an axis that is not there.
         """
+        if same_along:
+            same_on_all |= len(self.replicas.require(same_along)) == len(self.replicas.axes)
         tensor = self.add_tensor(shape, dtype, name, kind=INPUT, location=location)
         if same_on_all:
             self.same_on_all.add(tensor.name)
+        elif same_along:
+            self.same_along[tensor.name] = tuple(same_along)
         return tensor
+
+    def differs_along(self, name: str) -> tuple[str, ...]:
+        """Return the axes along which replicas may be given different values of an input, in the replicas' order."""
+        if name in self.same_on_all:
+            return ()
+        same = self.same_along.get(name, ())
+        return tuple(axis for axis in self.replicas.names if axis not in same)
 
     def add_variable(self, shape: tuple[int, ...], dtype: str, name: str = "v", location: str = "") -> Tensor:
         """Add a tensor that copies or streams write; it is placed by the first operation that reads it."""

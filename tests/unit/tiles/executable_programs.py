@@ -317,8 +317,8 @@ def inputs_of(executable: Executable) -> list[np.ndarray]:
     values = []
     for i, name in enumerate(executable.inputs):
         v = executable.variables[name]
-        each = executable.replicas.axes and i not in executable.same_on_all
-        shape = (executable.replicas.count, *v.shape) if each else v.shape
+        differs = executable.differs_along[i] if executable.replicas.axes else ()
+        shape = (executable.replicas.count, *v.shape) if differs else v.shape
         is_small = v.dtype.startswith("int")
         values.append((np.full(shape, 2) if is_small else random.standard_normal(shape)).astype(v.dtype))
     return values

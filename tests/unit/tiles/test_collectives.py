@@ -381,6 +381,60 @@ def test_a_loop_around_a_collective_is_decided_alike_on_all_members() -> None:
     same(runs(graph, values, np.array(1.0, np.float32)), np.full((4, 1), 0.625, np.float32))
 
 
+def halved_until(limit_same_along: tuple[str, ...], axis: str) -> Graph:
+    """Halve the maximum over an axis until it is at most a limit, which is the same along some axes."""
+    graph = replicated(("data", 2), ("model", 3))
+    x = graph.add_input((1,), "float32", "x")
+    limit = graph.add_input((), "float32", "limit", same_along=limit_same_along)
+    state, body, condition = graph.add_variable(x.shape, "float32", "state"), Sequence(), Sequence()
+    first = gcl.all_reduce(graph, x, axis, "max", algorithm="ring")
+    graph.program.add(_copy(state.name, first.name))
+    number = poputil.reshape(Site(graph, sequence=condition), state, ())
+    goes_on = popops.gt(Site(graph, sequence=condition), number, limit)
+    total = gcl.all_reduce(Site(graph, sequence=body), state, axis, "max", algorithm="ring")
+    body.add(_copy(state.name, popops.mul(Site(graph, sequence=body), total, 0.5).name))
+    graph.program.add(RepeatWhileTrue(condition, goes_on.name, body))
+    graph.outputs.append(state.name)
+    return graph
+
+
+def test_an_input_decides_around_collectives_along_axes_along_which_it_is_the_same() -> None:
+    values = np.array([[3], [80], [5], [2], [7], [1]], np.float32)
+    limits = np.repeat(np.array([1, 4], np.float32), 3)
+    wanted = np.repeat(np.array([[80 / 128], [3.5]], np.float32), 3, axis=0)
+    same(runs(halved_until(("model",), "model"), values, limits), wanted)
+    for said, axis, along in (
+        (("data",), "model", "model"),
+        (("model",), "data", "data"),
+        ((), "data", "data"),
+    ):
+        with pytest.raises(
+            InvalidGraph, match=rf"may wait for one that does not take part.*along {along}, de"
+        ):
+            compile_graph(halved_until(said, axis))
+    with pytest.raises(InvalidGraph, match="no axis 'rows'"):
+        halved_until(("rows",), "data")
+    executable = compile_graph(halved_until(("model",), "model"))
+    assert executable.differs_along == (("data", "model"), ("data",))
+    for engine in ENGINES:
+        with pytest.raises(InvalidExecutable, match="input limit differs between replicas along model"):
+            make_engine(executable, engine).run(values, limits[[0, 1, 2, 3, 0, 5]])
+    assert compile_graph(halved_until(("data", "model"), "data")).differs_along[1] == ()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [["rows"], ["data", "rows"], ["model", "data"], ["data", "data"], [0], "data", None],
+    ids=str,
+)
+def test_axes_that_an_input_cannot_differ_along_are_refused(damage: Any) -> None:
+    data = compile_graph(halved_until(("model",), "model")).to_data()
+    assert data["differs_along"] == [["data", "model"], ["data"]]
+    data["differs_along"] = [["data", "model"], *([] if damage is None else [damage])]
+    with pytest.raises(InvalidExecutable, match=r"limit differs along|damaged|of 2 inputs"):
+        certify(Executable.from_data(data))
+
+
 def test_a_certificate_counts_what_replicas_send_each_other() -> None:
     """Its own count equals what a ring of n sends: n - 1 times a fragment each way, of every member."""
     graph = replicated(("data", 4), ("model", 2))

@@ -84,7 +84,7 @@ def test_a_program_of_one_ipu_says_nothing_of_replicas() -> None:
     x = graph.add_input((8,), "float32", "x")
     graph.outputs.append(popops.add(graph, x, x).name)
     executable = compile_graph(graph)
-    assert not {"system", "replicas", "same_on_all"} & set(executable.to_data())
+    assert not {"system", "replicas", "differs_along"} & set(executable.to_data())
     assert profile(executable).data["execution"]["links"] is None
 
 

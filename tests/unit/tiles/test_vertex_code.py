@@ -40,7 +40,7 @@ from tiles.graph import (
     identity_map,
 )
 from tiles.poplibs import popops
-from tiles.poplibs.forms import broadcast_map, map_form
+from tiles.poplibs.forms import broadcast_map, map_form, reduce_form
 from tiles.poplibs.popnn.rows import RowFunction
 from tiles.poplibs.popops.expr import arg, call, constant_row, rows_of
 from tiles.poplibs.popops.loops import loop_of
@@ -251,6 +251,26 @@ def test_folds_with_a_prologue_cost_what_the_simulator_takes(reduced) -> None:
     run = memory.simulator.run(part.variant.code, memory.arguments, STATE, SCRATCH)
     cycles = codelet.cycles(extents, TARGET)
     assert (int(cycles.value[0]), cycles.basis) == (int(run.cycles[0]), Basis.DERIVED)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", H, F])
+@pytest.mark.parametrize("reduced", [1, 0])
+def test_what_a_fold_costs_depends_on_no_other_cell(dtype, reduced) -> None:
+    """Rows of other lengths in the same question may begin inside words."""
+    codelet, form = reduce_codelet("max", dtype), reduce_form((64, 64), (reduced,))
+    sizes = np.array([[8, 16], [8, 15], [7, 64], [64, 2], [1, 1]])
+    together = codelet.cycles(Extents(form, tuple(sizes.T), (dtype,), (dtype,)), TARGET).value
+    alone = [
+        int(
+            np.squeeze(
+                codelet.cycles(
+                    Extents(form, tuple(np.atleast_1d(row[:, None])), (dtype,), (dtype,)), TARGET
+                ).value
+            )
+        )
+        for row in sizes
+    ]
+    assert together.tolist() == alone
 
 
 def test_workers_share_the_elements_of_few_rows() -> None:

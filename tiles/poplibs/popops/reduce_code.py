@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
 from types import SimpleNamespace
@@ -24,7 +25,7 @@ from tiles.elements import (
 from tiles.elements.cell import CELL, ELEMENT, ROW
 from tiles.elements.kept_variants import kept_variant
 from tiles.elements.variants import UNNAMED, NoVariant, existing
-from tiles.errors import NoTileCode
+from tiles.errors import NoTileCode, OutOfRegisters
 from tiles.graph import CodeData, Extents, OpForm, VertexCode
 from tiles.numerics.dtypes import is_float, itemsize, to_jax
 from tiles.poplibs.popops.expression import Body, body_dtypes, evaluate_body
@@ -74,12 +75,18 @@ def reduction_code(
     if kind == ALONG_ROWS:
         dtypes = (*extents.operand_dtypes, accumulate_dtype, out_dtype)
         return fold_code(body, operation, dtypes, levels, n, rows, target, name, data)
-    isa, grain = instructions_for(target), _grain(n, extents.operand_dtypes)
-    cell = partial(
-        _cell, body, operation, accumulate_dtype, kind, levels, extents.operand_dtypes, out_dtype, grain
-    )
-    found = existing(_named_variant(name, isa, *cell.args))
-    return (VertexCode(found, n, rows, cell=cell, data=replace(data, folds="rows")),)
+    isa, data = instructions_for(target), replace(data, folds="rows")
+    question = body, operation, accumulate_dtype, kind, levels, extents.operand_dtypes, out_dtype
+
+    def columns(grain: int, chosen: np.ndarray) -> tuple[VertexCode, ...]:
+        cell = partial(_cell, *question, grain)
+        return (
+            VertexCode(
+                existing(_named_variant(name, isa, *cell.args)), n, rows, chosen, cell=cell, data=data
+            ),
+        )
+
+    return _by_grain(_grains(n, extents.operand_dtypes), columns)
 
 
 def fold_code(
@@ -121,7 +128,6 @@ def fold_code(
         stored = "float32" if is_float(stored) else "int32"
     sharers = np.maximum(target.workers_per_tile // np.maximum(rows, 1), 1)
     shares = -(-n // sharers)
-    grain = min(_grain(n, operand_dtypes), _grain(shares, operand_dtypes))
     found, shared, narrow = _writes(data, stored != out_dtype)
 
     prologue, plain = (body, levels, operand_dtypes), ((), ((ELEMENT, True),), (accumulate_dtype,))
@@ -132,13 +138,23 @@ def fold_code(
         found = existing(_named_variant(name, isa, *question))
         return VertexCode(found, n, rows, cell=partial(_cell, *question), data=data)
 
-    parts = [part(prologue, stored, n, rows, found, grain)]
-    if np.any(sharers > 1) and not itemsize(accumulate_dtype) % _WORD_BYTES:
+    may_share = np.any(sharers > 1) and not itemsize(accumulate_dtype) % _WORD_BYTES
+
+    def folds(grain: int, chosen: np.ndarray) -> tuple[VertexCode, ...]:
+        whole = part(prologue, stored, n, rows, found, grain)
+        if not may_share:
+            return (replace(whole, runs=chosen),)
         of_share = part(prologue, accumulate_dtype, shares, rows * sharers, shared[0], grain)
         joining = part(plain, stored, sharers, rows, shared[1], 1)
         split = (replace(of_share, sharers=sharers), joining)
-        is_faster = (sharers > 1) & (sum(part.cycles for part in split) < parts[0].cycles)
-        parts = [replace(parts[0], runs=~is_faster), *(replace(part, runs=is_faster) for part in split)]
+        is_faster = (sharers > 1) & (sum(each.cycles for each in split) < whole.cycles)
+        return (
+            replace(whole, runs=chosen & ~is_faster),
+            *(replace(each, runs=chosen & is_faster) for each in split),
+        )
+
+    grains = np.minimum(_grains(n, operand_dtypes), _grains(shares, operand_dtypes))
+    parts = [*_by_grain(grains, folds)]
     if stored != out_dtype:
         cell = partial(_narrowing_cell, stored, out_dtype)
         parts.append(VertexCode(existing(_narrowing(stored, out_dtype, isa)), rows, cell=cell, data=narrow))
@@ -183,10 +199,30 @@ def _loops(form: OpForm, order: tuple[int, ...]) -> tuple[str, Levels, tuple[int
     return kind, tuple(levels), inner
 
 
-def _grain(n: Any, dtypes: tuple[str, ...]) -> int:
-    """Return what all row lengths are multiples of, up to whole accesses of the narrowest operand."""
+def _grains(n: Any, dtypes: tuple[str, ...]) -> np.ndarray:
+    """Return of each row length what it is a multiple of, up to whole accesses of the narrowest operand."""
     most = _ACCESS_BYTES // min(map(itemsize, dtypes), default=_ACCESS_BYTES)
-    return int(np.gcd.reduce(np.gcd(np.atleast_1d(n), most)))
+    return np.gcd(np.atleast_1d(n), most)
+
+
+def _by_grain(
+    grains: np.ndarray, make: Callable[[int, np.ndarray], tuple[VertexCode, ...]]
+) -> tuple[VertexCode, ...]:
+    """Return the code of vertices, those with rows of one grain together: what one costs depends on no other.
+
+    Raises:
+      NoTileCode, OutOfRegisters: no grain has code.
+    """
+    parts: list[VertexCode] = []
+    reason: NoTileCode | OutOfRegisters | None = None
+    for grain in sorted({int(g) for g in np.unique(grains)}, reverse=True):
+        try:
+            parts += make(grain, grains == grain)
+        except (NoTileCode, OutOfRegisters) as error:
+            reason = error
+    if reason is not None and not parts:
+        raise reason
+    return tuple(part for part in parts if np.any(part.runs))
 
 
 @lru_cache(maxsize=4096)

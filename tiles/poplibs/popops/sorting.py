@@ -35,7 +35,7 @@ from tiles.poplibs.forms import map_form
 from tiles.poplibs.popops import elementwise_cycles
 from tiles.poplibs.popops.expression import Body
 from tiles.poplibs.popops.ordering import Key, Order
-from tiles.poplibs.popops.sorting_stages import SOURCE, heap_cycles, parts_of_rows, sort_in_stages
+from tiles.poplibs.popops.sorting_stages import SOURCE, Stage, heap_cycles, parts_of_rows, sort_in_stages
 from tiles.poplibs.poputil.place import place
 from tiles.target import Basis, Target
 
@@ -100,6 +100,16 @@ class Sort(Codelet):
     def may_split(self, form: OpForm, d: int) -> bool:
         """Keep rows whole."""
         return d != self.dimension
+
+    def misfit(self, form: OpForm, stages: Sequence[Codelet]) -> str:
+        """Stages sort rows of this length by this order: which positions are padding few data show."""
+        own = Stage(self.dtypes, form.dims[self.dimension].size, self.keys, self.comparator)
+        for stage in stages:
+            if isinstance(stage, Stage):
+                found = Stage(stage.dtypes, stage.size, stage.keys, stage.comparator)
+                if found != own:
+                    return f"{stage.name} of {found} in a sort of {own}"
+        return ""
 
     def scratch_bytes(self, extents: Extents, target: Target) -> np.ndarray:
         """Count one row for every worker: what is being moved while results are built."""

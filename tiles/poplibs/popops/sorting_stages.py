@@ -64,7 +64,7 @@ COPIES = 4
 
 
 @dataclass(frozen=True)
-class _Stage(Codelet):
+class Stage(Codelet):
     """What the stages' codelets have in common.
 
     Args:
@@ -87,7 +87,7 @@ class _Stage(Codelet):
 
 @register
 @dataclass(frozen=True)
-class SortPart(_Stage):
+class SortPart(Stage):
     """Sort the innermost dimension, a tile's part of a row.
 
     Args:
@@ -137,7 +137,7 @@ class SortPart(_Stage):
 
 @register
 @dataclass(frozen=True)
-class SortExchange(_Stage):
+class SortExchange(Stage):
     """Keep, of every element and its partner's, the one that belongs here.
 
     Operands are the arrays and positions here, then the same of the partner. The fourth dimension from the end has
