@@ -70,7 +70,7 @@ def test_a_convolutional_network_with_momentum():
     for n_in, n_out in itertools.pairwise(channels):
         weights += FLOAT * (3 * 3 * n_in * n_out + 2 * n_out)  # kernel, scale and shift
         image = FLOAT * batch * side * side * n_out
-        stored += 4 * image  # before the norm, normalized, scaled and shifted, after ReLU
+        stored += 3 * image  # before the norm, less its mean, after ReLU: what is scaled is computed again
         stored += image // 4  # pooled: the next layer's input
         gradient = image
         side //= 2
