@@ -19,6 +19,7 @@ from hlo_passes.ops import (
     Print,
     Repeat,
     Reshape,
+    RowFunction,
     Send,
     Stop,
     While,
@@ -100,7 +101,10 @@ def _only_counted(computation: Computation) -> set[Value]:
 
 def _constants_in_memory(computation: Computation) -> set[object]:
     """Return the splat constants that some reader needs as a tensor: results, and operands of irregular ops."""
-    from_memory = (Call, Collective, Concatenate, Outfeed, Print, Reshape, Send, Stop, OptimizationBarrier)
+    from_memory = (
+        *(Call, Collective, Concatenate, OptimizationBarrier, Outfeed),
+        *(Print, Reshape, RowFunction, Send, Stop),
+    )
     needed: set[object] = set(computation.results)
     for instruction in computation.instructions:
         if isinstance(instruction.op, from_memory) or instruction.op.name == "stablehlo.dot_general":
