@@ -173,5 +173,5 @@ def _training(published: bool) -> Model:
     state = new.like(jax.eval_shape(optimizer.init, params))
     images = new.normal(batch, size.side, size.side, size.channels)
     arguments = params, state, images, jax.random.key(0)
-    goals = Goals(must_fit=False, exchange_code_bytes=130_000)
+    goals = Goals(exchange_code_bytes=130_000)
     return Model(training_step(loss, optimizer), arguments, batch, "images", donated=(0, 1), goals=goals)
