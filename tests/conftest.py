@@ -97,12 +97,14 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out extended tests unless asked for, and skip those that need an accelerator where there is none."""
     if not config.getoption("--extended") and not any("::" in arg for arg in config.args):
-        listed = tuple(
-            line for line in EXTENDED.read_text().splitlines() if line and not line.startswith("#")
-        )
+        lines = [line for line in EXTENDED.read_text().splitlines() if line and not line.startswith("#")]
+        listed = tuple(line.removeprefix("! ") for line in lines)
+        undrawn = tuple(line.removeprefix("! ") for line in lines if line.startswith("! "))
         one_in, draw = config.getoption("--drawn"), random.Random(SEED)
+        is_drawn = [bool(one_in) and draw.random() * one_in < 1 for _ in items]
         is_left_out = [
-            item.nodeid.startswith(listed) and not (one_in and draw.random() * one_in < 1) for item in items
+            item.nodeid.startswith(listed) and (not drawn or item.nodeid.startswith(undrawn or ("\0",)))
+            for item, drawn in zip(items, is_drawn, strict=True)
         ]
         config.hook.pytest_deselected(items=list(itertools.compress(items, is_left_out)))
         items[:] = [item for item, is_out in zip(items, is_left_out, strict=True) if not is_out]
