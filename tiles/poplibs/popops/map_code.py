@@ -6,7 +6,7 @@ A variant is compiled once for an expression, the way in which its operands vary
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache, partial
 from types import SimpleNamespace
@@ -207,12 +207,19 @@ def _named_variant(name: str, *key: Any) -> Variant | NoVariant:
 @lru_cache(maxsize=4096)
 def _variant(isa: InstructionSet, *question: Any) -> Variant | NoVariant:
     """Return a variant; the question as of ``_cell``."""
+    return kept_cell("map", isa, _cell, question)
+
+
+def kept_cell(
+    family: str, isa: InstructionSet, cell: Callable[..., CellFunction], question: tuple[Any, ...]
+) -> Variant | NoVariant:
+    """Return the variant of the cell that ``cell`` makes of a question, from disk where it was compiled before."""
 
     def make() -> Variant:
-        cell = _cell(*question)
-        return compile_variant(cell.jaxpr, cell.dtypes, cell.arrangement, isa, UNNAMED)
+        found = cell(*question)
+        return compile_variant(found.jaxpr, found.dtypes, found.arrangement, isa, UNNAMED)
 
-    return kept_variant(("map", *question), isa, make)
+    return kept_variant((family, *question), isa, make)
 
 
 @lru_cache(maxsize=4096)

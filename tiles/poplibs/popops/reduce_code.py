@@ -24,13 +24,13 @@ from tiles.elements import (
 )
 from tiles.elements.cell import CELL, ELEMENT, ROW
 from tiles.elements.kept_variants import kept_variant
-from tiles.elements.variants import UNNAMED, NoVariant, existing
+from tiles.elements.variants import NoVariant, existing
 from tiles.errors import NoTileCode, OutOfRegisters
 from tiles.graph import CodeData, Extents, OpForm, VertexCode
 from tiles.numerics.dtypes import is_float, itemsize, to_jax
 from tiles.poplibs.popops.expression import Body, body_dtypes, evaluate_body
 from tiles.poplibs.popops.fold import FOLDS, cast_accumulator
-from tiles.poplibs.popops.map_code import Levels, check_widths
+from tiles.poplibs.popops.map_code import Levels, check_widths, kept_cell
 from tiles.target import Target
 
 _ACCESS_BYTES = 8
@@ -234,12 +234,7 @@ def _named_variant(name: str, *key: Any) -> Variant | NoVariant:
 @lru_cache(maxsize=4096)
 def _variant(isa: InstructionSet, *question: Any) -> Variant | NoVariant:
     """Return a variant; the question as of ``_cell``."""
-
-    def make() -> Variant:
-        cell = _cell(*question)
-        return compile_variant(cell.jaxpr, cell.dtypes, cell.arrangement, isa, UNNAMED)
-
-    return kept_variant(("fold", *question), isa, make)
+    return kept_cell("fold", isa, _cell, question)
 
 
 @lru_cache(maxsize=4096)
