@@ -30,6 +30,7 @@ from tiles.graph import (
 from tiles.graph.layout import align_up, ceil_div
 from tiles.numerics.dtypes import itemsize
 from tiles.numerics.shared import hold, read_only
+from tiles.plan.cells import vertex_scratch
 from tiles.plan.pricing import (
     RUN_INSTRUCTIONS,
     Drafts,
@@ -41,7 +42,6 @@ from tiles.plan.pricing import (
     drafts_of,
     partial_dtypes,
     sure_plan,
-    vertex_scratch,
 )
 from tiles.plan.question import CODE_PRICE, MEMORY_PROPORTION
 from tiles.plan.slices import reads_all
@@ -314,7 +314,7 @@ class _Candidates:
         )
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=1024)
 def _candidates(
     form: OpForm,
     codelet: Codelet,
