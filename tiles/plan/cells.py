@@ -7,7 +7,7 @@ searches have cells of the same extents, on other tiles and in another order.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -118,7 +118,11 @@ def vertex_scratch(codelet: Codelet, extents: Extents, is_split: np.ndarray, tar
       is_split: which plans compute partials, bool ``[plans]``.
       target: the machine.
     """
-    alone = codelet.scratch_bytes(extents, target)
     if not is_split.any() or codelet.combiner() is None:
-        return alone
-    return np.where(is_split, codelet.partial()[0].scratch_bytes(extents, target), alone)
+        return codelet.scratch_bytes(extents, target)
+    found = np.zeros(is_split.shape, np.int64)
+    for chosen, computed in ((~is_split, codelet), (is_split, codelet.partial()[0])):
+        if chosen.any():
+            sizes = tuple(np.broadcast_to(size, is_split.shape)[chosen] for size in extents.sizes)
+            found[chosen] = computed.scratch_bytes(replace(extents, sizes=sizes), target)
+    return found
