@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import replace
 from typing import Any
@@ -80,13 +81,14 @@ def compile_graph(graph: Graph, check_memory: bool = True, planner: Planner | No
       OutOfTileMemory: the program does not fit; the error carries the executable for its report.
       InvalidGraph: a step names something that does not exist, or reads what another left undefined.
     """
-    order = Order((planner or Planner()).plan(graph))
+    planner = planner or Planner()
+    order = Order(planner.plan(graph))
     tree, graph = order.program(), order.graph
     order.pin()
     used = order.used()
     tensors = {name: tensor for name, tensor in graph.tensors.items() if name in used}
     storage = _share_storage(graph, tensors, order)
-    executable = _grouped_to_fit(tree, order, tensors, storage)
+    executable = _grouped_to_fit(tree, order, tensors, storage, planner.policy.code_price)
     _require_defined(executable)
     _require_remote_memory(executable)
     _require_replicable(executable)
@@ -96,16 +98,20 @@ def compile_graph(graph: Graph, check_memory: bool = True, planner: Planner | No
 
 
 def _grouped_to_fit(
-    tree: Sequence, order: Order, tensors: dict[str, Tensor], storage: dict[str, str]
+    tree: Sequence,
+    order: Order,
+    tensors: dict[str, Tensor],
+    storage: dict[str, str],
+    code_price: float,
 ) -> Executable:
-    """Return the program with alike steps grouped; where it does not fit by little, so that memory need not grow."""
+    """Return the program with steps joined; where it does not fit by little, so that memory need not grow."""
     data, _ = _requests(order.graph, tensors, storage, order)
     spare = int(SHARE * order.graph.target.bytes_per_tile)
     given = order, tensors, storage, data
-    executable = _allocated(*grouped(tree, *given, spare), tensors, storage)
+    executable = _allocated(*grouped(tree, *given, spare, code_price), tensors, storage)
     if executable.fits or shortage(executable).excess_bytes > spare:
         return executable
-    thrifty = _allocated(*grouped(tree, *given, 0), tensors, storage)
+    thrifty = _allocated(*grouped(tree, *given, 0, math.inf), tensors, storage)
     return thrifty if thrifty.fits else executable
 
 
