@@ -4,7 +4,8 @@ A step joins an earlier one of its sequence when nothing from there on stands in
 writes the storage of what it reads, or reads or writes the storage of what it writes. Storages are those of the program
 as it stood, so views, copies that need not move and results in place stay what they were. Control, and whatever the host
 sees, is never passed. A superstep of several members takes no longer than they did apart: one sync, one exchange phase.
-Products whose exchanges are alike but for addresses stay apart where that saves more code than it costs cycles.
+Products whose exchanges are alike but for addresses stay apart where that saves more code than it costs cycles, and so
+do slices of one product that is cut to need less memory.
 
 Memory is what it may cost: results are there earlier, and what members receive and use is there together. A step joins
 where the fullest tile then has at most so many bytes more than the program ever had (``spare_bytes``).
@@ -29,6 +30,7 @@ from tiles.compiler.sharing import LEAST_BYTES, MOST_MOVEMENTS
 from tiles.graph import ComputeSet, Copy, Tensor
 from tiles.numerics.dtypes import itemsize
 from tiles.plan import is_resident, operand_code
+from tiles.planning import operation_of
 from tiles.target import Target
 
 SHARE = 0.03
@@ -145,6 +147,7 @@ class _Grouping:
     def __init__(self, order: Order, root: Mapping[str, str], budget: _Budget, alone: frozenset[int]) -> None:
         self.order, self.root, self.budget, self.alone = order, root, budget, alone
         self.leader = list(range(len(order.steps)))
+        self.cut: dict[int, set[str]] = defaultdict(set)
         self._seen: set[int] = set()
 
     def walk(self, node: Node) -> None:
@@ -173,7 +176,10 @@ class _Grouping:
             groups = run.groups[type(step)]
             earliest = bisect.bisect_right(groups, max(before, default=NEVER))
             tried = groups[earliest : earliest + MOST_TRIED]
-            place = next((g for g in tried if self.budget.allows(number, g)), number)
+            cut = _cut_operation(self.order.steps[number][0])
+            free = (g for g in tried if not cut or cut not in self.cut[g])
+            place = next((g for g in free if self.budget.allows(number, g)), number)
+            self.cut[place].add(cut)
             if place == number:
                 groups.append(number)
             else:
@@ -184,6 +190,12 @@ class _Grouping:
         for storage in writes:
             run.writes[storage] = max(place, run.writes.get(storage, NEVER))
         return run
+
+
+def _cut_operation(name: str) -> str:
+    """Return the operation that a step computes a slice of, one after another to save memory; "" for other steps."""
+    operation = operation_of(name)
+    return operation if ".turn" in name[len(operation) :] else ""
 
 
 def accessed(step: Copy | ComputeSet) -> tuple[set[str], set[str]]:
