@@ -41,7 +41,7 @@ from tiles.compiler.control_flow import count_steps
 from tiles.engine.fast import as_trips, record_run
 from tiles.engine.interface import (
     FLOAT,
-    Engine,
+    MachineEngine,
     aborted,
     check_inputs,
     check_streams,
@@ -92,7 +92,7 @@ class _Run:
     holds: dict[str, str] = field(default_factory=dict)
 
 
-class LiteralEngine(Engine):
+class LiteralEngine(MachineEngine):
     """See the module's text. It has one memory: calls from several threads run one after another.
 
     Between exchanges replicas run one after another. Where their memories together are more than ``resident_bytes`` they
