@@ -282,19 +282,21 @@ class Graph:
         graph._taken = {space: dict(taken) for space, taken in self._taken.items()}
         return graph
 
-    def replicate(self, axis: str, size: int, *, folded: bool = False) -> None:
+    def replicate(self, axis: str, size: int, *, folded: bool = False, part_of: str = "") -> None:
         """Run the program on ``size`` times as many IPUs, which are told apart along an axis of that name.
 
         Replicas are numbered over the axes in row-major order, the first axis the slowest; replica r runs on IPU r, one of
         several IPUs on the r-th group of so many. Along
         a ``folded`` axis, place p is on the p-th IPU of a folded ring, 0 2 4 ... 5 3 1: neighbours are few links apart.
+        Messages name an axis by what it is ``part_of``, if it is.
 
         Raises:
           InvalidGraph: an axis of that name is there, a size below 1, no system, or more replicas than it has IPUs.
         """
         also = (*self.replicas.folded, axis) if folded else self.replicas.folded
         axes = (*self.replicas.axes, (axis, size))
-        self.replicas = self._fitting(replace(self.replicas, axes=axes, folded=also))
+        parts = (*self.replicas.parts, (axis, part_of)) if part_of else self.replicas.parts
+        self.replicas = self._fitting(replace(self.replicas, axes=axes, folded=also, parts=parts))
 
     def unique(self, stem: str, space: str = "tensor") -> str:
         """Return ``stem`` or ``stem.1``, ``stem.2``... whichever is free among names of that kind; deterministic."""

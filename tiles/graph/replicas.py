@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
@@ -166,15 +166,17 @@ class Replicas:
       folded: axes along which place p is at the p-th place of a folded ring (0 2 4 ... 5 3 1) of IPUs, so that on a line
         or ladder all neighbours, the last place and the first too, are near each other.
       ipus_each: IPUs of a replica, one after another in the system.
+      parts: axes that are parts of one that the user named, with that name, in the order of ``axes``.
 
     Raises:
-      InvalidGraph: a name twice or none, a size below 1, more replicas than any system has IPUs, or an axis folded that
-        is not there.
+      InvalidGraph: a name twice or none, a size below 1, more replicas than any system has IPUs, or an axis folded, or a
+        part, that is not there.
     """
 
     axes: tuple[tuple[str, int], ...] = ()
     folded: tuple[str, ...] = ()
     ipus_each: int = 1
+    parts: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         names = [name for name, _ in self.axes]
@@ -188,6 +190,12 @@ class Replicas:
         if self.num_ipus > MAX_REPLICAS:
             several = f" of {self.ipus_each:,} IPUs" if self.ipus_each > 1 else ""
             raise InvalidGraph(f"{self.count:,} replicas{several}", expected=f"at most {MAX_REPLICAS:,}")
+        whole = dict(self.parts)
+        if self.parts and (
+            not all(isinstance(name, str) and name for name in whole.values())
+            or self.parts != tuple((name, whole[name]) for name in names if name in whole)
+        ):
+            raise InvalidGraph(f"parts of axes {str(self.parts)[:80]}", expected="axes, and names, in order")
         if self.folded:
             chosen = set(self.require(self.folded))
             object.__setattr__(self, "folded", tuple(name for name in names if name in chosen))
@@ -222,6 +230,12 @@ class Replicas:
                 f"the replicas have {what}" if missing else f"{what} name no groups", expected=have
             )
         return found
+
+    def shown(self, axes: Iterable[str]) -> str:
+        """Return some axes in order, by the names that the user gave them, each once."""
+        chosen, whole = set(axes), dict(self.parts)
+        named = (whole.get(name, name) for name in self.names if name in chosen)
+        return ", ".join(dict.fromkeys(named))
 
     def size(self, axes: Sequence[str]) -> int:
         """Return how many replicas a group along some axes has."""
@@ -275,8 +289,17 @@ class Replicas:
         return (*first, *(i for i in range(len(self.axes)) if i not in first))
 
     def to_data(self) -> list[list[Any]]:
-        """Return plain data of the axes."""
-        return [[name, size, *(["folded"] if name in self.folded else [])] for name, size in self.axes]
+        """Return plain data of the axes: name, size, whether folded, and of what the axis is a part."""
+        whole = dict(self.parts)
+        return [
+            [
+                name,
+                size,
+                *(["folded"] if name in self.folded else []),
+                *([["of", whole[name]]] if name in whole else []),
+            ]
+            for name, size in self.axes
+        ]
 
     @classmethod
     def from_data(cls, data: Sequence[Any], ipus_each: int = 1) -> Replicas:
@@ -285,13 +308,21 @@ class Replicas:
         Raises:
           InvalidGraph: it is none.
         """
-        rows = [tuple(row) for row in data]
-        if any(len(row) not in (2, 3) or row[2:] not in ((), ("folded",)) for row in rows):
-            raise InvalidGraph(
-                f"{str(data)[:60]} are no axes of replicas", expected="name, size and perhaps 'folded'"
-            )
-        axes = tuple((row[0], row[1]) for row in rows)
-        return cls(axes, tuple(row[0] for row in rows if len(row) == 3), ipus_each)
+        axes, folded, parts = [], [], []
+        for name, size, *marks in data:
+            axes.append((name, size))
+            if marks[:1] == ["folded"]:
+                folded.append(name)
+                marks = marks[1:]
+            if marks and isinstance(marks[0], list) and len(marks[0]) == 2 and marks[0][0] == "of":
+                parts.append((name, marks[0][1]))
+                marks = marks[1:]
+            if marks:
+                raise InvalidGraph(
+                    f"{str(data)[:60]} are no axes of replicas",
+                    expected="name, size, perhaps 'folded', perhaps ['of', name]",
+                )
+        return cls(tuple(axes), tuple(folded), ipus_each, tuple(parts))
 
     def __str__(self) -> str:
         """Return e.g. ``data 8 x model 2``, folded axes marked, and of how many IPUs replicas of several are."""

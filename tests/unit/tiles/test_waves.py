@@ -55,5 +55,5 @@ def test_options_of_memory_are_checked(monkeypatch: pytest.MonkeyPatch, tmp_path
         make_engine(executable, "literal", resident_bytes=0)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
     inputs = np.zeros((4, 8, 16), np.int32), np.zeros((16,), np.int32)
-    with pytest.raises(InvalidArguments, match="does not fit into a file in .*gone"):
+    with pytest.raises(InvalidArguments, match=r"does not fit into a file in .*gone"):
         make_engine(executable, "literal", resident_bytes=1).run(*inputs)
