@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 import jax
 import numpy as np
 from jax._src.compiler import get_compile_options
@@ -21,3 +24,13 @@ def evaluate(text: str, *arrays: np.ndarray) -> list[np.ndarray]:
         program = device.client.compile_and_load(ir.Module.parse(str(module)), devices, options)
         results = program.execute_sharded([jax.device_put(array, device) for array in arrays])
         return [np.asarray(result[0]) for result in results.disassemble_into_single_device_arrays()]
+
+
+@functools.cache
+def _cpu_client() -> Any:
+    return xla_client.make_cpu_client(num_devices=16)
+
+
+def cpu_devices(count: int) -> list[Any]:
+    """Return virtual CPU devices, 16 at most, of a client of their own: this process's devices stay as they are."""
+    return _cpu_client().devices()[:count]

@@ -87,7 +87,7 @@ class Collective(Op):
 
     def by_devices(self, x: Array) -> Array:
         """Return ``[devices, ...]`` of ``[groups, members, ...]``; every device is in a group."""
-        return x.reshape(-1, *x.shape[2:])[np.argsort(self.groups.members.reshape(-1))]
+        return x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])[np.argsort(self.groups.members.reshape(-1))]
 
     def for_all_members(self, x: Array) -> Array:
         """Return ``[devices, ...]`` of ``[groups, ...]``, the same for each member of a group."""
