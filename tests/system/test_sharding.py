@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 import ipuxla
 from tests.replicas import small_system
@@ -12,6 +13,8 @@ from tiles.engine import certify
 
 LAYOUTS = {f"{mesh} {kind}": (mesh, kind) for mesh in MESHES for kind in KINDS}
 SYSTEM = small_system()
+WRONG_IN_XLA = {(f"16 {kind}", "strided convolution") for kind in ("data", "mixed")}
+"""Where XLA's own execution on many devices differs from its own on one: a kernel's gradient, uneven rows, a stride."""
 
 
 def close(program, got, want):
@@ -39,6 +42,8 @@ def test_values_and_gradients_are_those_of_one_device_and_of_xla_on_as_many(wher
     compiled = ipuxla.jit(function, target=SYSTEM, engine="hlo", in_shardings=layout(program, mesh, kind))
     got = compiled(*given)
     close(program, got, jax.jit(function)(*given))
+    if (where, name) in WRONG_IN_XLA:
+        return
     devices = cpu_devices(int(np.prod(MESHES[mesh])))
     close(program, got, jax.jit(function, in_shardings=layout(program, mesh, kind, devices))(*given))
 
@@ -68,3 +73,21 @@ def test_in_the_ring_sharded_equals_unsharded_on_every_bit(name):
         )
         for got, want in zip(jax.tree.leaves(jitted(*given)), jax.tree.leaves(alone), strict=True):
             np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize(("devices", "rows", "stride"), [(3, 6, 3), (8, 8, 2)])
+def test_the_gradient_of_a_kernel_whose_rows_devices_do_not_divide(devices, rows, stride):
+    """XLA's partitioner alone gets this wrong."""
+
+    def total(image, kernel):
+        numbers = ("NHWC", "HWIO", "NHWC")
+        y = jax.lax.conv_general_dilated(image, kernel, (stride, 1), "SAME", dimension_numbers=numbers)
+        return (y * jax.numpy.cos(jax.numpy.arange(y.size)).reshape(y.shape)).sum()
+
+    rng = np.random.default_rng(0)
+    given = [rng.normal(size=s).astype(np.float32) for s in ((2, rows, 4, 3), (3, 3, 3, 4))]
+    mesh = AbstractMesh((devices,), ("d",))
+    said = NamedSharding(mesh, PartitionSpec(None, "d")), NamedSharding(mesh, PartitionSpec())
+    gradient = jax.grad(total, 1)
+    got = ipuxla.jit(gradient, target=SYSTEM, engine="hlo", in_shardings=said)(*given)
+    np.testing.assert_allclose(got, jax.jit(gradient)(*given), rtol=1e-5, atol=1e-5)
