@@ -273,22 +273,30 @@ class CollectivePermute(Collective):
 
 @dataclass(frozen=True)
 class CollectiveBroadcast(Collective):
-    """Give every member the value of the group's first; who is in no group gets zeros.
+    """Give every member the value of one of the group, the ``source``-th; who is in no group gets zeros.
+
+    The specification takes the first of a group that may be in any order; so groups along axes stay short.
 
     Spec: StableHLO "collective_broadcast", constraints C1 and C3.
     """
 
     name: ClassVar[str] = "stablehlo.collective_broadcast"
+    source: int = 0
 
     def infer(self, *operands: TensorType, regions: Sequence[Computation] = ()) -> tuple[TensorType, ...]:
         """Return the operands' types."""
         self.require_operands(operands, "C1")
+        self.require(
+            "C1",
+            0 <= self.source < self.groups.size,
+            lambda: f"member {self.source} of groups of {self.groups.size}",
+        )
         return operands
 
     def exchanged(self, x: Array, bodies: Sequence[Closure]) -> Array:
         """Broadcast."""
         members = self.groups.members
-        return jnp.zeros_like(x).at[members].set(x[members[:, :1]])
+        return jnp.zeros_like(x).at[members].set(x[members[:, self.source, None]])
 
 
 @dataclass(frozen=True)
