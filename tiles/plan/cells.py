@@ -6,10 +6,10 @@ searches have cells of the same extents, on other tiles and in another order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,24 @@ from tiles.graph import Arrangement, Codelet, Extents, OpForm, Plan
 from tiles.numerics.dtypes import itemsize
 from tiles.plan.question import Question
 from tiles.target import Target
+
+K = TypeVar("K", bound=Hashable)
+
+
+def remembering() -> Callable[[Sequence[Any], Callable[[list[Any]], Sequence[Any]]], list[Any]]:
+    """Return what answers questions, given what finds the answers to new ones, all at once.
+
+    What it knows grows through it alone; whoever holds it can change no answer.
+    """
+    known: dict[Any, Any] = {}
+
+    def answered(questions: Sequence[K], find: Callable[[list[K]], Sequence[Any]]) -> list[Any]:
+        new = [each for each in dict.fromkeys(questions) if each not in known]
+        if new:
+            known.update(zip(new, find(new), strict=True))
+        return [known[each] for each in questions]
+
+    return answered
 
 
 class CellFigures(NamedTuple):
@@ -52,25 +70,22 @@ class Cells:
     operand_dtypes: tuple[str, ...]
     result_dtypes: tuple[str, ...]
     target: Target
-    _figures: dict[tuple[tuple[int, ...], bool], CellFigures] = field(default_factory=dict)
-    _orders: dict[tuple[int, ...], Arrangement | None] = field(default_factory=dict)
+    _figures: Callable[..., list[CellFigures]] = field(default_factory=remembering)
+    _orders: Callable[..., list[Arrangement | None]] = field(default_factory=remembering)
 
     def figures(self, plans: Sequence[Plan]) -> list[CellFigures]:
         """Return what a vertex of each plan takes; what is not known yet is computed all at once."""
         reduced = self.form.reduced
         keys = [(plan.extents, any(plan.splits[d].is_split for d in reduced)) for plan in plans]
-        new = [key for key in dict.fromkeys(keys) if key not in self._figures]
-        if new:
-            self._figures.update(zip(new, self._computed(new), strict=True))
-        return [self._figures[key] for key in keys]
+        return self._figures(keys, self._computed)
 
     def orders(self, plans: Sequence[Plan]) -> list[Arrangement | None]:
         """Return the order in which the vertices of each plan want what they read and write, None for no wish."""
-        new = [key for key in dict.fromkeys(plan.extents for plan in plans) if key not in self._orders]
-        if new:
-            found = self.codelet.arrangements(self._extents(new), self.target)
-            self._orders.update(zip(new, found or [None] * len(new), strict=True))
-        return [self._orders[plan.extents] for plan in plans]
+        return self._orders([plan.extents for plan in plans], self._wanted)
+
+    def _wanted(self, cells: list[tuple[int, ...]]) -> Sequence[Arrangement | None]:
+        found = self.codelet.arrangements(self._extents(cells), self.target)
+        return found or [None] * len(cells)
 
     def _extents(self, cells: Sequence[tuple[int, ...]]) -> Extents:
         sizes = np.array(cells, np.int64).reshape(len(cells), len(self.form.dims))
