@@ -84,7 +84,8 @@ def compile_graph(graph: Graph, check_memory: bool = True, planner: Planner | No
     order.pin()
     used = order.used()
     tensors = {name: tensor for name, tensor in graph.tensors.items() if name in used}
-    executable = _grouped_to_fit(tree, order, Storages.shared(order, tensors), planner.policy.code_price)
+    storages = Storages.shared(order, tensors)
+    executable = _grouped_to_fit(tree, order, storages, planner.policy.code_price)
     _require_defined(executable)
     _require_remote_memory(executable)
     _require_replicable(executable)
