@@ -219,6 +219,13 @@ class Codelet:
         """Return what combines partials ``shape`` of several results over their leading axis, and its form."""
         raise InvalidGraph(f"{self.label} cannot split its reduction to several results")
 
+    def joining_cycles(self, results: Any, partials: Any, target: Target) -> Any:
+        """Return the cycles of a tile that joins ``partials`` of ``results`` elements each, None for a plain fold.
+
+        Both are numbers or arrays that broadcast. Plans that cut a reduction are priced with it.
+        """
+        return None
+
     def may_split(self, form: OpForm, d: int) -> bool:
         """Return whether a plan may cut dimension ``d``: a parallel one, or a reduced one with a combiner."""
         return not form.dims[d].is_reduced or self.combiner() is not None
