@@ -232,6 +232,11 @@ def test_reports_are_written(tmp_path) -> None:
     run = profile(executable)
     write_report(executable, None, tmp_path)
     assert any(tmp_path.iterdir()) and run.data["target"]["numIPUs"] == 2
+    busy = [
+        [n * step["count"] for n in step["computeCyclesByIpu"]] for step in run.data["execution"]["steps"]
+    ]
+    shares = [sum(cycles) / run.data["execution"]["cycles"] for cycles in zip(*busy, strict=True)]
+    assert f"IPU 0 {shares[0]:.0%}, IPU 1 {shares[1]:.0%}" in (tmp_path / "summary.txt").read_text()
     kinds = run.data["execution"]["links"]["kinds"]
     assert sum(kind["bytes"] for kind in kinds) == 8 * 40 * 4 + 8 * 16 * 4
 
