@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
@@ -33,3 +35,13 @@ def compiled(text: str) -> Callable[..., list[np.ndarray]]:
 def evaluate(text: str, *arrays: np.ndarray) -> list[np.ndarray]:
     """Compile a module's text with XLA and run it on one device."""
     return compiled(text)(*arrays)
+
+
+@functools.cache
+def _cpu_client() -> Any:
+    return xla_client.make_cpu_client(num_devices=16)
+
+
+def cpu_devices(count: int) -> list[Any]:
+    """Return virtual CPU devices, 16 at most, of a client of their own: this process's devices stay as they are."""
+    return _cpu_client().devices()[:count]

@@ -246,8 +246,10 @@ def _permutation(op: CollectivePermute) -> Permutation:
 
 @lowers(CollectiveBroadcast)
 def lower_broadcast(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
-    """Give every member of a group its first one's value."""
-    return _over_groups(lowering, instruction, lambda site, x, axes: gcl.broadcast(site, x, axes, 0))
+    """Give every member of a group one member's value."""
+    assert isinstance(instruction.op, CollectiveBroadcast)
+    source = instruction.op.source
+    return _over_groups(lowering, instruction, lambda site, x, axes: gcl.broadcast(site, x, axes, source))
 
 
 @lowers(PartitionId)
