@@ -15,7 +15,7 @@ from hlo_passes.ir import (
     parse_module,
     print_instruction,
 )
-from hlo_passes.ops import Constant, Maximum, Minimum
+from hlo_passes.ops import Constant, Divide, Maximum, Minimum, Remainder
 from hlo_passes.passes import optimize, with_whole_scopes
 
 
@@ -164,3 +164,64 @@ def test_limits_of_a_type_are_neutral_to_maxima_and_nan_is_not(dtype: str) -> No
             one, another = np.asarray(one), np.asarray(another)
             same = (one == another) | (np.isnan(one) & np.isnan(another))
             assert np.all(same), constant
+
+
+@pytest.mark.parametrize("dtype", ["i8", "i16", "i32", "i64", "ui8", "ui16", "ui32", "ui64"])
+def test_division_by_powers_of_two_takes_none(dtype: str) -> None:
+    """Quotients and remainders round to zero, also those of the least and the greatest number."""
+    np_dtype = DTYPES[dtype].np_dtype
+    limits = np.iinfo(np_dtype)
+    near = [
+        limits.min,
+        limits.min + 1,
+        limits.max // 2,
+        limits.max - 1,
+        limits.max,
+        0,
+        1,
+        2,
+        5,
+        63,
+        64,
+        65,
+        100,
+    ]
+    near += [] if limits.min == 0 else [-1, -2, -5, -63, -64, -65, -100]
+    x = np.array(near, np_dtype)
+    powers = [1 << k for k in range(1, limits.bits) if 1 << k <= limits.max]
+    lines = []
+    for number, power in enumerate(powers):
+        lines += [
+            f"%c{number} = stablehlo.constant() {{value = dense<{power} : tensor<{dtype}>>}} : tensor<{x.size}x{dtype}>",
+            f"%q{number} = stablehlo.divide(%x, %c{number}) : tensor<{x.size}x{dtype}>",
+            f"%r{number} = stablehlo.remainder(%x, %c{number}) : tensor<{x.size}x{dtype}>",
+        ]
+    results = ", ".join(f"%{kind}{number}" for number in range(len(powers)) for kind in "qr")
+    body = "\n".join(lines)
+    entry = optimized(
+        f"@main(%x: tensor<{x.size}x{dtype}>) {{\n{body}\nreturn {results}\n}}", "canonicalize,cse,dce"
+    )
+    assert not any(isinstance(i.op, Divide | Remainder) for i in entry.instructions)
+    with jax.enable_x64(True):
+        found = evaluate_module(Module("m", (entry,), entry.name), x)
+    for number, power in enumerate(powers):
+        exact = [int(v) for v in x]
+        quotients = [abs(v) // power * (-1 if v < 0 else 1) for v in exact]
+        want = quotients, [v - power * q for v, q in zip(exact, quotients, strict=True)]
+        for got, expected in zip(found[2 * number : 2 * number + 2], want, strict=True):
+            np.testing.assert_array_equal(np.asarray(got), np.array(expected, np_dtype), err_msg=str(power))
+
+
+def test_an_unsigned_number_is_not_negative() -> None:
+    entry = optimized(
+        """@main(%x: tensor<4xui32>) {
+      %c = stablehlo.constant() {value = dense<0 : tensor<ui32>>} : tensor<4xui32>
+      %less = stablehlo.compare(%x, %c) {direction = "LT"} : tensor<4xi1>
+      %not = stablehlo.compare(%x, %c) {direction = "GE"} : tensor<4xi1>
+      %more = stablehlo.compare(%x, %c) {direction = "GT"} : tensor<4xi1>
+      return %less, %not, %more
+    }""",
+        "canonicalize,dce",
+    )
+    ops = [type(i.op).__name__ for i in entry.instructions]
+    assert ops.count("Compare") == 1 and ops.count("Constant") == 3
