@@ -186,6 +186,19 @@ class Codelet:
         del sizes
         return form, list(operands)
 
+    def code_results(
+        self, form: OpForm, sizes: tuple[int, ...], values: Sequence[np.ndarray]
+    ) -> list[np.ndarray]:
+        """Return the results that what ``tile_code`` writes makes up, each with an axis for every domain dimension.
+
+        Args:
+          form: the codelet's.
+          sizes: extents of the cells.
+          values: what it writes, of many cells, ``[cells, *sizes]`` with size 1 where it does not vary.
+        """
+        del form, sizes
+        return list(values)
+
     def flops(self, extents: Extents) -> np.ndarray:
         """Return floating-point operations of a cell (a multiply-add counts two)."""
         return np.zeros_like(extents.points)
