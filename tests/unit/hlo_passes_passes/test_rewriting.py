@@ -271,7 +271,7 @@ def test_updates_that_stay() -> None:
     for function, *arguments in (
         (lambda x, v: x.at[3:5].set(v), x, v),
         (lambda x, v: jax.lax.scatter(x[:4], np.array([3]), v, rows, mode="drop"), x, v),
-        (lambda x, v, at: jax.lax.dynamic_update_slice(x[:4], v, (at, 0)), x, v, 1),
+        (lambda x, v, at: jax.lax.dynamic_update_slice(x[:4], v, (at, 0)), x, v, np.int32(1)),
     ):
         module, left = scatters_of(function, *arguments)
         (got,) = evaluate_module(module, *map(np.asarray, arguments))
