@@ -149,7 +149,7 @@ class TopK(_Selection):
         if limit is not None:
             rank = jnp.where(lax.iota(np.int32, size) < limit, rank, _least(rank.dtype))
         _, places = greatest(rank, min(self.k, size))
-        values = jnp.take_along_axis(x, places, -1, mode="promise_in_bounds")
+        values = from_moved(jnp.take_along_axis(as_moved(x), places, -1, mode="promise_in_bounds"), x)
         positions = places + jnp.asarray(cell.origin[self.dimension], np.int32)
         if limit is not None:
             positions = jnp.where(places < limit, positions, NOWHERE)
