@@ -77,8 +77,8 @@ def jit(
         sharding pinned, what ``as_text("sharding")`` gave.
       in_shardings: as in ``jax.jit``: how arguments lie on the devices of a mesh, which is what a system's IPUs are.
       out_shardings: likewise of results; what is left out is XLA's choice.
-      devices: JAX devices over which the fast engine spreads the IPUs of a sharded program that it emulates, with the bits
-        of one; their number divides that of the IPUs.
+      devices: JAX devices over which the fast engine spreads the IPUs of a sharded program that it emulates; their number
+        divides that of the IPUs. Arrays that were put on devices must lie on these, as for ``jax.jit``.
 
     Raises:
       Unsupported: a sharding names no axes of a mesh.

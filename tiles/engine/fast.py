@@ -370,9 +370,15 @@ class FastEngine(TracedEngine):
 
     @cached_property
     def _readers(self) -> Counter[str]:
-        """How many steps read each variable that is no view."""
-        exe = self.executable
-        return Counter(root for step in exe.steps for root in {root_of(exe, name) for name in read_by(step)})
+        """How many steps, or groups of vertices of a step, read each variable that is no view."""
+        exe, found = self.executable, Counter[str]()
+        for step in exe.steps:
+            several = [read_by(step)]
+            if isinstance(step, ExecuteStep):
+                several = [tuple(o.variable for o in group.operands) for group in step.groups]
+            for names in several:
+                found.update({root_of(exe, name) for name in names})
+        return found
 
     def _before(self, loop: Repeat | While, env: Env) -> Env:
         """Return what contractions of a loop read that it does not change, cut into parts once and for all trips.
