@@ -81,7 +81,9 @@ def stage_seconds(make: Callable[[], Program], target: Target) -> list[float]:
 
     module = timed(optimize, timed(import_stablehlo, stablehlo))
     planned = timed(Planner().plan, timed(lower_module, module, target))
-    executable = timed(compile_graph, planned)
+    executable = timed(
+        lambda graph: compile_graph(graph, check_memory=False), planned
+    )  # few tiles have little memory
     timed(check, executable)
     return seconds
 
