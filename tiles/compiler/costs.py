@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tiles.compiler.between import LinkCost, between_traffic, link_cost, step_crossings
+from tiles.compiler.between import LinkCost, between_cost, between_traffic, step_crossings, within_cost
 from tiles.compiler.executable import Executable
 from tiles.compiler.host import host_exchange
 from tiles.compiler.sharing import called, num_movements
@@ -153,6 +153,7 @@ def _step_cost(executable: Executable, step: StepRecord, has_bases: bool) -> Ste
     exchange = exchange_parts(moved, target)
     if has_bases:
         exchange += ((target.basis("exchange_base_write_cycles")[0], base_cycles(executable, step)),)
+    links = within_cost(executable, moved.between_ipus, sum(cycles for _, cycles in exchange))
     compute = np.zeros(target.num_tiles, np.int64)
     vertices: list[tuple[Basis, np.ndarray, np.ndarray]] = []
     flops, source, slowest = 0, "", -1
@@ -173,11 +174,14 @@ def _step_cost(executable: Executable, step: StepRecord, has_bases: bool) -> Ste
     tile = int(np.argmax(compute))
     parts = tuple((basis, int(cycles[tiles == tile].sum())) for basis, tiles, cycles in vertices)
     regressed = int(moved.regressed[tile])
+    sync, sync_basis = target.internal_sync_cycles, target.basis("internal_sync_cycles")[0]
+    if links is not None:
+        sync, sync_basis = links.sync_cycles or 0, links.sync_basis
     return StepCost(
         name=step.name,
         compute_cycles=int(compute.max()),
         exchange_cycles=sum(cycles for _, cycles in exchange),
-        sync_cycles=0 if moved.is_empty else target.internal_sync_cycles,
+        sync_cycles=0 if moved.is_empty else sync,
         exchange_bytes=int(moved.received.sum()),
         flops=flops,
         vertex_parts=parts,
@@ -186,7 +190,9 @@ def _step_cost(executable: Executable, step: StepRecord, has_bases: bool) -> Ste
         source=source,
         tile_compute_cycles=read_only(compute),
         traffic=moved,
-        sync_basis=target.basis("internal_sync_cycles")[0],
+        sync_basis=sync_basis,
+        link_cycles=0 if links is None else None if links.sync_cycles is None else links.cycles,
+        links=links,
     )
 
 
@@ -195,7 +201,7 @@ def _between_cost(executable: Executable, step: BetweenStep) -> StepCost:
     target, moved = executable.target, step_traffic(executable, step)
     exchange = exchange_parts(moved, target)
     duration = sum(cycles for _, cycles in exchange)
-    links = link_cost(executable, step, duration)
+    links = between_cost(executable, step, duration)
     part = executable.variables[step.source].layout
     compute = np.zeros(target.num_tiles, np.int64)
     if links.copies_on_tiles:  # a copy, or zeros, on tiles to which nothing comes
@@ -235,7 +241,7 @@ def _host_cost(executable: Executable, step: HostStep) -> StepCost:
         exchange_parts=NOTHING,
         source="copy from where a tile receives from the host" if copies else "",
         tile_compute_cycles=read_only(host.tile_cycles),
-        traffic=Traffic.none(target.num_tiles),
+        traffic=Traffic.none(target),
         sync_basis=target.basis("global_sync_cycles")[0],
         host_cycles=host.cycles,
         host_bytes=host.size_bytes,
@@ -260,7 +266,7 @@ def _sync_cost(executable: Executable, step: SyncStep) -> StepCost:
         exchange_parts=NOTHING,
         source="",
         tile_compute_cycles=read_only(np.zeros(target.num_tiles, np.int64)),
-        traffic=Traffic.none(target.num_tiles),
+        traffic=Traffic.none(target),
         sync_basis=target.basis(field)[0],
         host_ipus=tuple(range(target.num_ipus)),
     )
@@ -355,7 +361,7 @@ def cell_extents(
 
 def step_traffic(executable: Executable, step: StepRecord) -> Traffic:
     """Return what the exchange before (or of) a step moves."""
-    total = Traffic.none(executable.target.num_tiles)
+    total = Traffic.none(executable.target)
     if isinstance(step, CopyStep):
         return sum((copy_traffic(executable, copy) for copy in step.copies), total)
     if isinstance(step, BetweenStep):
@@ -457,7 +463,7 @@ def copy_traffic(executable: Executable, step: VariableCopy) -> Traffic:
     """Return what a copy moves: per source along the joined axis, or element by element for a reshape."""
     target = executable.target
     moved = (_copied(*each, target) for each in _moved_by(executable, step))
-    return sum(moved, Traffic.none(target.num_tiles))
+    return sum(moved, Traffic.none(target))
 
 
 Copied = tuple[Layout, Layout, tuple[int, ...], str, int | None, int, bool]

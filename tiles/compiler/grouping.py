@@ -1,9 +1,11 @@
-"""Steps that are alike become one step: leaves of an optimizer's update one compute set, copies around a call one exchange.
+"""Steps that can run side by side become one step: independent compute sets one superstep, copies around a call one exchange.
 
 A step joins an earlier one of its sequence when nothing from there on stands in its way: no step, and no other member,
 writes the storage of what it reads, or reads or writes the storage of what it writes. Storages are those of the program
 as it stood, so views, copies that need not move and results in place stay what they were. Control, and whatever the host
 sees, is never passed. A superstep of several members takes no longer than they did apart: one sync, one exchange phase.
+Products whose exchanges are alike but for addresses stay apart where that saves more code than it costs cycles, and so
+do slices of one product that is cut to need less memory.
 
 Memory is what it may cost: results are there earlier, and what members receive and use is there together. A step joins
 where the fullest tile then has at most so many bytes more than the program ever had (``spare_bytes``).
@@ -24,7 +26,13 @@ from tiles.compiler.control import Node, Part, Sequence, Switch, While
 from tiles.compiler.costs import kinds_of, most_scratch_bytes
 from tiles.compiler.memory import Request, tile_ranges
 from tiles.compiler.order import Order, live_range
+from tiles.compiler.sharing import LEAST_BYTES, MOST_MOVEMENTS
+from tiles.compiler.storages import Storages
 from tiles.graph import ComputeSet, Copy, Tensor
+from tiles.numerics.dtypes import itemsize
+from tiles.plan import is_resident, operand_code
+from tiles.planning import operation_of
+from tiles.target import Target
 
 SHARE = 0.03
 """Of a tile: by how much grouping may raise the most that any tile holds at once."""
@@ -43,33 +51,81 @@ class Copies:
 def grouped(
     tree: Sequence,
     order: Order,
-    tensors: Mapping[str, Tensor],
-    root: Mapping[str, str],
+    storages: Storages,
     requests: list[Request],
     spare_bytes: int,
+    code_price: float,
 ) -> tuple[Node, Order]:
     """Return the program with steps that are alike grouped, numbered anew.
 
     Args:
       tree: control tree over the order's steps.
       order: steps, who reads and writes what, loops, branches and functions.
-      tensors: those used, placed.
-      root: storage of every tensor.
+      storages: where its tensors lie.
       requests: the buffers of data of the program as it stands.
       spare_bytes: by how much the most bytes of data on any tile may grow.
+      code_price: cycles that a byte of exchange code is worth.
     """
-    grouping = _Grouping(order, tensors, root, _Budget(order, tensors, root, requests, spare_bytes))
+    alone = _alone(order, storages.tensors, code_price)
+    grouping = _Grouping(order, storages, _Budget(order, storages, requests, spare_bytes), alone)
     grouping.walk(tree)
     return _renumbered(tree, order, grouping.leader)
 
 
-def is_leaf(step: Any) -> bool:
-    """Whether a step may join others: a copy, or vertices without products and without partials."""
-    if isinstance(step, Copy):
-        return True
-    return isinstance(step, ComputeSet) and not any(
+def is_leaf(step: Copy | ComputeSet) -> bool:
+    """Whether a step is a copy, or vertices without products and without partials."""
+    return isinstance(step, Copy) or not any(
         v.codelet.is_contraction or v.plan.split_reductions(v.form) for v in step.vertices
     )
+
+
+def _alone(order: Order, tensors: Mapping[str, Tensor], code_price: float) -> frozenset[int]:
+    """Return the products and partials that keep a step each, since another one repeats their exchange.
+
+    Such steps run one program with other bases (``sharing``). Apart they take a sync and the entry of an exchange phase
+    more, joined with others their own exchange code: the dearer one decides.
+    """
+    alike: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    for number, (_, step) in enumerate(order.steps):
+        if isinstance(step, ComputeSet) and not is_leaf(step):
+            moved = tuple(_moved(step, tensors))
+            alike[tuple((t.shape, t.layout, itemsize(t.dtype), *read) for t, *read in moved)].append(number)
+    target = order.graph.target
+    apart_cycles = target.internal_sync_cycles + target.exchange_phase_overhead_cycles
+    found: set[int] = set()
+    for moved, numbers in alike.items():
+        if 1 <= len(moved) <= MOST_MOVEMENTS and len(numbers) > 1:
+            code = _exchange_code_bytes(order.steps[numbers[0]][1], tensors, target)
+            is_shared = code >= LEAST_BYTES * len(moved)
+            found |= set(numbers) if is_shared and code * code_price > apart_cycles else set()
+    return frozenset(found)
+
+
+def _moved(step: ComputeSet, tensors: Mapping[str, Tensor]) -> Iterator[tuple[Tensor, Any, Any, int, Any]]:
+    """Yield what comes to vertices from other tiles, with what says which words of it, but for addresses."""
+    for group in step.vertices:
+        plan = group.plan
+        for k, name in enumerate(group.operands):
+            tensor = tensors[name]
+            assert tensor.layout is not None
+            if not is_resident(group.form, plan, k, tensor.layout):
+                order = plan.operand_order(group.form, k)
+                yield tensor, group.form.operands[k], plan.splits, plan.base, order
+
+
+def _exchange_code_bytes(step: ComputeSet, tensors: Mapping[str, Tensor], target: Target) -> int:
+    """Return the bytes of a step's exchange code on the tile that needs most."""
+    total = np.zeros(target.num_tiles, np.int64)
+    for group in step.vertices:
+        for k, name in enumerate(group.operands):
+            tensor = tensors[name]
+            assert tensor.layout is not None
+            if not is_resident(group.form, group.plan, k, tensor.layout):
+                question = tensor.layout, group.form, group.plan, k, tensor.shape, tensor.dtype, target
+                changes, sending = operand_code(*question)
+                total[group.plan.tiles] += changes
+                total[tensor.layout.tiles] += sending
+    return int(total.max(initial=0)) * target.instruction_bytes
 
 
 # ---- which steps join
@@ -87,11 +143,10 @@ class _Run:
 class _Grouping:
     """Walks a program's sequences; ``leader`` says by number which step every step belongs to."""
 
-    def __init__(
-        self, order: Order, tensors: Mapping[str, Tensor], root: Mapping[str, str], budget: _Budget
-    ) -> None:
-        self.order, self.root, self.budget = order, root, budget
+    def __init__(self, order: Order, storages: Storages, budget: _Budget, alone: frozenset[int]) -> None:
+        self.order, self.storages, self.budget, self.alone = order, storages, budget, alone
         self.leader = list(range(len(order.steps)))
+        self.cut: dict[int, set[str]] = defaultdict(set)
         self._seen: set[int] = set()
 
     def walk(self, node: Node) -> None:
@@ -112,15 +167,18 @@ class _Grouping:
         step = self.order.steps[number][1]
         if not isinstance(step, (Copy, ComputeSet)):
             return _Run()
-        reads, writes = ({self.root[name] for name in names} for names in accessed(step))
+        reads, writes = ({self.storages.of(name) for name in names} for names in accessed(step))
         place = number
-        if is_leaf(step):
+        if number not in self.alone:
             before = [run.writes.get(storage, NEVER) for storage in reads | writes]
             before += [run.reads.get(storage, NEVER) for storage in writes]
             groups = run.groups[type(step)]
             earliest = bisect.bisect_right(groups, max(before, default=NEVER))
             tried = groups[earliest : earliest + MOST_TRIED]
-            place = next((g for g in tried if self.budget.allows(number, g)), number)
+            cut = _cut_operation(self.order.steps[number][0])
+            free = (g for g in tried if not cut or cut not in self.cut[g])
+            place = next((g for g in free if self.budget.allows(number, g)), number)
+            self.cut[place].add(cut)
             if place == number:
                 groups.append(number)
             else:
@@ -131,6 +189,12 @@ class _Grouping:
         for storage in writes:
             run.writes[storage] = max(place, run.writes.get(storage, NEVER))
         return run
+
+
+def _cut_operation(name: str) -> str:
+    """Return the operation that a step computes a slice of, one after another to save memory; "" for other steps."""
+    operation = operation_of(name)
+    return operation if ".turn" in name[len(operation) :] else ""
 
 
 def accessed(step: Copy | ComputeSet) -> tuple[set[str], set[str]]:
@@ -153,22 +217,18 @@ class _Budget:
     def __init__(
         self,
         order: Order,
-        tensors: Mapping[str, Tensor],
-        root: Mapping[str, str],
+        storages: Storages,
         requests: list[Request],
         spare_bytes: int,
     ) -> None:
-        graph, last = order.graph, len(order.steps)
-        members: dict[str, list[str]] = defaultdict(list)
-        for name, storage in root.items():
-            members[storage].append(name)
+        graph, last, members = order.graph, len(order.steps), storages.members()
         self.size = {r.name: r.size_bytes for r in requests}
         self.span = {storage: live_range(graph, order, names, last) for storage, names in members.items()}
         self.uses = {
             storage: sorted({number for name in names for number, _ in order.accesses.get(name, ())})
             for storage, names in members.items()
         }
-        passing = [r for r in requests if r.category == "message"] + _scratch(order, tensors)
+        passing = [r for r in requests if r.category == "message"] + _scratch(order, storages.tensors)
         self.own = np.zeros(last, np.int64)
         for r in passing:
             self.own[r.start] += r.size_bytes

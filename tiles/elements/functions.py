@@ -298,6 +298,41 @@ def _reduced(x: Array, divisor: Array) -> Array:
     return jnp.where(x >= divisor, rest, x)
 
 
+def expm1_for_half(x: Array) -> Array:
+    """Return ``exp(x) - 1`` to the bits of a half: three terms of its series where the difference would cancel."""
+    near = x + x * x * (0.5 + x * 0.1666666716337204)
+    return jnp.where(jnp.abs(x) < 0.0625, near, jnp.exp(x) - 1)
+
+
+def log1p_for_half(x: Array) -> Array:
+    """Return ``log(1 + x)`` to the bits of a half: three terms of its series where the sum would lose them."""
+    near = x - x * x * (0.5 - x * 0.3333333432674408)
+    return jnp.where(jnp.abs(x) < 0.015625, near, jnp.log(1 + x))
+
+
+def cbrt_for_half(x: Array) -> Array:
+    """Return the cube root to the bits of a half: by logarithm and exponential alone."""
+    root = jnp.exp(jnp.log(jnp.abs(x)) * 0.3333333333333333)
+    return jnp.where(x < 0, -root, root)
+
+
+def erf_for_half(x: Array) -> Array:
+    """Return the error function to the bits of a half, as ``erf`` with shorter polynomials."""
+    near = (1.128377914428711, -0.37606415152549744, 0.1123417392373085, -0.02544781006872654)
+    far = (-0.00864229816943407, 0.359613835811615, 0.021456139162182808, 0.6309472918510437)
+    size, square = jnp.abs(x), x * x
+    small = x * _polynomial(square, (*near, 0.0034940699115395546))
+    large = 1 - jnp.exp(-square) * _polynomial(1 / (1 + 0.5 * jnp.minimum(size, 4.0)), far)
+    return jnp.where(size < 1, small, jnp.where(x < 0, -large, large))
+
+
+HALVES: dict[str, Callable[..., Array]] = {
+    "expm1": expm1_for_half,
+    "log1p": log1p_for_half,
+    "erf": erf_for_half,
+    "cbrt": cbrt_for_half,
+}
+"""Shorter ways for halves, which are computed in f32 and rounded once."""
 FUNCTIONS: dict[str, Callable[..., Array]] = {
     f.__name__: f
     for f in (

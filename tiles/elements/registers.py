@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import heapq
 import itertools
-import operator
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,10 +23,13 @@ Name = tuple[str, int]
 class Pressure(Exception):
     """No colours are left for some groups."""
 
-    def __init__(self, file: str, failed: Sequence[int], candidates: Callable[[int], list[Name]]) -> None:
-        """State the register file of the first of them, and for each what could be spilled, best first."""
-        super().__init__(file)
-        self.file = file
+    def __init__(
+        self, names: Sequence[Name], failed: Sequence[int], candidates: Callable[[int], list[Name]]
+    ) -> None:
+        """State the groups, by name and place, and for each what could be spilled, best first."""
+        super().__init__(names[0][0])
+        self.file = names[0][0]
+        self.names = frozenset(names)
         self.groups = len(failed)
         self._failed, self._candidates = failed, candidates
 
@@ -106,13 +108,17 @@ class Groups:
         reads, writes, written = [], [], []
         uses: dict[int, int] = defaultdict(int)
         for bundle in bundles:
-            halves = [self._instruction(i) for i in bundle.instructions]
-            reads.append(functools.reduce(operator.or_, (h.reads[0] for h in halves), 0))
-            writes.append(functools.reduce(operator.or_, (h.writes[0] for h in halves), 0))
-            written.append(tuple([place for h in halves for place in h.written[0]]))
-            for half in halves:
+            read, wrote, places = 0, 0, ()
+            for instruction in bundle.instructions:
+                half = self._instruction(instruction)
+                read |= half.reads[0]
+                wrote |= half.writes[0]
+                places += half.written[0]
                 for place, count in half.uses.items():
                     uses[place] += count
+            reads.append(read)
+            writes.append(wrote)
+            written.append(places)
         return Straight(reads, writes, written, uses)
 
     def _instruction(self, instruction: Instruction) -> Straight:
@@ -286,7 +292,8 @@ class Flow:
             for at in range(first, first + width):
                 held[at] |= 1 << _LANE * place
         if failed:
-            raise Pressure(names[failed[0]][0], failed, functools.partial(self._spillable, clashes))
+            without = [names[place] for place in failed]
+            raise Pressure(without, failed, functools.partial(self._spillable, clashes))
         return homes
 
     def _order(self, clashes: Mapping[int, int], sizes: dict[str, int]) -> list[int]:

@@ -16,7 +16,6 @@ from tiles.graph import (
     Arrangement,
     AxisSplit,
     Codelet,
-    Extents,
     Layout,
     OpForm,
     Plan,
@@ -27,6 +26,7 @@ from tiles.graph.layout import align_up, ceil_div
 from tiles.numerics.dtypes import itemsize
 from tiles.plan.arrange import arranged
 from tiles.plan.bounds import least_figures
+from tiles.plan.cells import cells_of
 from tiles.plan.exchange import ExchangeFigures, exchange_figures, staging_bytes
 from tiles.plan.question import CODE_PRICE, Operand, Question
 from tiles.plan.slices import is_local, reads_all
@@ -281,41 +281,33 @@ def sure_plan(question: Question, plans: Iterable[Plan], limit: int, least_cost:
 
 
 def _drafts(question: Question, plans: Sequence[Plan]) -> tuple[Draft, ...]:
-    """Return drafts of plans; their vertices' cycles are computed all at once."""
-    form, codelet, target = question.form, question.codelet, question.target
-    extents = question.extents(plans)
-
-    def each(values: Any) -> list[Any]:
-        found = np.asarray(values)
-        return (found if found.shape == (len(plans),) else np.broadcast_to(found, len(plans))).tolist()
-
-    compute, results = each(codelet.cycles(extents, target).value), each(extents.results)
-    partials_of = [math.prod(plan.splits[d].parts for d in form.reduced) for plan in plans]
-    scratch = each(vertex_scratch(codelet, extents, np.array(partials_of) > 1, target))
-    elements = [each(extents.operand_elements(k)) for k in range(len(question.operands))]
-    alone, sizes = bytes_of(question.result_dtypes), [itemsize(o.dtype) for o in question.operands]
-    partial_bytes = bytes_of(partial_dtypes(codelet, question.result_dtypes)) if form.reduced else alone
+    """Return drafts of plans."""
+    form, target = question.form, question.target
+    alone = bytes_of(question.result_dtypes)
+    partial_bytes = (
+        bytes_of(partial_dtypes(question.codelet, question.result_dtypes)) if form.reduced else alone
+    )
     drafts: list[Draft] = []
-    for number, plan in enumerate(plans):
+    for plan, cell in zip(plans, cells_of(question).figures(plans), strict=True):
         found = list(_received(question, plan))
         received = tuple((k, layout) for k, layout, _ in found)
-        partials = partials_of[number]
+        partials = plan.num_partials(form)
         each_bytes = partial_bytes if partials > 1 else alone
-        temporary = results[number] * each_bytes + int(scratch[number])
+        temporary = cell.results * each_bytes + cell.scratch_bytes
         for k, layout in received:
-            temporary += align_up(elements[k][number] * sizes[k], 4)
+            temporary += align_up(cell.operand_bytes[k], 4)
             temporary += staging_bytes(layout, form, plan, k, question.operands[k].dtype)
         combining = (
-            _combining_cycles(results[number], each_bytes, partials, target, question.code_price)
+            _combining_cycles(
+                question.codelet, cell.results, each_bytes, partials, target, question.code_price
+            )
             if partials > 1
             else 0.0
         )
         readers = 0.0 if partials > 1 else _reader_code_bytes(question, plan)
         # what is read as a whole lies where it is read, or some of it comes from another tile
         crosses = any(not local and reads_all(form, k, layout) for k, layout, local in found)
-        drafts.append(
-            Draft(question, plan, float(compute[number]), combining, temporary, received, crosses, readers)
-        )
+        drafts.append(Draft(question, plan, cell.cycles, combining, temporary, received, crosses, readers))
     return tuple(drafts)
 
 
@@ -385,32 +377,24 @@ def partial_dtypes(codelet: Codelet, result_dtypes: tuple[str, ...]) -> tuple[st
     return result_dtypes if codelet.combiner() is None else codelet.partial()[1]
 
 
-def vertex_scratch(codelet: Codelet, extents: Extents, is_split: np.ndarray, target: Target) -> Any:
-    """Return the scratch bytes of the vertices of plans, those that compute partials where reductions are split.
-
-    Args:
-      codelet: what an operation computes.
-      extents: of the cells of plans.
-      is_split: which plans compute partials, bool ``[plans]``.
-      target: the machine.
-    """
-    alone = codelet.scratch_bytes(extents, target)
-    if not is_split.any() or codelet.combiner() is None:
-        return alone
-    return np.where(is_split, codelet.partial()[0].scratch_bytes(extents, target), alone)
-
-
 def combining_cycles(
-    results: Any, bytes_each: Any, partials: Any, target: Target, code_price: float = CODE_PRICE
+    codelet: Codelet,
+    results: Any,
+    bytes_each: Any,
+    partials: Any,
+    target: Target,
+    code_price: float = CODE_PRICE,
 ) -> Any:
     """Estimate the cycles of combining ``partials`` tiles' results, and the price of its code, in one to three stages.
 
     In a stage of fan-in d the tiles of a group share the results, as far as there are enough: each receives and
     folds d partials of its share. A fold reads a vector a cycle and spends about four more on every vector of
     results; entering it takes a worker 32 slots, and 29 more where workers share the partials of few results (the
-    terms of PopLibs' estimators, see ``poplin.ConvPartialReduce`` and ``popops.Reduce``).
+    terms of PopLibs' estimators, see ``poplin.ConvPartialReduce`` and ``popops.Reduce``). Codelets that join partials
+    in another way say what that takes.
 
     Args:
+      codelet: what made the partials.
       results: elements that each tile holds partials of.
       bytes_each: bytes of an element.
       partials: tiles that hold partials of the same elements.
@@ -423,8 +407,11 @@ def combining_cycles(
     def stage(fan_in: Any) -> Any:
         share = -(-results // np.minimum(fan_in, np.maximum(results, 1)))
         arriving = share * fan_in * bytes_each
-        entry = np.where(share < target.workers_per_tile, 32 + 29, 32) * target.worker_issue_interval_cycles
-        fold = arriving / target.data_path_bytes * (1 + 4 / fan_in) + entry
+        fold = codelet.joining_cycles(share, fan_in, target)
+        if fold is None:
+            entry = np.where(share < target.workers_per_tile, 32 + 29, 32)
+            fold = arriving / target.data_path_bytes * (1 + 4 / fan_in)
+            fold = fold + entry * target.worker_issue_interval_cycles
         code = code_price * RUN_INSTRUCTIONS * target.instruction_bytes * fan_in
         return phase + arriving / target.exchange_bytes_per_cycle + fold + code
 
@@ -434,10 +421,10 @@ def combining_cycles(
 
 @lru_cache(maxsize=4096)
 def _combining_cycles(
-    results: int, bytes_each: int, partials: int, target: Target, code_price: float
+    codelet: Codelet, results: int, bytes_each: int, partials: int, target: Target, code_price: float
 ) -> float:
     """Return ``combining_cycles`` of one plan; plans that differ in their tiles alone share it."""
-    return float(combining_cycles(results, bytes_each, partials, target, code_price))
+    return float(combining_cycles(codelet, results, bytes_each, partials, target, code_price))
 
 
 def home_layout(
