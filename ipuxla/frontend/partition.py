@@ -224,7 +224,7 @@ def _partition(module: Any, mesh: Mesh, free: Free, donated: Sequence[int]) -> P
         )
     ranks = [len(shape) for shape in argument_shapes], [len(shape) for shape in shapes]
     try:
-        ready = compat.with_whole_kernels(module, num_devices)
+        ready = compat.with_whole_dimensions(module, mesh)
         local, texts, whole = compat.partitioned_module(ready, num_devices, free)
         separate = texts, compat.separate_shardings(whole) if shapes else []
         inputs, outputs = (

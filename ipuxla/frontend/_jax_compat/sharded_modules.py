@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jax._src.interpreters import mlir as _mlir
@@ -213,57 +213,174 @@ def manual_body(module: Any, axes: Sequence[str]) -> tuple[Any, list[Any], list[
     return module, shardings[0], shardings[1]
 
 
-def with_whole_kernels(module: Any, num_devices: int) -> Any:
-    """Return a module whose dilated kernels of convolutions are cut along no dimension that devices do not divide.
+def with_whole_dimensions(module: Any, mesh: Sequence[tuple[str, int]]) -> Any:
+    """Return a module whose convolutions are cut along no dimensions where XLA's partitioner errs.
 
-    A gradient by a kernel is a convolution by the output's gradient, dilated by the stride. Where devices hold unequal
-    numbers of its rows, XLA's partitioner (jaxlib 0.10.2) gives wrong values: 6 rows over 3 devices by a stride of 3,
-    beside the same XLA on one device. Hides Shardy's constraints. A module that marks shardings as GSPMD did, without a
-    mesh, is left as it is.
+    The partitioner (jaxlib 0.10.2) adds the parts of a sum over cut rows of an image, as in a gradient by a kernel, over
+    all devices, also those that hold the same; so does ``jax.jit`` on several devices. It errs, too, where features are cut
+    beside rows, and where rows of a dilated kernel are held in unequal numbers. Shardy's propagation
+    says which convolutions are cut so; constraints make these dimensions whole. Hides Shardy. A module without one mesh
+    that it names (marks of GSPMD) stays as it is.
+
+    Args:
+      module: an MLIR module.
+      mesh: names and sizes of its mesh's axes.
+
+    Raises:
+      ValueError: constraints do not help.
     """
-    ir, found = _mlir.ir, list[int]()
+    ir = _mlir.ir
+    names = [_symbol(op) for op in module.body.operations if op.operation.name == "sdy.mesh"]
+    if len(names) != 1 or not _convolutions(module):
+        return module
+    for _ in range(_ROUNDS):
+        found = _wrong_cuts(module, mesh)
+        if not any(map(any, found)):
+            return module
+        with module.context:
+            module = ir.Module.parse(module_bytecode(module))
+            for op, whole in zip(_convolutions(module), found, strict=True):
+                _constrain(op, whole, names[0])
+    raise ValueError("a convolution whose rows are cut along some axes of the mesh, which it gets wrong")
+
+
+_ROUNDS = 4
+"""How often constraints are added: what one changes may bring another convolution's rows to be cut."""
+
+
+def _constrain(op: Any, whole: Wholes, mesh: str) -> None:
+    """Put constraints around a convolution: behind both operands and its result."""
+    ir, result = _mlir.ir, op.results[0]
+    for number, (value, dimensions) in enumerate(zip((*op.operands, result), whole, strict=True)):
+        if not dimensions:
+            continue
+        rank = ir.RankedTensorType(value.type).rank
+        cuts = [_sdy.DimensionShardingAttr.get([], d in dimensions) for d in range(rank)]
+        sharding = _sdy.TensorShardingAttr.get(mesh, cuts)
+        place = ir.InsertionPoint(op) if number < 2 else ir.InsertionPoint.after(op)
+        with op.location, place:
+            constraint = _sdy.ShardingConstraintOp(value, sharding)
+        if number < 2:
+            op.operands[number] = constraint.result
+        else:
+            value.replace_all_uses_except(constraint.result, constraint.operation)
+
+
+Wholes = tuple[list[int], list[int], list[int]]
+"""Dimensions of a convolution's operands and of its result."""
+
+
+def _convolutions(module: Any) -> list[Any]:
+    """Return the convolutions of a module, in order."""
+    found: list[Any] = []
 
     def visit(op: Any) -> Any:
         if op.name == "stablehlo.convolution":
-            number[0] += 1
-            if _uneven_kernel_dimensions(op, num_devices):
-                found.append(number[0])
-        return ir.WalkResult.ADVANCE
+            found.append(op.operation)
+        return _mlir.ir.WalkResult.ADVANCE
 
-    number = [-1]
     module.operation.walk(visit)
-    names = [_symbol(op) for op in module.body.operations if op.operation.name == "sdy.mesh"]
-    if not found or len(names) != 1:
-        return module
+    return found
+
+
+def _wrong_cuts(module: Any, mesh: Sequence[tuple[str, int]]) -> list[Wholes]:
+    """Return for each convolution the dimensions that have to be whole."""
+    ir = _mlir.ir
     with module.context:
-        module = ir.Module.parse(module_bytecode(module))
-    convolutions: list[Any] = []
-
-    def collect(op: Any) -> Any:
-        if op.name == "stablehlo.convolution":
-            convolutions.append(op)
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(collect)
-    with module.context:
-        for op in (convolutions[n].operation for n in found):
-            whole, kernel = _uneven_kernel_dimensions(op, num_devices), op.operands[1]
-            rank = ir.RankedTensorType(kernel.type).rank
-            dimensions = [_sdy.DimensionShardingAttr.get([], d in whole) for d in range(rank)]
-            sharding = _sdy.TensorShardingAttr.get(names[0], dimensions)
-            with op.location, ir.InsertionPoint(op):
-                op.operands[1] = _sdy.ShardingConstraintOp(kernel, sharding).result
-    return module
+        copy = ir.Module.parse(module_bytecode(module))
+        convolutions = _convolutions(copy)
+        for number, op in enumerate(convolutions):  # so that equal ones stay two
+            op.attributes[_NUMBER] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), number)
+        try:
+            _passmanager.PassManager.parse("builtin.module(sdy-propagation-pipeline)").run(copy.operation)
+        except ir.MLIRError as error:
+            raise ValueError(f"Shardy refuses the program: {str(error).splitlines()[0][:200]}") from None
+    sizes, found = dict(mesh), list[Wholes]([([], [], [])] * len(convolutions))
+    for op in _convolutions(copy):
+        found[op.attributes[_NUMBER].value] = _wrong_cuts_of(op, sizes)
+    return found
 
 
-def _uneven_kernel_dimensions(op: Any, num_devices: int) -> list[int]:
-    """Return the dimensions of a convolution's kernel that are dilated and that devices do not divide."""
-    if "rhs_dilation" not in op.attributes:
-        return []
+_NUMBER = "ipuxla.number"
+
+
+def _wrong_cuts_of(op: Any, sizes: Mapping[str, int]) -> Wholes:
+    """Return the dimensions of a convolution, after propagation, that have to be whole."""
+    numbers = _hlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
+    rows, kernel_rows = list(numbers.input_spatial_dimensions), list(numbers.kernel_spatial_dimensions)
+    left, right, out = (_parts(value, sizes) for value in (*op.operands, op.results[0]))
     shape = _mlir.ir.RankedTensorType(op.operands[1].type).shape
-    spatial = _hlo.ConvDimensionNumbers(op.attributes["dimension_numbers"]).kernel_spatial_dimensions
-    dilation = list(_mlir.ir.DenseI64ArrayAttr(op.attributes["rhs_dilation"]))
-    return [d for d, step in zip(spatial, dilation, strict=True) if step > 1 and shape[d] % num_devices]
+    if all(left[d] == 1 for d in rows) and all(right[d] == 1 for d in kernel_rows):
+        return [], [], []
+    features, out_features = numbers.input_feature_dimension, numbers.output_feature_dimension
+    if any(right[d] > 1 for d in kernel_rows) or _is_larger_than_its_result(op):
+        # A gradient by a kernel, whose features are the batch: right where all devices sum as many rows of both.
+        is_shared = math.prod(left[d] for d in (*rows, features)) < math.prod(sizes.values())
+        is_alike = [left[d] for d in rows] == [right[d] for d in kernel_rows]
+        is_even = all(shape[d] % right[d] == 0 for d in kernel_rows)
+        if is_shared or not (is_alike and is_even):
+            return rows, kernel_rows, list(numbers.output_spatial_dimensions)
+        return [], [], []
+    if left[features] > 1 or out[out_features] > 1 or math.prod(right) > 1:
+        return [features], list(range(len(right))), [out_features]
+    return [], [], []
+
+
+def _is_larger_than_its_result(op: Any) -> bool:
+    """Whether a convolution's kernel with its dilation is larger than what comes of it."""
+    numbers = _hlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
+    kernel_rows, out_rows = (
+        list(each) for each in (numbers.kernel_spatial_dimensions, numbers.output_spatial_dimensions)
+    )
+    steps = [1] * len(kernel_rows)
+    if "rhs_dilation" in op.attributes:
+        steps = list(_mlir.ir.DenseI64ArrayAttr(op.attributes["rhs_dilation"]))
+    kernel, out = (_mlir.ir.RankedTensorType(v.type).shape for v in (op.operands[1], op.results[0]))
+    sizes = zip(kernel_rows, out_rows, steps, strict=True)
+    return any((kernel[k] - 1) * step + 1 > out[o] for k, o, step in sizes)
+
+
+def _parts(value: Any, sizes: Mapping[str, int]) -> list[int]:
+    """Return into how many parts each dimension of a value is cut."""
+    rank = _mlir.ir.RankedTensorType(value.type).rank
+    sharding = _sharding_of(value)
+    if sharding is None:
+        return [1] * rank
+    dimensions = map(_sdy.DimensionShardingAttr, _sdy.TensorShardingAttr(sharding).dimension_shardings)
+    found: list[int] = []
+    for dimension in dimensions:
+        axes = map(_sdy.AxisRefAttr, dimension.axes)
+        found.append(math.prod(_axis_size(axis, sizes) for axis in axes))
+    return found or [1] * rank
+
+
+def _axis_size(axis: Any, sizes: Mapping[str, int]) -> int:
+    part = axis.sub_axis_info
+    return sizes[axis.name] if part is None else _sdy.SubAxisInfoAttr(part).size
+
+
+def _sharding_of(value: Any) -> Any:
+    """Return what propagation says of a value: an attribute of what makes it, or of what its block belongs to."""
+    ir = _mlir.ir
+    if isinstance(value.owner, ir.Block):
+        owner, number = value.owner.owner.operation, ir.BlockArgument(value).arg_number
+        if owner.name == "func.func":
+            said: Any = owner.attributes["arg_attrs"] if "arg_attrs" in owner.attributes else ()
+            return (
+                said[number]["sdy.sharding"]
+                if number < len(said) and "sdy.sharding" in said[number]
+                else None
+            )
+        key = "in_shardings" if owner.name == "sdy.manual_computation" else "sdy.sharding"
+    else:
+        owner, number = value.owner.operation, ir.OpResult(value).result_number
+        if owner.name == "sdy.sharding_constraint":
+            return owner.attributes["sharding"]
+        key = "out_shardings" if owner.name == "sdy.manual_computation" else "sdy.sharding"
+    if key not in owner.attributes:
+        return None
+    shardings = list(_sdy.TensorShardingPerValueAttr(owner.attributes[key]).shardings)
+    return shardings[number] if number < len(shardings) else None
 
 
 Shapes = tuple[tuple[int, ...], ...]
