@@ -117,8 +117,8 @@ def _allocated(tree: Part, order: Order, tensors: dict[str, Tensor], storage: di
     composites = tuple(_group(graph, whole, {}, -1) for whole in order.composites)
     fixed = graph, tensors, storage, steps, (tree, composites)
     draft = _assemble(*fixed, requests, {r.name: 0 for r in requests}, True)
-    own = own_exchange_code(draft)
-    shared = shared_programs(steps, draft.variables, own)
+    own, keys = own_exchange_code(draft)
+    shared = shared_programs(keys)
     draft = replace(draft, shared_exchange=shared)
     requests = [*requests, *_overheads(graph, draft), *_exchange_code(draft, own)]
     addresses, fits = allocate(requests, graph.target)
