@@ -17,7 +17,13 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ipuxla.errors import Unsupported
-from ipuxla.frontend._shardy import ArrayAxes, argument_types, count_operations, element_bytes, propagated
+from ipuxla.frontend._jax_compat.shardy import (
+    ArrayAxes,
+    argument_types,
+    count_operations,
+    element_bytes,
+    propagated,
+)
 from ipuxla.frontend.partition import MAX_DEVICES
 from ipuxla.frontend.sharding_price import Price, Pricing
 from ipuxla.sharding import Mesh

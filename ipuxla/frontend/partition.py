@@ -19,7 +19,7 @@ import numpy as np
 
 from ipuxla.errors import InvalidOption, Unsupported
 from ipuxla.frontend import _jax_compat as compat
-from ipuxla.frontend._shardy import with_shardings
+from ipuxla.frontend._jax_compat.shardy import with_shardings
 from ipuxla.frontend.locations import read_location
 from ipuxla.frontend.shardings import Shardings
 from ipuxla.frontend.untrusted import require_shallow

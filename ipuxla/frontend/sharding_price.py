@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection
 from typing import NamedTuple
 
-from ipuxla.frontend._shardy import COLLECTIVES, Block, LocalProgram, Work, element_bytes
+from ipuxla.frontend._jax_compat.shardy import COLLECTIVES, Block, LocalProgram, Work, element_bytes
 from ipuxla.sharding import Mesh
 from tiles.graph import Graph
 from tiles.poplibs import gcl

@@ -123,7 +123,7 @@ around(
     lambda jit: jit(lambda x: jax.jit(jnp.sin)(x) + jax.jit(lambda y: jax.jit(jnp.cos)(y))(x)),
     X,
 )
-around("call: in jax.jit", lambda jit: jax.jit(lambda x: jit(jnp.sin)(x) * 2), X)
+around("call: in jax.jit", lambda jit: jax.jit(lambda x: jit(jnp.sin)(x) * 2), X, outer_jit=True)
 around("call: results as arguments", lambda jit: lambda x: jit(lambda y: y + 1)(jit(jnp.sin)(x)), X)
 around(
     "call: in a tree_map", lambda jit: lambda t: jax.tree.map(jit(lambda x: x * 2), t), {"a": X, "b": (Y,)}

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from ipuxla.runner import TRACEABLE
+
 Function = Callable[..., Any]
 Decorator = Callable[[Function], Function]
 
@@ -23,6 +25,7 @@ class Case:
       arguments: what it is called with.
       refused: name of the error that is expected instead of a result; empty where there is one.
       x64: whether ``jax_enable_x64`` is set.
+      outer_jit: whether an outer ``jax.jit`` calls the decorated function: engines that step on the host refuse that.
     """
 
     name: str
@@ -31,6 +34,11 @@ class Case:
     arguments: tuple[Any, ...]
     refused: str = ""
     x64: bool = False
+    outer_jit: bool = False
+
+    def refused_on(self, engine: str) -> str:
+        """Return the name of the error that an engine answers with; empty where it gives a result."""
+        return "HostEngineInsideJit" if self.outer_jit and engine not in TRACEABLE else self.refused
 
 
 CASES: dict[str, Case] = {}
@@ -56,10 +64,11 @@ class Group:
         *arguments: Any,
         refused: str = "",
         x64: bool = False,
+        outer_jit: bool = False,
     ) -> None:
         """Add a program that decorates functions itself, to transform or combine what comes of it."""
         assert name not in CASES, f"two cases are named {name!r}"
-        CASES[name] = Case(name, self.name, make, arguments, refused, x64)
+        CASES[name] = Case(name, self.name, make, arguments, refused, x64, outer_jit)
 
 
 # ---- arguments

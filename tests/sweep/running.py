@@ -34,6 +34,7 @@ class Outcome:
 
     Attributes:
       name: of the case.
+      engine: that ran it.
       kind: "equal", "refused", "wrong", "crash", or "invalid" where ``jax.jit`` itself refuses.
       error: name of the error, empty where there is none.
       message: its first line.
@@ -41,6 +42,7 @@ class Outcome:
     """
 
     name: str
+    engine: str
     kind: str
     error: str
     message: str
@@ -54,7 +56,7 @@ class Outcome:
     @property
     def as_expected(self) -> bool:
         """Whether the result is equal, or the error the one that the case names."""
-        return self.error == self.case.refused and self.kind in ("equal", "refused")
+        return self.error == self.case.refused_on(self.engine) and self.kind in ("equal", "refused")
 
     @property
     def text(self) -> str:
@@ -82,6 +84,7 @@ def run(case: Case, target: Target = SMALL, engine: str = "fast", arithmetic: st
     def outcome(kind: str, error: BaseException | None = None) -> Outcome:
         return Outcome(
             case.name,
+            engine,
             kind,
             type(error).__name__ if error else "",
             _line(kind, error),
@@ -129,15 +132,18 @@ def _run_in_the_ring(case: Case, target: Target, engine: str) -> Outcome:
                 found.append(error)
     want, got = found
     seconds = time.process_time() - start
+    refused = case.refused_on(engine)
     for error in (got, want):
-        if isinstance(error, Exception):  # JAX itself refuses what is made of words, a gradient for one
+        if isinstance(error, Exception):
+            # JAX itself refuses what is made of words, a gradient for one.
             is_alike = type(want) is type(got) and not isinstance(error, InternalError)
-            kind = "refused" if is_alike else "crash"
-            name = case.refused if is_alike else type(error).__name__
-            return Outcome(case.name, kind, name, _line(kind, error), seconds)
+            is_refused = is_alike or (error is got and type(error).__name__ == refused)
+            kind = "refused" if is_refused else "crash"
+            name = refused if is_refused else type(error).__name__
+            return Outcome(case.name, engine, kind, name, _line(kind, error), seconds)
     same = len(want) == len(got) and all(map(_same_words, want, got))
     message = "" if same else "words differ from those of the module"
-    return Outcome(case.name, "equal" if same else "wrong", "", message, seconds)
+    return Outcome(case.name, engine, "equal" if same else "wrong", "", message, seconds)
 
 
 def _same_words(one: Any, other: Any) -> bool:

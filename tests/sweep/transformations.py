@@ -63,8 +63,10 @@ _OUTSIDE = {
     "closure of a tracer": lambda jit: jax.grad(lambda w, x: jit(lambda y: (y @ w).sum())(x)),
     "has_aux": lambda jit: jax.grad(jit(lambda w, x: (loss(w, x), {"layer": layer(w, x)})), has_aux=True),
 }
+_OUTER_JITS = {"jit", "jit of grad", "in a scan", "jvp of jit of vmap of grad"}
+"""What an outer ``jax.jit`` or loop traces."""
 for _name, _make in _OUTSIDE.items():
-    around(f"around: {_name}", _make, W, X)
+    around(f"around: {_name}", _make, W, X, outer_jit=_name in _OUTER_JITS)
 _SQUARE = {
     "hessian": lambda jit: jax.hessian(jit(lambda v: cubes(v).sum())),
     "jacfwd": lambda jit: jax.jacfwd(jit(cubes)),
@@ -86,7 +88,7 @@ _SQUARE = {
     ),
 }
 for _name, _make in _SQUARE.items():
-    around(f"around: {_name}", _make, V)
+    around(f"around: {_name}", _make, V, outer_jit=_name in _OUTER_JITS)
 
 
 # ---- inside

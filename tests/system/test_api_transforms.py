@@ -152,3 +152,16 @@ def test_ring_results_are_words_of_the_same_width(jit):
         jax.grad(lambda x: g(x)[0][0, 0])(X)
     with pytest.raises(Unsupported, match="ring arithmetic"):
         jit(lambda x: g(x)[2])(X)
+
+
+def test_words_of_the_ring_enter_the_next_program_of_a_transformation(jit):
+    """The transpose of ``x @ w`` takes the ``w`` that a first program gave, as words."""
+    w = PARAMS["w"]
+    found = []
+    for engine in ("hlo", "fast", "literal"):
+        f = jit(lambda x: x @ w, arithmetic="ring", engine=engine)
+        found.append(jax.linear_transpose(f, X)(jnp.ones((3, 5)))[0])
+    hlo, *others = map(np.asarray, found)
+    assert hlo.dtype == np.uint32
+    for words in others:
+        np.testing.assert_array_equal(words, hlo)

@@ -169,17 +169,19 @@ class Engine(abc.ABC):
     def enter(self, name: str, value: Any) -> jax.Array:
         """Return an input (or constant) as the engine carries it, after checking shape and dtype.
 
+        In ring arithmetic the words that a program gives are taken as they are: they are an argument of the next.
+
         Raises:
           InvalidExecutable: another shape or dtype than the variable's.
         """
         variable = self.executable.variables[name]
         array = jnp.asarray(value)
+        if array.shape == variable.shape and array.dtype == self.carried(variable.dtype):
+            return array
         if array.shape != variable.shape or array.dtype != to_jax(variable.dtype):
             raise InvalidExecutable(
                 f"input {name} is {variable.dtype}{list(variable.shape)}, got {array.dtype}{list(array.shape)}"
             )
-        if self.arithmetic != RING:
-            return array
         # Of a constant 0, 1, 2, ... of 8-bit floats XLA:CPU (jaxlib 0.10.2) makes a count that it cannot compile.
         return jnp.asarray(to_ring(value)) if isinstance(value, np.ndarray) else to_ring(array)
 

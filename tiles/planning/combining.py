@@ -25,13 +25,13 @@ from tiles.plan import Operand, Priced, Question, Ranking, search, with_order
 from tiles.planning.choose import meeting
 from tiles.planning.emit import emit
 from tiles.planning.preferred import Met
-from tiles.planning.state import Site
+from tiles.planning.state import PlannedSite
 from tiles.poplibs.popops.reduce import combine_form
 from tiles.target import Target
 
 
 def combine(
-    site: Site,
+    site: PlannedSite,
     partials: Tensor,
     codelet: Codelet,
     dtype: str,
@@ -73,7 +73,7 @@ def combine(
 
 
 def _combine_plan(
-    site: Site,
+    site: PlannedSite,
     form: OpForm,
     partials: Tensor,
     codelet: Codelet,
@@ -98,7 +98,7 @@ def _combine_plan(
 
 
 def join_plan(
-    site: Site, codelet: Codelet, form: OpForm, partials: Seq[Tensor], dtypes: tuple[str, ...]
+    site: PlannedSite, codelet: Codelet, form: OpForm, partials: Seq[Tensor], dtypes: tuple[str, ...]
 ) -> Plan:
     """Choose the plan of one stage that joins partials of several results; a staged plan must at least halve them."""
     spread = _spread(site.planning.graph.target, codelet, form, dtypes[0])
@@ -107,7 +107,7 @@ def join_plan(
 
 
 def _ranked(
-    site: Site,
+    site: PlannedSite,
     codelet: Codelet,
     form: OpForm,
     partials: Seq[Tensor],
@@ -119,7 +119,7 @@ def _ranked(
     return search(form, codelet, known, dtypes, target, extra, _share(site), policy.code_price)
 
 
-def _share(site: Site) -> float:
+def _share(site: PlannedSite) -> float:
     """Return the share of a tile's memory that an operation's temporaries may take."""
     return site.planning.policy.memory_proportion(site.label)
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 from tiles.graph import Codelet, Execute, Layout, OpForm, Plan, Tensor, Vertices
 from tiles.plan import home_layout, is_resident
-from tiles.planning.state import Planning, Site
+from tiles.planning.state import PlannedSite, Planning
 from tiles.poplibs.popops.map import rearranging
 
 
 def emit(
-    site: Site,
+    site: PlannedSite,
     codelet: Codelet,
     form: OpForm,
     plan: Plan,
@@ -68,7 +68,7 @@ def settle(planning: Planning, form: OpForm, plan: Plan, operands: Seq[Tensor]) 
             planning.place(tensor.name, layout)
 
 
-def copied_into_order(site: Site, x: Tensor, layout: Layout) -> Tensor:
+def copied_into_order(site: PlannedSite, x: Tensor, layout: Layout) -> Tensor:
     """Copy a tensor to where, and into the order in which, an operation reads it."""
     form, codelet = rearranging(x.shape, x.dtype)
     plan = Plan(layout.axes, layout.base, layout.arrangement)

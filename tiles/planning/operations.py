@@ -24,7 +24,7 @@ from tiles.planning.choose import as_wanted, choose
 from tiles.planning.combining import combine, join_plan
 from tiles.planning.emit import copied_into_order, emit, settle
 from tiles.planning.preferred import Met
-from tiles.planning.state import Planning, Site
+from tiles.planning.state import PlannedSite, Planning
 from tiles.poplibs.popops.reduce import combine_codelet
 
 
@@ -42,7 +42,7 @@ def plan_operation(
     Raises:
       InvalidPlan: a pinned plan, or the builder's, does not fit.
     """
-    site = Site(planning, program, operation.name, operation.location)
+    site = PlannedSite(planning, program, operation.name, operation.location)
     fixed = planning.tensor(operation.results[0])
     if fixed.layout is not None:
         _compute_there(site, operation, fixed.layout)
@@ -52,7 +52,7 @@ def plan_operation(
         _plan(site, operation, operation.results, beside)
 
 
-def _compute_there(site: Site, operation: Operation, layout: Layout) -> None:
+def _compute_there(site: PlannedSite, operation: Operation, layout: Layout) -> None:
     """Compute a result that lies somewhere already: there, or elsewhere and copied."""
     planning, written = site.planning, [site.planning.tensor(name) for name in operation.results]
     plan = leaving(operation.form, operation.codelet, layout, planning.graph.target)
@@ -68,7 +68,7 @@ def _compute_there(site: Site, operation: Operation, layout: Layout) -> None:
         site.program.add(Copy(planning.tensor(result).name, (source,), None, site.location))
 
 
-def _plan(site: Site, operation: Operation, results: tuple[str, ...], beside: Met | None) -> None:
+def _plan(site: PlannedSite, operation: Operation, results: tuple[str, ...], beside: Met | None) -> None:
     """Choose the plan of an operation and add what it takes."""
     planning, form, codelet = site.planning, operation.form, operation.codelet
     operands = [planning.tensor(name) for name in operation.operands]
@@ -95,7 +95,7 @@ def _plan(site: Site, operation: Operation, results: tuple[str, ...], beside: Me
     _add(site, question, plan, operands, results, beside)
 
 
-def _checked(site: Site, question: Question, plan: Plan, *, is_given: bool, is_pinned: bool) -> Plan:
+def _checked(site: PlannedSite, question: Question, plan: Plan, *, is_given: bool, is_pinned: bool) -> Plan:
     """Return a plan in the order that its vertices want.
 
     Raises:
@@ -113,7 +113,7 @@ def _checked(site: Site, question: Question, plan: Plan, *, is_given: bool, is_p
 
 
 def _add(
-    site: Site,
+    site: PlannedSite,
     question: Question,
     plan: Plan,
     operands: Seq[Tensor],
@@ -146,7 +146,7 @@ def _pinned_copies(planning: Planning, label: str, count: int) -> dict[int, Layo
     return {k: Layout(p.splits, p.base, p.arrangement) for k, p in pinned.items() if p is not None}
 
 
-def _in_slices(site: Site, operation: Operation, turns: Turns, result: str) -> None:
+def _in_slices(site: PlannedSite, operation: Operation, turns: Turns, result: str) -> None:
     """Compute slices of the result one after another, each in the memory the last one left, and join them."""
     planning, form = site.planning, operation.form
     whole = planning.tensor(result)
@@ -165,7 +165,7 @@ def _in_slices(site: Site, operation: Operation, turns: Turns, result: str) -> N
 
 
 def _in_parts(
-    site: Site,
+    site: PlannedSite,
     question: Question,
     plan: Plan,
     operands: Seq[Tensor],
@@ -188,7 +188,7 @@ def _in_parts(
 
 
 def _join(
-    site: Site,
+    site: PlannedSite,
     codelet: Codelet,
     partials: tuple[Tensor, ...],
     dtypes: tuple[str, ...],

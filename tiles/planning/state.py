@@ -200,7 +200,7 @@ class Planning:
 
 
 @dataclass(frozen=True)
-class Site:
+class PlannedSite:
     """Where planned steps go, and what they are called.
 
     Args:
@@ -215,7 +215,7 @@ class Site:
     label: str
     location: str = ""
 
-    def at(self, suffix: str) -> Site:
+    def at(self, suffix: str) -> PlannedSite:
         """Return the site of a part of an operation."""
         return replace(self, label=f"{self.label}.{suffix}")
 

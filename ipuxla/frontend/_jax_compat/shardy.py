@@ -1,7 +1,6 @@
 """Shardy, and MLIR modules that say shardings: every private name of jaxlib's bindings that choosing shardings needs.
 
-A new JAX release is met here and in ``_jax_compat``. Functions here know about MLIR, never about targets: what a
-sharding makes of a program comes back as plain data, ``LocalProgram``.
+What a sharding makes of a program comes back as plain data, ``LocalProgram``.
 """
 
 # pyright: reportPrivateImportUsage=false
@@ -19,7 +18,9 @@ from jax._src.interpreters import mlir as _mlir
 from jax._src.lib.mlir import passmanager as _passmanager
 from jax._src.lib.mlir.dialects import sdy as _sdy
 
-from ipuxla.frontend import _jax_compat as compat
+from ipuxla.frontend._jax_compat.lowering import module_bytecode
+from ipuxla.frontend._jax_compat.reading import conv_dimensions, dot_dimensions, parsed_module
+from ipuxla.frontend._jax_compat.sharded_modules import main_of
 from ipuxla.sharding import Mesh
 
 ArrayAxes = tuple[tuple[str, ...], ...]
@@ -100,7 +101,7 @@ def argument_types(source: Any) -> list[tuple[tuple[int, ...], str]]:
     """
     with _mlir.make_ir_context():
         module = _parsed(source)
-        types = compat.main_of(module).attributes["function_type"].value.inputs
+        types = main_of(module).attributes["function_type"].value.inputs
         tensors = map(_mlir.ir.RankedTensorType, types)
         return [(tuple(each.shape), str(each.element_type)) for each in tensors]
 
@@ -134,7 +135,7 @@ def with_shardings(source: Any, mesh: Mesh, said: Mapping[int, ArrayAxes], is_op
         name = next(
             name for name in ("mesh", *(f"mesh_{n}" for n in range(len(taken) + 1))) if name not in taken
         )
-        main = compat.main_of(module)
+        main = main_of(module)
         axes = ", ".join(f'"{axis}"={size}' for axis, size in mesh)
         with ir.InsertionPoint.at_block_begin(module.body):
             _sdy.MeshOp(name, ir.Attribute.parse(f"#sdy.mesh<[{axes}]>"))
@@ -252,14 +253,12 @@ class _Reader:
             key = "callee" if name == "func.call" else "decomposition"
             return Work(name, uses, makes, callee=attributes[key].value)
         if name == "stablehlo.dot_general":
-            contracted = compat.dot_dimensions(attributes["dot_dimension_numbers"])[2]
+            contracted = dot_dimensions(attributes["dot_dimension_numbers"])[2]
             inner = math.prod(self.shapes[uses[0]][dim] for dim in contracted)
             return Work(name, uses, makes, macs=inner * math.prod(self.shapes[makes[0]]))
         if name == "stablehlo.convolution":
             kernel = self.shapes[uses[1]]
-            features = kernel[
-                compat.conv_dimensions(attributes["dimension_numbers"])["kernel_output_feature"]
-            ]
+            features = kernel[conv_dimensions(attributes["dimension_numbers"])["kernel_output_feature"]]
             inner = math.prod(kernel) // max(1, features)
             return Work(name, uses, makes, macs=inner * math.prod(self.shapes[makes[0]]))
         if name == "stablehlo.while":
@@ -327,5 +326,5 @@ def _trips(loop: Any) -> int:
 def _parsed(source: Any) -> Any:
     """Return a module of its own in the present context."""
     if not isinstance(source, str | bytes):
-        source = compat.module_bytecode(source)
-    return compat.parsed_module(_mlir.ir.Context.current, source)
+        source = module_bytecode(source)
+    return parsed_module(_mlir.ir.Context.current, source)

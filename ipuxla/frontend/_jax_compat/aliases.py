@@ -1,0 +1,15 @@
+"""What JAX calls its types."""
+
+# pyright: reportPrivateImportUsage=false
+# (private names are this module's purpose)
+
+from __future__ import annotations
+
+from jax._src import core as _core
+from jax._src.interpreters import ad as _ad
+
+ClosedJaxpr = _core.ClosedJaxpr
+Equation = _core.JaxprEqn
+ShapedArray = _core.ShapedArray
+Zero = _ad.Zero
+jaxpr_as_fun = _core.jaxpr_as_fun

@@ -1,0 +1,262 @@
+"""Jaxprs to StableHLO modules."""
+
+# pyright: reportPrivateImportUsage=false
+# (private names are this module's purpose)
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax._src import callback as _callback
+from jax._src import config as _config
+from jax._src import debugging as _debugging
+from jax._src import effects as _effects
+from jax._src import sharding_impls as _sharding_impls
+from jax._src.interpreters import mlir as _mlir
+from jax._src.interpreters import partial_eval as _pe
+from jax._src.lax import linalg as _linalg
+from jax._src.lib.mlir.dialects import hlo as _hlo
+
+from ipuxla.frontend._jax_compat.aliases import ClosedJaxpr
+from ipuxla.frontend._jax_compat.partitioning import cpu_client
+from ipuxla.frontend._jax_compat.tracing import argument_names, find_equation
+
+CUSTOM_PARTITIONING = "custom_partitioning"
+"""The primitive of functions that say themselves how they are partitioned."""
+
+
+def inline(context: Any, function: Callable[..., Any], *values: Any) -> Any:
+    """Lower a traceable function of a list of results in place. Hides ``mlir.lower_fun``."""
+    return _mlir.lower_fun(function, multiple_results=True)(context, *values)
+
+
+def lowers_for(context: Any, platform: str) -> bool:
+    """Whether a lowering rule runs for ``platform`` alone. Hides module contexts."""
+    return tuple(context.platforms or context.module_context.platforms) == (platform,)
+
+
+def lower_jaxpr(
+    jaxpr: ClosedJaxpr,
+    name: str,
+    platform: str,
+    rules: Mapping[str, Callable[..., Any]],
+    print_call: str,
+    message_of: Callable[..., str],
+    stop: tuple[str, Callable[..., str | None], Callable[..., Any]],
+    mesh: Any = None,
+    shardings: tuple[Sequence[Any], Sequence[Any]] = ((), ()),
+    alive: list[Any] | None = None,
+) -> Any:
+    """Lower a jaxpr to a StableHLO module with source locations. Hides ``mlir.lower_jaxpr_to_module``.
+
+    The platform needs no plugin: rules that exist for other platforms only are not found
+    (``NotImplementedError``), all else uses the default rules. Every argument stays an argument of ``main``.
+    ``rules`` are traceable functions for primitives of linear algebra, by name; see ``_linalg_rules``. What is printed
+    becomes calls of ``print_call``; see ``_print_rule``. ``stop`` says what pure callbacks become; see ``_stop_rule``.
+    Locations hold every frame of the user's call stack, whatever the settings for them, and name stacks start with
+    the program's name, ``jit(name)``.
+
+    With a ``mesh``, the module is that of all its devices, which need not exist; ``shardings`` are those of arguments
+    and of results, None where none is said. What the module needs until it is partitioned is added to ``alive``.
+    """
+    context = _sharding_impls.ShardingContext(1, tuple(jax.local_devices()[:1]))
+    told: dict[str, Any] = {}
+    if mesh is not None:
+        context = _sharding_impls.ShardingContext(mesh.size, _devices_to_ask(jaxpr, mesh.size), mesh)
+        told = {"arg_shardings": shardings[0] or None, "result_shardings": shardings[1] or None}
+        told["num_partitions"] = mesh.size
+    own_rules: Any = (
+        *_linalg_rules(rules),
+        (_debugging.debug_print_p, _print_rule(print_call, message_of)),
+        (_callback.pure_callback_p, _stop_rule(*stop)),
+    )
+    with _config.include_full_tracebacks_in_locations(True), _config.traceback_in_locations_limit(-1):
+        lowered = _mlir.lower_jaxpr_to_module(
+            _as_function(name),
+            jaxpr,
+            num_const_args=0,
+            in_avals=jaxpr.in_avals,
+            ordered_effects=list(_effects.ordered_effects.filter_in(jaxpr.effects)),
+            platforms=(platform,),
+            backend=None,
+            axis_context=context,
+            donated_args=[False] * len(jaxpr.in_avals),
+            arg_names=argument_names(jaxpr),
+            result_names=jaxpr.jaxpr.debug_info.safe_result_paths(len(jaxpr.out_avals)),
+            lowering_parameters=_mlir.LoweringParameters(
+                hoist_constants_as_args=False,
+                override_lowering_rules=own_rules,
+            ),
+            **told,
+        )
+    if alive is not None:
+        alive.append(lowered.keepalive)
+    module = lowered.module
+    with module.context:
+        own_name = _mlir.sanitize_name(name).rstrip("_")
+        module.operation.attributes["sym_name"] = _mlir.ir.StringAttr.get(own_name)
+    return module
+
+
+def _devices_to_ask(jaxpr: ClosedJaxpr, count: int) -> tuple[Any, ...] | None:
+    """Return devices for a mesh where a function says itself how it is partitioned, None where nobody asks for any.
+
+    ``jax.custom_partitioning`` hands a mesh of devices to the user's function; nothing runs on them. They are those of
+    the client that partitions.
+    """
+    found = find_equation(jaxpr, lambda equation: equation.primitive.name == CUSTOM_PARTITIONING)
+    return None if found is None else tuple(cpu_client(count).devices())
+
+
+def _as_function(name: str) -> str:
+    """Return a program's name as JAX writes functions in name stacks: ``vmap(jit(f))`` for ``vmap(f)``."""
+    return re.sub(r"([^()]*)(\)*)$", r"jit(\1)\2", name, count=1)
+
+
+def _linalg_rules(rules: Mapping[str, Callable[..., Any]]) -> Any:
+    """Return lowering rules of ``lax.linalg``'s primitives. Hides the primitives and ``mlir.lower_fun``.
+
+    A rule is a function of arrays that takes the primitive's parameters by name. It is handed floats of at least
+    32 bits, or complex numbers.
+    """
+    return tuple((getattr(_linalg, f"{name}_p"), _linalg_rule(rule)) for name, rule in rules.items())
+
+
+def _linalg_rule(function: Callable[..., Any]) -> Callable[..., Any]:
+    def lower(context: Any, *values: Any, **params: Any) -> Any:
+        def widened(*arrays: Any) -> list[Any]:
+            wide = [x.astype(np.float32) if _is_narrow_float(x.dtype) else x for x in arrays]
+            results = jax.tree.leaves(function(*wide, **params))
+            return [x.astype(aval.dtype) for x, aval in zip(results, context.avals_out, strict=True)]
+
+        return inline(context, widened, *values)
+
+    return lower
+
+
+def _print_rule(target: str, message_of: Callable[..., str]) -> Callable[..., Any]:
+    """Return the lowering rule of ``debug_print``: a custom call, whose order is the program's. Hides its tokens.
+
+    Args:
+      target: name of the custom call.
+      message_of: abstract values of the operands and parameters to what the call's configuration says.
+    """
+
+    def lower(context: Any, *values: Any, **params: Any) -> Any:
+        shown: list[Any] = []
+        for value, aval in zip(values, context.avals_in, strict=True):
+            is_complex = jax.numpy.issubdtype(aval.dtype, np.complexfloating)
+            shown += [_hlo.real(value), _hlo.imag(value)] if is_complex else [value]
+        text = message_of(context.avals_in, params)
+        _hlo.CustomCallOp(
+            [],
+            shown,
+            _mlir.ir.StringAttr.get(target),
+            has_side_effect=_mlir.ir.BoolAttr.get(True),
+            backend_config=_mlir.ir.StringAttr.get(text),
+        )
+        context.set_tokens_out(context.tokens_in)
+        return []
+
+    return lower
+
+
+class HostCall(Exception):
+    """A pure callback that is more than a check.
+
+    Attributes:
+      callback: the equation's parameter.
+    """
+
+    def __init__(self, callback: Any) -> None:
+        """Keep the callback."""
+        super().__init__("a pure callback that may return")
+        self.callback = callback
+
+
+def _stop_rule(
+    target: str, message_of: Callable[..., str | None], packed: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Return the lowering rule of ``pure_callback``: a custom call that ends the program. Hides how MLIR is made.
+
+    A call that reads what such a custom call returns is never reached; it becomes one without an operand.
+
+    Args:
+      target: name of the custom call.
+      message_of: a callback and abstract values of its operands to the call's configuration, None if the callback may
+        return.
+      packed: a traceable function of the operands to the one array that the custom call takes.
+    """
+
+    def lower(context: Any, *values: Any, callback: Any, **_: Any) -> Any:
+        is_reached = not any(_follows(value, target, set()) for value in values)
+        text = message_of(callback, context.avals_in) if is_reached else ""
+        if text is None:
+            raise HostCall(callback)
+        types = [_mlir.aval_to_ir_type(context.module_context, aval) for aval in context.avals_out]
+        pack = _mlir.lower_fun(packed, multiple_results=False)
+        call = _hlo.CustomCallOp(
+            types,
+            pack(context, *values) if is_reached else [],
+            _mlir.ir.StringAttr.get(target),
+            has_side_effect=_mlir.ir.BoolAttr.get(is_reached),
+            backend_config=_mlir.ir.StringAttr.get(text),
+        )
+        return list(call.results)
+
+    return lower
+
+
+def _follows(value: Any, target: str, seen: set[Any]) -> bool:
+    """Whether a value is computed from what a custom call returned, within the block that has the call."""
+    owner = value.owner
+    if isinstance(owner, _mlir.ir.Block) or owner in seen:
+        return False
+    seen.add(owner)
+    if owner.name == "stablehlo.custom_call" and owner.attributes["call_target_name"].value == target:
+        return True
+    return any(_follows(operand, target, seen) for operand in owner.operands)
+
+
+def user_function(callback: Any) -> Any:
+    """Return the user's function behind a callback of ``pure_callback``. Hides what JAX wraps it in."""
+    return getattr(callback, "callback_func", None)
+
+
+def live_jaxpr(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+    """Return a jaxpr of the same arguments and results without equations that no result needs."""
+    used = [True] * len(jaxpr.out_avals)
+    smaller, _ = _pe.dce_jaxpr(jaxpr.jaxpr, used, instantiate=True)
+    return ClosedJaxpr(smaller, jaxpr.consts)
+
+
+def _is_narrow_float(dtype: Any) -> bool:
+    return jax.numpy.issubdtype(dtype, np.floating) and dtype.itemsize < 4
+
+
+def mark_donated(module: Any, donated: Sequence[int]) -> None:
+    """Set ``jax.buffer_donor`` on arguments of ``main``. Hides jaxlib's MLIR bindings."""
+    ir = _mlir.ir
+    with module.context:
+        main = next(op for op in module.body.operations if op.attributes["sym_name"].value == "main")
+        attributes = [{named.name: named.attr for named in attrs} for attrs in main.arg_attrs]
+        for position in donated:
+            attributes[position]["jax.buffer_donor"] = ir.BoolAttr.get(True)
+        main.arg_attrs = ir.ArrayAttr.get([ir.DictAttr.get(attrs) for attrs in attributes])
+
+
+def module_text(module: Any, debug_info: bool = False) -> str:
+    """Print an MLIR module. Hides ``mlir.module_to_string``."""
+    return _mlir.module_to_string(module, enable_debug_info=debug_info)
+
+
+def module_bytecode(module: Any) -> bytes:
+    """Return an MLIR module with its locations as bytecode; the same module gives the same bytes."""
+    written = io.BytesIO()
+    module.operation.write_bytecode(written)
+    return written.getvalue()

@@ -1,0 +1,241 @@
+"""Python functions to jaxprs, and what a jaxpr says."""
+
+# pyright: reportPrivateImportUsage=false
+# (private names are this module's purpose)
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax._src import config as _config
+from jax._src import core as _core
+from jax._src import debugging as _debugging
+from jax._src import sharding_impls as _sharding_impls
+from jax._src import source_info_util as _source_info_util
+from jax._src.lax import lax as _lax
+from jax._src.state import types as _state
+from jax._src.util import weakref_lru_cache as _weakref_lru_cache
+
+from ipuxla.frontend._jax_compat.aliases import ClosedJaxpr, Equation, jaxpr_as_fun
+from ipuxla.frontend.frames import users_own
+
+# ---- tracing ----
+
+
+def trace_context() -> Any:
+    """Return a hashable value that differs whenever a trace could. Hides ``config.trace_context``."""
+    return _config.trace_context()
+
+
+def allow_explicit_64bit() -> contextlib.AbstractContextManager[Any]:
+    """Keep 64-bit arrays 64 bits wide while defaults stay 32-bit. Hides ``jax_explicit_x64_dtypes``."""
+    return _config.explicit_x64_dtypes(_config.ExplicitX64Mode.ALLOW)
+
+
+def is_jit_disabled() -> bool:
+    """Whether the caller is under ``jax.disable_jit``. Hides how settings are read."""
+    setting: Any = jax.config
+    return bool(setting.jax_disable_jit)
+
+
+def trace_function(
+    jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[ClosedJaxpr, list[Any], Any, tuple[int, ...], tuple[Any, ...], tuple[Any, ...]]:
+    """Trace a ``jax.jit`` function. Hides where ``Traced`` keeps what the function closes over, and shardings.
+
+    Returns:
+      The jaxpr; the outer tracers that the function reads, which are its first arguments; the tree of its
+      results; the positions, among the leaves of the arguments, of those that are donated; and the sharding of
+      each argument of the jaxpr, and of each result, None where none is said.
+    """
+    traced = jitted.trace(*args, **kwargs)
+    outer = list(traced._consts)
+    is_donated = traced._params["donated_invars"][len(outer) :]
+    said = [traced._params[role] for role in ("in_shardings", "out_shardings")]
+    avals = traced.jaxpr.in_avals, traced.jaxpr.out_avals
+    inputs, outputs = (tuple(map(_said_sharding, *pair)) for pair in zip(said, avals, strict=True))
+    positions = tuple(np.flatnonzero(is_donated).tolist())
+    return traced.jaxpr, outer, traced.out_tree, positions, inputs, outputs
+
+
+def _said_sharding(sharding: Any, aval: Any) -> Any:
+    """Return the sharding that ``jit`` was told, else that of an explicitly sharded type, else None."""
+    if not isinstance(sharding, _sharding_impls.UnspecifiedValue):
+        return sharding
+    own = getattr(aval, "sharding", None)
+    return own if own is not None and any(own.spec) and not own.mesh.empty else None
+
+
+def key_generator(aval: Any) -> str | None:
+    """Return the name of the random number generator whose keys an abstract value holds. Hides key types."""
+    return aval.dtype._impl.name if jax.numpy.issubdtype(aval.dtype, jax.dtypes.prng_key) else None
+
+
+def weaken(array: Any) -> Any:
+    """Mark an array's type as weak, as the result of a Python scalar is. Hides ``_convert_element_type``."""
+    return _lax._convert_element_type(array, array.dtype, weak_type=True)
+
+
+def hide_frames(folder: str) -> None:
+    """Leave files under ``folder`` out of source locations. Hides ``register_exclusion``."""
+    _source_info_util.register_exclusion(folder)
+
+
+# ---- reading jaxprs ----
+
+
+def argument_names(jaxpr: ClosedJaxpr) -> list[str]:
+    """Return each argument's name ("params['w']"), empty where unknown. Hides ``DebugInfo``."""
+    return [name or "" for name in jaxpr.jaxpr.debug_info.safe_arg_names(len(jaxpr.in_avals))]
+
+
+def has_effects(equation: Equation) -> bool:
+    """Whether an equation does more than compute (prints, writes). Hides effect types."""
+    return any(not isinstance(effect, _HARMLESS) for effect in equation.effects)
+
+
+_HARMLESS = (_core.NamedAxisEffect, _lax.NoDCEEffect)
+
+
+def only_debugs(equation: Equation) -> bool:
+    """Whether an equation's only effects are those of ``jax.debug``. Hides their types."""
+    kinds = (_debugging.DebugEffect, _debugging.OrderedDebugEffect)
+    return all(isinstance(effect, (*kinds, *_HARMLESS)) for effect in equation.effects)
+
+
+def has_ref_effects(equation: Equation) -> bool:
+    """Whether an equation makes, reads or writes a mutable array. Hides the types of Refs and their effects."""
+    atoms = (*equation.invars, *equation.outvars)
+    return any(isinstance(effect, _state.RefEffect) for effect in equation.effects) or any(
+        isinstance(atom.aval, _state.AbstractRef) for atom in atoms
+    )
+
+
+def find_equation(
+    jaxpr: ClosedJaxpr, is_wanted: Callable[[Equation], bool]
+) -> tuple[Equation, str | None] | None:
+    """Return the first wanted equation, innermost first, with the user's ``file:line`` behind it.
+
+    Hides where equations keep jaxprs, and source information: a jaxpr inside another begins its own, so where
+    it says nothing, or names lines of libraries only, the equation around it does.
+    """
+    found = (
+        (equation, f"{frame.file_name}:{frame.start_line}" if frame else None)
+        for equation, frame in _equations(jaxpr.jaxpr, None)
+        if is_wanted(equation)
+    )
+    return next(found, None)
+
+
+def has_inner_jaxprs(equation: Equation) -> bool:
+    """Whether an equation holds jaxprs, which say what it does. Hides where."""
+    return any(True for _ in _core.jaxprs_in_params(equation.params))
+
+
+def is_librarys(equation: Equation) -> bool:
+    """Whether an equation's primitive is not JAX's own, so that JAX knows what it does when it is lowered only."""
+    function: Any = equation.primitive.impl
+    while isinstance(function, functools.partial):
+        function = function.func
+    return getattr(function, "__module__", "jax").partition(".")[0] != "jax"
+
+
+def _file_of(frame: Any) -> str:
+    return frame.file_name
+
+
+def _equations(jaxpr: _core.Jaxpr, around: Any) -> Iterator[tuple[Equation, Any]]:
+    outer = () if around is None else (around,)
+    for equation in jaxpr.eqns:
+        frames = _source_info_util.user_frames(equation.source_info.traceback)
+        frame = users_own(itertools.chain(frames, outer), _file_of)
+        for inner in _core.jaxprs_in_params(equation.params):
+            yield from _equations(inner, frame)
+        yield equation, frame
+
+
+@_weakref_lru_cache
+def has_64bit(jaxpr: ClosedJaxpr) -> bool:
+    """Whether any value in a jaxpr is 64 bits wide. Hides jaxpr variables; remembered per jaxpr."""
+    inner = (equation.outvars for equation, _ in _equations(jaxpr.jaxpr, None))
+    atoms = itertools.chain(jaxpr.jaxpr.invars, jaxpr.jaxpr.constvars, jaxpr.jaxpr.outvars, *inner)
+    return any(is_64bit(getattr(atom.aval, "dtype", None)) for atom in atoms)
+
+
+def is_64bit(dtype: Any) -> bool:
+    """Whether a dtype is one that JAX narrows unless ``jax_enable_x64`` is set. Hides types of keys."""
+    return isinstance(dtype, np.dtype) and dtype.name in ("int64", "uint64", "float64", "complex128")
+
+
+def own_width(jaxpr: ClosedJaxpr) -> contextlib.AbstractContextManager[Any]:
+    """Return the setting under which to rewrite or lower a jaxpr so that no type in it changes width."""
+    return jax.enable_x64(True) if has_64bit(jaxpr) else contextlib.nullcontext()
+
+
+# ---- meshes and shardings ----
+
+
+def meshes_of(jaxpr: ClosedJaxpr) -> Iterator[tuple[Any, str | None]]:
+    """Yield the mesh that an equation names, and the user's ``file:line``. Hides which parameters name one."""
+    for equation, frame in _equations(jaxpr.jaxpr, None):
+        place = f"{frame.file_name}:{frame.start_line}" if frame else None
+        for value in equation.params.values():
+            found = getattr(value, "mesh", value)
+            if isinstance(found, jax.sharding.Mesh | jax.sharding.AbstractMesh) and not found.empty:
+                yield found, place
+
+
+def context_mesh() -> Any:
+    """Return the mesh of ``jax.set_mesh`` or ``jax.sharding.use_abstract_mesh`` around, or None."""
+    found = jax.sharding.get_abstract_mesh()
+    return None if found.empty else found
+
+
+def no_mesh() -> contextlib.AbstractContextManager[Any]:
+    """Have JAX see no mesh around: what runs a program is no part of the program."""
+    return jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ()))
+
+
+def unknown_axes(trace: Callable[[], Any]) -> tuple[list[str], str | None] | None:
+    """Return the axes that a collective names and no mesh around has, and the user's ``file:line``; None for others.
+
+    JAX (0.10.2) has an assertion without a message for them, in ``pvary``. Hides where, and how its frames are shown.
+
+    Args:
+      trace: traces the function anew.
+    """
+    with _config.traceback_filtering("off"):
+        try:
+            trace()
+        except AssertionError as error:
+            frames = list(traceback.walk_tb(error.__traceback__))[::-1]
+            frame = frames[0][0]
+            if frame.f_code is not getattr(_core.pvary, "__code__", None):
+                return None
+            named, bound = (set(frame.f_locals.get(key, ())) for key in ("axes", "new_axes"))
+            line = users_own(frames, lambda each: each[0].f_code.co_filename)
+            place = None if line is None else f"{line[0].f_code.co_filename}:{line[1]}"
+            return sorted(map(str, named - bound)), place
+    return None
+
+
+@_weakref_lru_cache
+def constrained_jaxpr(jaxpr: ClosedJaxpr, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> ClosedJaxpr:
+    """Return a jaxpr whose arguments and results are constrained to shardings within, None: are not."""
+
+    def constrained(values: Sequence[Any], shardings: Sequence[Any]) -> list[Any]:
+        pairs = zip(values, shardings, strict=True)
+        return [x if s is None else jax.lax.with_sharding_constraint(x, s) for x, s in pairs]
+
+    def function(*arrays: Any) -> list[Any]:
+        return constrained(jaxpr_as_fun(jaxpr)(*constrained(arrays, inputs)), outputs)
+
+    with own_width(jaxpr):
+        return jax.make_jaxpr(function)(*jaxpr.in_avals)
