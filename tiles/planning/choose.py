@@ -202,10 +202,13 @@ def meeting(
 ) -> tuple[Plan, Homes]:
     """Return the plan found, or the one that leaves the result where what it meets lies, if that saves more than it costs.
 
-    It saves to move what lies there already, and costs what operations that go over the result take longer there.
+    It saves to move what lies there already, and costs what operations that go over the result take longer there. What
+    only goes over its operands where they lie stays there: it would exchange them for nothing but its reader's sake.
     """
     form, target = question.form, question.target
     plan, homes, cost = found
+    if not question.codelet.is_contraction and not draft(question, plan).received:
+        return plan, homes
     there = leaving(form, question.codelet, beside.layout, target)
     if there is None:
         return plan, homes
