@@ -5,39 +5,74 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
 from ipuxla.errors import HostEngineInsideJit, Unsupported, WrongArguments
-from ipuxla.options import ARITHMETICS, ENGINES, require_one_of
+from ipuxla.options import ARITHMETICS, require_one_of
+from ipuxla.options import ENGINES as OPTION_ENGINES
 from ipuxla.sharding import Placement
 from tiles.compiler import Executable
 from tiles.compiler.control import decided_parts
 from tiles.compiler.control_flow import count_steps
-from tiles.engine import Engine, Trace, make_engine
+from tiles.engine import ENGINES, FLOAT, Engine, Trace, make_engine
 from tiles.errors import ProgramAborted
 from tiles.graph import Stream
 
-TRACEABLE = ("fast", "hlo")
-"""Engines that are pure JAX functions; the others step through the program on the host."""
+
+class EngineOf(NamedTuple):
+    """An engine that is prepared when it is first needed.
+
+    Args:
+      kind: its class, which says what it can do.
+      arithmetic: "float" or "ring".
+      make: prepares it.
+    """
+
+    kind: type[Engine]
+    arithmetic: str
+    make: Callable[[], Engine]
+
+
+def on_tiles(executable: Executable, engine: str, arithmetic: str, strict: bool) -> EngineOf:
+    """Return an engine that runs an executable.
+
+    Args:
+      executable: the program.
+      engine: "fast", "literal", "vertex" or "tile".
+      arithmetic: "float" or "ring".
+      strict: whether the fast engine keeps the plan's order of reductions.
+
+    Raises:
+      InvalidOption: an unknown engine or arithmetic.
+      Unsupported: engine "hlo", which runs no executable.
+    """
+    require_one_of("engine", engine, OPTION_ENGINES)
+    require_one_of("arithmetic", arithmetic, ARITHMETICS)
+    if engine not in ENGINES:
+        raise Unsupported(
+            f'engine "{engine}" evaluates the HLO module, which a saved program does not hold',
+            expected=f"engine {', '.join(list(ENGINES)[:-1])} or {list(ENGINES)[-1]}",
+            try_='ipuxla.load(path, engine="fast"), or compile the function again',
+        )
+    return EngineOf(
+        ENGINES[engine],
+        arithmetic,
+        lambda: make_engine(executable, engine=engine, arithmetic=arithmetic, strict=strict),
+    )
 
 
 class Runner:
-    """A program with the engine and arithmetic that run it, shared by all that call it."""
+    """A program with the engine that runs it, shared by all that call it."""
 
     def __init__(
         self,
         executable: Executable | Callable[[], Executable],
+        engine: EngineOf | Engine,
         *,
-        engine: str = "fast",
-        arithmetic: str = "float",
         strict: bool = True,
         donated: tuple[int, ...] = (),
-        evaluate: Callable[..., Sequence[Any]] | None = None,
-        replay: Callable[..., Sequence[Any]] | None = None,
-        compiler_options: dict[str, Any] | None = None,
-        streaming: Callable[..., tuple[list[Any], dict[str, Any]]] | None = None,
         streams: Mapping[str, Stream] | None = None,
         placement: Placement | None = None,
         checks: Mapping[str, Callable[[ProgramAborted], None]] | None = None,
@@ -46,45 +81,29 @@ class Runner:
 
         Args:
           executable: the program, or a function that compiles it when it is first needed.
-          engine: one of ``ipuxla.options.ENGINES``.
-          arithmetic: ``float`` or ``ring``.
+          engine: what runs it.
           strict: whether the fast engine keeps the plan's order of reductions.
           donated: arguments that a run consumes.
-          evaluate: what engine ``hlo`` runs: a traceable function of the arguments.
-          replay: what it runs instead outside of traces: a function of arrays that runs with floats first,
-            and repeats the decisions of its loops and branches.
-          compiler_options: how XLA compiles ``evaluate``.
-          streaming: what engine ``hlo`` runs where the program exchanges items with the host, or prints.
-          streams: those that it exchanges; None: the executable's.
+          streams: those by which it exchanges items with the host; None: the executable's.
           placement: how the arrays that it takes and returns are cut over the replicas that run it; None for one, and
-            for engine ``hlo``, which cuts them itself.
+            for an engine that cuts them itself.
           checks: by the message that the program stops with, what the host then calls and what raises the caller's
             error. A saved program has none, and in the ring none is called: the error is ``ProgramAborted``.
-
-        Raises:
-          InvalidOption: an unknown engine or arithmetic.
-          Unsupported: engine ``hlo`` without the module it evaluates.
         """
-        require_one_of("engine", engine, ENGINES)
-        require_one_of("arithmetic", arithmetic, ARITHMETICS)
-        if engine == "hlo" and evaluate is None:
-            raise Unsupported(
-                'engine "hlo" evaluates the HLO module, which a saved program does not hold',
-                expected="engine fast, literal, vertex or tile",
-                try_='ipuxla.load(path, engine="fast"), or compile the function again',
-            )
-        self.engine = engine
-        self.arithmetic = arithmetic
+        self._kind = type(engine) if isinstance(engine, Engine) else engine.kind
+        self.arithmetic = engine.arithmetic
         self.strict = strict
         self.donated = donated
         self._executable = executable
-        self._evaluate = evaluate
-        self._replay = replay
-        self._compiler_options = compiler_options
-        self._streaming = streaming
+        self._prepared = engine
         self._streams = streams
         self._placement = placement
-        self._checks = dict(checks or {}) if arithmetic == "float" else {}
+        self._checks = dict(checks or {}) if self.arithmetic == FLOAT else {}
+
+    @property
+    def engine(self) -> str:
+        """The engine that runs it."""
+        return self._kind.name
 
     @functools.cached_property
     def executable(self) -> Executable:
@@ -125,8 +144,6 @@ class Runner:
           InvalidArguments: other streams than the program's, or too few items.
         """
         with self._checking():
-            if self._streaming is not None:
-                return self._streaming(*arrays, streams=streams)
             outputs, trace = self._machine.run(*self._held(arrays), streams=streams)
         return self._whole(outputs), dict(trace.streams)
 
@@ -175,9 +192,9 @@ class Runner:
         return Trace(count_steps(executable, {}), self.engine, self.arithmetic, {}, {}, ())
 
     def _require_supersteps(self) -> None:
-        if self.engine == "hlo":
+        if not self._kind.counts_steps:
             raise Unsupported(
-                'engine "hlo" evaluates the module op by op and has no supersteps to count',
+                f'engine "{self.engine}" evaluates the module op by op and has no supersteps to count',
                 try_='compile(engine="fast") and profile that',
             )
 
@@ -187,47 +204,33 @@ class Runner:
         Raises:
           HostEngineInsideJit: the engine steps on the host.
         """
-        if self.engine not in TRACEABLE:
+        if not self._kind.is_traceable:
+            able = (name for name in OPTION_ENGINES if name not in ENGINES or ENGINES[name].is_traceable)
             raise HostEngineInsideJit(
                 f"engine {self.engine!r} steps on the host and cannot be part of an outer jax.jit or loop",
-                expected=" or ".join(f'engine="{name}"' for name in TRACEABLE),
+                expected=" or ".join(f'engine="{name}"' for name in able),
                 got=f'engine="{self.engine}"',
                 try_="call the decorated function outside jax.jit, where jax.grad and jax.vmap work with it",
             )
         self._require_no_streams()
-        return list(self._traceable(*tracers))
+        return self._traced(*tracers)
 
-    @functools.cached_property
-    def _traceable(self) -> Callable[..., Sequence[Any]]:
-        """The program as a pure JAX function."""
-        if self._evaluate is not None:
-            return self._evaluate
-        trace: Callable[..., Sequence[Any]] = self._machine.trace  # pyright: ignore[reportAttributeAccessIssue]
-        return trace if self._placement is None else lambda *arrays: self._whole(trace(*self._held(arrays)))
+    def _traced(self, *arrays: Any) -> list[Any]:
+        """Run as a pure JAX function."""
+        return self._whole(self._machine.trace(*self._held(arrays)))
 
     @functools.cached_property
     def _run(self) -> Callable[..., Sequence[Any]]:
         """The program as a function of arrays, without a record of its steps."""
-        if (streaming := self._streaming) is not None:
-            return lambda *arrays: streaming(*arrays)[0]
-        if self.engine == "hlo" and self._replay is not None:
-            return self._replay
-        if self.engine in TRACEABLE and not (self.engine == "fast" and self._machine.needs_host):
+        if self._kind.is_traceable and not self._machine.needs_host:
             return jax.jit(
-                self._traceable,
-                donate_argnums=self.donated if self.arithmetic == "float" and not self._placement else (),
-                compiler_options=self._options,
+                self._traced,
+                donate_argnums=self.donated if self.arithmetic == FLOAT and not self._placement else (),
+                compiler_options=self._machine.compiler_options,
             )
         return lambda *arrays: self._whole(self._machine.run(*self._held(arrays))[0])
 
-    @property
-    def _options(self) -> dict[str, Any] | None:
-        """XLA's options for the traceable function."""
-        return self._compiler_options if self._evaluate else self._machine.compiler_options  # pyright: ignore[reportAttributeAccessIssue]
-
     @functools.cached_property
     def _machine(self) -> Engine:
-        """The engine, holding the executable."""
-        return make_engine(
-            self.executable, engine=self.engine, arithmetic=self.arithmetic, strict=self.strict
-        )
+        """The engine, prepared."""
+        return self._prepared if isinstance(self._prepared, Engine) else self._prepared.make()

@@ -19,7 +19,7 @@ import jax
 from ipuxla.collection import collection_paused
 from ipuxla.errors import InvalidExecutable, UnknownStage, Unsupported
 from ipuxla.options import ARITHMETICS, ENGINES
-from ipuxla.runner import Runner
+from ipuxla.runner import Runner, on_tiles
 from ipuxla.sharding import ArraySharding, Placement
 from ipuxla.signature import LeafType, Signature
 from tiles import report
@@ -280,8 +280,9 @@ def loaded(blob: bytes, path: str, engine: str | None = None, arithmetic: str | 
     _check_donated(signature, executable, path)
     runner = Runner(
         executable,
-        engine=engine or header["engine"],
-        arithmetic=arithmetic or header["arithmetic"],
+        on_tiles(
+            executable, engine or header["engine"], arithmetic or header["arithmetic"], header["strict"]
+        ),
         strict=header["strict"],
         donated=signature.donated_words,
         placement=signature.words_placement,

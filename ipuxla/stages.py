@@ -22,13 +22,10 @@ from hlo_passes.ir import (
     Instruction,
     Module,
     TensorType,
-    evaluate_module,
-    evaluate_partitioned,
-    one_by_one,
     print_module,
 )
 from hlo_passes.ops import HostTransfer, Print, Stop
-from hlo_passes.passes import LegalizeComplex, has_complex, optimize, split_positions, uneven_collective
+from hlo_passes.passes import LegalizeComplex, has_complex, optimize, split_positions
 from ipuxla.cache import kept
 from ipuxla.choosing import Choice, choose, describe, shown
 from ipuxla.collection import collection_paused
@@ -42,30 +39,24 @@ from ipuxla.frontend.lower import to_stablehlo
 from ipuxla.frontend.partition import Partitioned, partition, partition_said
 from ipuxla.frontend.shardings import Shardings
 from ipuxla.frontend.untrusted import read_apart
+from ipuxla.hlo_engine import DECIDING, HloEngine
 from ipuxla.internal import naming_internal_errors, options_text
 from ipuxla.lowering import lower_module, streams_of
-from ipuxla.lowering.registry import where
 from ipuxla.options import CompileOptions
 from ipuxla.pinned_shardings import AUTO, PinnedShardings
-from ipuxla.replay import DECIDING, replaying
-from ipuxla.runner import Runner
+from ipuxla.runner import Runner, on_tiles
 from ipuxla.runtime import Compiled
 from ipuxla.sharding import ArraySharding, Placement
 from ipuxla.signature import HOLDERS, LeafType, Signature, narrow_name
-from ipuxla.streaming import showing, streaming
 from tiles.compiler import (
-    DECIDE_ALIKE,
-    EVEN,
     Executable,
     out_of_memory,
     print_plans,
     require_pinned,
 )
-from tiles.engine import quickly
 from tiles.errors import InvalidGraph, InvalidPlan
 from tiles.graph import Graph, Stream, print_graph
 from tiles.numerics.dtypes import name_of
-from tiles.numerics.ring import ring
 from tiles.report import print_tile_code, profile
 
 STAGES = ("stablehlo", "sharding", "partitioned", "hlo", "hlo-optimized", "graph", "plans", "program", "tile")
@@ -374,82 +365,40 @@ class Pipeline:
             "tile": of(lambda own, chosen: print_tile_code(own.executable(chosen))),
         }
 
-    def evaluator(self, options: CompileOptions) -> Callable[..., Sequence[jax.Array]]:
-        """Return what engine ``hlo`` runs: the optimised module, op by op, floats as words in the ring."""
-        module = self.optimized(options)
-        placement = self.placement
-        evaluate = functools.partial(evaluate_module, module, apply=one_by_one)
-        if placement is not None:
-            evaluate = _together(module, self.words_placement(placement))
-            _require_even(module, self.words_placement(placement))
-        elif any(isinstance(i.op, Stop) for i in module.walk()):
-            return _stopping_inside
-        elif any(isinstance(i.op, Print) for i in module.walk()):
-            evaluate = showing(module)
-            if options.arithmetic != "float":
-                return _printing_in_the_ring
-        if options.arithmetic == "float":
-            return evaluate
-        return ring(evaluate, [name_of(type_.np_dtype) for type_ in module.entry_computation.parameter_types])
-
     def words_placement(self, placement: Placement) -> Placement:
         """Return how the arrays that engines take and return are cut: complex ones are two of their parts."""
         entry = self.module.entry_computation
         roles = entry.parameter_types, entry.result_types
         return placement.repeated(*([1 + type_.is_complex for type_ in role] for role in roles))
 
-    def replayer(self, options: CompileOptions) -> Callable[..., Sequence[jax.Array]] | None:
-        """Return what engine ``hlo`` runs in the ring where loops or branches decide, or None."""
-        module = self.optimized(options)
-        if options.arithmetic == "float" or not any(isinstance(i.op, DECIDING) for i in module.walk()):
-            return None
-        if self.placement is not None:
-            raise Unsupported(
-                "ring arithmetic repeats the decisions of loops and branches of a run with floats, and programs of "
-                "many IPUs record none yet",
-                try_='arithmetic="float", or loops whose trip count is known',
-            )
-        return replaying(module, functools.partial(self.executable, options), self.evaluator_options(options))
-
     def streams(self, options: CompileOptions) -> dict[str, Stream]:
         """Return the streams by which the program exchanges items with the host."""
         return streams_of(self.optimized(options))
-
-    def streaming(self, options: CompileOptions) -> Callable[..., Any] | None:
-        """Return what engine ``hlo`` runs where the program exchanges items with the host, prints, or may stop; or None."""
-        streams, module = self.streams(options), self.optimized(options)
-        if not streams and not any(isinstance(i.op, Print | Stop) for i in module.walk()):
-            return None
-        executable = functools.partial(self.executable, options)
-        return streaming(module, streams, executable, options.arithmetic, self.evaluator_options(options))
-
-    def evaluator_options(self, options: CompileOptions) -> dict[str, Any] | None:
-        """Return how XLA compiles what engine ``hlo`` runs: as the fast engine's, quickly in the ring."""
-        if options.arithmetic == "float":
-            return None
-        instructions = self.optimized(options).walk()
-        return quickly(sum(value.type.size_bytes for i in instructions for value in i.results), rounds=False)
 
     def runner(self, options: CompileOptions) -> Runner:
         """Return what runs the program; for engine ``hlo`` it is compiled only when asked about costs."""
         if options not in self._runners:
             executable = functools.partial(self.executable, options)
-            is_hlo = options.engine == "hlo"
-            self._runners[options] = Runner(
-                executable if is_hlo else executable(),
-                engine=options.engine,
-                arithmetic=options.arithmetic,
-                strict=options.strict,
-                donated=self.consumed,
-                evaluate=self.evaluator(options) if is_hlo else None,
-                replay=self.replayer(options) if is_hlo else None,
-                compiler_options=self.evaluator_options(options) if is_hlo else None,
-                streaming=self.streaming(options) if is_hlo else None,
-                placement=None if self.placement is None or is_hlo else self.words_placement(self.placement),
-                streams=self.streams(options) if is_hlo else None,
-                checks={check.message: check.fail for check in self.checks},
-            )
+            checks = {check.message: check.fail for check in self.checks}
+            common: dict[str, Any] = {"strict": options.strict, "donated": self.consumed, "checks": checks}
+            if options.engine == HloEngine.name:
+                runner = Runner(executable, self.hlo_engine(options), streams=self.streams(options), **common)
+            else:
+                placement = None if self.placement is None else self.words_placement(self.placement)
+                engine = on_tiles(executable(), options.engine, options.arithmetic, options.strict)
+                runner = Runner(executable, engine, placement=placement, **common)
+            self._runners[options] = runner
         return self._runners[options]
+
+    def hlo_engine(self, options: CompileOptions) -> HloEngine:
+        """Return the engine that evaluates the optimised module."""
+        return HloEngine(
+            self.optimized(options),
+            functools.partial(self.executable, options),
+            arithmetic=options.arithmetic,
+            streams=self.streams(options),
+            placement=None if self.placement is None else self.words_placement(self.placement),
+        )
 
     def compile(self, signature: Signature, options: CompileOptions) -> Compiled:
         """Return the program with its signature, as it runs on the machine.
@@ -466,20 +415,6 @@ class Pipeline:
 def _machine_of(pinned: PinnedShardings, options: CompileOptions) -> CompileOptions:
     """Return options for the machine that a sharding takes: one chip of a system where it cuts nothing."""
     return dataclasses.replace(options, shard=AUTO, system=options.system if pinned.mesh else None)
-
-
-def _stopping_inside(*_: Any) -> Any:
-    raise Unsupported(
-        "a program with run-time checks, which may stop, cannot be part of an outer jax.jit",
-        try_="call it outside jax.jit",
-    )
-
-
-def _printing_in_the_ring(*_: Any) -> Any:
-    raise Unsupported(
-        'engine "hlo" does not print in the ring as part of an outer jax.jit',
-        try_='call it outside jax.jit, or engine="fast"',
-    )
 
 
 def jaxpr_pipeline(
@@ -537,32 +472,6 @@ def module_signature(module: Module, partitioned: Partitioned | None = None) -> 
         outputs=leaves(entry.result_types, module.declared[1], shapes[1]),
         names=tuple(value.name.removeprefix("%") for value in entry.parameters),
     )
-
-
-def _require_even(module: Module, placement: Placement) -> None:
-    """Raise InvalidGraph at a collective that some devices of a group may never reach, as compiling for tiles does."""
-    found = uneven_collective(module, [sharding.axes(placement.mesh) for sharding in placement.inputs])
-    if found is None:
-        return
-    kind, line = found.decider.op.name.rpartition(".")[2], where(found.decider)
-    raise InvalidGraph(
-        f"{found.collective.op.name}: a replica may wait for one that does not take part: {kind}"
-        f"{f' of {line}' if line else ''}, whose condition may differ along {', '.join(sorted(found.axes))}, "
-        "decides whether it runs",
-        location=where(found.collective) or None,
-        expected=EVEN,
-        try_=DECIDE_ALIKE,
-    )
-
-
-def _together(module: Module, placement: Placement) -> Callable[..., list[Any]]:
-    """Return a function of whole arrays: the module evaluated on all devices, operation by operation."""
-
-    def evaluate(*arrays: Any) -> list[Any]:
-        held = evaluate_partitioned(module, *placement.to_devices(arrays), apply=one_by_one)
-        return placement.from_devices(held)
-
-    return evaluate
 
 
 def _on_all(type_: TensorType) -> ArraySharding:

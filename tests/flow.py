@@ -12,8 +12,8 @@ import numpy as np
 from hlo_passes.ir import Module, evaluate_module
 from hlo_passes.passes import DEFAULT_PIPELINE, optimize
 from ipuxla.frontend.importer import import_stablehlo
+from ipuxla.hlo_engine import DECIDING, replaying
 from ipuxla.lowering import lower_module
-from ipuxla.replay import DECIDING, replaying
 from tests.random_plans import random_planner
 from tiles.compiler import Executable, compile_graph
 from tiles.engine import make_engine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -26,6 +26,7 @@ from hlo_passes.ops.data_movement import DataMovement
 from hlo_passes.ops.elementwise import Elementwise
 from hlo_passes.passes.base import LocalPass
 from hlo_passes.passes.rewriter import Pattern, Rewriter
+from hlo_passes.passes.small import evaluated_exactly
 
 
 @dataclass(frozen=True)
@@ -90,21 +91,23 @@ def _computes_floats(instruction: Instruction) -> bool:
 def _evaluate(
     instruction: Instruction, constants: Sequence[Constant], types: Sequence[TensorType]
 ) -> list[Constant]:
-    with jax.enable_x64(True):
-        results = evaluate_instruction(
-            instruction, *(jax.numpy.asarray(constant.array) for constant in constants)
-        )
-        return [Constant(np.asarray(result), type_) for result, type_ in zip(results, types, strict=True)]
+    results = _results(instruction, [constant.array for constant in constants])
+    return [Constant(result, type_) for result, type_ in zip(results, types, strict=True)]
 
 
 def _evaluate_splats(
     instruction: Instruction, constants: Sequence[Constant], types: Sequence[TensorType]
 ) -> list[Constant]:
-    """Evaluate on one element, so that JAX compiles an operation once for all shapes."""
+    """Evaluate on one element, whatever the shape."""
+    results = _results(instruction, [constant.value for constant in constants])
+    return [Constant.splat(result, type_) for result, type_ in zip(results, types, strict=True)]
+
+
+def _results(instruction: Instruction, operands: Sequence[Any]) -> list[np.ndarray]:
+    """Return what an instruction makes of arrays, by numpy where that is exact."""
     with jax.enable_x64(True):
-        results = evaluate_instruction(
-            instruction, *(jax.numpy.asarray(constant.value) for constant in constants)
-        )
-        return [
-            Constant.splat(np.asarray(result), type_) for result, type_ in zip(results, types, strict=True)
-        ]
+        given = [np.asarray(operand) for operand in operands]
+        found = evaluated_exactly(lambda *arrays: evaluate_instruction(instruction, *arrays), *given)
+        if found is None:
+            found = evaluate_instruction(instruction, *map(jax.numpy.asarray, given))
+        return [np.asarray(result) for result in found]

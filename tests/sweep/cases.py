@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ipuxla.runner import TRACEABLE
+from tiles.engine import ENGINES
 
 Function = Callable[..., Any]
 Decorator = Callable[[Function], Function]
@@ -38,7 +38,7 @@ class Case:
 
     def refused_on(self, engine: str) -> str:
         """Return the name of the error that an engine answers with; empty where it gives a result."""
-        return "HostEngineInsideJit" if self.outer_jit and engine not in TRACEABLE else self.refused
+        return "HostEngineInsideJit" if self.outer_jit and not ENGINES[engine].is_traceable else self.refused
 
 
 CASES: dict[str, Case] = {}

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from tiles.codelets import export_codelet, is_exported
-from tiles.compiler.coalesce import coalesce, leave_results, may_write_over
 from tiles.compiler.control import Part, Sequence
 from tiles.compiler.costs import exchange_code_sizes, own_exchange_code, scratch_bytes, variant_bytes
 from tiles.compiler.executable import Buffer, Executable, Variable
@@ -17,7 +15,7 @@ from tiles.compiler.grouping import SHARE, Copies, grouped
 from tiles.compiler.host import host_requests
 from tiles.compiler.memory import Request, allocate, tile_ranges
 from tiles.compiler.oom import out_of_memory, shortage
-from tiles.compiler.order import Order, is_carried_around, live_range
+from tiles.compiler.order import Order, live_range
 from tiles.compiler.proof_flow import prove_flow
 from tiles.compiler.proof_replicas import prove_replicas
 from tiles.compiler.sharing import shared_programs
@@ -39,10 +37,10 @@ from tiles.compiler.steps import (
     VariableCopy,
     VertexGroup,
 )
+from tiles.compiler.storages import Storages
 from tiles.errors import InvalidExecutable, InvalidGraph, IpuError, Unsupported
 from tiles.graph import (
     CONSTANT,
-    TEMPORARY,
     AbortOnCondition,
     Codelet,
     ComputeSet,
@@ -56,7 +54,6 @@ from tiles.graph import (
     Graph,
     PrintTensor,
     Sync,
-    Tensor,
     Vertices,
     WriteReplicaIndex,
     WriteUndef,
@@ -85,8 +82,7 @@ def compile_graph(graph: Graph, check_memory: bool = True, planner: Planner | No
     order.pin()
     used = order.used()
     tensors = {name: tensor for name, tensor in graph.tensors.items() if name in used}
-    storage = _share_storage(graph, tensors, order)
-    executable = _grouped_to_fit(tree, order, tensors, storage)
+    executable = _grouped_to_fit(tree, order, Storages.shared(order, tensors))
     _require_defined(executable)
     _require_remote_memory(executable)
     _require_replicable(executable)
@@ -95,27 +91,25 @@ def compile_graph(graph: Graph, check_memory: bool = True, planner: Planner | No
     return executable
 
 
-def _grouped_to_fit(
-    tree: Sequence, order: Order, tensors: dict[str, Tensor], storage: dict[str, str]
-) -> Executable:
+def _grouped_to_fit(tree: Sequence, order: Order, storages: Storages) -> Executable:
     """Return the program with alike steps grouped; where it does not fit by little, so that memory need not grow."""
-    data, _ = _requests(order.graph, tensors, storage, order)
+    data, _ = _requests(order, storages)
     spare = int(SHARE * order.graph.target.bytes_per_tile)
-    given = order, tensors, storage, data
-    executable = _allocated(*grouped(tree, *given, spare), tensors, storage)
+    given = order, storages, data
+    executable = _allocated(*grouped(tree, *given, spare), storages)
     if executable.fits or shortage(executable).excess_bytes > spare:
         return executable
-    thrifty = _allocated(*grouped(tree, *given, 0), tensors, storage)
+    thrifty = _allocated(*grouped(tree, *given, 0), storages)
     return thrifty if thrifty.fits else executable
 
 
-def _allocated(tree: Part, order: Order, tensors: dict[str, Tensor], storage: dict[str, str]) -> Executable:
+def _allocated(tree: Part, order: Order, storages: Storages) -> Executable:
     """Return an executable of numbered steps with an address for every buffer."""
     graph = order.graph
-    requests, groups_buffers = _requests(graph, tensors, storage, order)
+    requests, groups_buffers = _requests(order, storages)
     steps = tuple(_record(graph, step, groups_buffers, number) for number, step in enumerate(order.steps))
     composites = tuple(_group(graph, whole, {}, -1) for whole in order.composites)
-    fixed = graph, tensors, storage, steps, (tree, composites)
+    fixed = graph, storages, steps, (tree, composites)
     draft = _assemble(*fixed, requests, {r.name: 0 for r in requests}, True)
     own, keys = own_exchange_code(draft)
     shared = shared_programs(keys)
@@ -183,76 +177,12 @@ def _require_defined(executable: Executable) -> None:
         raise InvalidGraph(error.what, location=error.location) from error
 
 
-def _share_storage(graph: Graph, tensors: dict[str, Tensor], order: Order) -> dict[str, str]:
-    """Return the storage root of every tensor: its own, a view's base, or an operand it overwrites."""
-    last = len(order.steps)
-    root = {name: graph.storage(name) for name in tensors}
-    members: dict[str, list[str]] = defaultdict(list)
-    for name, base in root.items():
-        members[base].append(name)
-    regions = [*order.loops, *order.branches]
-    coalesce(graph, tensors, order.steps, order.accesses, regions, order.pinned, root, members)
-    recalls, shared = [at for at, _ in order.recalls], (order.pinned, set(graph.outputs))
-    leave_results(tensors, order.steps, order.accesses, regions, recalls, shared, root, members)
-    for number, (_, step) in enumerate(order.steps):
-        for group in step.vertices if isinstance(step, ComputeSet) else ():
-            if len(group.results) != 1 or root[group.results[0]] != group.results[0]:
-                continue
-            victim = _overwritable(graph, tensors, order, root, members, group, number, last)
-            if victim is not None:
-                result = group.results[0]
-                for name in members.pop(result):
-                    root[name] = victim
-                    members[victim].append(name)
-    return root
-
-
-def _overwritable(
-    graph: Graph,
-    tensors: dict[str, Tensor],
-    order: Order,
-    root: dict[str, str],
-    members: dict[str, list[str]],
-    group: Vertices,
-    number: int,
-    last: int,
-) -> str | None:
-    """Return the storage a group's result may take over: an operand read in place for the last time.
-
-    Of the other groups of its compute set none may use it.
-    """
-    result = tensors[group.results[0]]
-    step = order.steps[number][1]
-    operands = [name for member in step.vertices for name in member.operands]
-    others = [name for member in step.vertices if member is not group for name in member.results]
-    for k, name in enumerate(group.operands):
-        base = root[name]
-        free = tensors[base].kind == TEMPORARY or base in order.donated
-        if not free or base == root[result.name] or not may_write_over(tensors, group, k):
-            continue
-        if sum(root[other] == base for other in operands) > 1 or any(root[other] == base for other in others):
-            continue
-        if (
-            is_carried_around(order, members[base], number)
-            or live_range(graph, order, members[root[result.name]], last)[0] != number
-        ):
-            continue
-        if live_range(graph, order, members[base], last)[1] == number:
-            return base
-    return None
-
-
-def _requests(
-    graph: Graph, tensors: dict[str, Tensor], root: dict[str, str], order: Order
-) -> tuple[list[Request], dict[tuple[int, str, int], str]]:
+def _requests(order: Order, storages: Storages) -> tuple[list[Request], dict[tuple[int, str, int], str]]:
     """Return the buffers of data: storages, and what each vertex group receives."""
-    last = len(order.steps)
-    members: dict[str, list[str]] = defaultdict(list)
-    for name, base in root.items():
-        members[base].append(name)
+    tensors = storages.tensors
     requests: list[Request] = []
-    for base, names in members.items():
-        start, end = live_range(graph, order, names, last)
+    for base, names in storages.members().items():
+        start, end = live_range(order.graph, order, names, len(order.steps))
         end = max([end, *(number for name in names for number in order.undefined.get(name, ()))])
         mask, size = 0, 0
         for name in names:
@@ -408,8 +338,7 @@ def _exchange_code(draft: Executable, own: list[np.ndarray]) -> list[Request]:
 
 def _assemble(
     graph: Graph,
-    tensors: dict[str, Tensor],
-    root: dict[str, str],
+    storages: Storages,
     steps: tuple[StepRecord, ...],
     program: tuple[Part, tuple[VertexGroup, ...]],
     requests: list[Request],
@@ -418,10 +347,10 @@ def _assemble(
 ) -> Executable:
     tree, composites = program
     variables = {}
-    for name, t in tensors.items():
+    for name, t in storages.tensors.items():
         assert t.layout is not None
         variables[name] = Variable(
-            name, t.shape, t.dtype, t.layout, root[name], t.kind, t.location, t.view_of, t.value
+            name, t.shape, t.dtype, t.layout, storages.of(name), t.kind, t.location, t.view_of, t.value
         )
     buffers = {
         r.name: Buffer(

@@ -24,6 +24,7 @@ from tiles.compiler.control import Node, Part, Sequence, Switch, While
 from tiles.compiler.costs import kinds_of, most_scratch_bytes
 from tiles.compiler.memory import Request, tile_ranges
 from tiles.compiler.order import Order, live_range
+from tiles.compiler.storages import Storages
 from tiles.graph import ComputeSet, Copy, Tensor
 
 SHARE = 0.03
@@ -43,8 +44,7 @@ class Copies:
 def grouped(
     tree: Sequence,
     order: Order,
-    tensors: Mapping[str, Tensor],
-    root: Mapping[str, str],
+    storages: Storages,
     requests: list[Request],
     spare_bytes: int,
 ) -> tuple[Node, Order]:
@@ -53,12 +53,11 @@ def grouped(
     Args:
       tree: control tree over the order's steps.
       order: steps, who reads and writes what, loops, branches and functions.
-      tensors: those used, placed.
-      root: storage of every tensor.
+      storages: where its tensors lie.
       requests: the buffers of data of the program as it stands.
       spare_bytes: by how much the most bytes of data on any tile may grow.
     """
-    grouping = _Grouping(order, tensors, root, _Budget(order, tensors, root, requests, spare_bytes))
+    grouping = _Grouping(order, storages, _Budget(order, storages, requests, spare_bytes))
     grouping.walk(tree)
     return _renumbered(tree, order, grouping.leader)
 
@@ -87,10 +86,8 @@ class _Run:
 class _Grouping:
     """Walks a program's sequences; ``leader`` says by number which step every step belongs to."""
 
-    def __init__(
-        self, order: Order, tensors: Mapping[str, Tensor], root: Mapping[str, str], budget: _Budget
-    ) -> None:
-        self.order, self.root, self.budget = order, root, budget
+    def __init__(self, order: Order, storages: Storages, budget: _Budget) -> None:
+        self.order, self.storages, self.budget = order, storages, budget
         self.leader = list(range(len(order.steps)))
         self._seen: set[int] = set()
 
@@ -112,7 +109,7 @@ class _Grouping:
         step = self.order.steps[number][1]
         if not isinstance(step, (Copy, ComputeSet)):
             return _Run()
-        reads, writes = ({self.root[name] for name in names} for names in accessed(step))
+        reads, writes = ({self.storages.of(name) for name in names} for names in accessed(step))
         place = number
         if is_leaf(step):
             before = [run.writes.get(storage, NEVER) for storage in reads | writes]
@@ -153,22 +150,18 @@ class _Budget:
     def __init__(
         self,
         order: Order,
-        tensors: Mapping[str, Tensor],
-        root: Mapping[str, str],
+        storages: Storages,
         requests: list[Request],
         spare_bytes: int,
     ) -> None:
-        graph, last = order.graph, len(order.steps)
-        members: dict[str, list[str]] = defaultdict(list)
-        for name, storage in root.items():
-            members[storage].append(name)
+        graph, last, members = order.graph, len(order.steps), storages.members()
         self.size = {r.name: r.size_bytes for r in requests}
         self.span = {storage: live_range(graph, order, names, last) for storage, names in members.items()}
         self.uses = {
             storage: sorted({number for name in names for number, _ in order.accesses.get(name, ())})
             for storage, names in members.items()
         }
-        passing = [r for r in requests if r.category == "message"] + _scratch(order, tensors)
+        passing = [r for r in requests if r.category == "message"] + _scratch(order, storages.tensors)
         self.own = np.zeros(last, np.int64)
         for r in passing:
             self.own[r.start] += r.size_bytes

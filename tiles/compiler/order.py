@@ -55,7 +55,24 @@ Tree = TypeVar("Tree", bound=control.Node)
 
 @dataclass
 class Order:
-    """Steps numbered in program order, with every tensor's accesses and the loops around them."""
+    """Steps numbered in program order, with every tensor's accesses and the loops around them.
+
+    Attributes:
+      given: the graph as it came.
+      steps: name and step, by number; a function's steps stand once, where it is called first.
+      accesses: by tensor every step that reads (False) or writes (True) it, with the step's number.
+      loops: first and last step of every loop's body.
+      functions: control tree of every function that was called.
+      lowest: by function the first step that a call of it may run: its own, or one of a function that it calls.
+      recalls: for every call after the first, the number of the step that follows it, and the function's ``lowest``.
+      bodies: by function its own steps.
+      recalled: by function the numbers of the steps that follow calls after the first.
+      pinned: tensors that a function shares with its callers: all calls find them in one place.
+      branches: first and last step of every branch.
+      composites: vertices that composites stand for.
+      undefined: by tensor the steps that leave it undefined.
+      depth: how many loops, branches, functions and composites are around the step that is numbered next.
+    """
 
     given: Graph
     steps: list[tuple[str, Any]] = field(default_factory=list)

@@ -108,11 +108,13 @@ def _carried(code: Sequence[Instruction]) -> list[Edge]:
 
 def _carried_states(code: Sequence[Instruction]) -> list[Edge]:
     edges: list[Edge] = []
-    stateful = [(at, i, set(_states(i))) for at, i in enumerate(code) if _states(i)]
-    for a, before, names in stateful:
-        for b, after, others in stateful:
-            shared = names & others
-            crossing = {name for name in shared if name == before.effect or name.startswith("scratch")}
-            if any(_changes(before, n) or _changes(after, n) for n in crossing):
-                edges.append(Edge(a, b, 1, 1))
+    stateful = [(at, i, names) for at, i in enumerate(code) if (names := _states(i))]
+    users: dict[str, list[tuple[int, bool]]] = {}
+    for at, instruction, names in stateful:
+        for name in dict.fromkeys(names):
+            users.setdefault(name, []).append((at, _changes(instruction, name)))
+    for at, before, names in stateful:
+        crossing = [name for name in names if name == before.effect or name.startswith("scratch")]
+        after = {b for n in crossing for b, changes in users[n] if changes or _changes(before, n)}
+        edges += [Edge(at, b, 1, 1) for b in sorted(after)]
     return edges

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import heapq
 import itertools
-import operator
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -106,13 +105,17 @@ class Groups:
         reads, writes, written = [], [], []
         uses: dict[int, int] = defaultdict(int)
         for bundle in bundles:
-            halves = [self._instruction(i) for i in bundle.instructions]
-            reads.append(functools.reduce(operator.or_, (h.reads[0] for h in halves), 0))
-            writes.append(functools.reduce(operator.or_, (h.writes[0] for h in halves), 0))
-            written.append(tuple([place for h in halves for place in h.written[0]]))
-            for half in halves:
+            read, wrote, places = 0, 0, ()
+            for instruction in bundle.instructions:
+                half = self._instruction(instruction)
+                read |= half.reads[0]
+                wrote |= half.writes[0]
+                places += half.written[0]
                 for place, count in half.uses.items():
                     uses[place] += count
+            reads.append(read)
+            writes.append(wrote)
+            written.append(places)
         return Straight(reads, writes, written, uses)
 
     def _instruction(self, instruction: Instruction) -> Straight:

@@ -40,7 +40,7 @@ def scheduled(
             if window:
                 out.append(replace(item, body=Block((), known.of(item.body.instructions, window))))
             else:
-                out.append(_repeat(item, isa, pace))
+                out.append(_repeat(item, isa, pace, known))
         elif isinstance(item, (Loop, If)):
             out.append(replace(item, body=scheduled(item.body, isa, pace, window, known)))
     return tuple(out)
@@ -92,8 +92,8 @@ def _slots(bundles: Sequence[Bundle], isa: InstructionSet) -> int:
     return sum(max((isa.row(i.mnemonic).issue_slots for i in b.instructions), default=1) for b in bundles)
 
 
-def _repeat(item: Repeat, isa: InstructionSet, pace: bool) -> Repeat:
-    straight = list_schedule(item.body.instructions, isa)
+def _repeat(item: Repeat, isa: InstructionSet, pace: bool, known: Schedules) -> Repeat:
+    straight = known.of(item.body.instructions, 0)
     kernel = pipelined(item.body.instructions, isa, len(straight), pace)
     if kernel is None:
         return replace(item, body=Block((), straight))

@@ -142,7 +142,9 @@ class Bundle:
     @property
     def instructions(self) -> tuple[Instruction, ...]:
         """Those that are there."""
-        return tuple(i for i in (self.main, self.aux) if i is not None)
+        if self.main is None:
+            return () if self.aux is None else (self.aux,)
+        return (self.main,) if self.aux is None else (self.main, self.aux)
 
 
 @dataclass(frozen=True)

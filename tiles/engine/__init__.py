@@ -7,14 +7,14 @@ from tiles.compiler import Executable, check
 from tiles.engine.agreement import certify
 from tiles.engine.compilation import quickly
 from tiles.engine.fast import FastEngine, record_decisions
-from tiles.engine.interface import FLOAT, RING, Engine, aborted, check_items, out_of_items
+from tiles.engine.interface import FLOAT, RING, Engine, MachineEngine, aborted, check_items, out_of_items
 from tiles.engine.literal import LiteralEngine, VertexEngine
 from tiles.engine.streams import FIRST_ROOM, Received, Streams, collect, in_order, stopped_with
 from tiles.engine.tile import Coverage, TileEngine, coverage_of
 from tiles.engine.trace import Print, Trace, lines_of
 from tiles.errors import InvalidArguments, IpuError
 
-ENGINES: dict[str, type[Engine]] = {
+ENGINES: dict[str, type[MachineEngine]] = {
     "fast": FastEngine,
     "literal": LiteralEngine,
     "vertex": VertexEngine,
@@ -28,7 +28,7 @@ def make_engine(
     arithmetic: str = FLOAT,
     strict: bool = True,
     devices: Sequence[Any] = (),
-) -> Engine:
+) -> MachineEngine:
     """Return an engine for an executable.
 
     Args:
@@ -48,8 +48,9 @@ def make_engine(
     if arithmetic not in (FLOAT, RING):
         raise IpuError(f"there is no arithmetic {arithmetic!r}", expected="float, ring", got=arithmetic)
     check(executable)
-    if devices and engine != "fast":
-        raise InvalidArguments(f"engine {engine!r} does not spread replicas over devices", expected="fast")
+    if devices and not ENGINES[engine].spreads_replicas:
+        able = ", ".join(name for name, kind in ENGINES.items() if kind.spreads_replicas)
+        raise InvalidArguments(f"engine {engine!r} does not spread replicas over devices", expected=able)
     options: dict[str, Any] = {"strict": strict, "devices": devices} if engine == "fast" else {}
     return ENGINES[engine](executable, arithmetic, **options)
 
@@ -63,6 +64,7 @@ __all__ = [
     "Engine",
     "FastEngine",
     "LiteralEngine",
+    "MachineEngine",
     "Print",
     "Received",
     "Streams",

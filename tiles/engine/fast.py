@@ -77,6 +77,8 @@ class FastEngine(TracedEngine):
     """
 
     name = "fast"
+    is_traceable = True
+    spreads_replicas = True
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, TextIO
+from typing import Any, ClassVar, TextIO
 
 import jax
 import jax.numpy as jnp
@@ -27,11 +27,69 @@ FLOAT, RING = "float", "ring"
 
 
 class Engine(abc.ABC):
-    """Runs one executable.
+    """Runs one program. What engines of a kind can do is said by their class.
+
+    Args:
+      arithmetic: "float", or "ring" for exact modular arithmetic on words.
+
+    Attributes:
+      name: of the kind of engine.
+      is_traceable: whether an outer JAX transformation may trace a run; the others step on the host.
+      counts_steps: whether traces say how often every superstep ran.
+      spreads_replicas: whether it takes JAX devices, over which it spreads the replicas.
+    """
+
+    name: ClassVar[str]
+    is_traceable: ClassVar[bool] = False
+    counts_steps: ClassVar[bool] = True
+    spreads_replicas: ClassVar[bool] = False
+
+    def __init__(self, arithmetic: str = FLOAT) -> None:
+        """Keep the arithmetic; subclasses prepare what they run."""
+        self.arithmetic = arithmetic
+
+    @abc.abstractmethod
+    def run(self, *inputs: Any, streams: Mapping[str, Any] | None = None) -> tuple[list[jax.Array], Trace]:
+        """Run once: flat inputs in the program's order to flat outputs and the trace.
+
+        Args:
+          *inputs: arrays of the inputs' shapes and dtypes.
+          streams: by name of every host-to-device stream its items, ``[items, *shape]``. What device-to-host
+            streams received is in the trace.
+
+        Raises:
+          InvalidArguments: streams that the program does not have, or too few items.
+          ProgramAborted: the program stopped itself.
+        """
+
+    @property
+    @abc.abstractmethod
+    def needs_host(self) -> bool:
+        """Whether a run is more than a function of arrays: it repeats the decisions of another, prints, or may stop."""
+
+    @property
+    def compiler_options(self) -> dict[str, Any] | None:
+        """How XLA compiles what it traces; None: as JAX does."""
+        return None
+
+    def trace(self, *inputs: Any) -> Sequence[jax.Array]:
+        """Return the outputs as a JAX-traceable function of the inputs.
+
+        Raises:
+          Unsupported: engines of this kind step on the host, or this program needs it.
+        """
+        raise Unsupported(f"engine {self.name!r} steps on the host, and JAX cannot trace it")
+
+
+class MachineEngine(Engine):
+    """Runs one executable, on the tiles of a machine.
+
+    Inputs of a program with replicas are ``[replicas, *shape]`` unless they are the same on all; outputs are
+    ``[replicas, *shape]``.
 
     Args:
       executable: what to run.
-      arithmetic: "float", or "ring" for exact modular arithmetic on words.
+      arithmetic: "float" or "ring".
 
     Attributes:
       replays: whether loops and branches repeat the decisions of a float run, since they depend on floats.
@@ -41,13 +99,12 @@ class Engine(abc.ABC):
         one engine that has such buffers, or tile memory, come one after another, from whatever threads.
     """
 
-    name = ""
     print_to: TextIO | None = None
 
     def __init__(self, executable: Executable, arithmetic: str = FLOAT) -> None:
         """Keep the executable; subclasses prepare what they run."""
+        super().__init__(arithmetic)
         self.executable = executable
-        self.arithmetic = arithmetic
         self.replays = arithmetic == RING and decided_by_floats(executable)
         if self.replays and executable.replicas.axes:
             raise Unsupported(
@@ -63,21 +120,6 @@ class Engine(abc.ABC):
         """Bytes of all variables, each counted once however many tiles hold copies."""
         own = [v for v in self.executable.variables.values() if not v.view_of]
         return sum(math.prod(v.shape) * itemsize(v.dtype) for v in own)
-
-    @abc.abstractmethod
-    def run(self, *inputs: Any, streams: Mapping[str, Any] | None = None) -> tuple[list[jax.Array], Trace]:
-        """Run once: flat inputs in the executable's order to flat outputs and the trace.
-
-        Args:
-          *inputs: arrays of the inputs' shapes and dtypes; of a program with replicas, ``[replicas, *shape]``
-            unless the input is the same on all. Its outputs are ``[replicas, *shape]``.
-          streams: by name of every host-to-device stream its items, ``[items, *shape]``. What device-to-host
-            streams received is in the trace.
-
-        Raises:
-          InvalidArguments: streams that the program does not have, or too few items.
-          ProgramAborted: the program stopped itself.
-        """
 
     def _empty_rows(self, dtype: Callable[[str], Any]) -> dict[str, Any]:
         buffers = self.executable.remote_buffers.values()

@@ -40,7 +40,7 @@ from tiles.compiler.control_flow import count_steps
 from tiles.engine.fast import as_trips, record_run
 from tiles.engine.interface import (
     FLOAT,
-    Engine,
+    MachineEngine,
     aborted,
     check_inputs,
     check_streams,
@@ -89,7 +89,7 @@ class _Run:
     holds: dict[str, str] = field(default_factory=dict)
 
 
-class LiteralEngine(Engine):
+class LiteralEngine(MachineEngine):
     """See the module's text. It has one memory: calls from several threads run one after another."""
 
     name = "literal"

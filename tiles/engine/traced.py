@@ -31,7 +31,7 @@ from tiles.compiler.control import (
     nodes_of,
 )
 from tiles.compiler.control_flow import carried_through, may_halt, read_first
-from tiles.engine.interface import FLOAT, Engine
+from tiles.engine.interface import FLOAT, MachineEngine
 from tiles.engine.streams import Streams, carried_by
 from tiles.numerics.decisions import Decisions
 
@@ -49,7 +49,7 @@ class State:
     streams: Streams
 
 
-class TracedEngine(Engine):
+class TracedEngine(MachineEngine):
     """Runs control over logical arrays; subclasses run steps."""
 
     def __init__(self, executable: Executable, arithmetic: str = FLOAT) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from tiles.graph import Arrangement, Layout, OpForm, Plan
 from tiles.graph.layout import cuts_groups
+from tiles.plan.cells import cells_of
 from tiles.plan.question import Question
 from tiles.plan.slices import is_local
 
@@ -19,9 +20,12 @@ def arranged(question: Question, plans: Sequence[Plan]) -> list[Plan]:
     of the operand it reads in place, else of the largest one; any other reads and writes in row-major order.
     """
     codelet, form = question.codelet, question.form
-    wanted = codelet.arrangements(question.extents(plans), question.target)
-    if wanted is not None:
-        return [with_order(plan, order) for plan, order in zip(plans, wanted, strict=True)]
+    wanted = cells_of(question).orders(plans)
+    if any(order is not None for order in wanted):
+        return [
+            plan if order is None else with_order(plan, order)
+            for plan, order in zip(plans, wanted, strict=True)
+        ]
     layouts = [o.layout for o in question.operands]
     if not codelet.any_order or all(v is None or v.arrangement.is_row_major for v in layouts):
         return list(plans)

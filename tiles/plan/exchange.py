@@ -160,7 +160,8 @@ def send_instructions(words: Any, runs: Any, target: Target) -> Any:
 
     Source: ``send`` and ``sendoff``, github.com/osmarks/ipu-stack docs/EXCHANGE_INSTRUCTION_REFERENCE.md.
     """
-    if np.max(words, initial=0) <= target.exchange_send_max_words:
+    most = words.max(initial=0) if isinstance(words, np.ndarray) else words
+    if most <= target.exchange_send_max_words:
         return runs
     length = ceil_div(words, np.maximum(runs, 1))
     rest = np.maximum(length - target.exchange_send_max_words, 0)
@@ -439,12 +440,13 @@ def exchange_figures(
     instructions[plan.tiles] += changes
     code[plan.tiles] += changes
     cycles = 0
-    if np.max(received):
+    if not isinstance(received, int) and received.any():
         lanes = received if isinstance(shared, int) else _lanes(received, shared, target)
         busiest = _busiest(lanes, sent, instructions, target)
         cycles = busiest + target.exchange_phase_overhead_cycles
     code_bytes = int(code.max()) * target.instruction_bytes
-    return ExchangeFigures(cycles, code_bytes, int(np.max(local)), int(np.max(turning)))
+    most_local, most_turning = (0 if isinstance(each, int) else int(each.max()) for each in (local, turning))
+    return ExchangeFigures(cycles, code_bytes, most_local, most_turning)
 
 
 def exchange_code_bytes(moved: Traffic, target: Target) -> np.ndarray:

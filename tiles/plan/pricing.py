@@ -16,7 +16,6 @@ from tiles.graph import (
     Arrangement,
     AxisSplit,
     Codelet,
-    Extents,
     Layout,
     OpForm,
     Plan,
@@ -27,6 +26,7 @@ from tiles.graph.layout import align_up, ceil_div
 from tiles.numerics.dtypes import itemsize
 from tiles.plan.arrange import arranged
 from tiles.plan.bounds import least_figures
+from tiles.plan.cells import cells_of
 from tiles.plan.exchange import ExchangeFigures, exchange_figures, staging_bytes
 from tiles.plan.question import CODE_PRICE, Operand, Question
 from tiles.plan.slices import is_local, reads_all
@@ -281,41 +281,31 @@ def sure_plan(question: Question, plans: Iterable[Plan], limit: int, least_cost:
 
 
 def _drafts(question: Question, plans: Sequence[Plan]) -> tuple[Draft, ...]:
-    """Return drafts of plans; their vertices' cycles are computed all at once."""
-    form, codelet, target = question.form, question.codelet, question.target
-    extents = question.extents(plans)
-
-    def each(values: Any) -> list[Any]:
-        found = np.asarray(values)
-        return (found if found.shape == (len(plans),) else np.broadcast_to(found, len(plans))).tolist()
-
-    compute, results = each(codelet.cycles(extents, target).value), each(extents.results)
-    partials_of = [math.prod(plan.splits[d].parts for d in form.reduced) for plan in plans]
-    scratch = each(vertex_scratch(codelet, extents, np.array(partials_of) > 1, target))
-    elements = [each(extents.operand_elements(k)) for k in range(len(question.operands))]
-    alone, sizes = bytes_of(question.result_dtypes), [itemsize(o.dtype) for o in question.operands]
-    partial_bytes = bytes_of(partial_dtypes(codelet, question.result_dtypes)) if form.reduced else alone
+    """Return drafts of plans."""
+    form, target = question.form, question.target
+    alone = bytes_of(question.result_dtypes)
+    partial_bytes = (
+        bytes_of(partial_dtypes(question.codelet, question.result_dtypes)) if form.reduced else alone
+    )
     drafts: list[Draft] = []
-    for number, plan in enumerate(plans):
+    for plan, cell in zip(plans, cells_of(question).figures(plans), strict=True):
         found = list(_received(question, plan))
         received = tuple((k, layout) for k, layout, _ in found)
-        partials = partials_of[number]
+        partials = plan.num_partials(form)
         each_bytes = partial_bytes if partials > 1 else alone
-        temporary = results[number] * each_bytes + int(scratch[number])
+        temporary = cell.results * each_bytes + cell.scratch_bytes
         for k, layout in received:
-            temporary += align_up(elements[k][number] * sizes[k], 4)
+            temporary += align_up(cell.operand_bytes[k], 4)
             temporary += staging_bytes(layout, form, plan, k, question.operands[k].dtype)
         combining = (
-            _combining_cycles(results[number], each_bytes, partials, target, question.code_price)
+            _combining_cycles(cell.results, each_bytes, partials, target, question.code_price)
             if partials > 1
             else 0.0
         )
         readers = 0.0 if partials > 1 else _reader_code_bytes(question, plan)
         # what is read as a whole lies where it is read, or some of it comes from another tile
         crosses = any(not local and reads_all(form, k, layout) for k, layout, local in found)
-        drafts.append(
-            Draft(question, plan, float(compute[number]), combining, temporary, received, crosses, readers)
-        )
+        drafts.append(Draft(question, plan, cell.cycles, combining, temporary, received, crosses, readers))
     return tuple(drafts)
 
 
@@ -383,21 +373,6 @@ def bytes_of(dtypes: tuple[str, ...]) -> int:
 def partial_dtypes(codelet: Codelet, result_dtypes: tuple[str, ...]) -> tuple[str, ...]:
     """Return the dtypes of partials, those of the results where reductions are not split."""
     return result_dtypes if codelet.combiner() is None else codelet.partial()[1]
-
-
-def vertex_scratch(codelet: Codelet, extents: Extents, is_split: np.ndarray, target: Target) -> Any:
-    """Return the scratch bytes of the vertices of plans, those that compute partials where reductions are split.
-
-    Args:
-      codelet: what an operation computes.
-      extents: of the cells of plans.
-      is_split: which plans compute partials, bool ``[plans]``.
-      target: the machine.
-    """
-    alone = codelet.scratch_bytes(extents, target)
-    if not is_split.any() or codelet.combiner() is None:
-        return alone
-    return np.where(is_split, codelet.partial()[0].scratch_bytes(extents, target), alone)
 
 
 def combining_cycles(

@@ -30,6 +30,7 @@ from tiles.graph import (
 from tiles.graph.layout import align_up, ceil_div
 from tiles.numerics.dtypes import itemsize
 from tiles.numerics.shared import hold, read_only
+from tiles.plan.cells import vertex_scratch
 from tiles.plan.pricing import (
     RUN_INSTRUCTIONS,
     Drafts,
@@ -41,14 +42,16 @@ from tiles.plan.pricing import (
     drafts_of,
     partial_dtypes,
     sure_plan,
-    vertex_scratch,
 )
 from tiles.plan.question import CODE_PRICE, MEMORY_PROPORTION
+from tiles.plan.recent import Recent
 from tiles.plan.slices import reads_all
 from tiles.target import Target
 
 MAX_CANDIDATES = 20_000
 EXACT = 3
+KNOWN_BYTES = 128 << 20
+"""What is known of ways to cut operations may take so much: those of the layers that are planned at a time."""
 SAMPLED = 64
 """Candidates by which it is found out how many cycles are few."""
 
@@ -117,7 +120,7 @@ def _search(question: Question, extra: tuple[Plan, ...], limit: int) -> Drafts:
 def _found(question: Question) -> _Candidates:
     """Return the ways to cut a question's operation."""
     dtypes = tuple(o.dtype for o in question.operands)
-    return _candidates(
+    asked = (
         question.form,
         question.codelet,
         dtypes,
@@ -125,6 +128,7 @@ def _found(question: Question) -> _Candidates:
         question.target,
         question.code_price,
     )
+    return _KNOWN.get(asked, lambda: _candidates(*asked))
 
 
 def _is_simplest(plan: Plan) -> bool:
@@ -290,6 +294,13 @@ class _Candidates:
     def __post_init__(self) -> None:
         hold(*vars(self).values())
 
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all the arrays."""
+        several = (*self.slice_bytes, *self.replication, *self.lanes)
+        each = (self.grains, self.cells, self.compute, self.reader_runs, self.combining, self.temporary)
+        return sum(array.nbytes for array in (*each, *several))
+
     @cached_property
     def least_cost(self) -> float:
         """What any of them costs at least: without any exchange before it."""
@@ -314,7 +325,9 @@ class _Candidates:
         )
 
 
-@lru_cache(maxsize=32)
+_KNOWN = Recent[_Candidates](KNOWN_BYTES, lambda found: found.size_bytes)
+
+
 def _candidates(
     form: OpForm,
     codelet: Codelet,

@@ -21,6 +21,7 @@ from tiles.numerics.dtypes import is_float, itemsize
 from tiles.plan.rearrange import repeat_cycles, transpose_cycles
 from tiles.poplibs.poplin.matmul_cycles import Shape, amp_cycles
 from tiles.poplibs.poplin.methods import (
+    AUTO,
     NEVER,
     costs_of,
     fastest,
@@ -322,14 +323,26 @@ def _expanded(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> 
     rule for regrouping (lib/poplin/ConvPlan.cpp, ConvModel.cpp); panels of the kernel, whose outputs lie together, are
     transposed.
     """
+    found = np.full_like(shape.inputs, NEVER)
+    is_of_use = _may_expand(shape, dtype, accumulate, target)
+    if is_of_use.any():
+        ways = _laid_out(_only(shape, is_of_use), dtype, accumulate, target)
+        most = target.bytes_per_tile // LAID_OUT_SHARE
+        found[is_of_use] = np.minimum(*(np.where(size <= most, cycles, NEVER) for cycles, size in ways))
+    return Cycles(found, Basis.DOCUMENTED, SOURCE)
+
+
+def _may_expand(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> np.ndarray:
+    """Return for which cells taps may fill input channels, bool: where these are few, and none of whole groups."""
     channels = target.weights_per_conv_unit(streamed_as(dtype, accumulate, target))
     is_of_use = (shape.inputs % channels > 0) & (shape.inputs < 2 * channels) & (shape.taps > 1)
-    if dtype not in ("float16", "float32") or not np.any(is_of_use):
-        return Cycles(np.full_like(shape.inputs, NEVER), Basis.DOCUMENTED, SOURCE)
-    ways = _laid_out(shape, dtype, accumulate, target)
-    most = target.bytes_per_tile // LAID_OUT_SHARE
-    values = [np.where(size_bytes <= most, cycles, NEVER) for cycles, size_bytes in ways]
-    return Cycles(np.where(is_of_use, np.minimum(*values), NEVER), Basis.DOCUMENTED, SOURCE)
+    return np.asarray(is_of_use & (dtype in ("float16", "float32")))
+
+
+def _only(shape: ConvShape, chosen: np.ndarray) -> ConvShape:
+    """Return the extents of some cells."""
+    arrays = {name: value[chosen] for name, value in vars(shape).items() if isinstance(value, np.ndarray)}
+    return replace(shape, **arrays)
 
 
 def _laid_out(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> list[tuple[Any, Any]]:
@@ -358,15 +371,21 @@ def _laid_out(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> 
 def laid_out_bytes(method: str, accumulate: str, extents: Extents, target: Target) -> Any:
     """Return the bytes that a vertex lays its operands out in; 0 where it does not."""
     shape, dtype = conv_shape(extents), extents.operand_dtypes[0]
-    costs = costs_of(method, _COSTS, shape, dtype, accumulate, target)
-    number = next((i for i, cost in enumerate(costs) if cost.name == "expanded"), None)
-    is_chosen = np.broadcast_to(number is not None and fastest(costs) == number, shape.inputs.shape)
-    if number is None or not is_chosen.any():
-        return np.zeros_like(shape.inputs)
-    (by_row, row_bytes), (whole, whole_bytes) = _laid_out(shape, dtype, accumulate, target)
-    most = target.bytes_per_tile // LAID_OUT_SHARE
-    is_row = (row_bytes <= most) & ((by_row <= whole) | (whole_bytes > most))
-    return np.where(is_chosen, np.where(is_row, row_bytes, whole_bytes), 0)
+    found = np.zeros_like(shape.inputs)
+    may_expand = _may_expand(shape, dtype, accumulate, target)
+    if method not in (AUTO, "expanded") or not may_expand.any():
+        return found
+    costs = costs_of(method, _COSTS, _only(shape, may_expand), dtype, accumulate, target)
+    number = next(i for i, cost in enumerate(costs) if cost.name == "expanded")
+    is_chosen = may_expand.copy()
+    is_chosen[may_expand] = fastest(costs) == number
+    if is_chosen.any():
+        ways = _laid_out(_only(shape, is_chosen), dtype, accumulate, target)
+        (by_row, row_bytes), (whole, whole_bytes) = ways
+        most = target.bytes_per_tile // LAID_OUT_SHARE
+        is_row = (row_bytes <= most) & ((by_row <= whole) | (whole_bytes > most))
+        found[is_chosen] = np.where(is_row, row_bytes, whole_bytes)
+    return found
 
 
 def _slic(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycles:

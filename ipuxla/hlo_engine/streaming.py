@@ -11,8 +11,8 @@ import jax.numpy as jnp
 
 from hlo_passes.ir import Decisions, Module, evaluate_module, one_by_one
 from hlo_passes.ops import Print, Stop
+from ipuxla.hlo_engine.replay import DECIDING, Asked
 from ipuxla.lowering.registry import where
-from ipuxla.replay import DECIDING, Asked
 from tiles.compiler import ErrorStep, Executable, PrintStep
 from tiles.engine import (
     FIRST_ROOM,
