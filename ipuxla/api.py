@@ -48,6 +48,7 @@ def jit(
     shard: str = "auto",
     in_shardings: Any = None,
     out_shardings: Any = None,
+    devices: Sequence[Any] = (),
 ) -> Any:
     """Compile a JAX function for an IPU, and run it on an emulated one when called.
 
@@ -76,6 +77,8 @@ def jit(
         sharding pinned, what ``as_text("sharding")`` gave.
       in_shardings: as in ``jax.jit``: how arguments lie on the devices of a mesh, which is what a system's IPUs are.
       out_shardings: likewise of results; what is left out is XLA's choice.
+      devices: JAX devices over which the fast engine spreads the IPUs of a sharded program that it emulates, with the bits
+        of one; their number divides that of the IPUs.
 
     Raises:
       Unsupported: a sharding names no axes of a mesh.
@@ -96,6 +99,7 @@ def jit(
         strict=strict,
         plans=plans,
         shard=shard,
+        devices=devices,
     )
     argument_roles = {
         "static_argnums": static_argnums,
@@ -120,6 +124,7 @@ def compile_stablehlo(
     plans: str | None = None,
     shard: str = "auto",
     untrusted: bool = False,
+    devices: Sequence[Any] = (),
 ) -> Compiled:
     """Compile a StableHLO module from any framework.
 
@@ -138,6 +143,7 @@ def compile_stablehlo(
       shard: as for ``jit``; of a module that says no shardings.
       untrusted: read the source in a child process first (about two seconds): jaxlib's reader of MLIR does not survive
         every text and every byte, and what ends it then is an error here. For modules from anywhere.
+      devices: as for ``jit``.
 
     Returns:
       A program called with the arguments of ``main`` in order; it returns a tuple of arrays.
@@ -157,6 +163,7 @@ def compile_stablehlo(
         strict=strict,
         plans=plans,
         shard=shard,
+        devices=devices,
     )
     partitioned = partition_source(source, untrusted)
     pipeline = Pipeline(source, untrusted=untrusted, partitioned=partitioned)

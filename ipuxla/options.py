@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,9 +38,12 @@ class CompileOptions:
       system: the IPUs of which ``target`` is one, and their links; None: there is only that one.
       shard: how a program that names no mesh is shared out on a system: "auto", or a sharding pinned as text, what
         ``Compiled.as_text("sharding")`` gave.
+      devices: platform and id of the JAX devices over which the fast engine spreads the IPUs that it emulates; none: the
+        default one.
 
     Raises:
-      InvalidOption: an unknown engine or arithmetic, or ``shard`` does not read as a sharding.
+      InvalidOption: an unknown engine or arithmetic, ``shard`` does not read as a sharding, or devices for an engine
+        that is not spread.
       InvalidPlan: ``plans`` does not read as plans.
     """
 
@@ -52,6 +56,7 @@ class CompileOptions:
     plans: str | None = None
     system: System | None = None
     shard: str = AUTO
+    devices: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
         """Check every choice."""
@@ -73,6 +78,11 @@ class CompileOptions:
                 got=repr(self.shard)[:80],
             )
         self.pinned_sharding  # noqa: B018
+        if self.devices and self.engine != "fast":
+            raise InvalidOption(
+                f"engine {self.engine!r} does not spread IPUs over devices",
+                expected='engine="fast", or no devices',
+            )
         if not (self.passes is None or isinstance(self.passes, str)):
             raise InvalidOption(
                 "passes is no pipeline text",
@@ -97,7 +107,7 @@ class CompileOptions:
     @functools.cached_property
     def _hash(self) -> int:
         choices = self.engine, self.arithmetic, self.check_memory, self.passes, self.strict, self.plans
-        return hash((self.target, self.system, self.shard, choices))
+        return hash((self.target, self.system, self.shard, self.devices, choices))
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the fields: a hash holds in one process only."""
@@ -148,7 +158,23 @@ def make_options(target: str | Target | System | None = None, **choices: Any) ->
     if isinstance(target, System):
         choices["system"] = target if target.num_ipus > 1 else None
         target = target.chip
+    choices["devices"] = named_devices(choices.get("devices", ()))
     return CompileOptions(target, **choices)
+
+
+def named_devices(devices: Sequence[Any]) -> tuple[tuple[str, int], ...]:
+    """Return platform and id of JAX devices; those that are named so stay.
+
+    Raises:
+      InvalidOption: something else.
+    """
+    try:
+        each = tuple(devices)
+        return tuple(d if isinstance(d, tuple) else (str(d.platform), int(d.id)) for d in each)
+    except (AttributeError, TypeError):
+        raise InvalidOption(
+            "devices are no JAX devices", expected="a list as jax.devices() returns", got=repr(devices)[:80]
+        ) from None
 
 
 def require_one_of(option: str, value: object, legal: tuple[str, ...]) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from ipuxla.errors import HostEngineInsideJit, Unsupported, WrongArguments
+from ipuxla.errors import HostEngineInsideJit, InvalidOption, Unsupported, WrongArguments
 from ipuxla.options import ARITHMETICS, require_one_of
 from ipuxla.options import ENGINES as OPTION_ENGINES
 from ipuxla.sharding import Placement
@@ -35,7 +35,13 @@ class EngineOf(NamedTuple):
     make: Callable[[], Engine]
 
 
-def on_tiles(executable: Executable, engine: str, arithmetic: str, strict: bool) -> EngineOf:
+def on_tiles(
+    executable: Executable,
+    engine: str,
+    arithmetic: str,
+    strict: bool,
+    devices: Sequence[tuple[str, int]] = (),
+) -> EngineOf:
     """Return an engine that runs an executable.
 
     Args:
@@ -43,6 +49,7 @@ def on_tiles(executable: Executable, engine: str, arithmetic: str, strict: bool)
       engine: "fast", "literal", "vertex" or "tile".
       arithmetic: "float" or "ring".
       strict: whether the fast engine keeps the plan's order of reductions.
+      devices: platform and id of the JAX devices over which replicas are spread; none: the default one.
 
     Raises:
       InvalidOption: an unknown engine or arithmetic.
@@ -59,8 +66,28 @@ def on_tiles(executable: Executable, engine: str, arithmetic: str, strict: bool)
     return EngineOf(
         ENGINES[engine],
         arithmetic,
-        lambda: make_engine(executable, engine=engine, arithmetic=arithmetic, strict=strict),
+        lambda: make_engine(
+            executable, engine=engine, arithmetic=arithmetic, strict=strict, devices=_devices(devices)
+        ),
     )
+
+
+def _devices(named: Sequence[tuple[str, int]]) -> list[Any]:
+    """Return the JAX devices of platforms and ids.
+
+    Raises:
+      InvalidOption: this process has none such.
+    """
+    found = []
+    for platform, number in named:
+        there = {device.id: device for device in jax.devices(platform)}
+        if number not in there:
+            raise InvalidOption(
+                f"this process has no device {platform}:{number}",
+                expected=", ".join(f"{platform}:{id_}" for id_ in there),
+            )
+        found.append(there[number])
+    return found
 
 
 class Runner:

@@ -18,7 +18,7 @@ import jax
 
 from ipuxla.collection import collection_paused
 from ipuxla.errors import InvalidExecutable, UnknownStage, Unsupported
-from ipuxla.options import ARITHMETICS, ENGINES
+from ipuxla.options import ARITHMETICS, ENGINES, named_devices
 from ipuxla.runner import Runner, on_tiles
 from ipuxla.sharding import ArraySharding, Placement
 from ipuxla.signature import LeafType, Signature
@@ -237,7 +237,11 @@ class Compiled:
 
 
 def load(
-    path: str | os.PathLike[str], *, engine: str | None = None, arithmetic: str | None = None
+    path: str | os.PathLike[str],
+    *,
+    engine: str | None = None,
+    arithmetic: str | None = None,
+    devices: Sequence[Any] = (),
 ) -> Compiled:
     """Read a program that ``Compiled.save`` wrote.
 
@@ -248,23 +252,30 @@ def load(
       path: the file.
       engine: runs it instead of the engine it was compiled for.
       arithmetic: used instead of the one it was compiled for.
+      devices: as for ``ipuxla.jit``; the file names none.
 
     Raises:
       InvalidExecutable: not such a file, damaged, or of another version.
       Unsupported: the program was compiled for engine ``hlo``, and no other is given.
-      InvalidOption: an unknown engine or arithmetic.
+      InvalidOption: an unknown engine or arithmetic, or devices that are none.
     """
     try:
         blob = Path(path).read_bytes()
     except MemoryError as error:
         raise InvalidExecutable("the file is larger than memory", location=str(path)) from error
-    program = loaded(blob, str(path), engine, arithmetic)
+    program = loaded(blob, str(path), engine, arithmetic, devices)
     for note in program.signature.notes:
         warnings.warn(f"{path}: {note}", stacklevel=2)
     return program
 
 
-def loaded(blob: bytes, path: str, engine: str | None = None, arithmetic: str | None = None) -> Compiled:
+def loaded(
+    blob: bytes,
+    path: str,
+    engine: str | None = None,
+    arithmetic: str | None = None,
+    devices: Sequence[Any] = (),
+) -> Compiled:
     """Return the program of a saved file's bytes; ``path`` says where they are from. Raises as ``load`` does."""
     header, body = _split(blob, path)
     signature = Signature.from_data(header["signature"])
@@ -281,7 +292,11 @@ def loaded(blob: bytes, path: str, engine: str | None = None, arithmetic: str | 
     runner = Runner(
         executable,
         on_tiles(
-            executable, engine or header["engine"], arithmetic or header["arithmetic"], header["strict"]
+            executable,
+            engine or header["engine"],
+            arithmetic or header["arithmetic"],
+            header["strict"],
+            named_devices(devices),
         ),
         strict=header["strict"],
         donated=signature.donated_words,

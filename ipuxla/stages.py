@@ -385,7 +385,9 @@ class Pipeline:
                 runner = Runner(executable, self.hlo_engine(options), streams=self.streams(options), **common)
             else:
                 placement = None if self.placement is None else self.words_placement(self.placement)
-                engine = on_tiles(executable(), options.engine, options.arithmetic, options.strict)
+                engine = on_tiles(
+                    executable(), options.engine, options.arithmetic, options.strict, options.devices
+                )
                 runner = Runner(executable, engine, placement=placement, **common)
             self._runners[options] = runner
         return self._runners[options]
@@ -534,6 +536,7 @@ class Lowered:
         strict: bool | None = None,
         plans: str | None = None,
         shard: str | None = None,
+        devices: Sequence[Any] | None = None,
     ) -> Compiled:
         """Compile for a machine; what is not given is as decorated.
 
@@ -553,6 +556,7 @@ class Lowered:
             strict=strict,
             plans=plans,
             shard=shard,
+            devices=devices,
         )
         return self._pipeline.compile(self.signature, options)
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import gc
-import importlib
 import itertools
 import os
 import pathlib
@@ -22,6 +20,7 @@ import hypothesis
 import jax
 import pytest
 
+from tests.draws import forget_constants_of_modules
 from tiles.target import Target
 
 TESTS = pathlib.Path(__file__).parent
@@ -31,18 +30,7 @@ GROUPS = {"unit": "unit + golden", "golden": "unit + golden"}
 """Folders that are reported together; every other folder is its own group."""
 
 
-def _forget_constants_of_modules() -> None:
-    """Have hypothesis draw no constants of the modules that happen to be imported by then.
-
-    Newer versions do, so the same seed draws other examples alone, in a whole run, and in each process of a run.
-    """
-    with contextlib.suppress(ModuleNotFoundError):  # versions that have no providers draw none
-        providers = importlib.import_module("hypothesis.internal.conjecture.providers")
-        if hasattr(providers, "_get_local_constants"):
-            providers._get_local_constants = lambda: providers._local_constants
-
-
-_forget_constants_of_modules()
+forget_constants_of_modules()
 
 # How many examples property tests draw is said here alone; ``budgets`` says which share of it a test takes.
 # "dev" is deterministic: a failure on one machine is a failure on all. The others draw from the seed of this run.

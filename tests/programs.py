@@ -40,6 +40,10 @@ class Step:
     reads: tuple[int, ...]
 
 
+Types = Sequence[Any]
+Maker = Callable[[Draw, Types, Sequence[str]], Step | None]
+
+
 @dataclass(frozen=True)
 class RandomProgram:
     """A function of positional arrays with a tuple of results.
@@ -100,6 +104,8 @@ def random_programs(
     max_elements: int = 96,
     min_steps: int = 4,
     others: Sequence[str] = ("int32", "bool"),
+    tries: int = 1,
+    further: Sequence[Maker] = (),
 ) -> RandomProgram:
     """Draw a program.
 
@@ -109,23 +115,28 @@ def random_programs(
       floats: float types to use.
       exclude: names in ``STEPS`` not to use.
       sizes: of the arguments' dimensions.
-      max_elements: steps whose result would be bigger are left out.
+      max_elements: steps whose result would be bigger, or empty, are left out.
       min_steps: least steps that are drawn; a step that fits no value is left out.
       others: other types to use.
+      tries: how often each step is drawn anew, on the average, where it was left out.
+      further: makers besides those in ``STEPS``.
     """
-    makers = [maker for name, maker in STEPS.items() if name not in exclude]
+    makers = [*(maker for name, maker in STEPS.items() if name not in exclude), *further]
     arguments = tuple(_draw_type(draw, floats, sizes, others) for _ in range(draw(st.integers(1, 3))))
     types: list[Any] = list(arguments)
     steps: list[Step] = []
-    for _ in range(draw(st.integers(min(min_steps, max_steps), max_steps))):
+    wanted = draw(st.integers(min(min_steps, max_steps), max_steps))
+    for _ in range(wanted * tries):
+        if len(steps) == wanted:
+            break
         step = draw(st.sampled_from(makers))(draw, types, floats)
         if step is None:
             continue
         try:
             made = jax.eval_shape(step.function, *(types[number] for number in step.reads))
-        except (TypeError, ValueError):  # of a type that the operation does not take
+        except (TypeError, ValueError, NotImplementedError):  # of a type that the operation does not take
             continue
-        if math.prod(made.shape) <= max_elements:
+        if 0 < math.prod(made.shape) <= max_elements:
             steps.append(step)
             types.append(made)
     read = {number for step in steps for number in step.reads}
@@ -149,21 +160,17 @@ def _draw_type(
     return jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))
 
 
-JUMPS = (
-    "floor",
-    "sign",
-    "is_finite",
-    "reduce_precision",
-    "lt",
-    "eq",
-    "ne",
-    "atan2",
-    "convert[int",
-    "convert[uint",
-    "convert[bool",
-    "convert[float8",
-)
-"""Steps that turn the last bit of an operand into a different result."""
+JUMPS = frozenset(
+    ("floor", "sign", "is_finite", "reduce_precision", "lt", "eq", "ne", "atan2", "round", "ceil", "rem")
+) | {"argsort", "argmax", "argmin", "top_k", "bitcast", "searchsorted"}
+"""Names of steps that turn the last bit of an operand into a different result; so do conversions to ``COARSE`` types."""
+COARSE = ("int", "uint", "bool", "float8")
+
+
+def jumps(step: Step) -> bool:
+    """Return whether the last bit of an operand may make a different result."""
+    name, _, rest = step.text.partition("[")
+    return name in JUMPS or (name == "convert" and rest.startswith(COARSE))
 
 
 def without_jumps(program: RandomProgram) -> RandomProgram:
@@ -171,7 +178,7 @@ def without_jumps(program: RandomProgram) -> RandomProgram:
     kept = {number: number for number in range(len(program.arguments))}
     steps = []
     for number, step in enumerate(program.steps, len(program.arguments)):
-        if all(read in kept for read in step.reads) and not step.text.startswith(JUMPS):
+        if all(read in kept for read in step.reads) and not jumps(step):
             kept[number] = len(program.arguments) + len(steps)
             steps.append(dataclasses.replace(step, reads=tuple(kept[read] for read in step.reads)))
     results = [kept[number] for number in program.results if number in kept]
@@ -180,10 +187,21 @@ def without_jumps(program: RandomProgram) -> RandomProgram:
     )
 
 
+def with_smooth_results(program: RandomProgram) -> tuple[RandomProgram, tuple[int, ...]]:
+    """Return a program that also returns what no jump has touched and no such value reads, and which results are smooth."""
+    smooth = set(range(len(program.arguments)))
+    read: set[int] = set()
+    for number, step in enumerate(program.steps, len(program.arguments)):
+        if smooth.issuperset(step.reads) and not jumps(step):
+            smooth.add(number)
+            read.update(step.reads)
+    results = tuple(dict.fromkeys([*program.results, *sorted(smooth - read)]))
+    places = tuple(place for place, number in enumerate(results) if number in smooth)
+    return dataclasses.replace(program, results=results), places
+
+
 # ---- steps: each maker returns a step that reads values of the given types, or None where none fits
 
-Types = Sequence[Any]
-Maker = Callable[[Draw, Types, Sequence[str]], Step | None]
 STEPS: dict[str, Maker] = {}
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import numpy as np
 from jax._src.compiler import get_compile_options
@@ -11,13 +15,33 @@ from jax._src.lib.mlir import ir
 from ipuxla.frontend import _jax_compat as compat
 
 
-def evaluate(text: str, *arrays: np.ndarray) -> list[np.ndarray]:
-    """Compile a module's text with XLA and run it on one device."""
+def compiled(text: str) -> Callable[..., list[np.ndarray]]:
+    """Return a module's text as XLA compiles it for one device: a function of its arguments."""
     device = jax.devices("cpu")[0]
     module = compat.read_stablehlo(text)
     with module.context, jax.enable_x64(True):
         options = get_compile_options(1, 1)
         devices = xla_client.DeviceList((device,))
         program = device.client.compile_and_load(ir.Module.parse(str(module)), devices, options)
-        results = program.execute_sharded([jax.device_put(array, device) for array in arrays])
-        return [np.asarray(result[0]) for result in results.disassemble_into_single_device_arrays()]
+
+    def run(*arrays: np.ndarray) -> list[np.ndarray]:
+        with jax.enable_x64(True):
+            results = program.execute_sharded([jax.device_put(array, device) for array in arrays])
+            return [np.asarray(result[0]) for result in results.disassemble_into_single_device_arrays()]
+
+    return run
+
+
+def evaluate(text: str, *arrays: np.ndarray) -> list[np.ndarray]:
+    """Compile a module's text with XLA and run it on one device."""
+    return compiled(text)(*arrays)
+
+
+@functools.cache
+def _cpu_client() -> Any:
+    return xla_client.make_cpu_client(num_devices=16)
+
+
+def cpu_devices(count: int) -> list[Any]:
+    """Return virtual CPU devices, 16 at most, of a client of their own: this process's devices stay as they are."""
+    return _cpu_client().devices()[:count]

@@ -45,12 +45,12 @@ def evaluate_partitioned(
     entry = module.entry_computation
     if len(arrays) != len(entry.parameters):
         raise EvaluationError(f"@{entry.name}: expected {len(entry.parameters)} arrays, got {len(arrays)}")
-    axes = [_axis(*pair, num_devices) for pair in zip(arrays, entry.parameters, strict=True)]
 
     def of_one(_: Any, *operands: Any) -> tuple[Any, ...]:
         return evaluate_module(module, *operands, apply=apply, decisions=decisions)
 
     with jax.enable_x64(True):
+        axes = [_axis(*pair, num_devices) for pair in zip(arrays, entry.parameters, strict=True)]
         numbers = jnp.arange(num_devices, dtype=jnp.uint32)
         evaluate = jax.vmap(of_one, in_axes=(0, *axes), axis_name=DEVICES, axis_size=num_devices)
         return tuple(evaluate(numbers, *map(jnp.asarray, arrays)))

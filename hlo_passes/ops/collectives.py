@@ -87,7 +87,7 @@ class Collective(Op):
 
     def by_devices(self, x: Array) -> Array:
         """Return ``[devices, ...]`` of ``[groups, members, ...]``; every device is in a group."""
-        return x.reshape(-1, *x.shape[2:])[np.argsort(self.groups.members.reshape(-1))]
+        return x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])[np.argsort(self.groups.members.reshape(-1))]
 
     def for_all_members(self, x: Array) -> Array:
         """Return ``[devices, ...]`` of ``[groups, ...]``, the same for each member of a group."""
@@ -273,22 +273,30 @@ class CollectivePermute(Collective):
 
 @dataclass(frozen=True)
 class CollectiveBroadcast(Collective):
-    """Give every member the value of the group's first; who is in no group gets zeros.
+    """Give every member the value of one of the group, the ``source``-th; who is in no group gets zeros.
+
+    The specification takes the first of a group that may be in any order; so groups along axes stay short.
 
     Spec: StableHLO "collective_broadcast", constraints C1 and C3.
     """
 
     name: ClassVar[str] = "stablehlo.collective_broadcast"
+    source: int = 0
 
     def infer(self, *operands: TensorType, regions: Sequence[Computation] = ()) -> tuple[TensorType, ...]:
         """Return the operands' types."""
         self.require_operands(operands, "C1")
+        self.require(
+            "C1",
+            0 <= self.source < self.groups.size,
+            lambda: f"member {self.source} of groups of {self.groups.size}",
+        )
         return operands
 
     def exchanged(self, x: Array, bodies: Sequence[Closure]) -> Array:
         """Broadcast."""
         members = self.groups.members
-        return jnp.zeros_like(x).at[members].set(x[members[:, :1]])
+        return jnp.zeros_like(x).at[members].set(x[members[:, self.source, None]])
 
 
 @dataclass(frozen=True)

@@ -219,9 +219,22 @@ class TopK(Op):
 
 
 def sorted_by_keys(operands: Sequence[Array], keys: Sequence[SortKey], axis: int) -> tuple[Array, ...]:
-    """Return arrays sorted together along ``axis`` by keys, equal elements in their old order."""
+    """Return arrays sorted together along ``axis`` by keys, equal elements in their old order; every bit stays as it is.
+
+    XLA:CPU sorts narrow floats as wider ones, which loses the bits of a NaN, so floats are sorted as their words.
+    """
     columns = [_key_column(operands[key.operand], key) for key in keys]
-    return tuple(lax.sort([*columns, *operands], axis, True, len(columns))[len(columns) :])
+    words = [_words(x) for x in operands]
+    found = lax.sort([*columns, *words], axis, True, len(columns))[len(columns) :]
+    return tuple(
+        y if y.dtype == x.dtype else lax.bitcast_convert_type(y, x.dtype)
+        for x, y in zip(operands, found, strict=True)
+    )
+
+
+def _words(x: Array) -> Array:
+    is_float = jnp.issubdtype(x.dtype, jnp.floating)
+    return lax.bitcast_convert_type(x, np.dtype(f"uint{8 * x.dtype.itemsize}")) if is_float else x
 
 
 def _key_column(x: Array, key: SortKey) -> Array:

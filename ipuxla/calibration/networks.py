@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -34,6 +37,7 @@ class Encoder:
       batch: sequences.
       dtype: of what is multiplied, float16 or an 8-bit float; all else is float16.
       shares_layers: whether all layers have the same parameters.
+      patch: side of the patches of a vision tower, with its embedding and head; 0 for the layers alone.
     """
 
     layers: int
@@ -44,6 +48,7 @@ class Encoder:
     batch: int = 1
     dtype: str = "float16"
     shares_layers: bool = False
+    patch: int = 0
 
 
 BATCHES = (1, 4, 16)
@@ -58,6 +63,8 @@ PUBLISHED = {
     "deberta": Encoder(12, 384, 768, 12, 3072),
 }
 """Sizes as their authors publish them, and the length that the benchmarks of IPUs run them at."""
+SIGLIP_PATCH = 14
+"""Side of a patch of SigLIP's So400m/14 tower: 27 x 27 of them."""
 
 
 def multiplied(x: jax.Array, w: jax.Array) -> jax.Array:
@@ -101,17 +108,54 @@ def parameters(sizes: Encoder) -> dict[str, jax.ShapeDtypeStruct]:
 
 
 def encoder(sizes: Encoder, target: Target) -> Executable:
-    """Return the program of an encoder: its layers, without what comes before and after."""
-
-    def run(x: jax.Array, layers: Any) -> jax.Array:
-        for number in range(sizes.layers):
-            x = layer(x, layers[0 if sizes.shares_layers else number], sizes)
-        return x
-
+    """Return the program of an encoder: its layers, and the rest of a vision tower if it is one."""
     each = parameters(sizes)
     own = 1 if sizes.shares_layers else sizes.layers
+    if sizes.patch:
+        side = sizes.patch * math.isqrt(sizes.tokens)
+        images = shaped((sizes.batch, side, side, 3), "float16")
+        return compiled(partial(tower, sizes), target, images, [each] * own, tower_parameters(sizes))
     tokens = shaped((sizes.batch, sizes.tokens, sizes.width), "float16")
-    return compiled(run, target, tokens, [each] * own)
+    return compiled(partial(run_layers, sizes), target, tokens, [each] * own)
+
+
+def run_layers(sizes: Encoder, x: jax.Array, layers: Any) -> jax.Array:
+    """Return tokens after all layers."""
+    for number in range(sizes.layers):
+        x = layer(x, layers[0 if sizes.shares_layers else number], sizes)
+    return x
+
+
+def tower(sizes: Encoder, images: jax.Array, layers: Any, p: dict[str, jax.Array]) -> jax.Array:
+    """Return an embedding ``[batch, width]`` of images: patches, layers, and a head that pools by attention.
+
+    Source: Zhai et al., "Scaling Vision Transformers", arXiv:2106.04560 (the head, MAP); SigLIP, arXiv:2303.15343.
+    """
+    batch, width, each = sizes.batch, sizes.width, sizes.width // sizes.heads
+    steps, numbers = (sizes.patch, sizes.patch), ("NHWC", "HWIO", "NHWC")
+    patches = jax.lax.conv_general_dilated(images, p["patches"], steps, "VALID", dimension_numbers=numbers)
+    x = patches.reshape(batch, sizes.tokens, width) + p["positions"]
+    x = layer_norm(run_layers(sizes, x, layers), p["scale1"], p["shift1"])
+    k, v = jnp.split(multiplied(x, p["keys_values"]), 2, -1)
+    k, v = (a.reshape(batch, sizes.tokens, sizes.heads, each) for a in (k, v))
+    q = multiplied(p["probe"], p["query"]).reshape(sizes.heads, each)
+    shares = jax.nn.softmax(jnp.einsum("hd,bthd->bht", q, k) * jnp.asarray(each**-0.5, x.dtype), axis=-1)
+    pooled = multiplied(jnp.einsum("bht,bthd->bhd", shares, v).reshape(batch, width), p["out"])
+    return pooled + mlp(layer_norm(pooled, p["scale2"], p["shift2"]), p)
+
+
+def tower_parameters(sizes: Encoder) -> dict[str, jax.ShapeDtypeStruct]:
+    """Return the parameters of a vision tower beside those of its layers, as shapes."""
+    width, found = sizes.width, parameters(sizes)
+    del found["qkv"]
+    halves = {
+        "patches": (sizes.patch, sizes.patch, 3, width),
+        "positions": (sizes.tokens, width),
+        "probe": (1, width),
+    }
+    matrices = {"query": (width, width), "keys_values": (width, 2 * width)}
+    found |= {name: shaped(shape, "float16") for name, shape in halves.items()}
+    return found | {name: shaped(shape, sizes.dtype) for name, shape in matrices.items()}
 
 
 def sizes_of(record: Record) -> Encoder:
@@ -146,7 +190,8 @@ def sizes_of(record: Record) -> Encoder:
         for field in ("layers", "tokens", "width", "heads", "hidden")
     ]
     shares = known is not None and known.shares_layers
-    return Encoder(*sizes, batch=stated.get("batch", 1), dtype=dtype, shares_layers=shares)
+    patch = SIGLIP_PATCH if "siglip" in words and re.search(r"vision tower|map head", words) else 0
+    return Encoder(*sizes, batch=stated.get("batch", 1), dtype=dtype, shares_layers=shares, patch=patch)
 
 
 def inference(record: Record) -> Work:

@@ -52,6 +52,7 @@ NAMES = {
     "partials": ("partials", "partials_dtype", "partialsType"),
     "image": ("image", "grid", "pixels_per_ipu", "block"),
     "kernel": ("kernel", "filter"),
+    "block": ("block", "block_size", "blocksize"),
     "tokens": ("tokens", "seq", "seq_len", "sequence", "ctx"),
     "heads": ("heads",),
     "width": ("width", "d_model", "hidden_size"),

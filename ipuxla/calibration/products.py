@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Any
 
-from ipuxla.calibration.figures import COMPUTE, EXCHANGE, figure
-from ipuxla.calibration.parameters import NotModelled
+import numpy as np
+
+from ipuxla.calibration.figures import COMPUTE, EXCHANGE, Figure, figure
+from ipuxla.calibration.parameters import MissingParameter, NotModelled
 from ipuxla.calibration.records import Record
 from ipuxla.calibration.work import Work, compiled_graph, machine
 from tiles.compiler import Executable, step_costs
 from tiles.graph import Graph, Site
 from tiles.numerics.dtypes import itemsize
-from tiles.poplibs import poplin
+from tiles.poplibs import poplin, popsparse
 from tiles.poplibs.forms import dot_form
 from tiles.poplibs.poplin.matmul import partials_of
 from tiles.poplibs.poputil.place import place
+from tiles.report import memory_analysis
 from tiles.target import Target
 
 SWEEP = (512, 1024, 1536, 2048, 2560)
@@ -130,6 +135,89 @@ def _rate(work: Work) -> float:
     return (work.flops or 0) / work.figure.cycles
 
 
+BATCHES = (256, 1024, 2048, 4096)
+"""Columns of the dense operand among which the best is taken, where a publication says that it did so."""
+
+
 def sparse(record: Record) -> Work:
-    """Refuse: there are no block-sparse products."""
-    raise NotModelled("popsparse is not part of this project")
+    """Return a block-sparse product: its rate, or how many times as fast as the dense one it is.
+
+    Both have the columns that suit them best if the record states none. Blocks lie at random, as in the benchmark; what
+    does not fit the machine is no candidate.
+    """
+    p, target = record.params, machine(record)
+    m, k, block, dtype, density = (
+        p.integer("m"),
+        p.integer("k"),
+        p.integer("block", 1),
+        p.dtype(),
+        _density(record),
+    )
+    if block not in popsparse.BLOCKS or m % block or k % block or dtype not in ("float16", "float32"):
+        raise NotModelled(f"PopLibs has no sparse product of {m} x {k} {dtype} in blocks of {block}")
+    is_dynamic = bool(re.search(r"\bdyn", f"{record.what} {record.id.replace('_', ' ')}".lower()))
+    batches = (p.integer("n"),) if p.has("n") else BATCHES
+    ours = [sparse_product(target, m, k, n, block, density, dtype, is_dynamic) for n in batches]
+    quick = _best(ours, batches)
+    if quick is None:
+        raise NotModelled("the product does not fit the machine")
+    built = f"{'dynamic' if is_dynamic else 'static'} {block} x {block} blocks"
+    if record.unit != "x dense":
+        return Work(quick, target.clock_hz, built, flops=2.0 * m * k * density)  # of a column
+    dense = _best([by_poplibs(target, m, k, n, dtype) for n in batches], batches)
+    if dense is None:
+        raise NotModelled("the dense product does not fit the machine")
+    ratio = dense.cycles / quick.cycles
+    low, high = (ratio * factor for factor in SPEEDUP_BAND)
+    return Work(
+        Figure(ratio, low, high, quick.basis_cycles), target.clock_hz, f"{built}, over dense", is_plain=True
+    )
+
+
+def _density(record: Record) -> float:
+    """Return the share of blocks that are there.
+
+    Raises:
+      MissingParameter: it is not stated, or is no share.
+    """
+    p = record.params
+    found = 1 - p.real("sparsity") if p.has("sparsity") and not p.has("density") else p.real("density")
+    if not 0 < found <= 1:
+        raise MissingParameter(f"density {found:g} is no share of the blocks")
+    return found
+
+
+SPEEDUP_BAND = (0.62, 1.18)
+"""Least and most of a speed-up over its estimate: both products are of vertices whose figures are DOCUMENTED."""
+
+
+def _best(executables: Sequence[Executable], batches: Sequence[int]) -> Figure | None:
+    """Return the cycles per column of the program with the fewest among those that fit."""
+    found = [
+        figure(each, (COMPUTE, EXCHANGE)).times(1 / n)
+        for each, n in zip(executables, batches, strict=True)
+        if memory_analysis(each)["fits"]
+    ]
+    return min(found, key=lambda each: each.cycles, default=None)
+
+
+def sparse_product(
+    target: Target, m: int, k: int, n: int, block: int, density: float, dtype: str, is_dynamic: bool
+) -> Executable:
+    """Return a product ``[m, k] x [k, n]`` whose left operand has blocks at random places."""
+    shape = m // block, k // block
+    count = max(1, round(density * shape[0] * shape[1]))
+    places = np.sort(np.random.default_rng(0).choice(shape[0] * shape[1], count, replace=False))
+    bands, parts = popsparse.split_of(shape, count, block, n, dtype, target, is_dynamic=is_dynamic)
+    pattern = popsparse.cut(places // shape[1], places % shape[1], shape, bands, parts)
+    graph = Graph(target)
+    each = pattern.order.shape
+    values = graph.add_input((*each, block, block), dtype, "values")
+    rows, columns = (graph.add_input(each, "uint16", name) for name in ("rows", "columns"))
+    dense = graph.add_input((k, n), dtype, "dense")
+    site = Site(graph, "matmul")
+    result = popsparse.sparse_dense_matmul(
+        site, values, rows, columns, dense, pattern.rows, is_dynamic=is_dynamic
+    )
+    graph.outputs.append(result.name)
+    return compiled_graph(graph)

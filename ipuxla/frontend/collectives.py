@@ -119,8 +119,18 @@ def _broadcast(scope: Scope, op: Any, operands: list[Any], location: Location) -
     """Whoever is in no group gets zeros."""
     groups = _groups(scope, op, location)
     if scope.devices.count > 1:
-        return [scope.emit(ops.CollectiveBroadcast(groups), operands, location)]
+        return [scope.emit(ops.CollectiveBroadcast(*_from_a_place(groups)), operands, location)]
     return operands if 0 in groups.members else _zeros(scope, [v.type for v in operands], location)
+
+
+def _from_a_place(groups: DeviceGroups) -> tuple[DeviceGroups, int]:
+    """Return groups in the order of their devices, and the place in them of who was first, if it is one place in all."""
+    members = groups.members
+    rows = np.sort(members, axis=1)
+    places = (rows == members[:, :1]).argmax(axis=1)
+    if (places != places[:1]).any():
+        return groups, 0
+    return DeviceGroups.of(rows[np.argsort(rows[:, 0])]), int(places[0])
 
 
 def _permute(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:

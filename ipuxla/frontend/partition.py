@@ -224,7 +224,8 @@ def _partition(module: Any, mesh: Mesh, free: Free, donated: Sequence[int]) -> P
         )
     ranks = [len(shape) for shape in argument_shapes], [len(shape) for shape in shapes]
     try:
-        local, texts, whole = compat.partitioned_module(module, num_devices, free)
+        ready = compat.with_whole_kernels(module, num_devices)
+        local, texts, whole = compat.partitioned_module(ready, num_devices, free)
         separate = texts, compat.separate_shardings(whole) if shapes else []
         inputs, outputs = (
             tuple(_sharding(text, rank, mesh) for text, rank in zip(*role, strict=True))

@@ -75,8 +75,9 @@ def lower_module(module: Module, target: Target | System, inputs: Sequence[Array
     entry = module.entry_computation
     axes = collectives.replica_axes(module) if module.mesh else ()
     folded = collectives.folded_axes(module, axes, target) if isinstance(target, System) else ()
+    whole = collectives.axes_of_parts(module) if axes != tuple(module.mesh) else {}
     for axis, size in axes:
-        graph.replicate(axis, size, folded=axis in folded)
+        graph.replicate(axis, size, folded=axis in folded, part_of=whole.get(axis, ""))
     arguments = []
     for number, parameter in enumerate(entry.parameters):
         name, kind = parameter.name.removeprefix("%"), dtype_of(parameter.type)

@@ -37,9 +37,7 @@ def replica_axes(module: Module) -> Axes:
     found = [i for i in module.walk() if isinstance(i.op, Collective)]
     groups = {_groups(i): i for i in reversed(found)}
     whole = module.mesh
-    prime = tuple(
-        (f"{name}.{k}" if k else name, size) for name, n in whole for k, size in enumerate(_primes(n))
-    )
+    prime = tuple((part, size) for part, _, size in split_axes(whole))
     for axes in (whole, prime):
         odd = [i for each, i in groups.items() if each.axes_of(axes) is None]
         if not odd:
@@ -51,6 +49,24 @@ def replica_axes(module: Module) -> Axes:
         got=str(_groups(odd[-1]).members.tolist())[:120],
         try_='engine="hlo", or a mesh with an axis for them',
     )
+
+
+def axes_of_parts(module: Module) -> dict[str, str]:
+    """Return by each part of a split axis of a module's mesh the axis' name; see ``replica_axes``."""
+    return {part: name for part, name, _ in split_axes(module.mesh) if part != name}
+
+
+def split_axes(mesh: Iterable[tuple[str, int]]) -> list[tuple[str, str, int]]:
+    """Return prime factors of the axes of a mesh: a name for each, the axis' own for its first, the axis, and the size."""
+    axes, taken, found = tuple(mesh), {name for name, _ in mesh}, list[tuple[str, str, int]]()
+    for name, n in axes:
+        for k, size in enumerate(_primes(n)):
+            part = name if k == 0 else f"{name}.{k}"
+            while k and part in taken:
+                part += "_"
+            taken.add(part)
+            found.append((part, name, size))
+    return found
 
 
 def folded_axes(module: Module, axes: Axes, system: System) -> tuple[str, ...]:
@@ -230,8 +246,10 @@ def _permutation(op: CollectivePermute) -> Permutation:
 
 @lowers(CollectiveBroadcast)
 def lower_broadcast(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
-    """Give every member of a group its first one's value."""
-    return _over_groups(lowering, instruction, lambda site, x, axes: gcl.broadcast(site, x, axes, 0))
+    """Give every member of a group one member's value."""
+    assert isinstance(instruction.op, CollectiveBroadcast)
+    source = instruction.op.source
+    return _over_groups(lowering, instruction, lambda site, x, axes: gcl.broadcast(site, x, axes, source))
 
 
 @lowers(PartitionId)

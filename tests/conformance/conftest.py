@@ -15,7 +15,7 @@ from ipuxla.frontend import _jax_compat as compat
 from ipuxla.frontend.importer import import_stablehlo
 
 
-def _attribute(array: np.ndarray) -> str:
+def attribute_text(array: np.ndarray) -> str:
     """Return MLIR's text of an array, to the bit."""
     type_ = TensorType.of(array)
     if not array.size:
@@ -30,7 +30,7 @@ def reference(text: str, *arrays: np.ndarray) -> list[np.ndarray]:
     """Run ``main`` in the StableHLO reference interpreter; bfloat16 may be no argument or result."""
     module = compat.read_stablehlo(text)
     with module.context, ir.Location.unknown():
-        arguments = [ir.Attribute.parse(_attribute(array)) for array in arrays]
+        arguments = [ir.Attribute.parse(attribute_text(array)) for array in arrays]
         results = stablehlo.eval_module(ir.Module.parse(str(module)), arguments)
         return [np.array(result).reshape(TensorType.parse(str(result.type)).shape) for result in results]
 

@@ -1,11 +1,14 @@
 """``sort`` by keys that are recognized, by any other comparator, and of several arrays together."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
 
+import ipuxla
 from hlo_passes.ir import Builder, Module, TensorType, evaluate_module, verify
 from hlo_passes.ops import SortKey, TopK, sort_keys
 from ipuxla.frontend.importer import import_stablehlo
@@ -127,3 +130,30 @@ def test_selecting_in_any_order(is_descending, is_total):
     found = TopK(1, 0, is_descending, is_total).evaluate(jnp.asarray(X))
     np.testing.assert_array_equal(found[1], order)
     np.testing.assert_array_equal(found[0], np.take_along_axis(X, order, 0))
+
+
+@pytest.mark.parametrize("engine", ["fast", "literal", "hlo"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e5m2", "float16"])
+def test_nans_of_any_bits_are_in_order_and_kept(dtype, engine, gc200):
+    """By their words: the greatest are in IEEE's total order, a sort has NaN last and equal ones as they came."""
+    width = jnp.dtype(dtype).itemsize
+    quiet, sign = {"bfloat16": 0x7FC0, "float8_e5m2": 0x7E, "float16": 0x7E00}[dtype], 1 << 8 * width - 1
+    one = quiet >> 1
+    words = np.array(
+        [quiet + 1, quiet, one + 1, quiet | sign, one, quiet + 1 | sign, quiet + 1] * 3, f"u{width}"
+    )
+    signed = words.astype(np.int64)
+    signed = np.where(signed & sign, -1 - (signed & ~sign), signed)
+    greatest = np.argsort(-signed, kind="stable")
+    sorted_ = np.argsort(np.where(words & quiet == quiet, 1 << 40, signed), kind="stable")
+
+    @functools.partial(ipuxla.jit, target=gc200.replace(num_tiles=8), engine=engine)
+    def function(x):
+        positions = lax.iota(np.int32, x.size)
+        return *lax.top_k(x, x.size), *lax.sort((x, positions), num_keys=1)
+
+    values, places, in_order, positions = map(np.asarray, function(words.view(jnp.dtype(dtype))))
+    np.testing.assert_array_equal(places, greatest)
+    np.testing.assert_array_equal(values.view(words.dtype), words[greatest])
+    np.testing.assert_array_equal(positions, sorted_)
+    np.testing.assert_array_equal(in_order.view(words.dtype), words[sorted_])

@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import collections
 import concurrent.futures
+import datetime
 import itertools
 import multiprocessing
 import pathlib
 import secrets
+import signal
 import time
 from typing import Any
 
+from tests.fuzz import record
 from tests.fuzz.kinds import Chunk, run_chunk, written
 
 KINDS = ("programs", "control", "programs", "executables", "modules")
@@ -25,22 +28,45 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None, help="drawn by default, and printed")
     parser.add_argument("--kinds", default=",".join(KINDS), help="in turn, separated by commas")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--write", action="store_true", help="add the run to tests/fuzz/results.md")
     parser.add_argument("--folder", type=pathlib.Path, default=pathlib.Path(".fuzz"))
     options = parser.parse_args()
     seed = secrets.randbelow(10**6) if options.seed is None else options.seed
     print(
         f"--seed={seed}, {options.minutes:g} minutes, failures in {options.folder / 'failures'}", flush=True
     )
-    end = time.monotonic() + 60 * options.minutes
+    begin, commit = time.monotonic(), record.commit()
     tried: collections.Counter[str] = collections.Counter()
     refused: collections.Counter[str] = collections.Counter()
-    found = 0
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        _draw(options, seed, begin + 60 * options.minutes, tried, refused)
+    except KeyboardInterrupt:
+        print("interrupted: chunks under way are not counted")
+    print(", ".join(f"{count} {what}" for what, count in tried.items()))
+    for line, count in refused.most_common():
+        print(f"{count:6} refused: {line}")
+    if options.write:
+        minutes = (time.monotonic() - begin) / 60
+        counts = {**tried, "refused": refused.total()}
+        record.add(datetime.date.today().isoformat(), commit, seed, minutes, counts)
+    return int(tried["found"] > 0)
+
+
+def _draw(
+    options: argparse.Namespace,
+    seed: int,
+    end: float,
+    tried: collections.Counter[str],
+    refused: collections.Counter[str],
+) -> None:
+    """Draw chunks until a time, and count what they did."""
     turns = itertools.count()
     running: dict[Any, tuple[str, int, Any]] = {}
+    kinds = options.kinds.split(",")
     while running or time.monotonic() < end:
         while len(running) < options.jobs and time.monotonic() < end:
             turn = next(turns)
-            kinds = options.kinds.split(",")
             kind, own_seed = kinds[turn % len(kinds)], seed * 1_000_003 + turn
             pool = concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
             running[pool.submit(run_chunk, kind, own_seed, options.folder)] = kind, own_seed, pool
@@ -50,18 +76,14 @@ def main() -> int:
             try:
                 chunk: Chunk = future.result()
             except concurrent.futures.process.BrokenProcessPool:
-                found += 1
+                tried["found"] += 1
                 print(f"DIED: run_chunk({kind!r}, {own_seed})", flush=True)
                 continue
-            tried[kind] += chunk.tried
+            tried.update(chunk.tried)
             refused.update(chunk.refused)
-            found += len(chunk.found)
+            tried["found"] += len(chunk.found)
             for failure in chunk.found:
                 print(f"{failure.kind}: {failure.what}\n  {written(failure, options.folder)}", flush=True)
-    print(", ".join(f"{count} {kind}" for kind, count in tried.items()) + f"; {found} failures")
-    for line, count in refused.most_common():
-        print(f"{count:6} refused: {line}")
-    return int(found > 0)
 
 
 if __name__ == "__main__":

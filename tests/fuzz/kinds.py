@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import hashlib
 import os
 import pathlib
@@ -20,13 +21,15 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 from hlo_passes.errors import HloError
 from ipuxla.errors import InternalError, IpuError
 from tests.control_programs import control_programs
+from tests.draws import forget_constants_of_modules
+from tests.further_steps import FURTHER
 from tests.fuzz.checks import check_program, described
 from tests.hostile import executables, modules
-from tests.programs import ALL_FLOATS, ALL_TYPES, random_programs, without_jumps
+from tests.programs import ALL_FLOATS, ALL_TYPES, random_programs, with_smooth_results
 from tiles.errors import InvalidExecutable, OutOfTileMemory
 from tiles.target import Target
 
-CHUNK = 20
+CHUNK = 60
 """Programs that a process draws before it forgets what JAX compiled for them."""
 HOSTILE_CHUNK = 400
 """Modules or executables of a process."""
@@ -40,8 +43,17 @@ TARGETS = st.builds(
     st.integers(1, 64),
 )
 PLANS = st.one_of(st.none(), st.integers(0, 2**32 - 1))
+FEWEST, MOST = 15, 40
+"""Operations of a program."""
 PROGRAMS = random_programs(
-    40, ALL_TYPES, sizes=SIZES, max_elements=400, min_steps=15, others=("int32", "bool")
+    MOST,
+    ALL_TYPES,
+    sizes=SIZES,
+    max_elements=400,
+    min_steps=FEWEST,
+    others=("int32", "bool"),
+    tries=3,
+    further=FURTHER,
 )
 CONTROL = control_programs(floats=("float32", *(name for name in ALL_FLOATS if name != "float64")))
 
@@ -64,12 +76,13 @@ class Chunk(NamedTuple):
     """What a chunk did.
 
     Args:
-      tried: examples.
+      tried: by what they are, how many examples passed: ``programs``, and so many of them ``long`` (of ``FEWEST`` operations or
+        more) and ``in floats`` (compared with XLA), too; ``control``, ``modules``, ``executables``.
       refused: by the line of a named error, how many programs it refused.
       found: failures.
     """
 
-    tried: int
+    tried: collections.Counter[str]
     refused: dict[str, int]
     found: list[Found]
 
@@ -87,6 +100,7 @@ def run_chunk(kind: str, seed: int, folder: pathlib.Path) -> Chunk:
     warnings.simplefilter("ignore")
     os.environ["IPUXLA_CACHE_DIR"] = ""
     signal.signal(signal.SIGVTALRM, _stop)
+    forget_constants_of_modules()
     if kind in ("modules", "executables"):
         return _hostile(kind, seed)
     with jax.enable_x64(kind == "programs"):
@@ -97,7 +111,7 @@ def _programs(kind: str, seed: int, folder: pathlib.Path) -> Chunk:
     programs: Any = PROGRAMS if kind == "programs" else CONTROL
     last: dict[str, Any] = {}
     refused: dict[str, int] = {}
-    tried = 0
+    tried: collections.Counter[str] = collections.Counter()
 
     @hypothesis.seed(seed)
     @hypothesis.settings(
@@ -111,20 +125,19 @@ def _programs(kind: str, seed: int, folder: pathlib.Path) -> Chunk:
         print_blob=False,
         verbosity=hypothesis.Verbosity.quiet,
     )
-    @given(programs, TARGETS, PLANS, st.sampled_from(["ring", "float"]), st.integers(0, 2**16))
-    def check(program: Any, target: Target, plan_seed: int | None, arithmetic: str, data_seed: int) -> None:
-        nonlocal tried
-        tried += 1
-        if kind == "control":
-            arithmetic = "ring"  # decisions follow the last bit of what they read
-        elif arithmetic == "float":
-            program = without_jumps(program)
+    @given(programs, TARGETS, PLANS, st.integers(0, 2**16))
+    def check(program: Any, target: Target, plan_seed: int | None, data_seed: int) -> None:
+        smooth: tuple[int, ...] = ()  # decisions follow the last bit of what they read
+        if kind == "programs":
+            program, smooth = with_smooth_results(program)
         lowered = jax.jit(program.function, keep_unused=True).lower(*program.arguments)
-        last["parts"] = lowered.as_text(), program.arrays(data_seed), target, plan_seed, arithmetic
+        last["parts"] = lowered.as_text(), program.arrays(data_seed), target, plan_seed, smooth
         last["program"] = program
         signal.setitimer(signal.ITIMER_VIRTUAL, SLOW_S)
         try:
-            check_program(*last["parts"])
+            tried["in floats"] += check_program(*last["parts"]) > 0
+            tried["long"] += kind == "programs" and len(program.steps) >= FEWEST
+            tried[kind] += 1
         except (IpuError, HloError) as error:
             if isinstance(error, (InternalError, InvalidExecutable, OutOfTileMemory)):
                 raise
@@ -161,7 +174,7 @@ def _hostile(kind: str, seed: int) -> Chunk:
             call = "run_apart" if kind == "modules" else "run"
             script = f"from tests.hostile import {kind}\n\nprint({kind}.{call}({seed}, {number}))\n"
             found.append(Found(kind, answer, script))
-    return Chunk(count, {}, found)
+    return Chunk(collections.Counter({kind: count}), {}, found)
 
 
 def _line(error: BaseException) -> str:

@@ -244,10 +244,36 @@ def test_adjacent_rows_from_several_parts_cost_no_more_at_once():
     assert np.all(at_once <= apart)
 
 
-@pytest.mark.xfail(strict=True, reason="a slice that ends inside a group is counted element by element")
 def test_adjacent_slices_of_groups_cost_no_more_at_once():
-    """A row of four elements, in groups of three, leaves in two runs: counted are four, but three if it is cut before."""
+    """A row of four elements, in groups of three, leaves in two runs, and in three if it is cut before."""
     form, plan = matrix_form(4, 2, is_transposed=True), Plan((whole(4), AxisSplit(2, 1, ((2, 1),))), 1)
     source = Layout((whole(2), whole(5)), 0, Arrangement(((1, 0), (0, 0), (1, 3))))
     at_once, apart = code_at_once_and_apart(form, plan, source, "float32", 1)
     assert np.all(at_once <= apart)
+
+
+@st.composite
+def reads_of_groups(draw: st.DrawFn) -> tuple[Layout, tuple[range, ...]]:
+    """Return a matrix on one tile, of which one axis lies in whole groups, and the rows and columns that are read."""
+    group, count = draw(st.integers(2, 4)), draw(st.integers(1, 4))
+    shape = (draw(st.integers(1, 4)), group * count)
+    order = draw(st.sampled_from([((1, 0), (0, 0), (1, group)), ((0, 0), (1, 0), (1, group))]))
+    bounds = [sorted(draw(st.lists(st.integers(0, n), min_size=2, max_size=2, unique=True))) for n in shape]
+    source = Layout(tuple(map(whole, shape)), 0, Arrangement(order))
+    return source, tuple(range(*pair) for pair in bounds)
+
+
+@given(reads_of_groups())
+@budget(TABLE)
+def test_what_ends_inside_groups_leaves_in_the_runs_that_it_lies_in(case):
+    source, read = case
+    form = OpForm(
+        tuple(Dim("", len(indices), REDUCTION) for indices in read),
+        (IndexMap(tuple(Affine(((d, 1),), indices.start) for d, indices in enumerate(read))),),
+        (IndexMap(()),),
+    )
+    plan = Plan(tuple(whole(len(indices)) for indices in read), 1)
+    moved = operand_traffic(source, form, plan, 0, source.shape, "float32", TARGET)
+    rows, columns = source.arrangement.offsets(source.shape)
+    found = {int(rows[i] + columns[j]) for i in read[0] for j in read[1]}
+    assert moved.runs[0] == sum(place - 1 not in found for place in found)

@@ -204,7 +204,7 @@ def test_figures_of_an_exchange_are_those_of_its_traffic(case, seed):
     operands = tuple(
         (k, random_layout(rng, shape, TARGET.num_tiles), shape, dtype) for k, shape in enumerate(shapes)
     )
-    moved = Traffic.none(TARGET.num_tiles)
+    moved = Traffic.none(TARGET)
     for k, layout, shape, _ in operands:
         moved = moved + operand_traffic(layout, form, plan, k, shape, dtype, TARGET)
     assert exchange_figures(form, plan, operands, TARGET) == (

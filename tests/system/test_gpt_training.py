@@ -107,10 +107,13 @@ SPREAD_BYTES = {"small": 32, "published": 0}
 
 @pytest.mark.parametrize("size", SIZES)
 def test_moments_clipping_and_bias_correction_exchange_scalars(size):
-    """Element by element, where what is read together lies alike; and norms, but for what they add up."""
+    """Element by element, where what is read together lies alike; and norms, but for what they add up.
+
+    What reads scalars alone, the norms of all leaves for instance, moves nothing else, however many they are.
+    """
     found = list(optimizer_reads(compiled_gpt(size)))
     assert sum(bool(read.layouts) for read in found) >= 30
-    moving = [r for r in found if not r.is_folded and len(r.layouts) <= 1]
+    moving = [r for r in found if not r.is_folded and len(r.layouts) == 1]
     assert [r for r in moving if r.received_bytes > SCALARS_BYTES + SPREAD_BYTES[size]] == []
     combined = [r for r in found if r.is_folded and ".combine" in r.name]
     assert [r for r in combined if r.received_bytes > PARTIALS_BYTES] == []

@@ -171,3 +171,16 @@ def test_maxima_of_many_updates_formed_in_parts_certify():
     assert largest.executable.composites
     assert largest.certify().composites_run == len(largest.executable.composites)
     np.testing.assert_array_equal(largest(updates, places), np.arange(2500, 3000, dtype=np.float32))
+
+
+def test_a_slice_of_a_view_of_a_view_certifies(small_target):
+    """A grouped convolution's result is a view, and so is what drops its batch: the proof needs all that it reads by."""
+
+    def cut(x, i):
+        signals = jax.vmap(lambda row: jnp.convolve(row, row[:2], mode="same"))(x)
+        return jax.lax.dynamic_slice(signals, (i, i), (8, 100))
+
+    x, i = jnp.cos(jnp.arange(6000.0)).reshape(20, 300), jnp.int32(7)
+    compiled = ipuxla.jit(cut, target=small_target).lower(x, i).compile()
+    assert compiled.certify().composites_run == len(compiled.executable.composites) == 1
+    np.testing.assert_allclose(compiled(x, i), jax.jit(cut)(x, i), rtol=1e-5, atol=1e-5)

@@ -421,3 +421,34 @@ def test_devices_are_numbered_along_a_ring_where_the_program_goes_round_one():
         np.testing.assert_allclose(compiled(x), by.reshape(16, 4), rtol=1e-6)
     reduced = jax.shard_map(lambda x: jax.lax.psum(x, "data"), mesh=mesh, in_specs=P("data"), out_specs=P())
     assert not jit(reduced, engine="fast").lower(x).compile().executable.replicas.folded
+
+
+@pytest.mark.parametrize("axes", [("data",), ("model",), ("data", "model")])
+def test_a_broadcast_comes_from_any_member(axes):
+    """``jax.lax.pbroadcast``, of which JAX has a rule for GPUs alone; also where the other axes are XLA's."""
+    every = P(("data", "model"))
+    x = RNG.normal(size=(8, 3)).astype(np.float32)
+    mesh = x.reshape(2, 4, 3)
+    wanted = {("data",): mesh[1:], ("model",): mesh[:, 1:2], ("data", "model"): mesh[0, 1]}[axes]
+    for engine in ("hlo", "literal"):
+        mapped = jax.shard_map(
+            lambda x: jax.lax.pbroadcast(x, axes, 1),
+            mesh=AUTO,
+            in_specs=every,
+            out_specs=every,
+            check_vma=False,
+        )
+        got = jit(mapped, engine=engine)(x)
+        np.testing.assert_array_equal(got, np.broadcast_to(wanted, (2, 4, 3)).reshape(8, 3))
+    if len(axes) == 1:
+        own = P(axes[0])
+        partly = jax.shard_map(
+            lambda x: jax.lax.pbroadcast(x, axes, 1),
+            mesh=AUTO,
+            in_specs=own,
+            out_specs=own,
+            axis_names=set(axes),
+            check_vma=False,
+        )
+        each = np.split(x, AUTO.shape[axes[0]])
+        np.testing.assert_array_equal(jit(partly)(x), np.concatenate([each[1]] * len(each)))

@@ -1,13 +1,15 @@
-"""What moving a variable to other replicas takes: the part of the tiles, of the links between IPUs, and of the sync.
+"""What an exchange between IPUs takes: the part of the tiles, of the links between IPUs, and of the sync.
 
-Every tile sends its part to the tile of its number on another IPU. The phase lasts as long as its busiest tile or its
-busiest link, and its longest route; a sync of exactly the IPUs that take part comes before it.
+A variable moves to other replicas, every tile's part to the tile of its number; or what vertices read, or a copy moves,
+crosses between the IPUs of a replica. The phase lasts as long as its busiest tile or its busiest link, and its longest
+route; a sync of exactly the IPUs that take part comes before it.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
@@ -17,7 +19,7 @@ from tiles.graph.layout import ceil_div
 from tiles.numerics.dtypes import WORD_BYTES, itemsize
 from tiles.plan import Traffic
 from tiles.plan.exchange import send_instructions
-from tiles.plan.links import Crossing, crossing
+from tiles.plan.links import Crossing, crossing, crossing_within
 from tiles.target import Basis, Target
 
 
@@ -27,7 +29,7 @@ class LinkCost:
 
     Args:
       crossings: the flows of each stage; one where there are none.
-      flow_bytes: bytes of each flow.
+      flow_bytes: by which the bytes of the crossings' flows are multiplied.
       cycles: that links and routes add to what tiles take; None: unknown.
       parts: those cycles by what they rest on.
       sync_cycles: of the IPUs that take part; None: unknown.
@@ -66,17 +68,38 @@ class LinkCost:
         return any(found.stays or found.misses for found in self.crossings)
 
 
-def link_cost(executable: Executable, step: BetweenStep, tile_cycles: int) -> LinkCost:
-    """Return what a step's bytes take on the links.
+def between_cost(executable: Executable, step: BetweenStep, tile_cycles: int) -> LinkCost:
+    """Return what a variable that moves to other replicas takes on the links.
 
     Args:
       executable: the program, on a system.
       step: the step.
       tile_cycles: of its busiest tile.
     """
-    crossings = step_crossings(executable, step)
     v = executable.variables[step.source]
-    flow_bytes = ceil_div(math.prod(v.shape) * itemsize(v.dtype), len(step.exchanges[0]))
+    flows = len(step.exchanges[0]) * sum(_shares(executable, v))
+    flow_bytes = ceil_div(math.prod(v.shape) * itemsize(v.dtype), max(1, flows))
+    return _link_cost(step_crossings(executable, step), flow_bytes, tile_cycles)
+
+
+def within_cost(executable: Executable, between_ipus: np.ndarray, tile_cycles: int) -> LinkCost | None:
+    """Return what an exchange between the IPUs of a replica takes on the links; None where nothing crosses.
+
+    Args:
+      executable: the program, on a system.
+      between_ipus: bytes that each IPU of a replica sends to each other one, ``[num_ipus, num_ipus]``.
+      tile_cycles: of its busiest tile.
+    """
+    if not between_ipus.any():
+        return None
+    assert executable.system is not None
+    rows = tuple(tuple(row) for row in between_ipus.tolist())
+    crossing = crossing_within(executable.system, executable.replicas, rows)
+    return _link_cost((crossing,), 1, tile_cycles)
+
+
+def _link_cost(crossings: tuple[Crossing, ...], flow_bytes: int, tile_cycles: int) -> LinkCost:
+    """Return what crosses the links beside what tiles take; of several stages the mean."""
     by_basis: dict[Basis, int] = {}
     syncs: list[int | None] = []
     bases, is_known = [], True
@@ -106,11 +129,11 @@ def link_cost(executable: Executable, step: BetweenStep, tile_cycles: int) -> Li
 
 def between_traffic(variable: Variable, moves: bool, target: Target) -> Traffic:
     """Return what tiles send and receive of a variable that is moved as it lies; nothing where no replica sends."""
-    total = Traffic.none(target.num_tiles)
+    total = Traffic.none(target)
     part = variable.layout.part_bytes(variable.dtype)
     if not moves or not part:
         return total
-    figures = {name: np.zeros(target.num_tiles, np.int64) for name in vars(total)}
+    figures = {name: array.copy() for name, array in vars(total).items()}
     tiles, words = variable.layout.tiles, ceil_div(part, WORD_BYTES)
     for name in ("received", "sent"):
         figures[name][tiles] = words * WORD_BYTES
@@ -124,4 +147,16 @@ def step_crossings(executable: Executable, step: BetweenStep) -> tuple[Crossing,
     """Return the flows of each of a step's stages; one where it has none."""
     assert executable.system is not None
     system, replicas = executable.system, executable.replicas
-    return tuple(crossing(system, replicas, step.axes, moves) for moves in step.exchanges)
+    shares = _shares(executable, executable.variables[step.source])
+    return tuple(crossing(system, replicas, step.axes, moves, shares) for moves in step.exchanges)
+
+
+def _shares(executable: Executable, variable: Variable) -> tuple[int, ...]:
+    """Return how many of a variable's elements lie on each IPU of a replica, in the smallest numbers of that ratio."""
+    if executable.target.num_ipus == 1:
+        return (1,)
+    layout = variable.layout
+    lengths = (axis.hi - axis.lo for axis in layout.axes)
+    elements = reduce(np.multiply.outer, lengths, np.ones((), np.int64)).reshape(-1)
+    counts = np.bincount(layout.tiles // executable.target.tiles_per_ipu, elements).astype(np.int64)
+    return tuple((counts // max(1, np.gcd.reduce(counts))).tolist())

@@ -77,12 +77,14 @@ def compile_graph(graph: Graph, check_memory: bool = True, planner: Planner | No
       OutOfTileMemory: the program does not fit; the error carries the executable for its report.
       InvalidGraph: a step names something that does not exist, or reads what another left undefined.
     """
-    order = Order((planner or Planner()).plan(graph))
+    planner = planner or Planner()
+    order = Order(planner.plan(graph))
     tree, graph = order.program(), order.graph
     order.pin()
     used = order.used()
     tensors = {name: tensor for name, tensor in graph.tensors.items() if name in used}
-    executable = _grouped_to_fit(tree, order, Storages.shared(order, tensors))
+    storages = Storages.shared(order, tensors)
+    executable = _grouped_to_fit(tree, order, storages)
     _require_defined(executable)
     _require_remote_memory(executable)
     _require_replicable(executable)
@@ -92,7 +94,7 @@ def compile_graph(graph: Graph, check_memory: bool = True, planner: Planner | No
 
 
 def _grouped_to_fit(tree: Sequence, order: Order, storages: Storages) -> Executable:
-    """Return the program with alike steps grouped; where it does not fit by little, so that memory need not grow."""
+    """Return the program with steps joined; where it does not fit by little, so that memory need not grow."""
     data, _ = _requests(order, storages)
     spare = int(SHARE * order.graph.target.bytes_per_tile)
     given = order, storages, data

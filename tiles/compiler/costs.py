@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tiles.compiler.between import LinkCost, between_traffic, link_cost, step_crossings
+from tiles.compiler.between import LinkCost, between_cost, between_traffic, step_crossings, within_cost
 from tiles.compiler.executable import Executable
 from tiles.compiler.host import host_exchange
 from tiles.compiler.movements import movements
@@ -147,6 +147,7 @@ def _step_cost(executable: Executable, step: StepRecord, calls: Sequence[int]) -
         return _between_cost(executable, step)
     moved = step_traffic(executable, step)
     exchange = exchange_parts(moved, target) if not calls else _calling_parts(executable, step, calls)
+    links = within_cost(executable, moved.between_ipus, sum(cycles for _, cycles in exchange))
     compute = np.zeros(target.num_tiles, np.int64)
     vertices: list[tuple[Basis, np.ndarray, np.ndarray]] = []
     flops, source, slowest = 0, "", -1
@@ -167,11 +168,14 @@ def _step_cost(executable: Executable, step: StepRecord, calls: Sequence[int]) -
     tile = int(np.argmax(compute))
     parts = tuple((basis, int(cycles[tiles == tile].sum())) for basis, tiles, cycles in vertices)
     regressed = int(moved.regressed[tile])
+    sync, sync_basis = target.internal_sync_cycles, target.basis("internal_sync_cycles")[0]
+    if links is not None:
+        sync, sync_basis = links.sync_cycles or 0, links.sync_basis
     return StepCost(
         name=step.name,
         compute_cycles=int(compute.max()),
         exchange_cycles=sum(cycles for _, cycles in exchange),
-        sync_cycles=0 if moved.is_empty else target.internal_sync_cycles,
+        sync_cycles=0 if moved.is_empty else sync,
         exchange_bytes=int(moved.received.sum()),
         flops=flops,
         vertex_parts=parts,
@@ -180,7 +184,9 @@ def _step_cost(executable: Executable, step: StepRecord, calls: Sequence[int]) -
         source=source,
         tile_compute_cycles=read_only(compute),
         traffic=moved,
-        sync_basis=target.basis("internal_sync_cycles")[0],
+        sync_basis=sync_basis,
+        link_cycles=0 if links is None else None if links.sync_cycles is None else links.cycles,
+        links=links,
     )
 
 
@@ -189,7 +195,7 @@ def _between_cost(executable: Executable, step: BetweenStep) -> StepCost:
     target, moved = executable.target, step_traffic(executable, step)
     exchange = exchange_parts(moved, target)
     duration = sum(cycles for _, cycles in exchange)
-    links = link_cost(executable, step, duration)
+    links = between_cost(executable, step, duration)
     part = executable.variables[step.source].layout
     compute = np.zeros(target.num_tiles, np.int64)
     if links.copies_on_tiles:  # a copy, or zeros, on tiles to which nothing comes
@@ -229,7 +235,7 @@ def _host_cost(executable: Executable, step: HostStep) -> StepCost:
         exchange_parts=NOTHING,
         source="copy from where a tile receives from the host" if copies else "",
         tile_compute_cycles=read_only(host.tile_cycles),
-        traffic=Traffic.none(target.num_tiles),
+        traffic=Traffic.none(target),
         sync_basis=target.basis("global_sync_cycles")[0],
         host_cycles=host.cycles,
         host_bytes=host.size_bytes,
@@ -254,7 +260,7 @@ def _sync_cost(executable: Executable, step: SyncStep) -> StepCost:
         exchange_parts=NOTHING,
         source="",
         tile_compute_cycles=read_only(np.zeros(target.num_tiles, np.int64)),
-        traffic=Traffic.none(target.num_tiles),
+        traffic=Traffic.none(target),
         sync_basis=target.basis(field)[0],
         host_ipus=tuple(range(target.num_ipus)),
     )
@@ -354,7 +360,7 @@ def step_traffic(executable: Executable, step: StepRecord) -> Traffic:
         return between_traffic(executable.variables[step.source], moves, executable.target)
     target = executable.target
     found = (each.traffic(target) for each in movements(step, executable.variables) if each is not None)
-    return sum(found, Traffic.none(target.num_tiles))
+    return sum(found, Traffic.none(target))
 
 
 def _calling_parts(executable: Executable, step: StepRecord, calls: Sequence[int]) -> Parts:
@@ -363,7 +369,7 @@ def _calling_parts(executable: Executable, step: StepRecord, calls: Sequence[int
     Each takes as long as its busiest tile, and the time to set its bases; then come all other movements together.
     """
     target = executable.target
-    together, cycles = Traffic.none(target.num_tiles), 0
+    together, cycles = Traffic.none(target), 0
     for number, each in enumerate(movements(step, executable.variables)):
         if each is None:
             continue

@@ -135,7 +135,7 @@ class Executable:
       remote_buffers: by name; see ``tiles.graph.RemoteBuffer``.
       shared_exchange: by step and number of a movement, the earlier movement whose exchange program it runs with
         addresses of its own; see ``tiles.compiler.sharing``.
-      system: the IPUs that replicas run on, each of them ``target``, and their links; None for one IPU.
+      system: the IPUs that replicas run on, so many of its chip each as ``target`` has, and their links; None for one IPU.
       replicas: named axes of replicas. Variables, buffers, steps and program are those of each one of them.
       differs_along: with a system, for each input the axes along which replicas may be given different values, in the
         replicas' order; an input with none is given once for all.
@@ -191,7 +191,7 @@ class Executable:
         return {
             "format": FORMAT_VERSION,
             "name": self.name,
-            "target": self.target.to_data(),
+            "target": (self.target if self.system is None else self.system.chip).to_data(),
             "variables": [_variable_data(v) for v in self.variables.values()],
             "buffers": [
                 {
@@ -227,10 +227,12 @@ class Executable:
         if self.system is None:
             return {}
         system = {key: value for key, value in self.system.to_data().items() if key != "chip"}
+        each = self.replicas.ipus_each
         return {
             "system": system,
             "replicas": self.replicas.to_data(),
             "differs_along": [list(axes) for axes in self.differs_along],
+            **({"ipus_per_replica": each} if each != 1 else {}),
         }
 
     def _modules(self) -> dict[str, bytes]:
@@ -260,9 +262,14 @@ class Executable:
             system = (
                 System.from_data({**data["system"], "chip": data["target"]}) if "system" in data else None
             )
+            replicas = Replicas()
+            if system is not None:
+                replicas = Replicas.from_data(data["replicas"], data.get("ipus_per_replica", 1))
             executable = cls(
                 name=data["name"],
-                target=Target.from_data(data["target"]) if system is None else system.chip,
+                target=Target.from_data(data["target"])
+                if system is None
+                else system.several(replicas.ipus_each),
                 variables={v["name"]: _variable_from(v) for v in data["variables"]},
                 buffers={b["name"]: _buffer_from(b) for b in data["buffers"]},
                 steps=tuple(step_from_data(step, modules) for step in data["steps"]),
@@ -276,7 +283,7 @@ class Executable:
                 remote_buffers={r["name"]: _remote_from(r) for r in data["remote_buffers"]},
                 shared_exchange={(s, k): (first, j) for s, k, first, j in data["shared_exchange"]},
                 system=system,
-                replicas=Replicas() if system is None else Replicas.from_data(data["replicas"]),
+                replicas=replicas,
                 differs_along=() if system is None else tuple(map(tuple, data["differs_along"])),
             )
             again = executable.to_data()

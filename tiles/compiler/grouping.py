@@ -1,9 +1,11 @@
-"""Steps that are alike become one step: leaves of an optimizer's update one compute set, copies around a call one exchange.
+"""Steps that can run side by side become one step: independent compute sets one superstep, copies around a call one exchange.
 
 A step joins an earlier one of its sequence when nothing from there on stands in its way: no step, and no other member,
 writes the storage of what it reads, or reads or writes the storage of what it writes. Storages are those of the program
 as it stood, so views, copies that need not move and results in place stay what they were. Control, and whatever the host
 sees, is never passed. A superstep of several members takes no longer than they did apart: one sync, one exchange phase.
+Slices of one product that is cut to need less memory stay apart. Exchange programs are shared in a step as between steps
+(``sharing``), so that joining costs none.
 
 Memory is what it may cost: results are there earlier, and what members receive and use is there together. A step joins
 where the fullest tile then has at most so many bytes more than the program ever had (``spare_bytes``).
@@ -26,6 +28,7 @@ from tiles.compiler.memory import Request, tile_ranges
 from tiles.compiler.order import Order, live_range
 from tiles.compiler.storages import Storages
 from tiles.graph import ComputeSet, Copy, Tensor
+from tiles.planning import operation_of
 
 SHARE = 0.03
 """Of a tile: by how much grouping may raise the most that any tile holds at once."""
@@ -62,11 +65,9 @@ def grouped(
     return _renumbered(tree, order, grouping.leader)
 
 
-def is_leaf(step: Any) -> bool:
-    """Whether a step may join others: a copy, or vertices without products and without partials."""
-    if isinstance(step, Copy):
-        return True
-    return isinstance(step, ComputeSet) and not any(
+def is_leaf(step: Copy | ComputeSet) -> bool:
+    """Whether a step is a copy, or vertices without products and without partials."""
+    return isinstance(step, Copy) or not any(
         v.codelet.is_contraction or v.plan.split_reductions(v.form) for v in step.vertices
     )
 
@@ -89,6 +90,7 @@ class _Grouping:
     def __init__(self, order: Order, storages: Storages, budget: _Budget) -> None:
         self.order, self.storages, self.budget = order, storages, budget
         self.leader = list(range(len(order.steps)))
+        self.cut: dict[int, set[str]] = defaultdict(set)
         self._seen: set[int] = set()
 
     def walk(self, node: Node) -> None:
@@ -110,24 +112,31 @@ class _Grouping:
         if not isinstance(step, (Copy, ComputeSet)):
             return _Run()
         reads, writes = ({self.storages.of(name) for name in names} for names in accessed(step))
-        place = number
-        if is_leaf(step):
-            before = [run.writes.get(storage, NEVER) for storage in reads | writes]
-            before += [run.reads.get(storage, NEVER) for storage in writes]
-            groups = run.groups[type(step)]
-            earliest = bisect.bisect_right(groups, max(before, default=NEVER))
-            tried = groups[earliest : earliest + MOST_TRIED]
-            place = next((g for g in tried if self.budget.allows(number, g)), number)
-            if place == number:
-                groups.append(number)
-            else:
-                self.leader[number] = place
-                self.budget.move(number, place, reads | writes)
+        before = [run.writes.get(storage, NEVER) for storage in reads | writes]
+        before += [run.reads.get(storage, NEVER) for storage in writes]
+        groups = run.groups[type(step)]
+        earliest = bisect.bisect_right(groups, max(before, default=NEVER))
+        tried = groups[earliest : earliest + MOST_TRIED]
+        cut = _cut_operation(self.order.steps[number][0])
+        free = (g for g in tried if not cut or cut not in self.cut[g])
+        place = next((g for g in free if self.budget.allows(number, g)), number)
+        self.cut[place].add(cut)
+        if place == number:
+            groups.append(number)
+        else:
+            self.leader[number] = place
+            self.budget.move(number, place, reads | writes)
         for storage in reads:
             run.reads[storage] = max(place, run.reads.get(storage, NEVER))
         for storage in writes:
             run.writes[storage] = max(place, run.writes.get(storage, NEVER))
         return run
+
+
+def _cut_operation(name: str) -> str:
+    """Return the operation that a step computes a slice of, one after another to save memory; "" for other steps."""
+    operation = operation_of(name)
+    return operation if ".turn" in name[len(operation) :] else ""
 
 
 def accessed(step: Copy | ComputeSet) -> tuple[set[str], set[str]]:

@@ -74,6 +74,9 @@ class _Proof:
     def _roots(self) -> dict[str, str]:
         return {name: root_of(self.executable, name) for name in self.executable.variables}
 
+    def _shown(self, axes: Axes) -> str:
+        return self.executable.replicas.shown(axes)
+
     def _of(self, names: tuple[str, ...]) -> Axes:
         return NONE.union(*(self.differs.get(self._roots[name], NONE) for name in names))
 
@@ -116,13 +119,13 @@ class _Proof:
                     v = self.executable.variables[decider.decided_by]
                     raise refuse(
                         f"{where(part, step)}: a replica may wait for one that does not take part: {decider.kind} on "
-                        f"{v.name}, which may differ along {', '.join(sorted(apart))}, decides whether it runs",
+                        f"{v.name}, which may differ along {self._shown(apart)}, decides whether it runs",
                         step.location or v.location,
                     )
             apart = self._of((step.stage,)) & frozenset(step.axes) if step.stage else NONE
             if apart:
                 raise refuse(
-                    f"{where(part, step)}: its stage {step.stage} may differ along {', '.join(sorted(apart))}",
+                    f"{where(part, step)}: its stage {step.stage} may differ along {self._shown(apart)}",
                     step.location,
                 )
             if part not in counted:

@@ -27,7 +27,7 @@ WORD_BYTES = 4
 def check_declarations(executable: Executable) -> None:
     """Raise InvalidExecutable unless everything named exists and fits by name, kind, dtype and shape."""
     check_name("program", executable.name, executable.name)
-    if executable.target.num_ipus > 1:
+    if executable.target.num_ipus > 1 and executable.system is None:
         raise refuse(f"it is for {executable.target.num_ipus} IPUs without links between them")
     _check_replicas(executable)
     _check_buffers(executable)
@@ -43,9 +43,11 @@ def _check_replicas(executable: Executable) -> None:
     replicas, system, differs = executable.replicas, executable.system, executable.differs_along
     if not isinstance(replicas, Replicas) or (system is None and (replicas.axes or differs)):
         raise refuse("it has replicas and no system of several IPUs")
-    if system is not None and (system.chip != executable.target or replicas.count > system.num_ipus):
-        what = f"{replicas.count:,} replicas, each on {executable.target.name}"
-        raise refuse(f"it has {what}; {system.name} has {system.num_ipus:,} of {system.chip.name}")
+    if system is not None:
+        each = replicas.ipus_each
+        if system.several(each) != executable.target or replicas.num_ipus > system.num_ipus:
+            what = f"{replicas.count:,} replicas, each on {'' if each == 1 else f'{each:,} '}{executable.target.name}"
+            raise refuse(f"it has {what}; {system.name} has {system.num_ipus:,} of {system.chip.name}")
     if system is not None and len(differs) != len(executable.inputs):
         raise refuse(f"of {len(executable.inputs)} inputs it says along which axes {len(differs)} differ")
     for name, axes in zip(executable.inputs, differs, strict=system is not None):

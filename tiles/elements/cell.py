@@ -26,12 +26,15 @@ class Access:
       alignment_bytes: what the address of its first element, and of each row, is a multiple of.
       every_row: whether its address moves from row to row; False for a vector that all rows read.
       counts: whether it is no memory but an int32 that counts elements, or rows, from what the vertex' state says.
+      beside: name of the operand or result ("in0", "out0") that it lies beside, at a distance that the vertex' state
+        says ("in1_distance_bytes", not negative): both move by one pointer. "" for one that moves by its own.
     """
 
     level: int = ELEMENT
     alignment_bytes: int = ACCESS_BYTES
     every_row: bool = True
     counts: bool = False
+    beside: str = ""
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,10 @@ class Arrangement:
                 )
             if (access.level == ROW or not access.every_row) and not self.has_rows:
                 raise NoTileCode("an access by rows in a cell without rows", expected="has_rows=True")
+            if access.beside and (access.level != ELEMENT or not access.every_row or not self.has_rows):
+                raise NoTileCode(
+                    "an access beside another that does not move as it does", expected="rows of elements"
+                )
         if any(access.level != ELEMENT or not access.every_row for access in self.results):
             raise NoTileCode("a result of one element", expected="results of n elements")
         for taken, dtype in zip(self.in_place, result_dtypes, strict=bool(self.in_place)):

@@ -70,6 +70,7 @@ class Elementwise:
         self.uniform: dict[int, Value] = {}
         self.loop_level = CELL
         self.bases: dict[str, Register] = {}
+        self.distances: dict[str, Register] = {}
         self.repeat_max = emitter.isa["repeat_body_max_bundles"]
 
     def items(self) -> list[Item]:
@@ -115,8 +116,9 @@ class Elementwise:
     ) -> list[Item]:
         """Return the code of one iteration."""
         e = self.e
+        common = _Common(pointer, [*self.how.operands, *self.how.results], self.distances)
         streams = [
-            Stream(e, f"in{k}", d, self.lanes, a.alignment_bytes, _bound(pointer, f"in{k}", d))
+            Stream(e, f"in{k}", d, self.lanes, a.alignment_bytes, common.pointer(f"in{k}", d, a))
             for k, (d, a) in enumerate(zip(self.dtypes[0], self.how.operands, strict=True))
         ]
         for stream in streams:
@@ -131,14 +133,16 @@ class Elementwise:
                 zip(results, self.dtypes[1], self.how.results, strict=True)
             ):
                 name = self.how.stream(k)
-                stream = Stream(
-                    e, name, dtype, self.lanes, access.alignment_bytes, _bound(pointer, name, dtype)
-                )
+                where = common.pointer(name, dtype, access)
+                stream = Stream(e, name, dtype, self.lanes, access.alignment_bytes, where)
                 stream.own_pointers = self.how.separate and finish is None
                 if finish is None:
                     stream.store(self.walker.forms, value)
                 else:
                     finish(stream, value)
+            for moving in common.pointers.values():
+                if moving.turn_bytes:
+                    e.emit("add", (moving.register,), (moving.register,), (moving.turn_bytes,))
         return e.empty(ELEMENT)
 
     def _counter(self, k: int, access: Access, pointer: Callable[[str, str, int], Pointer]) -> Value:
@@ -206,5 +210,29 @@ def by_size(make: Callable[[int], Register]) -> Callable[[int], Register]:
     return get
 
 
-def _bound(pointer: Callable[[str, str, int], Pointer], name: str, dtype: str) -> Callable[[int], Pointer]:
-    return lambda offset: pointer(name, dtype, offset)
+class _Common:
+    """Pointers of one iteration: what lies beside another operand or result moves by the other one's."""
+
+    def __init__(
+        self,
+        make: Callable[[str, str, int], Pointer],
+        accesses: list[Access],
+        distances: dict[str, Register],
+    ) -> None:
+        self.make, self.distances = make, distances
+        self.shared = {access.beside for access in accesses} - {""}
+        self.pointers: dict[str, Pointer] = {}
+
+    def pointer(self, name: str, dtype: str, access: Access) -> Callable[[int], Pointer]:
+        """Return what gives a stream its pointers."""
+        root = access.beside or name
+        if root not in self.shared:
+            return lambda offset: self.make(name, dtype, offset)
+
+        def get(offset: int) -> Pointer:
+            del offset
+            if root not in self.pointers:
+                self.pointers[root] = self.make(root, dtype, 0)
+            return Pointer(self.pointers[root].register, distance=self.distances.get(name, MZERO))
+
+        return get

@@ -201,6 +201,17 @@ def logic(ctx: Context, name: str, form: str, a: Value, b: Value) -> Value:
     return Value(a.dtype, level, lanes, {form: pieces})
 
 
+def inverted(ctx: Context, form: str, x: Value) -> Value:
+    """Return the bitwise inverse of masks in a mask's form."""
+    width = piece_width(form, x.lanes)
+    name = "not64" if width == 2 else "not"
+    pieces = ctx.forms.get(x, form)
+    with ctx.emitter.at(x.level):
+        return Value(
+            x.dtype, x.level, x.lanes, {form: tuple(ctx.emitter.op(name, ("A", width), p) for p in pieces)}
+        )
+
+
 def masked_select(ctx: Context, mask: Value, on_false: Value, on_true: Value) -> Value:
     """Return ``mask ? on_true : on_false`` by masks over the bits of floats."""
     form = float_form(on_true.dtype)

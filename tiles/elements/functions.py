@@ -298,6 +298,30 @@ def _reduced(x: Array, divisor: Array) -> Array:
     return jnp.where(x >= divisor, rest, x)
 
 
+def expm1_for_half(x: Array) -> Array:
+    """Return ``exp(x) - 1`` to the bits of a half: three terms of its series where the difference would cancel."""
+    near = x + x * x * (0.5 + x * 0.1666666716337204)
+    return jnp.where(jnp.abs(x) < 0.0625, near, jnp.exp(x) - 1)
+
+
+def log1p_for_half(x: Array) -> Array:
+    """Return ``log(1 + x)`` to the bits of a half: three terms of its series where the sum would lose them."""
+    near = x - x * x * (0.5 - x * 0.3333333432674408)
+    return jnp.where(jnp.abs(x) < 0.015625, near, jnp.log(1 + x))
+
+
+def cbrt_for_half(x: Array) -> Array:
+    """Return the cube root to the bits of a half: by logarithm and exponential alone."""
+    root = jnp.exp(jnp.log(jnp.abs(x)) * 0.3333333333333333)
+    return jnp.where(x < 0, -root, root)
+
+
+HALVES: dict[str, Callable[..., Array]] = {
+    "expm1": expm1_for_half,
+    "log1p": log1p_for_half,
+    "cbrt": cbrt_for_half,
+}
+"""Shorter ways for halves, which are computed in f32 and rounded once."""
 FUNCTIONS: dict[str, Callable[..., Array]] = {
     f.__name__: f
     for f in (

@@ -29,7 +29,7 @@ CAPACITY_BYTES = 16 << 20
 """Some ten thousand variants; what one process adds comes on top, until the next one begins."""
 SUFFIX = ".variant"
 _MAGIC = b"ipuxla variant 1\n"
-_COMPILER = ("tiles/elements", "tiles/numerics", "tiles/poplibs/popops")
+_COMPILER = ("tiles/elements", "tiles/numerics", "tiles/poplibs/popnn", "tiles/poplibs/popops")
 """Where the source lies that decides what a variant is: the compiler, arithmetic, and the expressions it is handed."""
 _SYMBOLS = ("n", "rows", "worker")
 _OPERATORS = ("+", "-", "*", "//", "%", ">", "==")

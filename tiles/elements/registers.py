@@ -23,10 +23,13 @@ Name = tuple[str, int]
 class Pressure(Exception):
     """No colours are left for some groups."""
 
-    def __init__(self, file: str, failed: Sequence[int], candidates: Callable[[int], list[Name]]) -> None:
-        """State the register file of the first of them, and for each what could be spilled, best first."""
-        super().__init__(file)
-        self.file = file
+    def __init__(
+        self, names: Sequence[Name], failed: Sequence[int], candidates: Callable[[int], list[Name]]
+    ) -> None:
+        """State the groups, by name and place, and for each what could be spilled, best first."""
+        super().__init__(names[0][0])
+        self.file = names[0][0]
+        self.names = frozenset(names)
         self.groups = len(failed)
         self._failed, self._candidates = failed, candidates
 
@@ -289,7 +292,8 @@ class Flow:
             for at in range(first, first + width):
                 held[at] |= 1 << _LANE * place
         if failed:
-            raise Pressure(names[failed[0]][0], failed, functools.partial(self._spillable, clashes))
+            without = [names[place] for place in failed]
+            raise Pressure(without, failed, functools.partial(self._spillable, clashes))
         return homes
 
     def _order(self, clashes: Mapping[int, int], sizes: dict[str, int]) -> list[int]:

@@ -10,7 +10,7 @@ from jax.extend.core import ClosedJaxpr
 from tiles.elements.emitter import Emitter
 from tiles.elements.extents import const
 from tiles.elements.floats import Context
-from tiles.elements.functions import FUNCTIONS
+from tiles.elements.functions import FUNCTIONS, HALVES
 from tiles.elements.integers import is_signed, lanes, width_of, wrap
 from tiles.elements.tilecode import MZERO, Register
 from tiles.elements.values import Value
@@ -21,7 +21,8 @@ _WORD_BITS = 32
 @functools.cache
 def find(name: str, dtypes: tuple[str, ...]) -> ClosedJaxpr | None:
     """Return a function of f32 or f16 scalars as a jaxpr of functions with instructions; None if it is unknown."""
-    function = FUNCTIONS.get(name)
+    are_halves = all(d == "float16" for d in dtypes)
+    function = (HALVES.get(name) if are_halves else None) or FUNCTIONS.get(name)
     if function is None or any(d not in ("float32", "float16") for d in dtypes):
         return None
 

@@ -56,11 +56,15 @@ class ElementwiseRows(Elementwise):
           Its rows, the vectors of a row, those of them that it takes, and the elements that are left for it.
         """
         e, together = self.e, self.how.shares_rows
-        moving = {name for name, access in self._accesses() if access.level == ROW or self._moves(access)}
-        self.moving = [name for name in self._names() if name in moving]
+        accesses = dict(self._accesses())
+        own = [name for name in self._names() if not accesses[name].beside]
+        self.moving = [n for n in own if accesses[n].level == ROW or self._moves(accesses[n])]
         with e.at(CELL):
-            for name in self._names():
+            for name in own:
                 self.bases[name] = emit_argument(e, self.arguments, name)
+            for name in self._names():
+                if accesses[name].beside:
+                    self.distances[name] = emit_argument(e, self.arguments, f"{name}_distance_bytes")
             n, rows = emit_argument(e, self.arguments, "n"), emit_argument(e, self.arguments, "rows")
             worker = emit_worker(e)
             count = rows if together else emit_share(e, rows, worker)

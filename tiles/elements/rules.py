@@ -11,7 +11,16 @@ import numpy as np
 from tiles.elements import floats, integers, routines
 from tiles.elements.cell import CELL
 from tiles.elements.emitter import Emitter
-from tiles.elements.floats import Context, absolute, binary, logic, masked_select, negated, transcendental
+from tiles.elements.floats import (
+    Context,
+    absolute,
+    binary,
+    inverted,
+    logic,
+    masked_select,
+    negated,
+    transcendental,
+)
 from tiles.elements.tilecode import Register
 from tiles.elements.values import Value
 from tiles.errors import NoTileCode
@@ -145,12 +154,11 @@ def _mask_form(*values: Value) -> str:
 
 
 def _not(ctx: Context, params: dict[str, Any], x: Value) -> Value:
-    ones = ctx.constant(True, "bool")
     form = _mask_form(x)
     if x.dtype == "bool" and form:
-        return logic(ctx, "andc", form, ones, x)
+        return inverted(ctx, form, x)
     if x.dtype == "bool":
-        return integers.bool_logic(ctx, "xor", x, ones)
+        return integers.bool_logic(ctx, "xor", x, ctx.constant(True, "bool"))
     return integers.plain("xor", wraps=False)(ctx, params, x, ctx.constant(_all_ones(x.dtype), x.dtype))
 
 

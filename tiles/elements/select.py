@@ -44,14 +44,15 @@ class Walker:
         """Emit into ``emitter``; element-level values have ``lanes`` lanes."""
         self.emitter = emitter
         self.forms = Forms(emitter, lanes)
+        self._constants: dict[tuple[str, str], Value] = {}
 
     def level(self, *values: Value) -> int:
         """Return the level at which a function of the values is computed."""
         return max((v.level for v in values), default=CELL)
 
     def constant(self, number: float | int | bool, dtype: str) -> Value:
-        """Return a literal."""
-        return Value(dtype, CELL, 1, constant=number)
+        """Return a literal: one value for all places that name it, so that it is brought into every form once."""
+        return self._constants.setdefault((dtype, repr(number)), Value(dtype, CELL, 1, constant=number))
 
     def run(self, jaxpr: Jaxpr | Equations, consts: list[Any], operands: list[Value]) -> list[Value]:
         """Return the values of a jaxpr's results.

@@ -25,8 +25,10 @@ from tiles.elements.tilecode import (
 )
 
 _MAX_ROUNDS = 40
-_PATIENCE = 10
-"""Rounds after which one more value is spilled for each group that found no register."""
+_PATIENCE = 2
+"""Rounds in which not fewer groups go without a register, after which twice as many values are spilled for each."""
+_STUCK = 4
+"""Such rounds after which, if all that go without are temporaries of spilled values, no more values are tried."""
 _WINDOWS = (0, 1 << 20, 8, 1)
 _WINDOWS_AFTER_SPILLING = (1,)
 _FEW = 5
@@ -49,6 +51,7 @@ def assigned(
     """
     current, spilled, known = tuple(items), set(), Schedules(isa)
     groups = Groups()
+    fewest, stalled = 1 << 30, 0
     for round_ in range(_MAX_ROUNDS):
         pressure: Pressure | None = None
         for window in _WINDOWS if not round_ else _WINDOWS_AFTER_SPILLING:
@@ -61,12 +64,16 @@ def assigned(
             except Pressure as found:
                 pressure = found
         assert pressure is not None
-        if most and pressure.groups > most:
+        stalled = 0 if pressure.groups < fewest else stalled + 1
+        fewest = min(fewest, pressure.groups)
+        if (most and pressure.groups > most) or (stalled >= _STUCK and pressure.names <= spilled):
             break
         possible = _spillable(current) - spilled
         chosen: list[Name] = []
         for candidates in pressure.candidates():
-            chosen += [n for n in candidates if n in possible and n not in chosen][: 1 + round_ // _PATIENCE]
+            chosen += [n for n in candidates if n in possible and n not in chosen][
+                : 1 << stalled // _PATIENCE
+            ]
         if not chosen:
             raise out_of_registers(pressure.file, what)
         spill = Spill(current, chosen, scratch_bytes)

@@ -38,11 +38,13 @@ class Pointer:
       register: the address; advanced by accesses if ``turn_bytes`` is not 0.
       turn_bytes: bytes from one iteration of a worker to its next.
       stride: register with that number in units of the access, where it does not fit an immediate.
+      distance: register with the bytes from the address to what is accessed.
     """
 
     register: Register
     turn_bytes: int = 0
     stride: Register | None = None
+    distance: Register = MZERO
 
 
 class Stream:
@@ -140,7 +142,7 @@ class Stream:
             self.emitter.emit(f"{name}step", (*outs, address), ins, stream=self.name)
             return
         if not pointer.turn_bytes:
-            self.emitter.emit(name, outs, (*ins, address, MZERO), (at,), stream=self.name)
+            self.emitter.emit(name, outs, (*ins, address, pointer.distance), (at,), stream=self.name)
             return
         step = size_bytes if at < count - 1 else pointer.turn_bytes - (count - 1) * size_bytes
         self.emitter.emit(
@@ -200,7 +202,7 @@ class Stream:
         e = self.emitter
         words = [w.part(k) if w.width > 1 else w for w in self.words(forms, value) for k in range(w.width)]
         each = 4 // itemsize(self.dtype)
-        pointer = self.pointer(0).register
+        pointer = self.pointer(0)
         for k, word in enumerate(words):
             first = k * each
             if first + each <= self.lanes - 1:
@@ -210,17 +212,17 @@ class Stream:
         del e
 
     def _guarded_word(
-        self, pointer: Register, k: int, word: Register, count: Register, elements: Extent, above: int
+        self, pointer: Pointer, k: int, word: Register, count: Register, elements: Extent, above: int
     ) -> None:
         e = self.emitter
         is_whole = e.main("cmpslt", e.constant("M", above), count)
         with e.collecting() as body:
-            e.emit("st32", (), (word, pointer, MZERO), (k,), stream=self.name)
+            e.emit("st32", (), (word, pointer.register, pointer.distance), (k,), stream=self.name)
         e.lists[e.level].append(If(is_whole, greater(elements, above), tuple(body)))
 
     def _merged_word(
         self,
-        pointer: Register,
+        pointer: Pointer,
         k: int,
         word: Register,
         count: Register,
@@ -238,9 +240,10 @@ class Stream:
             keep = e.main("shl", e.main("sub", MZERO, e.constant("M", 1)), bits)
             new = e.main("atom", word) if word.file == "A" else word
             old = e.fresh("M")
-            e.emit("ld32", (old,), (pointer, MZERO), (k,), stream=self.name)
+            address = pointer.register, pointer.distance
+            e.emit("ld32", (old,), address, (k,), stream=self.name)
             merged = e.main("or", e.main("andc", new, keep), e.main("and", old, keep))
-            e.emit("st32", (), (merged, pointer, MZERO), (k,), stream=self.name)
+            e.emit("st32", (), (merged, *address), (k,), stream=self.name)
         e.lists[e.level].append(If(is_partial, taken, tuple(body)))
 
 

@@ -28,6 +28,7 @@ def make_engine(
     arithmetic: str = FLOAT,
     strict: bool = True,
     devices: Sequence[Any] = (),
+    resident_bytes: int | None = None,
 ) -> MachineEngine:
     """Return an engine for an executable.
 
@@ -37,9 +38,11 @@ def make_engine(
       arithmetic: "float" or "ring".
       strict: keep partials apart from their combination (fast engine).
       devices: of JAX, over which the fast engine spreads the replicas; by default one.
+      resident_bytes: of replicas' emulated memories, up to which the host holds them (engines with tile memory); more
+        lie in files, and are run in waves. By default half of the host's memory.
 
     Raises:
-      InvalidArguments: devices that do not divide the replicas, or for another engine.
+      InvalidArguments: devices that do not divide the replicas, or an option that is another engine's.
       IpuError: no such engine or arithmetic.
       InvalidExecutable: the executable is inconsistent; see ``tiles.compiler.check``.
     """
@@ -51,7 +54,10 @@ def make_engine(
     if devices and not ENGINES[engine].spreads_replicas:
         able = ", ".join(name for name, kind in ENGINES.items() if kind.spreads_replicas)
         raise InvalidArguments(f"engine {engine!r} does not spread replicas over devices", expected=able)
-    options: dict[str, Any] = {"strict": strict, "devices": devices} if engine == "fast" else {}
+    if resident_bytes is not None and engine == "fast":
+        raise InvalidArguments("engine 'fast' has no tile memory to hold", expected="literal, vertex, tile")
+    fast = {"strict": strict, "devices": devices}
+    options: dict[str, Any] = fast if engine == "fast" else {"resident_bytes": resident_bytes}
     return ENGINES[engine](executable, arithmetic, **options)
 
 

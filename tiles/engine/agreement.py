@@ -148,8 +148,11 @@ def _alone(
     steps = records_of(executable, body)
     names = {name for step in steps for name in (*read_by(step), *written_by(step))}
     names |= {*inputs, *whole.results, *(operand.variable for operand in whole.operands)}
+    views = list(names)
+    while views:  # what a view is of may be a view
+        views = [of for view in views if (of := executable.variables[view].view_of) and of not in names]
+        names.update(views)
     variables = {name: v for name, v in executable.variables.items() if name in names}
-    variables |= {(root := executable.variables[root_of(executable, name)]).name: root for name in names}
     groups = [group for step in steps if isinstance(step, ExecuteStep) for group in step.groups]
     buffers = {v.storage for v in variables.values()} | {o.buffer for g in groups for o in g.operands}
     return dataclasses.replace(

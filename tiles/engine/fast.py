@@ -73,7 +73,8 @@ class FastEngine(TracedEngine):
     """See the module's text. ``strict=False`` lets XLA fuse partials with their combination.
 
     Replicas are spread over ``devices``, as many on each, where any are given: what differs between replicas is there
-    alone, XLA moves what collectives bring, and every bit is that of one device.
+    alone, and XLA moves what collectives bring. Their order of additions stays; a product of matrices may be rounded as
+    XLA rounds one of another size. In the ring every bit is that of one device.
     """
 
     name = "fast"

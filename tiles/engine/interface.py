@@ -345,8 +345,8 @@ def _check_same(executable: Executable, i: int, value: np.ndarray, same: Sequenc
     for axis in same:
         if not (found == found.take([0], names.index(axis))).all():
             raise InvalidExecutable(
-                f"input {executable.inputs[i]} differs between replicas along {axis}",
-                expected=f"values that differ along {', '.join(executable.differs_along[i])} only",
+                f"input {executable.inputs[i]} differs between replicas along {executable.replicas.shown((axis,))}",
+                expected=f"values that differ along {executable.replicas.shown(executable.differs_along[i])} only",
             )
 
 

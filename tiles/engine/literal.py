@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,7 +36,7 @@ from tiles.compiler import (
     VariableCopy,
     VertexGroup,
 )
-from tiles.compiler.control import Part, Path, Repeat, Switch, While, decided_parts
+from tiles.compiler.control import Node, Part, Path, Repeat, Switch, While, decided_parts, steps_of
 from tiles.compiler.control_flow import count_steps
 from tiles.engine.fast import as_trips, record_run
 from tiles.engine.interface import (
@@ -47,19 +48,21 @@ from tiles.engine.interface import (
     differing,
     out_of_items,
 )
-from tiles.engine.memory import POISON, SCRATCH_BYTES, Stored, TileMemory
+from tiles.engine.memory import POISON, Stored, TileMemory, Workspace
 from tiles.engine.operands import HeldOperand
 from tiles.engine.supersteps import Agreement, Collected, Exchange
 from tiles.engine.trace import Print, Trace
 from tiles.engine.vertices import cell_function, whole_function
-from tiles.errors import InvalidExecutable
+from tiles.errors import InvalidArguments, InvalidExecutable
 from tiles.graph import Layout, Replicas
-from tiles.numerics.dtypes import to_jax
+from tiles.numerics.dtypes import WORD_BYTES, to_jax
 from tiles.numerics.ring import to_ring
 from tiles.plan import operand_slices
 
-LEAST_SCRATCH_BYTES = 1 << 12
-"""Of a replica, however many share what one memory would take."""
+
+def _resident_bytes() -> int:
+    """Return how much of the host's memory those of replicas may take where nobody says: half of it."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
 @dataclass
@@ -90,17 +93,31 @@ class _Run:
 
 
 class LiteralEngine(MachineEngine):
-    """See the module's text. It has one memory: calls from several threads run one after another."""
+    """See the module's text. It has one memory: calls from several threads run one after another.
+
+    Between exchanges replicas run one after another. Where their memories together are more than ``resident_bytes`` they
+    lie in files, and the host holds those of one wave of replicas at a time.
+
+    Raises:
+      InvalidArguments: no room for those files, or less than a byte.
+    """
 
     name = "literal"
 
-    def __init__(self, executable: Executable, arithmetic: str = FLOAT) -> None:
+    def __init__(
+        self, executable: Executable, arithmetic: str = FLOAT, resident_bytes: int | None = None
+    ) -> None:
         """Prepare; codelets compile when their step first runs."""
         super().__init__(executable, arithmetic)
+        if resident_bytes is not None and resident_bytes < 1:
+            raise InvalidArguments(f"replicas cannot share {resident_bytes} B", expected="1 or more")
+        self._resident_bytes = resident_bytes
         self.begin, end = executable.data_range
         self.words = max(1, -(-(end - self.begin) // 4))
         self._memory: list[TileMemory] | None = None
-        self._moves: dict[int, list[np.ndarray]] = {}
+        self._wave = executable.replicas.count
+        self._sources: dict[int, list[np.ndarray]] = {}
+        self._meeting: dict[int, bool] = {}
         self._operands: dict[int, list[list[HeldOperand]]] = {}
         self._functions: dict[int, Callable[..., Any]] = {}
 
@@ -120,7 +137,7 @@ class LiteralEngine(MachineEngine):
                 recorded = iter(np.asarray(decisions))
             runs = self._begun(items, recorded)
             each, constants = set(differing(exe)), [v for v in exe.variables.values() if v.value is not None]
-            for run in runs:
+            for run in self._one_by_one(runs):
                 for i, (name, value) in enumerate(zip(exe.inputs, inputs, strict=True)):
                     own = value[run.replica] if i in each else value
                     self._keep(name, run, np.asarray(self.enter(name, own)))
@@ -137,7 +154,7 @@ class LiteralEngine(MachineEngine):
 
     def _output(self, name: str, runs: list[_Run]) -> np.ndarray:
         """Return an output, of replicas ``[replicas, *shape]``."""
-        values = [self._read(name, run.memory) for run in runs]
+        values = [self._read(name, run.memory) for run in self._one_by_one(runs)]
         return np.stack(values) if self.executable.replicas.axes else values[0]
 
     def _begun(self, items: Mapping[str, Any], recorded: Iterator[int] | None) -> list[_Run]:
@@ -169,13 +186,31 @@ class LiteralEngine(MachineEngine):
         """
         exe, memories = self.executable, self._memory
         if memories is None:
-            count = exe.replicas.count
-            scratch = max(SCRATCH_BYTES // count, LEAST_SCRATCH_BYTES)
-            memories = [TileMemory(exe.target.num_tiles, self.words, scratch) for _ in range(count)]
+            count, size = exe.replicas.count, exe.target.num_tiles * self.words * WORD_BYTES
+            resident = _resident_bytes() if self._resident_bytes is None else self._resident_bytes
+            in_files = count > 1 and count * size > resident
+            self._wave = max(1, resident // size) if in_files else count
+            workspace = Workspace()
+            memories = [
+                TileMemory(exe.target.num_tiles, self.words, workspace, in_files) for _ in range(count)
+            ]
         if self._memory is None or list(decided_parts(exe.program)):
-            for memory in memories:
+            for number, memory in enumerate(memories):
                 memory.poison()
+                self._leave(memories, number)
         return memories
+
+    def _leave(self, memories: Sequence[TileMemory], number: int) -> None:
+        """Forget the memories of a wave of replicas after the last one of it."""
+        if self._wave < len(memories) and ((number + 1) % self._wave == 0 or number + 1 == len(memories)):
+            for memory in memories[number // self._wave * self._wave : number + 1]:
+                memory.forget()
+
+    def _one_by_one(self, runs: Sequence[_Run]) -> Iterator[_Run]:
+        """Yield replicas one after another, and forget the memories of every wave when it is through."""
+        for number, run in enumerate(runs):
+            yield run
+            self._leave([each.memory for each in runs], number)
 
     def _stacked(self, name: str, items: list[np.ndarray]) -> np.ndarray:
         stream = self.executable.streams[name]
@@ -195,8 +230,26 @@ class LiteralEngine(MachineEngine):
                 self._switch(part, path, runs)
             case _:
                 for _ in range(part.count if isinstance(part, Repeat) else 1):
-                    for position, inner in enumerate(part.parts):
-                        self._run(inner, (*path, position), runs)
+                    self._run_parts(part, path, runs)
+
+    def _run_parts(self, part: Node, path: Path, runs: list[_Run]) -> None:
+        """Run the parts of a node: those between exchanges with others by one replica after another."""
+        numbered = enumerate(part.parts)
+        for meet, several in itertools.groupby(numbered, lambda numbered: self._is_meeting(numbered[1])):
+            together = list(several)
+            groups = [runs] if meet or len(runs) == 1 else ([run] for run in self._one_by_one(runs))
+            for group in groups:
+                for position, inner in together:
+                    self._run(inner, (*path, position), group)
+
+    def _is_meeting(self, part: Part) -> bool:
+        """Return whether replicas exchange anything in a part."""
+        steps = self.executable.steps
+        if isinstance(part, int):
+            return isinstance(steps[part], BetweenStep)
+        if id(part) not in self._meeting:
+            self._meeting[id(part)] = any(isinstance(steps[number], BetweenStep) for number in steps_of(part))
+        return self._meeting[id(part)]
 
     def _while(self, loop: While, path: Path, runs: list[_Run]) -> None:
         """Run a loop until no replica goes on; those that have left it wait."""
@@ -232,7 +285,7 @@ class LiteralEngine(MachineEngine):
         if isinstance(step, BetweenStep):
             self._between(number, step, runs)
             return
-        for run in runs:
+        for run in self._one_by_one(runs) if len(runs) > 1 else runs:
             self._step_alone(number, run)
 
     def _between(self, number: int, step: BetweenStep, runs: list[_Run]) -> None:
@@ -242,29 +295,39 @@ class LiteralEngine(MachineEngine):
           InvalidExecutable: a replica waits for one that does not take part, or is in another stage.
         """
         replicas = self.executable.replicas
-        if number not in self._moves:
-            self._moves[number] = [replicas.destinations(step.axes, p) for p in step.permutations]
+        if number not in self._sources:
+            self._sources[number] = [_sources(replicas.destinations(step.axes, p)) for p in step.permutations]
         present = np.zeros(replicas.count, bool)
         present[[run.replica for run in runs]] = True
         if not _are_groups(replicas, step.axes, present):
             raise InvalidExecutable(
                 f"step {step.name}: replicas {np.flatnonzero(present).tolist()} wait for others of their groups"
             )
-        sent = {run.replica: self._read(step.source, run.memory) for run in runs}
-        arrived = {replica: np.zeros_like(value) for replica, value in sent.items()}
-        moves = self._moves[number]
+        sources = self._sources[number]
         if step.stage:
             stages = {int(self._read(step.stage, run.memory).reshape(())) for run in runs}
             if len(stages) > 1:
                 raise InvalidExecutable(f"step {step.name}: replicas are in stages {sorted(stages)} at once")
-            moves = [moves[min(stages.pop(), len(moves) - 1)]]
-        for k, there in enumerate(moves):
-            where = k if len(moves) > 1 else ...
-            for replica, value in sent.items():
-                if there[replica] >= 0:
-                    arrived[int(there[replica])][where] = value[where]
-        for run in runs:
-            self._keep(step.destination, run, arrived[run.replica])
+            sources = [sources[min(stages.pop(), len(sources) - 1)]]
+        sent: dict[int, np.ndarray] = {}
+        by_replica = {run.replica: run for run in runs}
+        for run in self._one_by_one(runs):  # what is sent stays where it lies: it is another variable
+            arrived = np.zeros(
+                self.executable.variables[step.source].shape,
+                self.carried(self.executable.variables[step.source].dtype),
+            )
+            for k, comes_from in enumerate(sources):
+                source, where = int(comes_from[run.replica]), k if len(sources) > 1 else ...
+                if source < 0:
+                    continue
+                if source not in sent:
+                    if self._wave < replicas.count:
+                        sent.clear()
+                    sent[source] = self._read(step.source, by_replica[source].memory)
+                arrived[where] = sent[source][where]
+            self._keep(step.destination, run, arrived)
+        for run in runs if self._wave < replicas.count else ():
+            run.memory.forget()
 
     def _step_alone(self, number: int, run: _Run) -> None:
         """Run one step that no other replica takes part in."""
@@ -530,6 +593,14 @@ class VertexEngine(LiteralEngine):
         return x.transpose([*rest, *leading, *range(rank, x.ndim)]).reshape(
             (*layout.grid, *layout.part_shape)
         )
+
+
+def _sources(destinations: np.ndarray) -> np.ndarray:
+    """Return which replica sends to each, -1 for none, given where each sends; int64 ``[replicas]`` both."""
+    found = np.full(destinations.shape, -1, np.int64)
+    sends = np.flatnonzero(destinations >= 0)
+    found[destinations[sends]] = sends
+    return found
 
 
 def _are_groups(replicas: Replicas, axes: tuple[str, ...], present: np.ndarray) -> bool:

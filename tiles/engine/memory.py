@@ -8,6 +8,9 @@ a run then is a list of copies. Nothing is enumerated per tile, vertex or elemen
 from __future__ import annotations
 
 import math
+import mmap
+import os
+import tempfile
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -16,12 +19,13 @@ import numpy as np
 from tiles.engine.loops import Box, Place, boxes, in_order
 from tiles.engine.placement import box_axes, cell_axes, digits_of, layout_axes
 from tiles.engine.views import Moves, copy, empty, moves, pieces, threads_for, view
+from tiles.errors import InvalidArguments
 from tiles.graph import Layout
 from tiles.numerics.dtypes import WORD_BYTES, itemsize, to_jax
 
 POISON = 0x7FC0DEAD
 SCRATCH_BYTES = 1 << 24
-"""Least size of a piece of scratch memory, where there is one memory."""
+"""Least size of a piece of scratch memory."""
 
 T = TypeVar("T")
 
@@ -32,18 +36,32 @@ class TileMemory:
     Args:
       tiles: number of tiles.
       words: of every tile.
-      scratch_bytes: least size of a piece of scratch memory.
+      workspace: scratch memory, shared with other memories whose steps run at other times.
+      in_file: whether the words lie in a file that is mapped, which the host may write to disk and forget.
+
+    Raises:
+      InvalidArguments: there is no room for the file.
     """
 
-    def __init__(self, tiles: int, words: int, scratch_bytes: int = SCRATCH_BYTES) -> None:
+    def __init__(
+        self, tiles: int, words: int, workspace: Workspace | None = None, in_file: bool = False
+    ) -> None:
         """Take memory, with anything in it."""
-        self.words = np.empty((tiles, words), np.uint32)
+        self._mapped = _mapped(tiles * words * WORD_BYTES) if in_file else None
+        self.words = (
+            np.empty((tiles, words), np.uint32)
+            if self._mapped is None
+            else np.frombuffer(self._mapped, np.uint32, tiles * words).reshape(tiles, words)
+        )
         self.row_bytes = words * WORD_BYTES
-        self.scratch = Scratch(scratch_bytes)
-        self.checks = Scratch(
-            scratch_bytes
-        )  # apart, because copies are compared while operands are computed with
+        workspace = Workspace() if workspace is None else workspace
+        self.scratch, self.checks = workspace.scratch, workspace.checks
         self._kept: dict[Any, Any] = {}
+
+    def forget(self) -> None:
+        """Let the host hold no words that lie in a file, until they are read again."""
+        if self._mapped is not None:
+            self._mapped.madvise(mmap.MADV_DONTNEED)  # of a shared mapping: the file keeps them
 
     def poison(self) -> None:
         """Fill all words with a pattern that nobody wrote."""
@@ -85,9 +103,8 @@ class TileMemory:
 class Scratch:
     """Aligned arrays that are used for a while, taken from the same few pieces of memory again and again."""
 
-    def __init__(self, least_bytes: int = SCRATCH_BYTES) -> None:
+    def __init__(self) -> None:
         """Take nothing yet."""
-        self._least_bytes = least_bytes
         self._pieces: list[np.ndarray] = []
         self._number = self._used = 0
 
@@ -100,7 +117,7 @@ class Scratch:
         size_bytes = math.prod(shape) * np.dtype(dtype).itemsize
         while True:
             if self._number == len(self._pieces):
-                self._pieces.append(empty((max(size_bytes, self._least_bytes),), np.uint8))
+                self._pieces.append(empty((max(size_bytes, SCRATCH_BYTES),), np.uint8))
                 self._pieces[-1].fill(0)  # what fills slices up comes from here: runs are alike to the bit
             piece = self._pieces[self._number]
             start, end = self._used, self._used + size_bytes
@@ -108,6 +125,38 @@ class Scratch:
                 self._used = -(-end // 64) * 64
                 return piece[start:end].view(dtype).reshape(shape)
             self._number, self._used = self._number + 1, 0
+
+
+class Workspace:
+    """Scratch memory of two kinds.
+
+    Attributes:
+      scratch: for operands.
+      checks: for comparisons, apart, because copies are compared while operands are computed with.
+    """
+
+    def __init__(self) -> None:
+        """Take nothing yet."""
+        self.scratch, self.checks = Scratch(), Scratch()
+
+
+def _mapped(size_bytes: int) -> mmap.mmap:
+    """Return memory that lies in a file without a name, in the directory for temporary files.
+
+    Raises:
+      InvalidArguments: that has no room for it.
+    """
+    try:
+        with tempfile.TemporaryFile() as file:
+            if hasattr(os, "posix_fallocate"):  # a full disk is an error now, not a fault later
+                os.posix_fallocate(file.fileno(), 0, size_bytes)
+            file.truncate(size_bytes)
+            return mmap.mmap(file.fileno(), size_bytes)
+    except OSError as error:
+        raise InvalidArguments(
+            f"a replica's memory of {size_bytes:,} B does not fit into a file in {tempfile.gettempdir()}: {error}",
+            try_="TMPDIR= a directory on a disk with room, or more resident_bytes",
+        ) from error
 
 
 class Stored:

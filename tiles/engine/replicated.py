@@ -12,7 +12,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.custom_batching import custom_vmap
 
 from tiles.graph import Permutation, Replicas
@@ -41,11 +40,14 @@ def over_replicas(
     def all_of(x: jax.Array) -> jax.Array:
         return jnp.broadcast_to(x, (replicas.count, *x.shape))
 
+    stacked = [jax.ShapeDtypeStruct((replicas.count, *x.shape), x.dtype) for x in operands]
+    types = jax.eval_shape(function, *stacked)
+
     @custom_vmap
     def own(number: jax.Array, *operands: jax.Array) -> tuple[jax.Array, ...]:
-        return tuple(
-            lax.dynamic_index_in_dim(x, number, 0, keepdims=False) for x in function(*map(all_of, operands))
-        )
+        # It runs under the ``vmap`` over replicas only: what counts of it is the type. With ``function`` in it, arrays that
+        # that holds would be arguments, which JAX batches in a branch that replicas decide for themselves.
+        return tuple(jnp.zeros(x.shape[1:], x.dtype) for x in types)
 
     @own.def_vmap
     def _(size: int, batched: Sequence[Any], number: jax.Array, *operands: jax.Array) -> Any:

@@ -173,9 +173,11 @@ class TileEngine(VertexEngine):
     name = "tile"
     measures = False
 
-    def __init__(self, executable: Executable, arithmetic: str = FLOAT) -> None:
+    def __init__(
+        self, executable: Executable, arithmetic: str = FLOAT, resident_bytes: int | None = None
+    ) -> None:
         """Prepare; code is compiled when a step first runs."""
-        super().__init__(executable, arithmetic)
+        super().__init__(executable, arithmetic, resident_bytes)
         self._found: dict[int, TileVertices | str] = {}
         self.measured: dict[str, Distance] = {}
 

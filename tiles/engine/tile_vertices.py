@@ -115,17 +115,20 @@ class _Window:
                 continue
             held = 1 if access.level == CELL else x.shape[1], n if access.level == ELEMENT else 1
             self.shapes.append(held)
-            self._take(f"in{k}", held, part.cell.dtypes[0][k], 0 if held[0] == 1 else held[1])
+            pitch = held[1] if held[0] > 1 or access.beside else 0
+            self._take(f"in{k}", held, part.cell.dtypes[0][k], pitch, access.beside)
         found = (1, n) if folds == "rows" else (rows, 1) if folds else (rows, n)
         self.results = [(how.stream(k), dtype, found) for k, dtype in enumerate(part.cell.dtypes[1])]
-        for name, dtype, _ in self.results:
+        for (name, dtype, _), access in zip(self.results, how.results, strict=True):
             if name not in self.arguments:
-                self._take(name, found, dtype, found[1])
+                self._take(name, found, dtype, found[1], access.beside)
         self.size_bytes = _up(self.end - _BASE)
 
-    def _take(self, name: str, shape: tuple[int, int], dtype: str, pitch: int) -> None:
+    def _take(self, name: str, shape: tuple[int, int], dtype: str, pitch: int, beside: str) -> None:
         size = np.dtype(to_jax(dtype)).itemsize
         self.arguments[name] = self.end
+        if beside:
+            self.arguments[f"{name}_distance_bytes"] = self.end - self.arguments[beside]
         self._step(name, pitch * size)
         self.end += _up(math.prod(shape) * size) + _ACCESS_BYTES
 
@@ -206,8 +209,9 @@ class TileVertices:
             is_shared = int(part.sharers[number]) > 1
             for name, x in zip(part.data.writes, part.run(number, len(origins), arrays), strict=True):
                 values[name] = x if is_shared else _placed(x, part.data, sizes)
-        results = range(len(self.group.results))
-        return [_result(self.group.form, k, sizes, values["result", k]) for k in results]
+        written = [values[name] for name in sorted(values) if name[0] == "result"]
+        results = self.group.codelet.code_results(self.group.form, sizes, written)
+        return [_result(self.group.form, k, sizes, x) for k, x in enumerate(results)]
 
 
 def _check_order(parts: Sequence[CodeData], label: str) -> None:

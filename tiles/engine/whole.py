@@ -271,5 +271,5 @@ def _split_axes(x: jax.Array, parts: dict[int, tuple[int, int]]) -> tuple[jax.Ar
         shape += [count, grain]
         padding.append((0, count * grain - size, 0))
     if any(high for _, high, _ in padding):
-        x = lax.pad(x, jnp.zeros((), x.dtype), padding)
+        x = padded(x, jnp.zeros((), x.dtype), padding)
     return x.reshape(shape), where

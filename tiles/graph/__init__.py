@@ -18,6 +18,7 @@ from tiles.graph.domain import (
     unsplit_plan,
 )
 from tiles.graph.graph import (
+    ACROSS,
     CONSTANT,
     INPUT,
     TEMPORARY,
@@ -61,11 +62,13 @@ from tiles.graph.program import (
     Sync,
     WriteReplicaIndex,
     WriteUndef,
+    bodies_of,
 )
 from tiles.graph.replicas import Pairs, Permutation, Replicas, Shift, Swap, folded
 from tiles.graph.site import Site, site_of
 
 __all__ = [
+    "ACROSS",
     "CODELETS",
     "CONSTANT",
     "INPUT",
@@ -131,6 +134,7 @@ __all__ = [
     "WriteReplicaIndex",
     "WriteUndef",
     "along",
+    "bodies_of",
     "code_cycles",
     "code_or_formula",
     "codelet_from_data",

@@ -186,6 +186,19 @@ class Codelet:
         del sizes
         return form, list(operands)
 
+    def code_results(
+        self, form: OpForm, sizes: tuple[int, ...], values: Sequence[np.ndarray]
+    ) -> list[np.ndarray]:
+        """Return the results that what ``tile_code`` writes makes up, each with an axis for every domain dimension.
+
+        Args:
+          form: the codelet's.
+          sizes: extents of the cells.
+          values: what it writes, of many cells, ``[cells, *sizes]`` with size 1 where it does not vary.
+        """
+        del form, sizes
+        return list(values)
+
     def flops(self, extents: Extents) -> np.ndarray:
         """Return floating-point operations of a cell (a multiply-add counts two)."""
         return np.zeros_like(extents.points)
@@ -205,6 +218,13 @@ class Codelet:
     def joining(self, shape: tuple[int, ...]) -> tuple[Codelet, OpForm]:
         """Return what combines partials ``shape`` of several results over their leading axis, and its form."""
         raise InvalidGraph(f"{self.label} cannot split its reduction to several results")
+
+    def joining_cycles(self, results: Any, partials: Any, target: Target) -> Any:
+        """Return the cycles of a tile that joins ``partials`` of ``results`` elements each, None for a plain fold.
+
+        Both are numbers or arrays that broadcast. Plans that cut a reduction are priced with it.
+        """
+        return None
 
     def may_split(self, form: OpForm, d: int) -> bool:
         """Return whether a plan may cut dimension ``d``: a parallel one, or a reduced one with a combiner."""

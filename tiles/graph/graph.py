@@ -7,7 +7,8 @@ program runs compute sets.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -21,6 +22,8 @@ from tiles.graph.replicas import Replicas
 from tiles.numerics.dtypes import itemsize
 from tiles.target import System, Target, known_systems
 
+ACROSS = -1
+"""The place of what counts the tiles of all IPUs of a replica: an IPU's number x tiles per IPU + its tile."""
 INPUT, CONSTANT, TEMPORARY, VARIABLE = "input", "constant", "temporary", "variable"
 
 
@@ -38,6 +41,8 @@ class Tensor:
       location: the user's source line.
       view_of: name of the tensor whose elements this one has in another shape, or ""; in a planned graph it names
         the same memory.
+      ipu: the IPU of the replica that it lies on, whose tiles its layout counts; ``ACROSS``: the layout counts the tiles
+        of all, as in a planned graph; None: that of its first reader.
     """
 
     name: str
@@ -48,6 +53,7 @@ class Tensor:
     value: np.ndarray | None = field(default=None, compare=False, repr=False)
     location: str = ""
     view_of: str = ""
+    ipu: int | None = 0
 
     @property
     def size_bytes(self) -> int:
@@ -138,21 +144,27 @@ class Graph:
     """Tensors, compute sets and functions for one target, and the main program.
 
     Building never computes anything; ``tiles.compile_graph`` makes an Executable of it. With replicas, all of it is
-    that of one IPU, and every replica runs it.
+    that of one replica, and every replica runs it. A replica of several IPUs is a virtual graph: what is built ``with
+    graph.on(ipu):`` lies there, and what is not on IPU 0.
 
     Attributes:
-      target: the chip.
       system: the IPUs that replicas run on and the links between them; None for one IPU.
       replicas: named axes of replicas; see ``replicate``.
       same_on_all: inputs of which all replicas are given the same value; see ``add_input``.
       same_along: axes of inputs along which replicas are given the same value; see ``add_input``.
     """
 
-    def __init__(self, target: Target | System, name: str = "main") -> None:
+    def __init__(self, target: Target | System, name: str = "main", *, ipus_per_replica: int = 1) -> None:
         """Start an empty graph for a chip, or for a system of several.
+
+        Args:
+          target: the chip or system.
+          name: of the program.
+          ipus_per_replica: IPUs that the program, or each of its replicas, runs on; see ``on``.
 
         Raises:
           Unsupported: a target of several IPUs without links.
+          InvalidGraph: more IPUs than there are.
         """
         self.system = target if isinstance(target, System) else None
         target = target.chip if isinstance(target, System) else target
@@ -163,7 +175,7 @@ class Graph:
                 expected=f"one IPU, or a system: {', '.join(known_systems())}",
                 try_=f"target.replace(num_ipus=1), which has {target.tiles_per_ipu} tiles",
             )
-        self.target = target
+        self.chip = target
         self.name = name
         self.tensors: dict[str, Tensor] = {}
         self.compute_sets: dict[str, ComputeSet] = {}
@@ -174,43 +186,117 @@ class Graph:
         self.inputs: list[str] = []
         self.outputs: list[str] = []
         self.donated: tuple[int, ...] = ()
-        self.replicas = Replicas()
+        self.replicas = self._fitting(Replicas(ipus_each=ipus_per_replica))
         self.same_on_all: set[str] = set()
         self.same_along: dict[str, tuple[str, ...]] = {}
         self.is_planned = False
         self._taken: dict[str, dict[str, int]] = {}
+        self._place: int | None = None
+
+    @property
+    def ipus_per_replica(self) -> int:
+        """IPUs that each replica runs on."""
+        return self.replicas.ipus_each
+
+    @property
+    def ipu(self) -> int:
+        """The IPU that builders place on at present; ``ACROSS`` where they count the tiles of all."""
+        return self._place or 0
+
+    @property
+    def target(self) -> Target:
+        """The tiles that builders have: those of one IPU, or ``across`` the IPUs of a replica, and when planned, of all."""
+        return self.replica_target if self._place == ACROSS or self.is_planned else self.chip
+
+    @property
+    def replica_target(self) -> Target:
+        """All tiles of a replica."""
+        return self.chip if self.system is None else self.system.several(self.ipus_per_replica)
+
+    @contextmanager
+    def on(self, ipu: int) -> Iterator[None]:
+        """Place what is built meanwhile on an IPU of the replica: Poplar's virtual graph.
+
+        Tiles are counted from that IPU's first one, in layouts and plans that builders give, too. An operand that lies on
+        another IPU is copied first, over the links. Inputs, variables and constants that are added outside lie on the IPU
+        of their first reader; all else that is built outside lies on IPU 0.
+
+        Args:
+          ipu: from 0 to ``ipus_per_replica`` - 1.
+
+        Raises:
+          InvalidGraph: there is no such IPU.
+        """
+        if type(ipu) is not int or not 0 <= ipu < self.ipus_per_replica:
+            raise InvalidGraph(
+                f"a graph of {self.ipus_per_replica} IPUs per replica has no IPU {ipu!r}",
+                expected=f"0 to {self.ipus_per_replica - 1}",
+                try_="Graph(system, ipus_per_replica=...)",
+            )
+        with self.at(ipu):
+            yield
+
+    @contextmanager
+    def across(self) -> Iterator[None]:
+        """Count the tiles of all IPUs of the replica meanwhile: for layouts and plans over several, made by hand.
+
+        What is not given a plan is planned as if all tiles were those of one chip; what crosses links is priced as such.
+        """
+        with self.at(ACROSS if self.ipus_per_replica > 1 else 0):
+            yield
+
+    @contextmanager
+    def at(self, place: int | None) -> Iterator[None]:
+        """Place what is built meanwhile on an IPU or across all; None: where builders place otherwise."""
+        before, self._place = self._place, place
+        try:
+            yield
+        finally:
+            self._place = before
+
+    def _fitting(self, replicas: Replicas) -> Replicas:
+        """Return the replicas.
+
+        Raises:
+          InvalidGraph: no system, or more IPUs than it has.
+        """
+        if self.system is None and (replicas.axes or replicas.ipus_each > 1):
+            raise InvalidGraph(
+                f"the graph is for one {self.chip.name}; replicas need several and the links between them",
+                expected=f"Graph(find_system(name)) with one of {', '.join(known_systems())}",
+            )
+        if self.system is not None and replicas.num_ipus > self.system.num_ipus:
+            raise InvalidGraph(
+                f"{replicas.count} replicas ({replicas}) do not fit on {self.system.name}",
+                expected=f"at most {self.system.num_ipus // replicas.ipus_each}",
+            )
+        return replicas
 
     def successor(self) -> Graph:
         """Return an empty graph with this one's target, replicas, streams and remote buffers; its new names are new here too."""
-        graph = Graph(self.system or self.target, self.name)
+        graph = Graph(self.system or self.chip, self.name)
+        graph._place = self._place
         graph.replicas, graph.same_on_all = self.replicas, set(self.same_on_all)
         graph.same_along = dict(self.same_along)
         graph.streams, graph.remote_buffers = dict(self.streams), dict(self.remote_buffers)
         graph._taken = {space: dict(taken) for space, taken in self._taken.items()}
         return graph
 
-    def replicate(self, axis: str, size: int, *, folded: bool = False) -> None:
+    def replicate(self, axis: str, size: int, *, folded: bool = False, part_of: str = "") -> None:
         """Run the program on ``size`` times as many IPUs, which are told apart along an axis of that name.
 
-        Replicas are numbered over the axes in row-major order, the first axis the slowest; replica r runs on IPU r. Along
+        Replicas are numbered over the axes in row-major order, the first axis the slowest; replica r runs on IPU r, one of
+        several IPUs on the r-th group of so many. Along
         a ``folded`` axis, place p is on the p-th IPU of a folded ring, 0 2 4 ... 5 3 1: neighbours are few links apart.
+        Messages name an axis by what it is ``part_of``, if it is.
 
         Raises:
           InvalidGraph: an axis of that name is there, a size below 1, no system, or more replicas than it has IPUs.
         """
         also = (*self.replicas.folded, axis) if folded else self.replicas.folded
-        replicas = Replicas((*self.replicas.axes, (axis, size)), also)
-        if self.system is None:
-            raise InvalidGraph(
-                f"the graph is for one {self.target.name}; replicas need several and the links between them",
-                expected=f"Graph(find_system(name)) with one of {', '.join(known_systems())}",
-            )
-        if replicas.count > self.system.num_ipus:
-            raise InvalidGraph(
-                f"{replicas.count} replicas ({replicas}) do not fit on {self.system.name}",
-                expected=f"at most {self.system.num_ipus}",
-            )
-        self.replicas = replicas
+        axes = (*self.replicas.axes, (axis, size))
+        parts = (*self.replicas.parts, (axis, part_of)) if part_of else self.replicas.parts
+        self.replicas = self._fitting(replace(self.replicas, axes=axes, folded=also, parts=parts))
 
     def unique(self, stem: str, space: str = "tensor") -> str:
         """Return ``stem`` or ``stem.1``, ``stem.2``... whichever is free among names of that kind; deterministic."""
@@ -239,7 +325,17 @@ class Graph:
             raise InvalidGraph(f"tensor {name} has shape {tuple(shape)}, its layout is for {layout.shape}")
         if kind == CONSTANT and value is None:
             raise InvalidGraph(f"constant {name} has no value")
-        tensor = Tensor(self.unique(name), tuple(map(int, shape)), dtype, layout, kind, value, location)
+        is_free = self._place is None and layout is None and kind != TEMPORARY and self.ipus_per_replica > 1
+        tensor = Tensor(
+            self.unique(name),
+            tuple(map(int, shape)),
+            dtype,
+            layout,
+            kind,
+            value,
+            location,
+            ipu=None if is_free else self.ipu,
+        )
         self.tensors[tensor.name] = tensor
         if kind == INPUT:
             self.inputs.append(tensor.name)
@@ -357,7 +453,12 @@ class Graph:
                 location=location or None,
             )
         made = Tensor(
-            self.unique(name), shape, tensor.dtype, location=location, view_of=self.tensors[tensor.name].name
+            self.unique(name),
+            shape,
+            tensor.dtype,
+            location=location,
+            view_of=self.tensors[tensor.name].name,
+            ipu=self.ipu,
         )
         self.tensors[made.name] = made
         program.add(Reshape(made.name, tensor.name, location))
@@ -401,7 +502,8 @@ class Graph:
             for k, dtype in enumerate(result_dtypes)
         )
         if math.prod(d.size for d in form.dims if not d.is_reduced):
-            program.add(replace(operation, name=label, results=tuple(t.name for t in results)))
+            names = tuple(t.name for t in results)
+            program.add(replace(operation, name=label, results=names, ipu=self.ipu))
         return results
 
     def add_choice(
@@ -447,11 +549,16 @@ class Graph:
         return name
 
     def set_layout(self, name: str, layout: Layout) -> Tensor:
-        """Place a tensor that has no layout yet (or move one before anything uses it)."""
+        """Place a tensor that has no layout yet (or move one before anything uses it).
+
+        The layout counts the tiles of the IPU that the tensor lies on, or if it lies on none yet of that which builders
+        place on.
+        """
         tensor = self.tensors[name]
         if layout.shape != tensor.shape:
             raise InvalidGraph(f"tensor {name} has shape {tensor.shape}, the layout is for {layout.shape}")
-        self.tensors[name] = replace(tensor, layout=layout)
+        ipu = self.ipu if tensor.ipu is None else tensor.ipu
+        self.tensors[name] = replace(tensor, layout=layout, ipu=ipu)
         return self.tensors[name]
 
     def add_compute_set(self, name: str, *vertices: Vertices) -> ComputeSet:

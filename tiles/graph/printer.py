@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 
-from tiles.graph.graph import CONSTANT, INPUT, ComputeSet, Graph, Tensor
+from tiles.graph.graph import ACROSS, CONSTANT, INPUT, ComputeSet, Graph, Tensor
 from tiles.graph.program import (
     Call,
     Choice,
@@ -30,7 +30,8 @@ def print_graph(graph: Graph) -> str:
     An operation says what it computes of which tensors, over which domain (``!`` marks a reduced dimension); where it
     is planned, its plan instead.
     """
-    lines = [f"graph {graph.name} for {graph.target.name} ({graph.target.num_tiles} tiles)"]
+    target = graph.replica_target
+    lines = [f"graph {graph.name} for {target.name} ({target.num_tiles} tiles)"]
     for tensor in graph.tensors.values():
         if tensor.kind in (INPUT, CONSTANT):
             donated = tensor.name in {graph.inputs[i] for i in graph.donated}
@@ -45,7 +46,8 @@ def print_graph(graph: Graph) -> str:
 
 def _typed(tensor: Tensor) -> str:
     where = "" if tensor.layout is None else f" {tensor.layout}"
-    return f"{tensor.name}: {tensor.dtype}{list(tensor.shape)}{where}"
+    on = f" on IPU {tensor.ipu}" if tensor.ipu not in (None, 0, ACROSS) else ""
+    return f"{tensor.name}: {tensor.dtype}{list(tensor.shape)}{where}{on}"
 
 
 def _at(location: str) -> str:

@@ -9,6 +9,7 @@ with the host, CopyFromRemote and CopyToRemote rows of buffers in memory beside 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -32,6 +33,7 @@ class Operation:
       results: tensor names.
       location: the user's source line.
       plan: the plan to use instead of one that is searched; None to search.
+      ipu: the IPU of the replica whose vertices compute, see ``Tensor.ipu``.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Operation:
     results: tuple[str, ...]
     location: str = ""
     plan: Plan | None = None
+    ipu: int = 0
 
 
 @dataclass(frozen=True)
@@ -396,3 +399,16 @@ Step: TypeAlias = (
     | Call
     | Composite
 )
+
+
+def bodies_of(step: Step) -> Iterator[Sequence]:
+    """Return the sequences inside a step."""
+    if isinstance(step, Sequence):
+        yield step
+    if isinstance(step, Choice):
+        yield from (alternative.body for alternative in step.alternatives)
+    for key in ("condition", "body", "then", "otherwise"):
+        inner = getattr(step, key, None)
+        if isinstance(inner, Sequence):
+            yield inner
+    yield from getattr(step, "branches", ())

@@ -1,16 +1,17 @@
 """Replicas of one program: named axes, the numbering of replicas over them, and permutations along axes.
 
-All IPUs of a system run the same program. A replica's number counts its places along the axes in row-major order, and
-replica r runs on IPU r of the system, but for axes that are folded: along those, neighbours are neighbours on a ring of
-links. Groups are never listed: along some axes, those replicas form a group which agree
-on all others. So nothing here grows with the number of replicas until somebody asks for it as an array.
+All replicas run the same program, each on one IPU of a system or on several that follow each other. A replica's number
+counts its places along the axes in row-major order, and replica r runs on the r-th IPU, or group of them, but for axes
+that are folded: along those, neighbours are neighbours on a ring of links. Groups are never listed: along some axes,
+those replicas form a group which agree on all others. So nothing here grows with the number of replicas until somebody
+asks for it as an array.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
@@ -164,14 +165,18 @@ class Replicas:
       axes: name and size of each, the slowest first.
       folded: axes along which place p is at the p-th place of a folded ring (0 2 4 ... 5 3 1) of IPUs, so that on a line
         or ladder all neighbours, the last place and the first too, are near each other.
+      ipus_each: IPUs of a replica, one after another in the system.
+      parts: axes that are parts of one that the user named, with that name, in the order of ``axes``.
 
     Raises:
-      InvalidGraph: a name twice or none, a size below 1, more replicas than any system has IPUs, or an axis folded that
-        is not there.
+      InvalidGraph: a name twice or none, a size below 1, more replicas than any system has IPUs, or an axis folded, or a
+        part, that is not there.
     """
 
     axes: tuple[tuple[str, int], ...] = ()
     folded: tuple[str, ...] = ()
+    ipus_each: int = 1
+    parts: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         names = [name for name, _ in self.axes]
@@ -180,8 +185,17 @@ class Replicas:
         for name, size in self.axes:
             if type(size) is not int or size < 1:
                 raise InvalidGraph(f"axis {name!r} cannot have {size!r} replicas", expected="at least 1")
-        if self.count > MAX_REPLICAS:
-            raise InvalidGraph(f"{self.count:,} replicas", expected=f"at most {MAX_REPLICAS:,}")
+        if type(self.ipus_each) is not int or self.ipus_each < 1:
+            raise InvalidGraph(f"replicas of {self.ipus_each!r} IPUs", expected="at least 1")
+        if self.num_ipus > MAX_REPLICAS:
+            several = f" of {self.ipus_each:,} IPUs" if self.ipus_each > 1 else ""
+            raise InvalidGraph(f"{self.count:,} replicas{several}", expected=f"at most {MAX_REPLICAS:,}")
+        whole = dict(self.parts)
+        if self.parts and (
+            not all(isinstance(name, str) and name for name in whole.values())
+            or self.parts != tuple((name, whole[name]) for name in names if name in whole)
+        ):
+            raise InvalidGraph(f"parts of axes {str(self.parts)[:80]}", expected="axes, and names, in order")
         if self.folded:
             chosen = set(self.require(self.folded))
             object.__setattr__(self, "folded", tuple(name for name in names if name in chosen))
@@ -190,6 +204,11 @@ class Replicas:
     def count(self) -> int:
         """All replicas."""
         return math.prod(size for _, size in self.axes)
+
+    @property
+    def num_ipus(self) -> int:
+        """The IPUs of all replicas."""
+        return self.count * self.ipus_each
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -211,6 +230,12 @@ class Replicas:
                 f"the replicas have {what}" if missing else f"{what} name no groups", expected=have
             )
         return found
+
+    def shown(self, axes: Iterable[str]) -> str:
+        """Return some axes in order, by the names that the user gave them, each once."""
+        chosen, whole = set(axes), dict(self.parts)
+        named = (whole.get(name, name) for name in self.names if name in chosen)
+        return ", ".join(dict.fromkeys(named))
 
     def size(self, axes: Sequence[str]) -> int:
         """Return how many replicas a group along some axes has."""
@@ -249,14 +274,14 @@ class Replicas:
 
     @functools.cached_property
     def ipus(self) -> np.ndarray:
-        """The IPU that each replica runs on, int64 ``[count]``; read-only."""
+        """The IPU that each replica runs on, of several the first; int64 ``[count]``, read-only."""
         number = np.arange(self.count)
         sizes = dict(self.axes)
         found = number.copy()
         for name, stride in zip(self.folded, self.strides(self.folded) if self.folded else (), strict=True):
             place = number // stride % sizes[name]
             found += (folded(sizes[name])[place] - place) * stride
-        return read_only(found)
+        return read_only(found * self.ipus_each)
 
     def leading(self, axes: Sequence[str]) -> tuple[int, ...]:
         """Return the order of dimensions that brings some axes to the front of an array over all axes."""
@@ -264,25 +289,43 @@ class Replicas:
         return (*first, *(i for i in range(len(self.axes)) if i not in first))
 
     def to_data(self) -> list[list[Any]]:
-        """Return plain data."""
-        return [[name, size, *(["folded"] if name in self.folded else [])] for name, size in self.axes]
+        """Return plain data of the axes: name, size, whether folded, and of what the axis is a part."""
+        whole = dict(self.parts)
+        return [
+            [
+                name,
+                size,
+                *(["folded"] if name in self.folded else []),
+                *([["of", whole[name]]] if name in whole else []),
+            ]
+            for name, size in self.axes
+        ]
 
     @classmethod
-    def from_data(cls, data: Sequence[Any]) -> Replicas:
-        """Return what ``to_data`` gave.
+    def from_data(cls, data: Sequence[Any], ipus_each: int = 1) -> Replicas:
+        """Return what ``to_data`` gave, of so many IPUs each.
 
         Raises:
           InvalidGraph: it is none.
         """
-        rows = [tuple(row) for row in data]
-        if any(len(row) not in (2, 3) or row[2:] not in ((), ("folded",)) for row in rows):
-            raise InvalidGraph(
-                f"{str(data)[:60]} are no axes of replicas", expected="name, size and perhaps 'folded'"
-            )
-        axes = tuple((row[0], row[1]) for row in rows)
-        return cls(axes, tuple(row[0] for row in rows if len(row) == 3))
+        axes, folded, parts = [], [], []
+        for name, size, *marks in data:
+            axes.append((name, size))
+            if marks[:1] == ["folded"]:
+                folded.append(name)
+                marks = marks[1:]
+            if marks and isinstance(marks[0], list) and len(marks[0]) == 2 and marks[0][0] == "of":
+                parts.append((name, marks[0][1]))
+                marks = marks[1:]
+            if marks:
+                raise InvalidGraph(
+                    f"{str(data)[:60]} are no axes of replicas",
+                    expected="name, size, perhaps 'folded', perhaps ['of', name]",
+                )
+        return cls(tuple(axes), tuple(folded), ipus_each, tuple(parts))
 
     def __str__(self) -> str:
-        """Return e.g. ``data 8 x model 2``, folded axes marked."""
+        """Return e.g. ``data 8 x model 2``, folded axes marked, and of how many IPUs replicas of several are."""
         marked = (f"{name} {size}{' folded' * (name in self.folded)}" for name, size in self.axes)
-        return " x ".join(marked) or "one replica"
+        mesh = " x ".join(marked) or "one replica"
+        return mesh if self.ipus_each == 1 else f"{mesh}, each on {self.ipus_each} IPUs"

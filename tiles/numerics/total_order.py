@@ -24,13 +24,13 @@ def from_total_order_key(key: Array, dtype: np.dtype) -> Array:
 
 
 def as_moved(x: Array) -> Array:
-    """Return floats of 8 bits as unsigned integers, anything else as it is: what is sorted, padded or joined.
+    """Return floats of 8 bits and bf16 as unsigned integers, anything else as it is: what is sorted, padded or joined.
 
-    XLA:CPU (jaxlib 0.10.2) moves most of them as wider floats, which loses the sign and the bits of NaN, and with them
-    the place that a NaN has in the total order. Of bf16 it quiets NaN and keeps the sign.
+    XLA:CPU (jaxlib 0.10.2) moves them as wider floats. That loses the bits of a NaN, of most formats of 8 bits its sign,
+    too, and with them the place that it has in the total order.
     """
-    is_narrow = jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize == 1
-    return lax.bitcast_convert_type(x, np.uint8) if is_narrow else x
+    is_narrow = jnp.issubdtype(x.dtype, jnp.floating) and (x.dtype.itemsize == 1 or x.dtype == jnp.bfloat16)
+    return lax.bitcast_convert_type(x, np.dtype(f"uint{8 * x.dtype.itemsize}")) if is_narrow else x
 
 
 def from_moved(moved: Array, like: Array) -> Array:

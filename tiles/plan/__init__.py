@@ -15,7 +15,7 @@ from tiles.plan.exchange import (
     staging_bytes,
     traffic,
 )
-from tiles.plan.pricing import Draft, Priced, Ranking, draft, drafts_of, home_layout, price
+from tiles.plan.pricing import Draft, Priced, Ranking, combining_cycles, draft, drafts_of, home_layout, price
 from tiles.plan.question import CODE_PRICE, MEMORY_PROPORTION, Operand, Question
 from tiles.plan.search import follow, leaving, search
 from tiles.plan.serial import Turns, serial_split, slice_form
@@ -36,6 +36,7 @@ __all__ = [
     "Traffic",
     "Turns",
     "arranged",
+    "combining_cycles",
     "draft",
     "drafts_of",
     "exchange_code_bytes",

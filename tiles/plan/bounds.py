@@ -372,8 +372,9 @@ def _runs(
     for d, group, is_inner in digits:
         here, step, full = covered[d], abs(reads[d].step), min(reads[d].grain, reads[d].size)
         if is_inner:
+            if here % group and here < full:
+                return 1  # what is cut from a group may go on from whole ones
             runs = 1 if is_whole else min(here, group) * runs
-            is_whole = is_whole and (here % group == 0 or here == full)
         else:
             along = 1 if step == 1 else here
             runs = along if is_whole else -(-here // group) * runs

@@ -17,6 +17,7 @@ from tiles.graph import Cycles, Layout, OpForm, Plan
 from tiles.graph.layout import ceil_div
 from tiles.numerics.dtypes import WORD_BYTES, itemsize
 from tiles.numerics.shared import all_read_only, hold, read_only
+from tiles.plan.ipus import ipu_bytes, paired_ipu_bytes
 from tiles.plan.ordering import turn
 from tiles.plan.padding import with_padding
 from tiles.plan.receiving import arriving, digits_of
@@ -40,6 +41,8 @@ class Traffic:
       shared: of the bytes received, those that all tiles of one exchange bus take alike.
       turning: cycles of bringing elements into the order in which they are read, inside the tile.
       regressed: of these, the cycles that rest on a regression and on no vertex's formula.
+      between_ipus: bytes that each IPU sends to each other one, int64 ``[num_ipus, num_ipus]``, from row to column; a word
+        that several tiles of one IPU take counts once.
     """
 
     received: np.ndarray
@@ -52,14 +55,15 @@ class Traffic:
     shared: np.ndarray
     turning: np.ndarray
     regressed: np.ndarray
+    between_ipus: np.ndarray
 
     def __post_init__(self) -> None:
         all_read_only(vars(self).values())
 
     @classmethod
-    def none(cls, num_tiles: int) -> Traffic:
+    def none(cls, target: Target) -> Traffic:
         """Return no traffic."""
-        return cls(*(np.zeros(num_tiles, np.int64) for _ in dataclasses.fields(cls)))
+        return cls(**_figures(target))
 
     def __add__(self, other: Traffic) -> Traffic:
         """Return both in one phase."""
@@ -103,14 +107,24 @@ class Outgoing:
 def traffic(source: Layout, slices: Slices, dtype: str, target: Target) -> Traffic:
     """Return the traffic that brings ``slices`` from ``source`` to their cells' tiles."""
     moved = moves(source, slices, dtype, target)
-    return _by_tile(moved, slices.tiles, source.tiles, target)
+    return _by_tile(moved, slices.tiles, source.tiles, ipu_bytes(source, slices, dtype, target), target)
+
+
+def _figures(target: Target) -> dict[str, np.ndarray]:
+    """Return the fields of no traffic."""
+    figures = {field.name: np.zeros(target.num_tiles, np.int64) for field in dataclasses.fields(Traffic)}
+    return figures | {"between_ipus": np.zeros((target.num_ipus, target.num_ipus), np.int64)}
 
 
 def _by_tile(
-    moved: tuple[Incoming, Outgoing], cells: np.ndarray, parts: np.ndarray, target: Target
+    moved: tuple[Incoming, Outgoing],
+    cells: np.ndarray,
+    parts: np.ndarray,
+    between_ipus: np.ndarray,
+    target: Target,
 ) -> Traffic:
     """Return traffic from what arrives at cells and leaves parts, given their tiles."""
-    figures = {field.name: np.zeros(target.num_tiles, np.int64) for field in dataclasses.fields(Traffic)}
+    figures = _figures(target) | {"between_ipus": between_ipus}
     for each, tiles in zip(moved, (cells, parts), strict=True):
         for field in dataclasses.fields(each):
             values = getattr(each, field.name)
@@ -201,7 +215,8 @@ def operand_traffic(
 ) -> Traffic:
     """Return the traffic that brings every cell of a plan its slice of operand ``k``."""
     moved = operand_moves(source, form, plan, k, shape, dtype, target)
-    return _by_tile(moved, plan.tiles, source.tiles, target)
+    crossing = ipu_bytes(source, operand_slices(form, plan, k, shape), dtype, target)
+    return _by_tile(moved, plan.tiles, source.tiles, crossing, target)
 
 
 def staging_bytes(source: Layout, form: OpForm, plan: Plan, k: int, dtype: str) -> int:
@@ -273,7 +288,7 @@ def reshape_traffic(source: Layout, destination: Layout, dtype: str, target: Tar
     size = itemsize(dtype)
     src_tile, src_offset = _flat_owner(source)
     dst_tile, dst_offset = _flat_owner(destination)
-    result = Traffic.none(target.num_tiles)
+    result = Traffic.none(target)
     if not src_tile.size:
         return result
     first = np.flatnonzero(_breaks(src_tile, src_offset) | _breaks(dst_tile, dst_offset))
@@ -310,6 +325,7 @@ def reshape_traffic(source: Layout, destination: Layout, dtype: str, target: Tar
         sends=send_instructions(sent // WORD_BYTES, runs, target),
         selects=np.minimum(selects, np.maximum(sources, received // WORD_BYTES)),
         pointers=np.minimum(np.where(jumps <= sources, in_order, jumps), received // WORD_BYTES),
+        between_ipus=paired_ipu_bytes(src_tile, dst_tile, length, dtype, target),
     )
 
 

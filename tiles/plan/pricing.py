@@ -298,7 +298,9 @@ def _drafts(question: Question, plans: Sequence[Plan]) -> tuple[Draft, ...]:
             temporary += align_up(cell.operand_bytes[k], 4)
             temporary += staging_bytes(layout, form, plan, k, question.operands[k].dtype)
         combining = (
-            _combining_cycles(cell.results, each_bytes, partials, target, question.code_price)
+            _combining_cycles(
+                question.codelet, cell.results, each_bytes, partials, target, question.code_price
+            )
             if partials > 1
             else 0.0
         )
@@ -376,16 +378,23 @@ def partial_dtypes(codelet: Codelet, result_dtypes: tuple[str, ...]) -> tuple[st
 
 
 def combining_cycles(
-    results: Any, bytes_each: Any, partials: Any, target: Target, code_price: float = CODE_PRICE
+    codelet: Codelet,
+    results: Any,
+    bytes_each: Any,
+    partials: Any,
+    target: Target,
+    code_price: float = CODE_PRICE,
 ) -> Any:
     """Estimate the cycles of combining ``partials`` tiles' results, and the price of its code, in one to three stages.
 
     In a stage of fan-in d the tiles of a group share the results, as far as there are enough: each receives and
     folds d partials of its share. A fold reads a vector a cycle and spends about four more on every vector of
     results; entering it takes a worker 32 slots, and 29 more where workers share the partials of few results (the
-    terms of PopLibs' estimators, see ``poplin.ConvPartialReduce`` and ``popops.Reduce``).
+    terms of PopLibs' estimators, see ``poplin.ConvPartialReduce`` and ``popops.Reduce``). Codelets that join partials
+    in another way say what that takes.
 
     Args:
+      codelet: what made the partials.
       results: elements that each tile holds partials of.
       bytes_each: bytes of an element.
       partials: tiles that hold partials of the same elements.
@@ -398,8 +407,11 @@ def combining_cycles(
     def stage(fan_in: Any) -> Any:
         share = -(-results // np.minimum(fan_in, np.maximum(results, 1)))
         arriving = share * fan_in * bytes_each
-        entry = np.where(share < target.workers_per_tile, 32 + 29, 32) * target.worker_issue_interval_cycles
-        fold = arriving / target.data_path_bytes * (1 + 4 / fan_in) + entry
+        fold = codelet.joining_cycles(share, fan_in, target)
+        if fold is None:
+            entry = np.where(share < target.workers_per_tile, 32 + 29, 32)
+            fold = arriving / target.data_path_bytes * (1 + 4 / fan_in)
+            fold = fold + entry * target.worker_issue_interval_cycles
         code = code_price * RUN_INSTRUCTIONS * target.instruction_bytes * fan_in
         return phase + arriving / target.exchange_bytes_per_cycle + fold + code
 
@@ -409,10 +421,10 @@ def combining_cycles(
 
 @lru_cache(maxsize=4096)
 def _combining_cycles(
-    results: int, bytes_each: int, partials: int, target: Target, code_price: float
+    codelet: Codelet, results: int, bytes_each: int, partials: int, target: Target, code_price: float
 ) -> float:
     """Return ``combining_cycles`` of one plan; plans that differ in their tiles alone share it."""
-    return float(combining_cycles(results, bytes_each, partials, target, code_price))
+    return float(combining_cycles(codelet, results, bytes_each, partials, target, code_price))
 
 
 def home_layout(

@@ -358,7 +358,7 @@ def _candidates(
     if is_split.any():
         partial_bytes = bytes_of(partial_dtypes(codelet, result_dtypes))
         bytes_each = np.where(is_split, partial_bytes, bytes_each)
-        in_stages = combining_cycles(extents.results, partial_bytes, partials, target, code_price)
+        in_stages = combining_cycles(codelet, extents.results, partial_bytes, partials, target, code_price)
         combining = np.where(is_split, in_stages, 0)
     temporary = sum(slice_bytes, np.zeros(cells.shape))
     temporary = temporary + vertex_scratch(codelet, extents, is_split, target)

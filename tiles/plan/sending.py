@@ -6,6 +6,7 @@ Where each slice is read by one cell, what only the part's own cell reads does n
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -82,7 +83,67 @@ def _partwise(axes: tuple[AxisSlices, ...], cuts: Cuts, order: Arrangement) -> _
         runs = np.where(is_whole, axis.runs_between(lo, hi), ceil_div(here, digit.group) * runs)
         covered = covered * here
         is_whole = is_whole & (here == full)  # parts are stored at full grain
-    return _Partwise(covered, runs, tuple(found))
+    return _Partwise(covered, _with_cut_groups(axes, cuts, found, runs), tuple(found))
+
+
+def _with_cut_groups(
+    axes: tuple[AxisSlices, ...], cuts: Cuts, digits: Sequence[_Read], runs: np.ndarray
+) -> np.ndarray:
+    """Return the runs of parts, counted anew where what is read of one axis begins or ends inside a group of it.
+
+    The groups between lie as whole ones do. Those at the ends are in pieces, but what touches the whole ones goes on
+    from there. Parts of which several stretches of the axis are read, and orders with several axes in groups, keep
+    the count as it stands.
+
+    Args:
+      axes: what cells read.
+      cuts: how the parts are cut.
+      digits: the digits of their order, the fastest first.
+      runs: the count if groups at the ends are taken for pieces as the others are, int64 ``[parts]``.
+    """
+    inner = [read.digit for read in digits if read.digit.is_inner]
+    if len(inner) != 1:
+        return runs
+    number, group, _ = inner[0]
+    axis, (_, lo, hi), full = axes[number], _ends(cuts)[number], min(cuts[number])
+    reads, _ = axis.covered_before
+    start = np.searchsorted(reads, reads[lo], side="right") - 1 - lo
+    stop = start + reads[hi] - reads[lo]
+    begins_inside, ends_inside = start % group > 0, (stop % group > 0) & (stop < full)
+    is_cut = (begins_inside | ends_inside) & (axis.runs_between(lo, hi) == 1)
+    if not is_cut.any():
+        return runs
+    first, last = start // group, (stop - 1) // group
+    ends_inside &= (first < last) | ~begins_inside  # one group, cut on both sides, is one piece
+    whole = last - first + 1 - begins_inside - ends_inside
+    head = np.where(first == last, stop - start, group - start % group)
+    tail = np.where(first == last, stop - start, stop % group)
+    before = digits[: next(n for n, read in enumerate(digits) if read.digit == Digit(number, group, False))]
+    in_whole, is_joined = _runs_within(axes, cuts, before, np.full_like(start, group), group)
+    found = np.where(is_joined, np.minimum(whole, 1), whole * in_whole)
+    for is_there, elements in ((begins_inside, head), (ends_inside, tail)):
+        found = found + np.where(is_there, _runs_within(axes, cuts, before, elements, group)[0], 0)
+    stretches = begins_inside.astype(np.int64) + ends_inside + (whole > 0)
+    found = found - np.where(is_joined, stretches - 1, 0)
+    for read in digits[len(before) + 1 :]:  # nothing is joined any more
+        found = ceil_div(read.here, read.digit.group) * found
+    return np.where(is_cut, found, runs)
+
+
+def _runs_within(
+    axes: tuple[AxisSlices, ...], cuts: Cuts, digits: Sequence[_Read], elements: np.ndarray, group: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the runs along some digits if ``elements`` of each group are read, and whether those are all there is."""
+    runs, is_whole = np.ones(elements.size, np.int64), np.ones(elements.size, bool)
+    for read in digits:
+        if read.digit.is_inner:
+            along, full, in_one = elements, group, np.int64(1)
+        else:
+            (_, lo, hi), along = _ends(cuts)[read.digit.axis], read.here
+            full, in_one = min(cuts[read.digit.axis]), axes[read.digit.axis].runs_between(lo, hi)
+        runs = np.where(is_whole, in_one, along * runs)
+        is_whole = is_whole & (along == full)
+    return runs, is_whole
 
 
 def leaving(slices: Slices, source: Layout, own: np.ndarray, num_tiles: int) -> tuple[np.ndarray, np.ndarray]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import fields, is_dataclass, replace
 
-from tiles.graph import Alternative, Choice, Operation, Sequence
+from tiles.graph import Alternative, Choice, Operation, Sequence, bodies_of
 from tiles.graph.program import Step
 from tiles.plan import MEMORY_PROPORTION, Operand, price
 from tiles.planning.state import Cost, Planning
@@ -26,7 +26,7 @@ def cheapest(planning: Planning, choice: Choice, run: Run) -> Alternative:
             return alternative
     outside = list(dict.fromkeys(n for a in choice.alternatives for n in outside_names(a.body)))
     operands = [planning.tensor(name) for name in outside]
-    known = tuple((t.shape, t.dtype, t.kind, t.layout) for t in operands)
+    known = tuple((t.shape, t.dtype, t.kind, t.layout, t.ipu) for t in operands)
     key = tuple(_key(a.body, outside) for a in choice.alternatives), known
     if key not in planning.estimates:
         planning.estimates[key] = tuple(_cost(planning, a, outside, run) for a in choice.alternatives)
@@ -51,7 +51,8 @@ def _cost(planning: Planning, alternative: Alternative, outside: list[str], run:
             read = [graph.tensors[name] for name in group.operands]
             known = tuple(Operand(t.shape, t.dtype, t.layout) for t in read)
             dtypes = tuple(graph.tensors[name].dtype for name in group.results)
-            priced = price(group.form, group.codelet, known, dtypes, graph.target, group.plan)
+            with graph.at(graph.tensors[group.results[0]].ipu):
+                priced = price(group.form, group.codelet, known, dtypes, graph.target, group.plan)
             cycles += priced.cycles
             temporary = max(temporary, priced.temporary_bytes)
     return temporary > MEMORY_PROPORTION * graph.target.bytes_per_tile, cycles
@@ -93,19 +94,6 @@ def _names(step: Step) -> Iterator[tuple[str, bool]]:
         yield from ((name, True) for name in step.results)
 
 
-def bodies_of(step: Step) -> Iterator[Sequence]:
-    """Return the sequences inside a step."""
-    if isinstance(step, Sequence):
-        yield step
-    if isinstance(step, Choice):
-        yield from (alternative.body for alternative in step.alternatives)
-    for key in ("condition", "body", "then", "otherwise"):
-        inner = getattr(step, key, None)
-        if isinstance(inner, Sequence):
-            yield inner
-    yield from getattr(step, "branches", ())
-
-
 def _operations(body: Sequence) -> Iterator[Operation]:
     for step in body.steps:
         if isinstance(step, Operation):
@@ -125,7 +113,7 @@ def _key(body: Sequence, outside: list[str]) -> Hashable:
         named = tuple((number(name), is_result) for name, is_result in _names(step))
         inner = tuple(tuple(map(key, each.steps)) for each in bodies_of(step))
         if isinstance(step, Operation):
-            return step.codelet, step.form, step.plan, named
+            return step.codelet, step.form, step.plan, step.ipu, named
         fixed = tuple(getattr(step, each, None) for each in ("axis", "count", "function"))
         return type(step).__name__, fixed, named, inner
 

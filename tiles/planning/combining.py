@@ -55,7 +55,7 @@ def combine(
     while True:
         form = combine_form(partials.shape)
         here = site.at(f"combine{stage}" if stage else "combine")
-        plan = site.planning.pins.get(here.label)
+        plan = site.planning.pinned(here.label)
         if plan is None:
             key = *asked, partials.shape, partials.dtype, partials.layout, _share(site)
             plan = site.planning.answer(

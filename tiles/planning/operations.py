@@ -44,20 +44,22 @@ def plan_operation(
     """
     site = PlannedSite(planning, program, operation.name, operation.location)
     fixed = planning.tensor(operation.results[0])
-    if fixed.layout is not None:
-        _compute_there(site, operation, fixed.layout)
-    elif not operation.operands and planning.is_variable(operation.results[0]):
-        planning.defer(fixed.name, lambda slot: plan_operation(planning, operation, slot), program)
-    else:
-        _plan(site, operation, operation.results, beside)
+    with planning.graph.at(operation.ipu):
+        if fixed.layout is not None:
+            _compute_there(site, operation, fixed.layout)
+        elif not operation.operands and planning.is_variable(operation.results[0]):
+            planning.defer(fixed.name, lambda slot: plan_operation(planning, operation, slot), program)
+        else:
+            _plan(site, operation, operation.results, beside)
 
 
 def _compute_there(site: PlannedSite, operation: Operation, layout: Layout) -> None:
     """Compute a result that lies somewhere already: there, or elsewhere and copied."""
     planning, written = site.planning, [site.planning.tensor(name) for name in operation.results]
     plan = leaving(operation.form, operation.codelet, layout, planning.graph.target)
-    operands = [planning.tensor(name) for name in operation.operands]
+    operands = [planning.here(name, site.program, site.location) for name in operation.operands]
     is_there = plan is not None and len(written) == 1 and plan.result_layout(operation.form) == layout
+    is_there = is_there and written[0].ipu == operation.ipu
     if plan is not None and is_there and operation.plan is None:
         emit(site, operation.codelet, operation.form, plan, operands, (written[0].dtype,), operation.results)
         return
@@ -95,7 +97,7 @@ def _plan(
     if slices is not None:
         names = (slices.copies.get(k, name) for k, name in enumerate(operation.operands))
         operation = replace(operation, operands=tuple(names))
-    operands = [planning.tensor(name) for name in operation.operands]
+    operands = [planning.here(name, site.program, site.location) for name in operation.operands]
     dtypes = tuple(planning.tensor(name).dtype for name in results)
     target, policy = planning.graph.target, planning.policy
     known = tuple(Operand(t.shape, t.dtype, t.layout) for t in operands)
@@ -167,12 +169,12 @@ def _add(
 
 def _pinned(planning: Planning, label: str) -> Plan | None:
     """Return the plan pinned to an operation, by its own name or by that of the step that makes its partials."""
-    return planning.pins.get(label) or planning.pins.get(f"{label}.partials")
+    return planning.pinned(label) or planning.pinned(f"{label}.partials")
 
 
 def _pinned_copies(planning: Planning, label: str, count: int) -> dict[int, Layout]:
     """Return the layouts into which operands are copied before an operation, where those copies' plans are pinned."""
-    pinned = {k: planning.pins.get(f"{label}.order{k}") for k in range(count)}
+    pinned = {k: planning.pinned(f"{label}.order{k}") for k in range(count)}
     return {k: Layout(p.splits, p.base, p.arrangement) for k, p in pinned.items() if p is not None}
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from tiles.graph import Graph, Plan
+from tiles.graph import ACROSS, Graph, Plan
 from tiles.planning.policy import Policy
 from tiles.planning.programs import plan_program, spliced
 from tiles.planning.state import Planning
@@ -36,4 +36,22 @@ class Planner:
         planned = planning.finish()
         planned.program = spliced(planned.program)
         planned.functions = {name: spliced(body) for name, body in planned.functions.items()}
-        return planned
+        return across(planning)
+
+
+def across(planning: Planning) -> Graph:
+    """Return the planned graph with the tiles of all IPUs of a replica counted together, in layouts and in plans."""
+    graph = planning.graph
+    graph.is_planned = True
+    if graph.ipus_per_replica == 1:
+        return graph
+    for name, made in graph.compute_sets.items():
+        groups = (
+            replace(group, plan=planning.lifted(group.plan, graph.tensors[group.results[0]].ipu))
+            for group in made.vertices
+        )
+        graph.compute_sets[name] = replace(made, vertices=tuple(groups))
+    for name, tensor in graph.tensors.items():
+        assert tensor.layout is not None
+        graph.tensors[name] = replace(tensor, layout=planning.lifted(tensor.layout, tensor.ipu), ipu=ACROSS)
+    return graph

@@ -107,9 +107,13 @@ class Preferences:
             tensor = self.planning.tensor(name)
             if name not in self.readers or tensor.layout is not None:
                 continue
-            layout = reshape_layout(self._preferred(*self.readers[name][0]), tensor.shape)
-            if layout is not None:
-                self.planning.place(name, layout)
+            contraction, k = self.readers[name][0]
+            if tensor.ipu not in (None, contraction.ipu):
+                continue
+            with self.planning.graph.at(contraction.ipu):
+                layout = reshape_layout(self._preferred(contraction, k), tensor.shape)
+                if layout is not None:
+                    self.planning.place(name, layout)
 
     def _preferred(self, contraction: Operation, k: int) -> Layout:
         """Return the layout in which operand ``k`` of a contraction would wait, if nothing lay anywhere yet."""
@@ -168,12 +172,12 @@ class Preferences:
             shape = self.planning.given.tensors[result].shape
             others = [self.planning.tensor(name) for name in together if name != result]
             placed = next((t for t in others if t.layout is not None and t.shape == shape), None)
-            if placed is not None and placed.layout is not None:
+            if placed is not None and placed.layout is not None and placed.ipu == operation.ipu:
                 return Met(placed.dtype, placed.layout)
         if not operation.codelet.is_contraction:
             return None
         for tensor in (self.planning.tensor(name) for name in self._met.get(result, ())):
-            if tensor.layout is not None:
+            if tensor.layout is not None and tensor.ipu == operation.ipu:
                 return Met(tensor.dtype, tensor.layout, len(self._passes(result)))
         return None
 

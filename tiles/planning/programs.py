@@ -10,6 +10,7 @@ from dataclasses import fields, replace
 
 from tiles.errors import InvalidGraph
 from tiles.graph import (
+    ACROSS,
     Call,
     Choice,
     Composite,
@@ -25,6 +26,7 @@ from tiles.graph import (
     Reshape,
     Sequence,
     Switch,
+    Tensor,
     Vertices,
     linear_layout,
     reshape_layout,
@@ -116,15 +118,18 @@ def _function(planning: Planning, name: str, outside: Preferences) -> None:
 
 def _reshape(planning: Planning, step: Reshape, program: Sequence) -> None:
     """Name the same memory in the new shape where parts stay whole and nothing says otherwise, else copy."""
-    source, result = planning.placed(step.source), planning.tensor(step.destination)
+    result = planning.tensor(step.destination)
+    source = planning.placed(step.source, result.ipu)
     assert source.layout is not None
     layout = reshape_layout(source.layout, result.shape)
-    if layout is not None and result.layout in (None, layout):
+    is_here = source.ipu == result.ipu
+    if layout is not None and is_here and result.layout in (None, layout):
         planning.view(result.name, source, layout)
         return
-    if result.layout is None:
-        target = planning.graph.target
-        planning.place(result.name, linear_layout(result.shape, result.dtype, target.num_tiles))
+    if result.layout is None and layout is not None and ACROSS not in (source.ipu, result.ipu):
+        planning.place(result.name, layout)
+    elif result.layout is None:
+        _spread(planning, result)
     if has_elements(result):
         program.add(Copy(result.name, (source.name,), None, step.location))
 
@@ -146,30 +151,38 @@ def _copy(planning: Planning, step: Copy, program: Sequence) -> None:
         planning.defer(result.name, write, program, sources[0].name if alike else "")
         return
     if result.layout is None and alike:
-        planning.follow(result.name, planning.placed(sources[0].name))
-    elif result.layout is None:
-        target = planning.graph.target
-        planning.place(result.name, linear_layout(result.shape, result.dtype, target.num_tiles))
+        planning.follow(result.name, planning.placed(sources[0].name, result.ipu))
     elif alike:
         planning.follow(sources[0].name, result)
+    if planning.tensor(result.name).layout is None:
+        _spread(planning, result)
     write(program)
+
+
+def _spread(planning: Planning, tensor: Tensor) -> None:
+    """Place a tensor evenly over the tiles from the first one on."""
+    with planning.graph.at(planning.graph.ipu if tensor.ipu is None else tensor.ipu):
+        num_tiles = planning.graph.target.num_tiles
+        planning.place(tensor.name, linear_layout(tensor.shape, tensor.dtype, num_tiles))
 
 
 def _copy_between(planning: Planning, step: CopyBetween, program: Sequence) -> None:
     """Send what lies as it arrives: what nothing has placed yet lies as its source, else the source is copied first."""
-    source, result = planning.placed(step.source), planning.tensor(step.destination)
+    result = planning.tensor(step.destination)
+    source = planning.placed(step.source, result.ipu)
     if not has_elements(source):
         return
     if step.stage:
-        planning.placed(step.stage)
+        planning.placed(step.stage, source.ipu)
     assert source.layout is not None
     if result.layout is None:
-        result = planning.place(result.name, source.layout)
-    if result.layout != source.layout:
-        graph = planning.graph
-        moved = graph.add_tensor(
-            source.shape, source.dtype, f"{result.name}.sent", result.layout, location=step.location
-        )
+        planning.follow(result.name, source)
+        result = planning.placed(result.name)
+    if (result.layout, result.ipu) != (source.layout, source.ipu):
+        with planning.graph.at(result.ipu):
+            moved = planning.graph.add_tensor(
+                source.shape, source.dtype, f"{result.name}.sent", result.layout, location=step.location
+            )
         program.add(Copy(moved.name, (source.name,), None, step.location))
         source = moved
     program.add(replace(step, source=source.name, destination=result.name))
@@ -179,9 +192,9 @@ def _compute_set(planning: Planning, name: str) -> str:
     """Keep a compute set that a builder planned itself."""
     groups = tuple(_renamed(planning, group) for group in planning.given.compute_sets[name].vertices)
     for group in groups:
-        settle(planning, group.form, group.plan, [planning.tensor(n) for n in group.operands])
-        for n in group.results:
-            planning.tensor(n)
+        written = [planning.tensor(n) for n in group.results]
+        with planning.graph.at(written[0].ipu):
+            settle(planning, group.form, group.plan, [planning.tensor(n) for n in group.operands])
     planning.graph.compute_sets[name] = ComputeSet(name, groups)
     return name
 

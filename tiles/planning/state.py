@@ -7,18 +7,36 @@ into it. Steps that write such a variable are planned when it has been placed, a
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, TypeVar
 
-from tiles.errors import InvalidGraph
-from tiles.graph import TEMPORARY, VARIABLE, Graph, Layout, Plan, Sequence, Tensor, linear_layout
+from tiles.errors import InvalidGraph, InvalidPlan
+from tiles.graph import (
+    ACROSS,
+    CONSTANT,
+    INPUT,
+    TEMPORARY,
+    VARIABLE,
+    Copy,
+    Graph,
+    Layout,
+    Operation,
+    Plan,
+    Sequence,
+    Tensor,
+    bodies_of,
+    linear_layout,
+)
 from tiles.planning.policy import Policy
 
 MOST_MOVED = 0.75
 """The share of all tiles up to which something may end at the last tile instead of beginning at the first."""
 
 T = TypeVar("T")
+T_Placed = TypeVar("T_Placed", Layout, Plan)
 Cost = tuple[bool, float]
 """What a way to compute something costs: whether its temporaries exceed their share of a tile, and cycles."""
 
@@ -51,6 +69,9 @@ class Planning:
       renamed: by the name of a choice's result, that of the tensor which holds it in the way that was taken.
       estimates: costs of alternatives, by what they compute and where their operands lie.
       answers: what was found for a question, with all that the answer depends on: equal layers ask once.
+
+    A tensor's layout counts the tiles of the IPU that it lies on, as plans of operations there do, so that equal layers
+    on several IPUs have equal plans; ``planner.across`` makes them the replica's when all is planned.
     """
 
     def __init__(
@@ -70,6 +91,7 @@ class Planning:
         self._scope = 0
         self._rotation = 0
         self._turns: dict[int, int] = {}
+        self._brought: list[dict[tuple[str, int], Tensor]] = [{}]
         self.donated = {given.inputs[i] for i in given.donated}
         for name in given.inputs:
             self.tensor(name)
@@ -100,31 +122,119 @@ class Planning:
         tensor = self.given.tensors.get(name)
         return tensor is not None and tensor.kind == VARIABLE and self.tensor(name).layout is None
 
-    def place(self, name: str, layout: Layout) -> Tensor:
-        """Say where a tensor lies, and plan what waits for that."""
-        tensor = self.graph.set_layout(self.tensor(name).name, layout)
+    def place(self, name: str, layout: Layout, ipu: int | None = None) -> Tensor:
+        """Say where a tensor lies, and plan what waits for that.
+
+        Args:
+          name: of the tensor.
+          layout: counts the tiles of the IPU that it lies on already, or lies on from now.
+          ipu: that it lies on if it lies on none yet; by default that which is planned for at present.
+        """
+        with self.graph.at(self.graph.ipu if ipu is None else ipu):
+            tensor = self.graph.set_layout(self.tensor(name).name, layout)
         for deferred in self._deferred.pop(tensor.name, ()):
             if deferred.source:
                 self.follow(deferred.source, tensor)
             deferred.write(deferred.slot)
         return tensor
 
-    def placed(self, name: str) -> Tensor:
-        """Return a tensor, spread evenly over the tiles in row-major order if nothing has placed it."""
+    def placed(self, name: str, ipu: int | None = None) -> Tensor:
+        """Return a tensor, spread evenly over the tiles in row-major order if nothing has placed it.
+
+        Args:
+          name: of the tensor.
+          ipu: on which it is spread if it lies on none yet; by default that which is planned for at present.
+        """
         tensor = self.tensor(name)
         if tensor.layout is not None:
             return tensor
-        layout = linear_layout(tensor.shape, tensor.dtype, self.graph.target.num_tiles)
-        return self.place(
-            name,
-            replace(layout, base=self.rotated_base(int(layout.tiles.max()) + 1, math.prod(tensor.shape))),
-        )
+        ipu = self.graph.ipu if ipu is None else ipu
+        with self.graph.at(ipu if tensor.ipu is None else tensor.ipu):
+            layout = linear_layout(tensor.shape, tensor.dtype, self.graph.target.num_tiles)
+            base = self.rotated_base(int(layout.tiles.max()) + 1, math.prod(tensor.shape))
+            return self.place(name, replace(layout, base=base))
 
     def follow(self, name: str, other: Tensor) -> None:
-        """Let a tensor that is not placed lie as another one of its shape, from or to which it is copied."""
+        """Let a tensor that is not placed lie as another one of its shape, from or to which it is copied.
+
+        On another IPU it lies on the tiles of the same numbers.
+        """
         tensor = self.tensor(name)
-        if tensor.layout is None and other.layout is not None and tensor.shape == other.shape:
-            self.place(name, other.layout)
+        if tensor.layout is not None or other.layout is None or tensor.shape != other.shape:
+            return
+        if tensor.ipu in (None, other.ipu) or ACROSS not in (tensor.ipu, other.ipu):
+            self.place(name, other.layout, other.ipu)
+
+    def here(self, name: str, program: Sequence, location: str = "") -> Tensor:
+        """Return a tensor as an operation on the present IPU reads it: itself, or a copy on this IPU.
+
+        A copy lies on the tiles of the same numbers, so that every tile sends its part to one other. Several operations
+        of a body, and of those inside it, read one copy; of what copies write again each has its own.
+        """
+        graph, tensor = self.graph, self.tensor(name)
+        if tensor.ipu in (None, graph.ipu):
+            return tensor
+        tensor = self.placed(name)
+        assert tensor.layout is not None and tensor.ipu is not None
+        if graph.ipu == ACROSS:
+            return replace(tensor, layout=self.lifted(tensor.layout, tensor.ipu), ipu=ACROSS)
+        key = tensor.name, graph.ipu
+        found = next((brought[key] for brought in reversed(self._brought) if key in brought), None)
+        if found is not None:
+            return found
+        layout = tensor.layout
+        if tensor.ipu == ACROSS:
+            layout = linear_layout(tensor.shape, tensor.dtype, graph.target.num_tiles)
+        made = graph.add_tensor(
+            tensor.shape, tensor.dtype, f"{tensor.name}.ipu{graph.ipu}", layout, location=location
+        )
+        if has_elements(tensor):
+            program.add(Copy(made.name, (tensor.name,), None, location))
+        if name not in self._changing:
+            self._brought[-1][key] = made
+        return made
+
+    @cached_property
+    def _changing(self) -> set[str]:
+        """Recorded tensors whose elements may be others at another step: variables, what is written twice, and views of it."""
+        given, written = self.given, Counter[str]()
+
+        def count(sequence: Sequence) -> None:
+            for step in sequence.steps:
+                written.update(step.results if isinstance(step, Operation) else ())
+                destination = getattr(step, "destination", "")
+                written.update([destination] if destination else [])
+                for body in bodies_of(step):
+                    count(body)
+
+        for sequence in (given.program, *given.functions.values()):
+            count(sequence)
+        own = {INPUT: 1, CONSTANT: 1, VARIABLE: 2}
+        changing = {n for n, t in given.tensors.items() if written[n] + own.get(t.kind, 0) > 1}
+        return changing | {n for n, t in given.tensors.items() if t.view_of and given.storage(n) in changing}
+
+    def lifted(self, layout: T_Placed, ipu: int | None) -> T_Placed:
+        """Return a layout or plan on an IPU's tiles as one on those of the replica."""
+        if not ipu or ipu == ACROSS:
+            return layout
+        return replace(layout, base=layout.base + ipu * self.graph.chip.num_tiles)
+
+    def pinned(self, name: str) -> Plan | None:
+        """Return the plan pinned to a step, on the tiles of the present IPU.
+
+        Raises:
+          InvalidPlan: it begins on another one.
+        """
+        plan, ipu = self.pins.get(name), self.graph.ipu
+        if plan is None or ipu in (0, ACROSS):
+            return plan
+        first = ipu * self.graph.chip.num_tiles
+        if not first <= plan.base < first + self.graph.chip.num_tiles:
+            raise InvalidPlan(
+                f"the plan pinned to {name} begins on tile {plan.base}; the step is on IPU {ipu}",
+                expected=f"tiles {first} to {first + self.graph.chip.num_tiles - 1}",
+            )
+        return replace(plan, base=plan.base - first)
 
     def defer(
         self, name: str, write: Callable[[Sequence], None], program: Sequence, source: str = ""
@@ -143,11 +253,13 @@ class Planning:
     def enter(self) -> None:
         """Begin a loop's or branch's body, or a function's."""
         self._scope += 1
+        self._brought.append({})
 
     def leave(self) -> None:
         """End a body: what it copied into variables that lie nowhere says where these lie."""
         self.settle(lambda deferred: deferred.scope == self._scope)
         self._scope -= 1
+        self._brought.pop()
         for deferred in (each for waiting in self._deferred.values() for each in waiting):
             deferred.scope = min(deferred.scope, self._scope)
 
@@ -155,9 +267,9 @@ class Planning:
         """Place variables as what is copied into them lies, by the writes that may decide it."""
         for name in [n for n in self._deferred if names is None or n in names]:
             sources = [self.tensor(d.source) for d in self._deferred.get(name, ()) if d.source and decides(d)]
-            layout = next((source.layout for source in sources if source.layout is not None), None)
-            if layout is not None:
-                self.place(name, layout)
+            source = next((source for source in sources if source.layout is not None), None)
+            if source is not None:
+                self.follow(name, source)
 
     def finish(self) -> Graph:
         """Place what is left evenly over the tiles and return the planned graph."""
@@ -169,13 +281,12 @@ class Planning:
         graph = self.graph
         graph.inputs, graph.donated = list(self.given.inputs), self.given.donated
         graph.outputs = [self.tensor(name).name for name in self.given.outputs]
-        graph.is_planned = True
         return graph
 
     def view(self, name: str, source: Tensor, layout: Layout) -> Tensor:
         """Make a recorded tensor another name of a placed tensor's memory."""
         self.tensor(name)
-        made = replace(self.graph.tensors[name], view_of=source.name)
+        made = replace(self.graph.tensors[name], view_of=source.name, ipu=source.ipu)
         self.graph.tensors[name] = made
         return self.place(name, layout)
 

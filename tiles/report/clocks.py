@@ -35,9 +35,17 @@ class Superstep:
 
 
 def superstep(cost: StepCost, target: Target) -> Superstep:
-    """Return what a step of a given cost does to the clocks of ``target``."""
-    moved = (cost.traffic.received + cost.traffic.sent).reshape(target.num_ipus, -1)
-    members = moved.max(axis=1) > 0
+    """Return what a step of a given cost does to the clocks of ``target``.
+
+    IPUs of which nothing crosses to another one exchange each for itself, and wait for none.
+    """
+    moved = (cost.traffic.received + cost.traffic.sent).reshape(target.num_ipus, -1).max(axis=1) > 0
+    between, members = cost.traffic.between_ipus, np.array(moved)
+    compute = cost.tile_compute_cycles.reshape(target.num_ipus, -1).max(axis=1)
+    if target.num_ipus > 1 and (between.any() or cost.links is None):
+        members = np.array(between.any(axis=0) | between.any(axis=1))
+        on_chip = cost.exchange_cycles + target.internal_sync_cycles
+        compute = compute + np.where(moved & ~members, on_chip, 0)
     members[list(cost.host_ipus)] = True
     return Superstep(
         members=members,
@@ -45,7 +53,7 @@ def superstep(cost: StepCost, target: Target) -> Superstep:
         + cost.exchange_cycles
         + (cost.host_cycles or 0)
         + (cost.link_cycles or 0),
-        compute_cycles=cost.tile_compute_cycles.reshape(target.num_ipus, -1).max(axis=1),
+        compute_cycles=compute,
     )
 
 

@@ -4,7 +4,7 @@ A ``Target`` is one chip; a ``System`` is several and the links between them.
 """
 
 from tiles.target.basis import Basis, Parts, weakest_part
-from tiles.target.link_phase import LinkPhase, exchange_phase, flow_phase
+from tiles.target.link_phase import LinkPhase, Sync, exchange_phase, flow_phase, sync
 from tiles.target.load import known_names
 from tiles.target.quantity import MemoryRegion, Provenance, Quantity
 from tiles.target.system import System
@@ -19,6 +19,7 @@ __all__ = [
     "Parts",
     "Provenance",
     "Quantity",
+    "Sync",
     "System",
     "Target",
     "describe_system",
@@ -29,5 +30,6 @@ __all__ = [
     "known_names",
     "known_systems",
     "one_ipu",
+    "sync",
     "weakest_part",
 ]

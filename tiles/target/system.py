@@ -255,6 +255,10 @@ class System:
         """The wiring between kinds of nodes that are there."""
         return tuple(laid for laid in self.wiring if all(kind in self.counts for kind in laid.wiring.kinds))
 
+    def several(self, num_ipus: int) -> Target:
+        """Return the tiles of so many of the chips together, as one target."""
+        return _several(self.chip, num_ipus)
+
     @functools.cached_property
     def is_regular(self) -> bool:
         """Whether routes follow from structures alone, without a table over all nodes."""
@@ -413,6 +417,12 @@ class System:
 
 
 # ---- reading
+
+
+@functools.lru_cache(maxsize=64)
+def _several(chip: Target, num_ipus: int) -> Target:
+    """Return the tiles of several chips together."""
+    return chip if num_ipus == 1 else chip.replace(num_ipus=num_ipus, name=f"{num_ipus} x {chip.name}")
 
 
 def _text(value: Any, where: str) -> str:

@@ -49,6 +49,7 @@ from ipuxla.frontend._jax_compat.sharded_modules import (
     says_shardings,
     separate_shardings,
     shapes_of_main,
+    with_whole_kernels,
 )
 from ipuxla.frontend._jax_compat.tracing import (
     allow_explicit_64bit,
@@ -151,6 +152,7 @@ __all__ = [
     "user_function",
     "weaken",
     "with_consts_as_arguments",
+    "with_whole_kernels",
     "without_own_refs",
     "zero_cotangent",
     "zero_tangent",

@@ -20,6 +20,7 @@ from jax._src import sharding_impls as _sharding_impls
 from jax._src.interpreters import mlir as _mlir
 from jax._src.interpreters import partial_eval as _pe
 from jax._src.lax import linalg as _linalg
+from jax._src.lax import parallel as _parallel
 from jax._src.lib.mlir.dialects import hlo as _hlo
 
 from ipuxla.frontend._jax_compat.aliases import ClosedJaxpr
@@ -74,6 +75,7 @@ def lower_jaxpr(
         *_linalg_rules(rules),
         (_debugging.debug_print_p, _print_rule(print_call, message_of)),
         (_callback.pure_callback_p, _stop_rule(*stop)),
+        (_parallel.pbroadcast_p, _lower_pbroadcast),
     )
     with _config.include_full_tracebacks_in_locations(True), _config.traceback_in_locations_limit(-1):
         lowered = _mlir.lower_jaxpr_to_module(
@@ -101,6 +103,20 @@ def lower_jaxpr(
         own_name = _mlir.sanitize_name(name).rstrip("_")
         module.operation.attributes["sym_name"] = _mlir.ir.StringAttr.get(own_name)
     return module
+
+
+def _lower_pbroadcast(context: Any, x: Any, *, axis_name: Any, source: int) -> Any:
+    """Lower ``jax.lax.pbroadcast``, which JAX does for GPUs alone, by its rule for them. Hides axis contexts.
+
+    Where only some axes are manual the rest is XLA's to partition, which refuses a broadcast: one of all is taken then.
+    """
+    around = context.module_context.axis_context
+    is_partly_manual = getattr(around, "manual_axes", frozenset()) != frozenset(
+        getattr(getattr(around, "mesh", None), "axis_names", ())
+    )
+    if is_partly_manual:
+        return inline(context, lambda x: [jax.lax.all_gather(x, axis_name)[source]], x)
+    return _parallel._pbroadcast_lowering(context, x, axis_name=axis_name, source=source)
 
 
 def _devices_to_ask(jaxpr: ClosedJaxpr, count: int) -> tuple[Any, ...] | None:

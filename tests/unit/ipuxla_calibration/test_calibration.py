@@ -141,7 +141,7 @@ def test_rates_and_roofs():
 
 def test_what_is_not_modelled_counts_ten_times_off_and_bounds_stand_apart():
     right = _only()
-    lost = _only(id="b", family="sparse_matmul", params={"m": 4}, metric="speedup", unit="x dense")
+    lost = _only(id="b", family="tutorial", params={"m": 4}, metric="speedup", unit="x dense")
     bound = _only(id="c", evidence="hardware_bound", metric="cycles_upper_bound")
     assert isinstance(right, Row) and isinstance(lost, Row) and isinstance(bound, Row)
     assert lost.ratio is None and lost.built.startswith("not modelled")
@@ -167,6 +167,62 @@ def test_the_command_predicts_the_rest_and_exits_with_one(tmp_path, capsys):
     assert cli.run(["ipuxla", "calibrate", f"--records={path}"]) == 0
     assert "gemm_on_tile" in capsys.readouterr().out
     assert cli.run(["ipuxla", "calibrate", f"--records={tmp_path / 'none'}"]) == 2
+
+
+def _sparse(params: dict[str, object] | None = None, **changes: object) -> Row | BadRecord:
+    given = {"m": 256, "k": 256, "n": 64, "density": 0.125, "block": 4, "dtype": "f16"} | (params or {})
+    entry = {"family": "sparse_matmul", "what": "static block-sparse", "metric": "throughput"}
+    stated = {name: value for name, value in given.items() if value}
+    return _only(**(entry | {"unit": "TFLOP/s", "value": 1.0, "params": stated} | changes))
+
+
+def test_sparse_products_are_told_by_rate_and_beside_the_dense_one():
+    rate, other = _sparse(), _sparse(params={"density": 0, "sparsity": 0.875, "block": 0, "block_size": 4})
+    later = _sparse(what="dynamic block-sparse")
+    assert isinstance(rate, Row) and isinstance(other, Row) and isinstance(later, Row)
+    assert rate.predicted and other.predicted == rate.predicted and (later.predicted or 0) < rate.predicted
+    beside = _sparse(metric="speedup", unit="x dense")
+    assert isinstance(beside, Row) and beside.predicted and beside.low and beside.low < beside.predicted
+
+
+@pytest.mark.parametrize(
+    ("params", "reason"),
+    [
+        ({"block": 3}, "blocks of 3"),
+        ({"m": 254}, "254 x 256"),
+        ({"dtype": "s32"}, "no sparse product"),
+        ({"density": 7}, "density 7 is no share"),
+        ({"density": 0}, "lacks parameter density"),
+        ({"m": 0}, "lacks parameter m"),
+    ],
+)
+def test_sparse_products_that_are_none_say_so(params, reason):
+    found = _sparse(params=params)
+    told = str(found) if isinstance(found, BadRecord) else found.built
+    assert reason in told and "\n" not in told
+
+
+def test_loops_compiled_from_c_are_counted_instruction_by_instruction():
+    """A plain triad: two loads, a product, a sum, a store and a branch; a half is stored by read, merge and store."""
+    slots = {}
+    for dtype, size in (("f32", 4), ("f16", 2)):
+        params = {"dtype": dtype, "kernel": "triad", "implementation": "naive C++"}
+        row = _only(
+            family="memory_stream", target="gc2", params=params, metric="bandwidth", unit="GB/s", value=1.0
+        )
+        assert isinstance(row, Row) and row.predicted
+        slots[dtype] = 1216 * 1.6e9 * 3 * size / (row.predicted * 1e9)  # a slot a cycle and tile
+    assert slots == pytest.approx({"f32": 6, "f16": 8}, rel=0.01)
+
+
+def test_vendor_primitives_copy_before_they_add_in_place():
+    params = {"dtype": "f32", "kernel": "triad"}
+    entry = {"family": "memory_stream", "target": "gc2", "metric": "bandwidth", "unit": "GB/s", "value": 1.0}
+    plain, copied = (
+        _only(**entry, params=params | more) for more in ({}, {"implementation": "vendor primitives"})
+    )
+    assert isinstance(plain, Row) and isinstance(copied, Row)
+    assert (copied.predicted or 0) < (plain.predicted or 0) and "copy" in copied.built
 
 
 def _image_record(**params: object):

@@ -125,7 +125,7 @@ def test_sine_and_cosine_to_thousands_of_turns(name) -> None:
     assert np.abs(got - exact(name, x)).max() <= 2e-7
 
 
-@pytest.mark.parametrize("name", ["expm1", "log1p", "erf"])
+@pytest.mark.parametrize("name", ["expm1", "log1p", "erf", "cbrt"])
 def test_routines_of_every_half(name) -> None:
     x = np.arange(1 << 16, dtype=np.uint16).view(np.float16).reshape(256, 256)
     (got,), _ = simulate(compiled(getattr(lax, name), ["float16"], MK2), [x], ["float16"], MK2)

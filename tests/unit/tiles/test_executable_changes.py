@@ -374,7 +374,7 @@ BY_PROOF: dict[str, tuple[str, Change, str]] = {
     ),
     "order of dependent copies": (
         "chain",
-        put("program", value=lambda p: swapped(p, 5, 6)),
+        put("program", value=lambda p: [*p[:4], p[6], *p[4:6], *p[7:]]),
         "reads turn, but nothing",
     ),
     "a step twice": (

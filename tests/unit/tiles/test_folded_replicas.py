@@ -5,10 +5,11 @@ import itertools
 import numpy as np
 import pytest
 
+from ipuxla.lowering.collectives import split_axes
 from tests.replicas import drawn, small_system
-from tiles import Executable, Graph, certify, compile_graph, find_system, gcl, make_engine
+from tiles import Executable, Graph, certify, compile_graph, find_system, gcl, make_engine, popops
 from tiles.errors import InvalidGraph
-from tiles.graph import Replicas, Shift
+from tiles.graph import Copy, If, Replicas, Sequence, Shift, Site
 from tiles.plan.links import permutation_cycles
 from tiles.report import cost_analysis
 from tiles.target import flow_phase
@@ -71,3 +72,39 @@ def test_a_folded_axis_changes_links_and_no_value():
             np.testing.assert_array_equal(np.asarray(shifted), np.roll(values, 1, axis=0))
             np.testing.assert_allclose(np.asarray(total)[3], values.sum(0), rtol=1e-4, atol=1e-4)
     assert cost_analysis(turned)["link_cycles"] < cost_analysis(plain)["link_cycles"]
+
+
+def test_messages_name_an_axis_that_was_split_as_the_user_did() -> None:
+    def build(part_of: str) -> Graph:
+        graph = Graph(small_system())
+        graph.replicate("model", 2)
+        graph.replicate("model.1", 2, part_of=part_of)
+        x = graph.add_input((4,), "int32", "x")
+        total = graph.add_variable((4,), "int32", "total")
+        body = Sequence()
+        found = gcl.all_reduce(Site(graph, sequence=body), x, "model.1")
+        body.add(Copy(total.name, (found.name,)))
+        if part_of:
+            own = gcl.replica_index(graph, ("model.1",))
+            graph.program.add(If(popops.lt(graph, own, 1).name, body, Sequence()))
+        else:
+            graph.program.add(body)
+        graph.outputs.append(total.name)
+        return graph
+
+    with pytest.raises(InvalidGraph, match=r"which may differ along model, decides"):
+        compile_graph(build("model"))
+    replicas = Replicas((("a", 2), ("a.1", 2)), ("a.1",), parts=(("a.1", "a"),))
+    assert Replicas.from_data(replicas.to_data()) == replicas and replicas.shown(("a.1", "a")) == "a"
+    for damaged in (
+        [["a", 2, ["of"]]],
+        [["a", 2, "upside"]],
+        [["a", 2, ["of", 3]]],
+        [["a", 2, ["of", "b"], 1]],
+    ):
+        with pytest.raises(InvalidGraph):
+            Replicas.from_data(damaged)
+
+
+def test_parts_of_split_axes_have_names_of_their_own() -> None:
+    assert [name for name, _, _ in split_axes((("a", 4), ("a.1", 2)))] == ["a", "a.1_", "a.1"]

@@ -11,9 +11,19 @@ import numpy as np
 import pytest
 
 import ipuxla
+from ipuxla.lowering import lower_module
+from tests.flow import assert_engines_agree, optimized_module
 from tests.models.optimizers import adam
 from tests.unit.tiles.executable_programs import rows, split
-from tiles.compiler import CopyStep, Executable, ExecuteStep, certify, compile_graph, step_costs
+from tiles.compiler import (
+    CopyStep,
+    Executable,
+    ExecuteStep,
+    certify,
+    compile_graph,
+    costs,
+    step_costs,
+)
 from tiles.compiler.grouping import SHARE
 from tiles.engine import make_engine
 from tiles.graph import (
@@ -30,6 +40,7 @@ from tiles.graph import (
     Sync,
     Vertices,
 )
+from tiles.planning import Planner
 from tiles.poplibs import popops
 from tiles.report import cost_analysis, memory_analysis, profile
 from tiles.target import Target
@@ -240,3 +251,25 @@ def test_vertices_of_one_compute_set_overwrite_what_no_other_one_reads(small_tar
         (got_c, got_d), _ = make_engine(executable, engine).run(values)
         np.testing.assert_allclose(got_c, np.exp(2 * values), rtol=1e-6)
         np.testing.assert_allclose(got_d, 5 * values, rtol=1e-6, atol=1e-6)
+
+
+def test_products_join_and_share_their_exchange_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two products side by side are one superstep; what comes to the second comes by the programs of the first."""
+
+    def two(x, w, y, v):
+        return x @ w, y @ v
+
+    monkeypatch.setattr(costs, "LEAST_BYTES", 1)  # programs this small are shared, too
+
+    rng = np.random.default_rng(3)
+    arguments = [rng.standard_normal(s).astype(np.float32) for s in ((64, 64), (64, 64)) * 2]
+    module = optimized_module(two, arguments)
+    graph = Planner().plan(lower_module(module, Target.named("gc200").replace(num_tiles=16)))
+    executable = compile_graph(graph)
+    certify(executable)
+    products = [
+        s for s in executable.steps if isinstance(s, ExecuteStep) and s.groups[0].codelet.is_contraction
+    ]
+    assert [len(s.groups) for s in products] == [2]
+    assert executable.shared_exchange and all(s == f for (s, _), (f, _) in executable.shared_exchange.items())
+    assert_engines_agree(executable, module, arguments)

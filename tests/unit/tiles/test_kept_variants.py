@@ -38,7 +38,8 @@ def rows(body=SCALED, dtypes=(F, F), isa=MK2, grain=2) -> Variant | NoVariant:
     """Compile an expression of rows as a process does that has not asked before."""
     levels = ((ELEMENT, True),) * len(dtypes)
     outputs = (len(dtypes) + len(body) - 1,)
-    return map_code._variant.__wrapped__(isa, body, outputs, (dtypes, (F,)), levels, 0, grain, False)
+    question = body, outputs, (dtypes, (F,)), levels, 0, grain, False
+    return map_code._variant.__wrapped__(isa, "map", map_code._cell, *question)
 
 
 def fold(operation: str = "add") -> Variant | NoVariant:

@@ -52,13 +52,12 @@ def test_slices_keep_to_the_bound_and_take_longer() -> None:
     assert sum(c.flops for c in step_costs(slices)) >= 2 * 64 * 250 * 90
 
 
-@pytest.mark.parametrize(("dtype", "share"), [("float32", 0.005), ("float16", 0.005)])
-def test_slices_of_one_size_are_cut_alike(dtype: str, share: float) -> None:
+def test_slices_of_one_size_are_cut_alike() -> None:
     """Wherever in their operands' parts they begin: results that are cut otherwise would be joined by a relayout."""
     graph = Graph(SMALL)
-    x, y = graph.add_input((100, 120), dtype, "x"), graph.add_input((120, 333), dtype, "y")
+    x, y = graph.add_input((100, 120), "float32", "x"), graph.add_input((120, 333), "float32", "y")
     graph.outputs.append(poplin.matmul(graph, x, y).name)
-    planned = Planner(Policy({"matmul": share})).plan(graph)
+    planned = Planner(Policy({"matmul": 0.005})).plan(graph)
     slices = [
         group
         for name, compute_set in planned.compute_sets.items()

@@ -15,7 +15,10 @@ from tiles.graph import Composite, Graph
 from tiles.numerics.greatest import greatest
 from tiles.numerics.ring import to_ring
 from tiles.planning import Planner
+from tiles.poplibs.popops.elementwise import iota
+from tiles.poplibs.popops.sorting import sort
 from tiles.poplibs.popops.top_k import top_k
+from tiles.report import cost_analysis
 
 RNG = np.random.default_rng(0)
 VALUES = RNG.integers(-9, 9, (3, 40)).astype(np.float32)
@@ -113,6 +116,21 @@ def test_a_long_row_of_which_much_is_wanted_is_sorted(engine, eight):
     expected = np.argsort(-x, axis=0, kind="stable")[:200]
     np.testing.assert_array_equal(positions, expected)
     np.testing.assert_array_equal(values, np.take_along_axis(x, expected, 0))
+
+
+@pytest.mark.parametrize(("shape", "k"), [((2, 2100), 200), ((2, 2100), 30), ((16, 1000), 5)])
+def test_the_first_elements_cost_about_as_much_as_all_in_order_at_most(shape, k, gc200):
+    """Survivors are sorted: they are merged, not selected from anew; and a row is sorted where that takes less."""
+
+    def cycles(take):
+        graph = Graph(gc200)
+        graph.outputs = [take(graph, graph.add_input(shape, "float32"))[0].name]
+        return cost_analysis(compile_graph(graph))["cycles"]
+
+    def in_order(graph, x):
+        return sort(graph, [x, iota(graph, shape, "int32", 1)], 1, ((0, True, True),))
+
+    assert cycles(lambda graph, x: top_k(graph, x, k)) < 1.1 * cycles(in_order)
 
 
 @pytest.mark.parametrize("engine", ["fast", "literal"])

@@ -41,7 +41,8 @@ def inner_members(graph: Graph, axes: tuple[str, ...], size_bytes: int = 1 << 20
     """
     assert graph.system is not None
     members = graph.replicas.size(axes)
-    found = dict.fromkeys((2, graph.system.ipus_per_machine, group_size(graph.system)))
+    sizes = graph.system.ipus_per_machine, group_size(graph.system)
+    found = dict.fromkeys((2, *(size // graph.ipus_per_replica for size in sizes)))
     legal = [inner for inner in found if 1 < inner < members and members % inner == 0]
     return min(legal, key=lambda inner: _hierarchical(graph, axes, size_bytes, inner), default=0)
 
@@ -246,7 +247,9 @@ def _step(
     graph: Graph, axes: tuple[str, ...], permutations: tuple[Permutation, ...], flow_bytes: float
 ) -> float:
     assert graph.system is not None
-    links = permutation_cycles(graph.system, graph.replicas, axes, permutations, math.ceil(flow_bytes))
+    shares = (*[0] * graph.ipu, 1)  # of what lies across IPUs, as of what lies on the first
+    size_bytes = math.ceil(flow_bytes)
+    links = permutation_cycles(graph.system, graph.replicas, axes, permutations, size_bytes, shares)
     tiles = min(graph.target.num_tiles, max(1, flow_bytes // LEAST_BYTES))
     on_tile = len(permutations) * flow_bytes / tiles / TILE_BYTES_PER_CYCLE
     return links + on_tile + STEP_CYCLES

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 from jax import Array, lax
 
-from tiles.errors import InvalidGraph
-from tiles.graph import Affine, Cell, Codelet, Cycles, Extents, OpForm, register
+from tiles.errors import InvalidGraph, NoTileCode, OutOfRegisters
+from tiles.graph import (
+    Affine,
+    Cell,
+    Codelet,
+    Cycles,
+    Extents,
+    OpForm,
+    VertexCode,
+    code_or_formula,
+    register,
+)
 from tiles.numerics.dtypes import is_float, to_jax
+from tiles.poplibs.popnn.window_code import Axis, fold_code, tap_views, taps_form
 from tiles.poplibs.popops.elementwise_cycles import cpp_name
 from tiles.poplibs.popops.fold import FOLDS
 from tiles.poplibs.popops.map import access_grains
@@ -90,7 +103,7 @@ class Pool(Codelet):
         return total
 
     def cycles(self, extents: Extents, target: Target) -> Cycles:
-        """Return PopLibs' estimate where channels lie innermost, else a load and an operation per tap and vector."""
+        """Return PopLibs' estimate where channels lie innermost, else its code's, else a formula's (ASSUMED)."""
         channels = self._channels(extents.form)
         if (
             channels
@@ -98,6 +111,14 @@ class Pool(Codelet):
             and self.operand_dtype in ("float16", "float32")
         ):
             return self._stated(channels, extents, target)
+        estimated = self._estimated(extents, target)
+        try:
+            return code_or_formula(self.tile_code(extents, target), estimated)
+        except (NoTileCode, OutOfRegisters):
+            return estimated
+
+    def _estimated(self, extents: Extents, target: Target) -> Cycles:
+        """Return a load and an operation per tap and vector of outputs (ASSUMED)."""
         outputs, taps = np.asarray(extents.results), np.asarray(extents.reduced)
         is_vector = self.operand_dtype in ("float16", "float32")
         width = target.vector_width(self.operand_dtype) if is_vector else 1
@@ -106,6 +127,22 @@ class Pool(Codelet):
         slots = 30 + share * (8 + (2 if is_vector else 6) * taps)
         value = target.supervisor_vertex_overhead_cycles + target.worker_issue_interval_cycles * slots
         return Cycles(value, Basis.ASSUMED, "a load and an operation per tap and vector of outputs")
+
+    def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
+        """Return the code of whole windows over channels; see ``window_code``."""
+        axes = _code_axes(extents.form)
+        whole = math.prod(axis.taps for axis in axes)
+        kind = self.operation, self.operand_dtype, self.accumulate_dtype
+        parts = fold_code(*kind, axes, extents, target, self.label)
+        has_all = np.asarray(extents.reduced) == whole  # others are parts of windows that a plan cuts
+        return tuple(replace(part, runs=part.runs & has_all) for part in parts)
+
+    def code_operands(
+        self, form: OpForm, sizes: tuple[int, ...], operands: Sequence[np.ndarray]
+    ) -> tuple[OpForm, list[np.ndarray]]:
+        """Return what the taps of windows read as operands of their own."""
+        axes = _code_axes(form)
+        return taps_form(form, axes), tap_views(operands[0], axes, sizes)
 
     def _channels(self, form: OpForm) -> tuple[int, ...]:
         """Return the dimensions of more than one point that lie innermost in the result and have no windows."""
@@ -150,6 +187,17 @@ class Pool(Codelet):
     def code_bytes(self, target: Target) -> int:
         """Estimate instructions of the frame and the inner loop (ASSUMED)."""
         return target.instruction_bytes * 120
+
+
+def _code_axes(form: OpForm) -> list[Axis]:
+    """Return where windows lie in the operand."""
+    found = []
+    for number, axis in enumerate(form.operands[0].axes):
+        if len(axis.terms) > 1:
+            out, tap = _output(form, axis), _tap(form, axis)
+            coefficients = dict(axis.terms)
+            found.append(Axis(number, out, form.dims[tap].size, coefficients[out], coefficients[tap]))
+    return found
 
 
 def _output(form: OpForm, axis: Affine) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,14 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from tiles.errors import InvalidGraph
-from tiles.graph import Cell, Codelet, Cycles, Extents, OpForm, register
+from tiles.errors import InvalidGraph, NoTileCode, OutOfRegisters
+from tiles.graph import Cell, Codelet, Cycles, Extents, OpForm, VertexCode, code_or_formula, register
 from tiles.numerics.dtypes import is_float
+from tiles.poplibs.popnn.window_code import STAYS, Axis, select_code, tap_views, taps_form
 from tiles.poplibs.popops.elementwise_cycles import cpp_name
 from tiles.poplibs.windows import Collection
 from tiles.target import Basis, Target
-
-_STAYS: dict[str, Callable[[Array, Array], Array]] = {"GE": lax.ge, "GT": lax.gt, "LE": lax.le, "LT": lax.lt}
 
 
 @register
@@ -56,8 +55,8 @@ class SelectAndScatter(Codelet):
 
     def __post_init__(self) -> None:
         """Check the direction."""
-        if self.direction not in _STAYS:
-            raise InvalidGraph(f"no selection by {self.direction!r}", expected=", ".join(_STAYS))
+        if self.direction not in STAYS:
+            raise InvalidGraph(f"no selection by {self.direction!r}", expected=", ".join(STAYS))
 
     @property
     def label(self) -> str:
@@ -118,7 +117,7 @@ class SelectAndScatter(Codelet):
 
     def _better(self, left: list[Any], right: list[Any]) -> list[Any]:
         """Return, per window, the selected one of an earlier and a later candidate."""
-        keep = _STAYS[self.direction](left[0], right[0])
+        keep = STAYS[self.direction](left[0], right[0])
         inside = left[1]
         if inside is not None:
             keep = ~right[1] | (inside & keep)
@@ -173,7 +172,65 @@ class SelectAndScatter(Codelet):
         return not form.dims[d].is_reduced and d not in elements
 
     def cycles(self, extents: Extents, target: Target) -> Cycles:
-        """Return three slots per element of a window compared and six per element that collects (ASSUMED)."""
+        """Return the cycles of its code; where it has none, a formula's (ASSUMED).
+
+        That has three slots per element of a window compared and six per element that collects.
+        """
+        stated = self._estimated(extents, target)
+        try:
+            return code_or_formula(self.tile_code(extents, target), stated)
+        except (NoTileCode, OutOfRegisters):
+            return stated
+
+    def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
+        """Return the code for windows that lie side by side, inside the array; see ``window_code``."""
+        return select_code(
+            self.direction, self.dtype, self._code_axes(extents.form), extents, target, self.label
+        )
+
+    def _code_axes(self, form: OpForm) -> list[Axis]:
+        """Return where windows lie.
+
+        Raises:
+          NoTileCode: they overlap, leave elements out, or reach outside the array.
+        """
+        side_by_side = self.taps == self.strides and not any(self.lead) and not any(self.origins)
+        if not side_by_side or self.bounds or any(reach != 1 for reach in self.reach):
+            raise NoTileCode(
+                "windows that overlap, leave elements out, or reach outside", expected="windows side by side"
+            )
+        blocks = [form.operands[1].axes[axis].terms[0][0] for axis in self.axes]
+        return [
+            Axis(number, block, taps, taps)
+            for number, block, taps in zip(self.axes, blocks, self.taps, strict=True)
+        ]
+
+    def code_operands(
+        self, form: OpForm, sizes: tuple[int, ...], operands: Sequence[np.ndarray]
+    ) -> tuple[OpForm, list[np.ndarray]]:
+        """Return the elements of windows as operands of their own, and the source."""
+        axes = self._code_axes(form)
+        return taps_form(form, axes, form.operands[1:]), [*tap_views(operands[0], axes, sizes), operands[1]]
+
+    def code_results(
+        self, form: OpForm, sizes: tuple[int, ...], values: Sequence[np.ndarray]
+    ) -> list[np.ndarray]:
+        """Return the result, of which every element of a window is written by itself."""
+        axes = [i for i in range(len(self.axes)) if self.strides[i] > 1]
+        elements = [form.operands[1].axes[self.axes[i]].terms[0][0] + 1 for i in axes]
+        shape = list(values[0].shape)
+        for i, d in zip(axes, elements, strict=True):
+            shape[1 + d] = self.taps[i]
+        whole = np.empty(shape, values[0].dtype)
+        taps = itertools.product(*(range(count) for count in self.taps))
+        for at, value in zip(taps, values, strict=True):
+            cut: list[Any] = [slice(None)] * whole.ndim
+            for i, d in zip(axes, elements, strict=True):
+                cut[1 + d] = slice(at[i], at[i] + 1)
+            whole[tuple(cut)] = value
+        return [whole]
+
+    def _estimated(self, extents: Extents, target: Target) -> Cycles:
         results = np.asarray(extents.results)
         block, reach = int(np.prod(self.strides)), int(np.prod(self.reach))
         windows = -(-results // block)

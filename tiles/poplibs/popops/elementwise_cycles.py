@@ -42,6 +42,10 @@ _POPNN = {
     "gelu_erf": "GELU_ERF",
 }
 _FUSED_FRAME = 26  # the worker prologue of PopLibs' binary vertices
+BRANCH_SLOTS = 1
+"""What an iteration of a loop compiled from C++ ends with: a branch that counts down (brnzdec) in place of a repeat block."""
+MERGED_STORE_SLOTS = 3
+"""A store of less than a word: a load of the word, a merge, a store of 32 bits (there is no narrower one)."""
 
 
 def cpp_name(dtype: str) -> str:
@@ -104,7 +108,8 @@ def map_cycles(body: Body, outputs: tuple[int, ...], extents: Extents, target: T
     moved = _permuted_operands(body, outputs, extents, target)
     if not work:
         return moved or movement_cycles(extents.form, outputs[0], extents, target)
-    if len(work) == 1 and len(outputs) == 1 and outputs[0] == num_operands + work[0]:
+    is_single = len(work) == 1 and len(outputs) == 1 and outputs[0] == num_operands + work[0]
+    if is_single and not _is_compiled(target):
         cycles = _single(body, work[0], extents, target)
     else:
         cycles = _fused(body, work, outputs, extents, target)
@@ -303,15 +308,29 @@ def _fused(body: Body, work: list[int], outputs: tuple[int, ...], extents: Exten
     A tensor plus a scaled one has a vertex of its own.
     """
     dtypes = body_dtypes(body, extents.operand_dtypes)
-    if is_scaled_add(body, work, outputs, dtypes, dims_of_values(body, extents.form)):
+    if not _is_compiled(target) and is_scaled_add(
+        body, work, outputs, dtypes, dims_of_values(body, extents.form)
+    ):
         n = _share(extents.results, target)
         return scaled_add_cycles(n, dtypes[outputs[0]], body[work[1]][0] == "subtract", target)
     frame = np.asarray(_FUSED_FRAME + 4 * (len(extents.operand_dtypes) + len(outputs)))
     slots = frame + load_slots(body, extents, target) + body_slots(body, work, extents, target)
     n = _share(extents.results, target)
     for dtype in extents.result_dtypes:
-        slots = slots + -(-n * itemsize(dtype) // target.data_path_bytes)
+        slots = slots + -(-n * itemsize(dtype) // target.data_path_bytes) * _store_slots(target)
+    if _is_compiled(target) and extents.result_dtypes:
+        slots = slots + -(-n * itemsize(extents.result_dtypes[0]) // target.data_path_bytes) * BRANCH_SLOTS
     return _workers(target.supervisor_vertex_overhead_cycles, slots, target, Basis.ASSUMED)
+
+
+def _is_compiled(target: Target) -> bool:
+    """Return whether a machine stands for code compiled from C++: none of PopLibs' loops, which make several accesses at once."""
+    return target.max_accesses_per_instruction == 1
+
+
+def _store_slots(target: Target) -> int:
+    """Return the slots of a store: what is narrower than a word is read, merged and stored."""
+    return 1 if target.data_path_bytes >= target.atomic_store_bytes else MERGED_STORE_SLOTS
 
 
 def load_slots(body: Body, extents: Extents, target: Target) -> Any:

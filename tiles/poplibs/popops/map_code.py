@@ -135,13 +135,49 @@ def rows_code(
     question = (body, outputs, dtypes, levels, counters)
     if not has_rows:
         cell = partial(_cell, *question, 0, False)
-        return (VertexCode(existing(_named_variant(name, isa, *question, 0, False)), n * rows, cell=cell),)
+        return (
+            VertexCode(
+                existing(_named_variant(name, isa, "map", _cell, *question, 0, False)), n * rows, cell=cell
+            ),
+        )
+    return aligned_rows("map", _cell, question, dtypes, levels, n, rows, isa, name)
+
+
+def aligned_rows(
+    family: str,
+    make: Callable[..., CellFunction],
+    question: tuple[Any, ...],
+    dtypes: tuple[tuple[str, ...], tuple[str, ...]],
+    levels: Levels,
+    n: np.ndarray,
+    rows: np.ndarray,
+    isa: InstructionSet,
+    name: str,
+) -> tuple[VertexCode, ...]:
+    """Return the code of cells of rows: a variant for each alignment of them, and for each way to share them.
+
+    Args:
+      family: what kind of cell ``make`` makes.
+      make: of the question, what row lengths are multiples of, and whether workers share each row, the cell.
+      question: what else decides the cell.
+      dtypes: of its operands and results.
+      levels: how operands vary.
+      n: elements of a row of every vertex.
+      rows: rows of every vertex.
+      isa: the instruction set.
+      name: of the variants.
+
+    Raises:
+      NoTileCode, OutOfRegisters: there is no code for any alignment.
+    """
     parts: list[VertexCode] = []
     reason: NoTileCode | OutOfRegisters | None = None
     for grain, chosen in _alignments(n, dtypes, levels):
-        cells = [partial(_cell, *question, grain, shares) for shares in (False, True)]
+        cells = [partial(make, *question, grain, shares) for shares in (False, True)]
         try:
-            by_rows, together = (existing(_named_variant(name, isa, *cell.args)) for cell in cells)
+            by_rows, together = (
+                existing(_named_variant(name, isa, family, make, *cell.args)) for cell in cells
+            )
         except (NoTileCode, OutOfRegisters) as error:
             reason = error
             continue
@@ -205,9 +241,11 @@ def _named_variant(name: str, *key: Any) -> Variant | NoVariant:
 
 
 @lru_cache(maxsize=4096)
-def _variant(isa: InstructionSet, *question: Any) -> Variant | NoVariant:
-    """Return a variant; the question as of ``_cell``."""
-    return kept_cell("map", isa, _cell, question)
+def _variant(
+    isa: InstructionSet, family: str, make: Callable[..., CellFunction], *question: Any
+) -> Variant | NoVariant:
+    """Return the variant of the cell that ``make`` makes of a question."""
+    return kept_cell(family, isa, make, question)
 
 
 def kept_cell(

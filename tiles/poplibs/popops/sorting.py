@@ -141,7 +141,7 @@ def sort(
     dtypes = tuple(x.dtype for x in arrays)
     codelet = Sort(dimension % len(shape), dtypes, () if comparator else tuple(keys), comparator)
     form = map_form(shape, [identity_map(len(shape))] * len(arrays), len(arrays))
-    parts = 1 if plan else parts_of_rows(codelet.order, shape, codelet.dimension, site.graph.target)
+    parts = 1 if plan else parts_of_rows(codelet.order, shape, codelet.dimension, site.graph.target)[0]
     if parts == 1:
         return place(site, codelet, form, arrays, dtypes, plan=plan)
     return sort_in_stages(site, arrays, codelet, form, parts)

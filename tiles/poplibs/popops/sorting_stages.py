@@ -192,11 +192,15 @@ def exchange_slots(n: Any, arrays: int, comparison: int, target: Target) -> Any:
     return 30 + ceil_div(n, target.workers_per_tile) * (4 * arrays + comparison)
 
 
-def parts_of_rows(order: Order, shape: Sequence[int], dimension: int, target: Target) -> int:
-    """Return over how many tiles each row is best spread, a power of two; 1 to keep rows whole."""
+def parts_of_rows(order: Order, shape: Sequence[int], dimension: int, target: Target) -> tuple[int, float]:
+    """Return over how many tiles each row is best spread, a power of two, and about how long that takes.
+
+    Returns:
+      1 to keep rows whole; estimated cycles, infinite where nothing has room.
+    """
     n, rows = shape[dimension], math.prod(shape) // max(1, shape[dimension])
     if n < 2 or not rows:
-        return 1
+        return 1, 0.0
     element = sum(map(itemsize, order.dtypes))
     held = ceil_div(rows, target.num_tiles)
     is_too_large = 2 * element * n * held > target.bytes_per_tile
@@ -215,7 +219,7 @@ def parts_of_rows(order: Order, shape: Sequence[int], dimension: int, target: Ta
         cost = _stages_cycles(order, part * here, level, target)
         if is_small and cost < best:
             best, chosen = cost, parts
-    return chosen
+    return chosen, best
 
 
 def _stages_cycles(order: Order, n: int, levels: int, target: Target) -> float:

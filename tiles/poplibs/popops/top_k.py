@@ -7,6 +7,7 @@ than k elements the rest of its partial is at position ``NOWHERE``, which comes 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -43,6 +44,7 @@ from tiles.graph import Sequence as Program
 from tiles.numerics.dtypes import itemsize
 from tiles.numerics.greatest import greatest
 from tiles.numerics.total_order import as_moved, from_moved, padded
+from tiles.plan import combining_cycles
 from tiles.poplibs.forms import map_form
 from tiles.poplibs.popops import elementwise_cycles
 from tiles.poplibs.popops.elementwise import iota
@@ -56,9 +58,8 @@ from tiles.target import Basis, Target
 POSITION = "int32"
 NOWHERE = np.iinfo(np.int32).max
 """The position of what fills a partial; a row is never that long."""
-FEW_PARTS = 8
-"""A row of fewer times k elements is cut into parts that hold little else than survivors: it is sorted instead."""
 SOURCE = "graphcore/poplibs lib/popops/codelets: HeapSortVertex estimators, a heap of k elements (ASSUMED)"
+MERGE_SOURCE = "sorted partials merged two by two, a comparison and a move for each element taken (ASSUMED)"
 
 
 @dataclass(frozen=True)
@@ -104,18 +105,27 @@ class _Selection(Codelet):
         heap = self.k * (itemsize(self.dtype) + itemsize(POSITION))
         return np.broadcast_to(np.int64(heap * target.workers_per_tile), extents.points.shape)
 
-    def _cycles(self, n: np.ndarray, rows: np.ndarray, target: Target) -> Cycles:
-        """Return the duration of selecting from ``rows`` rows of ``n`` elements.
+    @property
+    def merge_slots(self) -> int:
+        """A worker's slots to take the first k of two sorted lists: for each a comparison, and its elements moved."""
+        return self.k * (self.order.comparison_slots + 8)
 
-        A worker keeps the k best it has seen in a heap, of which the worst is on top: in the worst case every
-        element sinks into it, and in the end k are taken out, each as in a heap sort of k. Workers take a row
-        each, or parts of one, whose survivors are then merged in turn.
+    def merging_slots(self, partials: Any, rows: Any, target: Target) -> Any:
+        """Return the slots of a tile that merges the partials of ``rows`` rows, which are sorted, two by two.
+
+        Workers take a row each, or pairs of one row's partials: P - 1 merges, of which as many follow one another as
+        P has levels. That takes no longer than both terms together (Brent, J. ACM 21, 1974).
         """
-        each, workers = self.order.comparison_slots, target.workers_per_tile
-        whole = -(-rows // workers) * _heap_slots(n, self.k)
-        shared = rows * (_heap_slots(-(-n // workers), self.k) + (workers - 1) * self.k * (each + 8))
-        slots = 30 + np.minimum(whole, shared)
-        return Cycles(target.worker_issue_interval_cycles * slots, Basis.ASSUMED, SOURCE)
+        workers, merges = target.workers_per_tile, np.maximum(partials - 1, 0)
+        levels = np.ceil(np.log2(np.maximum(partials, 1)))
+        turns = np.minimum(np.ceil(rows / workers) * merges, rows * (np.ceil(merges / workers) + levels))
+        return 30 + turns.astype(np.int64) * self.merge_slots
+
+    def joining_cycles(self, results: Any, partials: Any, target: Target) -> Any:
+        """Return the cycles of merging sorted partials; k of a row stay together."""
+        rows = np.ceil(np.asarray(results) / max(1, self.k))
+        slots = self.merging_slots(np.asarray(partials), rows, target)
+        return slots * target.worker_issue_interval_cycles
 
 
 @register
@@ -139,7 +149,7 @@ class TopK(_Selection):
         if limit is not None:
             rank = jnp.where(lax.iota(np.int32, size) < limit, rank, _least(rank.dtype))
         _, places = greatest(rank, min(self.k, size))
-        values = jnp.take_along_axis(x, places, -1, mode="promise_in_bounds")
+        values = from_moved(jnp.take_along_axis(as_moved(x), places, -1, mode="promise_in_bounds"), x)
         positions = places + jnp.asarray(cell.origin[self.dimension], np.int32)
         if limit is not None:
             positions = jnp.where(places < limit, positions, NOWHERE)
@@ -149,9 +159,18 @@ class TopK(_Selection):
         return tuple(jnp.moveaxis(y, -1, self.dimension) for y in (values, positions))
 
     def cycles(self, extents: Extents, target: Target) -> Cycles:
-        """Return the estimate; see ``_cycles``."""
-        n = np.asarray(extents.sizes[self.dimension], np.int64)
-        return self._cycles(n, extents.operand_elements(0) // np.maximum(n, 1), target)
+        """Return the duration of selecting from every row.
+
+        A worker keeps the k best it has seen in a heap, of which the worst is on top: in the worst case every
+        element sinks into it, and in the end k are taken out, each as in a heap sort of k. Workers take a row
+        each, or parts of one, whose survivors are then merged in turn.
+        """
+        n, workers = np.asarray(extents.sizes[self.dimension], np.int64), target.workers_per_tile
+        rows = extents.operand_elements(0) // np.maximum(n, 1)
+        whole = -(-rows // workers) * _heap_slots(n, self.k)
+        shared = rows * (_heap_slots(-(-n // workers), self.k) + (workers - 1) * self.merge_slots)
+        slots = 30 + np.minimum(whole, shared)
+        return Cycles(target.worker_issue_interval_cycles * slots, Basis.ASSUMED, SOURCE)
 
     def partial(self) -> tuple[Codelet, tuple[str, ...]]:
         """Return the codelet itself."""
@@ -186,9 +205,10 @@ class TopKJoin(_Selection):
         )
 
     def cycles(self, extents: Extents, target: Target) -> Cycles:
-        """Return the estimate; see ``_cycles``."""
-        n = extents.product((0, self.dimension + 1))
-        return self._cycles(n, extents.operand_elements(0) // np.maximum(n, 1), target)
+        """Return the duration of merging the partials of every row; see ``merging_slots``."""
+        n = np.maximum(extents.product((0, self.dimension + 1)), 1)
+        slots = self.merging_slots(extents.sizes[0], extents.operand_elements(0) // n, target)
+        return Cycles(target.worker_issue_interval_cycles * slots, Basis.ASSUMED, MERGE_SOURCE)
 
     def partial(self) -> tuple[Codelet, tuple[str, ...]]:
         """Return the codelet itself."""
@@ -205,8 +225,9 @@ def _heap_slots(n: np.ndarray, k: int) -> np.ndarray:
     That sorts n in ``8 * (19 * n * log n + 6 * n + 2)`` cycles, 16 with values beside the keys: n elements sink in
     and n are taken out. Six cycles, a worker's turn, are a slot.
     """
-    levels = max(1, k.bit_length() - 1)
-    return 16 * (19 * (n + min(k, NOWHERE)) * levels // 2 + 6 * n + 2) // 6
+    kept = np.maximum(np.minimum(n, k), 1)
+    levels = np.maximum(np.floor(np.log2(kept)).astype(np.int64), 1)
+    return 16 * (19 * (n + kept) * levels // 2 + 6 * n + 2) // 6
 
 
 def _least(dtype: np.dtype) -> Any:
@@ -256,11 +277,29 @@ def top_k(
     form = _form(x.shape, (dimension,), dimension, k, 1)
     key: Key = (0, is_descending, is_total)
     pair = Order((x.dtype, POSITION), (key,))
-    is_spread = parts_of_rows(pair, x.shape, dimension, site.graph.target) > 1
-    if is_spread and FEW_PARTS * k > x.shape[dimension] and plan is None:
+    parts, sorting = parts_of_rows(pair, x.shape, dimension, site.graph.target)
+    if parts > 1 and plan is None and sorting < _least_cycles(codelet, form, site.graph.target):
         return _by_sorting(site, x, codelet, form)
     values, positions = place(site, codelet, form, [x], (x.dtype, POSITION), plan=plan)
     return values, positions
+
+
+def _least_cycles(codelet: TopK, form: OpForm, target: Target) -> float:
+    """Return about how long selection takes: rows spread over tiles, and each cut into so many parts as is best."""
+    n, bytes_each = form.dims[codelet.dimension].size, itemsize(codelet.dtype) + itemsize(POSITION)
+    rows = math.prod(dim.size for dim in form.dims[:-1]) // max(1, n)
+    levels = np.arange(target.num_tiles.bit_length())
+    parts = 1 << levels[(1 << levels) <= max(1, n)]
+    held = -(-rows // np.maximum(target.num_tiles // parts, 1))  # rows, of which a tile holds a part each
+    sizes = [np.ones((), np.int64)] * len(form.dims)
+    sizes[codelet.dimension], sizes[-1] = -(-n // parts), np.asarray(codelet.k)
+    other = next((d for d in range(len(form.dims) - 1) if d != codelet.dimension), None)
+    if other is not None:
+        sizes[other] = held
+    extents = Extents(form, tuple(sizes), (codelet.dtype,), (codelet.dtype, POSITION))
+    selecting = np.asarray(codelet.cycles(extents, target).value, np.float64)
+    joining = combining_cycles(codelet, held * codelet.k, bytes_each, parts, target)
+    return float(np.min(selecting + np.where(parts > 1, joining, 0)))
 
 
 def _by_sorting(

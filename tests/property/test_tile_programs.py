@@ -1,0 +1,54 @@
+"""Random programs by engine ``tile``: their tile code gives the module's words in the ring, and other engines' floats.
+
+What has no code runs by its meaning there, so every program runs; ``covered`` counts that code ran at all.
+"""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+from hypothesis import assume, event, given
+from hypothesis import strategies as st
+
+from tests import flow
+from tests.budgets import PROGRAM, budget
+from tests.programs import random_programs, without_jumps
+from tests.property.test_engines import is_steady
+from tiles.engine import coverage_of
+from tiles.numerics.tolerance import check_close
+from tiles.target import Target
+
+SIZES = (3, 4, 2, 1, 5, 7, 12, 17)
+"""Odd and even, so that operands begin at all addresses and loops have tails of all lengths."""
+NARROW = random_programs(
+    6, ("float32", "float16", "int32", "uint8", "int16", "bool"), sizes=SIZES, max_elements=400
+)
+TARGETS = st.builds(
+    lambda name, num_tiles: Target.named(name).replace(num_tiles=num_tiles),
+    st.sampled_from(["gc200", "gc2", "c600"]),
+    st.integers(1, 24),
+)
+PLANS = st.one_of(st.none(), st.integers(0, 2**32 - 1))
+
+
+@given(NARROW, TARGETS, PLANS)
+@budget(PROGRAM)
+def test_tile_code_gives_the_modules_words(program, target, plan_seed) -> None:
+    module = flow.optimized_module(program.function, program.arguments)
+    executable = flow.executable_of(module, target, plan_seed)
+    event(f"vertices by code: {round(coverage_of(executable).vertices_share, 1)}")
+    flow.assert_engines_agree(executable, module, program.arrays(), ("tile",))
+
+
+@given(random_programs(6, sizes=SIZES, max_elements=400).map(without_jumps), TARGETS, PLANS)
+@budget(PROGRAM)
+def test_tile_code_is_within_tolerance_of_jax(program, target, plan_seed) -> None:
+    want = [np.asarray(x) for x in jax.jit(program.function)(*program.arrays())]
+    steady = is_steady(program, want)
+    assume(any(steady))
+    module = flow.optimized_module(program.function, program.arguments)
+    executable = flow.executable_of(module, target, plan_seed)
+    got = flow.run(executable, "tile", program.arrays())
+    for number, comparable in enumerate(steady):
+        if comparable:
+            check_close(got[number], want[number], f"tile, result {number}")
