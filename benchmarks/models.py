@@ -324,7 +324,8 @@ Compiled from shapes, each in a process of its own; nothing ran. Estimates of cy
 
 ## Seconds to compile
 
-Processor seconds. JAX's tracing is not in "own", nor is certification. "plannings" counts how often the program was planned:
+Processor seconds, which grow by a tenth and more where others use the cores (see the load average above). JAX's tracing is
+not in "own", nor is certification. "plannings" counts how often the program was planned:
 again while it does not fit and planning otherwise may help. "error" is what it takes to say why it does not fit, advice tried.
 
 {compilation}

@@ -49,7 +49,7 @@ class KeptFiles:
         except FileNotFoundError:
             return None
         except OSError as error:
-            warn_once(f"{self.what} cannot read {self.folder}: {error}")
+            warn_once(f"{self.what} cannot read {self.folder}: {_reason(error)}")
             return None
 
     def put(self, key: str, blob: bytes) -> None:
@@ -59,7 +59,7 @@ class KeptFiles:
         try:
             write_files({self.path(key): blob})
         except (NotWritten, OSError) as error:
-            warn_once(f"{self.what} cannot write to {self.folder}: {error}")
+            warn_once(f"{self.what} cannot write to {self.folder}: {_reason(error)}")
 
     def used(self, key: str) -> None:
         """Note that an entry was used."""
@@ -121,6 +121,12 @@ def source_digest(root: pathlib.Path, *packages: str) -> str:
     for library in ("jax", "jaxlib", "numpy"):
         digest.update(f"{library} {importlib.metadata.version(library)}\0".encode())
     return digest.hexdigest()
+
+
+def _reason(error: Exception) -> str:
+    """Return what the system says, without the one file's name: a full disk is one warning, however many files are kept."""
+    cause = error if isinstance(error, OSError) else error.__cause__
+    return getattr(cause, "strerror", None) or str(error)
 
 
 @functools.cache

@@ -166,6 +166,15 @@ def test_a_full_disk_leaves_nothing_behind(folder, warned):
     assert len(warned) == 1 and "No space left" in warned[0]
 
 
+def test_a_full_disk_is_told_of_once_however_many_files_are_kept(tmp_path, warned):
+    kept.warn_once.cache_clear()
+    files = kept.KeptFiles(tmp_path, 1 << 20, ".x", "the cache")
+    with mock.patch.object(os, "replace", side_effect=OSError(28, "No space left on device")):
+        for n in range(3):
+            files.put(f"{n:064x}", b"blob")
+    assert warned == [f"the cache cannot write to {tmp_path}: No space left on device"]
+
+
 def test_the_least_recently_used_go_when_it_is_full(tmp_path):
     executable = compiled().executable
     programs = ProgramCache(tmp_path, 1 << 40)

@@ -18,8 +18,9 @@ import numpy as np
 from tiles.codelets.calls import Cells, CompiledCall, run_cells
 from tiles.codelets.cells import CellCall, cell_calls, cell_sizes, slice_extents
 from tiles.codelets.modules import Module, Parts
-from tiles.errors import InvalidExecutable
+from tiles.errors import InvalidExecutable, NoTileCode
 from tiles.graph.codelet import Cell, Codelet, Cycles, Extents
+from tiles.graph.cycles import VertexCode
 from tiles.graph.domain import OpForm, Plan
 from tiles.numerics.dtypes import is_float, to_jax, unsigned_of
 from tiles.target import Basis, Target
@@ -96,6 +97,14 @@ class ExportedCodelet(Codelet):
     def cycles(self, extents: Extents, target: Target) -> Cycles:
         """Return the figures that came with the codelet."""
         return Cycles(self._figures(extents, "cycles"), self.basis, self.source)
+
+    def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
+        """Refuse: what was compiled stayed behind, its figures came along.
+
+        Raises:
+          NoTileCode: always.
+        """
+        raise NoTileCode(f"codelet {self.name} is in the executable as exported code with its figures")
 
     def flops(self, extents: Extents) -> np.ndarray:
         """Return floating-point operations of a cell."""

@@ -35,6 +35,15 @@ FIGURES = {
     "supervisor_dependent_cycles": "cycles",
     "flushes_f32_subnormals": "flag",
 }
+_MOST = 2**16
+_BOUNDS = {
+    "main_registers": (6, 16),
+    "aux_registers": (4, 16),
+    "worker_contexts": (1, 8),
+    "step_min": (-(2**15), -1),
+}
+"""The least and most of figures that are not from 1 to ``_MOST``: a file of registers has 16 names, and code addresses pairs."""
+_ACCESS_BITS = (8, 16, 32, 64, 128)
 _KINDS = ("data", "control", "system", "exchange")
 _ROW_KEYS = {
     *(
@@ -159,9 +168,12 @@ def read(path: pathlib.Path) -> InstructionSet:
     Raises:
       InvalidInstructionSet: unreadable, a missing or unknown field, a negative number, an unknown source.
     """
+    extended, *rest = _files(path)
     data = _json(path)
-    base = read(path.with_name(f"{data['extends']}.json")) if "extends" in data else None
-    sources = _sources(path)
+    base = read(rest[0]) if rest else None
+    sources: dict[str, str] = {}
+    for file in reversed([extended, *rest]):
+        sources |= _json(file)["sources"]
     figures = {name: _figure(path, name, item, sources) for name, item in data["figures"].items()}
     rows = {name: _row(path, name, item, sources) for name, item in data["instructions"].items()}
     if base:
@@ -171,17 +183,28 @@ def read(path: pathlib.Path) -> InstructionSet:
     return InstructionSet(data["name"], MappingProxyType(rows), MappingProxyType(figures))
 
 
-def _sources(path: pathlib.Path) -> dict[str, str]:
-    """Return the sources that a file and those that it extends name."""
-    data = _json(path)
-    inherited = _sources(path.with_name(f"{data['extends']}.json")) if "extends" in data else {}
-    return inherited | data["sources"]
+def _files(path: pathlib.Path) -> list[pathlib.Path]:
+    """Return a file, the one that it extends, and so on.
+
+    Raises:
+      InvalidInstructionSet: it extends no file beside it, or in the end itself.
+    """
+    found = [path]
+    while "extends" in (data := _json(found[-1])):
+        name = data["extends"]
+        if not isinstance(name, str) or not re.fullmatch(r"[\w-]+", name):
+            raise _invalid(found[-1], f"it extends {name!r}", "the name of a file beside it, without .json")
+        base = found[-1].with_name(f"{name}.json")
+        if base in found:
+            raise _invalid(path, f"in the end it extends itself, by {name!r}", "another file")
+        found.append(base)
+    return found
 
 
 def _json(path: pathlib.Path) -> dict[str, Any]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InvalidInstructionSet(
             "a file of instructions cannot be read", location=str(path), got=str(error)
         ) from error
@@ -190,6 +213,8 @@ def _json(path: pathlib.Path) -> dict[str, Any]:
     for key, kind in (("name", str), ("sources", dict), ("figures", dict), ("instructions", dict)):
         if not isinstance(data.get(key), kind):
             raise _invalid(path, f"{key!r} is missing or no {kind.__name__}", kind.__name__)
+    if not all(isinstance(source, str) for source in data["sources"].values()):
+        raise _invalid(path, "'sources' has a source that is no text", "texts")
     return data
 
 
@@ -199,11 +224,11 @@ def _figure(path: pathlib.Path, name: str, item: Any, sources: Mapping[str, str]
     missing = {"value", "unit", "basis", "source"} - set(item if isinstance(item, dict) else ())
     if missing:
         raise _invalid(path, f"figure {name!r} lacks {sorted(missing)}", "value, unit, basis, source")
-    least = -(2**15) if name == "step_min" else 0
-    if item["unit"] != FIGURES[name] or not isinstance(item["value"], int) or item["value"] < least:
-        raise _invalid(
-            path, f"figure {name!r}: {item['value']} {item['unit']}", f"{FIGURES[name]}, at least {least}"
-        )
+    value, unit = item["value"], FIGURES[name]
+    least, most = _BOUNDS.get(name, (0, 1) if unit == "flag" else (1, _MOST))
+    if item["unit"] != unit or not isinstance(value, int) or not least <= value <= most:
+        bounds = f"{unit}, at least {least} and at most {most}"
+        raise _invalid(path, f"figure {name!r}: {value!r} {item['unit']}", bounds)
     return Figure(
         int(item["value"]),
         item["unit"],
@@ -220,12 +245,18 @@ def _row(path: pathlib.Path, name: str, item: Any, sources: Mapping[str, str]) -
             path, f"instruction {name!r}: fields {wrong} are missing or unknown", ", ".join(sorted(_ROW_KEYS))
         )
     slots = item["issue_slots"]
-    if not isinstance(slots, int) or isinstance(slots, bool) or slots < 1:
-        raise _invalid(path, f"instruction {name!r} takes {slots!r} slots", "an integer of at least 1")
+    if not isinstance(slots, int) or isinstance(slots, bool) or not 1 <= slots <= _MOST:
+        expected = f"an integer of at least 1 and at most {_MOST}"
+        raise _invalid(path, f"instruction {name!r} takes {slots!r} slots", expected)
     legal = {"slot": ("main", "aux", "either"), "mode": ("worker", "supervisor", "both"), "kind": _KINDS}
     for key, values in legal.items():
         if item[key] not in values:
             raise _invalid(path, f"instruction {name!r}: {key} is {item[key]!r}", ", ".join(values))
+    if not isinstance(item["meaning"], str):
+        raise _invalid(path, f"instruction {name!r}: meaning is {item['meaning']!r}", "a text")
+    if not isinstance(item["forms"], list) or not all(isinstance(form, str) for form in item["forms"]):
+        raise _invalid(path, f"instruction {name!r}: forms are {item['forms']!r}", "a list of texts")
+    widths = [_widths(path, name, key, item.get(key, [])) for key in ("loads_bits", "stores_bits")]
     forms = tuple(tuple(form.split()) for form in item["forms"])
     for operand in (operand for form in forms for operand in form):
         if not _OPERAND.match(operand):
@@ -235,8 +266,16 @@ def _row(path: pathlib.Path, name: str, item: Any, sources: Mapping[str, str]) -
         *(item["meaning"], item["slot"], item["mode"], item["kind"], forms, slots),
         *(_basis(path, name, item["slots_basis"]), _source(path, name, item["slots_source"], sources)),
         *(_basis(path, name, item["basis"]), _source(path, name, item["source"], sources)),
-        *(tuple(item.get("loads_bits", ())), tuple(item.get("stores_bits", ()))),
+        *widths,
     )
+
+
+def _widths(path: pathlib.Path, name: str, key: str, bits: Any) -> tuple[int, ...]:
+    """Return the widths of an instruction's accesses."""
+    if not isinstance(bits, list) or any(each not in _ACCESS_BITS or isinstance(each, bool) for each in bits):
+        legal = ", ".join(map(str, _ACCESS_BITS))
+        raise _invalid(path, f"instruction {name!r}: {key} is {bits!r}", f"a list of {legal}")
+    return tuple(bits)
 
 
 def _basis(path: pathlib.Path, name: str, basis: Any) -> Basis:
@@ -246,7 +285,7 @@ def _basis(path: pathlib.Path, name: str, basis: Any) -> Basis:
 
 
 def _source(path: pathlib.Path, name: str, source: Any, sources: Mapping[str, str]) -> str:
-    if source not in sources:
+    if not isinstance(source, str) or source not in sources:
         raise _invalid(path, f"{name!r} names an unknown source {source!r}", ", ".join(sources))
     return sources[source]
 

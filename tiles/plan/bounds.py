@@ -68,9 +68,8 @@ def least_figures(
     """
     alone = shared = changes = turning = first = middle = 0
     here, elsewhere = (0, 0, 0), (0, 0, 0)
-    cells = _cells(plan)
     for k, source in received:
-        moves = _least_moves(source, form, plan, cells, k, itemsize(dtypes[k]), target)
+        moves = _least_moves(source, form, plan, k, itemsize(dtypes[k]), target)
         if moves.may_share:
             shared += moves.received
         else:
@@ -102,6 +101,7 @@ class _Cell(NamedTuple):
     stops: tuple[int, ...]
 
 
+@lru_cache(maxsize=64)
 def _cells(plan: Plan) -> tuple[_Cell, _Cell]:
     """Return the middle and the first cell of a plan."""
     middle = tuple((split.parts - 1) // 2 for split in plan.splits)
@@ -193,11 +193,13 @@ def _coordinates(number: int, grid: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(found))
 
 
-def _least_moves(
-    source: Layout, form: OpForm, plan: Plan, cells: tuple[_Cell, _Cell], k: int, size: int, target: Target
-) -> Moves:
-    """Return what a plan moves at least of operand ``k``, which lies in ``source``; see ``exchange.traffic``."""
-    middle, first = cells
+@lru_cache(maxsize=4096)
+def _least_moves(source: Layout, form: OpForm, plan: Plan, k: int, size: int, target: Target) -> Moves:
+    """Return what a plan moves at least of operand ``k``, which lies in ``source``; see ``exchange.traffic``.
+
+    Searches that differ in where other operands lie share it.
+    """
+    middle, first = _cells(plan)
     extents = slice_extents(form, plan, k)
     reads = _reads(form, k, middle, source, extents)
     needed = math.prod(read.inside for read in reads)

@@ -213,9 +213,13 @@ def meeting(
     if there is None:
         return plan, homes
     (there,) = arranged(question, [there])
-    priced = draft(question, there).priced
-    if priced.temporary_bytes > proportion * target.bytes_per_tile:
+    # where partials are combined, the combination chooses where the result lies
+    saved = 0.0 if plan.num_partials(form) > 1 else _saved(question, plan, there, beside)
+    left = draft(question, there)
+    least = (left.compute_cycles + left.combining_cycles) * SURELY  # wherever operands wait
+    if left.temporary_bytes > proportion * target.bytes_per_tile or least >= cost + saved:
         return plan, homes
+    priced = left.priced
     copied: Homes = {}
     total = priced.cost
     for k in _unlike(question, there):
@@ -231,13 +235,16 @@ def meeting(
         )
         if with_copy < total:
             copied[k], total, question = home, with_copy, waits
-    if plan.num_partials(form) > 1:  # the combination chooses where the result lies
-        return (there, copied) if total < cost else (plan, homes)
+    return (there, copied) if total < cost + saved else (plan, homes)
+
+
+def _saved(question: Question, plan: Plan, there: Plan, beside: Met) -> float:
+    """Return what it saves to leave a result where what it meets lies: to move that, less what goes over it there."""
+    form = question.form
     result, waiting = plan.result_layout(form), Operand(form.result_shape(), beside.dtype, beside.layout)
     stays = _copy_cost(question, waiting, there.result_layout(form))
     saved = _copy_cost(question, waiting, result) - stays
-    saved -= beside.passes * (stays - _copy_cost(question, replace(waiting, layout=result), result))
-    return (there, copied) if total < cost + saved else (plan, homes)
+    return saved - beside.passes * (stays - _copy_cost(question, replace(waiting, layout=result), result))
 
 
 def _search(question: Question, proportion: float) -> Ranking:

@@ -77,7 +77,7 @@ def _cycles(data: dict[str, Any]) -> list[str]:
         part = "" if not whole or cycles is None else f"{cycles / whole:.1%}"
         rows.append(["  links", _number(cycles, "cycles"), _microseconds(cycles, clock), part])
     host_in, host_out = execution["hostBytesIn"], execution["hostBytesOut"]
-    lines = _table(rows, "<>>>")
+    lines = [*_table(rows, "<>>>"), *_of_each_ipu(execution)]
     ends = execution["cyclesRange"]
     if ends:
         lines.append(f"  likely {ends[0]:,} to {ends[1]:,} cycles on silicon, as published measurements go")
@@ -92,6 +92,19 @@ def _cycles(data: dict[str, Any]) -> list[str]:
         f"{_number(execution['exchangeBytes'], 'B')} exchanged, {_number(execution['flops'], 'flops')}"
     )
     return lines
+
+
+def _of_each_ipu(execution: dict[str, Any]) -> list[str]:
+    """Return how long each IPU of a replica computes; none of one IPU."""
+    counts = [step["count"] for step in execution["steps"]]
+    if len(execution["ipus"] or ()) < 2 or None in counts or not execution["cycles"]:
+        return []
+    steps = zip(counts, execution["steps"], strict=True)
+    rows = [[count * cycles for cycles in step["computeCyclesByIpu"]] for count, step in steps]
+    each = [sum(cycles) for cycles in zip(*rows, strict=True)]
+    shown = (f"IPU {ipu} {cycles / execution['cycles']:.0%}" for ipu, cycles in enumerate(each))
+    text = f"computing, of the run's cycles: {', '.join(shown)}; phases are of all IPUs, which overlap"
+    return textwrap.wrap(text, 116, initial_indent="  ", subsequent_indent="    ")
 
 
 def _basis(data: dict[str, Any]) -> list[str]:

@@ -131,6 +131,47 @@ def divide_by_one(instruction: Instruction, rewriter: Rewriter) -> Value | None:
     return zeros(lhs.type, rewriter) if is_one else None
 
 
+@rewrites(Divide, Remainder)
+def divide_by_a_power_of_two(instruction: Instruction, rewriter: Rewriter) -> Value | None:
+    """``x / 2^k`` of integers is a shift, and ``x % 2^k`` a mask: hardware has no integer division.
+
+    Both round to zero, shifts to minus infinity: to a negative number 2^k - 1 is added before.
+    Source: Warren, Hacker's Delight, "Signed Division by a Known Power of 2".
+    """
+    x, divisor = instruction.operands
+    element = splat_element(divisor, rewriter)
+    if element is None or not x.type.is_integer:
+        return None
+    count, log, bits = int(element), int(element).bit_length() - 1, x.type.bits
+    if count < 2 or count != 1 << log:
+        return None
+
+    def constant(value: int) -> Value:
+        return rewriter.emit(Constant.splat(value, x.type))
+
+    is_quotient = isinstance(instruction.op, Divide)
+    if x.type.is_unsigned:
+        if is_quotient:
+            return rewriter.emit(ShiftRightLogical(), x, constant(log))
+        return rewriter.emit(And(), x, constant(count - 1))
+    sign = rewriter.emit(ShiftRightArithmetic(), x, constant(bits - 1))
+    total = rewriter.emit(Add(), x, rewriter.emit(ShiftRightLogical(), sign, constant(bits - log)))
+    if is_quotient:
+        return rewriter.emit(ShiftRightArithmetic(), total, constant(log))
+    return rewriter.emit(Subtract(), x, rewriter.emit(And(), total, constant(-count)))
+
+
+@rewrites(Compare)
+def compare_unsigned_with_zero(instruction: Instruction, rewriter: Rewriter) -> Value | None:
+    """``x < 0`` of an unsigned integer is false, and ``x >= 0`` true."""
+    op, (lhs, rhs) = instruction.op, instruction.operands
+    if not isinstance(op, Compare) or not lhs.type.is_unsigned or op.direction not in ("LT", "GE"):
+        return None
+    if not is_element(splat_element(rhs, rewriter), 0):
+        return None
+    return rewriter.emit(Constant.splat(op.direction == "GE", instruction.result.type))
+
+
 @rewrites(Negate, Not)
 def undo_involution(instruction: Instruction, rewriter: Rewriter) -> Value | None:
     """``-(-x)`` and ``~~x`` are ``x``."""

@@ -1,11 +1,36 @@
-"""Lookups that need none."""
+"""Lookups that need none, and updates whose place is known."""
 
 from __future__ import annotations
 
-from hlo_passes.ir import Instruction, Value
-from hlo_passes.ops import BroadcastInDim, Gather, Reshape, Slice
-from hlo_passes.passes.patterns.registry import rewrites
+from collections.abc import Sequence
+
+from hlo_passes.ir import Instruction, Op, Value
+from hlo_passes.ops import (
+    Add,
+    BroadcastInDim,
+    Constant,
+    DynamicUpdateSlice,
+    Gather,
+    Multiply,
+    Pad,
+    Reshape,
+    Scatter,
+    Select,
+    Slice,
+    Subtract,
+    update_kind,
+)
+from hlo_passes.passes.patterns.registry import rewrites, splat_element
 from hlo_passes.passes.rewriter import Rewriter
+
+_MUCH = 4
+"""A window of one in so many elements is much of a tensor: going over all of it takes less than an update in place."""
+_SUMS: dict[str, tuple[Op, float, int]] = {
+    "add": (Add(), -0.0, 0),
+    "sub": (Subtract(), 0.0, 0),
+    "mul": (Multiply(), 1.0, 1),
+}
+"""Updates by an operation that one operand leaves every other as it is: that of floats, and of integers."""
 
 
 @rewrites(Gather)
@@ -31,3 +56,67 @@ def read_from_the_start(instruction: Instruction, rewriter: Rewriter) -> Value |
     x = rewriter.emit(Slice((0,) * len(sizes), tuple(limits), (1,) * len(sizes)), table)
     x = rewriter.emit(Reshape(tuple(kept)), x)
     return rewriter.emit(BroadcastInDim(result.shape, tuple(placed)), x)
+
+
+@rewrites(Scatter)
+def update_in_a_known_window(instruction: Instruction, rewriter: Rewriter) -> Value | None:
+    """``x.at[1:-1].set(v)``: one window, at a constant place inside, of much of a tensor is updated element by element."""
+    op, operands = instruction.op, instruction.operands
+    assert isinstance(op, Scatter)
+    if len(operands) != 3:
+        return None
+    (x, indices, update), n = operands, op.dimension_numbers
+    given = rewriter.constant(indices)
+    if given is None or n.input_batching_dims or indices.type.size != len(n.scatter_dims_to_operand_dims):
+        return None
+    kind = update_kind(instruction.regions[0])
+    if kind != "set" and (kind not in _SUMS or x.type.is_bool or x.type.is_complex):
+        return None
+    sizes = iter(update.type.shape[d] for d in n.update_window_dims)
+    window = [1 if d in n.inserted_window_dims else next(sizes) for d in range(x.type.rank)]
+    starts = [0] * x.type.rank
+    for d, start in zip(n.scatter_dims_to_operand_dims, given.array.reshape(-1).tolist(), strict=True):
+        starts[d] = int(start)
+    if any(not 0 <= a <= size - w for a, w, size in zip(starts, window, x.type.shape, strict=True)):
+        return None  # what does not lie inside is left out
+    if not update.type.size or _MUCH * update.type.size < x.type.size:
+        return None
+    return _updated(kind, x, rewriter.emit(Reshape(tuple(window)), update), starts, rewriter)
+
+
+@rewrites(DynamicUpdateSlice)
+def replace_a_known_window(instruction: Instruction, rewriter: Rewriter) -> Value | None:
+    """The same of a slice at constant offsets, which are moved to the nearest place inside."""
+    x, update, *offsets = instruction.operands
+    given = [rewriter.constant(offset) for offset in offsets]
+    if not given or any(each is None for each in given):
+        return None
+    rooms = (size - w for size, w in zip(x.type.shape, update.type.shape, strict=True))
+    starts = [
+        min(max(int(each.array), 0), room)
+        for each, room in zip(given, rooms, strict=True)
+        if each is not None
+    ]
+    if not update.type.size or _MUCH * update.type.size < x.type.size:
+        return None
+    return _updated("set", x, update, starts, rewriter)
+
+
+def _updated(kind: str, x: Value, update: Value, starts: Sequence[int], rewriter: Rewriter) -> Value:
+    """Return a tensor with a window updated, which begins at ``starts`` and lies inside."""
+    type_, window = x.type, update.type.shape
+    ends = zip(type_.shape, starts, window, strict=True)
+    pad = Pad(tuple(starts), tuple(size - start - w for size, start, w in ends), (0,) * type_.rank)
+    element = type_.with_shape(())
+    op, real, whole = _SUMS.get(kind, (None, 0.0, 0))
+    if op is not None:
+        neutral = rewriter.emit(Constant.splat(real if type_.is_inexact else whole, element))
+        return rewriter.emit(op, x, rewriter.emit(pad, update, neutral))
+    around = splat_element(x, rewriter)
+    if around is not None:
+        return rewriter.emit(pad, update, rewriter.emit(Constant.splat(around, element)))
+    inside = rewriter.emit(Constant.splat(True, update.type.with_dtype("i1")))
+    outside = rewriter.emit(Constant.splat(False, element.with_dtype("i1")))
+    zero = rewriter.emit(Constant.splat(0, element))
+    mask, padded = rewriter.emit(pad, inside, outside), rewriter.emit(pad, update, zero)
+    return rewriter.emit(Select(), mask, padded, x)

@@ -14,9 +14,11 @@ from hlo_passes.ir import (
     parse_computation,
     parse_module,
     print_instruction,
+    print_module,
 )
-from hlo_passes.ops import Constant, Maximum, Minimum
+from hlo_passes.ops import Constant, Divide, Maximum, Minimum, Remainder
 from hlo_passes.passes import optimize, with_whole_scopes
+from ipuxla.frontend.importer import import_stablehlo
 
 
 def optimized(text: str, pipeline: str):
@@ -164,3 +166,126 @@ def test_limits_of_a_type_are_neutral_to_maxima_and_nan_is_not(dtype: str) -> No
             one, another = np.asarray(one), np.asarray(another)
             same = (one == another) | (np.isnan(one) & np.isnan(another))
             assert np.all(same), constant
+
+
+@pytest.mark.parametrize("dtype", ["i8", "i16", "i32", "i64", "ui8", "ui16", "ui32", "ui64"])
+def test_division_by_powers_of_two_takes_none(dtype: str) -> None:
+    """Quotients and remainders round to zero, also those of the least and the greatest number."""
+    np_dtype = DTYPES[dtype].np_dtype
+    limits = np.iinfo(np_dtype)
+    near = [
+        limits.min,
+        limits.min + 1,
+        limits.max // 2,
+        limits.max - 1,
+        limits.max,
+        0,
+        1,
+        2,
+        5,
+        63,
+        64,
+        65,
+        100,
+    ]
+    near += [] if limits.min == 0 else [-1, -2, -5, -63, -64, -65, -100]
+    x = np.array(near, np_dtype)
+    powers = [1 << k for k in range(1, limits.bits) if 1 << k <= limits.max]
+    lines = []
+    for number, power in enumerate(powers):
+        lines += [
+            f"%c{number} = stablehlo.constant() {{value = dense<{power} : tensor<{dtype}>>}} : tensor<{x.size}x{dtype}>",
+            f"%q{number} = stablehlo.divide(%x, %c{number}) : tensor<{x.size}x{dtype}>",
+            f"%r{number} = stablehlo.remainder(%x, %c{number}) : tensor<{x.size}x{dtype}>",
+        ]
+    results = ", ".join(f"%{kind}{number}" for number in range(len(powers)) for kind in "qr")
+    body = "\n".join(lines)
+    entry = optimized(
+        f"@main(%x: tensor<{x.size}x{dtype}>) {{\n{body}\nreturn {results}\n}}", "canonicalize,cse,dce"
+    )
+    assert not any(isinstance(i.op, Divide | Remainder) for i in entry.instructions)
+    with jax.enable_x64(True):
+        found = evaluate_module(Module("m", (entry,), entry.name), x)
+    for number, power in enumerate(powers):
+        exact = [int(v) for v in x]
+        quotients = [abs(v) // power * (-1 if v < 0 else 1) for v in exact]
+        want = quotients, [v - power * q for v, q in zip(exact, quotients, strict=True)]
+        for got, expected in zip(found[2 * number : 2 * number + 2], want, strict=True):
+            np.testing.assert_array_equal(np.asarray(got), np.array(expected, np_dtype), err_msg=str(power))
+
+
+def test_an_unsigned_number_is_not_negative() -> None:
+    entry = optimized(
+        """@main(%x: tensor<4xui32>) {
+      %c = stablehlo.constant() {value = dense<0 : tensor<ui32>>} : tensor<4xui32>
+      %less = stablehlo.compare(%x, %c) {direction = "LT"} : tensor<4xi1>
+      %not = stablehlo.compare(%x, %c) {direction = "GE"} : tensor<4xi1>
+      %more = stablehlo.compare(%x, %c) {direction = "GT"} : tensor<4xi1>
+      return %less, %not, %more
+    }""",
+        "canonicalize,dce",
+    )
+    ops = [type(i.op).__name__ for i in entry.instructions]
+    assert ops.count("Compare") == 1 and ops.count("Constant") == 3
+
+
+AT_RAW = np.array([0.0, -0.0, np.nan, -np.inf, 3.5, -2.0, 1e-3, 100.0] * 4)
+UPDATES = {
+    "set": lambda x, at, v: x.at[at].set(v),
+    "add": lambda x, at, v: x.at[at].add(v),
+    "subtract": lambda x, at, v: x.at[at].subtract(v),
+    "multiply": lambda x, at, v: x.at[at].multiply(v),
+}
+
+
+def scatters_of(function, *arguments) -> tuple[Module, list[str]]:
+    """Return a function's module as JAX lowers it, optimized, and the names of what updates in it."""
+    lowered = jax.jit(function).lower(*arguments)
+    module = optimize(import_stablehlo(lowered.compiler_ir("stablehlo")))
+    text = print_module(module)
+    return module, [name for name in ("stablehlo.scatter", "stablehlo.dynamic_update_slice") if name in text]
+
+
+@pytest.mark.parametrize("update", UPDATES)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int32", "uint8"])
+def test_a_window_at_a_known_place_is_updated_element_by_element(update: str, dtype: str) -> None:
+    """Bit for bit, zeros of either sign and NaN included."""
+    raw = AT_RAW if dtype.startswith("float") else np.arange(32)
+    x, v = raw.reshape(4, 8).astype(dtype), raw[::-1][:12].reshape(2, 6).astype(dtype)
+    place = np.s_[1:3, :6]
+
+    def function(x, v):
+        return UPDATES[update](x, place, v)
+
+    module, left = scatters_of(function, x, v)
+    assert left == []
+    (got,) = evaluate_module(module, x, v)
+    want = np.asarray(function(jnp.asarray(x), jnp.asarray(v)))
+    np.testing.assert_array_equal(np.asarray(got).view(np.uint8), want.view(np.uint8))
+
+
+def test_updates_that_stay() -> None:
+    """A window that is little of a tensor, one that reaches over its end, and one at a place that is not known."""
+    x, v = np.zeros((40, 8), np.float32), np.ones((2, 8), np.float32)
+    rows = jax.lax.ScatterDimensionNumbers((0, 1), (), (0,))
+    for function, *arguments in (
+        (lambda x, v: x.at[3:5].set(v), x, v),
+        (lambda x, v: jax.lax.scatter(x[:4], np.array([3]), v, rows, mode="drop"), x, v),
+        (lambda x, v, at: jax.lax.dynamic_update_slice(x[:4], v, (at, 0)), x, v, np.int32(1)),
+    ):
+        module, left = scatters_of(function, *arguments)
+        (got,) = evaluate_module(module, *map(np.asarray, arguments))
+        np.testing.assert_array_equal(got, jax.jit(function)(*arguments))
+        assert left
+
+
+def test_a_slice_at_known_offsets_is_moved_inside() -> None:
+    x, v = np.arange(12.0, dtype=np.float32).reshape(3, 4), -np.ones((2, 3), np.float32)
+
+    def function(x, v):
+        return jax.lax.dynamic_update_slice(x, v, (np.int32(2), np.int32(-7)))
+
+    module, left = scatters_of(function, x, v)
+    (got,) = evaluate_module(module, x, v)
+    assert left == []
+    np.testing.assert_array_equal(got, function(x, v))

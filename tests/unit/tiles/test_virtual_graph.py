@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import math
+import random
+from collections.abc import Callable
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
+import ipuxla
 from tests.replicas import small_system
 from tiles import Graph, certify, compile_graph, gcl, make_engine, poplin, popops
 from tiles.compiler import Executable, check, step_costs
@@ -45,7 +52,7 @@ def values(rng: np.random.Generator, *shapes: tuple[int, ...]) -> list[np.ndarra
     return [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
 
 
-def assert_near(got: np.ndarray, wanted: np.ndarray) -> None:
+def assert_near(got: Any, wanted: np.ndarray) -> None:
     assert np.abs(got - wanted).max() < 1e-5 * np.abs(wanted).max()
 
 
@@ -225,6 +232,11 @@ def test_reports_are_written(tmp_path) -> None:
     run = profile(executable)
     write_report(executable, None, tmp_path)
     assert any(tmp_path.iterdir()) and run.data["target"]["numIPUs"] == 2
+    busy = [
+        [n * step["count"] for n in step["computeCyclesByIpu"]] for step in run.data["execution"]["steps"]
+    ]
+    shares = [sum(cycles) / run.data["execution"]["cycles"] for cycles in zip(*busy, strict=True)]
+    assert f"IPU 0 {shares[0]:.0%}, IPU 1 {shares[1]:.0%}" in (tmp_path / "summary.txt").read_text()
     kinds = run.data["execution"]["links"]["kinds"]
     assert sum(kind["bytes"] for kind in kinds) == 8 * 40 * 4 + 8 * 16 * 4
 
@@ -243,3 +255,63 @@ def test_reports_are_written(tmp_path) -> None:
 def test_what_cannot_be_is_refused(build, message: str) -> None:
     with pytest.raises(InvalidGraph, match=message):
         build()
+
+
+def scan(x, w):
+    def body(carried, row):
+        carried = jnp.tanh(carried @ w + row)
+        return carried, carried.sum()
+
+    return lax.scan(body, x[0], x)
+
+
+def branches(x):
+    return lax.cond(x.sum() > 0, lambda x: x * 2, jnp.sin, x)
+
+
+def convolution(x, k):
+    found = lax.conv_general_dilated(x, k, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    return (found**2).sum((1, 2))
+
+
+def layers(x, w):
+    for _ in range(3):
+        x = jax.nn.gelu(x @ w) + x
+    return jnp.sort(x.T.reshape(16, 8), -1), x[jnp.argmax(x, 0)]
+
+
+PROGRAMS = {
+    "scan": (scan, ((4, 8, 8), (8, 8))),
+    "branches": (branches, ((7, 9),)),
+    "convolution": (convolution, ((2, 8, 8, 3), (3, 3, 3, 4))),
+    "layers": (layers, ((8, 16), (16, 16))),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs_whose_operations_lie_on_any_ipu(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operations and reshapes of programs from JAX, each on an IPU that is drawn, against JAX."""
+    function, shapes = PROGRAMS[name]
+    drawn, system = random.Random(name), small_system("dss8440", 32)
+
+    def on_any(built: Callable) -> Callable:
+        def build(graph: Graph, *args, **kwargs):
+            with graph.on(drawn.randrange(3)):
+                return built(graph, *args, **kwargs)
+
+        return build
+
+    begun = Graph.__init__
+    monkeypatch.setattr(
+        Graph, "__init__", lambda graph, _, title="main": begun(graph, system, title, ipus_per_replica=3)
+    )
+    monkeypatch.setattr(Graph, "add_operation", on_any(Graph.add_operation))
+    monkeypatch.setattr(Graph, "add_reshape", on_any(Graph.add_reshape))
+    inputs = values(np.random.default_rng(0), *shapes)
+    executable = ipuxla.jit(function, target=system.chip).lower(*inputs).compile().executable
+    assert executable.target.num_ipus == 3 and len(set.union(*placed(executable).values())) > 1
+    certify(executable)
+    for engine in ENGINES[:2]:
+        found, _ = make_engine(executable, engine).run(*inputs)
+        for got, wanted in zip(found, jax.tree.leaves(jax.jit(function)(*inputs)), strict=True):
+            assert_near(np.asarray(got), np.asarray(wanted))
