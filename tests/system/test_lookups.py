@@ -39,11 +39,12 @@ def test_rows_of_a_large_table(name, gc200):
     assert compiled.memory_analysis()["peak_bytes"] < (copies + 2) * table_bytes + 80_000
 
 
-def test_a_tied_embedding_takes_little_exchange_code(gc200):
+@pytest.mark.parametrize(("tokens", "most"), [(128, 8_000), (512, 28_000)])
+def test_a_tied_embedding_takes_little_exchange_code(tokens, most, gc200):
     """A table of 50,257 x 768, its gradient and the output projection that shares it, in one step.
 
     The logits' partials, three tiles to each part of them, are added in long runs: 21 KB of exchange code on a tile where
-    they are added in runs of eight.
+    they are added in runs of eight. Of 512 tokens they are computed in slices: 52 KB where the slices are cut differently.
     """
 
     def step(table, ids, targets):
@@ -53,8 +54,8 @@ def test_a_tied_embedding_takes_little_exchange_code(gc200):
 
         return table - jnp.float16(0.1) * jax.grad(loss)(table)
 
-    table, ids = jax.ShapeDtypeStruct((50_257, 768), jnp.float16), jax.ShapeDtypeStruct((128,), jnp.int32)
+    table, ids = jax.ShapeDtypeStruct((50_257, 768), jnp.float16), jax.ShapeDtypeStruct((tokens,), jnp.int32)
     compiled = ipuxla.jit(step, target=gc200, donate_argnums=(0,)).lower(table, ids, ids).compile()
     executable = compiled.executable
-    assert code_data(executable, range(len(executable.steps)))["exchangeCodeBytes"] < 12_000
+    assert code_data(executable, range(len(executable.steps)))["exchangeCodeBytes"] < most
     assert compiled.memory_analysis()["fits"]

@@ -189,7 +189,7 @@ def test_sharing_code_is_tried_where_little_code_is_missing() -> None:
         for tile in range(SMALL.num_tiles)
     )
     regions = [
-        dataclasses.replace(r, size_bytes=need * 15 // 256 * 16) if r.executable else r
+        dataclasses.replace(r, size_bytes=need * 13 // 256 * 16) if r.executable else r
         for r in SMALL.memory_regions
     ]
     small = SMALL.replace(memory_regions=tuple(regions))

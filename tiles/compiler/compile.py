@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -85,7 +84,7 @@ def compile_graph(graph: Graph, check_memory: bool = True, planner: Planner | No
     used = order.used()
     tensors = {name: tensor for name, tensor in graph.tensors.items() if name in used}
     storages = Storages.shared(order, tensors)
-    executable = _grouped_to_fit(tree, order, storages, planner.policy.code_price)
+    executable = _grouped_to_fit(tree, order, storages)
     _require_defined(executable)
     _require_remote_memory(executable)
     _require_replicable(executable)
@@ -94,15 +93,15 @@ def compile_graph(graph: Graph, check_memory: bool = True, planner: Planner | No
     return executable
 
 
-def _grouped_to_fit(tree: Sequence, order: Order, storages: Storages, code_price: float) -> Executable:
+def _grouped_to_fit(tree: Sequence, order: Order, storages: Storages) -> Executable:
     """Return the program with steps joined; where it does not fit by little, so that memory need not grow."""
     data, _ = _requests(order, storages)
     spare = int(SHARE * order.graph.target.bytes_per_tile)
     given = order, storages, data
-    executable = _allocated(*grouped(tree, *given, spare, code_price), storages)
+    executable = _allocated(*grouped(tree, *given, spare), storages)
     if executable.fits or shortage(executable).excess_bytes > spare:
         return executable
-    thrifty = _allocated(*grouped(tree, *given, 0, math.inf), storages)
+    thrifty = _allocated(*grouped(tree, *given, 0), storages)
     return thrifty if thrifty.fits else executable
 
 
@@ -114,8 +113,8 @@ def _allocated(tree: Part, order: Order, storages: Storages) -> Executable:
     composites = tuple(_group(graph, whole, {}, -1) for whole in order.composites)
     fixed = graph, storages, steps, (tree, composites)
     draft = _assemble(*fixed, requests, {r.name: 0 for r in requests}, True)
-    own = own_exchange_code(draft)
-    shared = shared_programs(steps, draft.variables, own)
+    own, keys = own_exchange_code(draft)
+    shared = shared_programs(keys)
     draft = replace(draft, shared_exchange=shared)
     requests = [*requests, *_overheads(graph, draft), *_exchange_code(draft, own)]
     addresses, fits = allocate(requests, graph.target)

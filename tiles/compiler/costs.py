@@ -17,30 +17,24 @@ import numpy as np
 from tiles.compiler.between import LinkCost, between_cost, between_traffic, step_crossings, within_cost
 from tiles.compiler.executable import Executable
 from tiles.compiler.host import host_exchange
-from tiles.compiler.sharing import called, num_movements
+from tiles.compiler.movements import movements
+from tiles.compiler.sharing import BASE_INSTRUCTIONS, LEAST_BYTES, called
 from tiles.compiler.steps import (
     HOST_STEPS,
     BetweenStep,
-    CopyStep,
     ExecuteStep,
     HostStep,
     StepRecord,
     SyncStep,
-    VariableCopy,
     VertexGroup,
 )
-from tiles.graph import Codelet, Extents, Layout, OpForm, Plan
+from tiles.graph import Codelet, Extents, OpForm, Plan
 from tiles.graph.layout import ceil_div
 from tiles.numerics.shared import read_only
 from tiles.plan import (
     Traffic,
     exchange_code_bytes,
     exchange_parts,
-    is_resident,
-    layout_traffic,
-    operand_code,
-    operand_traffic,
-    reshape_traffic,
 )
 from tiles.target import Basis, Parts, Target, weakest_part
 
@@ -134,14 +128,16 @@ _CACHE: weakref.WeakKeyDictionary[Executable, tuple[StepCost, ...]] = weakref.We
 def step_costs(executable: Executable) -> tuple[StepCost, ...]:
     """Return the cost of every step, once, in step order."""
     if executable not in _CACHE:
-        bases = called(executable)
+        calls = called(executable)
         _CACHE[executable] = tuple(
-            _step_cost(executable, step, number in bases) for number, step in enumerate(executable.steps)
+            _step_cost(executable, step, calls.get(number, ()))
+            for number, step in enumerate(executable.steps)
         )
     return _CACHE[executable]
 
 
-def _step_cost(executable: Executable, step: StepRecord, has_bases: bool) -> StepCost:
+def _step_cost(executable: Executable, step: StepRecord, calls: Sequence[int]) -> StepCost:
+    """Return the cost of a step, given which of its movements run programs that are called with bases."""
     target = executable.target
     if isinstance(step, HOST_STEPS):
         return _host_cost(executable, step)
@@ -150,9 +146,7 @@ def _step_cost(executable: Executable, step: StepRecord, has_bases: bool) -> Ste
     if isinstance(step, BetweenStep):
         return _between_cost(executable, step)
     moved = step_traffic(executable, step)
-    exchange = exchange_parts(moved, target)
-    if has_bases:
-        exchange += ((target.basis("exchange_base_write_cycles")[0], base_cycles(executable, step)),)
+    exchange = exchange_parts(moved, target) if not calls else _calling_parts(executable, step, calls)
     links = within_cost(executable, moved.between_ipus, sum(cycles for _, cycles in exchange))
     compute = np.zeros(target.num_tiles, np.int64)
     vertices: list[tuple[Basis, np.ndarray, np.ndarray]] = []
@@ -361,35 +355,32 @@ def cell_extents(
 
 def step_traffic(executable: Executable, step: StepRecord) -> Traffic:
     """Return what the exchange before (or of) a step moves."""
-    total = Traffic.none(executable.target)
-    if isinstance(step, CopyStep):
-        return sum((copy_traffic(executable, copy) for copy in step.copies), total)
     if isinstance(step, BetweenStep):
         moves = any(found.unit is not None for found in step_crossings(executable, step))
         return between_traffic(executable.variables[step.source], moves, executable.target)
-    if not isinstance(step, ExecuteStep):
-        return total
-    for group in step.groups:
-        for k, operand in enumerate(group.operands):
-            variable = executable.variables[operand.variable]
-            if is_resident(group.form, group.plan, k, variable.layout):
-                continue
-            total = total + operand_traffic(
-                variable.layout,
-                group.form,
-                group.plan,
-                k,
-                variable.shape,
-                variable.dtype,
-                executable.target,
-            )
-    return total
-
-
-def base_cycles(executable: Executable, step: StepRecord) -> int:
-    """Return the cycles in which a tile sets both bases of every tensor that a shared exchange program moves."""
     target = executable.target
-    return 2 * (1 + target.exchange_base_write_cycles) * num_movements(step, executable.variables)
+    found = (each.traffic(target) for each in movements(step, executable.variables) if each is not None)
+    return sum(found, Traffic.none(target))
+
+
+def _calling_parts(executable: Executable, step: StepRecord, calls: Sequence[int]) -> Parts:
+    """Return the duration of an exchange phase that calls the programs of some movements, one after the other.
+
+    Each takes as long as its busiest tile, and the time to set its bases; then come all other movements together.
+    """
+    target = executable.target
+    together, cycles = Traffic.none(target), 0
+    for number, each in enumerate(movements(step, executable.variables)):
+        if each is None:
+            continue
+        if number in calls:
+            cycles += exchange_parts(each.traffic(target), target)[0][1]
+        else:
+            together = together + each.traffic(target)
+    basis, busiest = exchange_parts(together, target)[0]
+    entry = target.basis("exchange_phase_overhead_cycles")[0], target.exchange_phase_overhead_cycles
+    setting = len(calls) * 2 * (1 + target.exchange_base_write_cycles)
+    return (basis, busiest + cycles), entry, (target.basis("exchange_base_write_cycles")[0], setting)
 
 
 def exchange_code_sizes(executable: Executable, own: Sequence[np.ndarray] | None = None) -> np.ndarray:
@@ -397,36 +388,26 @@ def exchange_code_sizes(executable: Executable, own: Sequence[np.ndarray] | None
     return sum(exchange_code_by_step(executable, own), np.zeros(executable.target.num_tiles, np.int64))
 
 
-def own_exchange_code(executable: Executable) -> list[np.ndarray]:
-    """Return the bytes of every step's own exchange program on each tile, int64 ``[num_tiles]``, shared or not."""
-    return [_own_exchange_code(executable, step) for step in executable.steps]
+def own_exchange_code(executable: Executable) -> tuple[list[np.ndarray], list[dict[int, tuple[Any, ...]]]]:
+    """Return what each step's own exchange program takes, and which of its movements others could run.
+
+    Returns:
+      By step, the bytes on each tile, int64 ``[num_tiles]``, and by the numbers of movements with enough code, their keys.
+    """
+    found = [_own_exchange_code(executable, step) for step in executable.steps]
+    return [code for code, _ in found], [keys for _, keys in found]
 
 
-def _own_exchange_code(executable: Executable, step: StepRecord) -> np.ndarray:
-    if isinstance(step, BetweenStep):
-        return exchange_code_bytes(step_traffic(executable, step), executable.target)
-    total = np.zeros(executable.target.num_tiles, np.int64)
-    for copy in step.copies if isinstance(step, CopyStep) else ():
-        for moved in _moved_by(executable, copy):
-            total += _copy_code(moved, executable.target)
-    for group in step.groups if isinstance(step, ExecuteStep) else ():
-        _add_exchange_code(executable, group, total)
-    return total
-
-
-def _add_exchange_code(executable: Executable, group: VertexGroup, total: np.ndarray) -> None:
-    """Add the bytes of exchange code for what a group receives, the sum of what each operand takes."""
-    target = executable.target
-    for k, operand in enumerate(group.operands):
-        v = executable.variables[operand.variable]
-        if not is_resident(group.form, group.plan, k, v.layout):
-            changes, sending = operand_code(v.layout, group.form, group.plan, k, v.shape, v.dtype, target)
-            total[group.plan.tiles] += changes * target.instruction_bytes
-            total[v.layout.tiles] += sending * target.instruction_bytes
-
-
-BASE_INSTRUCTIONS = 4
-"""To load two addresses and to write them to both base registers, of every tensor that a shared program moves."""
+def _own_exchange_code(
+    executable: Executable, step: StepRecord
+) -> tuple[np.ndarray, dict[int, tuple[Any, ...]]]:
+    if isinstance(step, BetweenStep):  # the tiles it talks to are on IPUs that bases do not name
+        return exchange_code_bytes(step_traffic(executable, step), executable.target), {}
+    total, keys = np.zeros(executable.target.num_tiles, np.int64), {}
+    for number, each in enumerate(movements(step, executable.variables)):
+        if each is not None and each.add_code(executable.target, total) >= LEAST_BYTES:
+            keys[number] = each.key
+    return total, keys
 
 
 def exchange_code_by_step(
@@ -434,18 +415,22 @@ def exchange_code_by_step(
 ) -> Iterator[np.ndarray]:
     """Yield the bytes of exchange code that each tile needs for a step, int64 ``[num_tiles]``, in step order.
 
-    A program that several steps run counts at the first of them; each of them sets up its bases. ``own`` is what
-    ``own_exchange_code`` returns, where it is known.
+    A program that several movements run counts at the first of them; each call sets its bases. ``own`` is what
+    ``own_exchange_code`` returns first, where it is known.
     """
-    bases = called(executable)
-    codes = own_exchange_code(executable) if own is None else own
+    calls, shared, target = called(executable), executable.shared_exchange, executable.target
+    codes = own_exchange_code(executable)[0] if own is None else own
     for number, (step, code) in enumerate(zip(executable.steps, codes, strict=True)):
-        if number not in bases:
-            yield code
-            continue
-        count = BASE_INSTRUCTIONS * num_movements(step, executable.variables)
-        setting = np.where(code > 0, count * executable.target.instruction_bytes, 0)
-        yield setting if number in executable.shared_exchange else code + setting
+        if number in calls:
+            moved = list(movements(step, executable.variables))
+            for k in calls[number]:
+                each, program = moved[k], np.zeros(target.num_tiles, np.int64)
+                if each is None:
+                    continue
+                each.add_code(target, program)
+                setting = np.where(program > 0, BASE_INSTRUCTIONS * target.instruction_bytes, 0)
+                code = code + setting - (program if (number, k) in shared else 0)
+        yield code
 
 
 _CODE: weakref.WeakKeyDictionary[Executable, tuple[np.ndarray, ...]] = weakref.WeakKeyDictionary()
@@ -457,59 +442,6 @@ def exchange_code(executable: Executable) -> tuple[np.ndarray, ...]:
         own = [exchange_code_bytes(cost.traffic, executable.target) for cost in step_costs(executable)]
         _CODE[executable] = tuple(exchange_code_by_step(executable, own))
     return _CODE[executable]
-
-
-def copy_traffic(executable: Executable, step: VariableCopy) -> Traffic:
-    """Return what a copy moves: per source along the joined axis, or element by element for a reshape."""
-    target = executable.target
-    moved = (_copied(*each, target) for each in _moved_by(executable, step))
-    return sum(moved, Traffic.none(target))
-
-
-Copied = tuple[Layout, Layout, tuple[int, ...], str, int | None, int, bool]
-"""Layouts of source and destination, the source's shape and dtype, its place along a joined axis, and whether shapes differ."""
-
-
-def _moved_by(executable: Executable, step: VariableCopy) -> Iterator[Copied]:
-    """Yield what each source of a copy moves; nothing for one that was computed where it is copied to."""
-    destination = executable.variables[step.destination]
-    if step.axis is None:
-        source = executable.variables[step.sources[0]]
-        is_reshape = source.shape != destination.shape
-        if is_reshape or source.storage != destination.storage:
-            yield source.layout, destination.layout, source.shape, source.dtype, None, 0, is_reshape
-        return
-    offset = 0
-    for name in step.sources:
-        source = executable.variables[name]
-        yield source.layout, destination.layout, source.shape, source.dtype, step.axis, offset, False
-        offset += source.shape[step.axis]
-
-
-def _copied(
-    source: Layout,
-    destination: Layout,
-    shape: tuple[int, ...],
-    dtype: str,
-    axis: int | None,
-    offset: int,
-    is_reshape: bool,
-    target: Target,
-) -> Traffic:
-    """Return the traffic of one source of a copy; see ``Copied``."""
-    if is_reshape:
-        return reshape_traffic(source, destination, dtype, target)
-    return layout_traffic(source, destination, shape, dtype, target, axis, offset)
-
-
-@lru_cache(maxsize=4096)
-def _copy_code(copied: Copied, target: Target) -> np.ndarray:
-    """Return the bytes of exchange code on each tile that one source of a copy takes, int32 ``[num_tiles]``.
-
-    A program is allocated more than once, and costed after that: small as these tables are, they are kept until then.
-    """
-    code = exchange_code_bytes(_copied(*copied, target), target)
-    return read_only(code.astype(np.int32))
 
 
 def seconds(cycles: int, target: Target) -> float:

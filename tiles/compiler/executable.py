@@ -26,7 +26,7 @@ from tiles.graph import Layout, RemoteBuffer, Replicas, Stream
 from tiles.numerics.dtypes import to_jax
 from tiles.target import System, Target
 
-FORMAT_VERSION = 8
+FORMAT_VERSION = 9
 MAGIC = b"ipuxla-executable\n"
 
 
@@ -111,6 +111,10 @@ CODE_CATEGORIES = ("vertexCode", "internalExchangeCode", "hostExchangeCode", "co
 """Categories of what instructions are fetched from, which lies where that is possible."""
 
 
+MovementId = tuple[int, int]
+"""A movement: the number of its step, and its own among those of the step; see ``tiles.compiler.movements``."""
+
+
 @dataclass(frozen=True, eq=False)
 class Executable:
     """A compiled program.
@@ -129,8 +133,8 @@ class Executable:
       composites: by number what a composite's body computes in one piece; see ``tiles.graph.Composite``.
       streams: by name; see ``tiles.graph.Stream``.
       remote_buffers: by name; see ``tiles.graph.RemoteBuffer``.
-      shared_exchange: by the numbers of steps, the earlier step whose exchange program they run with addresses of
-        their own; see ``tiles.compiler.sharing``.
+      shared_exchange: by step and number of a movement, the earlier movement whose exchange program it runs with
+        addresses of its own; see ``tiles.compiler.sharing``.
       system: the IPUs that replicas run on, so many of its chip each as ``target`` has, and their links; None for one IPU.
       replicas: named axes of replicas. Variables, buffers, steps and program are those of each one of them.
       differs_along: with a system, for each input the axes along which replicas may be given different values, in the
@@ -150,7 +154,7 @@ class Executable:
     composites: tuple[VertexGroup, ...] = ()
     streams: dict[str, Stream] = field(default_factory=dict)
     remote_buffers: dict[str, RemoteBuffer] = field(default_factory=dict)
-    shared_exchange: dict[int, int] = field(default_factory=dict)
+    shared_exchange: dict[MovementId, MovementId] = field(default_factory=dict)
     system: System | None = None
     replicas: Replicas = field(default_factory=Replicas)
     differs_along: tuple[tuple[str, ...], ...] = ()
@@ -211,7 +215,7 @@ class Executable:
             "composites": [group.to_data() for group in self.composites],
             "streams": [{**vars(s), "shape": list(s.shape)} for s in self.streams.values()],
             "remote_buffers": [{**vars(r), "shape": list(r.shape)} for r in self.remote_buffers.values()],
-            "shared_exchange": [[step, first] for step, first in self.shared_exchange.items()],
+            "shared_exchange": [[*movement, *first] for movement, first in self.shared_exchange.items()],
             "modules": {
                 digest: base64.b64encode(blob).decode() for digest, blob in sorted(self._modules().items())
             },
@@ -277,7 +281,7 @@ class Executable:
                 composites=tuple(VertexGroup.from_data(g, modules) for g in data["composites"]),
                 streams={s["name"]: _stream_from(s) for s in data["streams"]},
                 remote_buffers={r["name"]: _remote_from(r) for r in data["remote_buffers"]},
-                shared_exchange={step: first for step, first in data["shared_exchange"]},
+                shared_exchange={(s, k): (first, j) for s, k, first, j in data["shared_exchange"]},
                 system=system,
                 replicas=replicas,
                 differs_along=() if system is None else tuple(map(tuple, data["differs_along"])),
@@ -333,10 +337,11 @@ class Executable:
             lines.append(f"  remote buffer {r.name}: {rows}" + at_line(r.location))
         for number, step in enumerate(self.steps):
             lines += [f"  step {number} {line}" for line in step.lines()]
-            if number in self.shared_exchange:
-                lines.append(
-                    f"  step {number} runs the exchange program of step {self.shared_exchange[number]}"
-                )
+            lines += [
+                f"  step {number} moves tensor {k} by the exchange program of tensor {j} of step {first}"
+                for (s, k), (first, j) in self.shared_exchange.items()
+                if s == number
+            ]
         for name, body in functions_of(self.program).items():
             lines.append(f"  function {name} {json.dumps(part_data(body))}")
         lines.append(f"  program {json.dumps(part_data(self.program))}")

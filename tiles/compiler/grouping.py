@@ -4,8 +4,8 @@ A step joins an earlier one of its sequence when nothing from there on stands in
 writes the storage of what it reads, or reads or writes the storage of what it writes. Storages are those of the program
 as it stood, so views, copies that need not move and results in place stay what they were. Control, and whatever the host
 sees, is never passed. A superstep of several members takes no longer than they did apart: one sync, one exchange phase.
-Products whose exchanges are alike but for addresses stay apart where that saves more code than it costs cycles, and so
-do slices of one product that is cut to need less memory.
+Slices of one product that is cut to need less memory stay apart. Exchange programs are shared in a step as between steps
+(``sharing``), so that joining costs none.
 
 Memory is what it may cost: results are there earlier, and what members receive and use is there together. A step joins
 where the fullest tile then has at most so many bytes more than the program ever had (``spare_bytes``).
@@ -26,13 +26,9 @@ from tiles.compiler.control import Node, Part, Sequence, Switch, While
 from tiles.compiler.costs import kinds_of, most_scratch_bytes
 from tiles.compiler.memory import Request, tile_ranges
 from tiles.compiler.order import Order, live_range
-from tiles.compiler.sharing import LEAST_BYTES, MOST_MOVEMENTS
 from tiles.compiler.storages import Storages
 from tiles.graph import ComputeSet, Copy, Tensor
-from tiles.numerics.dtypes import itemsize
-from tiles.plan import is_resident, operand_code
 from tiles.planning import operation_of
-from tiles.target import Target
 
 SHARE = 0.03
 """Of a tile: by how much grouping may raise the most that any tile holds at once."""
@@ -54,7 +50,6 @@ def grouped(
     storages: Storages,
     requests: list[Request],
     spare_bytes: int,
-    code_price: float,
 ) -> tuple[Node, Order]:
     """Return the program with steps that are alike grouped, numbered anew.
 
@@ -64,10 +59,8 @@ def grouped(
       storages: where its tensors lie.
       requests: the buffers of data of the program as it stands.
       spare_bytes: by how much the most bytes of data on any tile may grow.
-      code_price: cycles that a byte of exchange code is worth.
     """
-    alone = _alone(order, storages.tensors, code_price)
-    grouping = _Grouping(order, storages, _Budget(order, storages, requests, spare_bytes), alone)
+    grouping = _Grouping(order, storages, _Budget(order, storages, requests, spare_bytes))
     grouping.walk(tree)
     return _renumbered(tree, order, grouping.leader)
 
@@ -77,55 +70,6 @@ def is_leaf(step: Copy | ComputeSet) -> bool:
     return isinstance(step, Copy) or not any(
         v.codelet.is_contraction or v.plan.split_reductions(v.form) for v in step.vertices
     )
-
-
-def _alone(order: Order, tensors: Mapping[str, Tensor], code_price: float) -> frozenset[int]:
-    """Return the products and partials that keep a step each, since another one repeats their exchange.
-
-    Such steps run one program with other bases (``sharing``). Apart they take a sync and the entry of an exchange phase
-    more, joined with others their own exchange code: the dearer one decides.
-    """
-    alike: dict[tuple[Any, ...], list[int]] = defaultdict(list)
-    for number, (_, step) in enumerate(order.steps):
-        if isinstance(step, ComputeSet) and not is_leaf(step):
-            moved = tuple(_moved(step, tensors))
-            alike[tuple((t.shape, t.layout, itemsize(t.dtype), *read) for t, *read in moved)].append(number)
-    target = order.graph.target
-    apart_cycles = target.internal_sync_cycles + target.exchange_phase_overhead_cycles
-    found: set[int] = set()
-    for moved, numbers in alike.items():
-        if 1 <= len(moved) <= MOST_MOVEMENTS and len(numbers) > 1:
-            code = _exchange_code_bytes(order.steps[numbers[0]][1], tensors, target)
-            is_shared = code >= LEAST_BYTES * len(moved)
-            found |= set(numbers) if is_shared and code * code_price > apart_cycles else set()
-    return frozenset(found)
-
-
-def _moved(step: ComputeSet, tensors: Mapping[str, Tensor]) -> Iterator[tuple[Tensor, Any, Any, int, Any]]:
-    """Yield what comes to vertices from other tiles, with what says which words of it, but for addresses."""
-    for group in step.vertices:
-        plan = group.plan
-        for k, name in enumerate(group.operands):
-            tensor = tensors[name]
-            assert tensor.layout is not None
-            if not is_resident(group.form, plan, k, tensor.layout):
-                order = plan.operand_order(group.form, k)
-                yield tensor, group.form.operands[k], plan.splits, plan.base, order
-
-
-def _exchange_code_bytes(step: ComputeSet, tensors: Mapping[str, Tensor], target: Target) -> int:
-    """Return the bytes of a step's exchange code on the tile that needs most."""
-    total = np.zeros(target.num_tiles, np.int64)
-    for group in step.vertices:
-        for k, name in enumerate(group.operands):
-            tensor = tensors[name]
-            assert tensor.layout is not None
-            if not is_resident(group.form, group.plan, k, tensor.layout):
-                question = tensor.layout, group.form, group.plan, k, tensor.shape, tensor.dtype, target
-                changes, sending = operand_code(*question)
-                total[group.plan.tiles] += changes
-                total[tensor.layout.tiles] += sending
-    return int(total.max(initial=0)) * target.instruction_bytes
 
 
 # ---- which steps join
@@ -143,8 +87,8 @@ class _Run:
 class _Grouping:
     """Walks a program's sequences; ``leader`` says by number which step every step belongs to."""
 
-    def __init__(self, order: Order, storages: Storages, budget: _Budget, alone: frozenset[int]) -> None:
-        self.order, self.storages, self.budget, self.alone = order, storages, budget, alone
+    def __init__(self, order: Order, storages: Storages, budget: _Budget) -> None:
+        self.order, self.storages, self.budget = order, storages, budget
         self.leader = list(range(len(order.steps)))
         self.cut: dict[int, set[str]] = defaultdict(set)
         self._seen: set[int] = set()
@@ -168,22 +112,20 @@ class _Grouping:
         if not isinstance(step, (Copy, ComputeSet)):
             return _Run()
         reads, writes = ({self.storages.of(name) for name in names} for names in accessed(step))
-        place = number
-        if number not in self.alone:
-            before = [run.writes.get(storage, NEVER) for storage in reads | writes]
-            before += [run.reads.get(storage, NEVER) for storage in writes]
-            groups = run.groups[type(step)]
-            earliest = bisect.bisect_right(groups, max(before, default=NEVER))
-            tried = groups[earliest : earliest + MOST_TRIED]
-            cut = _cut_operation(self.order.steps[number][0])
-            free = (g for g in tried if not cut or cut not in self.cut[g])
-            place = next((g for g in free if self.budget.allows(number, g)), number)
-            self.cut[place].add(cut)
-            if place == number:
-                groups.append(number)
-            else:
-                self.leader[number] = place
-                self.budget.move(number, place, reads | writes)
+        before = [run.writes.get(storage, NEVER) for storage in reads | writes]
+        before += [run.reads.get(storage, NEVER) for storage in writes]
+        groups = run.groups[type(step)]
+        earliest = bisect.bisect_right(groups, max(before, default=NEVER))
+        tried = groups[earliest : earliest + MOST_TRIED]
+        cut = _cut_operation(self.order.steps[number][0])
+        free = (g for g in tried if not cut or cut not in self.cut[g])
+        place = next((g for g in free if self.budget.allows(number, g)), number)
+        self.cut[place].add(cut)
+        if place == number:
+            groups.append(number)
+        else:
+            self.leader[number] = place
+            self.budget.move(number, place, reads | writes)
         for storage in reads:
             run.reads[storage] = max(place, run.reads.get(storage, NEVER))
         for storage in writes:

@@ -4,7 +4,7 @@ What a program takes exactly depends on the order of messages, which an executab
 a tile listens to one tile at a time, so there is a select for every tile that it takes words of in a step; it has to be
 told once where they go (a pointer), and a tile that others take words of sends at least once. Contiguous runs are not
 counted: a send may go on over words that nobody listens to. What this bound is from shares no code with ``tiles.plan``.
-A program that several steps run counts once, if they move the same elements between the same tiles and places.
+A program that several movements run counts once, if they are of the same elements between the same tiles and places.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from tiles.compiler import proof_tables as tables
-from tiles.compiler.executable import Executable
+from tiles.compiler.executable import Executable, MovementId
 from tiles.compiler.proof_exchange import Exchange
 from tiles.compiler.proof_tables import Table
 from tiles.compiler.wellformed import refuse
@@ -44,24 +44,27 @@ class ExchangeCode:
       num_tiles: tiles of the target.
       limit: pairs of a tile and one that it takes words of, of one operand, up to which they are enumerated; tiles that
         several operands are taken from are told apart then. Above, the operand with most of them counts alone.
+      shared: by movement, the earlier one whose program it runs.
     """
 
-    def __init__(self, num_tiles: int, limit: int) -> None:
+    def __init__(self, num_tiles: int, limit: int, shared: Mapping[MovementId, MovementId]) -> None:
         """Start without steps."""
-        self.num_tiles, self.limit = num_tiles, limit
+        self.num_tiles, self.limit, self.shared = num_tiles, limit, shared
         self.instructions = np.zeros(num_tiles, np.int64)
-        self.programs: dict[int, list[Movement]] = {}
+        self._programs: dict[MovementId, Movement | None] = dict.fromkeys(shared.values())
+        self._step = 0
         self._begin()
 
     def _begin(self) -> None:
-        self._moved: list[Movement] = []
+        self._moved = 0
         self._pairs: list[np.ndarray] = []
         self._selects = np.zeros(self.num_tiles, np.int64)
         self._sends = np.zeros(self.num_tiles, bool)
 
     def take(self, exchange: Exchange, element_bytes: int) -> None:
         """Note what one operand or copied tensor of the present step brings."""
-        self._moved.append((exchange.parts, exchange.wanted, element_bytes))
+        if self._runs_another((exchange.parts, exchange.wanted, element_bytes)):
+            return
         tiles = exchange.wanted.tiles
         self._sends[exchange.parts.tiles] |= exchange.leaving(self.num_tiles) > 0
         if exchange.touched.positions <= self.limit:
@@ -72,7 +75,8 @@ class ExchangeCode:
 
     def take_reshape(self, source: Layout, target: Layout, element_bytes: int) -> None:
         """Note what a copy brings that pairs the elements of two layouts in row-major order."""
-        self._moved.append((tables.layout_table(source), tables.layout_table(target), element_bytes))
+        if self._runs_another((tables.layout_table(source), tables.layout_table(target), element_bytes)):
+            return
         for here, there in tables.paired_tiles(source, target):
             self._sends[here[here != there]] = True
             self._note(there, here)
@@ -82,26 +86,34 @@ class ExchangeCode:
         crosses = holder != source
         self._pairs.append(np.unique(holder[crosses] * self.num_tiles + source[crosses]))
 
-    def end_step(self, number: int, shared: Mapping[int, int]) -> None:
-        """Add the present step to those before; if it runs the program of one of them, prove that it is the same.
+    def _runs_another(self, movement: Movement) -> bool:
+        """Return whether the next movement of the present step runs an earlier one's program; prove that it can.
 
         Raises:
           InvalidExecutable: that program moves other elements, or between other tiles or places.
         """
-        if number in shared.values():
-            self.programs[number] = self._moved
-        if number in shared:
-            one, other = self._moved, self.programs[shared[number]]
-            if not one or len(one) != len(other) or not all(map(is_alike, one, other)):
-                raise refuse(
-                    f"step {number} runs the exchange program of step {shared[number]}, which moves other elements"
-                )
-            self._begin()
-            return
+        here = self._step, self._moved
+        self._moved += 1
+        if here in self._programs:
+            self._programs[here] = movement
+        if here not in self.shared:
+            return False
+        first = self.shared[here]
+        other = self._programs[first]
+        if other is None or not is_alike(movement, other):
+            raise refuse(
+                f"tensor {here[1]} of step {here[0]} runs the exchange program of tensor {first[1]} of step {first[0]},"
+                " which moves other elements"
+            )
+        return True
+
+    def end_step(self) -> None:
+        """Add the present step to those before."""
         if self._pairs:
             holders = np.unique(np.concatenate(self._pairs)) // self.num_tiles
             self._selects = np.maximum(self._selects, np.bincount(holders, minlength=self.num_tiles))
         self.instructions += self._selects + (self._selects > 0) + self._sends
+        self._step += 1
         self._begin()
 
     def prove(self, executable: Executable) -> int:

@@ -70,7 +70,9 @@ class _Proof:
     def __post_init__(self) -> None:
         self.layouts: dict[Layout, Table] = {}
         self.received_in: dict[str, str] = {}
-        self.code = ExchangeCode(self.executable.target.num_tiles, self.limit)
+        self.code = ExchangeCode(
+            self.executable.target.num_tiles, self.limit, self.executable.shared_exchange
+        )
 
     def prove(self) -> Elements:
         executable = self.executable
@@ -89,7 +91,7 @@ class _Proof:
                 step, HOST_STEPS
             ):  # its variable's layout, proved above, says where each element goes
                 self.found.stream_copies += 1
-            self.code.end_step(number, executable.shared_exchange)
+            self.code.end_step()
         self.found.exchange_code_bytes = self.code.prove(executable)
         for b in executable.buffers.values():
             if b.category == "message" and b.name not in self.received_in:

@@ -36,7 +36,6 @@ def check_declarations(executable: Executable) -> None:
     _check_streams(executable)
     _check_remote_buffers(executable)
     _check_tree(executable)
-    _check_shared_exchange(executable)
 
 
 def _check_replicas(executable: Executable) -> None:
@@ -296,16 +295,6 @@ def _check_tree(executable: Executable) -> None:
     for number in range(len(executable.steps)):
         if number not in seen:
             raise refuse(f"the program never runs {where(number, executable.steps[number])}")
-
-
-def _check_shared_exchange(executable: Executable) -> None:
-    """Refuse a step that runs the exchange program of one that does not come before it, or has none of its own."""
-    shared = executable.shared_exchange
-    for step, first in shared.items():
-        if not (is_count(step) and is_count(first) and first < step < len(executable.steps)):
-            raise refuse(f"step {step!r} cannot run the exchange program of step {first!r}")
-        if first in shared:
-            raise refuse(f"step {step} runs the exchange program of step {first}, which has none of its own")
 
 
 def _check_node(executable: Executable, node: Node) -> None:

@@ -52,6 +52,34 @@ def check_steps(executable: Executable) -> None:
             raise refuse(f"composite {whole.name} has receive buffers or a plan that cuts it", whole.location)
         _check_step(executable, kept, number, ExecuteStep(whole.name, (whole,)))
     check_messages(executable)
+    _check_shared_exchange(executable)
+
+
+def _check_shared_exchange(executable: Executable) -> None:
+    """Refuse a movement that is not there, or runs the exchange program of one that has none of its own before it."""
+    shared = executable.shared_exchange
+    for movement, first in shared.items():
+        if not all(map(is_count, (*movement, *first))):
+            raise refuse(f"movement {movement!r:.100} cannot run the exchange program of {first!r:.100}")
+        for step, number in (movement, first):
+            count = _num_movements(executable.steps[step]) if step < len(executable.steps) else 0
+            if number >= count:
+                raise refuse(
+                    f"step {step} has {count} movements, there is no exchange program of tensor {number}"
+                )
+        if first >= movement or first in shared:
+            raise refuse(
+                f"tensor {movement[1]} of step {movement[0]} runs the exchange program of tensor {first[1]} of step"
+                f" {first[0]}, which has none of its own before it"
+            )
+
+
+def _num_movements(step: StepRecord) -> int:
+    """Return the tensors that the exchange of a compute set or copy moves."""
+    if isinstance(step, CopyStep):
+        return sum(len(copy.sources) for copy in step.copies)
+    groups = step.groups if isinstance(step, ExecuteStep) else ()
+    return sum(bool(operand.buffer) for group in groups for operand in group.operands)
 
 
 def _kept(executable: Executable) -> dict[str, str]:

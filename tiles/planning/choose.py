@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import combinations
 
 from tiles.errors import InvalidPlan
-from tiles.graph import ROW_MAJOR, Layout, Plan, Tensor
+from tiles.graph import ROW_MAJOR, Layout, Plan, Tensor, whole
 from tiles.plan import (
     Draft,
     Operand,
@@ -80,6 +80,37 @@ def choose(
         size = math.prod(form.result_shape())
         plan = replace(plan, base=planning.rotated_base(int(plan.tiles.max()) + 1, size))
     return plan, homes
+
+
+AS_BEFORE = 1.1
+"""How much dearer a slice's plan may be that cuts it as the slice before: slices cut otherwise are joined by a relayout."""
+
+
+def as_before(
+    question: Question, found: tuple[Plan, Homes], before: Plan, d: int, proportion: float
+) -> tuple[Plan, Homes]:
+    """Return the plan of the slice before, its last part cut short, if that costs little more than the plan found.
+
+    Args:
+      question: the operation, sliced along dimension ``d``.
+      found: the plan found for it, and the layouts into which operands would be copied.
+      before: the plan of the slice before.
+      d: the dimension.
+      proportion: share of memory that the operation may take.
+    """
+    split, size = before.splits[d], question.form.dims[d].size
+    if split.is_split and size <= split.grain:
+        return found
+    cut = replace(split, size=size) if split.is_split else whole(size)
+    (plan,) = arranged(question, [replace(before, splits=(*before.splits[:d], cut, *before.splits[d + 1 :]))])
+    priced = draft(question, plan).priced
+    if priced.temporary_bytes > proportion * question.target.bytes_per_tile:
+        return found
+    best, homes = found
+    copies = sum(_copy_cost(question, question.operands[k], home) for k, home in homes.items())
+    operands = (replace(o, layout=homes.get(k, o.layout)) for k, o in enumerate(question.operands))
+    least = draft(replace(question, operands=tuple(operands)), best).priced.cost + copies
+    return (plan, {}) if priced.cost <= AS_BEFORE * least else found
 
 
 def _found(question: Question, proportion: float, beside: Met | None) -> tuple[Plan, Homes, float]:
@@ -171,10 +202,13 @@ def meeting(
 ) -> tuple[Plan, Homes]:
     """Return the plan found, or the one that leaves the result where what it meets lies, if that saves more than it costs.
 
-    It saves to move what lies there already, and costs what operations that go over the result take longer there.
+    It saves to move what lies there already, and costs what operations that go over the result take longer there. What
+    only goes over its operands where they lie stays there: it would exchange them for nothing but its reader's sake.
     """
     form, target = question.form, question.target
     plan, homes, cost = found
+    if not question.codelet.is_contraction and not draft(question, plan).received:
+        return plan, homes
     there = leaving(form, question.codelet, beside.layout, target)
     if there is None:
         return plan, homes

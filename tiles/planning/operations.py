@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from tiles.errors import InvalidPlan
 from tiles.graph import (
@@ -20,7 +20,7 @@ from tiles.graph import (
     unsplit_plan,
 )
 from tiles.plan import Operand, Question, Turns, arranged, leaving, serial_split
-from tiles.planning.choose import as_wanted, choose
+from tiles.planning.choose import as_before, as_wanted, choose
 from tiles.planning.combining import combine, join_plan
 from tiles.planning.emit import copied_into_order, emit, settle
 from tiles.planning.preferred import Met
@@ -70,9 +70,33 @@ def _compute_there(site: PlannedSite, operation: Operation, layout: Layout) -> N
         site.program.add(Copy(planning.tensor(result).name, (source,), None, site.location))
 
 
-def _plan(site: PlannedSite, operation: Operation, results: tuple[str, ...], beside: Met | None) -> None:
-    """Choose the plan of an operation and add what it takes."""
+@dataclass
+class _Slices:
+    """What the slices of one operation have in common, in the order they are planned.
+
+    Attributes:
+      dim: the dimension that they are slices of.
+      plan: of the slice before.
+      copies: by operand, the name of its copy in the order in which a slice before read it.
+    """
+
+    dim: int
+    plan: Plan | None = None
+    copies: dict[int, str] = field(default_factory=dict)
+
+
+def _plan(
+    site: PlannedSite,
+    operation: Operation,
+    results: tuple[str, ...],
+    beside: Met | None,
+    slices: _Slices | None = None,
+) -> None:
+    """Choose the plan of an operation, or of one of its slices, and add what it takes."""
     planning, form, codelet = site.planning, operation.form, operation.codelet
+    if slices is not None:
+        names = (slices.copies.get(k, name) for k, name in enumerate(operation.operands))
+        operation = replace(operation, operands=tuple(names))
     operands = [planning.here(name, site.program, site.location) for name in operation.operands]
     dtypes = tuple(planning.tensor(name).dtype for name in results)
     target, policy = planning.graph.target, planning.policy
@@ -90,10 +114,16 @@ def _plan(site: PlannedSite, operation: Operation, results: tuple[str, ...], bes
             _in_slices(site, operation, turns, results[0])
             return
         plan, copies = choose(planning, question, operands, site.label, beside)
+        if slices is not None and slices.plan is not None:
+            plan, copies = as_before(question, (plan, copies), slices.plan, slices.dim, share)
     plan = _checked(site, question, plan, is_given=given is not None, is_pinned=pinned is not None)
     settle(planning, form, plan, operands)
     for k, layout in copies.items():
         operands[k] = copied_into_order(site.at(f"order{k}"), operands[k], layout)
+        if slices is not None:
+            slices.copies[k] = operands[k].name
+    if slices is not None:
+        slices.plan = plan
     _add(site, question, plan, operands, results, beside)
 
 
@@ -149,15 +179,18 @@ def _pinned_copies(planning: Planning, label: str, count: int) -> dict[int, Layo
 
 
 def _in_slices(site: PlannedSite, operation: Operation, turns: Turns, result: str) -> None:
-    """Compute slices of the result one after another, each in the memory the last one left, and join them."""
+    """Compute slices of the result one after another, each in the memory the last one left, and join them.
+
+    They are cut alike where that costs little, and read what the first of them copied into order.
+    """
     planning, form = site.planning, operation.form
-    whole = planning.tensor(result)
+    whole, common = planning.tensor(result), _Slices(turns.dim)
     slices = []
     for part in turns.forms(form):
         label = planning.graph.unique(f"{site.label}.turn", "step")
         made = planning.graph.add_tensor(part.result_shape(), whole.dtype, label, location=site.location)
         one = replace(operation, name=label, form=part, results=(made.name,))
-        plan_operation(planning, one, site.program)
+        _plan(replace(site, label=label), one, one.results, None, common)
         slices.append(planning.tensor(made.name))
     axis = form.results[0].dims.index(turns.dim)
     first = slices[0].layout

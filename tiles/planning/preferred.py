@@ -161,11 +161,11 @@ class Preferences:
         return met
 
     def met(self, operation: Operation) -> Met | None:
-        """Return what a contraction's result is read together with later, if that lies somewhere already.
+        """Return what an operation's result is read together with later, if that lies somewhere already.
 
-        That is what its only reader reads beside it, else the first of the parameters it meets.
+        That is what its only reader reads beside it, else, for a contraction, the first of the parameters it meets.
         """
-        if not operation.codelet.is_contraction or len(operation.results) != 1:
+        if len(operation.results) != 1:
             return None
         (result,), readers = operation.results, self._consumers.get(operation.results[0], ())
         if len(readers) == 1 and result in (together := elementwise_operands(readers[0])):
@@ -174,6 +174,8 @@ class Preferences:
             placed = next((t for t in others if t.layout is not None and t.shape == shape), None)
             if placed is not None and placed.layout is not None and placed.ipu == operation.ipu:
                 return Met(placed.dtype, placed.layout)
+        if not operation.codelet.is_contraction:
+            return None
         for tensor in (self.planning.tensor(name) for name in self._met.get(result, ())):
             if tensor.layout is not None and tensor.ipu == operation.ipu:
                 return Met(tensor.dtype, tensor.layout, len(self._passes(result)))

@@ -140,7 +140,9 @@ def _step(executable: Executable, number: int, cost: StepCost, count: Count) -> 
         "tileBalance": balance(cost.tile_compute_cycles),
         "activeTiles": int(np.count_nonzero(cost.tile_compute_cycles)),
         "exchangeBytes": cost.exchange_bytes,
-        "exchangeProgramOf": executable.shared_exchange.get(number),
+        "exchangeProgramsOf": sorted(
+            {f for (s, _), (f, _) in executable.shared_exchange.items() if s == number}
+        ),
         "hostExchangeBytes": cost.host_bytes,
         "flops": cost.flops,
         "basis": basis,

@@ -21,8 +21,7 @@ from tiles.compiler import (
     ExecuteStep,
     certify,
     compile_graph,
-    grouping,
-    sharing,
+    costs,
     step_costs,
 )
 from tiles.compiler.grouping import SHARE
@@ -41,7 +40,7 @@ from tiles.graph import (
     Sync,
     Vertices,
 )
-from tiles.planning import Planner, Policy
+from tiles.planning import Planner
 from tiles.poplibs import popops
 from tiles.report import cost_analysis, memory_analysis, profile
 from tiles.target import Target
@@ -254,27 +253,23 @@ def test_vertices_of_one_compute_set_overwrite_what_no_other_one_reads(small_tar
         np.testing.assert_allclose(got_d, 5 * values, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize(("code_price", "joins"), [(0.0, True), (1e6, False)])
-def test_products_join_unless_their_exchange_code_is_worth_more(
-    code_price: float, joins: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two products side by side are one superstep; alike and dear, each keeps a step and they share a program."""
+def test_products_join_and_share_their_exchange_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two products side by side are one superstep; what comes to the second comes by the programs of the first."""
 
     def two(x, w, y, v):
         return x @ w, y @ v
 
-    for module in (grouping, sharing):  # programs this small are shared, too
-        monkeypatch.setattr(module, "LEAST_BYTES", 1)
+    monkeypatch.setattr(costs, "LEAST_BYTES", 1)  # programs this small are shared, too
 
     rng = np.random.default_rng(3)
     arguments = [rng.standard_normal(s).astype(np.float32) for s in ((64, 64), (64, 64)) * 2]
     module = optimized_module(two, arguments)
     graph = Planner().plan(lower_module(module, Target.named("gc200").replace(num_tiles=16)))
-    executable = compile_graph(graph, planner=Planner(Policy(code_price=code_price)))
+    executable = compile_graph(graph)
     certify(executable)
     products = [
         s for s in executable.steps if isinstance(s, ExecuteStep) and s.groups[0].codelet.is_contraction
     ]
-    assert [len(s.groups) for s in products] == ([2] if joins else [1, 1])
-    assert bool(executable.shared_exchange) != joins
+    assert [len(s.groups) for s in products] == [2]
+    assert executable.shared_exchange and all(s == f for (s, _), (f, _) in executable.shared_exchange.items())
     assert_engines_agree(executable, module, arguments)

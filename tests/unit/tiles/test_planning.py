@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -15,6 +17,7 @@ from tiles.graph import (
     Copy,
     Execute,
     Graph,
+    IndexMap,
     Layout,
     Operation,
     Plan,
@@ -23,6 +26,7 @@ from tiles.graph import (
     Sequence,
     Site,
     Tensor,
+    along,
     identity_map,
     linear_layout,
     print_graph,
@@ -31,7 +35,8 @@ from tiles.graph import (
 from tiles.planning import Planner, Policy
 from tiles.poplibs import poplin, popops, poputil
 from tiles.poplibs.forms import map_form
-from tiles.poplibs.popops.map import Map
+from tiles.poplibs.popops.map import Map, rearranging
+from tiles.poplibs.poputil.place import place
 from tiles.target import Target
 
 ENGINES = ("fast", "literal", "vertex")
@@ -174,6 +179,27 @@ def test_a_functions_result_lies_where_its_caller_reads_something_beside_it(smal
 
     apart = Layout((split(64, 16), split(64, 16, 4)))  # as the product would be cut, on other tiles
     assert layout_of_result(True) == apart != layout_of_result(False)
+
+
+def test_what_is_sent_around_anyway_goes_where_its_reader_reads_something_beside_it(
+    small_target: Target,
+) -> None:
+    """A row that is repeated: beside nothing in whole rows, as is cheapest, beside blocks in such blocks."""
+
+    def layout_of_rows(with_beside: bool) -> Layout | None:
+        graph = Graph(small_target)
+        x, z = graph.add_input((64,), "float32", "x"), graph.add_input((64, 64), "float32", "z")
+        graph.set_layout(z.name, blocks)
+        form, codelet = rearranging((64, 64), "float32")
+        repeated = replace(form, operands=(IndexMap((along(1),)),))
+        (y,) = place(Site(graph, "repeated"), codelet, repeated, (x,), ("float32",))
+        graph.outputs.append(popops.add(graph, y, z if with_beside else y).name)
+        planned = Planner().plan(graph)
+        certify(compile_graph(planned))
+        return planned.tensors["repeated"].layout
+
+    blocks = Layout((split(64, 16), split(64, 16, 4)))
+    assert layout_of_rows(True) == blocks != layout_of_rows(False)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

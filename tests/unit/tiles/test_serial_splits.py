@@ -52,6 +52,22 @@ def test_slices_keep_to_the_bound_and_take_longer() -> None:
     assert sum(c.flops for c in step_costs(slices)) >= 2 * 64 * 250 * 90
 
 
+def test_slices_of_one_size_are_cut_alike() -> None:
+    """Wherever in their operands' parts they begin: results that are cut otherwise would be joined by a relayout."""
+    graph = Graph(SMALL)
+    x, y = graph.add_input((100, 120), "float32", "x"), graph.add_input((120, 333), "float32", "y")
+    graph.outputs.append(poplin.matmul(graph, x, y).name)
+    planned = Planner(Policy({"matmul": 0.005})).plan(graph)
+    slices = [
+        group
+        for name, compute_set in planned.compute_sets.items()
+        for group in compute_set.vertices
+        if ".turn" in name and group.codelet.is_contraction
+    ]
+    cuts = {(g.form.dims, tuple((s.grain, s.digits) for s in g.plan.splits)) for g in slices}
+    assert len(cuts) == len({g.form.dims for g in slices}) < len(slices)
+
+
 def test_what_fits_is_not_cut() -> None:
     form = dot_form((64, 250), (250, 90), (), (), (1,), (0,))
     codelet = poplin.matmul_codelet("float32", "float32")

@@ -1,4 +1,4 @@
-"""Steps that run one exchange program: which do, what it costs, and that nobody can pretend."""
+"""Tensors that are moved by one exchange program: which are, what it costs, and that nobody can pretend."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def with_shared(executable: Executable, shared: list[list[int]]) -> Executable:
 
 def test_a_program_that_steps_share_is_there_once():
     executable = chain([ROWS, COLUMNS, ROWS, COLUMNS])
-    assert executable.shared_exchange == {2: 0}
-    own, counted = own_exchange_code(executable), list(exchange_code_by_step(executable))
+    assert executable.shared_exchange == {(2, 0): (0, 0)}
+    own, counted = own_exchange_code(executable)[0], list(exchange_code_by_step(executable))
     bases = 4 * TARGET.instruction_bytes  # two addresses loaded, two registers written
     np.testing.assert_array_equal(counted[0], own[0] + bases)
     np.testing.assert_array_equal(counted[1], own[1])
@@ -81,20 +81,32 @@ def test_other_or_small_programs_are_not_shared(held):
     executable = chain(held)
     assert not executable.shared_exchange
     alike = all(layout == other for layout, other in zip(held[:2], held[2:], strict=True))
-    assert not alike or max(int(code.max()) for code in own_exchange_code(executable)) < LEAST_BYTES
+    assert not alike or max(int(code.max()) for code in own_exchange_code(executable)[0]) < LEAST_BYTES
 
 
 def test_files_and_reports_say_which_steps_share():
     executable = chain([ROWS, COLUMNS, ROWS, COLUMNS])
     again = Executable.from_bytes(executable.to_bytes())
-    assert again.shared_exchange == {2: 0} and again.to_bytes() == executable.to_bytes()
-    assert "step 2 runs the exchange program of step 0" in executable.text()
+    assert again.shared_exchange == {(2, 0): (0, 0)} and again.to_bytes() == executable.to_bytes()
+    assert "step 2 moves tensor 0 by the exchange program of tensor 0 of step 0" in executable.text()
     steps = profile(executable).data["execution"]["steps"]
-    assert [step["exchangeProgramOf"] for step in steps] == [None, None, 0]
+    assert [step["exchangeProgramsOf"] for step in steps] == [[], [], [0]]
 
 
-@pytest.mark.parametrize("shared", [[[0, 2]], [[2, 2]], [[9, 0]], [[1, 0], [2, 1]], [[2, -1]]])
-def test_a_step_can_only_run_the_own_program_of_an_earlier_one(shared):
+@pytest.mark.parametrize(
+    "shared",
+    [
+        [[0, 0, 2, 0]],
+        [[2, 0, 2, 0]],
+        [[9, 0, 0, 0]],
+        [[2, 1, 0, 0]],
+        [[2, 0, 0, 1]],
+        [[1, 0, 0, 0], [2, 0, 1, 0]],
+        [[2, 0, -1, 0]],
+        [[2, 0, 0.0, 0]],
+    ],
+)
+def test_a_movement_can_only_run_the_own_program_of_an_earlier_one(shared):
     executable = chain([ROWS, COLUMNS, ROWS, COLUMNS])
     with pytest.raises(InvalidExecutable, match="exchange program"):
         check(with_shared(executable, shared))
@@ -102,12 +114,51 @@ def test_a_step_can_only_run_the_own_program_of_an_earlier_one(shared):
 
 def test_certify_refuses_a_step_that_runs_another_program():
     executable = chain([ROWS, COLUMNS, ROWS, TURNED])
-    forged = with_shared(executable, [[2, 0]])
+    forged = with_shared(executable, [[2, 0, 0, 0]])
     check(forged)
     with pytest.raises(
-        InvalidExecutable, match="step 2 runs the exchange program of step 0, which moves other"
+        InvalidExecutable,
+        match="tensor 0 of step 2 runs the exchange program of tensor 0 of step 0, which moves other",
     ):
         certify(forged)
+
+
+def leaves(held: Sequence[tuple[Layout, Layout]]) -> Executable:
+    """Return a program that copies inputs from one layout to another, all of them in one exchange."""
+    graph = Graph(TARGET)
+    for number, (source, destination) in enumerate(held):
+        x = graph.set_layout(graph.add_input(source.shape, "float32", f"x{number}").name, source)
+        y = graph.add_tensor(destination.shape, "float32", f"y{number}", destination)
+        graph.program.add(Copy(y.name, (x.name,)))
+        graph.outputs.append(y.name)
+    return compile_graph(graph)
+
+
+def test_tensors_of_one_step_share_programs_of_their_own():
+    """Leaves of an update, grouped into one step: the program of each kind is there once, beside what others take."""
+    small = Layout((AxisSplit(16, 1, ((16, 1),)),)), Layout((AxisSplit(16, 1, ((4, 1), (4, 4))),))
+    executable = leaves([(ROWS, COLUMNS), small, (ROWS, COLUMNS), (ROWS, TURNED), (ROWS, COLUMNS)])
+    assert len(executable.steps) == 1
+    assert executable.shared_exchange == {(0, 2): (0, 0), (0, 4): (0, 0)}
+    kinds = [leaves([pair]) for pair in ((ROWS, COLUMNS), small, (ROWS, TURNED))]
+    apart = [own_exchange_code(kind)[0][0] for kind in kinds]
+    bases = 3 * np.where(apart[0] > 0, 4 * TARGET.instruction_bytes, 0)
+    (counted,) = exchange_code_by_step(executable)
+    np.testing.assert_array_equal(counted, sum(apart) + bases)
+    certify(executable)
+
+
+def test_programs_that_a_step_calls_run_one_after_the_other():
+    """Each takes as long as alone, without entering a phase again, and sets its bases; the others share what is left."""
+    executable = leaves([(ROWS, COLUMNS), (COLUMNS, ROWS), (ROWS, COLUMNS)])
+    assert executable.shared_exchange == {(0, 2): (0, 0)}
+    once, other = (
+        step_costs(leaves([pair]))[0].exchange_cycles for pair in ((ROWS, COLUMNS), (COLUMNS, ROWS))
+    )
+    entry = TARGET.exchange_phase_overhead_cycles
+    (cost,) = step_costs(executable)
+    assert cost.exchange_cycles == 2 * (once - entry + 28) + other
+    assert cost.sync_cycles == TARGET.internal_sync_cycles
 
 
 @given(
