@@ -27,7 +27,7 @@ from ipuxla.calibration.products import by_poplibs
 from tiles.compiler import Executable, step_costs
 from tiles.graph import AxisSplit, Extents, Layout, whole
 from tiles.plan import exchange_cycles, reshape_traffic
-from tiles.plan.rearrange import rearrange_cycles
+from tiles.plan.transpose_cycles import rearrange_cycles
 from tiles.poplibs import poplin
 from tiles.poplibs.forms import dot_form
 from tiles.report import cost_analysis

@@ -15,7 +15,7 @@ import numpy as np
 
 from tiles.errors import InvalidPlan
 from tiles.graph import ROW_MAJOR, Arrangement, AxisSplit, Codelet, Layout, OpForm, Plan, unsplit_plan, whole
-from tiles.plan import Operand, Priced, follow, home_layout
+from tiles.plan import Operand, Priced, follow, preferred_layout
 from tiles.target import Target
 
 TRIES = 20
@@ -149,12 +149,12 @@ def random_planner(seed: int, following: float = 0.2) -> Iterator[None]:
 
     def home(form: OpForm, plan: Plan, k: int, shape: tuple[int, ...], dtype: str, target: Target) -> Layout:
         if rng.random() < 0.5:
-            return home_layout(form, plan, k, shape, dtype, target)
+            return preferred_layout(form, plan, k, shape, dtype, target)
         return random_layout(rng, shape, target.num_tiles)
 
     with (
         mock.patch.object(COMBINING, "search", search),
         mock.patch.object(CHOOSE, "search", search),
-        mock.patch.object(EMIT, "home_layout", home),
+        mock.patch.object(EMIT, "preferred_layout", home),
     ):
         yield

@@ -43,7 +43,7 @@ from hlo_passes.passes.schedule import Schedule
 from hlo_passes.passes.scopes import with_whole_scopes
 from hlo_passes.passes.sparse_sums import AddSparseSums
 from hlo_passes.passes.while_to_repeat import WhileToRepeat
-from hlo_passes.passes.windows import Windows
+from hlo_passes.passes.window_expansion import Windows
 
 __all__ = [
     "DEFAULT_PIPELINE",

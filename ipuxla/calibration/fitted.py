@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tiles.plan.rearrange import CYCLES_PER_BYTE
-from tiles.poplibs.popops import loops
+from tiles.plan.transpose_cycles import CYCLES_PER_BYTE
+from tiles.poplibs.popops import inner_loops
 from tiles.target import Basis, Target, find_system, known_names, known_systems
 
-TABLES = (loops.UNARY, loops.BINARY, loops.BROADCAST, loops.OTHER, loops.NONLINEARITIES)
+TABLES = (
+    inner_loops.UNARY,
+    inner_loops.BINARY,
+    inner_loops.BROADCAST,
+    inner_loops.OTHER,
+    inner_loops.NONLINEARITIES,
+)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from ipuxla.calibration.work import (
 from tiles.compiler import Executable
 from tiles.graph import AxisSplit, Graph, Layout, Site, linear_layout, whole
 from tiles.numerics.dtypes import itemsize
-from tiles.plan.rearrange import rearrange_cycles
+from tiles.plan.transpose_cycles import rearrange_cycles
 from tiles.poplibs import poprand, poputil
 from tiles.poplibs.poplin.partials import add_partials
 from tiles.poplibs.popops.reduce import combine_form

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 from hlo_passes import ops
 from hlo_passes.ops.point_form import at_points, read_by_points
 from ipuxla.frontend import _jax_compat as compat
+from ipuxla.frontend.legalization import CODELET
 from ipuxla.frontend.lower import PLATFORM
-from ipuxla.frontend.rewritten import CODELET
 
 
 @dataclass(frozen=True)

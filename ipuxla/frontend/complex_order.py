@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from hlo_passes.ir import Value
-from ipuxla.frontend.rewritten import Reader
+from ipuxla.frontend.legalization import Reader
 
 COMPARISONS: dict[str, Callable[[Array, Array], Array]] = {
     "LT": lax.lt,

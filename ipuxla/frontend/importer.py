@@ -33,9 +33,9 @@ from ipuxla.frontend.attributes import text as _text
 from ipuxla.frontend.collectives import Devices, Mesh
 from ipuxla.frontend.complex_order import ordered_reader
 from ipuxla.frontend.constants import array_of
+from ipuxla.frontend.legalization import LEGALIZED
 from ipuxla.frontend.locations import read_location
 from ipuxla.frontend.readers import PLAIN, READERS
-from ipuxla.frontend.rewritten import REWRITTEN
 from ipuxla.frontend.transfers import TRANSFERS
 from ipuxla.frontend.untrusted import answer, may_end_the_process, read_apart, require_shallow
 
@@ -318,7 +318,7 @@ class _Block:
                 return Computation(
                     self.name, tuple(parameters), tuple(self.instructions), tuple(_flat(operands))
                 )
-            reader = REWRITTEN.get(op.name) or TRANSFERS.get(op.name)
+            reader = LEGALIZED.get(op.name) or TRANSFERS.get(op.name)
             reader = reader or ordered_reader(op, operands, self.importer.word)
             if reader is not None:
                 made = reader(self, op, operands, location)

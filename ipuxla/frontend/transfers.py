@@ -9,7 +9,7 @@ from hlo_passes import ops
 from hlo_passes.ir import Location, Value
 from ipuxla.frontend import narrow
 from ipuxla.frontend.attributes import flag, text
-from ipuxla.frontend.rewritten import Reader, Scope
+from ipuxla.frontend.legalization import Reader, Scope
 
 _CHANNEL = re.compile(r"handle\s*=\s*(-?\d+)\s*,\s*type\s*=\s*(\d+)")
 _KINDS = {1: "DEVICE_TO_DEVICE", 2: "DEVICE_TO_HOST", 3: "HOST_TO_DEVICE"}

@@ -40,7 +40,7 @@ from tiles.graph import (
 )
 from tiles.numerics.dtypes import is_float
 from tiles.poplibs.popops.expression import function_of
-from tiles.poplibs.popops.loops import loop_of
+from tiles.poplibs.popops.inner_loops import loop_of
 from tiles.poplibs.popops.map_code import expression_code
 from tiles.poplibs.poputil.place import place
 from tiles.target import Basis, Target

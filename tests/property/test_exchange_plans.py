@@ -24,7 +24,7 @@ from tiles.graph import (
     along,
     whole,
 )
-from tiles.plan import Operand, follow, home_layout, is_resident, operand_slices, operand_traffic, search
+from tiles.plan import Operand, follow, is_resident, operand_slices, operand_traffic, preferred_layout, search
 from tiles.poplibs.poplin.matmul import matmul_codelet
 from tiles.poplibs.popops.reduce import Reduce
 from tiles.target import Target
@@ -88,7 +88,7 @@ def test_results_lie_where_their_cells_compute_them(form, data) -> None:
 def test_home_layouts_keep_every_element_with_a_reader(form, dtype, data) -> None:
     plan = Plan(*data.draw(splits(form.shape)))
     for k in (0, 1):
-        layout = home_layout(form, plan, k, shape_of(form, k), dtype, TARGET)
+        layout = preferred_layout(form, plan, k, shape_of(form, k), dtype, TARGET)
         assert layout.shape == shape_of(form, k)
         assert_covers(layout, MOST_TILES + 4)
         readers = proof_tables.operand_table(form, plan, k, layout.shape)
@@ -103,7 +103,7 @@ def test_home_layouts_keep_every_element_with_a_reader(form, dtype, data) -> Non
 @given(reads(), DTYPES)
 def test_home_layouts_of_any_map_cover_every_element(case, dtype) -> None:
     form, plan, shape = case
-    assert_covers(home_layout(form, plan, 0, shape, dtype, TARGET), MOST_TILES + 4)
+    assert_covers(preferred_layout(form, plan, 0, shape, dtype, TARGET), MOST_TILES + 4)
 
 
 @given(matmuls(), st.data())
@@ -166,7 +166,7 @@ def test_an_image_waits_beside_the_tiles_that_read_its_windows(stride, parts, gr
     image = IndexMap((Affine(((0, stride), (2, 1))), along(3)))
     form = OpForm(dims, (image, IndexMap((along(2), along(3), along(1)))), (IndexMap((along(0), along(1))),))
     plan = Plan((AxisSplit(outputs, grain, ((parts, 2),)), AxisSplit(4, 2, ((2, 1),)), whole(taps), whole(8)))
-    layout = home_layout(form, plan, 0, (size, 8), "float32", TARGET)
+    layout = preferred_layout(form, plan, 0, (size, 8), "float32", TARGET)
     moved = operand_traffic(layout, form, plan, 0, (size, 8), "float32", TARGET)
     beyond = max(taps - stride, 0) + (size - stride * (outputs - grain) > stride * grain)  # of other parts
     assert moved.received[plan.tiles].max() <= 4 * 8 * (stride * grain // 2 + beyond + 4)

@@ -38,8 +38,8 @@ from tiles.plan import (
     drafts_of,
     exchange_code_bytes,
     exchange_cycles,
-    home_layout,
     operand_traffic,
+    preferred_layout,
     price,
     search,
 )
@@ -277,7 +277,7 @@ def test_the_first_plan_costs_least_of_all_that_a_search_knows(case, seed, propo
     form, codelet, shapes, dtype = case
     rng = np.random.default_rng(seed)
     plan = random_plan(rng, form, codelet, TARGET.num_tiles)
-    homes = [home_layout(form, plan, k, shape, dtype, TARGET) for k, shape in enumerate(shapes)]
+    homes = [preferred_layout(form, plan, k, shape, dtype, TARGET) for k, shape in enumerate(shapes)]
     operands = tuple(
         Operand(s, dtype, home if rng.random() < 0.8 else None) for s, home in zip(shapes, homes, strict=True)
     )

@@ -25,7 +25,7 @@ from tests.property.test_plans import SEEDS, SIZES
 from tests.random_plans import OPERATIONS, random_layout, random_planner
 from tiles.compiler import Executable, certify, compile_graph
 from tiles.graph import Layout
-from tiles.plan import Turns
+from tiles.plan import SerialSplit
 from tiles.planning import Planner, Policy
 from tiles.target import Target
 
@@ -99,7 +99,7 @@ def test_slices_of_a_form_read_what_the_whole_reads(case, data):
     d = data.draw(st.integers(0, len(form.dims) - 1))
     size = form.dims[d].size
     extent = data.draw(st.integers(1, size))
-    parts = Turns(d, extent).forms(form)
+    parts = SerialSplit(d, extent).forms(form)
     assert [part.dims[d].size for part in parts[:-1]] == [extent] * (len(parts) - 1)
     points = []
     for number, part in enumerate(parts):
@@ -152,19 +152,21 @@ def contractions(draw: st.DrawFn) -> Case:
 
 
 @contextlib.contextmanager
-def cut_serially(rng: np.random.Generator) -> Iterator[list[Turns]]:
+def cut_serially(rng: np.random.Generator) -> Iterator[list[SerialSplit]]:
     """Cut every contraction that has an axis to cut, along one of its result's axes, each time into any extent."""
-    cut: list[Turns] = []
+    cut: list[SerialSplit] = []
     depth = 0
 
-    def split(form: Any, codelet: Any, *_: Any, **__: Any) -> Turns | None:
+    def split(form: Any, codelet: Any, *_: Any, **__: Any) -> SerialSplit | None:
         nonlocal depth
         dims = [d for d in form.results[0].dims if form.dims[d].size > 1]
         if depth or not codelet.is_contraction or not dims:
             return None
         d = int(rng.choice(dims))
         extent = 1 if rng.random() < 0.3 else int(rng.integers(1, form.dims[d].size))
-        cut.append(Turns(d, max(extent, -(-form.dims[d].size // 6))))  # six slices at most: each costs time
+        cut.append(
+            SerialSplit(d, max(extent, -(-form.dims[d].size // 6)))
+        )  # six slices at most: each costs time
         return cut[-1]
 
     in_turn = OPERATIONS._in_slices

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tiles.engine.loops import Box, Place, boxes, in_order
+from tiles.engine.addresses import Box, Place, boxes, in_order
 from tiles.engine.placement import box_axes, cell_axes, digits_of, layout_axes
 from tiles.engine.views import Moves, copy, empty, moves, pieces, threads_for, view
 from tiles.errors import InvalidArguments

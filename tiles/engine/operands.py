@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tiles.engine.loops import Loops, Place, boxes, dense, in_order, row_major
+from tiles.engine.addresses import Loops, Place, boxes, dense, in_order, row_major
 from tiles.engine.memory import Scratch, Stored, TileMemory, as_booleans
 from tiles.engine.placement import box_axes, cell_axes, digits_of, slice_axes, spread_shape
 from tiles.engine.views import Moves, comparisons, copy, moves

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tiles.engine.loops import Axis, Loops, part_axis
+from tiles.engine.addresses import Axis, Loops, part_axis
 from tiles.graph import Arrangement, AxisSplit, Layout
 from tiles.numerics.dtypes import itemsize
 from tiles.plan import Slices

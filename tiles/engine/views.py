@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tiles.engine.loops import Box
+from tiles.engine.addresses import Box
 
 PIECE_BYTES = 1 << 19
 """Moves go to several threads in pieces of at least about this size."""

@@ -1,6 +1,6 @@
 """Planning: slices and exchange derived from plans, the cost model, and the search over splits."""
 
-from tiles.plan.arrange import arranged, with_order
+from tiles.plan.cell_order import arranged, with_order
 from tiles.plan.exchange import (
     Traffic,
     exchange_code_bytes,
@@ -15,10 +15,19 @@ from tiles.plan.exchange import (
     staging_bytes,
     traffic,
 )
-from tiles.plan.pricing import Draft, Priced, Ranking, combining_cycles, draft, drafts_of, home_layout, price
+from tiles.plan.pricing import (
+    Draft,
+    Priced,
+    Ranking,
+    combining_cycles,
+    draft,
+    drafts_of,
+    preferred_layout,
+    price,
+)
 from tiles.plan.question import CODE_PRICE, MEMORY_PROPORTION, Operand, Question
 from tiles.plan.search import follow, leaving, search
-from tiles.plan.serial import Turns, serial_split, slice_form
+from tiles.plan.serial import SerialSplit, serial_split, slice_form
 from tiles.plan.slices import OUTSIDE, UNUSED, AxisSlices, Slices, is_resident, layout_slices, operand_slices
 
 __all__ = [
@@ -32,9 +41,9 @@ __all__ = [
     "Priced",
     "Question",
     "Ranking",
+    "SerialSplit",
     "Slices",
     "Traffic",
-    "Turns",
     "arranged",
     "combining_cycles",
     "draft",
@@ -43,7 +52,6 @@ __all__ = [
     "exchange_cycles",
     "exchange_parts",
     "follow",
-    "home_layout",
     "is_resident",
     "keeps_order",
     "layout_slices",
@@ -53,6 +61,7 @@ __all__ = [
     "operand_moves",
     "operand_slices",
     "operand_traffic",
+    "preferred_layout",
     "price",
     "reshape_traffic",
     "search",

@@ -17,8 +17,8 @@ import numpy as np
 
 from tiles.graph import Affine, AxisSplit, Layout, OpForm, Plan
 from tiles.numerics.dtypes import WORD_BYTES, itemsize
+from tiles.plan.element_order import Turn, turn
 from tiles.plan.exchange import ExchangeFigures, send_instructions
-from tiles.plan.ordering import Turn, turn
 from tiles.plan.receiving import Digit, digits_of
 from tiles.plan.slices import slice_extents
 from tiles.target import Target

@@ -17,8 +17,8 @@ from tiles.graph import Cycles, Layout, OpForm, Plan
 from tiles.graph.layout import ceil_div
 from tiles.numerics.dtypes import WORD_BYTES, itemsize
 from tiles.numerics.shared import all_read_only, hold, read_only
+from tiles.plan.element_order import turn
 from tiles.plan.ipus import ipu_bytes, paired_ipu_bytes
-from tiles.plan.ordering import turn
 from tiles.plan.padding import with_padding
 from tiles.plan.receiving import arriving, digits_of
 from tiles.plan.sending import leaving

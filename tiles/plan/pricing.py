@@ -24,8 +24,8 @@ from tiles.graph import (
 )
 from tiles.graph.layout import align_up, ceil_div
 from tiles.numerics.dtypes import itemsize
-from tiles.plan.arrange import arranged
 from tiles.plan.bounds import least_figures
+from tiles.plan.cell_order import arranged
 from tiles.plan.cells import cells_of
 from tiles.plan.exchange import ExchangeFigures, exchange_figures, staging_bytes
 from tiles.plan.question import CODE_PRICE, Operand, Question
@@ -342,7 +342,7 @@ def _received(question: Question, plan: Plan) -> Iterator[tuple[int, Layout, boo
     """Yield the operands that a plan does not read in place, with their layouts, and whether their elements are there."""
     form, target = question.form, question.target
     for k, operand in enumerate(question.operands):
-        layout = operand.layout or home_layout(form, plan, k, operand.shape, operand.dtype, target)
+        layout = operand.layout or preferred_layout(form, plan, k, operand.shape, operand.dtype, target)
         local = is_local(form, plan, k, layout)
         if not local or plan.operand_order(form, k).fit(layout.part_shape) != layout.arrangement:
             yield k, layout, local
@@ -427,7 +427,7 @@ def _combining_cycles(
     return float(combining_cycles(codelet, results, bytes_each, partials, target, code_price))
 
 
-def home_layout(
+def preferred_layout(
     form: OpForm, plan: Plan, k: int, shape: tuple[int, ...], dtype: str, target: Target
 ) -> Layout:
     """Return the layout in which operand k best waits for this plan.

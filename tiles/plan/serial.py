@@ -19,7 +19,7 @@ MOST_TURNS = 64
 
 
 @dataclass(frozen=True)
-class Turns:
+class SerialSplit:
     """Cut domain dimension ``dim`` into slices of ``extent``, computed one after another."""
 
     dim: int
@@ -53,7 +53,7 @@ def serial_split(
     target: Target,
     memory_proportion: float,
     code_price: float = CODE_PRICE,
-) -> Turns | None:
+) -> SerialSplit | None:
     """Return the cheapest serial split whose temporaries keep to the bound, None if none is needed or none helps.
 
     Along each dimension that is the one into the fewest slices that do: twice as many until they do, then halving.
@@ -89,4 +89,4 @@ def serial_split(
             else:
                 tried = count
             count = 2 * count if enough is None else (tried + enough) // 2
-    return Turns(*min(options)[1:]) if options else None
+    return SerialSplit(*min(options)[1:]) if options else None

@@ -21,11 +21,11 @@ from tiles.plan import (
     arranged,
     draft,
     follow,
-    home_layout,
     is_resident,
     keeps_order,
     leaving,
     operand_code,
+    preferred_layout,
     search,
 )
 from tiles.planning.preferred import Met
@@ -185,7 +185,7 @@ def _reordering(question: Question, plan: Plan, cost: float, proportion: float) 
             if found is None or found.temporary_bytes > proportion * target.bytes_per_tile:
                 continue
             wanted = {
-                k: home_layout(form, found.plan, k, operands[k].shape, operands[k].dtype, target)
+                k: preferred_layout(form, found.plan, k, operands[k].shape, operands[k].dtype, target)
                 for k in moved
             }
             copies = [_copying(question, operands[k], home) for k, home in wanted.items()]
@@ -224,7 +224,7 @@ def meeting(
     total = priced.cost
     for k in _unlike(question, there):
         o = question.operands[k]
-        home = home_layout(form, there, k, o.shape, o.dtype, target)
+        home = preferred_layout(form, there, k, o.shape, o.dtype, target)
         operands = (replace(o, layout=home) if j == k else other for j, other in enumerate(question.operands))
         waits = replace(question, operands=tuple(operands))
         with_copy = (

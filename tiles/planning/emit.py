@@ -7,7 +7,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import replace
 
 from tiles.graph import Codelet, Execute, Layout, OpForm, Plan, Tensor, Vertices
-from tiles.plan import home_layout, is_resident
+from tiles.plan import is_resident, preferred_layout
 from tiles.planning.state import PlannedSite, Planning
 from tiles.poplibs.popops.map import rearranging
 
@@ -56,7 +56,7 @@ def settle(planning: Planning, form: OpForm, plan: Plan, operands: Seq[Tensor]) 
     target = planning.graph.target
     for k, tensor in enumerate(operands):
         if planning.graph.tensors[tensor.name].layout is None:
-            layout = home_layout(form, plan, k, tensor.shape, tensor.dtype, target)
+            layout = preferred_layout(form, plan, k, tensor.shape, tensor.dtype, target)
             if not is_resident(form, plan, k, layout):
                 last = int(layout.tiles.max()) - layout.base + 1
                 if (

@@ -19,7 +19,7 @@ from tiles.graph import (
     require_fits,
     unsplit_plan,
 )
-from tiles.plan import Operand, Question, Turns, arranged, leaving, serial_split
+from tiles.plan import Operand, Question, SerialSplit, arranged, leaving, serial_split
 from tiles.planning.choose import as_before, as_wanted, choose
 from tiles.planning.combining import combine, join_plan
 from tiles.planning.emit import copied_into_order, emit, settle
@@ -109,9 +109,9 @@ def _plan(
         plan, copies = pinned, _pinned_copies(planning, site.label, len(operands))
     else:
         share = policy.memory_proportion(site.label)
-        turns = serial_split(form, codelet, known, dtypes, target, share, policy.code_price)
-        if turns is not None:
-            _in_slices(site, operation, turns, results[0])
+        split = serial_split(form, codelet, known, dtypes, target, share, policy.code_price)
+        if split is not None:
+            _in_slices(site, operation, split, results[0])
             return
         plan, copies = choose(planning, question, operands, site.label, beside)
         if slices is not None and slices.plan is not None:
@@ -178,24 +178,24 @@ def _pinned_copies(planning: Planning, label: str, count: int) -> dict[int, Layo
     return {k: Layout(p.splits, p.base, p.arrangement) for k, p in pinned.items() if p is not None}
 
 
-def _in_slices(site: PlannedSite, operation: Operation, turns: Turns, result: str) -> None:
+def _in_slices(site: PlannedSite, operation: Operation, split: SerialSplit, result: str) -> None:
     """Compute slices of the result one after another, each in the memory the last one left, and join them.
 
     They are cut alike where that costs little, and read what the first of them copied into order.
     """
     planning, form = site.planning, operation.form
-    whole, common = planning.tensor(result), _Slices(turns.dim)
+    whole, common = planning.tensor(result), _Slices(split.dim)
     slices = []
-    for part in turns.forms(form):
+    for part in split.forms(form):
         label = planning.graph.unique(f"{site.label}.turn", "step")
         made = planning.graph.add_tensor(part.result_shape(), whole.dtype, label, location=site.location)
         one = replace(operation, name=label, form=part, results=(made.name,))
         _plan(replace(site, label=label), one, one.results, None, common)
         slices.append(planning.tensor(made.name))
-    axis = form.results[0].dims.index(turns.dim)
+    axis = form.results[0].dims.index(split.dim)
     first = slices[0].layout
     assert first is not None
-    joined = planning.place(result, first.scaled(axis, form.dims[turns.dim].size))
+    joined = planning.place(result, first.scaled(axis, form.dims[split.dim].size))
     site.program.add(Copy(joined.name, tuple(t.name for t in slices), axis, site.location))
 
 

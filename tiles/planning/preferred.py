@@ -25,7 +25,7 @@ from tiles.graph import (
     reshape_layout,
 )
 from tiles.graph.program import Step
-from tiles.plan import Operand, home_layout, search
+from tiles.plan import Operand, preferred_layout, search
 from tiles.planning.state import Planning
 
 Reader = tuple[Operation, int]
@@ -125,7 +125,7 @@ class Preferences:
         plan = search(form, contraction.codelet, free, dtypes, target)[0].plan
         size = math.prod(tensors[k].shape)
         plan = replace(plan, base=planning.rotated_base(int(plan.tiles.max()) + 1, size))
-        return home_layout(form, plan, k, tensors[k].shape, tensors[k].dtype, target)
+        return preferred_layout(form, plan, k, tensors[k].shape, tensors[k].dtype, target)
 
     @cached_property
     def _consumers(self) -> dict[str, list[Step]]:

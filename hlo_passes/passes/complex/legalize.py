@@ -10,7 +10,7 @@ from typing import ClassVar
 from hlo_passes import ops
 from hlo_passes.ir import Builder, Computation, Instruction, Module, TensorType, Value, value_names
 from hlo_passes.passes.base import Pass
-from hlo_passes.passes.complex.structure import RULES, Site, Split, flattened, grouped, refusal, split_types
+from hlo_passes.passes.complex.movement import RULES, Site, Split, flattened, grouped, refusal, split_types
 
 
 @dataclass(frozen=True)

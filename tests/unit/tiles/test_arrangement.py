@@ -25,8 +25,8 @@ from tiles.graph import (
     reshape_layout,
     whole,
 )
-from tiles.plan.ordering import turn
-from tiles.plan.rearrange import transpose_cycles
+from tiles.plan.element_order import turn
+from tiles.plan.transpose_cycles import transpose_cycles
 from tiles.poplibs import poplin, popops
 from tiles.poplibs.forms import dot_form
 from tiles.target import Target

@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.tiles.poplibs_cells import extents_of
 from tiles.graph import IndexMap, along, identity_map
-from tiles.plan.rearrange import (
+from tiles.plan.transpose_cycles import (
     copy_cycles,
     rearrange_cycles,
     repeat_cycles,
@@ -17,8 +17,8 @@ from tiles.poplibs.forms import broadcast_map, map_form, placed_map, transpose_m
 from tiles.poplibs.popops import Map
 from tiles.poplibs.popops.expr import constant_row
 from tiles.poplibs.popops.expression import FUNCTIONS, body_dtypes
-from tiles.poplibs.popops.loops import BINARY, BROADCAST, OTHER, UNARY, key_of, loop_of
-from tiles.poplibs.popops.rearrange import movement
+from tiles.poplibs.popops.inner_loops import BINARY, BROADCAST, OTHER, UNARY, key_of, loop_of
+from tiles.poplibs.popops.relayout_cycles import movement
 from tiles.report.band import COMPUTE
 from tiles.target import Basis, Target
 

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from tiles.engine.loops import Axis, Box, Place, boxes, dense, part_axis
+from tiles.engine.addresses import Axis, Box, Place, boxes, dense, part_axis
 
 
 def addresses(axis: Axis) -> dict[int, int]:

@@ -30,7 +30,7 @@ from tiles.graph import (
     whole,
 )
 from tiles.plan import Operand, Question, draft
-from tiles.plan.rearrange import transpose_cycles
+from tiles.plan.transpose_cycles import transpose_cycles
 from tiles.poplibs.forms import dot_form
 from tiles.poplibs.poplin import ConvAxes, Convolution, MatMul, conv_codelet, convolution
 from tiles.poplibs.poplin.conv_cycles import conv_roles

@@ -12,7 +12,7 @@ from tiles.engine import make_engine
 from tiles.errors import InvalidExecutable
 from tiles.graph import Composite, Graph
 from tiles.numerics.ring import to_ring
-from tiles.poplibs.popops.ordering import Order, network
+from tiles.poplibs.popops.sort_order import Order, network
 from tiles.poplibs.popops.sorting import Sort, sort
 from tiles.poplibs.popops.sorting_stages import parts_of_rows
 from tiles.report import cost_analysis

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.unit.tiles.executable_programs import compiled
-from tiles.engine import loops, make_engine, views
+from tiles.engine import addresses, make_engine, views
 from tiles.engine.memory import POISON, TileMemory
 from tiles.engine.operands import HeldOperand
 from tiles.engine.supersteps import Agreement, Collected, Exchange
@@ -186,17 +186,17 @@ def test_moves_are_the_same_in_pieces_and_of_short_runs(size, monkeypatch):
     for order in itertools.permutations(range(4)):
         shape = tuple(x.shape[a] for a in order)
         target = np.zeros(shape, x.dtype)
-        strides = loops.row_major(x.shape, size)
-        there = loops.Place(tuple(loops.dense(x.shape[a], strides[a]) for a in order))
-        found = loops.boxes(loops.in_order(shape, size), there)
+        strides = addresses.row_major(x.shape, size)
+        there = addresses.Place(tuple(addresses.dense(x.shape[a], strides[a]) for a in order))
+        found = addresses.boxes(addresses.in_order(shape, size), there)
         views.copy(views.moves(found, target, x, size))
         np.testing.assert_array_equal(target, x.transpose(order))
         both = np.stack([x.reshape(-1), target.reshape(-1)])
         beside = (
-            loops.Place(there.axes, 0),
-            loops.Place(loops.in_order(shape, size).axes, x.nbytes),
+            addresses.Place(there.axes, 0),
+            addresses.Place(addresses.in_order(shape, size).axes, x.nbytes),
         )
-        pairs = views.comparisons(loops.boxes(*beside), both, size)
+        pairs = views.comparisons(addresses.boxes(*beside), both, size)
         assert views.are_equal(pairs)
         both[1, -1] += 1
         assert not views.are_equal(pairs)

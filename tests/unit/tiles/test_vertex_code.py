@@ -43,7 +43,7 @@ from tiles.poplibs import popops
 from tiles.poplibs.forms import broadcast_map, map_form, reduce_form
 from tiles.poplibs.popnn.rows import RowFunction
 from tiles.poplibs.popops.expr import arg, call, constant_row, rows_of
-from tiles.poplibs.popops.loops import loop_of
+from tiles.poplibs.popops.inner_loops import loop_of
 from tiles.poplibs.popops.map import Map
 from tiles.poplibs.popops.map_code import rows_code
 from tiles.poplibs.popops.reduce import Reduce, reduce_codelet

@@ -18,7 +18,7 @@ import numpy as np
 from tiles.errors import InvalidGraph
 from tiles.graph import ROW_MAJOR, Affine, Arrangement, Cycles, Extents, OpForm
 from tiles.numerics.dtypes import is_float, itemsize
-from tiles.plan.rearrange import repeat_cycles, transpose_cycles
+from tiles.plan.transpose_cycles import repeat_cycles, transpose_cycles
 from tiles.poplibs.poplin.matmul_cycles import Shape, amp_cycles
 from tiles.poplibs.poplin.methods import (
     AUTO,

@@ -3,7 +3,7 @@
 A matmul is a convolution with a 1x1 kernel: rows of one operand are positions, columns of the other output
 channels, the contracted dimension input channels, batches groups. Either operand may be the weights.
 Operands are read in the order that ``matmul_orders`` gives; bringing them into it is not part of these figures,
-but of the exchange before (``tiles.plan.ordering``).
+but of the exchange before (``tiles.plan.element_order``).
 
 Source: graphcore/poplibs lib/poplin/PerformanceEstimation.hpp, ConvModel.cpp.
 """

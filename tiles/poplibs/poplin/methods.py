@@ -11,7 +11,7 @@ import numpy as np
 from tiles.errors import InvalidGraph
 from tiles.graph import Arrangement, Cycles, Extents, OpForm
 from tiles.numerics.dtypes import is_exact_half, is_narrow_float
-from tiles.poplibs.popops.loops import loop_of
+from tiles.poplibs.popops.inner_loops import loop_of
 from tiles.target import Basis, Target
 
 NEVER = 2**62

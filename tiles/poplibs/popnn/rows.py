@@ -15,7 +15,7 @@ from tiles.poplibs.popnn.rows_code import FOLD, RowBody, row_function_code
 from tiles.poplibs.popops import elementwise_cycles
 from tiles.poplibs.popops.expression import Body, body_dtypes, broadcast_together, evaluate_body, function_of
 from tiles.poplibs.popops.fold import FOLDS, fold
-from tiles.poplibs.popops.loops import is_of_library, loop_of
+from tiles.poplibs.popops.inner_loops import is_of_library, loop_of
 from tiles.poplibs.popops.reduce import accumulator_of, cast_accumulator
 from tiles.poplibs.popops.reduce_cycles import contiguous_slots
 from tiles.target import Basis, Target

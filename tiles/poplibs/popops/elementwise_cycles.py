@@ -18,9 +18,9 @@ from tiles.errors import NoTileCode, OutOfRegisters
 from tiles.graph import Cycles, Extents, OpForm, code_or_formula
 from tiles.numerics.dtypes import itemsize
 from tiles.poplibs.popops.expression import FUNCTIONS, NAMED, Body, Row, body_dtypes
-from tiles.poplibs.popops.loops import INVERSE, SOURCE, calls_library, derived_loop, loop_of
+from tiles.poplibs.popops.inner_loops import INVERSE, SOURCE, calls_library, derived_loop, loop_of
 from tiles.poplibs.popops.map_code import expression_code
-from tiles.poplibs.popops.rearrange import movement, movement_cycles
+from tiles.poplibs.popops.relayout_cycles import movement, movement_cycles
 from tiles.poplibs.popops.scaled_add import is_scaled_add, scaled_add_cycles
 from tiles.target import Basis, Target
 

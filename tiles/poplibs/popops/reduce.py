@@ -30,7 +30,7 @@ from tiles.numerics.dtypes import float_limits, is_float, is_narrow_float, items
 from tiles.poplibs.popops import elementwise_cycles, reduce_cycles
 from tiles.poplibs.popops.expression import Body, body_dtypes, evaluate_body
 from tiles.poplibs.popops.fold import FOLDS, cast_accumulator, fold
-from tiles.poplibs.popops.loops import calls_library
+from tiles.poplibs.popops.inner_loops import calls_library
 from tiles.poplibs.popops.map import access_grains, body_flops
 from tiles.poplibs.popops.reduce_code import reduction_code
 from tiles.target import Basis, Target

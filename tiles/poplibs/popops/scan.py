@@ -33,7 +33,7 @@ from tiles.numerics.dtypes import is_float
 from tiles.poplibs.forms import map_form
 from tiles.poplibs.popops import elementwise_cycles
 from tiles.poplibs.popops.expression import FUNCTIONS, Body, body_dtypes, evaluate_body
-from tiles.poplibs.popops.loops import loop_of
+from tiles.poplibs.popops.inner_loops import loop_of
 from tiles.poplibs.poputil.place import place
 from tiles.target import Basis, Target
 

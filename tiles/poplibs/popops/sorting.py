@@ -34,7 +34,7 @@ from tiles.numerics.total_order import padded
 from tiles.poplibs.forms import map_form
 from tiles.poplibs.popops import elementwise_cycles
 from tiles.poplibs.popops.expression import Body
-from tiles.poplibs.popops.ordering import Key, Order
+from tiles.poplibs.popops.sort_order import Key, Order
 from tiles.poplibs.popops.sorting_stages import SOURCE, Stage, heap_cycles, parts_of_rows, sort_in_stages
 from tiles.poplibs.poputil.place import place
 from tiles.target import Basis, Target

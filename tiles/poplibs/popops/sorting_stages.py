@@ -48,7 +48,7 @@ from tiles.numerics.total_order import as_moved, from_moved
 from tiles.poplibs.forms import map_form
 from tiles.poplibs.popops.expression import Body
 from tiles.poplibs.popops.map import Map
-from tiles.poplibs.popops.ordering import Key, Order
+from tiles.poplibs.popops.sort_order import Key, Order
 from tiles.poplibs.poputil.copies import reshape
 from tiles.poplibs.poputil.place import place
 from tiles.target import Basis, Target

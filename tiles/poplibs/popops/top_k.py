@@ -49,7 +49,7 @@ from tiles.poplibs.forms import map_form
 from tiles.poplibs.popops import elementwise_cycles
 from tiles.poplibs.popops.elementwise import iota
 from tiles.poplibs.popops.map import Map
-from tiles.poplibs.popops.ordering import Key, Order
+from tiles.poplibs.popops.sort_order import Key, Order
 from tiles.poplibs.popops.sorting import sort
 from tiles.poplibs.popops.sorting_stages import parts_of_rows
 from tiles.poplibs.poputil.place import place

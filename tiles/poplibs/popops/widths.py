@@ -28,7 +28,7 @@ from tiles.graph import (
     site_of,
 )
 from tiles.numerics.dtypes import itemsize, to_jax
-from tiles.plan.rearrange import copy_cycles
+from tiles.plan.transpose_cycles import copy_cycles
 from tiles.poplibs.poputil.place import place
 from tiles.target import Basis, Target
 

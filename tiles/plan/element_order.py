@@ -13,7 +13,7 @@ import numpy as np
 from tiles.graph import Arrangement, Layout, common_run
 from tiles.graph.layout import ceil_div
 from tiles.numerics.dtypes import WORD_BYTES
-from tiles.plan.rearrange import fills_blocks, rearrange_cycles, transpose_cycles
+from tiles.plan.transpose_cycles import fills_blocks, rearrange_cycles, transpose_cycles
 from tiles.target import Target
 
 SHORTEST_RUN_BYTES = 8
@@ -48,7 +48,7 @@ class Turn:
     def cycles(self, need: np.ndarray, own: np.ndarray, element_bytes: int, target: Target) -> Any:
         """Return the cycles of ordering ``need`` elements, of which a tile held ``own`` before; int64.
 
-        Source: PopLibs' transpose vertices, and its rule for other rearrangements (``tiles.plan.rearrange``).
+        Source: PopLibs' transpose vertices, and its rule for other rearrangements (``tiles.plan.transpose_cycles``).
         """
         count = np.asarray(need if self.arrives_unturned else own, np.int64)
         if self.rows and self.columns:

@@ -1,6 +1,6 @@
 """StableHLO operations that are read as others, or as nothing: one machine, no tokens, shapes known.
 
-Each reader of ``REWRITTEN`` is handed a scope to emit into, the MLIR operation and its operands (values, or
+Each reader of ``LEGALIZED`` is handed a scope to emit into, the MLIR operation and its operands (values, or
 nested lists of them for tuples; a token is an empty list), and returns the operation's results.
 """
 
@@ -308,7 +308,7 @@ def _summed(scope: Scope, value: Value, axes: Sequence[int], location: Location)
     return scope.emit(ops.Reduce(tuple(axes)), [value, zero], location, [region])
 
 
-REWRITTEN: dict[str, Reader] = {
+LEGALIZED: dict[str, Reader] = {
     **COLLECTIVES,
     "stablehlo.tuple": lambda scope, op, operands, location: [operands],
     "stablehlo.get_tuple_element": lambda scope, op, operands, location: [operands[0][integer(op, "index")]],

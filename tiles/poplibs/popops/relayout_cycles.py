@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from tiles.graph import Cycles, Extents, OpForm
 from tiles.numerics.dtypes import itemsize
-from tiles.plan.rearrange import SOURCE, copy_cycles, rearrange_cycles, repeat_cycles, transpose_cycles
+from tiles.plan.transpose_cycles import SOURCE, copy_cycles, rearrange_cycles, repeat_cycles, transpose_cycles
 from tiles.target import Basis, Target
 
 
