@@ -287,3 +287,12 @@ def loss(program: Sharded) -> Callable[..., Any]:
         return sum(weighted(leaf) for leaf in jax.tree.leaves(program.function(*arrays)))
 
     return total
+
+
+def close(got, want, tolerance=2e-5):
+    """Compare trees of arrays within what another order of additions may change."""
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        one, other = np.asarray(one), np.asarray(other)
+        assert (one.shape, one.dtype) == (other.shape, other.dtype)
+        scale = max(1.0, float(np.max(np.abs(np.asarray(other, np.float64)), initial=0)))
+        np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance / 10 * scale)

@@ -11,8 +11,7 @@ from ipuxla.frontend import _jax_compat as compat
 from ipuxla.frontend.candidates import find_candidates
 from tests import transformer
 from tests.replicas import small_system
-from tests.sharded_programs import PROGRAMS, arguments
-from tests.system.test_sharding import close
+from tests.sharded_programs import PROGRAMS, arguments, close
 from tiles.engine import certify
 from tiles.graph import Shift
 from tiles.plan.links import crossing

@@ -8,7 +8,7 @@ from jax.sharding import PartitionSpec as P
 
 import ipuxla
 from tests.replicas import small_system
-from tests.sharded_programs import KINDS, MESHES, PROGRAMS, arguments, layout, loss
+from tests.sharded_programs import KINDS, MESHES, PROGRAMS, arguments, close, layout, loss
 from tests.xla import cpu_devices
 from tiles.engine import certify
 
@@ -19,15 +19,6 @@ WRONG_IN_XLA = {
     *((f"2x4 {kind}", name) for kind in ("data", "tensor") for name in ("halo", "strided convolution")),
 }
 """Where XLA's own execution on many devices differs from its own on one: convolutions of images cut along rows."""
-
-
-def close(program, got, want):
-    """Compare trees of arrays within what another order of additions may change."""
-    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
-        one, other = np.asarray(one), np.asarray(other)
-        assert (one.shape, one.dtype) == (other.shape, other.dtype)
-        scale = max(1.0, float(np.max(np.abs(np.asarray(other, np.float64)), initial=0)))
-        np.testing.assert_allclose(one, other, rtol=program.tolerance, atol=program.tolerance / 10 * scale)
 
 
 def with_gradients(program):
@@ -45,11 +36,13 @@ def test_values_and_gradients_are_those_of_one_device_and_of_xla_on_as_many(wher
     function, (mesh, kind) = with_gradients(program), LAYOUTS[where]
     compiled = ipuxla.jit(function, target=SYSTEM, engine="hlo", in_shardings=layout(program, mesh, kind))
     got = compiled(*given)
-    close(program, got, jax.jit(function)(*given))
+    close(got, jax.jit(function)(*given), program.tolerance)
     if (where, name) in WRONG_IN_XLA:
         return
     devices = cpu_devices(int(np.prod(MESHES[mesh])))
-    close(program, got, jax.jit(function, in_shardings=layout(program, mesh, kind, devices))(*given))
+    close(
+        got, jax.jit(function, in_shardings=layout(program, mesh, kind, devices))(*given), program.tolerance
+    )
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -58,12 +51,12 @@ def test_all_engines_agree_and_certify(name, tmp_path):
     wanted = jax.jit(program.function)(*given)
     jitted = ipuxla.jit(program.function, target=SYSTEM, in_shardings=layout(program, "2x4", "mixed"))
     lowered = jitted.lower(*given)
-    close(program, lowered.compile(engine="hlo")(*given), wanted)
+    close(lowered.compile(engine="hlo")(*given), wanted, program.tolerance)
     compiled = lowered.compile()
     certify(compiled.executable)
     compiled.save(tmp_path / "program")
     for engine in ("fast", "literal", "vertex", "tile"):
-        close(program, ipuxla.load(tmp_path / "program", engine=engine)(*given), wanted)
+        close(ipuxla.load(tmp_path / "program", engine=engine)(*given), wanted, program.tolerance)
 
 
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in ("cond", "while", "switch")])
