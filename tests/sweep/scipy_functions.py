@@ -209,7 +209,9 @@ add(
 )
 add(
     "scipy.optimize.minimize: options",
-    lambda x: js.optimize.minimize(lambda v: jnp.cosh(v).sum(), x, method="BFGS", options={"maxiter": 3}).x,
+    lambda x: (
+        js.optimize.minimize(lambda v: jnp.cosh(v - 1.0).sum(), x, method="BFGS", options={"maxiter": 3}).x
+    ),
     normal(3),
 )
 add(
