@@ -24,6 +24,7 @@ from absl import app
 import ipuxla
 from benchmarks.timing import table, write_result
 from tiles.numerics.dtypes import itemsize
+from tiles.plan.superstep import entry_cycles
 from tiles.poplibs.poplin.matmul_cycles import Shape, amp_cycles
 from tiles.target import Target
 
@@ -107,7 +108,7 @@ def vertex_bound(size: int, dtype: str, target: Target) -> float:
     held = 3 * size * size * itemsize(dtype) / target.num_tiles
     moved = np.maximum(needed + partials - held, 0) / BUS_BYTES
     phases = 1 + (depth < size)
-    entering = phases * (target.exchange_phase_overhead_cycles + target.internal_sync_cycles)
+    entering = phases * entry_cycles(target)
     return float(np.min(np.where(depth <= size, vertex + moved + entering, np.inf)))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -20,7 +20,7 @@ from tiles.graph import Cell, Codelet, Cycles, Extents, OpForm, register
 from tiles.numerics.dtypes import is_float, itemsize
 from tiles.poplibs.popops.map import access_grains
 from tiles.poplibs.popops.offsets import NO_WINDOW, arranged, joined, update_dims, update_places
-from tiles.poplibs.popops.reduce import neutral_element
+from tiles.poplibs.popops.reduce import combine_codelet, folding_cycles, neutral_element
 from tiles.target import Basis, Target
 
 SOURCE = "graphcore/poplibs lib/popops/codelets: DynamicUpdateSlice and MultiUpdateOp estimators"
@@ -147,6 +147,11 @@ class MultiUpdate(Codelet):
     def partial(self) -> tuple[Codelet, tuple[str, ...]]:
         """Return the codelet itself: partials are sums of fewer updates."""
         return self, (self.dtype,)
+
+    def joining_cycles(self, results: Any, partials: Any, target: Target) -> Any:
+        """Return the cycles of the reduction that folds partials."""
+        folding = combine_codelet(self.combiner() or "add", self.dtype, self.dtype)
+        return folding_cycles(folding, results, partials, target)
 
     def may_split(self, form: OpForm, d: int) -> bool:
         """Cut the result, and lookups where partials can be combined; a window stays in one piece."""
