@@ -78,7 +78,11 @@ def _options(size_bytes: int, arithmetic: str) -> Options:
 def _compiled(
     function: Callable[..., Any], dtypes: tuple[str, ...], arithmetic: str, options: Options
 ) -> Callable[..., Any]:
-    return jax.jit(_in_arithmetic(function, dtypes, arithmetic), compiler_options=dict(options) or None)
+    return _jitted(_in_arithmetic(function, dtypes, arithmetic), options)
+
+
+def _jitted(function: Callable[..., Any], options: Options) -> Callable[..., Any]:
+    return jax.jit(function, compiler_options=dict(options) or None)
 
 
 def _in_arithmetic(
