@@ -22,6 +22,7 @@ from ipuxla.errors import InvalidCodelet, IpuError
 from tests.budgets import PROGRAM, budget
 from tiles.compiler import step_costs
 from tiles.engine.agreement import certify
+from tiles.report import profile
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 TARGET = ipuxla.Target.named("gc200").replace(num_tiles=64)
@@ -236,7 +237,7 @@ def test_what_does_not_fit_is_said(name: str) -> None:
         make()
 
 
-def test_more_tiles_than_there_are_and_loops_without_cycles_are_named_with_their_line() -> None:
+def test_more_tiles_than_there_are_are_named_with_their_line() -> None:
     def too_many(x):
         return ipuxla.tile_map(jnp.sin, x)
 
@@ -244,14 +245,42 @@ def test_more_tiles_than_there_are_and_loops_without_cycles_are_named_with_their
         ipuxla.jit(too_many, target=TARGET).lower(drawn(100)).compile()
     assert "test_codelets.py" in str(caught.value.location)
 
+
+def test_what_a_loop_in_a_codelet_takes_is_unknown_and_reports_say_so_with_its_line() -> None:
     def looping(x):
         return ipuxla.codelet("x[i] -> y[i]")(
             lambda v: jax.lax.while_loop(lambda v: v < 9, lambda v: v * 2, v)
         )(x)
 
-    with pytest.raises(IpuError, match="cannot be read from it") as caught:
-        ipuxla.jit(looping, target=TARGET).lower(drawn(10)).compile()
-    assert "cycles=" in str(caught.value)
+    def cost(f):
+        return ipuxla.jit(f, target=TARGET).lower(drawn(10)).compile()
+
+    compiled = cost(looping)
+    figures = compiled.cost_analysis()
+    assert figures["basis_cycles"]["UNKNOWN"] == figures["cycles"] > 0
+    assert figures["cycles_range"] is None
+    text = profile(compiled.executable).text()
+    assert "UNKNOWN 100.0%" in text
+    assert "no tile code for stablehlo.while of" in text and "test_codelets.py" in text and "cycles=" in text
+    stated = ipuxla.codelet("x[i] -> y[i]", cycles=90)(
+        lambda v: jax.lax.while_loop(lambda v: v < 9, lambda v: v * 2, v)
+    )
+    known = profile(cost(stated).executable).text()
+    assert "UNKNOWN" not in known and "likely" in known
+
+
+def test_a_loop_with_a_constant_count_takes_its_trips() -> None:
+    def figures(trips):
+        def counted(x):
+            return ipuxla.codelet("x[i] -> y[i]", parts={"i": 1})(
+                lambda v: jax.lax.fori_loop(0, trips, lambda i, v: v * v + 1, v)
+            )(x)
+
+        return ipuxla.jit(counted, target=TARGET).lower(drawn(6)).compile().cost_analysis()
+
+    one, five, nine = (figures(trips) for trips in (1, 5, 9))
+    assert five["basis_cycles"]["UNKNOWN"] == 0 and five["cycles_range"] is not None
+    assert nine["cycles"] - five["cycles"] == five["cycles"] - one["cycles"] >= 4 * 6 * 2
 
 
 def test_packages_offer_codelets(monkeypatch: pytest.MonkeyPatch) -> None:
