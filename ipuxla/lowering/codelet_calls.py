@@ -42,7 +42,7 @@ from tiles.graph import (
 from tiles.numerics.dtypes import is_float
 from tiles.poplibs.popops.expression import function_of
 from tiles.poplibs.popops.inner_loops import loop_of
-from tiles.poplibs.popops.map_code import expression_code
+from tiles.poplibs.popops.map import Map
 from tiles.poplibs.poputil.place import place
 from tiles.target import Basis, Target
 
@@ -124,6 +124,20 @@ class PointCodelet(Codelet):
 
     def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
         """Return the code of a function of single elements."""
+        return self._expression(extents).tile_code(extents, target)
+
+    def own_code(self, extents: Extents, target: Target) -> Codelet:
+        """Return the expression that a function of single elements is; see ``Codelet.own_code``."""
+        found = self._expression(extents)
+        found.tile_code(extents, target)
+        return found
+
+    def _expression(self, extents: Extents) -> Map:
+        """Return the expression that a function of single elements is.
+
+        Raises:
+          NoTileCode: it is none; says why.
+        """
         form = extents.form
         if self.call.cycles:
             raise NoTileCode(f"codelet {self.name} states what it takes")
@@ -137,7 +151,7 @@ class PointCodelet(Codelet):
             body, outputs = region_body(self.function)
         except NotAffine as error:
             raise NoTileCode(f"codelet {self.name}: {error}") from error
-        return expression_code(body, outputs, extents, target, self.label)
+        return Map(body, outputs, extents.operand_dtypes, extents.result_dtypes)
 
     def flops(self, extents: Extents) -> np.ndarray:
         """Floating-point operations of the function, at every point."""

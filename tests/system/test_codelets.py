@@ -22,6 +22,7 @@ from ipuxla.errors import InvalidCodelet, IpuError
 from tests.budgets import PROGRAM, budget
 from tiles.compiler import step_costs
 from tiles.engine.agreement import certify
+from tiles.numerics.tolerance import check_close
 from tiles.report import profile
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
@@ -235,6 +236,36 @@ def test_what_does_not_fit_is_said(name: str) -> None:
     make, words = REFUSED[name]
     with pytest.raises(InvalidCodelet, match=words):
         make()
+
+
+def test_a_function_of_elements_runs_by_its_code_where_it_was_compiled_and_where_it_is_loaded(
+    tmp_path,
+) -> None:
+    """With floats as near to JAX as others; in the ring, every bit of the literal engine's words."""
+
+    @ipuxla.codelet("a[i, j], b[j] -> y[i, j]", parts={"i": 5})
+    def softened(a, b):
+        return jnp.where(a > b, jnp.exp(a - b), jnp.sqrt(jnp.abs(a) + b * b))
+
+    def f(a, b):
+        return softened(a, b) * 2
+
+    a, b = drawn(10, 33), drawn(33)
+    lowered = ipuxla.jit(f, target=TARGET).lower(a, b)
+    compiled = lowered.compile(engine="tile")
+    assert compiled.tile_coverage().codelets["softened"].by_code == 5
+    check_close(compiled(a, b), f(a, b), "by its code")
+    in_ring = lowered.compile(engine="tile", arithmetic="ring")
+    check_close(in_ring(a, b), lowered.compile(engine="literal", arithmetic="ring")(a, b), "ring")
+    compiled.save(tmp_path / "f.ipu")
+    loaded = ipuxla.load(tmp_path / "f.ipu")
+    assert loaded.tile_coverage().vertices_share == compiled.tile_coverage().vertices_share == 1
+    assert "tile code softened" in loaded.as_text("tile")
+
+
+def test_why_a_codelet_has_no_code_is_named() -> None:
+    compiled = ipuxla.jit(smooth, target=TARGET).lower(drawn(30, 4), drawn(3)).compile()
+    assert "a point of codelet smooth is more than one element" in str(compiled.tile_coverage())
 
 
 def test_more_tiles_than_there_are_are_named_with_their_line() -> None:
