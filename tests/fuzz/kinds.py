@@ -9,6 +9,7 @@ import pathlib
 import signal
 import traceback
 import warnings
+import zlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -33,6 +34,8 @@ CHUNK = 60
 """Programs that a process draws before it forgets what JAX compiled for them."""
 HOSTILE_CHUNK = 400
 """Modules or executables of a process."""
+APART = 10
+"""Of so many programs one runs as users run it; of the others XLA compiles many functions at once."""
 SLOW_S = 150
 """Of processor time for one example; a hang."""
 SIZES = (3, 4, 2, 1, 5, 7, 12)
@@ -131,7 +134,9 @@ def _programs(kind: str, seed: int, folder: pathlib.Path) -> Chunk:
         if kind == "programs":
             program, smooth = with_smooth_results(program)
         lowered = jax.jit(program.function, keep_unused=True).lower(*program.arguments)
-        last["parts"] = lowered.as_text(), program.arrays(data_seed), target, plan_seed, smooth
+        text, arrays = lowered.as_text(), program.arrays(data_seed)
+        apart = zlib.crc32(text.encode()) % APART == 0
+        last["parts"] = text, arrays, target, plan_seed, smooth, apart
         last["program"] = program
         signal.setitimer(signal.ITIMER_VIRTUAL, SLOW_S)
         try:
