@@ -222,13 +222,13 @@ def _coordinates(number: int, grid: Sequence[int]) -> tuple[int, ...]:
 
 @lru_cache(maxsize=4096)
 def _least_moves(
-    source: Layout, form: OpForm, plan: Plan, at: tuple[int, ...], k: int, size: int, target: Target
+    source: Layout, form: OpForm, plan: Plan, busiest: tuple[int, ...], k: int, size: int, target: Target
 ) -> Moves:
     """Return what a plan moves at least of operand ``k``, which lies in ``source``; see ``exchange.traffic``.
 
-    The busy cell is the one at place ``at``. Searches that differ in where other operands lie share it.
+    The busy cell is the one at place ``busiest``. Searches that differ in where other operands lie share it.
     """
-    busy, first = _cells(plan, at)
+    busy, first = _cells(plan, busiest)
     extents = slice_extents(form, plan, k)
     reads = _reads(form, k, busy, source, extents)
     needed = math.prod(read.inside for read in reads)
