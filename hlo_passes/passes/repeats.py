@@ -159,7 +159,7 @@ def _runs(keys: np.ndarray, min_ops: int) -> list[_Run]:
 def _periods(keys: np.ndarray, min_ops: int) -> list[int]:
     """Return the distances at which an instruction comes again, from ``min_ops`` on."""
     order = np.argsort(keys, kind="stable")
-    distances = set()
+    distances: set[int] = set()
     for step in range(1, _NEIGHBOURS + 1):
         same = keys[order[step:]] == keys[order[:-step]]
         distances.update(np.unique((order[step:] - order[:-step])[same]).tolist())

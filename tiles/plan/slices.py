@@ -129,11 +129,12 @@ class AxisSlices:
 
         The indices are ``[size + 2]``, with one that nobody reads on either side.
         """
-        tables = []
+        tables: list[tuple[np.ndarray, np.ndarray]] = []
         for least in (1, 2):
             is_read = np.zeros(self.size + 2, bool)
             is_read[1:-1] = self.coverage >= least
-            tables.append(all_read_only((is_read, np.cumsum(is_read[1:] & ~is_read[:-1]))))
+            begun = np.cumsum(is_read[1:] & ~is_read[:-1])
+            tables.append((read_only(is_read), read_only(begun)))
         return tuple(tables)
 
     def runs_between(self, lo: np.ndarray, hi: np.ndarray, least: int = 1) -> np.ndarray:

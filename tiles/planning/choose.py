@@ -157,7 +157,7 @@ def _unlike(question: Question, plan: Plan) -> list[int]:
     What others than contractions read in another order is seldom worth a copy, and each one would be another search.
     """
     form, target = question.form, question.target
-    found = []
+    found: list[int] = []
     for k, o in enumerate(question.operands):
         read = form.operands[k].dims
         if o.layout is None or not any(s.is_split and d not in read for d, s in enumerate(plan.splits)):

@@ -17,6 +17,7 @@ import numpy as np
 
 from tiles.errors import InvalidGraph
 from tiles.graph import ROW_MAJOR, Affine, Arrangement, Cycles, Extents, OpForm
+from tiles.numerics.arrays import where
 from tiles.numerics.dtypes import is_float, itemsize
 from tiles.plan.transpose_cycles import repeat_cycles, transpose_cycles
 from tiles.poplibs.poplin.matmul_cycles import Shape, amp_cycles
@@ -225,7 +226,8 @@ def conv_orders(method: str, accumulate: str, extents: Extents, target: Target) 
     blocks = (roles.groups, places, roles.taps, roles.inputs, roles.outputs)
     depthwise = {n: order_of(form, *blocks, groups=((roles.groups, n),)) for n in _SIDE_BY_SIDE}
     orders["slic"] = depthwise[_SIDE_BY_SIDE[0]]
-    chosen = [costs[i].name for i in np.atleast_1d(fastest(costs)).tolist()]
+    numbers: list[int] = np.atleast_1d(fastest(costs)).tolist()
+    chosen = [costs[i].name for i in numbers]
     at_once = np.broadcast_to(side_by_side(shape.groups), len(chosen)).tolist()
     return [depthwise[n] if name == "vmac" else orders[name] for name, n in zip(chosen, at_once, strict=True)]
 
@@ -258,7 +260,7 @@ def _rows_of_worker(shape: ConvShape, target: Target) -> tuple[Any, Any]:
     few = shape.rows < workers
     pieces = np.maximum(workers // np.maximum(shape.rows, 1), 1)
     rows = np.where(few, 1, _share(shape.rows, target))
-    return rows, np.where(few, -(-shape.columns // pieces), shape.columns)
+    return rows, where(few, -(-shape.columns // pieces), shape.columns)
 
 
 def _amp(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycles:
@@ -341,7 +343,9 @@ def _may_expand(shape: ConvShape, dtype: str, accumulate: str, target: Target) -
 
 def _only(shape: ConvShape, chosen: np.ndarray) -> ConvShape:
     """Return the extents of some cells."""
-    arrays = {name: value[chosen] for name, value in vars(shape).items() if isinstance(value, np.ndarray)}
+    arrays: dict[str, np.ndarray] = {
+        name: value[chosen] for name, value in vars(shape).items() if isinstance(value, np.ndarray)
+    }
     return replace(shape, **arrays)
 
 
@@ -351,7 +355,7 @@ def _laid_out(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> 
     channels = target.weights_per_conv_unit(streamed_as(dtype, accumulate, target))
     units = target.conv_units(streamed_as(dtype, accumulate, target), accumulate)
     step = shape.inputs * size * (shape.stride if shape.dilation == 1 else 1)
-    found = []
+    found: list[tuple[Any, Any]] = []
     for rows, tap_rows in ((shape.input_rows, shape.tap_rows), (shape.rows, 1)):
         inputs = shape.taps // tap_rows * shape.inputs
         panels = shape.groups * -(-shape.outputs // units) * tap_rows * -(-inputs // channels)
@@ -437,7 +441,7 @@ def _vmac(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycl
         return Cycles(np.full_like(shape.inputs, NEVER), Basis.DOCUMENTED, SOURCE)
     channels = side_by_side(shape.groups)
     steps = np.maximum(shape.taps - 1, 0)
-    body = np.where(channels >= 8, 3 * steps * channels // 8, 2 * steps * channels // 4)
+    body = where(channels >= 8, 3 * steps * channels // 8, 2 * steps * channels // 4)
     slots = -(-shape.groups // channels) * _share(shape.positions, target) * (7 + 15 + 3 + body)
     value = 61 + 14 + 25 + target.worker_issue_interval_cycles * slots
     single = (shape.inputs == 1) & (shape.outputs == 1)
