@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -15,14 +15,20 @@ from jax._src.lib.mlir import ir
 from ipuxla.frontend import _jax_compat as compat
 
 
-def compiled(text: str) -> Callable[..., list[np.ndarray]]:
-    """Return a module's text as XLA compiles it for one device: a function of its arguments."""
+def compiled(text: str, options: Mapping[str, bool | int] | None = None) -> Callable[..., list[np.ndarray]]:
+    """Return a module's text as XLA compiles it for one device: a function of its arguments.
+
+    Args:
+      text: StableHLO.
+      options: of XLA, by name; its own by default.
+    """
     device = jax.devices("cpu")[0]
     module = compat.read_stablehlo(text)
     with module.context, jax.enable_x64(True):
-        options = get_compile_options(1, 1)
+        given: Any = dict(options or {})
+        settings = get_compile_options(1, 1, env_options_overrides=given)
         devices = xla_client.DeviceList((device,))
-        program = device.client.compile_and_load(ir.Module.parse(str(module)), devices, options)
+        program = device.client.compile_and_load(ir.Module.parse(str(module)), devices, settings)
 
     def run(*arrays: np.ndarray) -> list[np.ndarray]:
         with jax.enable_x64(True):

@@ -26,7 +26,7 @@ from tiles.graph import Layout, RemoteBuffer, Replicas, Stream
 from tiles.numerics.dtypes import to_jax
 from tiles.target import System, Target
 
-FORMAT_VERSION = 9
+FORMAT_VERSION = 10
 MAGIC = b"ipuxla-executable\n"
 
 

@@ -6,6 +6,7 @@ A codelet may be anyone's code: whatever it raises here, it refuses its operands
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -38,6 +39,7 @@ def prove_codelets(executable: Executable) -> int:
             if isinstance(group.codelet, ExportedCodelet):
                 results = [executable.variables[name].dtype for name in group.results]
                 group.codelet.prove(group.form, [dtype for _, dtype in operands], results)
+                _prove_code(at, group, group.codelet, sizes, operands, known[key])
         expected = tuple(
             (tuple(sizes[d] for d in index_map.dims), executable.variables[name].dtype)
             for name, index_map in zip(group.results, group.form.results, strict=True)
@@ -63,6 +65,22 @@ def _prove_composites(executable: Executable) -> None:
         stages = [group.codelet for step in records if isinstance(step, ExecuteStep) for group in step.groups]
         if found := whole.codelet.misfit(whole.form, stages):
             raise refuse(f"composite {whole.name}: {found}", whole.location)
+
+
+def _prove_code(
+    at: str,
+    group: VertexGroup,
+    codelet: ExportedCodelet,
+    sizes: tuple[int, ...],
+    operands: tuple[Part, ...],
+    expected: tuple[Part, ...],
+) -> None:
+    """Raise InvalidExecutable where the tile code that a user's codelet runs is of something else."""
+    if codelet.runs is not None:
+        found = _results(at, replace(group, codelet=codelet.runs), sizes, operands)
+        if found != expected:
+            shown = f"{_shown(found)}; expected {_shown(expected)}"
+            raise refuse(f"{at}: the tile code of {codelet.name} gives {shown}", group.location)
 
 
 def _slices(executable: Executable, group: VertexGroup, sizes: tuple[int, ...]) -> tuple[Part, ...]:

@@ -15,6 +15,9 @@ from tiles.files import is_tuple
 from tiles.graph import Codelet, OpForm, Permutation, Plan, codelet_from_data
 from tiles.graph.replicas import permutation_data, permutation_from_data
 
+Flow: TypeAlias = tuple[tuple[str, ...], tuple[str, ...]]
+"""Variables that are read, and those that are written with nothing but these."""
+
 
 def at_line(location: str) -> str:
     """Return how listings name a source line; nothing where it is not known."""
@@ -85,6 +88,14 @@ class ExecuteStep:
         """Variables it writes."""
         return tuple(result for group in self.groups for result in group.results)
 
+    @property
+    def flows(self) -> tuple[Flow, ...]:
+        """What it reads for what it writes: groups side by side have nothing of each other."""
+        return tuple(
+            (tuple(operand.variable for operand in group.operands), tuple(group.results))
+            for group in self.groups
+        )
+
     def texts(self) -> Iterator[Any]:
         """Yield all that must be text, its name and variables apart."""
         for group in self.groups:
@@ -126,6 +137,11 @@ class PlainStep:
     def writes(self) -> tuple[str, ...]:
         """Variables it writes."""
         return ()
+
+    @property
+    def flows(self) -> tuple[Flow, ...]:
+        """What it reads for what it writes: of most steps all for all."""
+        return ((self.reads, self.writes),)
 
     def texts(self) -> Iterator[Any]:
         """Yield all that must be text, its name and variables apart."""
@@ -185,6 +201,11 @@ class CopyStep(PlainStep):
     def writes(self) -> tuple[str, ...]:
         """The destinations."""
         return tuple(copy.destination for copy in self.copies)
+
+    @property
+    def flows(self) -> tuple[Flow, ...]:
+        """The sources of each destination."""
+        return tuple((copy.sources, (copy.destination,)) for copy in self.copies)
 
     def texts(self) -> Iterator[Any]:
         """Yield all that must be text, its name and variables apart."""

@@ -155,6 +155,51 @@ class _Window:
         ]
 
 
+class _KernelPart:
+    """A kernel with its code; ``runs`` says of every cell, in cell order, whether it runs it."""
+
+    def __init__(self, part: VertexCode, shape: tuple[int, ...], isa: InstructionSet) -> None:
+        """Take a part whose ``kernel`` is known."""
+        assert part.kernel is not None
+        self.isa, self.code, self.kernel = isa, part.variant.code, part.kernel
+        self.n, self.rows, self.runs = (
+            np.broadcast_to(np.asarray(x, np.int64), shape).reshape(-1)
+            for x in (part.n, part.rows, part.runs)
+        )
+
+    def run(
+        self, number: int, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]
+    ) -> list[np.ndarray]:
+        """Return results of cells like the one of a number, ``[cells, *extents]``, batch of tiles by batch."""
+        arrays, fields = self.kernel.find(sizes, origins, operands)
+        scratch = _BASE + _STATE_BYTES
+        end = scratch + self.isa["worker_contexts"] * _up(self.code.scratch_bytes)
+        arguments: dict[str, int | np.ndarray] = {
+            "n": int(self.n[number]),
+            "rows": int(self.rows[number]),
+            **fields,
+        }
+        places: dict[str, int] = {}
+        for name, x in arrays.items():
+            places[name], end = end, end + _up(x[0].nbytes) + _ACCESS_BYTES
+        arguments |= places
+        size_bytes = _up(end - _BASE)
+        cells = len(next(iter(arrays.values())))
+        batch = max(1, BATCH_BYTES // size_bytes)
+        left: dict[str, list[np.ndarray]] = {name: [] for name in arrays}
+        for at in range(0, cells, batch):
+            tiles = min(batch, cells - at)
+            simulator = TileSimulator(self.isa, size_bytes, tiles, _BASE)
+            for name, x in arrays.items():
+                simulator.write(places[name], x[at : at + tiles])
+            own = {k: v[at : at + tiles] if isinstance(v, np.ndarray) else v for k, v in arguments.items()}
+            simulator.run(self.code, own, _BASE, scratch)
+            for name, x in arrays.items():
+                found = simulator.read(arguments[name], math.prod(x.shape[1:]), x.dtype.name)
+                left[name].append(found.reshape(tiles, *x.shape[1:]))
+        return self.kernel.results(sizes, {name: np.concatenate(parts) for name, parts in left.items()})
+
+
 class TileVertices:
     """The vertices of a group, by their code.
 
@@ -175,12 +220,15 @@ class TileVertices:
         self.group = group
         isa, shape = instructions_for(executable.target), group.plan.tiles.shape
         parts = group.codelet.tile_code(group_extents(executable, group), executable.target)
+        self.kernels = [_KernelPart(part, shape, isa) for part in parts if part.kernel is not None]
+        parts = tuple(part for part in parts if part.kernel is None)
         if any(part.data is None or part.cell is None for part in parts):
             raise NoTileCode(f"nothing says what the code of {group.codelet.label} reads")
         _check_order([part.data for part in parts if part.data is not None], group.codelet.label)
         self.parts = [_Part(part, shape, isa, arithmetic) for part in parts]
         count = math.prod(shape)
-        self.has_code = sum((part.runs for part in self.parts), np.zeros(count, np.int64)) > 0
+        runs = [part.runs for part in (*self.parts, *self.kernels)]
+        self.has_code = sum(runs, np.zeros(count, np.int64)) > 0
 
     def run(
         self, number: int, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]
@@ -193,6 +241,9 @@ class TileVertices:
           origins: int32 ``[cells, dims]``.
           operands: what each finds on its tile, ``[cells, *extents]``.
         """
+        for part in self.kernels:
+            if part.runs[number]:
+                return part.run(number, sizes, origins, operands)
         form, points = self.group.codelet.code_operands(self.group.form, sizes, operands)
         values: dict[ValueName, np.ndarray] = {
             ("operand", k): _aligned(form, k, x) for k, x in enumerate(points)

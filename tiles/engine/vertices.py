@@ -38,12 +38,23 @@ def whole_function(
       arithmetic: "float" or "ring"; in the ring operands are words.
       size_bytes: of all values of the program, by which XLA optimizes more or less.
     """
+    options = _options(size_bytes, arithmetic)
+    return _whole(group.codelet, group.form, _kept_splits(group), dtypes, arithmetic, options)
+
+
+def whole_form(group: VertexGroup, dtypes: tuple[str, ...], arithmetic: str) -> Callable[..., Any]:
+    """Return what ``whole_function`` compiles, as a function that JAX can trace."""
+    form, splits = group.form, _kept_splits(group)
+    return _in_arithmetic(_unplaced(group.codelet, form, splits), dtypes, arithmetic)
+
+
+def _kept_splits(group: VertexGroup) -> tuple[AxisSplit, ...]:
+    """Return how a group's dimensions are cut as far as results depend on it: in a reduction."""
     split = group.plan.split_reductions(group.form)
-    splits = tuple(
+    return tuple(
         AxisSplit(s.size, s.grain, ((s.parts, 1),)) if d in split else unsplit(s.size)
         for d, s in enumerate(group.plan.splits)
     )
-    return _whole(group.codelet, group.form, splits, dtypes, arithmetic, _options(size_bytes, arithmetic))
 
 
 def cell_function(
@@ -68,11 +79,23 @@ def _options(size_bytes: int, arithmetic: str) -> Options:
 def _compiled(
     function: Callable[..., Any], dtypes: tuple[str, ...], arithmetic: str, options: Options
 ) -> Callable[..., Any]:
-    return _jitted(ring(function, dtypes) if arithmetic == RING else function, options)
+    return _jitted(_in_arithmetic(function, dtypes, arithmetic), options)
 
 
 def _jitted(function: Callable[..., Any], options: Options) -> Callable[..., Any]:
     return jit(function, compiler_options=dict(options) or None)
+
+
+def _in_arithmetic(
+    function: Callable[..., Any], dtypes: tuple[str, ...], arithmetic: str
+) -> Callable[..., Any]:
+    return ring(function, dtypes) if arithmetic == RING else function
+
+
+def _unplaced(codelet: Codelet, form: OpForm, splits: tuple[AxisSplit, ...]) -> Callable[..., Any]:
+    """Return the whole-array form of a codelet, wherever its cells lie."""
+    group = VertexGroup("", codelet, form, Plan(splits), (), ())
+    return lambda *operands: whole(group, operands)
 
 
 @lru_cache(maxsize=KEPT)
@@ -84,8 +107,7 @@ def _whole(
     arithmetic: str,
     options: Options,
 ) -> Callable[..., Any]:
-    group = VertexGroup("", codelet, form, Plan(splits), (), ())
-    return _compiled(lambda *operands: whole(group, operands), dtypes, arithmetic, options)
+    return _compiled(_unplaced(codelet, form, splits), dtypes, arithmetic, options)
 
 
 @lru_cache(maxsize=KEPT)

@@ -174,6 +174,14 @@ class Codelet:
         """
         raise NoTileCode(f"no tile code for {self.label}")
 
+    def own_code(self, extents: Extents, target: Target) -> Codelet:
+        """Return the codelet of this package whose tile code vertices run, for executables that export this one.
+
+        Raises:
+          NoTileCode, OutOfRegisters: there is none; says why.
+        """
+        raise NoTileCode(f"no tile code for {self.label}")
+
     def code_operands(
         self, form: OpForm, sizes: tuple[int, ...], operands: Sequence[np.ndarray]
     ) -> tuple[OpForm, list[np.ndarray]]:

@@ -33,6 +33,7 @@ BASIS_COLORS = {
     "DERIVED": "#8fb3d9",
     "FITTED": "#e3b44d",
     "ASSUMED": "#c9705a",
+    "UNKNOWN": "#6b6b6b",
 }
 
 Cell = str | int | float | None

@@ -197,6 +197,8 @@ class _Regular:
     def _climb(self, flows: np.ndarray, ipus: np.ndarray, kind: str, direction: int) -> None:
         """Put flows on the links between IPUs and the nodes of a kind that serve them: 0 up, 1 down."""
         for name, wiring in _chain(self.system, kind):
+            if not flows.size:
+                continue
             loads = np.zeros((self.system.counts[wiring.nodes], 2), np.int64)
             np.add.at(loads[:, direction], self._above(ipus, wiring.nodes), self.size_bytes[flows])
             self._pass(flows, name, [Passage(wiring.link, loads, np.ones(flows.shape, np.int64))])
@@ -205,6 +207,8 @@ class _Regular:
         """Add what flows put on the blocks of a wiring."""
         starts = self.system.table.starts
         for number, passage in enumerate(passages):
+            if not passage.hops.any():
+                continue
             first = starts[name, number]
             self.loads[first : first + len(passage.loads)] += passage.loads
             self.hops[flows] += passage.hops

@@ -137,6 +137,9 @@ class Grid:
                 if name is None:
                     continue
                 mine = np.full(a.shape, True) if names[1] is None else goes_on == bool(is_through)
+                if not (mine & (steps > 0)).any():
+                    passages.append(Passage(name, np.zeros((0, 2), np.int64), np.zeros(a.shape, np.int64)))
+                    continue
                 weight = np.where(mine, size_bytes, 0)
                 loads = _range_loads((a, start, end), steps, is_up, weight, (count, extent, stride), ring)
                 passages.append(Passage(name, loads, np.where(mine, steps, 0)))
@@ -248,7 +251,8 @@ class Passage:
 
     Args:
       link: the kind of link.
-      loads: bytes by link and direction, int64 ``[links, 2]``; direction 0 leads from the first end.
+      loads: bytes by link and direction, int64 ``[links, 2]``; direction 0 leads from the first end. No rows where
+        nothing passes.
       hops: links of this block that each flow passes, int64 ``[flows]``.
     """
 
@@ -274,12 +278,14 @@ def _range_loads(
     count, extent, stride = shape
     line = a // (stride * extent) * stride + a % stride
     loads: list[np.ndarray] = []
+    each = 2 * extent + 1  # places on a line: twice round a ring
+    at = line * each + np.where(is_up, start, end)
     for direction in (is_up, ~is_up):
-        first = np.where(is_up, start, end)
         weight = np.where(direction, size_bytes, 0)
-        change = np.zeros((count // extent, 2 * extent + 1), np.int64)
-        np.add.at(change, (line, first), weight)
-        np.add.at(change, (line, first + steps), -weight)
+        change = np.zeros((count // extent, each), np.int64)
+        if weight.any():
+            np.add.at(change.reshape(-1), at, weight)
+            np.add.at(change.reshape(-1), at + steps, -weight)
         running = change.cumsum(axis=1)
         by_line = (
             running[:, :extent] + running[:, extent : 2 * extent]

@@ -170,14 +170,14 @@ def _convolved(
     cell: Cell, roles: ConvRoles, operands: Sequence[Array], precision: Any, dtype: Any
 ) -> tuple[Array, list[int]]:
     """Return the sums as one convolution, and the domain dimensions of their axes."""
-    lhs = _without_padding(cell, 0, operands[0])
-    rhs = _without_padding(cell, 1, operands[1])
+    lhs = without_padding(cell, 0, operands[0])
+    rhs = without_padding(cell, 1, operands[1])
     windows = [(d,) for d in roles.field]
     features = (*roles.groups, *roles.inputs)
-    lhs, lhs_spec = _grouped(cell, 0, lhs, [roles.batch, features, *windows])
+    lhs, lhs_spec = grouped_axes(cell, 0, lhs, [roles.batch, features, *windows])
     kernels = (*roles.groups, *roles.outputs)
-    rhs, rhs_spec = _grouped(cell, 1, rhs, [kernels, roles.inputs, *((d,) for d in roles.taps)])
-    order, out_spec = _in_order(cell.form.results[0].dims, [roles.batch, kernels, *windows])
+    rhs, rhs_spec = grouped_axes(cell, 1, rhs, [kernels, roles.inputs, *((d,) for d in roles.taps)])
+    order, out_spec = in_order(cell.form.results[0].dims, [roles.batch, kernels, *windows])
     total = lax.conv_general_dilated(
         lhs,
         rhs,
@@ -199,8 +199,8 @@ def _multiplied(
     """Return the sums as a product of windows laid out tap by tap, or by positions if those are fewer."""
     field, taps = ([cell.sizes[d] for d in dims] for dims in (roles.field, roles.taps))
     by_tap = math.prod(taps) <= math.prod(field)
-    lhs, axes = _laid_out(cell, roles, _without_padding(cell, 0, operands[0]), by_tap)
-    rhs, kernel = _without_padding(cell, 1, operands[1]), list(cell.form.operands[1].dims)
+    lhs, axes = _laid_out(cell, roles, without_padding(cell, 0, operands[0]), by_tap)
+    rhs, kernel = without_padding(cell, 1, operands[1]), list(cell.form.operands[1].dims)
     rhs = rhs.reshape([cell.sizes[d] for d in kernel])
     if by_tap:
         rest = [d for d in kernel if d not in roles.taps]
@@ -257,7 +257,7 @@ def _laid_out(cell: Cell, roles: ConvRoles, lhs: Array, by_tap: bool) -> tuple[A
     return stacked, axes
 
 
-def _without_padding(cell: Cell, k: int, operand: Array) -> Array:
+def without_padding(cell: Cell, k: int, operand: Array) -> Array:
     """Return operand k with zeros at padded summed points of axes that follow one dimension."""
     for number, axis in enumerate(cell.form.operands[k].axes):
         if len(axis.terms) == 1:
@@ -274,7 +274,7 @@ def _zeroed(x: Array, axis: int, limit: Any) -> Array:
     return lax.select(real, x, lax.full_like(x, 0))
 
 
-def _grouped(
+def grouped_axes(
     cell: Cell, k: int, operand: Array, groups: Sequence[tuple[int, ...]]
 ) -> tuple[Array, tuple[int, ...]]:
     """Return operand k with one axis per group of domain dimensions, and where each group went.
@@ -287,7 +287,7 @@ def _grouped(
         for number, axis in enumerate(cell.form.operands[k].axes)
         if axis.terms
     ]
-    order, spec = _in_order([d for _, d in moving], groups)
+    order, spec = in_order([d for _, d in moving], groups)
     where = {d: number for number, d in moving}
     constant = [number for number in range(operand.ndim) if number not in where.values()]
     axes = [where[d] for d in order] + constant
@@ -308,7 +308,7 @@ def _kept_dim(cell: Cell, terms: Sequence[tuple[int, int]]) -> int:
     )
 
 
-def _in_order(given: Sequence[int], groups: Sequence[tuple[int, ...]]) -> tuple[list[int], tuple[int, ...]]:
+def in_order(given: Sequence[int], groups: Sequence[tuple[int, ...]]) -> tuple[list[int], tuple[int, ...]]:
     """Return dimensions with each group's together, nearly as ``given``, and the groups' places.
 
     Groups without dimensions come last.

@@ -169,7 +169,7 @@ def _single(body: Body, index: int, extents: Extents, target: Target) -> Cycles:
     out = dtypes[len(extents.operand_dtypes) + index]
     if name in ("constant", "iota"):
         slots = (
-            _fill_slots(n, out, target)
+            fill_slots(n, out, target)
             if name == "constant"
             else 10 + 4 + 3 * -(-n // target.vector_width(out))
         )
@@ -212,7 +212,7 @@ def _workers(supervisor: Any, slots: Any, target: Target, basis: Basis) -> Cycle
     return Cycles(supervisor + target.worker_issue_interval_cycles * np.asarray(slots), basis, SOURCE)
 
 
-def _fill_slots(n: Any, dtype: str, target: Target) -> Any:
+def fill_slots(n: Any, dtype: str, target: Target) -> Any:
     """Return the slots in which one worker fills ``n`` elements."""
     size = itemsize(dtype)
     if size == 8:
