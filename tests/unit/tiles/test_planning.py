@@ -384,7 +384,7 @@ def test_what_is_computed_side_by_side_goes_to_idle_tiles(gc200: Target) -> None
     executable = compile_graph(graph)
     certify(executable)
     (first, *_, rest) = step_costs(executable)
-    assert rest.cycles < 1.2 * first.cycles
+    assert first.cycles and rest.cycles and rest.cycles < 1.2 * first.cycles
     groups = {group.name: group for _, group in executable.groups()}
     where = groups["first"].plan.base
     assert len({groups[t.name].plan.base for t in found}) == len(found)
