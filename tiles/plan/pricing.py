@@ -122,7 +122,7 @@ class Ranking(Sequence[Priced]):
         sure = self._drafts.sure
         if sure is not None and is_wanted(sure.plan):
             return sure if sure.cost <= most else None
-        found = []
+        found: list[tuple[int, float, int, int, Priced | None]] = []
         for number, draft in enumerate(self._drafts.drafts):
             if not is_wanted(draft.plan):
                 continue

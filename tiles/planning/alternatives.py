@@ -39,6 +39,7 @@ def _cost(planning: Planning, alternative: Alternative, outside: list[str], run:
     given = planning.graph.successor()
     given.tensors, given.functions = planning.given.tensors, planning.given.functions
     trial = Planning(given, planning.policy, {}, planning.estimates)
+    trial.loads = None
     for name in outside:
         tensor = planning.tensor(name)
         trial.renamed[name] = tensor.name

@@ -20,6 +20,7 @@ import numpy as np
 
 from tiles.errors import InvalidGraph
 from tiles.graph import ROW_MAJOR, Affine, Arrangement, Cycles, Extents, OpForm
+from tiles.numerics.arrays import where
 from tiles.numerics.dtypes import is_float, itemsize
 from tiles.plan.transpose_cycles import repeat_cycles, transpose_cycles
 from tiles.poplibs.poplin.matmul_cycles import Shape, amp_cycles
@@ -245,7 +246,8 @@ def spread_orders(
     orders = {name: ROW_MAJOR for name in _SPREAD_COSTS}
     orders["amp"] = order_of(form, *(roles.groups, roles.inputs, roles.outputs, places, taps), groups=groups)
     orders["hmac"] = order_of(form, roles.groups, places, roles.outputs, taps, roles.inputs)
-    return [orders[costs[i].name] for i in np.atleast_1d(fastest(costs)).tolist()]
+    numbers: list[int] = np.atleast_1d(fastest(costs)).tolist()
+    return [orders[costs[i].name] for i in numbers]
 
 
 def conv_cycles(method: str, accumulate: str, out_dtype: str, extents: Extents, target: Target) -> Cycles:
@@ -295,7 +297,8 @@ def conv_orders(method: str, accumulate: str, extents: Extents, target: Target) 
     blocks = (roles.groups, places, roles.taps, roles.inputs, roles.outputs)
     depthwise = {n: order_of(form, *blocks, groups=((roles.groups, n),)) for n in _SIDE_BY_SIDE}
     orders["slic"] = depthwise[_SIDE_BY_SIDE[0]]
-    chosen = [costs[i].name for i in np.atleast_1d(fastest(costs)).tolist()]
+    numbers: list[int] = np.atleast_1d(fastest(costs)).tolist()
+    chosen = [costs[i].name for i in numbers]
     at_once = np.broadcast_to(side_by_side(shape.groups), len(chosen)).tolist()
     return [depthwise[n] if name == "vmac" else orders[name] for name, n in zip(chosen, at_once, strict=True)]
 
@@ -328,7 +331,7 @@ def _rows_of_worker(shape: ConvShape, target: Target) -> tuple[Any, Any]:
     few = shape.rows < workers
     pieces = np.maximum(workers // np.maximum(shape.rows, 1), 1)
     rows = np.where(few, 1, _share(shape.rows, target))
-    return rows, np.where(few, -(-shape.columns // pieces), shape.columns)
+    return rows, where(few, -(-shape.columns // pieces), shape.columns)
 
 
 def _slots_of_busiest(shape: ConvShape, is_single: bool, target: Target) -> Any:
@@ -360,7 +363,7 @@ def _slots_of_busiest(shape: ConvShape, is_single: bool, target: Target) -> Any:
         first, last = begin // columns, np.maximum(end - 1, 0) // columns
         in_one = run(end - begin)
         ends = run(columns - begin % columns) + run((end - 1) % columns + 1)
-        slots = np.where(last > first, ends + (last - first - 1) * whole, in_one)
+        slots = where(last > first, ends + (last - first - 1) * whole, in_one)
         most = np.maximum(most, np.where(end > begin, slots, 0))
     return most
 
@@ -457,7 +460,9 @@ def _may_expand(shape: ConvShape, dtype: str, accumulate: str, target: Target) -
 
 def _only(shape: ConvShape, chosen: np.ndarray) -> ConvShape:
     """Return the extents of some cells."""
-    arrays = {name: value[chosen] for name, value in vars(shape).items() if isinstance(value, np.ndarray)}
+    arrays: dict[str, np.ndarray] = {
+        name: value[chosen] for name, value in vars(shape).items() if isinstance(value, np.ndarray)
+    }
     return replace(shape, **arrays)
 
 
@@ -467,7 +472,7 @@ def _laid_out(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> 
     channels = target.weights_per_conv_unit(streamed_as(dtype, accumulate, target))
     units = target.conv_units(streamed_as(dtype, accumulate, target), accumulate)
     step = shape.inputs * size * (shape.stride if shape.dilation == 1 else 1)
-    found = []
+    found: list[tuple[Any, Any]] = []
     for rows, tap_rows in ((shape.input_rows, shape.tap_rows), (shape.rows, 1)):
         inputs = shape.taps // tap_rows * shape.inputs
         panels = shape.groups * -(-shape.outputs // units) * tap_rows * -(-inputs // channels)
@@ -553,7 +558,7 @@ def _vmac(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycl
         return Cycles(np.full_like(shape.inputs, NEVER), Basis.DOCUMENTED, SOURCE)
     channels = side_by_side(shape.groups)
     steps = np.maximum(shape.taps - 1, 0)
-    body = np.where(channels >= 8, 3 * steps * channels // 8, 2 * steps * channels // 4)
+    body = where(channels >= 8, 3 * steps * channels // 8, 2 * steps * channels // 4)
     slots = -(-shape.groups // channels) * _share(shape.positions, target) * (7 + 15 + 3 + body)
     value = 61 + 14 + 25 + target.worker_issue_interval_cycles * slots
     single = (shape.inputs == 1) & (shape.outputs == 1)

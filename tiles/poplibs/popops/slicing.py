@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 from jax import Array, lax
 
+from tiles._jax_compat import gather
 from tiles.errors import InvalidGraph
 from tiles.graph import Cell, Codelet, Cycles, Extents, OpForm, VertexCode, register
 from tiles.graph.layout import ceil_div
@@ -133,7 +134,7 @@ class MultiSlice(Codelet):
             start_indices_batching_dims=tuple(leading.index(d) for d in batch),
         )
         sizes = tuple(n if axis in map(axis_of.get, offset) else 1 for axis, n in enumerate(table.shape))
-        found = lax.gather(
+        found = gather(
             table,
             joined(cell, places, leading),
             numbers,

@@ -109,7 +109,7 @@ class MultiUpdate(Codelet):
         updates, *indices = given
         places, is_whole = update_places(cell, self.axes, self.windows, indices, self.is_clamped)
         base = len(operands) - len(indices)
-        pieces = {w for w in self.windows if w != NO_WINDOW} if is_whole else set()
+        pieces = {w for w in self.windows if w != NO_WINDOW} if is_whole else set[int]()
         dims = update_dims(form, self.axes, self.windows, base, pieces)
         is_bool = self.dtype == "bool" and self.operation != "set"
         if is_bool:
