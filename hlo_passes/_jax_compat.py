@@ -21,6 +21,10 @@ _Carry = TypeVar("_Carry")
 _lax = cast(Any, lax)
 
 
+class _Jit(Protocol):
+    def __call__(self, function: Callable[[], _T], /) -> Callable[[], _T]: ...
+
+
 class _ForiLoop(Protocol):
     def __call__(
         self, lower: int, upper: int, body: Callable[[Array, _Carry], _Carry], start: _Carry, /
@@ -118,4 +122,5 @@ rng_bit_generator: _RngBitGenerator = _lax.rng_bit_generator
 fft: _FastFourierTransform = _lax.fft
 reduce_sum: Fold = _lax.reduce_sum
 finfo: Callable[[np.dtype], _FloatInfo] = jnp.finfo
+jit: _Jit = cast(Any, jax).jit
 make_jaxpr: Callable[[Callable[..., Any]], Callable[..., ClosedJaxpr]] = cast(Any, jax).make_jaxpr
