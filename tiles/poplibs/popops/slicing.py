@@ -54,6 +54,7 @@ class MultiSlice(Codelet):
 
     name: ClassVar[str] = "popops.MultiSlice"
     any_order: ClassVar[bool] = True
+    looked_up: ClassVar[int | None] = 0
 
     axes: tuple[int, ...]
     windows: tuple[int, ...]
