@@ -39,6 +39,7 @@ SOURCE = "graphcore/poplibs lib/poplin/PerformanceEstimation.hpp"
 CONV_METHODS = ("amp", "amp2", "amp4", "expanded", "slic", "hmac", "outer", "vmac", "scalar")
 _ROWS_AT_ONCE = {"amp": 1, "amp2": 2, "amp4": 4}
 """Rows of the kernel whose taps fill the units' input channels together, by method (``filterHeight``)."""
+JOIN_CYCLES = 9  # that the supervisor takes from the end of the quickest worker on
 _LOADING = {1: 15, 2: 46, 4: 60}
 """Cycles that the supervisor spends on a panel beside loading it, by rows of the kernel in it."""
 _SLIC_WIDTH = 4
@@ -331,8 +332,8 @@ def _rows_of_worker(shape: ConvShape, target: Target) -> tuple[Any, Any]:
     return rows, np.where(few, -(-shape.columns // pieces), shape.columns)
 
 
-def _slots_of_busiest(shape: ConvShape, is_single: bool, target: Target) -> Any:
-    """Return the slots that the worker with most to do runs for a panel of weights.
+def _runs_of_workers(shape: ConvShape, is_single: bool, target: Target) -> tuple[Any, Any]:
+    """Return the slots that the workers with most and with least to do run for a panel of weights.
 
     Source: ``partitionConvPartialByWorker`` (lib/poplin/ConvUtilInternal.cpp): worker i has the positions from ``i n // 6``
     on; ``getConvPartialnx1WorkerCycles`` (PerformanceEstimation.hpp): what a run of positions of one row takes.
@@ -355,14 +356,16 @@ def _slots_of_busiest(shape: ConvShape, is_single: bool, target: Target) -> Any:
     columns = np.maximum(np.asarray(shape.columns), 1)
     positions, workers = np.asarray(shape.positions), target.workers_per_tile
     whole, most = run(columns), np.zeros_like(positions + columns)
+    least = np.full_like(most, NEVER)
     for worker in range(workers):
         begin, end = worker * positions // workers, (worker + 1) * positions // workers
         first, last = begin // columns, np.maximum(end - 1, 0) // columns
         in_one = run(end - begin)
         ends = run(columns - begin % columns) + run((end - 1) % columns + 1)
         slots = np.where(last > first, ends + (last - first - 1) * whole, in_one)
-        most = np.maximum(most, np.where(end > begin, slots, 0))
-    return most
+        slots = np.where(end > begin, slots, 0)
+        most, least = np.maximum(most, slots), np.minimum(least, slots)
+    return most, least
 
 
 def _amp(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycles:
@@ -418,8 +421,10 @@ def _amp_panels(shape: ConvShape, dtype: str, accumulate: str, target: Target, h
     widen = widening_cycles(dtype, streamed, elements, target)
     load = units * loaded * itemsize(streamed) // target.conv_unit_coeff_load_bytes_per_cycle
     fixed_slots = 18 if streamed != "float32" and accumulate == "float16" else 17
-    slots = fixed_slots + _slots_of_busiest(shape, streamed == "float32", target)
-    panel = load + 3 + _LOADING[height] + target.worker_issue_interval_cycles * slots
+    busiest, quickest = _runs_of_workers(shape, streamed == "float32", target)
+    each = target.worker_issue_interval_cycles
+    runs = np.maximum(each * (fixed_slots + busiest), each * (fixed_slots + quickest) + JOIN_CYCLES)
+    panel = load + 3 + _LOADING[height] + runs
     in_groups, out_groups = -(-shape.inputs // channels), -(-shape.outputs // units)
     first = np.maximum(shape.first_taps, 1)
     tap_rows = -(-first // height) * (shape.tap_rows // first)
