@@ -368,13 +368,13 @@ def _runs_of_workers(shape: ConvShape, is_single: bool, target: Target) -> tuple
     return most, least
 
 
-def _amp(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycles:
+def _amp(shape: ConvShape, dtype: str, accumulate: str, target: Target, height: int = 1) -> Cycles:
     """The best of the units' vertex over groups as they are and over several groups combined into one.
 
     Combined groups fill the units' channels with zeros between the groups' weights (PopLibs' convolution planner calls
     it ``combineConvGroups``); operands and result are rearranged for it, by the planner's rule for copies.
     """
-    plain = _amp_panels(shape, dtype, accumulate, target)
+    plain = _amp_panels(shape, dtype, accumulate, target, height)
     if int(np.max(shape.groups, initial=1)) == 1:
         return plain
     values = [np.asarray(plain.value)]
@@ -385,19 +385,19 @@ def _amp(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycle
         results = shape.outputs * shape.phases
         ends = shape.groups * shape.positions * (shape.inputs * shape.stride + results)
         moved = -(-(kernel + ends) * 5 // 4)
-        value = np.asarray(_amp_panels(combined, dtype, accumulate, target).value) + moved
+        value = np.asarray(_amp_panels(combined, dtype, accumulate, target, height).value) + moved
         values.append(np.where((shape.groups >= factor) & (np.asarray(plain.value) < NEVER), value, NEVER))
     return Cycles(np.minimum.reduce(np.broadcast_arrays(*values)), plain.basis, SOURCE)
 
 
 def _amp2(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycles:
     """The units over half as many channels of two rows of the kernel at once."""
-    return _amp_panels(shape, dtype, accumulate, target, height=2)
+    return _amp(shape, dtype, accumulate, target, height=2)
 
 
 def _amp4(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycles:
     """The units over a quarter of the channels of four rows of the kernel at once."""
-    return _amp_panels(shape, dtype, accumulate, target, height=4)
+    return _amp(shape, dtype, accumulate, target, height=4)
 
 
 def _amp_panels(shape: ConvShape, dtype: str, accumulate: str, target: Target, height: int = 1) -> Cycles:
