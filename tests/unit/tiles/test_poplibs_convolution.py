@@ -299,6 +299,19 @@ def test_panels_of_few_channels_hold_taps_of_several_rows_of_the_kernel():
         eight.cycles(extents_of(form, ("float8_e4m3fnuz",) * 2, ("float16",)), c600)
 
 
+def test_short_sliding_windows_by_hand():
+    """Four depthwise channels, 12 outputs of 3 taps: one panel, which zeroes; two positions a worker, passed over twice."""
+    loading = 16 + 9 + 6 + 6 + 6 * 10
+    worker = 17 + 10 + 1 + 3 + 2 * (10 + 2 + 3 - 1)
+    expected = 28 + (15 + 1) + (loading + 20 + 1) + 6 * worker
+    found = _cycles("float16", "float32", "slic", inputs=1, outputs=1, groups=4)
+    assert int(found.value[0]) == expected
+    assert found.basis == Basis.DOCUMENTED
+    twice = _cycles("float16", "float32", "slic", inputs=1, outputs=1, groups=4, taps=5)
+    later = 17 + 10 + 3 + 2 * (17 + 2 - 1)
+    assert int(twice.value[0]) == expected + loading + 20 + 6 + 6 * later
+
+
 def test_windows_of_few_channels_are_laid_out_before_the_units_take_them():
     """By hand: 3 taps of 4 halves are 12 input channels; copies of whole accesses, a panel transposed, a matrix product."""
     found = _cycles("float16", "float32", "expanded", inputs=4)

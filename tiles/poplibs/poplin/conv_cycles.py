@@ -332,27 +332,27 @@ def _rows_of_worker(shape: ConvShape, target: Target) -> tuple[Any, Any]:
     return rows, np.where(few, -(-shape.columns // pieces), shape.columns)
 
 
-def _runs_of_workers(shape: ConvShape, is_single: bool, target: Target) -> tuple[Any, Any]:
-    """Return the slots that the workers with most and with least to do run for a panel of weights.
+def _amp_run(n: Any, is_single: bool) -> Any:
+    """Return the slots of a worker's run of ``n`` positions of a row; see ``_runs_of_workers``."""
+    small = [n == 0, n == 1, n == 2]
+    if is_single:
+        slots = np.select(small, [17, 33, 44], 45 + 8 * (n - 3))
+    else:
+        slots = np.select(small, [17, 29, 34], 34 + 4 * (n - 3))
+    return np.maximum(3 + slots - 9, 3)
+
+
+def _runs_of_workers(shape: ConvShape, run: Callable[[Any], Any], target: Target) -> tuple[Any, Any]:
+    """Return the slots that the workers with most and with least to do spend on their runs.
 
     Source: ``partitionConvPartialByWorker`` (lib/poplin/ConvUtilInternal.cpp): worker i has the positions from ``i n // 6``
-    on; ``getConvPartialnx1WorkerCycles`` (PerformanceEstimation.hpp): what a run of positions of one row takes.
+    on. ``getConvPartialnx1WorkerCycles`` and others (PerformanceEstimation.hpp) say what a run of positions of a row takes.
 
     Args:
       shape: extents of cells.
-      is_single: whether operands are float32.
+      run: the slots of a run of given positions, at least one.
       target: the machine.
     """
-
-    def run(n: Any) -> Any:
-        small = [n == 0, n == 1, n == 2]
-        slots = (
-            np.select(small, [17, 33, 44], 45 + 8 * (n - 3))
-            if is_single
-            else np.select(small, [17, 29, 34], 34 + 4 * (n - 3))
-        )
-        return np.maximum(3 + slots - 9, 3)
-
     columns = np.maximum(np.asarray(shape.columns), 1)
     positions, workers = np.asarray(shape.positions), target.workers_per_tile
     whole, most = run(columns), np.zeros_like(positions + columns)
@@ -421,7 +421,7 @@ def _amp_panels(shape: ConvShape, dtype: str, accumulate: str, target: Target, h
     widen = widening_cycles(dtype, streamed, elements, target)
     load = units * loaded * itemsize(streamed) // target.conv_unit_coeff_load_bytes_per_cycle
     fixed_slots = 18 if streamed != "float32" and accumulate == "float16" else 17
-    busiest, quickest = _runs_of_workers(shape, streamed == "float32", target)
+    busiest, quickest = _runs_of_workers(shape, lambda n: _amp_run(n, streamed == "float32"), target)
     each = target.worker_issue_interval_cycles
     runs = np.maximum(each * (fixed_slots + busiest), each * (fixed_slots + quickest) + JOIN_CYCLES)
     panel = load + 3 + _LOADING[height] + runs
@@ -512,20 +512,42 @@ def laid_out_bytes(method: str, accumulate: str, extents: Extents, target: Targe
 def _slic(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycles:
     """Short sliding windows of four taps over groups of at most four channels: float16, strides 1 and 2.
 
-    An output position per worker and slot; two passes over the data. The vertex's fixed part is ASSUMED.
+    A position a slot, in two passes over the data unless partials are halves and all units take part. The first window
+    zeroes. One or two channels a group are taken several groups at once, whose weights workers spread out before.
+
+    Source: ``getConvPartialSlicSupervisorOuterLoopCycleEstimateHalfFloat``, ``...InnerLoop...`` and ``...WeightLoad...``.
     """
     if dtype != "float16" or shape.stride > 2 or shape.dilation != 1:
-        return Cycles(np.full_like(shape.inputs, NEVER), Basis.ASSUMED, SOURCE)
+        return Cycles(np.full_like(shape.inputs, NEVER), Basis.DOCUMENTED, SOURCE)
+    keeps_halves = accumulate == "float16"
+    passes = 1 if keeps_halves and target.conv_units(dtype, accumulate) >= 16 else 2
+    has_two_outputs = keeps_halves and passes == 2
     channels = np.maximum(shape.inputs, shape.outputs)
-    side_by_side = np.select([channels <= 1, channels <= 2], [4, 2], 1)
-    panels = -(-shape.groups // side_by_side) * shape.tap_rows * -(-shape.tap_columns // _SLIC_WIDTH)
-    rows, n = _rows_of_worker(shape, target)
-    run = 15 + np.maximum(n - 5, 0) if shape.stride == 1 else 15 + 2 * np.maximum(n - 3, 0)
-    row = 10 + run + (3 if accumulate == "float32" else 0)
-    slots = 22 + 2 * rows * row
-    load = 16 + 18
-    value = 100 + panels * (load + target.worker_issue_interval_cycles * slots)
-    return Cycles(np.where((channels <= 4) & (channels > 0), value, NEVER), Basis.ASSUMED, SOURCE)
+    spreading = np.select([channels <= 1, channels <= 2], [10, 12], 0)
+    each = target.worker_issue_interval_cycles
+    load = 16 + np.where(spreading > 0, 9 + 6 + 6 + each * spreading, 18)
+    panels = shape.tap_rows * -(-shape.tap_columns // _SLIC_WIDTH)
+    groups = -(-shape.groups // np.select([channels <= 1, channels <= 2], [4, 2], 1))
+
+    def workers(is_first: bool) -> Any:
+        def run(n: Any) -> Any:
+            if shape.stride == 2:
+                row = np.select([n == 1, n == 2], [13, 15], 15 + 2 * (n - 3))
+            else:
+                few = 13 + np.where(n > 1, n, 0) if is_first else np.where(n == 1, 13, 17 + n)
+                many = 15 + (n - 5) + 3 * (has_two_outputs and not is_first)
+                row = np.where(n < (6 if has_two_outputs else 5), few, many)
+            entry = (9 if has_two_outputs else 10) + is_first + 3 * (not keeps_halves)
+            return entry + (row - (not keeps_halves)) * passes
+
+        busiest, _ = _runs_of_workers(shape, run, target)
+        joined = 2 + 2 * shape.positions if has_two_outputs and is_first else 0
+        return each * (17 + busiest + 2 * has_two_outputs) + joined
+
+    fixed, of_group, of_panel = (25, 12, 16) if has_two_outputs else (28, 15, 20)
+    loops = of_group * groups + 6 * (groups - 1) + 1 + (load + of_panel) * panels + 6 * (panels - 1) + 1
+    value = fixed + loops + groups * (workers(True) + (panels - 1) * workers(False))
+    return Cycles(np.where((channels <= 4) & (channels > 0), value, NEVER), Basis.DOCUMENTED, SOURCE)
 
 
 def _hmac(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycles:
