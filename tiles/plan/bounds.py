@@ -22,6 +22,7 @@ from tiles.plan.element_order import Turn, turn
 from tiles.plan.exchange import ExchangeFigures, send_instructions
 from tiles.plan.receiving import Digit, digits_of
 from tiles.plan.slices import slice_extents
+from tiles.plan.superstep import busiest_cycles, code_bytes, phase_cycles
 from tiles.target import Target
 
 
@@ -86,13 +87,12 @@ def least_figures(
         else:
             elsewhere = tuple(map(max, elsewhere, leaving))
     lanes = alone - -shared // target.tiles_per_shared_exchange_bus
-    sent, width = max(here[0], elsewhere[0]), target.exchange_bytes_per_cycle
+    payload = max(lanes, here[0], elsewhere[0])
     cycles = 0
-    if lanes > 0 or sent > 0:
-        busiest = max(-(-max(lanes, sent) // width), changes + here[1], elsewhere[1])
-        cycles = busiest + target.exchange_phase_overhead_cycles
-    instructions = max(changes + here[2], elsewhere[2])
-    return ExchangeFigures(cycles, instructions * target.instruction_bytes, max(busy, first), turning)
+    if payload > 0:
+        cycles = phase_cycles(busiest_cycles(payload, max(changes + here[1], elsewhere[1]), target), target)
+    code = code_bytes(max(changes + here[2], elsewhere[2]), target)
+    return ExchangeFigures(cycles, code, max(busy, first), turning)
 
 
 class _Cell(NamedTuple):
@@ -213,7 +213,7 @@ def _place(source: Layout, tile: int) -> tuple[int, ...] | None:
 
 def _coordinates(number: int, grid: Sequence[int]) -> tuple[int, ...]:
     """Return the coordinates of a cell or part from its row-major number."""
-    found = []
+    found: list[int] = []
     for parts in reversed(grid):
         number, index = divmod(number, parts)
         found.append(index)
@@ -222,13 +222,13 @@ def _coordinates(number: int, grid: Sequence[int]) -> tuple[int, ...]:
 
 @lru_cache(maxsize=4096)
 def _least_moves(
-    source: Layout, form: OpForm, plan: Plan, at: tuple[int, ...], k: int, size: int, target: Target
+    source: Layout, form: OpForm, plan: Plan, busiest: tuple[int, ...], k: int, size: int, target: Target
 ) -> Moves:
     """Return what a plan moves at least of operand ``k``, which lies in ``source``; see ``exchange.traffic``.
 
-    The busy cell is the one at place ``at``. Searches that differ in where other operands lie share it.
+    The busy cell is the one at place ``busiest``. Searches that differ in where other operands lie share it.
     """
-    busy, first = _cells(plan, at)
+    busy, first = _cells(plan, busiest)
     extents = slice_extents(form, plan, k)
     reads = _reads(form, k, busy, source, extents)
     needed = math.prod(read.inside for read in reads)
@@ -368,7 +368,7 @@ def _factor(overlap: int, group: int, is_inner: bool) -> int:
 
 def _covered(form: OpForm, k: int, plan: Plan, reads: Sequence[_Read], parts: Sequence[int]) -> list[int]:
     """Return how many elements of a part any cell reads at least, along each axis."""
-    covered = []
+    covered: list[int] = []
     for axis, read, part in zip(form.operands[k].axes, reads, parts, strict=True):
         if len(axis.terms) != 1:
             covered.append(read.within(part))

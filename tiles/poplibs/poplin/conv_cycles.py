@@ -20,6 +20,7 @@ import numpy as np
 
 from tiles.errors import InvalidGraph
 from tiles.graph import ROW_MAJOR, Affine, Arrangement, Cycles, Extents, OpForm
+from tiles.numerics.arrays import where
 from tiles.numerics.dtypes import is_float, itemsize
 from tiles.plan.transpose_cycles import repeat_cycles, transpose_cycles
 from tiles.poplibs.poplin.matmul_cycles import Shape, amp_cycles
@@ -246,7 +247,8 @@ def spread_orders(
     orders = {name: ROW_MAJOR for name in _SPREAD_COSTS}
     orders["amp"] = order_of(form, *(roles.groups, roles.inputs, roles.outputs, places, taps), groups=groups)
     orders["hmac"] = order_of(form, roles.groups, places, roles.outputs, taps, roles.inputs)
-    return [orders[costs[i].name] for i in np.atleast_1d(fastest(costs)).tolist()]
+    numbers: list[int] = np.atleast_1d(fastest(costs)).tolist()
+    return [orders[costs[i].name] for i in numbers]
 
 
 def conv_cycles(method: str, accumulate: str, out_dtype: str, extents: Extents, target: Target) -> Cycles:
@@ -296,7 +298,8 @@ def conv_orders(method: str, accumulate: str, extents: Extents, target: Target) 
     blocks = (roles.groups, places, roles.taps, roles.inputs, roles.outputs)
     depthwise = {n: order_of(form, *blocks, groups=((roles.groups, n),)) for n in _SIDE_BY_SIDE}
     orders["slic"] = depthwise[_SIDE_BY_SIDE[0]]
-    chosen = [costs[i].name for i in np.atleast_1d(fastest(costs)).tolist()]
+    numbers: list[int] = np.atleast_1d(fastest(costs)).tolist()
+    chosen = [costs[i].name for i in numbers]
     at_once = np.broadcast_to(side_by_side(shape.groups), len(chosen)).tolist()
     return [depthwise[n] if name == "vmac" else orders[name] for name, n in zip(chosen, at_once, strict=True)]
 
@@ -321,15 +324,6 @@ def depthwise_grain(channels: int, results: int, num_tiles: int) -> int:
 
 def _share(n: Any, target: Target) -> Any:
     return -(-np.asarray(n) // target.workers_per_tile)
-
-
-def _rows_of_worker(shape: ConvShape, target: Target) -> tuple[Any, Any]:
-    """Return rows of the busiest worker and outputs of each: whole rows, or pieces of few ones."""
-    workers = target.workers_per_tile
-    few = shape.rows < workers
-    pieces = np.maximum(workers // np.maximum(shape.rows, 1), 1)
-    rows = np.where(few, 1, _share(shape.rows, target))
-    return rows, np.where(few, -(-shape.columns // pieces), shape.columns)
 
 
 def _amp_run(n: Any, is_single: bool) -> Any:
@@ -362,8 +356,8 @@ def _runs_of_workers(shape: ConvShape, run: Callable[[Any], Any], target: Target
         first, last = begin // columns, np.maximum(end - 1, 0) // columns
         in_one = run(end - begin)
         ends = run(columns - begin % columns) + run((end - 1) % columns + 1)
-        slots = np.where(last > first, ends + (last - first - 1) * whole, in_one)
-        slots = np.where(end > begin, slots, 0)
+        slots = where(last > first, ends + (last - first - 1) * whole, in_one)
+        slots = where(end > begin, slots, 0)
         most, least = np.maximum(most, slots), np.minimum(least, slots)
     return most, least
 
@@ -386,7 +380,7 @@ def _amp(shape: ConvShape, dtype: str, accumulate: str, target: Target, height: 
         ends = shape.groups * shape.positions * (shape.inputs * shape.stride + results)
         moved = -(-(kernel + ends) * 5 // 4)
         value = np.asarray(_amp_panels(combined, dtype, accumulate, target, height).value) + moved
-        values.append(np.where((shape.groups >= factor) & (np.asarray(plain.value) < NEVER), value, NEVER))
+        values.append(where((shape.groups >= factor) & (np.asarray(plain.value) < NEVER), value, NEVER))
     return Cycles(np.minimum.reduce(np.broadcast_arrays(*values)), plain.basis, SOURCE)
 
 
@@ -433,7 +427,7 @@ def _amp_panels(shape: ConvShape, dtype: str, accumulate: str, target: Target, h
     zeroing = target.worker_issue_interval_cycles * (10 + _share(zeroed // target.data_path_bytes, target))
     fixed = 109 + 2 * 9 * target.worker_issue_interval_cycles
     value = widen + fixed + zeroing + shape.groups * out_groups * one_out
-    return Cycles(np.where(shape.inputs > 0, value, NEVER), basis, SOURCE)
+    return Cycles(where(shape.inputs > 0, value, NEVER), basis, SOURCE)
 
 
 def _expanded(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycles:
@@ -449,7 +443,7 @@ def _expanded(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> 
     if is_of_use.any():
         ways = _laid_out(_only(shape, is_of_use), dtype, accumulate, target)
         most = target.bytes_per_tile // LAID_OUT_SHARE
-        found[is_of_use] = np.minimum(*(np.where(size <= most, cycles, NEVER) for cycles, size in ways))
+        found[is_of_use] = np.minimum(*(where(size <= most, cycles, NEVER) for cycles, size in ways))
     return Cycles(found, Basis.DOCUMENTED, SOURCE)
 
 
@@ -462,7 +456,9 @@ def _may_expand(shape: ConvShape, dtype: str, accumulate: str, target: Target) -
 
 def _only(shape: ConvShape, chosen: np.ndarray) -> ConvShape:
     """Return the extents of some cells."""
-    arrays = {name: value[chosen] for name, value in vars(shape).items() if isinstance(value, np.ndarray)}
+    arrays: dict[str, np.ndarray] = {
+        name: value[chosen] for name, value in vars(shape).items() if isinstance(value, np.ndarray)
+    }
     return replace(shape, **arrays)
 
 
@@ -472,7 +468,7 @@ def _laid_out(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> 
     channels = target.weights_per_conv_unit(streamed_as(dtype, accumulate, target))
     units = target.conv_units(streamed_as(dtype, accumulate, target), accumulate)
     step = shape.inputs * size * (shape.stride if shape.dilation == 1 else 1)
-    found = []
+    found: list[tuple[Any, Any]] = []
     for rows, tap_rows in ((shape.input_rows, shape.tap_rows), (shape.rows, 1)):
         inputs = shape.taps // tap_rows * shape.inputs
         panels = shape.groups * -(-shape.outputs // units) * tap_rows * -(-inputs // channels)
@@ -505,7 +501,7 @@ def laid_out_bytes(method: str, accumulate: str, extents: Extents, target: Targe
         (by_row, row_bytes), (whole, whole_bytes) = ways
         most = target.bytes_per_tile // LAID_OUT_SHARE
         is_row = (row_bytes <= most) & ((by_row <= whole) | (whole_bytes > most))
-        found[is_chosen] = np.where(is_row, row_bytes, whole_bytes)
+        found[is_chosen] = where(is_row, row_bytes, whole_bytes)
     return found
 
 
@@ -525,7 +521,7 @@ def _slic(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycl
     channels = np.maximum(shape.inputs, shape.outputs)
     spreading = np.select([channels <= 1, channels <= 2], [10, 12], 0)
     each = target.worker_issue_interval_cycles
-    load = 16 + np.where(spreading > 0, 9 + 6 + 6 + each * spreading, 18)
+    load = 16 + where(spreading > 0, 9 + 6 + 6 + each * spreading, 18)
     panels = shape.tap_rows * -(-shape.tap_columns // _SLIC_WIDTH)
     groups = -(-shape.groups // np.select([channels <= 1, channels <= 2], [4, 2], 1))
 
@@ -534,9 +530,9 @@ def _slic(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycl
             if shape.stride == 2:
                 row = np.select([n == 1, n == 2], [13, 15], 15 + 2 * (n - 3))
             else:
-                few = 13 + np.where(n > 1, n, 0) if is_first else np.where(n == 1, 13, 17 + n)
+                few = 13 + where(n > 1, n, 0) if is_first else where(n == 1, 13, 17 + n)
                 many = 15 + (n - 5) + 3 * (has_two_outputs and not is_first)
-                row = np.where(n < (6 if has_two_outputs else 5), few, many)
+                row = where(n < (6 if has_two_outputs else 5), few, many)
             entry = (9 if has_two_outputs else 10) + is_first + 3 * (not keeps_halves)
             return entry + (row - (not keeps_halves)) * passes
 
@@ -547,7 +543,7 @@ def _slic(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycl
     fixed, of_group, of_panel = (25, 12, 16) if has_two_outputs else (28, 15, 20)
     loops = of_group * groups + 6 * (groups - 1) + 1 + (load + of_panel) * panels + 6 * (panels - 1) + 1
     value = fixed + loops + groups * (workers(True) + (panels - 1) * workers(False))
-    return Cycles(np.where((channels <= 4) & (channels > 0), value, NEVER), Basis.DOCUMENTED, SOURCE)
+    return Cycles(where((channels <= 4) & (channels > 0), value, NEVER), Basis.DOCUMENTED, SOURCE)
 
 
 def _hmac(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycles:
@@ -580,7 +576,7 @@ def _vmac(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycl
         return Cycles(np.full_like(shape.inputs, NEVER), Basis.DOCUMENTED, SOURCE)
     channels = side_by_side(shape.groups)
     steps = np.maximum(shape.taps - 1, 0)
-    body = np.where(channels >= 8, 3 * steps * channels // 8, 2 * steps * channels // 4)
+    body = where(channels >= 8, 3 * steps * channels // 8, 2 * steps * channels // 4)
     slots = -(-shape.groups // channels) * _share(shape.positions, target) * (7 + 15 + 3 + body)
     value = 61 + 14 + 25 + target.worker_issue_interval_cycles * slots
     single = (shape.inputs == 1) & (shape.outputs == 1)

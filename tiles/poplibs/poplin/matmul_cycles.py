@@ -19,6 +19,7 @@ import numpy as np
 
 from tiles.errors import InvalidGraph
 from tiles.graph import ROW_MAJOR, Arrangement, Cycles, Extents, OpForm
+from tiles.numerics.arrays import where
 from tiles.numerics.dtypes import is_float, itemsize
 from tiles.poplibs.poplin.methods import (
     NEVER,
@@ -167,7 +168,8 @@ def matmul_orders(
             return order_of(extents.form, roles.batch, rows, columns, roles.contracted)
         return ROW_MAJOR
 
-    names = [costs[i].name for i in chosen.tolist()]
+    numbers: list[int] = chosen.tolist()
+    names = [costs[i].name for i in numbers]
     return [
         order(name, bool(turned))
         for name, turned in zip(names, np.broadcast_to(swapped, chosen.shape), strict=True)
@@ -229,10 +231,10 @@ def worker_slots(n: Any, dtype: str, accumulate: str, units: int) -> tuple[Any, 
     small = [n == 0, n == 1, n == 2]
     if dtype == "float32":
         later = np.select(small, [24, 47, 46], 46 + 8 * (n - 3))
-        return later + np.where(n > 0, 2 + (8 if units >= 16 else 4) * n, 0), later
+        return later + where(n > 0, 2 + (8 if units >= 16 else 4) * n, 0), later
     if accumulate == "float16" and units < 16:
         later = np.select(small, [24, 39, 40], 41 + 4 * (n - 3))
-        return later + np.where(n > 0, 2 + 2 * n, 0), later
+        return later + where(n > 0, 2 + 2 * n, 0), later
     later = np.select(small, [22, 33, 42], 38 + 4 * (n - 3))
     first = np.select(small, [21, 32, 41], 37 + 4 * (n - 3))
     return first, later
@@ -254,14 +256,14 @@ def _panel_cycles(positions: Any, dtype: str, accumulate: str, units: int, targe
     most, workers = _share(positions, target), target.workers_per_tile
     fewest = np.asarray(positions) // workers
     kept, _ = _retained(dtype, accumulate, units)
-    found = []
+    found: list[Any] = []
     for of_most, of_fewest in zip(
         worker_slots(most, dtype, accumulate, units),
         worker_slots(fewest, dtype, accumulate, units),
         strict=True,
     ):
         of_most = of_most - kept
-        of_fewest = np.where(fewest > 0, of_fewest - kept, 0)
+        of_fewest = where(fewest > 0, of_fewest - kept, 0)
         cycles = np.maximum(of_most, of_fewest) * target.worker_issue_interval_cycles
         least = np.minimum(of_most, of_fewest) * target.worker_issue_interval_cycles
         found.append(np.maximum(cycles, least + JOIN_CYCLES))
@@ -306,8 +308,8 @@ def _amp(shape: Shape, dtype: str, accumulate: str, target: Target) -> Cycles:
     elements = shape.groups * shape.inputs * (shape.positions + shape.outputs)
     widen = widening_cycles(dtype, streamed, elements, target)
     left, right = (amp_cycles(s, streamed, accumulate, target) for s in (shape.swapped, shape))
-    value = widen + np.where(_is_swapped(shape, streamed, accumulate, target), left, right)
-    return Cycles(np.where(shape.inputs > 0, value, NEVER), basis, SOURCE)
+    better = where(_is_swapped(shape, streamed, accumulate, target), left, right)
+    return Cycles(np.where(shape.inputs > 0, widen + better, NEVER), basis, SOURCE)
 
 
 def _hmac(shape: Shape, dtype: str, accumulate: str, target: Target) -> Cycles:
@@ -344,7 +346,7 @@ def _vmac(shape: Shape, dtype: str, accumulate: str, target: Target) -> Cycles:
         return Cycles(np.full_like(shape.inputs, NEVER), Basis.DOCUMENTED, SOURCE)
     chans = -(-_share(shape.groups, target) // 4) * 4
     steps = np.maximum(shape.inputs - 1, 0)
-    body = np.where(chans >= 8, 3 * steps * chans // 8, 2 * steps * chans // 4)
+    body = where(chans >= 8, 3 * steps * chans // 8, 2 * steps * chans // 4)
     slots = 7 + 15 + 3 + body
     value = 61 + 14 + 25 + target.worker_issue_interval_cycles * slots
     single = (shape.positions == 1) & (shape.outputs == 1)
