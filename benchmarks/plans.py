@@ -90,18 +90,19 @@ class Convolution:
     def product(self, direction: str) -> Product:
         """Return the product that a direction is: forward, or the gradient of its input or kernel."""
         field, taps = -(-self.side // self.stride), self.kernel**2
-        image, outputs = BATCH * self.side**2, BATCH * field**2
+        outputs = BATCH * field**2
         kernel = taps * self.inputs * self.outputs
         if direction == "forward":
             met = (-(-self.kernel // self.stride)) ** 2
-            elements = image * self.inputs + kernel
+            elements = BATCH * self.side**2 * self.inputs + kernel
             return Product(outputs, self.outputs, taps * self.inputs, elements, left_reuse=met)
-        if direction == "input":  # an element of the image meets a part of the taps
-            depth = -(-taps * self.outputs * outputs // image)
+        if (
+            direction == "input"
+        ):  # with a stride, a tap meets only some of the image, as many elements as there are outputs
             elements = outputs * self.outputs + kernel
-            return Product(image, self.inputs, depth, elements, left_reuse=taps)
+            return Product(outputs, self.inputs, taps * self.outputs, elements, left_reuse=taps)
         met = (-(-self.kernel // self.stride)) ** 2
-        elements = image * self.inputs + outputs * self.outputs
+        elements = BATCH * self.side**2 * self.inputs + outputs * self.outputs
         return Product(taps * self.inputs, self.outputs, outputs, elements, left_reuse=met)
 
 

@@ -135,9 +135,9 @@ def run_pipeline(
 @dataclass
 class _Runner:
     dump_dir: Path | None
-    timings: list[PassTiming] = field(default_factory=list)
-    known: set[Instruction | Computation] = field(default_factory=set)
-    at_rest: dict[LocalPass, set[Computation]] = field(default_factory=dict)
+    timings: list[PassTiming] = field(default_factory=list[PassTiming])
+    known: set[Instruction | Computation] = field(default_factory=set[Instruction | Computation])
+    at_rest: dict[LocalPass, set[Computation]] = field(default_factory=dict[LocalPass, set[Computation]])
 
     def run_all(self, items: tuple[Pass | Fix, ...], module: Module) -> Module:
         for item in items:

@@ -167,7 +167,7 @@ def _may_repeat(keys: np.ndarray, period: int) -> bool:
 def _periods(keys: np.ndarray, min_ops: int) -> list[int]:
     """Return the distances at which an instruction comes again, from ``min_ops`` on."""
     order = np.argsort(keys, kind="stable")
-    distances = set()
+    distances: set[int] = set()
     for step in range(1, _NEIGHBOURS + 1):
         same = keys[order[step:]] == keys[order[:-step]]
         distances.update(np.unique((order[step:] - order[:-step])[same]).tolist())

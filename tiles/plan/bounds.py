@@ -213,7 +213,7 @@ def _place(source: Layout, tile: int) -> tuple[int, ...] | None:
 
 def _coordinates(number: int, grid: Sequence[int]) -> tuple[int, ...]:
     """Return the coordinates of a cell or part from its row-major number."""
-    found = []
+    found: list[int] = []
     for parts in reversed(grid):
         number, index = divmod(number, parts)
         found.append(index)
@@ -368,7 +368,7 @@ def _factor(overlap: int, group: int, is_inner: bool) -> int:
 
 def _covered(form: OpForm, k: int, plan: Plan, reads: Sequence[_Read], parts: Sequence[int]) -> list[int]:
     """Return how many elements of a part any cell reads at least, along each axis."""
-    covered = []
+    covered: list[int] = []
     for axis, read, part in zip(form.operands[k].axes, reads, parts, strict=True):
         if len(axis.terms) != 1:
             covered.append(read.within(part))

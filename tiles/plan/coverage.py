@@ -55,7 +55,7 @@ class Counted:
     @cached_property
     def _runs(self) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
         """For one and for two slices at least: whether they read index - 1, and the runs begun at an index or below."""
-        tables = []
+        tables: list[tuple[np.ndarray, np.ndarray]] = []
         for least in (1, 2):
             is_read = np.zeros(self.count.size + 2, bool)
             is_read[1:-1] = self.count >= least

@@ -299,7 +299,8 @@ def _stated(system: System) -> dict[tuple[int, int], list[tuple[int, int]]]:
     """
     found: dict[tuple[int, int], list[tuple[int, int]]] = {}
     by_ends: dict[tuple[int, int], tuple[int, int]] = {}
-    for number, (a, b) in reversed(list(enumerate(system.table.ends.tolist()))):
+    ends: list[tuple[int, int]] = system.table.ends.tolist()
+    for number, (a, b) in reversed(list(enumerate(ends))):
         by_ends[a, b], by_ends[b, a] = (number, 0), (number, 1)
     for path in system.routes:
         words = " -> ".join(f"{kind} {number}" for kind, number in path)

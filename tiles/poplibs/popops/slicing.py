@@ -13,8 +13,9 @@ from typing import ClassVar
 import numpy as np
 from jax import Array, lax
 
+from tiles._jax_compat import gather
 from tiles.errors import InvalidGraph
-from tiles.graph import Cell, Codelet, Cycles, Extents, OpForm, register
+from tiles.graph import Cell, Codelet, Cycles, Extents, OpForm, VertexCode, register
 from tiles.graph.layout import ceil_div
 from tiles.numerics.dtypes import is_float, unsigned_of
 from tiles.poplibs.popops.map import access_grains
@@ -28,6 +29,7 @@ from tiles.poplibs.popops.offsets import (
     joined,
     window_size,
 )
+from tiles.poplibs.popops.slicing_code import slice_code
 from tiles.poplibs.popops.slicing_cycles import SOURCE, dynamic_slice_cycles, fill_cycles, multi_slice_cycles
 from tiles.target import Basis, Target
 
@@ -131,7 +133,7 @@ class MultiSlice(Codelet):
             start_indices_batching_dims=tuple(leading.index(d) for d in batch),
         )
         sizes = tuple(n if axis in map(axis_of.get, offset) else 1 for axis, n in enumerate(table.shape))
-        found = lax.gather(
+        found = gather(
             table,
             joined(cell, places, leading),
             numbers,
@@ -168,6 +170,10 @@ class MultiSlice(Codelet):
         if not is_whole:
             value = value + np.where(share < 1, fill_cycles(extents.results, self.dtype, target), 0)
         return Cycles(value, Basis.DOCUMENTED if is_stated else Basis.ASSUMED, SOURCE)
+
+    def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
+        """Return the code of a slice, or of lookups, along one axis of a whole table."""
+        return slice_code(extents, self.axes, self.windows, self.dtype, target, self.label)
 
     def combiner(self) -> str | None:
         """Join the words of partials: at most one is not zero."""

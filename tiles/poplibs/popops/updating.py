@@ -15,13 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from tiles.errors import InvalidGraph
-from tiles.graph import Cell, Codelet, Cycles, Extents, OpForm, register
+from tiles.errors import InvalidGraph, NoTileCode
+from tiles.graph import Cell, Codelet, Cycles, Extents, OpForm, VertexCode, register
 from tiles.graph.layout import ceil_div
 from tiles.numerics.dtypes import is_float
 from tiles.poplibs.popops.map import access_grains
 from tiles.poplibs.popops.offsets import NO_WINDOW, arranged, joined, update_dims, update_places
 from tiles.poplibs.popops.reduce import neutral_element
+from tiles.poplibs.popops.slicing_code import update_code
 from tiles.poplibs.popops.slicing_cycles import (
     SOURCE,
     dynamic_slice_cycles,
@@ -108,7 +109,7 @@ class MultiUpdate(Codelet):
         updates, *indices = given
         places, is_whole = update_places(cell, self.axes, self.windows, indices, self.is_clamped)
         base = len(operands) - len(indices)
-        pieces = {w for w in self.windows if w != NO_WINDOW} if is_whole else set()
+        pieces = {w for w in self.windows if w != NO_WINDOW} if is_whole else set[int]()
         dims = update_dims(form, self.axes, self.windows, base, pieces)
         is_bool = self.dtype == "bool" and self.operation != "set"
         if is_bool:
@@ -147,6 +148,12 @@ class MultiUpdate(Codelet):
         is_stated = len(self.axes) == 1 and bool(np.all(share == 1))
         value = dynamic_slice_cycles(row, np.ceil(updates * share), self.dtype, target)
         return Cycles(value, Basis.DOCUMENTED if is_stated else Basis.ASSUMED, SOURCE)
+
+    def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
+        """Return the code that puts one window into a whole tensor."""
+        if self.operation != "set" or not self.is_clamped:
+            raise NoTileCode(f"no tile code for {self.label}")
+        return update_code(extents, self.axes, self.windows, self.dtype, target, self.label)
 
     def flops(self, extents: Extents) -> np.ndarray:
         """Count one operation per element updated, on floats."""
