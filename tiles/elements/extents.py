@@ -108,12 +108,12 @@ def greater(a: Extent | int, b: Extent | int) -> Extent:
     return _binary(">", a, b)
 
 
-def equal(a: Any, b: Any) -> Extent:
+def equal(a: Extent | int, b: Extent | int) -> Extent:
     """Return 1 where the forms are equal, else 0."""
     return _binary("==", a, b)
 
 
-def _binary(kind: str, a: Any, b: Any) -> Extent:
+def _binary(kind: str, a: Extent | int, b: Extent | int) -> Extent:
     left, right = (x if isinstance(x, Extent) else const(x) for x in (a, b))
     if left.kind == right.kind == "const":
         return const(int(_BINARY[kind](left.args[0], right.args[0])))
