@@ -79,7 +79,45 @@ def choose(
     if plan.base == 0 and not followed and not homes:
         size = math.prod(form.result_shape())
         plan = replace(plan, base=planning.rotated_base(int(plan.tiles.max()) + 1, size))
+    if not homes and beside is None:
+        plan = _spread(planning, question, operands, plan)
     return plan, homes
+
+
+MOST_TRIED = 4
+"""Places that are looked at for what would rather be elsewhere."""
+
+
+def _spread(planning: Planning, question: Question, operands: Seq[Tensor], plan: Plan) -> Plan:
+    """Return the plan, or the same on tiles that have less to do beside it, if that saves more than it costs.
+
+    It costs to bring the operands there, and as much to bring what is computed together again: so much has to be saved
+    beyond it.
+    """
+    loads, form, target = planning.loads, question.form, question.target
+    if loads is None or not loads.covers_few(plan):
+        return plan
+    level = loads.level(t.name for t in operands)
+    busy = loads.busy_cycles(plan, level)
+    least = target.exchange_phase_overhead_cycles + target.internal_sync_cycles
+    if busy <= 2 * least or compute_cycles(planning, question, plan) <= least:
+        return plan
+    span = int(plan.tiles.max()) - plan.base + 1
+    tried: list[Plan] = []
+    for _ in range(MOST_TRIED):
+        tried.append(replace(plan, base=planning.rotated_base(span, math.prod(form.result_shape()))))
+        if not loads.busy_cycles(tried[-1], level):
+            break
+    best = min(tried, key=lambda other: loads.busy_cycles(other, level))
+    moving = draft(question, best).priced.cost - draft(question, plan).priced.cost
+    saved = min(compute_cycles(planning, question, plan), busy - loads.busy_cycles(best, level) - moving)
+    return best if saved > moving else plan
+
+
+def compute_cycles(planning: Planning, question: Question, plan: Plan) -> float:
+    """Return the cycles that a plan's tiles compute."""
+    anywhere = replace(plan, base=0)
+    return planning.answer((question, anywhere, "compute"), lambda: draft(question, plan).compute_cycles)
 
 
 AS_BEFORE = 1.1

@@ -72,7 +72,10 @@ class Grid:
             extent = left if size is None else min(size, left)
             if left % extent:
                 words = " x ".join("?" if size is None else str(size) for size in self.sizes)
-                raise InvalidSystem(f"{count} nodes {self.nodes!r} cannot be wired as {words}")
+                raise InvalidSystem(
+                    f"{count} nodes {self.nodes!r} cannot be wired as {words}",
+                    expected=f"a multiple of {count // left * extent}",
+                )
             extents.append(extent)
             left //= extent
         return tuple(extents)
