@@ -355,7 +355,7 @@ class Executable:
         return "\n".join(lines) + "\n"
 
 
-def _text(data: Any) -> bytes:
+def _text(data: object) -> bytes:
     """Return plain data as the text of a file."""
     return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
