@@ -31,6 +31,7 @@ import ipuxla
 from benchmarks.timing import table, write_result
 from tiles.graph import Extents
 from tiles.numerics.dtypes import itemsize
+from tiles.plan.superstep import entry_cycles
 from tiles.poplibs.forms import dot_form
 from tiles.poplibs.poplin.matmul import matmul_codelet
 from tiles.target import Target
@@ -90,18 +91,19 @@ class Convolution:
     def product(self, direction: str) -> Product:
         """Return the product that a direction is: forward, or the gradient of its input or kernel."""
         field, taps = -(-self.side // self.stride), self.kernel**2
-        image, outputs = BATCH * self.side**2, BATCH * field**2
+        outputs = BATCH * field**2
         kernel = taps * self.inputs * self.outputs
         if direction == "forward":
             met = (-(-self.kernel // self.stride)) ** 2
-            elements = image * self.inputs + kernel
+            elements = BATCH * self.side**2 * self.inputs + kernel
             return Product(outputs, self.outputs, taps * self.inputs, elements, left_reuse=met)
-        if direction == "input":  # an element of the image meets a part of the taps
-            depth = -(-taps * self.outputs * outputs // image)
+        if (
+            direction == "input"
+        ):  # with a stride, a tap meets only some of the image, as many elements as there are outputs
             elements = outputs * self.outputs + kernel
-            return Product(image, self.inputs, depth, elements, left_reuse=taps)
+            return Product(outputs, self.inputs, taps * self.outputs, elements, left_reuse=taps)
         met = (-(-self.kernel // self.stride)) ** 2
-        elements = image * self.inputs + outputs * self.outputs
+        elements = BATCH * self.side**2 * self.inputs + outputs * self.outputs
         return Product(taps * self.inputs, self.outputs, outputs, elements, left_reuse=met)
 
 
@@ -181,8 +183,7 @@ def _box_bound(product: Product, dtype: str, target: Target) -> float:
     arriving = np.maximum(arriving, 0) * itemsize(dtype)
     partials = box[0] * box[1] * itemsize(partial_dtypes[0]) * is_cut
     lane = target.exchange_bytes_per_cycle
-    entry = target.exchange_phase_overhead_cycles + target.internal_sync_cycles
-    phases = entry * ((arriving > 0) + is_cut.astype(int))
+    phases = entry_cycles(target) * ((arriving > 0) + is_cut.astype(int))
     moved = arriving / lane + partials * (1 - 1 / deep) / lane + partials / target.data_path_bytes
     return float(np.min(np.where(is_cut, of_partials, vertex) + moved + phases))
 

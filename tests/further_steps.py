@@ -86,6 +86,10 @@ def _beside(wanted: Wanted) -> Callable[[Callable[[Draw, Any], Named]], Callable
     return add
 
 
+def _finite(x: Any) -> Any:
+    return jnp.where(jnp.isfinite(x), x, jnp.zeros_like(x)) if jnp.issubdtype(x.dtype, jnp.inexact) else x
+
+
 def _axis(draw: Draw, type_: Any) -> int:
     return draw(st.integers(0, len(type_.shape) - 1))
 
@@ -230,14 +234,14 @@ def _windows(draw: Draw, type_: Any) -> Named:
 
 @_alone(lambda t: _number(t) and len(t.shape) == 3)
 def _convolved(draw: Draw, type_: Any) -> Named:
-    """A convolution of a value with a part of itself."""
+    """A convolution of a value with a part of itself, both finite: whether padding times infinity is a NaN is left open."""
     outputs, width = draw(st.integers(1, type_.shape[0])), draw(st.integers(1, type_.shape[2]))
     stride, dilation, base = (draw(st.integers(1, 2)) for _ in range(3))
     padding = [(draw(st.integers(-1, 2)), draw(st.integers(0, 2)))]
     return (
         f"conv[{outputs}, {width}, {stride}, {dilation}, {base}, {padding}]",
         lambda x: lax.conv_general_dilated(
-            x, x[:outputs, :, :width], (stride,), padding, (base,), (dilation,)
+            (x := _finite(x)), x[:outputs, :, :width], (stride,), padding, (base,), (dilation,)
         ),
     )
 

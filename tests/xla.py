@@ -25,7 +25,8 @@ def compiled(text: str, options: Mapping[str, bool | int] | None = None) -> Call
     device = jax.devices("cpu")[0]
     module = compat.read_stablehlo(text)
     with module.context, jax.enable_x64(True):
-        settings = get_compile_options(1, 1, env_options_overrides=dict(options or {}))
+        given: Any = dict(options or {})
+        settings = get_compile_options(1, 1, env_options_overrides=given)
         devices = xla_client.DeviceList((device,))
         program = device.client.compile_and_load(ir.Module.parse(str(module)), devices, settings)
 

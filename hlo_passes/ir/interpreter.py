@@ -12,8 +12,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
+from hlo_passes._jax_compat import optimization_barrier
 from hlo_passes.errors import EvaluationError
 from hlo_passes.ir.module import Computation, Instruction, Module
 from hlo_passes.ir.types import TensorType
@@ -120,7 +120,7 @@ def one_by_one(function: Callable[..., Sequence[Any]], *operands: Any) -> tuple[
     makes one dynamic_slice of two and clamps once where each is to be clamped.
     """
     results = tuple(function(*operands))
-    return tuple(lax.optimization_barrier(results)) if results else results
+    return tuple(optimization_barrier(results)) if results else results
 
 
 def evaluate_computation(
@@ -169,7 +169,7 @@ def evaluate_instruction(
 def _check_arguments(entry: Computation, arrays: Sequence[Any]) -> list[Any]:
     if len(arrays) != len(entry.parameters):
         raise EvaluationError(f"@{entry.name}: expected {len(entry.parameters)} arrays, got {len(arrays)}")
-    checked = []
+    checked: list[jax.Array] = []
     for parameter, array in zip(entry.parameters, arrays, strict=True):
         value = jnp.asarray(array)
         got = TensorType.of(value)

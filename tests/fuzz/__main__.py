@@ -29,6 +29,7 @@ def main() -> int:
     parser.add_argument("--kinds", default=",".join(KINDS), help="in turn, separated by commas")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--write", action="store_true", help="add the run to tests/fuzz/results.md")
+    parser.add_argument("--as-drawn", action="store_true", help="make no failure smaller, and go on after it")
     parser.add_argument("--folder", type=pathlib.Path, default=pathlib.Path(".fuzz"))
     options = parser.parse_args()
     seed = secrets.randbelow(10**6) if options.seed is None else options.seed
@@ -69,7 +70,11 @@ def _draw(
             turn = next(turns)
             kind, own_seed = kinds[turn % len(kinds)], seed * 1_000_003 + turn
             pool = concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
-            running[pool.submit(run_chunk, kind, own_seed, options.folder)] = kind, own_seed, pool
+            running[pool.submit(run_chunk, kind, own_seed, options.folder, options.as_drawn)] = (
+                kind,
+                own_seed,
+                pool,
+            )
         for future in concurrent.futures.wait(running, return_when="FIRST_COMPLETED").done:
             kind, own_seed, pool = running.pop(future)
             pool.shutdown()

@@ -25,6 +25,7 @@ from tests.control_programs import control_programs
 from tests.draws import forget_constants_of_modules
 from tests.further_steps import FURTHER
 from tests.fuzz.checks import check_program, described
+from tests.fuzz.together import take_little_scratch
 from tests.hostile import executables, modules
 from tests.programs import ALL_FLOATS, ALL_TYPES, random_programs, with_smooth_results
 from tiles.errors import InvalidExecutable, OutOfTileMemory
@@ -98,23 +99,32 @@ def _stop(*_: Any) -> None:
     raise TooSlow
 
 
-def run_chunk(kind: str, seed: int, folder: pathlib.Path) -> Chunk:
-    """Draw and check one chunk of a kind; everything follows from the seed and the failures in ``folder``."""
+def run_chunk(kind: str, seed: int, folder: pathlib.Path, as_drawn: bool = False) -> Chunk:
+    """Draw and check one chunk of a kind; everything follows from the seed and the failures in ``folder``.
+
+    Args:
+      kind: see ``Chunk``.
+      seed: of all that is drawn.
+      folder: of failures.
+      as_drawn: whether programs that fail are left as they are and the chunk goes on, instead of making the first smaller.
+    """
     warnings.simplefilter("ignore")
     os.environ["IPUXLA_CACHE_DIR"] = ""
     signal.signal(signal.SIGVTALRM, _stop)
     forget_constants_of_modules()
+    take_little_scratch()
     if kind in ("modules", "executables"):
         return _hostile(kind, seed)
     with jax.enable_x64(kind == "programs"):
-        return _programs(kind, seed, folder)
+        return _programs(kind, seed, folder, as_drawn)
 
 
-def _programs(kind: str, seed: int, folder: pathlib.Path) -> Chunk:
+def _programs(kind: str, seed: int, folder: pathlib.Path, as_drawn: bool) -> Chunk:
     programs: Any = PROGRAMS if kind == "programs" else CONTROL
     last: dict[str, Any] = {}
     refused: dict[str, int] = {}
     tried: collections.Counter[str] = collections.Counter()
+    found: list[Found] = []
 
     @hypothesis.seed(seed)
     @hypothesis.settings(
@@ -150,17 +160,22 @@ def _programs(kind: str, seed: int, folder: pathlib.Path) -> Chunk:
             refused[line] = refused.get(line, 0) + 1
         except TooSlow as slow:
             raise TimeoutError(f"more than {SLOW_S} s of processor time") from slow
+        except Exception as error:
+            if not as_drawn:
+                raise
+            found.append(failure(error))
         finally:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+
+    def failure(error: Exception) -> Found:
+        line = _line(error)
+        return Found(kind, line, f'"""{line}\n\n{last["program"]}\n"""\n\n{described(*last["parts"])}')
 
     try:
         check()
     except Exception as error:
-        found = Found(
-            kind, _line(error), f'"""{_line(error)}\n\n{last["program"]}\n"""\n\n{described(*last["parts"])}'
-        )
-        return Chunk(tried, refused, [found])
-    return Chunk(tried, refused, [])
+        found.append(failure(error))
+    return Chunk(tried, refused, found)
 
 
 def _hostile(kind: str, seed: int) -> Chunk:

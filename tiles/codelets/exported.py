@@ -252,7 +252,7 @@ def exported_from_data(data: dict[str, Any], modules: dict[str, Module]) -> Expo
       InvalidExecutable: a module is missing.
     """
     exported = data["carried"]
-    calls = []
+    calls: list[CompiledCall] = []
     for c in exported["calls"]:
         levels = tuple((int(count), tuple(bool(v) for v in varies)) for count, varies in c["levels"])
         call = CellCall(tuple(map(int, c["sizes"])), tuple(map(int, c["limited"])), levels)

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Self, TypeAlias
 
 from tiles.codelets import exported_from_data
 from tiles.codelets.modules import Module
+from tiles.files import is_tuple
 from tiles.graph import Codelet, OpForm, Permutation, Plan, codelet_from_data
 from tiles.graph.replicas import permutation_data, permutation_from_data
 
@@ -160,14 +161,14 @@ class PlainStep:
         """Return plain data."""
         data: dict[str, Any] = {self.kind: self.name}
         for field in fields(self)[1:]:
-            value = getattr(self, field.name)
-            data[self.keys.get(field.name, field.name)] = list(value) if isinstance(value, tuple) else value
+            value: Any = getattr(self, field.name)
+            data[self.keys.get(field.name, field.name)] = list(value) if is_tuple(value) else value
         return data
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> Self:
         """Build from plain data; what is of the wrong kind is refused later."""
-        values = []
+        values: list[Any] = []
         for field in fields(cls)[1:]:
             value = data[cls.keys.get(field.name, field.name)]
             values.append(tuple(value) if field.type == "tuple[str, ...]" else value)

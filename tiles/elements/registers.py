@@ -99,7 +99,9 @@ class Groups:
         return known[1]
 
     def _straight(self, bundles: Sequence[Bundle]) -> Straight:
-        reads, writes, written = [], [], []
+        reads: list[int] = []
+        writes: list[int] = []
+        written: list[tuple[int, ...]] = []
         uses: dict[int, int] = defaultdict(int)
         for bundle in bundles:
             read, wrote, places = 0, 0, ()

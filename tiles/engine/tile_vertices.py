@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from tiles._jax_compat import make_jaxpr
 from tiles.compiler import Executable, VertexGroup
 from tiles.compiler.costs import group_extents
 from tiles.elements import (
@@ -80,7 +81,8 @@ class _Part:
         total, rows = max(x.shape[2] for x in arrays), rows // sharers
         found = np.empty((cells, rows, sharers), to_jax(self.cell.dtypes[1][0]))
         lengths = np.clip(total - n * np.arange(sharers), 0, n)
-        for length in map(int, np.unique(lengths)):
+        different: list[int] = np.unique(lengths).tolist()
+        for length in different:
             those = np.flatnonzero(lengths == length)
             cut = [_shares(x, those * n, length, rows) for x in arrays]
             (part,) = self._simulate(length, rows * len(those), cells, cut)
@@ -172,9 +174,15 @@ class _KernelPart:
         arrays, fields = self.kernel.find(sizes, origins, operands)
         scratch = _BASE + _STATE_BYTES
         end = scratch + self.isa["worker_contexts"] * _up(self.code.scratch_bytes)
-        arguments: dict[str, Any] = {"n": int(self.n[number]), "rows": int(self.rows[number]), **fields}
+        arguments: dict[str, int | np.ndarray] = {
+            "n": int(self.n[number]),
+            "rows": int(self.rows[number]),
+            **fields,
+        }
+        places: dict[str, int] = {}
         for name, x in arrays.items():
-            arguments[name], end = end, end + _up(x[0].nbytes) + _ACCESS_BYTES
+            places[name], end = end, end + _up(x[0].nbytes) + _ACCESS_BYTES
+        arguments |= places
         size_bytes = _up(end - _BASE)
         cells = len(next(iter(arrays.values())))
         batch = max(1, BATCH_BYTES // size_bytes)
@@ -183,11 +191,11 @@ class _KernelPart:
             tiles = min(batch, cells - at)
             simulator = TileSimulator(self.isa, size_bytes, tiles, _BASE)
             for name, x in arrays.items():
-                simulator.write(arguments[name], x[at : at + tiles])
+                simulator.write(places[name], x[at : at + tiles])
             own = {k: v[at : at + tiles] if isinstance(v, np.ndarray) else v for k, v in arguments.items()}
             simulator.run(self.code, own, _BASE, scratch)
             for name, x in arrays.items():
-                found = simulator.read(arguments[name], math.prod(x.shape[1:]), x.dtype.name)
+                found = simulator.read(places[name], math.prod(x.shape[1:]), x.dtype.name)
                 left[name].append(found.reshape(tiles, *x.shape[1:]))
         return self.kernel.results(sizes, {name: np.concatenate(parts) for name, parts in left.items()})
 
@@ -243,7 +251,7 @@ class TileVertices:
         for part in self.parts:
             if not part.runs[number]:
                 continue
-            arrays = []
+            arrays: list[np.ndarray] = []
             for kind, k in part.data.reads:
                 if kind == "position":
                     arrays.append(origins[:, k])
@@ -275,7 +283,11 @@ def _ring_code(cell: CellFunction, isa: InstructionSet) -> tuple[TileCode, CellF
     consts = [to_ring(c) for c in cell.jaxpr.consts]
     dtypes = tuple(tuple(np.dtype(word_type(to_jax(d))).name for d in names) for names in cell.dtypes)
     shapes = [jax.ShapeDtypeStruct(a.shape, d) for a, d in zip(cell.jaxpr.in_avals, dtypes[0], strict=True)]
-    jaxpr = jax.make_jaxpr(lambda *words: evaluate(cell.jaxpr.jaxpr, consts, words))(*shapes)
+
+    def in_ring(*words: jax.Array) -> list[jax.Array]:
+        return evaluate(cell.jaxpr.jaxpr, consts, words)
+
+    jaxpr = make_jaxpr(in_ring)(*shapes)
     words = CellFunction(jaxpr, (dtypes[0], dtypes[1]), cell.arrangement)
     return compile_cell(jaxpr, words.dtypes, cell.arrangement, isa, "in the ring"), words
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 
+from tiles._jax_compat import jit
 from tiles.compiler import VertexGroup
 from tiles.engine.compilation import quickly
 from tiles.engine.interface import FLOAT, RING
@@ -78,7 +79,11 @@ def _options(size_bytes: int, arithmetic: str) -> Options:
 def _compiled(
     function: Callable[..., Any], dtypes: tuple[str, ...], arithmetic: str, options: Options
 ) -> Callable[..., Any]:
-    return jax.jit(_in_arithmetic(function, dtypes, arithmetic), compiler_options=dict(options) or None)
+    return _jitted(_in_arithmetic(function, dtypes, arithmetic), options)
+
+
+def _jitted(function: Callable[..., Any], options: Options) -> Callable[..., Any]:
+    return jit(function, compiler_options=dict(options) or None)
 
 
 def _in_arithmetic(

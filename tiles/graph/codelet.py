@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tiles.errors import InvalidExecutable, InvalidGraph, NoTileCode, OutOfRegisters
+from tiles.files import is_dict, is_list, is_row, is_tuple
 from tiles.graph.arrangement import Arrangement
 from tiles.graph.cycles import Cycles, VertexCode, code_scratch_bytes, vertex_code_bytes
 from tiles.graph.domain import OpForm
@@ -345,7 +346,7 @@ def _is_of(value: Any, hint: Any) -> bool:
     if origin in (Union, UnionType):
         return any(_is_of(value, each) for each in inner)
     if origin is tuple:
-        if not isinstance(value, tuple):
+        if not is_tuple(value):
             return False
         if len(inner) == 2 and inner[1] is Ellipsis:
             return all(_is_of(each, inner[0]) for each in value)
@@ -360,7 +361,7 @@ def _is_of(value: Any, hint: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, (tuple, list)):
+    if is_row(value):
         return [_plain(v) for v in value]
     if isinstance(value, np.generic):
         return _plain(value.item())
@@ -370,8 +371,8 @@ def _plain(value: Any) -> Any:
 
 
 def _tuples(value: Any) -> Any:
-    if isinstance(value, list):
+    if is_list(value):
         return tuple(_tuples(v) for v in value)
-    if isinstance(value, dict):
+    if is_dict(value):
         return float(value["float"])
     return value

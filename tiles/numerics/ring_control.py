@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend import core
 
+from tiles._jax_compat import switch
 from tiles.errors import Unsupported
 from tiles.numerics import ring_words
 from tiles.numerics.ring_rules import Equation, Evaluate, rule
@@ -40,7 +41,7 @@ def _call(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
 def _cond(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
     """Take the branch that the index names; an index that depends on floats is the ring's own."""
     index, *operands = ins
-    return lax.switch(index, [_closed(b, evaluate) for b in eqn.params["branches"]], *operands)
+    return switch(index, [_closed(b, evaluate) for b in eqn.params["branches"]], *operands)
 
 
 @rule("scan")

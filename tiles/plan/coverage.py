@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from tiles.numerics.shared import all_read_only
+from tiles.numerics.shared import all_read_only, read_only
 
 
 class Coverage(Protocol):
@@ -50,16 +50,17 @@ class Counted:
         counts = np.zeros((2, self.count.size + 1), np.int64)
         np.cumsum(self.count > 0, out=counts[0, 1:])
         np.cumsum(self.count == 1, out=counts[1, 1:])
-        return all_read_only((counts[0], counts[1]))
+        return read_only(counts[0]), read_only(counts[1])
 
     @cached_property
     def _runs(self) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
         """For one and for two slices at least: whether they read index - 1, and the runs begun at an index or below."""
-        tables = []
+        tables: list[tuple[np.ndarray, np.ndarray]] = []
         for least in (1, 2):
             is_read = np.zeros(self.count.size + 2, bool)
             is_read[1:-1] = self.count >= least
-            tables.append(all_read_only((is_read, np.cumsum(is_read[1:] & ~is_read[:-1]))))
+            begun = np.cumsum(is_read[1:] & ~is_read[:-1])
+            tables.append((read_only(is_read), read_only(begun)))
         return tuple(tables)
 
     def any_before(self, index: np.ndarray) -> np.ndarray:
@@ -108,7 +109,7 @@ class Stretches:
         is_end = change != 0
         is_end[0] = True
         is_end &= ends < max(size, 1)
-        return cls(size, *all_read_only((ends[is_end], np.cumsum(change)[is_end])))
+        return cls(size, read_only(ends[is_end]), read_only(np.cumsum(change)[is_end]))
 
     @cached_property
     def _before(self) -> tuple[np.ndarray, np.ndarray]:
@@ -117,7 +118,7 @@ class Stretches:
         counts = np.zeros((2, self.start.size), np.int64)
         np.cumsum((lengths * (self.count > 0))[:-1], out=counts[0, 1:])
         np.cumsum((lengths * (self.count == 1))[:-1], out=counts[1, 1:])
-        return all_read_only((counts[0], counts[1]))
+        return read_only(counts[0]), read_only(counts[1])
 
     @cached_property
     def _starts(self) -> tuple[np.ndarray, ...]:

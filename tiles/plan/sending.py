@@ -70,7 +70,7 @@ def _partwise(axes: tuple[AxisSlices, ...], cuts: Cuts, order: Arrangement) -> _
     ends = _ends(cuts)
     count = ends[0][0].size if ends else 1
     covered, runs, is_whole = np.ones(count, np.int64), np.ones(count, np.int64), np.ones(count, bool)
-    found = []
+    found: list[_Read] = []
     for digit in digits_of(order, tuple(min(size, grain) for size, grain in cuts)):
         axis, (_, lo, hi), full = axes[digit.axis], ends[digit.axis], min(cuts[digit.axis])
         here = axis.covered.any_before(hi) - axis.covered.any_before(lo)

@@ -79,11 +79,52 @@ def choose(
     if plan.base == 0 and not followed and not homes:
         size = math.prod(form.result_shape())
         plan = replace(plan, base=planning.rotated_base(int(plan.tiles.max()) + 1, size))
+    if not homes and beside is None:
+        plan = _spread(planning, question, operands, plan)
     return plan, homes
 
 
+MOST_TRIED = 4
+"""Places that are looked at for what would rather be elsewhere."""
+
+
+def _spread(planning: Planning, question: Question, operands: Seq[Tensor], plan: Plan) -> Plan:
+    """Return the plan, or the same on tiles that have less to do beside it, if that saves more than it costs.
+
+    It costs to bring the operands there, and as much to bring what is computed together again: so much has to be saved
+    beyond it.
+    """
+    loads, form, target = planning.loads, question.form, question.target
+    if loads is None or not loads.covers_few(plan):
+        return plan
+    level = loads.level(t.name for t in operands)
+    busy = loads.busy_cycles(plan, level)
+    least = target.exchange_phase_overhead_cycles + target.internal_sync_cycles
+    if busy <= 2 * least or compute_cycles(planning, question, plan) <= least:
+        return plan
+    span = int(plan.tiles.max()) - plan.base + 1
+    tried: list[Plan] = []
+    for _ in range(MOST_TRIED):
+        tried.append(replace(plan, base=planning.rotated_base(span, math.prod(form.result_shape()))))
+        if not loads.busy_cycles(tried[-1], level):
+            break
+    best = min(tried, key=lambda other: loads.busy_cycles(other, level))
+    moving = draft(question, best).priced.cost - draft(question, plan).priced.cost
+    saved = min(compute_cycles(planning, question, plan), busy - loads.busy_cycles(best, level) - moving)
+    return best if saved > moving else plan
+
+
+def compute_cycles(planning: Planning, question: Question, plan: Plan) -> float:
+    """Return the cycles that a plan's tiles compute."""
+    anywhere = replace(plan, base=0)
+    return planning.answer((question, anywhere, "compute"), lambda: draft(question, plan).compute_cycles)
+
+
 AS_BEFORE = 1.1
-"""How much dearer a slice's plan may be that cuts it as the slice before: slices cut otherwise are joined by a relayout."""
+"""How much dearer a slice's plan may be that cuts it as the slice before, beside what a relayout takes at least.
+
+Slices that are cut otherwise are joined by one.
+"""
 
 
 def as_before(
@@ -110,7 +151,10 @@ def as_before(
     copies = sum(_copy_cost(question, question.operands[k], home) for k, home in homes.items())
     operands = (replace(o, layout=homes.get(k, o.layout)) for k, o in enumerate(question.operands))
     least = draft(replace(question, operands=tuple(operands)), best).priced.cost + copies
-    return (plan, {}) if priced.cost <= AS_BEFORE * least else found
+    target = question.target
+    relayout = target.exchange_phase_overhead_cycles + target.internal_sync_cycles
+    relayout += target.local_copy_call_cycles
+    return (plan, {}) if priced.cost <= AS_BEFORE * least + relayout else found
 
 
 def _found(question: Question, proportion: float, beside: Met | None) -> tuple[Plan, Homes, float]:
@@ -157,7 +201,7 @@ def _unlike(question: Question, plan: Plan) -> list[int]:
     What others than contractions read in another order is seldom worth a copy, and each one would be another search.
     """
     form, target = question.form, question.target
-    found = []
+    found: list[int] = []
     for k, o in enumerate(question.operands):
         read = form.operands[k].dims
         if o.layout is None or not any(s.is_split and d not in read for d, s in enumerate(plan.splits)):

@@ -13,11 +13,13 @@ from typing import Any
 from tiles.compiler import Executable
 from tiles.engine.trace import Trace
 from tiles.errors import InvalidArguments
+from tiles.files import is_dict, is_list
 from tiles.report.code import codelets_data
 from tiles.report.compilation import camel, compilation_data, target_data
 from tiles.report.cost import cost_analysis
 from tiles.report.counts import static_counts
 from tiles.report.execution import execution_data, operations_data
+from tiles.report.links import Argument
 from tiles.report.memory import tile_memory
 from tiles.report.scopes import scopes_data
 from tiles.report.text import summary
@@ -61,13 +63,16 @@ class Profile:
         return summary(self.data, top)
 
 
-def profile(executable: Executable, trace: Trace | None = None) -> Profile:
+def profile(
+    executable: Executable, trace: Trace | None = None, arguments: Sequence[Argument] = ()
+) -> Profile:
     """Return the profile of a run: static cost times how often every step ran.
 
     Args:
       executable: the program.
       trace: what its run recorded; None for a program that was not run (one that does not fit): counts are
         then those known without running, None where they depend on data.
+      arguments: what the caller knows of each input of a program of several replicas; none if no more than that.
 
     Raises:
       InvalidArguments: the trace is of another executable.
@@ -85,7 +90,7 @@ def profile(executable: Executable, trace: Trace | None = None) -> Profile:
         "target": target_data(executable.target),
         "costAnalysis": camel(cost_analysis(executable)),
         "compilation": compilation_data(executable, tile_memory(executable)),
-        "execution": execution_data(executable, counts, {} if trace is None else trace.trips),
+        "execution": execution_data(executable, counts, {} if trace is None else trace.trips, arguments),
         "operations": operations,
         "scopes": scopes_data(executable, operations),
         "codelets": codelets_data(executable, operations),
@@ -122,10 +127,10 @@ def profile_schema() -> dict[str, Any]:
 def _dump(value: Any, indent: str) -> str:
     """Return JSON with a line per key and per object, and lists of plain values on one line."""
     inner = indent + " "
-    if isinstance(value, dict) and value:
+    if is_dict(value) and value:
         rows = [f"{inner}{json.dumps(key)}: {_dump(item, inner)}" for key, item in value.items()]
         return "{\n" + ",\n".join(rows) + f"\n{indent}}}"
-    if isinstance(value, list) and any(isinstance(item, dict) for item in value):
+    if is_list(value) and any(isinstance(item, dict) for item in value):
         rows = [inner + _dump(item, inner) for item in value]
         return "[\n" + ",\n".join(rows) + f"\n{indent}]"
     return json.dumps(value, allow_nan=False)

@@ -120,7 +120,7 @@ def _basis(data: dict[str, Any]) -> list[str]:
 
 def _not_known(data: dict[str, Any]) -> list[str]:
     """Return the operations of which nobody knows how long they take, and why."""
-    lines = []
+    lines: list[str] = []
     for row in data["operations"]:
         if row["basis"] == Basis.UNKNOWN:
             cycles = f"counted with {_number(row['cycles'], 'cycles')}"

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from jax import Array, lax
 
+from tiles._jax_compat import broadcasted_iota, dot_general
 from tiles.errors import InvalidGraph
 from tiles.graph import Arrangement, Cell, Codelet, Cycles, Extents, OpForm, register
 from tiles.numerics.dtypes import is_float, is_narrow_float, itemsize, to_jax
 from tiles.poplibs.poplin import matmul_cycles
 from tiles.poplibs.poplin.matmul_cycles import METHODS, roles_of
 from tiles.poplibs.poplin.methods import grouped, streamed_as
-from tiles.poplibs.poplin.partials import add_partials
+from tiles.poplibs.poplin.partials import add_partials, partials_cycles
 from tiles.poplibs.popops.elementwise_cycles import cpp_name
 from tiles.poplibs.popops.reduce import cast_accumulator
 from tiles.target import Target
@@ -79,7 +80,7 @@ class MatMul(Codelet):
             for dims in (roles.contracted, roles.batch)
         )
         numbers = (contracted, batch)
-        total = lax.dot_general(
+        total = dot_general(
             lhs, rhs, numbers, precision=self._precision, preferred_element_type=to_jax(self.accumulate_dtype)
         )
         given = (*roles.batch, *roles.lhs_free, *roles.rhs_free)
@@ -112,6 +113,10 @@ class MatMul(Codelet):
     def combining(self, partials_dtype: str, out_dtype: str) -> Codelet | None:
         """Return poplin's own addition of partials, of floats."""
         return add_partials(partials_dtype, out_dtype) if is_float(partials_dtype) else None
+
+    def joining_cycles(self, results: Any, partials: Any, target: Target) -> Any:
+        """Return the cycles of the addition of partials."""
+        return partials_cycles(self.accumulate_dtype, self.out_dtype, results, partials, target)
 
     def partial(self) -> tuple[Codelet, tuple[str, ...]]:
         """Return the contraction that leaves sums in the accumulator's dtype."""
@@ -151,7 +156,7 @@ def _padding_zeroed(cell: Cell, k: int, operand: Array) -> Array:
     for axis, d in enumerate(index_map.dims):
         limit = cell.limits[d]
         if cell.form.dims[d].is_reduced and limit is not None:
-            real = lax.broadcasted_iota(np.int32, bare.shape, axis) < limit
+            real = broadcasted_iota(np.int32, bare.shape, axis) < limit
             bare = lax.select(real, bare, lax.full_like(bare, 0))
     return bare
 

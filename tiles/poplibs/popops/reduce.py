@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from tiles._jax_compat import broadcast, broadcast_in_dim
 from tiles.errors import InvalidGraph, NoTileCode, OutOfRegisters
 from tiles.graph import (
     REDUCTION,
@@ -99,10 +100,10 @@ class Reduce(Codelet):
         aligned = [cell.align(k, x) for k, x in enumerate(operands)]
         value = evaluate_body(self.body, aligned, cell)[-1]
         if value.shape != cell.sizes:
-            value = lax.broadcast_in_dim(value, cell.sizes, range(len(cell.sizes)))
+            value = broadcast_in_dim(value, cell.sizes, range(len(cell.sizes)))
         value, mask = cast_accumulator(value, self.accumulate_dtype), cell.reduced_mask()
         if mask is not None:
-            neutral = lax.broadcast(neutral_element(self.operation, self.accumulate_dtype), value.shape)
+            neutral = broadcast(neutral_element(self.operation, self.accumulate_dtype), value.shape)
             value = lax.select(jnp.broadcast_to(mask, value.shape), value, neutral)
         total = fold(self.operation, value, cell.form.reduced)
         kept = [d for d, dim in enumerate(cell.form.dims) if not dim.is_reduced]
@@ -148,6 +149,11 @@ class Reduce(Codelet):
     def partial(self) -> tuple[Codelet, tuple[str, ...]]:
         """Return the reduction that leaves its result in the accumulator's dtype."""
         return dataclasses.replace(self, out_dtype=self.accumulate_dtype), (self.accumulate_dtype,)
+
+    def joining_cycles(self, results: Any, partials: Any, target: Target) -> Any:
+        """Return the cycles of the reduction that folds partials."""
+        folding = combine_codelet(self.operation, self.accumulate_dtype, self.out_dtype)
+        return folding_cycles(folding, results, partials, target)
 
     def grains(self, form: OpForm, target: Target) -> tuple[int, ...]:
         """Prefer whole 64-bit accesses along the innermost dimension of the operand and of the result."""
@@ -209,6 +215,22 @@ def reduce_codelet(
 def combine_codelet(operation: str, partials_dtype: str, out_dtype: str) -> Reduce:
     """Return the reduction that folds partials over their leading axis."""
     return Reduce((), operation, (partials_dtype,), partials_dtype, out_dtype)
+
+
+def folding_cycles(folding: Reduce, results: Any, partials: Any, target: Target) -> Any:
+    """Return the cycles of a vertex that folds ``partials`` of each of ``results`` neighbouring elements.
+
+    Args:
+      folding: what folds them: a reduction over the leading axis.
+      results: elements, a number or an array.
+      partials: of each; broadcasts against ``results``.
+      target: the machine.
+    """
+    results, partials = np.broadcast_arrays(results, partials)
+    sizes = tuple(np.asarray(n, np.int64).reshape(-1) for n in (partials, results))
+    extents = Extents(combine_form((2, 2)), sizes, folding.operand_dtypes, (folding.out_dtype,))
+    cycles = np.asarray(folding.cycles(extents, target).value, np.float64)
+    return np.broadcast_to(cycles, sizes[0].shape).reshape(results.shape)
 
 
 def combine_form(shape: tuple[int, ...]) -> OpForm:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from jax import Array, lax
 
+from tiles._jax_compat import gather
 from tiles.errors import InvalidGraph
 from tiles.graph import Cell, Codelet, Cycles, Extents, OpForm, VertexCode, register
 from tiles.graph.layout import ceil_div
@@ -28,6 +29,7 @@ from tiles.poplibs.popops.offsets import (
     joined,
     window_size,
 )
+from tiles.poplibs.popops.reduce import combine_codelet, folding_cycles
 from tiles.poplibs.popops.slicing_code import slice_code
 from tiles.poplibs.popops.slicing_cycles import SOURCE, dynamic_slice_cycles, fill_cycles, multi_slice_cycles
 from tiles.target import Basis, Target
@@ -132,7 +134,7 @@ class MultiSlice(Codelet):
             start_indices_batching_dims=tuple(leading.index(d) for d in batch),
         )
         sizes = tuple(n if axis in map(axis_of.get, offset) else 1 for axis, n in enumerate(table.shape))
-        found = lax.gather(
+        found = gather(
             table,
             joined(cell, places, leading),
             numbers,
@@ -183,6 +185,11 @@ class MultiSlice(Codelet):
         if not is_float(self.dtype):
             return self, (self.dtype,)
         return dataclasses.replace(self, as_words=True), (unsigned_of(self.dtype).name,)
+
+    def joining_cycles(self, results: Any, partials: Any, target: Target) -> Any:
+        """Return the cycles of joining words."""
+        (words,) = self.partial()[1]
+        return folding_cycles(combine_codelet("or", words, words), results, partials, target)
 
     def grains(self, form: OpForm, target: Target) -> tuple[int, ...]:
         """Prefer whole 64-bit accesses along the innermost dimension of the result."""

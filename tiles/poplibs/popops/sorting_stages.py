@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from tiles._jax_compat import broadcasted_iota
 from tiles.graph import (
     AxisSplit,
     Cell,
@@ -45,6 +46,7 @@ from tiles.graph import Sequence as Program
 from tiles.graph.layout import align_up, ceil_div
 from tiles.numerics.dtypes import itemsize
 from tiles.numerics.total_order import as_moved, from_moved
+from tiles.plan.superstep import entry_cycles
 from tiles.poplibs.forms import map_form
 from tiles.poplibs.popops.expression import Body
 from tiles.poplibs.popops.map import Map
@@ -156,9 +158,9 @@ class SortExchange(Stage):
         count = len(operands) // 2
         here, partner = operands[:count], operands[count:]
         d = len(cell.sizes) - 3
-        side = lax.broadcasted_iota(jnp.int32, cell.sizes, d) + cell.origin[d]
+        side = broadcasted_iota(jnp.int32, cell.sizes, d) + cell.origin[d]
         takes = (side == 0) == self.order.precedes(cell, partner, here, self.size)
-        kept = (jnp.where(takes, *map(as_moved, ends)) for ends in zip(partner, here, strict=True))
+        kept = (jnp.where(takes, as_moved(x), as_moved(y)) for x, y in zip(partner, here, strict=True))
         return tuple(map(from_moved, kept, here))
 
     def cycles(self, extents: Extents, target: Target) -> Cycles:
@@ -226,7 +228,7 @@ def _stages_cycles(order: Order, n: int, levels: int, target: Target) -> float:
     """Estimate a sort whose tiles hold ``n`` elements each, from the stages' own formulas."""
     arrays, compare = len(order.dtypes) + 1, order.comparison_slots
     received = n * (sum(map(itemsize, order.dtypes)) + itemsize(POSITION)) / target.exchange_bytes_per_cycle
-    phase = target.exchange_phase_overhead_cycles + target.internal_sync_cycles + received
+    phase = entry_cycles(target) + received
     swap = phase + target.worker_issue_interval_cycles * exchange_slots(n, arrays, compare, target)
     stages = levels * (levels + 1) // 2
     merges = levels * merge_cycles(n, arrays, compare, target)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from tiles._jax_compat import broadcasted_iota, dot_general
 from tiles.errors import InvalidGraph
 from tiles.graph import (
     REDUCTION,
@@ -28,7 +29,7 @@ from tiles.graph import (
     site_of,
 )
 from tiles.numerics.dtypes import to_jax
-from tiles.poplibs.poplin.partials import add_partials
+from tiles.poplibs.poplin.partials import add_partials, partials_cycles
 from tiles.poplibs.popops.elementwise_cycles import cpp_name
 from tiles.poplibs.popops.reduce import cast_accumulator
 from tiles.poplibs.popsparse.cycles import SOURCE, dynamic_cycles, static_cycles
@@ -90,10 +91,10 @@ class SparseDenseMatMul(Codelet):
         if real is not None:  # bands beyond the last one
             kept = real.reshape(-1)[:, None, None] if real.size > 1 else real.reshape(1, 1, 1)
             rows = jnp.where(kept, rows, jnp.asarray(cell.sizes[ROW], rows.dtype))
-        bands = lax.broadcasted_iota(jnp.int32, rows.shape, 0)
-        parts = lax.broadcasted_iota(jnp.int32, rows.shape, 1)
+        bands = broadcasted_iota(jnp.int32, rows.shape, 0)
+        parts = broadcasted_iota(jnp.int32, rows.shape, 1)
         met = dense[bands, columns.astype(jnp.int32)]
-        product = lax.dot_general(
+        product = dot_general(
             values,
             met,
             (((4,), (3,)), ((0, 1, 2), (0, 1, 2))),
@@ -126,6 +127,10 @@ class SparseDenseMatMul(Codelet):
     def combining(self, partials_dtype: str, out_dtype: str) -> Codelet | None:
         """Return poplin's addition of partials."""
         return add_partials(partials_dtype, out_dtype)
+
+    def joining_cycles(self, results: Any, partials: Any, target: Target) -> Any:
+        """Return the cycles of the addition of partials."""
+        return partials_cycles(ACCUMULATE, self.out_dtype, results, partials, target)
 
     def partial(self) -> tuple[Codelet, tuple[str, ...]]:
         """Return the codelet that leaves sums in float32."""
