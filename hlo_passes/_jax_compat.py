@@ -7,7 +7,7 @@ that the modules which call them are checked strictly. They are JAX's functions 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,13 @@ _T = TypeVar("_T")
 _Carry = TypeVar("_Carry")
 
 _lax = cast(Any, lax)
+
+
+Jaxpr: TypeAlias = Any
+"""A traced function: ``constvars``, ``invars``, ``eqns``, ``outvars``."""
+
+Atom: TypeAlias = Any
+"""A variable or a literal of a jaxpr."""
 
 
 class _ForiLoop(Protocol):
@@ -52,7 +59,7 @@ class _DotGeneral(Protocol):
         rhs: Array,
         dimension_numbers: lax.DotDimensionNumbers,
         *,
-        precision: lax.PrecisionLike = None,
+        precision: tuple[lax.Precision, ...] | None = None,
         preferred_element_type: np.dtype | None = None,
     ) -> Array: ...
 
