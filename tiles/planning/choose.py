@@ -13,9 +13,11 @@ from itertools import combinations
 
 from tiles.errors import InvalidPlan
 from tiles.graph import ROW_MAJOR, Layout, Plan, Tensor, whole
+from tiles.numerics.dtypes import itemsize
 from tiles.plan import (
     Draft,
     Operand,
+    Priced,
     Question,
     Ranking,
     arranged,
@@ -159,11 +161,28 @@ def as_before(
 
 def _found(question: Question, proportion: float, beside: Met | None) -> tuple[Plan, Homes, float]:
     """Return the plan for a question, the layouts into which operands are copied, and the least cost of a plan alone."""
-    best = _search(question, proportion)[0]
+    best = _best(question, proportion)
     plan, homes, cost = _reordering(question, best.plan, best.cost, proportion)
     if beside is not None:
         plan, homes = meeting(question, (plan, homes, cost), beside, proportion)
     return plan, homes, best.cost
+
+
+def _best(question: Question, proportion: float) -> Priced:
+    """Return the best plan; what elements are looked up in stays where it lies if it is larger than a tile's memory.
+
+    Cutting it otherwise would send all of it for the few elements that are read, and take code for all of its rows.
+    """
+    found = _search(question, proportion)
+    k, form = question.codelet.looked_up, question.form
+    table = None if k is None else question.operands[k]
+    if k is None or table is None or table.layout is None:
+        return found[0]
+    layout = table.layout
+    if math.prod(table.shape) * itemsize(table.dtype) <= question.target.bytes_per_tile:
+        return found[0]
+    staying = found.cheapest(lambda plan: is_resident(form, plan, k, layout), math.inf)
+    return found[0] if staying is None else staying
 
 
 def as_wanted(question: Question, plan: Plan) -> Plan:

@@ -72,7 +72,7 @@ def _arguments(executable: Executable, arguments: Sequence[Argument]) -> list[di
         for names, location in located_reads(step):
             for name in names:
                 first.setdefault(root_of(executable, name), location)
-    found = []
+    found: list[dict[str, Any]] = []
     for number, (name, axes) in enumerate(zip(executable.inputs, executable.differs_along, strict=True)):
         v = executable.variables[name]
         said = arguments[number] if arguments else Argument(name, v.shape, "")

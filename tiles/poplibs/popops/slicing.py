@@ -55,6 +55,7 @@ class MultiSlice(Codelet):
 
     name: ClassVar[str] = "popops.MultiSlice"
     any_order: ClassVar[bool] = True
+    looked_up: ClassVar[int | None] = 0
 
     axes: tuple[int, ...]
     windows: tuple[int, ...]
