@@ -7,7 +7,7 @@ that the modules which call them are checked strictly. They are JAX's functions 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ import numpy as np
 from jax import Array, lax
 from jax.extend.core import ClosedJaxpr
 
+_P = ParamSpec("_P")
 _T = TypeVar("_T")
 _Carry = TypeVar("_Carry")
 
@@ -29,7 +30,7 @@ Atom: TypeAlias = Any
 
 
 class _Jit(Protocol):
-    def __call__(self, function: Callable[[], _T], /) -> Callable[[], _T]: ...
+    def __call__(self, function: Callable[_P, _T], /) -> Callable[_P, _T]: ...
 
 
 class _ForiLoop(Protocol):
@@ -129,5 +130,5 @@ rng_bit_generator: _RngBitGenerator = _lax.rng_bit_generator
 fft: _FastFourierTransform = _lax.fft
 reduce_sum: Fold = _lax.reduce_sum
 finfo: Callable[[np.dtype], _FloatInfo] = jnp.finfo
-jit: _Jit = cast(Any, jax).jit
 make_jaxpr: Callable[[Callable[..., Any]], Callable[..., ClosedJaxpr]] = cast(Any, jax).make_jaxpr
+jit: _Jit = cast(Any, jax).jit

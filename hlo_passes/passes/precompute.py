@@ -111,8 +111,7 @@ def _evaluated(computation: Computation, found: Sequence[Instruction]) -> list[n
 
     def values() -> list[jax.Array]:
         known: dict[Value, jax.Array] = {}
-        needed: set[Value] = set()
-        waiting = [each.result for each in found]
+        needed, waiting = set[Value](), [each.result for each in found]
         while waiting:
             value = waiting.pop()
             if value not in needed:
