@@ -13,6 +13,8 @@ from tiles.elements.values import Pieces, Value, natural_form, piece_count, piec
 from tiles.errors import NoTileCode
 
 _NEUTRAL = {"add": 0.0, "mul": 1.0, "max": float("-inf"), "min": float("inf")}
+BITWISE = ("and", "or")
+"""Folds for which the machine has an instruction of 64 bits, on its auxiliary registers."""
 _CLEAR_STATUS = 1
 """Index, in the upper space, of the register that clears status flags."""
 _FOUR = 4
@@ -189,6 +191,45 @@ class Words(Accumulator):
         return wrap(self.e, register, self.dtype) if leaves else register
 
 
+class Bits(Accumulator):
+    """Auxiliary registers that fold bits by "or" or "and", whatever the bits stand for: 64 at once."""
+
+    def __init__(self, emitter: Emitter, kind: str, dtype: str, lanes: int) -> None:
+        """Take the function, the float whose size the elements have, and the lanes."""
+        self.e, self.kind, self.dtype, self.lanes = emitter, kind, dtype, lanes
+        self.form = natural_form(dtype)
+        width = piece_width(self.form, lanes)
+        self.pieces = tuple(emitter.fresh("A", width) for _ in range(piece_count(self.form, lanes)))
+
+    def start(self) -> None:
+        """Emit the neutral element into the registers."""
+        neutral = AZERO if self.kind == "or" else self.e.constant("A", _ALL_ONES)
+        for piece in self.pieces:
+            for k in range(piece.width):
+                self.e.op("or", piece.part(k) if piece.width > 1 else piece, neutral, imms=(0,))
+
+    def add(self, walker: Walker, value: Value) -> None:
+        """Emit the fold of one iteration's elements, into the loop's body."""
+        for piece, x in zip(self.pieces, walker.forms.spread(value, self.form, self.lanes), strict=True):
+            self.e.emit(self._name(piece), (piece,), (piece, x), effect="live")
+
+    def joined(self, other: Accumulator | None) -> tuple[str, Register]:
+        """Emit the fold of the lanes, and of another accumulator of one lane; return the form and the register."""
+        word, *more = (
+            piece.part(k) if piece.width > 1 else piece for piece in self.pieces for k in range(piece.width)
+        )
+        for another in more:
+            word = self.e.op(self.kind, ("A", 1), word, another)
+        if self.form == "f16" and self.lanes > 1:
+            word = self.e.op(self.kind, ("A", 1), word, self.e.op("roll16", ("A", 1), word, word))
+        if other is not None:
+            word = self.e.op(self.kind, ("A", 1), word, other.pieces[0])
+        return self.form, word
+
+    def _name(self, piece: Register) -> str:
+        return self.kind + ("64" if piece.width == 2 else "")
+
+
 def accumulator(e: Emitter, reduction: Any, lanes: int, keeps_lanes: bool = False) -> Accumulator:
     """Return the accumulator of a reduction; sums of halves go to f32 accumulators, of vectors if four are added.
 
@@ -199,4 +240,6 @@ def accumulator(e: Emitter, reduction: Any, lanes: int, keeps_lanes: bool = Fals
         kind = SingleHalfSum if lanes == 1 else HalfSum
         return kind(e, reduction.kind, reduction.dtype, lanes)
     kind = Accumulator if reduction.dtype in ("float32", "float16") else Words
+    if kind is Accumulator and reduction.kind in BITWISE:
+        kind = Bits
     return kind(e, reduction.kind, reduction.dtype, lanes)

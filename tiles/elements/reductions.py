@@ -8,15 +8,16 @@ Over rows, workers take vectors of columns in turn and go down the rows.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
-from tiles.elements.accumulate import Accumulator, accumulator
+from tiles.elements.accumulate import BITWISE, Accumulator, accumulator
 from tiles.elements.cell import CELL, ELEMENT, ROW, Access, Arrangement
 from tiles.elements.elementwise import lanes_choices
 from tiles.elements.emitter import Emitter
 from tiles.elements.extents import Extent, equal, greater, symbol
 from tiles.elements.integers import convert
 from tiles.elements.reduction import Reduction
-from tiles.elements.select import Walker
+from tiles.elements.select import Equations, Walker
 from tiles.elements.streams import Pointer, Stream
 from tiles.elements.tilecode import MZERO, Block, If, Item, Loop, Register, Repeat
 from tiles.elements.values import Pieces, Value
@@ -25,6 +26,8 @@ from tiles.errors import NoTileCode
 from tiles.numerics.dtypes import itemsize
 
 N, ROWS = symbol("n"), symbol("rows")
+Dtypes = tuple[tuple[str, ...], tuple[str, ...]]
+_OF_SIZE = {2: "float16", 4: "float32"}
 
 
 def build_reduction(
@@ -35,6 +38,7 @@ def build_reduction(
     Raises:
       NoTileCode: a result of fewer than 4 bytes a row, which two workers would write into one word.
     """
+    reduction, dtypes = _as_bits(reduction, dtypes)
     if reduction.over_rows:
         return OverRows(emitter, reduction, dtypes, how)
     if itemsize(dtypes[1][0]) < 4:
@@ -42,6 +46,23 @@ def build_reduction(
             f"one {dtypes[1][0]} a row", expected="results of whole words", try_="reduce to float32"
         )
     return AlongRows(emitter, reduction, dtypes, how)
+
+
+def _as_bits(reduction: Reduction, dtypes: Dtypes) -> tuple[Reduction, Dtypes]:
+    """Return a fold of integers' bits as one of floats of their size, which vectors of 64 bits hold; others as they are.
+
+    Nothing but loads, "and" or "or", and stores touches the elements, so it does not matter what they stand for.
+    """
+    before, after = reduction.before, reduction.after
+    sizes = {itemsize(dtype) for dtype in (reduction.dtype, *dtypes[0], *dtypes[1])}
+    is_plain = not before.eqns and all(e.primitive.name == "bitcast_convert_type" for e in after.eqns)
+    if reduction.kind not in BITWISE or not is_plain or len(sizes) > 1 or not sizes <= _OF_SIZE.keys():
+        return reduction, dtypes
+    dtype = _OF_SIZE[sizes.pop()]
+    same = Equations([], after.invars, after.invars, [])
+    operands, results = dtypes
+    whole = replace(reduction, after=same, dtype=dtype, result_dtype=dtype)
+    return whole, ((dtype,) * len(operands), (dtype,) * len(results))
 
 
 class _Nest:
