@@ -134,6 +134,8 @@ class Codelet:
     vectorizes_windows: ClassVar[bool] = False
     any_order: ClassVar[bool] = False
     """Whether vertices go through their cells in whatever order their operands lie, if all lie in the same."""
+    replaces_elements: ClassVar[bool] = False
+    """Whether results are operands, those that ``may_overwrite`` names, of which some elements are replaced."""
 
     @property
     def label(self) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend import core
 
 from tiles.errors import Unsupported
@@ -32,8 +34,13 @@ def callee(eqn: Equation) -> tuple[Any, Sequence[Any]]:
 
 @rule(*_CALLS)
 def _call(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+    """See through a call; what XLA is told of it, as to leave it a computation of its own, it is told of the ring's."""
     jaxpr, consts = callee(eqn)
-    return evaluate(jaxpr, [ring_words.to_ring(c) for c in consts], ins)
+    words = [ring_words.to_ring(c) for c in consts]
+    if not (said := eqn.ctx.xla_metadata):
+        return evaluate(jaxpr, words, ins)
+    with set_xla_metadata(**said):
+        return jax.jit(lambda *own: evaluate(jaxpr, words, own))(*ins)
 
 
 @rule("cond")
