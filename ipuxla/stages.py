@@ -25,7 +25,8 @@ from hlo_passes.ir import (
     print_module,
 )
 from hlo_passes.ops import HostTransfer, Print, Stop
-from hlo_passes.passes import LegalizeComplex, has_complex, optimize, split_positions
+from hlo_passes.passes import DEFAULT_PIPELINE, LegalizeComplex, has_complex, optimize, split_positions
+from hlo_passes.passes import Pipeline as PassPipeline
 from ipuxla.cache import kept
 from ipuxla.choosing import Choice, choose, describe, shown
 from ipuxla.collection import collection_paused
@@ -41,7 +42,7 @@ from ipuxla.frontend.shardings import Shardings
 from ipuxla.frontend.untrusted import read_apart
 from ipuxla.hlo_engine import DECIDING, HloEngine
 from ipuxla.internal import naming_internal_errors, options_text
-from ipuxla.lowering import lower_module, streams_of
+from ipuxla.lowering import joining, lower_module, streams_of
 from ipuxla.options import CompileOptions
 from ipuxla.pinned_shardings import AUTO, PinnedShardings
 from ipuxla.runner import Runner, on_tiles
@@ -98,7 +99,7 @@ class Pipeline:
             self.module: Module = import_stablehlo(source, name, untrusted, mesh)
         self._consumed = consumed
         self.consumed = split_positions(self.module.entry_computation.parameter_types, consumed)
-        self._optimized: dict[str | None, Module] = {}
+        self._optimized: dict[Any, Module] = {}
         self._executables: dict[Any, Executable] = {}
         self._shared_out: dict[PinnedShardings, Pipeline] = {}
         self._choices: dict[Any, Choice] = {}
@@ -112,11 +113,15 @@ class Pipeline:
           InternalError: a pass fails.
         """
         self._require_devices(options)
-        passes = options.passes
-        if passes not in self._optimized:
+        passes, shared = options.passes, self.module.num_devices > 1
+        key = passes, options.system if shared else None
+        if key not in self._optimized:
             with self._naming_internal_errors(options), collection_paused():
-                self._optimized[passes] = _without_complex(optimize(self.module, passes), passes)
-        return self._optimized[passes]
+                chosen = passes
+                if passes is None and shared and options.system is not None:
+                    chosen = PassPipeline.parse(DEFAULT_PIPELINE).having(joining(self.module, options.system))
+                self._optimized[key] = _without_complex(optimize(self.module, chosen), passes)
+        return self._optimized[key]
 
     def _require_devices(self, options: CompileOptions) -> None:
         """Raise InvalidOption unless the machine is one, or as many, as the program is written for."""

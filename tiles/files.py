@@ -13,7 +13,7 @@ import pathlib
 import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard
 
 import numpy as np
 
@@ -30,6 +30,36 @@ _TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 class NotWritten(IpuError):
     """A file or folder cannot be written."""
+
+
+def is_dict(data: object) -> TypeGuard[dict[str, Any]]:
+    """Whether data is an object of JSON."""
+    return isinstance(data, dict)
+
+
+def is_mapping(data: object) -> TypeGuard[Mapping[str, Any]]:
+    """Whether data goes by names: an object of JSON, or what stands for one."""
+    return isinstance(data, Mapping)
+
+
+def is_list(data: object) -> TypeGuard[list[Any]]:
+    """Whether data is a list of JSON."""
+    return isinstance(data, list)
+
+
+def is_row(data: object) -> TypeGuard[list[Any] | tuple[Any, ...]]:
+    """Whether data is a list of JSON, or the tuple that stands for one."""
+    return isinstance(data, list | tuple)
+
+
+def is_tuple(data: object) -> TypeGuard[tuple[Any, ...]]:
+    """Whether data is a tuple."""
+    return isinstance(data, tuple)
+
+
+def is_a(data: object, kind: type[Any] | tuple[type[Any], ...]) -> bool:
+    """Whether data is of a kind that a type says and nobody has checked, as in what was read from a file."""
+    return isinstance(data, kind)
 
 
 def nesting(text: bytes, brackets: bytes = b"[{]}", skipped: re.Pattern[bytes] = _TEXT) -> int:

@@ -210,7 +210,7 @@ def canonical_computation(computation: Computation, name: str | None = None) -> 
     Two computations that are equal up to names print the same text afterwards.
     """
     env = {value: Value(f"%arg{number}", value.type) for number, value in enumerate(computation.parameters)}
-    instructions = []
+    instructions: list[Instruction] = []
     for instruction in computation.instructions:
         operands = tuple(env[value] for value in instruction.operands)
         for value in instruction.results:

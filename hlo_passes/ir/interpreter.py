@@ -12,9 +12,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.experimental.xla_metadata import set_xla_metadata
 
+from hlo_passes._jax_compat import optimization_barrier
 from hlo_passes.errors import EvaluationError
 from hlo_passes.ir.module import Computation, Instruction, Module
 from hlo_passes.ir.types import TensorType
@@ -125,7 +125,7 @@ def one_by_one(function: Any, *operands: Any) -> tuple[Any, ...]:
         with set_xla_metadata(inlineable="false"):
             operands = (operands[0], *jax.jit(lambda *others: others)(*operands[1:]))
     results = tuple(function(*operands))
-    return tuple(lax.optimization_barrier(results)) if results else results
+    return tuple(optimization_barrier(results)) if results else results
 
 
 def evaluate_computation(
@@ -174,7 +174,7 @@ def evaluate_instruction(
 def _check_arguments(entry: Computation, arrays: Sequence[Any]) -> list[Any]:
     if len(arrays) != len(entry.parameters):
         raise EvaluationError(f"@{entry.name}: expected {len(entry.parameters)} arrays, got {len(arrays)}")
-    checked = []
+    checked: list[jax.Array] = []
     for parameter, array in zip(entry.parameters, arrays, strict=True):
         value = jnp.asarray(array)
         got = TensorType.of(value)

@@ -49,7 +49,8 @@ class Lexer:
         self._at = 0
 
     def _split(self) -> list[Token]:
-        tokens, offset = [], 0
+        tokens: list[Token] = []
+        offset = 0
         while offset < len(self._text):
             match = _TOKEN.match(self._text, offset)
             if match is None:

@@ -11,30 +11,50 @@ import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NoReturn, SupportsIndex
 
 from hlo_passes.ir.location import UNKNOWN, Location
 from hlo_passes.ir.op import Op
 from hlo_passes.ir.types import TensorType
 
+set_once = object.__setattr__
+"""Sets an attribute of an object that refuses it from then on."""
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Value:
-    """A parameter or a result; identified by its name (``%3``) within its computation."""
+
+class Value(str):
+    """A parameter or a result; identified by its name (``%3``) within its computation.
+
+    It is its name, and so compares and hashes as texts do, in C: values are looked up more often than anything else is
+    done with them.
+
+    Attributes:
+      name: the name, as a plain text.
+      type: the tensor's type.
+    """
+
+    __slots__ = ("name", "type")
 
     name: str
     type: TensorType
 
-    def __eq__(self, other: object) -> bool:
-        """Whether both have the same name."""
-        return self.name == other.name if isinstance(other, Value) else NotImplemented
+    def __new__(cls, name: str, type: TensorType) -> Value:
+        """Return the value of that name."""
+        made = super().__new__(cls, name)
+        set_once(made, "name", name)
+        set_once(made, "type", type)
+        return made
 
-    def __hash__(self) -> int:
-        """Return the name's hash: values are looked up more often than anything else is done with them."""
-        return hash(self.name)
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        """Refuse: values are shared."""
+        raise AttributeError(f"a value's {name} cannot be set")
 
-    def __str__(self) -> str:
-        """Return the name."""
-        return self.name
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[type[Value], tuple[str, TensorType]]:
+        """Return what it is copied and pickled as."""
+        return Value, (self.name, self.type)
+
+    def __repr__(self) -> str:
+        """Return name and type."""
+        return f"Value(name={self.name!r}, type={self.type!r})"
 
 
 @dataclass(frozen=True, eq=False, slots=True)

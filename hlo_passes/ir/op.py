@@ -12,7 +12,9 @@ import enum
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar
+
+import numpy as np
 
 from hlo_passes.errors import ConstraintViolation
 from hlo_passes.ir.types import TensorType
@@ -30,6 +32,18 @@ OPS: dict[str, type[Op]] = {}
 
 ATTRIBUTES: dict[str, type] = {}
 """Every structured attribute class by its name; filled by ``attribute``."""
+
+
+class Structured(Protocol):
+    """A dataclass: an operation, or a structured attribute."""
+
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+
+Attribute: TypeAlias = (
+    bool | int | float | str | tuple["Attribute", ...] | TensorType | np.ndarray | Structured | None
+)
+"""What an attribute of an operation may be: what the module's text can say."""
 
 
 class FusionCategory(enum.Enum):
@@ -131,7 +145,7 @@ class Op:
 
 
 @functools.cache
-def attribute_fields(cls: type) -> tuple[dataclasses.Field, ...]:
+def attribute_fields(cls: type[Any]) -> tuple[dataclasses.Field[Any], ...]:
     """Return the fields of an operation or structured attribute that its text shows, in order."""
     hidden = ("type", "types") if issubclass(cls, Op) else ()
     return tuple(field for field in dataclasses.fields(cls) if field.name not in hidden)

@@ -63,7 +63,7 @@ class _Parser:
             lexer.mark("(")
             mesh = self.list(")", self.axis)
         lexer.mark("{")
-        computations = []
+        computations: list[Computation] = []
         while not lexer.accept("}"):
             computations.append(self.computation())
         self.end()
@@ -81,7 +81,7 @@ class _Parser:
         lexer.mark("(")
         parameters = self.list(")", lambda: self.parameter(values))
         lexer.mark("{")
-        instructions = []
+        instructions: list[Instruction] = []
         while not lexer.accept("return"):
             instructions.append(self.instruction(values))
         results = [] if lexer.sees("}") else [self.use(values)]
@@ -111,7 +111,7 @@ class _Parser:
 
     def instruction(self, values: dict[str, Value]) -> Instruction:
         lexer = self.lexer
-        names = []
+        names: list[str] = []
         if lexer.next.kind == "value":
             names.append(self.new_name(values))
             while lexer.accept(","):
@@ -133,13 +133,13 @@ class _Parser:
         return Instruction(op, operands, results, regions, location)
 
     def regions(self) -> tuple[Computation, ...]:
-        found = []
+        found: list[Computation] = []
         while not self.lexer.accept("]"):
             found.append(self.computation())
         return tuple(found)
 
     def result_types(self, count: int) -> tuple[TensorType, ...]:
-        types = []
+        types: list[TensorType] = []
         for number in range(count):
             self.lexer.mark("," if number else ":")
             types.append(self.type())
@@ -154,9 +154,10 @@ class _Parser:
                 return {**fields, "types": types}
             case "type" if types:
                 return {**fields, "type": types[0]}
-        return fields
+            case _:
+                return fields
 
-    def make(self, cls: type, fields: dict[str, Any], where: Token) -> Any:
+    def make(self, cls: type[Any], fields: dict[str, Any], where: Token) -> Any:
         """Build an operation or attribute, turning what its constructor refuses into a positioned error."""
         for field in dataclasses.fields(cls):
             no_default = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
@@ -167,7 +168,7 @@ class _Parser:
         except (HloError, ValueError, TypeError) as error:
             self.lexer.fail(f"valid attributes ({error})", where)
 
-    def fields(self, cls: type, closing: str) -> dict[str, Any]:
+    def fields(self, cls: type[Any], closing: str) -> dict[str, Any]:
         known = {field.name for field in attribute_fields(cls)}
         found: dict[str, Any] = {}
 
@@ -210,6 +211,8 @@ class _Parser:
                 return self.type()
             case "attribute":
                 return self.structured()
+            case _:
+                pass
         if lexer.accept("["):
             return self.list("]", self.attribute)
         if lexer.accept("dense"):

@@ -16,7 +16,7 @@ import numpy as np
 
 from hlo_passes.ir.location import UNKNOWN, Location
 from hlo_passes.ir.module import Computation, Instruction, Module
-from hlo_passes.ir.op import Op, attribute_fields
+from hlo_passes.ir.op import Attribute, Op, Structured, attribute_fields
 from hlo_passes.ir.types import TensorType, dtype_name
 
 MAX_PRINTED_ELEMENTS = 16
@@ -100,8 +100,8 @@ def _attributes(op: Op) -> str:
     return f" {{{text}}}" if text else ""
 
 
-def _fields(value: Any) -> str:
-    shown = []
+def _fields(value: Structured) -> str:
+    shown: list[str] = []
     for field in attribute_fields(type(value)):
         current = getattr(value, field.name)
         if not _is_default(field, current):
@@ -109,12 +109,12 @@ def _fields(value: Any) -> str:
     return ", ".join(shown)
 
 
-def _is_default(field: dataclasses.Field, current: Any) -> bool:
+def _is_default(field: dataclasses.Field[Any], current: object) -> bool:
     default = field.default
     return default is not dataclasses.MISSING and type(default) is type(current) and default == current
 
 
-def print_attribute(value: Any) -> str:
+def print_attribute(value: Attribute) -> str:
     """Return the text of one attribute value.
 
     Raises:
@@ -139,7 +139,8 @@ def print_attribute(value: Any) -> str:
             return print_array(value)
         case _ if dataclasses.is_dataclass(value):
             return f"#{type(value).__name__}<{_fields(value)}>"
-    raise TypeError(f"attribute {value!r} of type {type(value).__name__} has no textual form")
+        case _:
+            raise TypeError(f"attribute {value!r} of type {type(value).__name__} has no textual form")
 
 
 def _float(value: float) -> str:

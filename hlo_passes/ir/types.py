@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from dataclasses import dataclass
@@ -72,7 +73,7 @@ def _unknown_dtype(dtype: str) -> UnsupportedType:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TensorType:
     """A static shape and an element type.
 
@@ -98,7 +99,7 @@ class TensorType:
         """Number of dimensions."""
         return len(self.shape)
 
-    @property
+    @functools.cached_property
     def size(self) -> int:
         """Number of elements."""
         return math.prod(self.shape)
@@ -108,7 +109,7 @@ class TensorType:
         """Width of one element in bits (1 for ``i1``)."""
         return DTYPES[self.dtype].bits
 
-    @property
+    @functools.cached_property
     def size_bytes(self) -> int:
         """Bytes of a dense array of this type; a boolean takes one byte."""
         return self.size * self.np_dtype.itemsize

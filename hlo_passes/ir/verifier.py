@@ -6,6 +6,8 @@ resolve with the callee's signature, no recursion, and an entry with valid donat
 
 from __future__ import annotations
 
+from typing import Protocol, cast
+
 from hlo_passes.errors import ConstraintViolation, VerificationError
 from hlo_passes.ir.location import UNKNOWN, Location
 from hlo_passes.ir.module import Computation, Instruction, Module, Value
@@ -138,9 +140,23 @@ def _verify_call(name: str, instruction: Instruction, computation: Computation, 
         raise _error(message, computation, instruction)
 
 
+class _Groups(Protocol):
+    @property
+    def listed(self) -> tuple[tuple[int, ...], ...]: ...
+    @property
+    def num_devices(self) -> int: ...
+
+
+class _Grouped(Protocol):
+    """What collectives have: the groups of devices that take part."""
+
+    @property
+    def groups(self) -> _Groups: ...
+
+
 def _verify_devices(instruction: Instruction, computation: Computation, module: Module) -> None:
     """Check that a collective is one of the module's devices, each of which is in a group where it must be."""
-    groups = instruction.op.groups  # pyright: ignore[reportAttributeAccessIssue]
+    groups = cast(_Grouped, instruction.op).groups
     members = {number for row in groups.listed for number in row}
     is_partial = instruction.op.name == "stablehlo.collective_broadcast"
     is_fitting = (

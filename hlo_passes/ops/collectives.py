@@ -117,7 +117,11 @@ class _Reducing(Collective):
     def reduced(self, x: Array, body: Closure) -> Array:
         """Return ``[groups, ...]``: members combined, the first half with the second, and so on."""
         x = self.by_groups(x)
-        combine = jax.vmap(lambda a, b: body(a, b)[0])
+
+        def combined(a: Array, b: Array) -> Array:
+            return body(a, b)[0]
+
+        combine = jax.vmap(combined)
         while x.shape[1] > 1:
             half = x.shape[1] // 2
             first, second, rest = x[:, :half], x[:, half : 2 * half], x[:, 2 * half :]

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from jax import Array, lax
 
+from hlo_passes._jax_compat import dot_general
 from hlo_passes.ir.op import FusionCategory, Op, attribute
 from hlo_passes.ir.types import DTYPES, TensorType, dtype_name
 from hlo_passes.ops.elementwise import Convert
@@ -166,7 +167,7 @@ class DotGeneral(Op):
     def _dot(self, lhs: Array, rhs: Array, dtype: str, precision: Any = None) -> Array:
         n = self.dimension_numbers
         numbers = ((n.lhs_contracting, n.rhs_contracting), (n.lhs_batching, n.rhs_batching))
-        return lax.dot_general(
+        return dot_general(
             lhs, rhs, numbers, precision=precision, preferred_element_type=DTYPES[dtype].np_dtype
         )
 
@@ -193,7 +194,7 @@ class DotGeneral(Op):
 def _components(operand: Array, precision_type: str, count: int) -> list[Array]:
     """Split into ``count`` arrays of that precision whose sum approaches the operand, the largest first."""
     exponent_bits, mantissa_bits = PRECISION_TYPES[precision_type]
-    parts = []
+    parts: list[Array] = []
     for _ in range(count):
         rounded = lax.reduce_precision(operand, exponent_bits, mantissa_bits)
         parts.append(rounded)

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 from jax import Array, lax
 
+from hlo_passes._jax_compat import fori_loop, switch
 from hlo_passes.ir.interpreter import Closure, as_closure, as_computation
 from hlo_passes.ir.module import Computation
 from hlo_passes.ir.op import FusionCategory, Op
@@ -129,7 +130,7 @@ class Repeat(ControlFlow):
             decisions.state = carry[1]
             return tuple(body(*carry[0], *invariants)), decisions.state
 
-        values, decisions.state = lax.fori_loop(0, self.count, again, (operands[:count], decisions.state))
+        values, decisions.state = fori_loop(0, self.count, again, (operands[:count], decisions.state))
         return tuple(values)
 
 
@@ -209,5 +210,5 @@ def _choose(index: Any, otherwise: int, branches: list[Closure], arguments: list
 
         return apart
 
-    results, decisions.state = lax.switch(index, [run(b) for b in branches], decisions.state, *arguments)
+    results, decisions.state = switch(index, [run(b) for b in branches], decisions.state, *arguments)
     return tuple(results)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from hlo_passes._jax_compat import broadcast_in_dim, broadcasted_iota, optimization_barrier
 from hlo_passes.ir.op import FusionCategory, Op
 from hlo_passes.ir.types import TensorType
 
@@ -57,7 +58,7 @@ class BroadcastInDim(DataMovement):
         order = sorted(range(operand.ndim), key=self.broadcast_dimensions.__getitem__)
         if order != list(range(operand.ndim)):
             operand = lax.transpose(operand, order)
-        return (lax.broadcast_in_dim(operand, self.shape, sorted(self.broadcast_dimensions)),)
+        return (broadcast_in_dim(operand, self.shape, sorted(self.broadcast_dimensions)),)
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ class Slice(DataMovement):
         self.require(
             "C2", complete, lambda: f"start, limit and strides are not one each per dimension of {operand}"
         )
-        sizes = []
+        sizes: list[int] = []
         for start, limit, stride, size in zip(
             self.start, self.limit, self.strides, operand.shape, strict=True
         ):
@@ -251,7 +252,7 @@ class Iota(DataMovement):
 
     def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
         """Apply ``lax.broadcasted_iota``."""
-        return (lax.broadcasted_iota(self.type.np_dtype, self.type.shape, self.dimension),)
+        return (broadcasted_iota(self.type.np_dtype, self.type.shape, self.dimension),)
 
 
 @dataclass(frozen=True, eq=False)
@@ -312,7 +313,7 @@ class Constant(DataMovement):
         copying bytes: in a loop, the bits of a constant that was transposed outside come back untransposed.
         JAX computes the conversion of a scalar constant while it traces, so that no other arithmetic sees it.
         """
-        return (jnp.broadcast_to(lax.optimization_barrier(jnp.asarray(self.value)), self.type.shape),)
+        return (jnp.broadcast_to(optimization_barrier(jnp.asarray(self.value)), self.type.shape),)
 
     def __eq__(self, other: object) -> bool:
         """Whether type and every bit are the same."""
@@ -346,4 +347,4 @@ class OptimizationBarrier(Op):
 
     def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
         """Apply ``lax.optimization_barrier``."""
-        return tuple(lax.optimization_barrier(operands))
+        return tuple(optimization_barrier(operands))

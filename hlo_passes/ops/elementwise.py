@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from hlo_passes._jax_compat import fori_loop, optimization_barrier
 from hlo_passes.ir.op import FusionCategory, Op
 from hlo_passes.ir.types import DTYPES, SMALL_FLOATS, TensorType
 
@@ -297,7 +298,7 @@ class BitcastConvert(Elementwise):
         if operand.dtype == dtype:
             return operands
         if operand.dtype.itemsize != dtype.itemsize:  # XLA merges two in a row whatever dimensions they make
-            operand = lax.optimization_barrier(operand)
+            operand = optimization_barrier(operand)
         if not jnp.iscomplexobj(operand):
             return (lax.bitcast_convert_type(operand, dtype),)
         if dtype.itemsize < operand.dtype.itemsize:
@@ -379,7 +380,7 @@ def _power(base: Array, exponent: Array) -> Array:
         is_set = (lax.shift_right_logical(exponent, jnp.full_like(exponent, bit)) & 1) == 1
         return jnp.where(is_set, result * power, result), power * power
 
-    power, _ = lax.fori_loop(0, base.dtype.itemsize * 8, square, (one, base))
+    power, _ = fori_loop(0, base.dtype.itemsize * 8, square, (one, base))
     if jnp.issubdtype(base.dtype, jnp.unsignedinteger):
         return power
     sign = jnp.where((exponent & 1) == 1, base, one)

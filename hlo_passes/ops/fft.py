@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from jax import Array, lax
+from jax import Array
 
+from hlo_passes._jax_compat import fft
 from hlo_passes.ir.op import Op
 from hlo_passes.ir.types import TensorType
 
@@ -53,4 +54,4 @@ class Fft(Op):
 
     def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
         """Apply ``lax.fft``."""
-        return (lax.fft(operands[0], self.fft_type, self.fft_length),)
+        return (fft(operands[0], self.fft_type, self.fft_length),)

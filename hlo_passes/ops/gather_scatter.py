@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from hlo_passes._jax_compat import broadcasted_iota, fori_loop, gather
 from hlo_passes.ir.interpreter import Closure, as_closure, as_computation
 from hlo_passes.ir.module import Computation
 from hlo_passes.ir.op import Op, attribute
@@ -188,7 +189,7 @@ class Gather(Op):
             _last_vector_dims(theirs, n.index_vector_dim),
         )
         vectors = with_last_vector(indices, n.index_vector_dim)
-        return (lax.gather(operand, vectors, numbers, self.slice_sizes, mode="promise_in_bounds"),)
+        return (gather(operand, vectors, numbers, self.slice_sizes, mode="promise_in_bounds"),)
 
 
 def update_kind(region: Computation | Closure) -> UpdateKind | None:
@@ -361,7 +362,7 @@ class Scatter(Op):
                 for x, y, before in zip(state, new, old, strict=True)
             )
 
-        return tuple(lax.fori_loop(0, starts.shape[0], update, tuple(inputs)))
+        return tuple(fori_loop(0, starts.shape[0], update, tuple(inputs)))
 
     def _starts(self, vectors: Array, batch: Sequence[int], rank: int) -> Array:
         """Return where each update's window begins along every axis, int64 ``[*lookups, rank]``."""
@@ -370,5 +371,5 @@ class Scatter(Op):
         for position, axis in enumerate(n.scatter_dims_to_operand_dims):
             columns[axis] = vectors[..., position].astype(jnp.int64)
         for axis, d in zip(n.input_batching_dims, batch, strict=True):
-            columns[axis] = lax.broadcasted_iota(jnp.int64, lookups, d)
+            columns[axis] = broadcasted_iota(jnp.int64, lookups, d)
         return jnp.stack(columns, axis=-1) if columns else jnp.zeros((*lookups, 0), jnp.int64)

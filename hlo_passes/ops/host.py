@@ -44,11 +44,12 @@ class _FromHost(HostTransfer):
     """Give the arrays of the next item."""
 
     to_host: ClassVar[bool] = False
+    types: tuple[TensorType, ...]
 
     def exchange(self, host: Decisions, *operands: Array) -> tuple[Any, ...]:
         """Take the next item of every array's stream."""
-        types: tuple[TensorType, ...] = self.types  # pyright: ignore[reportAttributeAccessIssue]
-        return tuple(host.receive(name, t) for name, t in zip(self.streams(len(types)), types, strict=True))
+        names = self.streams(len(self.types))
+        return tuple(host.receive(name, t) for name, t in zip(names, self.types, strict=True))
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from hlo_passes._jax_compat import broadcasted_iota, fori_loop
 from hlo_passes.ir.op import Op
 from hlo_passes.ir.types import TensorType
 from hlo_passes.ops.elementwise import INEXACT
@@ -59,7 +60,7 @@ class Cholesky(Op):
         """Take one column after the other out of what is left of the matrix."""
         a = _wide(operands[0] if self.lower else operands[0].mT.conj())
         n = a.shape[-1]
-        row, column = (lax.broadcasted_iota(jnp.int32, (n, n), axis) for axis in (0, 1))
+        row, column = (broadcasted_iota(jnp.int32, (n, n), axis) for axis in (0, 1))
 
         def step(j: Any, state: tuple[Array, Array]) -> tuple[Array, Array]:
             rest, factor = state
@@ -73,7 +74,7 @@ class Cholesky(Op):
         if not n:
             return operands
         start = jnp.where(row >= column, a, 0)
-        _, factor = lax.fori_loop(0, n, step, (start, jnp.zeros_like(a)))
+        _, factor = fori_loop(0, n, step, (start, jnp.zeros_like(a)))
         last = factor[..., -1:, -1:]  # NaN if any pivot was not positive
         filled = jnp.where(last == last, factor, np.array(np.nan, a.dtype))
         factor = jnp.where(row >= column, filled, 0).astype(operands[0].dtype)
@@ -123,7 +124,7 @@ class TriangularSolve(Op):
         a = a if self.left_side != self.is_transposed else a.mT
         b = b if self.left_side else b.mT
         is_lower = self.lower == (self.left_side != self.is_transposed)
-        row = lax.broadcasted_iota(jnp.int32, (n, 1), 0)
+        row = broadcasted_iota(jnp.int32, (n, 1), 0)
 
         def step(count: Any, x: Array) -> Array:
             i = count if is_lower else n - 1 - count
@@ -134,5 +135,5 @@ class TriangularSolve(Op):
             remain = row > i if is_lower else row < i
             return jnp.where(row == i, value, x - jnp.where(remain, column, 0) * value)
 
-        x = lax.fori_loop(0, n, step, b).astype(operands[1].dtype)
+        x = fori_loop(0, n, step, b).astype(operands[1].dtype)
         return (x if self.left_side else x.mT,)

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 
+from hlo_passes._jax_compat import broadcast_in_dim
 from hlo_passes.ir.op import Op
 from hlo_passes.ir.types import TensorType
 from hlo_passes.ops.elementwise import FLOAT
@@ -42,7 +43,7 @@ class BatchNorm(Op):
 
     def spread(self, values: Array, like: Array) -> Array:
         """Return one value per feature in the shape of ``like``."""
-        return lax.broadcast_in_dim(values, like.shape, (self.feature_index,))
+        return broadcast_in_dim(values, like.shape, (self.feature_index,))
 
     def normalized(self, x: Array, mean: Array, variance: Array) -> Array:
         """Return elements less their feature's mean, by its deviation."""

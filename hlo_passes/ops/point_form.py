@@ -265,7 +265,7 @@ def at_points(
     for name in reversed(order):
         axes = tuple(0 if name in names else None for names, _ in views)
         mapped = jax.vmap(mapped, in_axes=axes)
-    results = []
+    results: list[Array] = []
     for tensor, result in zip(form.results, mapped(*(x for _, x in views)), strict=True):
         folded = tuple(range(len(form.points), len(order)))
         if folded:
@@ -312,7 +312,7 @@ def _spread(x: Array, axis: int, terms: Sequence[tuple[int, int]]) -> Array:
 
 def read_by_points(form: PointForm, sizes: Mapping[str, int], operands: Sequence[Array]) -> list[Array]:
     """Return what points of these sizes, from the first one on, read of whole operands."""
-    found = []
+    found: list[Array] = []
     for tensor, x in zip(form.operands, operands, strict=True):
         spans = [axis.span(sizes, n) for axis, n in zip(tensor, x.shape, strict=True)]
         offsets = [axis.offset for axis in tensor]

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from hlo_passes._jax_compat import finfo, rng_bit_generator
 from hlo_passes.ir.op import Op
 from hlo_passes.ir.types import TensorType
 
@@ -59,7 +60,7 @@ class RngBitGenerator(Op):
                 after, found = _wide_philox(state, bits.shape, words)
         else:
             key = lax.bitcast_convert_type(state, jnp.uint32).reshape(-1)
-            after, found = lax.rng_bit_generator(key, bits.shape, words, ALGORITHMS[self.algorithm])
+            after, found = rng_bit_generator(key, bits.shape, words, ALGORITHMS[self.algorithm])
             after = lax.bitcast_convert_type(after.reshape(-1, 2), jnp.uint64)
         return after, lax.bitcast_convert_type(found, bits.np_dtype)
 
@@ -128,7 +129,7 @@ class Rng(Op):
     @property
     def fraction_bits(self) -> int:
         """Bits of the fraction of the type's floats."""
-        return int(jnp.finfo(self.type.np_dtype).nmant)
+        return int(finfo(self.type.np_dtype).nmant)
 
     def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
         """Return ``type``."""
@@ -165,7 +166,8 @@ class Rng(Op):
         return jnp.where(drawn < b, drawn, a)
 
     def _words(self, draws: int) -> list[Array]:
-        found, state = [], jnp.asarray(self.state)
+        found: list[Array] = []
+        state = jnp.asarray(self.state)
         bits = TensorType(self.type.shape, self.word)
         for _ in range(draws):
             state, words = RngBitGenerator("THREE_FRY", (TensorType((2,), "ui64"), bits)).evaluate(state)

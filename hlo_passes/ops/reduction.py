@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from hlo_passes._jax_compat import Fold, finfo, reduce_sum
 from hlo_passes.ir.interpreter import Closure, as_closure, as_computation
 from hlo_passes.ir.module import Computation
 from hlo_passes.ir.op import FusionCategory, Op
@@ -28,8 +29,8 @@ _COMBINER_OF: dict[str, Combiner] = {
     "stablehlo.xor": "xor",
 }
 _ON_BOOLEANS: dict[Combiner, Combiner] = {"add": "or", "max": "or", "mul": "and", "min": "and"}
-_FOLDS = {
-    "add": (lax.reduce_sum, lax.add),
+_FOLDS: dict[Combiner, tuple[Fold, Callable[[Array, Array], Array]]] = {
+    "add": (reduce_sum, lax.add),
     "mul": (lax.reduce_prod, lax.mul),
     "max": (lax.reduce_max, lax.max),
     "min": (lax.reduce_min, lax.min),
@@ -80,7 +81,7 @@ def _limits(dtype: np.dtype) -> tuple[Any, Any]:
         return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
     if np.isinf(np.array(np.inf).astype(dtype)):
         return -np.inf, np.inf
-    return jnp.finfo(dtype).min, jnp.finfo(dtype).max
+    return finfo(dtype).min, finfo(dtype).max
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ class Reduce(Op):
         return tuple(lax.reduce(inputs, initial, lambda x, y: body(*x, *y), self.dimensions))
 
 
-def _combined(folded: Array, initial: Array, combine: Any) -> Array:
+def _combined(folded: Array, initial: Array, combine: Callable[[Array, Array], Array]) -> Array:
     return combine(folded, jnp.broadcast_to(initial, folded.shape))
 
 

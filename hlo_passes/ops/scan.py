@@ -63,7 +63,7 @@ class Scan(Op):
         first = -1 if self.reverse else 0
         rest = tuple(x[:-1] if self.reverse else x[1:] for x in rows)
         _, folds = lax.scan(step, tuple(x[first] for x in rows), rest, reverse=self.reverse)
-        results = []
+        results: list[Array] = []
         for x, row, fold in zip(moved, rows, folds, strict=True):
             pieces = [fold, row[-1:]] if self.reverse else [row[:1], fold]
             results.append(jnp.moveaxis(jnp.concatenate(pieces).reshape(x.shape), 0, self.dimension))

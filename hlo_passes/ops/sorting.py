@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from hlo_passes._jax_compat import broadcasted_iota, fori_loop
 from hlo_passes.ir.interpreter import Closure, as_closure, as_computation
 from hlo_passes.ir.module import Computation
 from hlo_passes.ir.op import Op
@@ -213,7 +214,7 @@ class TopK(Op):
     def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
         """Sort all elements with their positions and keep the first ones."""
         (x,) = operands
-        position = lax.broadcasted_iota(np.int32, x.shape, self.dimension)
+        position = broadcasted_iota(np.int32, x.shape, self.dimension)
         found = sorted_by_keys((x, position), (self.key,), self.dimension)
         return tuple(lax.slice_in_dim(y, 0, self.k, axis=self.dimension) for y in found)
 
@@ -283,5 +284,5 @@ def sorted_by_network(
         takes = (lane < partner) == precedes(others, state)
         return tuple(jnp.where(takes, other, x) for x, other in zip(state, others, strict=True))
 
-    result = lax.fori_loop(0, len(steps), step, (*padded, position))
+    result = fori_loop(0, len(steps), step, (*padded, position))
     return tuple(jnp.moveaxis(x[..., :size], -1, axis) for x in result[:-1])

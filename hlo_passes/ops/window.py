@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from hlo_passes._jax_compat import fori_loop, reduce_window
 from hlo_passes.ir.interpreter import Closure, as_closure, as_computation
 from hlo_passes.ir.module import Computation
 from hlo_passes.ir.op import FusionCategory, Op
@@ -123,11 +124,21 @@ class ReduceWindow(Op):
         )
         combiner = simple_combiner(regions[0])
         if combiner is not None:
-            return (lax.reduce_window(inputs[0], initial[0], _FOLDS[combiner], *window),)
+            return (reduce_window(inputs[0], initial[0], _FOLDS[combiner], *window),)
         body = as_closure(regions[0])
         if half == 1:
-            return (lax.reduce_window(inputs[0], initial[0], lambda x, y: body(x, y)[0], *window),)
-        return tuple(lax.reduce_window(inputs, initial, lambda x, y: body(*x, *y), *window))
+            return (reduce_window(inputs[0], initial[0], _single(body), *window),)
+        return tuple(reduce_window(inputs, initial, _joined(body), *window))
+
+
+def _single(body: Closure) -> Callable[[Array, Array], Array]:
+    """Return a region of two values as the function that ``reduce_window`` takes of one input."""
+    return lambda x, y: body(x, y)[0]
+
+
+def _joined(body: Closure) -> Callable[[Sequence[Array], Sequence[Array]], tuple[Array, ...]]:
+    """Return a region as the function of two sequences of values that ``reduce_window`` takes of several."""
+    return lambda x, y: body(*x, *y)
 
 
 def simple_selection(region: Computation | Closure) -> str | None:
@@ -233,7 +244,7 @@ class SelectAndScatter(Op):
 
         nothing = (np.zeros((), operand.dtype), np.int32(-1))
         padding = list(zip(self.low, self.high, strict=True))
-        return lax.reduce_window(
+        return reduce_window(
             (operand, position), nothing, better, self.window_dimensions, self.window_strides, padding
         )[1]
 
@@ -246,4 +257,4 @@ def scatter_one_by_one(start: Array, chosen: Array, updates: Array, combine: Clo
         (new,) = combine(result[where], updates[number])
         return result.at[where].set(jnp.where(chosen[number] < 0, result[where], new))
 
-    return lax.fori_loop(0, updates.size, step, start)
+    return fori_loop(0, updates.size, step, start)

@@ -132,7 +132,7 @@ class Algebra:
 
     row_size: int = 0
     tolerance: float = 1e-6
-    atoms: list[Atom] = field(default_factory=list)
+    atoms: list[Atom] = field(default_factory=list[Atom])
     deviation: float = 0.0
     _infinity: Expression | None = None
 
@@ -273,7 +273,8 @@ class Algebra:
         return self._by_cases(x, self._exp)
 
     def _exp(self, x: Expression) -> Expression:
-        made, varying = self.of(1), {}
+        made = self.of(1)
+        varying: dict[Monomial, tuple[float, float]] = {}
         for key, (value, size) in x.terms.items():
             atom = self.atoms[key[0][0]] if len(key) == 1 and key[0][1] == 1 else None
             if not key:
@@ -488,7 +489,7 @@ class Algebra:
 
     def variances(self) -> list[tuple[Expression, Expression]]:
         """Return the variance of every atom whose sum and sum of squares along a row are known, with the atom."""
-        found = []
+        found: list[tuple[Expression, Expression]] = []
         for index, atom in enumerate(list(self.atoms)):
             if atom.kind == "variable" and atom.varies and self.row_size:
                 x = self._of_atom(index)

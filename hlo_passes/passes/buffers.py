@@ -109,7 +109,8 @@ class InPlace:
                 return operand.type.shape == result.type.shape
             case Fusion(kind="loop"):
                 return operand.type.shape == result.type.shape and operand in self._of_fusion(instruction)
-        return False
+            case _:
+                return False
 
     def _of_fusion(self, instruction: Instruction) -> tuple[Value, ...]:
         if instruction not in self._fusions:
@@ -202,7 +203,7 @@ def in_place_operands(fusion: Instruction) -> tuple[Value, ...]:
     """Return the operands of a ``loop`` fusion that it reads only at the index it writes, in order."""
     (region,) = fusion.regions
     own = {number: value for number, value in enumerate(fusion.operands)}
-    elsewhere = set()
+    elsewhere: set[Value] = set()
     for parameter, axes, fill in index_maps(region):
         if fill is not None or axes != identity(region.results[0].type.shape):
             elsewhere.add(own[parameter])
@@ -222,7 +223,8 @@ def _live_bytes(
         changes[max(start, 0)] += size
         if end + 1 <= count:
             changes[max(end + 1, 0)] -= size
-    live, total = [], 0
+    live: list[int] = []
+    total = 0
     for position, instruction in enumerate(computation.instructions):
         total += changes[position]
         shared = sum(value.type.size_bytes for value in instruction.results if value in reuses)

@@ -80,11 +80,11 @@ class _Draft:
     window: range
     instructions: tuple[Instruction, ...]
     producers: dict[Value, Instruction]
-    parameters: list[Value] = field(default_factory=list)
-    operands: list[Value] = field(default_factory=list)
-    body: list[Instruction] = field(default_factory=list)
-    env: dict[Value, Value] = field(default_factory=dict)
-    values: list[Value] = field(default_factory=list)
+    parameters: list[Value] = field(default_factory=list[Value])
+    operands: list[Value] = field(default_factory=list[Value])
+    body: list[Instruction] = field(default_factory=list[Instruction])
+    env: dict[Value, Value] = field(default_factory=dict[Value, Value])
+    values: list[Value] = field(default_factory=list[Value])
 
     def hand_in(self, value: Value) -> Value:
         """Add a parameter for a value from outside."""

@@ -83,7 +83,7 @@ class Folding:
     region: Computation
     values: list[Value]
     fill: list[np.ndarray] | None = None
-    valid: dict[int, np.ndarray] = field(default_factory=dict)
+    valid: dict[int, np.ndarray] = field(default_factory=dict[int, np.ndarray])
 
     def fold(self, axis: int, g: Geometry) -> None:
         """Fold the windows along one axis."""
@@ -126,7 +126,7 @@ class Folding:
     def _fold_rows(self, axis: int, g: Geometry) -> None:
         """Fold windows that do not overlap, as rows of a scan of which the last elements count."""
         row = g.stride if g.outputs > 1 else (g.taps - 1) * g.dilation + 1
-        results = []
+        results: list[Value] = []
         for x in self.values:
             shape = x.type.shape
             short = max(0, g.outputs * row - shape[axis])

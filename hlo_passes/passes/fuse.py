@@ -142,7 +142,7 @@ class _Region:
         if isinstance(op, Reduce):
             operand, initial = instruction.operands
             return [self._key(operand, axes), _Key(initial, None, is_leaf=not self.group.has_initial)]
-        needs = []
+        needs: list[_Key] = []
         for number, value in enumerate(instruction.operands):
             inner = access(instruction, number)
             assert inner is not None

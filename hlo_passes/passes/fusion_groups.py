@@ -43,7 +43,7 @@ class Group:
     root: Instruction
     kind: str
     domain: tuple[int, ...]
-    members: dict[Instruction, list[Axes]] = field(default_factory=dict)
+    members: dict[Instruction, list[Axes]] = field(default_factory=dict[Instruction, list[Axes]])
     size: int = 0
     dot: Instruction | None = None
     has_initial: bool = False
@@ -53,7 +53,7 @@ class Group:
 class _Use:
     """Who reads a value: fusion groups, through which maps, and others."""
 
-    groups: dict[Group, dict[Axes, None]] = field(default_factory=dict)
+    groups: dict[Group, dict[Axes, None]] = field(default_factory=dict[Group, dict[Axes, None]])
     is_outside: bool = False
 
 

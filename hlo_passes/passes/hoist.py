@@ -104,7 +104,7 @@ def _reading(
 ) -> Instruction:
     """Return a loop one of whose regions reads ``operands`` where it computed ``made``."""
     assert isinstance(loop.op, (While, Repeat))
-    regions = []
+    regions: list[Computation] = []
     for position, region in enumerate(loop.regions):
         if position == number:
             kept = tuple(i for i in region.instructions if i not in moving)

@@ -113,7 +113,7 @@ def compose(outer: Axes, inner: Axes) -> Axes:
     """Return the indices of an operand: ``inner`` in terms of a value's axes, ``outer`` of the domain."""
     if inner == identity_of(len(outer)):
         return outer
-    composed = []
+    composed: list[Axis] = []
     for dim, coefficient, offset in inner:
         if dim is None:
             composed.append(Axis(None, 0, offset))
@@ -151,7 +151,8 @@ def access(instruction: Instruction, number: int) -> Axes | None:
             return _reshape_access(operand.shape, op.shape)
         case Pad() if not any(op.interior):
             return () if number else tuple(Axis(axis, 1, -low) for axis, low in enumerate(op.low))
-    return None
+        case _:
+            return None
 
 
 @functools.cache
@@ -173,11 +174,13 @@ class _Expression:
     """Collects rows and maps while values are asked for, each at one set of indices."""
 
     computation: Computation
-    maps: list[ParameterMap] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)
-    _known: dict[tuple[Value, Axes], int] = field(default_factory=dict)
-    _needed: dict[tuple[Value, Axes], list[tuple[Value, Axes]]] = field(default_factory=dict)
-    _made: dict[Any, int] = field(default_factory=dict)
+    maps: list[ParameterMap] = field(default_factory=list[ParameterMap])
+    rows: list[Row] = field(default_factory=list[Row])
+    _known: dict[tuple[Value, Axes], int] = field(default_factory=dict[tuple[Value, Axes], int])
+    _needed: dict[tuple[Value, Axes], list[tuple[Value, Axes]]] = field(
+        default_factory=dict[tuple[Value, Axes], list[tuple[Value, Axes]]]
+    )
+    _made: dict[Any, int] = field(default_factory=dict[Any, int])
 
     @functools.cached_property
     def parameters(self) -> dict[Value, int]:
@@ -220,7 +223,7 @@ class _Expression:
         instruction = self.computation.producers.get(value)
         if instruction is None or isinstance(instruction.op, Pad):
             return []
-        needs = []
+        needs: list[tuple[Value, Axes]] = []
         for number, operand in enumerate(instruction.operands):
             inner = access(instruction, number)
             if inner is None:
@@ -239,6 +242,8 @@ class _Expression:
                 return self._make_constant(instruction)
             case Iota():
                 return self._make_iota(instruction.op, axes)
+            case _:
+                pass
         arguments = tuple(self._known[need] for need in self._needs((value, axes)))
         if isinstance(instruction.op, Nonlinearity):
             return self._add_named(instruction, arguments)
@@ -334,7 +339,7 @@ def _dtype(type_: TensorType) -> str:
 def _plain(element: np.ndarray) -> float | int | bool | str:
     """Return a scalar as a Python number; a NaN or -0.0, which numbers do not tell apart, as its bits."""
     value = element.item()
-    if isinstance(value, float) and (value != value or (value == 0 and np.signbit(value))):
+    if isinstance(value, float) and (value != value or (value == 0.0 and np.signbit(value))):
         return f"0x{element.tobytes()[::-1].hex()}"
     return value
 

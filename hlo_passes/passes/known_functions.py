@@ -102,7 +102,13 @@ class Known:
 _ALIKE = ("gelu", "gelu_erf")
 """Functions that differ by less than halves can tell."""
 
+Elementwise = Callable[[Functions, Any], Any]
+"""A function of ``Functions`` and its operand."""
+
 Definition = Callable[..., Any]
+"""A function of ``Functions``, its operand or source and gradient; of a norm's epsilon, too."""
+
+_Gradient = Callable[[Functions, Any, Any], Any] | Callable[[Functions, Any, Any, float], Any]
 
 
 # ---- functions, of ``m: Functions`` and their operand
@@ -133,7 +139,7 @@ def _silu_slope(m: Functions, x: Any) -> Any:
     return m.sigmoid(x) * (1 + x * (1 - m.sigmoid(x)))
 
 
-FUNCTIONS: dict[str, tuple[Definition, Definition]] = {
+FUNCTIONS: dict[str, tuple[Elementwise, Elementwise]] = {
     "relu": (lambda m, x: m.maximum(x, 0), lambda m, x: m.positive(x)),
     "tanh": (lambda m, x: m.tanh(x), lambda m, x: 1 - m.tanh(x) ** 2),
     "sigmoid": (lambda m, x: m.sigmoid(x), lambda m, x: m.sigmoid(x) * (1 - m.sigmoid(x))),
@@ -143,7 +149,7 @@ FUNCTIONS: dict[str, tuple[Definition, Definition]] = {
 }
 """Functions of single elements and their derivatives."""
 
-SLOPES_BY_RESULT: dict[str, Definition] = {
+SLOPES_BY_RESULT: dict[str, Elementwise] = {
     "relu": lambda m, y: m.positive(y),
     "tanh": lambda m, y: 1 - y * y,
     "sigmoid": lambda m, y: y * (1 - y),
@@ -166,10 +172,14 @@ def _whitened(m: Functions, x: Any, epsilon: float) -> tuple[Any, Any]:
     return deviation * inverse, inverse
 
 
+def _norm(m: Functions, x: Any, epsilon: float) -> Any:
+    return _whitened(m, x, epsilon)[0]
+
+
 ROW_FUNCTIONS: dict[str, Definition] = {
     "softmax": _softmax,
     "log_softmax": _log_softmax,
-    "norm": lambda m, x, epsilon: _whitened(m, x, epsilon)[0],
+    "norm": _norm,
 }
 """Functions of rows; a norm's last argument is what is added to the variance."""
 
@@ -187,7 +197,7 @@ def _norm_gradient(m: Functions, x: Any, g: Any, epsilon: float) -> Any:
     return inverse * (g - m.mean(g) - white * m.mean(g * white))
 
 
-_ROW_GRADIENTS: dict[tuple[str, bool], Definition] = {
+_ROW_GRADIENTS: dict[tuple[str, bool], _Gradient] = {
     ("softmax", True): _softmax_gradient,
     ("softmax", False): lambda m, x, g: _softmax_gradient(m, _softmax(m, x), g),
     ("log_softmax", True): lambda m, y, g: _log_softmax_gradient(m, m.exp(y), g),
@@ -212,7 +222,13 @@ def gradient_definition(kind: str, of_result: bool) -> Definition | None:
     if kind not in FUNCTIONS:
         return _ROW_GRADIENTS.get((kind, of_result))
     slope = SLOPES_BY_RESULT.get(kind) if of_result else FUNCTIONS[kind][1]
-    return None if slope is None else lambda m, x, g: g * slope(m, x)
+    if slope is None:
+        return None
+
+    def chained(m: Functions, x: Any, g: Any) -> Any:
+        return g * slope(m, x)
+
+    return chained
 
 
 # ---- tables

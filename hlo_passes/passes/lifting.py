@@ -56,7 +56,7 @@ def widened(region: Computation) -> Computation:
 
     A region that looks at the bits of its values, or rounds them on purpose, is returned itself.
     """
-    made = []
+    made: list[Instruction] = []
     wide = {v: _wide(v) for v in region.parameters}
     for instruction in region.instructions:
         op = instruction.op
@@ -93,7 +93,7 @@ def separate(region: Computation) -> list[Computation] | None:
     count = len(region.results)
     if count < 2 or len(region.parameters) != 2 * count:
         return None
-    apart = []
+    apart: list[Computation] = []
     for k, result in enumerate(region.results):
         needed, kept = {result}, list[Instruction]()
         for instruction in reversed(region.instructions):

@@ -51,7 +51,8 @@ def without_parameters(
 def with_constants(region: Computation, constants: Mapping[int, Instruction]) -> Computation:
     """Return a region that makes the constants at some parameters' positions itself."""
     names = FreshNames(value_names(region))
-    made, replacements = [], {}
+    made: list[Instruction] = []
+    replacements: dict[Value, Value] = {}
     for position, producer in constants.items():
         parameter = region.parameters[position]
         value = Value(names.new(), parameter.type)

@@ -65,6 +65,10 @@ class Pipeline:
         """Return the text that reads back to this pipeline."""
         return ",".join(map(str, self.items))
 
+    def having(self, changed: Pass) -> Pipeline:
+        """Return the pipeline with a pass's options those of ``changed``, outside groups."""
+        return Pipeline(tuple(changed if type(item) is type(changed) else item for item in self.items))
+
 
 class PassTiming(NamedTuple):
     """How long one run of a pass took, its verification apart."""
@@ -97,12 +101,14 @@ class PipelineRun:
         return "\n".join([f"{'pass':>12s} {'verify':>12s}", *lines])
 
 
-def optimize(module: Module, pipeline: str | None = None, dump_dir: str | Path | None = None) -> Module:
+def optimize(
+    module: Module, pipeline: str | Pipeline | None = None, dump_dir: str | Path | None = None
+) -> Module:
     """Return ``module`` after a pipeline, ``DEFAULT_PIPELINE`` if None.
 
     Args:
       module: a valid module.
-      pipeline: pipeline text.
+      pipeline: pipeline, or its text.
       dump_dir: folder to write the text before and after each pass to; made if missing.
 
     Raises:
@@ -129,9 +135,9 @@ def run_pipeline(
 @dataclass
 class _Runner:
     dump_dir: Path | None
-    timings: list[PassTiming] = field(default_factory=list)
-    known: set[Instruction | Computation] = field(default_factory=set)
-    at_rest: dict[LocalPass, set[Computation]] = field(default_factory=dict)
+    timings: list[PassTiming] = field(default_factory=list[PassTiming])
+    known: set[Instruction | Computation] = field(default_factory=set[Instruction | Computation])
+    at_rest: dict[LocalPass, set[Computation]] = field(default_factory=dict[LocalPass, set[Computation]])
 
     def run_all(self, items: tuple[Pass | Fix, ...], module: Module) -> Module:
         for item in items:

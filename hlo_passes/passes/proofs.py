@@ -328,7 +328,13 @@ def _compared(m: Algebra, direction: str, x: Expression, y: Expression) -> Expre
             return 1 - m.zero(x - y)
 
 
-_LAWS: dict[type[Op], Callable[..., Expression]] = {
+_Law = (
+    Callable[[Algebra, Expression], Expression]
+    | Callable[[Algebra, Expression, Expression], Expression]
+    | Callable[[Algebra, Expression, Expression, Expression], Expression]
+)
+
+_LAWS: dict[type[Op], _Law] = {
     ops.Abs: lambda m, x: m.maximum(x, -x),
     ops.Add: lambda m, x, y: x + y,
     ops.And: lambda m, x, y: x * y,

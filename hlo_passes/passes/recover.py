@@ -88,7 +88,7 @@ def _without_shared(computation: Computation, matches: list[_Match]) -> list[_Ma
     """Drop matches that are not needed, and those with a part that would have to be computed again outside."""
     chosen = {match.root: match for match in matches}
     while True:
-        live, used = set(computation.results), set()
+        live, used = set(computation.results), set[Instruction]()
         for instruction in reversed(computation.instructions):
             if not instruction.has_effect and live.isdisjoint(instruction.results):
                 continue
@@ -244,7 +244,7 @@ class _Finder:
 
     def _cone(self, root: Instruction, operands: tuple[Value, ...]) -> tuple[Instruction, ...] | None:
         """Return the instructions between operands and root in order; None if it reads anything else."""
-        producers, found = self.computation.producers, set()
+        producers, found = self.computation.producers, set[Instruction]()
         stack = [root]
         while stack:
             instruction = stack.pop()

@@ -182,8 +182,8 @@ class _Kept:
 class _Component:
     """Values connected by cheap operations: the values, and which of them cannot be computed again here."""
 
-    values: list[Value] = field(default_factory=list)
-    leaves: set[Value] = field(default_factory=set)
+    values: list[Value] = field(default_factory=list[Value])
+    leaves: set[Value] = field(default_factory=set[Value])
 
 
 def _components(kept: _Kept) -> list[_Component]:
@@ -278,7 +278,8 @@ class _Cut:
                     came[other] = node
                     queue.append(other)
             if self.sink in came:
-                path, node = [], self.sink
+                path: list[tuple[int, int]] = []
+                node = self.sink
                 while node != self.source:
                     path.append((came[node], node))
                     node = came[node]

@@ -143,6 +143,8 @@ def _runs(keys: np.ndarray, min_ops: int) -> list[_Run]:
     """Return the runs in ``keys``, those that save most first."""
     found: list[_Run] = []
     for period in _periods(keys, min_ops):
+        if not _may_repeat(keys, period):
+            continue
         is_other = keys[:-period] != keys[period:]
         if is_other.size - np.count_nonzero(is_other) < period:
             continue
@@ -156,10 +158,16 @@ def _runs(keys: np.ndarray, min_ops: int) -> list[_Run]:
     return sorted(found, key=lambda run: (-run.saved, run.period, run.start))
 
 
+def _may_repeat(keys: np.ndarray, period: int) -> bool:
+    """Return False if no ``period`` neighbours are all equal to those a period later, as seen from a few of each period."""
+    probes = (keys[offset::period] for offset in (0, period // 3, 2 * period // 3))
+    return all((probe[1:] == probe[:-1]).any() for probe in probes)
+
+
 def _periods(keys: np.ndarray, min_ops: int) -> list[int]:
     """Return the distances at which an instruction comes again, from ``min_ops`` on."""
     order = np.argsort(keys, kind="stable")
-    distances = set()
+    distances: set[int] = set()
     for step in range(1, _NEIGHBOURS + 1):
         same = keys[order[step:]] == keys[order[:-step]]
         distances.update(np.unique((order[step:] - order[:-step])[same]).tolist())

@@ -93,7 +93,7 @@ _BINARY: dict[type[Op], Callable[..., Any]] = {
     ops.Or: np.logical_or,
     ops.Xor: np.logical_xor,
 }
-_UNARY: dict[type[Op], Callable[..., Any]] = {
+_UNARY: dict[type[Op], Callable[[Any], Any]] = {
     ops.Abs: np.abs,
     ops.Cbrt: np.cbrt,
     ops.Exponential: np.exp,
@@ -230,7 +230,7 @@ class Samples:
         function = function_of(instruction)
         if function is None:
             return {}
-        made = {}
+        made: dict[Value, Sample | None] = {}
         for source in common:
             given = [
                 constant if (constant := self.constants.get(v)) is not None else self.functions[v][source]
@@ -257,7 +257,8 @@ class Samples:
         elif not isinstance(op, _MOVEMENT):
             return {}
         key = op, shape, instruction.result.type.shape, initial, combiner
-        known, made = self._moved.setdefault(key, {}), {}
+        known = self._moved.setdefault(key, {})
+        made: dict[K, Sample] = {}
         for source, sample in table.items():
             if sample not in known:
                 known[sample] = self._move(instruction, sample)
@@ -417,7 +418,7 @@ def joined_axes(axes: Iterable[tuple[int, ...]]) -> tuple[int, ...] | None:
     """
     given = [*axes]
     rank = max((len(each) for each in given), default=0)
-    joined = []
+    joined: list[int] = []
     for along in zip(*(each or (-1,) * rank for each in given), strict=True):
         moving = set(along) - {-1}
         if len(moving) > 1:

@@ -59,7 +59,7 @@ def _joined(
     """Combine every block with the total of all blocks before it; the first one has none."""
     d, shape = op.dimension, inner[0].type.shape
     dimensions = tuple(axis for axis in range(len(shape)) if axis != d + 1)
-    shifted = []
+    shifted: list[Value] = []
     for x in before:
         moved = pad(rewriter, x, d, *((0, 1) if op.reverse else (1, 0)))
         moved = cut_out(rewriter, moved, d, 1 if op.reverse else 0, shape[d])

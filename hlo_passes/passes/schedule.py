@@ -31,7 +31,7 @@ class Schedule(Pass):
         in_place = InPlace()
         temporaries = temporary_bytes(module, in_place)
         reachable = {computation.name for computation in callees_first(module)}
-        changed = []
+        changed: list[Computation] = []
         for computation in module.computations:
             donated = module.donated if computation.name == module.entry else ()
             is_run = computation.name in reachable

@@ -6,11 +6,13 @@ else is left to JAX.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+
+from hlo_passes._jax_compat import make_jaxpr
 
 
 def evaluated_exactly(function: Callable[..., Any], *operands: np.ndarray) -> tuple[np.ndarray, ...] | None:
@@ -20,7 +22,7 @@ def evaluated_exactly(function: Callable[..., Any], *operands: np.ndarray) -> tu
       function: returns a tuple of arrays; the caller holds ``jax.enable_x64(True)``.
       operands: its arguments.
     """
-    traced = jax.make_jaxpr(function)(*(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in operands))
+    traced = make_jaxpr(function)(*(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in operands))
     with np.errstate(all="ignore"):
         found = _evaluated(traced.jaxpr, traced.consts, operands)
     return None if found is None else tuple(found)
@@ -54,6 +56,8 @@ def _evaluated(
 
 
 _Rule = Callable[..., np.ndarray | None]
+Params = Mapping[str, Any]
+"""Parameters of a primitive of JAX, of any kinds, by name."""
 
 
 def _is_exact(*arrays: np.ndarray) -> bool:
@@ -62,34 +66,46 @@ def _is_exact(*arrays: np.ndarray) -> bool:
 
 def _on_integers(function: Callable[..., np.ndarray]) -> _Rule:
     """Return the rule of a primitive that does to integers and booleans what a numpy function does."""
-    return lambda params, *given: function(*given) if _is_exact(*given) else None
+
+    def rule(params: Params, *given: np.ndarray) -> np.ndarray | None:
+        return function(*given) if _is_exact(*given) else None
+
+    return rule
 
 
-def _remainder(params: Any, lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray | None:
+def _remainder(params: Params, lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray | None:
     """Return what is left, with the sign of the dividend; a division by zero is JAX's to define."""
     return np.fmod(lhs, rhs) if _is_exact(lhs, rhs) and np.all(rhs > 0) else None
 
 
-def _converted(params: Any, given: np.ndarray) -> np.ndarray | None:
+def _converted(params: Params, given: np.ndarray) -> np.ndarray | None:
     dtype = np.dtype(params["new_dtype"])
     return given.astype(dtype) if _is_exact(given) and dtype.kind in "iub" else None
 
 
-def _selected(params: Any, which: np.ndarray, *cases: np.ndarray) -> np.ndarray | None:
+def _selected(params: Params, which: np.ndarray, *cases: np.ndarray) -> np.ndarray | None:
     return np.where(which, cases[1], cases[0]) if which.dtype.kind == "b" and len(cases) == 2 else None
 
 
-def _reshaped(params: Any, given: np.ndarray, *sizes: Any) -> np.ndarray | None:
+def _reshaped(params: Params, given: np.ndarray, *sizes: np.ndarray) -> np.ndarray | None:
     return given.reshape(params["new_sizes"]) if params["dimensions"] is None and not sizes else None
 
 
-def _broadcast(params: Any, given: np.ndarray, *sizes: Any) -> np.ndarray | None:
+def _broadcast(params: Params, given: np.ndarray, *sizes: np.ndarray) -> np.ndarray | None:
     if sizes:
         return None
     shape = [1] * len(params["shape"])
     for axis, dimension in enumerate(params["broadcast_dimensions"]):
         shape[dimension] = given.shape[axis]
     return np.broadcast_to(given.reshape(shape), params["shape"])
+
+
+def _squeezed(params: Params, given: np.ndarray) -> np.ndarray:
+    return given.reshape([n for d, n in enumerate(given.shape) if d not in params["dimensions"]])
+
+
+def _transposed(params: Params, given: np.ndarray) -> np.ndarray:
+    return given.transpose(params["permutation"])
 
 
 _RULES: dict[str, _Rule] = {
@@ -112,11 +128,9 @@ _RULES: dict[str, _Rule] = {
     "rem": _remainder,
     "reshape": _reshaped,
     "select_n": _selected,
-    "squeeze": lambda params, given: given.reshape(
-        [n for d, n in enumerate(given.shape) if d not in params["dimensions"]]
-    ),
+    "squeeze": _squeezed,
     "sub": _on_integers(np.subtract),
-    "transpose": lambda params, given: given.transpose(params["permutation"]),
+    "transpose": _transposed,
     "xor": _on_integers(np.bitwise_xor),
 }
 """By the name of a primitive of JAX, what it does to arrays of numpy; None where that is not surely the same."""

@@ -17,7 +17,7 @@ def instruction_key(instruction: Instruction, operands: Hashable) -> Hashable:
 def computation_key(computation: Computation) -> Hashable:
     """Return a key that computations share when they are equal up to value names and source lines."""
     numbers = {value: number for number, value in enumerate(computation.parameters)}
-    keys = []
+    keys: list[Hashable] = []
     for instruction in computation.instructions:
         keys.append(instruction_key(instruction, tuple(numbers[value] for value in instruction.operands)))
         for value in instruction.results:

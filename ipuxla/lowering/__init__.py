@@ -27,6 +27,7 @@ from ipuxla.lowering import (
     sorting,
     transfers,
 )
+from ipuxla.lowering.collectives import joining
 from ipuxla.lowering.errors import UnsupportedLowering
 from ipuxla.lowering.registry import RULES, Lowering, dtype_of
 from ipuxla.lowering.transfers import streams_of
@@ -34,7 +35,7 @@ from ipuxla.sharding import ArraySharding
 from tiles.graph import Graph
 from tiles.target import System, Target
 
-__all__ = ["RULES", "UnsupportedLowering", "lower_module", "streams_of"]
+__all__ = ["RULES", "UnsupportedLowering", "joining", "lower_module", "streams_of"]
 
 assert (
     bitcasts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -10,11 +11,11 @@ from jax import Array
 
 from hlo_passes.ir import Computation, Instruction
 from hlo_passes.ir.interpreter import evaluate_computation
-from hlo_passes.ops import CodeletCall, Constant, DotGeneral, Elementwise, Reduce
+from hlo_passes.ops import CodeletCall, Constant, DotGeneral, Elementwise, Reduce, Repeat
 from hlo_passes.ops.point_form import Axis, PointForm, at_points
 from hlo_passes.ops.point_form import Tensor as FormTensor
 from hlo_passes.passes.indexing import NotAffine, expression
-from ipuxla.lowering.errors import UnsupportedLowering
+from hlo_passes.passes.while_to_repeat import WhileToRepeat
 from ipuxla.lowering.indexing import in_memory
 from ipuxla.lowering.regions import region_body
 from ipuxla.lowering.registry import Lowering, dtype_of, lowers, where
@@ -41,7 +42,7 @@ from tiles.graph import (
 from tiles.numerics.dtypes import is_float
 from tiles.poplibs.popops.expression import function_of
 from tiles.poplibs.popops.inner_loops import loop_of
-from tiles.poplibs.popops.map_code import expression_code
+from tiles.poplibs.popops.map import Map
 from tiles.poplibs.poputil.place import place
 from tiles.target import Basis, Target
 
@@ -49,6 +50,8 @@ _FRAME = 29
 """Slots that a worker takes before and behind its points, as PopLibs' vertices of rows do."""
 _MOVED = 2
 """Slots to load and store an element that is only moved."""
+_TURN = 1
+"""Slots by which a loop goes on to its next trip."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,11 @@ class PointCodelet(Codelet):
 
         return at_points(form, sizes, function, operands, self.call.combiner)
 
+    @functools.cached_property
+    def _priced(self) -> Computation:
+        """The function, its loops with counts where these are constant."""
+        return WhileToRepeat().change(self.function)
+
     def combiner(self) -> str | None:
         """What joins contributions to one result, where there are several."""
         return self.call.combiner or None
@@ -98,14 +106,17 @@ class PointCodelet(Codelet):
 
     def cycles(self, extents: Extents, target: Target) -> Cycles:
         """Six workers share the points of a cell; what their code takes, where there is code and nothing was stated."""
-        n = extents.product(range(self.points))
+        n, basis = extents.product(range(self.points)), Basis.ASSUMED
         if self.call.cycles:
             slots, source = self.call.cycles, f"stated for codelet {self.name}"
         else:
-            slots = slots_of_point(self.function, self.name, target)
+            slots, unknown = slots_of_point(self._priced, target)
             source = "operation by operation, each as PopLibs' vertex of its kind takes it"
+            if unknown:
+                source = f"codelet {self.name}: {unknown}; cycles= states what one point takes on one worker"
+                basis = Basis.UNKNOWN
         workers = target.workers_per_tile * (_FRAME + -(-n // target.workers_per_tile) * slots)
-        estimated = Cycles(target.supervisor_vertex_overhead_cycles + workers, Basis.ASSUMED, source)
+        estimated = Cycles(target.supervisor_vertex_overhead_cycles + workers, basis, source)
         try:
             return code_or_formula(self.tile_code(extents, target), estimated)
         except (NoTileCode, OutOfRegisters):
@@ -113,6 +124,20 @@ class PointCodelet(Codelet):
 
     def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
         """Return the code of a function of single elements."""
+        return self._expression(extents).tile_code(extents, target)
+
+    def own_code(self, extents: Extents, target: Target) -> Codelet:
+        """Return the expression that a function of single elements is; see ``Codelet.own_code``."""
+        found = self._expression(extents)
+        found.tile_code(extents, target)
+        return found
+
+    def _expression(self, extents: Extents) -> Map:
+        """Return the expression that a function of single elements is.
+
+        Raises:
+          NoTileCode: it is none; says why.
+        """
         form = extents.form
         if self.call.cycles:
             raise NoTileCode(f"codelet {self.name} states what it takes")
@@ -126,7 +151,7 @@ class PointCodelet(Codelet):
             body, outputs = region_body(self.function)
         except NotAffine as error:
             raise NoTileCode(f"codelet {self.name}: {error}") from error
-        return expression_code(body, outputs, extents, target, self.label)
+        return Map(body, outputs, extents.operand_dtypes, extents.result_dtypes)
 
     def flops(self, extents: Extents) -> np.ndarray:
         """Floating-point operations of the function, at every point."""
@@ -149,8 +174,6 @@ def lower_codelet_call(lowering: Lowering, instruction: Instruction) -> tuple[Te
     operands = [in_memory(lowering, v) for v in instruction.operands]
     codelet = PointCodelet(call, instruction.regions[0])
     form = op_form(call.point_form, instruction)
-    if not call.cycles:
-        slots_of_point(codelet.function, call.label, lowering.graph.target, where(instruction))
     plan = _plan(call, form, lowering.graph.target, where(instruction))
     return place(
         lowering.site(where(instruction), lowering.prefix + call.label),
@@ -222,15 +245,14 @@ def _plan(call: CodeletCall, form: OpForm, target: Target, location: str) -> Pla
 # ---- what a point takes
 
 
-def slots_of_point(function: Computation, name: str, target: Target, location: str = "") -> int:
-    """Return the slots that one worker takes for one point.
+def slots_of_point(function: Computation, target: Target) -> tuple[int, str]:
+    """Return the slots that one worker takes for one point, and which operations have a time that shapes do not tell.
 
-    Raises:
-      UnsupportedLowering: an operation whose time its operands' shapes do not say, such as a loop.
+    A loop counts as one trip, a branch as its longest one.
     """
-    total = 0.0
+    total, unknown = 0.0, list[str]()
     for instruction in function.instructions:
-        op, size = instruction.op, instruction.results[0].type.size
+        op, size = instruction.op, instruction.results[0].type.size if instruction.results else 0
         kind = op.name.split(".")[-1]
         if isinstance(op, Constant):
             continue
@@ -241,16 +263,37 @@ def slots_of_point(function: Computation, name: str, target: Target, location: s
             total += _MOVED * read + sum(_own(i, read, target) for i in instruction.regions[0].instructions)
         elif isinstance(op, Elementwise) and function_of(kind) is not None:
             total += _own(instruction, size, target)
-        elif not instruction.regions and not op.callees:
-            total += _MOVED * sum(v.type.size for v in instruction.results)
+        elif isinstance(op, Repeat):
+            slots, why = slots_of_point(instruction.regions[0], target)
+            total += op.count * (slots + _TURN)
+            unknown += [why] if why else []
         else:
-            raise UnsupportedLowering(
-                f"how long {op.name} takes in codelet {name} cannot be read from it",
-                location=where(instruction) or location or None,
-                expected="operations on elements, sums and products, whose work shapes tell",
-                try_="cycles=, what one point takes on one worker",
-            )
-    return math.ceil(total)
+            total += _MOVED * sum(v.type.size for v in instruction.results)
+            if kind not in _MOVES:
+                inner = [slots_of_point(region, target)[0] for region in instruction.regions]
+                is_branch = kind in _BRANCHES
+                total += (max if is_branch else sum)(inner) if inner else 0
+                counted = "its longest branch" if is_branch else "one trip" if kind == "while" else "a copy"
+                unknown.append(f"no tile code for {op.name} of {where(instruction)}, counted as {counted}")
+    return math.ceil(total), "; ".join(dict.fromkeys(unknown))
+
+
+_BRANCHES = ("if", "case")
+_MOVES = (
+    "broadcast_in_dim",
+    "concatenate",
+    "dynamic_slice",
+    "dynamic_update_slice",
+    "gather",
+    "iota",
+    "optimization_barrier",
+    "pad",
+    "reshape",
+    "reverse",
+    "slice",
+    "transpose",
+)
+"""Operations of which every element of the result is moved once."""
 
 
 def _own(instruction: Instruction, elements: int, target: Target) -> float:

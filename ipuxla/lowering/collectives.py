@@ -18,6 +18,7 @@ from hlo_passes.ops import (
     ReplicaId,
     simple_combiner,
 )
+from hlo_passes.passes import JoinCollectives
 from ipuxla.lowering.errors import UnsupportedLowering
 from ipuxla.lowering.registry import Lowering, lowers, where
 from tiles.graph import Graph, Pairs, Permutation, Shift, Site, Tensor
@@ -26,6 +27,10 @@ from tiles.poplibs import gcl
 from tiles.target import System
 
 Axes = tuple[tuple[str, int], ...]
+SHARE_OF_LATENCY = 4
+"""Operands as long as latency that are worth joining: more save less than a fifth."""
+JOINED_SHARE = 64
+"""Part of an IPU's memory that what is joined may take."""
 
 
 def replica_axes(module: Module) -> Axes:
@@ -67,6 +72,28 @@ def split_axes(mesh: Iterable[tuple[str, int]]) -> list[tuple[str, str, int]]:
             taken.add(part)
             found.append((part, name, size))
     return found
+
+
+def joining(module: Module, system: System) -> JoinCollectives:
+    """Return how large the all-reduces of a module may be that cross a system's links as one.
+
+    An operand up to what its latency weighs, and four of these together, of which latency would be a fifth; at least
+    what the pass takes by itself. All of them are live at once, and copied: together a share of an IPU's memory.
+    """
+    default, found = JoinCollectives(), [i for i in module.walk() if isinstance(i.op, AllReduce)]
+    graph = Graph(system)
+    for name, size in module.mesh:
+        graph.replicate(name, size)
+    axes = {names for i in found if (names := _groups(i).axes_of(module.mesh))}
+    each = max((gcl.latency_bytes(graph, names) for names in sorted(axes)), default=0)
+    together = min(SHARE_OF_LATENCY * each, system.chip.memory_bytes // JOINED_SHARE)
+    each = together // SHARE_OF_LATENCY
+    each = (
+        1 << each.bit_length() - 1 if each else 0
+    )  # a round number: small changes of figures change no program
+    if each <= default.max_bytes:
+        return default
+    return JoinCollectives(each, SHARE_OF_LATENCY * each)
 
 
 def folded_axes(module: Module, axes: Axes, system: System) -> tuple[str, ...]:

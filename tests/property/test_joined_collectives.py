@@ -90,3 +90,18 @@ def test_neighbours_are_one_and_what_waits_or_differs_is_not():
     assert count(apart.run(module_of([("psum", 0, a), ("psum", 1, a)]))) == 2, "16 bytes are not small"
     nothing = module_of([("tanh", 0, a), ("tanh", 1, a)])
     assert JoinCollectives().run(nothing) is nothing
+
+
+def test_what_is_small_depends_on_the_systems_latency():
+    def joined(system, count, size):
+        mesh = AbstractMesh((count,), ("d",))
+        both = jax.shard_map(
+            lambda x, y: jax.lax.psum((x, y), "d"), mesh=mesh, in_specs=P("d"), out_specs=P()
+        )
+        xs = [jax.ShapeDtypeStruct((count * n,), np.float32) for n in (size, size + 1)]
+        text = ipuxla.jit(both, target=system).lower(*xs).as_text("hlo-optimized")
+        return text.count("all_reduce(") == 1
+
+    assert joined("pod4", 4, 30_000) and not joined("pod4", 4, 40_000)
+    assert joined("dss8440", 16, 60_000) and not joined("dss8440", 16, 70_000)
+    assert joined("pod64 x 1024", 2**16, 250_000)

@@ -12,10 +12,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import core, lax
-from jax.extend.core import Primitive
-from jax.interpreters import batching, mlir
+from jax import core
 
+from tiles._jax_compat import batchers, lax_map, lower_fun, new_primitive, register_lowering
 from tiles.codelets.cells import CellCall, Level
 from tiles.codelets.modules import Module, Parts
 from tiles.errors import InvalidExecutable, Unsupported
@@ -72,10 +71,10 @@ class Cells:
             chosen = [next(mine) if v else x for v, x in zip(varies, given, strict=True)]
             return self.run(tuple(inner), in_ring, chosen)
 
-        return list(lax.map(one, [x for v, x in zip(varies, given, strict=True) if v]))
+        return list(lax_map(one, [x for v, x in zip(varies, given, strict=True) if v]))
 
 
-exported_p = Primitive("tiles_exported_codelet")
+exported_p = new_primitive("tiles_exported_codelet")
 exported_p.multiple_results = True
 
 
@@ -111,5 +110,5 @@ def _in_ring(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]
 
 exported_p.def_impl(_run)
 exported_p.def_abstract_eval(_types)
-batching.primitive_batchers[exported_p] = _batch
-mlir.register_lowering(exported_p, mlir.lower_fun(_run, multiple_results=True))
+batchers[exported_p] = _batch
+register_lowering(exported_p, lower_fun(_run, multiple_results=True))

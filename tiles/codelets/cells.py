@@ -99,7 +99,7 @@ def _whole_calls(codelet: Codelet, form: OpForm, plan: Plan) -> list[CellCall]:
         return [CellCall(_with(form, split, extents)) for extents in _extents(classes)]
     limited = tuple(d for d in split if plan.splits[d].size % plan.splits[d].grain)
     reads = [{d for axis in index_map.axes for d, _ in axis.terms} for index_map in form.operands]
-    levels = []
+    levels: list[Level] = []
     for d in split:
         limits = (d in limited,) if limited else ()
         levels.append((plan.splits[d].parts, (True, *limits, *(d in used for used in reads))))
@@ -109,7 +109,7 @@ def _whole_calls(codelet: Codelet, form: OpForm, plan: Plan) -> list[CellCall]:
 
 def _vertex_calls(form: OpForm, plan: Plan) -> list[CellCall]:
     flags = (True,) * (1 + len(form.operands))
-    calls = []
+    calls: list[CellCall] = []
     for block in itertools.product(*map(extent_classes, plan.splits)):
         count = math.prod(end - first for first, end, _ in block)
         calls.append(CellCall(tuple(extent for _, _, extent in block), (), ((count, flags),)))

@@ -19,7 +19,7 @@ from tiles.codelets.calls import Cells, CompiledCall, run_cells
 from tiles.codelets.cells import CellCall, cell_calls, cell_sizes, slice_extents
 from tiles.codelets.modules import Module, Parts
 from tiles.errors import InvalidExecutable, NoTileCode
-from tiles.graph.codelet import Cell, Codelet, Cycles, Extents
+from tiles.graph.codelet import Cell, Codelet, Cycles, Extents, codelet_from_data
 from tiles.graph.cycles import VertexCode
 from tiles.graph.domain import OpForm, Plan
 from tiles.numerics.dtypes import is_float, to_jax, unsigned_of
@@ -52,6 +52,8 @@ class ExportedCodelet(Codelet):
       basis: what the cycles rest on.
       source: where they are from.
       figures: costs by the cell's extents.
+      runs: codelet of this package whose tile code vertices run, None where they have none.
+      no_code: why they have none.
       calls: compiled calls.
     """
 
@@ -68,6 +70,8 @@ class ExportedCodelet(Codelet):
     source: str
     figures: tuple[Figures, ...]
     calls: tuple[CompiledCall, ...]
+    runs: Codelet | None = None
+    no_code: str = ""
 
     @property
     def label(self) -> str:
@@ -99,12 +103,19 @@ class ExportedCodelet(Codelet):
         return Cycles(self._figures(extents, "cycles"), self.basis, self.source)
 
     def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
-        """Refuse: what was compiled stayed behind, its figures came along.
+        """Return the code of what it runs, under its own name; see ``Codelet.tile_code``."""
+        if self.runs is None:
+            raise NoTileCode(self.no_code)
+        parts = self.runs.tile_code(extents, target)
+        return tuple(dataclasses.replace(part, variant=part.variant.named(self.shown)) for part in parts)
 
-        Raises:
-          NoTileCode: always.
-        """
-        raise NoTileCode(f"codelet {self.name} is in the executable as exported code with its figures")
+    def variant_bytes(self, extents: Extents, target: Target) -> int:
+        """Return the bytes of code that came with the codelet."""
+        return self.code
+
+    def variant_scratch_bytes(self, extents: Extents, target: Target) -> np.ndarray:
+        """Return the temporary bytes that came with the codelet, those of its code among them."""
+        return self.scratch_bytes(extents, target)
 
     def flops(self, extents: Extents) -> np.ndarray:
         """Return floating-point operations of a cell."""
@@ -157,6 +168,8 @@ class ExportedCodelet(Codelet):
             "source": self.source,
             "figures": [[list(f.sizes), f.cycles, f.flops, f.scratch_bytes] for f in self.figures],
             "calls": [_call_data(c) for c in self.calls],
+            "runs": None if self.runs is None else self.runs.to_data(),
+            "no_code": self.no_code,
         }
         return {"name": self.name, "version": self.version, "carried": exported}
 
@@ -239,7 +252,7 @@ def exported_from_data(data: dict[str, Any], modules: dict[str, Module]) -> Expo
       InvalidExecutable: a module is missing.
     """
     exported = data["carried"]
-    calls = []
+    calls: list[CompiledCall] = []
     for c in exported["calls"]:
         levels = tuple((int(count), tuple(bool(v) for v in varies)) for count, varies in c["levels"])
         call = CellCall(tuple(map(int, c["sizes"])), tuple(map(int, c["limited"])), levels)
@@ -265,4 +278,6 @@ def exported_from_data(data: dict[str, Any], modules: dict[str, Module]) -> Expo
         source=str(exported["source"]),
         figures=figures,
         calls=tuple(calls),
+        runs=None if exported["runs"] is None else codelet_from_data(exported["runs"]),
+        no_code=str(exported["no_code"]),
     )

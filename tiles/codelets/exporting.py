@@ -13,7 +13,7 @@ from tiles.codelets.calls import CompiledCall
 from tiles.codelets.cells import CellCall, cell_calls, cell_sizes
 from tiles.codelets.exported import ExportedCodelet, Figures, call_signature, exported_dtype
 from tiles.codelets.modules import Module, compiled
-from tiles.errors import InvalidGraph, IpuError, Unsupported
+from tiles.errors import InvalidGraph, IpuError, NoTileCode, OutOfRegisters, Unsupported
 from tiles.graph.codelet import Cell, Codelet, Extents
 from tiles.graph.domain import OpForm, Plan
 from tiles.numerics.dtypes import to_jax
@@ -57,6 +57,7 @@ def export_codelet(
         _whole_numbers(values, len(sizes))
         for values in (cycles.value, codelet.flops(extents), codelet.variant_scratch_bytes(extents, target))
     ]
+    runs, no_code = _own_code(codelet, extents, target)
     return ExportedCodelet(
         name=codelet.name,
         version=codelet.version,
@@ -73,7 +74,17 @@ def export_codelet(
         calls=tuple(
             _compiled(codelet, form, call, operands, results) for call in cell_calls(codelet, form, plan)
         ),
+        runs=runs,
+        no_code=no_code,
     )
+
+
+def _own_code(codelet: Codelet, extents: Extents, target: Target) -> tuple[Codelet | None, str]:
+    """Return the codelet of this package whose code vertices run, and why they run none."""
+    try:
+        return codelet.own_code(extents, target), ""
+    except (NoTileCode, OutOfRegisters) as error:
+        return None, error.what
 
 
 def _whole_numbers(values: Any, count: int) -> list[int]:

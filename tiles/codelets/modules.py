@@ -17,19 +17,18 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import core, export
-from jax.extend.core import Primitive
-from jax.interpreters import mlir
-from jaxlib.mlir.dialects import func, stablehlo
+from jax import core
 
 from tiles import isolated
+from tiles._jax_compat import export, func, jit, mlir, new_primitive, register_lowering, stablehlo
 from tiles.errors import InvalidExecutable, Unsupported
 
 PLATFORM = "cpu"
 """What modules are made for, wherever they are made."""
 
-_NAMES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "i1": "bool"}
-_NAMES |= {f"i{n}": f"int{n}" for n in (8, 16, 32, 64)} | {f"ui{n}": f"uint{n}" for n in (8, 16, 32, 64)}
+_NAMES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "i1": "bool"} | {
+    f"{short}{n}": f"{name}{n}" for short, name in (("i", "int"), ("ui", "uint")) for n in (8, 16, 32, 64)
+}
 
 ALLOWED = frozenset(
     [
@@ -112,7 +111,7 @@ def _parts(types: Sequence[Any]) -> Parts:
 def compiled(function: Callable[..., Any], arguments: Sequence[jax.ShapeDtypeStruct]) -> Module:
     """Return a function as a module for arguments of given shapes and dtypes."""
     with jax.enable_x64(True):
-        made = export.export(jax.jit(function, keep_unused=True), platforms=[PLATFORM])(*arguments)
+        made = export(jit(function, keep_unused=True), platforms=[PLATFORM])(*arguments)
     with mlir.make_ir_context() as context:
         module = stablehlo.deserialize_portable_artifact(context, made.mlir_module_serialized)
         if foreign := _foreign(_operations(module.operation)):
@@ -156,7 +155,7 @@ def operations_of(data: bytes) -> bytes:
     Raises:
       ValueError: one is no such module.
     """
-    found = []
+    found: list[list[str]] = []
     for text in json.loads(data):
         with mlir.make_ir_context() as context:
             try:
@@ -184,12 +183,12 @@ def _foreign(names: Iterable[str]) -> list[str]:
     return sorted(name for name in names if name not in ALLOWED and not name.startswith("chlo."))
 
 
-module_p = Primitive("tiles_module")
+module_p = new_primitive("tiles_module")
 module_p.multiple_results = True
 
 
 def _run(*arguments: Any, module: Module) -> list[Any]:
-    return jax.jit(module.call)(*arguments)
+    return jit(module.call)(*arguments)
 
 
 def _types(*_: Any, module: Module) -> list[core.ShapedArray]:
@@ -207,4 +206,4 @@ def _lower(context: Any, *arguments: Any, module: Module) -> Any:
 
 module_p.def_impl(_run)
 module_p.def_abstract_eval(_types)
-mlir.register_lowering(module_p, _lower)
+register_lowering(module_p, _lower)

@@ -102,7 +102,8 @@ def _link_cost(crossings: tuple[Crossing, ...], flow_bytes: int, tile_cycles: in
     """Return what crosses the links beside what tiles take; of several stages the mean."""
     by_basis: dict[Basis, int] = {}
     syncs: list[int | None] = []
-    bases, is_known = [], True
+    bases: list[Basis] = []
+    is_known = True
     for unit in (found.unit for found in crossings):
         if unit is None:
             continue

@@ -252,7 +252,8 @@ def _record(
             return UndefStep(name, step.tensor, step.location)
         case Sync():
             return SyncStep(name, step.external, step.location)
-    return ExecuteStep(name, tuple(_group(graph, g, received, number) for g in step.vertices))
+        case _:
+            return ExecuteStep(name, tuple(_group(graph, g, received, number) for g in step.vertices))
 
 
 def _copy(step: Copy) -> VariableCopy:
@@ -348,7 +349,7 @@ def _assemble(
     fits: bool,
 ) -> Executable:
     tree, composites = program
-    variables = {}
+    variables: dict[str, Variable] = {}
     for name, t in storages.tensors.items():
         assert t.layout is not None
         variables[name] = Variable(

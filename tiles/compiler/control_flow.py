@@ -151,7 +151,7 @@ def _exposed(executable: Executable, part: Part, written: set[str], found: set[s
             branches = [set(written) for _ in part.branches]
             for branch, after in zip(part.branches, branches, strict=True):
                 _exposed(executable, branch, after, found)
-            written.update(set.intersection(*branches))
+            written.update(branches[0].intersection(*branches))
         case While():
             _exposed(executable, part.condition, written, found)
             found.update({root_of(executable, part.predicate)} - written)

@@ -403,7 +403,8 @@ def _own_exchange_code(
 ) -> tuple[np.ndarray, dict[int, tuple[Any, ...]]]:
     if isinstance(step, BetweenStep):  # the tiles it talks to are on IPUs that bases do not name
         return exchange_code_bytes(step_traffic(executable, step), executable.target), {}
-    total, keys = np.zeros(executable.target.num_tiles, np.int64), {}
+    total = np.zeros(executable.target.num_tiles, np.int64)
+    keys: dict[int, tuple[Any, ...]] = {}
     for number, each in enumerate(movements(step, executable.variables)):
         if each is not None and each.add_code(executable.target, total) >= LEAST_BYTES:
             keys[number] = each.key

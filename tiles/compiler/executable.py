@@ -21,12 +21,12 @@ from tiles.codelets.modules import Module, admit
 from tiles.compiler.control import Part, functions_of, part_data, part_from
 from tiles.compiler.steps import ExecuteStep, StepRecord, VertexGroup, at_line, step_from_data
 from tiles.errors import InvalidExecutable
-from tiles.files import opened, read_json, sealed
+from tiles.files import is_dict, is_list, opened, read_json, sealed
 from tiles.graph import Layout, RemoteBuffer, Replicas, Stream
 from tiles.numerics.dtypes import to_jax
 from tiles.target import System, Target
 
-FORMAT_VERSION = 9
+FORMAT_VERSION = 10
 MAGIC = b"ipuxla-executable\n"
 
 
@@ -152,9 +152,9 @@ class Executable:
     donated: tuple[int, ...] = ()
     fits: bool = True
     composites: tuple[VertexGroup, ...] = ()
-    streams: dict[str, Stream] = field(default_factory=dict)
-    remote_buffers: dict[str, RemoteBuffer] = field(default_factory=dict)
-    shared_exchange: dict[MovementId, MovementId] = field(default_factory=dict)
+    streams: dict[str, Stream] = field(default_factory=dict[str, Stream])
+    remote_buffers: dict[str, RemoteBuffer] = field(default_factory=dict[str, RemoteBuffer])
+    shared_exchange: dict[MovementId, MovementId] = field(default_factory=dict[MovementId, MovementId])
     system: System | None = None
     replicas: Replicas = field(default_factory=Replicas)
     differs_along: tuple[tuple[str, ...], ...] = ()
@@ -242,15 +242,15 @@ class Executable:
         return {digest: blob for codelet in exported for digest, blob in codelet.modules().items()}
 
     @classmethod
-    def from_data(cls, data: dict[str, Any]) -> Executable:
+    def from_data(cls, data: object) -> Executable:
         """Build from plain data; the counterpart of ``to_data``.
 
         Raises:
           InvalidExecutable: another format version, a missing or unknown field, an unknown codelet, or data
             that would be written otherwise than it was read.
         """
-        if not isinstance(data, dict) or data.get("format") != FORMAT_VERSION:
-            found = data.get("format") if isinstance(data, dict) else type(data).__name__
+        if not is_dict(data) or data.get("format") != FORMAT_VERSION:
+            found = data.get("format") if is_dict(data) else type(data).__name__
             raise InvalidExecutable(
                 f"this version reads executable format {FORMAT_VERSION}, the file has {found}"
             )
@@ -355,11 +355,12 @@ def _text(data: Any) -> bytes:
 
 def _difference(read: Any, written: Any, at: str = "") -> str:
     """Say where data first differs from what is written for it."""
-    if isinstance(read, dict) and isinstance(written, dict):
+    pairs: list[tuple[Any, Any, str]]
+    if is_dict(read) and is_dict(written):
         if odd := sorted(read.keys() ^ written.keys(), key=str):
             return f"{at.lstrip('.') or 'it'} lacks or adds {', '.join(map(str, odd))}"
         pairs = [(read[key], written[key], f"{at}.{key}") for key in sorted(read)]
-    elif isinstance(read, list) and isinstance(written, list) and len(read) == len(written):
+    elif is_list(read) and is_list(written) and len(read) == len(written):
         pairs = [(a, b, f"{at}[{i}]") for i, (a, b) in enumerate(zip(read, written, strict=True))]
     else:
         return f"{at.lstrip('.') or 'it'} holds {str(read)[:60]!r}, read as {str(written)[:60]!r}"

@@ -79,8 +79,8 @@ def is_leaf(step: Copy | ComputeSet) -> bool:
 class _Run:
     """What was seen since control or the host was last met in a sequence: by storage the last steps that use it, and groups."""
 
-    reads: dict[str, int] = field(default_factory=dict)
-    writes: dict[str, int] = field(default_factory=dict)
+    reads: dict[str, int] = field(default_factory=dict[str, int])
+    writes: dict[str, int] = field(default_factory=dict[str, int])
     groups: dict[type, list[int]] = field(default_factory=lambda: defaultdict(list))
 
 
@@ -214,7 +214,7 @@ class _Budget:
 
 def _scratch(order: Order, tensors: Mapping[str, Tensor]) -> list[Request]:
     """Return the buffers of temporary bytes of vertices."""
-    found = []
+    found: list[Request] = []
     for number, (_, step) in enumerate(order.steps):
         for group in step.vertices if isinstance(step, ComputeSet) else ():
             operands, results = (

@@ -75,17 +75,17 @@ class Order:
     """
 
     given: Graph
-    steps: list[tuple[str, Any]] = field(default_factory=list)
+    steps: list[tuple[str, Any]] = field(default_factory=list[tuple[str, Any]])
     accesses: dict[str, list[tuple[int, bool]]] = field(default_factory=lambda: defaultdict(list))
-    loops: list[tuple[int, int]] = field(default_factory=list)
-    functions: dict[str, control.Sequence] = field(default_factory=dict)
-    lowest: dict[str, int] = field(default_factory=dict)
-    recalls: list[tuple[int, int]] = field(default_factory=list)
-    bodies: dict[str, range] = field(default_factory=dict)
+    loops: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    functions: dict[str, control.Sequence] = field(default_factory=dict[str, control.Sequence])
+    lowest: dict[str, int] = field(default_factory=dict[str, int])
+    recalls: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    bodies: dict[str, range] = field(default_factory=dict[str, range])
     recalled: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
-    pinned: set[str] = field(default_factory=set)
-    branches: list[tuple[int, int]] = field(default_factory=list)
-    composites: list[Vertices] = field(default_factory=list)
+    pinned: set[str] = field(default_factory=set[str])
+    branches: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    composites: list[Vertices] = field(default_factory=list[Vertices])
     undefined: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     depth: int = 0
 
@@ -199,7 +199,8 @@ class Order:
                 number, tree = len(self.composites) - 1, self._inside(lambda: self.sequence(body))
                 self.composites[number] = self.renaming.vertices(whole)
                 return control.Composite(number, tree)
-        raise InvalidGraph(f"{step!r} is not a program step")
+            case _:
+                raise InvalidGraph(f"{step!r} is not a program step")
 
     def _stream(self, step: CopyFromStream | CopyToStream, name: str, tensor: str, to_host: bool) -> int:
         """Number a copy of a stream that fits its tensor."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from tiles.compiler.executable import Executable
 from tiles.errors import InvalidPlan, IpuError
+from tiles.files import is_mapping
 from tiles.graph import Plan
 
 FORMAT = 1
@@ -43,11 +44,12 @@ def read_plans(text: str) -> dict[str, Plan]:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidPlan(f"these are no plans: {error}", expected=_EXPECTED, got=repr(text[:60])) from error
-    if not isinstance(data, Mapping) or data.get("format") != FORMAT or set(data) != {"format", "plans"}:
+    if not is_mapping(data) or data.get("format") != FORMAT or set(data) != {"format", "plans"}:
         raise InvalidPlan("these are no plans", expected=_EXPECTED, got=repr(text[:60]))
-    if not isinstance(data["plans"], Mapping):
+    if not is_mapping(data["plans"]):
         raise InvalidPlan("these are no plans", expected=_EXPECTED, got=repr(data["plans"])[:60])
-    return {name: _plan(name, plan) for name, plan in data["plans"].items()}
+    plans: Mapping[str, Any] = data["plans"]
+    return {name: _plan(name, plan) for name, plan in plans.items()}
 
 
 _EXPECTED = f'{{"format": {FORMAT}, "plans": {{step: plan}}}}, as as_text("plans") gives it'

@@ -6,17 +6,20 @@ A codelet may be anyone's code: whatever it raises here, it refuses its operands
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
+from functools import partial
 
 import jax
 import numpy as np
 
+from tiles._jax_compat import eval_shape
 from tiles.codelets import ExportedCodelet
 from tiles.compiler.control import Composite, nodes_of
 from tiles.compiler.control_flow import records_of
 from tiles.compiler.executable import Executable
 from tiles.compiler.steps import HOST_STEPS, ExecuteStep, VertexGroup
 from tiles.compiler.wellformed import is_count, part_bytes, refuse, where
-from tiles.graph import Cell, Extents
+from tiles.graph import Cell, Codelet, Extents
 from tiles.numerics.dtypes import to_jax
 
 Part = tuple[tuple[int, ...], str]
@@ -36,6 +39,7 @@ def prove_codelets(executable: Executable) -> int:
             if isinstance(group.codelet, ExportedCodelet):
                 results = [executable.variables[name].dtype for name in group.results]
                 group.codelet.prove(group.form, [dtype for _, dtype in operands], results)
+                _prove_code(at, group, group.codelet, sizes, operands, known[key])
         expected = tuple(
             (tuple(sizes[d] for d in index_map.dims), executable.variables[name].dtype)
             for name, index_map in zip(group.results, group.form.results, strict=True)
@@ -63,11 +67,27 @@ def _prove_composites(executable: Executable) -> None:
             raise refuse(f"composite {whole.name}: {found}", whole.location)
 
 
+def _prove_code(
+    at: str,
+    group: VertexGroup,
+    codelet: ExportedCodelet,
+    sizes: tuple[int, ...],
+    operands: tuple[Part, ...],
+    expected: tuple[Part, ...],
+) -> None:
+    """Raise InvalidExecutable where the tile code that a user's codelet runs is of something else."""
+    if codelet.runs is not None:
+        found = _results(at, replace(group, codelet=codelet.runs), sizes, operands)
+        if found != expected:
+            shown = f"{_shown(found)}; expected {_shown(expected)}"
+            raise refuse(f"{at}: the tile code of {codelet.name} gives {shown}", group.location)
+
+
 def _slices(executable: Executable, group: VertexGroup, sizes: tuple[int, ...]) -> tuple[Part, ...]:
     """Return the slices that a full cell reads."""
-    found = []
+    found: list[tuple[tuple[int, ...], str]] = []
     for operand, index_map in zip(group.operands, group.form.operands, strict=True):
-        extents = []
+        extents: list[int] = []
         for axis in index_map.axes:
             reach = sum((abs(c) if len(axis.terms) > 1 else 1) * (sizes[d] - 1) for d, c in axis.terms)
             extents.append(0 if any(not sizes[d] for d, _ in axis.terms) else 1 + reach)
@@ -82,13 +102,17 @@ def _results(
     try:
         with jax.enable_x64(True):
             slices = [jax.ShapeDtypeStruct(shape, to_jax(dtype)) for shape, dtype in operands]
-            results = jax.eval_shape(lambda *xs: tuple(group.codelet.compute(cell, *xs)), *slices)
+            results = eval_shape(partial(_computed, group.codelet, cell), *slices)
         return tuple((tuple(r.shape), r.dtype.name) for r in results)
     except Exception as error:
         reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         raise refuse(
             f"{at}: {group.codelet.name} refuses {_shown(operands)}: {reason}", group.location
         ) from error
+
+
+def _computed(codelet: Codelet, cell: Cell, *operands: jax.Array) -> tuple[jax.Array, ...]:
+    return tuple(codelet.compute(cell, *operands))
 
 
 def _shown(parts: tuple[Part, ...]) -> str:

@@ -74,7 +74,7 @@ class Exchange:
     @cached_property
     def touched(self) -> Table:
         """Which parts of the source each holder takes elements of, as a table over the grid of parts."""
-        index = []
+        index: list[np.ndarray] = []
         for axis, owner in enumerate(self.owners):
             wanted = self.wanted.index[axis]
             index.append(
@@ -99,7 +99,7 @@ class Exchange:
 
     def crossing(self) -> int:
         """Return elements whose source tile is not their holder's, looked at one by one."""
-        tile_of = []
+        tile_of: list[np.ndarray] = []
         for axis, (split, owner) in enumerate(zip(self.layout.axes, self.owners, strict=True)):
             tile = np.append(tables.part_tiles(split)[owner], 0)
             tile_of.append(tile[np.maximum(self.wanted.index[axis], -1)])

@@ -45,7 +45,7 @@ def overlapping(buffers: Sequence[Buffer], num_tiles: int) -> tuple[tuple[int, i
     used = [i for i, b in enumerate(buffers) if b.size_bytes and b.tiles]
     begin = np.array([buffers[i].address for i in used], np.int64)
     order = np.argsort(begin, kind="stable")
-    numbers = np.array(used, np.int64)[order]
+    numbers: list[int] = np.array(used, np.int64)[order].tolist()
     begin = begin[order]
     end = begin + np.array([buffers[i].size_bytes for i in numbers], np.int64)
     live = np.array([(buffers[i].start, buffers[i].end) for i in numbers], np.int64).reshape(-1, 2)

@@ -19,7 +19,6 @@ from tiles.compiler.control import Composite, Decided, Part
 from tiles.compiler.executable import Executable
 from tiles.compiler.steps import BetweenStep, IndexStep
 from tiles.compiler.wellformed import refuse, root_of, where
-from tiles.compiler.wellformed_steps import read_by, written_by
 from tiles.graph import Collective, Permutation, Replicas
 from tiles.numerics.dtypes import itemsize
 
@@ -89,10 +88,9 @@ class _Proof:
         """Add what differs after a part that runs where ``around`` decides differently."""
         if isinstance(part, int):
             step = self.executable.steps[part]
-            axes = self._of(read_by(step)) | around
-            if isinstance(step, (BetweenStep, IndexStep)):
-                axes |= frozenset(step.axes)
-            self._add(written_by(step), axes)
+            own = frozenset(step.axes) if isinstance(step, (BetweenStep, IndexStep)) else NONE
+            for read, written in step.flows:
+                self._add(written, self._of(read) | around | own)
             return
         if isinstance(part, Composite):
             whole = self.executable.composites[part.number]

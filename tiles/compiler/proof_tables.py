@@ -164,7 +164,8 @@ def operand_table(form: OpForm, plan: Plan, k: int, shape: tuple[int, ...]) -> T
     parts = tuple(split_index(split) for split in plan.splits)
     cells = _coordinates(tuple(part.shape[0] for part in parts))
     count = math.prod(part.shape[0] for part in parts)
-    rows, index = [], []
+    rows: list[np.ndarray] = []
+    index: list[np.ndarray] = []
     for axis, size in zip(form.operands[k].axes, shape, strict=True):
         row = np.zeros(count, np.int64)
         for d, _ in axis.terms:
@@ -241,7 +242,7 @@ def holder_on(table: Table, num_tiles: int) -> np.ndarray:
 
 def element_owners(layout: Layout) -> list[np.ndarray]:
     """Return per axis the part that owns each index, int64 ``[size]``; -1 where not exactly one does."""
-    owners = []
+    owners: list[np.ndarray] = []
     for axis in layout.axes:
         table = split_index(axis)
         part, position = np.nonzero(table >= 0)

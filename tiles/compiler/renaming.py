@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from tiles.files import is_tuple
 from tiles.graph import TEMPORARY, ComputeSet, Execute, Graph, PrintTensor, Sequence, Switch, Vertices
 from tiles.graph.program import Step
 
@@ -99,7 +100,7 @@ class Renaming:
 
 
 def _mapped(names: Any, now: Callable[[str], str]) -> Any:
-    if isinstance(names, tuple):
+    if is_tuple(names):
         return tuple(map(now, names))
     return now(names) if names else names
 

@@ -11,8 +11,12 @@ from typing import Any, ClassVar, Self, TypeAlias
 
 from tiles.codelets import exported_from_data
 from tiles.codelets.modules import Module
+from tiles.files import is_tuple
 from tiles.graph import Codelet, OpForm, Permutation, Plan, codelet_from_data
 from tiles.graph.replicas import permutation_data, permutation_from_data
+
+Flow: TypeAlias = tuple[tuple[str, ...], tuple[str, ...]]
+"""Variables that are read, and those that are written with nothing but these."""
 
 
 def at_line(location: str) -> str:
@@ -84,6 +88,14 @@ class ExecuteStep:
         """Variables it writes."""
         return tuple(result for group in self.groups for result in group.results)
 
+    @property
+    def flows(self) -> tuple[Flow, ...]:
+        """What it reads for what it writes: groups side by side have nothing of each other."""
+        return tuple(
+            (tuple(operand.variable for operand in group.operands), tuple(group.results))
+            for group in self.groups
+        )
+
     def texts(self) -> Iterator[Any]:
         """Yield all that must be text, its name and variables apart."""
         for group in self.groups:
@@ -126,6 +138,11 @@ class PlainStep:
         """Variables it writes."""
         return ()
 
+    @property
+    def flows(self) -> tuple[Flow, ...]:
+        """What it reads for what it writes: of most steps all for all."""
+        return ((self.reads, self.writes),)
+
     def texts(self) -> Iterator[Any]:
         """Yield all that must be text, its name and variables apart."""
         for field in fields(self):
@@ -144,14 +161,14 @@ class PlainStep:
         """Return plain data."""
         data: dict[str, Any] = {self.kind: self.name}
         for field in fields(self)[1:]:
-            value = getattr(self, field.name)
-            data[self.keys.get(field.name, field.name)] = list(value) if isinstance(value, tuple) else value
+            value: Any = getattr(self, field.name)
+            data[self.keys.get(field.name, field.name)] = list(value) if is_tuple(value) else value
         return data
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> Self:
         """Build from plain data; what is of the wrong kind is refused later."""
-        values = []
+        values: list[Any] = []
         for field in fields(cls)[1:]:
             value = data[cls.keys.get(field.name, field.name)]
             values.append(tuple(value) if field.type == "tuple[str, ...]" else value)
@@ -184,6 +201,11 @@ class CopyStep(PlainStep):
     def writes(self) -> tuple[str, ...]:
         """The destinations."""
         return tuple(copy.destination for copy in self.copies)
+
+    @property
+    def flows(self) -> tuple[Flow, ...]:
+        """The sources of each destination."""
+        return tuple((copy.sources, (copy.destination,)) for copy in self.copies)
 
     def texts(self) -> Iterator[Any]:
         """Yield all that must be text, its name and variables apart."""

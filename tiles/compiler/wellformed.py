@@ -17,6 +17,7 @@ from tiles.compiler.control import Composite, Node, Part, Switch, While
 from tiles.compiler.executable import CATEGORIES, Buffer, Executable, Variable
 from tiles.compiler.steps import StepRecord, VertexGroup
 from tiles.errors import InvalidExecutable
+from tiles.files import is_a
 from tiles.graph import CONSTANT, INPUT, TEMPORARY, AxisSplit, Layout, Replicas
 from tiles.numerics.dtypes import NAMES, is_integer, itemsize, to_jax
 
@@ -41,7 +42,7 @@ def check_declarations(executable: Executable) -> None:
 def _check_replicas(executable: Executable) -> None:
     """Refuse replicas without IPUs to run on, and inputs that differ along axes that are not there."""
     replicas, system, differs = executable.replicas, executable.system, executable.differs_along
-    if not isinstance(replicas, Replicas) or (system is None and (replicas.axes or differs)):
+    if not is_a(replicas, Replicas) or (system is None and (replicas.axes or differs)):
         raise refuse("it has replicas and no system of several IPUs")
     if system is not None:
         each = replicas.ipus_each
@@ -139,7 +140,7 @@ def _check_variables(executable: Executable) -> None:
         check_name("variable", key, v.name, v.storage, v.view_of, v.location)
         if v.dtype not in NAMES:
             raise refuse(f"variable {key} has dtype {v.dtype!r}, which is no element type", v.location)
-        if not (isinstance(v.shape, tuple) and all(is_count(n) for n in v.shape)):
+        if not (is_a(v.shape, tuple) and all(is_count(n) for n in v.shape)):
             raise refuse(
                 f"variable {key} has shape {v.shape!r}; expected whole numbers of at least 0", v.location
             )
@@ -243,7 +244,7 @@ def _check_arguments(executable: Executable) -> None:
     variables = executable.variables
     for role, names in (("input", executable.inputs), ("output", executable.outputs)):
         for name in names:
-            if not isinstance(name, str) or name not in variables:
+            if not is_a(name, str) or name not in variables:
                 raise refuse(f"{role} {name!r} is not a variable")
     if len(set(executable.inputs)) != len(executable.inputs):
         raise refuse(f"inputs {executable.inputs} name a variable twice")

@@ -38,6 +38,7 @@ from tiles.compiler.wellformed import (
 )
 from tiles.compiler.wellformed_messages import check_messages, check_print
 from tiles.errors import InvalidExecutable, InvalidGraph, IpuError
+from tiles.files import is_a
 from tiles.graph import TEMPORARY, Codelet
 from tiles.numerics.dtypes import is_integer
 
@@ -96,7 +97,7 @@ def _check_step(executable: Executable, kept: dict[str, str], number: int, step:
     check_name("step", step.name, step.name, *step.texts())
     results = written_by(step)
     for name in (*read_by(step), *results):
-        if not isinstance(name, str) or name not in executable.variables:
+        if not is_a(name, str) or name not in executable.variables:
             raise refuse(f"{where(number, step)} names {name!r}, which is not a variable")
     if len(set(results)) != len(results):
         raise refuse(f"{where(number, step)} writes a variable twice: {', '.join(results)}")
@@ -323,7 +324,7 @@ def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
 
 def _check_group(executable: Executable, number: int, step: ExecuteStep, group: VertexGroup) -> None:
     at, form, plan = where(number, step, group), group.form, group.plan
-    if not isinstance(group.codelet, Codelet):
+    if not is_a(group.codelet, Codelet):
         raise refuse(f"{at} runs {group.codelet!r}, which is no codelet", group.location)
     if len(group.operands) != len(form.operands) or len(group.results) != len(form.results):
         counts = f"{len(group.operands)} operands and {len(group.results)} results"
@@ -350,9 +351,7 @@ def _check_group(executable: Executable, number: int, step: ExecuteStep, group: 
     check_tiles(f"{at}: the cells", plan.tiles, executable.target.num_tiles)
     plan.arrangement.fit(plan.extents)
     fills = [m.fill for m in form.operands if m.fill is not None]
-    if not all(isinstance(fill, (int, float)) for fill in fills) or any(
-        m.fill is not None for m in form.results
-    ):
+    if not all(is_a(fill, (int, float)) for fill in fills) or any(m.fill is not None for m in form.results):
         raise refuse(f"{at} has a fill value that is no number, or one for a result", group.location)
     rank = len(form.dims)
     for k, (operand, index_map) in enumerate(zip(group.operands, form.operands, strict=True)):

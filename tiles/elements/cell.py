@@ -106,6 +106,15 @@ class CellFunction:
     arrangement: Arrangement
 
 
-def contiguous(operands: int, results: int = 1, **options) -> Arrangement:
+def contiguous(
+    operands: int,
+    results: int = 1,
+    *,
+    separate: bool = False,
+    in_place: tuple[int, ...] = (),
+    has_rows: bool = False,
+    shares_rows: bool = False,
+) -> Arrangement:
     """Return the arrangement of whole aligned vectors."""
-    return Arrangement((Access(),) * operands, (Access(),) * results, **options)
+    accesses = (Access(),) * operands, (Access(),) * results
+    return Arrangement(*accesses, separate, in_place, has_rows, shares_rows)

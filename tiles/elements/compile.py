@@ -12,7 +12,7 @@ from tiles.elements.cost import cost_of
 from tiles.elements.elementwise import Elementwise, lanes_choices
 from tiles.elements.emitter import Emitter
 from tiles.elements.isa import InstructionSet
-from tiles.elements.lookup import Lookup
+from tiles.elements.lookup import Lookup, Slice
 from tiles.elements.reduction import find_reduction
 from tiles.elements.reductions import build_reduction
 from tiles.elements.rows import ElementwiseRows
@@ -124,6 +124,21 @@ def compile_lookup(
     """
     isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
     return _finished(Lookup(Emitter(isa), alignment_bytes), Arrangement((), ()), isa, name)
+
+
+def compile_slice(
+    target: Target | InstructionSet,
+    alignment_bytes: int = ACCESS_BYTES,
+    is_update: bool = False,
+    name: str = "slice",
+) -> TileCode:
+    """Return the code that copies from, or to, the row of a tensor at one clamped index; see ``Slice``.
+
+    Raises:
+      NoTileCode: rows that start inside a word.
+    """
+    isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
+    return _finished(Slice(Emitter(isa), alignment_bytes, is_update), Arrangement((), ()), isa, name)
 
 
 def _repeats(code: TileCode) -> bool:

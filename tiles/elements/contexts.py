@@ -94,7 +94,7 @@ class Contexts:
         self.files = {f: np.full((16, self.count), POISON, np.uint32) for f in "MA"}
         self.files["M"][12] = scratch + self.worker * np.uint32(scratch_bytes)
         self.files["M"][13] = state
-        self.accumulators = np.zeros((32, self.count), np.float32)
+        self.accumulators: np.ndarray = np.zeros((32, self.count), np.float32)
         self.next_partials = np.zeros((AMP_OUTPUTS, self.count), np.float32)
         self.last_results = np.zeros((AMP_OUTPUTS, self.count), np.float32)
         self.slots = np.zeros(self.count, np.int64)

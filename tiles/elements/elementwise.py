@@ -112,7 +112,9 @@ class Elementwise:
         return Pointer(register, self.workers * self.lanes * itemsize(dtype))
 
     def _body(
-        self, pointer: Callable[[str, str, int], Pointer], finish: Callable[..., None] | None = None
+        self,
+        pointer: Callable[[str, str, int], Pointer],
+        finish: Callable[[Stream, Value], None] | None = None,
     ) -> list[Item]:
         """Return the code of one iteration."""
         e = self.e

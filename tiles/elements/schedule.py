@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from tiles.elements.dependence import dependences
 from tiles.elements.isa import InstructionSet
 from tiles.elements.modulo import pipelined
-from tiles.elements.tilecode import AUX, MAIN, Block, Bundle, If, Instruction, Item, Loop, Repeat
+from tiles.elements.tilecode import AUX, MAIN, Block, Bundle, Instruction, Item, Repeat
 
 
 def scheduled(
@@ -41,7 +41,7 @@ def scheduled(
                 out.append(replace(item, body=Block((), known.of(item.body.instructions, window))))
             else:
                 out.append(_repeat(item, isa, pace, known))
-        elif isinstance(item, (Loop, If)):
+        else:
             out.append(replace(item, body=scheduled(item.body, isa, pace, window, known)))
     return tuple(out)
 

@@ -14,6 +14,7 @@ from tiles.elements.emitter import Emitter
 from tiles.elements.rules import RULES
 from tiles.elements.values import Forms, Value
 from tiles.errors import NoTileCode
+from tiles.files import is_list
 
 _CALLS = (
     "jit",
@@ -78,7 +79,7 @@ class Walker:
         rule = RULES.get(name)
         if rule is not None:
             value = rule(self, eqn.params, *values)
-            return list(value) if isinstance(value, list) else [value]
+            return list(value) if is_list(value) else [value]
         routine = routines.find(name, tuple(v.dtype for v in values))
         if routine is None:
             raise NoTileCode(f"no tile code for {name!r} of {', '.join(v.dtype for v in values)}")

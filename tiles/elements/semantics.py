@@ -47,7 +47,7 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-x))
 
 
-_BINARY: dict[str, Callable[..., np.ndarray]] = {
+_BINARY: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "add": np.add,
     "sub": np.subtract,
     "mul": np.multiply,
@@ -79,12 +79,16 @@ _UNARY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 _KINDS = {"f32v4": "f32", "f32v2": "f32", "f32": "f32", "f16v8": "f16", "f16v4": "f16", "f16v2": "f16"}
 
 
+def _kept(x: np.ndarray) -> np.ndarray:
+    return x
+
+
 class Semantics:
     """Functions of a generation's instructions on words."""
 
     def __init__(self, flush: bool) -> None:
         """State whether f32 arithmetic takes and gives zeros for subnormals."""
-        self.flush = flushed if flush else (lambda x: x)
+        self.flush: Callable[[np.ndarray], np.ndarray] = flushed if flush else _kept
         self._known: dict[tuple[str, str], Function] = {}
 
     def function(self, mnemonic: str, modifier: str) -> Function:
@@ -185,7 +189,7 @@ def _signed(word: Words) -> np.ndarray:
     return word.view(np.int32)
 
 
-def _pair(f: Callable[..., np.ndarray]) -> Function:
+def _pair(f: Callable[[Words, Words], np.ndarray]) -> Function:
     """Return an integer instruction of two operands, the last of which may be an immediate."""
 
     def run(ins: list[Words], imms: tuple[int, ...]) -> list[Words]:
@@ -209,7 +213,7 @@ def _ones(x: Words) -> np.ndarray:
     return np.unpackbits(x[..., None].view(np.uint8), axis=-1).sum(axis=-1)
 
 
-def _shift(f: Callable[..., np.ndarray]) -> Function:
+def _shift(f: Callable[[Words, Words], np.ndarray]) -> Function:
     return _pair(lambda a, b: f(a, b & np.uint32(31)))
 
 
@@ -271,7 +275,7 @@ def _parted(a: Words, b: Words, first: int) -> list[Words]:
     return _of_bytes([x[first], x[first + 2], y[first], y[first + 2]])
 
 
-def _both(f: Callable[..., np.ndarray]) -> Function:
+def _both(f: Callable[[Words, Words], np.ndarray]) -> Function:
     return _pair(f)
 
 

@@ -49,7 +49,7 @@ def assigned(
     Raises:
       OutOfRegisters: even with everything spilled that can be, or more than ``most`` should be.
     """
-    current, spilled, known = tuple(items), set(), Schedules(isa)
+    current, spilled, known = tuple(items), set[Name](), Schedules(isa)
     groups = Groups()
     fewest, stalled = 1 << 30, 0
     for round_ in range(_MAX_ROUNDS):

@@ -45,7 +45,7 @@ class Value:
     dtype: str
     level: int
     lanes: int
-    forms: dict[str, Pieces] = field(default_factory=dict)
+    forms: dict[str, Pieces] = field(default_factory=dict[str, Pieces])
     load: Callable[[str], Pieces] | None = None
     constant: float | int | bool | None = None
 

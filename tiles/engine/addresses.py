@@ -157,7 +157,7 @@ def boxes(first: Place, second: Place) -> list[Box] | None:
 
 def _matched(x: Axis, y: Axis) -> list[Box | None]:
     """Return an axis' elements as boxes of one dimension; None for runs that do not fit."""
-    found = []
+    found: list[Box | None] = []
     for a, b in itertools.product(x, y):
         first, end = max(a.start, b.start), min(a.end, b.end)
         if first < end:
@@ -174,7 +174,7 @@ def _refined(xs: list[Run], ys: list[Run]) -> list[Box | None]:
 def _together(x: Run, y: Run) -> Box | None:
     """Return two runs of the same elements with their loops split until they match."""
     a, b = list(x.loops), list(y.loops)
-    loops = []
+    loops: list[tuple[int, int, int]] = []
     while a and b:
         (n, s), (m, t) = a.pop(), b.pop()
         if n % m and m % n:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from jax.experimental.xla_metadata import set_xla_metadata
+
+from tiles._jax_compat import jit, set_xla_metadata
 
 SMALL_BYTES = 4 << 20
 """Programs whose values take up to this many bytes run in milliseconds however they are compiled."""
@@ -49,7 +50,7 @@ def apart(function: Callable[..., Any], size: int) -> Callable[..., Any]:
 
     def kept(*arrays: jax.Array) -> Any:
         with set_xla_metadata(inlineable="false"):
-            return jax.jit(function)(*arrays)
+            return jit(function)(*arrays)
 
     return kept
 

@@ -18,9 +18,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from tiles._jax_compat import jit, optimization_barrier, with_sharding_constraint
 from tiles.compiler import (
     AbortStep,
     BetweenStep,
@@ -59,6 +59,7 @@ from tiles.engine.trace import Print, Trace
 from tiles.engine.traced import Env, State, TracedEngine
 from tiles.engine.whole import is_laid_out, lay_out, whole
 from tiles.errors import InvalidArguments, ProgramAborted, Unsupported
+from tiles.files import is_list
 from tiles.graph import Collective, Extents
 from tiles.numerics.decisions import Decisions, Recording, Replay, record
 from tiles.numerics.total_order import concatenated
@@ -104,9 +105,13 @@ class FastEngine(TracedEngine):
                 )
             self._spread = NamedSharding(Mesh(np.array(devices), ("devices",)), PartitionSpec("devices"))
         options = self.compiler_options
-        self._jitted = jax.jit(self._called, compiler_options=options, static_argnames="room")
-        self._replayed = jax.jit(self._call_replaying, compiler_options=options, static_argnames="room")
-        self._recording = jax.jit(self._call_recording, static_argnums=0, compiler_options=options)
+        self._jitted: Callable[..., Any] = jit(self._called, compiler_options=options, static_argnames="room")
+        self._replayed: Callable[..., Any] = jit(
+            self._call_replaying, compiler_options=options, static_argnames="room"
+        )
+        self._recording: Callable[..., Any] = jit(
+            self._call_recording, static_argnums=0, compiler_options=options
+        )
 
     @property
     def compiler_options(self) -> dict[str, bool | int] | None:
@@ -126,7 +131,8 @@ class FastEngine(TracedEngine):
     def _run_once(self, inputs: tuple[Any, ...], given: Mapping[str, Any]) -> tuple[list[jax.Array], Trace]:
         """Run with inputs and items that were checked."""
         exe = self.executable
-        run, error, floats = self._jitted, partial(halting_error, exe, given), self.remote_floats
+        error, floats = partial(halting_error, exe, given), self.remote_floats
+        run: Callable[..., Any] = self._jitted
         with jax.enable_x64(True):
             items = {name: jnp.asarray(x) for name, x in given.items()}
             if floats is not None:
@@ -241,7 +247,7 @@ class FastEngine(TracedEngine):
     def _on_devices(self, x: Any) -> jax.Array:
         """Return an array over all replicas, spread over the devices where there are several."""
         x = jnp.asarray(x)
-        return x if self._spread is None else lax.with_sharding_constraint(x, self._spread)
+        return x if self._spread is None else with_sharding_constraint(x, self._spread)
 
     def _call(
         self,
@@ -356,7 +362,7 @@ class FastEngine(TracedEngine):
             function = apart(function, math.prod(group.form.shape))
         results = function(*operands)
         if self.strict and group.plan.split_reductions(group.form):
-            results = lax.optimization_barrier(results)
+            results = optimization_barrier(results)
         env.update(zip(group.results, results, strict=True))
 
     def _is_repeated_work(self, group: VertexGroup) -> bool:
@@ -398,7 +404,7 @@ class FastEngine(TracedEngine):
                 name = group.operands[k].variable
                 root = root_of(self.executable, name)
                 if root in env and root not in written:
-                    laying = self.arithmetic_of(lambda x, g=group, k=k: (lay_out(g, k, x),), [dtype])
+                    laying = self.arithmetic_of(partial(_laid, group, k), [dtype])
                     (found[_laid_out_name(group, k)],) = laying(self._read(env, name))
         return found
 
@@ -441,12 +447,16 @@ def _unfolded(x: jax.Array) -> jax.Array:
     XLA's constant folder (jaxlib 0.10.2) evaluates a bitcast whose operand and result differ in layout by copying
     bytes: in a loop, the bits of a constant that was transposed outside come back untransposed.
     """
-    return lax.optimization_barrier(x) if x.ndim else x
+    return optimization_barrier(x) if x.ndim else x
 
 
 def as_trips(counted: Any) -> Any:
     """Return trips of a loop, or of every branch, as a trace holds them."""
-    return tuple(counted) if isinstance(counted, list) else counted
+    return tuple(counted) if is_list(counted) else counted
+
+
+def _laid(group: VertexGroup, k: int, x: jax.Array) -> tuple[jax.Array, ...]:
+    return (lay_out(group, k, x),)
 
 
 def _whole(group: VertexGroup, laid_out: list[int], *operands: jax.Array) -> tuple[jax.Array, ...]:

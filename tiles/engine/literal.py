@@ -87,8 +87,8 @@ class _Run:
     rows: dict[str, np.ndarray]
     recorded: Iterator[int] | None
     trips: dict[Path, Any]
-    printed: list[Print] = field(default_factory=list)
-    holds: dict[str, str] = field(default_factory=dict)
+    printed: list[Print] = field(default_factory=list[Print])
+    holds: dict[str, str] = field(default_factory=dict[str, str])
 
 
 class LiteralEngine(MachineEngine):
@@ -355,7 +355,7 @@ class LiteralEngine(MachineEngine):
                 self.show(run.printed, first=len(run.printed) - 1)
             case UndefStep():
                 self._undefine(number, step.variable, run)
-            case SyncStep():
+            case SyncStep() | BetweenStep():
                 pass
 
     def _undefine(self, number: int, name: str, run: _Run) -> None:
@@ -557,7 +557,7 @@ class VertexEngine(LiteralEngine):
         form = group.form
         sizes = tuple(extent for _, _, extent in block)
         counts = [b - a for a, b, _ in block]
-        operands = []
+        operands: list[np.ndarray] = []
         for k, x in enumerate(held):
             extents = slice_extents(form.operands[k], sizes)
             index = (*(slice(a, b) for a, b, _ in block), *(slice(0, n) for n in extents))

@@ -130,10 +130,10 @@ class HeldOperand:
         size, scratch = self._itemsize, memory.scratch
         source = memory.place_of(self.layout, self.source, self.dtype)
         if self.is_repeated:
-            target, there, last = scratch.take(self._shape_apart, to_jax(self.dtype)), self._apart, []
-            last.append(self._sent(memory, target))
+            target, there = scratch.take(self._shape_apart, to_jax(self.dtype)), self._apart
+            last = [self._sent(memory, target)]
         else:
-            target, there, last = memory.words, self._spread(memory), []
+            target, there, last = memory.words, self._spread(memory), list[Moves]()
         found = boxes(there, source) if self._is_partition and (direct or self.is_repeated) else None
         if found is not None:
             straight = moves(found, target, memory.words, size)

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_batching import custom_vmap
 
+from tiles._jax_compat import eval_shape
 from tiles.graph import Permutation, Replicas
 
 REPLICA = "a replica's number"
@@ -41,7 +42,7 @@ def over_replicas(
         return jnp.broadcast_to(x, (replicas.count, *x.shape))
 
     stacked = [jax.ShapeDtypeStruct((replicas.count, *x.shape), x.dtype) for x in operands]
-    types = jax.eval_shape(function, *stacked)
+    types = eval_shape(function, *stacked)
 
     @custom_vmap
     def own(number: jax.Array, *operands: jax.Array) -> tuple[jax.Array, ...]:

@@ -16,6 +16,7 @@ import numpy as np
 from jax import lax
 from jax.experimental import io_callback
 
+from tiles._jax_compat import dynamic_index_in_dim, dynamic_update_index_in_dim, fori_loop
 from tiles.compiler import AbortStep, ErrorStep, Executable, PrintStep, RemoteStep, StreamStep
 from tiles.compiler.control import Part
 from tiles.compiler.control_flow import items_needed, may_halt, records_of, runs_of_steps
@@ -101,7 +102,7 @@ class Streams:
         self.halt(at >= items.shape[0], -1 - self.numbers[name])
         if not items.shape[0]:
             return jnp.zeros(items.shape[1:], items.dtype)
-        return lax.dynamic_index_in_dim(items, jnp.minimum(at, items.shape[0] - 1), keepdims=False)
+        return dynamic_index_in_dim(items, jnp.minimum(at, items.shape[0] - 1), keepdims=False)
 
     def send(self, name: str, value: jax.Array) -> None:
         """Append an item to a stream."""
@@ -168,10 +169,10 @@ class Streams:
         value = value.reshape((places.size, *buffer.shape[1:]))
 
         def write(k: Any, buffer: jax.Array) -> jax.Array:
-            return lax.dynamic_update_index_in_dim(buffer, value[k], places[k], 0)
+            return dynamic_update_index_in_dim(buffer, value[k], places[k], 0)
 
         if places.size:
-            buffer = lax.fori_loop(0, places.size, write, buffer)
+            buffer = fori_loop(0, places.size, write, buffer)
         self.state = self.state | {_of_remote(name): buffer}
 
     def halt(self, condition: jax.Array, why: int) -> None:

@@ -39,7 +39,7 @@ class CodeletCoverage:
     by_code: int = 0
     cycles: int = 0
     cycles_by_code: int = 0
-    reasons: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from tiles._jax_compat import make_jaxpr
 from tiles.compiler import Executable, VertexGroup
 from tiles.compiler.costs import group_extents
 from tiles.elements import (
@@ -80,7 +81,8 @@ class _Part:
         total, rows = max(x.shape[2] for x in arrays), rows // sharers
         found = np.empty((cells, rows, sharers), to_jax(self.cell.dtypes[1][0]))
         lengths = np.clip(total - n * np.arange(sharers), 0, n)
-        for length in map(int, np.unique(lengths)):
+        different: list[int] = np.unique(lengths).tolist()
+        for length in different:
             those = np.flatnonzero(lengths == length)
             cut = [_shares(x, those * n, length, rows) for x in arrays]
             (part,) = self._simulate(length, rows * len(those), cells, cut)
@@ -153,6 +155,51 @@ class _Window:
         ]
 
 
+class _KernelPart:
+    """A kernel with its code; ``runs`` says of every cell, in cell order, whether it runs it."""
+
+    def __init__(self, part: VertexCode, shape: tuple[int, ...], isa: InstructionSet) -> None:
+        """Take a part whose ``kernel`` is known."""
+        assert part.kernel is not None
+        self.isa, self.code, self.kernel = isa, part.variant.code, part.kernel
+        self.n, self.rows, self.runs = (
+            np.broadcast_to(np.asarray(x, np.int64), shape).reshape(-1)
+            for x in (part.n, part.rows, part.runs)
+        )
+
+    def run(
+        self, number: int, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]
+    ) -> list[np.ndarray]:
+        """Return results of cells like the one of a number, ``[cells, *extents]``, batch of tiles by batch."""
+        arrays, fields = self.kernel.find(sizes, origins, operands)
+        scratch = _BASE + _STATE_BYTES
+        end = scratch + self.isa["worker_contexts"] * _up(self.code.scratch_bytes)
+        arguments: dict[str, int | np.ndarray] = {
+            "n": int(self.n[number]),
+            "rows": int(self.rows[number]),
+            **fields,
+        }
+        places: dict[str, int] = {}
+        for name, x in arrays.items():
+            places[name], end = end, end + _up(x[0].nbytes) + _ACCESS_BYTES
+        arguments |= places
+        size_bytes = _up(end - _BASE)
+        cells = len(next(iter(arrays.values())))
+        batch = max(1, BATCH_BYTES // size_bytes)
+        left: dict[str, list[np.ndarray]] = {name: [] for name in arrays}
+        for at in range(0, cells, batch):
+            tiles = min(batch, cells - at)
+            simulator = TileSimulator(self.isa, size_bytes, tiles, _BASE)
+            for name, x in arrays.items():
+                simulator.write(places[name], x[at : at + tiles])
+            own = {k: v[at : at + tiles] if isinstance(v, np.ndarray) else v for k, v in arguments.items()}
+            simulator.run(self.code, own, _BASE, scratch)
+            for name, x in arrays.items():
+                found = simulator.read(arguments[name], math.prod(x.shape[1:]), x.dtype.name)
+                left[name].append(found.reshape(tiles, *x.shape[1:]))
+        return self.kernel.results(sizes, {name: np.concatenate(parts) for name, parts in left.items()})
+
+
 class TileVertices:
     """The vertices of a group, by their code.
 
@@ -173,12 +220,15 @@ class TileVertices:
         self.group = group
         isa, shape = instructions_for(executable.target), group.plan.tiles.shape
         parts = group.codelet.tile_code(group_extents(executable, group), executable.target)
+        self.kernels = [_KernelPart(part, shape, isa) for part in parts if part.kernel is not None]
+        parts = tuple(part for part in parts if part.kernel is None)
         if any(part.data is None or part.cell is None for part in parts):
             raise NoTileCode(f"nothing says what the code of {group.codelet.label} reads")
         _check_order([part.data for part in parts if part.data is not None], group.codelet.label)
         self.parts = [_Part(part, shape, isa, arithmetic) for part in parts]
         count = math.prod(shape)
-        self.has_code = sum((part.runs for part in self.parts), np.zeros(count, np.int64)) > 0
+        runs = [part.runs for part in (*self.parts, *self.kernels)]
+        self.has_code = sum(runs, np.zeros(count, np.int64)) > 0
 
     def run(
         self, number: int, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]
@@ -191,6 +241,9 @@ class TileVertices:
           origins: int32 ``[cells, dims]``.
           operands: what each finds on its tile, ``[cells, *extents]``.
         """
+        for part in self.kernels:
+            if part.runs[number]:
+                return part.run(number, sizes, origins, operands)
         form, points = self.group.codelet.code_operands(self.group.form, sizes, operands)
         values: dict[ValueName, np.ndarray] = {
             ("operand", k): _aligned(form, k, x) for k, x in enumerate(points)
@@ -198,7 +251,7 @@ class TileVertices:
         for part in self.parts:
             if not part.runs[number]:
                 continue
-            arrays = []
+            arrays: list[np.ndarray] = []
             for kind, k in part.data.reads:
                 if kind == "position":
                     arrays.append(origins[:, k])
@@ -230,7 +283,11 @@ def _ring_code(cell: CellFunction, isa: InstructionSet) -> tuple[TileCode, CellF
     consts = [to_ring(c) for c in cell.jaxpr.consts]
     dtypes = tuple(tuple(np.dtype(word_type(to_jax(d))).name for d in names) for names in cell.dtypes)
     shapes = [jax.ShapeDtypeStruct(a.shape, d) for a, d in zip(cell.jaxpr.in_avals, dtypes[0], strict=True)]
-    jaxpr = jax.make_jaxpr(lambda *words: evaluate(cell.jaxpr.jaxpr, consts, words))(*shapes)
+
+    def in_ring(*words: jax.Array) -> list[jax.Array]:
+        return evaluate(cell.jaxpr.jaxpr, consts, words)
+
+    jaxpr = make_jaxpr(in_ring)(*shapes)
     words = CellFunction(jaxpr, (dtypes[0], dtypes[1]), cell.arrangement)
     return compile_cell(jaxpr, words.dtypes, cell.arrangement, isa, "in the ring"), words
 

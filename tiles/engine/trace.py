@@ -69,8 +69,8 @@ class Trace:
     counts: tuple[int, ...]
     engine: str
     arithmetic: str
-    trips: Mapping[tuple[int, ...], Any] = field(default_factory=dict)
-    streams: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    trips: Mapping[tuple[int, ...], Any] = field(default_factory=dict[tuple[int, ...], Any])
+    streams: Mapping[str, Any] = field(default_factory=dict[str, Any], compare=False, repr=False)
     prints: tuple[Print, ...] = field(default=(), compare=False, repr=False)
 
     @property

@@ -16,6 +16,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from tiles._jax_compat import fori_loop, jit
+from tiles._jax_compat import switch as lax_switch
 from tiles.compiler import Executable
 from tiles.compiler.control import (
     Call,
@@ -130,7 +132,7 @@ class TracedEngine(MachineEngine):
             self._run(body, (), inner)
             return {name: inner.env[name] for name in leaves if name in inner.env}
 
-        return frozenset(read_first(exe, body)), jax.jit(run)
+        return frozenset(read_first(exe, body)), jit(run)
 
     def _carry(self, node: Repeat | Decided, path: Path, state: State) -> Carry:
         """Return what a piece of control changes, with zeros for what has no value yet."""
@@ -173,7 +175,7 @@ class TracedEngine(MachineEngine):
             self._run(loop.body, (*path, 0), inner)
             return self._leave(inner, carry)
 
-        self._take_over(lax.fori_loop(0, loop.count, body, self._carry(loop, path, state)), state)
+        self._take_over(fori_loop(0, loop.count, body, self._carry(loop, path, state)), state)
 
     def _while(self, loop: While, path: Path, state: State) -> None:
         """Run the condition once, then body and condition while, or until, the predicate it leaves is true."""
@@ -212,7 +214,7 @@ class TracedEngine(MachineEngine):
             return run
 
         runs = [branch(number, part) for number, part in enumerate(branches)]
-        self._take_over(lax.switch(which, runs, self._carry(switch, path, state)), state)
+        self._take_over(lax_switch(which, runs, self._carry(switch, path, state)), state)
 
 
 def _no_trips(node: Decided) -> jax.Array:

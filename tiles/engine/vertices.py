@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 
+from tiles._jax_compat import jit
 from tiles.compiler import VertexGroup
 from tiles.engine.compilation import quickly
 from tiles.engine.interface import FLOAT, RING
@@ -82,7 +83,7 @@ def _compiled(
 
 
 def _jitted(function: Callable[..., Any], options: Options) -> Callable[..., Any]:
-    return jax.jit(function, compiler_options=dict(options) or None)
+    return jit(function, compiler_options=dict(options) or None)
 
 
 def _in_arithmetic(

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from tiles._jax_compat import lax_map
 from tiles.codelets.cells import computes_partials_at_once, extent_classes
 from tiles.compiler import VertexGroup
 from tiles.graph import Affine, AxisSplit, Cell
@@ -144,13 +145,13 @@ def _equal_parts(
     else:
 
         def one(number: jax.Array) -> tuple[jax.Array, ...]:
-            place = []
+            place: list[jax.Array] = []
             for count in reversed(counts):
                 place.insert(0, lax.rem(number, np.int32(count)))
                 number = lax.div(number, np.int32(count))
             return _one_part(group, spans, runs, place)
 
-        results = lax.map(one, jnp.arange(math.prod(counts), dtype=jnp.int32))
+        results = lax_map(one, jnp.arange(math.prod(counts), dtype=jnp.int32))
     return tuple(r.reshape(*counts, *r.shape[1:]) for r in results)
 
 
@@ -164,7 +165,7 @@ def _one_part(
     for run, number in zip(runs, place, strict=True):
         lo[run.dim], sizes[run.dim] = run.lo + number * run.extent, run.extent
     cut_dims = {run.dim for run in runs}
-    cut = []
+    cut: list[jax.Array] = []
     for span, index_map in zip(spans, form.operands, strict=True):
         for number, axis in enumerate(index_map.axes):
             if any(d in cut_dims for d, _ in axis.terms):
@@ -260,7 +261,7 @@ def _split_axes(x: jax.Array, parts: dict[int, tuple[int, int]]) -> tuple[jax.Ar
     """Pad and reshape axes into (parts, grain); return the array and where each parts axis went."""
     shape: list[int] = []
     where: dict[int, int] = {}
-    padding = []
+    padding: list[tuple[int, int, int]] = []
     for a, size in enumerate(x.shape):
         if a not in parts:
             shape.append(size)

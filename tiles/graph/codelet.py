@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tiles.errors import InvalidExecutable, InvalidGraph, NoTileCode, OutOfRegisters
+from tiles.files import is_dict, is_list, is_row, is_tuple
 from tiles.graph.arrangement import Arrangement
 from tiles.graph.cycles import Cycles, VertexCode, code_scratch_bytes, vertex_code_bytes
 from tiles.graph.domain import OpForm
@@ -172,6 +173,14 @@ class Codelet:
         Raises:
           NoTileCode: the element compiler has no code for it; says why.
           OutOfRegisters: the code needs more registers than there are.
+        """
+        raise NoTileCode(f"no tile code for {self.label}")
+
+    def own_code(self, extents: Extents, target: Target) -> Codelet:
+        """Return the codelet of this package whose tile code vertices run, for executables that export this one.
+
+        Raises:
+          NoTileCode, OutOfRegisters: there is none; says why.
         """
         raise NoTileCode(f"no tile code for {self.label}")
 
@@ -339,7 +348,7 @@ def _is_of(value: Any, hint: Any) -> bool:
     if origin in (Union, UnionType):
         return any(_is_of(value, each) for each in inner)
     if origin is tuple:
-        if not isinstance(value, tuple):
+        if not is_tuple(value):
             return False
         if len(inner) == 2 and inner[1] is Ellipsis:
             return all(_is_of(each, inner[0]) for each in value)
@@ -354,7 +363,7 @@ def _is_of(value: Any, hint: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, (tuple, list)):
+    if is_row(value):
         return [_plain(v) for v in value]
     if isinstance(value, np.generic):
         return _plain(value.item())
@@ -364,8 +373,8 @@ def _plain(value: Any) -> Any:
 
 
 def _tuples(value: Any) -> Any:
-    if isinstance(value, list):
+    if is_list(value):
         return tuple(_tuples(v) for v in value)
-    if isinstance(value, dict):
+    if is_dict(value):
         return float(value["float"])
     return value

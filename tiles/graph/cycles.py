@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -51,6 +51,28 @@ class CodeData:
     folds: str = ""
 
 
+class Kernel(Protocol):
+    """What code finds and leaves in memory that is no function of elements: slices and updates at runtime offsets."""
+
+    def find(
+        self, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return what lies in memory by the field that points to it, ``[cells, ...]``, and the other fields.
+
+        Fields are numbers, or ``[cells]``.
+
+        Args:
+          sizes: extents of the cells.
+          origins: where they begin, int32 ``[cells, dims]``.
+          operands: of the codelet, ``[cells, *extents]``.
+        """
+        ...
+
+    def results(self, sizes: tuple[int, ...], memory: dict[str, np.ndarray]) -> list[np.ndarray]:
+        """Return the codelet's results, ``[cells, *extents]``, from what lies in memory afterwards."""
+        ...
+
+
 @dataclass(frozen=True, eq=False)
 class VertexCode:
     """A variant of tile code that some vertices run.
@@ -62,6 +84,7 @@ class VertexCode:
       sharers: how many workers share a row's elements, each folding its own: the last one takes what is left; as ``n``.
       cell: what the code computes, for other arithmetics; None where only the code says it.
       data: what it reads and writes; None where that is not known.
+      kernel: the same of code that no cell says, and that computes on words: it is the same in the ring.
     """
 
     variant: Variant
@@ -71,6 +94,7 @@ class VertexCode:
     sharers: Any = 1
     cell: Callable[[], CellFunction] | None = None
     data: CodeData | None = None
+    kernel: Kernel | None = None
 
     @property
     def cycles(self) -> Any:

@@ -7,7 +7,7 @@ program runs compute sets.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -214,7 +214,7 @@ class Graph:
         return self.chip if self.system is None else self.system.several(self.ipus_per_replica)
 
     @contextmanager
-    def on(self, ipu: int) -> Iterator[None]:
+    def on(self, ipu: int) -> Generator[None]:
         """Place what is built meanwhile on an IPU of the replica: Poplar's virtual graph.
 
         Tiles are counted from that IPU's first one, in layouts and plans that builders give, too. An operand that lies on
@@ -237,7 +237,7 @@ class Graph:
             yield
 
     @contextmanager
-    def across(self) -> Iterator[None]:
+    def across(self) -> Generator[None]:
         """Count the tiles of all IPUs of the replica meanwhile: for layouts and plans over several, made by hand.
 
         What is not given a plan is planned as if all tiles were those of one chip; what crosses links is priced as such.
@@ -246,7 +246,7 @@ class Graph:
             yield
 
     @contextmanager
-    def at(self, place: int | None) -> Iterator[None]:
+    def at(self, place: int | None) -> Generator[None]:
         """Place what is built meanwhile on an IPU or across all; None: where builders place otherwise."""
         before, self._place = self._place, place
         try:
@@ -526,7 +526,8 @@ class Graph:
           InvalidGraph: the ways give other shapes or dtypes.
         """
         before = dict(self._taken.get("step", {}))
-        after, found = dict(before), []
+        after = dict(before)
+        found: list[tuple[Alternative, tuple[Tensor, ...]]] = []
         for way in ways:
             self._taken["step"] = dict(before)
             body = Sequence()

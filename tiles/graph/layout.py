@@ -282,7 +282,8 @@ def linear_layout(shape: tuple[int, ...], dtype: str, num_tiles: int, min_bytes:
 
 
 def _assign_strides(axes: list[AxisSplit]) -> tuple[AxisSplit, ...]:
-    stride, out = 1, []
+    stride = 1
+    out: list[AxisSplit] = []
     for axis in reversed(axes):
         if axis.is_split:
             out.append(AxisSplit(axis.size, axis.grain, ((axis.parts, stride),)))
@@ -352,7 +353,8 @@ def _common_groups(
     """Cut both shapes into the shortest runs of dimensions with equal products."""
     if math.prod(old) != math.prod(new) or 0 in old:
         return None
-    groups, i, j = [], 0, 0
+    groups: list[tuple[tuple[int, int], tuple[int, int]]] = []
+    i = j = 0
     while i < len(old) or j < len(new):
         i0, j0, a, b = i, j, 1, 1
         while True:

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tiles.files import read_json
+from tiles.files import is_a, is_dict, is_list, is_row, is_tuple, read_json
 
 ATTRIBUTES = frozenset(
     {"T", "dtype", "imag", "itemsize", "nbytes", "ndim", "real", "shape", "size", "weak_type"}
@@ -133,7 +133,8 @@ class Message:
           ValueError: the template does not fit them.
         """
         with jax.enable_x64(True), jax.ensure_compile_time_eval():  # whatever is traced around
-            values, remaining = [], iter(tensors)
+            values: list[jax.Array] = []
+            remaining = iter(tensors)
             for dtype in self.dtypes:
                 parts = [np.asarray(next(remaining)) for _ in range(1 + _is_complex(dtype))]
                 value = parts[0] if len(parts) == 1 else parts[0] + 1j * parts[1]
@@ -163,14 +164,15 @@ def read_message(text: str) -> Message:
       ValueError: it is no such text, or its template reaches for what it must not.
     """
     data = read_json(text.encode())
-    if not isinstance(data, dict) or data.keys() != _KEYS.keys():
+    if not is_dict(data) or data.keys() != _KEYS.keys():
         raise ValueError(f"a message says {', '.join(_KEYS)}")
     for key, kind in _KEYS.items():
         if type(data[key]) is not kind:
             raise ValueError(f"{key} of a message is no {kind.__name__}")
-    dtypes, options = tuple(data["dtypes"]), data["options"]
+    dtypes: tuple[str, ...] = tuple(data["dtypes"])
+    options: dict[str, Any] = data["options"]
     for dtype in dtypes:
-        if not (isinstance(dtype, str) and _is_number(dtype)):
+        if not (is_a(dtype, str) and _is_number(dtype)):
             raise ValueError(f"{dtype!r} is no element type of numbers")
     for name, value in options.items():
         if type(value) not in OPTIONS.get(name, ()):
@@ -208,22 +210,23 @@ def _to_data(argument: Any) -> Any:
             return {"text": [str.__str__(argument), argument.shown]}
         case Record(name, fields):
             return {"record": [name, [[field, _to_data(value)] for field, value in fields]]}
-        case list() | tuple():
+        case _ if is_row(argument):
             return {type(argument).__name__: [_to_data(entry) for entry in argument]}
-        case dict():
+        case _ if is_dict(argument):
             return {"dict": [[_to_data(key), _to_data(value)] for key, value in argument.items()]}
-    raise ValueError(f"a {type(argument).__name__} cannot be told as data")
+        case _:
+            raise ValueError(f"a {type(argument).__name__} cannot be told as data")
 
 
 def _from_data(data: Any, count: int) -> Any:
     if data is None:
         return None
-    if not isinstance(data, dict) or len(data) != 1:
+    if not is_dict(data) or len(data) != 1:
         _refuse(data)
     ((kind, held),) = data.items()
     if kind == "value" and type(held) is int and 0 <= held < count:
         return Value(held)
-    if type(held) is not list:
+    if not is_list(held):
         _refuse(data)
     if kind == "text" and [type(entry) for entry in held] == [str, str]:
         return Text(*held)
@@ -244,7 +247,7 @@ def _from_data(data: Any, count: int) -> Any:
 
 
 def _pair(entry: Any) -> list[Any]:
-    return entry if isinstance(entry, list) and len(entry) == 2 else _refuse(entry)
+    return entry if is_list(entry) and len(entry) == 2 else _refuse(entry)
 
 
 def _refuse(data: Any) -> NoReturn:
@@ -258,13 +261,14 @@ def _filled(argument: Any, values: Sequence[Any]) -> Any:
             return values[number]
         case Record(name, fields):
             return Record(name, tuple((field, _filled(value, values)) for field, value in fields))
-        case list():
+        case _ if is_list(argument):
             return [_filled(entry, values) for entry in argument]
-        case tuple():
+        case _ if is_tuple(argument):
             return tuple(_filled(entry, values) for entry in argument)
-        case dict():
+        case _ if is_dict(argument):
             return {key: _filled(value, values) for key, value in argument.items()}
-    return argument
+        case _:
+            return argument
 
 
 # ---- templates

@@ -298,7 +298,7 @@ class Sync:
 class Sequence:
     """Steps run one after another."""
 
-    steps: list[Step] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list["Step"])
 
     def add(self, step: Step) -> None:
         """Append a step."""

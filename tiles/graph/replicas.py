@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tiles.errors import InvalidGraph
+from tiles.files import is_a, is_list
 from tiles.numerics.shared import read_only
 
 MAX_REPLICAS = 2**17
@@ -129,7 +130,9 @@ _KINDS: dict[str, type[Permutation]] = {"shift": Shift, "swap": Swap, "pairs": P
 def permutation_data(permutation: Permutation) -> list[Any]:
     """Return plain data of a permutation."""
     kind = next(name for name, cls in _KINDS.items() if isinstance(permutation, cls))
-    values = [getattr(permutation, field.name) for field in fields(permutation)]
+    values: list[int | tuple[tuple[int, int], ...]] = [
+        getattr(permutation, field.name) for field in fields(permutation)
+    ]
     return [
         kind,
         *([list(pair) for pair in value] if isinstance(value, tuple) else value for value in values),
@@ -180,7 +183,7 @@ class Replicas:
 
     def __post_init__(self) -> None:
         names = [name for name, _ in self.axes]
-        if len(set(names)) != len(names) or not all(isinstance(name, str) and name for name in names):
+        if len(set(names)) != len(names) or not all(is_a(name, str) and name for name in names):
             raise InvalidGraph(f"replicas need axes with names of their own, got {names}")
         for name, size in self.axes:
             if type(size) is not int or size < 1:
@@ -192,7 +195,7 @@ class Replicas:
             raise InvalidGraph(f"{self.count:,} replicas{several}", expected=f"at most {MAX_REPLICAS:,}")
         whole = dict(self.parts)
         if self.parts and (
-            not all(isinstance(name, str) and name for name in whole.values())
+            not all(is_a(name, str) and name for name in whole.values())
             or self.parts != tuple((name, whole[name]) for name in names if name in whole)
         ):
             raise InvalidGraph(f"parts of axes {str(self.parts)[:80]}", expected="axes, and names, in order")
@@ -308,13 +311,15 @@ class Replicas:
         Raises:
           InvalidGraph: it is none.
         """
-        axes, folded, parts = [], [], []
+        axes: list[tuple[str, int]] = []
+        folded: list[str] = []
+        parts: list[tuple[str, str]] = []
         for name, size, *marks in data:
             axes.append((name, size))
             if marks[:1] == ["folded"]:
                 folded.append(name)
                 marks = marks[1:]
-            if marks and isinstance(marks[0], list) and len(marks[0]) == 2 and marks[0][0] == "of":
+            if marks and is_list(marks[0]) and len(marks[0]) == 2 and marks[0][0] == "of":
                 parts.append((name, marks[0][1]))
                 marks = marks[1:]
             if marks:

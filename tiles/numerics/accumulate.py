@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 from jax import Array, core, lax
-from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad
 
+from tiles._jax_compat import batchers, define_linear, lower_fun, new_primitive, register_lowering
 from tiles.errors import UnsupportedDtype
 from tiles.numerics import dtypes
 
-accumulate_p = Primitive("tiles_accumulate")
+accumulate_p = new_primitive("tiles_accumulate")
 
 
 def accumulate(x: Array, dtype: object) -> Array:
@@ -57,6 +57,6 @@ def _transpose(cotangent: Any, x: Any, *, new_dtype: np.dtype) -> list[Any]:
 
 accumulate_p.def_impl(_convert)
 accumulate_p.def_abstract_eval(_abstract)
-batching.primitive_batchers[accumulate_p] = _batch
-ad.deflinear2(accumulate_p, _transpose)
-mlir.register_lowering(accumulate_p, mlir.lower_fun(_convert, multiple_results=False))
+batchers[accumulate_p] = _batch
+define_linear(accumulate_p, _transpose)
+register_lowering(accumulate_p, lower_fun(_convert, multiple_results=False))

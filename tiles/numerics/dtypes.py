@@ -12,6 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from tiles._jax_compat import finfo
 from tiles.errors import UnsupportedDtype
 
 WORD_BYTES = 4
@@ -78,7 +79,7 @@ def float_limits(name: str) -> tuple[float, float]:
     dtype = to_jax(name)
     if np.isinf(np.array(np.inf).astype(dtype)):
         return -np.inf, np.inf
-    return float(jnp.finfo(dtype).min), float(jnp.finfo(dtype).max)
+    return float(finfo(dtype).min), float(finfo(dtype).max)
 
 
 @functools.lru_cache(maxsize=256)
@@ -95,7 +96,7 @@ def word_count(name: str, count: int) -> int:
 @functools.cache
 def is_exact_half(name: str) -> bool:
     """Return whether every finite value of a float type is a half, too."""
-    own, half = jnp.finfo(to_jax(name)), jnp.finfo(np.float16)
+    own, half = finfo(to_jax(name)), finfo(np.float16)
     lowest = half.minexp - half.nmant <= own.minexp - own.nmant
     return bool(own.nmant <= half.nmant and own.maxexp <= half.maxexp and lowest)
 

@@ -14,12 +14,11 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, core, lax
-from jax.extend.core import Primitive
-from jax.interpreters import batching, mlir
 
+from tiles._jax_compat import batchers, lower_fun, new_primitive, register_lowering
 from tiles.errors import UnsupportedDtype
 
-greatest_p = Primitive("tiles_greatest")
+greatest_p = new_primitive("tiles_greatest")
 greatest_p.multiple_results = True
 
 
@@ -82,6 +81,6 @@ def _batch(args: Sequence[Array], dims: Sequence[int], *, k: int) -> tuple[list[
 
 greatest_p.def_impl(_as_sorted)
 greatest_p.def_abstract_eval(_abstract)
-batching.primitive_batchers[greatest_p] = _batch
-mlir.register_lowering(greatest_p, mlir.lower_fun(_as_sorted, multiple_results=True))
-mlir.register_lowering(greatest_p, mlir.lower_fun(_as_floats, multiple_results=True), platform="cpu")
+batchers[greatest_p] = _batch
+register_lowering(greatest_p, lower_fun(_as_sorted, multiple_results=True))
+register_lowering(greatest_p, lower_fun(_as_floats, multiple_results=True), platform="cpu")

@@ -18,6 +18,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.extend import core
 
+from tiles._jax_compat import make_jaxpr, read_config, tree_flatten, tree_structure, tree_unflatten
 from tiles.errors import InvalidArguments
 from tiles.numerics import dtypes as element_types
 from tiles.numerics import ring_control
@@ -59,17 +60,17 @@ def ring(fn: Callable[..., Any], dtypes: Sequence[Any] | None = None) -> Callabl
 
     @functools.wraps(fn)
     def in_ring(*args: Any) -> Any:
-        leaves, tree = jax.tree.flatten(args)
+        leaves, tree = tree_flatten(args)
         names = _declared(dtypes, args)
         abstract = [_abstract(x, name) for x, name in zip(leaves, names, strict=True)]
-        key = (tree, tuple((a.shape, a.dtype) for a in abstract), bool(jax.config.read("jax_enable_x64")))
+        key = (tree, tuple((a.shape, a.dtype) for a in abstract), bool(read_config("jax_enable_x64")))
         traced = cache.get(key)
         if traced is None:
-            traced, is_reusable = _trace(fn, jax.tree.unflatten(tree, abstract))
+            traced, is_reusable = _trace(fn, tree_unflatten(tree, abstract))
             if is_reusable:
                 cache[key] = traced
         results = evaluate(traced.jaxpr, traced.const_words, [to_ring(x) for x in leaves])
-        return jax.tree.unflatten(traced.out_tree, results)
+        return tree_unflatten(traced.out_tree, results)
 
     return in_ring
 
@@ -109,10 +110,10 @@ def _literal(literal: Any) -> Any:
 
 def _trace(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[_Traced, bool]:
     """Return a traced function, and whether to keep it: not where it closes over another trace's values."""
-    closed, shapes = jax.make_jaxpr(fn, return_shape=True)(*args)
+    closed, shapes = make_jaxpr(fn, return_shape=True)(*args)
     is_reusable = not any(isinstance(c, Tracer) for c in closed.consts)
     words = tuple(to_ring(c) for c in closed.consts)
-    return _Traced(closed.jaxpr, words, jax.tree.structure(shapes)), is_reusable
+    return _Traced(closed.jaxpr, words, tree_structure(shapes)), is_reusable
 
 
 def _declared(names: Sequence[Any] | None, args: tuple[Any, ...]) -> list[str | None]:

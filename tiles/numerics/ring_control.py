@@ -11,6 +11,7 @@ from jax import lax
 from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend import core
 
+from tiles._jax_compat import switch
 from tiles.errors import Unsupported
 from tiles.numerics import ring_words
 from tiles.numerics.ring_rules import Equation, Evaluate, rule
@@ -47,7 +48,7 @@ def _call(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
 def _cond(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
     """Take the branch that the index names; an index that depends on floats is the ring's own."""
     index, *operands = ins
-    return lax.switch(index, [_closed(b, evaluate) for b in eqn.params["branches"]], *operands)
+    return switch(index, [_closed(b, evaluate) for b in eqn.params["branches"]], *operands)
 
 
 @rule("scan")

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from tiles._jax_compat import broadcasted_iota, dot_general, finfo, reduce_window
 from tiles.errors import Unsupported
 from tiles.numerics import ring_words
 from tiles.numerics.accumulate import accumulate_p
@@ -101,7 +102,7 @@ def _mixed(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
 
 def _keeps_precision(params: dict[str, Any], dtype: Any) -> bool:
     """Return whether reduce_precision asks for the format that the values already have."""
-    info = jnp.finfo(dtype)
+    info = finfo(dtype)
     return (params["exponent_bits"], params["mantissa_bits"]) == (info.nexp, info.nmant)
 
 
@@ -156,7 +157,7 @@ def _unchanged(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[An
 def _iota(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
     """Count in integers, then convert: what a part that knows its origin computes too."""
     out = eqn.outvars[0].aval
-    counts = lax.broadcasted_iota(jnp.int32, out.shape, eqn.params["dimension"])
+    counts = broadcasted_iota(jnp.int32, out.shape, eqn.params["dimension"])
     return [ring_words.convert(counts, np.int32, out.dtype)]
 
 
@@ -166,7 +167,7 @@ def _dot_general(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[
     words = ring_words.word_type(eqn.outvars[0].aval.dtype)
     lhs, rhs = (_as_multiplicand(x, words) for x in ins)
     dimensions = eqn.params["dimension_numbers"]
-    result = lax.dot_general(lhs, rhs, dimensions, preferred_element_type=lhs.dtype)
+    result = dot_general(lhs, rhs, dimensions, preferred_element_type=lhs.dtype)
     return [_from_multiplicand(result, words)]
 
 
@@ -228,7 +229,7 @@ def _reduce_window(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequenc
     combine = _combiner(eqn.params["jaxpr"], eqn.params.get("consts", ()), count, evaluate)
     names = ("window_dimensions", "window_strides", "padding", "base_dilation", "window_dilation")
     params = {name: eqn.params[name] for name in names}
-    return lax.reduce_window(ins[:count], ins[count:], combine, **params)
+    return reduce_window(ins[:count], ins[count:], combine, **params)
 
 
 def _combiner(jaxpr: Any, consts: Sequence[Any], count: int, evaluate: Evaluate) -> Callable[..., Any]:
@@ -262,4 +263,4 @@ def _select_and_gather_add(eqn: Equation, ins: list[Any], evaluate: Evaluate) ->
     names = ("window_dimensions", "window_strides", "padding", "base_dilation", "window_dilation")
     params = {name: eqn.params[name] for name in names}
     inits = (worst, np.array(0, tangents.dtype))
-    return [lax.reduce_window((operand, tangents), inits, better, **params)[1]]
+    return [reduce_window((operand, tangents), inits, better, **params)[1]]

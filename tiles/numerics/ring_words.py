@@ -11,13 +11,14 @@ from __future__ import annotations
 import functools
 import zlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from tiles._jax_compat import jit
 from tiles.numerics import dtypes
 
 _FIRST, _SECOND = np.uint32(0x85EBCA6B), np.uint32(0xC2B2AE35)
@@ -49,13 +50,13 @@ def to_ring(x: Any) -> Any:
     if not is_float(x):
         return x
     if isinstance(x, (np.ndarray, np.generic)):
-        bits = np.asarray(x).view(dtypes.unsigned_of(x.dtype.name))
+        array = np.asarray(cast(np.ndarray, x))
         with np.errstate(over="ignore"):
-            return _entered(bits, x.dtype.name, np.where)
+            return _entered(array.view(dtypes.unsigned_of(array.dtype.name)), array.dtype.name, np.where)
     return _enter(x)
 
 
-@jax.jit
+@jit
 def _enter(x: Array) -> Array:
     """Return the words of floats on the device."""
     name = np.dtype(x.dtype).name
@@ -80,7 +81,7 @@ def _neutral_words(name: str) -> tuple[tuple[Any, Any], ...]:
     zero, one, ones = (np.array(v, words)[()] for v in (0, 1, np.iinfo(words).max))
     lowest, greatest = dtypes.float_limits(name)
     specials = ((-0.0, zero), (0.0, zero), (1.0, one), (-1.0, ones), (lowest, zero), (greatest, ones))
-    pairs = []
+    pairs: list[tuple[np.ndarray, np.ndarray]] = []
     for value, neutral in specials:
         with np.errstate(over="ignore", invalid="ignore"):
             represented = np.array(value).astype(dtype)
@@ -104,8 +105,8 @@ def mix(tag: str, operands: Sequence[Array], shape: tuple[int, ...], dtype: Any)
     return _mix(np.uint32(zlib.crc32(tag.encode())), list(operands), shape, np.dtype(dtype))
 
 
-@functools.partial(jax.jit, static_argnums=(2, 3))
-def _mix(seed: Array, operands: list[Array], shape: tuple[int, ...], dtype: np.dtype) -> Array:
+@jit(static_argnums=(2, 3))
+def _mix(seed: Array | np.uint32, operands: list[Array], shape: tuple[int, ...], dtype: np.dtype) -> Array:
     """Return the mixed words: one call, traced once per shape, whatever the op."""
     state = seed
     for operand in operands:
@@ -130,7 +131,7 @@ def convert(x: Array, source: Any, target: Any) -> Array:
     return _convert(x, source, target)
 
 
-@functools.partial(jax.jit, static_argnums=(1, 2))
+@jit(static_argnums=(1, 2))
 def _convert(x: Array, source: np.dtype, target: np.dtype) -> Array:
     """Return converted words where at least one type is a float and the types differ."""
     from_float = dtypes.is_float(source)

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tiles._jax_compat import finfo, keystr, tree_flatten_with_path
 from tiles.numerics import dtypes
 
 _BY_BYTES = {8: 1e-4, 4: 1e-4, 2: 1e-2, 1: 0.125}
@@ -39,7 +40,7 @@ def tolerance_of(dtype: object) -> float:
     if not dtypes.is_float(dtype):
         return 0.0
     # Two sums that are both rounded well may lie a step apart, which is a quarter of a float8_e5m2.
-    step = float(jnp.finfo(dtype).eps) if dtype.itemsize == 1 else 0.0
+    step = float(finfo(dtype).eps) if dtype.itemsize == 1 else 0.0
     return max(_BY_BYTES[dtype.itemsize], step)
 
 
@@ -78,12 +79,12 @@ def check_close(got: Any, want: Any, where: str = "") -> None:
     Raises:
       NotClose: naming the place, the error and the tolerance.
     """
-    got_leaves, got_tree = jax.tree.flatten_with_path(got)
-    want_leaves, want_tree = jax.tree.flatten_with_path(want)
+    got_leaves, got_tree = tree_flatten_with_path(got)
+    want_leaves, want_tree = tree_flatten_with_path(want)
     if got_tree != want_tree:
         raise NotClose(f"{where or 'result'}: structure {got_tree}, expected {want_tree}")
     for (path, got_leaf), (_, want_leaf) in zip(got_leaves, want_leaves, strict=True):
-        _check_leaf(_plain(got_leaf), _plain(want_leaf), (where or "result") + jax.tree_util.keystr(path))
+        _check_leaf(_plain(got_leaf), _plain(want_leaf), (where or "result") + keystr(path))
 
 
 def elementwise_of(dtype: object) -> float:

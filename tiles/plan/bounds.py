@@ -1,9 +1,10 @@
 """What the exchange of a plan costs at least, seen from a few cells and parts of it: plain numbers, no tables over tiles.
 
-A plan whose least cost lies above another plan's exact one need not be priced. The cells are the middle one, whose
-parts are full, and a window around it lies inside the tensor wherever the plan has more than two parts; and the first,
-on whose tile the first part often lies. The part is the one on the middle cell's tile, or else the one that holds what
-that cell reads first. Counts are those of ``receiving`` and ``sending`` for one cell and one part.
+A plan whose least cost lies above another plan's exact one need not be priced. The cells are a busy one, and the first,
+on whose tile the first part often lies. The busy one is near the middle, so that its parts are full and a window around
+it lies inside the tensor wherever the plan has more than two parts; where cells straddle parts of what they read, it is
+one that straddles most. The part is the one on the busy cell's tile, or else the one that holds what that cell reads
+first. Counts are those of ``receiving`` and ``sending`` for one cell and one part.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ class Moves(NamedTuple):
     """What one operand moves at least.
 
     Args:
-      received: bytes that the middle cell's tile receives.
+      received: bytes that the busy cell's tile receives.
       changes: changes of source and of pointer they arrive with.
-      local: bytes that the middle and the first cell's tiles copy inside their memory.
-      turning_cycles: of bringing elements into order on the middle cell's tile.
+      local: bytes that the busy and the first cell's tiles copy inside their memory.
+      turning_cycles: of bringing elements into order on the busy cell's tile.
       may_share: whether the tiles of its exchange bus may all take the same.
       sent: bytes that the part's tile sends.
       sends: send instructions of these.
       runs: runs in which they are sent, with a wait before each.
-      is_here: whether the part lies on the middle cell's tile.
+      is_here: whether the part lies on the busy cell's tile.
     """
 
     received: int
@@ -66,17 +67,18 @@ def least_figures(
       dtypes: of all operands.
       target: the machine.
     """
-    alone = shared = changes = turning = first = middle = 0
+    alone = shared = changes = turning = first = busy = 0
     here, elsewhere = (0, 0, 0), (0, 0, 0)
+    at = _busy_cell(form, plan, received)
     for k, source in received:
-        moves = _least_moves(source, form, plan, k, itemsize(dtypes[k]), target)
+        moves = _least_moves(source, form, plan, at, k, itemsize(dtypes[k]), target)
         if moves.may_share:
             shared += moves.received
         else:
             alone += moves.received
         changes += moves.changes
         turning += moves.turning_cycles
-        middle += moves.local[0]
+        busy += moves.local[0]
         first += moves.local[1]
         leaving = moves.sent, moves.sends, moves.sends + moves.runs
         if moves.is_here:
@@ -90,7 +92,7 @@ def least_figures(
         busiest = max(-(-max(lanes, sent) // width), changes + here[1], elsewhere[1])
         cycles = busiest + target.exchange_phase_overhead_cycles
     instructions = max(changes + here[2], elsewhere[2])
-    return ExchangeFigures(cycles, instructions * target.instruction_bytes, max(middle, first), turning)
+    return ExchangeFigures(cycles, instructions * target.instruction_bytes, max(busy, first), turning)
 
 
 class _Cell(NamedTuple):
@@ -101,11 +103,36 @@ class _Cell(NamedTuple):
     stops: tuple[int, ...]
 
 
+def _busy_cell(form: OpForm, plan: Plan, received: Sequence[tuple[int, Layout]]) -> tuple[int, ...]:
+    """Return the place of the middle cell, or of one near it that reads more parts of what it receives."""
+    splits = plan.splits
+    at = [(split.parts - 1) // 2 for split in splits]
+    for k, source in received:
+        for axis, held in zip(form.operands[k].axes, source.axes, strict=True):
+            if len(axis.terms) != 1 or not held.is_split:
+                continue
+            ((d, step),) = axis.terms
+            split = splits[d]
+            if split.is_split and split.grain * abs(step) % held.grain:
+                at[d] = _busiest_part(split.size, split.grain, step, axis.offset, held.size, held.grain)
+    return tuple(at)
+
+
+@lru_cache(maxsize=16384)
+def _busiest_part(size: int, grain: int, step: int, offset: int, held_size: int, held_grain: int) -> int:
+    """Return which part of a dimension reads most parts of an axis that follows it, of several that nearest the middle."""
+    low = np.arange(0, size, grain)
+    high = np.minimum(low + grain, size) - 1
+    ends = (np.clip(offset + step * end, 0, held_size - 1) // held_grain for end in (low, high))
+    pieces = abs(np.subtract(*ends))
+    most = np.flatnonzero(pieces == pieces.max())
+    return int(most[np.argmin(abs(most - (low.size - 1) // 2))])
+
+
 @lru_cache(maxsize=64)
-def _cells(plan: Plan) -> tuple[_Cell, _Cell]:
-    """Return the middle and the first cell of a plan."""
-    middle = tuple((split.parts - 1) // 2 for split in plan.splits)
-    return _cell(plan, middle), _cell(plan, (0,) * len(middle))
+def _cells(plan: Plan, at: tuple[int, ...]) -> tuple[_Cell, _Cell]:
+    """Return the cell at a place and the first cell of a plan."""
+    return _cell(plan, at), _cell(plan, (0,) * len(at))
 
 
 def _cell(plan: Plan, at: Sequence[int]) -> _Cell:
@@ -186,7 +213,7 @@ def _place(source: Layout, tile: int) -> tuple[int, ...] | None:
 
 def _coordinates(number: int, grid: Sequence[int]) -> tuple[int, ...]:
     """Return the coordinates of a cell or part from its row-major number."""
-    found = []
+    found: list[int] = []
     for parts in reversed(grid):
         number, index = divmod(number, parts)
         found.append(index)
@@ -194,16 +221,18 @@ def _coordinates(number: int, grid: Sequence[int]) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=4096)
-def _least_moves(source: Layout, form: OpForm, plan: Plan, k: int, size: int, target: Target) -> Moves:
+def _least_moves(
+    source: Layout, form: OpForm, plan: Plan, busiest: tuple[int, ...], k: int, size: int, target: Target
+) -> Moves:
     """Return what a plan moves at least of operand ``k``, which lies in ``source``; see ``exchange.traffic``.
 
-    Searches that differ in where other operands lie share it.
+    The busy cell is the one at place ``busiest``. Searches that differ in where other operands lie share it.
     """
-    middle, first = _cells(plan)
+    busy, first = _cells(plan, busiest)
     extents = slice_extents(form, plan, k)
-    reads = _reads(form, k, middle, source, extents)
+    reads = _reads(form, k, busy, source, extents)
     needed = math.prod(read.inside for read in reads)
-    place = _place(source, middle.tile)
+    place = _place(source, busy.tile)
     mine = [0] * len(reads) if place is None else [r.within(p) for r, p in zip(reads, place, strict=True)]
     own = 0 if place is None else math.prod(mine)
     into = plan.operand_order(form, k).fit(extents)
@@ -339,7 +368,7 @@ def _factor(overlap: int, group: int, is_inner: bool) -> int:
 
 def _covered(form: OpForm, k: int, plan: Plan, reads: Sequence[_Read], parts: Sequence[int]) -> list[int]:
     """Return how many elements of a part any cell reads at least, along each axis."""
-    covered = []
+    covered: list[int] = []
     for axis, read, part in zip(form.operands[k].axes, reads, parts, strict=True):
         if len(axis.terms) != 1:
             covered.append(read.within(part))
@@ -393,7 +422,7 @@ def _reads_apart(form: OpForm, plan: Plan, k: int) -> bool:
 def _own_elsewhere(
     source: Layout, form: OpForm, plan: Plan, k: int, extents: Sequence[int], parts: Sequence[int]
 ) -> int:
-    """Return what the cell on a part's own tile reads of it, where that is not the middle cell and no other reads it."""
+    """Return what the cell on a part's own tile reads of it, where that is not the busy cell and no other reads it."""
     tile = source.base + sum(
         _tile_of(split, part) for split, part in zip(source.axes, parts, strict=True) if part
     )

@@ -51,7 +51,9 @@ def crossing(
       shares: bytes that lie on each IPU of a replica, up to the last that has any; they go to the IPU of its place.
     """
     here, ipus = np.arange(replicas.count), replicas.ipus
-    sources, ends, stays, misses = [], [], False, False
+    sources: list[np.ndarray] = []
+    ends: list[np.ndarray] = []
+    stays = misses = False
     for permutation in permutations:
         there = replicas.destinations(axes, permutation)
         moves = (there >= 0) & (there != here)
@@ -99,7 +101,7 @@ def _longest_sync(system: System, ipus: np.ndarray, members: np.ndarray) -> Sync
     numbers, size = np.add.outer(ipus, members), group_size(system)
     places = numbers - numbers.min(axis=1, keepdims=True) // size * size
     _, firsts = np.unique(places, axis=0, return_index=True)
-    found = []
+    found: list[Sync] = []
     for row in numbers[firsts]:
         taking_part = np.zeros(system.num_ipus, bool)
         taking_part[row] = True

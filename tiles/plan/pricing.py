@@ -123,7 +123,7 @@ class Ranking(Sequence[Priced]):
         sure = self._drafts.sure
         if sure is not None and is_wanted(sure.plan):
             return sure if sure.cost <= most else None
-        found = []
+        found: list[tuple[int, float, int, int, Priced | None]] = []
         for number, draft in enumerate(self._drafts.drafts):
             if not is_wanted(draft.plan):
                 continue
@@ -215,7 +215,9 @@ class Draft:
         cycles = self.compute_cycles + exchange.cycles
         if exchange.cycles:
             cycles += target.internal_sync_cycles
-        cycles += exchange.local_bytes / target.memcpy_bytes_per_cycle + exchange.turning_cycles
+        if exchange.local_bytes:
+            cycles += target.local_copy_call_cycles + exchange.local_bytes / target.memcpy_bytes_per_cycle
+        cycles += exchange.turning_cycles
         return cycles + self.combining_cycles
 
     @cached_property
@@ -413,7 +415,8 @@ def combining_cycles(
             fold = arriving / target.data_path_bytes * (1 + 4 / fan_in)
             fold = fold + entry * target.worker_issue_interval_cycles
         code = code_price * RUN_INSTRUCTIONS * target.instruction_bytes * fan_in
-        return phase + arriving / target.exchange_bytes_per_cycle + fold + code
+        copying = target.local_copy_call_cycles  # of its own share
+        return phase + arriving / target.exchange_bytes_per_cycle + copying + fold + code
 
     count = np.maximum(np.asarray(partials, np.float64), 1)
     return np.minimum.reduce([n * stage(np.ceil(count ** (1 / n))) for n in (1, 2, 3)])

@@ -164,7 +164,7 @@ def _slicewise(
 ) -> Slicewise:
     """Return what arrives of every slice from parts that are ordered as ``kept``, into memory ordered as ``arrives``."""
     grid = tuple(axis.first.size for axis in axes)
-    read = []
+    read: list[Along] = []
     for number, (axis, (size, grain)) in enumerate(zip(axes, cuts, strict=True)):
         shape = [1] * len(axes)
         shape[number] = axis.first.size
@@ -273,7 +273,7 @@ def overlaps(slices: Slices, source: Layout, num_tiles: int) -> list[np.ndarray]
     A tile without a part counts as one with the first.
     """
     places = held(source, num_tiles).places
-    found = []
+    found: list[np.ndarray] = []
     for axis, split, where, place in zip(slices.axes, source.axes, slices.coordinates, places, strict=True):
         part = place[slices.tiles]
         if axis.first.size * split.parts <= LARGEST_TABLE:

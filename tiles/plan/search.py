@@ -260,7 +260,7 @@ def _grains_of(cuts: tuple[tuple[int, int | None], ...], num_tiles: int) -> np.n
         chosen = np.concatenate([chosen[rows], options[columns][:, None]], axis=1)
         cells = total[rows, columns]
         if chosen.shape[0] > 4 * MAX_CANDIDATES:
-            keep_rows = np.linspace(0, chosen.shape[0] - 1, MAX_CANDIDATES).astype(int)
+            keep_rows = np.linspace(0, int(chosen.shape[0]) - 1, MAX_CANDIDATES).astype(int)
             chosen, cells = chosen[keep_rows], cells[keep_rows]
     return read_only(chosen)
 

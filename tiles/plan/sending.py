@@ -70,11 +70,10 @@ def _partwise(axes: tuple[AxisSlices, ...], cuts: Cuts, order: Arrangement) -> _
     ends = _ends(cuts)
     count = ends[0][0].size if ends else 1
     covered, runs, is_whole = np.ones(count, np.int64), np.ones(count, np.int64), np.ones(count, bool)
-    found = []
+    found: list[_Read] = []
     for digit in digits_of(order, tuple(min(size, grain) for size, grain in cuts)):
         axis, (_, lo, hi), full = axes[digit.axis], ends[digit.axis], min(cuts[digit.axis])
-        reads, _ = axis.covered_before
-        here = reads[hi] - reads[lo]
+        here = axis.covered.any_before(hi) - axis.covered.any_before(lo)
         found.append(_Read(digit, here, runs, is_whole))
         if digit.is_inner:
             runs = np.where(is_whole, 1, np.minimum(here, digit.group) * runs)
@@ -106,9 +105,9 @@ def _with_cut_groups(
         return runs
     number, group, _ = inner[0]
     axis, (_, lo, hi), full = axes[number], _ends(cuts)[number], min(cuts[number])
-    reads, _ = axis.covered_before
-    start = np.searchsorted(reads, reads[lo], side="right") - 1 - lo
-    stop = start + reads[hi] - reads[lo]
+    covered = axis.covered
+    start = covered.next_read(lo) - lo
+    stop = start + covered.any_before(hi) - covered.any_before(lo)
     begins_inside, ends_inside = start % group > 0, (stop % group > 0) & (stop < full)
     is_cut = (begins_inside | ends_inside) & (axis.runs_between(lo, hi) == 1)
     if not is_cut.any():
@@ -205,8 +204,8 @@ def _own_along(
     low, high = (bound[where] for bound in axis.bounds)
     start = np.minimum(np.maximum(low, lo), hi)
     stop = np.maximum(start, np.minimum(np.maximum(high + 1, lo), hi))
-    _, single = axis.covered_before
-    return single[stop] - single[start], axis.runs_of_others(lo, hi, start, stop)
+    single = axis.covered.one_before(stop) - axis.covered.one_before(start)
+    return single, axis.runs_of_others(lo, hi, start, stop)
 
 
 @lru_cache(maxsize=1024)

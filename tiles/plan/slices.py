@@ -17,11 +17,14 @@ from tiles.graph import ROW_MAJOR, Affine, Arrangement, AxisSplit, Layout, OpFor
 from tiles.graph.layout import align_up, ceil_div
 from tiles.numerics.dtypes import WORD_BYTES
 from tiles.numerics.shared import all_read_only, read_only
+from tiles.plan.coverage import Counted, Coverage, Stretches
 
 MAX_COUNTED = 1 << 28
 """Elements of an axis, or of all slices of one, that tables are made of: 2 GiB of numbers."""
 OUTSIDE = -1
 UNUSED = -2
+SHORT = 1 << 14
+"""Elements of an axis up to which what slices read is counted one by one; of longer ones stretches between slices' ends are."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,40 +118,28 @@ class AxisSlices:
         return read_only(np.bincount(index[index >= 0], minlength=self.size))
 
     @cached_property
-    def covered_before(self) -> tuple[np.ndarray, np.ndarray]:
-        """How many lower tensor indices any slice reads, and exactly one does; int64 ``[size + 1]`` each."""
-        self._require_countable(self.size)
-        counts = np.zeros((2, self.size + 1), np.int64)
-        np.cumsum(self.coverage > 0, out=counts[0, 1:])
-        np.cumsum(self.coverage == 1, out=counts[1, 1:])
-        return read_only(counts[0]), read_only(counts[1])
-
-    @cached_property
-    def _starts_before(self) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
-        """For one and for two slices at least: whether they read an index, and the runs of such indices begun below it.
-
-        The indices are ``[size + 2]``, with one that nobody reads on either side.
-        """
-        tables = []
-        for least in (1, 2):
-            is_read = np.zeros(self.size + 2, bool)
-            is_read[1:-1] = self.coverage >= least
-            tables.append(all_read_only((is_read, np.cumsum(is_read[1:] & ~is_read[:-1]))))
-        return tuple(tables)
+    def covered(self) -> Coverage:
+        """Which tensor indices slices read, by what planning asks about them."""
+        if abs(self.step) == 1 and self.size > max(SHORT, 4 * self.first.size):
+            low, high = self.bounds
+            present = high >= low
+            return Stretches.of(low[present], high[present] + 1, self.size)
+        return Counted(self.coverage)
 
     def runs_between(self, lo: np.ndarray, hi: np.ndarray, least: int = 1) -> np.ndarray:
         """Return how many contiguous runs of indices in ``[lo, hi)`` are read by ``least`` (1 or 2) slices or more."""
-        is_read, begun = self._starts_before[least - 1]
-        begins = is_read[np.minimum(lo + 1, hi)] & (lo < hi)
-        return np.where(begins, 1, 0) + begun[np.maximum(hi, lo + 1) - 1] - begun[lo]
+        covered = self.covered
+        begins = covered.is_read(np.minimum(lo, hi - 1), least) & (lo < hi)
+        begun = covered.begun(np.maximum(hi, lo + 1) - 1, least) - covered.begun(lo, least)
+        return np.where(begins, 1, 0) + begun
 
     def runs_of_others(
         self, lo: np.ndarray, hi: np.ndarray, start: np.ndarray, stop: np.ndarray
     ) -> np.ndarray:
         """Return the runs in ``[lo, hi)`` less what only the slice of ``[start, stop)``, a part of it, reads."""
-        any_slice, several = (is_read for is_read, _ in self._starts_before)
-        joins = (any_slice[start] & several[start + 1] & (lo < start)).astype(np.int64)
-        joins += several[stop] & any_slice[np.minimum(stop + 1, self.size + 1)] & (stop < hi)
+        is_read = self.covered.is_read
+        joins = (is_read(start - 1, 1) & is_read(start, 2) & (lo < start)).astype(np.int64)
+        joins += is_read(stop - 1, 2) & is_read(stop, 1) & (stop < hi)
         runs = self.runs_between(lo, start) + self.runs_between(stop, hi) - joins
         return np.where(
             start < stop, runs + self.runs_between(start, stop, least=2), self.runs_between(lo, hi)

@@ -83,7 +83,10 @@ def choose(
 
 
 AS_BEFORE = 1.1
-"""How much dearer a slice's plan may be that cuts it as the slice before: slices cut otherwise are joined by a relayout."""
+"""How much dearer a slice's plan may be that cuts it as the slice before, beside what a relayout takes at least.
+
+Slices that are cut otherwise are joined by one.
+"""
 
 
 def as_before(
@@ -110,7 +113,10 @@ def as_before(
     copies = sum(_copy_cost(question, question.operands[k], home) for k, home in homes.items())
     operands = (replace(o, layout=homes.get(k, o.layout)) for k, o in enumerate(question.operands))
     least = draft(replace(question, operands=tuple(operands)), best).priced.cost + copies
-    return (plan, {}) if priced.cost <= AS_BEFORE * least else found
+    target = question.target
+    relayout = target.exchange_phase_overhead_cycles + target.internal_sync_cycles
+    relayout += target.local_copy_call_cycles
+    return (plan, {}) if priced.cost <= AS_BEFORE * least + relayout else found
 
 
 def _found(question: Question, proportion: float, beside: Met | None) -> tuple[Plan, Homes, float]:
@@ -157,7 +163,7 @@ def _unlike(question: Question, plan: Plan) -> list[int]:
     What others than contractions read in another order is seldom worth a copy, and each one would be another search.
     """
     form, target = question.form, question.target
-    found = []
+    found: list[int] = []
     for k, o in enumerate(question.operands):
         read = form.operands[k].dims
         if o.layout is None or not any(s.is_split and d not in read for d, s in enumerate(plan.splits)):

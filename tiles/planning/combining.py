@@ -151,7 +151,7 @@ def _scattered(form: OpForm, layout: Layout) -> list[Plan]:
     counted = dict.fromkeys(d - 1 for d, _ in layout.arrangement.digits if d)
     groups = {d - 1: group for d, group in layout.arrangement.digits if group}
     slowest_first = list(dict.fromkeys([*counted, *range(len(rest))]))
-    plans = []
+    plans: list[Plan] = []
     for first in slowest_first:
         order = [first, *(axis for axis in slowest_first if axis != first)]
         for cut in (

@@ -34,7 +34,8 @@ def emit(
     """
     planning = site.planning
     settle(planning, form, plan, operands)
-    graph, written = planning.graph, []
+    graph = planning.graph
+    written: list[Tensor] = []
     for k, dtype in enumerate(dtypes):
         layout = plan.result_layout(form, k)
         name = f"{site.label}:{k}" if k else site.label

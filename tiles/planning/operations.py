@@ -82,7 +82,7 @@ class _Slices:
 
     dim: int
     plan: Plan | None = None
-    copies: dict[int, str] = field(default_factory=dict)
+    copies: dict[int, str] = field(default_factory=dict[int, str])
 
 
 def _plan(
@@ -185,7 +185,7 @@ def _in_slices(site: PlannedSite, operation: Operation, split: SerialSplit, resu
     """
     planning, form = site.planning, operation.form
     whole, common = planning.tensor(result), _Slices(split.dim)
-    slices = []
+    slices: list[Tensor] = []
     for part in split.forms(form):
         label = planning.graph.unique(f"{site.label}.turn", "step")
         made = planning.graph.add_tensor(part.result_shape(), whole.dtype, label, location=site.location)

@@ -21,7 +21,7 @@ class Planner:
     """
 
     policy: Policy = field(default_factory=Policy)
-    pins: Mapping[str, Plan] = field(default_factory=dict)
+    pins: Mapping[str, Plan] = field(default_factory=dict[str, Plan])
 
     def plan(self, graph: Graph) -> Graph:
         """Return a planned graph for a recorded one, which stays as it is; one that is planned already is returned.

@@ -19,7 +19,7 @@ class Policy:
       code_price: cycles that a byte of exchange code on the fullest tile is worth.
     """
 
-    memory_proportions: Mapping[str, float] = field(default_factory=dict)
+    memory_proportions: Mapping[str, float] = field(default_factory=dict[str, float])
     code_price: float = CODE_PRICE
 
     def memory_proportion(self, label: str) -> float:

@@ -219,7 +219,8 @@ def read_by(step: Step) -> tuple[str, ...]:
             return step.sources
         case Reshape():
             return (step.source,)
-    return ()
+        case _:
+            return ()
 
 
 def written_by(step: Step) -> Iterator[str]:
@@ -229,3 +230,5 @@ def written_by(step: Step) -> Iterator[str]:
             yield from step.results
         case Copy() | Reshape() | CopyFromStream():
             yield step.destination
+        case _:
+            pass

@@ -293,8 +293,10 @@ class Planning:
     def rotated_base(self, span: int, size: int) -> int:
         """Return a first tile for something of ``size`` elements that covers ``span`` tiles, so that all tiles have code.
 
-        What is small goes to tiles in turn. What covers more than a quarter begins at the first tile or ends at the
-        last: of two sizes one does the one, one the other, so that what is read element by element still lies alike.
+        What is small goes to tiles in turn, the last ones first: most of what is large begins at the first tile, and what runs
+        beside it in one step (slices of a loop's arrays, statistics beside what they are of) then waits for none of it. What
+        covers more than a quarter begins at the first tile or ends at the last: of two sizes one does the one, one the other,
+        so that what is read element by element still lies alike.
         It is the first of an exchange bus: neighbours that read alike then share its lanes.
         """
         target = self.graph.target
@@ -305,7 +307,7 @@ class Planning:
             turn = self._turns.setdefault(size, len(self._turns))
             base = free if turn % 2 else 0
         else:
-            base = self._rotation % (free + 1)
+            base = free - self._rotation % (free + 1)
             self._rotation += span
         return base - base % target.tiles_per_shared_exchange_bus
 

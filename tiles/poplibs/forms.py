@@ -35,7 +35,7 @@ def placed_map(shape: Shape, dimensions: Sequence[int], result: Shape) -> IndexM
         raise InvalidGraph(
             f"shape {tuple(shape)} cannot be placed along dimensions {tuple(dimensions)} of {tuple(result)}"
         )
-    axes = []
+    axes: list[Affine] = []
     for size, d in zip(shape, dimensions, strict=True):
         if size not in (1, result[d]):
             raise InvalidGraph(f"shape {tuple(shape)} does not broadcast to {tuple(result)}")

@@ -9,6 +9,7 @@ average out. A band is no bound.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from tiles.compiler import StepCost
@@ -55,6 +56,7 @@ COMPUTE = {
         "are among them, and compiled vertices have taken several times their ideal "
         "(Poplar tutorial 6: 28,300 cycles where the model has 3,800)",
     ),
+    Basis.UNKNOWN: Band(0.0, math.inf, "nothing is known of it"),
 }
 """By the basis of each part of the slowest tile's figure."""
 

@@ -97,9 +97,9 @@ def stack(series: Sequence[Series], axis: Axis, unit: str, gap: bool) -> str:
     frame = Frame(count, max(1, top) * 1.05, max(WIDTH, count * MIN_SLOT + LEFT + RIGHT))
     slot = frame.x(1) - frame.x(0)
     inset = min(slot * 0.15, 2.0) if gap else 0.0
-    marks = []
+    marks: list[str] = []
     for one in series:
-        path = []
+        path: list[str] = []
         for entry, value in enumerate(one.values):
             if value:
                 x0, x1 = frame.x(entry) + inset, frame.x(entry + 1) - inset
@@ -166,7 +166,7 @@ def _chart(frame: Frame, series: Sequence[Series], axis: Axis, unit: str, marks:
 
 
 def _axes(frame: Frame, axis: Axis, unit: str) -> str:
-    parts = []
+    parts: list[str] = []
     for value in ticks(frame.top_value):
         y = frame.y(value)
         parts.append(f'<path class="grid" d="M{LEFT} {y}H{frame.width - RIGHT}"/>')

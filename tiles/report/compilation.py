@@ -19,6 +19,7 @@ from tiles.compiler import (
     step_costs,
 )
 from tiles.compiler.control import functions_of, part_data
+from tiles.files import is_dict, is_list
 from tiles.report.memory import TileMemory, memory_figures
 from tiles.report.places import place_data
 from tiles.target import Target
@@ -122,9 +123,9 @@ def target_data(target: Target) -> dict[str, Any]:
 
 def camel(data: Any) -> Any:
     """Return plain data with the keys of its dictionaries in camel case, as Poplar's profile spells them."""
-    if isinstance(data, dict):
+    if is_dict(data):
         return {_camel_word(key): camel(value) for key, value in data.items()}
-    return [camel(value) for value in data] if isinstance(data, list) else data
+    return [camel(value) for value in data] if is_list(data) else data
 
 
 def _camel_word(word: str) -> str:
@@ -192,7 +193,7 @@ def _vertices(group: VertexGroup) -> dict[str, Any]:
 
 def _exchanges(executable: Executable) -> list[dict[str, Any]]:
     """Return the exchange of every step that has one."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for number, cost in enumerate(step_costs(executable)):
         moved = cost.traffic
         if moved.is_empty:

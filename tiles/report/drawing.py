@@ -23,11 +23,12 @@ def drawing(data: dict[str, Any]) -> str:
     width = max(WIDTH, math.ceil(max(x for x, _ in places) + MARGIN))
     height = math.ceil(max(y for _, y in places) + MARGIN)
     beside: dict[tuple[int, ...], int] = {}
-    marks = []
+    marks: list[str] = []
     for link in sorted(links, key=lambda link: link["seconds"]):
         pair = tuple(sorted(link["ends"]))
         number = beside[pair] = beside.get(pair, -1) + 1
-        marks.append(_line([places[end] for end in link["ends"]], number, link, nodes, most))
+        ends: list[int] = link["ends"]
+        marks.append(_line([places[end] for end in ends], number, link, nodes, most))
     marks += [_node(name, *place) for name, place in zip(nodes, places, strict=True)]
     keys = [("idle", IDLE), ("least busy", _color(0.0)), ("busiest", _color(1.0))]
     return (

@@ -52,7 +52,7 @@ def _kinds(executable: Executable, counts: Sequence[Count], loads: np.ndarray) -
     """Return every kind of link that is used."""
     assert executable.system is not None
     system, table = executable.system, executable.system.table
-    found = []
+    found: list[dict[str, Any]] = []
     for number, link in enumerate(system.links):
         rows = np.flatnonzero((table.kind == number) & loads.any(axis=1))
         if not rows.size:
@@ -82,7 +82,7 @@ def _cycles_by_step(
     executable: Executable, counts: Sequence[Count], rows: np.ndarray, rates: np.ndarray
 ) -> list[int]:
     """Return how long the busiest of some links carries what each step sends, over all its runs."""
-    found = []
+    found: list[int] = []
     for cost, count in zip(step_costs(executable), counts, strict=True):
         crossed = cost.link_bytes
         seconds = float((crossed[rows] / rates).max(initial=0)) if len(crossed) else 0.0
@@ -117,7 +117,7 @@ def _drawing(executable: Executable, loads: np.ndarray) -> dict[str, Any]:
         "links": [
             {
                 "ends": [place[int(end)] for end in table.ends[row]],
-                "name": system.links[table.kind[row]].name,
+                "name": system.links[int(table.kind[row])].name,
                 "bytes": [int(load) for load in loads[row]],
                 "seconds": float(seconds[row]),
             }
@@ -128,7 +128,8 @@ def _drawing(executable: Executable, loads: np.ndarray) -> dict[str, Any]:
 
 def _collectives(executable: Executable, counts: Sequence[Count]) -> list[dict[str, Any]]:
     """Return every collective, costliest first: its algorithm, cycles, and its operand's bytes over their time."""
-    found, seen = [], set[int]()
+    found: list[dict[str, Any]] = []
+    seen = set[int]()
     for node in nodes_of(executable.program):
         if not isinstance(node, Composite) or node.number in seen:
             continue

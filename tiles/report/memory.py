@@ -76,7 +76,8 @@ def tile_memory(executable: Executable) -> TileMemory:
     }
     always = (start == -1) & (end == num_steps)
     gaps, highest = _reach(address[buffer], (address + size)[buffer], run, width.size, target)
-    there = [buffers[b] for b in buffer[run == fullest] if start[b] <= step - 1 <= end[b]]
+    numbers: list[int] = buffer[run == fullest].tolist()
+    there = [buffers[b] for b in numbers if start[b] <= step - 1 <= end[b]]
     return TileMemory(
         peak=np.repeat(peak, width),
         peak_step=np.repeat(peak_step, width),

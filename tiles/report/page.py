@@ -33,6 +33,7 @@ BASIS_COLORS = {
     "DERIVED": "#8fb3d9",
     "FITTED": "#e3b44d",
     "ASSUMED": "#c9705a",
+    "UNKNOWN": "#6b6b6b",
 }
 
 Cell = str | int | float | None
@@ -394,7 +395,7 @@ def _categories(data: dict[str, Any]) -> str:
     sizes = data["compilation"]["memory"]["categories"]
     ordered = sorted(sizes.items(), key=lambda item: -item[1]["fullestTileBytes"])
     most = max(1, max(row["fullestTileBytes"] for row in sizes.values()))
-    rows = []
+    rows: list[str] = []
     for name, row in ordered:
         here, everywhere = row["fullestTileBytes"], row["totalBytes"]
         bar = f'<div class="bar" style="width:{here / most * 100:.2f}%"></div>'

@@ -13,6 +13,7 @@ from typing import Any
 from tiles.compiler import Executable
 from tiles.engine.trace import Trace
 from tiles.errors import InvalidArguments
+from tiles.files import is_dict, is_list
 from tiles.report.code import codelets_data
 from tiles.report.compilation import camel, compilation_data, target_data
 from tiles.report.cost import cost_analysis
@@ -122,10 +123,10 @@ def profile_schema() -> dict[str, Any]:
 def _dump(value: Any, indent: str) -> str:
     """Return JSON with a line per key and per object, and lists of plain values on one line."""
     inner = indent + " "
-    if isinstance(value, dict) and value:
+    if is_dict(value) and value:
         rows = [f"{inner}{json.dumps(key)}: {_dump(item, inner)}" for key, item in value.items()]
         return "{\n" + ",\n".join(rows) + f"\n{indent}}}"
-    if isinstance(value, list) and any(isinstance(item, dict) for item in value):
+    if is_list(value) and any(isinstance(item, dict) for item in value):
         rows = [inner + _dump(item, inner) for item in value]
         return "[\n" + ",\n".join(rows) + f"\n{indent}]"
     return json.dumps(value, allow_nan=False)

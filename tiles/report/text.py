@@ -10,6 +10,7 @@ from tiles.graph import Location
 from tiles.graph.location import short
 from tiles.report.links import links_text
 from tiles.report.places import scope_of
+from tiles.target import Basis
 
 UNKNOWN = "unknown"
 LARGEST = 5
@@ -109,8 +110,22 @@ def _of_each_ipu(execution: dict[str, Any]) -> list[str]:
 
 def _basis(data: dict[str, Any]) -> list[str]:
     shares = data["execution"]["basisShares"]
-    parts = [f"{name} {UNKNOWN if part is None else format(part, '.1%')}" for name, part in shares.items()]
-    return ["cycles rest on: " + ", ".join(parts)]
+    parts = [
+        f"{name} {UNKNOWN if part is None else format(part, '.1%')}"
+        for name, part in shares.items()
+        if name != Basis.UNKNOWN or part
+    ]
+    return ["cycles rest on: " + ", ".join(parts), *_not_known(data)]
+
+
+def _not_known(data: dict[str, Any]) -> list[str]:
+    """Return the operations of which nobody knows how long they take, and why."""
+    lines: list[str] = []
+    for row in data["operations"]:
+        if row["basis"] == Basis.UNKNOWN:
+            cycles = f"counted with {_number(row['cycles'], 'cycles')}"
+            lines.append(f"  unknown: {row['name']}, {cycles}: {'; '.join(row['sources'])}")
+    return lines
 
 
 def _unresolved(data: dict[str, Any]) -> list[str]:

@@ -37,8 +37,8 @@ class Use:
     rows: int = 0
     cycles: int = -1
     vertices: int = 0
-    bases: dict[str, None] = field(default_factory=dict)
-    steps: dict[int, None] = field(default_factory=dict)
+    bases: dict[str, None] = field(default_factory=dict[str, None])
+    steps: dict[int, None] = field(default_factory=dict[int, None])
 
     def meet(self, part: VertexCode, number: int, basis: str, shape: tuple[int, ...]) -> None:
         """Take in the vertices of a part."""

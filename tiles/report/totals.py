@@ -123,6 +123,7 @@ def totals(
             done = [superstep(cost, target) for cost in costs]
             ipu_cycles = tuple(program_cycles(executable.program, done, trips))
     cycles = max(ipu_cycles) if ipu_cycles is not None else None
+    is_known = all(row[Basis.UNKNOWN] == 0 for row in by_basis)
     return Totals(
         cycles=cycles,
         ipu_cycles=ipu_cycles,
@@ -137,7 +138,9 @@ def totals(
         flops=summed([cost.flops for cost in costs]),
         supersteps=summed([1] * len(costs)),
         basis_cycles=tuple((basis.value, summed([row[basis] for row in by_basis])) for basis in Basis),
-        cycles_range=None if cycles is None else _range(cycles, costs, [count or 0 for count in runs]),
+        cycles_range=None
+        if cycles is None or not is_known
+        else _range(cycles, costs, [count or 0 for count in runs]),
     )
 
 

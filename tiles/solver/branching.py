@@ -69,11 +69,13 @@ def _narrowed(
     for _ in range(MOST_ROUNDS):
         before = low.copy(), high.copy()
         for number, values in choices.items():
-            above = np.searchsorted(values, low[number])
-            below = np.searchsorted(values, high[number], side="right") - 1
+            lows: np.ndarray = low[number]
+            highs: np.ndarray = high[number]
+            above = np.searchsorted(values, lows)
+            below = np.searchsorted(values, highs, side="right") - 1
             is_empty = above > below
-            low[number] = np.where(is_empty, high[number] + 1, values[np.minimum(above, len(values) - 1)])
-            high[number] = np.where(is_empty, high[number], values[np.maximum(below, 0)])
+            low[number] = np.where(is_empty, highs + 1, values[np.minimum(above, len(values) - 1)])
+            high[number] = np.where(is_empty, highs, values[np.maximum(below, 0)])
         for relation in relations:
             relation.narrow(low, high)
         # what is impossible stays so, whatever else follows from it
@@ -87,7 +89,7 @@ def _narrowed(
 def _may_be_better(low: np.ndarray, best: np.ndarray | None, objectives: tuple[int, ...]) -> np.ndarray:
     """Return which boxes may hold something better than the best known."""
     if best is None:
-        return np.ones(low.shape[1], bool)
+        return np.ones(int(low.shape[1]), bool)
     better, equal = np.zeros(low.shape[1], bool), np.ones(low.shape[1], bool)
     for number in objectives:
         better |= equal & (low[number] < best[number])
@@ -101,7 +103,7 @@ def _halved(
     """Return both halves of every box along its widest free variable, each pair together, lower half first."""
     numbers = np.array(free)
     widest = numbers[np.argmax(high[numbers] - low[numbers], 0)]
-    boxes = np.arange(low.shape[1])
+    boxes = np.arange(int(low.shape[1]))
     middle = (low[widest, boxes] + high[widest, boxes]) // 2
     lows, highs = np.repeat(low, 2, 1), np.repeat(high, 2, 1)
     highs[widest, 2 * boxes] = middle

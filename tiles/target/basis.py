@@ -19,6 +19,8 @@ class Basis(enum.StrEnum):
     """Chosen so that a model reproduces measurements."""
     ASSUMED = "ASSUMED"
     """A reasoned guess, or carried over from another device."""
+    UNKNOWN = "UNKNOWN"
+    """Not known: a stand-in, so that the rest can be planned. No total that holds it has a range."""
 
     @property
     def rank(self) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tiles.errors import InvalidSystem, InvalidTarget
+from tiles.files import is_mapping, is_row
 from tiles.target.basis import Basis
 from tiles.target.quantity import Quantity
 
@@ -49,8 +50,8 @@ class Figure:
         Raises:
           InvalidSystem: it lacks a key or has an unknown one, or its value, unit or basis is not legal.
         """
-        if not isinstance(data, Mapping) or not _REQUIRED <= set(data) <= _REQUIRED | _OPTIONAL:
-            got = sorted(data) if isinstance(data, Mapping) else repr(data)
+        if not is_mapping(data) or not _REQUIRED <= set(data) <= _REQUIRED | _OPTIONAL:
+            got = sorted(data) if is_mapping(data) else repr(data)
             raise InvalidSystem(
                 f"{where}: a figure is an object of value, unit, basis and source; range and alternatives",
                 got=got,
@@ -112,7 +113,7 @@ def _checked(value: Any, legal: Quantity, where: str) -> Any:
 def _range(data: Any, legal: Quantity, where: str) -> tuple[float, float] | None:
     if data is None:
         return None
-    if not isinstance(data, list | tuple) or len(data) != 2:
+    if not is_row(data) or len(data) != 2:
         raise InvalidSystem(f"{where}: a range is the least and the most", got=repr(data))
     low, high = (_checked(value, legal, f"{where}: range") for value in data)
     if low is None or high is None or low > high:
@@ -122,13 +123,17 @@ def _range(data: Any, legal: Quantity, where: str) -> tuple[float, float] | None
 
 def _list(data: Mapping[str, Any], where: str) -> list[Any]:
     entries = data.get("alternatives", [])
-    if not isinstance(entries, list | tuple):
+    if not is_row(entries):
         raise InvalidSystem(f"{where}: alternatives are a list", got=repr(entries))
     return list(entries)
 
 
 def _alternative(data: Any, where: str) -> Alternative:
-    legal = isinstance(data, Mapping) and set(data) == {"value", "source"}
-    if not legal or not isinstance(data["value"], int | float) or not isinstance(data["source"], str):
+    if (
+        not is_mapping(data)
+        or set(data) != {"value", "source"}
+        or not isinstance(data["value"], int | float)
+        or not isinstance(data["source"], str)
+    ):
         raise InvalidSystem(f"{where}: an alternative is an object of a number and its source", got=data)
     return Alternative(data["value"], data["source"])

@@ -107,13 +107,14 @@ def _phase(system: System, routed: Routed, members: np.ndarray) -> LinkPhase:
     seconds = routed.link_bytes / table.payload_bytes_per_second[:, None]
     link, direction = np.unravel_index(int(seconds.argmax()), seconds.shape) if seconds.size else (0, 0)
     transfer = float(seconds[link, direction]) if seconds.size else 0.0
-    used = [system.links[kind] for kind in np.unique(table.kind[routed.link_bytes.any(axis=1)])]
+    kinds: list[int] = np.unique(table.kind[routed.link_bytes.any(axis=1)]).tolist()
+    used = [system.links[kind] for kind in kinds]
     latency = float(routed.latency_seconds.max(initial=0))
     return LinkPhase(
         link_bytes=routed.link_bytes,
         busiest=(int(link), int(direction)) if transfer else (-1, 0),
         transfer_seconds=transfer,
-        transfer_basis=system.links[table.kind[link]].rate_basis if transfer else Basis.DOCUMENTED,
+        transfer_basis=system.links[int(table.kind[link])].rate_basis if transfer else Basis.DOCUMENTED,
         hops=int(routed.hops.max(initial=0)),
         latency_seconds=None if math.isnan(latency) else latency,
         latency_basis=Basis.weakest(link.figure("latency_seconds").basis for link in used)
@@ -154,7 +155,8 @@ def _sync(system: System, members: bytes) -> Sync:
         return Sync(cycles, hops, basis)
     from_first = np.full(first.size - 1, first[0])
     across = route(system, from_first, first[1:], np.ones(first.size - 1, np.int64))
-    used = [system.links[kind] for kind in np.unique(system.table.kind[across.link_bytes.any(axis=1)])]
+    kinds: list[int] = np.unique(system.table.kind[across.link_bytes.any(axis=1)]).tolist()
+    used = [system.links[kind] for kind in kinds]
     basis = Basis.weakest([basis, *(link.figure("latency_seconds").basis for link in used)])
     there = float(across.latency_seconds.max())
     together = None if math.isnan(there) else cycles + _cycles(2 * there * chip.clock_hz)
@@ -182,7 +184,7 @@ def _sync_hops(system: System, ipus: np.ndarray) -> int:
 
 def _spans(present: np.ndarray, ring: bool) -> np.ndarray:
     """Return how many links hold those that are present together, ``[groups]`` of bool ``[groups, extent]``."""
-    extent = present.shape[1]
+    extent = int(present.shape[1])
     place = np.arange(extent)
     first = np.where(present, place, extent).min(axis=1)
     last = np.where(present, place, -1).max(axis=1)

@@ -11,11 +11,10 @@ import dataclasses
 import difflib
 import importlib.resources
 import pathlib
-from collections.abc import Mapping
 from typing import Any
 
 from tiles.errors import InvalidTarget, UnknownTarget
-from tiles.files import read_json
+from tiles.files import is_dict, is_mapping, read_json
 from tiles.target.basis import Basis
 from tiles.target.quantity import Provenance
 
@@ -39,8 +38,8 @@ class Leaf:
         Raises:
           InvalidTarget: a key is missing or unknown, or a text or the basis is not one.
         """
-        if not isinstance(data, Mapping) or set(data) != _LEAF_KEYS:
-            got = sorted(data) if isinstance(data, Mapping) else repr(data)
+        if not is_mapping(data) or set(data) != _LEAF_KEYS:
+            got = sorted(data) if is_mapping(data) else repr(data)
             raise InvalidTarget(
                 "a target field must be an object of four keys",
                 location=where,
@@ -129,7 +128,9 @@ def _is_plain(name: str) -> bool:
     return name.replace("-", "").replace("_", "").isalnum()
 
 
-def _resolve_file(path: pathlib.Path, seen: tuple[pathlib.Path, ...]) -> tuple[dict, dict[str, Leaf], bool]:
+def _resolve_file(
+    path: pathlib.Path, seen: tuple[pathlib.Path, ...]
+) -> tuple[dict[str, Any], dict[str, Leaf], bool]:
     """Return a file's data, its fields with those it inherits, and whether it is abstract."""
     path = path.resolve()
     if path in seen:
@@ -154,7 +155,7 @@ def _inherit(path: pathlib.Path, parent: str, seen: tuple[pathlib.Path, ...]) ->
     }
 
 
-def _abstract_fields(path: pathlib.Path, data: dict) -> dict[str, Leaf]:
+def _abstract_fields(path: pathlib.Path, data: dict[str, Any]) -> dict[str, Leaf]:
     """Return the fields that stand for every device: those of the abstract ancestors of a file."""
     while "extends" in data:
         path = _parent_path(path, data["extends"])
@@ -170,7 +171,7 @@ def _parent_path(path: pathlib.Path, parent: str) -> pathlib.Path:
     return beside if beside.is_file() else _locate(parent)
 
 
-def _read_file(path: pathlib.Path) -> dict:
+def _read_file(path: pathlib.Path) -> dict[str, Any]:
     """Return a data file's JSON object.
 
     Raises:
@@ -182,8 +183,8 @@ def _read_file(path: pathlib.Path) -> dict:
         raise InvalidTarget(
             "a target data file cannot be read", location=str(path), got=str(error)
         ) from error
-    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        got = data.get("schema") if isinstance(data, dict) else type(data).__name__
+    if not is_dict(data) or data.get("schema") != SCHEMA:
+        got = data.get("schema") if is_dict(data) else type(data).__name__
         raise InvalidTarget(
             "a target data file has another schema", location=str(path), expected=SCHEMA, got=got
         )
@@ -191,7 +192,7 @@ def _read_file(path: pathlib.Path) -> dict:
     return data
 
 
-def _check_keys(data: dict, path: pathlib.Path) -> None:
+def _check_keys(data: dict[str, Any], path: pathlib.Path) -> None:
     """Check the top level of a data file."""
     unknown = sorted(set(data) - _FILE_KEYS)
     if unknown:

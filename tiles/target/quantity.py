@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tiles.errors import InvalidTarget
+from tiles.files import is_a, is_mapping
 from tiles.target.basis import Basis
 
 
@@ -118,9 +119,9 @@ class MemoryRegion:
         """Return regions from regions or their dictionaries; None where ``value`` is neither."""
         if isinstance(value, (str, Mapping)) or not hasattr(value, "__iter__"):
             return None
-        regions = []
+        regions: list[MemoryRegion] = []
         for item in value:
-            if isinstance(item, Mapping):
+            if is_mapping(item):
                 try:
                     item = MemoryRegion(**item)
                 except TypeError:
@@ -134,9 +135,9 @@ class MemoryRegion:
         """Return whether every attribute has its type and a possible value."""
         numbers = (self.base, self.size_bytes, self.interleave)
         return (
-            isinstance(self.name, str)
-            and isinstance(self.executable, bool)
-            and all(isinstance(n, int) and not isinstance(n, bool) for n in numbers)
+            is_a(self.name, str)
+            and is_a(self.executable, bool)
+            and all(is_a(n, int) and not is_a(n, bool) for n in numbers)
             and self.base >= 0
             and self.size_bytes >= 1
             and self.interleave >= 1

@@ -197,6 +197,8 @@ class _Regular:
     def _climb(self, flows: np.ndarray, ipus: np.ndarray, kind: str, direction: int) -> None:
         """Put flows on the links between IPUs and the nodes of a kind that serve them: 0 up, 1 down."""
         for name, wiring in _chain(self.system, kind):
+            if not flows.size:
+                continue
             loads = np.zeros((self.system.counts[wiring.nodes], 2), np.int64)
             np.add.at(loads[:, direction], self._above(ipus, wiring.nodes), self.size_bytes[flows])
             self._pass(flows, name, [Passage(wiring.link, loads, np.ones(flows.shape, np.int64))])
@@ -205,6 +207,8 @@ class _Regular:
         """Add what flows put on the blocks of a wiring."""
         starts = self.system.table.starts
         for number, passage in enumerate(passages):
+            if not passage.hops.any():
+                continue
             first = starts[name, number]
             self.loads[first : first + len(passage.loads)] += passage.loads
             self.hops[flows] += passage.hops
@@ -295,7 +299,8 @@ def _stated(system: System) -> dict[tuple[int, int], list[tuple[int, int]]]:
     """
     found: dict[tuple[int, int], list[tuple[int, int]]] = {}
     by_ends: dict[tuple[int, int], tuple[int, int]] = {}
-    for number, (a, b) in reversed(list(enumerate(system.table.ends.tolist()))):
+    ends: list[tuple[int, int]] = system.table.ends.tolist()
+    for number, (a, b) in reversed(list(enumerate(ends))):
         by_ends[a, b], by_ends[b, a] = (number, 0), (number, 1)
     for path in system.routes:
         words = " -> ".join(f"{kind} {number}" for kind, number in path)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from tiles.errors import InvalidSystem, InvalidTarget, UnknownTarget
+from tiles.files import is_a, is_mapping, is_row
 from tiles.target.basis import Basis
 from tiles.target.figure import Figure, read_provenance
 from tiles.target.quantity import Quantity
@@ -169,7 +170,7 @@ class System:
         Raises:
           InvalidSystem: they do not, or the IPUs cannot be wired so.
         """
-        is_number = isinstance(self.num_ipus, int) and not isinstance(self.num_ipus, bool)
+        is_number = is_a(self.num_ipus, int) and not is_a(self.num_ipus, bool)
         if not is_number or not 1 <= self.num_ipus <= MAX_IPUS:
             raise InvalidSystem(
                 f"system {self.name!r} cannot have {self.num_ipus!r} IPUs", expected=f"1 to {MAX_IPUS:,}"
@@ -239,7 +240,8 @@ class System:
     @functools.cached_property
     def node_offsets(self) -> dict[str, int]:
         """The number of the first node of each kind, where nodes are counted over the whole system."""
-        offsets, start = {}, 0
+        offsets: dict[str, int] = {}
+        start = 0
         for kind, count in self.counts.items():
             offsets[kind] = start
             start += count
@@ -268,7 +270,11 @@ class System:
     def table(self) -> LinkTable:
         """All links."""
         by_name = {link.name: index for index, link in enumerate(self.links)}
-        ends, kinds, bundles, starts, row = [np.zeros((0, 2), np.int64)], [], [], {}, 0
+        ends: list[np.ndarray] = [np.zeros((0, 2), np.int64)]
+        kinds: list[np.ndarray] = []
+        bundles: list[np.ndarray] = []
+        starts: dict[tuple[str, int], int] = {}
+        row = 0
         for laid in self.laid:
             for number, block in enumerate(self.blocks(laid.wiring)):
                 starts[laid.name, number] = row
@@ -349,7 +355,7 @@ class System:
         Raises:
           InvalidSystem: the data is malformed or of another schema, or describes an impossible system.
         """
-        if not isinstance(data, Mapping) or data.get("schema") != SCHEMA or not set(data) <= _KEYS:
+        if not is_mapping(data) or data.get("schema") != SCHEMA or not set(data) <= _KEYS:
             raise InvalidSystem("this is not the data of a system", expected=f"{SCHEMA}: {sorted(_KEYS)}")
         name = data.get("name")
         if not isinstance(name, str) or not name:
@@ -432,7 +438,7 @@ def _text(value: Any, where: str) -> str:
 
 
 def _mapping(data: Any, where: str) -> list[tuple[str, Any]]:
-    if not isinstance(data, Mapping):
+    if not is_mapping(data):
         raise InvalidSystem(f"{where} are an object, by name", got=type(data).__name__)
     return list(data.items())
 
@@ -486,7 +492,7 @@ def _laid(name: str, data: Any, where: str) -> Laid:
 
 
 def _routes(data: Any, where: str) -> tuple[tuple[tuple[str, int], ...], ...]:
-    if not isinstance(data, list | tuple) or not all(isinstance(route, list | tuple) for route in data):
+    if not is_row(data) or not all(is_row(route) for route in data):
         raise InvalidSystem(f"{where}: routes are a list of lists of nodes", got=repr(data))
     try:
         return tuple(tuple(read_node(node) for node in route) for route in data)

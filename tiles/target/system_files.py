@@ -11,10 +11,10 @@ import functools
 import json
 import pathlib
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from tiles.errors import InvalidSystem, UnknownTarget, Unsupported
+from tiles.files import is_dict, is_mapping
 from tiles.target import load
 from tiles.target.basis import Basis
 from tiles.target.routes import check_routes
@@ -29,7 +29,7 @@ _TIMES = re.compile(r"(\S+) x (\d+)")
 @functools.cache
 def known_systems() -> tuple[str, ...]:
     """Return the names of all systems that have a data file, by their number of IPUs."""
-    found = []
+    found: list[tuple[int, str]] = []
     for path in load.data_directory("systems").glob("*.json"):
         data = _resolve(path)
         if not data.get("abstract", False):
@@ -104,7 +104,7 @@ def is_system(name: str) -> bool:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    return isinstance(data, dict) and str(data.get("schema", "")).startswith("ipuxla.system/")
+    return is_dict(data) and str(data.get("schema", "")).startswith("ipuxla.system/")
 
 
 def unknown(name: str) -> UnknownTarget:
@@ -181,9 +181,9 @@ def _parent(path: pathlib.Path, parent: str) -> pathlib.Path:
 
 def _carried_over(data: Any, parent: str) -> Any:
     """Return data whose figures and wiring say that they are another chip's."""
-    if not isinstance(data, Mapping):
+    if not is_mapping(data):
         return data
-    changed = {key: _carried_over(value, parent) for key, value in data.items()}
+    changed: dict[str, Any] = {key: _carried_over(value, parent) for key, value in data.items()}
     if "basis" in data and "source" in data:
         changed |= {"basis": str(Basis.ASSUMED), "source": f"carried over from {parent}: {data['source']}"}
     return changed
@@ -199,8 +199,8 @@ def _read(path: pathlib.Path) -> dict[str, Any]:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise InvalidSystem(f"system data file {path.name} cannot be read", got=str(error)) from error
-    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        got = data.get("schema") if isinstance(data, dict) else type(data).__name__
+    if not is_dict(data) or data.get("schema") != SCHEMA:
+        got = data.get("schema") if is_dict(data) else type(data).__name__
         raise InvalidSystem(f"system data file {path.name} has another schema", expected=SCHEMA, got=got)
     unknown_keys = sorted(set(data) - _KEYS)
     if unknown_keys:

@@ -56,7 +56,7 @@ def _table(system: System) -> list[str]:
     rows = list(_figures(system))
     cells = [(name, _shown(f), f.unit, str(f.basis)) for name, f in rows]
     widths = [max(len(row[i]) for row in cells) for i in range(4)]
-    lines = []
+    lines: list[str] = []
     for (name, value, unit, basis), (_, figure) in zip(cells, rows, strict=True):
         row = (name.ljust(widths[0]), value.rjust(widths[1]), unit.ljust(widths[2]), basis.ljust(widths[3]))
         lines.append("  ".join((*row, figure.source)))
@@ -86,7 +86,7 @@ def _figures(system: System) -> Iterator[tuple[str, Figure]]:
 def _summary(system: System) -> list[str]:
     """Return what each kind of link carries each way between two ends, and what rests on assumptions."""
     used = list(dict.fromkeys(name for laid in system.laid for name in laid.wiring.link_names))
-    lines = []
+    lines: list[str] = []
     for link in (system.link(name) for name in used):
         parallel, rate = link.figure("parallel").value or 0, link.figure("bytes_per_second").value or 0
         lines.append(

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tiles.errors import InvalidTarget, Unsupported
+from tiles.files import is_a, is_mapping, is_tuple
 from tiles.numerics import dtypes
 from tiles.numerics.shared import fields_of
 from tiles.target import load
@@ -199,7 +200,7 @@ class Target:
         """Check every field, then what they mean together."""
         for field, legal in fields_of_target().items():
             object.__setattr__(self, field, legal.check(field, getattr(self, field)))
-        if not isinstance(self.name, str) or not self.name:
+        if not is_a(self.name, str) or not self.name:
             raise InvalidTarget("a target needs a name", location="name", got=repr(self.name))
         if set(dict(self.provenance)) != set(fields_of_target()):
             raise InvalidTarget("a target needs the provenance of each field", location="provenance")
@@ -263,7 +264,7 @@ class Target:
         Raises:
           InvalidTarget: the data is malformed or of another schema.
         """
-        if not isinstance(data, Mapping) or data.get("schema") != load.SCHEMA or set(data) != _DATA_KEYS:
+        if not is_mapping(data) or data.get("schema") != load.SCHEMA or set(data) != _DATA_KEYS:
             raise InvalidTarget(
                 "this is not the data of a target", expected=f"{load.SCHEMA}: {sorted(_DATA_KEYS)}"
             )
@@ -389,7 +390,8 @@ class Target:
 
     def beyond_known(self) -> dict[str, float]:
         """Return the largest known value of every field in which this target is larger than every known chip."""
-        known, found = [Target.named(name) for name in load.known_names()], {}
+        known = [Target.named(name) for name in load.known_names()]
+        found: dict[str, float] = {}
         for field in fields_of_target():
             values = [getattr(target, field) for target in known]
             numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
@@ -525,7 +527,7 @@ def _shown(value: Any) -> str:
     """Return a value as the table shows it."""
     if value is None:
         return "unknown"
-    if isinstance(value, tuple):
+    if is_tuple(value):
         return ", ".join(f"{r.name} {r.base:#x}+{r.size_bytes:,}" for r in value)
     if isinstance(value, bool) or isinstance(value, str):
         return str(value)

@@ -7,13 +7,14 @@ ladders. Where there are fewer nodes than it holds, its last dimension is cut, a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tiles.errors import InvalidSystem
+from tiles.files import is_mapping, is_row
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +66,8 @@ class Grid:
         Raises:
           InvalidSystem: that many cannot be wired so.
         """
-        extents, left = [], count
+        extents: list[int] = []
+        left = count
         for size in self.sizes:
             extent = left if size is None else min(size, left)
             if left % extent:
@@ -88,7 +90,8 @@ class Grid:
 
         The link from a node to the next along a dimension is the one of that node.
         """
-        blocks, stride = [], 1
+        blocks: list[Block] = []
+        stride = 1
         for dimension, extent in enumerate(self.extents(count)):
             node = np.arange(count)
             coordinate = node // stride % extent
@@ -118,7 +121,8 @@ class Grid:
 
         Of two equally short ways around a ring, the one that counts up is taken.
         """
-        passages, stride = [], 1
+        passages: list[Passage] = []
+        stride = 1
         extents = self.extents(count)
         for dimension, extent in enumerate(extents):
             start, end = a // stride % extent, b // stride % extent
@@ -133,6 +137,9 @@ class Grid:
                 if name is None:
                     continue
                 mine = np.full(a.shape, True) if names[1] is None else goes_on == bool(is_through)
+                if not (mine & (steps > 0)).any():
+                    passages.append(Passage(name, np.zeros((0, 2), np.int64), np.zeros(a.shape, np.int64)))
+                    continue
                 weight = np.where(mine, size_bytes, 0)
                 loads = _range_loads((a, start, end), steps, is_up, weight, (count, extent, stride), ring)
                 passages.append(Passage(name, loads, np.where(mine, steps, 0)))
@@ -244,7 +251,8 @@ class Passage:
 
     Args:
       link: the kind of link.
-      loads: bytes by link and direction, int64 ``[links, 2]``; direction 0 leads from the first end.
+      loads: bytes by link and direction, int64 ``[links, 2]``; direction 0 leads from the first end. No rows where
+        nothing passes.
       hops: links of this block that each flow passes, int64 ``[flows]``.
     """
 
@@ -269,13 +277,15 @@ def _range_loads(
     a, start, end = flow
     count, extent, stride = shape
     line = a // (stride * extent) * stride + a % stride
-    loads = []
+    loads: list[np.ndarray] = []
+    each = 2 * extent + 1  # places on a line: twice round a ring
+    at = line * each + np.where(is_up, start, end)
     for direction in (is_up, ~is_up):
-        first = np.where(is_up, start, end)
         weight = np.where(direction, size_bytes, 0)
-        change = np.zeros((count // extent, 2 * extent + 1), np.int64)
-        np.add.at(change, (line, first), weight)
-        np.add.at(change, (line, first + steps), -weight)
+        change = np.zeros((count // extent, each), np.int64)
+        if weight.any():
+            np.add.at(change.reshape(-1), at, weight)
+            np.add.at(change.reshape(-1), at + steps, -weight)
         running = change.cumsum(axis=1)
         by_line = (
             running[:, :extent] + running[:, extent : 2 * extent]
@@ -294,8 +304,8 @@ def read_wiring(data: Any, where: str) -> Wiring:
     Raises:
       InvalidSystem: an unknown pattern, or a parameter that is missing, unknown or not legal.
     """
-    pattern = data.get("pattern") if isinstance(data, Mapping) else None
-    if not isinstance(pattern, str) or pattern not in _PATTERNS:
+    pattern = data.get("pattern") if is_mapping(data) else None
+    if not is_mapping(data) or not isinstance(pattern, str) or pattern not in _PATTERNS:
         raise InvalidSystem(f"{where} has no legal pattern", expected=", ".join(_PATTERNS), got=pattern)
     parameters = {key: value for key, value in data.items() if key not in ("pattern", "basis", "source")}
     required, optional, make = _PATTERNS[pattern]
@@ -350,10 +360,10 @@ def _size(value: Any) -> int | None:
 
 
 def _grid(nodes: Any, sizes: Any, links: Any, ends_joined: Any, through: Any = None) -> Grid:
-    if not isinstance(sizes, list | tuple) or not sizes:
+    if not is_row(sizes) or not sizes:
         raise ValueError(f"sizes are a list of extents, not {sizes!r}")
     through = [None] * len(sizes) if through is None else through
-    if not all(isinstance(x, list | tuple) and len(x) == len(sizes) for x in (links, ends_joined, through)):
+    if not all(is_row(x) and len(x) == len(sizes) for x in (links, ends_joined, through)):
         raise ValueError(f"links, through and ends_joined are lists of {len(sizes)}, one entry per size")
     if not all(isinstance(joined, bool) for joined in ends_joined):
         raise ValueError(f"ends_joined is true or false, not {ends_joined!r}")
@@ -364,12 +374,20 @@ def _grid(nodes: Any, sizes: Any, links: Any, ends_joined: Any, through: Any = N
     return Grid(_text(nodes, "nodes"), extents, tuple(names[0]), tuple(names[1]), tuple(ends_joined))
 
 
+def _line(nodes: Any, size: Any, link: Any) -> Grid:
+    return _grid(nodes, [size], [link], [False])
+
+
+def _ring(nodes: Any, size: Any, link: Any) -> Grid:
+    return _grid(nodes, [size], [link], [True])
+
+
 def _ladder(nodes: Any, rungs: Any, rung: Any, rail: Any, ends_joined: Any, through: Any = None) -> Grid:
     return _grid(nodes, [2, rungs], [rung, rail], [False, ends_joined], [through, None])
 
 
 def _torus(nodes: Any, sizes: Any, links: Any) -> Grid:
-    return _grid(nodes, sizes, links, [True] * len(sizes) if isinstance(sizes, list | tuple) else [])
+    return _grid(nodes, sizes, links, [True] * len(sizes) if is_row(sizes) else [])
 
 
 def _all_to_all(nodes: Any, size: Any, link: Any) -> AllToAll:
@@ -381,10 +399,10 @@ def _switch(nodes: Any, to: Any, link: Any) -> Switch:
 
 
 def _listed(link: Any, ends: Any) -> Listed:
-    if not isinstance(ends, list | tuple):
+    if not is_row(ends):
         raise ValueError(f"ends are a list of pairs of nodes, not {ends!r}")
     for pair in ends:
-        if not isinstance(pair, list | tuple) or len(pair) != 2:
+        if not is_row(pair) or len(pair) != 2:
             raise ValueError(f"a link has two ends, got {pair!r}")
     return Listed(_text(link, "link"), tuple((read_node(a), read_node(b)) for a, b in ends))
 
@@ -393,12 +411,12 @@ _PATTERNS: dict[str, tuple[set[str], set[str], Callable[..., Wiring]]] = {
     "line": (
         {"nodes", "size", "link"},
         set(),
-        lambda nodes, size, link: _grid(nodes, [size], [link], [False]),
+        _line,
     ),
     "ring": (
         {"nodes", "size", "link"},
         set(),
-        lambda nodes, size, link: _grid(nodes, [size], [link], [True]),
+        _ring,
     ),
     "ladder": ({"nodes", "rungs", "rung", "rail", "ends_joined"}, {"through"}, _ladder),
     "torus": ({"nodes", "sizes", "links"}, set(), _torus),

@@ -41,7 +41,7 @@ def _words(op: ops.Rng, beside: Term, draws: int) -> list[Term]:
     state_type = TensorType((2,), "ui64")
     state = builder.add(ops.Constant(op.state, state_type))
     generator = ops.RngBitGenerator("THREE_FRY", (state_type, TensorType(op.type.shape, op.word)))
-    found = []
+    found: list[Term] = []
     for _ in range(draws):
         state, words = builder.emit(generator, state)
         found.append(Term(builder, words))

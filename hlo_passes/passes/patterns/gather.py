@@ -46,7 +46,9 @@ def read_from_the_start(instruction: Instruction, rewriter: Rewriter) -> Value |
     of_indices = [d for d in range(indices.type.rank) if d != n.index_vector_dim]
     paired = dict(zip(n.operand_batching_dims, n.start_indices_batching_dims, strict=True))
     offsets = iter(n.offset_dims)
-    limits, kept, placed = [], [], []
+    limits: list[int] = []
+    kept: list[int] = []
+    placed: list[int] = []
     for axis, size in enumerate(sizes):
         limits.append(size if axis in paired else op.slice_sizes[axis])
         if axis in n.collapsed_slice_dims:

@@ -381,6 +381,31 @@ def test_a_loop_around_a_collective_is_decided_alike_on_all_members() -> None:
     same(runs(graph, values, np.array(1.0, np.float32)), np.full((4, 1), 0.625, np.float32))
 
 
+def test_what_is_done_side_by_side_with_it_does_not_make_a_value_differ() -> None:
+    """A loop until all agree: what differs is computed and carried in the same steps as what decides."""
+    graph = replicated(("data", 4))
+    x = graph.add_input((1,), "float32", "x")
+    limit = graph.add_input((), "float32", "limit", same_on_all=True)
+    state, largest = (graph.add_variable(shape, "float32") for shape in ((1,), ()))
+    body, condition = Sequence(), Sequence()
+    inside, before = Site(graph, sequence=body), Site(graph, sequence=condition)
+    graph.program.add(_copy(state.name, x.name))
+    graph.program.add(_copy(largest.name, popops.fill(graph, (), "float32", 99).name))
+    goes_on = popops.gt(before, largest, limit)
+    half = popops.mul(inside, state, 0.5)
+    quarter = popops.mul(inside, largest, 0.25)
+    total = gcl.all_reduce(inside, poputil.reshape(inside, half, ()), "data", "max", algorithm="ring")
+    body.add(_copy(state.name, half.name))
+    body.add(_copy(largest.name, popops.max(inside, total, quarter).name))
+    graph.program.add(RepeatWhileTrue(condition, goes_on.name, body))
+    graph.outputs += [state.name, largest.name]
+    executable = compile_graph(graph)
+    assert any(len(step.flows) > 1 for step in executable.steps), "some are side by side"
+    values = np.array([[3], [80], [5], [2]], np.float32)
+    found = runs(graph, values, np.array(9, np.float32))
+    same(found, values / 16, np.full(4, 5, np.float32))
+
+
 def halved_until(limit_same_along: tuple[str, ...], axis: str) -> Graph:
     """Halve the maximum over an axis until it is at most a limit, which is the same along some axes."""
     graph = replicated(("data", 2), ("model", 3))

@@ -13,9 +13,9 @@ import pytest
 
 from tests.unit.tiles.executable_programs import rows, split
 from tiles.codelets import ExportedCodelet
-from tiles.compiler import certify, compile_graph, load_executable, step_costs
-from tiles.engine import FastEngine, make_engine
-from tiles.errors import InvalidGraph, Unsupported
+from tiles.compiler import Executable, certify, compile_graph, load_executable, step_costs
+from tiles.engine import FastEngine, coverage_of, make_engine
+from tiles.errors import InvalidExecutable, InvalidGraph, Unsupported
 from tiles.graph import (
     Cell,
     Codelet,
@@ -29,6 +29,7 @@ from tiles.graph import (
     along,
 )
 from tiles.poplibs import forms, poputil
+from tiles.poplibs.popops.map import Map
 from tiles.target import Basis, Target
 
 
@@ -153,3 +154,55 @@ def test_a_codelet_that_cannot_be_exported_is_named(function: Any, words: str, s
     with pytest.raises((InvalidGraph, Unsupported), match=words) as caught:
         compile_graph(build(small_target, function, PLANS["whole"]))
     assert caught.value.location == "user.py:7"
+
+
+NEGATED = Map((("negate", (0,), ()),), (1,), ("float32",), ("float32",))
+
+
+@dataclass(frozen=True)
+class Negated(Codelet):
+    """The negative of its operand, by the package's own tile code."""
+
+    name: ClassVar[str] = "test.Negated"
+
+    def compute(self, cell: Cell, *operands: jax.Array) -> tuple[jax.Array, ...]:
+        return (-operands[0],)
+
+    def cycles(self, extents: Extents, target: Target) -> Cycles:
+        return Cycles(extents.points, Basis.FITTED, "one a point")
+
+    def own_code(self, extents: Extents, target: Target) -> Codelet:
+        return NEGATED
+
+
+def carried(data: Any) -> dict[str, Any]:
+    """Return what an executable's data holds of its one exported codelet."""
+    if isinstance(data, dict) and "carried" in data:
+        return data["carried"]
+    inner = data.values() if isinstance(data, dict) else data if isinstance(data, (list, tuple)) else ()
+    return next((found for each in inner if (found := carried(each))), {})
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Map((("is_finite", (0,), ()),), (1,), ("float32",), ("bool",)).to_data(),
+        Map((("add", (0, 1), ()),), (2,), ("float32",) * 2, ("float32",)).to_data(),
+        {"name": "popops.Map", "version": 1, "params": {}},
+        {"name": "popops.Scan"},
+    ],
+)
+def test_tile_code_of_something_else_is_refused(other: dict[str, Any], small_target: Target) -> None:
+    graph = Graph(small_target, "negated")
+    x = graph.add_input((6, 10), "float32", "x")
+    form = forms.map_form((6, 10), [forms.broadcast_map((6, 10), (6, 10))])
+    (y,) = poputil.place(Site(graph, "negated"), Negated(), form, [x], ("float32",))
+    graph.outputs = [y.name]
+    executable = compile_graph(graph)
+    certify(executable)
+    np.testing.assert_array_equal(make_engine(executable, "tile").run(X)[0][0], -X)
+    assert coverage_of(executable).vertices_share == 1
+    data = executable.to_data()
+    carried(data["steps"])["runs"] = other
+    with pytest.raises(InvalidExecutable):
+        certify(Executable.from_data(data))

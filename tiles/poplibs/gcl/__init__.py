@@ -4,7 +4,7 @@
 """
 
 from tiles.graph import Pairs, Shift, Swap
-from tiles.poplibs.gcl.choice import predicted_cycles
+from tiles.poplibs.gcl.choice import latency_bytes, predicted_cycles
 from tiles.poplibs.gcl.codelets import ALGORITHMS, AllGather, AllReduce, AllToAll, Broadcast, ReduceScatter
 from tiles.poplibs.gcl.collectives import (
     all_gather,
@@ -32,6 +32,7 @@ __all__ = [
     "all_reduce_several",
     "all_to_all",
     "broadcast",
+    "latency_bytes",
     "permute",
     "predicted_cycles",
     "reduce_scatter",

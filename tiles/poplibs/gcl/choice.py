@@ -30,6 +30,8 @@ TILE_BYTES_PER_CYCLE = 2
 """That a tile takes through a step: choosing, adding, sending and receiving (ASSUMED)."""
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "permute")
 """What ``predicted_cycles`` knows."""
+LARGE_BYTES = 1 << 24
+"""Of an operand whose all-reduce the links' rates decide."""
 MOST_SHIFTS = 64
 """Shifts of an all-to-all whose routes are followed; more are taken to be as long as half the way round."""
 
@@ -129,6 +131,15 @@ def together(graph: Graph, axes: tuple[str, ...], sizes_bytes: Sequence[int]) ->
             chosen.append(number)
             total, spent = total + size, joined if len(chosen) > 1 else alone
     return tuple(sorted(chosen)) if len(chosen) > 1 else ()
+
+
+def latency_bytes(graph: Graph, axes: tuple[str, ...]) -> int:
+    """Return the bytes of an operand whose words take an all-reduce as long as what it takes whatever its size.
+
+    0 where a link's latency or rate is not known.
+    """
+    least, most = (predicted_cycles(graph, "all_reduce", axes, size) for size in (1, LARGE_BYTES))
+    return int(LARGE_BYTES * least / (most - least)) if least < most < math.inf else 0
 
 
 def gathering(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import jax
@@ -66,12 +67,9 @@ class _Reducing(Collective):
         if self.algorithm == "hierarchical":
             outer, inner = n // self.inner, self.inner
             x = x.reshape(outer, inner, inner, outer, x.shape[2])  # outer, inner, fragment
-            x = jax.vmap(lambda group: orders.ring(self.operation, group))(
-                x
-            )  # outer, fragment's inner, outer, ...
-            x = jax.vmap(lambda group: orders.ring(self.operation, group), 1)(
-                x
-            )  # fragment's inner, outer, ...
+            around = partial(orders.ring, self.operation)
+            x = jax.vmap(around)(x)  # outer, fragment's inner, outer, ...
+            x = jax.vmap(around, 1)(x)  # fragment's inner, outer, ...
             return x.reshape(n, x.shape[2])
         return orders.ring(self.operation, x)
 
@@ -176,7 +174,7 @@ class AllToAll(Collective):
         """Return the result for each member."""
         (x,) = operands
         chunks = cut(x, self.split + 1, x.shape[0])  # from, to, ...
-        return (jax.vmap(lambda own: together(own, self.concat), 1)(chunks),)
+        return (jax.vmap(partial(together, dimension=self.concat), 1)(chunks),)
 
 
 @register

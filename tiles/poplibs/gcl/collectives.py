@@ -448,7 +448,7 @@ def _chunks_out(steps: Steps, found: Tensor, chunk: Seq[int], dimension: int, n:
 def _halves(steps: Steps, buffer: Tensor) -> list[Tensor]:
     """Return both halves of every row of a buffer, as buffers."""
     half = steps.elements // 2
-    found = []
+    found: list[Tensor] = []
     for start in (0, half):
         ends = [0, start], [buffer.shape[0], start + half]
         part = movement.slice(steps.site("half"), buffer, *ends)

@@ -13,6 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from tiles._jax_compat import fori_loop, optimization_barrier, pad
+
 OPERATIONS: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
     "add": lax.add,
     "mul": lax.mul,
@@ -47,7 +49,7 @@ def fragments(x: jax.Array, parts: int, algorithm: str) -> jax.Array:
     """Return ``[members, *shape]`` as ``[members, parts, elements]``, filled up with zeros."""
     flat = x.reshape(x.shape[0], -1)
     each = fragment_elements(flat.shape[1], parts, algorithm)
-    return jnp.pad(flat, ((0, 0), (0, each * parts - flat.shape[1]))).reshape(x.shape[0], parts, each)
+    return pad(flat, ((0, 0), (0, each * parts - flat.shape[1]))).reshape(x.shape[0], parts, each)
 
 
 def joined(parts: jax.Array, shape: tuple[int, ...]) -> jax.Array:
@@ -75,7 +77,7 @@ def halves(operation: str, x: jax.Array) -> jax.Array:
     Which of the two is the member's own makes no difference: ``a + b`` and ``b + a`` have the same bits.
     """
     while x.shape[0] > 1:
-        x = lax.optimization_barrier(OPERATIONS[operation](x[::2], x[1::2]))
+        x = optimization_barrier(OPERATIONS[operation](x[::2], x[1::2]))
     return x[0]
 
 
@@ -85,9 +87,13 @@ def _folded(
     """Return ``term(j) + ...`` over all terms, each with its own rounding: XLA may else keep float16 sums in float32."""
     combine = OPERATIONS[operation]
     if len(terms) > UNROLLED:
-        return lax.fori_loop(terms.start, terms.stop, lambda j, total: combine(term(j), total), start)
+
+        def step(j: jax.Array, total: jax.Array) -> jax.Array:
+            return combine(term(j), total)
+
+        return fori_loop(terms.start, terms.stop, step, start)
     total, narrow = start, start.dtype.itemsize < 4 and jnp.issubdtype(start.dtype, jnp.floating)
     for j in terms:
         total = combine(term(j), total)
-        total = lax.optimization_barrier(total) if narrow else total
+        total = optimization_barrier(total) if narrow else total
     return total

@@ -264,14 +264,16 @@ class Steps:
         Fragments and ``place`` are counted in the order of the ring, of n places; a buffer goes round in a direction.
         """
         n, shifts = ring.extent, [replace(ring, by=d) for d in directions]
-        numbers, firsts = [], []
+        numbers: list[Tensor] = []
+        firsts: list[Tensor] = []
         for buffer, direction in zip(buffers, directions, strict=True):
             first = self.neighbour(place, direction < 0, n)
             firsts.append(self.at(buffer, first))
             numbers.append(self._kept(first))
         sent = self._carried(*firsts)
         after = self._loop(n - 1)
-        arrived, sums = self.send(sent, *shifts), []
+        arrived = self.send(sent, *shifts)
+        sums: list[Tensor] = []
         for k, (buffer, direction, number) in enumerate(zip(buffers, directions, numbers, strict=True)):
             following = self.neighbour(number, direction < 0, n)
             sums.append(self.combine(operation, self.at(buffer, following), self.slice(arrived, k, 1)))
@@ -285,7 +287,8 @@ class Steps:
     ) -> list[Tensor]:
         """Return buffers ``[n, ..., elements]`` of the fragments ``[1, ..., elements]`` of all places on a ring."""
         n, shifts = ring.extent, [replace(ring, by=d) for d in directions]
-        numbers, results = [], []
+        numbers: list[Tensor] = []
+        results: list[Tensor] = []
         for own in owns:
             shape = (n, *own.shape[1:])
             empty = elementwise.fill(

@@ -8,6 +8,7 @@ from tiles.poplibs.poplin.factor import Cholesky, TriangularSolve, cholesky, tri
 from tiles.poplibs.poplin.matmul import MatMul, matmul_codelet
 from tiles.poplibs.poplin.matmul_cycles import METHODS
 from tiles.poplibs.poplin.partials import ConvPartialReduce, add_partials
+from tiles.poplibs.poplin.spread import SpreadConvolution
 
 __all__ = [
     "CONV_METHODS",
@@ -17,6 +18,7 @@ __all__ = [
     "ConvPartialReduce",
     "Convolution",
     "MatMul",
+    "SpreadConvolution",
     "TriangularSolve",
     "add_partials",
     "cholesky",

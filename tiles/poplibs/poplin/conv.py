@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 from jax import Array, lax
 
+from tiles._jax_compat import broadcast, broadcasted_iota, dot_general
 from tiles.errors import InvalidGraph
 from tiles.graph import Arrangement, Cell, Codelet, Cycles, Extents, OpForm, register
 from tiles.numerics.dtypes import is_float, itemsize, to_jax
@@ -147,7 +148,7 @@ class Convolution(Codelet):
                 grains[d] = grain if form.dims[d].size >= 2 * grain else 1
         channels = math.prod(form.dims[d].size for d in (*roles.inputs, *roles.outputs))
         if dtype == "float16" and channels == 1 and roles.groups:
-            kept = math.prod(dim.size for d, dim in enumerate(form.dims) if not dim.is_reduced)
+            kept = math.prod(dim.size for dim in form.dims if not dim.is_reduced)
             grains[roles.groups[-1]] = depthwise_grain(
                 form.dims[roles.groups[-1]].size, kept, target.num_tiles
             )
@@ -169,14 +170,14 @@ def _convolved(
     cell: Cell, roles: ConvRoles, operands: Sequence[Array], precision: Any, dtype: Any
 ) -> tuple[Array, list[int]]:
     """Return the sums as one convolution, and the domain dimensions of their axes."""
-    lhs = _without_padding(cell, 0, operands[0])
-    rhs = _without_padding(cell, 1, operands[1])
+    lhs = without_padding(cell, 0, operands[0])
+    rhs = without_padding(cell, 1, operands[1])
     windows = [(d,) for d in roles.field]
     features = (*roles.groups, *roles.inputs)
-    lhs, lhs_spec = _grouped(cell, 0, lhs, [roles.batch, features, *windows])
+    lhs, lhs_spec = grouped_axes(cell, 0, lhs, [roles.batch, features, *windows])
     kernels = (*roles.groups, *roles.outputs)
-    rhs, rhs_spec = _grouped(cell, 1, rhs, [kernels, roles.inputs, *((d,) for d in roles.taps)])
-    order, out_spec = _in_order(cell.form.results[0].dims, [roles.batch, kernels, *windows])
+    rhs, rhs_spec = grouped_axes(cell, 1, rhs, [kernels, roles.inputs, *((d,) for d in roles.taps)])
+    order, out_spec = in_order(cell.form.results[0].dims, [roles.batch, kernels, *windows])
     total = lax.conv_general_dilated(
         lhs,
         rhs,
@@ -198,8 +199,8 @@ def _multiplied(
     """Return the sums as a product of windows laid out tap by tap, or by positions if those are fewer."""
     field, taps = ([cell.sizes[d] for d in dims] for dims in (roles.field, roles.taps))
     by_tap = math.prod(taps) <= math.prod(field)
-    lhs, axes = _laid_out(cell, roles, _without_padding(cell, 0, operands[0]), by_tap)
-    rhs, kernel = _without_padding(cell, 1, operands[1]), list(cell.form.operands[1].dims)
+    lhs, axes = _laid_out(cell, roles, without_padding(cell, 0, operands[0]), by_tap)
+    rhs, kernel = without_padding(cell, 1, operands[1]), list(cell.form.operands[1].dims)
     rhs = rhs.reshape([cell.sizes[d] for d in kernel])
     if by_tap:
         rest = [d for d in kernel if d not in roles.taps]
@@ -211,7 +212,7 @@ def _multiplied(
         summed = (*roles.taps, *roles.inputs)
     contracted = tuple(axes.index(d) for d in summed), tuple(kernel.index(d) for d in summed)
     batch = tuple(axes.index(d) for d in roles.groups), tuple(kernel.index(d) for d in roles.groups)
-    total = lax.dot_general(lhs, rhs, (contracted, batch), precision=precision, preferred_element_type=dtype)
+    total = dot_general(lhs, rhs, (contracted, batch), precision=precision, preferred_element_type=dtype)
     order = [*roles.groups, *(d for d in axes if d not in (*summed, *roles.groups)), *roles.outputs]
     if not by_tap:
         order = [d for dim in order for d in (roles.field if dim == STACKED else (dim,))]
@@ -228,7 +229,7 @@ def _laid_out(cell: Cell, roles: ConvRoles, lhs: Array, by_tap: bool) -> tuple[A
     window_axes = [number for number, axis in enumerate(map_axes) if len(axis.terms) > 1]
     moved, kept = (roles.taps, roles.field) if by_tap else (roles.field, roles.taps)
     steps, strides = (roles.dilations, roles.strides) if by_tap else (roles.strides, roles.dilations)
-    pieces = []
+    pieces: list[Array] = []
     for place in itertools.product(*(range(cell.sizes[d]) for d in moved)):
         piece = lhs
         for number, index, step, stride, d in zip(window_axes, place, steps, strides, kept, strict=True):
@@ -238,7 +239,7 @@ def _laid_out(cell: Cell, roles: ConvRoles, lhs: Array, by_tap: bool) -> tuple[A
         for index, d in zip(place, moved, strict=True):
             limit = cell.limits[d]
             if by_tap and limit is not None:
-                piece = lax.select(lax.broadcast(index < limit, piece.shape), piece, lax.full_like(piece, 0))
+                piece = lax.select(broadcast(index < limit, piece.shape), piece, lax.full_like(piece, 0))
         pieces.append(piece)
     axes = [_kept_dim(cell, axis.terms) for axis in map_axes]
     for number, d in zip(window_axes, kept, strict=True):
@@ -256,7 +257,7 @@ def _laid_out(cell: Cell, roles: ConvRoles, lhs: Array, by_tap: bool) -> tuple[A
     return stacked, axes
 
 
-def _without_padding(cell: Cell, k: int, operand: Array) -> Array:
+def without_padding(cell: Cell, k: int, operand: Array) -> Array:
     """Return operand k with zeros at padded summed points of axes that follow one dimension."""
     for number, axis in enumerate(cell.form.operands[k].axes):
         if len(axis.terms) == 1:
@@ -269,11 +270,11 @@ def _without_padding(cell: Cell, k: int, operand: Array) -> Array:
 
 def _zeroed(x: Array, axis: int, limit: Any) -> Array:
     """Return an array with zeros from index ``limit`` on along one axis."""
-    real = lax.broadcasted_iota(np.int32, x.shape, axis) < limit
+    real = broadcasted_iota(np.int32, x.shape, axis) < limit
     return lax.select(real, x, lax.full_like(x, 0))
 
 
-def _grouped(
+def grouped_axes(
     cell: Cell, k: int, operand: Array, groups: Sequence[tuple[int, ...]]
 ) -> tuple[Array, tuple[int, ...]]:
     """Return operand k with one axis per group of domain dimensions, and where each group went.
@@ -286,7 +287,7 @@ def _grouped(
         for number, axis in enumerate(cell.form.operands[k].axes)
         if axis.terms
     ]
-    order, spec = _in_order([d for _, d in moving], groups)
+    order, spec = in_order([d for _, d in moving], groups)
     where = {d: number for number, d in moving}
     constant = [number for number in range(operand.ndim) if number not in where.values()]
     axes = [where[d] for d in order] + constant
@@ -307,7 +308,7 @@ def _kept_dim(cell: Cell, terms: Sequence[tuple[int, int]]) -> int:
     )
 
 
-def _in_order(given: Sequence[int], groups: Sequence[tuple[int, ...]]) -> tuple[list[int], tuple[int, ...]]:
+def in_order(given: Sequence[int], groups: Sequence[tuple[int, ...]]) -> tuple[list[int], tuple[int, ...]]:
     """Return dimensions with each group's together, nearly as ``given``, and the groups' places.
 
     Groups without dimensions come last.

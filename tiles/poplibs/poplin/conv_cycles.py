@@ -1,14 +1,17 @@
 """Cycles of a convolution vertex whose kernel has more than one tap, after PopLibs' estimators.
 
 Operands are read in the order that ``conv_orders`` gives, as those of matrix products (``matmul_cycles``).
-Workers share the rows of the field (a row lies along the last field dimension), or the columns of few rows.
+Workers of the product units share positions, row after row (a row lies along the last field dimension): each begins where
+the one before ends, and runs once for every row that it has a part of. Other methods share whole rows, or the columns of
+few rows.
 
 Source: graphcore/poplibs lib/poplin/PerformanceEstimation.hpp, ConvModel.cpp.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -17,6 +20,7 @@ import numpy as np
 
 from tiles.errors import InvalidGraph
 from tiles.graph import ROW_MAJOR, Affine, Arrangement, Cycles, Extents, OpForm
+from tiles.numerics.arrays import where
 from tiles.numerics.dtypes import is_float, itemsize
 from tiles.plan.transpose_cycles import repeat_cycles, transpose_cycles
 from tiles.poplibs.poplin.matmul_cycles import Shape, amp_cycles
@@ -33,7 +37,11 @@ from tiles.poplibs.poplin.methods import (
 from tiles.target import Basis, Target
 
 SOURCE = "graphcore/poplibs lib/poplin/PerformanceEstimation.hpp"
-CONV_METHODS = ("amp", "expanded", "slic", "hmac", "outer", "vmac", "scalar")
+CONV_METHODS = ("amp", "amp2", "amp4", "expanded", "slic", "hmac", "outer", "vmac", "scalar")
+_ROWS_AT_ONCE = {"amp": 1, "amp2": 2, "amp4": 4}
+"""Rows of the kernel whose taps fill the units' input channels together, by method (``filterHeight``)."""
+_LOADING = {1: 15, 2: 46, 4: 60}
+"""Cycles that the supervisor spends on a panel beside loading it, by rows of the kernel in it."""
 _SLIC_WIDTH = 4
 _SIDE_BY_SIDE = (4, 8, 16)
 """Depthwise channels that a vertical multiply-accumulate may work on at once; a short sliding window takes the first."""
@@ -56,6 +64,8 @@ class ConvRoles:
       groups: kept dimensions that both operands have.
       outputs: kept dimensions of the kernel alone.
       inputs: summed dimensions other than taps.
+      phases: kept dimensions of neither operand: outputs that follow each other, of windows over a spread array.
+      kernel_taps: summed dimensions of the kernel alone: taps of such windows, of which a phase meets some.
     """
 
     batch: tuple[int, ...]
@@ -66,6 +76,8 @@ class ConvRoles:
     groups: tuple[int, ...]
     outputs: tuple[int, ...]
     inputs: tuple[int, ...]
+    phases: tuple[int, ...] = ()
+    kernel_taps: tuple[int, ...] = ()
 
 
 @lru_cache(maxsize=4096)
@@ -83,6 +95,7 @@ def conv_roles(form: OpForm) -> ConvRoles:
     field, taps = tuple(w[0] for w in windows), tuple(w[1] for w in windows)
     single = [axis.terms[0][0] for axis in lhs.axes if len(axis.terms) == 1]
     shared = [d for d in single if d in rhs.dims]
+    alone = [d for d in rhs.dims if d not in shared and d not in taps]
     roles = ConvRoles(
         tuple(d for d in single if d not in rhs.dims),
         field,
@@ -90,11 +103,13 @@ def conv_roles(form: OpForm) -> ConvRoles:
         tuple(w[2] for w in windows),
         tuple(w[3] for w in windows),
         tuple(d for d in shared if not form.dims[d].is_reduced),
-        tuple(d for d in rhs.dims if d not in shared and d not in taps),
+        tuple(d for d in alone if not form.dims[d].is_reduced),
         tuple(d for d in shared if form.dims[d].is_reduced),
+        tuple(d for d in range(len(form.dims)) if d not in lhs.dims and d not in rhs.dims),
+        tuple(d for d in alone if form.dims[d].is_reduced),
     )
-    kept = (*roles.batch, *roles.field, *roles.groups, *roles.outputs)
-    summed = (*roles.taps, *roles.inputs)
+    kept = (*roles.batch, *roles.field, *roles.groups, *roles.outputs, *roles.phases)
+    summed = (*roles.taps, *roles.inputs, *roles.kernel_taps)
     named = sorted((*kept, *summed)) == list(range(len(form.dims)))
     if (
         not named
@@ -127,9 +142,11 @@ class ConvShape:
       inputs: input channels of a group.
       tap_rows: taps along all but the last kernel dimension.
       tap_columns: taps along the last.
+      first_taps: of the rows, taps along the first of several kernel dimensions; else 1.
       input_rows: rows of the array that windows reach, of all batches.
       stride: distance between the windows of neighbouring outputs of a row.
       dilation: distance between neighbouring taps of a row.
+      phases: results of each row and column; a tap meets one of them.
     """
 
     groups: Any
@@ -139,13 +156,15 @@ class ConvShape:
     inputs: Any
     tap_rows: Any
     tap_columns: Any
+    first_taps: Any
     input_rows: Any
     stride: int
     dilation: int
+    phases: int = 1
 
     @property
     def positions(self) -> Any:
-        """Outputs per output channel."""
+        """Outputs per output channel that a tap meets."""
         return self.rows * self.columns
 
     @property
@@ -165,6 +184,7 @@ def conv_shape(extents: Extents) -> ConvShape:
         roles.inputs,
         roles.taps[:-1],
         roles.taps[-1:],
+        roles.taps[:-1][:1],
     )
     reached: Any = np.asarray(extents.product(roles.batch))
     for field, tap, stride, dilation in zip(
@@ -177,6 +197,57 @@ def conv_shape(extents: Extents) -> ConvShape:
         )
     arrays = np.broadcast_arrays(*(np.asarray(extents.product(dims)) for dims in parts), reached)
     return ConvShape(*arrays, stride=(*roles.strides, 1)[-1], dilation=(*roles.dilations, 1)[-1])
+
+
+def spread_shape(extents: Extents, phases: Sequence[int], taps: Sequence[int]) -> ConvShape:
+    """Return a cell's extents as a convolution's over a spread array.
+
+    Args:
+      extents: of cells that have all phases and taps.
+      phases: outputs that follow each other along each window, of which a tap meets one.
+      taps: elements of the kernel along each window.
+    """
+    (*rows, columns), ones = taps, np.ones_like(np.asarray(extents.points))
+    shape = conv_shape(extents)
+    return replace(
+        shape,
+        tap_rows=ones * math.prod(rows),
+        tap_columns=ones * columns,
+        first_taps=ones,
+        phases=math.prod(phases),
+    )
+
+
+def spread_cycles(
+    method: str, accumulate: str, out_dtype: str, shape: ConvShape, extents: Extents, target: Target
+) -> Cycles:
+    """Return the duration of a vertex that convolves a spread array; see ``conv_cycles``.
+
+    PopLibs' n x 1 vertex goes through the positions of a phase with a stride of its own in the result
+    (``transformedOutStride``): a tap takes as long as where nothing is spread, and nothing is put in turn afterwards.
+    """
+    costs = costs_of(method, _SPREAD_COSTS, shape, extents.operand_dtypes[0], accumulate, target)
+    found = vertex_cycles(costs, "convolve", accumulate, out_dtype, extents, target)
+    empty = np.asarray(extents.points) == 0
+    return Cycles(np.where(empty, 0, found.value), found.basis, SOURCE)
+
+
+def spread_orders(
+    method: str, accumulate: str, shape: ConvShape, extents: Extents, target: Target
+) -> list[Arrangement]:
+    """Return the order in which vertices that convolve a spread array read and write; see ``conv_orders``."""
+    costs = costs_of(method, _SPREAD_COSTS, shape, extents.operand_dtypes[0], accumulate, target)
+    roles, form = conv_roles(extents.form), extents.form
+    streamed = streamed_as(extents.operand_dtypes[0], accumulate, target)
+    units, channels = target.conv_units(streamed, accumulate), target.weights_per_conv_unit(streamed)
+    places = sorted((*roles.batch, *roles.field, *roles.phases))
+    taps = (*roles.taps, *roles.kernel_taps)
+    groups = ((roles.outputs, units), (roles.inputs, channels))
+    orders = {name: ROW_MAJOR for name in _SPREAD_COSTS}
+    orders["amp"] = order_of(form, *(roles.groups, roles.inputs, roles.outputs, places, taps), groups=groups)
+    orders["hmac"] = order_of(form, roles.groups, places, roles.outputs, taps, roles.inputs)
+    numbers: list[int] = np.atleast_1d(fastest(costs)).tolist()
+    return [orders[costs[i].name] for i in numbers]
 
 
 def conv_cycles(method: str, accumulate: str, out_dtype: str, extents: Extents, target: Target) -> Cycles:
@@ -213,11 +284,12 @@ def conv_orders(method: str, accumulate: str, extents: Extents, target: Target) 
     units, channels = target.conv_units(streamed, accumulate), target.weights_per_conv_unit(streamed)
     places = (*roles.batch, *roles.field)
     orders = {name: ROW_MAJOR for name in CONV_METHODS}
-    orders["amp"] = order_of(
-        form,
-        *(roles.groups, roles.inputs, roles.outputs, places, roles.taps),
-        groups=((roles.outputs, units), (roles.inputs, channels)),
-    )
+    for name, rows in _ROWS_AT_ONCE.items():
+        orders[name] = order_of(
+            form,
+            *(roles.groups, roles.inputs, roles.outputs, places, roles.taps),
+            groups=((roles.outputs, units), (roles.inputs, channels // rows)),
+        )
     blocks = (roles.groups, roles.outputs, places, roles.taps, roles.inputs)
     orders["expanded"] = order_of(form, *blocks, groups=((roles.outputs, units),))
     orders["hmac"] = order_of(form, roles.groups, places, roles.outputs, roles.taps, roles.inputs)
@@ -225,7 +297,8 @@ def conv_orders(method: str, accumulate: str, extents: Extents, target: Target) 
     blocks = (roles.groups, places, roles.taps, roles.inputs, roles.outputs)
     depthwise = {n: order_of(form, *blocks, groups=((roles.groups, n),)) for n in _SIDE_BY_SIDE}
     orders["slic"] = depthwise[_SIDE_BY_SIDE[0]]
-    chosen = [costs[i].name for i in np.atleast_1d(fastest(costs)).tolist()]
+    numbers: list[int] = np.atleast_1d(fastest(costs)).tolist()
+    chosen = [costs[i].name for i in numbers]
     at_once = np.broadcast_to(side_by_side(shape.groups), len(chosen)).tolist()
     return [depthwise[n] if name == "vmac" else orders[name] for name, n in zip(chosen, at_once, strict=True)]
 
@@ -258,7 +331,41 @@ def _rows_of_worker(shape: ConvShape, target: Target) -> tuple[Any, Any]:
     few = shape.rows < workers
     pieces = np.maximum(workers // np.maximum(shape.rows, 1), 1)
     rows = np.where(few, 1, _share(shape.rows, target))
-    return rows, np.where(few, -(-shape.columns // pieces), shape.columns)
+    return rows, where(few, -(-shape.columns // pieces), shape.columns)
+
+
+def _slots_of_busiest(shape: ConvShape, is_single: bool, target: Target) -> Any:
+    """Return the slots that the worker with most to do runs for a panel of weights.
+
+    Source: ``partitionConvPartialByWorker`` (lib/poplin/ConvUtilInternal.cpp): worker i has the positions from ``i n // 6``
+    on; ``getConvPartialnx1WorkerCycles`` (PerformanceEstimation.hpp): what a run of positions of one row takes.
+
+    Args:
+      shape: extents of cells.
+      is_single: whether operands are float32.
+      target: the machine.
+    """
+
+    def run(n: Any) -> Any:
+        small = [n == 0, n == 1, n == 2]
+        slots = (
+            np.select(small, [17, 33, 44], 45 + 8 * (n - 3))
+            if is_single
+            else np.select(small, [17, 29, 34], 34 + 4 * (n - 3))
+        )
+        return np.maximum(3 + slots - 9, 3)
+
+    columns = np.maximum(np.asarray(shape.columns), 1)
+    positions, workers = np.asarray(shape.positions), target.workers_per_tile
+    whole, most = run(columns), np.zeros_like(positions + columns)
+    for worker in range(workers):
+        begin, end = worker * positions // workers, (worker + 1) * positions // workers
+        first, last = begin // columns, np.maximum(end - 1, 0) // columns
+        in_one = run(end - begin)
+        ends = run(columns - begin % columns) + run((end - 1) % columns + 1)
+        slots = where(last > first, ends + (last - first - 1) * whole, in_one)
+        most = np.maximum(most, np.where(end > begin, slots, 0))
+    return most
 
 
 def _amp(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycles:
@@ -275,40 +382,52 @@ def _amp(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycle
         groups = -(-shape.groups // factor)
         combined = replace(shape, groups=groups, inputs=factor * shape.inputs, outputs=factor * shape.outputs)
         kernel = groups * combined.inputs * combined.outputs * shape.taps
-        ends = shape.groups * shape.positions * (shape.inputs * shape.stride + shape.outputs)
+        results = shape.outputs * shape.phases
+        ends = shape.groups * shape.positions * (shape.inputs * shape.stride + results)
         moved = -(-(kernel + ends) * 5 // 4)
         value = np.asarray(_amp_panels(combined, dtype, accumulate, target).value) + moved
         values.append(np.where((shape.groups >= factor) & (np.asarray(plain.value) < NEVER), value, NEVER))
     return Cycles(np.minimum.reduce(np.broadcast_arrays(*values)), plain.basis, SOURCE)
 
 
-def _amp_panels(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycles:
+def _amp2(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycles:
+    """The units over half as many channels of two rows of the kernel at once."""
+    return _amp_panels(shape, dtype, accumulate, target, height=2)
+
+
+def _amp4(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycles:
+    """The units over a quarter of the channels of four rows of the kernel at once."""
+    return _amp_panels(shape, dtype, accumulate, target, height=4)
+
+
+def _amp_panels(shape: ConvShape, dtype: str, accumulate: str, target: Target, height: int = 1) -> Cycles:
     """The n x 1 vertex on the accumulating matrix product units: a panel of weights per tap and channels.
+
+    Where channels are few, a panel has taps of ``height`` rows of the kernel, of which workers read as many rows of the
+    field: whole 64-bit words of channels each (``canUseConvolutionInstruction``, lib/poplin/ConvVertexType.cpp).
 
     bfloat16, and 8-bit floats where there are no units for them, are widened first (ASSUMED). On 8-bit floats the workers'
     runs are taken to be those of halves with half partials (ASSUMED): PopLibs states them for the 1x1 vertex alone.
     """
     streamed = streamed_as(dtype, accumulate, target)
     units = target.conv_units(streamed, accumulate)
-    if not units:
+    loaded = target.weights_per_conv_unit(streamed)
+    channels = loaded // height
+    words = channels * itemsize(streamed) % target.data_path_bytes == 0
+    if not units or (height > 1 and (itemsize(streamed) == 1 or not words)):
         return Cycles(np.full_like(shape.inputs, NEVER), Basis.DOCUMENTED, SOURCE)
     basis = Basis.DOCUMENTED if streamed == dtype and itemsize(dtype) > 1 else Basis.ASSUMED
     elements = shape.groups * shape.inputs * (shape.positions * shape.stride + shape.outputs * shape.taps)
     widen = widening_cycles(dtype, streamed, elements, target)
-    channels = target.weights_per_conv_unit(streamed)
-    load = units * channels * itemsize(streamed) // target.conv_unit_coeff_load_bytes_per_cycle
-    rows, n = _rows_of_worker(shape, target)
-    if streamed == "float32":
-        run = np.select([n == 0, n == 1, n == 2], [17, 33, 44], 45 + 8 * (n - 3))
-        fixed_slots = 17
-    else:
-        run = np.select([n == 0, n == 1, n == 2], [17, 29, 34], 34 + 4 * (n - 3))
-        fixed_slots = 18 if accumulate == "float16" else 17
-    slots = fixed_slots + rows * np.maximum(3 + run - 9, 3)
-    panel = load + 3 + 15 + target.worker_issue_interval_cycles * slots
+    load = units * loaded * itemsize(streamed) // target.conv_unit_coeff_load_bytes_per_cycle
+    fixed_slots = 18 if streamed != "float32" and accumulate == "float16" else 17
+    slots = fixed_slots + _slots_of_busiest(shape, streamed == "float32", target)
+    panel = load + 3 + _LOADING[height] + target.worker_issue_interval_cycles * slots
     in_groups, out_groups = -(-shape.inputs // channels), -(-shape.outputs // units)
-    one_out = 14 + in_groups * (14 + shape.tap_rows * (14 + shape.tap_columns * (12 + panel)))
-    zeroed = shape.groups * shape.positions * out_groups * units * itemsize(accumulate)
+    first = np.maximum(shape.first_taps, 1)
+    tap_rows = -(-first // height) * (shape.tap_rows // first)
+    one_out = 14 + in_groups * (14 + tap_rows * (14 + shape.tap_columns * (12 + panel)))
+    zeroed = shape.groups * shape.positions * shape.phases * out_groups * units * itemsize(accumulate)
     zeroing = target.worker_issue_interval_cycles * (10 + _share(zeroed // target.data_path_bytes, target))
     fixed = 109 + 2 * 9 * target.worker_issue_interval_cycles
     value = widen + fixed + zeroing + shape.groups * out_groups * one_out
@@ -341,7 +460,9 @@ def _may_expand(shape: ConvShape, dtype: str, accumulate: str, target: Target) -
 
 def _only(shape: ConvShape, chosen: np.ndarray) -> ConvShape:
     """Return the extents of some cells."""
-    arrays = {name: value[chosen] for name, value in vars(shape).items() if isinstance(value, np.ndarray)}
+    arrays: dict[str, np.ndarray] = {
+        name: value[chosen] for name, value in vars(shape).items() if isinstance(value, np.ndarray)
+    }
     return replace(shape, **arrays)
 
 
@@ -351,7 +472,7 @@ def _laid_out(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> 
     channels = target.weights_per_conv_unit(streamed_as(dtype, accumulate, target))
     units = target.conv_units(streamed_as(dtype, accumulate, target), accumulate)
     step = shape.inputs * size * (shape.stride if shape.dilation == 1 else 1)
-    found = []
+    found: list[tuple[Any, Any]] = []
     for rows, tap_rows in ((shape.input_rows, shape.tap_rows), (shape.rows, 1)):
         inputs = shape.taps // tap_rows * shape.inputs
         panels = shape.groups * -(-shape.outputs // units) * tap_rows * -(-inputs // channels)
@@ -437,7 +558,7 @@ def _vmac(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycl
         return Cycles(np.full_like(shape.inputs, NEVER), Basis.DOCUMENTED, SOURCE)
     channels = side_by_side(shape.groups)
     steps = np.maximum(shape.taps - 1, 0)
-    body = np.where(channels >= 8, 3 * steps * channels // 8, 2 * steps * channels // 4)
+    body = where(channels >= 8, 3 * steps * channels // 8, 2 * steps * channels // 4)
     slots = -(-shape.groups // channels) * _share(shape.positions, target) * (7 + 15 + 3 + body)
     value = 61 + 14 + 25 + target.worker_issue_interval_cycles * slots
     single = (shape.inputs == 1) & (shape.outputs == 1)
@@ -448,13 +569,15 @@ def _scalar(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cy
     """One multiply-add after another (ASSUMED): two loads, multiply, add, loop; 64-bit types emulated."""
     each = 5 if itemsize(accumulate) <= 4 else 120 if is_float(accumulate) else 45
     results = shape.groups * shape.positions * shape.outputs
-    slots = 26 + _share(results, target) * (12 + each * shape.inputs * shape.taps)
+    slots = 26 + _share(results, target) * (12 * shape.phases + each * shape.inputs * shape.taps)
     value = target.supervisor_vertex_overhead_cycles + target.worker_issue_interval_cycles * slots
     return Cycles(value, Basis.ASSUMED, SOURCE)
 
 
 _COSTS: dict[str, Callable[[ConvShape, str, str, Target], Cycles]] = {
     "amp": _amp,
+    "amp2": _amp2,
+    "amp4": _amp4,
     "expanded": _expanded,
     "slic": _slic,
     "hmac": _hmac,
@@ -462,3 +585,6 @@ _COSTS: dict[str, Callable[[ConvShape, str, str, Target], Cycles]] = {
     "vmac": _vmac,
     "scalar": _scalar,
 }
+SPREAD_METHODS = ("amp", "hmac", "scalar")
+"""Methods that take a spread array: their vertices count with a stride in the result."""
+_SPREAD_COSTS = {name: _COSTS[name] for name in SPREAD_METHODS}

@@ -22,8 +22,11 @@ from tiles.graph import (
     site_of,
 )
 from tiles.poplibs.poplin.conv import conv_codelet
+from tiles.poplibs.poplin.conv_cycles import SPREAD_METHODS
 from tiles.poplibs.poplin.matmul import matmul_codelet
+from tiles.poplibs.poplin.spread import spread_codelet
 from tiles.poplibs.popops.interleave import interleave, phase_numbers
+from tiles.poplibs.popops.movement import slice as slice_tensor
 from tiles.poplibs.poputil.copies import reshape
 from tiles.poplibs.poputil.place import place
 from tiles.poplibs.windows import Phase, Window
@@ -59,7 +62,8 @@ def convolution(
 ) -> Tensor:
     """Slide a kernel over an array and sum products over windows and input features.
 
-    A spread array (``Window.base``) is convolved phase by phase, each with the taps that meet its elements.
+    A spread array (``Window.base``) is convolved by vertices that know which taps meet its elements
+    (``SpreadConvolution``); with strides or spread kernels besides, or channels side by side, phase by phase.
 
     Args:
       where: graph, or site in it, to add to.
@@ -86,6 +90,10 @@ def convolution(
         lhs = reshape(site, lhs, split.cut(lhs.shape, split.lhs_axis))
         rhs = reshape(site, rhs, split.cut(rhs.shape, axes.rhs[0]))
     out = out_dtype or lhs.dtype
+    if _is_spread(windows, lhs, rhs, split, method):
+        sizes = split.result_shape(lhs.shape, rhs.shape, [window.outputs for window in windows])
+        result = _spread(site, lhs, rhs, split, windows, out, method, plan, sizes)
+        return reshape(site, result, split.joined(result.shape)) if groups > 1 else result
     phases = [window.num_phases for window in windows]
     order = sorted(range(len(windows)), key=lambda number: axes.out[2 + number])
     parts: list[Tensor | None] = []
@@ -206,6 +214,96 @@ def _phase(
     return result if result.shape == shape else reshape(site, result, shape)
 
 
+def _is_spread(windows: Seq[Window], lhs: Tensor, rhs: Tensor, split: _Split, method: str) -> bool:
+    """Return whether one vertex computes all phases: the array is spread, and nothing else is strided.
+
+    Where every output meets one element at most, products of matrices are faster and put in turn afterwards.
+    """
+    inputs = rhs.shape[split.place(split.axes.rhs[1], split.axes.rhs[0])]
+    outputs = rhs.shape[split.place(split.axes.rhs[0], split.axes.rhs[0])]
+    is_depthwise = split.groups > 1 and inputs == outputs == 1
+    return (
+        any(window.num_phases > 1 for window in windows)
+        and any(_reach(window)[1] > 1 for window in windows)
+        and all(window.stride == window.dilation == 1 for window in windows)
+        and not is_depthwise
+        and method in ("auto", *SPREAD_METHODS)
+        and all(n > 0 for n in (*lhs.shape, *rhs.shape))
+        and all(window.outputs > 0 and _reach(window)[1] > 0 for window in windows)
+    )
+
+
+def _reach(window: Window) -> tuple[int, int]:
+    """Return the first element that output 0 may meet, and how many a block of outputs ``base * q + r`` meets at most."""
+    first = -(window.low // window.base)
+    last = (window.taps - 2 - window.low + window.base) // window.base
+    return first, last - first + 1
+
+
+def _spread(
+    site: Site,
+    lhs: Tensor,
+    rhs: Tensor,
+    split: _Split,
+    windows: Seq[Window],
+    out: str,
+    method: str,
+    plan: Plan | None,
+    sizes: Seq[int],
+) -> Tensor:
+    """Place the convolution of a spread array; outputs past the last one are computed and dropped."""
+    bases = [window.base for window in windows]
+    blocks = [-(-window.outputs // window.base) for window in windows]
+    form = _spread_form(lhs.shape, rhs.shape, split, windows, blocks)
+    by_axis = [number for _, number in sorted((axis, n) for n, axis in enumerate(split.axes.lhs[2:]))]
+    origins = [window.low + window.base * _reach(window)[0] for window in windows]
+    of_windows = (bases, [window.taps for window in windows], origins)
+    in_turn = (tuple(given[number] for number in by_axis) for given in of_windows)
+    codelet = spread_codelet(lhs.dtype, rhs.dtype, out, method, *in_turn)
+    result = place(site, codelet, form, [lhs, rhs], (out,), plan=plan)[0]
+    outputs = [base * n for base, n in zip(bases, blocks, strict=True)]
+    whole = split.result_shape(lhs.shape, rhs.shape, outputs)
+    result = result if result.shape == whole else reshape(site, result, whole)
+    if whole == tuple(sizes):
+        return result
+    return slice_tensor(site.at("cut"), result, [0] * len(whole), list(sizes))
+
+
+def _spread_form(
+    lhs: Seq[int], rhs: Seq[int], split: _Split, windows: Seq[Window], blocks: Seq[int]
+) -> OpForm:
+    """Return the form of ``SpreadConvolution``: the result's dimensions, blocks before phases; elements and taps; inputs."""
+    shape = split.result_shape(lhs, rhs, blocks)
+    names = split.result_shape_of(0, 1, 2, range(3, 3 + len(windows)))
+    dims: list[Dim] = []
+    of: dict[int, int] = {}
+    for part, n in zip(names, shape, strict=True):
+        of[part] = len(dims)
+        dims.append(Dim(_name(part), int(n)))
+        if part >= 3 and windows[part - 3].base > 1:
+            dims.append(Dim(f"r{part - 3}", windows[part - 3].base))
+    kept, elements = len(dims), [len(dims)] * len(windows)
+    kernel: list[Affine] = []
+    for number, window in enumerate(windows):
+        elements[number] = len(dims)
+        dims.append(Dim(f"t{number}", _reach(window)[1], WINDOW))
+        if window.taps > 1:
+            step, first = (-1, window.taps - 1) if window.reverse else (1, 0)
+            kernel.append(along(len(dims), step, first))
+            dims.append(Dim(f"k{number}", window.taps, WINDOW))
+        else:
+            kernel.append(Affine((), 0))
+    features = len(dims)
+    inputs = rhs[split.place(split.axes.rhs[1], split.axes.rhs[0])]
+    dims.append(Dim("i", int(inputs), REDUCTION))
+    left, right = _channel_axes(split, of, features)
+    for number, window in enumerate(windows):
+        axis = split.place(split.axes.lhs[2 + number], split.lhs_axis)
+        left[axis] = Affine(((of[3 + number], 1), (elements[number], 1)), _reach(window)[0])
+        right[split.place(split.axes.rhs[2 + number], split.axes.rhs[0])] = kernel[number]
+    return _form_of(dims, left, right, kept)
+
+
 def is_contracted(window: Window, phase: Phase) -> bool:
     """Return whether a phase has several taps but a single output: no window slides, all taps are summed over."""
     return phase.taps > 1 and window.phase_outputs == 1
@@ -233,23 +331,38 @@ def _conv_form(
     features = len(dims)
     inputs = rhs[split.place(split.axes.rhs[1], split.axes.rhs[0])]
     dims.append(Dim("i", int(inputs), REDUCTION))
-    left: dict[int, Affine] = {}
-    right: dict[int, Affine] = {}
-    left[split.place(split.axes.lhs[0], split.lhs_axis)] = along(of[0])
-    left[split.place(split.axes.lhs[1], split.lhs_axis)] = along(features)
-    right[split.place(split.axes.rhs[0], split.axes.rhs[0])] = along(of[2])
-    right[split.place(split.axes.rhs[1], split.axes.rhs[0])] = along(features)
-    if split.groups > 1:
-        left[split.lhs_axis] = right[split.axes.rhs[0]] = along(of[1])
+    left, right = _channel_axes(split, of, features)
     for number, (phase, tap) in enumerate(zip(phases, tap_dims, strict=True)):
         axis = split.place(split.axes.lhs[2 + number], split.lhs_axis)
         left[axis] = phase.operand_axis(of.get(3 + number), tap)
         right[split.place(split.axes.rhs[2 + number], split.axes.rhs[0])] = phase.kernel_axis(tap)
+    return _form_of(dims, left, right, len(kept))
+
+
+def _channel_axes(
+    split: _Split, of: dict[int, int], features: int
+) -> tuple[dict[int, Affine], dict[int, Affine]]:
+    """Return how axes other than windows are indexed, of both operands, given the dimensions of the result's parts."""
+    left = {
+        split.place(split.axes.lhs[0], split.lhs_axis): along(of[0]),
+        split.place(split.axes.lhs[1], split.lhs_axis): along(features),
+    }
+    right = {
+        split.place(split.axes.rhs[0], split.axes.rhs[0]): along(of[2]),
+        split.place(split.axes.rhs[1], split.axes.rhs[0]): along(features),
+    }
+    if split.groups > 1:
+        left[split.lhs_axis] = right[split.axes.rhs[0]] = along(of[1])
+    return left, right
+
+
+def _form_of(dims: Seq[Dim], left: dict[int, Affine], right: dict[int, Affine], kept: int) -> OpForm:
+    """Return the form of operands with the given axes, whose first dimensions are the result's."""
     maps = (
         IndexMap(tuple(left[a] for a in range(len(left))), 0),
         IndexMap(tuple(right[a] for a in range(len(right)))),
     )
-    return OpForm(tuple(dims), maps, (identity_map(len(kept)),))
+    return OpForm(tuple(dims), maps, (identity_map(kept),))
 
 
 def _name(part: int) -> str:

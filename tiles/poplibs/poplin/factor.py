@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from tiles._jax_compat import broadcasted_iota, fori_loop
 from tiles.errors import InvalidGraph
 from tiles.graph import (
     REDUCTION,
@@ -80,7 +81,7 @@ class Cholesky(Codelet):
         """Return the factors of the cell's matrices, column after column."""
         a = cell.align(0, operands[0])
         n = a.shape[-1]
-        row, column = (lax.broadcasted_iota(jnp.int32, (n, n), axis) for axis in (0, 1))
+        row, column = (broadcasted_iota(jnp.int32, (n, n), axis) for axis in (0, 1))
         nan = np.array(np.nan, a.dtype)
 
         def step(j: Any, factor: Array) -> Array:
@@ -93,7 +94,7 @@ class Cholesky(Codelet):
             new = jnp.where(row[:, :1] > j, rest / root, jnp.where(row[:, :1] == j, root, 0))
             return lax.dynamic_update_slice_in_dim(factor, new, j, a.ndim - 1)
 
-        factor = lax.fori_loop(0, n, step, jnp.zeros(a.shape, a.dtype))
+        factor = fori_loop(0, n, step, jnp.zeros(a.shape, a.dtype))
         last = factor[..., -1:, -1:]  # NaN if any pivot was not positive
         factor = jnp.where(row >= column, jnp.where(last == last, factor, nan), 0)
         wanted = cell.form.results[0].dims
@@ -167,7 +168,7 @@ class TriangularSolve(Codelet):
                 value = value / lax.dynamic_slice_in_dim(equation, i, 1, equation.ndim - 1)
             return lax.dynamic_update_slice_in_dim(x, value, i, x.ndim - 1)
 
-        x = lax.fori_loop(0, n, step, jnp.zeros(b.shape, b.dtype))
+        x = fori_loop(0, n, step, jnp.zeros(b.shape, b.dtype))
         return (lax.transpose(x, cell.form.results[0].dims),)
 
     def cycles(self, extents: Extents, target: Target) -> Cycles:

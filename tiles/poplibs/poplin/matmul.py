@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 from jax import Array, lax
 
+from tiles._jax_compat import broadcasted_iota, dot_general
 from tiles.errors import InvalidGraph
 from tiles.graph import Arrangement, Cell, Codelet, Cycles, Extents, OpForm, register
 from tiles.numerics.dtypes import is_float, is_narrow_float, itemsize, to_jax
@@ -79,7 +80,7 @@ class MatMul(Codelet):
             for dims in (roles.contracted, roles.batch)
         )
         numbers = (contracted, batch)
-        total = lax.dot_general(
+        total = dot_general(
             lhs, rhs, numbers, precision=self._precision, preferred_element_type=to_jax(self.accumulate_dtype)
         )
         given = (*roles.batch, *roles.lhs_free, *roles.rhs_free)
@@ -151,7 +152,7 @@ def _padding_zeroed(cell: Cell, k: int, operand: Array) -> Array:
     for axis, d in enumerate(index_map.dims):
         limit = cell.limits[d]
         if cell.form.dims[d].is_reduced and limit is not None:
-            real = lax.broadcasted_iota(np.int32, bare.shape, axis) < limit
+            real = broadcasted_iota(np.int32, bare.shape, axis) < limit
             bare = lax.select(real, bare, lax.full_like(bare, 0))
     return bare
 

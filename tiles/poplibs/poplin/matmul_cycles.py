@@ -19,6 +19,7 @@ import numpy as np
 
 from tiles.errors import InvalidGraph
 from tiles.graph import ROW_MAJOR, Arrangement, Cycles, Extents, OpForm
+from tiles.numerics.arrays import where
 from tiles.numerics.dtypes import is_float, itemsize
 from tiles.poplibs.poplin.methods import (
     NEVER,
@@ -162,7 +163,8 @@ def matmul_orders(
             return order_of(extents.form, roles.batch, rows, columns, roles.contracted)
         return ROW_MAJOR
 
-    names = [costs[i].name for i in chosen.tolist()]
+    numbers: list[int] = chosen.tolist()
+    names = [costs[i].name for i in numbers]
     return [
         order(name, bool(turned))
         for name, turned in zip(names, np.broadcast_to(swapped, chosen.shape), strict=True)
@@ -268,8 +270,8 @@ def _amp(shape: Shape, dtype: str, accumulate: str, target: Target) -> Cycles:
     elements = shape.groups * shape.inputs * (shape.positions + shape.outputs)
     widen = widening_cycles(dtype, streamed, elements, target)
     left, right = (amp_cycles(s, streamed, accumulate, target) for s in (shape.swapped, shape))
-    value = widen + np.where(_is_swapped(shape, streamed, accumulate, target), left, right)
-    return Cycles(np.where(shape.inputs > 0, value, NEVER), basis, SOURCE)
+    better = where(_is_swapped(shape, streamed, accumulate, target), left, right)
+    return Cycles(np.where(shape.inputs > 0, widen + better, NEVER), basis, SOURCE)
 
 
 def _hmac(shape: Shape, dtype: str, accumulate: str, target: Target) -> Cycles:
@@ -306,7 +308,7 @@ def _vmac(shape: Shape, dtype: str, accumulate: str, target: Target) -> Cycles:
         return Cycles(np.full_like(shape.inputs, NEVER), Basis.DOCUMENTED, SOURCE)
     chans = -(-_share(shape.groups, target) // 4) * 4
     steps = np.maximum(shape.inputs - 1, 0)
-    body = np.where(chans >= 8, 3 * steps * chans // 8, 2 * steps * chans // 4)
+    body = where(chans >= 8, 3 * steps * chans // 8, 2 * steps * chans // 4)
     slots = 7 + 15 + 3 + body
     value = 61 + 14 + 25 + target.worker_issue_interval_cycles * slots
     single = (shape.positions == 1) & (shape.outputs == 1)

@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 from jax import Array, lax
 
+from tiles._jax_compat import reduce_window
 from tiles.errors import InvalidGraph, NoTileCode, OutOfRegisters
 from tiles.graph import (
     Affine,
@@ -92,7 +93,7 @@ class Pool(Codelet):
             window, strides, dilations = (
                 [*ones[:number], n, *ones[number + 1 :]] for n in (taps, stride, dilation)
             )
-            return lax.reduce_window(x, start, combine, window, strides, "VALID", None, dilations)
+            return reduce_window(x, start, combine, window, strides, "VALID", None, dilations)
         extent = stride * (count - 1) + 1
         pieces = [
             lax.slice_in_dim(x, k * dilation, k * dilation + extent, stride, axis=number) for k in range(taps)
@@ -191,7 +192,7 @@ class Pool(Codelet):
 
 def _code_axes(form: OpForm) -> list[Axis]:
     """Return where windows lie in the operand."""
-    found = []
+    found: list[Axis] = []
     for number, axis in enumerate(form.operands[0].axes):
         if len(axis.terms) > 1:
             out, tap = _output(form, axis), _tap(form, axis)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from jax import Array, lax
 
+from tiles._jax_compat import broadcast_in_dim
 from tiles.errors import InvalidGraph, NoTileCode, OutOfRegisters
 from tiles.graph import Cell, Codelet, Cycles, Extents, OpForm, VertexCode, code_or_formula, register
 from tiles.numerics.dtypes import is_float, itemsize
@@ -90,7 +91,7 @@ class RowFunction(Codelet):
                 values.append(evaluate_body(row, chosen, cell)[-1])
         result = values[-1]
         if result.shape != cell.sizes:
-            result = lax.broadcast_in_dim(result, cell.sizes, range(len(cell.sizes)))
+            result = broadcast_in_dim(result, cell.sizes, range(len(cell.sizes)))
         order = cell.form.results[0].dims
         return (result if order == tuple(range(result.ndim)) else lax.transpose(result, order),)
 
@@ -99,7 +100,7 @@ class RowFunction(Codelet):
         long = tuple(n if d in self.dimensions else x.shape[d] for d, n in enumerate(cell.sizes))
         dtype = x.dtype.name
         if x.shape != long:
-            x = lax.broadcast_in_dim(x, long, range(len(long)))
+            x = broadcast_in_dim(x, long, range(len(long)))
         total = fold(operation, cast_accumulator(x, accumulator_of(operation, dtype)), self.dimensions)
         short = [1 if d in self.dimensions else n for d, n in enumerate(long)]
         return lax.reshape(cast_accumulator(total, dtype), short)

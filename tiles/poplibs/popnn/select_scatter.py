@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from tiles._jax_compat import broadcasted_iota
 from tiles.errors import InvalidGraph, NoTileCode, OutOfRegisters
 from tiles.graph import Cell, Codelet, Cycles, Extents, OpForm, VertexCode, code_or_formula, register
 from tiles.numerics.dtypes import is_float
@@ -93,7 +94,7 @@ class SelectAndScatter(Codelet):
                     for s in (*state, *found)
                 ]
                 assert piece[0] is not None
-                piece.append(lax.broadcasted_iota(np.int32, piece[0].shape, axis) * self.strides[i] + tap)
+                piece.append(broadcasted_iota(np.int32, piece[0].shape, axis) * self.strides[i] + tap)
                 best = piece if best is None else self._better(best, piece)
             assert best is not None
             state, found = best[:2], best[2:]
@@ -105,7 +106,7 @@ class SelectAndScatter(Codelet):
         for i, bound in enumerate(self.bounds):
             axis, stride = self.axes[i], self.strides[i]
             block = self._dims(cell, i)[0]
-            index = lax.broadcasted_iota(np.int32, shape, axis) * (stride // self._read_stride(i))
+            index = broadcasted_iota(np.int32, shape, axis) * (stride // self._read_stride(i))
             index = index + (cell.origin[block] * stride + self.origins[i])
             real = (index >= 0) & (index < bound)
             inside = real if inside is None else inside & real
@@ -133,12 +134,9 @@ class SelectAndScatter(Codelet):
             block, element = self._dims(cell, i)
             result_axes = cell.form.results[0].dims
             shape = [cell.sizes[d] for d in result_axes]
-            own = (
-                lax.broadcasted_iota(np.int32, shape, result_axes.index(block)) * self.strides[i]
-                + self.lead[i]
-            )
+            own = broadcasted_iota(np.int32, shape, result_axes.index(block)) * self.strides[i] + self.lead[i]
             if element is not None:
-                own = own + lax.broadcasted_iota(np.int32, shape, result_axes.index(element))
+                own = own + broadcasted_iota(np.int32, shape, result_axes.index(element))
             here = position == own
             hit = here if hit is None else hit & here
         value = self._shifted(cell, source, shift)
@@ -151,7 +149,8 @@ class SelectAndScatter(Codelet):
         for i, axis in enumerate(self.axes):
             count = cell.sizes[self._dims(cell, i)[0]]
             x = lax.slice_in_dim(x, shift[i], shift[i] + count, axis=axis)
-        shape, result = [], cell.form.results[0].dims
+        shape: list[int] = []
+        result = cell.form.results[0].dims
         own = {axis.terms[0][0]: n for axis, n in zip(cell.form.operands[1].axes, x.shape, strict=True)}
         for d in result:
             shape.append(own.get(d, 1))

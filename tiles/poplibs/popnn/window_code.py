@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from tiles._jax_compat import make_jaxpr
 from tiles.elements import Access, Arrangement, CellFunction, instructions_for
 from tiles.elements.cell import ELEMENT
 from tiles.errors import NoTileCode
@@ -72,7 +73,7 @@ def _channels_of(form: OpForm, channels: set[int]) -> tuple[int, ...]:
 
 def tap_views(x: np.ndarray, axes: Sequence[Axis], sizes: Sequence[int]) -> list[np.ndarray]:
     """Return what each tap reads of an operand of many cells ``[cells, *extents]``, in row-major order of taps."""
-    views = []
+    views: list[np.ndarray] = []
     for taps in itertools.product(*(range(axis.taps) for axis in axes)):
         cut = [slice(None)] * x.ndim
         for axis, tap in zip(axes, taps, strict=True):
@@ -241,5 +242,5 @@ def _cell(
 ) -> CellFunction:
     how = _arranged(dtype, taps, sources, results, grain, shares)
     element = jax.ShapeDtypeStruct((), to_jax(dtype))
-    jaxpr = jax.make_jaxpr(window)(*(element,) * (taps + sources))
+    jaxpr = make_jaxpr(window)(*(element,) * (taps + sources))
     return CellFunction(jaxpr, ((dtype,) * (taps + sources), (dtype,) * results), how)

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from typing import Any, Protocol
 
-import jax.numpy as jnp
-
+from tiles._jax_compat import broadcast_shapes
 from tiles.errors import InvalidGraph
 from tiles.graph import Graph, IndexMap, Plan, Site, Tensor, site_of
 from tiles.poplibs.forms import broadcast_map, map_form
@@ -96,7 +95,7 @@ def broadcast_shape(shapes: Seq[Seq[int]]) -> tuple[int, ...]:
       InvalidGraph: they do not.
     """
     try:
-        return tuple(jnp.broadcast_shapes(*(tuple(s) for s in shapes)))
+        return tuple(broadcast_shapes(*(tuple(s) for s in shapes)))
     except ValueError as error:
         raise InvalidGraph(f"shapes {[tuple(s) for s in shapes]} do not broadcast") from error
 

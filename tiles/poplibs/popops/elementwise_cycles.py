@@ -16,6 +16,7 @@ import numpy as np
 
 from tiles.errors import NoTileCode, OutOfRegisters
 from tiles.graph import Cycles, Extents, OpForm, code_or_formula
+from tiles.numerics.arrays import where
 from tiles.numerics.dtypes import itemsize
 from tiles.poplibs.popops.expression import FUNCTIONS, NAMED, Body, Row, body_dtypes
 from tiles.poplibs.popops.inner_loops import INVERSE, SOURCE, calls_library, derived_loop, loop_of
@@ -142,7 +143,9 @@ def _permuted_operands(
     body: Body, outputs: tuple[int, ...], extents: Extents, target: Target
 ) -> Cycles | None:
     """Return the cycles of bringing operands stored in another order into the results' order."""
-    total, bases, sources = 0, [], []
+    total: Any = 0
+    bases: list[Basis] = []
+    sources: list[str] = []
     for k in range(len(extents.operand_dtypes)):
         if movement(extents.form, k).kind in ("transpose", "gather"):
             cycles = movement_cycles(extents.form, k, extents, target)
@@ -166,7 +169,7 @@ def _single(body: Body, index: int, extents: Extents, target: Target) -> Cycles:
     out = dtypes[len(extents.operand_dtypes) + index]
     if name in ("constant", "iota"):
         slots = (
-            _fill_slots(n, out, target)
+            fill_slots(n, out, target)
             if name == "constant"
             else 10 + 4 + 3 * -(-n // target.vector_width(out))
         )
@@ -209,7 +212,7 @@ def _workers(supervisor: Any, slots: Any, target: Target, basis: Basis) -> Cycle
     return Cycles(supervisor + target.worker_issue_interval_cycles * np.asarray(slots), basis, SOURCE)
 
 
-def _fill_slots(n: Any, dtype: str, target: Target) -> Any:
+def fill_slots(n: Any, dtype: str, target: Target) -> Any:
     """Return the slots in which one worker fills ``n`` elements."""
     size = itemsize(dtype)
     if size == 8:
@@ -218,7 +221,7 @@ def _fill_slots(n: Any, dtype: str, target: Target) -> Any:
         return 23 + -(-n // 2)
     if size == 2:
         return np.where(n <= 1, 15, np.where(n == 2, 21, 26 + -(-n // 4)))
-    return np.where(n < 64, 28 + -(-n // 4), 39 + -(-n // 8))
+    return where(n < 64, 28 + -(-n // 4), 39 + -(-n // 8))
 
 
 def _select(body: Body, index: int, n: Any, dtype: str, extents: Extents, target: Target) -> Cycles:
@@ -295,7 +298,7 @@ def _vector_inner(
             core = 1 + 5 + length * (3 + 2 * blocks + 5) + 1
         else:
             vectors = -(-length // 8) * (8 + 2 * np.maximum(blocks - 1, 0) + 7) + 10
-            core = np.where(length % 8 == 0, vectors, 9 * length * blocks)
+            core = where(length % 8 == 0, vectors, 9 * length * blocks)
         return _workers(13, 26 + 17 + core, target, Basis.DOCUMENTED)
     loop = loop_of(name, attrs, dtype)
     slots = 29 + blocks * (7 + loop.total(length, dtype, target))

@@ -15,6 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from tiles._jax_compat import (
+    broadcast,
+    broadcast_in_dim,
+    broadcast_shapes,
+    broadcasted_iota,
+    fori_loop,
+    optimization_barrier,
+)
 from tiles.errors import InvalidGraph
 from tiles.graph import Cell
 from tiles.numerics.dtypes import is_float, is_integer, to_jax
@@ -82,7 +90,10 @@ def _stated(attrs: Mapping[str, Any], *dtypes: str) -> str:
 
 
 def _plain(function: Callable[..., Array]) -> Callable[..., Array]:
-    return lambda cell, attrs, *operands: function(*operands)
+    def apply(cell: Cell, attrs: Mapping[str, Any], *operands: Array) -> Array:
+        return function(*operands)
+
+    return apply
 
 
 def _logical(function: Callable[..., Array], on_booleans: Callable[..., Array]) -> Callable[..., Array]:
@@ -105,7 +116,7 @@ def _power(cell: Cell, attrs: Mapping[str, Any], base: Array, exponent: Array) -
         is_set = (lax.shift_right_logical(exponent, jnp.full_like(exponent, bit)) & 1) == 1
         return jnp.where(is_set, result * power, result), power * power
 
-    power, _ = lax.fori_loop(0, base.dtype.itemsize * 8, square, (one, base))
+    power, _ = fori_loop(0, base.dtype.itemsize * 8, square, (one, base))
     if jnp.issubdtype(base.dtype, jnp.unsignedinteger):
         return power
     reciprocal = jnp.where(jnp.abs(base) == 1, jnp.where((exponent & 1) == 1, base, one), zero)
@@ -138,7 +149,7 @@ def _iota(cell: Cell, attrs: Mapping[str, Any]) -> Array:
     shape = [1] * len(cell.sizes)
     shape[dim] = cell.sizes[dim]
     origin = lax.convert_element_type(jnp.asarray(cell.origin[dim]), counter)
-    counts = lax.broadcasted_iota(counter, shape, dim) + origin
+    counts = broadcasted_iota(counter, shape, dim) + origin
     return lax.convert_element_type(counts, dtype)
 
 
@@ -147,8 +158,8 @@ def _constant(cell: Cell, attrs: Mapping[str, Any]) -> Array:
     if (
         not cell.sizes
     ):  # JAX would convert a scalar constant while it traces, so that ring arithmetic did not see it
-        return lax.optimization_barrier(jnp.asarray(value))
-    return lax.broadcast(value, (1,) * len(cell.sizes))
+        return optimization_barrier(jnp.asarray(value))
+    return broadcast(value, (1,) * len(cell.sizes))
 
 
 def _named(cell: Cell, attrs: Mapping[str, Any], *operands: Array) -> Array:
@@ -172,7 +183,10 @@ def scalar(value: Any, dtype: str) -> np.ndarray:
 
 
 def _round(method: lax.RoundingMethod) -> Callable[..., Array]:
-    return lambda cell, attrs, x: lax.round(x, method)
+    def apply(cell: Cell, attrs: Mapping[str, Any], x: Array) -> Array:
+        return lax.round(x, method)
+
+    return apply
 
 
 def _row(
@@ -334,5 +348,5 @@ def broadcast_together(arrays: Sequence[Array]) -> list[Array]:
     """Return arrays of one rank repeated along their dimensions of size 1 to a common shape."""
     if len(arrays) < 2:
         return list(arrays)
-    shape = jnp.broadcast_shapes(*(a.shape for a in arrays))
-    return [a if a.shape == shape else lax.broadcast_in_dim(a, shape, range(len(shape))) for a in arrays]
+    shape = broadcast_shapes(*(a.shape for a in arrays))
+    return [a if a.shape == shape else broadcast_in_dim(a, shape, range(len(shape))) for a in arrays]

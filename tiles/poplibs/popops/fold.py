@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 
 from jax import Array, lax
 
+from tiles._jax_compat import reduce_sum
 from tiles.numerics.accumulate import accumulate
 from tiles.numerics.dtypes import is_float, to_jax
 
 FOLDS: dict[str, tuple[Callable[..., Array], Callable[[Array, Array], Array]]] = {
-    "add": (lax.reduce_sum, lax.add),
+    "add": (reduce_sum, lax.add),
     "mul": (lax.reduce_prod, lax.mul),
     "max": (lax.reduce_max, lax.max),
     "min": (lax.reduce_min, lax.min),

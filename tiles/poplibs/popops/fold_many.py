@@ -95,7 +95,7 @@ class ReduceMany(Codelet):
         for d in reversed(cell.form.reduced):
             values, real = self._halved(cell, values, real, d)
         kept = [d for d, dim in enumerate(cell.form.dims) if not dim.is_reduced]
-        results = []
+        results: list[Array] = []
         for k, value in enumerate(values):
             folded = lax.squeeze(value, cell.form.reduced)
             order = [kept.index(d) for d in cell.form.results[k].dims]

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from jax import Array, lax
 
+from tiles._jax_compat import broadcast_in_dim
 from tiles.errors import InvalidGraph
 from tiles.graph import Cell, Codelet, Cycles, Dim, Extents, OpForm, VertexCode, identity_map, register
 from tiles.numerics.dtypes import is_float, itemsize
@@ -123,7 +124,7 @@ def rearranging(shape: tuple[int, ...], dtype: str) -> tuple[OpForm, Codelet]:
 def _place(cell: Cell, k: int, value: Array) -> Array:
     """Return a value of the domain's rank as result k of a cell."""
     if value.shape != cell.sizes:
-        value = lax.broadcast_in_dim(value, cell.sizes, range(len(cell.sizes)))
+        value = broadcast_in_dim(value, cell.sizes, range(len(cell.sizes)))
     order = cell.form.results[k].dims
     return value if order == tuple(range(value.ndim)) else lax.transpose(value, order)
 

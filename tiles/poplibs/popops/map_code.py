@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from tiles._jax_compat import make_jaxpr
 from tiles.elements import (
     Access,
     Arrangement,
@@ -316,4 +317,4 @@ def element_jaxpr(body: Body, outputs: tuple[int, ...], operand_dtypes: tuple[st
         values = evaluate_body(body, list(operands), ONE_ELEMENT)
         return tuple(values[i] for i in outputs)
 
-    return jax.make_jaxpr(element)(*(jax.ShapeDtypeStruct((), to_jax(d)) for d in operand_dtypes))
+    return make_jaxpr(element)(*(jax.ShapeDtypeStruct((), to_jax(d)) for d in operand_dtypes))

@@ -120,7 +120,7 @@ def element_places(
 ) -> list[Array]:
     """Return the place of every element of every window, counted from where the cell's part begins."""
     wanted = cell.form.results[0].dims
-    found = []
+    found: list[Array] = []
     for start, window, axis in zip(starts, windows, axes, strict=True):
         place = counted(cell, start, window) - cell.origin[wanted[axis]]
         found.append(jnp.where(start == OUTSIDE, start, place))

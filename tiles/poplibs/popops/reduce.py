@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from tiles._jax_compat import broadcast, broadcast_in_dim
 from tiles.errors import InvalidGraph, NoTileCode, OutOfRegisters
 from tiles.graph import (
     REDUCTION,
@@ -99,10 +100,10 @@ class Reduce(Codelet):
         aligned = [cell.align(k, x) for k, x in enumerate(operands)]
         value = evaluate_body(self.body, aligned, cell)[-1]
         if value.shape != cell.sizes:
-            value = lax.broadcast_in_dim(value, cell.sizes, range(len(cell.sizes)))
+            value = broadcast_in_dim(value, cell.sizes, range(len(cell.sizes)))
         value, mask = cast_accumulator(value, self.accumulate_dtype), cell.reduced_mask()
         if mask is not None:
-            neutral = lax.broadcast(neutral_element(self.operation, self.accumulate_dtype), value.shape)
+            neutral = broadcast(neutral_element(self.operation, self.accumulate_dtype), value.shape)
             value = lax.select(jnp.broadcast_to(mask, value.shape), value, neutral)
         total = fold(self.operation, value, cell.form.reduced)
         kept = [d for d, dim in enumerate(cell.form.dims) if not dim.is_reduced]

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 from jax import lax
 
+from tiles._jax_compat import broadcast_in_dim, make_jaxpr
 from tiles.elements import (
     Access,
     Arrangement,
@@ -275,7 +276,7 @@ def _jaxpr(
         raise NoTileCode("an expression of the element's own position")
     check_widths((*body_dtypes(body, operand_dtypes), accumulate_dtype, out_dtype))
     inner, outer = (1, 0)
-    shapes = []
+    shapes: list[tuple[int, ...]] = []
     for level, moves in levels:
         shape = [1, 1]
         shape[inner] = 2 if level == ELEMENT else 1
@@ -285,7 +286,7 @@ def _jaxpr(
     def cell(*operands: jax.Array) -> jax.Array:
         value = evaluate_body(body, list(operands), _SMALL)[-1]
         if value.shape != (2, 2):
-            value = lax.broadcast_in_dim(value, (2, 2), (0, 1))
+            value = broadcast_in_dim(value, (2, 2), (0, 1))
         value = cast_accumulator(value, accumulate_dtype)
         if (operation, accumulate_dtype) == ("add", "float16"):
             value = cast_accumulator(value, "float32")  # as the machine's accumulators add them
@@ -294,7 +295,7 @@ def _jaxpr(
         return _kept(cast_accumulator(total, accumulate_dtype), out_dtype)
 
     arguments = [jax.ShapeDtypeStruct(s, to_jax(d)) for s, d in zip(shapes, operand_dtypes, strict=True)]
-    return jax.make_jaxpr(cell)(*arguments)
+    return make_jaxpr(cell)(*arguments)
 
 
 @lru_cache(maxsize=256)
@@ -311,7 +312,7 @@ def _narrowing(dtype: str, out_dtype: str, isa: InstructionSet) -> Variant | NoV
 @lru_cache(maxsize=256)
 def _narrowing_cell(dtype: str, out_dtype: str) -> CellFunction:
     stored = jax.ShapeDtypeStruct((), to_jax(dtype))
-    jaxpr = jax.make_jaxpr(lambda x: _kept(x, out_dtype))(stored)
+    jaxpr = make_jaxpr(partial(_kept, dtype=out_dtype))(stored)
     return CellFunction(jaxpr, ((dtype,), (out_dtype,)), Arrangement((Access(),), (Access(),)))
 
 

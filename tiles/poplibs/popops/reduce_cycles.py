@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tiles.graph import Cycles, Extents, OpForm
+from tiles.numerics.arrays import where
 from tiles.numerics.dtypes import itemsize
 from tiles.poplibs.popops.elementwise_cycles import body_slots, load_slots
 from tiles.poplibs.popops.expression import Body
@@ -102,18 +103,18 @@ def contiguous_slots(outputs: Any, partials: Any, width: int, out_dtype: str, ta
     cast = 5 if out_dtype == "float16" else 0
     single = 3 + 6 + -(-partials // width) + 5 + 3 + cast
     many = 17 + -(-outputs // workers) * (12 + -(-partials // width))
-    whole = np.where(outputs == 1, single, many)
+    whole = where(outputs == 1, single, many)
     sharers = np.maximum(workers // np.maximum(outputs, 1), 1)
     parts = -(-partials // sharers)
     shared = 17 + 12 + -(-parts // width) + 17 + outputs * (12 + -(-sharers // width))
-    return np.where(sharers > 1, np.minimum(whole, shared), whole)
+    return where(sharers > 1, np.minimum(whole, shared), whole)
 
 
 def _strided(
     order: tuple[int, ...], outputs: Any, partials: Any, width: int, extents: Extents, target: Target
 ) -> Any:
     """Slots with a kept dimension innermost: one vector of neighbouring results at a time."""
-    inner = []
+    inner: list[int] = []
     for d in reversed(order):
         if extents.form.dims[d].is_reduced:
             break
@@ -139,4 +140,4 @@ def _scalar(outputs: Any, partials: Any, dtype: str, target: Target) -> Any:
     whole = -(-outputs // workers) * (12 + each * partials)
     sharers = np.maximum(workers // np.maximum(outputs, 1), 1)
     shared = 12 + each * -(-partials // sharers) + 17 + outputs * (12 + each * sharers)
-    return 33 + np.where(sharers > 1, np.minimum(whole, shared), whole)
+    return 33 + where(sharers > 1, np.minimum(whole, shared), whole)

@@ -94,7 +94,7 @@ class Scan(Codelet):
             return folded, folded
 
         _, folds = lax.scan(step, edge, rest, reverse=self.is_reversed)
-        results = []
+        results: list[Array] = []
         for row, fold in zip(rows, folds, strict=True):
             pieces = [fold, row[-1:]] if self.is_reversed else [row[:1], fold]
             results.append(jnp.moveaxis(lax.concatenate(pieces, 0), 0, self.dimension))

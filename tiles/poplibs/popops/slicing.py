@@ -13,9 +13,11 @@ from typing import ClassVar
 import numpy as np
 from jax import Array, lax
 
+from tiles._jax_compat import gather
 from tiles.errors import InvalidGraph
-from tiles.graph import Cell, Codelet, Cycles, Extents, OpForm, register
-from tiles.numerics.dtypes import is_float, itemsize, unsigned_of
+from tiles.graph import Cell, Codelet, Cycles, Extents, OpForm, VertexCode, register
+from tiles.graph.layout import ceil_div
+from tiles.numerics.dtypes import is_float, unsigned_of
 from tiles.poplibs.popops.map import access_grains
 from tiles.poplibs.popops.offsets import (
     NO_WINDOW,
@@ -27,14 +29,9 @@ from tiles.poplibs.popops.offsets import (
     joined,
     window_size,
 )
+from tiles.poplibs.popops.slicing_code import slice_code
+from tiles.poplibs.popops.slicing_cycles import SOURCE, dynamic_slice_cycles, fill_cycles, multi_slice_cycles
 from tiles.target import Basis, Target
-
-SOURCE = "graphcore/poplibs lib/popops/codelets: DynamicSlice and MultiSlice estimators"
-
-_COPIED = {1: (4, 3), 2: (2, 2), 4: (2, 2)}
-"""By bytes of an element: how many of a row a worker copies at once, and its slots; 8 bytes one by one (ASSUMED).
-
-Source: getMultiSliceCycleEstimate of graphcore/poplibs lib/popops/PerformanceEstimation.cpp."""
 
 
 @register
@@ -136,7 +133,7 @@ class MultiSlice(Codelet):
             start_indices_batching_dims=tuple(leading.index(d) for d in batch),
         )
         sizes = tuple(n if axis in map(axis_of.get, offset) else 1 for axis, n in enumerate(table.shape))
-        found = lax.gather(
+        found = gather(
             table,
             joined(cell, places, leading),
             numbers,
@@ -147,7 +144,11 @@ class MultiSlice(Codelet):
         return arranged(found, [*leading, *offset], wanted)
 
     def cycles(self, extents: Extents, target: Target) -> Cycles:
-        """Return the estimate of a slice or of a lookup per index, an even share of them in this part."""
+        """Return the estimate of a slice or of a lookup per index, an even share of them in this part.
+
+        It is PopLibs' for one offset into a whole table; how many of several each worker copies is ASSUMED.
+        A part of a table leaves zeros where it has nothing: the result is filled before.
+        """
         form = extents.form
         sliced = axis_dims(form.operands[0], self.axes)
         along_index = {d for m in form.operands[1:] for d in m.dims} | set(self.windows) - {NO_WINDOW}
@@ -156,20 +157,23 @@ class MultiSlice(Codelet):
         share = extents.product(sliced) / max(1, np.prod([form.dims[d].size for d in sliced], dtype=np.int64))
         found = np.ceil(lookups * share)
         workers = target.workers_per_tile
+        is_whole = bool(np.all(share == 1))
         if self.label.startswith("popops::DynamicSlice"):
-            share_bytes = -(-row * itemsize(self.dtype) // workers)
-            copies = -(-share_bytes // target.data_path_bytes)
-            slots = np.asarray(39 + (24 + 2 * copies) * found)
-            supervisor = 25
+            # of several dimensions PopLibs slices one after the other
+            is_stated = is_whole and len(self.axes) == 1
+            value = dynamic_slice_cycles(row, found, self.dtype, target)
         else:
-            elements, slots_each = _COPIED.get(itemsize(self.dtype), (1, 2))
-            vectors = -(-row // elements)
-            each = np.where(lookups == 1, -(-vectors // workers), vectors)
-            slots = (
-                30 + -(-found // workers) * (19 + slots_each * each) + -(-(lookups - found) // workers) * 8
-            )
-            supervisor = 0
-        return Cycles(supervisor + target.worker_issue_interval_cycles * slots, Basis.ASSUMED, SOURCE)
+            is_stated = is_whole and bool(np.all(lookups == 1))
+            sharers = np.where(lookups == 1, workers, 1)
+            inside, outside = ceil_div(found, workers), ceil_div(lookups - found, workers)
+            value = multi_slice_cycles(row, inside, outside, self.dtype, target, sharers)
+        if not is_whole:
+            value = value + np.where(share < 1, fill_cycles(extents.results, self.dtype, target), 0)
+        return Cycles(value, Basis.DOCUMENTED if is_stated else Basis.ASSUMED, SOURCE)
+
+    def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
+        """Return the code of a slice, or of lookups, along one axis of a whole table."""
+        return slice_code(extents, self.axes, self.windows, self.dtype, target, self.label)
 
     def combiner(self) -> str | None:
         """Join the words of partials: at most one is not zero."""

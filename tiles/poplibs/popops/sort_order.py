@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from tiles._jax_compat import broadcasted_iota, fori_loop
 from tiles.errors import InvalidGraph
 from tiles.graph import Cell
 from tiles.numerics.dtypes import is_float
@@ -102,7 +103,7 @@ class Order:
         (column,) = self.columns(arrays)
         if column.dtype == np.uint32:
             column = lax.bitcast_convert_type(column ^ np.uint32(1 << 31), np.int32)
-        position = lax.broadcasted_iota(np.int64, column.shape, dimension)
+        position = broadcasted_iota(np.int64, column.shape, dimension)
         words = lax.shift_left(column.astype(np.int64), np.int64(32)) | position
         place = (lax.sort(words, dimension, is_stable=False) & np.int64(0xFFFFFFFF)).astype(np.int32)
         return [jnp.take_along_axis(x, place, dimension, mode="promise_in_bounds") for x in arrays]
@@ -134,10 +135,10 @@ class Order:
             partner = lane ^ masks[number]
             others = [jnp.take(x, partner, axis=-1, mode="clip") for x in state]
             takes = (lane < partner) == self.precedes(cell, others, state, size)
-            kept = (jnp.where(takes, *map(as_moved, ends)) for ends in zip(others, state, strict=True))
+            kept = (jnp.where(takes, as_moved(x), as_moved(y)) for x, y in zip(others, state, strict=True))
             return tuple(map(from_moved, kept, state))
 
-        result = lax.fori_loop(0, len(table), step, tuple(moved))
+        result = fori_loop(0, len(table), step, tuple(moved))
         return [jnp.moveaxis(x, -1, dimension) for x in result]
 
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from tiles._jax_compat import broadcasted_iota
 from tiles.errors import InvalidGraph
 from tiles.graph import (
     Cell,
@@ -86,7 +87,7 @@ class Sort(Codelet):
         width = 1 << max(0, size - 1).bit_length()
         fill = [(0, width - size if d == self.dimension else 0, 0) for d in range(operands[0].ndim)]
         filled = [padded(x, jnp.zeros((), x.dtype), fill) for x in operands]
-        position = lax.broadcasted_iota(jnp.int32, filled[0].shape, self.dimension)
+        position = broadcasted_iota(jnp.int32, filled[0].shape, self.dimension)
         found = self.order.by_network(cell, [*filled, position], self.dimension, size)
         return tuple(lax.slice_in_dim(x, 0, size, axis=self.dimension) for x in found[:-1])
 

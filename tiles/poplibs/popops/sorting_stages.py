@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from tiles._jax_compat import broadcasted_iota
 from tiles.graph import (
     AxisSplit,
     Cell,
@@ -156,9 +157,9 @@ class SortExchange(Stage):
         count = len(operands) // 2
         here, partner = operands[:count], operands[count:]
         d = len(cell.sizes) - 3
-        side = lax.broadcasted_iota(jnp.int32, cell.sizes, d) + cell.origin[d]
+        side = broadcasted_iota(jnp.int32, cell.sizes, d) + cell.origin[d]
         takes = (side == 0) == self.order.precedes(cell, partner, here, self.size)
-        kept = (jnp.where(takes, *map(as_moved, ends)) for ends in zip(partner, here, strict=True))
+        kept = (jnp.where(takes, as_moved(x), as_moved(y)) for x, y in zip(partner, here, strict=True))
         return tuple(map(from_moved, kept, here))
 
     def cycles(self, extents: Extents, target: Target) -> Cycles:

@@ -82,7 +82,7 @@ class Stencil(Map):
         form = single_form(cell.form, self.taps)
         count = len(form.dims)
         alone = Cell(form, cell.sizes[:count], cell.origin[:count], cell.limits[:count])
-        values = []
+        values: list[Array] = []
         for number, (k, taps) in enumerate(self.taps):
             value = operands[k]
             for axis, tap in enumerate(taps):
@@ -106,7 +106,7 @@ class Stencil(Map):
     ) -> tuple[OpForm, list[np.ndarray]]:
         """Return the values as operands of their own: readings from another address on."""
         single = single_form(form, self.taps)
-        values = []
+        values: list[np.ndarray] = []
         for number, (k, taps) in enumerate(self.taps):
             value = operands[k]
             for axis, tap in enumerate(taps):
@@ -133,9 +133,9 @@ class Stencil(Map):
 @lru_cache(maxsize=1024)
 def single_form(form: OpForm, taps: Taps) -> OpForm:
     """Return the form whose operands are the values: without windows, which are its last dimensions."""
-    maps = []
+    maps: list[IndexMap] = []
     for k, offsets in taps:
-        axes = []
+        axes: list[Affine] = []
         for axis, tap in zip(form.operands[k].axes, offsets, strict=True):
             if len(axis.terms) > 1:
                 (first, *_) = (term for term in axis.terms if form.dims[term[0]].kind != WINDOW)
@@ -171,7 +171,7 @@ def merged(form: OpForm, tensors: Sequence[str], codelet: Map) -> tuple[OpForm, 
                 maps.append(form.operands[number])
                 kept.append(number)
             continue
-        axes = []
+        axes: list[Affine] = []
         for axis, (low, span) in zip(form.operands[members[0]].axes, windows, strict=True):
             if span > 1:
                 dims.append(Dim(f"w{len(dims) - len(form.dims)}", span, WINDOW))
@@ -197,13 +197,14 @@ def _windows(form: OpForm, members: Sequence[int]) -> list[tuple[int, int]] | No
     """Return for every axis the first offset and how many there are from it on; None if they are no one operand."""
     if len(members) < 2:
         return None
-    found = []
+    found: list[tuple[int, int]] = []
     for axes in zip(*(form.operands[number].axes for number in members), strict=True):
         offsets = [axis.offset for axis in axes]
         low, span = min(offsets), max(offsets) - min(offsets) + 1
         if span > 1:
-            is_plain = len(axes[0].terms) == 1 and axes[0].terms[0][1] == 1
-            if span > REACH or not is_plain or form.dims[axes[0].terms[0][0]].size < 2:
+            first: Affine = axes[0]
+            is_plain = len(first.terms) == 1 and first.terms[0][1] == 1
+            if span > REACH or not is_plain or form.dims[first.terms[0][0]].size < 2:
                 return None
         found.append((low, span))
     return found if any(span > 1 for _, span in found) else None

@@ -15,15 +15,23 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from tiles.errors import InvalidGraph
-from tiles.graph import Cell, Codelet, Cycles, Extents, OpForm, register
-from tiles.numerics.dtypes import is_float, itemsize
+from tiles.errors import InvalidGraph, NoTileCode
+from tiles.graph import Cell, Codelet, Cycles, Extents, OpForm, VertexCode, register
+from tiles.graph.layout import ceil_div
+from tiles.numerics.dtypes import is_float
 from tiles.poplibs.popops.map import access_grains
 from tiles.poplibs.popops.offsets import NO_WINDOW, arranged, joined, update_dims, update_places
 from tiles.poplibs.popops.reduce import neutral_element
+from tiles.poplibs.popops.slicing_code import update_code
+from tiles.poplibs.popops.slicing_cycles import (
+    SOURCE,
+    dynamic_slice_cycles,
+    fill_cycles,
+    multi_slice_cycles,
+    multi_update_cycles,
+)
 from tiles.target import Basis, Target
 
-SOURCE = "graphcore/poplibs lib/popops/codelets: DynamicUpdateSlice and MultiUpdateOp estimators"
 SCATTERS: dict[str, Callable[..., Array]] = {
     "set": lax.scatter,
     "add": lax.scatter_add,
@@ -102,7 +110,7 @@ class MultiUpdate(Codelet):
         updates, *indices = given
         places, is_whole = update_places(cell, self.axes, self.windows, indices, self.is_clamped)
         base = len(operands) - len(indices)
-        pieces = {w for w in self.windows if w != NO_WINDOW} if is_whole else set()
+        pieces = {w for w in self.windows if w != NO_WINDOW} if is_whole else set[int]()
         dims = update_dims(form, self.axes, self.windows, base, pieces)
         is_bool = self.dtype == "bool" and self.operation != "set"
         if is_bool:
@@ -117,21 +125,36 @@ class MultiUpdate(Codelet):
         return (result.astype(bool) if is_bool else result,)
 
     def cycles(self, extents: Extents, target: Target) -> Cycles:
-        """Return the estimate per update, workers owning rows; an even share of them is in the part."""
+        """Return the estimate per update, workers owning rows; an even share of them is in the part.
+
+        It is PopLibs' for one offset into a whole tensor; how many of several each worker applies is ASSUMED.
+        """
         form = extents.form
         updated = [form.results[0].dims[axis] for axis in self.axes]
         row = extents.results // np.maximum(extents.product(updated), 1)
         updates = extents.reduced
         whole = max(1, np.prod([form.dims[d].size for d in updated], dtype=np.int64))
         share = np.minimum(1.0, extents.product(updated) / whole)
-        inside = -(-np.ceil(updates * share) // target.workers_per_tile)
-        words = -(-row * itemsize(self.dtype) // 4)
-        narrow = 20 * row if itemsize(self.dtype) < 4 and self.operation != "set" else 0
-        if self.operation == "set":
-            slots = 100 * inside + 2 * words * inside
-        else:
-            slots = 32 + inside * (11 + (words - 1) * 3 + narrow) + (updates - inside) * 5
-        return Cycles(target.worker_issue_interval_cycles * slots, Basis.ASSUMED, SOURCE)
+        inside = ceil_div(np.ceil(updates * share), target.workers_per_tile)
+        outside = updates - inside
+        if self.operation != "set":
+            value = multi_update_cycles(row, inside, outside, self.dtype, target)
+            if self.is_fresh:
+                value = value + fill_cycles(extents.results, self.dtype, target)
+            return Cycles(value, Basis.ASSUMED, SOURCE)
+        windows = extents.product([w for w in self.windows if w != NO_WINDOW])
+        if not (self.is_clamped and bool(np.all(updates == windows))):
+            value = multi_slice_cycles(row, inside, outside, self.dtype, target, frame=29)
+            return Cycles(value, Basis.ASSUMED, SOURCE)
+        is_stated = len(self.axes) == 1 and bool(np.all(share == 1))
+        value = dynamic_slice_cycles(row, np.ceil(updates * share), self.dtype, target)
+        return Cycles(value, Basis.DOCUMENTED if is_stated else Basis.ASSUMED, SOURCE)
+
+    def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
+        """Return the code that puts one window into a whole tensor."""
+        if self.operation != "set" or not self.is_clamped:
+            raise NoTileCode(f"no tile code for {self.label}")
+        return update_code(extents, self.axes, self.windows, self.dtype, target, self.label)
 
     def flops(self, extents: Extents) -> np.ndarray:
         """Count one operation per element updated, on floats."""

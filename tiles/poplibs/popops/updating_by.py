@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from tiles._jax_compat import broadcasted_iota, fori_loop, gather
 from tiles.errors import InvalidGraph
 from tiles.graph import REDUCTION, Cell, Codelet, Cycles, Extents, OpForm, register
 from tiles.numerics.dtypes import is_float, itemsize
@@ -93,7 +94,7 @@ class UpdateBy(Codelet):
             return tuple(self._round(cell, state, now, updates, dims))
 
         rounds = jnp.max(turn, initial=-1) + 1
-        return lax.fori_loop(0, rounds, step, tuple(parts))
+        return fori_loop(0, rounds, step, tuple(parts))
 
     def _round(
         self, cell: Cell, parts: Sequence[Array], places: Array, updates: Sequence[Array], dims: UpdateDims
@@ -239,7 +240,7 @@ def _looked_up(part: Array, places: Array, dims: UpdateDims) -> Array:
     )
     single = (*n.inserted_window_dims, *n.operand_batching_dims)
     sizes = tuple(1 if axis in single else size for axis, size in enumerate(part.shape))
-    return lax.gather(part, places, numbers, sizes, mode="fill", fill_value=0)
+    return gather(part, places, numbers, sizes, mode="fill", fill_value=0)
 
 
 def _turns(cell: Cell, places: Array, is_inside: Array, dims: UpdateDims) -> Array:
@@ -249,7 +250,7 @@ def _turns(cell: Cell, places: Array, is_inside: Array, dims: UpdateDims) -> Arr
     for n, axis in enumerate(dims.numbers.scatter_dims_to_operand_dims):
         key = key * cell.sizes[wanted[axis]] + places[..., n]
     for position in dims.numbers.scatter_indices_batching_dims:
-        key = key * is_inside.shape[position] + lax.broadcasted_iota(jnp.int64, is_inside.shape, position)
+        key = key * is_inside.shape[position] + broadcasted_iota(jnp.int64, is_inside.shape, position)
     key = jnp.where(is_inside, key, -1).reshape(-1)
     order = jnp.arange(key.size, dtype=jnp.int32)
     found, where = lax.sort([key, order], num_keys=2)

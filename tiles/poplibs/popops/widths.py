@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 from jax import Array, lax
 
+from tiles._jax_compat import optimization_barrier
 from tiles.errors import InvalidGraph
 from tiles.graph import (
     REDUCTION,
@@ -55,7 +56,7 @@ class BitcastWidth(Codelet):
 
         Behind a barrier: XLA (jaxlib 0.10.2) merges two bitcasts in a row whatever dimensions they make and take.
         """
-        return (lax.bitcast_convert_type(lax.optimization_barrier(operands[0]), to_jax(self.out_dtype)),)
+        return (lax.bitcast_convert_type(optimization_barrier(operands[0]), to_jax(self.out_dtype)),)
 
     def cycles(self, extents: Extents, target: Target) -> Cycles:
         """Return the cycles of a contiguous copy."""

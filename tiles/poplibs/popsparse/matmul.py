@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from tiles._jax_compat import broadcasted_iota, dot_general
 from tiles.errors import InvalidGraph
 from tiles.graph import (
     REDUCTION,
@@ -90,10 +91,10 @@ class SparseDenseMatMul(Codelet):
         if real is not None:  # bands beyond the last one
             kept = real.reshape(-1)[:, None, None] if real.size > 1 else real.reshape(1, 1, 1)
             rows = jnp.where(kept, rows, jnp.asarray(cell.sizes[ROW], rows.dtype))
-        bands = lax.broadcasted_iota(jnp.int32, rows.shape, 0)
-        parts = lax.broadcasted_iota(jnp.int32, rows.shape, 1)
+        bands = broadcasted_iota(jnp.int32, rows.shape, 0)
+        parts = broadcasted_iota(jnp.int32, rows.shape, 1)
         met = dense[bands, columns.astype(jnp.int32)]
-        product = lax.dot_general(
+        product = dot_general(
             values,
             met,
             (((4,), (3,)), ((0, 1, 2), (0, 1, 2))),

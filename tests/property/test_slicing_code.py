@@ -1,0 +1,71 @@
+"""Slices and updates at runtime offsets by their tile code: drawn extents, types, indices and tiles, beside the module."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+from hypothesis import event, given
+from hypothesis import strategies as st
+from jax import lax
+
+from tests import flow
+from tests.budgets import PROGRAM, budget
+from tiles.engine import coverage_of
+from tiles.target import Target
+
+DTYPES = st.sampled_from(["float32", "float16", "int32", "int8", "bool"])
+SIZES = st.tuples(st.integers(1, 9), st.integers(1, 5), st.sampled_from([1, 2, 3, 4, 8, 12]))
+INDEX = st.integers(-12, 12)
+TILES = st.integers(1, 12)
+
+
+def values(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    return np.random.default_rng(0).integers(-100, 100, shape).astype(dtype)
+
+
+def agrees(function, arguments, tiles: int) -> float:
+    """Check engine tile in both arithmetics, words with floats, too; return the share of vertices that ran by code."""
+    module = flow.optimized_module(function, arguments)
+    executable = flow.executable_of(module, Target.named("gc200").replace(num_tiles=tiles))
+    flow.assert_engines_agree(executable, module, arguments, ("tile",))
+    (got,) = flow.run(executable, "tile", arguments)
+    np.testing.assert_array_equal(got, jax.jit(function)(*arguments))
+    return coverage_of(executable).vertices_share
+
+
+@given(SIZES, st.integers(0, 2), st.data(), DTYPES, INDEX, TILES)
+@budget(PROGRAM)
+def test_a_window_is_taken_out_and_put_in(sizes, axis, data, dtype, index, tiles) -> None:
+    window = data.draw(st.integers(1, sizes[axis]))
+    shape = tuple(window if d == axis else n for d, n in enumerate(sizes))
+    x, start = values(sizes, dtype), np.int32(index)
+
+    def taken(x, start):
+        return lax.dynamic_slice(x, [start if d == axis else 0 for d in range(3)], shape)
+
+    def put(x, part, start):
+        return lax.dynamic_update_slice(x, part, [start if d == axis else 0 for d in range(3)])
+
+    found = agrees(taken, (x, start), tiles), agrees(put, (x, values(shape, dtype)[::-1], start), tiles)
+    event(f"vertices by code: {min(found):.0%}")
+
+
+@given(SIZES, st.integers(0, 2), st.lists(INDEX, min_size=1, max_size=14), DTYPES, TILES)
+@budget(PROGRAM)
+def test_rows_are_looked_up(sizes, axis, indices, dtype, tiles) -> None:
+    def rows(x, indices):
+        return x.take(indices, axis=axis, mode="clip")
+
+    share = agrees(jax.jit(rows), (values(sizes, dtype), np.array(indices, np.int32)), tiles)
+    event(f"vertices by code: {share:.0%}")
+
+
+def test_code_runs_wherever_a_part_of_the_tensor_lies() -> None:
+    """A window across two tiles' parts, of which one begins inside a 64-bit word's row."""
+    x = values((9, 7, 3), "float32")
+
+    def put(x, part, start):
+        return lax.dynamic_update_slice(x, part, (start, 0, 0))
+
+    for index in (-4, 2, 3, 4, 20):
+        assert agrees(put, (x, x[:4] * 2, np.int32(index)), 8) == 1

@@ -1,0 +1,201 @@
+"""Tile code of slices and updates at runtime offsets along one axis.
+
+The engine lays a tensor out with the sliced axis first, so that what lies at one place of it is a row of words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from tiles.elements import InstructionSet, Variant, compile_lookup, compile_slice, instructions_for
+from tiles.errors import NoTileCode
+from tiles.graph import Extents, IndexMap, OpForm, VertexCode
+from tiles.graph.cycles import Kernel
+from tiles.numerics.dtypes import itemsize
+from tiles.poplibs.popops.offsets import NO_WINDOW
+from tiles.target import Target
+
+_ACCESS_BYTES, _WORD_BYTES = 8, 4
+
+
+def slice_code(
+    extents: Extents, axes: Sequence[int], windows: Sequence[int], dtype: str, target: Target, name: str
+) -> tuple[VertexCode, ...]:
+    """Return the code of a slice, or of lookups of single rows; arguments as of ``MultiSlice``.
+
+    Raises:
+      NoTileCode: several axes, parts of a table, lookups of windows, indices of other types than int32.
+    """
+    form = extents.form
+    axis, window = _one_axis(axes, windows)
+    if not all(map(_is_plain, (*form.operands, *form.results))):
+        raise NoTileCode("a slice of a tensor that is read from an offset on")
+    ((places, _),) = form.operands[0].axes[axis].terms
+    looked_up = form.operands[1].dims
+    rest = tuple(d for d in form.operands[0].dims if d != places)
+    if (window != NO_WINDOW) == bool(looked_up) or set(rest) & set(looked_up):
+        raise NoTileCode("lookups of windows, or in a table of their own each")
+    _check_indices(extents.operand_dtypes[1])
+    leading = looked_up if window == NO_WINDOW else (window,)
+    whole = _is_whole(extents, (places,) if window == NO_WINDOW else (places, window))
+    kernel = _Slice(form, places, leading, rest, window != NO_WINDOW)
+    row = extents.product(rest) * itemsize(dtype)
+    if window == NO_WINDOW:
+        return _parts(
+            "lookup", row, row // _WORD_BYTES, extents.product(looked_up), whole, kernel, target, name
+        )
+    total = row * extents.product(leading)
+    return _parts("slice", row, total // _WORD_BYTES, 1, whole, kernel, target, name)
+
+
+def update_code(
+    extents: Extents, axes: Sequence[int], windows: Sequence[int], dtype: str, target: Target, name: str
+) -> tuple[VertexCode, ...]:
+    """Return the code that puts a window of updates into a part of a tensor at one clamped index.
+
+    Its slots are those of the vertex whose part the window falls into; arguments as of ``MultiUpdate``.
+
+    Raises:
+      NoTileCode: several axes or indices, parts of the window, indices of other types than int32.
+    """
+    form = extents.form
+    axis, window = _one_axis(axes, windows)
+    if not all(map(_is_plain, (*form.operands, *form.results))):
+        raise NoTileCode("an update of a tensor that is read from an offset on")
+    if window == NO_WINDOW or form.operands[2].dims or form.reduced != (window,):
+        raise NoTileCode("updates at several indices")
+    _check_indices(extents.operand_dtypes[2])
+    places = form.results[0].dims[axis]
+    rest = tuple(d for d in form.results[0].dims if d != places)
+    if set(form.operands[0].dims) != {places, *rest} or set(form.operands[1].dims) != {window, *rest}:
+        raise NoTileCode("updates that are repeated along other axes")
+    row = extents.product(rest) * itemsize(dtype)
+    total = row * extents.product((window,)) // _WORD_BYTES
+    kernel = _Update(form, places, window, rest)
+    return _parts("update", row, total, 1, _is_whole(extents, (window,)), kernel, target, name)
+
+
+def _one_axis(axes: Sequence[int], windows: Sequence[int]) -> tuple[int, int]:
+    if len(axes) != 1:
+        raise NoTileCode(f"indices along {len(axes)} axes", expected="one")
+    return axes[0], windows[0]
+
+
+def _is_plain(index_map: IndexMap) -> bool:
+    """Return whether every axis lies along a domain dimension from its start on, or is one place."""
+    moving = [axis for axis in index_map.axes if axis.terms]
+    return all(axis.offset == 0 and len(axis.terms) == 1 and axis.terms[0][1] == 1 for axis in moving)
+
+
+def _check_indices(dtype: str) -> None:
+    if dtype != "int32":
+        raise NoTileCode(f"indices of {dtype}", expected="int32")
+
+
+def _is_whole(extents: Extents, dims: Sequence[int]) -> np.ndarray:
+    found = [np.asarray(extents.sizes[d]) == extents.form.dims[d].size for d in dims]
+    return np.asarray(np.logical_and.reduce(np.broadcast_arrays(*found)))
+
+
+def _parts(
+    kind: str, row: Any, n: Any, rows: Any, whole: np.ndarray, kernel: Kernel, target: Target, name: str
+) -> tuple[VertexCode, ...]:
+    """Return a variant for each alignment of rows of ``row`` bytes that is met."""
+    isa, found = instructions_for(target), list[VertexCode]()
+    row, n, rows, whole = np.broadcast_arrays(row, n, rows, whole)
+    alignment = np.gcd(np.maximum(row, 1), _ACCESS_BYTES)
+    for bytes_ in (_ACCESS_BYTES, _WORD_BYTES):
+        runs = (whole & (alignment == bytes_)).astype(np.int64)
+        if runs.any():
+            variant = _variant(isa, kind, bytes_).named(name)
+            found.append(VertexCode(variant, n, rows, runs, kernel=kernel))
+    if not found:
+        raise NoTileCode("a part of a table" if not whole.any() else "rows that begin inside a word")
+    return tuple(found)
+
+
+@lru_cache(maxsize=64)
+def _variant(isa: InstructionSet, kind: str, alignment_bytes: int) -> Variant:
+    if kind == "lookup":
+        return Variant.of(compile_lookup(isa, alignment_bytes), isa)
+    return Variant.of(compile_slice(isa, alignment_bytes, kind == "update"), isa)
+
+
+def _rows_first(x: np.ndarray, index_map: IndexMap, first: Sequence[int], rest: Sequence[int]) -> np.ndarray:
+    """Return an operand ``[cells, *extents]`` as ``[cells, rows, elements]``: along ``first``, then ``rest``."""
+    place = {axis.terms[0][0]: 1 + at for at, axis in enumerate(index_map.axes) if axis.terms}
+    single = [1 + at for at, axis in enumerate(index_map.axes) if not axis.terms]
+    moved = np.ascontiguousarray(x.transpose([0, *(place[d] for d in (*first, *rest)), *single]))
+    rows = math.prod(moved.shape[1 : 1 + len(first)])
+    return moved.reshape(len(x), rows, math.prod(moved.shape[1 + len(first) :]))
+
+
+def _back(x: np.ndarray, sizes: Sequence[int], dims: Sequence[int], wanted: Sequence[int]) -> np.ndarray:
+    """Return ``[cells, ...]`` along ``dims`` with its axes along ``wanted``."""
+    full = x.reshape(len(x), *(sizes[d] for d in dims))
+    return full.transpose([0, *(1 + tuple(dims).index(d) for d in wanted)])
+
+
+@dataclass(frozen=True)
+class _Slice:
+    """Slices, or lookups, of rows: ``leading`` numbers the rows of the result, ``rest`` their elements."""
+
+    form: OpForm
+    places: int
+    leading: tuple[int, ...]
+    rest: tuple[int, ...]
+    is_slice: bool
+
+    def find(
+        self, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """See ``Kernel``."""
+        of_table, of_indices = self.form.operands[:2]
+        table = _rows_first(operands[0], of_table, (self.places,), self.rest)
+        indices = _rows_first(operands[1], of_indices, of_indices.dims, ())
+        count = math.prod(sizes[d] for d in self.leading)
+        pitch = table.shape[2] * table.itemsize
+        fields = {"row_bytes": pitch, "in0_row_bytes": pitch, "out0_row_bytes": pitch}
+        fields |= {"size": table.shape[1], "last": table.shape[1] - (count if self.is_slice else 1)}
+        out = np.zeros((len(table), count, table.shape[2]), table.dtype)
+        return {"in0": table, "in1": np.ascontiguousarray(indices, np.int32), "out0": out}, fields
+
+    def results(self, sizes: tuple[int, ...], memory: dict[str, np.ndarray]) -> list[np.ndarray]:
+        """See ``Kernel``."""
+        return [_back(memory["out0"], sizes, (*self.leading, *self.rest), self.form.results[0].dims)]
+
+
+@dataclass(frozen=True)
+class _Update:
+    """A window of updates, put into a tensor."""
+
+    form: OpForm
+    places: int
+    window: int
+    rest: tuple[int, ...]
+
+    def find(
+        self, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """See ``Kernel``."""
+        tensor = _rows_first(operands[0], self.form.operands[0], (self.places,), self.rest)
+        part = _rows_first(operands[1], self.form.operands[1], (self.window,), self.rest)
+        index = np.ascontiguousarray(operands[2].reshape(-1, 1), np.int32)
+        fields = {
+            "row_bytes": tensor.shape[2] * tensor.itemsize,
+            "last": self.form.dims[self.places].size - part.shape[1],
+            "first": origins[:, self.places],
+            "size": tensor.shape[1],
+            "window": part.shape[1],
+        }
+        return {"in0": part, "in1": index, "out0": tensor}, fields
+
+    def results(self, sizes: tuple[int, ...], memory: dict[str, np.ndarray]) -> list[np.ndarray]:
+        """See ``Kernel``."""
+        return [_back(memory["out0"], sizes, (self.places, *self.rest), self.form.results[0].dims)]

@@ -1,0 +1,83 @@
+"""Cycles of slices and updates at runtime offsets, as PopLibs' estimators state them for a vertex.
+
+Sources, all of graphcore/poplibs: ``getDynamicSlice1DEstimate`` of lib/popops/popopsCycleEstimators.cpp, which is also
+that of ``DynamicUpdateSlice1D``; ``getMultiSliceCycleEstimate``, also of ``MultiUpdate``, and
+``getMultiUpdateOpCycleEstimate`` of lib/popops/PerformanceEstimation.cpp.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tiles.graph.layout import ceil_div
+from tiles.numerics.dtypes import itemsize
+from tiles.poplibs.popops.elementwise_cycles import fill_slots
+from tiles.target import Target
+
+SOURCE = "graphcore/poplibs lib/popops: estimators of DynamicSlice1D, MultiSlice and MultiUpdateOp"
+
+_COPIED = {1: (4, 3), 2: (2, 2), 4: (2, 2)}
+"""By bytes of an element: how many of a row a worker of MultiSlice copies at once, and its slots; 8 bytes as two words."""
+
+
+def dynamic_slice_cycles(row: Any, slices: Any, dtype: str, target: Target) -> Any:
+    """Return the cycles of slicing, or updating, at one offset: workers share each row's elements.
+
+    Args:
+      row: elements at one place of the sliced dimension.
+      slices: consecutive places that are copied.
+      dtype: of the elements.
+      target: the machine.
+    """
+    size = itemsize(dtype)
+    words = np.asarray(row, np.int64) * (2 if size == 8 else 1)
+    at_once = 4 if size == 1 else target.data_path_bytes // min(size, 4)
+    copies = ceil_div(words, target.workers_per_tile) // at_once
+    slots = 76 + (72 + 2 * copies) * slices if size == 1 else 39 + (24 + 2 * copies) * slices
+    return 25 + target.worker_issue_interval_cycles * slots
+
+
+def multi_slice_cycles(
+    row: Any, inside: Any, outside: Any, dtype: str, target: Target, sharers: Any = 1, frame: int = 30
+) -> Any:
+    """Return the cycles of copying a row for every offset of one worker.
+
+    Args:
+      row: elements of a row.
+      inside: offsets of a worker that are in the vertex' part of the table.
+      outside: its other offsets.
+      dtype: of the elements.
+      target: the machine.
+      sharers: workers that copy each row together.
+      frame: slots around the loop over offsets: 30 of slices, 29 of updates.
+    """
+    size = itemsize(dtype)
+    elements, slots = _COPIED[min(size, 4)]
+    vectors = ceil_div(np.asarray(row, np.int64) * (2 if size == 8 else 1), elements)
+    each = inside * (19 + slots * ceil_div(vectors, sharers)) + outside * 8
+    return target.worker_issue_interval_cycles * (frame + each)
+
+
+def multi_update_cycles(row: Any, inside: Any, outside: Any, dtype: str, target: Target) -> Any:
+    """Return the cycles of combining a row with an update for every offset of one worker.
+
+    Args:
+      row: elements of a row.
+      inside: offsets of a worker that are in the vertex' part of the result.
+      outside: its other offsets.
+      dtype: of the elements.
+      target: the machine.
+    """
+    size = itemsize(dtype)
+    words = ceil_div(np.asarray(row, np.int64) * size, 4)
+    narrow = 20 * row if size < 4 else 0
+    slots = 32 + inside * (11 + (words - 1) * 3 + narrow) + outside * 5
+    return target.worker_issue_interval_cycles * slots
+
+
+def fill_cycles(elements: Any, dtype: str, target: Target) -> Any:
+    """Return the cycles in which all workers fill what is not copied or updated: PopLibs' vertex of ``Fill``."""
+    share = ceil_div(np.asarray(elements, np.int64), target.workers_per_tile)
+    return target.worker_issue_interval_cycles * fill_slots(share, dtype, target)
