@@ -12,9 +12,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.experimental.xla_metadata import set_xla_metadata
 
-from hlo_passes._jax_compat import optimization_barrier
+from hlo_passes._jax_compat import jit, optimization_barrier, set_xla_metadata
 from hlo_passes.errors import EvaluationError
 from hlo_passes.ir.module import Computation, Instruction, Module
 from hlo_passes.ir.types import TensorType
@@ -123,9 +122,14 @@ def one_by_one(function: Any, *operands: Any) -> tuple[Any, ...]:
     """
     if function.func.__self__.replaces_elements and jax.default_backend() == "cpu":
         with set_xla_metadata(inlineable="false"):
-            operands = (operands[0], *jax.jit(lambda *others: others)(*operands[1:]))
+            updates: tuple[Any, ...] = jit(_same)(*operands[1:])
+        operands = (operands[0], *updates)
     results = tuple(function(*operands))
     return tuple(optimization_barrier(results)) if results else results
+
+
+def _same(*operands: Any) -> tuple[Any, ...]:
+    return operands
 
 
 def evaluate_computation(

@@ -66,4 +66,8 @@ def computed_first(x: jax.Array) -> jax.Array:
     if jax.default_backend() != "cpu":
         return x
     with set_xla_metadata(inlineable="false"):
-        return jax.jit(lambda array: array)(x)
+        return jit(_same)(x)
+
+
+def _same(x: jax.Array) -> jax.Array:
+    return x

@@ -218,10 +218,12 @@ class MachineEngine(Engine):
         """
         return jnp.asarray(self.entered(name, value))
 
-    def entered(self, name: str, value: Any) -> jax.Array | np.ndarray:
+    def entered(self, name: str, value: Any) -> Any:
         """Return what ``enter`` does; of an array of NumPy's one of NumPy's, since JAX compiles how it takes one over."""
         variable = self.executable.variables[name]
-        array = value if isinstance(value, np.ndarray) else jnp.asarray(value)
+        array: Any = value
+        if not isinstance(value, np.ndarray):
+            array = jnp.asarray(value)
         if array.shape == variable.shape and array.dtype == self.carried(variable.dtype):
             return array
         if array.shape != variable.shape or array.dtype != to_jax(variable.dtype):

@@ -18,6 +18,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from tiles._jax_compat import device_put
 from tiles.codelets.cells import extent_classes, slice_extents
 from tiles.compiler import (
     AbortStep,
@@ -143,7 +144,7 @@ class LiteralEngine(MachineEngine):
                 for v in constants:
                     self._keep(v.name, run, np.asarray(self.entered(v.name, v.value)))
             self._run(exe.program, (), runs)
-            outputs = [jax.device_put(self._output(name, runs)) for name in exe.outputs]
+            outputs = [device_put(self._output(name, runs)) for name in exe.outputs]
             self._memory = [run.memory for run in runs]
             self._keep_rows(runs[0].rows, floats)
         trips = {path: _most([run.trips[path] for run in runs]) for path in runs[0].trips}

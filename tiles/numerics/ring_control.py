@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend import core
 
-from tiles._jax_compat import switch
+from tiles._jax_compat import jit, set_xla_metadata, switch
 from tiles.errors import Unsupported
 from tiles.numerics import ring_words
 from tiles.numerics.ring_rules import Equation, Evaluate, rule
@@ -40,8 +38,12 @@ def _call(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
     words = [ring_words.to_ring(c) for c in consts]
     if not (said := eqn.ctx.xla_metadata):
         return evaluate(jaxpr, words, ins)
+
+    def evaluate_own(*own: Any) -> Sequence[Any]:
+        return evaluate(jaxpr, words, own)
+
     with set_xla_metadata(**said):
-        return jax.jit(lambda *own: evaluate(jaxpr, words, own))(*ins)
+        return jit(evaluate_own)(*ins)
 
 
 @rule("cond")
