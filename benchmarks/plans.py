@@ -31,6 +31,7 @@ import ipuxla
 from benchmarks.timing import table, write_result
 from tiles.graph import Extents
 from tiles.numerics.dtypes import itemsize
+from tiles.plan.superstep import entry_cycles
 from tiles.poplibs.forms import dot_form
 from tiles.poplibs.poplin.matmul import matmul_codelet
 from tiles.target import Target
@@ -182,8 +183,7 @@ def _box_bound(product: Product, dtype: str, target: Target) -> float:
     arriving = np.maximum(arriving, 0) * itemsize(dtype)
     partials = box[0] * box[1] * itemsize(partial_dtypes[0]) * is_cut
     lane = target.exchange_bytes_per_cycle
-    entry = target.exchange_phase_overhead_cycles + target.internal_sync_cycles
-    phases = entry * ((arriving > 0) + is_cut.astype(int))
+    phases = entry_cycles(target) * ((arriving > 0) + is_cut.astype(int))
     moved = arriving / lane + partials * (1 - 1 / deep) / lane + partials / target.data_path_bytes
     return float(np.min(np.where(is_cut, of_partials, vertex) + moved + phases))
 

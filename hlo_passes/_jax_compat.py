@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,13 @@ _T = TypeVar("_T")
 _Carry = TypeVar("_Carry")
 
 _lax = cast(Any, lax)
+
+
+Jaxpr: TypeAlias = Any
+"""A traced function: ``constvars``, ``invars``, ``eqns``, ``outvars``."""
+
+Atom: TypeAlias = Any
+"""A variable or a literal of a jaxpr."""
 
 
 class _ForiLoop(Protocol):
@@ -54,7 +61,7 @@ class _DotGeneral(Protocol):
         rhs: Array,
         dimension_numbers: lax.DotDimensionNumbers,
         *,
-        precision: lax.PrecisionLike = None,
+        precision: tuple[lax.Precision, ...] | None = None,
         preferred_element_type: np.dtype | None = None,
     ) -> Array: ...
 

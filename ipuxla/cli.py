@@ -40,7 +40,7 @@ from ipuxla.stages import STAGES
 from tiles.compiler import Executable
 from tiles.errors import InvalidPlan
 from tiles.files import NotWritten
-from tiles.report import profile, write_report
+from tiles.report import Argument, profile, write_report
 from tiles.target import (
     System,
     Target,
@@ -219,11 +219,11 @@ def _compile(values: flags.FlagValues, arguments: Sequence[str]) -> None:
     if values.print is not None:
         print(compiled.as_text(values.print))
     else:
-        print(profile(compiled.executable).text())
+        print(profile(compiled.executable, arguments=compiled.arguments).text())
     if values.output is not None:
         compiled.save(values.output)
         print(f"written: {values.output}")
-    _write_report(compiled.executable, values.report)
+    _write_report(compiled.executable, values.report, compiled.arguments)
 
 
 # ---- report, certify
@@ -239,8 +239,8 @@ def _report(values: flags.FlagValues, arguments: Sequence[str]) -> None:
     if values.output_dir is not None:
         require_writable(pathlib.Path(values.output_dir))
     compiled = _load(arguments[0])
-    print(profile(compiled.executable).text())
-    _write_report(compiled.executable, values.output_dir)
+    print(profile(compiled.executable, arguments=compiled.arguments).text())
+    _write_report(compiled.executable, values.output_dir, compiled.arguments)
 
 
 def _certify(values: flags.FlagValues, arguments: Sequence[str]) -> None:
@@ -333,10 +333,10 @@ def _load(path: str) -> Compiled:
     return loaded(_read(path), "standard input" if path == STANDARD_INPUT else path)
 
 
-def _write_report(executable: Executable, folder: str | None) -> None:
+def _write_report(executable: Executable, folder: str | None, arguments: Sequence[Argument] = ()) -> None:
     """Write the report of a program that was not run, where a folder was named."""
     if folder is not None:
-        for path in write_report(executable, None, folder):
+        for path in write_report(executable, None, folder, arguments):
             print(f"written: {path}")
 
 

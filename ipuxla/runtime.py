@@ -150,11 +150,24 @@ class Compiled:
           WrongArguments: as when called; no arguments, where loops, branches or streams depend on them.
           Unsupported: engine ``hlo``, which has no supersteps to count.
         """
-        return report.profile(self.executable, self._record(args, kwargs))
+        return report.profile(self.executable, self._record(args, kwargs), self.arguments)
 
     def report(self, folder: str | os.PathLike[str], *args: Any, **kwargs: Any) -> Any:
         """Run once and write the report's files into ``folder``; arguments as for ``profile``, which it raises as."""
-        return report.write_report(self.executable, self._record(args, kwargs), folder)
+        return report.write_report(self.executable, self._record(args, kwargs), folder, self.arguments)
+
+    @property
+    def arguments(self) -> tuple[report.Argument, ...]:
+        """What reports say of each array that a program of several IPUs takes; none for one."""
+        placement = self.signature.placement
+        if placement is None:
+            return ()
+        leaves = zip(self.signature.names, self.signature.inputs, placement.inputs, strict=True)
+        return tuple(
+            report.Argument(name, leaf.shape, sharding.describe(placement.mesh))
+            for name, leaf, sharding in leaves
+            for _ in leaf.words
+        )
 
     def _record(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Trace:
         if not args and not kwargs and self.signature.inputs:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import Any, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
 
 import jax
 import jax.export
@@ -30,7 +30,26 @@ _jax, _jnp, _lax = cast(Any, jax), cast(Any, jnp), cast(Any, lax)
 _mlir, _tree = cast(Any, _interpreters_mlir), cast(Any, jax.tree)
 
 
+Datum: TypeAlias = Any
+"""An array, of JAX's, of NumPy's or traced, or what a user gives for one."""
+
+DTypeLike: TypeAlias = Any
+"""A dtype, or what JAX takes for one: a name, a scalar type."""
+
+
 # ---- tracing
+
+Jaxpr: TypeAlias = Any
+"""A traced function: ``constvars``, ``invars``, ``eqns``, ``outvars``."""
+
+Equation: TypeAlias = Any
+"""A primitive applied: ``primitive``, ``params``, ``invars``, ``outvars``."""
+
+Atom: TypeAlias = Any
+"""A variable or a literal of a jaxpr; an abstract value."""
+
+Params: TypeAlias = Mapping[str, Any]
+"""Parameters of a primitive, of any kinds, by name."""
 
 
 class Primitive(Protocol):

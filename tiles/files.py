@@ -25,7 +25,9 @@ MAX_NESTING = 400
 MAX_DIGITS = 20
 """Of an integer: 64 bits, with or without a sign."""
 
-_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_DIGITS_ONLY = bytes(ord("0") if byte in b"0123456789" else ord(" ") for byte in range(256))
+"""By byte, "0" for a digit and a space for all else."""
 
 
 class NotWritten(IpuError):
@@ -70,11 +72,16 @@ def nesting(text: bytes, brackets: bytes = b"[{]}", skipped: re.Pattern[bytes] =
       brackets: those that open, then as many that close.
       skipped: where brackets do not count: by default in quoted texts.
     """
+    return _depth(skipped.sub(b"", text), brackets)
+
+
+def _depth(plain: bytes, brackets: bytes = b"[{]}") -> int:
+    """Return how deep brackets lie within brackets, all of which count."""
     opening = len(brackets) // 2
-    plain = np.frombuffer(skipped.sub(b"", text), np.uint8)
-    step = np.zeros(256, np.int64)
+    step = np.zeros(256, np.int8)
     step[list(brackets[:opening])], step[list(brackets[opening:])] = 1, -1
-    return int(np.cumsum(step[plain]).max(initial=0))
+    steps = step[np.frombuffer(plain, np.uint8)]
+    return int(np.cumsum(steps[steps != 0], dtype=np.int64).max(initial=0))
 
 
 def read_json(text: bytes) -> Any:
@@ -84,9 +91,12 @@ def read_json(text: bytes) -> Any:
       ValueError: it is no JSON, nests too deep, or holds what is no JSON of ours (NaN, more digits than 64 bits have, a
         key twice).
     """
-    if (depth := nesting(text)) > MAX_NESTING:
+    plain = _TEXT.sub(b"", text)
+    if (depth := _depth(plain)) > MAX_NESTING:
         raise ValueError(f"brackets nest {depth} deep, {MAX_NESTING} at most are read")
-    return json.loads(text, parse_constant=_refuse_constant, parse_int=_integer, object_pairs_hook=_object)
+    has_long = b"0" * MAX_DIGITS in plain.translate(_DIGITS_ONLY)
+    integer = _integer if has_long else None  # None: the parser's own, which is in C
+    return json.loads(text, parse_constant=_refuse_constant, parse_int=integer, object_pairs_hook=_object)
 
 
 def _refuse_constant(name: str) -> NoReturn:

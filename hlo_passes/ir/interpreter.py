@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,10 @@ from hlo_passes.errors import EvaluationError
 from hlo_passes.ir.module import Computation, Instruction, Module
 from hlo_passes.ir.types import TensorType
 
-Apply = Callable[..., Sequence[Any]]
+Datum: TypeAlias = Any
+"""What an evaluation computes with: JAX's arrays, or what an ``Apply`` makes of them."""
+
+Apply = Callable[..., Sequence[Datum]]
 """``apply(function, *operands)`` returns the results of the function, or its own reading of them."""
 
 
@@ -32,29 +35,29 @@ class Decisions:
         write to anything outside.
     """
 
-    state: Any = ()
+    state: Datum = ()
 
-    def take(self, decision: Any) -> Any:
+    def take(self, decision: Datum) -> Datum:
         """Return what to do in the place of ``decision``, a predicate or the index of a branch."""
         return decision
 
-    def goes_on(self, predicate: Any) -> Any:
+    def goes_on(self, predicate: Datum) -> Datum:
         """Return whether a loop runs another round, whose condition is ``predicate``."""
         return self.take(predicate)
 
-    def receive(self, stream: str, type_: TensorType) -> Any:
+    def receive(self, stream: str, type_: TensorType) -> Datum:
         """Return the next item of a stream from the host."""
         raise EvaluationError(f"an item of stream {stream!r} ({type_}) is read where there is no host")
 
-    def send(self, stream: str, value: Any) -> None:
+    def send(self, stream: str, value: Datum) -> None:
         """Append an item to a stream to the host."""
         raise EvaluationError(f"an item is sent to stream {stream!r} where there is no host")
 
-    def show(self, message: str, values: Sequence[Any]) -> None:
+    def show(self, message: str, values: Sequence[Datum]) -> None:
         """Show values as a message says."""
         raise EvaluationError("something is printed where there is no host")
 
-    def stop(self, message: str, value: Any) -> None:
+    def stop(self, message: str, value: Datum) -> None:
         """End the program with a message and a value."""
         raise EvaluationError(f"the program stops where there is no host: {message}")
 
@@ -68,7 +71,7 @@ class Closure:
     apply: Apply | None = None
     decisions: Decisions = field(default_factory=Decisions)
 
-    def __call__(self, *arrays: Any) -> tuple[Any, ...]:
+    def __call__(self, *arrays: Datum) -> tuple[Datum, ...]:
         """Evaluate the computation."""
         return evaluate_computation(
             self.computation, *arrays, module=self.module, apply=self.apply, decisions=self.decisions
@@ -86,8 +89,8 @@ def as_computation(region: Computation | Closure) -> Computation:
 
 
 def evaluate_module(
-    module: Module, *arrays: Any, apply: Apply | None = None, decisions: Decisions | None = None
-) -> tuple[Any, ...]:
+    module: Module, *arrays: Datum, apply: Apply | None = None, decisions: Decisions | None = None
+) -> tuple[Datum, ...]:
     """Evaluate the entry computation.
 
     Args:
@@ -134,11 +137,11 @@ def _same(*operands: Any) -> tuple[Any, ...]:
 
 def evaluate_computation(
     computation: Computation,
-    *arrays: Any,
+    *arrays: Datum,
     module: Module | None = None,
     apply: Apply | None = None,
     decisions: Decisions | None = None,
-) -> tuple[Any, ...]:
+) -> tuple[Datum, ...]:
     """Evaluate one computation; arguments are trusted to match its parameters. See ``evaluate_module``."""
     env = dict(zip(computation.parameters, arrays, strict=True))
     for instruction in computation.instructions:
@@ -152,11 +155,11 @@ def evaluate_computation(
 
 def evaluate_instruction(
     instruction: Instruction,
-    *operands: Any,
+    *operands: Datum,
     module: Module | None = None,
     apply: Apply | None = None,
     decisions: Decisions | None = None,
-) -> tuple[Any, ...]:
+) -> tuple[Datum, ...]:
     """Evaluate one instruction. See ``evaluate_module``; the caller holds ``jax.enable_x64(True)``."""
     op = instruction.op
     if op.is_transfer:
@@ -175,7 +178,7 @@ def evaluate_instruction(
     return tuple(apply(function, *operands))
 
 
-def _check_arguments(entry: Computation, arrays: Sequence[Any]) -> list[Any]:
+def _check_arguments(entry: Computation, arrays: Sequence[Datum]) -> list[jax.Array]:
     if len(arrays) != len(entry.parameters):
         raise EvaluationError(f"@{entry.name}: expected {len(entry.parameters)} arrays, got {len(arrays)}")
     checked: list[jax.Array] = []

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -16,8 +16,13 @@ from hlo_passes.errors import HloError
 from hlo_passes.ir.lexer import Lexer, Token
 from hlo_passes.ir.location import UNKNOWN, Location
 from hlo_passes.ir.module import Computation, Instruction, Module, Value
-from hlo_passes.ir.op import ATTRIBUTES, OPS, Op, attribute_fields, result_type_field
+from hlo_passes.ir.op import ATTRIBUTES, OPS, Attribute, Op, attribute_fields, result_type_field
 from hlo_passes.ir.types import TensorType
+
+_T = TypeVar("_T")
+
+Nested: TypeAlias = str | Sequence["Nested"]
+"""Texts of elements, nested as a constant's brackets are."""
 
 _INTEGER = re.compile(r"-?\d+")
 
@@ -147,8 +152,8 @@ class _Parser:
 
     @staticmethod
     def with_result_types(
-        op: type[Op], fields: dict[str, Any], types: tuple[TensorType, ...]
-    ) -> dict[str, Any]:
+        op: type[Op], fields: dict[str, Attribute], types: tuple[TensorType, ...]
+    ) -> dict[str, Attribute]:
         match result_type_field(op):
             case "types":
                 return {**fields, "types": types}
@@ -157,7 +162,7 @@ class _Parser:
             case _:
                 return fields
 
-    def make(self, cls: type[Any], fields: dict[str, Any], where: Token) -> Any:
+    def make(self, cls: type[Any], fields: dict[str, Attribute], where: Token) -> Any:
         """Build an operation or attribute, turning what its constructor refuses into a positioned error."""
         for field in dataclasses.fields(cls):
             no_default = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
@@ -168,9 +173,9 @@ class _Parser:
         except (HloError, ValueError, TypeError) as error:
             self.lexer.fail(f"valid attributes ({error})", where)
 
-    def fields(self, cls: type[Any], closing: str) -> dict[str, Any]:
+    def fields(self, cls: type[Any], closing: str) -> dict[str, Attribute]:
         known = {field.name for field in attribute_fields(cls)}
-        found: dict[str, Any] = {}
+        found: dict[str, Attribute] = {}
 
         def one() -> None:
             token = self.lexer.take("word", "an attribute name")
@@ -182,9 +187,9 @@ class _Parser:
         self.list(closing, one)
         return found
 
-    def list(self, closing: str, one: Callable[[], Any]) -> tuple[Any, ...]:
+    def list(self, closing: str, one: Callable[[], _T]) -> tuple[_T, ...]:
         """Read ``one`` after another, separated by commas, up to and with ``closing``."""
-        items: list[Any] = []
+        items: list[_T] = []
         while not self.lexer.accept(closing):
             if items:
                 self.lexer.mark(",")
@@ -198,7 +203,7 @@ class _Parser:
         except HloError:
             self.lexer.fail("a supported type such as tensor<2x3xf32>", token)
 
-    def attribute(self) -> Any:
+    def attribute(self) -> Attribute:
         lexer = self.lexer
         token = lexer.next
         match token.kind:
@@ -222,7 +227,7 @@ class _Parser:
                 return value
         return lexer.fail("an attribute value")
 
-    def structured(self) -> Any:
+    def structured(self) -> Attribute:
         token = self.lexer.take("attribute", "an attribute")
         cls = ATTRIBUTES.get(token.text[1:])
         if cls is None:
@@ -243,7 +248,7 @@ class _Parser:
         except (ValueError, ArithmeticError, TypeError, KeyError):
             self.lexer.fail(f"elements that make up {type_}", start)
 
-    def elements(self) -> Any:
+    def elements(self) -> Nested:
         """Read nested element texts; they get their type later."""
         if self.lexer.accept("["):
             return list(self.list("]", self.elements))
@@ -272,18 +277,18 @@ class _Parser:
         return self.lexer.take("word", "the name of a transform").text
 
 
-def _array(values: Any, type_: TensorType) -> np.ndarray:
+def _array(values: Nested, type_: TensorType) -> np.ndarray:
     if isinstance(values, str) and values.startswith("0x") and type_.rank:
         return np.frombuffer(bytes.fromhex(values[2:]), type_.np_dtype).reshape(type_.shape)
     flat = [_element(text, type_.np_dtype) for text in _flatten(values)]
     return np.array(flat, type_.np_dtype).reshape(_shape(values, type_)).reshape(type_.shape)
 
 
-def _flatten(values: Any) -> list[str]:
+def _flatten(values: Nested) -> list[str]:
     return [values] if isinstance(values, str) else [text for part in values for text in _flatten(part)]
 
 
-def _shape(values: Any, type_: TensorType) -> tuple[int, ...]:
+def _shape(values: Nested, type_: TensorType) -> tuple[int, ...]:
     """Return the shape of the nesting; below an empty list, the type's."""
     shape: tuple[int, ...] = ()
     while not isinstance(values, str):

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 from jax.custom_batching import custom_vmap
 
 from hlo_passes.errors import EvaluationError
-from hlo_passes.ir.interpreter import Apply, Decisions, evaluate_module
-from hlo_passes.ir.module import Module
+from hlo_passes.ir.interpreter import Apply, Datum, Decisions, evaluate_module
+from hlo_passes.ir.module import Module, Value
 from hlo_passes.ir.types import TensorType
 
 DEVICES = "hlo_passes.devices"
@@ -24,8 +23,8 @@ DEVICES = "hlo_passes.devices"
 
 
 def evaluate_partitioned(
-    module: Module, *arrays: Any, apply: Apply | None = None, decisions: Decisions | None = None
-) -> tuple[Any, ...]:
+    module: Module, *arrays: Datum, apply: Apply | None = None, decisions: Decisions | None = None
+) -> tuple[Datum, ...]:
     """Evaluate the entry computation on all devices of ``module.mesh``.
 
     Args:
@@ -46,7 +45,7 @@ def evaluate_partitioned(
     if len(arrays) != len(entry.parameters):
         raise EvaluationError(f"@{entry.name}: expected {len(entry.parameters)} arrays, got {len(arrays)}")
 
-    def of_one(_: Any, *operands: Any) -> tuple[Any, ...]:
+    def of_one(_: Array, *operands: Array) -> tuple[Datum, ...]:
         return evaluate_module(module, *operands, apply=apply, decisions=decisions)
 
     with jax.enable_x64(True):
@@ -56,7 +55,7 @@ def evaluate_partitioned(
         return tuple(evaluate(numbers, *map(jnp.asarray, arrays)))
 
 
-def _axis(array: Any, parameter: Any, num_devices: int) -> int | None:
+def _axis(array: Datum, parameter: Value, num_devices: int) -> int | None:
     """Return 0 where an array has the axis of devices, None where it is the same on all."""
     got = TensorType.of(jnp.asarray(array))
     type_ = parameter.type
@@ -67,7 +66,7 @@ def _axis(array: Any, parameter: Any, num_devices: int) -> int | None:
     raise EvaluationError(f"{parameter}: expected {type_} of {num_devices} devices or of one, got {got}")
 
 
-def device_number() -> Any:
+def device_number() -> Array:
     """Return the number of the device, ui32, that is evaluated.
 
     Raises:
@@ -81,7 +80,7 @@ def device_number() -> Any:
         ) from None
 
 
-def of_all_devices(function: Callable[[Any], Any], operand: Any, type_: TensorType) -> Any:
+def of_all_devices(function: Callable[[Array], Array], operand: Array, type_: TensorType) -> Array:
     """Return one device's part of a function of what all devices hold.
 
     Args:
@@ -94,11 +93,11 @@ def of_all_devices(function: Callable[[Any], Any], operand: Any, type_: TensorTy
     """
 
     @custom_vmap
-    def of_one(number: Any, x: Any) -> Any:
+    def of_one(number: Array, x: Array) -> Array:
         return jnp.zeros(type_.shape, type_.np_dtype)
 
     @of_one.def_vmap
-    def of_all(size: int, is_batched: Sequence[bool], number: Any, x: Any) -> tuple[Any, bool]:
+    def of_all(size: int, is_batched: Sequence[bool], number: Array, x: Array) -> tuple[Array, bool]:
         stacked = x if is_batched[1] else jnp.broadcast_to(x[None], (size, *x.shape))
         return function(stacked), True
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -310,12 +310,12 @@ class PartitionId(Op):
     name: ClassVar[str] = "stablehlo.partition_id"
     num_partitions: int
 
-    def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
+    def infer(self, *operands: TensorType, regions: Sequence[object] = ()) -> tuple[TensorType, ...]:
         """Return ui32."""
         self.require_arity(operands, 0)
         return (TensorType((), "ui32"),)
 
-    def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
+    def evaluate(self, *operands: Array, regions: Sequence[object] = ()) -> tuple[Array, ...]:
         """Return the device's number within its replica."""
         return (device_number() % np.uint32(self.num_partitions),)
 
@@ -327,12 +327,12 @@ class ReplicaId(Op):
     name: ClassVar[str] = "stablehlo.replica_id"
     num_partitions: int
 
-    def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
+    def infer(self, *operands: TensorType, regions: Sequence[object] = ()) -> tuple[TensorType, ...]:
         """Return ui32."""
         self.require_arity(operands, 0)
         return (TensorType((), "ui32"),)
 
-    def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
+    def evaluate(self, *operands: Array, regions: Sequence[object] = ()) -> tuple[Array, ...]:
         """Return the number of the device's replica."""
         return (device_number() // np.uint32(self.num_partitions),)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -23,7 +23,7 @@ class Complex(Elementwise):
     name: ClassVar[str] = "stablehlo.complex"
     accepts: ClassVar[frozenset[str]] = frozenset({"f32", "f64"})
 
-    def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
+    def infer(self, *operands: TensorType, regions: Sequence[object] = ()) -> tuple[TensorType, ...]:
         """Return the complex type whose parts are of the operands' type."""
         self.require_arity(operands, 2)
         self.require_accepted(operands)
@@ -31,7 +31,7 @@ class Complex(Elementwise):
         self.require("C1", real == imag, lambda: f"parts have types {real} and {imag}, expected one type")
         return (real.with_dtype(f"complex<{real.dtype}>"),)
 
-    def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
+    def evaluate(self, *operands: Array, regions: Sequence[object] = ()) -> tuple[Array, ...]:
         """Apply ``lax.complex``."""
         return (lax.complex(*operands),)
 
@@ -42,7 +42,7 @@ class Part(Unary):
 
     accepts: ClassVar[frozenset[str]] = INEXACT
 
-    def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
+    def infer(self, *operands: TensorType, regions: Sequence[object] = ()) -> tuple[TensorType, ...]:
         """Return the type of the operand's parts."""
         return (super().infer(*operands)[0].part,)
 

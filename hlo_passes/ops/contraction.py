@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from jax import Array, lax
 
@@ -90,7 +90,7 @@ class DotGeneral(Op):
     precision: tuple[str, ...] = ()
     algorithm: DotAlgorithm | None = None
 
-    def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
+    def infer(self, *operands: TensorType, regions: Sequence[object] = ()) -> tuple[TensorType, ...]:
         """Return the result's shape with elements of ``dtype``."""
         self.require_arity(operands, 2)
         self._check_dimensions(*operands)
@@ -154,7 +154,7 @@ class DotGeneral(Op):
             "I10", known, lambda: f"accumulation_type of {algorithm}, expected one of {', '.join(FLOAT)}"
         )
 
-    def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
+    def evaluate(self, *operands: Array, regions: Sequence[object] = ()) -> tuple[Array, ...]:
         """Apply ``lax.dot_general``; an algorithm is spelled out in products of rounded operands."""
         lhs, rhs = operands
         if self.algorithm is None:
@@ -164,7 +164,9 @@ class DotGeneral(Op):
             return Convert(self.dtype).evaluate(self._dot(lhs, rhs, added, precision))
         return (self._dot_with(self.algorithm, lhs, rhs),)
 
-    def _dot(self, lhs: Array, rhs: Array, dtype: str, precision: Any = None) -> Array:
+    def _dot(
+        self, lhs: Array, rhs: Array, dtype: str, precision: tuple[lax.Precision, ...] | None = None
+    ) -> Array:
         n = self.dimension_numbers
         numbers = ((n.lhs_contracting, n.rhs_contracting), (n.lhs_batching, n.rhs_batching))
         return dot_general(

@@ -6,15 +6,15 @@ regions were handed (see ``ir.interpreter``), so that a run can record its decis
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar, TypeAlias
 
 import jax.numpy as jnp
 from jax import Array, lax
 
 from hlo_passes._jax_compat import fori_loop, switch
-from hlo_passes.ir.interpreter import Closure, as_closure, as_computation
+from hlo_passes.ir.interpreter import Closure, Datum, as_closure, as_computation
 from hlo_passes.ir.module import Computation
 from hlo_passes.ir.op import FusionCategory, Op
 from hlo_passes.ir.types import TensorType
@@ -25,6 +25,13 @@ _INDEX = TensorType((), "i32")
 
 def _listed(types: Sequence[TensorType]) -> str:
     return ", ".join(map(str, types)) or "nothing"
+
+
+_Carry: TypeAlias = tuple[tuple[Datum, ...], Datum]
+"""Carried values, and the state of the decisions."""
+
+_WhileCarry: TypeAlias = tuple[Datum, tuple[Datum, ...], Datum]
+"""Whether another round follows, carried values, and the state of the decisions."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +60,7 @@ class ControlFlow(Op):
             ),
         )
 
-    def require_count(self, regions: Sequence[Any], expected: int) -> None:
+    def require_count(self, regions: Sequence[object], expected: int) -> None:
         """Raise ``ConstraintViolation`` tagged ``arity`` unless there are ``expected`` regions."""
         if len(regions) != expected:
             self.require("arity", False, f"expected {expected} regions, got {len(regions)}")
@@ -87,11 +94,11 @@ class While(ControlFlow):
         invariants = operands[count:]
         decisions = body.decisions
 
-        def decided(values: Sequence[Any]) -> tuple[Any, Any, Any]:
+        def decided(values: Sequence[Datum]) -> _WhileCarry:
             (holds,) = condition(*values, *invariants)
             return decisions.goes_on(holds), tuple(values), decisions.state
 
-        def again(carry: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+        def again(carry: _WhileCarry) -> _WhileCarry:
             decisions.state = carry[2]
             return decided(body(*carry[1], *invariants))
 
@@ -126,7 +133,7 @@ class Repeat(ControlFlow):
         count = len(operands) - self.invariants
         invariants, decisions = operands[count:], body.decisions
 
-        def again(_: Any, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+        def again(_: Array, carry: _Carry) -> _Carry:
             decisions.state = carry[1]
             return tuple(body(*carry[0], *invariants)), decisions.state
 
@@ -197,14 +204,16 @@ class If(ControlFlow):
         return _choose(predicate, 1, [on_false, on_true], arguments)
 
 
-def _choose(index: Any, otherwise: int, branches: list[Closure], arguments: list[Any]) -> tuple[Any, ...]:
+def _choose(
+    index: Datum, otherwise: int, branches: list[Closure], arguments: list[Datum]
+) -> tuple[Datum, ...]:
     """Run the branch of a number, ``otherwise`` for a number out of range."""
     decisions = branches[0].decisions
     index = decisions.take(index).astype(jnp.int32)
     index = jnp.where((index < 0) | (index >= len(branches)), otherwise, index)
 
-    def run(branch: Closure) -> Any:
-        def apart(state: Any, *values: Any) -> tuple[Any, Any]:
+    def run(branch: Closure) -> Callable[..., _Carry]:
+        def apart(state: Datum, *values: Datum) -> _Carry:
             decisions.state = state
             return tuple(branch(*values)), decisions.state
 

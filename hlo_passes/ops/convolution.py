@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from jax import Array, lax
 
@@ -68,7 +68,7 @@ class Convolution(Op):
     dtype: str
     precision: tuple[str, ...] = ()
 
-    def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
+    def infer(self, *operands: TensorType, regions: Sequence[object] = ()) -> tuple[TensorType, ...]:
         """Return the result's shape with elements of ``dtype``."""
         self.require_arity(operands, 2)
         lhs, rhs = operands
@@ -145,7 +145,7 @@ class Convolution(Op):
         known = all(entry in PRECISIONS for entry in precision)
         self.require("I18", known, f"precisions {precision} are not all of {PRECISIONS}")
 
-    def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
+    def evaluate(self, *operands: Array, regions: Sequence[object] = ()) -> tuple[Array, ...]:
         """Apply ``lax.conv_general_dilated``."""
         taken, added = product_dtypes(dtype_name(operands[0].dtype), self.dtype)
         lhs, rhs = (Convert(taken).evaluate(operand)[0] for operand in operands)

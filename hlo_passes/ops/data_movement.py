@@ -37,7 +37,7 @@ class BroadcastInDim(DataMovement):
     shape: tuple[int, ...]
     broadcast_dimensions: tuple[int, ...]
 
-    def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
+    def infer(self, *operands: TensorType, regions: Sequence[object] = ()) -> tuple[TensorType, ...]:
         """Return the operand's element type in ``shape``."""
         self.require_arity(operands, 1)
         (operand,), placed = operands, self.broadcast_dimensions
@@ -52,7 +52,7 @@ class BroadcastInDim(DataMovement):
             self.require("C5", fits, lambda: f"{operand} does not broadcast to {self.shape} along {placed}")
         return (operand.with_shape(self.shape),)
 
-    def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
+    def evaluate(self, *operands: Array, regions: Sequence[object] = ()) -> tuple[Array, ...]:
         """Apply ``lax.broadcast_in_dim``; it wants increasing dimensions, so others are transposed first."""
         (operand,) = operands
         order = sorted(range(operand.ndim), key=self.broadcast_dimensions.__getitem__)
@@ -68,7 +68,7 @@ class Reshape(DataMovement):
     name: ClassVar[str] = "stablehlo.reshape"
     shape: tuple[int, ...]
 
-    def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
+    def infer(self, *operands: TensorType, regions: Sequence[object] = ()) -> tuple[TensorType, ...]:
         """Return the operand's element type in ``shape``."""
         self.require_arity(operands, 1)
         result = operands[0].with_shape(self.shape)
@@ -78,7 +78,7 @@ class Reshape(DataMovement):
         )
         return (result,)
 
-    def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
+    def evaluate(self, *operands: Array, regions: Sequence[object] = ()) -> tuple[Array, ...]:
         """Apply ``lax.reshape``."""
         return (lax.reshape(operands[0], self.shape),)
 
@@ -93,7 +93,7 @@ class Transpose(DataMovement):
     name: ClassVar[str] = "stablehlo.transpose"
     permutation: tuple[int, ...]
 
-    def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
+    def infer(self, *operands: TensorType, regions: Sequence[object] = ()) -> tuple[TensorType, ...]:
         """Return the operand's type with its dimensions permuted."""
         self.require_arity(operands, 1)
         (operand,) = operands
@@ -103,7 +103,7 @@ class Transpose(DataMovement):
         )
         return (operand.with_shape(tuple(operand.shape[dimension] for dimension in self.permutation)),)
 
-    def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
+    def evaluate(self, *operands: Array, regions: Sequence[object] = ()) -> tuple[Array, ...]:
         """Apply ``lax.transpose``."""
         return (lax.transpose(operands[0], self.permutation),)
 
@@ -120,7 +120,7 @@ class Slice(DataMovement):
     limit: tuple[int, ...]
     strides: tuple[int, ...]
 
-    def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
+    def infer(self, *operands: TensorType, regions: Sequence[object] = ()) -> tuple[TensorType, ...]:
         """Return the operand's element type in the slice's shape."""
         self.require_arity(operands, 1)
         (operand,) = operands
@@ -138,7 +138,7 @@ class Slice(DataMovement):
             sizes.append(-(-(limit - start) // stride))
         return (operand.with_shape(tuple(sizes)),)
 
-    def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
+    def evaluate(self, *operands: Array, regions: Sequence[object] = ()) -> tuple[Array, ...]:
         """Apply ``lax.slice``."""
         return (lax.slice(operands[0], self.start, self.limit, self.strides),)
 
@@ -157,7 +157,7 @@ class Pad(DataMovement):
     high: tuple[int, ...]
     interior: tuple[int, ...]
 
-    def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
+    def infer(self, *operands: TensorType, regions: Sequence[object] = ()) -> tuple[TensorType, ...]:
         """Return the operand's element type in the padded shape."""
         self.require_arity(operands, 2)
         operand, value = operands
@@ -179,7 +179,7 @@ class Pad(DataMovement):
         )
         return (operand.with_shape(shape),)
 
-    def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
+    def evaluate(self, *operands: Array, regions: Sequence[object] = ()) -> tuple[Array, ...]:
         """Apply ``lax.pad``."""
         operand, value = operands
         return (lax.pad(operand, value, list(zip(self.low, self.high, self.interior, strict=True))),)
@@ -192,7 +192,7 @@ class Concatenate(DataMovement):
     name: ClassVar[str] = "stablehlo.concatenate"
     dimension: int
 
-    def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
+    def infer(self, *operands: TensorType, regions: Sequence[object] = ()) -> tuple[TensorType, ...]:
         """Return the operands' element type, with their sizes along ``dimension`` added."""
         self.require("C3", bool(operands), "no operands")
         first, axis = operands[0], self.dimension
@@ -204,7 +204,7 @@ class Concatenate(DataMovement):
         total = sum(operand.shape[axis] for operand in operands)
         return (first.with_shape((*first.shape[:axis], total, *first.shape[axis + 1 :])),)
 
-    def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
+    def evaluate(self, *operands: Array, regions: Sequence[object] = ()) -> tuple[Array, ...]:
         """Apply ``lax.concatenate``."""
         return (lax.concatenate(operands, self.dimension),)
 
@@ -220,7 +220,7 @@ class Reverse(DataMovement):
     name: ClassVar[str] = "stablehlo.reverse"
     dimensions: tuple[int, ...]
 
-    def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
+    def infer(self, *operands: TensorType, regions: Sequence[object] = ()) -> tuple[TensorType, ...]:
         """Return the operand's type."""
         self.require_arity(operands, 1)
         (operand,), axes = operands, self.dimensions
@@ -229,7 +229,7 @@ class Reverse(DataMovement):
         self.require("C3", inside, lambda: f"dimensions {axes} are not all dimensions of {operand}")
         return (operand,)
 
-    def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
+    def evaluate(self, *operands: Array, regions: Sequence[object] = ()) -> tuple[Array, ...]:
         """Apply ``lax.rev``."""
         return (lax.rev(operands[0], self.dimensions),)
 
@@ -242,7 +242,7 @@ class Iota(DataMovement):
     type: TensorType
     dimension: int
 
-    def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
+    def infer(self, *operands: TensorType, regions: Sequence[object] = ()) -> tuple[TensorType, ...]:
         """Return ``type``."""
         self.require_arity(operands, 0)
         self.require("O1", not self.type.is_bool, lambda: f"expected numbers, got {self.type}")
@@ -250,7 +250,7 @@ class Iota(DataMovement):
         self.require("C1", inside, lambda: f"dimension {self.dimension} is not a dimension of {self.type}")
         return (self.type,)
 
-    def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
+    def evaluate(self, *operands: Array, regions: Sequence[object] = ()) -> tuple[Array, ...]:
         """Apply ``lax.broadcasted_iota``."""
         return (broadcasted_iota(self.type.np_dtype, self.type.shape, self.dimension),)
 
@@ -301,12 +301,12 @@ class Constant(DataMovement):
         """The whole value, as a read-only numpy array in ``type``'s shape."""
         return np.broadcast_to(self.value, self.type.shape)
 
-    def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
+    def infer(self, *operands: TensorType, regions: Sequence[object] = ()) -> tuple[TensorType, ...]:
         """Return ``type``."""
         self.require_arity(operands, 0)
         return (self.type,)
 
-    def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
+    def evaluate(self, *operands: Array, regions: Sequence[object] = ()) -> tuple[Array, ...]:
         """Return the value as a JAX array, which JAX and XLA take for unknown.
 
         XLA's constant folder (jaxlib 0.10.2) evaluates a bitcast whose operand and result differ in layout by
@@ -341,10 +341,10 @@ class OptimizationBarrier(Op):
 
     name: ClassVar[str] = "stablehlo.optimization_barrier"
 
-    def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
+    def infer(self, *operands: TensorType, regions: Sequence[object] = ()) -> tuple[TensorType, ...]:
         """Return the operands' types."""
         return operands
 
-    def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
+    def evaluate(self, *operands: Array, regions: Sequence[object] = ()) -> tuple[Array, ...]:
         """Apply ``lax.optimization_barrier``."""
         return tuple(optimization_barrier(operands))

@@ -7,9 +7,9 @@ end; the others are written out. Meanings are ``jax.lax`` functions that emit th
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -62,13 +62,13 @@ class Unary(Elementwise):
 
     function: ClassVar[Callable[..., Array]]
 
-    def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
+    def infer(self, *operands: TensorType, regions: Sequence[object] = ()) -> tuple[TensorType, ...]:
         """Return the operand's type."""
         self.require_arity(operands, 1)
         self.require_accepted(operands)
         return operands
 
-    def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
+    def evaluate(self, *operands: Array, regions: Sequence[object] = ()) -> tuple[Array, ...]:
         """Apply the JAX function."""
         return (type(self).function(*operands),)
 
@@ -80,7 +80,7 @@ class Binary(Elementwise):
     function: ClassVar[Callable[..., Array]]
     bool_function: ClassVar[Callable[..., Array] | None] = None
 
-    def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
+    def infer(self, *operands: TensorType, regions: Sequence[object] = ()) -> tuple[TensorType, ...]:
         """Return the common type of the operands."""
         self.require_arity(operands, 2)
         self.require_accepted(operands)
@@ -89,7 +89,7 @@ class Binary(Elementwise):
             self.require("C1", False, f"operands have types {lhs} and {rhs}, expected one type")
         return (lhs,)
 
-    def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
+    def evaluate(self, *operands: Array, regions: Sequence[object] = ()) -> tuple[Array, ...]:
         """Apply the JAX function, or the boolean one to booleans."""
         cls = type(self)
         if cls.bool_function is not None and operands[0].dtype == jnp.bool_:
@@ -105,7 +105,7 @@ class Abs(Unary):
     accepts: ClassVar[frozenset[str]] = SIGNED | INEXACT
     function: ClassVar[Callable[..., Array]] = staticmethod(lax.abs)
 
-    def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
+    def infer(self, *operands: TensorType, regions: Sequence[object] = ()) -> tuple[TensorType, ...]:
         """Return the operand's type, of complex numbers that of their parts."""
         return (super().infer(*operands)[0].part,)
 
@@ -117,13 +117,13 @@ class IsFinite(Elementwise):
     name: ClassVar[str] = "stablehlo.is_finite"
     accepts: ClassVar[frozenset[str]] = FLOAT
 
-    def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
+    def infer(self, *operands: TensorType, regions: Sequence[object] = ()) -> tuple[TensorType, ...]:
         """Return booleans in the operand's shape."""
         self.require_arity(operands, 1)
         self.require_accepted(operands)
         return (operands[0].with_dtype("i1"),)
 
-    def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
+    def evaluate(self, *operands: Array, regions: Sequence[object] = ()) -> tuple[Array, ...]:
         """Apply ``lax.is_finite``."""
         return (lax.is_finite(*operands),)
 
@@ -140,7 +140,7 @@ class Compare(Elementwise):
     direction: str
     compare_type: str = ""
 
-    def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
+    def infer(self, *operands: TensorType, regions: Sequence[object] = ()) -> tuple[TensorType, ...]:
         """Return booleans in the operands' shape."""
         self.require_arity(operands, 2)
         lhs, rhs = operands
@@ -158,7 +158,7 @@ class Compare(Elementwise):
             )
         return (lhs.with_dtype("i1"),)
 
-    def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
+    def evaluate(self, *operands: Array, regions: Sequence[object] = ()) -> tuple[Array, ...]:
         """Compare; ``TOTALORDER`` is IEEE's: -NaN < -inf < ... < -0 < 0 < ... < inf < NaN."""
         if self.compare_type == "TOTALORDER":
             operands = tuple(total_order_key(operand) for operand in operands)
@@ -194,7 +194,7 @@ class Select(Elementwise):
 
     name: ClassVar[str] = "stablehlo.select"
 
-    def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
+    def infer(self, *operands: TensorType, regions: Sequence[object] = ()) -> tuple[TensorType, ...]:
         """Return the type of the second operand."""
         self.require_arity(operands, 3)
         predicate, on_true, on_false = operands
@@ -206,7 +206,7 @@ class Select(Elementwise):
         self.require("C2", on_true == on_false, lambda: f"choices have types {on_true} and {on_false}")
         return (on_true,)
 
-    def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
+    def evaluate(self, *operands: Array, regions: Sequence[object] = ()) -> tuple[Array, ...]:
         """Apply ``lax.select``."""
         return (lax.select(*operands),)
 
@@ -218,7 +218,7 @@ class Clamp(Elementwise):
     name: ClassVar[str] = "stablehlo.clamp"
     accepts: ClassVar[frozenset[str]] = ORDERED
 
-    def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
+    def infer(self, *operands: TensorType, regions: Sequence[object] = ()) -> tuple[TensorType, ...]:
         """Return the type of the second operand."""
         self.require_arity(operands, 3)
         self.require_accepted(operands)
@@ -230,7 +230,7 @@ class Clamp(Elementwise):
         self.require("C3", same, lambda: f"element types of {low}, {operand} and {high} differ")
         return (operand,)
 
-    def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
+    def evaluate(self, *operands: Array, regions: Sequence[object] = ()) -> tuple[Array, ...]:
         """Take the minimum with the upper bound of the maximum with the lower one."""
         low, operand, high = operands
         shape = operand.shape
@@ -249,13 +249,13 @@ class Convert(Elementwise):
     name: ClassVar[str] = "stablehlo.convert"
     dtype: str
 
-    def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
+    def infer(self, *operands: TensorType, regions: Sequence[object] = ()) -> tuple[TensorType, ...]:
         """Return the operand's shape with elements of ``dtype``."""
         self.require_arity(operands, 1)
         self.require("O1", self.dtype in ANY, lambda: f"unknown element type {self.dtype!r}")
         return (operands[0].with_dtype(self.dtype),)
 
-    def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
+    def evaluate(self, *operands: Array, regions: Sequence[object] = ()) -> tuple[Array, ...]:
         """Apply ``lax.convert_element_type``."""
         (operand,), dtype = operands, DTYPES[self.dtype]
         if jnp.iscomplexobj(operand) and dtype.kind != "complex":
@@ -274,7 +274,7 @@ class BitcastConvert(Elementwise):
     name: ClassVar[str] = "stablehlo.bitcast_convert"
     dtype: str
 
-    def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
+    def infer(self, *operands: TensorType, regions: Sequence[object] = ()) -> tuple[TensorType, ...]:
         """Return the type whose bits fill the operand exactly."""
         self.require_arity(operands, 1)
         self.require_accepted(operands)
@@ -292,7 +292,7 @@ class BitcastConvert(Elementwise):
         self.require("C1", fits, lambda: f"the last dimension of {operand} does not make up one {self.dtype}")
         return (TensorType(operand.shape[:-1], self.dtype),)
 
-    def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
+    def evaluate(self, *operands: Array, regions: Sequence[object] = ()) -> tuple[Array, ...]:
         """Apply ``lax.bitcast_convert_type``."""
         (operand,), dtype = operands, DTYPES[self.dtype].np_dtype
         if operand.dtype == dtype:
@@ -319,7 +319,7 @@ class ReducePrecision(Elementwise):
     exponent_bits: int
     mantissa_bits: int
 
-    def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
+    def infer(self, *operands: TensorType, regions: Sequence[object] = ()) -> tuple[TensorType, ...]:
         """Return the operand's type."""
         self.require_arity(operands, 1)
         self.require_accepted(operands)
@@ -331,12 +331,14 @@ class ReducePrecision(Elementwise):
         )
         return operands
 
-    def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
+    def evaluate(self, *operands: Array, regions: Sequence[object] = ()) -> tuple[Array, ...]:
         """Apply ``lax.reduce_precision``."""
         return (lax.reduce_precision(operands[0], self.exponent_bits, self.mantissa_bits),)
 
 
-def _define(base: type[Op], op: str, summary: str, constraints: str, members: dict[str, Any]) -> type[Op]:
+def _define(
+    base: type[Op], op: str, summary: str, constraints: str, members: Mapping[str, object]
+) -> type[Op]:
     """Return a new subclass of ``base`` for the StableHLO operation ``op``."""
     class_name = "".join(word.capitalize() for word in op.split("_"))
     doc = f'{summary} Spec: StableHLO "{op}", constraint {constraints}.'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from jax import Array
 
@@ -29,7 +29,7 @@ class Fft(Op):
     fft_type: str
     fft_length: tuple[int, ...]
 
-    def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
+    def infer(self, *operands: TensorType, regions: Sequence[object] = ()) -> tuple[TensorType, ...]:
         """Return the type of the transformed operand."""
         self.require_arity(operands, 1)
         (operand,), lengths = operands, self.fft_length
@@ -52,6 +52,6 @@ class Fft(Op):
         result = operand.part if kind == "IRFFT" else operand
         return (result.with_shape((*leading, *lengths)),)
 
-    def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
+    def evaluate(self, *operands: Array, regions: Sequence[object] = ()) -> tuple[Array, ...]:
         """Apply ``lax.fft``."""
         return (fft(operands[0], self.fft_type, self.fft_length),)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -107,7 +107,7 @@ class Gather(Op):
     slice_sizes: tuple[int, ...]
     indices_are_sorted: bool = False
 
-    def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
+    def infer(self, *operands: TensorType, regions: Sequence[object] = ()) -> tuple[TensorType, ...]:
         """Return the operand's element type: slices where ``offset_dims`` say, indices along the others."""
         self.require_arity(operands, 2)
         operand, indices = operands
@@ -176,7 +176,7 @@ class Gather(Op):
         same = all(operand.shape[a] == indices.shape[b] for a, b in zip(mine, theirs, strict=True))
         self.require("C17", same, f"sizes of {operand} and {indices} differ along batching dimensions")
 
-    def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
+    def evaluate(self, *operands: Array, regions: Sequence[object] = ()) -> tuple[Array, ...]:
         """Apply XLA's gather, which clamps."""
         operand, indices = operands
         n = self.dimension_numbers

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from jax import Array
 
@@ -46,7 +46,7 @@ class _FromHost(HostTransfer):
     to_host: ClassVar[bool] = False
     types: tuple[TensorType, ...]
 
-    def exchange(self, host: Decisions, *operands: Array) -> tuple[Any, ...]:
+    def exchange(self, host: Decisions, *operands: Array) -> tuple[Array, ...]:
         """Take the next item of every array's stream."""
         names = self.streams(len(self.types))
         return tuple(host.receive(name, t) for name, t in zip(names, self.types, strict=True))
@@ -58,7 +58,7 @@ class _ToHost(HostTransfer):
 
     to_host: ClassVar[bool] = True
 
-    def exchange(self, host: Decisions, *operands: Array) -> tuple[Any, ...]:
+    def exchange(self, host: Decisions, *operands: Array) -> tuple[Array, ...]:
         """Append every operand to its stream."""
         for name, value in zip(self.streams(len(operands)), operands, strict=True):
             host.send(name, value)
@@ -78,7 +78,7 @@ class Infeed(_FromHost):
         """The configuration, which is text of any kind; ``infeed`` if it is empty."""
         return self.infeed_config or "infeed"
 
-    def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
+    def infer(self, *operands: TensorType, regions: Sequence[object] = ()) -> tuple[TensorType, ...]:
         """Return ``types``."""
         self.require_arity(operands, 0)
         self.require("C1", len(self.types) > 0, "an infeed has at least one result")
@@ -97,7 +97,7 @@ class Outfeed(_ToHost):
         """The configuration, which is text of any kind; ``outfeed`` if it is empty."""
         return self.outfeed_config or "outfeed"
 
-    def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
+    def infer(self, *operands: TensorType, regions: Sequence[object] = ()) -> tuple[TensorType, ...]:
         """Return nothing."""
         return ()
 
@@ -119,7 +119,7 @@ class Recv(_FromHost):
         """``recv.`` and the channel's number."""
         return f"recv.{self.channel_id}"
 
-    def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
+    def infer(self, *operands: TensorType, regions: Sequence[object] = ()) -> tuple[TensorType, ...]:
         """Return ``types``."""
         self.require_arity(operands, 0)
         is_host = self.channel_type == "HOST_TO_DEVICE"
@@ -144,7 +144,7 @@ class Send(_ToHost):
         """``send.`` and the channel's number."""
         return f"send.{self.channel_id}"
 
-    def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
+    def infer(self, *operands: TensorType, regions: Sequence[object] = ()) -> tuple[TensorType, ...]:
         """Return nothing."""
         is_host = self.channel_type == "DEVICE_TO_HOST"
         self.require("C5", is_host, lambda: f"expected channel type DEVICE_TO_HOST, got {self.channel_type}")
@@ -163,13 +163,13 @@ class Stop(Op):
     is_transfer: ClassVar[bool] = True
     message: str
 
-    def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
+    def infer(self, *operands: TensorType, regions: Sequence[object] = ()) -> tuple[TensorType, ...]:
         """Return nothing. Constraint: C1 the operand is not complex."""
         self.require_arity(operands, 1)
         self.require("C1", not operands[0].is_complex, "the operand is not complex")
         return ()
 
-    def exchange(self, host: Decisions, *operands: Array) -> tuple[Any, ...]:
+    def exchange(self, host: Decisions, *operands: Array) -> tuple[Array, ...]:
         """Hand message and operand to the host."""
         host.stop(self.message, *operands)
         return ()
@@ -188,13 +188,13 @@ class Print(Op):
     is_transfer: ClassVar[bool] = True
     message: str
 
-    def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
+    def infer(self, *operands: TensorType, regions: Sequence[object] = ()) -> tuple[TensorType, ...]:
         """Return nothing. Constraint: C1 no operand is complex."""
         is_real = not any(operand.is_complex for operand in operands)
         self.require("C1", is_real, "a complex value is printed as its real and its imaginary part")
         return ()
 
-    def exchange(self, host: Decisions, *operands: Array) -> tuple[Any, ...]:
+    def exchange(self, host: Decisions, *operands: Array) -> tuple[Array, ...]:
         """Hand message and operands to the host."""
         host.show(self.message, operands)
         return ()

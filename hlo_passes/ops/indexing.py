@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from jax import Array, lax
 
@@ -40,7 +40,7 @@ class DynamicSlice(Op):
     name: ClassVar[str] = "stablehlo.dynamic_slice"
     slice_sizes: tuple[int, ...]
 
-    def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
+    def infer(self, *operands: TensorType, regions: Sequence[object] = ()) -> tuple[TensorType, ...]:
         """Return the operand's element type in the slice's shape."""
         self.require("arity", bool(operands), "no operands")
         operand, sizes = operands[0], self.slice_sizes
@@ -50,7 +50,7 @@ class DynamicSlice(Op):
         self.require("C4", fits, lambda: f"a slice of {sizes} does not fit in {operand}")
         return (operand.with_shape(sizes),)
 
-    def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
+    def evaluate(self, *operands: Array, regions: Sequence[object] = ()) -> tuple[Array, ...]:
         """Apply ``lax.dynamic_slice``; a negative offset does not count from the end."""
         operand, *offsets = operands
         if not offsets:
@@ -70,7 +70,7 @@ class DynamicUpdateSlice(Op):
     name: ClassVar[str] = "stablehlo.dynamic_update_slice"
     replaces_elements: ClassVar[bool] = True
 
-    def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
+    def infer(self, *operands: TensorType, regions: Sequence[object] = ()) -> tuple[TensorType, ...]:
         """Return the operand's type."""
         self.require("arity", len(operands) >= 2, lambda: f"expected 2 operands or more, got {len(operands)}")
         operand, update = operands[:2]
@@ -82,7 +82,7 @@ class DynamicUpdateSlice(Op):
         self.require("C6", fits, lambda: f"{update} does not fit in {operand}")
         return (operand,)
 
-    def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
+    def evaluate(self, *operands: Array, regions: Sequence[object] = ()) -> tuple[Array, ...]:
         """Apply ``lax.dynamic_update_slice``; a negative offset does not count from the end."""
         operand, update, *offsets = operands
         if not offsets:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -47,7 +47,7 @@ class Cholesky(Op):
     name: ClassVar[str] = "stablehlo.cholesky"
     lower: bool = False
 
-    def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
+    def infer(self, *operands: TensorType, regions: Sequence[object] = ()) -> tuple[TensorType, ...]:
         """Return the operand's type."""
         self.require_arity(operands, 1)
         (a,) = operands
@@ -56,13 +56,13 @@ class Cholesky(Op):
         _require_square(self, "C3", a)
         return operands
 
-    def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
+    def evaluate(self, *operands: Array, regions: Sequence[object] = ()) -> tuple[Array, ...]:
         """Take one column after the other out of what is left of the matrix."""
         a = _wide(operands[0] if self.lower else operands[0].mT.conj())
         n = a.shape[-1]
         row, column = (broadcasted_iota(jnp.int32, (n, n), axis) for axis in (0, 1))
 
-        def step(j: Any, state: tuple[Array, Array]) -> tuple[Array, Array]:
+        def step(j: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
             rest, factor = state
             pivot = jnp.sum(jnp.where((row == j) & (column == j), rest.real, 0), (-2, -1), keepdims=True)
             root = jnp.sqrt(jnp.where(pivot > 0, pivot, np.array(np.nan, pivot.dtype)))
@@ -99,7 +99,7 @@ class TriangularSolve(Op):
         """Whether ``op`` transposes; the adjoint of a real matrix is its transpose."""
         return self.transpose_a != "NO_TRANSPOSE"
 
-    def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
+    def infer(self, *operands: TensorType, regions: Sequence[object] = ()) -> tuple[TensorType, ...]:
         """Return the right-hand side's type."""
         self.require_arity(operands, 2)
         a, b = operands
@@ -116,7 +116,7 @@ class TriangularSolve(Op):
         )
         return (b,)
 
-    def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
+    def evaluate(self, *operands: Array, regions: Sequence[object] = ()) -> tuple[Array, ...]:
         """Solve for one unknown after the other, and take each out of the equations that remain."""
         a, b = map(_wide, operands)
         n = a.shape[-1]
@@ -126,7 +126,7 @@ class TriangularSolve(Op):
         is_lower = self.lower == (self.left_side != self.is_transposed)
         row = broadcasted_iota(jnp.int32, (n, 1), 0)
 
-        def step(count: Any, x: Array) -> Array:
+        def step(count: Array, x: Array) -> Array:
             i = count if is_lower else n - 1 - count
             column = lax.dynamic_slice_in_dim(a, i, 1, a.ndim - 1)
             value = lax.dynamic_slice_in_dim(x, i, 1, x.ndim - 2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from jax import Array
 
@@ -77,7 +77,7 @@ class RowFunction(Op):
     kind: str
     dimensions: tuple[int, ...]
 
-    def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
+    def infer(self, *operands: TensorType, regions: Sequence[Computation] = ()) -> tuple[TensorType, ...]:
         """Return the region's result type."""
         types = _region_results(self, operands, regions)
         same = all(t.shape == types[0].shape for t in operands)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 from jax import Array
@@ -60,12 +60,12 @@ class BatchNormInference(BatchNorm):
 
     name: ClassVar[str] = "stablehlo.batch_norm_inference"
 
-    def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
+    def infer(self, *operands: TensorType, regions: Sequence[object] = ()) -> tuple[TensorType, ...]:
         """Return the operand's type."""
         self.check_operands(operands, 5, (1, 2, 3, 4))
         return operands[:1]
 
-    def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
+    def evaluate(self, *operands: Array, regions: Sequence[object] = ()) -> tuple[Array, ...]:
         """Follow the specification's formula."""
         x, scale, offset, mean, variance = operands
         return (self.normalized(x, mean, variance) * self.spread(scale, x) + self.spread(offset, x),)
@@ -80,12 +80,12 @@ class BatchNormTraining(BatchNorm):
 
     name: ClassVar[str] = "stablehlo.batch_norm_training"
 
-    def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
+    def infer(self, *operands: TensorType, regions: Sequence[object] = ()) -> tuple[TensorType, ...]:
         """Return the operand's type, and twice that of one value per feature."""
         self.check_operands(operands, 3, (1, 2))
         return (operands[0], operands[1], operands[1])
 
-    def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
+    def evaluate(self, *operands: Array, regions: Sequence[object] = ()) -> tuple[Array, ...]:
         """Follow the specification's formula."""
         x, scale, offset = operands
         axes = self.axes(x.ndim)
@@ -107,7 +107,7 @@ class BatchNormGrad(BatchNorm):
 
     name: ClassVar[str] = "stablehlo.batch_norm_grad"
 
-    def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
+    def infer(self, *operands: TensorType, regions: Sequence[object] = ()) -> tuple[TensorType, ...]:
         """Return the operand's type, and twice that of one value per feature."""
         self.require_arity(operands, 5)
         x, gradient = operands[0], operands[4]
@@ -120,7 +120,7 @@ class BatchNormGrad(BatchNorm):
         self.check_operands(operands, 5, ())
         return (x, operands[1], operands[1])
 
-    def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
+    def evaluate(self, *operands: Array, regions: Sequence[object] = ()) -> tuple[Array, ...]:
         """Follow the specification's formula."""
         x, scale, mean, variance, gradient = operands
         axes = self.axes(x.ndim)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +37,7 @@ class RngBitGenerator(Op):
     algorithm: str
     types: tuple[TensorType, ...]
 
-    def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
+    def infer(self, *operands: TensorType, regions: Sequence[object] = ()) -> tuple[TensorType, ...]:
         """Return the state's type and the bits'."""
         self.require_arity(operands, 1)
         (state,) = operands
@@ -50,11 +50,11 @@ class RngBitGenerator(Op):
         self.require("O2", not self.types[1].is_bool, lambda: f"expected numbers, got {self.types[1]}")
         return self.types
 
-    def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
+    def evaluate(self, *operands: Array, regions: Sequence[object] = ()) -> tuple[Array, ...]:
         """Apply XLA's generator to unsigned words, read as the type asked for."""
         (state,) = operands
         bits = self.types[1]
-        words: Any = np.dtype(f"uint{8 * bits.np_dtype.itemsize}")
+        words = np.dtype(f"uint{8 * bits.np_dtype.itemsize}")
         if state.shape == (3,):
             with jax.enable_x64(True):
                 after, found = _wide_philox(state, bits.shape, words)
@@ -131,7 +131,7 @@ class Rng(Op):
         """Bits of the fraction of the type's floats."""
         return int(finfo(self.type.np_dtype).nmant)
 
-    def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
+    def infer(self, *operands: TensorType, regions: Sequence[object] = ()) -> tuple[TensorType, ...]:
         """Return ``type``."""
         self.require_arity(operands, 3)
         a, b, shape = operands
@@ -147,7 +147,7 @@ class Rng(Op):
         self.require("C3", fits, lambda: f"{shape} is not the shape of {self.type}")
         return (self.type,)
 
-    def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
+    def evaluate(self, *operands: Array, regions: Sequence[object] = ()) -> tuple[Array, ...]:
         """Draw words and make numbers of them."""
         with jax.enable_x64(True):
             return (self._drawn(*operands[:2]),)

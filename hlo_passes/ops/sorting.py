@@ -198,7 +198,7 @@ class TopK(Op):
         """The order of elements."""
         return SortKey(0, self.is_descending, self.is_total)
 
-    def infer(self, *operands: TensorType, regions: Sequence[Any] = ()) -> tuple[TensorType, ...]:
+    def infer(self, *operands: TensorType, regions: Sequence[object] = ()) -> tuple[TensorType, ...]:
         """Return the operand's type with ``k`` elements along the dimension, and the same of i32."""
         self.require_arity(operands, 1)
         (operand,) = operands
@@ -211,7 +211,7 @@ class TopK(Op):
         shape = (*operand.shape[: self.dimension], self.k, *operand.shape[self.dimension + 1 :])
         return operand.with_shape(shape), TensorType(shape, "i32")
 
-    def evaluate(self, *operands: Array, regions: Sequence[Any] = ()) -> tuple[Array, ...]:
+    def evaluate(self, *operands: Array, regions: Sequence[object] = ()) -> tuple[Array, ...]:
         """Sort all elements with their positions and keep the first ones."""
         (x,) = operands
         position = broadcasted_iota(np.int32, x.shape, self.dimension)

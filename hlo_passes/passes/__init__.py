@@ -36,6 +36,7 @@ from hlo_passes.passes.pipeline import (
     optimize,
     run_pipeline,
 )
+from hlo_passes.passes.precompute import Precompute
 from hlo_passes.passes.recover import RecoverNetworks
 from hlo_passes.passes.rematerialize import Rematerialize
 from hlo_passes.passes.repeats import OutlineRepeats
@@ -75,6 +76,7 @@ __all__ = [
     "PassTiming",
     "Pipeline",
     "PipelineRun",
+    "Precompute",
     "RecoverNetworks",
     "Rematerialize",
     "Row",

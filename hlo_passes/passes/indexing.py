@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -180,7 +180,7 @@ class _Expression:
     _needed: dict[tuple[Value, Axes], list[tuple[Value, Axes]]] = field(
         default_factory=dict[tuple[Value, Axes], list[tuple[Value, Axes]]]
     )
-    _made: dict[Any, int] = field(default_factory=dict[Any, int])
+    _made: dict[Hashable, int] = field(default_factory=dict[Hashable, int])
 
     @functools.cached_property
     def parameters(self) -> dict[Value, int]:

@@ -7,7 +7,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -36,18 +36,22 @@ What only moves or converts is not counted; what XLA computes an error function 
 """
 
 
+Term: TypeAlias = Any
+"""A number, an array of rows, or an expression of an algebra: what has arithmetic."""
+
+
 class Functions(Protocol):
     """What the definitions are made of: functions of numbers, of arrays of rows, or of expressions."""
 
-    def exp(self, x: Any, /) -> Any: ...  # noqa: D102
-    def log(self, x: Any, /) -> Any: ...  # noqa: D102
-    def tanh(self, x: Any, /) -> Any: ...  # noqa: D102
-    def sigmoid(self, x: Any, /) -> Any: ...  # noqa: D102
-    def erf(self, x: Any, /) -> Any: ...  # noqa: D102
-    def positive(self, x: Any, /) -> Any: ...  # noqa: D102
-    def maximum(self, x: Any, y: Any, /) -> Any: ...  # noqa: D102
-    def sum(self, x: Any, /) -> Any: ...  # noqa: D102
-    def mean(self, x: Any, /) -> Any: ...  # noqa: D102
+    def exp(self, x: Term, /) -> Term: ...  # noqa: D102
+    def log(self, x: Term, /) -> Term: ...  # noqa: D102
+    def tanh(self, x: Term, /) -> Term: ...  # noqa: D102
+    def sigmoid(self, x: Term, /) -> Term: ...  # noqa: D102
+    def erf(self, x: Term, /) -> Term: ...  # noqa: D102
+    def positive(self, x: Term, /) -> Term: ...  # noqa: D102
+    def maximum(self, x: Term, y: Term, /) -> Term: ...  # noqa: D102
+    def sum(self, x: Term, /) -> Term: ...  # noqa: D102
+    def mean(self, x: Term, /) -> Term: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -102,40 +106,40 @@ class Known:
 _ALIKE = ("gelu", "gelu_erf")
 """Functions that differ by less than halves can tell."""
 
-Elementwise = Callable[[Functions, Any], Any]
+Elementwise = Callable[[Functions, Term], Term]
 """A function of ``Functions`` and its operand."""
 
-Definition = Callable[..., Any]
+Definition = Callable[..., Term]
 """A function of ``Functions``, its operand or source and gradient; of a norm's epsilon, too."""
 
-_Gradient = Callable[[Functions, Any, Any], Any] | Callable[[Functions, Any, Any, float], Any]
+_Gradient = Callable[[Functions, Term, Term], Term] | Callable[[Functions, Term, Term, float], Term]
 
 
 # ---- functions, of ``m: Functions`` and their operand
 
 
-def _gelu_inner(x: Any) -> Any:
+def _gelu_inner(x: Term) -> Term:
     return math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
 
 
-def _gelu(m: Functions, x: Any) -> Any:
+def _gelu(m: Functions, x: Term) -> Term:
     return 0.5 * x * (1 + m.tanh(_gelu_inner(x)))
 
 
-def _gelu_slope(m: Functions, x: Any) -> Any:
+def _gelu_slope(m: Functions, x: Term) -> Term:
     t = m.tanh(_gelu_inner(x))
     return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * x**2)
 
 
-def _normal_below(m: Functions, x: Any) -> Any:
+def _normal_below(m: Functions, x: Term) -> Term:
     return 0.5 * (1 + m.erf(x / math.sqrt(2)))
 
 
-def _gelu_erf_slope(m: Functions, x: Any) -> Any:
+def _gelu_erf_slope(m: Functions, x: Term) -> Term:
     return _normal_below(m, x) + x * m.exp(-0.5 * x**2) / math.sqrt(2 * math.pi)
 
 
-def _silu_slope(m: Functions, x: Any) -> Any:
+def _silu_slope(m: Functions, x: Term) -> Term:
     return m.sigmoid(x) * (1 + x * (1 - m.sigmoid(x)))
 
 
@@ -157,22 +161,22 @@ SLOPES_BY_RESULT: dict[str, Elementwise] = {
 """Derivatives as functions of the result."""
 
 
-def _softmax(m: Functions, x: Any) -> Any:
+def _softmax(m: Functions, x: Term) -> Term:
     e = m.exp(x)
     return e / m.sum(e)
 
 
-def _log_softmax(m: Functions, x: Any) -> Any:
+def _log_softmax(m: Functions, x: Term) -> Term:
     return x - m.log(m.sum(m.exp(x)))
 
 
-def _whitened(m: Functions, x: Any, epsilon: float) -> tuple[Any, Any]:
+def _whitened(m: Functions, x: Term, epsilon: float) -> tuple[Term, Term]:
     deviation = x - m.mean(x)
     inverse = (m.mean(deviation**2) + epsilon) ** -0.5
     return deviation * inverse, inverse
 
 
-def _norm(m: Functions, x: Any, epsilon: float) -> Any:
+def _norm(m: Functions, x: Term, epsilon: float) -> Term:
     return _whitened(m, x, epsilon)[0]
 
 
@@ -184,15 +188,15 @@ ROW_FUNCTIONS: dict[str, Definition] = {
 """Functions of rows; a norm's last argument is what is added to the variance."""
 
 
-def _softmax_gradient(m: Functions, y: Any, g: Any) -> Any:
+def _softmax_gradient(m: Functions, y: Term, g: Term) -> Term:
     return y * (g - m.sum(g * y))
 
 
-def _log_softmax_gradient(m: Functions, y: Any, g: Any) -> Any:
+def _log_softmax_gradient(m: Functions, y: Term, g: Term) -> Term:
     return g - y * m.sum(g)
 
 
-def _norm_gradient(m: Functions, x: Any, g: Any, epsilon: float) -> Any:
+def _norm_gradient(m: Functions, x: Term, g: Term, epsilon: float) -> Term:
     white, inverse = _whitened(m, x, epsilon)
     return inverse * (g - m.mean(g) - white * m.mean(g * white))
 
@@ -225,7 +229,7 @@ def gradient_definition(kind: str, of_result: bool) -> Definition | None:
     if slope is None:
         return None
 
-    def chained(m: Functions, x: Any, g: Any) -> Any:
+    def chained(m: Functions, x: Term, g: Term) -> Term:
         return g * slope(m, x)
 
     return chained

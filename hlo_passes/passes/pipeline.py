@@ -18,7 +18,7 @@ from hlo_passes.passes.base import LocalPass, Pass, find_pass, map_module
 from hlo_passes.passes.errors import BrokenPass, InvalidPipeline, NoFixpoint
 
 DEFAULT_PIPELINE = (
-    "expand,inline,expand-fft,legalize-complex,dce,recover-networks,dce,rematerialize,dce,outline-repeats,"
+    "expand,inline,expand-fft,legalize-complex,dce,recover-networks,precompute,dce,rematerialize,dce,outline-repeats,"
     "fix(canonicalize,fold-constants,windows,while-to-repeat,hoist,cse,dce),add-sparse-sums,dce,join-collectives,fuse,"
     "outline,"
     "inline{max-ops=0,pointwise=true},dce,schedule"

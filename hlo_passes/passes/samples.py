@@ -16,7 +16,7 @@ import itertools
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -77,11 +77,12 @@ class Gradient(NamedTuple):
 
 
 K = TypeVar("K", Value, Gradient)
+_T = TypeVar("_T")
 
 Linear: TypeAlias = dict[Gradient, Sample]
 Found: TypeAlias = dict[Gradient, Sample | None]
 
-_BINARY: dict[type[Op], Callable[..., Any]] = {
+_BINARY: dict[type[Op], Callable[..., np.ndarray]] = {
     ops.Add: np.add,
     ops.Subtract: np.subtract,
     ops.Multiply: np.multiply,
@@ -93,7 +94,7 @@ _BINARY: dict[type[Op], Callable[..., Any]] = {
     ops.Or: np.logical_or,
     ops.Xor: np.logical_xor,
 }
-_UNARY: dict[type[Op], Callable[[Any], Any]] = {
+_UNARY: dict[type[Op], Callable[[np.ndarray], np.ndarray]] = {
     ops.Abs: np.abs,
     ops.Cbrt: np.cbrt,
     ops.Exponential: np.exp,
@@ -121,7 +122,7 @@ _COMPARE = {
 }
 
 
-def function_of(instruction: Instruction) -> Callable[..., Any] | None:
+def function_of(instruction: Instruction) -> Callable[..., np.ndarray] | None:
     """Return what an elementwise instruction computes of numbers, None where it is not in the tables.
 
     Floats are numbers of unlimited precision here and booleans are booleans; there are no integers.
@@ -138,15 +139,15 @@ def function_of(instruction: Instruction) -> Callable[..., Any] | None:
     return _BINARY.get(type(op)) or _UNARY.get(type(op))
 
 
-def _clamp(low: Any, x: Any, high: Any) -> Any:
+def _clamp(low: np.ndarray, x: np.ndarray, high: np.ndarray) -> np.ndarray:
     return np.clip(x, low, high)
 
 
-def _as_number(x: Any) -> Any:
+def _as_number(x: np.ndarray) -> np.ndarray:
     return np.asarray(x, np.float64)
 
 
-def _where_false(predicate: Any, x: Any) -> Any:
+def _where_false(predicate: np.ndarray, x: np.ndarray) -> np.ndarray:
     return ~predicate * x
 
 
@@ -239,7 +240,7 @@ class Samples:
             made[source] = self._pointwise(function, *given)
         return {s: sample for s, sample in made.items() if sample is not None}
 
-    def _pointwise(self, function: Callable[..., Any], *samples: Sample) -> Sample | None:
+    def _pointwise(self, function: Callable[..., np.ndarray], *samples: Sample) -> Sample | None:
         """Return the table of a function of tables, element by element; None where they do not lie alike."""
         key = function, *samples
         if key not in self._computed:
@@ -432,7 +433,7 @@ def _alone(table: Linear) -> Linear:
     return {key: sample for key, sample in table.items() if key.rest is None}
 
 
-def _ordered(one: Any, other: Any, number: int) -> tuple[Any, Any]:
+def _ordered(one: _T, other: _T, number: int) -> tuple[_T, _T]:
     return (one, other) if number == 0 else (other, one)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from hlo_passes._jax_compat import make_jaxpr
+from hlo_passes._jax_compat import Atom, Jaxpr, make_jaxpr
 
 
 def evaluated_exactly(function: Callable[..., Any], *operands: np.ndarray) -> tuple[np.ndarray, ...] | None:
@@ -29,14 +29,14 @@ def evaluated_exactly(function: Callable[..., Any], *operands: np.ndarray) -> tu
 
 
 def _evaluated(
-    jaxpr: Any, constants: Sequence[Any], operands: Sequence[np.ndarray]
+    jaxpr: Jaxpr, constants: Sequence[Any], operands: Sequence[np.ndarray]
 ) -> list[np.ndarray] | None:
     """Return the results of a jaxpr, None where a primitive has no rule for what it is given."""
     known = dict(
         zip((*jaxpr.constvars, *jaxpr.invars), map(np.asarray, (*constants, *operands)), strict=True)
     )
 
-    def value(atom: Any) -> np.ndarray:
+    def value(atom: Atom) -> np.ndarray:
         return np.asarray(atom.val, atom.aval.dtype) if hasattr(atom, "val") else known[atom]
 
     for equation in jaxpr.eqns:

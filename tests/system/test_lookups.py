@@ -22,7 +22,10 @@ def _step(table, ids):
 
 PROGRAMS = {
     "lookup": (lambda table, ids: table[ids] * 2, 8_000),
-    "gradient": (jax.grad(lambda table, ids: (table[ids] ** 2).sum()), 16_000),
+    "gradient": (  # its zeros alone take 4,350 cycles: 34.8 KB a tile at 8 bytes a cycle
+        jax.grad(lambda table, ids: (table[ids] ** 2).sum()),
+        18_000,
+    ),
     "update": (lambda table, ids: table.at[ids].add(1.0), 9_000),
     "training step": (_step, 16_000),
 }
@@ -39,12 +42,13 @@ def test_rows_of_a_large_table(name, gc200):
     assert compiled.memory_analysis()["peak_bytes"] < (copies + 2) * table_bytes + 80_000
 
 
-@pytest.mark.parametrize(("tokens", "most"), [(128, 8_000), (512, 28_000)])
+@pytest.mark.parametrize(("tokens", "most"), [(128, 13_000), (512, 28_000)])
 def test_a_tied_embedding_takes_little_exchange_code(tokens, most, gc200):
     """A table of 50,257 x 768, its gradient and the output projection that shares it, in one step.
 
     The logits' partials, three tiles to each part of them, are added in long runs: 21 KB of exchange code on a tile where
     they are added in runs of eight. Of 512 tokens they are computed in slices: 52 KB where the slices are cut differently.
+    Rows are looked up where the table lies: 67 KB where all of it is brought to where lookups are cut otherwise.
     """
 
     def step(table, ids, targets):

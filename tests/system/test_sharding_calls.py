@@ -113,6 +113,11 @@ def test_a_function_that_is_manual_throughout_is_the_program_of_one_ipu():
     text = jit(MANUAL).lower(X, W).as_text("partitioned")
     assert "argument 0: P('data', 'model')" in text and "tensor<4x4xf32>" in text
     assert text.count("all_reduce") == 1 and "spmd_parameters" not in text
+    said = jit(MANUAL).lower(X, W).compile().arguments
+    assert [(a.name, a.shape, a.sharding) for a in said] == [
+        ("x", (8, 16), "P('data', 'model')"),
+        ("w", (16, 8), "P('model', None)"),
+    ]
     other = jit(dense, in_shardings=(on(ROWS), on(COLUMNS))).lower(X, W)
     assert "result 0: P('data', 'model')" in other.as_text("partitioned")
     assert "test_sharding_calls.py" in other.as_text("hlo"), "source lines survive XLA"

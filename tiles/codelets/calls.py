@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import core
 
-from tiles._jax_compat import batchers, lax_map, lower_fun, new_primitive, register_lowering
+from tiles._jax_compat import Atom, Datum, batchers, lax_map, lower_fun, new_primitive, register_lowering
 from tiles.codelets.cells import CellCall, Level
 from tiles.codelets.modules import Module, Parts
 from tiles.errors import InvalidExecutable, Unsupported
@@ -44,7 +43,7 @@ class Cells:
     results: Parts
     calls: tuple[CompiledCall, ...]
 
-    def run(self, levels: tuple[Level, ...], in_ring: bool, arguments: Sequence[Any]) -> list[Any]:
+    def run(self, levels: tuple[Level, ...], in_ring: bool, arguments: Sequence[Datum]) -> list[Datum]:
         """Return the results of cells vectorized in ``levels``: of one module, or of several in turn.
 
         Raises:
@@ -66,7 +65,7 @@ class Cells:
         (_, varies), *inner = levels
         given = list(arguments)
 
-        def one(own: list[Any]) -> list[Any]:
+        def one(own: list[Datum]) -> list[Datum]:
             mine = iter(own)
             chosen = [next(mine) if v else x for v, x in zip(varies, given, strict=True)]
             return self.run(tuple(inner), in_ring, chosen)
@@ -78,23 +77,23 @@ exported_p = new_primitive("tiles_exported_codelet")
 exported_p.multiple_results = True
 
 
-def run_cells(cells: Cells, *arguments: Any) -> tuple[jax.Array, ...]:
+def run_cells(cells: Cells, *arguments: Datum) -> tuple[jax.Array, ...]:
     """Return the results of one cell, as part of whatever trace this is called in."""
     return tuple(exported_p.bind(*arguments, cells=cells, levels=()))
 
 
-def _run(*arguments: Any, cells: Cells, levels: tuple[Level, ...]) -> list[Any]:
+def _run(*arguments: Datum, cells: Cells, levels: tuple[Level, ...]) -> list[Datum]:
     return cells.run(levels, False, arguments)
 
 
-def _types(*avals: Any, cells: Cells, levels: tuple[Level, ...]) -> list[core.ShapedArray]:
+def _types(*avals: Atom, cells: Cells, levels: tuple[Level, ...]) -> list[core.ShapedArray]:
     counts = tuple(count for count, _ in levels)
     return [core.ShapedArray((*counts, *shape), jnp.dtype(dtype)) for shape, dtype in cells.results]
 
 
 def _batch(
-    arguments: Sequence[Any], dims: Sequence[int | None], *, cells: Cells, levels: tuple[Level, ...]
-) -> tuple[list[Any], list[int]]:
+    arguments: Sequence[Datum], dims: Sequence[int | None], *, cells: Cells, levels: tuple[Level, ...]
+) -> tuple[list[Datum], list[int]]:
     varies = tuple(dim is not None for dim in dims)
     moved = [x if dim is None else jnp.moveaxis(x, dim, 0) for x, dim in zip(arguments, dims, strict=True)]
     count = next(x.shape[0] for x, v in zip(moved, varies, strict=True) if v)
@@ -103,7 +102,7 @@ def _batch(
 
 
 @rule(exported_p.name)
-def _in_ring(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+def _in_ring(eqn: Equation, ins: list[Datum], evaluate: Evaluate) -> Sequence[Datum]:
     """Run the modules made in the ring."""
     return eqn.params["cells"].run(eqn.params["levels"], True, ins)
 

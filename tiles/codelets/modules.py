@@ -20,7 +20,17 @@ import jax.numpy as jnp
 from jax import core
 
 from tiles import isolated
-from tiles._jax_compat import export, func, jit, mlir, new_primitive, register_lowering, stablehlo
+from tiles._jax_compat import (
+    Atom,
+    Datum,
+    export,
+    func,
+    jit,
+    mlir,
+    new_primitive,
+    register_lowering,
+    stablehlo,
+)
 from tiles.errors import InvalidExecutable, Unsupported
 
 PLATFORM = "cpu"
@@ -90,7 +100,7 @@ class Module:
             main = _main(module)
             return _parts(main.type.inputs), _parts(main.type.results)
 
-    def call(self, *arguments: Any) -> list[Any]:
+    def call(self, *arguments: Datum) -> list[Datum]:
         """Return the function's results, as part of whatever trace this is called in."""
         return module_p.bind(*arguments, module=self)
 
@@ -187,15 +197,15 @@ module_p = new_primitive("tiles_module")
 module_p.multiple_results = True
 
 
-def _run(*arguments: Any, module: Module) -> list[Any]:
+def _run(*arguments: Datum, module: Module) -> list[Datum]:
     return jit(module.call)(*arguments)
 
 
-def _types(*_: Any, module: Module) -> list[core.ShapedArray]:
+def _types(*_: Atom, module: Module) -> list[core.ShapedArray]:
     return [core.ShapedArray(shape, jnp.dtype(dtype)) for shape, dtype in module.signature[1]]
 
 
-def _lower(context: Any, *arguments: Any, module: Module) -> Any:
+def _lower(context: Any, *arguments: Datum, module: Module) -> Any:
     """Put the module's functions into the program being lowered, and call the first."""
     program = context.module_context
     parsed = module.parse(program.context)

@@ -35,6 +35,7 @@ from tiles.plan import (
     Traffic,
     exchange_code_bytes,
     exchange_parts,
+    superstep,
 )
 from tiles.target import Basis, Parts, Target, weakest_part
 
@@ -200,7 +201,7 @@ def _between_cost(executable: Executable, step: BetweenStep) -> StepCost:
     compute = np.zeros(target.num_tiles, np.int64)
     if links.copies_on_tiles:  # a copy, or zeros, on tiles to which nothing comes
         size = part.part_bytes(executable.variables[step.source].dtype)
-        compute[part.tiles] = target.local_copy_call_cycles + ceil_div(size, target.memcpy_bytes_per_cycle)
+        compute[part.tiles] = superstep.copy_cycles(size, target)
     return StepCost(
         name=step.name,
         compute_cycles=int(compute.max()),
@@ -321,12 +322,8 @@ def _variant_bytes(codelet: Codelet, *kinds_and_target: Any) -> int:
 
 
 def copy_cycles(moved: Traffic, target: Target) -> np.ndarray:
-    """Return cycles each tile spends bringing bytes into the buffers its vertices read, in their order.
-
-    Source: ``getMemcpyBytesPerCycle`` and the call overhead measured on IPU21 (ipu-stack).
-    """
-    copies = target.local_copy_call_cycles + -(-moved.local // target.memcpy_bytes_per_cycle)
-    return np.where(moved.local > 0, copies, 0) + moved.turning
+    """Return cycles each tile spends bringing bytes into the buffers its vertices read, in their order, int64 ``[num_tiles]``."""
+    return superstep.copy_cycles(moved.local, target).astype(np.int64) + moved.turning
 
 
 def group_extents(executable: Executable, group: VertexGroup) -> Extents:
@@ -377,10 +374,10 @@ def _calling_parts(executable: Executable, step: StepRecord, calls: Sequence[int
             cycles += exchange_parts(each.traffic(target), target)[0][1]
         else:
             together = together + each.traffic(target)
-    basis, busiest = exchange_parts(together, target)[0]
-    entry = target.basis("exchange_phase_overhead_cycles")[0], target.exchange_phase_overhead_cycles
+    (_, busiest), *_ = exchange_parts(together, target)
+    moving, entry = superstep.phase_parts(busiest + cycles, target)
     setting = len(calls) * 2 * (1 + target.exchange_base_write_cycles)
-    return (basis, busiest + cycles), entry, (target.basis("exchange_base_write_cycles")[0], setting)
+    return moving, entry, (target.basis("exchange_base_write_cycles")[0], setting)
 
 
 def exchange_code_sizes(executable: Executable, own: Sequence[np.ndarray] | None = None) -> np.ndarray:

@@ -8,6 +8,7 @@ from a step's plan and its operands' layouts and addresses, so a file cannot sta
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -242,8 +243,12 @@ class Executable:
         return {digest: blob for codelet in exported for digest, blob in codelet.modules().items()}
 
     @classmethod
-    def from_data(cls, data: object) -> Executable:
+    def from_data(cls, data: object, text: bytes = b"") -> Executable:
         """Build from plain data; the counterpart of ``to_data``.
+
+        Args:
+          data: the data.
+          text: what it was read from, if known; where that is what would be written, it need not be written to compare.
 
         Raises:
           InvalidExecutable: another format version, a missing or unknown field, an unknown codelet, or data
@@ -293,7 +298,8 @@ class Executable:
             raise InvalidExecutable(
                 f"the executable's data is damaged: {type(error).__name__}: {error}"
             ) from error
-        if _text(again) != _text(data):  # texts, since 1, 1.0 and true are equal
+        written = _text(again)
+        if written != text and written != _text(data):  # texts, since 1, 1.0 and true are equal
             raise InvalidExecutable(f"the executable's data is damaged: {_difference(data, again)}")
         return executable
 
@@ -313,10 +319,11 @@ class Executable:
                 "this is not an ipuxla executable: its first bytes are " + repr(blob[:16])
             )
         try:
-            data = read_json(opened(MAGIC, blob))
+            text = opened(MAGIC, blob)
+            data = read_json(text)
         except ValueError as error:
             raise InvalidExecutable(f"the executable is damaged: {error}") from error
-        return cls.from_data(data)
+        return cls.from_data(data, text)
 
     def text(self) -> str:
         """Return a readable listing: variables with layouts and addresses, then steps with plans."""
@@ -348,7 +355,7 @@ class Executable:
         return "\n".join(lines) + "\n"
 
 
-def _text(data: Any) -> bytes:
+def _text(data: object) -> bytes:
     """Return plain data as the text of a file."""
     return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
@@ -408,7 +415,11 @@ def _variable_from(data: dict[str, Any]) -> Variable:
 
 
 def _buffer_from(b: dict[str, Any]) -> Buffer:
-    tiles = tuple((int(lo), int(hi)) for lo, hi in b["tiles"])
+    tiles: tuple[tuple[int, int], ...] = tuple(tuple(ends) for ends in b["tiles"])
+    if not {2}.issuperset(map(len, tiles)) or not {int}.issuperset(map(type, itertools.chain(*tiles))):
+        raise InvalidExecutable(
+            f"the executable's data is damaged: buffer {b['name']!r} is on no ranges of tiles"
+        )
     return Buffer(
         b["name"],
         b["category"],

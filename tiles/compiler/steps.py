@@ -5,8 +5,10 @@ A kind of step is one class here; ``costs`` says what it takes, engines what it 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Any, ClassVar, Self, TypeAlias
 
 from tiles.codelets import exported_from_data
@@ -62,13 +64,25 @@ class VertexGroup:
         codelet = data["codelet"]
         return cls(
             data["name"],
-            exported_from_data(codelet, modules) if "carried" in codelet else codelet_from_data(codelet),
-            OpForm.from_data(data["form"]),
+            exported_from_data(codelet, modules) if "carried" in codelet else _codelet(json.dumps(codelet)),
+            _form(json.dumps(data["form"])),
             Plan.from_data(data["plan"]),
             tuple(Operand(v, b) for v, b in data["operands"]),
             tuple(data["results"]),
             data["location"],
         )
+
+
+@lru_cache(maxsize=2048)
+def _codelet(text: str) -> Codelet:
+    """Return a codelet of this package from the text of its plain data: many vertices of a program are alike."""
+    return codelet_from_data(json.loads(text))
+
+
+@lru_cache(maxsize=2048)
+def _form(text: str) -> OpForm:
+    """Return a form from the text of its plain data; see ``_codelet``."""
+    return OpForm.from_data(json.loads(text))
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ result says along which of them it moves.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
+from tiles._jax_compat import Jaxpr
 from tiles.errors import NoTileCode
 from tiles.numerics.dtypes import itemsize
 
@@ -101,7 +101,7 @@ class Arrangement:
 class CellFunction:
     """What ``compile_cell`` is asked for: a closed jaxpr, dtypes of its operands and results, and their arrangement."""
 
-    jaxpr: Any
+    jaxpr: Jaxpr
     dtypes: tuple[tuple[str, ...], tuple[str, ...]]
     arrangement: Arrangement
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
+from tiles._jax_compat import Jaxpr
 from tiles.elements import isa as instruction_sets
 from tiles.elements.amp import MatrixVector, product_of
 from tiles.elements.cell import ACCESS_BYTES, Arrangement
@@ -40,7 +41,7 @@ class Nest(Protocol):
 
 
 def compile_cell(
-    jaxpr: Any,
+    jaxpr: Jaxpr,
     dtypes: tuple[tuple[str, ...], tuple[str, ...]],
     arrangement: Arrangement,
     target: Target | InstructionSet,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
+from tiles._jax_compat import Jaxpr
 from tiles.elements.cell import CELL, ELEMENT, Access, Arrangement
 from tiles.elements.emitter import Emitter
 from tiles.elements.extents import Extent, equal, greater, symbol
@@ -53,7 +53,7 @@ class Elementwise:
     def __init__(
         self,
         emitter: Emitter,
-        jaxpr: Any,
+        jaxpr: Jaxpr,
         operand_dtypes: tuple[str, ...],
         result_dtypes: tuple[str, ...],
         how: Arrangement,

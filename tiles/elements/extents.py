@@ -39,19 +39,19 @@ class Extent:
         value = _BINARY[self.kind](left, right)
         return value * 1 if self.kind in (">", "==") else value
 
-    def __add__(self, other: Any) -> Extent:
+    def __add__(self, other: Extent | int) -> Extent:
         return _binary("+", self, other)
 
-    def __sub__(self, other: Any) -> Extent:
+    def __sub__(self, other: Extent | int) -> Extent:
         return _binary("-", self, other)
 
-    def __mul__(self, other: Any) -> Extent:
+    def __mul__(self, other: Extent | int) -> Extent:
         return _binary("*", self, other)
 
-    def __floordiv__(self, other: Any) -> Extent:
+    def __floordiv__(self, other: Extent | int) -> Extent:
         return _binary("//", self, other)
 
-    def __mod__(self, other: Any) -> Extent:
+    def __mod__(self, other: Extent | int) -> Extent:
         return _binary("%", self, other)
 
     def __str__(self) -> str:
@@ -103,17 +103,17 @@ def symbol(name: str) -> Extent:
     return Extent("symbol", (name,))
 
 
-def greater(a: Any, b: Any) -> Extent:
+def greater(a: Extent | int, b: Extent | int) -> Extent:
     """Return 1 where ``a > b``, else 0."""
     return _binary(">", a, b)
 
 
-def equal(a: Any, b: Any) -> Extent:
+def equal(a: Extent | int, b: Extent | int) -> Extent:
     """Return 1 where the forms are equal, else 0."""
     return _binary("==", a, b)
 
 
-def _binary(kind: str, a: Any, b: Any) -> Extent:
+def _binary(kind: str, a: Extent | int, b: Extent | int) -> Extent:
     left, right = (x if isinstance(x, Extent) else const(x) for x in (a, b))
     if left.kind == right.kind == "const":
         return const(int(_BINARY[kind](left.args[0], right.args[0])))

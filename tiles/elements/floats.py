@@ -6,8 +6,9 @@ Rules take the walker's context (``select``), the equation's parameters and its 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
+from tiles._jax_compat import Datum, Jaxpr, Params
 from tiles.elements.emitter import Emitter
 from tiles.elements.tilecode import AZERO, AZEROS, Register
 from tiles.elements.values import Forms, Pieces, Value, piece_width
@@ -34,7 +35,7 @@ class Context(Protocol):
         """Return a literal."""
         ...
 
-    def run(self, jaxpr: Any, consts: list[Any], operands: list[Value]) -> list[Value]:
+    def run(self, jaxpr: Jaxpr, consts: list[Datum], operands: list[Value]) -> list[Value]:
         """Return the values of a jaxpr's results."""
         ...
 
@@ -151,7 +152,7 @@ def halves(ctx: Context, name: str, x: Value) -> Value:
 def transcendental(f32_name: str, f16_name: str | None) -> Callable[..., Value]:
     """Return the rule of a function of one operand that has an instruction for f32 lanes, maybe for pairs of f16."""
 
-    def rule(ctx: Context, params: dict[str, Any], x: Value) -> Value:
+    def rule(ctx: Context, params: Params, x: Value) -> Value:
         if x.dtype == "float16" and f16_name:
             return halves(ctx, f16_name, x)
         return lane_by_lane(ctx, f32_name, x)

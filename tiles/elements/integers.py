@@ -7,8 +7,8 @@ leave it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
+from tiles._jax_compat import Params
 from tiles.elements.emitter import Emitter
 from tiles.elements.floats import Context, convert_float, lane_by_lane
 from tiles.elements.tilecode import MZERO, Register
@@ -64,7 +64,7 @@ def lanes(
 def plain(name: str, wraps: bool = True) -> Rule:
     """Return the rule of one instruction."""
 
-    def rule(ctx: Context, params: dict[str, Any], *values: Value) -> Value:
+    def rule(ctx: Context, params: Params, *values: Value) -> Value:
         dtype = values[0].dtype
         width_of(dtype)
 
@@ -114,7 +114,7 @@ def compare(ctx: Context, direction: str, a: Value, b: Value) -> Value:
 def shift(name: str) -> Rule:
     """Return the rule of a shift: XLA's, where an amount beyond the width gives 0, or the sign's bits."""
 
-    def rule(ctx: Context, params: dict[str, Any], x: Value, amount: Value) -> Value:
+    def rule(ctx: Context, params: Params, x: Value, amount: Value) -> Value:
         bits = width_of(x.dtype)
 
         def lane(e: Emitter, a: Register, b: Register) -> Register:

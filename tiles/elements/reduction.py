@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from jax.extend.core import Jaxpr
 
+from tiles._jax_compat import Atom, Datum, Equation
 from tiles.elements.select import Equations
 from tiles.errors import NoTileCode
 from tiles.numerics.accumulate import accumulate_p
@@ -39,7 +39,7 @@ class Reduction:
     """
 
     before: Equations
-    consts: list[Any]
+    consts: list[Datum]
     after: Equations
     kind: str
     over_rows: bool
@@ -47,7 +47,7 @@ class Reduction:
     result_dtype: str
 
 
-def find_reduction(jaxpr: Any) -> Reduction | None:
+def find_reduction(jaxpr: Jaxpr) -> Reduction | None:
     """Return a jaxpr's reduction; None where it has none.
 
     Raises:
@@ -59,7 +59,7 @@ def find_reduction(jaxpr: Any) -> Reduction | None:
     if not places:
         return None
     at = places[0]
-    eqn: Any = inner.eqns[at]
+    eqn: Equation = inner.eqns[at]
     shape = eqn.invars[0].aval.shape
     axes = eqn.params.get("axes", ())
     if len(places) > 1 or eqn.primitive.name not in KINDS or len(shape) != 2 or len(axes) != 1:
@@ -67,9 +67,9 @@ def find_reduction(jaxpr: Any) -> Reduction | None:
             f"{eqn.primitive.name} of axes {axes} of {shape}",
             expected=f"one of {', '.join(KINDS)} over one of two dimensions",
         )
-    reduced: Any = eqn.invars[0]
+    reduced: Atom = eqn.invars[0]
     cut = at
-    last: Any = inner.eqns[at - 1] if at else None
+    last: Equation = inner.eqns[at - 1] if at else None
     if last is not None and _widens_halves(last, reduced, KINDS[eqn.primitive.name]):
         reduced, cut = last.invars[0], at - 1  # the machine's accumulators add halves in f32 as they are
     return Reduction(
@@ -83,7 +83,7 @@ def find_reduction(jaxpr: Any) -> Reduction | None:
     )
 
 
-def _widens_halves(eqn: Any, reduced: Any, kind: str) -> bool:
+def _widens_halves(eqn: Equation, reduced: Atom, kind: str) -> bool:
     """Return whether an equation only widens halves that are then summed."""
     is_conversion = eqn.primitive.name in WIDENING and eqn.outvars[0] is reduced
     return kind == "add" and is_conversion and eqn.invars[0].aval.dtype.name == "float16"

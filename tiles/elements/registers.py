@@ -389,7 +389,11 @@ def _renamed(items: tuple[Item, ...], homes: dict[Name, int]) -> tuple[Item, ...
         )
 
     def instruction(i: Instruction | None) -> Instruction | None:
-        return i and replace(i, outs=tuple(map(register, i.outs)), ins=tuple(map(register, i.ins)))
+        if i is None:
+            return None
+        outs, ins = tuple(map(register, i.outs)), tuple(map(register, i.ins))
+        rest = i.imms, i.modifier, i.stream, i.stores, i.effect, i.note
+        return Instruction(i.mnemonic, i.slot, outs, ins, *rest)
 
     def block(b: Block) -> Block:
         return Block((), tuple(Bundle(instruction(x.main), instruction(x.aux)) for x in b.bundles or ()))

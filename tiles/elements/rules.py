@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tiles._jax_compat import Params
 from tiles.elements import floats, integers, routines
 from tiles.elements.cell import CELL
 from tiles.elements.emitter import Emitter
@@ -32,7 +33,7 @@ _FLOATS = ("float32", "float16")
 
 
 def _arithmetic(name: str, integer: Rule) -> Rule:
-    def rule(ctx: Context, params: dict[str, Any], *values: Value) -> Value:
+    def rule(ctx: Context, params: Params, *values: Value) -> Value:
         folded = _folded(ctx, name, values)
         if folded is not None:
             return folded
@@ -56,7 +57,7 @@ def _folded(ctx: Context, name: str, values: tuple[Value, ...]) -> Value | None:
 
 
 def _compare(direction: str) -> Rule:
-    def rule(ctx: Context, params: dict[str, Any], a: Value, b: Value) -> Value:
+    def rule(ctx: Context, params: Params, a: Value, b: Value) -> Value:
         if a.dtype in _FLOATS:
             to = "mask32" if a.dtype == "float32" else "mask16"
             return binary(ctx, "cmp" + direction, a, b, to=to)
@@ -66,7 +67,7 @@ def _compare(direction: str) -> Rule:
 
 
 def _extremum(greater: bool) -> Rule:
-    def rule(ctx: Context, params: dict[str, Any], a: Value, b: Value) -> Value:
+    def rule(ctx: Context, params: Params, a: Value, b: Value) -> Value:
         if a.dtype in _FLOATS:
             return binary(ctx, "max" if greater else "min", a, b)
         return integers.extremum(ctx, greater, a, b)
@@ -74,21 +75,21 @@ def _extremum(greater: bool) -> Rule:
     return rule
 
 
-def _clamp(ctx: Context, params: dict[str, Any], low: Value, x: Value, high: Value) -> Value:
+def _clamp(ctx: Context, params: Params, low: Value, x: Value, high: Value) -> Value:
     return _extremum(False)(ctx, params, _extremum(True)(ctx, params, x, low), high)
 
 
-def _neg(ctx: Context, params: dict[str, Any], x: Value) -> Value:
+def _neg(ctx: Context, params: Params, x: Value) -> Value:
     if x.dtype in _FLOATS:
         return negated(ctx, x)
     return integers.plain("sub")(ctx, params, Value(x.dtype, CELL, 1, constant=0), x)
 
 
-def _abs(ctx: Context, params: dict[str, Any], x: Value) -> Value:
+def _abs(ctx: Context, params: Params, x: Value) -> Value:
     return absolute(ctx, x) if x.dtype in _FLOATS else integers.plain("abs")(ctx, params, x)
 
 
-def _integer_pow(ctx: Context, params: dict[str, Any], x: Value) -> Value:
+def _integer_pow(ctx: Context, params: Params, x: Value) -> Value:
     power = abs(params["y"])
     multiply = RULES["mul"]
     result: Value | None = None
@@ -102,7 +103,7 @@ def _integer_pow(ctx: Context, params: dict[str, Any], x: Value) -> Value:
     return RULES["div"](ctx, {}, ctx.constant(1, x.dtype), result) if params["y"] < 0 else result
 
 
-def _divide(ctx: Context, params: dict[str, Any], a: Value, b: Value) -> Value:
+def _divide(ctx: Context, params: Params, a: Value, b: Value) -> Value:
     if a.dtype not in _FLOATS:
         return routines.integer_division(ctx, a, b, remainder=False)
     if a.constant == 1:
@@ -121,7 +122,7 @@ def _is_power_of_two(number: float) -> bool:
     )
 
 
-def _remainder(ctx: Context, params: dict[str, Any], a: Value, b: Value) -> Value:
+def _remainder(ctx: Context, params: Params, a: Value, b: Value) -> Value:
     if a.dtype not in _FLOATS:
         return routines.integer_division(ctx, a, b, remainder=True)
     routine = routines.find("rem", (a.dtype, b.dtype))
@@ -130,7 +131,7 @@ def _remainder(ctx: Context, params: dict[str, Any], a: Value, b: Value) -> Valu
 
 
 def _logic(name: str) -> Rule:
-    def rule(ctx: Context, params: dict[str, Any], a: Value, b: Value) -> Value:
+    def rule(ctx: Context, params: Params, a: Value, b: Value) -> Value:
         if a.dtype != "bool":
             return integers.plain(name, wraps=False)(ctx, params, a, b)
         form = _mask_form(a, b)
@@ -153,7 +154,7 @@ def _mask_form(*values: Value) -> str:
     return ""
 
 
-def _not(ctx: Context, params: dict[str, Any], x: Value) -> Value:
+def _not(ctx: Context, params: Params, x: Value) -> Value:
     form = _mask_form(x)
     if x.dtype == "bool" and form:
         return inverted(ctx, form, x)
@@ -166,7 +167,7 @@ def _all_ones(dtype: str) -> int:
     return -1 if integers.is_signed(dtype) else (1 << integers.width_of(dtype)) - 1
 
 
-def _select_n(ctx: Context, params: dict[str, Any], which: Value, *cases: Value) -> Value:
+def _select_n(ctx: Context, params: Params, which: Value, *cases: Value) -> Value:
     if len(cases) != 2 or which.dtype != "bool":
         raise NoTileCode(f"a select of {len(cases)} cases by {which.dtype}", expected="2 cases by bool")
     if cases[0].dtype in _FLOATS and _mask_form(which):
@@ -174,7 +175,7 @@ def _select_n(ctx: Context, params: dict[str, Any], which: Value, *cases: Value)
     return integers.select_lanes(ctx, which, *cases)
 
 
-def _sign(ctx: Context, params: dict[str, Any], x: Value) -> Value:
+def _sign(ctx: Context, params: Params, x: Value) -> Value:
     """Return the sign: by masks for floats, with NaN and zeros passed on; by comparisons for integers."""
     if x.dtype not in _FLOATS:
         one, minus = ctx.constant(1, x.dtype), ctx.constant(-1, x.dtype)
@@ -186,11 +187,11 @@ def _sign(ctx: Context, params: dict[str, Any], x: Value) -> Value:
     return masked_select(ctx, below, signed, ctx.constant(-1.0, x.dtype))
 
 
-def _is_finite(ctx: Context, params: dict[str, Any], x: Value) -> Value:
+def _is_finite(ctx: Context, params: Params, x: Value) -> Value:
     return _compare("lt")(ctx, {}, absolute(ctx, x), ctx.constant(float("inf"), x.dtype))
 
 
-def _round(ctx: Context, params: dict[str, Any], x: Value) -> Value:
+def _round(ctx: Context, params: Params, x: Value) -> Value:
     if int(params.get("rounding_method", 1)) == 1:
         return floats.lane_by_lane(ctx, "int:nearest", x)
     routine = routines.find("round_away", (x.dtype,))
@@ -198,14 +199,14 @@ def _round(ctx: Context, params: dict[str, Any], x: Value) -> Value:
     return ctx.run(routine.jaxpr, list(routine.consts), [x])[0]
 
 
-def _convert(ctx: Context, params: dict[str, Any], x: Value) -> Value:
+def _convert(ctx: Context, params: Params, x: Value) -> Value:
     dtype = params["new_dtype"].name
     if dtype == "bool" and x.dtype != "bool":
         return RULES["ne"](ctx, {}, x, ctx.constant(0, x.dtype))
     return integers.convert(ctx, x, dtype)
 
 
-def _bitcast(ctx: Context, params: dict[str, Any], x: Value) -> Value:
+def _bitcast(ctx: Context, params: Params, x: Value) -> Value:
     """Return the same bits as another dtype of the same width."""
     dtype = np.dtype(params["new_dtype"]).name
     if x.dtype == dtype:
@@ -229,7 +230,7 @@ def _bitcast(ctx: Context, params: dict[str, Any], x: Value) -> Value:
 def _counted(name: str) -> Rule:
     """Return the rule of a count of bits: of those that the dtype has."""
 
-    def rule(ctx: Context, params: dict[str, Any], x: Value) -> Value:
+    def rule(ctx: Context, params: Params, x: Value) -> Value:
         spare = 32 - integers.width_of(x.dtype) if name == "clz" else 0
 
         def lane(e: Emitter, register: Register) -> Register:
@@ -241,15 +242,15 @@ def _counted(name: str) -> Rule:
     return rule
 
 
-def _same(ctx: Context, params: dict[str, Any], x: Value) -> Value:
+def _same(ctx: Context, params: Params, x: Value) -> Value:
     return x
 
 
-def _square(ctx: Context, params: dict[str, Any], x: Value) -> Value:
+def _square(ctx: Context, params: Params, x: Value) -> Value:
     return RULES["mul"](ctx, {}, x, x)
 
 
-def _unchanged(ctx: Context, params: dict[str, Any], *values: Value) -> list[Value]:
+def _unchanged(ctx: Context, params: Params, *values: Value) -> list[Value]:
     return list(values)
 
 

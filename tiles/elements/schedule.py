@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -194,16 +195,61 @@ def graph_of(
 
 def _scheduled(graph: Graph, window: int) -> tuple[Bundle, ...]:
     """Return the bundles of a graph's block."""
-    code = graph.code
+    if not window or window >= len(graph.code):
+        return _without_window(graph)
     waiting = [len(each) for each in graph.needs]
-    earliest = [0] * len(code)
+    earliest = [0] * len(graph.code)
     ready = {at for at, n in enumerate(waiting) if not n}
     bundles: list[Bundle] = []
+    low = 0  # the first that is left is always ready: what it waits for comes before it
     while ready:
-        end = min(ready) + (window or len(code))
-        within = {at for at in ready if at < end}
+        while low not in ready:
+            low += 1
+        within = {at for at in range(low, low + window) if at in ready}
         taken = _fill_bundle(graph, ready, within, earliest, waiting, len(bundles))
         bundles.append(Bundle(taken.get(MAIN), taken.get(AUX)))
+    return tuple(bundles)
+
+
+def _without_window(graph: Graph) -> tuple[Bundle, ...]:
+    """Return the bundles of a block whose instructions may overtake any number of others."""
+    code, ranks = graph.code, graph.ranks
+    waiting = [len(each) for each in graph.needs]
+    earliest = [0] * len(code)
+    fits: dict[str, list[tuple[int, int]]] = {MAIN: [], AUX: []}  # what may issue now, by its rank
+    later: list[tuple[int, int]] = []  # what waits for nothing but the time that is given
+    left = len(code)
+
+    def offer(at: int) -> None:
+        if earliest[at] <= now:
+            heapq.heappush(fits[code[at].slot], (ranks[at], at))
+        else:
+            heapq.heappush(later, (earliest[at], at))
+
+    now = 0
+    for at, n in enumerate(waiting):
+        if not n:
+            offer(at)
+    bundles: list[Bundle] = []
+    while left:
+        while later and later[0][0] <= now:
+            offer(heapq.heappop(later)[1])
+        taken: dict[str, Instruction] = {}
+        while True:
+            free = [slot for slot, each in fits.items() if each and slot not in taken]
+            if not free:
+                break
+            slot = min(free, key=lambda slot: fits[slot][0])
+            _, best = heapq.heappop(fits[slot])
+            taken[slot] = code[best]
+            left -= 1
+            for after, slots in graph.following[best]:
+                earliest[after] = max(earliest[after], now + slots)
+                waiting[after] -= 1
+                if not waiting[after]:
+                    offer(after)
+        bundles.append(Bundle(taken.get(MAIN), taken.get(AUX)))
+        now += 1
     return tuple(bundles)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
+from tiles._jax_compat import Atom, Datum, Equation
 from tiles.elements import routines
 from tiles.elements.cell import CELL
 from tiles.elements.emitter import Emitter
@@ -32,10 +32,10 @@ _CALLS = (
 class Equations:
     """A part of a jaxpr: its constants, operands and results, and the equations between them."""
 
-    constvars: list[Any]
-    invars: list[Any]
-    outvars: list[Any]
-    eqns: list[Any]
+    constvars: list[Atom]
+    invars: list[Atom]
+    outvars: list[Atom]
+    eqns: list[Equation]
 
 
 class Walker:
@@ -55,13 +55,13 @@ class Walker:
         """Return a literal: one value for all places that name it, so that it is brought into every form once."""
         return self._constants.setdefault((dtype, repr(number)), Value(dtype, CELL, 1, constant=number))
 
-    def run(self, jaxpr: Jaxpr | Equations, consts: list[Any], operands: list[Value]) -> list[Value]:
+    def run(self, jaxpr: Jaxpr | Equations, consts: list[Datum], operands: list[Value]) -> list[Value]:
         """Return the values of a jaxpr's results.
 
         Raises:
           NoTileCode: an operation without code; names it.
         """
-        env: dict[Any, Value] = dict(zip(jaxpr.invars, operands, strict=True))
+        env: dict[Atom, Value] = dict(zip(jaxpr.invars, operands, strict=True))
         for var, const in zip(jaxpr.constvars, consts, strict=True):
             env[var] = self._constant_array(const)
         for eqn in jaxpr.eqns:
@@ -69,7 +69,7 @@ class Walker:
             env.update(zip(eqn.outvars, self.equation(eqn, values), strict=True))
         return [self._read(env, atom) for atom in jaxpr.outvars]
 
-    def equation(self, eqn: Any, values: list[Value]) -> list[Value]:
+    def equation(self, eqn: Equation, values: list[Value]) -> list[Value]:
         """Return the results of one equation."""
         name = eqn.primitive.name
         if name in _CALLS:
@@ -85,14 +85,14 @@ class Walker:
             raise NoTileCode(f"no tile code for {name!r} of {', '.join(v.dtype for v in values)}")
         return self.run(routine.jaxpr, list(routine.consts), values)
 
-    def _read(self, env: dict[Any, Value], atom: Any) -> Value:
+    def _read(self, env: dict[Atom, Value], atom: Atom) -> Value:
         if isinstance(atom, Literal):
             return self._constant_array(atom.val)
         if atom not in env:
             raise NoTileCode("a function of a reduced value and of what was not reduced, in one cell")
         return env[atom]
 
-    def _constant_array(self, array: Any) -> Value:
+    def _constant_array(self, array: Datum) -> Value:
         values = np.asarray(array)
         if values.size != 1:
             raise NoTileCode(f"a constant array of shape {values.shape} in a cell's body", expected="scalars")

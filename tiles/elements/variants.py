@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
+from tiles._jax_compat import Jaxpr
 from tiles.elements.cell import ACCESS_BYTES, Arrangement
 from tiles.elements.compile import compile_cell
 from tiles.elements.cost import Formula, code_bytes, formula_of, slots_basis
@@ -107,7 +107,7 @@ def existing(found: Variant | NoVariant) -> Variant:
 
 
 def compile_variant(
-    jaxpr: Any,
+    jaxpr: Jaxpr,
     dtypes: tuple[tuple[str, ...], tuple[str, ...]],
     arrangement: Arrangement,
     isa: InstructionSet,

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from tiles._jax_compat import jit, optimization_barrier, with_sharding_constraint
+from tiles._jax_compat import Datum, jit, optimization_barrier, with_sharding_constraint
 from tiles.compiler import (
     AbortStep,
     BetweenStep,
@@ -120,7 +120,9 @@ class FastEngine(TracedEngine):
             return None
         return quickly(self.value_bytes, rounds=False)
 
-    def run(self, *inputs: Any, streams: Mapping[str, Any] | None = None) -> tuple[list[jax.Array], Trace]:
+    def run(
+        self, *inputs: Datum, streams: Mapping[str, Datum] | None = None
+    ) -> tuple[list[jax.Array], Trace]:
         """Run once; see ``Engine.run``."""
         exe = self.executable
         check_inputs(exe, inputs)
@@ -128,7 +130,9 @@ class FastEngine(TracedEngine):
         with self._one_at_a_time if exe.remote_buffers else contextlib.nullcontext():
             return self._run_once(inputs, given)
 
-    def _run_once(self, inputs: tuple[Any, ...], given: Mapping[str, Any]) -> tuple[list[jax.Array], Trace]:
+    def _run_once(
+        self, inputs: tuple[Datum, ...], given: Mapping[str, Datum]
+    ) -> tuple[list[jax.Array], Trace]:
         """Run with inputs and items that were checked."""
         exe = self.executable
         error, floats = partial(halting_error, exe, given), self.remote_floats
@@ -153,12 +157,12 @@ class FastEngine(TracedEngine):
         self.show(shown)
         return list(outputs), Trace(counts, self.name, self.arithmetic, counted, received.streams, shown)
 
-    def trace(self, *inputs: Any) -> list[jax.Array]:
+    def trace(self, *inputs: Datum) -> list[jax.Array]:
         """Return the outputs as a JAX-traceable function of the inputs; see ``trace_streams``."""
         return self.trace_streams({}, *inputs)[0]
 
     def trace_streams(
-        self, streams: Mapping[str, Any], *inputs: Any
+        self, streams: Mapping[str, Datum], *inputs: Datum
     ) -> tuple[list[jax.Array], dict[str, jax.Array]]:
         """Return outputs, and by name what device-to-host streams received, traceable by JAX.
 
@@ -197,7 +201,7 @@ class FastEngine(TracedEngine):
             return list(outputs), sent_by(exe, sent)
 
     def record(
-        self, *inputs: Any, streams: Mapping[str, Any] | None = None, remote: Env
+        self, *inputs: Datum, streams: Mapping[str, Datum] | None = None, remote: Env
     ) -> tuple[jax.Array, Env]:
         """Run with floats; return the decisions of loops and branches, ``int32[any]``, and rows of remote buffers."""
         after: list[Env] = []
@@ -211,17 +215,19 @@ class FastEngine(TracedEngine):
             items = {name: jnp.asarray(x) for name, x in (streams or {}).items()}
             return record(run), after[-1]
 
-    def _call_recording(self, capacity: int, *inputs: Any, items: Env, remote: Env) -> Any:
+    def _call_recording(self, capacity: int, *inputs: Datum, items: Env, remote: Env) -> Any:
         decisions = Recording(capacity)
         _, left = self._call(*inputs, decisions=decisions, items=items, remote=remote)
         return decisions.state, remote_rows(left)
 
-    def _call_replaying(self, recorded: jax.Array, *inputs: Any, items: Env, room: Room, remote: Env) -> Any:
+    def _call_replaying(
+        self, recorded: jax.Array, *inputs: Datum, items: Env, room: Room, remote: Env
+    ) -> Any:
         return self._call(*inputs, decisions=Replay(recorded), items=items, room=room, remote=remote)
 
     def _called(
         self,
-        *inputs: Any,
+        *inputs: Datum,
         items: Env,
         room: Room = (),
         remote: Env,
@@ -251,7 +257,7 @@ class FastEngine(TracedEngine):
 
     def _call(
         self,
-        *inputs: Any,
+        *inputs: Datum,
         decisions: Decisions | None = None,
         items: Env,
         room: Room = (),
@@ -416,7 +422,7 @@ class FastEngine(TracedEngine):
 
 
 def record_run(
-    executable: Executable, *inputs: Any, streams: Mapping[str, Any] | None = None, remote: Env
+    executable: Executable, *inputs: Datum, streams: Mapping[str, Datum] | None = None, remote: Env
 ) -> tuple[jax.Array, Env]:
     """Return what loops and branches decide in a run with floats, in order, for engines that repeat it.
 
@@ -432,7 +438,7 @@ def record_run(
 
 
 def record_decisions(
-    executable: Executable, *inputs: Any, streams: Mapping[str, Any] | None = None
+    executable: Executable, *inputs: Datum, streams: Mapping[str, Datum] | None = None
 ) -> jax.Array:
     """Return what loops and branches of a program without remote buffers decide; see ``record_run``."""
     return record_run(executable, *inputs, streams=streams, remote={})[0]

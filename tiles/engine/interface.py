@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from tiles._jax_compat import Datum
 from tiles.compiler import AbortStep, ErrorStep, Executable, PrintStep, VertexGroup
 from tiles.compiler.control_flow import decided_by_floats, items_needed
 from tiles.engine.trace import Print, Trace, lines_of
@@ -49,7 +50,9 @@ class Engine(abc.ABC):
         self.arithmetic = arithmetic
 
     @abc.abstractmethod
-    def run(self, *inputs: Any, streams: Mapping[str, Any] | None = None) -> tuple[list[jax.Array], Trace]:
+    def run(
+        self, *inputs: Datum, streams: Mapping[str, Datum] | None = None
+    ) -> tuple[list[jax.Array], Trace]:
         """Run once: flat inputs in the program's order to flat outputs and the trace.
 
         Args:
@@ -72,7 +75,7 @@ class Engine(abc.ABC):
         """How XLA compiles what it traces; None: as JAX does."""
         return None
 
-    def trace(self, *inputs: Any) -> Sequence[jax.Array]:
+    def trace(self, *inputs: Datum) -> Sequence[jax.Array]:
         """Return the outputs as a JAX-traceable function of the inputs.
 
         Raises:
@@ -141,11 +144,11 @@ class MachineEngine(Engine):
         """The same of the runs with floats whose decisions are repeated, None without such."""
         return self._kept_rows[1]
 
-    def _keep_rows(self, remote: Mapping[str, Any], floats: Mapping[str, Any] | None) -> None:
+    def _keep_rows(self, remote: Mapping[str, Datum], floats: Mapping[str, Any] | None) -> None:
         """Keep rows for the next run, both kinds at once: an interruption must not part them."""
         self._kept_rows = dict(remote), None if floats is None else dict(floats)
 
-    def copy_to_remote_buffer(self, name: str, value: Any, row: int | None = None) -> None:
+    def copy_to_remote_buffer(self, name: str, value: Datum, row: int | None = None) -> None:
         """Write a remote buffer from the host: all rows, ``[repeats, *shape]``, or one. It starts as zeros.
 
         Source: Poplar's ``Engine::copyToRemoteBuffer``.
@@ -208,7 +211,7 @@ class MachineEngine(Engine):
         """Return the name of the dtype in which this engine carries elements of ``dtype``."""
         return jnp.dtype(self.carried(dtype)).name
 
-    def enter(self, name: str, value: Any) -> jax.Array:
+    def enter(self, name: str, value: Datum) -> jax.Array:
         """Return an input (or constant) as the engine carries it, after checking shape and dtype.
 
         In ring arithmetic the words that a program gives are taken as they are: they are an argument of the next.
@@ -246,14 +249,14 @@ class MachineEngine(Engine):
         return [self.executable.variables[operand.variable].dtype for operand in group.operands]
 
 
-def _with_rows(remote: Mapping[str, Any], name: str, where: Any, value: Any) -> dict[str, Any]:
+def _with_rows(remote: Mapping[str, Datum], name: str, where: Any, value: Datum) -> dict[str, Any]:
     """Return the rows of remote buffers with some of one buffer's replaced."""
     rows = np.array(remote[name])
     rows[where] = np.asarray(value)
     return {**remote, name: rows}
 
 
-def check_streams(executable: Executable, streams: Mapping[str, Any] | None) -> dict[str, Any]:
+def check_streams(executable: Executable, streams: Mapping[str, Datum] | None) -> dict[str, Any]:
     """Return the items of every host-to-device stream, after checking names, shapes, dtypes and numbers.
 
     Raises:
@@ -266,7 +269,7 @@ def check_items(
     program: str,
     declared: Mapping[str, Stream],
     needed: Mapping[str, int | None],
-    streams: Mapping[str, Any] | None,
+    streams: Mapping[str, Datum] | None,
 ) -> dict[str, Any]:
     """Return the items of host-to-device streams, as ``check_streams`` does, of streams that are declared.
 
@@ -321,7 +324,7 @@ def aborted(step: AbortStep | ErrorStep, value: np.ndarray | None, prints: Seque
     return error
 
 
-def check_inputs(executable: Executable, inputs: Sequence[Any]) -> None:
+def check_inputs(executable: Executable, inputs: Sequence[Datum]) -> None:
     """Raise InvalidExecutable unless there are as many inputs as the executable takes, each with a value per replica.
 
     Values must be the same along axes along which the executable says so, on which its certificate rests; this is not

@@ -18,7 +18,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from tiles._jax_compat import device_put
+from tiles._jax_compat import Datum, device_put
 from tiles.codelets.cells import extent_classes, slice_extents
 from tiles.compiler import (
     AbortStep,
@@ -121,7 +121,9 @@ class LiteralEngine(MachineEngine):
         self._operands: dict[int, list[list[HeldOperand]]] = {}
         self._functions: dict[int, Callable[..., Any]] = {}
 
-    def run(self, *inputs: Any, streams: Mapping[str, Any] | None = None) -> tuple[list[jax.Array], Trace]:
+    def run(
+        self, *inputs: Datum, streams: Mapping[str, Datum] | None = None
+    ) -> tuple[list[jax.Array], Trace]:
         """Run once; see ``Engine.run``.
 
         Raises:
@@ -157,7 +159,7 @@ class LiteralEngine(MachineEngine):
         values = [self._read(name, run.memory) for run in self._one_by_one(runs)]
         return np.stack(values) if self.executable.replicas.axes else values[0]
 
-    def _begun(self, items: Mapping[str, Any], recorded: Iterator[int] | None) -> list[_Run]:
+    def _begun(self, items: Mapping[str, Datum], recorded: Iterator[int] | None) -> list[_Run]:
         """Return for every replica a run that has done nothing yet. The engine has no memory until they give it back."""
         exe = self.executable
         memories, self._memory = self._prepared(), None

@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 from jax.experimental import io_callback
 
-from tiles._jax_compat import dynamic_index_in_dim, dynamic_update_index_in_dim, fori_loop
+from tiles._jax_compat import Datum, dynamic_index_in_dim, dynamic_update_index_in_dim, fori_loop
 from tiles.compiler import AbortStep, ErrorStep, Executable, PrintStep, RemoteStep, StreamStep
 from tiles.compiler.control import Part
 from tiles.compiler.control_flow import items_needed, may_halt, records_of, runs_of_steps
@@ -224,7 +224,7 @@ def _of_remote(name: str) -> str:
     return f"remote {name}"
 
 
-def remote_rows(state: Mapping[str, Any]) -> dict[str, jax.Array]:
+def remote_rows(state: Mapping[str, Datum]) -> dict[str, jax.Array]:
     """Return the rows of remote buffers by name."""
     prefix = _of_remote("")
     return {key.removeprefix(prefix): rows for key, rows in state.items() if key.startswith(prefix)}
@@ -311,7 +311,7 @@ def collect(
     return results, received
 
 
-def sent_by(executable: Executable, state: Mapping[str, Any]) -> dict[str, jax.Array]:
+def sent_by(executable: Executable, state: Mapping[str, Datum]) -> dict[str, jax.Array]:
     """Return what device-to-host streams received in a run that was traced."""
     return {name: state[_of_stream(name)][0] for name, stream in executable.streams.items() if stream.to_host}
 
@@ -333,16 +333,16 @@ def in_order(steps: Mapping[int, PrintStep], received: Received) -> tuple[Print,
     return tuple(print_ for _, print_ in sorted(found, key=lambda pair: pair[0]))
 
 
-def stopped_with(state: Mapping[str, Any], number: int) -> np.ndarray:
+def stopped_with(state: Mapping[str, Datum], number: int) -> np.ndarray:
     """Return the value with which a step stopped a run, of its last state."""
     return np.asarray(state[_of_error(number)])
 
 
 def halting_error(
     executable: Executable,
-    given: Mapping[str, Any],
+    given: Mapping[str, Datum],
     halted: int,
-    state: Mapping[str, Any],
+    state: Mapping[str, Datum],
     received: Received,
 ) -> IpuError:
     """Return the error of what halted a run of an executable that was given these items."""

@@ -195,7 +195,7 @@ class _KernelPart:
             own = {k: v[at : at + tiles] if isinstance(v, np.ndarray) else v for k, v in arguments.items()}
             simulator.run(self.code, own, _BASE, scratch)
             for name, x in arrays.items():
-                found = simulator.read(arguments[name], math.prod(x.shape[1:]), x.dtype.name)
+                found = simulator.read(places[name], math.prod(x.shape[1:]), x.dtype.name)
                 left[name].append(found.reshape(tiles, *x.shape[1:]))
         return self.kernel.results(sizes, {name: np.concatenate(parts) for name, parts in left.items()})
 

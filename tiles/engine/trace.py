@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tiles._jax_compat import Datum
 from tiles.graph import read_message
 
 
@@ -22,7 +23,7 @@ class Print(NamedTuple):
     """
 
     title: str
-    value: Any
+    value: Datum
     message: str = ""
     part: int = 0
 
@@ -70,7 +71,7 @@ class Trace:
     engine: str
     arithmetic: str
     trips: Mapping[tuple[int, ...], Any] = field(default_factory=dict[tuple[int, ...], Any])
-    streams: Mapping[str, Any] = field(default_factory=dict[str, Any], compare=False, repr=False)
+    streams: Mapping[str, Datum] = field(default_factory=dict[str, Any], compare=False, repr=False)
     prints: tuple[Print, ...] = field(default=(), compare=False, repr=False)
 
     @property

@@ -218,7 +218,7 @@ def _to_data(argument: Any) -> Any:
             raise ValueError(f"a {type(argument).__name__} cannot be told as data")
 
 
-def _from_data(data: Any, count: int) -> Any:
+def _from_data(data: object, count: int) -> Any:
     if data is None:
         return None
     if not is_dict(data) or len(data) != 1:
@@ -246,11 +246,11 @@ def _from_data(data: Any, count: int) -> Any:
     return _refuse(data)
 
 
-def _pair(entry: Any) -> list[Any]:
+def _pair(entry: object) -> list[Any]:
     return entry if is_list(entry) and len(entry) == 2 else _refuse(entry)
 
 
-def _refuse(data: Any) -> NoReturn:
+def _refuse(data: object) -> NoReturn:
     raise ValueError(f"{str(data)[:60]} is no argument of a message")
 
 

@@ -8,13 +8,20 @@ their width, however it is split.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from jax import Array, core, lax
 from jax.interpreters import ad
 
-from tiles._jax_compat import batchers, define_linear, lower_fun, new_primitive, register_lowering
+from tiles._jax_compat import (
+    Atom,
+    Datum,
+    batchers,
+    define_linear,
+    lower_fun,
+    new_primitive,
+    register_lowering,
+)
 from tiles.errors import UnsupportedDtype
 from tiles.numerics import dtypes
 
@@ -41,7 +48,7 @@ def _convert(x: Array, *, new_dtype: np.dtype) -> Array:
     return lax.convert_element_type(x, new_dtype)
 
 
-def _abstract(x: Any, *, new_dtype: np.dtype) -> core.ShapedArray:
+def _abstract(x: Atom, *, new_dtype: np.dtype) -> core.ShapedArray:
     return x.update(dtype=new_dtype, weak_type=False)
 
 
@@ -49,7 +56,7 @@ def _batch(args: Sequence[Array], dims: Sequence[int], *, new_dtype: np.dtype) -
     return accumulate_p.bind(args[0], new_dtype=new_dtype), dims[0]
 
 
-def _transpose(cotangent: Any, x: Any, *, new_dtype: np.dtype) -> list[Any]:
+def _transpose(cotangent: Datum, x: Atom, *, new_dtype: np.dtype) -> list[Datum]:
     del new_dtype
     is_zero = type(cotangent) is ad.Zero
     return [ad.Zero(x.aval) if is_zero else accumulate(cotangent, x.aval.dtype)]

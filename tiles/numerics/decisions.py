@@ -11,6 +11,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from tiles._jax_compat import Datum
+
 
 class Decisions:
     """Lets every loop and branch do what it computed.
@@ -19,9 +21,9 @@ class Decisions:
       state: JAX values that loops and branches carry through their bodies.
     """
 
-    state: Any = ()
+    state: Datum = ()
 
-    def take(self, decision: Any) -> Any:
+    def take(self, decision: Datum) -> Datum:
         """Return what to do in the place of ``decision``, a predicate or the number of a branch."""
         return decision
 
@@ -33,7 +35,7 @@ class Recording(Decisions):
         """Start with none."""
         self.state = jnp.zeros((capacity,), jnp.int32), jnp.zeros((), jnp.int32)
 
-    def take(self, decision: Any) -> Any:
+    def take(self, decision: Datum) -> Datum:
         """Note the decision; what does not fit is counted only."""
         kept, count = self.state
         self.state = kept.at[count].set(jnp.asarray(decision).astype(jnp.int32), mode="drop"), count + 1
@@ -48,7 +50,7 @@ class Replay(Decisions):
         self.recorded = recorded
         self.state = jnp.zeros((), jnp.int32)
 
-    def take(self, decision: Any) -> Any:
+    def take(self, decision: Datum) -> Datum:
         """Return the recorded decision in the type of the one that was computed."""
         recorded = self.recorded[self.state]
         self.state = self.state + 1

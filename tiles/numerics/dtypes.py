@@ -7,12 +7,11 @@ elements lie inside words: little endian, as on the machine; a boolean takes one
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from tiles._jax_compat import finfo
+from tiles._jax_compat import DTypeLike, finfo
 from tiles.errors import UnsupportedDtype
 
 WORD_BYTES = 4
@@ -38,7 +37,7 @@ def to_jax(name: str) -> np.dtype:
     return np.dtype(getattr(jnp, name if name != "bool" else "bool_"))
 
 
-def name_of(dtype: Any) -> str:
+def name_of(dtype: DTypeLike) -> str:
     """Return the name of anything that stands for a dtype.
 
     Raises:
@@ -56,17 +55,17 @@ def itemsize(name: str) -> int:
     return to_jax(name).itemsize
 
 
-def is_float(dtype: Any) -> bool:
+def is_float(dtype: DTypeLike) -> bool:
     """Return whether a dtype (or its name) is a floating-point type, 8-bit and bfloat16 included."""
     return bool(jnp.issubdtype(np.dtype(dtype), jnp.floating))
 
 
-def is_integer(dtype: Any) -> bool:
+def is_integer(dtype: DTypeLike) -> bool:
     """Return whether a dtype (or its name) is a signed or unsigned integer; booleans are not."""
     return bool(jnp.issubdtype(np.dtype(dtype), jnp.integer))
 
 
-def is_narrow_float(dtype: Any) -> bool:
+def is_narrow_float(dtype: DTypeLike) -> bool:
     """Return whether a dtype (or its name) is a float of fewer than 32 bits, whose sums are formed in float32."""
     return (
         is_float(to_jax(dtype) if isinstance(dtype, str) else dtype) and np.dtype(dtype).itemsize < WORD_BYTES

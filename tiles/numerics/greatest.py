@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, core, lax
 
-from tiles._jax_compat import batchers, lower_fun, new_primitive, register_lowering
+from tiles._jax_compat import Atom, batchers, lower_fun, new_primitive, register_lowering
 from tiles.errors import UnsupportedDtype
 
 greatest_p = new_primitive("tiles_greatest")
@@ -69,7 +68,7 @@ def _signed(x: Array) -> Array:
     return x.astype(np.int32)
 
 
-def _abstract(x: Any, *, k: int) -> list[core.ShapedArray]:
+def _abstract(x: Atom, *, k: int) -> list[core.ShapedArray]:
     shape = (*x.shape[:-1], k)
     return [core.ShapedArray(shape, x.dtype), core.ShapedArray(shape, np.dtype(np.int32))]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import jax
@@ -18,11 +18,21 @@ import numpy as np
 from jax.core import Tracer
 from jax.extend import core
 
-from tiles._jax_compat import make_jaxpr, read_config, tree_flatten, tree_structure, tree_unflatten
+from tiles._jax_compat import (
+    Atom,
+    Datum,
+    Equation,
+    Jaxpr,
+    make_jaxpr,
+    read_config,
+    tree_flatten,
+    tree_structure,
+    tree_unflatten,
+)
 from tiles.errors import InvalidArguments
 from tiles.numerics import dtypes as element_types
 from tiles.numerics import ring_control
-from tiles.numerics.ring_rules import RULES, Equation, bind, no_rule, rule
+from tiles.numerics.ring_rules import RULES, bind, no_rule, rule
 from tiles.numerics.ring_words import is_float, to_ring, word_type
 
 __all__ = ["evaluate", "ring", "rule", "to_ring", "word_type"]
@@ -34,12 +44,12 @@ assert ring_control  # imported for the rules it registers
 class _Traced:
     """A function traced once: its jaxpr, its constants as words, and the structure of its results."""
 
-    jaxpr: Any
-    const_words: tuple[Any, ...]
-    out_tree: Any
+    jaxpr: Jaxpr
+    const_words: tuple[Datum, ...]
+    out_tree: Hashable
 
 
-def ring(fn: Callable[..., Any], dtypes: Sequence[Any] | None = None) -> Callable[..., Any]:
+def ring(fn: Callable[..., Any], dtypes: Sequence[Datum] | None = None) -> Callable[..., Any]:
     """Return the ring form of a function, derived from its jaxpr.
 
     The result takes the same positional arguments and returns the same structure, with every float array
@@ -56,10 +66,10 @@ def ring(fn: Callable[..., Any], dtypes: Sequence[Any] | None = None) -> Callabl
       Unsupported: when called, on a primitive that has no ring meaning.
       InvalidArguments: when called, on arguments that do not fit ``dtypes``.
     """
-    cache: dict[Any, _Traced] = {}
+    cache: dict[Hashable, _Traced] = {}
 
     @functools.wraps(fn)
-    def in_ring(*args: Any) -> Any:
+    def in_ring(*args: Datum) -> Datum:
         leaves, tree = tree_flatten(args)
         names = _declared(dtypes, args)
         abstract = [_abstract(x, name) for x, name in zip(leaves, names, strict=True)]
@@ -75,7 +85,7 @@ def ring(fn: Callable[..., Any], dtypes: Sequence[Any] | None = None) -> Callabl
     return in_ring
 
 
-def evaluate(jaxpr: Any, const_words: Sequence[Any], arg_words: Sequence[Any]) -> list[Any]:
+def evaluate(jaxpr: Jaxpr, const_words: Sequence[Datum], arg_words: Sequence[Datum]) -> list[Datum]:
     """Return the results of a jaxpr in the ring.
 
     Args:
@@ -83,10 +93,10 @@ def evaluate(jaxpr: Any, const_words: Sequence[Any], arg_words: Sequence[Any]) -
       const_words: values of its constant variables, floats as words.
       arg_words: values of its inputs, floats as words.
     """
-    env: dict[Any, Any] = dict(zip(jaxpr.constvars, const_words, strict=True))
+    env: dict[Atom, Datum] = dict(zip(jaxpr.constvars, const_words, strict=True))
     env.update(zip(jaxpr.invars, arg_words, strict=True))
 
-    def read(v: Any) -> Any:
+    def read(v: Atom) -> Datum:
         return _literal(v) if isinstance(v, core.Literal) else env[v]
 
     for eqn in jaxpr.eqns:
@@ -95,7 +105,7 @@ def evaluate(jaxpr: Any, const_words: Sequence[Any], arg_words: Sequence[Any]) -
     return [read(v) for v in jaxpr.outvars]
 
 
-def _apply(eqn: Equation, ins: list[Any]) -> Sequence[Any]:
+def _apply(eqn: Equation, ins: list[Datum]) -> Sequence[Datum]:
     """Return an equation's results: by its rule where a float may be inside, else by its primitive."""
     name = eqn.primitive.name
     if name in ring_control.NAMES or any(is_float(v.aval) for v in (*eqn.invars, *eqn.outvars)):
@@ -103,12 +113,12 @@ def _apply(eqn: Equation, ins: list[Any]) -> Sequence[Any]:
     return bind(eqn, ins)
 
 
-def _literal(literal: Any) -> Any:
+def _literal(literal: Atom) -> Datum:
     """Return a literal's word."""
     return to_ring(np.asarray(literal.val, literal.aval.dtype))
 
 
-def _trace(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[_Traced, bool]:
+def _trace(fn: Callable[..., Any], args: tuple[Datum, ...]) -> tuple[_Traced, bool]:
     """Return a traced function, and whether to keep it: not where it closes over another trace's values."""
     closed, shapes = make_jaxpr(fn, return_shape=True)(*args)
     is_reusable = not any(isinstance(c, Tracer) for c in closed.consts)
@@ -116,7 +126,7 @@ def _trace(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[_Traced, bool
     return _Traced(closed.jaxpr, words, tree_structure(shapes)), is_reusable
 
 
-def _declared(names: Sequence[Any] | None, args: tuple[Any, ...]) -> list[str | None]:
+def _declared(names: Sequence[Datum] | None, args: tuple[Datum, ...]) -> list[str | None]:
     """Return the stated type of each array among the arguments, or None."""
     if names is None:
         return [None] * len(jax.tree.leaves(args))
@@ -140,7 +150,7 @@ def _declared(names: Sequence[Any] | None, args: tuple[Any, ...]) -> list[str | 
     return declared
 
 
-def _abstract(x: Any, name: str | None) -> jax.ShapeDtypeStruct:
+def _abstract(x: Datum, name: str | None) -> jax.ShapeDtypeStruct:
     """Return the shape and type that the function sees for an argument."""
     shape, dtype = np.shape(x), jax.dtypes.result_type(x) if not hasattr(x, "dtype") else x.dtype
     if name is None:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
 from jax.extend import core
 
-from tiles._jax_compat import jit, set_xla_metadata, switch
+from tiles._jax_compat import Atom, Datum, Equation, Jaxpr, jit, set_xla_metadata, switch
 from tiles.errors import Unsupported
 from tiles.numerics import ring_words
-from tiles.numerics.ring_rules import Equation, Evaluate, rule
+from tiles.numerics.ring_rules import Evaluate, rule
 
 _CALLS = """
 jit pjit closed_call core_call call remat remat2 checkpoint composite
@@ -24,7 +23,7 @@ NAMES = frozenset((*_CALLS, "cond", "scan", "while"))
 """Primitives that hold other jaxprs: interpreted always, since a float may hide inside."""
 
 
-def callee(eqn: Equation) -> tuple[Any, Sequence[Any]]:
+def callee(eqn: Equation) -> tuple[Jaxpr, Sequence[Datum]]:
     """Return the body of a call-like equation: an open jaxpr and its constants."""
     names = ("jaxpr", "call_jaxpr", "fun_jaxpr")
     body = next(eqn.params[name] for name in names if name in eqn.params)
@@ -32,14 +31,14 @@ def callee(eqn: Equation) -> tuple[Any, Sequence[Any]]:
 
 
 @rule(*_CALLS)
-def _call(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+def _call(eqn: Equation, ins: list[Datum], evaluate: Evaluate) -> Sequence[Datum]:
     """See through a call; what XLA is told of it, as to leave it a computation of its own, it is told of the ring's."""
     jaxpr, consts = callee(eqn)
     words = [ring_words.to_ring(c) for c in consts]
     if not (said := eqn.ctx.xla_metadata):
         return evaluate(jaxpr, words, ins)
 
-    def evaluate_own(*own: Any) -> Sequence[Any]:
+    def evaluate_own(*own: Datum) -> Sequence[Datum]:
         return evaluate(jaxpr, words, own)
 
     with set_xla_metadata(**said):
@@ -47,14 +46,14 @@ def _call(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
 
 
 @rule("cond")
-def _cond(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+def _cond(eqn: Equation, ins: list[Datum], evaluate: Evaluate) -> Sequence[Datum]:
     """Take the branch that the index names; an index that depends on floats is the ring's own."""
     index, *operands = ins
     return switch(index, [_closed(b, evaluate) for b in eqn.params["branches"]], *operands)
 
 
 @rule("scan")
-def _scan(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+def _scan(eqn: Equation, ins: list[Datum], evaluate: Evaluate) -> Sequence[Datum]:
     params = eqn.params
     num_consts, num_carry = params["num_consts"], params["num_carry"]
     consts, carry, xs = (
@@ -64,7 +63,7 @@ def _scan(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
     )
     body = _closed(params["jaxpr"], evaluate)
 
-    def step(state: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
+    def step(state: list[Datum], x: list[Datum]) -> tuple[list[Datum], list[Datum]]:
         results = body(*consts, *state, *x)
         return results[:num_carry], results[num_carry:]
 
@@ -74,7 +73,7 @@ def _scan(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
 
 
 @rule("while")
-def _while(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+def _while(eqn: Equation, ins: list[Datum], evaluate: Evaluate) -> Sequence[Datum]:
     """Loop while the condition holds; of a batch of loops (``vmap``) while any member's does.
 
     Raises:
@@ -98,7 +97,7 @@ def _while(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
             lambda s: cond(*cond_consts, *s)[0], lambda s: body(*body_consts, *s), list(state)
         )
 
-    def step(s: list[Any]) -> list[Any]:
+    def step(s: list[Datum]) -> list[Datum]:
         (goes_on,) = cond(*cond_consts, *s)
         new = body(*body_consts, *s)
         return [_chosen(goes_on, x, y) for x, y in zip(new, s, strict=True)]
@@ -106,23 +105,23 @@ def _while(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
     return lax.while_loop(lambda s: cond(*cond_consts, *s)[0].any(), step, list(state))
 
 
-def _chosen(goes_on: Any, new: Any, old: Any) -> Any:
+def _chosen(goes_on: Datum, new: Datum, old: Datum) -> Datum:
     """Return the new value for the members of a batch whose own loop goes on; batch dimensions lead."""
     return jnp.where(goes_on.reshape(goes_on.shape + (1,) * (new.ndim - goes_on.ndim)), new, old)
 
 
-def _closed(jaxpr: Any, evaluate: Evaluate) -> Callable[..., list[Any]]:
+def _closed(jaxpr: Jaxpr, evaluate: Evaluate) -> Callable[..., list[Datum]]:
     """Return the ring form of a closed jaxpr as a function."""
     consts = [ring_words.to_ring(c) for c in jaxpr.consts]
 
-    def function(*args: Any) -> list[Any]:
+    def function(*args: Datum) -> list[Datum]:
         return evaluate(jaxpr.jaxpr, consts, args)
 
     return function
 
 
 def _trips_depend_on_floats(
-    cond: Any, body: Any, operands: Sequence[Any], num_cond: int, num_body: int
+    cond: Jaxpr, body: Jaxpr, operands: Sequence[Datum], num_cond: int, num_body: int
 ) -> bool:
     """Return whether a loop's condition can depend on a float, directly or through what its body carries."""
     tainted = [ring_words.is_float(v.aval) for v in operands]
@@ -134,7 +133,7 @@ def _trips_depend_on_floats(
     return _taint(cond.jaxpr, [*cond_consts, *_carried_taint(body.jaxpr, body_consts, state)])[0]
 
 
-def _carried_taint(body: Any, consts: Sequence[bool], state: Sequence[bool]) -> list[bool]:
+def _carried_taint(body: Jaxpr, consts: Sequence[bool], state: Sequence[bool]) -> list[bool]:
     """Return which carried values of a loop can depend on a float after any number of rounds."""
     state = list(state)
     while True:
@@ -145,11 +144,11 @@ def _carried_taint(body: Any, consts: Sequence[bool], state: Sequence[bool]) -> 
         state = merged
 
 
-def _taint(jaxpr: Any, inputs: Sequence[bool]) -> list[bool]:
+def _taint(jaxpr: Jaxpr, inputs: Sequence[bool]) -> list[bool]:
     """Return which results of a jaxpr are floats or can depend on one, given which inputs do."""
     known = dict(zip(jaxpr.invars, inputs, strict=True))
 
-    def read(v: Any) -> bool:
+    def read(v: Atom) -> bool:
         return ring_words.is_float(v.aval) or (not isinstance(v, core.Literal) and known.get(v, False))
 
     for eqn in jaxpr.eqns:

@@ -15,16 +15,24 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from tiles._jax_compat import broadcasted_iota, dot_general, finfo, reduce_window
+from tiles._jax_compat import (
+    Datum,
+    DTypeLike,
+    Equation,
+    Jaxpr,
+    Params,
+    broadcasted_iota,
+    dot_general,
+    finfo,
+    reduce_window,
+)
 from tiles.errors import Unsupported
 from tiles.numerics import ring_words
 from tiles.numerics.accumulate import accumulate_p
 
-Evaluate = Callable[[Any, Sequence[Any], Sequence[Any]], list[Any]]
+Evaluate = Callable[[Jaxpr, Sequence[Datum], Sequence[Datum]], list[Datum]]
 """``evaluate(jaxpr, const_words, arg_words) -> result_words``."""
-Equation = Any
-"""A ``JaxprEqn``; JAX does not type the abstract values of its variables."""
-Rule = Callable[[Equation, list[Any], Evaluate], Sequence[Any]]
+Rule = Callable[[Equation, list[Datum], Evaluate], Sequence[Datum]]
 """``rule(equation, operand_words, evaluate) -> result_words``."""
 
 # Each primitive computes its own ring form when it is handed words: modulo arithmetic, unsigned comparison,
@@ -68,13 +76,13 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
-def bind(eqn: Equation, ins: Sequence[Any]) -> Sequence[Any]:
+def bind(eqn: Equation, ins: Sequence[Datum]) -> Sequence[Datum]:
     """Return the results of an equation's own primitive on other operands."""
     results = eqn.primitive.bind(*ins, **eqn.params)
     return results if eqn.primitive.multiple_results else [results]
 
 
-def no_rule(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+def no_rule(eqn: Equation, ins: list[Datum], evaluate: Evaluate) -> Sequence[Datum]:
     """Refuse a primitive whose ring meaning nobody has stated."""
     del ins, evaluate
     raise Unsupported(
@@ -85,12 +93,12 @@ def no_rule(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
 
 
 @rule(*_ITSELF)
-def _itself(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+def _itself(eqn: Equation, ins: list[Datum], evaluate: Evaluate) -> Sequence[Datum]:
     return bind(eqn, ins)
 
 
 @rule(*_MIXED)
-def _mixed(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+def _mixed(eqn: Equation, ins: list[Datum], evaluate: Evaluate) -> Sequence[Datum]:
     out = eqn.outvars[0].aval
     operand = eqn.invars[0].aval
     if eqn.primitive.name == "reduce_precision" and _keeps_precision(eqn.params, operand.dtype):
@@ -100,14 +108,14 @@ def _mixed(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
     return [ring_words.mix(tag, ins, out.shape, out.dtype)]
 
 
-def _keeps_precision(params: dict[str, Any], dtype: Any) -> bool:
+def _keeps_precision(params: Params, dtype: DTypeLike) -> bool:
     """Return whether reduce_precision asks for the format that the values already have."""
     info = finfo(dtype)
     return (params["exponent_bits"], params["mantissa_bits"]) == (info.nexp, info.nmant)
 
 
 @rule("div")
-def _div(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+def _div(eqn: Equation, ins: list[Datum], evaluate: Evaluate) -> Sequence[Datum]:
     """Mix, except that dividing by one changes nothing."""
     x, y = ins
     (mixed,) = _mixed(eqn, ins, evaluate)
@@ -115,12 +123,12 @@ def _div(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
 
 
 @rule("square")
-def _square(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+def _square(eqn: Equation, ins: list[Datum], evaluate: Evaluate) -> Sequence[Datum]:
     return [ins[0] * ins[0]]
 
 
 @rule("integer_pow")
-def _integer_pow(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+def _integer_pow(eqn: Equation, ins: list[Datum], evaluate: Evaluate) -> Sequence[Datum]:
     """Multiply repeatedly, so that it equals the same product written out; mix negative powers."""
     exponent = eqn.params["y"]
     if exponent < 0:
@@ -133,28 +141,28 @@ def _integer_pow(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[
 
 
 @rule("convert_element_type")
-def _convert(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+def _convert(eqn: Equation, ins: list[Datum], evaluate: Evaluate) -> Sequence[Datum]:
     return [ring_words.convert(ins[0], eqn.invars[0].aval.dtype, eqn.outvars[0].aval.dtype)]
 
 
 @rule(accumulate_p.name)
-def _accumulate(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+def _accumulate(eqn: Equation, ins: list[Datum], evaluate: Evaluate) -> Sequence[Datum]:
     return [ring_words.resize(ins[0], eqn.outvars[0].aval.dtype)]
 
 
 @rule("bitcast_convert_type")
-def _bitcast(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+def _bitcast(eqn: Equation, ins: list[Datum], evaluate: Evaluate) -> Sequence[Datum]:
     """Keep the word: in the ring a float's bits are its word."""
     return [lax.bitcast_convert_type(ins[0], ring_words.word_type(eqn.outvars[0].aval.dtype))]
 
 
 @rule("device_put", "stop_gradient", "name", "reshard", "sharding_constraint", "layout_constraint", "pvary")
-def _unchanged(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+def _unchanged(eqn: Equation, ins: list[Datum], evaluate: Evaluate) -> Sequence[Datum]:
     return ins
 
 
 @rule("iota")
-def _iota(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+def _iota(eqn: Equation, ins: list[Datum], evaluate: Evaluate) -> Sequence[Datum]:
     """Count in integers, then convert: what a part that knows its origin computes too."""
     out = eqn.outvars[0].aval
     counts = broadcasted_iota(jnp.int32, out.shape, eqn.params["dimension"])
@@ -162,7 +170,7 @@ def _iota(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
 
 
 @rule("dot_general")
-def _dot_general(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+def _dot_general(eqn: Equation, ins: list[Datum], evaluate: Evaluate) -> Sequence[Datum]:
     """Contract modulo 2^n of the result's width, to which narrower words are zero-extended."""
     words = ring_words.word_type(eqn.outvars[0].aval.dtype)
     lhs, rhs = (_as_multiplicand(x, words) for x in ins)
@@ -172,7 +180,7 @@ def _dot_general(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[
 
 
 @rule("conv_general_dilated")
-def _convolution(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+def _convolution(eqn: Equation, ins: list[Datum], evaluate: Evaluate) -> Sequence[Datum]:
     """Convolve modulo 2^n of the result's width, to which narrower words are zero-extended."""
     words = ring_words.word_type(eqn.outvars[0].aval.dtype)
     lhs, rhs = (_as_multiplicand(x, words) for x in ins)
@@ -198,7 +206,7 @@ def _from_multiplicand(x: Array, words: np.dtype) -> Array:
 
 
 @rule("gather")
-def _gather(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+def _gather(eqn: Equation, ins: list[Datum], evaluate: Evaluate) -> Sequence[Datum]:
     """Gather words; what lies outside is the word of the float's own fill value."""
     fill = eqn.params.get("fill_value")
     dtype = np.dtype(eqn.outvars[0].aval.dtype)
@@ -207,7 +215,7 @@ def _gather(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
 
 
 @rule(*_SCATTERS)
-def _scatter(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+def _scatter(eqn: Equation, ins: list[Datum], evaluate: Evaluate) -> Sequence[Datum]:
     update = eqn.params.get("update_jaxpr")
     if eqn.primitive.name == "scatter" and update is not None and update.eqns:
         return no_rule(eqn, ins, evaluate)
@@ -217,14 +225,14 @@ def _scatter(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]
 
 
 @rule("reduce")
-def _reduce(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+def _reduce(eqn: Equation, ins: list[Datum], evaluate: Evaluate) -> Sequence[Datum]:
     count = len(ins) // 2
     combine = _combiner(eqn.params["jaxpr"], eqn.params.get("consts", ()), count, evaluate)
     return lax.reduce(ins[:count], ins[count:], combine, eqn.params["dimensions"])
 
 
 @rule("reduce_window")
-def _reduce_window(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+def _reduce_window(eqn: Equation, ins: list[Datum], evaluate: Evaluate) -> Sequence[Datum]:
     count = len(ins) // 2
     combine = _combiner(eqn.params["jaxpr"], eqn.params.get("consts", ()), count, evaluate)
     names = ("window_dimensions", "window_strides", "padding", "base_dilation", "window_dilation")
@@ -232,25 +240,25 @@ def _reduce_window(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequenc
     return reduce_window(ins[:count], ins[count:], combine, **params)
 
 
-def _combiner(jaxpr: Any, consts: Sequence[Any], count: int, evaluate: Evaluate) -> Callable[..., Any]:
+def _combiner(jaxpr: Jaxpr, consts: Sequence[Datum], count: int, evaluate: Evaluate) -> Callable[..., Any]:
     """Return the ring form of a reduction's combining function of ``count`` accumulators and values."""
     inner = getattr(jaxpr, "jaxpr", jaxpr)
     words = [ring_words.to_ring(c) for c in (*getattr(jaxpr, "consts", ()), *consts)]
 
-    def combine(accumulators: Sequence[Any], values: Sequence[Any]) -> list[Any]:
+    def combine(accumulators: Sequence[Datum], values: Sequence[Datum]) -> list[Datum]:
         return evaluate(inner, words, [*jax.tree.leaves(accumulators), *jax.tree.leaves(values)])
 
     return combine
 
 
 @rule("select_and_scatter_add")
-def _select_and_scatter_add(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+def _select_and_scatter_add(eqn: Equation, ins: list[Datum], evaluate: Evaluate) -> Sequence[Datum]:
     """Add each source word at the greatest (or least) word of its window."""
     return bind(eqn, ins)
 
 
 @rule("select_and_gather_add")
-def _select_and_gather_add(eqn: Equation, ins: list[Any], evaluate: Evaluate) -> Sequence[Any]:
+def _select_and_gather_add(eqn: Equation, ins: list[Datum], evaluate: Evaluate) -> Sequence[Datum]:
     """Return, for each window, the tangent that lies where the window's greatest (or least) word does."""
     tangents, operand = ins
     is_greatest = eqn.params["select_prim"].name == "ge"

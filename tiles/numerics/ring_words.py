@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import functools
 import zlib
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from typing import cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tiles._jax_compat import jit
+from tiles._jax_compat import Datum, DTypeLike, jit
 from tiles.numerics import dtypes
 
 _FIRST, _SECOND = np.uint32(0x85EBCA6B), np.uint32(0xC2B2AE35)
@@ -26,17 +26,17 @@ _SCRAMBLERS = {1: 0x6B, 2: 0xCA6B, 4: 0x85EBCA6B, 8: 0xFF51AFD7ED558CCD}
 _UPPER_HALF = np.uint32(0x9E3779B9)
 
 
-def is_float(x: Any) -> bool:
+def is_float(x: Datum) -> bool:
     """Return whether an array or abstract value has a floating-point type; keys and tokens have none."""
     return hasattr(x, "dtype") and bool(jnp.issubdtype(x.dtype, jnp.floating))
 
 
-def word_type(dtype: Any) -> Any:
+def word_type(dtype: DTypeLike) -> Datum:
     """Return the type that carries ``dtype`` in the ring: an unsigned word for floats, else itself."""
     return dtypes.unsigned_of(np.dtype(dtype).name) if jnp.issubdtype(dtype, jnp.floating) else dtype
 
 
-def to_ring(x: Any) -> Any:
+def to_ring(x: Datum) -> Datum:
     """Return the words by which an array enters the ring.
 
     A float becomes an odd scrambling of its bits, except that what is neutral for an operation stays so:
@@ -63,7 +63,7 @@ def _enter(x: Array) -> Array:
     return _entered(jax.lax.bitcast_convert_type(x, dtypes.unsigned_of(name)), name, jnp.where)
 
 
-def _entered(bits: Any, name: str, where: Any) -> Any:
+def _entered(bits: Datum, name: str, where: Callable[..., Datum]) -> Datum:
     """Return the words of a float type's bits, with numpy's or JAX's ``where``."""
     words = bits.dtype
     half, factor = np.array(4 * words.itemsize, words), np.array(_SCRAMBLERS[words.itemsize], words)
@@ -75,7 +75,7 @@ def _entered(bits: Any, name: str, where: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=64)
-def _neutral_words(name: str) -> tuple[tuple[Any, Any], ...]:
+def _neutral_words(name: str) -> tuple[tuple[np.generic, np.generic], ...]:
     """Return pairs of a float's bits and the neutral word that it becomes; some lack infinities."""
     dtype, words = dtypes.to_jax(name), dtypes.unsigned_of(name)
     zero, one, ones = (np.array(v, words)[()] for v in (0, 1, np.iinfo(words).max))
@@ -90,7 +90,7 @@ def _neutral_words(name: str) -> tuple[tuple[Any, Any], ...]:
     return tuple(dict(pairs).items())
 
 
-def mix(tag: str, operands: Sequence[Array], shape: tuple[int, ...], dtype: Any) -> Array:
+def mix(tag: str, operands: Sequence[Array], shape: tuple[int, ...], dtype: DTypeLike) -> Array:
     """Return a fixed scrambling of the operands' bits: the meaning of an op with no exact form.
 
     Args:
@@ -115,7 +115,7 @@ def _mix(seed: Array | np.uint32, operands: list[Array], shape: tuple[int, ...],
     return _finish(jnp.broadcast_to(state, shape), dtype)
 
 
-def convert(x: Array, source: Any, target: Any) -> Array:
+def convert(x: Array, source: DTypeLike, target: DTypeLike) -> Array:
     """Return the words of values of type ``source`` converted to ``target``.
 
     Words of 0, 1 and -1 (all ones: infinity too) stay what they are, so that a neutral element remains one.
@@ -142,7 +142,7 @@ def _convert(x: Array, source: np.dtype, target: np.dtype) -> Array:
     return result
 
 
-def _units(dtype: np.dtype) -> list[Any]:
+def _units(dtype: np.dtype) -> list[Datum]:
     """Return 0, 1 and (where the type has it) -1 of a type, floats as words."""
     if dtype == np.dtype(bool):
         return [np.bool_(False), np.bool_(True)]
@@ -153,12 +153,12 @@ def _units(dtype: np.dtype) -> list[Any]:
     return [*units, np.array(-1, carrier)[()]] if np.iinfo(carrier).min else units
 
 
-def resize(x: Array, target: Any) -> Array:
+def resize(x: Array, target: DTypeLike) -> Array:
     """Return words zero-extended or truncated to the words of the float type ``target``."""
     return x.astype(word_type(target))
 
 
-def _absorb(state: Any, word: Array) -> Array:
+def _absorb(state: Datum, word: Array) -> Array:
     """Return a 32-bit state that depends on every bit of the state before and of one more word."""
     state = (word ^ state) * _FIRST
     state = (state ^ (state >> 13)) * _SECOND

@@ -12,13 +12,11 @@ that bound; sums of terms of both signs, differences, and functions near their z
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tiles._jax_compat import finfo, keystr, tree_flatten_with_path
+from tiles._jax_compat import Datum, finfo, keystr, tree_flatten_with_path
 from tiles.numerics import dtypes
 
 _BY_BYTES = {8: 1e-4, 4: 1e-4, 2: 1e-2, 1: 0.125}
@@ -44,7 +42,7 @@ def tolerance_of(dtype: object) -> float:
     return max(_BY_BYTES[dtype.itemsize], step)
 
 
-def max_error(got: Any, want: Any) -> float:
+def max_error(got: Datum, want: Datum) -> float:
     """Return the largest difference as a share of the wanted result's largest finite magnitude.
 
     Args:
@@ -68,7 +66,7 @@ def max_error(got: Any, want: Any) -> float:
     return float(difference / scale) if scale else float("inf")
 
 
-def check_close(got: Any, want: Any, where: str = "") -> None:
+def check_close(got: Datum, want: Datum, where: str = "") -> None:
     """Check that results are as close as the project promises.
 
     Args:
@@ -95,7 +93,7 @@ def elementwise_of(dtype: object) -> float:
     return ELEMENTWISE[f"f{8 * dtype.itemsize}"] if dtypes.is_float(dtype) else 0.0
 
 
-def check_elements(got: Any, want: Any, where: str = "") -> None:
+def check_elements(got: Datum, want: Datum, where: str = "") -> None:
     """Check that every element of a well-conditioned program's result is close, relative to itself.
 
     Args:
@@ -118,7 +116,7 @@ def check_elements(got: Any, want: Any, where: str = "") -> None:
         )
 
 
-def ulp_distance(a: Any, b: Any) -> np.ndarray:
+def ulp_distance(a: Datum, b: Datum) -> np.ndarray:
     """Return, elementwise, how many representable floats lie between two arrays of one float type.
 
     Args:
@@ -149,7 +147,7 @@ def _ordered(x: np.ndarray) -> np.ndarray:
     return np.where(bits < 0, -magnitude, magnitude)
 
 
-def _plain(x: Any) -> np.ndarray:
+def _plain(x: Datum) -> np.ndarray:
     """Return an array on the host; random keys as their words."""
     if hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         x = jax.random.key_data(x)
@@ -161,7 +159,7 @@ def _parts(x: np.ndarray) -> np.ndarray:
     return np.stack([np.real(x), np.imag(x)], axis=-1) if x.dtype.kind == "c" else x
 
 
-def _numbers(x: Any) -> np.ndarray:
+def _numbers(x: Datum) -> np.ndarray:
     """Return an array as float64, or as exact integers where it holds integers or booleans."""
     x = _parts(_plain(x))
     if dtypes.is_float(x.dtype):

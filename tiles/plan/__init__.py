@@ -1,5 +1,6 @@
 """Planning: slices and exchange derived from plans, the cost model, and the search over splits."""
 
+from tiles.plan import superstep
 from tiles.plan.cell_order import arranged, with_order
 from tiles.plan.exchange import (
     Traffic,
@@ -68,6 +69,7 @@ __all__ = [
     "serial_split",
     "slice_form",
     "staging_bytes",
+    "superstep",
     "traffic",
     "with_order",
 ]

@@ -22,6 +22,7 @@ from tiles.plan.element_order import Turn, turn
 from tiles.plan.exchange import ExchangeFigures, send_instructions
 from tiles.plan.receiving import Digit, digits_of
 from tiles.plan.slices import slice_extents
+from tiles.plan.superstep import busiest_cycles, code_bytes, phase_cycles
 from tiles.target import Target
 
 
@@ -86,13 +87,12 @@ def least_figures(
         else:
             elsewhere = tuple(map(max, elsewhere, leaving))
     lanes = alone - -shared // target.tiles_per_shared_exchange_bus
-    sent, width = max(here[0], elsewhere[0]), target.exchange_bytes_per_cycle
+    payload = max(lanes, here[0], elsewhere[0])
     cycles = 0
-    if lanes > 0 or sent > 0:
-        busiest = max(-(-max(lanes, sent) // width), changes + here[1], elsewhere[1])
-        cycles = busiest + target.exchange_phase_overhead_cycles
-    instructions = max(changes + here[2], elsewhere[2])
-    return ExchangeFigures(cycles, instructions * target.instruction_bytes, max(busy, first), turning)
+    if payload > 0:
+        cycles = phase_cycles(busiest_cycles(payload, max(changes + here[1], elsewhere[1]), target), target)
+    code = code_bytes(max(changes + here[2], elsewhere[2]), target)
+    return ExchangeFigures(cycles, code, max(busy, first), turning)
 
 
 class _Cell(NamedTuple):

@@ -23,6 +23,7 @@ from tiles.plan.padding import with_padding
 from tiles.plan.receiving import arriving, digits_of
 from tiles.plan.sending import leaving
 from tiles.plan.slices import Slices, is_local, layout_slices, operand_slices, slice_extents, stored_bytes
+from tiles.plan.superstep import busiest_cycles, code_bytes, phase_cycles, phase_parts
 from tiles.target import Basis, Parts, Target, weakest_part
 
 
@@ -385,9 +386,7 @@ def exchange_parts(moved: Traffic, target: Target) -> Parts:
     if moved.is_empty:
         return ((Basis.DOCUMENTED, 0),)
     lanes = _lanes(moved.received, moved.shared, target)
-    busiest = _busiest(lanes, moved.sent, exchange_instructions(moved), target)
-    entry = target.basis("exchange_phase_overhead_cycles")[0]
-    return (Basis.DOCUMENTED, busiest), (entry, target.exchange_phase_overhead_cycles)
+    return phase_parts(_busiest(lanes, moved.sent, exchange_instructions(moved), target), target)
 
 
 def _lanes(received: np.ndarray, shared: np.ndarray, target: Target) -> np.ndarray:
@@ -397,8 +396,7 @@ def _lanes(received: np.ndarray, shared: np.ndarray, target: Target) -> np.ndarr
 
 def _busiest(lanes: np.ndarray, sent: np.ndarray, instructions: np.ndarray, target: Target) -> int:
     """Return the cycles of the tile that receives, sends or controls longest."""
-    width = target.exchange_bytes_per_cycle
-    return max(ceil_div(int(lanes.max()), width), ceil_div(int(sent.max()), width), int(instructions.max()))
+    return busiest_cycles(max(int(lanes.max()), int(sent.max())), int(instructions.max()), target)
 
 
 class ExchangeFigures(NamedTuple):
@@ -458,11 +456,9 @@ def exchange_figures(
     cycles = 0
     if not isinstance(received, int) and received.any():
         lanes = received if isinstance(shared, int) else _lanes(received, shared, target)
-        busiest = _busiest(lanes, sent, instructions, target)
-        cycles = busiest + target.exchange_phase_overhead_cycles
-    code_bytes = int(code.max()) * target.instruction_bytes
+        cycles = phase_cycles(_busiest(lanes, sent, instructions, target), target)
     most_local, most_turning = (0 if isinstance(each, int) else int(each.max()) for each in (local, turning))
-    return ExchangeFigures(cycles, code_bytes, most_local, most_turning)
+    return ExchangeFigures(cycles, code_bytes(int(code.max()), target), most_local, most_turning)
 
 
 def exchange_code_bytes(moved: Traffic, target: Target) -> np.ndarray:
@@ -476,4 +472,4 @@ def exchange_code_bytes(moved: Traffic, target: Target) -> np.ndarray:
     github.com/osmarks/ipu-stack docs/EXCHANGE_INSTRUCTION_REFERENCE.md. Its own estimate before scheduling counts a
     wait and a send for each run, too (crates/ipu-codegen/src/estimate/exchange_storage.rs).
     """
-    return (exchange_instructions(moved) + moved.runs) * target.instruction_bytes
+    return code_bytes(exchange_instructions(moved) + moved.runs, target)

@@ -30,11 +30,10 @@ from tiles.plan.cells import cells_of
 from tiles.plan.exchange import ExchangeFigures, exchange_figures, staging_bytes
 from tiles.plan.question import CODE_PRICE, Operand, Question
 from tiles.plan.slices import is_local, reads_all
+from tiles.plan.superstep import copy_cycles, estimated_cycles, phase_cycles, run_code_bytes, superstep_cycles
 from tiles.target import Target
 
 NO_EXCHANGE = ExchangeFigures(0, 0, 0, 0)
-RUN_INSTRUCTIONS = 4
-"""Of a run between two tiles: a wait and a send on one, a change of source and of pointer on the other."""
 
 
 @dataclass(frozen=True)
@@ -159,10 +158,14 @@ class Ranking(Sequence[Priced]):
         return excess, cost, draft.plan.num_cells, number, priced
 
 
+ACCUMULATED_BYTES = 16
+"""What a worker folds at once: shares of partials are whole numbers of these, as combining vertices want them."""
+
+
 @lru_cache(maxsize=16)
 def _shortest_exchange(target: Target) -> ExchangeFigures:
     """Return figures that no exchange in which anything crosses tiles is below."""
-    return ExchangeFigures(1 + target.exchange_phase_overhead_cycles, 0, 0, 0)
+    return ExchangeFigures(phase_cycles(1, target), 0, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -207,30 +210,32 @@ class Draft:
         return self._cycles(exchange) + self.question.code_price * code
 
     def _cycles(self, exchange: ExchangeFigures) -> float:
-        """Return the cycles of exchange, compute and combination.
-
-        Terms are added, and so rounded, in one order, so that lower figures never cost more.
-        """
+        """Return the cycles of exchange, compute and combination."""
         target = self.question.target
-        cycles = self.compute_cycles + exchange.cycles
-        if exchange.cycles:
-            cycles += target.internal_sync_cycles
-        if exchange.local_bytes:
-            cycles += target.local_copy_call_cycles + exchange.local_bytes / target.memcpy_bytes_per_cycle
-        cycles += exchange.turning_cycles
+        copies = copy_cycles(exchange.local_bytes, target) + exchange.turning_cycles
+        cycles = superstep_cycles(self.compute_cycles, exchange.cycles, copies, target)
         return cycles + self.combining_cycles
+
+    @property
+    def alone_cycles(self) -> float:
+        """Cycles of exchange and compute: without the combination of partials, which is other compute sets'."""
+        return self.priced.cycles - self.combining_cycles
+
+    @cached_property
+    def exchange(self) -> ExchangeFigures:
+        """The figures of the exchange, from exact volumes."""
+        form, operands, target = self.question.form, self.question.operands, self.question.target
+        moved = tuple((k, layout, operands[k].shape, operands[k].dtype) for k, layout in self.received)
+        return exchange_figures(form, self.plan, moved, target) if moved else NO_EXCHANGE
 
     @cached_property
     def priced(self) -> Priced:
         """The plan with its cost from exact exchange volumes."""
-        form, operands, target = self.question.form, self.question.operands, self.question.target
-        moved = tuple((k, layout, operands[k].shape, operands[k].dtype) for k, layout in self.received)
-        figures = exchange_figures(form, self.plan, moved, target) if moved else NO_EXCHANGE
         return Priced(
             self.plan,
-            self._cycles(figures),
+            self._cycles(self.exchange),
             self.temporary_bytes,
-            figures.code_bytes,
+            self.exchange.code_bytes,
             self.reader_code_bytes,
             self.question.code_price,
         )
@@ -277,7 +282,7 @@ def sure_plan(question: Question, plans: Iterable[Plan], limit: int, least_cost:
         return None
     best = min(local, key=lambda draft: (draft.free_cost, draft.plan.num_cells))
     target = question.target
-    shortest = _shortest_exchange(target).cycles + target.internal_sync_cycles
+    shortest = superstep_cycles(0, _shortest_exchange(target).cycles, 0, target)
     others = [draft.free_cost for draft in drafts if draft.received and draft.temporary_bytes <= limit]
     return best.priced if best.free_cost < min((least_cost + shortest, *others)) else None
 
@@ -329,7 +334,7 @@ def _reader_code_bytes(question: Question, plan: Plan) -> float:
         together *= n
         if splits[d].is_split:
             break
-    return RUN_INSTRUCTIONS * target.instruction_bytes * float(ceil_div(elements, max(1, together)) - 1)
+    return run_code_bytes(float(ceil_div(elements, max(1, together)) - 1), target)
 
 
 def _is_updated(question: Question, plan: Plan, k: int) -> bool:
@@ -389,11 +394,10 @@ def combining_cycles(
 ) -> Any:
     """Estimate the cycles of combining ``partials`` tiles' results, and the price of its code, in one to three stages.
 
-    In a stage of fan-in d the tiles of a group share the results, as far as there are enough: each receives and
-    folds d partials of its share. A fold reads a vector a cycle and spends about four more on every vector of
-    results; entering it takes a worker 32 slots, and 29 more where workers share the partials of few results (the
-    terms of PopLibs' estimators, see ``poplin.ConvPartialReduce`` and ``popops.Reduce``). Codelets that join partials
-    in another way say what that takes.
+    In a stage of fan-in d the tiles of a group share the results, as far as there are enough: each has one partial of
+    its share, receives the others and folds all d, as what combines them says. Where that says nothing, a fold is taken
+    to read a vector a cycle, to spend about three more on every vector of results, and 32 slots on entering it, 29 more
+    where workers share the partials of few results (terms of PopLibs' estimators, see ``popops.Reduce``).
 
     Args:
       codelet: what made the partials.
@@ -403,20 +407,20 @@ def combining_cycles(
       target: the machine.
       code_price: cycles that a byte of exchange code is worth.
     """
-    phase = target.exchange_phase_overhead_cycles + target.internal_sync_cycles
     results = np.asarray(results)
+    lanes = np.maximum(ACCUMULATED_BYTES // bytes_each, 1)
 
     def stage(fan_in: Any) -> Any:
         share = -(-results // np.minimum(fan_in, np.maximum(results, 1)))
-        arriving = share * fan_in * bytes_each
+        share = np.minimum(-(-share // lanes) * lanes, results)
+        kept = share * bytes_each
         fold = codelet.joining_cycles(share, fan_in, target)
         if fold is None:
             entry = np.where(share < target.workers_per_tile, 32 + 29, 32)
-            fold = arriving / target.data_path_bytes * (1 + 4 / fan_in)
+            fold = kept * (fan_in + 3) / target.data_path_bytes
             fold = fold + entry * target.worker_issue_interval_cycles
-        code = code_price * RUN_INSTRUCTIONS * target.instruction_bytes * fan_in
-        copying = target.local_copy_call_cycles  # of its own share
-        return phase + arriving / target.exchange_bytes_per_cycle + copying + fold + code
+        cycles = estimated_cycles(fold, kept * (fan_in - 1), 0, kept, target)
+        return cycles + code_price * run_code_bytes(fan_in, target)
 
     count = np.maximum(np.asarray(partials, np.float64), 1)
     return np.minimum.reduce([n * stage(np.ceil(count ** (1 / n))) for n in (1, 2, 3)])

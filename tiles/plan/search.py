@@ -32,7 +32,6 @@ from tiles.numerics.dtypes import itemsize
 from tiles.numerics.shared import hold, read_only
 from tiles.plan.cells import vertex_scratch
 from tiles.plan.pricing import (
-    RUN_INSTRUCTIONS,
     Drafts,
     Operand,
     Question,
@@ -46,6 +45,7 @@ from tiles.plan.pricing import (
 from tiles.plan.question import CODE_PRICE, MEMORY_PROPORTION
 from tiles.plan.recent import Recent
 from tiles.plan.slices import reads_all
+from tiles.plan.superstep import code_bytes, estimated_cycles, run_code_bytes
 from tiles.target import Target
 
 MAX_CANDIDATES = 20_000
@@ -358,8 +358,11 @@ def _candidates(
     if is_split.any():
         partial_bytes = bytes_of(partial_dtypes(codelet, result_dtypes))
         bytes_each = np.where(is_split, partial_bytes, bytes_each)
-        in_stages = combining_cycles(codelet, extents.results, partial_bytes, partials, target, code_price)
-        combining = np.where(is_split, in_stages, 0)
+        base = target.num_tiles + 1  # above any number of partials
+        pairs = (extents.results * base + partials)[is_split]
+        pairs, which = np.unique(pairs, return_inverse=True)  # many cuts leave as many results and partials
+        in_stages = combining_cycles(codelet, pairs // base, partial_bytes, pairs % base, target, code_price)
+        combining[is_split] = in_stages[which.reshape(-1)]
     temporary = sum(slice_bytes, np.zeros(cells.shape))
     temporary = temporary + vertex_scratch(codelet, extents, is_split, target)
     return _Candidates(
@@ -382,24 +385,23 @@ def _closed_form(question: Question, candidates: _Candidates, limit: int) -> tup
     """
     form, target = question.form, question.target
     shape = candidates.cells.shape
-    width = target.exchange_bytes_per_cycle
     incoming = np.zeros((max(1, len(form.dims)), *shape))
-    changes = np.zeros(shape)
+    changes, kept = np.zeros(shape), np.zeros(shape)
     for index_map, operand, slice_bytes, replication in zip(
         form.operands, question.operands, candidates.slice_bytes, candidates.replication, strict=True
     ):
         remote = slice_bytes * (1 - 1 / replication) if operand.layout is None else slice_bytes * 1.0
+        if operand.layout is None:
+            kept += np.where(replication > 1, slice_bytes / replication, 0)
         for d, lanes in enumerate(candidates.lanes):
             incoming[d] += remote if d in index_map.dims else remote / lanes
         if operand.layout is not None:
             changes += _changes(index_map, operand.layout, tuple(candidates.grains.T))
     innermost = np.argmin(incoming, axis=0)
     incoming = incoming.min(axis=0)
-    phase = target.exchange_phase_overhead_cycles + target.internal_sync_cycles
-    cycles = candidates.compute + np.maximum(incoming / width, changes) + np.where(incoming > 0, phase, 0)
-    instructions = changes + RUN_INSTRUCTIONS * candidates.reader_runs
-    cycles = cycles + question.code_price * target.instruction_bytes * instructions
-    cycles = cycles + candidates.combining
+    cycles = estimated_cycles(candidates.compute, incoming, changes, kept, target)
+    code = code_bytes(changes, target) + run_code_bytes(candidates.reader_runs, target)
+    cycles = cycles + question.code_price * code + candidates.combining
     return cycles + np.maximum(0, candidates.temporary - limit) * 1e3, innermost
 
 

@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass, replace
 
 from tiles.graph import Alternative, Choice, Operation, Sequence, bodies_of
 from tiles.graph.program import Step
-from tiles.plan import MEMORY_PROPORTION, Operand, price
+from tiles.plan import MEMORY_PROPORTION, Operand, Question, draft
 from tiles.planning.state import Cost, Planning
 
 Run = Callable[[Planning, Sequence, Sequence], None]
@@ -39,6 +39,7 @@ def _cost(planning: Planning, alternative: Alternative, outside: list[str], run:
     given = planning.graph.successor()
     given.tensors, given.functions = planning.given.tensors, planning.given.functions
     trial = Planning(given, planning.policy, {}, planning.estimates)
+    trial.loads = None
     for name in outside:
         tensor = planning.tensor(name)
         trial.renamed[name] = tensor.name
@@ -52,9 +53,10 @@ def _cost(planning: Planning, alternative: Alternative, outside: list[str], run:
             known = tuple(Operand(t.shape, t.dtype, t.layout) for t in read)
             dtypes = tuple(graph.tensors[name].dtype for name in group.results)
             with graph.at(graph.tensors[group.results[0]].ipu):
-                priced = price(group.form, group.codelet, known, dtypes, graph.target, group.plan)
-            cycles += priced.cycles
-            temporary = max(temporary, priced.temporary_bytes)
+                question = Question(group.form, group.codelet, known, dtypes, graph.target)
+            # partials are combined by compute sets of their own
+            cycles += draft(question, group.plan).alone_cycles
+            temporary = max(temporary, draft(question, group.plan).temporary_bytes)
     return temporary > MEMORY_PROPORTION * graph.target.bytes_per_tile, cycles
 
 

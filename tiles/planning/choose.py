@@ -13,9 +13,11 @@ from itertools import combinations
 
 from tiles.errors import InvalidPlan
 from tiles.graph import ROW_MAJOR, Layout, Plan, Tensor, whole
+from tiles.numerics.dtypes import itemsize
 from tiles.plan import (
     Draft,
     Operand,
+    Priced,
     Question,
     Ranking,
     arranged,
@@ -79,7 +81,45 @@ def choose(
     if plan.base == 0 and not followed and not homes:
         size = math.prod(form.result_shape())
         plan = replace(plan, base=planning.rotated_base(int(plan.tiles.max()) + 1, size))
+    if not homes and beside is None:
+        plan = _spread(planning, question, operands, plan)
     return plan, homes
+
+
+MOST_TRIED = 4
+"""Places that are looked at for what would rather be elsewhere."""
+
+
+def _spread(planning: Planning, question: Question, operands: Seq[Tensor], plan: Plan) -> Plan:
+    """Return the plan, or the same on tiles that have less to do beside it, if that saves more than it costs.
+
+    It costs to bring the operands there, and as much to bring what is computed together again: so much has to be saved
+    beyond it.
+    """
+    loads, form, target = planning.loads, question.form, question.target
+    if loads is None or not loads.covers_few(plan):
+        return plan
+    level = loads.level(t.name for t in operands)
+    busy = loads.busy_cycles(plan, level)
+    least = target.exchange_phase_overhead_cycles + target.internal_sync_cycles
+    if busy <= 2 * least or compute_cycles(planning, question, plan) <= least:
+        return plan
+    span = int(plan.tiles.max()) - plan.base + 1
+    tried: list[Plan] = []
+    for _ in range(MOST_TRIED):
+        tried.append(replace(plan, base=planning.rotated_base(span, math.prod(form.result_shape()))))
+        if not loads.busy_cycles(tried[-1], level):
+            break
+    best = min(tried, key=lambda other: loads.busy_cycles(other, level))
+    moving = draft(question, best).priced.cost - draft(question, plan).priced.cost
+    saved = min(compute_cycles(planning, question, plan), busy - loads.busy_cycles(best, level) - moving)
+    return best if saved > moving else plan
+
+
+def compute_cycles(planning: Planning, question: Question, plan: Plan) -> float:
+    """Return the cycles that a plan's tiles compute."""
+    anywhere = replace(plan, base=0)
+    return planning.answer((question, anywhere, "compute"), lambda: draft(question, plan).compute_cycles)
 
 
 AS_BEFORE = 1.1
@@ -121,11 +161,28 @@ def as_before(
 
 def _found(question: Question, proportion: float, beside: Met | None) -> tuple[Plan, Homes, float]:
     """Return the plan for a question, the layouts into which operands are copied, and the least cost of a plan alone."""
-    best = _search(question, proportion)[0]
+    best = _best(question, proportion)
     plan, homes, cost = _reordering(question, best.plan, best.cost, proportion)
     if beside is not None:
         plan, homes = meeting(question, (plan, homes, cost), beside, proportion)
     return plan, homes, best.cost
+
+
+def _best(question: Question, proportion: float) -> Priced:
+    """Return the best plan; what elements are looked up in stays where it lies if it is larger than a tile's memory.
+
+    Cutting it otherwise would send all of it for the few elements that are read, and take code for all of its rows.
+    """
+    found = _search(question, proportion)
+    k, form = question.codelet.looked_up, question.form
+    table = None if k is None else question.operands[k]
+    if k is None or table is None or table.layout is None:
+        return found[0]
+    layout = table.layout
+    if math.prod(table.shape) * itemsize(table.dtype) <= question.target.bytes_per_tile:
+        return found[0]
+    staying = found.cheapest(lambda plan: is_resident(form, plan, k, layout), math.inf)
+    return found[0] if staying is None else staying
 
 
 def as_wanted(question: Question, plan: Plan) -> Plan:

@@ -20,7 +20,7 @@ from tiles.graph import (
     unsplit_plan,
 )
 from tiles.plan import Operand, Question, SerialSplit, arranged, leaving, serial_split
-from tiles.planning.choose import as_before, as_wanted, choose
+from tiles.planning.choose import as_before, as_wanted, choose, compute_cycles
 from tiles.planning.combining import combine, join_plan
 from tiles.planning.emit import copied_into_order, emit, settle
 from tiles.planning.preferred import Met
@@ -124,7 +124,21 @@ def _plan(
             slices.copies[k] = operands[k].name
     if slices is not None:
         slices.plan = plan
+    _count(planning, question, plan, operands, results)
     _add(site, question, plan, operands, results, beside)
+
+
+def _count(
+    planning: Planning, question: Question, plan: Plan, operands: Seq[Tensor], results: tuple[str, ...]
+) -> None:
+    """Note what a plan's tiles compute, and when its results can be read."""
+    loads = planning.loads
+    if loads is None:
+        return
+    level = loads.level(t.name for t in operands)
+    if loads.covers_few(plan):
+        loads.add(plan, level, compute_cycles(planning, question, plan))
+    loads.set_level((planning.tensor(name).name for name in results), level + 1)
 
 
 def _checked(site: PlannedSite, question: Question, plan: Plan, *, is_given: bool, is_pinned: bool) -> Plan:

@@ -6,6 +6,7 @@ says where it lies; a function's parameters lie as the arguments of its first ca
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import fields, replace
 
 from tiles.errors import InvalidGraph
@@ -79,6 +80,7 @@ def _plan_step(planning: Planning, step: Step, program: Sequence, preferences: P
             program.add(Composite(inner, _renamed(planning, whole)))
         case Call(function):
             _function(planning, function, preferences)
+            planning.meet_control()
             program.add(step)
         case Repeat(count, body):
             program.add(Repeat(count, _body(planning, body)))
@@ -120,6 +122,7 @@ def _reshape(planning: Planning, step: Reshape, program: Sequence) -> None:
     """Name the same memory in the new shape where parts stay whole and nothing says otherwise, else copy."""
     result = planning.tensor(step.destination)
     source = planning.placed(step.source, result.ipu)
+    _follow(planning, (source.name,), result.name)
     assert source.layout is not None
     layout = reshape_layout(source.layout, result.shape)
     is_here = source.ipu == result.ipu
@@ -142,6 +145,7 @@ def _copy(planning: Planning, step: Copy, program: Sequence) -> None:
     result = planning.tensor(step.destination)
     sources = [planning.tensor(name) for name in step.sources]
     alike = step.axis is None and len(sources) == 1 and sources[0].shape == result.shape
+    _follow(planning, (t.name for t in sources), result.name)
 
     def write(slot: Sequence) -> None:
         names = tuple(planning.tensor(name).name for name in step.sources)
@@ -157,6 +161,12 @@ def _copy(planning: Planning, step: Copy, program: Sequence) -> None:
     if planning.tensor(result.name).layout is None:
         _spread(planning, result)
     write(program)
+
+
+def _follow(planning: Planning, sources: Iterable[str], result: str) -> None:
+    """Note that a copy can be read when what it is a copy of can."""
+    if planning.loads is not None:
+        planning.loads.set_level((result,), planning.loads.level(sources))
 
 
 def _spread(planning: Planning, tensor: Tensor) -> None:

@@ -30,6 +30,7 @@ from tiles.graph import (
     bodies_of,
     linear_layout,
 )
+from tiles.planning.loads import Loads
 from tiles.planning.policy import Policy
 
 MOST_MOVED = 0.75
@@ -69,6 +70,7 @@ class Planning:
       renamed: by the name of a choice's result, that of the tensor which holds it in the way that was taken.
       estimates: costs of alternatives, by what they compute and where their operands lie.
       answers: what was found for a question, with all that the answer depends on: equal layers ask once.
+      loads: what tiles compute side by side; None where ways to compute something are priced by themselves.
 
     A tensor's layout counts the tiles of the IPU that it lies on, as plans of operations there do, so that equal layers
     on several IPUs have equal plans; ``planner.across`` makes them the replica's when all is planned.
@@ -87,6 +89,7 @@ class Planning:
         self.renamed: dict[str, str] = {}
         self.estimates = {} if estimates is None else estimates
         self.answers: dict[Hashable, Any] = {}
+        self.loads: Loads | None = Loads(given.target.num_tiles)
         self._deferred: dict[str, list[Deferred]] = {}
         self._scope = 0
         self._rotation = 0
@@ -252,16 +255,23 @@ class Planning:
 
     def enter(self) -> None:
         """Begin a loop's or branch's body, or a function's."""
+        self.meet_control()
         self._scope += 1
         self._brought.append({})
 
     def leave(self) -> None:
         """End a body: what it copied into variables that lie nowhere says where these lie."""
+        self.meet_control()
         self.settle(lambda deferred: deferred.scope == self._scope)
         self._scope -= 1
         self._brought.pop()
         for deferred in (each for waiting in self._deferred.values() for each in waiting):
             deferred.scope = min(deferred.scope, self._scope)
+
+    def meet_control(self) -> None:
+        """Note that no later step runs beside an earlier one."""
+        if self.loads is not None:
+            self.loads.clear()
 
     def settle(self, decides: Callable[[Deferred], bool], names: set[str] | None = None) -> None:
         """Place variables as what is copied into them lies, by the writes that may decide it."""

@@ -27,7 +27,7 @@ from tiles.report.compilation import camel
 from tiles.report.control import control_data
 from tiles.report.cost import cost_figures
 from tiles.report.counts import step_locations
-from tiles.report.links import links_data
+from tiles.report.links import Argument, links_data
 from tiles.report.places import place_data
 from tiles.report.tile_code import tile_code_data
 from tiles.report.totals import Count, Totals, add, share, times, totals
@@ -37,8 +37,13 @@ _STAGE = re.compile(r"\.(partials|combine\d*)$")
 """What the stages of one operation with a split reduction add to its name."""
 
 
-def execution_data(executable: Executable, counts: Sequence[Count], trips: Trips) -> dict[str, Any]:
-    """Return the section ``execution`` of a profile for steps that ran ``counts`` times, and loops' ``trips``."""
+def execution_data(
+    executable: Executable, counts: Sequence[Count], trips: Trips, arguments: Sequence[Argument] = ()
+) -> dict[str, Any]:
+    """Return the section ``execution`` of a profile for steps that ran ``counts`` times, and loops' ``trips``.
+
+    ``arguments`` are what a caller knows of the inputs of a program of several replicas.
+    """
     sums = totals(executable, counts, trips=trips)
     active = _active_cycles(executable, counts)
     ipus = [{"cycles": cycles} for cycles in sums.ipu_cycles] if sums.ipu_cycles is not None else None
@@ -52,7 +57,7 @@ def execution_data(executable: Executable, counts: Sequence[Count], trips: Trips
             for number, cost in enumerate(step_costs(executable))
         ],
         "control": control_data(executable, trips),
-        "links": links_data(executable, counts),
+        "links": links_data(executable, counts, arguments),
         "streams": [_stream(executable, stream, counts) for stream in executable.streams.values()],
         "remoteBuffers": [_remote(executable, r, counts) for r in executable.remote_buffers.values()],
     }

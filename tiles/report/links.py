@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tiles.compiler import Executable, step_costs
 from tiles.compiler.control import Composite, nodes_of, steps_of
+from tiles.compiler.steps import CopyStep, ExecuteStep, StepRecord
+from tiles.compiler.wellformed import root_of
 from tiles.graph import Collective
 from tiles.numerics.dtypes import itemsize
 from tiles.report.places import place_data
@@ -19,8 +22,35 @@ DRAWN = 64
 """IPUs of a drawing of a system's graph."""
 
 
-def links_data(executable: Executable, counts: Sequence[Count]) -> dict[str, Any] | None:
-    """Return the section ``execution.links`` of a profile; None for a program of one IPU."""
+LISTED = 12
+"""Arguments whose shardings the text lists; the page has all."""
+
+
+@dataclass(frozen=True)
+class Argument:
+    """What the caller knows of an input of an executable that several replicas run.
+
+    Args:
+      name: what the caller calls it.
+      shape: of the whole array.
+      sharding: how it is cut, as the caller writes that: "P('data', None)".
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    sharding: str
+
+
+def links_data(
+    executable: Executable, counts: Sequence[Count], arguments: Sequence[Argument] = ()
+) -> dict[str, Any] | None:
+    """Return the section ``execution.links`` of a profile; None for a program of one IPU.
+
+    Args:
+      executable: the program.
+      counts: how often its steps ran.
+      arguments: one for each input; none where the caller knows no more than the executable.
+    """
     if executable.system is None:
         return None
     loads = _loads(executable, counts)
@@ -31,7 +61,34 @@ def links_data(executable: Executable, counts: Sequence[Count]) -> dict[str, Any
         "kinds": None if loads is None else _kinds(executable, counts, loads),
         "drawing": None if loads is None else _drawing(executable, loads),
         "collectives": _collectives(executable, counts),
+        "arguments": _arguments(executable, arguments),
     }
+
+
+def _arguments(executable: Executable, arguments: Sequence[Argument]) -> list[dict[str, Any]]:
+    """Return what of each input a replica holds, and where it is read first."""
+    first: dict[str, str] = {}
+    for step in executable.steps:
+        for names, location in located_reads(step):
+            for name in names:
+                first.setdefault(root_of(executable, name), location)
+    found: list[dict[str, Any]] = []
+    for number, (name, axes) in enumerate(zip(executable.inputs, executable.differs_along, strict=True)):
+        v = executable.variables[name]
+        said = arguments[number] if arguments else Argument(name, v.shape, "")
+        found.append(
+            {
+                "name": said.name,
+                "shape": list(said.shape),
+                "sharding": said.sharding or None,
+                "dtype": v.dtype,
+                "ownShape": list(v.shape),
+                "ownBytes": math.prod(v.shape) * itemsize(v.dtype),
+                "differsAlong": list(axes),
+                "location": first.get(root_of(executable, name), ""),
+            }
+        )
+    return found
 
 
 def _loads(executable: Executable, counts: Sequence[Count]) -> np.ndarray | None:
@@ -46,6 +103,15 @@ def _loads(executable: Executable, counts: Sequence[Count]) -> np.ndarray | None
             return None
         loads += float(count) * crossed
     return loads
+
+
+def located_reads(step: StepRecord) -> list[tuple[tuple[str, ...], str]]:
+    """Return the variables that a step reads, with the source lines that they are read for."""
+    if isinstance(step, ExecuteStep):
+        return [(tuple(o.variable for o in group.operands), group.location) for group in step.groups]
+    if isinstance(step, CopyStep):
+        return [(copy.sources, copy.location) for copy in step.copies]
+    return [(step.reads, getattr(step, "location", ""))]
 
 
 def _kinds(executable: Executable, counts: Sequence[Count], loads: np.ndarray) -> list[dict[str, Any]]:
@@ -208,4 +274,18 @@ def links_text(profile: dict[str, Any]) -> list[str]:
             f"  {entry['label']} {entry['name']} along {', '.join(entry['axes'])}: {entry['bytes']:,} B, "
             f"{cycles} cycles, {known}"
         )
+    largest = sorted(data["arguments"], key=lambda entry: -entry["ownBytes"])
+    lines += [f"  argument {argument_words(entry)}" for entry in largest[:LISTED]]
+    if len(largest) > LISTED:
+        own = sum(entry["ownBytes"] for entry in largest[LISTED:])
+        lines.append(f"  and {len(largest) - LISTED} smaller arguments: {own:,} B on each IPU")
     return lines
+
+
+def argument_words(entry: dict[str, Any]) -> str:
+    """Return in words how an argument is shared out, from ``links_data``."""
+    whole, own = (f"{entry['dtype']}{entry[key]}" for key in ("shape", "ownShape"))
+    along = " and ".join(entry["differsAlong"])
+    cut = f" {entry['sharding']}" if entry["sharding"] else ""
+    held = f"{own}, {entry['ownBytes']:,} B on each IPU"
+    return f"{entry['name']} {whole}{cut}: {held}, {f'another along {along}' if along else 'the same on all'}"

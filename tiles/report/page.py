@@ -212,6 +212,23 @@ def _links(data: dict[str, Any]) -> str:
         ]
         for row in links["collectives"]
     ]  # fmt: skip
+    arguments: list[list[Cell]] = [
+        [
+            row["name"], row["dtype"], _extents(row["shape"]), row["sharding"], _extents(row["ownShape"]),
+            row["ownBytes"], ", ".join(row["differsAlong"]) or "no axis", short(row["location"]),
+        ]
+        for row in links["arguments"]
+    ]  # fmt: skip
+    cuts = [
+        "argument",
+        "type",
+        "whole",
+        "sharding",
+        "on each IPU",
+        "B on each",
+        "differs along",
+        "read first",
+    ]
     titles = ["collective", "name", "along", "operand B", "runs", "cycles", "of links", "operand GB/s"]
     return (
         f"<h2>Links between IPUs</h2>{words}{charts}<h3>Load of the links</h3>"
@@ -219,7 +236,13 @@ def _links(data: dict[str, Any]) -> str:
         + _table(heads, kinds, numeric=(2, 3, 5, 6, 7))
         + "<h3>Collectives</h3>"
         + _table([*titles, "scope", "from"], collectives, numeric=range(3, 8), wide=(8, 9), optional=8)
+        + "<h3>Shardings of arguments</h3>"
+        + _table(cuts, arguments, numeric=(5,), wide=(0, 7))
     )
+
+
+def _extents(shape: list[int]) -> str:
+    return " x ".join(f"{size:,}" for size in shape) or "scalar"
 
 
 def _rate(value: float | None) -> str | None:

@@ -19,6 +19,7 @@ from tiles.report.compilation import camel, compilation_data, target_data
 from tiles.report.cost import cost_analysis
 from tiles.report.counts import static_counts
 from tiles.report.execution import execution_data, operations_data
+from tiles.report.links import Argument
 from tiles.report.memory import tile_memory
 from tiles.report.scopes import scopes_data
 from tiles.report.text import summary
@@ -62,13 +63,16 @@ class Profile:
         return summary(self.data, top)
 
 
-def profile(executable: Executable, trace: Trace | None = None) -> Profile:
+def profile(
+    executable: Executable, trace: Trace | None = None, arguments: Sequence[Argument] = ()
+) -> Profile:
     """Return the profile of a run: static cost times how often every step ran.
 
     Args:
       executable: the program.
       trace: what its run recorded; None for a program that was not run (one that does not fit): counts are
         then those known without running, None where they depend on data.
+      arguments: what the caller knows of each input of a program of several replicas; none if no more than that.
 
     Raises:
       InvalidArguments: the trace is of another executable.
@@ -86,7 +90,7 @@ def profile(executable: Executable, trace: Trace | None = None) -> Profile:
         "target": target_data(executable.target),
         "costAnalysis": camel(cost_analysis(executable)),
         "compilation": compilation_data(executable, tile_memory(executable)),
-        "execution": execution_data(executable, counts, {} if trace is None else trace.trips),
+        "execution": execution_data(executable, counts, {} if trace is None else trace.trips, arguments),
         "operations": operations,
         "scopes": scopes_data(executable, operations),
         "codelets": codelets_data(executable, operations),

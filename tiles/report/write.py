@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import pathlib
+from collections.abc import Sequence
 
 from tiles.compiler import Executable
 from tiles.engine.trace import Trace
 from tiles.files import NotWritten, write_files
+from tiles.report.links import Argument
 from tiles.report.page import page
 from tiles.report.profile import profile
 
@@ -17,7 +19,10 @@ class ReportNotWritten(NotWritten):
 
 
 def write_report(
-    executable: Executable, trace: Trace | None, directory: str | os.PathLike[str]
+    executable: Executable,
+    trace: Trace | None,
+    directory: str | os.PathLike[str],
+    arguments: Sequence[Argument] = (),
 ) -> list[pathlib.Path]:
     """Write ``summary.txt``, ``profile.json`` and ``report.html``, all or none, and return their paths.
 
@@ -28,12 +33,13 @@ def write_report(
       executable: the program.
       trace: what its run recorded, or None.
       directory: where to write; made when it does not exist.
+      arguments: as for ``profile``.
 
     Raises:
       ReportNotWritten: the directory or a file in it cannot be written.
       InvalidArguments: the trace is of another executable.
     """
-    result = profile(executable, trace)
+    result = profile(executable, trace, arguments)
     files = {"summary.txt": result.text(), "profile.json": result.to_json(), "report.html": page(result.data)}
     folder = pathlib.Path(directory)
     try:

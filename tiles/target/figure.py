@@ -44,7 +44,7 @@ class Figure:
     alternatives: tuple[Alternative, ...] = ()
 
     @staticmethod
-    def read(data: Any, legal: Quantity, where: str) -> Figure:
+    def read(data: object, legal: Quantity, where: str) -> Figure:
         """Return the figure that JSON ``data`` describes.
 
         Raises:
@@ -100,7 +100,7 @@ def read_provenance(data: Mapping[str, Any], where: str) -> tuple[Basis, str]:
     return Basis(basis), source
 
 
-def _checked(value: Any, legal: Quantity, where: str) -> Any:
+def _checked(value: object, legal: Quantity, where: str) -> Any:
     """Return a value as a quantity's type, or tell what it may be."""
     try:
         return legal.check(where, value)
@@ -110,7 +110,7 @@ def _checked(value: Any, legal: Quantity, where: str) -> Any:
         ) from None
 
 
-def _range(data: Any, legal: Quantity, where: str) -> tuple[float, float] | None:
+def _range(data: object, legal: Quantity, where: str) -> tuple[float, float] | None:
     if data is None:
         return None
     if not is_row(data) or len(data) != 2:
@@ -128,7 +128,7 @@ def _list(data: Mapping[str, Any], where: str) -> list[Any]:
     return list(entries)
 
 
-def _alternative(data: Any, where: str) -> Alternative:
+def _alternative(data: object, where: str) -> Alternative:
     if (
         not is_mapping(data)
         or set(data) != {"value", "source"}

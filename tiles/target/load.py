@@ -32,7 +32,7 @@ class Leaf:
     provenance: Provenance
 
     @staticmethod
-    def read(data: Any, where: str) -> Leaf:
+    def read(data: object, where: str) -> Leaf:
         """Return the leaf that JSON ``data`` describes.
 
         Raises:

@@ -349,7 +349,7 @@ class System:
         }
 
     @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> System:
+    def from_data(cls, data: object) -> System:
         """Return the system that ``to_data`` gave.
 
         Raises:
@@ -431,26 +431,26 @@ def _several(chip: Target, num_ipus: int) -> Target:
     return chip if num_ipus == 1 else chip.replace(num_ipus=num_ipus, name=f"{num_ipus} x {chip.name}")
 
 
-def _text(value: Any, where: str) -> str:
+def _text(value: object, where: str) -> str:
     if not isinstance(value, str) or not value:
         raise InvalidSystem(f"{where} is a text", got=repr(value))
     return value
 
 
-def _mapping(data: Any, where: str) -> list[tuple[str, Any]]:
+def _mapping(data: object, where: str) -> list[tuple[str, Any]]:
     if not is_mapping(data):
         raise InvalidSystem(f"{where} are an object, by name", got=type(data).__name__)
     return list(data.items())
 
 
-def _chip(data: Any, where: str) -> Target:
+def _chip(data: object, where: str) -> Target:
     try:
         return Target.named(data) if isinstance(data, str) else Target.from_data(data)
     except (InvalidTarget, UnknownTarget) as error:
         raise InvalidSystem(f"{where}: its chip: {error.what}") from None
 
 
-def _figures(data: Any, legal: Mapping[str, Quantity], where: str) -> tuple[tuple[str, Figure], ...]:
+def _figures(data: object, legal: Mapping[str, Quantity], where: str) -> tuple[tuple[str, Figure], ...]:
     """Return the figures of ``legal`` in its order.
 
     Raises:
@@ -466,7 +466,7 @@ def _figures(data: Any, legal: Mapping[str, Quantity], where: str) -> tuple[tupl
     )
 
 
-def _node(name: str, data: Any, where: str) -> Node:
+def _node(name: str, data: object, where: str) -> Node:
     where = f"{where}: node {name!r}"
     fields = dict(_mapping(data, where))
     if name == IPU or not {"kind", "ipus_each"} <= set(fields) <= {"kind", "ipus_each", "above_ipus"}:
@@ -478,7 +478,7 @@ def _node(name: str, data: Any, where: str) -> Node:
     return Node(name, _text(fields["kind"], f"{where}: kind"), each, above)
 
 
-def _link(name: str, data: Any, where: str) -> Link:
+def _link(name: str, data: object, where: str) -> Link:
     where = f"{where}: link {name!r}"
     fields = dict(_mapping(data, where))
     kind = _text(fields.pop("kind", None), f"{where}: kind")
@@ -491,7 +491,7 @@ def _laid(name: str, data: Any, where: str) -> Laid:
     return Laid(name, wiring, *read_provenance(data, where))
 
 
-def _routes(data: Any, where: str) -> tuple[tuple[tuple[str, int], ...], ...]:
+def _routes(data: object, where: str) -> tuple[tuple[tuple[str, int], ...], ...]:
     if not is_row(data) or not all(is_row(route) for route in data):
         raise InvalidSystem(f"{where}: routes are a list of lists of nodes", got=repr(data))
     try:

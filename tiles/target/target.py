@@ -258,7 +258,7 @@ class Target:
         return self._make(name, values, provenance)
 
     @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> Target:
+    def from_data(cls, data: object) -> Target:
         """Return the target that ``to_data`` gave.
 
         Raises:

@@ -72,7 +72,10 @@ class Grid:
             extent = left if size is None else min(size, left)
             if left % extent:
                 words = " x ".join("?" if size is None else str(size) for size in self.sizes)
-                raise InvalidSystem(f"{count} nodes {self.nodes!r} cannot be wired as {words}")
+                raise InvalidSystem(
+                    f"{count} nodes {self.nodes!r} cannot be wired as {words}",
+                    expected=f"a multiple of {count // left * extent}",
+                )
             extents.append(extent)
             left //= extent
         return tuple(extents)
@@ -298,7 +301,7 @@ def _range_loads(
 # ---- data
 
 
-def read_wiring(data: Any, where: str) -> Wiring:
+def read_wiring(data: object, where: str) -> Wiring:
     """Return the wiring that JSON ``data`` describes: its pattern and the pattern's parameters.
 
     Raises:
@@ -335,7 +338,7 @@ def wiring_data(wiring: Wiring) -> dict[str, Any]:
     return {"pattern": "list", "link": wiring.link, "ends": ends}
 
 
-def read_node(text: Any) -> tuple[str, int]:
+def read_node(text: object) -> tuple[str, int]:
     """Return the kind and number of a node's name, "ipu 3".
 
     Raises:
@@ -347,7 +350,7 @@ def read_node(text: Any) -> tuple[str, int]:
     return kind, int(number)
 
 
-def _text(value: Any, what: str) -> str:
+def _text(value: object, what: str) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError(f"{what} is a name, not {value!r}")
     return value
@@ -359,7 +362,7 @@ def _size(value: Any) -> int | None:
     return value
 
 
-def _grid(nodes: Any, sizes: Any, links: Any, ends_joined: Any, through: Any = None) -> Grid:
+def _grid(nodes: object, sizes: Any, links: Any, ends_joined: Any, through: Any = None) -> Grid:
     if not is_row(sizes) or not sizes:
         raise ValueError(f"sizes are a list of extents, not {sizes!r}")
     through = [None] * len(sizes) if through is None else through
@@ -374,31 +377,33 @@ def _grid(nodes: Any, sizes: Any, links: Any, ends_joined: Any, through: Any = N
     return Grid(_text(nodes, "nodes"), extents, tuple(names[0]), tuple(names[1]), tuple(ends_joined))
 
 
-def _line(nodes: Any, size: Any, link: Any) -> Grid:
+def _line(nodes: object, size: object, link: object) -> Grid:
     return _grid(nodes, [size], [link], [False])
 
 
-def _ring(nodes: Any, size: Any, link: Any) -> Grid:
+def _ring(nodes: object, size: object, link: object) -> Grid:
     return _grid(nodes, [size], [link], [True])
 
 
-def _ladder(nodes: Any, rungs: Any, rung: Any, rail: Any, ends_joined: Any, through: Any = None) -> Grid:
+def _ladder(
+    nodes: object, rungs: object, rung: object, rail: object, ends_joined: object, through: object = None
+) -> Grid:
     return _grid(nodes, [2, rungs], [rung, rail], [False, ends_joined], [through, None])
 
 
-def _torus(nodes: Any, sizes: Any, links: Any) -> Grid:
+def _torus(nodes: object, sizes: object, links: Any) -> Grid:
     return _grid(nodes, sizes, links, [True] * len(sizes) if is_row(sizes) else [])
 
 
-def _all_to_all(nodes: Any, size: Any, link: Any) -> AllToAll:
+def _all_to_all(nodes: object, size: object, link: object) -> AllToAll:
     return AllToAll(_text(nodes, "nodes"), _size(size), _text(link, "link"))
 
 
-def _switch(nodes: Any, to: Any, link: Any) -> Switch:
+def _switch(nodes: object, to: object, link: object) -> Switch:
     return Switch(_text(nodes, "nodes"), _text(to, "to"), _text(link, "link"))
 
 
-def _listed(link: Any, ends: Any) -> Listed:
+def _listed(link: object, ends: object) -> Listed:
     if not is_row(ends):
         raise ValueError(f"ends are a list of pairs of nodes, not {ends!r}")
     for pair in ends:

@@ -8,7 +8,6 @@ import itertools
 import math
 import operator
 from collections.abc import Sequence
-from typing import Any
 
 from hlo_passes.ops import Convolution, DotAlgorithm, DotGeneral, ReducePrecision
 from hlo_passes.ops.contraction import PRECISION_TYPES, product_dtypes
@@ -17,7 +16,7 @@ from hlo_passes.passes.expansions.term import Term
 
 
 @expands(DotGeneral, Convolution)
-def expand_types(op: DotGeneral | Convolution, operands: Sequence[Term], options: Any) -> Term | None:
+def expand_types(op: DotGeneral | Convolution, operands: Sequence[Term], options: object) -> Term | None:
     """Convert operands, or the sum, where their type is no part of the result's; see ``product_dtypes``."""
     if isinstance(op, DotGeneral) and op.algorithm is not None:
         return expand_algorithm(op, op.algorithm, operands)

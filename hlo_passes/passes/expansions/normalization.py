@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from hlo_passes.ops import BatchNormGrad, BatchNormInference, BatchNormTraining, Sqrt
 from hlo_passes.ops.normalization import BatchNorm
@@ -28,14 +27,14 @@ def _count(op: BatchNorm, x: Term) -> int:
 
 
 @expands(BatchNormInference)
-def expand_inference(op: BatchNormInference, operands: Sequence[Term], _: Any) -> Term:
+def expand_inference(op: BatchNormInference, operands: Sequence[Term], _: object) -> Term:
     """Normalize with given means and variances."""
     x, scale, offset, mean, variance = operands
     return _normalized(op, x, mean, variance) * _spread(op, scale, x) + _spread(op, offset, x)
 
 
 @expands(BatchNormTraining)
-def expand_training(op: BatchNormTraining, operands: Sequence[Term], _: Any) -> list[Term]:
+def expand_training(op: BatchNormTraining, operands: Sequence[Term], _: object) -> list[Term]:
     """Normalize with the batch's means and variances."""
     x, scale, offset = operands
     axes, count = op.axes(len(x.shape)), _count(op, x)
@@ -47,7 +46,7 @@ def expand_training(op: BatchNormTraining, operands: Sequence[Term], _: Any) -> 
 
 
 @expands(BatchNormGrad)
-def expand_gradient(op: BatchNormGrad, operands: Sequence[Term], _: Any) -> list[Term]:
+def expand_gradient(op: BatchNormGrad, operands: Sequence[Term], _: object) -> list[Term]:
     """Return the gradients of operand, scale and offset."""
     x, scale, mean, variance, gradient = operands
     axes, count = op.axes(len(x.shape)), _count(op, x)

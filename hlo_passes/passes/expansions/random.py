@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from hlo_passes.passes.expansions.term import Term
 
 
 @expands(ops.Rng)
-def expand_rng(op: ops.Rng, operands: Sequence[Term], options: Any) -> Term:
+def expand_rng(op: ops.Rng, operands: Sequence[Term], options: object) -> Term:
     """Draw words once for uniform numbers, twice for normal ones."""
     a, b, _ = operands
     words = _words(op, a, 2 if op.distribution == "NORMAL" else 1)

@@ -11,6 +11,9 @@ from jax import lax
 
 import ipuxla
 from ipuxla.testing import check_engines
+from tiles.graph import Extents
+from tiles.poplibs.popops import ReduceMany
+from tiles.target import Basis, Target
 
 X = np.random.default_rng(0).normal(size=(6, 33)).astype(np.float32)
 N = np.arange(X.size, dtype=np.int32).reshape(X.shape)
@@ -81,6 +84,41 @@ def test_the_first_of_several_nans_is_the_greatest(small_target):
     x = np.array([1, np.nan, 5, np.nan, np.nan, 2], np.float32)
     for f in (jnp.argmax, jnp.argmin):
         assert ipuxla.jit(f, target=small_target)(x) == f(x) == 1
+
+
+def cycles_and_basis(f, *arguments):
+    """Return the estimate of the reduction's vertices where one tile computes all of it, and what it rests on."""
+    target = Target.named("gc200").replace(num_tiles=1)
+    executable = ipuxla.jit(f, target=target).lower(*arguments).compile().executable
+    (group,) = [g for _, g in executable.groups() if isinstance(g.codelet, ReduceMany)]
+    operands = tuple(executable.variables[o.variable].dtype for o in group.operands)
+    sizes = tuple(np.atleast_1d(dim.size) for dim in group.form.dims)
+    found = group.codelet.cycles(Extents(group.form, sizes, operands, group.codelet.dtypes), target)
+    return int(found.value.max()), found.basis
+
+
+def test_argmax_takes_what_poplibs_vertices_take():
+    """A worker a row takes 27 + 3 n slots; six workers share a row of floats, 30 + 3 n/6 each, and one joins their six."""
+    rows = np.zeros((12, 60), np.float32)
+    for f in (jnp.argmax, jnp.argmin):
+        assert cycles_and_basis(lambda x, f=f: f(x, 1), rows) == (6 * 2 * (27 + 3 * 59), Basis.DOCUMENTED)
+    row = np.zeros((1, 600), np.float16)
+    together = 6 * (30 + 3 * 99) + 9 + 6 * (27 + 3 * 5)
+    assert cycles_and_basis(lambda x: jnp.argmax(x, 1), row) == (together, Basis.DOCUMENTED)
+    integers = np.zeros((6, 60), np.int32)
+    assert cycles_and_basis(lambda x: jnp.argmin(x, 1), integers) == (6 * (23 + 6 * 60), Basis.DOCUMENTED)
+
+
+def test_only_an_extreme_element_with_its_index_takes_so_little():
+    def first_of_pairs(a, b):
+        keep = a[0] >= b[0]
+        return jnp.where(keep, a[0], b[0]), jnp.where(keep, b[1], a[1])
+
+    def reduced(region):
+        return lambda x, n: lax.reduce((x, n), NOTHING, region, (1,))
+
+    assert cycles_and_basis(reduced(argmax), X, N)[1] is Basis.DOCUMENTED
+    assert cycles_and_basis(reduced(first_of_pairs), X, N)[1] is Basis.ASSUMED
 
 
 def test_a_region_may_loop(small_target):

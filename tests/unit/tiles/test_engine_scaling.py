@@ -165,9 +165,9 @@ def lines_to_run(make: Callable[[int], Executable], size: int) -> tuple[int, Cou
 
 @pytest.mark.parametrize("make", [pinned, planned])
 def test_no_python_runs_for_every_tile_vertex_or_part(make):
-    """Ninety times the parts or tiles make larger tables; the lines of Python that a step takes stay."""
+    """Twenty times the parts or tiles make larger tables; the lines of Python that a step takes stay."""
     make(8)  # imports, and caches of what does not depend on the parts
-    (few_steps, few), (many_steps, many) = lines_to_run(make, 16), lines_to_run(make, 1472)
+    (few_steps, few), (many_steps, many) = lines_to_run(make, 64), lines_to_run(make, 1472)
     grown = {
         file: (few[file] / few_steps, many[file] / many_steps)
         for file in many

@@ -9,10 +9,11 @@ import numpy as np
 
 from tests.replicas import replicated
 from tests.unit.tiles.test_report_files import Page
-from tiles import Graph, compile_graph, gcl, popops
+from tests.unit.tiles.test_report_profile import check
+from tiles import Graph, compile_graph, gcl, poplin, popops
 from tiles.compiler import Executable, step_costs
 from tiles.graph import Site
-from tiles.report import Profile, profile, profile_schema
+from tiles.report import Argument, Profile, profile, profile_schema
 from tiles.report.page import page
 from tiles.target import exchange_phase
 
@@ -37,6 +38,30 @@ def test_a_page_has_a_lane_for_the_ipus_and_one_for_each_kind_of_link() -> None:
         cycles = kind["busiestSeconds"] * summed_clock(result)
         assert cycles <= sum(kind["cyclesByStep"]) <= cycles + len(steps)
     assert "Every IPU (16 do the same)" in drawn.text and "model.py:3" in drawn.text
+
+
+def test_a_report_says_how_arguments_are_shared_out() -> None:
+    graph = replicated(("data", 4), ("model", 2))
+    w = graph.add_input((8, 3), "float16", "w", same_along=("data",))
+    x = graph.add_input((2, 8), "float16", "x")
+    total = gcl.all_reduce(Site(graph, location="model.py:4"), x, "data")
+    graph.outputs.append(poplin.matmul(Site(graph, location="model.py:7"), total, w).name)
+    executable = compile_graph(graph)
+    said = Argument("params['w']", (8, 6), "P(None, 'model')"), Argument("x", (8, 16), "P('data', 'model')")
+    result = profile(executable, arguments=said)
+    check(result.data, profile_schema(), profile_schema())
+    rows = result.data["execution"]["links"]["arguments"]
+    assert [row["location"] for row in rows] == ["model.py:7", "model.py:4"]
+    assert [row["differsAlong"] for row in rows] == [["model"], ["data", "model"]]
+    assert [(row["shape"], row["ownShape"], row["ownBytes"]) for row in rows] == [
+        ([8, 6], [8, 3], 48),
+        ([8, 16], [2, 8], 32),
+    ]
+    words = "argument params['w'] float16[8, 6] P(None, 'model'): float16[8, 3], 48 B on each IPU, another along model"
+    assert words in result.text()
+    assert "Shardings of arguments" in (shown := page(result.data)) and "P(None, &#x27;model&#x27;)" in shown
+    alone = profile(executable).data["execution"]["links"]["arguments"][0]
+    assert (alone["name"], alone["shape"], alone["sharding"]) == ("w", [8, 3], None)
 
 
 def summed_clock(result: Profile) -> float:

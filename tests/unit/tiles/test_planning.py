@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.unit.tiles.executable_programs import rows, split
-from tiles.compiler import certify, compile_graph
+from tiles.compiler import certify, compile_graph, step_costs
 from tiles.engine import make_engine
 from tiles.errors import InvalidGraph, InvalidPlan
 from tiles.graph import (
@@ -35,6 +35,7 @@ from tiles.graph import (
 from tiles.planning import Planner, Policy
 from tiles.poplibs import poplin, popops, poputil
 from tiles.poplibs.forms import map_form
+from tiles.poplibs.popops import arg, call
 from tiles.poplibs.popops.map import Map, rearranging
 from tiles.poplibs.poputil.place import place
 from tiles.target import Target
@@ -370,3 +371,23 @@ def test_policies_change_plans_but_not_what_is_recorded(small_target: Target) ->
     for planned in (tight, Planner().plan(graph)):
         (found,), _ = make_engine(compile_graph(planned), "literal").run(x, w)
         np.testing.assert_array_equal(found, 2 * (x @ w).ravel())
+
+
+def test_what_is_computed_side_by_side_goes_to_idle_tiles(gc200: Target) -> None:
+    """Sines of one element are cheapest where it lies, each by itself; together they would be one tile's work."""
+    graph = Graph(gc200, "sines")
+    x = graph.add_input((), "float32", "x")
+    y = popops.map(Site(graph, "first"), call("sine", arg(0)), [x])
+    found = [popops.map(Site(graph, f"sine{i}"), call("sine", arg(0)), [y]) for i in range(8)]
+    added = [popops.map(Site(graph, f"sum{i}"), call("add", arg(0), arg(1)), [y, y]) for i in range(8)]
+    graph.outputs = [t.name for t in (*found, *added)]
+    executable = compile_graph(graph)
+    certify(executable)
+    (first, *_, rest) = step_costs(executable)
+    assert first.cycles and rest.cycles and rest.cycles < 1.2 * first.cycles
+    groups = {group.name: group for _, group in executable.groups()}
+    where = groups["first"].plan.base
+    assert len({groups[t.name].plan.base for t in found}) == len(found)
+    assert {groups[t.name].plan.base for t in added} == {
+        where
+    }  # sending an element takes longer than adding it

@@ -226,7 +226,7 @@ def test_each_tap_of_a_spread_array_takes_as_long_as_where_nothing_is_spread():
     (operation,) = [step for step in graph.program.steps if isinstance(step, Operation)]
     found = operation.codelet.cycles(extents_of(operation.form, ("float16",) * 2, ("float32",)), GC200)
     slots = 17 + 3 + 34 + 4 * (12 - 3) - 9
-    panels = 14 + 14 + 3 * (14 + 3 * (12 + 64 + 3 + 15 + 6 * slots))
+    panels = 14 + 14 + 3 * (14 + 3 * (12 + 64 + 3 + 15 + 6 * slots + 9))
     zeroing = 6 * (10 + -(-4 * 72 * 16 * 4 // 8 // 6))
     assert int(found.value[0]) == 109 + 2 * 54 + zeroing + panels
     flops = operation.codelet.flops(extents_of(operation.form, ("float16",) * 2, ("float32",)))
@@ -245,7 +245,7 @@ def _cycles(dtype, partials, method="auto", batch=1, field=12, taps=3, inputs=16
 def test_cycles_of_the_units_are_the_published_formula():
     """One row of 12 outputs over six workers: 2 outputs each; 3 taps, one panel of 16 x 16 halves each."""
     slots = 17 + 3 + 34 - 9
-    panels = 3 * (12 + 64 + 3 + 15 + 6 * slots)
+    panels = 3 * (12 + 64 + 3 + 15 + 6 * slots + 9)
     zeroing = 6 * (10 + -(-12 * 16 * 4 // 8 // 6))
     expected = 109 + 2 * 54 + zeroing + 14 + 14 + 14 + panels
     cycles = _cycles("float16", "float32", "amp")
@@ -262,7 +262,8 @@ def test_workers_share_positions_row_after_row(batch, field):
         begin, end = (n * len(positions) // 6 for n in (worker, worker + 1))
         runs = Counter(row for row, _ in positions[begin:end]).values()
         slots.append(sum(3 + {1: 29, 2: 34}.get(n, 34 + 4 * (n - 3)) - 9 for n in runs))
-    panels = 3 * (12 + 64 + 3 + 15 + 6 * (17 + max(slots)))
+    runs = max(6 * (17 + max(slots)), 6 * (17 + min(slots)) + 9)
+    panels = 3 * (12 + 64 + 3 + 15 + runs)
     zeroing = 6 * (10 + -(-batch * field * 16 * 4 // 8 // 6))
     expected = 109 + 2 * 54 + zeroing + 14 + 14 + 14 + panels
     assert int(_cycles("float16", "float32", "amp", batch=batch, field=field).value[0]) == expected
@@ -286,7 +287,7 @@ def test_panels_of_few_channels_hold_taps_of_several_rows_of_the_kernel():
         codelet = Convolution(("float16",) * 2, "float32", "float32", method)
         found[method] = int(codelet.cycles(extents, GC200).value[0])
         slots = 17 + 3 + 34 + 4 * (12 - 3) - 9
-        panels = -(-7 // height) * (14 + 7 * (12 + 64 + 3 + loading + 6 * slots))
+        panels = -(-7 // height) * (14 + 7 * (12 + 64 + 3 + loading + 6 * slots + 9))
         assert found[method] == 109 + 2 * 54 + 6 * (10 + 72 * 16 * 4 // 8 // 6) + 14 + 14 + panels
     assert found["amp4"] < found["amp2"] < found["amp"]
     (order,) = Convolution(("float16",) * 2, "float32", "float32").arrangements(extents, GC200)
@@ -296,6 +297,19 @@ def test_panels_of_few_channels_hold_taps_of_several_rows_of_the_kernel():
         c600 = Target.named("c600")
         eight = Convolution(("float8_e4m3fnuz",) * 2, "float16", "float16", "amp4")
         eight.cycles(extents_of(form, ("float8_e4m3fnuz",) * 2, ("float16",)), c600)
+
+
+def test_short_sliding_windows_by_hand():
+    """Four depthwise channels, 12 outputs of 3 taps: one panel, which zeroes; two positions a worker, passed over twice."""
+    loading = 16 + 9 + 6 + 6 + 6 * 10
+    worker = 17 + 10 + 1 + 3 + 2 * (10 + 2 + 3 - 1)
+    expected = 28 + (15 + 1) + (loading + 20 + 1) + 6 * worker
+    found = _cycles("float16", "float32", "slic", inputs=1, outputs=1, groups=4)
+    assert int(found.value[0]) == expected
+    assert found.basis == Basis.DOCUMENTED
+    twice = _cycles("float16", "float32", "slic", inputs=1, outputs=1, groups=4, taps=5)
+    later = 17 + 10 + 3 + 2 * (17 + 2 - 1)
+    assert int(twice.value[0]) == expected + loading + 20 + 6 + 6 * later
 
 
 def test_windows_of_few_channels_are_laid_out_before_the_units_take_them():

@@ -27,7 +27,7 @@ from tiles.poplibs.poplin.conv_cycles import (
 )
 from tiles.poplibs.poplin.matmul import partials_of
 from tiles.poplibs.poplin.methods import streamed_as
-from tiles.poplibs.poplin.partials import add_partials
+from tiles.poplibs.poplin.partials import add_partials, partials_cycles
 from tiles.poplibs.popops.elementwise_cycles import cpp_name
 from tiles.poplibs.popops.reduce import cast_accumulator
 from tiles.target import Target
@@ -124,6 +124,10 @@ class Convolution(Codelet):
     def combining(self, partials_dtype: str, out_dtype: str) -> Codelet | None:
         """Return poplin's own addition of partials, of floats."""
         return add_partials(partials_dtype, out_dtype) if is_float(partials_dtype) else None
+
+    def joining_cycles(self, results: Any, partials: Any, target: Target) -> Any:
+        """Return the cycles of the addition of partials."""
+        return partials_cycles(self.accumulate_dtype, self.out_dtype, results, partials, target)
 
     def may_split(self, form: OpForm, d: int) -> bool:
         """Keep small kernels whole; everything else may be cut."""

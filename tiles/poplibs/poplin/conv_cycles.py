@@ -40,6 +40,7 @@ SOURCE = "graphcore/poplibs lib/poplin/PerformanceEstimation.hpp"
 CONV_METHODS = ("amp", "amp2", "amp4", "expanded", "slic", "hmac", "outer", "vmac", "scalar")
 _ROWS_AT_ONCE = {"amp": 1, "amp2": 2, "amp4": 4}
 """Rows of the kernel whose taps fill the units' input channels together, by method (``filterHeight``)."""
+JOIN_CYCLES = 9  # that the supervisor takes from the end of the quickest worker on
 _LOADING = {1: 15, 2: 46, 4: 60}
 """Cycles that the supervisor spends on a panel beside loading it, by rows of the kernel in it."""
 _SLIC_WIDTH = 4
@@ -325,56 +326,49 @@ def _share(n: Any, target: Target) -> Any:
     return -(-np.asarray(n) // target.workers_per_tile)
 
 
-def _rows_of_worker(shape: ConvShape, target: Target) -> tuple[Any, Any]:
-    """Return rows of the busiest worker and outputs of each: whole rows, or pieces of few ones."""
-    workers = target.workers_per_tile
-    few = shape.rows < workers
-    pieces = np.maximum(workers // np.maximum(shape.rows, 1), 1)
-    rows = np.where(few, 1, _share(shape.rows, target))
-    return rows, where(few, -(-shape.columns // pieces), shape.columns)
+def _amp_run(n: Any, is_single: bool) -> Any:
+    """Return the slots of a worker's run of ``n`` positions of a row; see ``_runs_of_workers``."""
+    small = [n == 0, n == 1, n == 2]
+    if is_single:
+        slots = np.select(small, [17, 33, 44], 45 + 8 * (n - 3))
+    else:
+        slots = np.select(small, [17, 29, 34], 34 + 4 * (n - 3))
+    return np.maximum(3 + slots - 9, 3)
 
 
-def _slots_of_busiest(shape: ConvShape, is_single: bool, target: Target) -> Any:
-    """Return the slots that the worker with most to do runs for a panel of weights.
+def _runs_of_workers(shape: ConvShape, run: Callable[[Any], Any], target: Target) -> tuple[Any, Any]:
+    """Return the slots that the workers with most and with least to do spend on their runs.
 
     Source: ``partitionConvPartialByWorker`` (lib/poplin/ConvUtilInternal.cpp): worker i has the positions from ``i n // 6``
-    on; ``getConvPartialnx1WorkerCycles`` (PerformanceEstimation.hpp): what a run of positions of one row takes.
+    on. ``getConvPartialnx1WorkerCycles`` and others (PerformanceEstimation.hpp) say what a run of positions of a row takes.
 
     Args:
       shape: extents of cells.
-      is_single: whether operands are float32.
+      run: the slots of a run of given positions, at least one.
       target: the machine.
     """
-
-    def run(n: Any) -> Any:
-        small = [n == 0, n == 1, n == 2]
-        slots = (
-            np.select(small, [17, 33, 44], 45 + 8 * (n - 3))
-            if is_single
-            else np.select(small, [17, 29, 34], 34 + 4 * (n - 3))
-        )
-        return np.maximum(3 + slots - 9, 3)
-
     columns = np.maximum(np.asarray(shape.columns), 1)
     positions, workers = np.asarray(shape.positions), target.workers_per_tile
     whole, most = run(columns), np.zeros_like(positions + columns)
+    least = np.full_like(most, NEVER)
     for worker in range(workers):
         begin, end = worker * positions // workers, (worker + 1) * positions // workers
         first, last = begin // columns, np.maximum(end - 1, 0) // columns
         in_one = run(end - begin)
         ends = run(columns - begin % columns) + run((end - 1) % columns + 1)
         slots = where(last > first, ends + (last - first - 1) * whole, in_one)
-        most = np.maximum(most, np.where(end > begin, slots, 0))
-    return most
+        slots = where(end > begin, slots, 0)
+        most, least = np.maximum(most, slots), np.minimum(least, slots)
+    return most, least
 
 
-def _amp(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycles:
+def _amp(shape: ConvShape, dtype: str, accumulate: str, target: Target, height: int = 1) -> Cycles:
     """The best of the units' vertex over groups as they are and over several groups combined into one.
 
     Combined groups fill the units' channels with zeros between the groups' weights (PopLibs' convolution planner calls
     it ``combineConvGroups``); operands and result are rearranged for it, by the planner's rule for copies.
     """
-    plain = _amp_panels(shape, dtype, accumulate, target)
+    plain = _amp_panels(shape, dtype, accumulate, target, height)
     if int(np.max(shape.groups, initial=1)) == 1:
         return plain
     values = [np.asarray(plain.value)]
@@ -385,19 +379,19 @@ def _amp(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycle
         results = shape.outputs * shape.phases
         ends = shape.groups * shape.positions * (shape.inputs * shape.stride + results)
         moved = -(-(kernel + ends) * 5 // 4)
-        value = np.asarray(_amp_panels(combined, dtype, accumulate, target).value) + moved
-        values.append(np.where((shape.groups >= factor) & (np.asarray(plain.value) < NEVER), value, NEVER))
+        value = np.asarray(_amp_panels(combined, dtype, accumulate, target, height).value) + moved
+        values.append(where((shape.groups >= factor) & (np.asarray(plain.value) < NEVER), value, NEVER))
     return Cycles(np.minimum.reduce(np.broadcast_arrays(*values)), plain.basis, SOURCE)
 
 
 def _amp2(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycles:
     """The units over half as many channels of two rows of the kernel at once."""
-    return _amp_panels(shape, dtype, accumulate, target, height=2)
+    return _amp(shape, dtype, accumulate, target, height=2)
 
 
 def _amp4(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycles:
     """The units over a quarter of the channels of four rows of the kernel at once."""
-    return _amp_panels(shape, dtype, accumulate, target, height=4)
+    return _amp(shape, dtype, accumulate, target, height=4)
 
 
 def _amp_panels(shape: ConvShape, dtype: str, accumulate: str, target: Target, height: int = 1) -> Cycles:
@@ -421,8 +415,10 @@ def _amp_panels(shape: ConvShape, dtype: str, accumulate: str, target: Target, h
     widen = widening_cycles(dtype, streamed, elements, target)
     load = units * loaded * itemsize(streamed) // target.conv_unit_coeff_load_bytes_per_cycle
     fixed_slots = 18 if streamed != "float32" and accumulate == "float16" else 17
-    slots = fixed_slots + _slots_of_busiest(shape, streamed == "float32", target)
-    panel = load + 3 + _LOADING[height] + target.worker_issue_interval_cycles * slots
+    busiest, quickest = _runs_of_workers(shape, lambda n: _amp_run(n, streamed == "float32"), target)
+    each = target.worker_issue_interval_cycles
+    runs = np.maximum(each * (fixed_slots + busiest), each * (fixed_slots + quickest) + JOIN_CYCLES)
+    panel = load + 3 + _LOADING[height] + runs
     in_groups, out_groups = -(-shape.inputs // channels), -(-shape.outputs // units)
     first = np.maximum(shape.first_taps, 1)
     tap_rows = -(-first // height) * (shape.tap_rows // first)
@@ -431,7 +427,7 @@ def _amp_panels(shape: ConvShape, dtype: str, accumulate: str, target: Target, h
     zeroing = target.worker_issue_interval_cycles * (10 + _share(zeroed // target.data_path_bytes, target))
     fixed = 109 + 2 * 9 * target.worker_issue_interval_cycles
     value = widen + fixed + zeroing + shape.groups * out_groups * one_out
-    return Cycles(np.where(shape.inputs > 0, value, NEVER), basis, SOURCE)
+    return Cycles(where(shape.inputs > 0, value, NEVER), basis, SOURCE)
 
 
 def _expanded(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycles:
@@ -447,7 +443,7 @@ def _expanded(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> 
     if is_of_use.any():
         ways = _laid_out(_only(shape, is_of_use), dtype, accumulate, target)
         most = target.bytes_per_tile // LAID_OUT_SHARE
-        found[is_of_use] = np.minimum(*(np.where(size <= most, cycles, NEVER) for cycles, size in ways))
+        found[is_of_use] = np.minimum(*(where(size <= most, cycles, NEVER) for cycles, size in ways))
     return Cycles(found, Basis.DOCUMENTED, SOURCE)
 
 
@@ -505,27 +501,49 @@ def laid_out_bytes(method: str, accumulate: str, extents: Extents, target: Targe
         (by_row, row_bytes), (whole, whole_bytes) = ways
         most = target.bytes_per_tile // LAID_OUT_SHARE
         is_row = (row_bytes <= most) & ((by_row <= whole) | (whole_bytes > most))
-        found[is_chosen] = np.where(is_row, row_bytes, whole_bytes)
+        found[is_chosen] = where(is_row, row_bytes, whole_bytes)
     return found
 
 
 def _slic(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycles:
     """Short sliding windows of four taps over groups of at most four channels: float16, strides 1 and 2.
 
-    An output position per worker and slot; two passes over the data. The vertex's fixed part is ASSUMED.
+    A position a slot, in two passes over the data unless partials are halves and all units take part. The first window
+    zeroes. One or two channels a group are taken several groups at once, whose weights workers spread out before.
+
+    Source: ``getConvPartialSlicSupervisorOuterLoopCycleEstimateHalfFloat``, ``...InnerLoop...`` and ``...WeightLoad...``.
     """
     if dtype != "float16" or shape.stride > 2 or shape.dilation != 1:
-        return Cycles(np.full_like(shape.inputs, NEVER), Basis.ASSUMED, SOURCE)
+        return Cycles(np.full_like(shape.inputs, NEVER), Basis.DOCUMENTED, SOURCE)
+    keeps_halves = accumulate == "float16"
+    passes = 1 if keeps_halves and target.conv_units(dtype, accumulate) >= 16 else 2
+    has_two_outputs = keeps_halves and passes == 2
     channels = np.maximum(shape.inputs, shape.outputs)
-    side_by_side = np.select([channels <= 1, channels <= 2], [4, 2], 1)
-    panels = -(-shape.groups // side_by_side) * shape.tap_rows * -(-shape.tap_columns // _SLIC_WIDTH)
-    rows, n = _rows_of_worker(shape, target)
-    run = 15 + np.maximum(n - 5, 0) if shape.stride == 1 else 15 + 2 * np.maximum(n - 3, 0)
-    row = 10 + run + (3 if accumulate == "float32" else 0)
-    slots = 22 + 2 * rows * row
-    load = 16 + 18
-    value = 100 + panels * (load + target.worker_issue_interval_cycles * slots)
-    return Cycles(np.where((channels <= 4) & (channels > 0), value, NEVER), Basis.ASSUMED, SOURCE)
+    spreading = np.select([channels <= 1, channels <= 2], [10, 12], 0)
+    each = target.worker_issue_interval_cycles
+    load = 16 + where(spreading > 0, 9 + 6 + 6 + each * spreading, 18)
+    panels = shape.tap_rows * -(-shape.tap_columns // _SLIC_WIDTH)
+    groups = -(-shape.groups // np.select([channels <= 1, channels <= 2], [4, 2], 1))
+
+    def workers(is_first: bool) -> Any:
+        def run(n: Any) -> Any:
+            if shape.stride == 2:
+                row = np.select([n == 1, n == 2], [13, 15], 15 + 2 * (n - 3))
+            else:
+                few = 13 + where(n > 1, n, 0) if is_first else where(n == 1, 13, 17 + n)
+                many = 15 + (n - 5) + 3 * (has_two_outputs and not is_first)
+                row = where(n < (6 if has_two_outputs else 5), few, many)
+            entry = (9 if has_two_outputs else 10) + is_first + 3 * (not keeps_halves)
+            return entry + (row - (not keeps_halves)) * passes
+
+        busiest, _ = _runs_of_workers(shape, run, target)
+        joined = 2 + 2 * shape.positions if has_two_outputs and is_first else 0
+        return each * (17 + busiest + 2 * has_two_outputs) + joined
+
+    fixed, of_group, of_panel = (25, 12, 16) if has_two_outputs else (28, 15, 20)
+    loops = of_group * groups + 6 * (groups - 1) + 1 + (load + of_panel) * panels + 6 * (panels - 1) + 1
+    value = fixed + loops + groups * (workers(True) + (panels - 1) * workers(False))
+    return Cycles(where((channels <= 4) & (channels > 0), value, NEVER), Basis.DOCUMENTED, SOURCE)
 
 
 def _hmac(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycles:

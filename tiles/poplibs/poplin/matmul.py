@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from jax import Array, lax
@@ -16,7 +16,7 @@ from tiles.numerics.dtypes import is_float, is_narrow_float, itemsize, to_jax
 from tiles.poplibs.poplin import matmul_cycles
 from tiles.poplibs.poplin.matmul_cycles import METHODS, roles_of
 from tiles.poplibs.poplin.methods import grouped, streamed_as
-from tiles.poplibs.poplin.partials import add_partials
+from tiles.poplibs.poplin.partials import add_partials, partials_cycles
 from tiles.poplibs.popops.elementwise_cycles import cpp_name
 from tiles.poplibs.popops.reduce import cast_accumulator
 from tiles.target import Target
@@ -113,6 +113,10 @@ class MatMul(Codelet):
     def combining(self, partials_dtype: str, out_dtype: str) -> Codelet | None:
         """Return poplin's own addition of partials, of floats."""
         return add_partials(partials_dtype, out_dtype) if is_float(partials_dtype) else None
+
+    def joining_cycles(self, results: Any, partials: Any, target: Target) -> Any:
+        """Return the cycles of the addition of partials."""
+        return partials_cycles(self.accumulate_dtype, self.out_dtype, results, partials, target)
 
     def partial(self) -> tuple[Codelet, tuple[str, ...]]:
         """Return the contraction that leaves sums in the accumulator's dtype."""

@@ -35,7 +35,12 @@ from tiles.target import Basis, Target
 
 SOURCE = "graphcore/poplibs lib/poplin/PerformanceEstimation.hpp"
 METHODS = ("amp", "hmac", "outer", "vmac", "scalar")
-RETAINED_SLOTS = 7  # set-up that a worker keeps from one call to the next
+RETAINED_SLOTS = 7, 3
+"""Of halves: slots of set-up that a worker keeps from one panel to the next, and of those from one input group to the next.
+
+Vertices of float32, and of half partials on fewer than 16 units, keep nothing (``conv1x1WorkerRetentionSavings``).
+"""
+JOIN_CYCLES = 14  # that the supervisor takes from the end of the quickest worker on
 UNEXPECTED_ORDER_CYCLES = 5 / 4
 """What an element costs readers of a result whose rows, not columns, lie together, in the choice of the weights.
 
@@ -214,6 +219,8 @@ def _share(n: Any, target: Target) -> Any:
 def worker_slots(n: Any, dtype: str, accumulate: str, units: int) -> tuple[Any, Any]:
     """Return the issue slots of a worker for ``n`` positions: of the zeroing first pass, and of a later one.
 
+    Source: ``getConvPartial1x1SupervisorInnerLoopCycleEstimateHalfFloat`` of PopLibs' newest estimators.
+
     Args:
       n: positions of the worker, any shape.
       dtype: dtype of the operands, float16 or float32.
@@ -221,15 +228,46 @@ def worker_slots(n: Any, dtype: str, accumulate: str, units: int) -> tuple[Any, 
       units: convolution units used.
     """
     n = np.asarray(n)
-    if dtype == "float32":
-        later = 22 + 8 * n
-        return later + 2 + (8 if units >= 16 else 4) * n, later
-    if accumulate == "float16" and units < 16:
-        later = 41 + 4 * (n - 3)
-        return later + 2 + 2 * n, later
     small = [n == 0, n == 1, n == 2]
-    later = np.select(small, [21, 32, 41], 38 + 4 * (n - 3))
-    first = np.select(small, [22, 33, 42], 37 + 4 * (n - 3))
+    if dtype == "float32":
+        later = np.select(small, [24, 47, 46], 46 + 8 * (n - 3))
+        return later + where(n > 0, 2 + (8 if units >= 16 else 4) * n, 0), later
+    if accumulate == "float16" and units < 16:
+        later = np.select(small, [24, 39, 40], 41 + 4 * (n - 3))
+        return later + where(n > 0, 2 + 2 * n, 0), later
+    later = np.select(small, [22, 33, 42], 38 + 4 * (n - 3))
+    first = np.select(small, [21, 32, 41], 37 + 4 * (n - 3))
+    return first, later
+
+
+def _retained(dtype: str, accumulate: str, units: int) -> tuple[int, int]:
+    """Return the slots of set-up that workers keep; see ``RETAINED_SLOTS``."""
+    keeps = dtype != "float32" and (accumulate != "float16" or units >= 16)
+    return RETAINED_SLOTS if keeps else (0, 0)
+
+
+def _panel_cycles(positions: Any, dtype: str, accumulate: str, units: int, target: Target) -> tuple[Any, Any]:
+    """Return the cycles of all workers over a panel of weights: of the zeroing first pass, and of a later one.
+
+    Positions are shared out as evenly as they can be; one of three takes less than one of two or, in float32, of one, so
+    that the busiest worker may be one with fewer. A worker without any does not run. The supervisor waits 14 cycles for the
+    quickest one at least.
+    """
+    most, workers = _share(positions, target), target.workers_per_tile
+    fewest = np.asarray(positions) // workers
+    kept, _ = _retained(dtype, accumulate, units)
+    found: list[Any] = []
+    for of_most, of_fewest in zip(
+        worker_slots(most, dtype, accumulate, units),
+        worker_slots(fewest, dtype, accumulate, units),
+        strict=True,
+    ):
+        of_most = of_most - kept
+        of_fewest = where(fewest > 0, of_fewest - kept, 0)
+        cycles = np.maximum(of_most, of_fewest) * target.worker_issue_interval_cycles
+        least = np.minimum(of_most, of_fewest) * target.worker_issue_interval_cycles
+        found.append(np.maximum(cycles, least + JOIN_CYCLES))
+    first, later = found
     return first, later
 
 
@@ -245,11 +283,11 @@ def amp_cycles(shape: Shape, dtype: str, accumulate: str, target: Target) -> Any
     in_groups, out_groups = shape.input_groups(channels), -(-shape.outputs // units)
     if itemsize(dtype) == 1:
         return _narrow_cycles(shape, in_groups, out_groups, load, target)
-    first, later = worker_slots(_share(shape.positions, target), dtype, accumulate, units)
-    first, later = first - RETAINED_SLOTS, later - RETAINED_SLOTS
-    fixed = 50 + workers * (7 + 3 * (in_groups * shape.groups - 1))
-    later_pass = 15 + out_groups * (19 + 6 + load + workers * later)
-    first_pass = 11 + out_groups * (18 + 7 + load + workers * first)
+    first, later = _panel_cycles(shape.positions, dtype, accumulate, units, target)
+    kept, kept_of_inputs = _retained(dtype, accumulate, units)
+    fixed = 50 + workers * (kept + kept_of_inputs * (in_groups * shape.groups - 1))
+    later_pass = 15 + out_groups * (19 + 6 + load + later)
+    first_pass = 11 + out_groups * (18 + 7 + load + first)
     return fixed + shape.groups * (13 + (in_groups - 1) * later_pass + first_pass)
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from tiles.graph import Cycles, Extents, OpForm, register
-from tiles.numerics.dtypes import itemsize
+from tiles.numerics.dtypes import is_float, itemsize
 from tiles.poplibs.popops.elementwise_cycles import cpp_name
-from tiles.poplibs.popops.reduce import Reduce
+from tiles.poplibs.popops.reduce import Reduce, combine_codelet, folding_cycles
 from tiles.target import Basis, Target
 
 SOURCE = "graphcore/poplibs lib/poplin/PerformanceEstimation.hpp, getReduceCycleEstimate"
@@ -74,3 +74,12 @@ def accumulator_lanes(partials_dtype: str) -> int:
 def add_partials(partials_dtype: str, out_dtype: str) -> ConvPartialReduce:
     """Return the vertex that adds partials of ``partials_dtype`` into ``out_dtype``."""
     return ConvPartialReduce((), "add", (partials_dtype,), partials_dtype, out_dtype)
+
+
+def partials_cycles(partials_dtype: str, out_dtype: str, results: Any, partials: Any, target: Target) -> Any:
+    """Return the cycles of a tile that joins ``partials`` of each of ``results`` sums, or truth values; see ``folding_cycles``."""
+    if is_float(partials_dtype):
+        folding: Reduce = add_partials(partials_dtype, out_dtype)
+    else:
+        folding = combine_codelet("or" if partials_dtype == "bool" else "add", partials_dtype, out_dtype)
+    return folding_cycles(folding, results, partials, target)

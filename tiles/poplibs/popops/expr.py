@@ -5,10 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias, Union
+
+import numpy as np
 
 from tiles.errors import InvalidGraph
 from tiles.poplibs.popops.expression import FUNCTIONS, Attrs, Body, Row, body_dtypes
+
+Operand: TypeAlias = Union["Expr", bool, int, float, np.generic]
+"""What Python's operators take: a node, or a number, which takes the dtype of the other operand."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,55 +31,55 @@ class Expr:
     """
 
     function: str
-    arguments: tuple[Any, ...] = ()
+    arguments: tuple[Operand, ...] = ()
     attrs: Attrs = ()
     index: int = 0
 
-    def __add__(self, other: Any) -> Expr:
+    def __add__(self, other: Operand) -> Expr:
         """Return the sum."""
         return call("add", self, other)
 
-    def __radd__(self, other: Any) -> Expr:
+    def __radd__(self, other: Operand) -> Expr:
         """Return the sum."""
         return call("add", other, self)
 
-    def __sub__(self, other: Any) -> Expr:
+    def __sub__(self, other: Operand) -> Expr:
         """Return the difference."""
         return call("subtract", self, other)
 
-    def __rsub__(self, other: Any) -> Expr:
+    def __rsub__(self, other: Operand) -> Expr:
         """Return the difference."""
         return call("subtract", other, self)
 
-    def __mul__(self, other: Any) -> Expr:
+    def __mul__(self, other: Operand) -> Expr:
         """Return the product."""
         return call("multiply", self, other)
 
-    def __rmul__(self, other: Any) -> Expr:
+    def __rmul__(self, other: Operand) -> Expr:
         """Return the product."""
         return call("multiply", other, self)
 
-    def __truediv__(self, other: Any) -> Expr:
+    def __truediv__(self, other: Operand) -> Expr:
         """Return the quotient."""
         return call("divide", self, other)
 
-    def __rtruediv__(self, other: Any) -> Expr:
+    def __rtruediv__(self, other: Operand) -> Expr:
         """Return the quotient."""
         return call("divide", other, self)
 
-    def __pow__(self, other: Any) -> Expr:
+    def __pow__(self, other: Operand) -> Expr:
         """Return the power."""
         return call("power", self, other)
 
-    def __and__(self, other: Any) -> Expr:
+    def __and__(self, other: Operand) -> Expr:
         """Return the bitwise or logical and."""
         return call("and", self, other)
 
-    def __or__(self, other: Any) -> Expr:
+    def __or__(self, other: Operand) -> Expr:
         """Return the bitwise or logical or."""
         return call("or", self, other)
 
-    def __xor__(self, other: Any) -> Expr:
+    def __xor__(self, other: Operand) -> Expr:
         """Return the bitwise or logical exclusive or."""
         return call("xor", self, other)
 
@@ -90,19 +95,19 @@ class Expr:
         """Return the magnitude."""
         return call("abs", self)
 
-    def __lt__(self, other: Any) -> Expr:
+    def __lt__(self, other: Operand) -> Expr:
         """Return the comparison less than."""
         return compare("LT", self, other)
 
-    def __le__(self, other: Any) -> Expr:
+    def __le__(self, other: Operand) -> Expr:
         """Return the comparison less or equal."""
         return compare("LE", self, other)
 
-    def __gt__(self, other: Any) -> Expr:
+    def __gt__(self, other: Operand) -> Expr:
         """Return the comparison greater than."""
         return compare("GT", self, other)
 
-    def __ge__(self, other: Any) -> Expr:
+    def __ge__(self, other: Operand) -> Expr:
         """Return the comparison greater or equal."""
         return compare("GE", self, other)
 
@@ -112,7 +117,7 @@ def arg(index: int) -> Expr:
     return Expr("", index=index)
 
 
-def call(function: str, *arguments: Any, **attrs: Any) -> Expr:
+def call(function: str, *arguments: Operand, **attrs: Any) -> Expr:
     """Return the node of any function of the table, e.g. ``call("exponential", x)``.
 
     Raises:
@@ -126,12 +131,12 @@ def call(function: str, *arguments: Any, **attrs: Any) -> Expr:
     return Expr(function, arguments, tuple(attrs.items()))
 
 
-def compare(direction: str, lhs: Any, rhs: Any) -> Expr:
+def compare(direction: str, lhs: Operand, rhs: Operand) -> Expr:
     """Return a comparison; ``direction`` is EQ, NE, LT, LE, GT or GE."""
     return call("compare", lhs, rhs, direction=direction)
 
 
-def select(predicate: Any, on_true: Any, on_false: Any) -> Expr:
+def select(predicate: Operand, on_true: Operand, on_false: Operand) -> Expr:
     """Return ``on_true`` where the predicate holds, else ``on_false``."""
     return call("select", predicate, on_true, on_false)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -40,6 +41,9 @@ from tiles.poplibs.poputil.place import place
 from tiles.target import Basis, Target
 
 SOURCE = "graphcore/poplibs lib/popops: elementwise entries, one combination per element folded"
+CLASS_SOURCE = "graphcore/poplibs lib/popnn/codelets/popnnCycleEstimators.cpp: ReduceMaxClassGather, ReduceMaxClassSparse"
+FLOATS = ("float32", "float16")
+INTEGERS = ("int32", "uint32")
 
 
 @register
@@ -140,7 +144,14 @@ class ReduceMany(Codelet):
         return picked, real_a | real_b
 
     def cycles(self, extents: Extents, target: Target) -> Cycles:
-        """Return the slots of one combination per element, as in a fused expression, workers sharing elements."""
+        """Return the slots of one combination per element, as in a fused expression, workers sharing elements.
+
+        The largest or smallest element with its index takes what PopLibs' vertices for it take, although theirs pass over
+        elements that are not a number.
+        """
+        counts_only = all(name == "iota" for name, _, _ in self.prologue)
+        if counts_only and self.dtypes[0] in FLOATS + INTEGERS and is_extreme(self.body, self.outputs):
+            return _class_cycles(extents, self.dtypes[0] in FLOATS, target)
         n = -(-extents.points // target.workers_per_tile)
         slots = 33 + combination_slots(self.body, self.dtypes, n, target)
         return Cycles(target.worker_issue_interval_cycles * slots, Basis.ASSUMED, SOURCE)
@@ -166,6 +177,72 @@ class ReduceMany(Codelet):
         count = len(self.dtypes)
         form = OpForm(dims, (identity_map(len(shape)),) * count, (kept,) * count)
         return dataclasses.replace(self, prologue=(), sources=()), form
+
+
+COMPARISONS: Mapping[str, np.ufunc] = MappingProxyType(
+    {
+        "LT": np.less,
+        "LE": np.less_equal,
+        "GT": np.greater,
+        "GE": np.greater_equal,
+        "EQ": np.equal,
+        "NE": np.not_equal,
+    }
+)
+
+
+@lru_cache(maxsize=256)
+def is_extreme(body: Body, outputs: tuple[int, ...]) -> bool:
+    """Return whether an expression picks the larger, or always the smaller, of two values together with its index.
+
+    One that compares values with values and indices with indices, and selects, depends on their order alone: all orders
+    are tried. Of equal values it may pick either index, and anything where one is not a number.
+    """
+    if len(outputs) != 2:
+        return False
+    x, i, y, j = (axis.ravel() for axis in np.meshgrid(*[np.arange(2)] * 4))
+    known: list[np.ndarray] = [x, i, y, j]
+    for name, arguments, attributes in body:
+        given = [known[a] for a in arguments]
+        if name == "compare" and set(arguments) in ({0}, {1}, {2}, {3}, {0, 2}, {1, 3}):
+            known.append(COMPARISONS[dict(attributes)["direction"]](*given))
+        elif name in ("and", "or", "xor") and all(a.dtype == bool for a in given):
+            known.append(getattr(np, f"logical_{name}")(*given))
+        elif name == "not" and given[0].dtype == bool:
+            known.append(~given[0])
+        elif name == "select" and given[0].dtype == bool:
+            known.append(np.where(*given))
+        else:
+            return False
+    value, index = (known[n] for n in outputs)
+    for better in (np.greater, np.less):
+        first, second = better(x, y), better(y, x)
+        picked = np.where(first, x, y), np.where(first, i, j)
+        is_index = (index == picked[1]) | (~(first | second) & ((index == i) | (index == j)))
+        if np.array_equal(value, picked[0]) and is_index.all():
+            return True
+    return False
+
+
+def _class_cycles(extents: Extents, is_float: bool, target: Target) -> Cycles:
+    """Return the cycles of the largest element of each row, with its index.
+
+    Either a worker goes through a row (ReduceMaxClassSparse), or, of floats, all workers share each row
+    (ReduceMaxClassGather) and a worker goes through the largest of their parts.
+    """
+    workers = target.workers_per_tile
+    rows, n = extents.results, extents.reduced
+
+    def sparse(count: Any) -> Any:
+        each = 27 + 3 * (count - 1) if is_float else 23 + 6 * count
+        return -(-rows // workers) * each * target.worker_issue_interval_cycles
+
+    total = sparse(n)
+    if is_float:
+        share = -(-n // workers)
+        gather = (30 + 3 * (share - 1)) * target.worker_issue_interval_cycles + 9
+        total = np.minimum(total, rows * gather + sparse(np.minimum(n, workers)))
+    return Cycles(total, Basis.DOCUMENTED, CLASS_SOURCE)
 
 
 def combination_slots(body: Body, dtypes: Sequence[str], n: Any, target: Target) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -150,6 +150,11 @@ class Reduce(Codelet):
         """Return the reduction that leaves its result in the accumulator's dtype."""
         return dataclasses.replace(self, out_dtype=self.accumulate_dtype), (self.accumulate_dtype,)
 
+    def joining_cycles(self, results: Any, partials: Any, target: Target) -> Any:
+        """Return the cycles of the reduction that folds partials."""
+        folding = combine_codelet(self.operation, self.accumulate_dtype, self.out_dtype)
+        return folding_cycles(folding, results, partials, target)
+
     def grains(self, form: OpForm, target: Target) -> tuple[int, ...]:
         """Prefer whole 64-bit accesses along the innermost dimension of the operand and of the result."""
         grains = list(access_grains(form, (self.out_dtype,), target))
@@ -210,6 +215,22 @@ def reduce_codelet(
 def combine_codelet(operation: str, partials_dtype: str, out_dtype: str) -> Reduce:
     """Return the reduction that folds partials over their leading axis."""
     return Reduce((), operation, (partials_dtype,), partials_dtype, out_dtype)
+
+
+def folding_cycles(folding: Reduce, results: Any, partials: Any, target: Target) -> Any:
+    """Return the cycles of a vertex that folds ``partials`` of each of ``results`` neighbouring elements.
+
+    Args:
+      folding: what folds them: a reduction over the leading axis.
+      results: elements, a number or an array.
+      partials: of each; broadcasts against ``results``.
+      target: the machine.
+    """
+    results, partials = np.broadcast_arrays(results, partials)
+    sizes = tuple(np.asarray(n, np.int64).reshape(-1) for n in (partials, results))
+    extents = Extents(combine_form((2, 2)), sizes, folding.operand_dtypes, (folding.out_dtype,))
+    cycles = np.asarray(folding.cycles(extents, target).value, np.float64)
+    return np.broadcast_to(cycles, sizes[0].shape).reshape(results.shape)
 
 
 def combine_form(shape: tuple[int, ...]) -> OpForm:

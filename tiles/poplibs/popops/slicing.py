@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from jax import Array, lax
@@ -29,6 +29,7 @@ from tiles.poplibs.popops.offsets import (
     joined,
     window_size,
 )
+from tiles.poplibs.popops.reduce import combine_codelet, folding_cycles
 from tiles.poplibs.popops.slicing_code import slice_code
 from tiles.poplibs.popops.slicing_cycles import SOURCE, dynamic_slice_cycles, fill_cycles, multi_slice_cycles
 from tiles.target import Basis, Target
@@ -54,6 +55,7 @@ class MultiSlice(Codelet):
 
     name: ClassVar[str] = "popops.MultiSlice"
     any_order: ClassVar[bool] = True
+    looked_up: ClassVar[int | None] = 0
 
     axes: tuple[int, ...]
     windows: tuple[int, ...]
@@ -184,6 +186,11 @@ class MultiSlice(Codelet):
         if not is_float(self.dtype):
             return self, (self.dtype,)
         return dataclasses.replace(self, as_words=True), (unsigned_of(self.dtype).name,)
+
+    def joining_cycles(self, results: Any, partials: Any, target: Target) -> Any:
+        """Return the cycles of joining words."""
+        (words,) = self.partial()[1]
+        return folding_cycles(combine_codelet("or", words, words), results, partials, target)
 
     def grains(self, form: OpForm, target: Target) -> tuple[int, ...]:
         """Prefer whole 64-bit accesses along the innermost dimension of the result."""

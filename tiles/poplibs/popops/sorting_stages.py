@@ -46,6 +46,7 @@ from tiles.graph import Sequence as Program
 from tiles.graph.layout import align_up, ceil_div
 from tiles.numerics.dtypes import itemsize
 from tiles.numerics.total_order import as_moved, from_moved
+from tiles.plan.superstep import entry_cycles
 from tiles.poplibs.forms import map_form
 from tiles.poplibs.popops.expression import Body
 from tiles.poplibs.popops.map import Map
@@ -227,7 +228,7 @@ def _stages_cycles(order: Order, n: int, levels: int, target: Target) -> float:
     """Estimate a sort whose tiles hold ``n`` elements each, from the stages' own formulas."""
     arrays, compare = len(order.dtypes) + 1, order.comparison_slots
     received = n * (sum(map(itemsize, order.dtypes)) + itemsize(POSITION)) / target.exchange_bytes_per_cycle
-    phase = target.exchange_phase_overhead_cycles + target.internal_sync_cycles + received
+    phase = entry_cycles(target) + received
     swap = phase + target.worker_issue_interval_cycles * exchange_slots(n, arrays, compare, target)
     stages = levels * (levels + 1) // 2
     merges = levels * merge_cycles(n, arrays, compare, target)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -21,7 +21,7 @@ from tiles.graph.layout import ceil_div
 from tiles.numerics.dtypes import is_float
 from tiles.poplibs.popops.map import access_grains
 from tiles.poplibs.popops.offsets import NO_WINDOW, arranged, joined, update_dims, update_places
-from tiles.poplibs.popops.reduce import neutral_element
+from tiles.poplibs.popops.reduce import combine_codelet, folding_cycles, neutral_element
 from tiles.poplibs.popops.slicing_code import update_code
 from tiles.poplibs.popops.slicing_cycles import (
     SOURCE,
@@ -171,6 +171,11 @@ class MultiUpdate(Codelet):
     def partial(self) -> tuple[Codelet, tuple[str, ...]]:
         """Return the codelet itself: partials are sums of fewer updates."""
         return self, (self.dtype,)
+
+    def joining_cycles(self, results: Any, partials: Any, target: Target) -> Any:
+        """Return the cycles of the reduction that folds partials."""
+        folding = combine_codelet(self.combiner() or "add", self.dtype, self.dtype)
+        return folding_cycles(folding, results, partials, target)
 
     def may_split(self, form: OpForm, d: int) -> bool:
         """Cut the result, and lookups where partials can be combined; a window stays in one piece."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -29,7 +29,7 @@ from tiles.graph import (
     site_of,
 )
 from tiles.numerics.dtypes import to_jax
-from tiles.poplibs.poplin.partials import add_partials
+from tiles.poplibs.poplin.partials import add_partials, partials_cycles
 from tiles.poplibs.popops.elementwise_cycles import cpp_name
 from tiles.poplibs.popops.reduce import cast_accumulator
 from tiles.poplibs.popsparse.cycles import SOURCE, dynamic_cycles, static_cycles
@@ -127,6 +127,10 @@ class SparseDenseMatMul(Codelet):
     def combining(self, partials_dtype: str, out_dtype: str) -> Codelet | None:
         """Return poplin's addition of partials."""
         return add_partials(partials_dtype, out_dtype)
+
+    def joining_cycles(self, results: Any, partials: Any, target: Target) -> Any:
+        """Return the cycles of the addition of partials."""
+        return partials_cycles(ACCUMULATE, self.out_dtype, results, partials, target)
 
     def partial(self) -> tuple[Codelet, tuple[str, ...]]:
         """Return the codelet that leaves sums in float32."""
