@@ -166,7 +166,8 @@ JUMPS = frozenset(
 """Names of steps that turn the last bit of an operand into a different result; so do conversions to ``COARSE`` types."""
 COARSE = ("int", "uint", "bool", "float8")
 NARROW = "narrow_"
-"""Beginning of names of sums that XLA rounds to 8 bits at every step, which makes 4 of a sum of 6."""
+"""Beginning of names of steps of 8-bit floats that XLA rounds otherwise: at every step of a sum, which makes 4 of 6, or not at
+all before a conversion."""
 
 
 def jumps(step: Step) -> bool:
@@ -332,7 +333,9 @@ def _clamp(draw: Draw, types: Types, floats: Sequence[str]) -> Step | None:
 def _convert(draw: Draw, types: Types, floats: Sequence[str]) -> Step | None:
     x = _pick(draw, types, _any)
     name = draw(st.sampled_from([*floats, "int32", "int8", "bool"]))
-    return Step(f"convert[{name}]", lambda a: lax.convert_element_type(a, jnp.dtype(name)), (x or 0,))
+    narrow = NARROW if types[x or 0].dtype.name.startswith("float8") else ""
+    text = f"{narrow}convert[{name}]"
+    return Step(text, lambda a: lax.convert_element_type(a, jnp.dtype(name)), (x or 0,))
 
 
 @_step

@@ -24,7 +24,6 @@ QUICKLY: dict[str, bool | int] = {
     "xla_llvm_disable_expensive_passes": True,
     "xla_cpu_use_fusion_emitters": False,
     "xla_cpu_parallel_codegen_split_count": 1,
-    "xla_allow_excess_precision": False,
 }
 """How XLA compiles what runs once on a few elements: half of the time that it takes by default."""
 SHARING = 24
