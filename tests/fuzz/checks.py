@@ -26,10 +26,11 @@ from tiles.numerics.tolerance import NotClose, check_close, max_error, tolerance
 from tiles.target import Target
 
 ENGINES = ("fast", "literal")
-NO_WITNESS = re.compile(r"f8E4M3B11FNUZ|stablehlo\.popcnt .*[<x]i4>")
-"""What XLA:CPU (jaxlib 0.10.2) is no witness of. It gives a softmax of the float other values at each run where its maximum
-is NaN (of 9 elements, 8 different results in 25 compilations of plain ``jax.jit``), and counts bits of negative ``i4``
-after it extended their sign, so that -1 has -8 ones."""
+UNSTEADY = re.compile(r"f8E4M3B11FNUZ|dense<0xFF> : tensor<f8E4M3FN>")
+"""What XLA:CPU (jaxlib 0.10.2) computes otherwise from run to run: softmax of 8-bit floats in which minus infinity is NaN.
+Of 9 elements 8 different results in 25 compilations of plain ``jax.jit``; of 14, 6 in 60 calls of one."""
+MISCOUNTED = re.compile(r"stablehlo\.popcnt .*[<x]i4>")
+"""Of what XLA:CPU is no witness: it extends the sign of ``i4`` before it counts bits, so that -1 has -8 ones."""
 UPDATES = re.compile(r"stablehlo\.(dynamic_update_slice|scatter)")
 """Where XLA:CPU may compute an update from elements that it has written over (``tiles.engine.compilation``): what differs
 from it there is compared with engine ``hlo``, which keeps the two apart."""
@@ -66,8 +67,11 @@ def check_program(
     blob = compiled._to_bytes()
     again = loaded(blob, "", "fast", "float")
     assert compiled._to_bytes() == blob == again._to_bytes()
-    wanted = smooth if smooth and not NO_WITNESS.search(text) else ()
+    is_unsteady = bool(UNSTEADY.search(text))
+    wanted = () if is_unsteady or MISCOUNTED.search(text) else smooth
     reference = _compiled(pipeline, target, "hlo", "ring")
+    if is_unsteady and reference._runner._machine.needs_host:
+        return 0  # each engine's own run with floats decides in the ring
     try:
         want, found = (_each_apart if apart else _together)(reference, again, arrays, bool(wanted))
     except JaxRuntimeError:  # XLA's own, for instance LLVM's code that it then finds invalid
