@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,7 @@ from jax import Array, lax
 from jax.experimental import xla_metadata
 from jax.extend.core import ClosedJaxpr
 
+_P = ParamSpec("_P")
 _T = TypeVar("_T")
 _Carry = TypeVar("_Carry")
 
@@ -28,6 +29,10 @@ Jaxpr: TypeAlias = Any
 
 Atom: TypeAlias = Any
 """A variable or a literal of a jaxpr."""
+
+
+class _Jit(Protocol):
+    def __call__(self, function: Callable[_P, _T], /) -> Callable[_P, _T]: ...
 
 
 class _ForiLoop(Protocol):
@@ -127,6 +132,6 @@ rng_bit_generator: _RngBitGenerator = _lax.rng_bit_generator
 fft: _FastFourierTransform = _lax.fft
 reduce_sum: Fold = _lax.reduce_sum
 finfo: Callable[[np.dtype], _FloatInfo] = jnp.finfo
-jit: Callable[[Callable[..., Any]], Callable[..., Any]] = cast(Any, jax).jit
 set_xla_metadata: Callable[..., AbstractContextManager[Any]] = cast(Any, xla_metadata).set_xla_metadata
 make_jaxpr: Callable[[Callable[..., Any]], Callable[..., ClosedJaxpr]] = cast(Any, jax).make_jaxpr
+jit: _Jit = cast(Any, jax).jit

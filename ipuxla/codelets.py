@@ -212,6 +212,11 @@ def tile_map(
     where = (
         range(count) if tiles is None else range(tiles, tiles + count) if isinstance(tiles, int) else tiles
     )
+    if len(where) != count:
+        raise InvalidCodelet(
+            f"tile_map of {label} maps {count} entries to {len(where)} tiles",
+            expected="a tile for each entry",
+        )
     slices = [
         jax.ShapeDtypeStruct(x.shape[1:] if a == 0 else x.shape, x.dtype)
         for x, a in zip(operands, axes, strict=True)

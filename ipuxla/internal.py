@@ -17,13 +17,14 @@ from typing import Any, TypeAlias
 from hlo_passes.errors import UnsupportedOp, UnsupportedType
 from hlo_passes.ir import UNKNOWN, Instruction, print_instruction
 from hlo_passes.passes import InvalidPassOption, InvalidPipeline, UnknownPass, UnknownPassOption
-from ipuxla.errors import InternalError, OutOfTileMemory, Unsupported
+from ipuxla.errors import InternalError, InvalidCodelet, OutOfTileMemory, Unsupported
 from tiles.compiler import VertexGroup
 from tiles.compiler.steps import StepRecord
 from tiles.graph import Operation, Vertices
 
 CALLERS = (
     InternalError,  # named already
+    InvalidCodelet,
     InvalidPassOption,
     InvalidPipeline,
     MemoryError,

@@ -249,6 +249,7 @@ def at_points(
     function: Callable[..., Sequence[Array]],
     operands: Sequence[Array],
     combiner: str,
+    kept: Callable[[Array], Array] | None = None,
 ) -> tuple[Array, ...]:
     """Return the results of a function at all points.
 
@@ -258,6 +259,7 @@ def at_points(
       function: of what one point reads of every operand, to what it writes of every result.
       operands: what these points read of the operands: axes begin with the first element read.
       combiner: see ``COMBINERS``; "" where every result is one point's.
+      kept: of contributions ``[*points, *combined, ...]``, to those that count; the others neutral. All count by default.
     """
     order = (*form.points, *form.combined)
     views = [_view(tensor, sizes, x, order) for tensor, x in zip(form.operands, operands, strict=True)]
@@ -269,6 +271,7 @@ def at_points(
     for tensor, result in zip(form.results, mapped(*(x for _, x in views)), strict=True):
         folded = tuple(range(len(form.points), len(order)))
         if folded:
+            result = result if kept is None else kept(result)
             result = COMBINERS[combiner](result, axis=folded).astype(result.dtype)
         wholes = iter(range(len(form.points), result.ndim))
         axes = [next(wholes) if axis.window == 0 else form.points.index(axis.terms[0][0]) for axis in tensor]

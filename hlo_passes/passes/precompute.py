@@ -10,6 +10,7 @@ from typing import ClassVar
 import jax
 import numpy as np
 
+from hlo_passes._jax_compat import jit
 from hlo_passes.ir import Computation, Instruction, Module, Op, Value, evaluate_instruction
 from hlo_passes.ops import Constant, DotGeneral, Iota
 from hlo_passes.ops.data_movement import DataMovement
@@ -110,7 +111,7 @@ def _evaluated(computation: Computation, found: Sequence[Instruction]) -> list[n
 
     def values() -> list[jax.Array]:
         known: dict[Value, jax.Array] = {}
-        needed, waiting = set(), [each.result for each in found]
+        needed, waiting = set[Value](), [each.result for each in found]
         while waiting:
             value = waiting.pop()
             if value not in needed:
@@ -122,4 +123,4 @@ def _evaluated(computation: Computation, found: Sequence[Instruction]) -> list[n
         return [known[each.result] for each in found]
 
     with jax.enable_x64(True):
-        return [np.asarray(value) for value in jax.jit(values)()]
+        return [np.asarray(value) for value in jit(values)()]

@@ -17,6 +17,7 @@ from jax import lax
 from hlo_passes import ops
 from hlo_passes.errors import UnsupportedOp
 from hlo_passes.ir import Builder, Computation, Location, Op, TensorType, Value
+from ipuxla.errors import InvalidCodelet
 from ipuxla.frontend import checks, printing
 from ipuxla.frontend._jax_compat import mlir_ir
 from ipuxla.frontend.attributes import integer, text
@@ -129,7 +130,15 @@ def _codelet(scope: Scope, op: Any, operands: list[Any], location: Location) -> 
         )
     except (KeyError, ValueError, AttributeError):
         raise scope.unsupported(op, location, "options as ipuxla.codelet writes them") from None
-    return list(scope.emit_all(made, operands, location, [scope.function(called.value, location)]))
+    function = scope.function(called.value, location)
+    if function.has_effect:
+        raise InvalidCodelet(
+            f"codelet {made.label} exchanges items with the host or with other devices",
+            location=str(location),
+            expected="a function of what one point reads",
+            try_="print or check outside of it",
+        )
+    return list(scope.emit_all(made, operands, location, [function]))
 
 
 def _print(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:

@@ -6,8 +6,9 @@ import functools
 import math
 from dataclasses import dataclass
 
+import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
 from hlo_passes.ir import Computation, Instruction
 from hlo_passes.ir.interpreter import evaluate_computation
@@ -16,10 +17,11 @@ from hlo_passes.ops.point_form import Axis, PointForm, at_points
 from hlo_passes.ops.point_form import Tensor as FormTensor
 from hlo_passes.passes.indexing import NotAffine, expression
 from hlo_passes.passes.while_to_repeat import WhileToRepeat
+from ipuxla.errors import InvalidCodelet
 from ipuxla.lowering.indexing import in_memory
 from ipuxla.lowering.regions import region_body
 from ipuxla.lowering.registry import Lowering, dtype_of, lowers, where
-from tiles.errors import InvalidPlan, NoTileCode, OutOfRegisters
+from tiles.errors import NoTileCode, OutOfRegisters
 from tiles.graph import (
     PARALLEL,
     REDUCTION,
@@ -43,6 +45,7 @@ from tiles.numerics.dtypes import is_float
 from tiles.poplibs.popops.expression import function_of
 from tiles.poplibs.popops.inner_loops import loop_of
 from tiles.poplibs.popops.map import Map
+from tiles.poplibs.popops.reduce import neutral_element
 from tiles.poplibs.poputil.place import place
 from tiles.target import Basis, Target
 
@@ -85,7 +88,17 @@ class PointCodelet(Codelet):
         def function(*slices: Array) -> tuple[Array, ...]:
             return evaluate_computation(self.function, *slices)
 
-        return at_points(form, sizes, function, operands, self.call.combiner)
+        mask = cell.reduced_mask()
+
+        def kept(contributions: Array) -> Array:
+            """Of a cell that is padded to the extents of others: its own points' contributions."""
+            assert mask is not None
+            shape = (*mask.shape[: self.points], *(1,) * (contributions.ndim - self.points))
+            real = jnp.broadcast_to(mask.reshape(shape), contributions.shape)
+            neutral = neutral_element(self.call.combiner, contributions.dtype.name)
+            return lax.select(real, contributions, lax.broadcast(neutral, contributions.shape))
+
+        return at_points(form, sizes, function, operands, self.call.combiner, None if mask is None else kept)
 
     @functools.cached_property
     def _priced(self) -> Computation:
@@ -227,17 +240,19 @@ def _plan(call: CodeletCall, form: OpForm, target: Target, location: str) -> Pla
     stride = step
     for dim, parts in reversed(list(zip(form.dims, call.parts, strict=False))):
         if not 1 <= parts <= max(1, dim.size):
-            raise InvalidPlan(
-                f"codelet {call.label} cuts index {dim.name} of {dim.size} into {parts} parts"
-            ).at(location)
+            raise InvalidCodelet(
+                f"codelet {call.label} cuts index {dim.name} of {dim.size} into {parts} parts",
+                location=location,
+            )
         grain = -(-dim.size // parts)
         splits.insert(0, AxisSplit(dim.size, grain, ((parts, stride),)) if parts > 1 else whole(dim.size))
         stride *= parts
     last = first + step * (math.prod(call.parts) - 1)
     if not 0 <= first <= last < target.num_tiles:
-        raise InvalidPlan(
-            f"codelet {call.label} is placed on tiles {first} to {last}; {target.name} has {target.num_tiles}"
-        ).at(location)
+        raise InvalidCodelet(
+            f"codelet {call.label} is placed on tiles {first} to {last}; {target.name} has {target.num_tiles}",
+            location=location,
+        )
     splits += [whole(dim.size) for dim in form.dims[len(splits) :]]
     return Plan(tuple(splits), first)
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import ipuxla
 from hlo_passes.errors import MalformedForm
 from hlo_passes.ops.point_form import COMBINERS, PointForm, at_points, read_by_points
-from ipuxla.errors import InvalidCodelet, IpuError
+from ipuxla.errors import InvalidCodelet
 from tests.budgets import PROGRAM, budget
 from tiles.compiler import step_costs
 from tiles.engine.agreement import certify
@@ -238,6 +238,25 @@ def test_what_does_not_fit_is_said(name: str) -> None:
         make()
 
 
+@pytest.mark.parametrize(
+    ("combine", "dtype"), [("add", "float32"), ("mul", "float16"), ("max", "int32"), ("min", "float32")]
+)
+def test_points_that_pad_an_uneven_part_contribute_nothing(combine, dtype) -> None:
+    """Parts of 29, 29 and 22: of zeros that pad the last one this function makes what would win or count."""
+    sign = {"max": 1, "min": -1}.get(combine, 1)
+
+    @ipuxla.codelet("a[i], b[j] -> y[i]", combine=combine, parts={"i": 2, "j": 3})
+    def contribution(a, b):
+        far = jnp.asarray(sign * 3, dtype) - jnp.asarray(sign, dtype) * (a - b) ** 2
+        return far if combine in ("max", "min") else jnp.where(far == 3, far, jnp.asarray(1, dtype))
+
+    a, b = np.array([0, 9, 10], dtype), np.full(80, 10, dtype)
+    want = contribution(a, b)
+    lowered = ipuxla.jit(contribution, target=TARGET).lower(a, b)
+    for engine in ("fast", "literal"):
+        check_close(lowered.compile(engine=engine)(a, b), want, engine)
+
+
 def test_a_function_of_elements_runs_by_its_code_where_it_was_compiled_and_where_it_is_loaded(
     tmp_path,
 ) -> None:
@@ -268,13 +287,24 @@ def test_why_a_codelet_has_no_code_is_named() -> None:
     assert "a point of codelet smooth is more than one element" in str(compiled.tile_coverage())
 
 
-def test_more_tiles_than_there_are_are_named_with_their_line() -> None:
+def test_what_no_codelet_may_do_is_named_with_its_line() -> None:
     def too_many(x):
         return ipuxla.tile_map(jnp.sin, x)
 
-    with pytest.raises(IpuError, match=r"tiles 0 to 99; .* has 64") as caught:
+    def printing(x):
+        return ipuxla.codelet("x[i] -> y[i]")(lambda v: (jax.debug.print("{}", v), v)[1])(x)
+
+    def too_few(x):
+        return ipuxla.tile_map(jnp.sin, x, tiles=(1, 2, 3))
+
+    with pytest.raises(InvalidCodelet, match=r"tiles 0 to 99; .* has 64") as caught:
         ipuxla.jit(too_many, target=TARGET).lower(drawn(100)).compile()
     assert "test_codelets.py" in str(caught.value.location)
+    with pytest.raises(InvalidCodelet, match="exchanges items with the host") as caught:
+        ipuxla.jit(printing, target=TARGET).lower(drawn(100)).compile()
+    assert "test_codelets.py" in str(caught.value.location)
+    with pytest.raises(InvalidCodelet, match="100 entries to 3 tiles"):
+        ipuxla.jit(too_few, target=TARGET).lower(drawn(100))
 
 
 def test_what_a_loop_in_a_codelet_takes_is_unknown_and_reports_say_so_with_its_line() -> None:

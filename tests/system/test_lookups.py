@@ -42,13 +42,15 @@ def test_rows_of_a_large_table(name, gc200):
     assert compiled.memory_analysis()["peak_bytes"] < (copies + 2) * table_bytes + 80_000
 
 
-@pytest.mark.parametrize(("tokens", "most"), [(128, 13_000), (512, 28_000)])
+@pytest.mark.parametrize(("tokens", "most"), [(128, 24_000), (512, 28_000)])
 def test_a_tied_embedding_takes_little_exchange_code(tokens, most, gc200):
     """A table of 50,257 x 768, its gradient and the output projection that shares it, in one step.
 
     The logits' partials, three tiles to each part of them, are added in long runs: 21 KB of exchange code on a tile where
     they are added in runs of eight. Of 512 tokens they are computed in slices: 52 KB where the slices are cut differently.
     Rows are looked up where the table lies: 67 KB where all of it is brought to where lookups are cut otherwise.
+    20 KB are the goal for both. Of 128 tokens it was 12 KB as long as the first product cut the table's rows into 113 parts;
+    it takes fewer cycles of them in 449, which every later reader has to combine.
     """
 
     def step(table, ids, targets):

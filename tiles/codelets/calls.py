@@ -13,11 +13,20 @@ import jax
 import jax.numpy as jnp
 from jax import core
 
-from tiles._jax_compat import Atom, Datum, batchers, lax_map, lower_fun, new_primitive, register_lowering
+from tiles._jax_compat import (
+    Atom,
+    Datum,
+    Equation,
+    batchers,
+    lax_map,
+    lower_fun,
+    new_primitive,
+    register_lowering,
+)
 from tiles.codelets.cells import CellCall, Level
 from tiles.codelets.modules import Module, Parts
 from tiles.errors import InvalidExecutable, Unsupported
-from tiles.numerics.ring_rules import Equation, Evaluate, rule
+from tiles.numerics.ring_rules import Evaluate, rule
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from jax.extend.core import Jaxpr
 
-from tiles._jax_compat import Atom, Datum, Equation
+from tiles._jax_compat import Atom, ClosedJaxpr, Datum, Equation
 from tiles.elements.select import Equations
 from tiles.errors import NoTileCode
 from tiles.numerics.accumulate import accumulate_p
@@ -47,7 +47,7 @@ class Reduction:
     result_dtype: str
 
 
-def find_reduction(jaxpr: Jaxpr) -> Reduction | None:
+def find_reduction(jaxpr: ClosedJaxpr) -> Reduction | None:
     """Return a jaxpr's reduction; None where it has none.
 
     Raises:

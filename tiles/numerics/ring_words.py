@@ -75,7 +75,7 @@ def _entered(bits: Datum, name: str, where: Callable[..., Datum]) -> Datum:
 
 
 @functools.lru_cache(maxsize=64)
-def _neutral_words(name: str) -> tuple[tuple[np.generic, np.generic], ...]:
+def _neutral_words(name: str) -> tuple[tuple[Datum, Datum], ...]:
     """Return pairs of a float's bits and the neutral word that it becomes; some lack infinities."""
     dtype, words = dtypes.to_jax(name), dtypes.unsigned_of(name)
     zero, one, ones = (np.array(v, words)[()] for v in (0, 1, np.iinfo(words).max))
