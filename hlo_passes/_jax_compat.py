@@ -7,12 +7,14 @@ that the modules which call them are checked strictly. They are JAX's functions 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.experimental import xla_metadata
 from jax.extend.core import ClosedJaxpr
 
 _P = ParamSpec("_P")
@@ -130,5 +132,6 @@ rng_bit_generator: _RngBitGenerator = _lax.rng_bit_generator
 fft: _FastFourierTransform = _lax.fft
 reduce_sum: Fold = _lax.reduce_sum
 finfo: Callable[[np.dtype], _FloatInfo] = jnp.finfo
+set_xla_metadata: Callable[..., AbstractContextManager[Any]] = cast(Any, xla_metadata).set_xla_metadata
 make_jaxpr: Callable[[Callable[..., Any]], Callable[..., ClosedJaxpr]] = cast(Any, jax).make_jaxpr
 jit: _Jit = cast(Any, jax).jit

@@ -113,6 +113,7 @@ new_primitive: Callable[[str], Primitive] = cast(Any, core).Primitive
 make_jaxpr: _MakeJaxpr = _jax.make_jaxpr
 eval_shape: Callable[..., Any] = _jax.eval_shape
 jit: _Jit = _jax.jit
+device_put: Callable[[Any], jax.Array] = _jax.device_put
 export: Callable[..., Callable[..., jax.export.Exported]] = _jax.export.export
 read_config: Callable[[str], Any] = _jax.config.read
 set_xla_metadata: Callable[..., AbstractContextManager[Any]] = cast(Any, xla_metadata).set_xla_metadata

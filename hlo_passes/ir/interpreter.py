@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from hlo_passes._jax_compat import optimization_barrier
+from hlo_passes._jax_compat import jit, optimization_barrier, set_xla_metadata
 from hlo_passes.errors import EvaluationError
 from hlo_passes.ir.module import Computation, Instruction, Module
 from hlo_passes.ir.types import TensorType
@@ -116,14 +116,23 @@ def evaluate_module(
         return evaluate_computation(entry, *arrays, module=module, apply=apply, decisions=decisions)
 
 
-def one_by_one(function: Callable[..., Sequence[Datum]], *operands: Datum) -> tuple[Datum, ...]:
+def one_by_one(function: Any, *operands: Any) -> tuple[Any, ...]:
     """Apply an operation so that XLA, which may compile it with others, neither merges nor reassociates across it.
 
     An ``apply`` of ``evaluate_module``. It is what makes a compiled evaluation a witness: XLA:CPU (jaxlib 0.10.2)
-    makes one dynamic_slice of two and clamps once where each is to be clamped.
+    makes one dynamic_slice of two and clamps once where each is to be clamped. It also computes an update while it writes
+    it, over elements that the update follows from: updates are computations of their own, since a barrier does not help.
     """
+    if function.func.__self__.replaces_elements and jax.default_backend() == "cpu":
+        with set_xla_metadata(inlineable="false"):
+            updates: tuple[Any, ...] = jit(_same)(*operands[1:])
+        operands = (operands[0], *updates)
     results = tuple(function(*operands))
     return tuple(optimization_barrier(results)) if results else results
+
+
+def _same(*operands: Any) -> tuple[Any, ...]:
+    return operands
 
 
 def evaluate_computation(

@@ -82,6 +82,7 @@ class Op:
       is_transfer: it exchanges with the host: its meaning is ``exchange``, and passes do not merge it either.
       is_collective: it exchanges with other devices that run the same program.
       is_unit: its regions are what it means, which passes leave alone.
+      replaces_elements: its result is its first operand, some elements of which others replace.
       num_regions: how many regions an instruction of it carries; None where any number is possible.
     """
 
@@ -92,6 +93,7 @@ class Op:
     is_transfer: ClassVar[bool] = False
     is_collective: ClassVar[bool] = False
     is_unit: ClassVar[bool] = False
+    replaces_elements: ClassVar[bool] = False
     num_regions: ClassVar[int | None] = 0
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

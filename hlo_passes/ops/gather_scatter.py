@@ -227,6 +227,7 @@ class Scatter(Op):
     """
 
     name: ClassVar[str] = "stablehlo.scatter"
+    replaces_elements: ClassVar[bool] = True
     num_regions: ClassVar[int] = 1
     dimension_numbers: ScatterDimensionNumbers
     indices_are_sorted: bool = False

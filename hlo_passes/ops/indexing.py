@@ -68,6 +68,7 @@ class DynamicUpdateSlice(Op):
     """
 
     name: ClassVar[str] = "stablehlo.dynamic_update_slice"
+    replaces_elements: ClassVar[bool] = True
 
     def infer(self, *operands: TensorType, regions: Sequence[object] = ()) -> tuple[TensorType, ...]:
         """Return the operand's type."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.errors import JaxRuntimeError
 
 import ipuxla
 from ipuxla.options import make_options
@@ -21,14 +22,18 @@ from tests import xla
 from tests.flow import assert_same_words
 from tests.fuzz.together import QUICKLY, run_traced, share_modules
 from tests.random_plans import random_planner
-from tiles.numerics.tolerance import check_close, max_error, tolerance_of
+from tiles.numerics.tolerance import NotClose, check_close, max_error, tolerance_of
 from tiles.target import Target
 
 ENGINES = ("fast", "literal")
-NO_WITNESS = re.compile(r"f8E4M3B11FNUZ|stablehlo\.popcnt .*[<x]i4>")
-"""What XLA:CPU (jaxlib 0.10.2) is no witness of. It gives a softmax of the float other values at each run where its maximum
-is NaN (of 9 elements, 8 different results in 25 compilations of plain ``jax.jit``), and counts bits of negative ``i4``
-after it extended their sign, so that -1 has -8 ones."""
+UNSTEADY = re.compile(r"f8E4M3B11FNUZ|dense<0xFF> : tensor<f8E4M3FN>")
+"""What XLA:CPU (jaxlib 0.10.2) computes otherwise from run to run: softmax of 8-bit floats in which minus infinity is NaN.
+Of 9 elements 8 different results in 25 compilations of plain ``jax.jit``; of 14, 6 in 60 calls of one."""
+MISCOUNTED = re.compile(r"stablehlo\.popcnt .*[<x]i4>")
+"""Of what XLA:CPU is no witness: it extends the sign of ``i4`` before it counts bits, so that -1 has -8 ones."""
+UPDATES = re.compile(r"stablehlo\.(dynamic_update_slice|scatter)")
+"""Where XLA:CPU may compute an update from elements that it has written over (``tiles.engine.compilation``): what differs
+from it there is compared with engine ``hlo``, which keeps the two apart."""
 MOVES = 3
 """How often arguments are moved by an ULP to see which results that changes."""
 
@@ -62,19 +67,40 @@ def check_program(
     blob = compiled._to_bytes()
     again = loaded(blob, "", "fast", "float")
     assert compiled._to_bytes() == blob == again._to_bytes()
-    run = _each_apart if apart else _together
-    wanted = smooth if smooth and not NO_WITNESS.search(text) else ()
-    want, found = run(_compiled(pipeline, target, "hlo", "ring"), again, arrays, bool(wanted))
+    is_unsteady = bool(UNSTEADY.search(text))
+    wanted = () if is_unsteady or MISCOUNTED.search(text) else smooth
+    reference = _compiled(pipeline, target, "hlo", "ring")
+    if is_unsteady and reference._runner._machine.needs_host:
+        return 0  # each engine's own run with floats decides in the ring
+    try:
+        want, found = (_each_apart if apart else _together)(reference, again, arrays, bool(wanted))
+    except JaxRuntimeError:  # XLA's own, for instance LLVM's code that it then finds invalid
+        apart = True
+        want, found = _each_apart(reference, again, arrays, bool(wanted))
     for engine in ENGINES:
         assert_same_words(found[engine, "ring"], want, engine)
     if not wanted:
         return 0
     witness = xla.compiled(text, None if apart else QUICKLY)
-    want = witness(*arrays)
+    try:
+        want = witness(*arrays)
+    except JaxRuntimeError:  # for instance a transform of an array whose layout XLA chose itself
+        return 0
     steady = _steady(witness, arrays, want, smooth)
-    for engine, number in itertools.product(ENGINES, steady):
-        check_close(found[engine, "float"][number], want[number], f"{engine}, result {number}")
+    try:
+        _require_close(found, want, steady)
+    except NotClose:
+        if not UPDATES.search(text):
+            raise
+        _require_close(found, _leaves(_compiled(pipeline, target, "hlo", "float"), arrays), steady)
     return len(steady)
+
+
+def _require_close(
+    found: Mapping[tuple[str, str], Sequence[np.ndarray]], want: Sequence[np.ndarray], numbers: Sequence[int]
+) -> None:
+    for engine, number in itertools.product(ENGINES, numbers):
+        check_close(found[engine, "float"][number], want[number], f"{engine}, result {number}")
 
 
 Results = list[np.ndarray]

@@ -53,3 +53,21 @@ def apart(function: Callable[..., Any], size: int) -> Callable[..., Any]:
             return jit(function)(*arrays)
 
     return kept
+
+
+def computed_first(x: jax.Array) -> jax.Array:
+    """Return an array such that XLA:CPU has computed all of it before anything that reads it runs.
+
+    XLA:CPU (jaxlib 0.10.2) computes the update of a ``dynamic_update_slice`` while it writes it, also where the update
+    follows from elements of the array that it writes over: of ``y[3:5] = y[::-1][:2]`` the second element is that of the
+    new ``y[3]`` where ``y`` was reshaped in between. Plain ``jax.jit`` has that fault. A computation of its own, which XLA
+    is told to leave alone, keeps the two apart; an optimization barrier does not.
+    """
+    if jax.default_backend() != "cpu":
+        return x
+    with set_xla_metadata(inlineable="false"):
+        return jit(_same)(x)
+
+
+def _same(x: jax.Array) -> jax.Array:
+    return x

@@ -41,7 +41,7 @@ from tiles.compiler.control import Call, Composite, Part, Path, Repeat, Sequence
 from tiles.compiler.control_flow import count_steps, items_needed, may_halt, written_in
 from tiles.compiler.wellformed import root_of
 from tiles.compiler.wellformed_steps import read_by
-from tiles.engine.compilation import WORTH_KEEPING, apart, quickly
+from tiles.engine.compilation import WORTH_KEEPING, apart, computed_first, quickly
 from tiles.engine.interface import FLOAT, RING, check_inputs, check_streams, differing
 from tiles.engine.replicated import REPLICA, moved, over_replicas, replica_index
 from tiles.engine.streams import (
@@ -358,6 +358,9 @@ class FastEngine(TracedEngine):
             env[_laid_out_name(group, k)] if k in laid_out else self._read(env, o.variable)
             for k, o in enumerate(group.operands)
         ]
+        if group.codelet.replaces_elements:
+            may_overwrite = group.codelet.may_overwrite
+            operands = [x if may_overwrite(k) else computed_first(x) for k, x in enumerate(operands)]
         function = self.arithmetic_of(partial(_whole, group, laid_out), self.operand_dtypes(group))
         if group.form.reduced and not group.codelet.is_contraction:
             function = apart(function, sum(x.size for x in operands))

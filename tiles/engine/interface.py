@@ -219,8 +219,14 @@ class MachineEngine(Engine):
         Raises:
           InvalidExecutable: another shape or dtype than the variable's.
         """
+        return jnp.asarray(self.entered(name, value))
+
+    def entered(self, name: str, value: Any) -> Any:
+        """Return what ``enter`` does; of an array of NumPy's one of NumPy's, since JAX compiles how it takes one over."""
         variable = self.executable.variables[name]
-        array = jnp.asarray(value)
+        array: Any = value
+        if not isinstance(value, np.ndarray):
+            array = jnp.asarray(value)
         if array.shape == variable.shape and array.dtype == self.carried(variable.dtype):
             return array
         if array.shape != variable.shape or array.dtype != to_jax(variable.dtype):
@@ -228,7 +234,7 @@ class MachineEngine(Engine):
                 f"input {name} is {variable.dtype}{list(variable.shape)}, got {array.dtype}{list(array.shape)}"
             )
         # Of a constant 0, 1, 2, ... of 8-bit floats XLA:CPU (jaxlib 0.10.2) makes a count that it cannot compile.
-        return jnp.asarray(to_ring(value)) if isinstance(value, np.ndarray) else to_ring(array)
+        return to_ring(array)
 
     def enter_items(self, name: str, items: jax.Array) -> jax.Array:
         """Return the items of a stream as the engine carries them."""

@@ -16,10 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from tiles._jax_compat import Datum
+from tiles._jax_compat import Datum, device_put
 from tiles.codelets.cells import extent_classes, slice_extents
 from tiles.compiler import (
     AbortStep,
@@ -143,11 +142,11 @@ class LiteralEngine(MachineEngine):
             for run in self._one_by_one(runs):
                 for i, (name, value) in enumerate(zip(exe.inputs, inputs, strict=True)):
                     own = value[run.replica] if i in each else value
-                    self._keep(name, run, np.asarray(self.enter(name, own)))
+                    self._keep(name, run, np.asarray(self.entered(name, own)))
                 for v in constants:
-                    self._keep(v.name, run, np.asarray(self.enter(v.name, v.value)))
+                    self._keep(v.name, run, np.asarray(self.entered(v.name, v.value)))
             self._run(exe.program, (), runs)
-            outputs = [jnp.asarray(self._output(name, runs)) for name in exe.outputs]
+            outputs = [device_put(self._output(name, runs)) for name in exe.outputs]
             self._memory = [run.memory for run in runs]
             self._keep_rows(runs[0].rows, floats)
         trips = {path: _most([run.trips[path] for run in runs]) for path in runs[0].trips}

@@ -135,6 +135,8 @@ class Codelet:
     vectorizes_windows: ClassVar[bool] = False
     any_order: ClassVar[bool] = False
     """Whether vertices go through their cells in whatever order their operands lie, if all lie in the same."""
+    replaces_elements: ClassVar[bool] = False
+    """Whether results are operands, those that ``may_overwrite`` names, of which some elements are replaced."""
     looked_up: ClassVar[int | None] = None
     """The operand of which only those elements are read that indices say, if there is one."""
 

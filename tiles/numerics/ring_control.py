@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend import core
 
-from tiles._jax_compat import Atom, Datum, Equation, Jaxpr, switch
+from tiles._jax_compat import Atom, Datum, Equation, Jaxpr, jit, set_xla_metadata, switch
 from tiles.errors import Unsupported
 from tiles.numerics import ring_words
 from tiles.numerics.ring_rules import Evaluate, rule
@@ -32,8 +32,17 @@ def callee(eqn: Equation) -> tuple[Jaxpr, Sequence[Datum]]:
 
 @rule(*_CALLS)
 def _call(eqn: Equation, ins: list[Datum], evaluate: Evaluate) -> Sequence[Datum]:
+    """See through a call; what XLA is told of it, as to leave it a computation of its own, it is told of the ring's."""
     jaxpr, consts = callee(eqn)
-    return evaluate(jaxpr, [ring_words.to_ring(c) for c in consts], ins)
+    words = [ring_words.to_ring(c) for c in consts]
+    if not (said := eqn.ctx.xla_metadata):
+        return evaluate(jaxpr, words, ins)
+
+    def evaluate_own(*own: Datum) -> Sequence[Datum]:
+        return evaluate(jaxpr, words, own)
+
+    with set_xla_metadata(**said):
+        return jit(evaluate_own)(*ins)
 
 
 @rule("cond")

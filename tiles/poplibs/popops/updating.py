@@ -64,6 +64,7 @@ class MultiUpdate(Codelet):
 
     name: ClassVar[str] = "popops.MultiUpdate"
     any_order: ClassVar[bool] = True
+    replaces_elements: ClassVar[bool] = True
 
     axes: tuple[int, ...]
     windows: tuple[int, ...]
