@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import pytest
+from jax import lax
 
 import ipuxla
 from ipuxla.testing import check_engines
@@ -40,6 +41,25 @@ def test_rows_of_a_large_table(name, gc200):
     table_bytes = TABLE.nbytes / gc200.num_tiles
     copies = 1 if name == "lookup" else 2
     assert compiled.memory_analysis()["peak_bytes"] < (copies + 2) * table_bytes + 80_000
+
+
+@pytest.mark.parametrize(("rows", "width"), [(1_000_000, 4), (4_000_000, 1)])
+def test_few_rows_of_a_table_that_no_tile_holds(rows, width, gc200):
+    """Three rows are looked up quickest on one tile; the table of 16 MB lies on as many as hold it."""
+    table, ids = jax.ShapeDtypeStruct((rows, width), jnp.float32), jax.ShapeDtypeStruct((3,), jnp.int32)
+    compiled = ipuxla.jit(lambda table, ids: table[ids], target=gc200).lower(table, ids).compile()
+    assert compiled.memory_analysis()["peak_bytes"] < gc200.bytes_per_tile / 2
+
+
+def test_few_elements_of_a_vector_that_no_tile_holds(gc200):
+    vector = jnp.arange(200_000, dtype=jnp.float32)
+    check_engines(
+        lambda v, i: (v[i], lax.dynamic_slice(v, (i[0],), (5,))),
+        gc200.replace(num_tiles=16),
+        vector,
+        jnp.array([7, 199_999, -1, 77_777]),
+        engines=("fast", "literal"),
+    )
 
 
 @pytest.mark.parametrize(("tokens", "most"), [(128, 24_000), (512, 28_000)])

@@ -175,6 +175,13 @@ def _best(question: Question, proportion: float) -> Priced:
     """
     found = _search(question, proportion)
     k, form = question.codelet.looked_up, question.form
+    if not _holds_operands(question, found[0].plan, MOST_HELD):
+        for share in (MOST_HELD, 2 * MOST_HELD, 3 * MOST_HELD):
+            spread = found.cheapest(
+                lambda plan, share=share: _holds_operands(question, plan, share), math.inf
+            )
+            if spread is not None:
+                return spread
     table = None if k is None else question.operands[k]
     if k is None or table is None or table.layout is None:
         return found[0]
@@ -183,6 +190,22 @@ def _best(question: Question, proportion: float) -> Priced:
         return found[0]
     staying = found.cheapest(lambda plan: is_resident(form, plan, k, layout), math.inf)
     return found[0] if staying is None else staying
+
+
+MOST_HELD = 0.25
+"""Of a tile's memory: what of operands that lie nowhere yet a plan may bring there, if all tiles share them evenly."""
+
+
+def _holds_operands(question: Question, plan: Plan, share: float) -> bool:
+    """Whether a plan's operands that lie nowhere yet take at most a share of its tiles: they will lie as it reads them.
+
+    Few elements of a table are looked up quickest on one tile, which a table of megabytes does not fit.
+    """
+    unplaced = (o for o in question.operands if o.layout is None)
+    held = sum(math.prod(o.shape) * itemsize(o.dtype) for o in unplaced)
+    target = question.target
+    evenly = held / target.num_tiles
+    return held / plan.num_cells <= max(share * target.bytes_per_tile, 2 * evenly)
 
 
 def as_wanted(question: Question, plan: Plan) -> Plan:

@@ -41,6 +41,14 @@ def integers(i, u, k, b):
     return *first, *second, jnp.any(b, 1), i // 7, lax.bitcast_convert_type(i, jnp.float32)
 
 
+def folded_bits(u):
+    halves = lax.bitcast_convert_type(u, jnp.uint16).reshape(37, 58)
+    tables = (u, halves, lax.bitcast_convert_type(u, jnp.int32))
+    folds = ((lax.bitwise_or, 0), (lax.bitwise_and, -1))
+    by_rows = [lax.reduce(t, np.array(z).astype(t.dtype), f, (0,)) for t in tables for f, z in folds]
+    return *by_rows, lax.reduce(u, np.uint32(0), lax.bitwise_or, (1,))
+
+
 def neighbours(x):
     return x[1:-1] * 2 - x[:-2] - x[2:], jnp.exp(x) + jnp.arange(33), x.T + 1
 
@@ -51,6 +59,7 @@ def neighbours(x):
         (layer, (X, X[0], X[1]), 1.0),
         (sums, (X, H), 0.9),
         (integers, (INTEGERS, WORDS, BYTES, BOOLS), 0.8),
+        (folded_bits, (WORDS,), 0.9),
         (neighbours, (X,), 0.9),
         (MODELS["layer_norm"].function, MODELS["layer_norm"].arguments, 1.0),
     ],
@@ -103,3 +112,15 @@ def test_distances_are_measured() -> None:
     assert add.differing == 0
     assert 0 < exp.ulps <= 2
     assert exp.relative < 1e-6
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_rows_looked_up_in_parts_of_a_table_keep_their_bits(dtype) -> None:
+    """What no part has is zero there; the words of all parts are joined, 64 bits at a time, and are a float's again."""
+    table = RNG.normal(size=(1_600_000 // np.dtype(dtype).itemsize, 8)).astype(dtype)
+    table[5] = [0.0, -0.0, np.nan, -np.nan, np.inf, -np.inf, 1e-7, -1e-7]
+    ids = np.concatenate([[5, 0, len(table) - 1], RNG.integers(0, len(table), 509)]).astype(np.int32)
+    lowered = ipuxla.jit(lambda t, i: t[i], target=TARGET.replace(num_tiles=64)).lower(table, ids)
+    compiled = lowered.compile(engine="tile")
+    assert "or64" in lowered.as_text("tile")
+    assert np.asarray(compiled(table, ids)).tobytes() == table[ids].tobytes()
