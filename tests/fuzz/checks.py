@@ -31,9 +31,9 @@ UNSTEADY = re.compile(r"f8E4M3B11FNUZ|dense<0xFF> : tensor<f8E4M3FN>")
 Of 9 elements 8 different results in 25 compilations of plain ``jax.jit``; of 14, 6 in 60 calls of one."""
 MISCOUNTED = re.compile(r"stablehlo\.popcnt .*[<x]i4>")
 """Of what XLA:CPU is no witness: it extends the sign of ``i4`` before it counts bits, so that -1 has -8 ones."""
-UPDATES = re.compile(r"stablehlo\.(dynamic_update_slice|scatter)")
-"""Where XLA:CPU may compute an update from elements that it has written over (``tiles.engine.compilation``): what differs
-from it there is compared with engine ``hlo``, which keeps the two apart."""
+UPDATES = re.compile(r"stablehlo\.(dynamic_slice|dynamic_update_slice|scatter)")
+"""Where XLA:CPU may compute an update from elements that it has written over (``tiles.engine.compilation``), or clamp once
+where two slices each are to be clamped: what differs from it there is compared with engine ``hlo``, which keeps them apart."""
 MOVES = 3
 """How often arguments are moved by an ULP to see which results that changes."""
 

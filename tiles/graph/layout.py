@@ -312,7 +312,9 @@ def reshape_layout(layout: Layout, shape: tuple[int, ...]) -> Layout | None:
     if layout.arrangement.is_row_major:
         return reshaped
     order = _reshape_order(layout, reshaped.part_shape, groups)
-    return None if order is None else replace(reshaped, arrangement=order)
+    if order is None or any(group and cuts_groups(reshaped.axes[d], group) for d, group in order.digits):
+        return None
+    return replace(reshaped, arrangement=order)
 
 
 def _reshape_order(

@@ -118,6 +118,14 @@ def test_merging_keeps_groups_and_what_cannot_be_named_is_copied() -> None:
     assert reshape_layout(grouped, (4, 192)) is None
 
 
+def test_what_would_cut_groups_of_the_merged_dimension_is_copied() -> None:
+    """Rows of 3 lie in groups of 2, the last one short; rows of 9 cut into parts of 3 would begin inside groups."""
+    rows = Layout(
+        (AxisSplit(3, 1, ((3, 1),)), whole(3), whole(4)), 0, Arrangement(((0, 0), (1, 0), (2, 0), (1, 2)))
+    )
+    assert reshape_layout(rows, (9, 4)) is None
+
+
 @pytest.mark.parametrize(
     ("digits", "reason"),
     [
