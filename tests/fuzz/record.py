@@ -18,7 +18,7 @@ HEAD = """# What drawing without end has tried
   them, long: of 15 to 40 operations; in floats: on both engines against XLA, too.
 - control: programs with loops and branches, in the ring.
 - modules, executables: changed at random, and read.
-- refused: programs by a named error. Found: failures, mended since; a run ends its chunk of programs at the first.
+- refused: programs by a named error. Found: failures, told in docs/reliability.md; a run ends its chunk of programs at the first.
 
 A commit with a + is of a working tree with changes.
 """

@@ -130,7 +130,9 @@ def test_its_cost_uses_the_users_figure(executable):
     (joined_on,) = plans["squares.combine"].tiles
     brought = np.count_nonzero(plans["squares.partials"].tiles != joined_on)
     assert brought >= 63
-    assert costs["squares.combine"].exchange_bytes == 4 * brought, "all partials but one that is already there"
+    assert costs["squares.combine"].exchange_bytes == 4 * brought, (
+        "all partials but one that is already there"
+    )
     (operation,) = [o for o in profile(executable).data["operations"] if o["name"] == "squares"]
     assert operation["vertexTypes"][0] == "example.SumOfSquares"
 
