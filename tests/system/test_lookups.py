@@ -62,6 +62,16 @@ def test_few_elements_of_a_vector_that_no_tile_holds(gc200):
     )
 
 
+@pytest.mark.parametrize(
+    "f", [lambda x: x[:3], lambda x: x[-1], lambda x: lax.cond(x[5, 0] > 0, lambda: x[7], lambda: x[0])]
+)
+def test_a_few_elements_of_an_array_that_no_tile_holds(f, gc200):
+    """An array of 16 MB is spread over all tiles: the tile of the few that are read cannot hold it."""
+    compiled = ipuxla.jit(f, target=gc200).lower(jax.ShapeDtypeStruct((1_000_000, 4), jnp.float32)).compile()
+    assert compiled.memory_analysis()["peak_bytes"] < 40_000
+    check_engines(f, gc200.replace(num_tiles=16), TABLE[:2_000], engines=("fast", "literal"))
+
+
 @pytest.mark.parametrize(("tokens", "most"), [(128, 24_000), (512, 28_000)])
 def test_a_tied_embedding_takes_little_exchange_code(tokens, most, gc200):
     """A table of 50,257 x 768, its gradient and the output projection that shares it, in one step.

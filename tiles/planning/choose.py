@@ -175,11 +175,9 @@ def _best(question: Question, proportion: float) -> Priced:
     """
     found = _search(question, proportion)
     k, form = question.codelet.looked_up, question.form
-    if not _holds_operands(question, found[0].plan, MOST_HELD):
-        for share in (MOST_HELD, 2 * MOST_HELD, 3 * MOST_HELD):
-            spread = found.cheapest(
-                lambda plan, share=share: _holds_operands(question, plan, share), math.inf
-            )
+    if not holds_operands(question, found[0].plan, SHARES_HELD[0]):
+        for share in SHARES_HELD:
+            spread = found.cheapest(lambda plan, share=share: holds_operands(question, plan, share), math.inf)
             if spread is not None:
                 return spread
     table = None if k is None else question.operands[k]
@@ -192,11 +190,11 @@ def _best(question: Question, proportion: float) -> Priced:
     return found[0] if staying is None else staying
 
 
-MOST_HELD = 0.25
-"""Of a tile's memory: what of operands that lie nowhere yet a plan may bring there, if all tiles share them evenly."""
+SHARES_HELD = (0.25, 0.5, 0.75)
+"""Of a tile's memory: what of operands that lie nowhere yet a plan may bring there, the least first that a plan keeps to."""
 
 
-def _holds_operands(question: Question, plan: Plan, share: float) -> bool:
+def holds_operands(question: Question, plan: Plan, share: float = SHARES_HELD[-1]) -> bool:
     """Whether a plan's operands that lie nowhere yet take at most a share of its tiles: they will lie as it reads them.
 
     Few elements of a table are looked up quickest on one tile, which a table of megabytes does not fit.

@@ -20,7 +20,7 @@ from tiles.graph import (
     unsplit_plan,
 )
 from tiles.plan import Operand, Question, SerialSplit, arranged, leaving, serial_split
-from tiles.planning.choose import as_before, as_wanted, choose, compute_cycles
+from tiles.planning.choose import as_before, as_wanted, choose, compute_cycles, holds_operands
 from tiles.planning.combining import combine, join_plan
 from tiles.planning.emit import copied_into_order, emit, settle
 from tiles.planning.preferred import Met
@@ -114,6 +114,11 @@ def _plan(
             _in_slices(site, operation, split, results[0])
             return
         plan, copies = choose(planning, question, operands, site.label, beside)
+        if not holds_operands(question, plan):  # a few elements of what no tile holds
+            operands = [t if t.layout is not None else planning.placed(t.name) for t in operands]
+            known = tuple(Operand(t.shape, t.dtype, t.layout) for t in operands)
+            question = replace(question, operands=known)
+            plan, copies = choose(planning, question, operands, site.label, beside)
         if slices is not None and slices.plan is not None:
             plan, copies = as_before(question, (plan, copies), slices.plan, slices.dim, share)
     plan = _checked(site, question, plan, is_given=given is not None, is_pinned=pinned is not None)
