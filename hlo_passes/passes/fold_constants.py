@@ -72,6 +72,8 @@ class FoldConstants(LocalPass):
         ):
             return False
         shape = instruction.result.type.shape
+        if isinstance(instruction.op, BitcastConvert) and shape != instruction.operands[0].type.shape:
+            return False  # narrower parts of one element need not be alike
         return all(value.type.shape in ((), shape) for value in instruction.operands)
 
 
