@@ -236,20 +236,3 @@ def test_bitcasts_in_a_row_that_take_and_make_a_dimension(evaluates_to, tiny_tar
     evaluates_to(text, [x], [x.view(np.int16)])
     (got,) = ipuxla.compile_stablehlo(text, tiny_target)(x)
     np.testing.assert_array_equal(got, x.view(np.int16))
-
-
-@pytest.mark.parametrize(("old", "new"), [("i32", "ui8"), ("i64", "i32"), ("f32", "ui16"), ("ui8", "i32")])
-@pytest.mark.parametrize("shape", ["", "3x"])
-def test_bits_of_constants_are_read_in_parts(old, new, shape, conforms):
-    """A constant alike in all elements is made of parts, or makes up a whole, that are not."""
-    (of_old, of_new) = (int(name.lstrip("uif")) for name in (old, new))
-    given = f"{shape}{of_new // of_old}x{old}" if of_new > of_old else f"{shape}{old}"
-    found = f"{shape}{new}" if of_new > of_old else f"{shape}{of_old // of_new}x{new}"
-    value = "7.7" if old == "f32" else "77"
-    constant = f"%c = stablehlo.constant dense<{value}> : tensor<{given}>"
-    convert = f"%r = stablehlo.bitcast_convert %c : (tensor<{given}>) -> tensor<{found}>"
-    conforms(
-        f"func.func @main(%x: tensor<2xi32>) -> (tensor<{found}>, tensor<2xi32>) {{ {constant} {convert} "
-        f"return %r, %x : tensor<{found}>, tensor<2xi32> }}",
-        np.arange(2, dtype=np.int32),
-    )

@@ -289,3 +289,24 @@ def test_a_slice_at_known_offsets_is_moved_inside() -> None:
     (got,) = evaluate_module(module, x, v)
     assert left == []
     np.testing.assert_array_equal(got, function(x, v))
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [
+        (np.int32(77), "uint8"),
+        (np.full(3, -2, np.int64), "int32"),
+        (np.float32(7.7), "uint16"),
+        (np.full((2, 4), 9, np.uint8), "int32"),
+    ],
+)
+def test_bits_of_a_constant_are_folded_part_by_part(value, dtype):
+    """One element stands for a constant that is alike everywhere, but not for the narrower ones that its bits make up."""
+    with jax.enable_x64(True):
+        lowered = jax.jit(lambda: jax.lax.bitcast_convert_type(jnp.asarray(value), dtype)).lower()
+        module = import_stablehlo(lowered.as_text())
+        done = optimize(module, "fold-constants{floats=true},dce")
+        (result,) = evaluate_module(done)
+        want = jax.lax.bitcast_convert_type(value, jnp.dtype(dtype))
+    np.testing.assert_array_equal(result, want)
+    assert [type(each.op) for each in done.entry_computation.instructions] == [Constant]
