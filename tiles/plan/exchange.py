@@ -7,12 +7,14 @@ its tile already holds, and what a tile must send is the product of per-axis cov
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from tiles.errors import Unsupported
 from tiles.graph import Cycles, Layout, OpForm, Plan
 from tiles.graph.layout import ceil_div
 from tiles.numerics.dtypes import WORD_BYTES, itemsize
@@ -280,13 +282,26 @@ def whole_words(elements: np.ndarray, size: int) -> np.ndarray:
     return -(-elements * size // WORD_BYTES) * WORD_BYTES
 
 
+MOST_RESHAPED = 2**27
+"""Elements whose owners are listed one by one: a gigabyte for each of several lists."""
+
+
 def reshape_traffic(source: Layout, destination: Layout, dtype: str, target: Target) -> Traffic:
     """Return the traffic of copying a tensor into another shape or layout, element by element in order.
 
     For the copies that do not factorize: flat index arrays, one entry per element, no Python loop. What is sorted are
     stretches of elements that follow each other on both sides.
+
+    Raises:
+      Unsupported: more than ``MOST_RESHAPED`` elements.
     """
-    size = itemsize(dtype)
+    size, number = itemsize(dtype), math.prod(axis.size for axis in source.axes)
+    if number > MOST_RESHAPED:
+        raise Unsupported(
+            f"a copy of {number:,} elements into another shape or layout",
+            expected=f"at most {MOST_RESHAPED:,}: its exchange is derived element by element",
+            try_="smaller arrays, or the same shape on both sides of the copy",
+        )
     src_tile, src_offset = _flat_owner(source)
     dst_tile, dst_offset = _flat_owner(destination)
     result = Traffic.none(target)
