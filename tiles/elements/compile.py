@@ -139,7 +139,9 @@ def compile_slice(
       NoTileCode: rows that start inside a word.
     """
     isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
-    return _finished(Slice(Emitter(isa), alignment_bytes, is_update), Arrangement((), ()), isa, name)
+    return _finished(
+        Slice(Emitter(isa), alignment_bytes, is_update=is_update), Arrangement((), ()), isa, name
+    )
 
 
 def _repeats(code: TileCode) -> bool:

@@ -22,11 +22,13 @@ N, ROWS = symbol("n"), symbol("rows")
 
 
 @dataclass
-class Lookup:
-    """Builds the code of ``out[i, :] = table[clamp(index[i]), :]`` for rows of ``n`` words.
+class _Rows:
+    """What builds code that copies rows of whole words.
 
     Args:
-      alignment_bytes: what every row's address is a multiple of, in the table and in the result: 8 or 4.
+      emitter: takes the code.
+      alignment_bytes: what every row's address is a multiple of, where it comes from and where it goes: 8 or 4.
+      lanes: elements of an iteration, which a variant says.
     """
 
     emitter: Emitter
@@ -46,6 +48,11 @@ class Lookup:
 
     def _argument(self, name: str) -> Register:
         return emit_argument(self.emitter, self.arguments, name)
+
+
+@dataclass
+class Lookup(_Rows):
+    """Builds the code of ``out[i, :] = table[clamp(index[i]), :]`` for rows of ``n`` words."""
 
     def items(self) -> list[Item]:
         """Return the code, unscheduled."""
@@ -121,33 +128,15 @@ class Lookup:
 
 
 @dataclass
-class Slice:
+class Slice(_Rows):
     """Builds the code that copies ``n`` words from, or to, the row of a tensor at one clamped index, by all workers.
 
     Args:
-      alignment_bytes: what every row's address is a multiple of, in the tensor and in the part: 8 or 4.
       is_update: whether the part ("in0") goes into the tensor ("out0"), as far as it is there; else it ("out0") comes
         out of a whole one ("in0").
     """
 
-    emitter: Emitter
-    alignment_bytes: int = ACCESS_BYTES
     is_update: bool = False
-    lanes: int = 1
-
-    def __post_init__(self) -> None:
-        """Start without arguments.
-
-        Raises:
-          NoTileCode: rows that start inside a word.
-        """
-        if self.alignment_bytes % WORD_BYTES:
-            raise NoTileCode(f"rows at multiples of {self.alignment_bytes} bytes", expected="whole words")
-        self.arguments: list[str] = []
-        self.access_words = 2 if self.alignment_bytes % ACCESS_BYTES == 0 else 1
-
-    def _argument(self, name: str) -> Register:
-        return emit_argument(self.emitter, self.arguments, name)
 
     def items(self) -> list[Item]:
         """Return the code, unscheduled."""

@@ -169,9 +169,10 @@ def _found(question: Question, proportion: float, beside: Met | None) -> tuple[P
 
 
 def _best(question: Question, proportion: float) -> Priced:
-    """Return the best plan; what elements are looked up in stays where it lies if it is larger than a tile's memory.
+    """Return the best plan whose tiles can hold what it will bring there, if one is known.
 
-    Cutting it otherwise would send all of it for the few elements that are read, and take code for all of its rows.
+    What elements are looked up in stays where it lies if it is larger than a tile's memory: cutting it otherwise would
+    send all of it for the few elements that are read, and take code for all of its rows.
     """
     found = _search(question, proportion)
     k, form = question.codelet.looked_up, question.form
