@@ -95,3 +95,23 @@ def test_a_tied_embedding_takes_little_exchange_code(tokens, most, gc200):
     executable = compiled.executable
     assert code_data(executable, range(len(executable.steps)))["exchangeCodeBytes"] < most
     assert compiled.memory_analysis()["fits"]
+
+
+def test_a_scan_reads_its_inputs_where_it_wants_them(gc200):
+    """A selective state space: a row of each input a trip. 1.03 M cycles if the inputs stay where products left them."""
+
+    def states(x, steps_of, inputs_of, outputs_of, decay):
+        steps, inputs, outputs = jax.nn.softplus(x @ steps_of), x @ inputs_of, x @ outputs_of
+
+        def body(state, read):
+            x, step, into, out = read
+            state = state * jnp.exp(step[..., None] * decay) + (step * x)[..., None] * into[:, None, :]
+            return state, (state * out[:, None]).sum(-1)
+
+        rows = tuple(a[:, None] for a in (x, steps, inputs, outputs))
+        return lax.scan(body, jnp.zeros((1, 1536, 16)), rows)[1]
+
+    shapes = (128, 1536), (1536, 1536), (1536, 16), (1536, 16), (1536, 16)
+    arguments = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    compiled = ipuxla.jit(states, target=gc200).lower(*arguments).compile()
+    assert compiled.cost_analysis()["cycles"] < 800_000

@@ -168,6 +168,13 @@ def _found(question: Question, proportion: float, beside: Met | None) -> tuple[P
     return plan, homes, best.cost
 
 
+STAYS_FROM = 16
+"""From how many tiles' memory on a table stays where it lies when some of its elements are read.
+
+A smaller one goes by price alone: a scan reads a step's inputs out of such arrays once per trip.
+"""
+
+
 def _best(question: Question, proportion: float) -> Priced:
     """Return the best plan whose tiles can hold what it will bring there, if one is known.
 
@@ -185,7 +192,7 @@ def _best(question: Question, proportion: float) -> Priced:
     if k is None or table is None or table.layout is None:
         return found[0]
     layout = table.layout
-    if math.prod(table.shape) * itemsize(table.dtype) <= question.target.bytes_per_tile:
+    if math.prod(table.shape) * itemsize(table.dtype) <= STAYS_FROM * question.target.bytes_per_tile:
         return found[0]
     staying = found.cheapest(lambda plan: is_resident(form, plan, k, layout), math.inf)
     return found[0] if staying is None else staying
