@@ -84,7 +84,8 @@ class Cell:
       sizes: extents of the cell along each domain dimension.
       origin: first domain index along each dimension; may be traced.
       limits: per dimension, how many leading points are real when the cell is padded to a uniform
-        extent (traced), or None when all are.
+        extent (traced), or None when all are. Beyond them, operands hold zeros along axes that follow
+        one dimension; windows may read elements of others there.
     """
 
     form: OpForm
