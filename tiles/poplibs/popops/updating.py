@@ -43,6 +43,7 @@ from tiles.target import Basis, Target
 _UPDATE_DTYPES = ("float32", "float16", "int32", "uint32")
 """Of PopLibs' ``MultiUpdateOp``, whose operations are ADD and MAX."""
 
+
 @register
 @dataclass(frozen=True)
 class MultiUpdate(Codelet):
