@@ -152,6 +152,13 @@ def test_a_check_that_fails_later_fails_as_in_jit() -> None:
     compiled(X)  # and the program can be called again
 
 
+def test_certificates_prove_composites_beside_checks() -> None:
+    x = np.linspace(2, 1, 300, dtype=np.float32)  # long enough that its sort is many steps
+    compiled = ipuxla.jit(lambda x: jnp.sort(positive(x)), target=TARGET).lower(x).compile()
+    assert compiled.certify().composites_run
+    np.testing.assert_array_equal(compiled(x), np.sort(x))
+
+
 def test_transformations_of_decorated_functions_keep_checks() -> None:
     compiled = ipuxla.jit(lambda x: jnp.sum(positive(x) ** 3), target=TARGET)
     np.testing.assert_allclose(jax.grad(compiled)(X), 3 * X**2, rtol=1e-6)

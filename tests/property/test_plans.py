@@ -211,7 +211,7 @@ def test_figures_of_an_exchange_are_those_of_its_traffic(case, seed):
         exchange_cycles(moved, TARGET).value,
         exchange_code_bytes(moved, TARGET).max(),
         moved.local.max(),
-        moved.turning.max(),
+        moved.reordering.max(),
     )
 
 

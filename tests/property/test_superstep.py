@@ -71,6 +71,6 @@ def test_a_compiled_step_is_charged_what_its_plan_was_priced_at(case, seed):
         assert (moving > 0) == (priced.exchange.cycles > 0)
         assert moving == (priced.exchange.cycles + TARGET.internal_sync_cycles if moving else 0)
         if all(split.size % split.grain == 0 for split in group.plan.splits if split.is_split):
-            copies = copy_cycles(priced.exchange.local_bytes, TARGET) + priced.exchange.turning_cycles
+            copies = copy_cycles(priced.exchange.local_bytes, TARGET) + priced.exchange.reordering_cycles
             cycles = charged.compute_cycles + charged.exchange_cycles + charged.sync_cycles
             assert cycles <= priced.alone_cycles <= cycles + copies

@@ -323,7 +323,7 @@ def _variant_bytes(codelet: Codelet, *kinds_and_target: Any) -> int:
 
 def copy_cycles(moved: Traffic, target: Target) -> np.ndarray:
     """Return cycles each tile spends bringing bytes into the buffers its vertices read, in their order, int64 ``[num_tiles]``."""
-    return superstep.copy_cycles(moved.local, target).astype(np.int64) + moved.turning
+    return superstep.copy_cycles(moved.local, target).astype(np.int64) + moved.reordering
 
 
 def group_extents(executable: Executable, group: VertexGroup) -> Extents:

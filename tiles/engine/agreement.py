@@ -13,10 +13,10 @@ import math
 import jax
 import numpy as np
 
-from tiles.compiler import Certificate, Executable, ExecuteStep, Variable, VertexGroup
+from tiles.compiler import Certificate, Executable, ExecuteStep, SyncStep, Variable, VertexGroup
 from tiles.compiler import certify as certify_structure
 from tiles.compiler.certify import LIMIT
-from tiles.compiler.control import Composite, Part, nodes_of
+from tiles.compiler.control import Composite, Part, nodes_of, steps_of
 from tiles.compiler.control_flow import records_of, runs_of_parts
 from tiles.compiler.wellformed import refuse, root_of
 from tiles.compiler.wellformed_steps import read_by, written_by
@@ -144,8 +144,12 @@ def _chooses(codelet: Codelet) -> bool:
 def _alone(
     executable: Executable, number: int, body: Part, whole: VertexGroup, inputs: tuple[str, ...]
 ) -> Executable:
-    """Return a composite as a program of its own, with no more memory than it touches."""
+    """Return a composite as a program of its own, with no more memory than it touches.
+
+    Steps keep their numbers; what others than the body's would print, raise or decide by is not there.
+    """
     steps = records_of(executable, body)
+    own = set(steps_of(body))
     names = {name for step in steps for name in (*read_by(step), *written_by(step))}
     names |= {*inputs, *whole.results, *(operand.variable for operand in whole.operands)}
     views = list(names)
@@ -158,6 +162,10 @@ def _alone(
     return dataclasses.replace(
         executable,
         program=Composite(number, body),
+        steps=tuple(
+            step if n in own else SyncStep(step.name, external=False)
+            for n, step in enumerate(executable.steps)
+        ),
         variables=variables,
         buffers={name: b for name, b in executable.buffers.items() if name in buffers},
         inputs=inputs,

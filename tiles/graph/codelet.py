@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from types import UnionType
 from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -26,6 +26,8 @@ from tiles.graph.arrangement import Arrangement
 from tiles.graph.cycles import Cycles, VertexCode, code_scratch_bytes, vertex_code_bytes
 from tiles.graph.domain import OpForm
 from tiles.target import Target
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,22 @@ class Extents:
     def reduced(self) -> np.ndarray:
         """Points combined into each result element."""
         return self.product(self.form.reduced)
+
+    @functools.cached_property
+    def _derived(self) -> dict[Hashable, Any]:
+        return {}
+
+    def once(self, key: Hashable, find: Callable[[], T]) -> T:
+        """Return what a formula derives from the extents: found once, whichever figure of the cells asks first.
+
+        Args:
+          key: says all that it depends on beside the extents.
+          find: computes it.
+        """
+        if key not in self._derived:
+            self._derived[key] = find()
+        found: T = self._derived[key]
+        return found
 
     def operand_elements(self, k: int) -> np.ndarray:
         """Return the elements of operand k that a cell reads."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from tiles.graph import Affine, AxisSplit, Layout, OpForm, Plan
 from tiles.numerics.dtypes import WORD_BYTES, itemsize
-from tiles.plan.element_order import Turn, turn
+from tiles.plan.element_order import Reordering, reordering_of
 from tiles.plan.exchange import ExchangeFigures, send_instructions
 from tiles.plan.receiving import Digit, digits_of
 from tiles.plan.slices import slice_extents
@@ -33,7 +33,7 @@ class Moves(NamedTuple):
       received: bytes that the busy cell's tile receives.
       changes: changes of source and of pointer they arrive with.
       local: bytes that the busy and the first cell's tiles copy inside their memory.
-      turning_cycles: of bringing elements into order on the busy cell's tile.
+      reordering_cycles: of bringing elements into order on the busy cell's tile.
       may_share: whether the tiles of its exchange bus may all take the same.
       sent: bytes that the part's tile sends.
       sends: send instructions of these.
@@ -44,7 +44,7 @@ class Moves(NamedTuple):
     received: int
     changes: int
     local: tuple[int, int]
-    turning_cycles: int
+    reordering_cycles: int
     may_share: bool
     sent: int
     sends: int
@@ -68,7 +68,7 @@ def least_figures(
       dtypes: of all operands.
       target: the machine.
     """
-    alone = shared = changes = turning = first = busy = 0
+    alone = shared = changes = reordering = first = busy = 0
     here, elsewhere = (0, 0, 0), (0, 0, 0)
     at = _busy_cell(form, plan, received)
     for k, source in received:
@@ -78,7 +78,7 @@ def least_figures(
         else:
             alone += moves.received
         changes += moves.changes
-        turning += moves.turning_cycles
+        reordering += moves.reordering_cycles
         busy += moves.local[0]
         first += moves.local[1]
         leaving = moves.sent, moves.sends, moves.sends + moves.runs
@@ -92,7 +92,7 @@ def least_figures(
     if payload > 0:
         cycles = phase_cycles(busiest_cycles(payload, max(changes + here[1], elsewhere[1]), target), target)
     code = code_bytes(max(changes + here[2], elsewhere[2]), target)
-    return ExchangeFigures(cycles, code, max(busy, first), turning)
+    return ExchangeFigures(cycles, code, max(busy, first), reordering)
 
 
 class _Cell(NamedTuple):
@@ -236,13 +236,13 @@ def _least_moves(
     mine = [0] * len(reads) if place is None else [r.within(p) for r, p in zip(reads, place, strict=True)]
     own = 0 if place is None else math.prod(mine)
     into = plan.operand_order(form, k).fit(extents)
-    order = turn(source, into, extents, size)
-    is_unturned = order is not None and order.arrives_unturned
+    order = reordering_of(source, into, extents, size)
+    is_as_stored = order is not None and order.arrives_as_stored
     received = _whole_words(needed - own, size)
     kept = digits_of(source.arrangement, source.part_shape)
-    written = digits_of(source.arrangement if is_unturned else into, extents)
+    written = digits_of(source.arrangement if is_as_stored else into, extents)
     changes = _changes(reads, kept, written, mine, own, received // WORD_BYTES)
-    local, turning = (0, 0), 0
+    local, reordering = (0, 0), 0
     if order is None or order.is_kept:
         at = _place(source, first.tile)
         held = (
@@ -254,7 +254,7 @@ def _least_moves(
         )
         local = _whole_words(own, size), _whole_words(held, size)
     elif needed:
-        turning = _turning_cycles(order, needed if is_unturned else own, size, target)
+        reordering = _reordering_cycles(order, needed if is_as_stored else own, size, target)
     sent = sends = runs = 0
     is_apart = _reads_apart(form, plan, k)
     if needed:
@@ -270,7 +270,7 @@ def _least_moves(
             )
             sends = send_instructions(sent // WORD_BYTES, runs, target)
     may_share = not is_apart and _may_share(form, plan, k)
-    return Moves(received, changes, local, turning, may_share, sent, sends, runs, place is not None)
+    return Moves(received, changes, local, reordering, may_share, sent, sends, runs, place is not None)
 
 
 def _whole_words(elements: int, size: int) -> int:
@@ -278,7 +278,7 @@ def _whole_words(elements: int, size: int) -> int:
 
 
 @lru_cache(maxsize=16384)
-def _turning_cycles(order: Turn, count: int, size: int, target: Target) -> int:
+def _reordering_cycles(order: Reordering, count: int, size: int, target: Target) -> int:
     """Return the cycles of bringing ``count`` elements of a cell into order."""
     return int(order.cycles(np.array([count]), np.array([count]), size, target)[0])
 

@@ -22,16 +22,16 @@ in shorter ones arrives in the order it is held in and is transposed on the tile
 
 
 @dataclass(frozen=True)
-class Turn:
+class Reordering:
     """Where elements are held in another order than row-major, or read in one: how they come from one to the other.
 
     Args:
       is_kept: whether both orders are the same.
       run: elements that are neighbours in both orders.
-      together: elements that arrive together: a run, or what is held together if it is turned after it arrived.
+      together: elements that arrive together: a run, or what is held together if it is reordered after it arrived.
       rows: elements of a block that are neighbours where they are read, 0 if blocks are not transposed.
       columns: elements of a block that are neighbours where they are held.
-      arrives_unturned: whether the exchange leaves them in the order they are held in.
+      arrives_as_stored: whether the exchange leaves them in the order they are held in.
     """
 
     is_kept: bool
@@ -39,7 +39,7 @@ class Turn:
     together: int
     rows: int
     columns: int
-    arrives_unturned: bool
+    arrives_as_stored: bool
 
     def is_regressed(self, element_bytes: int) -> bool:
         """Whether PopLibs' regression for copies says what it takes, at least in part, and not its transpose vertex."""
@@ -50,7 +50,7 @@ class Turn:
 
         Source: PopLibs' transpose vertices, and its rule for other rearrangements (``tiles.plan.transpose_cycles``).
         """
-        count = np.asarray(need if self.arrives_unturned else own, np.int64)
+        count = np.asarray(need if self.arrives_as_stored else own, np.int64)
         if self.rows and self.columns:
             blocks = ceil_div(count, self.rows * self.columns)
             cycles = transpose_cycles(blocks, self.rows, self.columns, element_bytes, target).value
@@ -60,7 +60,9 @@ class Turn:
 
 
 @lru_cache(maxsize=16384)
-def turn(source: Layout, into: Arrangement, extents: tuple[int, ...], element_bytes: int) -> Turn | None:
+def reordering_of(
+    source: Layout, into: Arrangement, extents: tuple[int, ...], element_bytes: int
+) -> Reordering | None:
     """Return how slices of ``extents`` of a tensor in ``source`` come into an order; None where all is row-major."""
     held = source.arrangement
     if held.is_row_major and into.is_row_major:
@@ -70,14 +72,14 @@ def turn(source: Layout, into: Arrangement, extents: tuple[int, ...], element_by
     has_runs = run * element_bytes >= SHORTEST_RUN_BYTES
     is_kept = held.fit(here) == into.fit(here) and (has_runs or run == math.prod(here))
     if is_kept or has_runs:
-        return Turn(is_kept, run, run, 0, 0, False)
-    d, columns = _fastest(held, extents)  # it lies whole in its buffer before it is turned
+        return Reordering(is_kept, run, run, 0, 0, False)
+    d, columns = _fastest(held, extents)  # it lies whole in its buffer before it is reordered
     e, rows = _fastest(into, extents)
     if d != e:
-        return Turn(False, run, common_run(held, source.part_shape, held, extents), rows, columns, True)
+        return Reordering(False, run, common_run(held, source.part_shape, held, extents), rows, columns, True)
     if run * element_bytes % WORD_BYTES == 0:
-        return Turn(False, run, run, 0, 0, False)
-    return Turn(False, run, common_run(held, source.part_shape, held, extents), 0, 0, True)
+        return Reordering(False, run, run, 0, 0, False)
+    return Reordering(False, run, common_run(held, source.part_shape, held, extents), 0, 0, True)
 
 
 def _fastest(order: Arrangement, extents: Sequence[int]) -> tuple[int, int]:

@@ -19,7 +19,7 @@ from tiles.graph import Cycles, Layout, OpForm, Plan
 from tiles.graph.layout import ceil_div
 from tiles.numerics.dtypes import WORD_BYTES, itemsize
 from tiles.numerics.shared import all_read_only, hold, read_only
-from tiles.plan.element_order import turn
+from tiles.plan.element_order import reordering_of
 from tiles.plan.ipus import ipu_bytes, paired_ipu_bytes
 from tiles.plan.padding import with_padding
 from tiles.plan.receiving import arriving, digits_of
@@ -42,7 +42,7 @@ class Traffic:
       selects: changes of the tile that is listened to.
       pointers: changes of the address that arriving words are written to.
       shared: of the bytes received, those that all tiles of one exchange bus take alike.
-      turning: cycles of bringing elements into the order in which they are read, inside the tile.
+      reordering: cycles of bringing elements into the order in which they are read, inside the tile.
       regressed: of these, the cycles that rest on a regression and on no vertex's formula.
       between_ipus: bytes that each IPU sends to each other one, int64 ``[num_ipus, num_ipus]``, from row to column; a word
         that several tiles of one IPU take counts once.
@@ -56,7 +56,7 @@ class Traffic:
     selects: np.ndarray
     pointers: np.ndarray
     shared: np.ndarray
-    turning: np.ndarray
+    reordering: np.ndarray
     regressed: np.ndarray
     between_ipus: np.ndarray
 
@@ -88,7 +88,7 @@ class Incoming:
     selects: np.ndarray
     pointers: np.ndarray
     shared: np.ndarray | None
-    turning: np.ndarray | None
+    reordering: np.ndarray | None
     regressed: np.ndarray | None
 
     def __post_init__(self) -> None:
@@ -139,27 +139,27 @@ def _by_tile(
 def moves(source: Layout, slices: Slices, dtype: str, target: Target) -> tuple[Incoming, Outgoing]:
     """Return what arrives at each cell and leaves each part when ``slices`` are brought from ``source``."""
     size = itemsize(dtype)
-    order = turn(source, slices.arrangement, slices.extents, size)
-    is_unturned = order is not None and order.arrives_unturned
-    arrives = source.arrangement if is_unturned else slices.arrangement
+    order = reordering_of(source, slices.arrangement, slices.extents, size)
+    is_as_stored = order is not None and order.arrives_as_stored
+    arrives = source.arrangement if is_as_stored else slices.arrangement
     come = arriving(slices, source, arrives, target.num_tiles)
     kept, written = digits_of(source.arrangement, source.part_shape), digits_of(arrives, slices.extents)
     padded = with_padding(slices, source, kept, written)
     filled = come if padded is None else arriving(*padded, arrives, target.num_tiles)
     come = come._replace(windows=filled.windows, jumps=filled.jumps)
-    turned = None if order is None or order.is_kept else order
+    reordered = None if order is None or order.is_kept else order
     received = whole_words(come.need - come.own, size)
     selects, pointers = come.changes(received // WORD_BYTES)
     shared = slices.replication > 1
-    turning = None if turned is None else turned.cycles(come.need, come.own, size, target)
+    reordering = None if reordered is None else reordered.cycles(come.need, come.own, size, target)
     incoming = Incoming(
         received=received,
-        local=whole_words(come.own, size) if turned is None else None,
+        local=whole_words(come.own, size) if reordered is None else None,
         selects=selects,
         pointers=pointers,
         shared=whole_words(_alike(slices, come.need, come.own, target), size) if shared else None,
-        turning=turning,
-        regressed=turning if turned is not None and turned.is_regressed(size) else None,
+        reordering=reordering,
+        regressed=reordering if reordered is not None and reordered.is_regressed(size) else None,
     )
     elements, runs = leaving(slices, source, come.own, target.num_tiles)
     if padded is not None:
@@ -223,13 +223,13 @@ def operand_traffic(
 
 
 def staging_bytes(source: Layout, form: OpForm, plan: Plan, k: int, dtype: str) -> int:
-    """Return the bytes in which a tile holds a slice of operand ``k`` as it arrives, if it has to be turned; else 0."""
+    """Return the bytes in which a tile holds a slice of operand ``k`` as it arrives, if it has to be reordered; else 0."""
     if source.arrangement.is_row_major and plan.arrangement.is_row_major:
         return 0
     extents, size = slice_extents(form, plan, k), itemsize(dtype)
     into = plan.operand_order(form, k).fit(extents)
-    order = turn(source, into, extents, size)
-    if order is None or not order.arrives_unturned or is_local(form, plan, k, source):
+    order = reordering_of(source, into, extents, size)
+    if order is None or not order.arrives_as_stored or is_local(form, plan, k, source):
         return 0
     return stored_bytes(into, extents, size)
 
@@ -239,7 +239,7 @@ def keeps_order(form: OpForm, plan: Plan, k: int, layout: Layout, dtype: str) ->
     if layout.arrangement.is_row_major and plan.arrangement.is_row_major:
         return True
     extents = slice_extents(form, plan, k)
-    order = turn(layout, plan.operand_order(form, k).fit(extents), extents, itemsize(dtype))
+    order = reordering_of(layout, plan.operand_order(form, k).fit(extents), extents, itemsize(dtype))
     return order is None or order.is_kept
 
 
@@ -421,13 +421,13 @@ class ExchangeFigures(NamedTuple):
       cycles: of the exchange phase; 0 when nothing crosses tiles.
       code_bytes: exchange code.
       local_bytes: bytes copied inside the tile.
-      turning_cycles: of bringing elements into order.
+      reordering_cycles: of bringing elements into order.
     """
 
     cycles: int
     code_bytes: int
     local_bytes: int
-    turning_cycles: int
+    reordering_cycles: int
 
 
 @lru_cache(maxsize=16384)
@@ -449,7 +449,7 @@ def exchange_figures(
     shared: Any = 0
     changes: Any = 0
     local: Any = 0
-    turning: Any = 0
+    reordering: Any = 0
     tiles = np.zeros((3, target.num_tiles), np.int64)
     sent, code, instructions = tiles
     for k, source, shape, dtype in operands:
@@ -461,8 +461,8 @@ def exchange_figures(
             local = local + come.local
         if come.shared is not None:
             shared = shared + come.shared
-        if come.turning is not None:
-            turning = turning + come.turning
+        if come.reordering is not None:
+            reordering = reordering + come.reordering
         sent[source.tiles] += go.sent
         code[source.tiles] += sending
         instructions[source.tiles] += go.sends
@@ -472,8 +472,10 @@ def exchange_figures(
     if not isinstance(received, int) and received.any():
         lanes = received if isinstance(shared, int) else _lanes(received, shared, target)
         cycles = phase_cycles(_busiest(lanes, sent, instructions, target), target)
-    most_local, most_turning = (0 if isinstance(each, int) else int(each.max()) for each in (local, turning))
-    return ExchangeFigures(cycles, code_bytes(int(code.max()), target), most_local, most_turning)
+    most_local, most_reordering = (
+        0 if isinstance(each, int) else int(each.max()) for each in (local, reordering)
+    )
+    return ExchangeFigures(cycles, code_bytes(int(code.max()), target), most_local, most_reordering)
 
 
 def exchange_code_bytes(moved: Traffic, target: Target) -> np.ndarray:

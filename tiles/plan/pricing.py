@@ -212,7 +212,7 @@ class Draft:
     def _cycles(self, exchange: ExchangeFigures) -> float:
         """Return the cycles of exchange, compute and combination."""
         target = self.question.target
-        copies = copy_cycles(exchange.local_bytes, target) + exchange.turning_cycles
+        copies = copy_cycles(exchange.local_bytes, target) + exchange.reordering_cycles
         cycles = superstep_cycles(self.compute_cycles, exchange.cycles, copies, target)
         return cycles + self.combining_cycles
 

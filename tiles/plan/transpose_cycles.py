@@ -19,7 +19,7 @@ CYCLES_PER_BYTE = {8: 0.4404, 4: 3.125, 2: 5.1484, 1: 2 * 5.1484}
 
 FITTED: the regression over 10,000 random rearrangements that PopLibs' convolution planner offers (ConvModel.cpp). It
 has no single bytes; an element of one is taken to cost what an element of two does. An SDK profile of a C600 confirms
-the order: 126,283 cycles to turn 11,650 bytes of halves on a tile, and 52,333 for 5,900 bytes of 8-bit floats
+the order: 126,283 cycles to reorder 11,650 bytes of halves on a tile, and 52,333 for 5,900 bytes of 8-bit floats
 (github.com/osmarks/ipu-stack, docs/SDK_ONNX_PROFILE_ANALYSIS.md).
 """
 _GRAINS = {1: (8, 4), 2: (4, 4), 4: (2, 3), 8: (1, 3)}

@@ -38,13 +38,13 @@ KEEP_IN_PLACE = 1.5
 """How much dearer a plan may be that writes a donated input's successor over it, saving its copy."""
 
 
-Homes = dict[int, Layout]
+Relayouts = dict[int, Layout]
 """Layouts into which operands are copied before an operation, by the operands' numbers."""
 
 
 def choose(
     planning: Planning, question: Question, operands: Seq[Tensor], label: str, beside: Met | None = None
-) -> tuple[Plan, Homes]:
+) -> tuple[Plan, Relayouts]:
     """Return the plan of an operation, and the layouts into which operands (by number) are copied before it.
 
     Args:
@@ -57,7 +57,7 @@ def choose(
     form, codelet, target = question.form, question.codelet, question.target
     proportion = planning.policy.memory_proportion(label)
     asked = question, proportion
-    plan, homes, least = planning.answer((*asked, beside), lambda: _found(question, proportion, beside))
+    plan, relayouts, least = planning.answer((*asked, beside), lambda: _found(question, proportion, beside))
     for k, tensor in enumerate(operands):
         if (
             tensor.name in planning.donated
@@ -78,12 +78,12 @@ def choose(
     followed = any(
         t.layout is not None and is_resident(form, plan, k, t.layout) for k, t in enumerate(operands)
     )
-    if plan.base == 0 and not followed and not homes:
+    if plan.base == 0 and not followed and not relayouts:
         size = math.prod(form.result_shape())
         plan = replace(plan, base=planning.rotated_base(int(plan.tiles.max()) + 1, size))
-    if not homes and beside is None:
+    if not relayouts and beside is None:
         plan = _spread(planning, question, operands, plan)
-    return plan, homes
+    return plan, relayouts
 
 
 MOST_TRIED = 4
@@ -130,8 +130,8 @@ Slices that are cut otherwise are joined by one.
 
 
 def as_before(
-    question: Question, found: tuple[Plan, Homes], before: Plan, d: int, proportion: float
-) -> tuple[Plan, Homes]:
+    question: Question, found: tuple[Plan, Relayouts], before: Plan, d: int, proportion: float
+) -> tuple[Plan, Relayouts]:
     """Return the plan of the slice before, its last part cut short, if that costs little more than the plan found.
 
     Args:
@@ -149,9 +149,9 @@ def as_before(
     priced = draft(question, plan).priced
     if priced.temporary_bytes > proportion * question.target.bytes_per_tile:
         return found
-    best, homes = found
-    copies = sum(_copy_cost(question, question.operands[k], home) for k, home in homes.items())
-    operands = (replace(o, layout=homes.get(k, o.layout)) for k, o in enumerate(question.operands))
+    best, relayouts = found
+    copies = sum(_copy_cost(question, question.operands[k], layout) for k, layout in relayouts.items())
+    operands = (replace(o, layout=relayouts.get(k, o.layout)) for k, o in enumerate(question.operands))
     least = draft(replace(question, operands=tuple(operands)), best).priced.cost + copies
     target = question.target
     relayout = target.exchange_phase_overhead_cycles + target.internal_sync_cycles
@@ -159,13 +159,13 @@ def as_before(
     return (plan, {}) if priced.cost <= AS_BEFORE * least + relayout else found
 
 
-def _found(question: Question, proportion: float, beside: Met | None) -> tuple[Plan, Homes, float]:
+def _found(question: Question, proportion: float, beside: Met | None) -> tuple[Plan, Relayouts, float]:
     """Return the plan for a question, the layouts into which operands are copied, and the least cost of a plan alone."""
     best = _best(question, proportion)
-    plan, homes, cost = _reordering(question, best.plan, best.cost, proportion)
+    plan, relayouts, cost = _reordering(question, best.plan, best.cost, proportion)
     if beside is not None:
-        plan, homes = meeting(question, (plan, homes, cost), beside, proportion)
-    return plan, homes, best.cost
+        plan, relayouts = meeting(question, (plan, relayouts, cost), beside, proportion)
+    return plan, relayouts, best.cost
 
 
 STAYS_FROM = 16
@@ -254,21 +254,23 @@ def _unlike(question: Question, plan: Plan) -> list[int]:
         read = form.operands[k].dims
         if o.layout is None or not any(s.is_split and d not in read for d, s in enumerate(plan.splits)):
             continue
-        is_turned = question.codelet.is_contraction and not keeps_order(form, plan, k, o.layout, o.dtype)
+        is_reordered = question.codelet.is_contraction and not keeps_order(form, plan, k, o.layout, o.dtype)
         changes, _ = operand_code(o.layout, form, plan, k, o.shape, o.dtype, target)
-        if is_turned or int(changes.max()) >= WORTH_A_COPY:
+        if is_reordered or int(changes.max()) >= WORTH_A_COPY:
             found.append(k)
     return found
 
 
-def _reordering(question: Question, plan: Plan, cost: float, proportion: float) -> tuple[Plan, Homes, float]:
+def _reordering(
+    question: Question, plan: Plan, cost: float, proportion: float
+) -> tuple[Plan, Relayouts, float]:
     """Return the cheapest of the plan as it is and plans whose operands wait where, and as, they want them; its cost.
 
     Such a plan has to keep to the share of memory that temporaries may take.
     """
     form, operands, target = question.form, question.operands, question.target
     unlike = _unlike(question, plan)
-    best, homes = plan, {}
+    best, relayouts = plan, {}
     for count in range(1, len(unlike) + 1):
         for moved in combinations(unlike, count):
             free = tuple(replace(o, layout=None) if k in moved else o for k, o in enumerate(operands))
@@ -280,54 +282,56 @@ def _reordering(question: Question, plan: Plan, cost: float, proportion: float) 
                 k: preferred_layout(form, found.plan, k, operands[k].shape, operands[k].dtype, target)
                 for k in moved
             }
-            copies = [_copying(question, operands[k], home) for k, home in wanted.items()]
+            copies = [_copying(question, operands[k], layout) for k, layout in wanted.items()]
             if found.cost + sum(copy.least_cost - _of_readers(copy) for copy in copies) * SURELY >= cost:
                 continue
             total = found.cost + sum(copy.priced.cost - _of_readers(copy) for copy in copies)
             if total < cost:
-                best, homes, cost = found.plan, wanted, total
-    return best, homes, cost
+                best, relayouts, cost = found.plan, wanted, total
+    return best, relayouts, cost
 
 
 def meeting(
-    question: Question, found: tuple[Plan, Homes, float], beside: Met, proportion: float
-) -> tuple[Plan, Homes]:
+    question: Question, found: tuple[Plan, Relayouts, float], beside: Met, proportion: float
+) -> tuple[Plan, Relayouts]:
     """Return the plan found, or the one that leaves the result where what it meets lies, if that saves more than it costs.
 
     It saves to move what lies there already, and costs what operations that go over the result take longer there. What
     only goes over its operands where they lie stays there: it would exchange them for nothing but its reader's sake.
     """
     form, target = question.form, question.target
-    plan, homes, cost = found
+    plan, relayouts, cost = found
     if not question.codelet.is_contraction and not draft(question, plan).received:
-        return plan, homes
+        return plan, relayouts
     there = leaving(form, question.codelet, beside.layout, target)
     if there is None:
-        return plan, homes
+        return plan, relayouts
     (there,) = arranged(question, [there])
     # where partials are combined, the combination chooses where the result lies
     saved = 0.0 if plan.num_partials(form) > 1 else _saved(question, plan, there, beside)
     left = draft(question, there)
     least = (left.compute_cycles + left.combining_cycles) * SURELY  # wherever operands wait
     if left.temporary_bytes > proportion * target.bytes_per_tile or least >= cost + saved:
-        return plan, homes
+        return plan, relayouts
     priced = left.priced
-    copied: Homes = {}
+    copied: Relayouts = {}
     total = priced.cost
     for k in _unlike(question, there):
         o = question.operands[k]
-        home = preferred_layout(form, there, k, o.shape, o.dtype, target)
-        operands = (replace(o, layout=home) if j == k else other for j, other in enumerate(question.operands))
+        layout = preferred_layout(form, there, k, o.shape, o.dtype, target)
+        operands = (
+            replace(o, layout=layout) if j == k else other for j, other in enumerate(question.operands)
+        )
         waits = replace(question, operands=tuple(operands))
         with_copy = (
             total
             - draft(question, there).priced.cost
             + draft(waits, there).priced.cost
-            + _copy_cost(question, o, home)
+            + _copy_cost(question, o, layout)
         )
         if with_copy < total:
-            copied[k], total, question = home, with_copy, waits
-    return (there, copied) if total < cost + saved else (plan, homes)
+            copied[k], total, question = layout, with_copy, waits
+    return (there, copied) if total < cost + saved else (plan, relayouts)
 
 
 def _saved(question: Question, plan: Plan, there: Plan, beside: Met) -> float:
@@ -344,17 +348,17 @@ def _search(question: Question, proportion: float) -> Ranking:
     return search(q.form, q.codelet, q.operands, q.result_dtypes, q.target, (), proportion, q.code_price)
 
 
-def _copy_cost(question: Question, operand: Operand, home: Layout) -> float:
+def _copy_cost(question: Question, operand: Operand, wanted: Layout) -> float:
     """Return what it costs, in the terms of a question, to copy an operand to where it shall lie; not who reads it there."""
-    copy = _copying(question, operand, home)
+    copy = _copying(question, operand, wanted)
     return copy.priced.cost - _of_readers(copy)
 
 
-def _copying(question: Question, operand: Operand, home: Layout) -> Draft:
+def _copying(question: Question, operand: Operand, wanted: Layout) -> Draft:
     """Return the copying of an operand, in the terms of a question, to where it shall lie."""
     form, codelet = rearranging(operand.shape, operand.dtype)
     copying = Question(form, codelet, (operand,), (operand.dtype,), question.target, question.code_price)
-    return draft(copying, Plan(home.axes, home.base, home.arrangement))
+    return draft(copying, Plan(wanted.axes, wanted.base, wanted.arrangement))
 
 
 def _of_readers(copy: Draft) -> float:

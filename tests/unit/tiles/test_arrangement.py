@@ -25,7 +25,7 @@ from tiles.graph import (
     reshape_layout,
     whole,
 )
-from tiles.plan.element_order import turn
+from tiles.plan.element_order import reordering_of
 from tiles.plan.transpose_cycles import transpose_cycles
 from tiles.poplibs import poplin, popops
 from tiles.poplibs.forms import dot_form
@@ -180,21 +180,21 @@ def test_integers_are_multiplied_as_they_lie() -> None:
 def test_what_is_held_in_another_order_is_turned_in_blocks() -> None:
     """[64, 32] held row-major, read with its first dimension in groups of 16: blocks of 16 x 32 are transposed."""
     wanted = Arrangement(((0, 0), (1, 0), (0, 16)))
-    found = turn(Layout((whole(64), whole(32))), wanted, (64, 32), 2)
-    assert found is not None and (found.rows, found.columns, found.arrives_unturned) == (16, 32, True)
+    found = reordering_of(Layout((whole(64), whole(32))), wanted, (64, 32), 2)
+    assert found is not None and (found.rows, found.columns, found.arrives_as_stored) == (16, 32, True)
     need = np.array([64 * 32])
     by_hand = transpose_cycles(4, 16, 32, 2, GC200).value
     assert found.cycles(need, need, 2, GC200) == by_hand
     narrow = Layout(
         (AxisSplit(64, 1, ((64, 1),)), AxisSplit(32, 3, ((11, 64),)))
     )  # it arrives three by three
-    assert turn(narrow, wanted, (64, 32), 2) == dataclasses.replace(found, together=3)
-    kept = turn(Layout((whole(64), whole(32)), 0, wanted), wanted, (64, 32), 2)
+    assert reordering_of(narrow, wanted, (64, 32), 2) == dataclasses.replace(found, together=3)
+    kept = reordering_of(Layout((whole(64), whole(32)), 0, wanted), wanted, (64, 32), 2)
     assert kept is not None and kept.is_kept and kept.together == 64 * 32
 
 
 def chain(target: Target) -> Graph:
-    """A product, a function of it, and the product with the same weights turned round, as a gradient has it."""
+    """A product, a function of it, and the product with the same weights transposed, as a gradient has it."""
     graph = Graph(target)
     x, w = graph.add_input((64, 64), "float32", "x"), graph.add_input((64, 64), "float32", "w")
     y = popops.tanh(Site(graph, "tanh"), poplin.matmul(Site(graph, "forward"), x, w))
@@ -209,12 +209,12 @@ def test_weights_wait_as_their_first_reader_wants_them_and_are_turned_for_the_se
     certify(executable)
     costs = {cost.name: cost for cost in step_costs(executable)}
     forward = next(name for name in costs if name.startswith("forward"))
-    assert not costs[forward].traffic.turning.any()
+    assert not costs[forward].traffic.reordering.any()
     w = executable.variables["w"].layout
     assert w.arrangement.digits and w.arrangement.digits[-1] in ((0, 8), (0, 0))
-    turned = [c for name, c in costs.items() if name.startswith("backward") and c.traffic.turning.any()]
-    assert turned
-    assert all(c.tile_compute_cycles.max() >= c.traffic.turning.max() for c in turned)
+    reordered = [c for name, c in costs.items() if name.startswith("backward") and c.traffic.reordering.any()]
+    assert reordered
+    assert all(c.tile_compute_cycles.max() >= c.traffic.reordering.max() for c in reordered)
     tanh = next(g for _, g in executable.groups() if g.name == "tanh")
     source, result = (executable.variables[v].layout for v in (tanh.operands[0].variable, tanh.results[0]))
     assert source.arrangement == result.arrangement  # it goes on in the order it finds

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from tiles.poplibs.poplin.matmul_cycles import Shape, amp_cycles
 from tiles.poplibs.poplin.methods import (
     AUTO,
     NEVER,
+    Method,
     costs_of,
     fastest,
     order_of,
@@ -131,14 +132,31 @@ def _window(form: OpForm, axis: Affine) -> tuple[int, int, int, int]:
     return terms[0][0], terms[1][0], terms[0][1], terms[1][1]
 
 
+@dataclass(frozen=True, eq=False)
+class Field:
+    """The fields of cells; arrays of one shape.
+
+    Args:
+      rows: rows of the field, of all batches.
+      columns: outputs of a row.
+    """
+
+    rows: np.ndarray
+    columns: np.ndarray
+
+    @cached_property
+    def positions(self) -> np.ndarray:
+        """Outputs per output channel that a tap meets."""
+        return self.rows * self.columns
+
+
 @dataclass(frozen=True)
 class ConvShape:
     """Extents of a cell; arrays of one shape.
 
     Args:
       groups: convolutions side by side.
-      rows: rows of the field, of all batches.
-      columns: outputs of a row.
+      field: rows and columns that are computed.
       outputs: output channels of a group.
       inputs: input channels of a group.
       tap_rows: taps along all but the last kernel dimension.
@@ -151,8 +169,7 @@ class ConvShape:
     """
 
     groups: Any
-    rows: Any
-    columns: Any
+    field: Field
     outputs: Any
     inputs: Any
     tap_rows: Any
@@ -166,7 +183,7 @@ class ConvShape:
     @property
     def positions(self) -> Any:
         """Outputs per output channel that a tap meets."""
-        return self.rows * self.columns
+        return self.field.positions
 
     @property
     def taps(self) -> Any:
@@ -176,6 +193,10 @@ class ConvShape:
 
 def conv_shape(extents: Extents) -> ConvShape:
     """Return a cell's extents as a convolution's."""
+    return extents.once("convolution", lambda: _conv_shape(extents))
+
+
+def _conv_shape(extents: Extents) -> ConvShape:
     roles = conv_roles(extents.form)
     parts = (
         roles.groups,
@@ -197,7 +218,9 @@ def conv_shape(extents: Extents) -> ConvShape:
             + 1
         )
     arrays = np.broadcast_arrays(*(np.asarray(extents.product(dims)) for dims in parts), reached)
-    return ConvShape(*arrays, stride=(*roles.strides, 1)[-1], dilation=(*roles.dilations, 1)[-1])
+    groups, rows, columns, *others = arrays
+    stride, dilation = (*roles.strides, 1)[-1], (*roles.dilations, 1)[-1]
+    return ConvShape(groups, Field(rows, columns), *others, stride=stride, dilation=dilation)
 
 
 def spread_shape(extents: Extents, phases: Sequence[int], taps: Sequence[int]) -> ConvShape:
@@ -264,10 +287,19 @@ def conv_cycles(method: str, accumulate: str, out_dtype: str, extents: Extents, 
     Raises:
       InvalidGraph: the method computes none of these cells.
     """
-    costs = costs_of(method, _COSTS, conv_shape(extents), extents.operand_dtypes[0], accumulate, target)
+    costs = _conv_costs(method, accumulate, extents, target)
     found = vertex_cycles(costs, "convolve", accumulate, out_dtype, extents, target)
     empty = np.asarray(extents.points) == 0
     return Cycles(np.where(empty, 0, found.value), found.basis, SOURCE)
+
+
+def _conv_costs(method: str, accumulate: str, extents: Extents, target: Target) -> list[Method]:
+    """Return the figures of a method, or of all; the duration of cells and what they lay out ask for the same."""
+    dtype = extents.operand_dtypes[0]
+    return extents.once(
+        ("convolution", method, accumulate, target),
+        lambda: costs_of(method, _COSTS, conv_shape(extents), dtype, accumulate, target),
+    )
 
 
 def conv_orders(method: str, accumulate: str, extents: Extents, target: Target) -> list[Arrangement]:
@@ -279,7 +311,7 @@ def conv_orders(method: str, accumulate: str, extents: Extents, target: Target) 
     works on at once.
     """
     shape = conv_shape(extents)
-    costs = costs_of(method, _COSTS, shape, extents.operand_dtypes[0], accumulate, target)
+    costs = _conv_costs(method, accumulate, extents, target)
     roles, form, dtype = conv_roles(extents.form), extents.form, extents.operand_dtypes[0]
     streamed = streamed_as(dtype, accumulate, target)
     units, channels = target.conv_units(streamed, accumulate), target.weights_per_conv_unit(streamed)
@@ -326,40 +358,76 @@ def _share(n: Any, target: Target) -> Any:
     return -(-np.asarray(n) // target.workers_per_tile)
 
 
+_SHORT_RUNS = {True: np.array([17, 33, 44]), False: np.array([17, 29, 34])}
+"""Slots of runs of no, one and two positions, by whether float32 is streamed."""
+
+
 def _amp_run(n: Any, is_single: bool) -> Any:
     """Return the slots of a worker's run of ``n`` positions of a row; see ``_runs_of_workers``."""
-    small = [n == 0, n == 1, n == 2]
-    if is_single:
-        slots = np.select(small, [17, 33, 44], 45 + 8 * (n - 3))
-    else:
-        slots = np.select(small, [17, 29, 34], 34 + 4 * (n - 3))
+    more = 45 + 8 * (n - 3) if is_single else 34 + 4 * (n - 3)
+    slots = where(n > 2, more, _SHORT_RUNS[is_single][np.minimum(n, 2)])
     return np.maximum(3 + slots - 9, 3)
+
+
+@dataclass(frozen=True, eq=False)
+class _Shares:
+    """How workers share the positions of cells' fields.
+
+    Args:
+      lengths: positions of a worker's run if it has one, of its first and of its last run, int64 ``[3, workers, n]``.
+      between: whole rows between the first and the last run, int64 ``[workers, n]``.
+      has_several: whether a worker has more than one run, bool ``[workers, n]``.
+      has_any: whether it has one, bool ``[workers, n]``.
+      columns: positions of a row, int64 ``[n]``.
+      of_cell: which of the n each cell has.
+    """
+
+    lengths: np.ndarray
+    between: np.ndarray
+    has_several: np.ndarray
+    has_any: np.ndarray
+    columns: np.ndarray
+    of_cell: np.ndarray
+
+
+@lru_cache(maxsize=8)
+def _shares(field: Field, workers: int) -> _Shares:
+    """Return how workers share fields; few of many cells differ in them.
+
+    Source: ``partitionConvPartialByWorker`` (lib/poplin/ConvUtilInternal.cpp): worker i has the positions from ``i n // 6``
+    on.
+    """
+    columns = np.maximum(field.columns, 1)
+    base = int(columns.max(initial=1)) + 1
+    pairs, of_cell = np.unique(field.rows * base + columns, return_inverse=True)
+    rows, columns = pairs // base, pairs % base
+    positions = rows * columns
+    worker = np.arange(workers + 1)[:, None]
+    ends = worker * positions // workers
+    begin, end = ends[:-1], ends[1:]
+    first, last = begin // columns, np.maximum(end - 1, 0) // columns
+    lengths = np.stack([end - begin, columns - begin % columns, (end - 1) % columns + 1])
+    return _Shares(
+        lengths, last - first - 1, last > first, end > begin, columns, of_cell.reshape(field.columns.shape)
+    )
 
 
 def _runs_of_workers(shape: ConvShape, run: Callable[[Any], Any], target: Target) -> tuple[Any, Any]:
     """Return the slots that the workers with most and with least to do spend on their runs.
 
-    Source: ``partitionConvPartialByWorker`` (lib/poplin/ConvUtilInternal.cpp): worker i has the positions from ``i n // 6``
-    on. ``getConvPartialnx1WorkerCycles`` and others (PerformanceEstimation.hpp) say what a run of positions of a row takes.
+    Source: ``getConvPartialnx1WorkerCycles`` and others (PerformanceEstimation.hpp) say what a run of positions of a row
+    takes.
 
     Args:
       shape: extents of cells.
       run: the slots of a run of given positions, at least one.
       target: the machine.
     """
-    columns = np.maximum(np.asarray(shape.columns), 1)
-    positions, workers = np.asarray(shape.positions), target.workers_per_tile
-    whole, most = run(columns), np.zeros_like(positions + columns)
-    least = np.full_like(most, NEVER)
-    for worker in range(workers):
-        begin, end = worker * positions // workers, (worker + 1) * positions // workers
-        first, last = begin // columns, np.maximum(end - 1, 0) // columns
-        in_one = run(end - begin)
-        ends = run(columns - begin % columns) + run((end - 1) % columns + 1)
-        slots = where(last > first, ends + (last - first - 1) * whole, in_one)
-        slots = where(end > begin, slots, 0)
-        most, least = np.maximum(most, slots), np.minimum(least, slots)
-    return most, least
+    shares = _shares(shape.field, target.workers_per_tile)
+    alone, first, last = run(shares.lengths)
+    slots = where(shares.has_several, first + last + shares.between * run(shares.columns), alone)
+    slots = where(shares.has_any, slots, 0)
+    return slots.max(axis=0)[shares.of_cell], slots.min(axis=0)[shares.of_cell]
 
 
 def _amp(shape: ConvShape, dtype: str, accumulate: str, target: Target, height: int = 1) -> Cycles:
@@ -459,7 +527,8 @@ def _only(shape: ConvShape, chosen: np.ndarray) -> ConvShape:
     arrays: dict[str, np.ndarray] = {
         name: value[chosen] for name, value in vars(shape).items() if isinstance(value, np.ndarray)
     }
-    return replace(shape, **arrays)
+    field = Field(shape.field.rows[chosen], shape.field.columns[chosen])
+    return replace(shape, field=field, **arrays)
 
 
 def _laid_out(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> list[tuple[Any, Any]]:
@@ -469,10 +538,10 @@ def _laid_out(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> 
     units = target.conv_units(streamed_as(dtype, accumulate, target), accumulate)
     step = shape.inputs * size * (shape.stride if shape.dilation == 1 else 1)
     found: list[tuple[Any, Any]] = []
-    for rows, tap_rows in ((shape.input_rows, shape.tap_rows), (shape.rows, 1)):
+    for rows, tap_rows in ((shape.input_rows, shape.tap_rows), (shape.field.rows, 1)):
         inputs = shape.taps // tap_rows * shape.inputs
         panels = shape.groups * -(-shape.outputs // units) * tap_rows * -(-inputs // channels)
-        windows = shape.groups * rows * shape.columns * -(-inputs // channels) * channels * size
+        windows = shape.groups * rows * shape.field.columns * -(-inputs // channels) * channels * size
         copies = repeat_cycles(windows, np.gcd(step, target.data_path_bytes), target)
         copies = copies + transpose_cycles(panels, units, channels, size, target).value
         if tap_rows is shape.tap_rows:
@@ -492,10 +561,9 @@ def laid_out_bytes(method: str, accumulate: str, extents: Extents, target: Targe
     may_expand = _may_expand(shape, dtype, accumulate, target)
     if method not in (AUTO, "expanded") or not may_expand.any():
         return found
-    costs = costs_of(method, _COSTS, _only(shape, may_expand), dtype, accumulate, target)
+    costs = _conv_costs(method, accumulate, extents, target)
     number = next(i for i, cost in enumerate(costs) if cost.name == "expanded")
-    is_chosen = may_expand.copy()
-    is_chosen[may_expand] = fastest(costs) == number
+    is_chosen = may_expand & (fastest(costs) == number)
     if is_chosen.any():
         ways = _laid_out(_only(shape, is_chosen), dtype, accumulate, target)
         (by_row, row_bytes), (whole, whole_bytes) = ways
