@@ -86,8 +86,8 @@ def compile_cell(
             continue
         if best is None or _rate(code, isa) < _rate(best, isa):
             best = code
-        if lanes <= _PAIR or not code.scratch_bytes or (_repeats(code) and not spills_in_loops(code.items)):
-            break  # fewer lanes would only cost more accesses, and single ones as many registers
+        if not code.scratch_bytes or (_repeats(code) and not spills_in_loops(code.items)):
+            break  # fewer lanes would only cost more accesses
     assert best is not None
     return best
 
