@@ -6,6 +6,7 @@ from tiles.elements.compile import (
     compile_lookup,
     compile_matrix_vector,
     compile_part_slice,
+    compile_scan,
     compile_slice,
 )
 from tiles.elements.cost import Cost, Formula, cost_of, formula_of
@@ -30,6 +31,7 @@ __all__ = [
     "compile_lookup",
     "compile_matrix_vector",
     "compile_part_slice",
+    "compile_scan",
     "compile_slice",
     "compile_variant",
     "contiguous",

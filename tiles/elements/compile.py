@@ -17,6 +17,7 @@ from tiles.elements.lookup import Lookup, PartSlice, Slice
 from tiles.elements.reduction import find_reduction
 from tiles.elements.reductions import build_reduction
 from tiles.elements.rows import ElementwiseRows
+from tiles.elements.scan import Scan
 from tiles.elements.spill import assigned, spills_in_loops
 from tiles.elements.tilecode import Item, Repeat, TileCode, walk
 from tiles.errors import OutOfRegisters
@@ -125,6 +126,23 @@ def compile_lookup(
     """
     isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
     return _finished(Lookup(Emitter(isa), alignment_bytes), Arrangement((), ()), isa, name)
+
+
+def compile_scan(
+    jaxpr: Jaxpr,
+    dtypes: tuple[str, ...],
+    target: Target | InstructionSet,
+    is_reversed: bool = False,
+    name: str = "scan",
+) -> TileCode:
+    """Return the code that scans rows of arrays together; arguments as of ``Scan``.
+
+    Raises:
+      NoTileCode: elements that are no whole words, an operation without code, or one that branches.
+      OutOfRegisters: too few registers, even with values spilled.
+    """
+    isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
+    return _finished(Scan(Emitter(isa), jaxpr, dtypes, is_reversed), Arrangement((), ()), isa, name)
 
 
 def compile_slice(

@@ -63,6 +63,10 @@ def exchanged(x):
     return jnp.sort(x)
 
 
+def scans(x, i):
+    return jnp.cumsum(x, 1), lax.cummax(i, reverse=True), lax.cumlogsumexp(x[:5], 1)
+
+
 @pytest.mark.parametrize(
     ("f", "args", "share"),
     [
@@ -72,6 +76,7 @@ def exchanged(x):
         (folded_bits, (WORDS,), 0.9),
         (neighbours, (X,), 0.9),
         (exchanged, (np.where(X == X.max(), np.nan, X).reshape(-1)[:1001],), 0.5),
+        (scans, (X, INTEGERS.reshape(-1)[:300]), 1.0),
         (masked, (X[:8, :24].reshape(2, 4, 24),), 1.0),
         (MODELS["layer_norm"].function, MODELS["layer_norm"].arguments, 1.0),
     ],
