@@ -80,6 +80,10 @@ class Grid:
             left //= extent
         return tuple(extents)
 
+    def repeated(self, count: int) -> tuple[int, ...]:
+        """Return the extents of a repetition among ``count`` nodes: where equal, repetitions are wired alike."""
+        return self.extents(count)
+
     def is_ring(self, dimension: int, extent: int) -> bool:
         """Return whether the ends of a dimension are linked by a link of their own."""
         return self.is_joined(dimension, extent) and extent > 2
@@ -179,6 +183,10 @@ class AllToAll:
         if count % group:
             raise InvalidSystem(f"{count} nodes {self.nodes!r} cannot be wired in groups of {group}")
         return group
+
+    def repeated(self, count: int) -> tuple[int, ...]:
+        """Return the size of a group among ``count`` nodes: where equal, groups are wired alike."""
+        return (self.group(count),)
 
     def blocks(self, count: int) -> list[Block]:
         """Return a link per pair, group by group."""

@@ -7,19 +7,27 @@ the operation's neutral element, and the lookups may be split too.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array
 
 from tiles.errors import InvalidGraph, NoTileCode
 from tiles.graph import Cell, Codelet, Cycles, Extents, OpForm, VertexCode, register
 from tiles.numerics.dtypes import is_float, itemsize
 from tiles.poplibs.popops.map import access_grains
-from tiles.poplibs.popops.offsets import NO_WINDOW, arranged, joined, takes_rows, update_dims, update_places
+from tiles.poplibs.popops.offsets import (
+    NO_WINDOW,
+    SCATTERS,
+    arranged,
+    joined,
+    scatter,
+    takes_rows,
+    update_dims,
+    update_places,
+)
 from tiles.poplibs.popops.reduce import combine_codelet, folding_cycles, neutral_element
 from tiles.poplibs.popops.slicing_code import offset_cycles, update_code
 from tiles.poplibs.popops.slicing_cycles import (
@@ -32,14 +40,6 @@ from tiles.poplibs.popops.slicing_cycles import (
 )
 from tiles.target import Basis, Target
 
-SCATTERS: dict[str, Callable[..., Array]] = {
-    "set": lax.scatter,
-    "add": lax.scatter_add,
-    "sub": lax.scatter_sub,
-    "mul": lax.scatter_mul,
-    "max": lax.scatter_max,
-    "min": lax.scatter_min,
-}
 _UPDATE_DTYPES = ("float32", "float16", "int32", "uint32")
 """Of PopLibs' ``MultiUpdateOp``, whose operations are ADD and MAX."""
 
@@ -117,13 +117,10 @@ class MultiUpdate(Codelet):
         is_bool = self.dtype == "bool" and self.operation != "set"
         if is_bool:
             part, updates = part.astype(jnp.uint8), updates.astype(jnp.uint8)
-        result = SCATTERS[self.operation](
-            part,
-            joined(cell, places, dims.leading),
-            arranged(updates, form.operands[base - 1].dims, [*dims.leading, *dims.trailing]),
-            dims.numbers,
-            mode="fill",
-        )
+        updates = arranged(updates, form.operands[base - 1].dims, [*dims.leading, *dims.trailing])
+        are_inside = self.is_clamped and is_whole and cell.reduced_mask() is None
+        places = joined(cell, places, dims.leading)
+        result = scatter(self.operation, part, places, updates, dims.numbers, are_inside=are_inside)
         return (result.astype(bool) if is_bool else result,)
 
     def cycles(self, extents: Extents, target: Target) -> Cycles:
