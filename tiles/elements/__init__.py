@@ -2,6 +2,7 @@
 
 from tiles.elements.cell import Access, Arrangement, CellFunction, contiguous
 from tiles.elements.compile import (
+    compile_block_slice,
     compile_cell,
     compile_lookup,
     compile_matrix_vector,
@@ -27,6 +28,7 @@ __all__ = [
     "TileSimulator",
     "Variant",
     "as_text",
+    "compile_block_slice",
     "compile_cell",
     "compile_lookup",
     "compile_matrix_vector",

@@ -7,6 +7,7 @@ from typing import Protocol
 from tiles._jax_compat import Jaxpr
 from tiles.elements import isa as instruction_sets
 from tiles.elements.amp import MatrixVector, product_of
+from tiles.elements.block_slice import BlockSlice
 from tiles.elements.cell import ACCESS_BYTES, Arrangement
 from tiles.elements.coalesce import coalesced
 from tiles.elements.cost import cost_of
@@ -172,6 +173,23 @@ def compile_part_slice(
     """
     isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
     return _finished(PartSlice(Emitter(isa), alignment_bytes), Arrangement((), ()), isa, name)
+
+
+def compile_block_slice(
+    target: Target | InstructionSet,
+    alignment_bytes: int = ACCESS_BYTES,
+    is_update: bool = False,
+    has_zeros: bool = False,
+    name: str = "block slice",
+) -> TileCode:
+    """Return the code that copies a block from, or to, clamped indices along two axes; see ``BlockSlice``.
+
+    Raises:
+      NoTileCode: places that start inside a word.
+    """
+    isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
+    nest = BlockSlice(Emitter(isa), alignment_bytes, is_update=is_update, has_zeros=has_zeros)
+    return _finished(nest, Arrangement((), ()), isa, name)
 
 
 def _repeats(code: TileCode) -> bool:
