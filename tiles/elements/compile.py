@@ -13,7 +13,7 @@ from tiles.elements.cost import cost_of
 from tiles.elements.elementwise import Elementwise, lanes_choices
 from tiles.elements.emitter import Emitter
 from tiles.elements.isa import InstructionSet
-from tiles.elements.lookup import Lookup, Slice
+from tiles.elements.lookup import Lookup, PartSlice, Slice
 from tiles.elements.reduction import find_reduction
 from tiles.elements.reductions import build_reduction
 from tiles.elements.rows import ElementwiseRows
@@ -142,6 +142,18 @@ def compile_slice(
     return _finished(
         Slice(Emitter(isa), alignment_bytes, is_update=is_update), Arrangement((), ()), isa, name
     )
+
+
+def compile_part_slice(
+    target: Target | InstructionSet, alignment_bytes: int = ACCESS_BYTES, name: str = "slice of a part"
+) -> TileCode:
+    """Return the code that copies rows out of a part of a table, and zeros for what it has not; see ``PartSlice``.
+
+    Raises:
+      NoTileCode: rows that start inside a word.
+    """
+    isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
+    return _finished(PartSlice(Emitter(isa), alignment_bytes), Arrangement((), ()), isa, name)
 
 
 def _repeats(code: TileCode) -> bool:

@@ -53,6 +53,11 @@ def neighbours(x):
     return x[1:-1] * 2 - x[:-2] - x[2:], jnp.exp(x) + jnp.arange(33), x.T + 1
 
 
+def masked(x):
+    """Positions are counted along one of two dimensions of rows: each vertex has one place along the other."""
+    return jnp.where(lax.broadcasted_iota(jnp.int32, x.shape, 1) >= 2, x, 0)
+
+
 @pytest.mark.parametrize(
     ("f", "args", "share"),
     [
@@ -61,6 +66,7 @@ def neighbours(x):
         (integers, (INTEGERS, WORDS, BYTES, BOOLS), 0.8),
         (folded_bits, (WORDS,), 0.9),
         (neighbours, (X,), 0.9),
+        (masked, (X[:8, :24].reshape(2, 4, 24),), 1.0),
         (MODELS["layer_norm"].function, MODELS["layer_norm"].arguments, 1.0),
     ],
 )

@@ -34,6 +34,11 @@ def window_size(form: OpForm, window: int) -> int:
     return 1 if window == NO_WINDOW else form.dims[window].size
 
 
+def takes_rows(form: OpForm, windows: Sequence[int]) -> bool:
+    """Return whether an index, along one axis, stands for a single place."""
+    return len(windows) == 1 and window_size(form, windows[0]) == 1
+
+
 def holds_all(cell: Cell, dims: Sequence[int]) -> bool:
     """Return whether a cell has the whole of every dimension."""
     return all(cell.sizes[d] == cell.form.dims[d].size for d in dims)
