@@ -367,16 +367,16 @@ class System:
         missing = sorted({"description", "chip", "num_ipus", "figures", "links", "wiring"} - set(data))
         if missing:
             raise InvalidSystem(f"{where} does not state {', '.join(missing)}")
-        data = {**data, **_ordered(data, where)}
+        in_order = _ordered(data, where)
         return cls(
             name=name,
             description=_text(data["description"], f"{where}: description"),
             chip=_chip(data["chip"], where),
             num_ipus=data["num_ipus"],
             figures=_figures(data["figures"], SYSTEM_FIGURES, where),
-            nodes=tuple(_node(n, x, where) for n, x in _mapping(data.get("nodes", {}), f"{where}: nodes")),
-            links=tuple(_link(n, x, where) for n, x in _mapping(data["links"], f"{where}: links")),
-            wiring=tuple(_laid(n, x, where) for n, x in _mapping(data["wiring"], f"{where}: wiring")),
+            nodes=tuple(_node(n, x, where) for n, x in in_order["nodes"]),
+            links=tuple(_link(n, x, where) for n, x in in_order["links"]),
+            wiring=tuple(_laid(n, x, where) for n, x in in_order["wiring"]),
             routes=_routes(data.get("routes", []), where),
         )
 
@@ -441,17 +441,18 @@ def _text(value: object, where: str) -> str:
     return value
 
 
-def _ordered(data: Mapping[str, Any], where: str) -> dict[str, dict[str, Any]]:
-    """Return the mappings whose entries' order a system's data states, in that order: JSON may be sorted by name."""
+def _ordered(data: Mapping[str, Any], where: str) -> dict[str, list[tuple[str, Any]]]:
+    """Return names and entries by key, in the order that a system's data states: JSON may be sorted by name."""
     stated = data.get("order", {})
     if not is_mapping(stated) or not set(stated) <= set(_ORDERED):
         raise InvalidSystem(f"{where}: order lists the names of {', '.join(_ORDERED)}")
-    found: dict[str, dict[str, Any]] = {}
-    for key, names in stated.items():
+    found: dict[str, list[tuple[str, Any]]] = {}
+    for key in _ORDERED:
         entries = dict(_mapping(data.get(key, {}), f"{where}: {key}"))
+        names = stated.get(key, list(entries))
         if not is_row(names) or sorted(map(str, names)) != sorted(entries):
             raise InvalidSystem(f"{where}: order of {key}", expected=", ".join(entries), got=str(names)[:80])
-        found[key] = {str(name): entries[str(name)] for name in names}
+        found[key] = [(str(name), entries[str(name)]) for name in names]
     return found
 
 
