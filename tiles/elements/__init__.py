@@ -2,10 +2,12 @@
 
 from tiles.elements.cell import Access, Arrangement, CellFunction, contiguous
 from tiles.elements.compile import (
+    compile_block_slice,
     compile_cell,
     compile_lookup,
     compile_matrix_vector,
     compile_part_slice,
+    compile_scan,
     compile_slice,
 )
 from tiles.elements.cost import Cost, Formula, cost_of, formula_of
@@ -26,10 +28,12 @@ __all__ = [
     "TileSimulator",
     "Variant",
     "as_text",
+    "compile_block_slice",
     "compile_cell",
     "compile_lookup",
     "compile_matrix_vector",
     "compile_part_slice",
+    "compile_scan",
     "compile_slice",
     "compile_variant",
     "contiguous",

@@ -177,6 +177,48 @@ def test_slices_and_updates_of_parts_are_tile_code(parts, arithmetic, graph):
         )
 
 
+OUT_OF = OpForm(
+    (Dim("t", 4), Dim("u", 2), Dim("k", 3), Dim("r", 13, REDUCTION), Dim("d", 6, REDUCTION)),
+    (IndexMap((along(3), along(4), along(2))), IndexMap(()), IndexMap(())),
+    (identity_map(3),),
+)
+BLOCK_INTO = OpForm(
+    (Dim("r", 13), Dim("d", 6), Dim("k", 3), Dim("t", 4, REDUCTION), Dim("u", 2, REDUCTION)),
+    (identity_map(3), IndexMap((along(3), along(4), along(2))), IndexMap(()), IndexMap(())),
+    (identity_map(3),),
+)
+
+
+@pytest.mark.parametrize("arithmetic", ["float", "ring"])
+@pytest.mark.parametrize("parts", [{}, {"r": 5}, {"r": 2, "d": 3, "t": 2}])
+def test_blocks_of_parts_are_tile_code(parts, arithmetic, graph):
+    """Offsets along two axes: what falls into no part is zero there, and every vertex runs its code."""
+    values = RNG.standard_normal((13, 6, 3)).astype(np.float32)
+    new = RNG.standard_normal((4, 2, 3)).astype(np.float32)
+    table = graph.add_input(values.shape, "float32")
+    block = graph.add_input(new.shape, "float32")
+    starts = [graph.add_input((), "int32") for _ in range(2)]
+    taken = MultiSlice((0, 1), (0, 1), "float32")
+    put = MultiUpdate((0, 1), (3, 4), "set", "float32", is_clamped=True)
+    plans = _plan(OUT_OF, **parts), _plan(BLOCK_INTO, **{k: n for k, n in parts.items() if k != "t"})
+    found = place(Site(graph, "slice"), taken, OUT_OF, [table, *starts], ("float32",), plan=plans[0])
+    after = place(
+        Site(graph, "update"), put, BLOCK_INTO, [table, block, *starts], ("float32",), plan=plans[1]
+    )
+    graph.outputs = [found[0].name, after[0].name]
+    executable = compile_graph(graph)
+    assert coverage_of(executable, arithmetic).vertices_share == 1
+    words, put_in = _expected(values, arithmetic), _expected(new, arithmetic)
+    for i, j in ((0, 0), (3, 1), (9, 4), (12, -3), (-1, 9)):
+        inputs = values, new, np.int32(i), np.int32(j)
+        results, _ = make_engine(executable, "tile", arithmetic).run(*inputs)
+        a, b = min(max(i, 0), 9), min(max(j, 0), 4)
+        expected = words.copy()
+        expected[a : a + 4, b : b + 2] = put_in
+        np.testing.assert_array_equal(np.asarray(results[0]), words[a : a + 4, b : b + 2])
+        np.testing.assert_array_equal(np.asarray(results[1]), expected)
+
+
 def test_what_cannot_be_cut_is_refused(graph):
     table = graph.add_input(TABLE.shape, "float32")
     rows = graph.add_input(ROWS.shape, "float32")

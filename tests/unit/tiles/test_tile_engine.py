@@ -58,6 +58,15 @@ def masked(x):
     return jnp.where(lax.broadcasted_iota(jnp.int32, x.shape, 1) >= 2, x, 0)
 
 
+def exchanged(x):
+    """A padded row sorted over tiles: what pairs of them exchange is code, the sorts of their parts are not."""
+    return jnp.sort(x)
+
+
+def scans(x, i):
+    return jnp.cumsum(x, 1), lax.cummax(i, reverse=True), lax.cumlogsumexp(x[:5], 1)
+
+
 @pytest.mark.parametrize(
     ("f", "args", "share"),
     [
@@ -66,6 +75,8 @@ def masked(x):
         (integers, (INTEGERS, WORDS, BYTES, BOOLS), 0.8),
         (folded_bits, (WORDS,), 0.9),
         (neighbours, (X,), 0.9),
+        (exchanged, (np.where(X == X.max(), np.nan, X).reshape(-1)[:1001],), 0.5),
+        (scans, (X, INTEGERS.reshape(-1)[:300]), 1.0),
         (masked, (X[:8, :24].reshape(2, 4, 24),), 1.0),
         (MODELS["layer_norm"].function, MODELS["layer_norm"].arguments, 1.0),
     ],

@@ -157,7 +157,7 @@ def rows_code(
         cell = partial(_cell, *question, 0, False)
         return (
             VertexCode(
-                existing(_named_variant(name, isa, "map", _cell, *question, 0, False)), n * rows, cell=cell
+                existing(named_variant(name, isa, "map", _cell, *question, 0, False)), n * rows, cell=cell
             ),
         )
     return aligned_rows("map", _cell, question, dtypes, levels, n, rows, isa, name)
@@ -196,7 +196,7 @@ def aligned_rows(
         cells = [partial(make, *question, grain, shares) for shares in (False, True)]
         try:
             by_rows, together = (
-                existing(_named_variant(name, isa, family, make, *cell.args)) for cell in cells
+                existing(named_variant(name, isa, family, make, *cell.args)) for cell in cells
             )
         except (NoTileCode, OutOfRegisters) as error:
             reason = error
@@ -250,7 +250,7 @@ def _alignments(
 
 
 @lru_cache(maxsize=4096)
-def _named_variant(name: str, *key: Any) -> Variant | NoVariant:
+def named_variant(name: str, *key: Any) -> Variant | NoVariant:
     """Return a variant under the name of a vertex: vertices of other names may run the same code."""
     return _variant(*key).named(name)
 

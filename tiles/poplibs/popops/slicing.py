@@ -17,6 +17,8 @@ from tiles._jax_compat import gather
 from tiles.errors import InvalidGraph
 from tiles.graph import Cell, Codelet, Cycles, Extents, OpForm, VertexCode, register
 from tiles.numerics.dtypes import is_float, itemsize, unsigned_of
+from tiles.poplibs.popops.block_slicing_code import AXES
+from tiles.poplibs.popops.block_slicing_code import taken as block_taken
 from tiles.poplibs.popops.map import access_grains
 from tiles.poplibs.popops.offsets import (
     NO_WINDOW,
@@ -166,8 +168,12 @@ class MultiSlice(Codelet):
         zeros = np.where(share < 1, fill_cycles(extents.results, self.dtype, target), 0)
         if not looked_up and len(windows) == len(self.axes):
             row, is_whole = extents.results // np.maximum(taken, 1), (share == 1) & (len(self.axes) == 1)
-            found = np.minimum(taken, places)
-            return offset_cycles(self.tile_code, is_whole, row, found, zeros, self.dtype, extents, target)
+            found, is_block = np.minimum(taken, places), len(self.axes) == AXES
+            if is_block:
+                found, columns = block_taken(extents, sliced, self.windows)
+                row = row * columns
+            how = (self.tile_code, is_whole, row, found, zeros, self.dtype)
+            return offset_cycles(*how, extents, target, is_block)
         lookups = extents.product(sorted(looked_up - windows))
         row = extents.results // np.maximum(lookups, 1)
         sharers = np.where(lookups == 1, target.workers_per_tile, 1)

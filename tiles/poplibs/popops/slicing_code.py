@@ -23,9 +23,11 @@ from tiles.elements import (
     instructions_for,
 )
 from tiles.errors import NoTileCode, OutOfRegisters
-from tiles.graph import Cycles, Extents, IndexMap, OpForm, VertexCode, code_or_formula
+from tiles.graph import Cycles, Extents, OpForm, VertexCode, code_or_formula
 from tiles.graph.cycles import Kernel
 from tiles.numerics.dtypes import itemsize
+from tiles.poplibs.popops.block_slicing_code import AXES, block_code
+from tiles.poplibs.popops.laid_out import along_axes, check_indices, is_plain, rows_first
 from tiles.poplibs.popops.offsets import NO_WINDOW, takes_rows
 from tiles.poplibs.popops.slicing_cycles import SOURCE, dynamic_slice_cycles
 from tiles.target import Basis, Target
@@ -39,11 +41,13 @@ def slice_code(
     """Return the code of a slice, or of lookups of single rows; arguments as of ``MultiSlice``.
 
     Raises:
-      NoTileCode: several axes, lookups in parts of a table or of windows, indices of other types than int32.
+      NoTileCode: more than two axes, lookups in parts of a table or of windows, indices of other types than int32.
     """
+    if len(axes) == AXES:
+        return block_code(extents, axes, windows, dtype, target, name, is_update=False)
     form = extents.form
     axis, window = _one_axis(axes, windows)
-    if not all(map(_is_plain, (*form.operands, *form.results))):
+    if not all(map(is_plain, (*form.operands, *form.results))):
         raise NoTileCode("a slice of a tensor that is read from an offset on")
     ((places, _),) = form.operands[0].axes[axis].terms
     looked_up = form.operands[1].dims
@@ -53,7 +57,7 @@ def slice_code(
         window = NO_WINDOW
     if (window != NO_WINDOW) == bool(looked_up) or set(rest) & set(looked_up):
         raise NoTileCode("lookups of windows, or in a table of their own each")
-    _check_indices(extents.operand_dtypes[1])
+    check_indices(extents.operand_dtypes[1])
     kernel = _Slice(form, places, leading, rest, window, extents.result_dtypes[0] != dtype)
     row = extents.product(rest) * itemsize(dtype)
     if window == NO_WINDOW:
@@ -81,15 +85,17 @@ def update_code(
     Its slots are those of the vertex whose part the window falls into; arguments as of ``MultiUpdate``.
 
     Raises:
-      NoTileCode: several axes or indices, parts of the window, indices of other types than int32.
+      NoTileCode: more than two axes, several indices, parts of the window, indices of other types than int32.
     """
+    if len(axes) == AXES:
+        return block_code(extents, axes, windows, dtype, target, name, is_update=True)
     form = extents.form
     axis, window = _one_axis(axes, windows)
-    if not all(map(_is_plain, (*form.operands, *form.results))):
+    if not all(map(is_plain, (*form.operands, *form.results))):
         raise NoTileCode("an update of a tensor that is read from an offset on")
     if window == NO_WINDOW or form.operands[2].dims or form.reduced != (window,):
         raise NoTileCode("updates at several indices")
-    _check_indices(extents.operand_dtypes[2])
+    check_indices(extents.operand_dtypes[2])
     places = form.results[0].dims[axis]
     rest = tuple(d for d in form.results[0].dims if d != places)
     if set(form.operands[0].dims) != {places, *rest} or set(form.operands[1].dims) != {window, *rest}:
@@ -110,6 +116,7 @@ def offset_cycles(
     dtype: str,
     extents: Extents,
     target: Target,
+    is_block: bool = False,
 ) -> Cycles:
     """Return the cycles of slices, or updates, at one offset.
 
@@ -125,6 +132,7 @@ def offset_cycles(
       dtype: of the elements.
       extents: the vertices'.
       target: the machine.
+      is_block: whether there are two axes, whose code says nothing of zeros.
     """
     stated = dynamic_slice_cycles(row, taken, dtype, target)
     if bool(np.all(is_whole)):
@@ -142,7 +150,7 @@ def offset_cycles(
     words = size * taken // _WORD_BYTES
     ends: list[np.ndarray] = [formula.cycles(words) for formula in (wide, narrow)]
     plain = np.where(size % _ACCESS_BYTES == 0, *ends)
-    beyond = np.where(is_whole, 0, np.maximum(found.value - plain, 0))
+    beyond = np.where(is_whole, 0, np.maximum(found.value - plain, 0) + (zeros if is_block else 0))
     return Cycles(stated + beyond, found.basis, f"{SOURCE}; beyond whole tensors: {found.source}")
 
 
@@ -150,17 +158,6 @@ def _one_axis(axes: Sequence[int], windows: Sequence[int]) -> tuple[int, int]:
     if len(axes) != 1:
         raise NoTileCode(f"indices along {len(axes)} axes", expected="one")
     return axes[0], windows[0]
-
-
-def _is_plain(index_map: IndexMap) -> bool:
-    """Return whether every axis lies along a domain dimension from its start on, or is one place."""
-    moving = [axis for axis in index_map.axes if axis.terms]
-    return all(axis.offset == 0 and len(axis.terms) == 1 and axis.terms[0][1] == 1 for axis in moving)
-
-
-def _check_indices(dtype: str) -> None:
-    if dtype != "int32":
-        raise NoTileCode(f"indices of {dtype}", expected="int32")
 
 
 def _is_whole(extents: Extents, dims: Sequence[int]) -> np.ndarray:
@@ -194,21 +191,6 @@ def _variant(isa: InstructionSet, kind: str, alignment_bytes: int) -> Variant:
     return Variant.of(compile_slice(isa, alignment_bytes, kind == "update"), isa)
 
 
-def _rows_first(x: np.ndarray, index_map: IndexMap, first: Sequence[int], rest: Sequence[int]) -> np.ndarray:
-    """Return an operand ``[cells, *extents]`` as ``[cells, rows, elements]``: along ``first``, then ``rest``."""
-    place = {axis.terms[0][0]: 1 + at for at, axis in enumerate(index_map.axes) if axis.terms}
-    single = [1 + at for at, axis in enumerate(index_map.axes) if not axis.terms]
-    moved = np.ascontiguousarray(x.transpose([0, *(place[d] for d in (*first, *rest)), *single]))
-    rows = math.prod(moved.shape[1 : 1 + len(first)])
-    return moved.reshape(len(x), rows, math.prod(moved.shape[1 + len(first) :]))
-
-
-def _back(x: np.ndarray, sizes: Sequence[int], dims: Sequence[int], wanted: Sequence[int]) -> np.ndarray:
-    """Return ``[cells, ...]`` along ``dims`` with its axes along ``wanted``."""
-    full = x.reshape(len(x), *(sizes[d] for d in dims))
-    return full.transpose([0, *(1 + tuple(dims).index(d) for d in wanted)])
-
-
 @dataclass(frozen=True)
 class _Slice:
     """Slices, or lookups, of rows: ``leading`` numbers the rows of the result, ``rest`` their elements.
@@ -230,8 +212,8 @@ class _Slice:
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """See ``Kernel``."""
         of_table, of_indices = self.form.operands[:2]
-        table = _rows_first(operands[0], of_table, (self.places,), self.rest)
-        indices = _rows_first(operands[1], of_indices, of_indices.dims, ())
+        table = rows_first(operands[0], of_table, (self.places,), self.rest)
+        indices = rows_first(operands[1], of_indices, of_indices.dims, ())
         count = math.prod(sizes[d] for d in self.leading)
         pitch = table.shape[2] * table.itemsize
         fields: dict[str, Any] = {"row_bytes": pitch, "in0_row_bytes": pitch, "out0_row_bytes": pitch}
@@ -246,7 +228,7 @@ class _Slice:
 
     def results(self, sizes: tuple[int, ...], memory: dict[str, np.ndarray]) -> list[np.ndarray]:
         """See ``Kernel``."""
-        return [_back(memory["out0"], sizes, (*self.leading, *self.rest), self.form.results[0].dims)]
+        return [along_axes(memory["out0"], sizes, (*self.leading, *self.rest), self.form.results[0].dims)]
 
 
 @dataclass(frozen=True)
@@ -262,8 +244,8 @@ class _Update:
         self, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """See ``Kernel``."""
-        tensor = _rows_first(operands[0], self.form.operands[0], (self.places,), self.rest)
-        part = _rows_first(operands[1], self.form.operands[1], (self.window,), self.rest)
+        tensor = rows_first(operands[0], self.form.operands[0], (self.places,), self.rest)
+        part = rows_first(operands[1], self.form.operands[1], (self.window,), self.rest)
         index = np.ascontiguousarray(operands[2].reshape(-1, 1), np.int32)
         fields = {
             "row_bytes": tensor.shape[2] * tensor.itemsize,
@@ -276,4 +258,4 @@ class _Update:
 
     def results(self, sizes: tuple[int, ...], memory: dict[str, np.ndarray]) -> list[np.ndarray]:
         """See ``Kernel``."""
-        return [_back(memory["out0"], sizes, (self.places, *self.rest), self.form.results[0].dims)]
+        return [along_axes(memory["out0"], sizes, (self.places, *self.rest), self.form.results[0].dims)]

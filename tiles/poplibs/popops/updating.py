@@ -17,6 +17,8 @@ from jax import Array
 from tiles.errors import InvalidGraph, NoTileCode
 from tiles.graph import Cell, Codelet, Cycles, Extents, OpForm, VertexCode, register
 from tiles.numerics.dtypes import is_float, itemsize
+from tiles.poplibs.popops.block_slicing_code import AXES
+from tiles.poplibs.popops.block_slicing_code import taken as block_taken
 from tiles.poplibs.popops.map import access_grains
 from tiles.poplibs.popops.offsets import (
     NO_WINDOW,
@@ -146,6 +148,9 @@ class MultiUpdate(Codelet):
             return Cycles(value, Basis.DOCUMENTED if is_stated else Basis.ASSUMED, SOURCE)
         is_whole = (places == whole) & (len(self.axes) == 1)
         taken = np.minimum(updates, places)
+        if len(self.axes) == AXES:
+            taken, columns = block_taken(extents, updated, self.windows)
+            row = row * columns
         return offset_cycles(self.tile_code, is_whole, row, taken, 0, self.dtype, extents, target)
 
     def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
