@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tiles.errors import InvalidSystem
-from tiles.files import is_mapping, is_row
+from tiles.files import JsonObject, is_mapping, is_row
 
 
 @dataclass(frozen=True, eq=False)
@@ -331,7 +331,7 @@ def read_wiring(data: object, where: str) -> Wiring:
         raise InvalidSystem(f"{where}: {error}") from None
 
 
-def wiring_data(wiring: Wiring) -> dict[str, Any]:
+def wiring_data(wiring: Wiring) -> JsonObject:
     """Return a wiring as plain data that ``read_wiring`` reads."""
     if isinstance(wiring, Grid):
         return {
