@@ -69,7 +69,10 @@ def reduced(
     if is_folded:
         near = inner or n
         x = x[[group + i for group in range(0, n, near) for i in turned(near)]]
-    if algorithm == "halving_doubling":
+    if algorithm in ("halving_doubling", "paired_halving"):
+        power = 1 << n.bit_length() - 1
+        if n > power:
+            x = np.concatenate([combine(x[: n - power], x[power:]), x[n - power : power]])
         while len(x) > 1:
             x = combine(x[::2], x[1::2])
         return x[0]

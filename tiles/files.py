@@ -13,11 +13,14 @@ import pathlib
 import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NoReturn, TypeGuard
+from typing import Any, NoReturn, TypeAlias, TypeGuard
 
 import numpy as np
 
 from tiles.errors import IpuError
+
+JsonObject: TypeAlias = dict[str, Any]
+"""An object of JSON, read or to be written: its reader, or the schema of its kind, says what stands where."""
 
 MAX_NESTING = 400
 """Brackets within brackets that ``read_json`` takes: what walks the data afterwards calls itself for each."""
@@ -34,7 +37,7 @@ class NotWritten(IpuError):
     """A file or folder cannot be written."""
 
 
-def is_dict(data: object) -> TypeGuard[dict[str, Any]]:
+def is_dict(data: object) -> TypeGuard[JsonObject]:
     """Whether data is an object of JSON."""
     return isinstance(data, dict)
 
@@ -109,7 +112,7 @@ def _integer(digits: str) -> int:
     return int(digits)
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object(pairs: list[tuple[str, Any]]) -> JsonObject:
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError("a key is there twice")

@@ -169,7 +169,9 @@ def _programs(kind: str, seed: int, folder: pathlib.Path, as_drawn: bool) -> Chu
 
     def failure(error: Exception) -> Found:
         line = _line(error)
-        return Found(kind, line, f'"""{line}\n\n{last["program"]}\n"""\n\n{described(*last["parts"])}')
+        frames = "".join(traceback.format_tb(error.__traceback__)[-8:]).replace('"' * 3, "'" * 3)
+        text = f"{line}\n\n{last['program']}\n\n{frames}"
+        return Found(kind, line, f'r"""{text}"""\n\n{described(*last["parts"])}')
 
     try:
         check()

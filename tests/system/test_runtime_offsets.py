@@ -180,7 +180,7 @@ def test_a_slice_of_a_view_of_a_view_certifies(small_target):
         signals = jax.vmap(lambda row: jnp.convolve(row, row[:2], mode="same"))(x)
         return jax.lax.dynamic_slice(signals, (i, i), (8, 100))
 
-    x, i = jnp.cos(jnp.arange(6000.0)).reshape(20, 300), jnp.int32(7)
+    x, i = jnp.cos(jnp.arange(60_000.0)).reshape(200, 300), jnp.int32(7)
     compiled = ipuxla.jit(cut, target=small_target).lower(x, i).compile()
     assert compiled.certify().composites_run == len(compiled.executable.composites) == 1
     np.testing.assert_allclose(compiled(x, i), jax.jit(cut)(x, i), rtol=1e-5, atol=1e-5)

@@ -19,6 +19,7 @@ from tiles.codelets.calls import Cells, CompiledCall, run_cells
 from tiles.codelets.cells import CellCall, cell_calls, cell_sizes, slice_extents
 from tiles.codelets.modules import Module, Parts
 from tiles.errors import InvalidExecutable, NoTileCode
+from tiles.files import JsonObject
 from tiles.graph.codelet import Cell, Codelet, Cycles, Extents, codelet_from_data
 from tiles.graph.cycles import VertexCode
 from tiles.graph.domain import OpForm, Plan
@@ -154,7 +155,7 @@ class ExportedCodelet(Codelet):
         """Return bytes of code on a tile."""
         return self.code
 
-    def to_data(self) -> dict[str, Any]:
+    def to_data(self) -> JsonObject:
         """Return name, version and all that is exported but the modules, which appear by digest."""
         exported = {
             "label": self.shown,
@@ -234,7 +235,7 @@ def call_signature(
     return tuple(arguments), tuple(zip(shapes, results, strict=True))
 
 
-def _call_data(made: CompiledCall) -> dict[str, Any]:
+def _call_data(made: CompiledCall) -> JsonObject:
     call = made.call
     return {
         "sizes": list(call.sizes),
@@ -245,7 +246,7 @@ def _call_data(made: CompiledCall) -> dict[str, Any]:
     }
 
 
-def exported_from_data(data: dict[str, Any], modules: dict[str, Module]) -> ExportedCodelet:
+def exported_from_data(data: JsonObject, modules: dict[str, Module]) -> ExportedCodelet:
     """Rebuild an exported codelet from plain data and the executable's modules by digest.
 
     Raises:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -11,11 +10,11 @@ from tiles.codelets import export_codelet, is_exported
 from tiles.compiler.control import Part, Sequence
 from tiles.compiler.costs import exchange_code_sizes, own_exchange_code, scratch_bytes, variant_bytes
 from tiles.compiler.executable import Buffer, Executable, Variable
-from tiles.compiler.grouping import SHARE, Copies, grouped
+from tiles.compiler.grouping import SHARE, grouped
 from tiles.compiler.host import host_requests
 from tiles.compiler.memory import Request, allocate, tile_ranges
 from tiles.compiler.oom import out_of_memory, shortage
-from tiles.compiler.order import Order, live_range
+from tiles.compiler.order import Copies, NumberedStep, Order, live_range
 from tiles.compiler.proof_flow import prove_flow
 from tiles.compiler.proof_replicas import prove_replicas
 from tiles.compiler.sharing import shared_programs
@@ -219,7 +218,7 @@ def _requests(order: Order, storages: Storages) -> tuple[list[Request], dict[tup
 
 
 def _record(
-    graph: Graph, entry: tuple[str, Any], received: dict[tuple[int, str, int], str], number: int
+    graph: Graph, entry: tuple[str, NumberedStep], received: dict[tuple[int, str, int], str], number: int
 ) -> StepRecord:
     name, step = entry
     match step:
@@ -252,7 +251,7 @@ def _record(
             return UndefStep(name, step.tensor, step.location)
         case Sync():
             return SyncStep(name, step.external, step.location)
-        case _:
+        case ComputeSet():
             return ExecuteStep(name, tuple(_group(graph, g, received, number) for g in step.vertices))
 
 

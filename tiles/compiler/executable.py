@@ -22,7 +22,7 @@ from tiles.codelets.modules import Module, admit
 from tiles.compiler.control import Part, functions_of, part_data, part_from
 from tiles.compiler.steps import ExecuteStep, StepRecord, VertexGroup, at_line, step_from_data
 from tiles.errors import InvalidExecutable
-from tiles.files import is_dict, is_list, opened, read_json, sealed
+from tiles.files import JsonObject, is_dict, is_list, opened, read_json, sealed
 from tiles.graph import Layout, RemoteBuffer, Replicas, Stream
 from tiles.numerics.dtypes import to_jax
 from tiles.target import System, Target
@@ -187,7 +187,7 @@ class Executable:
         ]
         return (min(s for s, _ in spans), max(e for _, e in spans)) if spans else (0, 0)
 
-    def to_data(self) -> dict[str, Any]:
+    def to_data(self) -> JsonObject:
         """Return the whole executable as plain data (JSON types)."""
         return {
             "format": FORMAT_VERSION,
@@ -223,7 +223,7 @@ class Executable:
             **self._replica_data(),
         }
 
-    def _replica_data(self) -> dict[str, Any]:
+    def _replica_data(self) -> JsonObject:
         """Return what a program for one IPU does not state; of the system's chip the target says all."""
         if self.system is None:
             return {}
@@ -378,8 +378,8 @@ def _direction(stream: Stream) -> str:
     return "to the host" if stream.to_host else "from the host"
 
 
-def _variable_data(v: Variable) -> dict[str, Any]:
-    data: dict[str, Any] = {
+def _variable_data(v: Variable) -> JsonObject:
+    data: JsonObject = {
         "name": v.name,
         "shape": list(v.shape),
         "dtype": v.dtype,
@@ -395,7 +395,7 @@ def _variable_data(v: Variable) -> dict[str, Any]:
     return data
 
 
-def _variable_from(data: dict[str, Any]) -> Variable:
+def _variable_from(data: JsonObject) -> Variable:
     value = None
     if "value" in data:
         raw = np.frombuffer(base64.b64decode(data["value"], validate=True), to_jax(data["dtype"]))
@@ -414,7 +414,7 @@ def _variable_from(data: dict[str, Any]) -> Variable:
     )
 
 
-def _buffer_from(b: dict[str, Any]) -> Buffer:
+def _buffer_from(b: JsonObject) -> Buffer:
     tiles: tuple[tuple[int, int], ...] = tuple(tuple(ends) for ends in b["tiles"])
     if not {2}.issuperset(map(len, tiles)) or not {int}.issuperset(map(type, itertools.chain(*tiles))):
         raise InvalidExecutable(
@@ -432,11 +432,11 @@ def _buffer_from(b: dict[str, Any]) -> Buffer:
     )
 
 
-def _stream_from(s: dict[str, Any]) -> Stream:
+def _stream_from(s: JsonObject) -> Stream:
     return Stream(s["name"], s["dtype"], tuple(s["shape"]), s["to_host"], s["location"])
 
 
-def _remote_from(r: dict[str, Any]) -> RemoteBuffer:
+def _remote_from(r: JsonObject) -> RemoteBuffer:
     return RemoteBuffer(r["name"], r["dtype"], tuple(r["shape"]), r["repeats"], r["location"])
 
 

@@ -18,14 +18,13 @@ import copy
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
 from tiles.compiler.control import Node, Part, Sequence, Switch, While
 from tiles.compiler.costs import kinds_of, most_scratch_bytes
 from tiles.compiler.memory import Request, tile_ranges
-from tiles.compiler.order import Order, live_range
+from tiles.compiler.order import Copies, NumberedStep, Order, live_range
 from tiles.compiler.storages import Storages
 from tiles.graph import ComputeSet, Copy, Tensor
 from tiles.planning import operation_of
@@ -35,13 +34,6 @@ SHARE = 0.03
 MOST_TRIED = 16
 """Groups, the earliest first, that are asked for room."""
 NEVER = -1
-
-
-@dataclass(frozen=True)
-class Copies:
-    """Copies that are one exchange; none of them reads or writes what another one writes."""
-
-    copies: tuple[Copy, ...]
 
 
 def grouped(
@@ -278,14 +270,15 @@ def _renumbered(tree: Sequence, order: Order, leader: list[int]) -> tuple[Node, 
     return _Trees(leader, rank).of(tree), new
 
 
-def _joined(steps: list[Any]) -> Any:
+def _joined(steps: list[NumberedStep]) -> NumberedStep:
     """Return one step that does what several do."""
-    first = steps[0]
     if len(steps) == 1:
-        return first
-    if isinstance(first, Copy):
-        return Copies(tuple(steps))
-    return replace(first, vertices=tuple(group for step in steps for group in step.vertices))
+        return steps[0]
+    copies = tuple(step for step in steps if isinstance(step, Copy))
+    if copies:
+        return Copies(copies)
+    sets = [step for step in steps if isinstance(step, ComputeSet)]
+    return replace(sets[0], vertices=tuple(group for each in sets for group in each.vertices))
 
 
 class _Trees:

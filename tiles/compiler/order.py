@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TypeAlias, TypeVar
 
 from tiles.compiler import control
 from tiles.compiler.renaming import Renaming
@@ -21,6 +21,7 @@ from tiles.graph import (
     AbortOnCondition,
     Call,
     Composite,
+    ComputeSet,
     Copy,
     CopyBetween,
     CopyFromRemote,
@@ -53,6 +54,32 @@ NAMING = (
 Tree = TypeVar("Tree", bound=control.Node)
 
 
+@dataclass(frozen=True)
+class Copies:
+    """Copies that are one exchange; none of them reads or writes what another one writes."""
+
+    copies: tuple[Copy, ...]
+
+
+NumberedStep: TypeAlias = (
+    ComputeSet
+    | Copy
+    | Copies
+    | CopyBetween
+    | WriteReplicaIndex
+    | CopyFromStream
+    | CopyToStream
+    | CopyFromRemote
+    | CopyToRemote
+    | AbortOnCondition
+    | ErrorProgram
+    | PrintTensor
+    | WriteUndef
+    | Sync
+)
+"""What has a number: a step that is no control, a compute set in the place of its execution."""
+
+
 @dataclass
 class Order:
     """Steps numbered in program order, with every tensor's accesses and the loops around them.
@@ -75,7 +102,7 @@ class Order:
     """
 
     given: Graph
-    steps: list[tuple[str, Any]] = field(default_factory=list[tuple[str, Any]])
+    steps: list[tuple[str, NumberedStep]] = field(default_factory=list[tuple[str, NumberedStep]])
     accesses: dict[str, list[tuple[int, bool]]] = field(default_factory=lambda: defaultdict(list))
     loops: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     functions: dict[str, control.Sequence] = field(default_factory=dict[str, control.Sequence])
@@ -221,7 +248,7 @@ class Order:
             )
         return self._append(f"stream.{name}", step)
 
-    def _reading(self, name: str, step: Step, tensor: str) -> int:
+    def _reading(self, name: str, step: NumberedStep, tensor: str) -> int:
         """Number a step that reads one tensor."""
         number = self._append(name, step)
         self._access(number, (tensor,), ())
@@ -281,7 +308,7 @@ class Order:
         self.branches.append((first, len(self.steps) - 1))
         return tree
 
-    def _append(self, name: str, step: Any) -> int:
+    def _append(self, name: str, step: NumberedStep) -> int:
         self.steps.append((name, step))
         return len(self.steps) - 1
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self, TypeAlias
 
 from tiles.codelets import exported_from_data
 from tiles.codelets.modules import Module
-from tiles.files import is_tuple
+from tiles.files import JsonObject, is_tuple
 from tiles.graph import Codelet, OpForm, Permutation, Plan, codelet_from_data
 from tiles.graph.replicas import permutation_data, permutation_from_data
 
@@ -46,7 +46,7 @@ class VertexGroup:
     results: tuple[str, ...]
     location: str = ""
 
-    def to_data(self) -> dict[str, Any]:
+    def to_data(self) -> JsonObject:
         """Return plain data."""
         return {
             "name": self.name,
@@ -59,7 +59,7 @@ class VertexGroup:
         }
 
     @classmethod
-    def from_data(cls, data: dict[str, Any], modules: dict[str, Module]) -> Self:
+    def from_data(cls, data: JsonObject, modules: dict[str, Module]) -> Self:
         """Build from plain data; ``modules`` hold the code of codelets that are not this package's."""
         codelet = data["codelet"]
         return cls(
@@ -124,7 +124,7 @@ class ExecuteStep:
             done = f"{g.codelet.label} [{g.plan.describe(g.form)}] ({reads}) -> {', '.join(g.results)}"
             yield f"{g.name}: {done}" + at_line(g.location)
 
-    def to_data(self) -> dict[str, Any]:
+    def to_data(self) -> JsonObject:
         """Return plain data."""
         return {"execute": self.name, "vertices": [group.to_data() for group in self.groups]}
 
@@ -171,16 +171,16 @@ class PlainStep:
         """Yield the lines of a listing."""
         yield self.describe() + at_line(getattr(self, "location", ""))
 
-    def to_data(self) -> dict[str, Any]:
+    def to_data(self) -> JsonObject:
         """Return plain data."""
-        data: dict[str, Any] = {self.kind: self.name}
+        data: JsonObject = {self.kind: self.name}
         for field in fields(self)[1:]:
             value: Any = getattr(self, field.name)
             data[self.keys.get(field.name, field.name)] = list(value) if is_tuple(value) else value
         return data
 
     @classmethod
-    def from_data(cls, data: dict[str, Any]) -> Self:
+    def from_data(cls, data: JsonObject) -> Self:
         """Build from plain data; what is of the wrong kind is refused later."""
         values: list[Any] = []
         for field in fields(cls)[1:]:
@@ -231,7 +231,7 @@ class CopyStep(PlainStep):
         for copy in self.copies:
             yield f"copy {', '.join(copy.sources)} -> {copy.destination}" + at_line(copy.location)
 
-    def to_data(self) -> dict[str, Any]:
+    def to_data(self) -> JsonObject:
         """Return plain data."""
         return {
             self.kind: self.name,
@@ -239,7 +239,7 @@ class CopyStep(PlainStep):
         }
 
     @classmethod
-    def from_data(cls, data: dict[str, Any]) -> Self:
+    def from_data(cls, data: JsonObject) -> Self:
         """Build from plain data; what is of the wrong kind is refused later."""
         copies = data["copies"]
         return cls(
@@ -282,12 +282,12 @@ class BetweenStep(PlainStep):
         moves = ", ".join(map(str, self.permutations)) + (f" in stage {self.stage}" if self.stage else "")
         return f"between {self.source} -> {self.destination} along {', '.join(self.axes)} by {moves}"
 
-    def to_data(self) -> dict[str, Any]:
+    def to_data(self) -> JsonObject:
         """Return plain data."""
         return {**super().to_data(), "permutations": [permutation_data(p) for p in self.permutations]}
 
     @classmethod
-    def from_data(cls, data: dict[str, Any]) -> Self:
+    def from_data(cls, data: JsonObject) -> Self:
         """Build from plain data; what is of the wrong kind is refused later."""
         permutations = tuple(permutation_from_data(p) for p in data["permutations"])
         ends = data[cls.kind], data["source"], data["destination"]
@@ -492,7 +492,7 @@ StepRecord: TypeAlias = (
 _PLAIN: dict[str, Any] = {cls.kind: cls for cls in PlainStep.__subclasses__()}
 
 
-def step_from_data(data: dict[str, Any], modules: dict[str, Module]) -> StepRecord:
+def step_from_data(data: JsonObject, modules: dict[str, Module]) -> StepRecord:
     """Build a step from plain data; ``modules`` hold the code of codelets that are not this package's."""
     for kind, cls in _PLAIN.items():
         if kind in data:

@@ -193,7 +193,9 @@ class Storages:
     def _overwrite_operands(self) -> None:
         """Let the only result of a group lie in the storage of an operand that it reads for the last time."""
         for number, (_, step) in enumerate(self.order.steps):
-            for group in step.vertices if isinstance(step, ComputeSet) else ():
+            if not isinstance(step, ComputeSet):
+                continue
+            for group in step.vertices:
                 if len(group.results) != 1 or self._of[group.results[0]] != group.results[0]:
                     continue
                 victim = self._overwritable(step, group, number)

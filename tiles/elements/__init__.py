@@ -1,7 +1,15 @@
 """The element compiler: a codelet's jaxpr for one cell becomes tile code, with its cycles, registers and bytes."""
 
 from tiles.elements.cell import Access, Arrangement, CellFunction, contiguous
-from tiles.elements.compile import compile_cell, compile_lookup, compile_matrix_vector, compile_slice
+from tiles.elements.compile import (
+    compile_block_slice,
+    compile_cell,
+    compile_lookup,
+    compile_matrix_vector,
+    compile_part_slice,
+    compile_scan,
+    compile_slice,
+)
 from tiles.elements.cost import Cost, Formula, cost_of, formula_of
 from tiles.elements.isa import InstructionSet, named, of_target
 from tiles.elements.printer import as_text
@@ -20,9 +28,12 @@ __all__ = [
     "TileSimulator",
     "Variant",
     "as_text",
+    "compile_block_slice",
     "compile_cell",
     "compile_lookup",
     "compile_matrix_vector",
+    "compile_part_slice",
+    "compile_scan",
     "compile_slice",
     "compile_variant",
     "contiguous",

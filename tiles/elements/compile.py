@@ -7,16 +7,18 @@ from typing import Protocol
 from tiles._jax_compat import Jaxpr
 from tiles.elements import isa as instruction_sets
 from tiles.elements.amp import MatrixVector, product_of
+from tiles.elements.block_slice import BlockSlice
 from tiles.elements.cell import ACCESS_BYTES, Arrangement
 from tiles.elements.coalesce import coalesced
 from tiles.elements.cost import cost_of
 from tiles.elements.elementwise import Elementwise, lanes_choices
 from tiles.elements.emitter import Emitter
 from tiles.elements.isa import InstructionSet
-from tiles.elements.lookup import Lookup, Slice
+from tiles.elements.lookup import Lookup, PartSlice, Slice
 from tiles.elements.reduction import find_reduction
 from tiles.elements.reductions import build_reduction
 from tiles.elements.rows import ElementwiseRows
+from tiles.elements.scan import Scan
 from tiles.elements.spill import assigned, spills_in_loops
 from tiles.elements.tilecode import Item, Repeat, TileCode, walk
 from tiles.errors import OutOfRegisters
@@ -86,8 +88,8 @@ def compile_cell(
             continue
         if best is None or _rate(code, isa) < _rate(best, isa):
             best = code
-        if lanes <= _PAIR or not code.scratch_bytes or (_repeats(code) and not spills_in_loops(code.items)):
-            break  # fewer lanes would only cost more accesses, and single ones as many registers
+        if not code.scratch_bytes or (_repeats(code) and not spills_in_loops(code.items)):
+            break  # fewer lanes would only cost more accesses
     assert best is not None
     return best
 
@@ -127,6 +129,23 @@ def compile_lookup(
     return _finished(Lookup(Emitter(isa), alignment_bytes), Arrangement((), ()), isa, name)
 
 
+def compile_scan(
+    jaxpr: Jaxpr,
+    dtypes: tuple[str, ...],
+    target: Target | InstructionSet,
+    is_reversed: bool = False,
+    name: str = "scan",
+) -> TileCode:
+    """Return the code that scans rows of arrays together; arguments as of ``Scan``.
+
+    Raises:
+      NoTileCode: elements that are no whole words, an operation without code, or one that branches.
+      OutOfRegisters: too few registers, even with values spilled.
+    """
+    isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
+    return _finished(Scan(Emitter(isa), jaxpr, dtypes, is_reversed), Arrangement((), ()), isa, name)
+
+
 def compile_slice(
     target: Target | InstructionSet,
     alignment_bytes: int = ACCESS_BYTES,
@@ -142,6 +161,35 @@ def compile_slice(
     return _finished(
         Slice(Emitter(isa), alignment_bytes, is_update=is_update), Arrangement((), ()), isa, name
     )
+
+
+def compile_part_slice(
+    target: Target | InstructionSet, alignment_bytes: int = ACCESS_BYTES, name: str = "slice of a part"
+) -> TileCode:
+    """Return the code that copies rows out of a part of a table, and zeros for what it has not; see ``PartSlice``.
+
+    Raises:
+      NoTileCode: rows that start inside a word.
+    """
+    isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
+    return _finished(PartSlice(Emitter(isa), alignment_bytes), Arrangement((), ()), isa, name)
+
+
+def compile_block_slice(
+    target: Target | InstructionSet,
+    alignment_bytes: int = ACCESS_BYTES,
+    is_update: bool = False,
+    has_zeros: bool = False,
+    name: str = "block slice",
+) -> TileCode:
+    """Return the code that copies a block from, or to, clamped indices along two axes; see ``BlockSlice``.
+
+    Raises:
+      NoTileCode: places that start inside a word.
+    """
+    isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
+    nest = BlockSlice(Emitter(isa), alignment_bytes, is_update=is_update, has_zeros=has_zeros)
+    return _finished(nest, Arrangement((), ()), isa, name)
 
 
 def _repeats(code: TileCode) -> bool:

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tiles.errors import InvalidInstructionSet, NoTileCode
-from tiles.files import is_dict, is_list
+from tiles.files import JsonObject, is_dict, is_list
 from tiles.target import Basis, Target
 
 SCHEMA = "ipuxla.isa/1"
@@ -202,7 +202,7 @@ def _files(path: pathlib.Path) -> list[pathlib.Path]:
     return found
 
 
-def _json(path: pathlib.Path) -> dict[str, Any]:
+def _json(path: pathlib.Path) -> JsonObject:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

@@ -19,7 +19,7 @@ from tiles.elements.cost import Formula
 from tiles.elements.extents import Extent
 from tiles.elements.isa import InstructionSet
 from tiles.elements.variants import NoVariant, Variant, variant_or_why
-from tiles.files import opened, read_json, sealed
+from tiles.files import JsonObject, opened, read_json, sealed
 from tiles.kept import KeptFiles, capacity, kept_folder, source_digest
 from tiles.target import Basis
 
@@ -89,7 +89,7 @@ def _content(isa: InstructionSet) -> str:
     return hashlib.sha256(repr((isa.name, *parts)).encode()).hexdigest()
 
 
-def _data(found: Variant | NoVariant) -> dict[str, Any]:
+def _data(found: Variant | NoVariant) -> JsonObject:
     """Return a variant's figures, or why there is none, as plain data."""
     if isinstance(found, NoVariant):
         return dataclasses.asdict(found)

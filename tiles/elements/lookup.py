@@ -2,7 +2,7 @@
 
 Lookups copy rows of a table at indices one after the other; workers take indices in turn. A slice, or an update, at one
 index is copied by all workers together. An index outside the table takes its first or last row, as a gather that clamps
-does.
+does. Of a part of a table a vertex takes what falls into it and leaves zeros in place of the rest.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from tiles.elements.cell import ACCESS_BYTES, CELL, ELEMENT, ROW
 from tiles.elements.emitter import Emitter
-from tiles.elements.extents import equal, greater, symbol
-from tiles.elements.tilecode import MZERO, Block, If, Item, Loop, Register, Repeat
+from tiles.elements.extents import Extent, const, equal, greater, symbol
+from tiles.elements.tilecode import AZERO, AZEROS, MZERO, Block, If, Item, Loop, Register, Repeat
 from tiles.elements.workers import WORKER, emit_argument, emit_share, emit_worker, share
 from tiles.errors import NoTileCode
 
@@ -22,7 +22,7 @@ N, ROWS = symbol("n"), symbol("rows")
 
 
 @dataclass
-class _Rows:
+class RowCopies:
     """What builds code that copies rows of whole words.
 
     Args:
@@ -46,21 +46,49 @@ class _Rows:
         self.arguments: list[str] = []
         self.access_words = 2 if self.alignment_bytes % ACCESS_BYTES == 0 else 1
 
-    def _argument(self, name: str) -> Register:
+    def argument(self, name: str) -> Register:
+        """Return a field of the vertex' state."""
         return emit_argument(self.emitter, self.arguments, name)
+
+    def span(
+        self,
+        worker: Register,
+        size: Register,
+        words: Extent | None,
+        source: Register | None,
+        target: Register,
+    ) -> list[Item]:
+        """Return the code that copies, or sets to zero, ``size`` bytes; a closed form of their words, or None for none."""
+        e, access, workers = self.emitter, self.access_words, self.emitter.isa["worker_contexts"]
+        bits = 32 * access
+        with e.at(CELL):
+            count = emit_share(e, e.main("shr", size, imms=(access + 1,)), worker)
+            offset = e.main("mul", worker, imms=(WORD_BYTES * access,))
+            right = e.main("add", target, offset)
+            left = None if source is None else e.main("add", source, offset)
+        with e.at(ELEMENT):
+            value = AZEROS if access > 1 else AZERO
+            if left is not None:
+                value = e.fresh("A", access)
+                e.emit(f"ld{bits}step", (value, left), (MZERO, left), (workers,), stream="in0")
+            e.emit(f"st{bits}step", (right,), (value, MZERO, right), (workers,), stream="out0")
+        (body,) = e.empty(ELEMENT)
+        assert isinstance(body, Block)
+        trips = const(0) if words is None else share(words // access, workers)
+        return [*e.empty(CELL), Repeat(count, trips, body)]
 
 
 @dataclass
-class Lookup(_Rows):
+class Lookup(RowCopies):
     """Builds the code of ``out[i, :] = table[clamp(index[i]), :]`` for rows of ``n`` words."""
 
     def items(self) -> list[Item]:
         """Return the code, unscheduled."""
         e, workers = self.emitter, self.emitter.isa["worker_contexts"]
         with e.at(CELL):
-            table, indices, out = (self._argument(name) for name in ("in0", "in1", "out0"))
-            n, rows, size = (self._argument(name) for name in ("n", "rows", "size"))
-            pitch, out_pitch = self._argument("in0_row_bytes"), self._argument("out0_row_bytes")
+            table, indices, out = (self.argument(name) for name in ("in0", "in1", "out0"))
+            n, rows, size = (self.argument(name) for name in ("n", "rows", "size"))
+            pitch, out_pitch = self.argument("in0_row_bytes"), self.argument("out0_row_bytes")
             worker = emit_worker(e)
             count = emit_share(e, rows, worker)
             last = e.main("add", size, imms=(-1,))
@@ -128,7 +156,7 @@ class Lookup(_Rows):
 
 
 @dataclass
-class Slice(_Rows):
+class Slice(RowCopies):
     """Builds the code that copies ``n`` words from, or to, the row of a tensor at one clamped index, by all workers.
 
     Args:
@@ -142,9 +170,9 @@ class Slice(_Rows):
         """Return the code, unscheduled."""
         e, words, workers = self.emitter, self.access_words, self.emitter.isa["worker_contexts"]
         with e.at(CELL):
-            source, index, target = (self._argument(name) for name in ("in0", "in1", "out0"))
-            last, pitch = self._argument("last"), self._argument("row_bytes")
-            n = MZERO if self.is_update else self._argument("n")
+            source, index, target = (self.argument(name) for name in ("in0", "in1", "out0"))
+            last, pitch = self.argument("last"), self.argument("row_bytes")
+            n = MZERO if self.is_update else self.argument("n")
             worker = emit_worker(e)
             number = e.fresh("M")
             e.emit("ld32", (number,), (index, MZERO), (0,), stream="in1")
@@ -188,7 +216,7 @@ class Slice(_Rows):
         The tensor is ``size`` rows from ``first`` on, the part ``window`` rows from ``place`` on.
         """
         e = self.emitter
-        first, size, window = (self._argument(name) for name in ("first", "size", "window"))
+        first, size, window = (self.argument(name) for name in ("first", "size", "window"))
         start = e.main("sub", place, first)
         low = e.main("max", start, imms=(0,))
         high = e.main("min", e.main("add", start, window), size)
@@ -196,3 +224,39 @@ class Slice(_Rows):
         source = e.main("add", source, e.main("mul", e.main("sub", low, start), pitch))
         target = e.main("add", target, e.main("mul", low, pitch))
         return source, target, e.main("shr", e.main("mul", rows, pitch), imms=(2,))
+
+
+@dataclass
+class PartSlice(RowCopies):
+    """Builds the code that takes ``window`` rows at one clamped index out of a part of a table, by all workers.
+
+    The part is ``size`` rows from ``first`` on. Its ``n`` words are copied and the ``rows`` words that lie elsewhere are
+    set to zero: before those that are copied, and behind them. Slots are those of the vertex that finds most.
+    """
+
+    def items(self) -> list[Item]:
+        """Return the code, unscheduled."""
+        e = self.emitter
+        with e.at(CELL):
+            source, index, target = (self.argument(name) for name in ("in0", "in1", "out0"))
+            last, pitch = self.argument("last"), self.argument("row_bytes")
+            first, size, window = (self.argument(name) for name in ("first", "size", "window"))
+            worker = emit_worker(e)
+            number = e.fresh("M")
+            e.emit("ld32", (number,), (index, MZERO), (0,), stream="in1")
+            place = e.main("sub", e.main("min", e.main("max", number, imms=(0,)), last), first)
+            low = e.main("min", e.main("max", e.main("sub", MZERO, place), imms=(0,)), window)
+            high = e.main("max", e.main("min", e.main("sub", size, place), window), low)
+            source = e.main("add", source, e.main("mul", e.main("add", place, low), pitch))
+            before, taken, behind = (
+                e.main("mul", rows, pitch)
+                for rows in (low, e.main("sub", high, low), e.main("sub", window, high))
+            )
+            middle = e.main("add", target, before)
+            end = e.main("add", middle, taken)
+        items = self.span(worker, taken, N, source, middle)
+        items += self.span(worker, before, None, None, target)
+        items += self.span(worker, behind, ROWS, None, end)
+        with e.at(CELL):
+            e.emit("exitz", (), (MZERO,))
+        return [*items, *e.empty(CELL)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -158,10 +158,16 @@ class _Window:
 class _KernelPart:
     """A kernel with its code; ``runs`` says of every cell, in cell order, whether it runs it."""
 
-    def __init__(self, part: VertexCode, shape: tuple[int, ...], isa: InstructionSet) -> None:
+    def __init__(
+        self, part: VertexCode, shape: tuple[int, ...], isa: InstructionSet, arithmetic: str
+    ) -> None:
         """Take a part whose ``kernel`` is known."""
         assert part.kernel is not None
-        self.isa, self.code, self.kernel = isa, part.variant.code, part.kernel
+        self.isa, self.kernel = isa, part.kernel
+        if arithmetic == FLOAT or part.cell is None or part.compiled is None:
+            self.code = part.variant.code
+        else:
+            self.code = _ring_kernel(part.cell(), part.compiled, isa)
         self.n, self.rows, self.runs = (
             np.broadcast_to(np.asarray(x, np.int64), shape).reshape(-1)
             for x in (part.n, part.rows, part.runs)
@@ -220,7 +226,9 @@ class TileVertices:
         self.group = group
         isa, shape = instructions_for(executable.target), group.plan.tiles.shape
         parts = group.codelet.tile_code(group_extents(executable, group), executable.target)
-        self.kernels = [_KernelPart(part, shape, isa) for part in parts if part.kernel is not None]
+        self.kernels = [
+            _KernelPart(part, shape, isa, arithmetic) for part in parts if part.kernel is not None
+        ]
         parts = tuple(part for part in parts if part.kernel is None)
         if any(part.data is None or part.cell is None for part in parts):
             raise NoTileCode(f"nothing says what the code of {group.codelet.label} reads")
@@ -280,6 +288,20 @@ def _check_order(parts: Sequence[CodeData], label: str) -> None:
 @lru_cache(maxsize=1024)
 def _ring_code(cell: CellFunction, isa: InstructionSet) -> tuple[TileCode, CellFunction]:
     """Return the code of a cell's ring form, whose floats are words, and that form."""
+    words = _ring_cell(cell)
+    return compile_cell(words.jaxpr, words.dtypes, cell.arrangement, isa, "in the ring"), words
+
+
+@lru_cache(maxsize=256)
+def _ring_kernel(
+    cell: CellFunction, compiled: Callable[[CellFunction, InstructionSet], TileCode], isa: InstructionSet
+) -> TileCode:
+    """Return a kernel's code for the ring form of what it computes."""
+    return compiled(_ring_cell(cell), isa)
+
+
+def _ring_cell(cell: CellFunction) -> CellFunction:
+    """Return a cell's ring form."""
     consts = [to_ring(c) for c in cell.jaxpr.consts]
     dtypes = tuple(tuple(np.dtype(word_type(to_jax(d))).name for d in names) for names in cell.dtypes)
     shapes = [jax.ShapeDtypeStruct(a.shape, d) for a, d in zip(cell.jaxpr.in_avals, dtypes[0], strict=True)]
@@ -288,8 +310,7 @@ def _ring_code(cell: CellFunction, isa: InstructionSet) -> tuple[TileCode, CellF
         return evaluate(cell.jaxpr.jaxpr, consts, words)
 
     jaxpr = make_jaxpr(in_ring)(*shapes)
-    words = CellFunction(jaxpr, (dtypes[0], dtypes[1]), cell.arrangement)
-    return compile_cell(jaxpr, words.dtypes, cell.arrangement, isa, "in the ring"), words
+    return CellFunction(jaxpr, (dtypes[0], dtypes[1]), cell.arrangement)
 
 
 def _up(size_bytes: int) -> int:

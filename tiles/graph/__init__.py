@@ -64,7 +64,7 @@ from tiles.graph.program import (
     WriteUndef,
     bodies_of,
 )
-from tiles.graph.replicas import Pairs, Permutation, Replicas, Shift, Swap, folded
+from tiles.graph.replicas import Pairs, PartialSwap, Permutation, Replicas, Shift, Swap, folded, swap
 from tiles.graph.site import Site, site_of
 
 __all__ = [
@@ -111,6 +111,7 @@ __all__ = [
     "OpForm",
     "Operation",
     "Pairs",
+    "PartialSwap",
     "Permutation",
     "Plan",
     "PrintTensor",
@@ -148,6 +149,7 @@ __all__ = [
     "require_fits",
     "reshape_layout",
     "site_of",
+    "swap",
     "unsplit_plan",
     "whole",
 ]

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tiles.errors import InvalidExecutable, InvalidGraph, NoTileCode, OutOfRegisters
-from tiles.files import is_dict, is_list, is_row, is_tuple
+from tiles.files import JsonObject, is_dict, is_list, is_row, is_tuple
 from tiles.graph.arrangement import Arrangement
 from tiles.graph.cycles import Cycles, VertexCode, code_scratch_bytes, vertex_code_bytes
 from tiles.graph.domain import OpForm
@@ -102,7 +102,8 @@ class Cell:
       sizes: extents of the cell along each domain dimension.
       origin: first domain index along each dimension; may be traced.
       limits: per dimension, how many leading points are real when the cell is padded to a uniform
-        extent (traced), or None when all are.
+        extent (traced), or None when all are. Beyond them, operands hold zeros along axes that follow
+        one dimension; windows may read elements of others there.
     """
 
     form: OpForm
@@ -305,7 +306,7 @@ class Codelet:
             return own
         return own + code_scratch_bytes(parts, target.workers_per_tile)
 
-    def to_data(self) -> dict[str, Any]:
+    def to_data(self) -> JsonObject:
         """Return name, version and static parameters as plain data."""
         params = {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
         return {"name": self.name, "version": self.version, "params": params}
@@ -326,7 +327,7 @@ def register(cls: C) -> C:
     return cls
 
 
-def codelet_from_data(data: dict[str, Any]) -> Codelet:
+def codelet_from_data(data: JsonObject) -> Codelet:
     """Rebuild a codelet from plain data.
 
     Raises:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tiles.elements import CellFunction, Variant
+from tiles.elements import CellFunction, InstructionSet, TileCode, Variant
 from tiles.target import Basis
 
 
@@ -84,7 +84,9 @@ class VertexCode:
       sharers: how many workers share a row's elements, each folding its own: the last one takes what is left; as ``n``.
       cell: what the code computes, for other arithmetics; None where only the code says it.
       data: what it reads and writes; None where that is not known.
-      kernel: the same of code that no cell says, and that computes on words: it is the same in the ring.
+      kernel: the same of code whose loops are none of a cell. Without ``cell`` it computes on words: it is the same in
+        the ring.
+      compiled: makes the code of a kernel for another arithmetic's ``cell``.
     """
 
     variant: Variant
@@ -95,6 +97,7 @@ class VertexCode:
     cell: Callable[[], CellFunction] | None = None
     data: CodeData | None = None
     kernel: Kernel | None = None
+    compiled: Callable[[CellFunction, InstructionSet], TileCode] | None = None
 
     @property
     def cycles(self) -> Any:

@@ -12,11 +12,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
 
 import numpy as np
 
 from tiles.errors import InvalidPlan
+from tiles.files import JsonObject
 from tiles.graph.arrangement import ROW_MAJOR, Arrangement
 from tiles.graph.hashing import hashed_once
 from tiles.graph.layout import AxisSplit, Layout, ceil_div, mask_of, require_whole_groups, tile_grid, whole
@@ -83,7 +83,7 @@ class IndexMap:
         """Domain dimensions used, in axis order."""
         return tuple(d for axis in self.axes for d, _ in axis.terms)
 
-    def to_data(self) -> dict[str, Any]:
+    def to_data(self) -> JsonObject:
         """Return plain data."""
         fill = self.fill
         if isinstance(fill, float) and not math.isfinite(fill):
@@ -91,7 +91,7 @@ class IndexMap:
         return {"axes": [[[list(t) for t in a.terms], a.offset] for a in self.axes], "fill": fill}
 
     @classmethod
-    def from_data(cls, data: dict[str, Any]) -> IndexMap:
+    def from_data(cls, data: JsonObject) -> IndexMap:
         """Build from plain data."""
         axes = tuple(Affine(tuple((int(d), int(c)) for d, c in terms), int(o)) for terms, o in data["axes"])
         fill = data["fill"]
@@ -152,7 +152,7 @@ class OpForm:
         """Shape of result k when no reduction is split."""
         return tuple(self.dims[d].size for d in self.results[k].dims)
 
-    def to_data(self) -> dict[str, Any]:
+    def to_data(self) -> JsonObject:
         """Return plain data."""
         return {
             "dims": [[d.name, d.size, d.kind] for d in self.dims],
@@ -161,7 +161,7 @@ class OpForm:
         }
 
     @classmethod
-    def from_data(cls, data: dict[str, Any]) -> OpForm:
+    def from_data(cls, data: JsonObject) -> OpForm:
         """Build from plain data."""
         return cls(
             tuple(Dim(str(n), int(s), str(k)) for n, s, k in data["dims"]),
@@ -264,13 +264,13 @@ class Plan:
             return ROW_MAJOR
         return _order_along(self.arrangement, index_map, lead)
 
-    def to_data(self) -> dict[str, Any]:
+    def to_data(self) -> JsonObject:
         """Return plain data."""
         splits = [s.to_data() for s in self.splits]
         return {"splits": splits, "base": self.base, "arrangement": self.arrangement.to_data()}
 
     @classmethod
-    def from_data(cls, data: dict[str, Any]) -> Plan:
+    def from_data(cls, data: JsonObject) -> Plan:
         """Build from plain data."""
         splits = tuple(AxisSplit.from_data(s) for s in data["splits"])
         return cls(splits, int(data["base"]), Arrangement.from_data(data["arrangement"]))

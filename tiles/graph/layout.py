@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from tiles.errors import InvalidPlan
+from tiles.files import JsonObject
 from tiles.graph.arrangement import ROW_MAJOR, Arrangement
 from tiles.graph.hashing import hashed_once
 from tiles.numerics.dtypes import itemsize
@@ -213,13 +214,13 @@ class Layout:
         axes = (a.scaled(size, *groups) if i == axis else a for i, a in enumerate(self.axes))
         return Layout(tuple(axes), self.base, self.arrangement.over(len(self.axes)))
 
-    def to_data(self) -> dict[str, Any]:
+    def to_data(self) -> JsonObject:
         """Return plain data."""
         axes = [axis.to_data() for axis in self.axes]
         return {"axes": axes, "base": self.base, "arrangement": self.arrangement.to_data()}
 
     @classmethod
-    def from_data(cls, data: dict[str, Any]) -> Layout:
+    def from_data(cls, data: JsonObject) -> Layout:
         """Build from plain data."""
         axes = tuple(AxisSplit.from_data(axis) for axis in data["axes"])
         return cls(axes, int(data["base"]), Arrangement.from_data(data["arrangement"]))

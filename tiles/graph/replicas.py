@@ -91,6 +91,33 @@ class Swap:
 
 
 @dataclass(frozen=True)
+class PartialSwap:
+    """Place i exchanges with place ``i xor distance`` where there is one; the others send nothing and get nothing.
+
+    Args:
+      distance: which bits of a place's number change.
+    """
+
+    distance: int
+
+    def destinations(self, size: int) -> np.ndarray:
+        """Return the place that each of ``size`` places sends to, int64 ``[size]``, -1 for none.
+
+        Raises:
+          InvalidGraph: a distance below 1.
+        """
+        if self.distance < 1:
+            raise InvalidGraph(f"{size} replicas cannot be paired at distance {self.distance}")
+        found = np.arange(size) ^ self.distance
+        return np.where(found < size, found, -1)
+
+
+def swap(distance: int, size: int) -> Swap | PartialSwap:
+    """Return the exchange of places at a distance among so many: with all partners where their number is a power of two."""
+    return PartialSwap(distance) if size & (size - 1) else Swap(distance)
+
+
+@dataclass(frozen=True)
 class Pairs:
     """Each first place sends to the second one; the others send nothing, and nothing arrives where none sends.
 
@@ -123,8 +150,13 @@ class Pairs:
         return found
 
 
-Permutation: TypeAlias = Shift | Swap | Pairs
-_KINDS: dict[str, type[Permutation]] = {"shift": Shift, "swap": Swap, "pairs": Pairs}
+Permutation: TypeAlias = Shift | Swap | PartialSwap | Pairs
+_KINDS: dict[str, type[Permutation]] = {
+    "shift": Shift,
+    "swap": Swap,
+    "partial_swap": PartialSwap,
+    "pairs": Pairs,
+}
 
 
 def permutation_data(permutation: Permutation) -> list[Any]:
@@ -154,7 +186,7 @@ def permutation_from_data(data: Sequence[Any]) -> Permutation:
         if not all(type(place) is int for pair in pairs for place in pair):
             raise InvalidGraph(f"a permutation of {str(data)[:60]}", expected="pairs of whole numbers")
         return Pairs(pairs)
-    kinds = [int] if cls is Swap else [int, int, int, bool]
+    kinds = [int, int, int, bool] if cls is Shift else [int]
     if any(type(value) is not kind for value, kind in zip(values, kinds, strict=True)):
         raise InvalidGraph(f"a permutation of {str(data)[:60]}", expected="whole numbers")
     return cls(*values)
@@ -266,8 +298,10 @@ class Replicas:
         Raises:
           InvalidGraph: an axis that is not there, or a permutation that does not fit.
         """
-        size, place = self.size(axes), self.place(axes)
-        wanted = permutation.destinations(size)[place]
+        size = self.size(axes)
+        if tuple(axes) == self.names:
+            return permutation.destinations(size)
+        wanted = permutation.destinations(size)[self.place(axes)]
         number, sizes = np.arange(self.count), dict(self.axes)
         found, rest = number.copy(), wanted
         for name, stride in reversed(list(zip(axes, self.strides(axes), strict=True))):

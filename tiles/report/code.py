@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from tiles.compiler import Executable, ExecuteStep
 from tiles.compiler.costs import exchange_code, variant_bytes
+from tiles.files import JsonObject
 
 KINDS = {
     "exchange": "internalExchangeCode",
@@ -20,7 +20,7 @@ KINDS = {
 """Categories of code by the word for each in reports."""
 
 
-def executable_memory(executable: Executable, category: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def executable_memory(executable: Executable, category: Mapping[str, np.ndarray]) -> JsonObject:
     """Return what code takes on the tile with most of it, and where code can lie.
 
     Args:
@@ -48,7 +48,7 @@ def executable_memory(executable: Executable, category: Mapping[str, np.ndarray]
     }
 
 
-def code_data(executable: Executable, steps: Iterable[int]) -> dict[str, Any]:
+def code_data(executable: Executable, steps: Iterable[int]) -> JsonObject:
     """Return the code of some steps.
 
     Returns:
@@ -79,7 +79,7 @@ def _codelets(executable: Executable, steps: Iterable[int]) -> dict[str, int]:
     return sizes
 
 
-def codelets_data(executable: Executable, operations: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def codelets_data(executable: Executable, operations: Sequence[JsonObject]) -> list[JsonObject]:
     """Return a row for every type of vertex, the largest code first: its bytes, once on every tile that has it.
 
     Args:

@@ -19,13 +19,13 @@ from tiles.compiler import (
     step_costs,
 )
 from tiles.compiler.control import functions_of, part_data
-from tiles.files import is_dict, is_list
+from tiles.files import JsonObject, is_dict, is_list
 from tiles.report.memory import TileMemory, memory_figures
 from tiles.report.places import place_data
 from tiles.target import Target
 
 
-def compilation_data(executable: Executable, memory: TileMemory) -> dict[str, Any]:
+def compilation_data(executable: Executable, memory: TileMemory) -> JsonObject:
     """Return the section ``compilation`` of a profile; nouns are those of Poplar's profile."""
     groups = [group for _, group in executable.groups()]
     figures = memory_figures(executable, memory)
@@ -81,7 +81,7 @@ def compilation_data(executable: Executable, memory: TileMemory) -> dict[str, An
     }
 
 
-def _shortages(executable: Executable) -> list[dict[str, Any]]:
+def _shortages(executable: Executable) -> list[JsonObject]:
     """Return what a program that does not fit lacks, in the words of its error; nothing for one that fits."""
     return [
         {
@@ -98,7 +98,7 @@ def _shortages(executable: Executable) -> list[dict[str, Any]]:
     ]
 
 
-def target_data(target: Target) -> dict[str, Any]:
+def target_data(target: Target) -> JsonObject:
     """Return the section ``target`` of a profile."""
     return {
         "name": target.name,
@@ -133,7 +133,7 @@ def _camel_word(word: str) -> str:
     return head + "".join(part.capitalize() for part in tail)
 
 
-def _tiles(memory: TileMemory) -> dict[str, Any]:
+def _tiles(memory: TileMemory) -> JsonObject:
     """Return arrays with one entry per tile, at each tile's own peak."""
     arrays = {
         "total": memory.peak,
@@ -143,12 +143,12 @@ def _tiles(memory: TileMemory) -> dict[str, Any]:
         "highestAddress": memory.highest_address,
         "peakStep": memory.peak_step,
     }
-    data: dict[str, Any] = {name: array.tolist() for name, array in arrays.items()}
+    data: JsonObject = {name: array.tolist() for name, array in arrays.items()}
     data["category"] = {name: array.tolist() for name, array in memory.category.items()}
     return data
 
 
-def _variable(executable: Executable, variable: Variable) -> dict[str, Any]:
+def _variable(executable: Executable, variable: Variable) -> JsonObject:
     return {
         "name": variable.name,
         "shape": list(variable.shape),
@@ -164,7 +164,7 @@ def _variable(executable: Executable, variable: Variable) -> dict[str, Any]:
     }
 
 
-def _buffer(executable: Executable, buffer: Buffer) -> dict[str, Any]:
+def _buffer(executable: Executable, buffer: Buffer) -> JsonObject:
     return {
         "name": buffer.name,
         "category": buffer.category,
@@ -178,7 +178,7 @@ def _buffer(executable: Executable, buffer: Buffer) -> dict[str, Any]:
     }
 
 
-def _vertices(group: VertexGroup) -> dict[str, Any]:
+def _vertices(group: VertexGroup) -> JsonObject:
     return {
         "name": group.name,
         "vertexType": group.codelet.label,
@@ -191,9 +191,9 @@ def _vertices(group: VertexGroup) -> dict[str, Any]:
     }
 
 
-def _exchanges(executable: Executable) -> list[dict[str, Any]]:
+def _exchanges(executable: Executable) -> list[JsonObject]:
     """Return the exchange of every step that has one."""
-    rows: list[dict[str, Any]] = []
+    rows: list[JsonObject] = []
     for number, cost in enumerate(step_costs(executable)):
         moved = cost.traffic
         if moved.is_empty:
@@ -213,7 +213,7 @@ def _exchanges(executable: Executable) -> list[dict[str, Any]]:
     return rows
 
 
-def _liveness(executable: Executable, memory: TileMemory) -> list[dict[str, Any]]:
+def _liveness(executable: Executable, memory: TileMemory) -> list[JsonObject]:
     """Return live bytes before the program, at every step and after it; of the fullest tile and of all."""
     always = int(memory.always_live[memory.fullest_tile])
     return [

@@ -7,11 +7,12 @@ from typing import Any
 from tiles.compiler import Executable
 from tiles.compiler.control import Decided, Node, Path, Repeat, Switch
 from tiles.compiler.control_flow import Trips, runs_of_parts
+from tiles.files import JsonObject
 from tiles.report.counts import place_of
 from tiles.report.totals import add, times
 
 
-def control_data(executable: Executable, trips: Trips) -> list[dict[str, Any]]:
+def control_data(executable: Executable, trips: Trips) -> list[JsonObject]:
     """Return the section ``control`` of a profile: a row per loop and branch, in program order.
 
     One in a function that is called several times is one row. What ``trips`` says nothing of is None.
@@ -20,7 +21,7 @@ def control_data(executable: Executable, trips: Trips) -> list[dict[str, Any]]:
       executable: the program.
       trips: what a run counted.
     """
-    rows: dict[Node, dict[str, Any]] = {}
+    rows: dict[Node, JsonObject] = {}
     control = set[Path]()
     for path, part, entered in runs_of_parts(executable.program, trips):
         if not isinstance(part, Repeat | Decided):
@@ -34,7 +35,7 @@ def control_data(executable: Executable, trips: Trips) -> list[dict[str, Any]]:
     return list(rows.values())
 
 
-def _row(executable: Executable, node: Repeat | Decided, entered: int | None, trips: Any) -> dict[str, Any]:
+def _row(executable: Executable, node: Repeat | Decided, entered: int | None, trips: Any) -> JsonObject:
     decided_by = None if isinstance(node, Repeat) else node.decided_by
     branches = None
     if isinstance(node, Repeat):
@@ -53,7 +54,7 @@ def _row(executable: Executable, node: Repeat | Decided, entered: int | None, tr
     }
 
 
-def _merge(known: dict[str, Any], row: dict[str, Any]) -> None:
+def _merge(known: JsonObject, row: JsonObject) -> None:
     """Add what one loop or branch did in another place that it is called from."""
     known["entered"] = add(known["entered"], row["entered"])
     known["trips"] = add(known["trips"], row["trips"])

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from tiles.compiler import Executable
+from tiles.files import JsonObject
 from tiles.numerics.dtypes import itemsize
 from tiles.report.counts import static_counts
 from tiles.report.totals import Totals, totals
 
 
-def cost_analysis(executable: Executable) -> dict[str, Any]:
+def cost_analysis(executable: Executable) -> JsonObject:
     """Return the static cost of one run as plain data.
 
     A superstep is an executed step: a compute set with the sync and exchange before it, or a copy. Each
@@ -45,7 +45,7 @@ def cost_analysis(executable: Executable) -> dict[str, Any]:
     return {**cost_figures(executable, totals(executable, counts, trips={})), "unresolved": unresolved}
 
 
-def cost_figures(executable: Executable, sums: Totals) -> dict[str, Any]:
+def cost_figures(executable: Executable, sums: Totals) -> JsonObject:
     """Return the figures that ``cost_analysis`` documents, except ``unresolved``, for given totals."""
     return {
         "flops": sums.flops,

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from tiles.compiler import CopyStep, Executable, ExecuteStep
 from tiles.compiler.control import Decided, Node, Part, Repeat, Switch, While, steps_of
+from tiles.files import JsonObject
 from tiles.report.places import place_data
 from tiles.report.totals import Count, Totals, add, times, totals
 
 
-def static_counts(executable: Executable) -> tuple[list[Count], list[dict[str, Any]]]:
+def static_counts(executable: Executable) -> tuple[list[Count], list[JsonObject]]:
     """Return every step's runs in one run of the program, and what depends on data.
 
     A repetition multiplies. A switch whose branches cost the same counts as its first branch. What runs
@@ -32,7 +32,7 @@ class _Counter:
     def __init__(self, executable: Executable) -> None:
         self.executable = executable
         self.counts: list[Count] = [0] * len(executable.steps)
-        self.unresolved: dict[Node, dict[str, Any]] = {}
+        self.unresolved: dict[Node, JsonObject] = {}
 
     def walk(self, part: Part, count: Count) -> None:
         """Add ``count`` runs of a part."""
@@ -72,7 +72,7 @@ class _Counter:
         for branch in branches:
             self.walk(branch, None)
 
-    def _record(self, node: Decided, count: Count, more: dict[str, Any]) -> None:
+    def _record(self, node: Decided, count: Count, more: JsonObject) -> None:
         """Note a loop or branch; one in a function that is called twice is one entry, entered twice."""
         known = self.unresolved.get(node)
         if known is not None:
@@ -99,7 +99,7 @@ class _Counter:
         return [self.executable.steps[number].name for number in numbers]
 
 
-def place_of(executable: Executable, variable: str, parts: Sequence[Part]) -> dict[str, Any]:
+def place_of(executable: Executable, variable: str, parts: Sequence[Part]) -> JsonObject:
     """Return where the variable that decides a loop or branch is from, else the first of its steps that says so."""
     places: list[tuple[str, ...]] = [
         (executable.variables[variable].location,) if variable in executable.variables else ()

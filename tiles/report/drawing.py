@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from html import escape
-from typing import Any
 
+from tiles.files import JsonObject
 from tiles.report.charts import legend
 
 WIDTH, MARGIN, RADIUS = 1200, 40, 13
@@ -15,7 +15,7 @@ RAILS, LEVEL = 90, 70
 IDLE, COOL, HOT = "#cfd6dd", (143, 188, 230), (192, 48, 40)
 
 
-def drawing(data: dict[str, Any]) -> str:
+def drawing(data: JsonObject) -> str:
     """Return the graph of ``execution.links.drawing`` as SVG: IPUs in pairs along two rows, other nodes below."""
     nodes, links = data["nodes"], data["links"]
     places = _places(nodes, links)
@@ -37,7 +37,7 @@ def drawing(data: dict[str, Any]) -> str:
     )
 
 
-def _places(nodes: Sequence[str], links: Sequence[dict[str, Any]]) -> list[tuple[float, float]]:
+def _places(nodes: Sequence[str], links: Sequence[JsonObject]) -> list[tuple[float, float]]:
     """Return where each node lies, in pixels: others below those they are linked with, a level for each step away."""
     ipus = [number for number, name in enumerate(nodes) if name.startswith("ipu ")]
     columns = max(1, -(-len(ipus) // 2))
@@ -73,7 +73,7 @@ def _apart(found: dict[int, tuple[float, float]], level: Sequence[int]) -> None:
 
 
 def _line(
-    ends: Sequence[tuple[float, float]], beside: int, link: dict[str, Any], nodes: Sequence[str], most: float
+    ends: Sequence[tuple[float, float]], beside: int, link: JsonObject, nodes: Sequence[str], most: float
 ) -> str:
     """Return a link, aside where there are others between the same nodes; long ones along a row are arcs."""
     (x0, y0), (x1, y1) = ends

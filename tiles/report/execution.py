@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from tiles.compiler import (
 )
 from tiles.compiler.control_flow import Trips
 from tiles.compiler.steps import StepRecord
+from tiles.files import JsonObject
 from tiles.graph import RemoteBuffer, Stream
 from tiles.report.code import code_data
 from tiles.report.compilation import camel
@@ -39,7 +39,7 @@ _STAGE = re.compile(r"\.(partials|combine\d*)$")
 
 def execution_data(
     executable: Executable, counts: Sequence[Count], trips: Trips, arguments: Sequence[Argument] = ()
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the section ``execution`` of a profile for steps that ran ``counts`` times, and loops' ``trips``.
 
     ``arguments`` are what a caller knows of the inputs of a program of several replicas.
@@ -63,7 +63,7 @@ def execution_data(
     }
 
 
-def _stream(executable: Executable, stream: Stream, counts: Sequence[Count]) -> dict[str, Any]:
+def _stream(executable: Executable, stream: Stream, counts: Sequence[Count]) -> JsonObject:
     """Return a stream and how many items a run moves."""
     items: Count = 0
     for number, step in enumerate(executable.steps):
@@ -81,7 +81,7 @@ def _stream(executable: Executable, stream: Stream, counts: Sequence[Count]) -> 
     }
 
 
-def _remote(executable: Executable, buffer: RemoteBuffer, counts: Sequence[Count]) -> dict[str, Any]:
+def _remote(executable: Executable, buffer: RemoteBuffer, counts: Sequence[Count]) -> JsonObject:
     """Return a remote buffer and how many bytes a run copies from and to it."""
     read: Count = 0
     written: Count = 0
@@ -118,7 +118,7 @@ def _active_cycles(executable: Executable, counts: Sequence[Count]) -> np.ndarra
     return active
 
 
-def _step(executable: Executable, number: int, cost: StepCost, count: Count) -> dict[str, Any]:
+def _step(executable: Executable, number: int, cost: StepCost, count: Count) -> JsonObject:
     """Return one superstep: cycles of one execution, how often it ran, and both multiplied."""
     target = executable.target
     basis = {
@@ -155,7 +155,7 @@ def _step(executable: Executable, number: int, cost: StepCost, count: Count) -> 
     }
 
 
-def operations_data(executable: Executable, counts: Sequence[Count]) -> list[dict[str, Any]]:
+def operations_data(executable: Executable, counts: Sequence[Count]) -> list[JsonObject]:
     """Return what every operation cost in the run, costliest first, operations of unknown cost last.
 
     An operation is all steps of one name, source line and scope; the stages of a split reduction are one
@@ -191,7 +191,7 @@ def _operation(
     steps: list[int],
     counts: Sequence[Count],
     all_cycles: Count,
-) -> dict[str, Any]:
+) -> JsonObject:
     sums = totals(executable, counts, steps)
     cycles = sums.all_cycles
     records = [executable.steps[n] for n in steps]

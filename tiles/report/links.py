@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from tiles.compiler import Executable, step_costs
 from tiles.compiler.control import Composite, nodes_of, steps_of
 from tiles.compiler.steps import CopyStep, ExecuteStep, StepRecord
 from tiles.compiler.wellformed import root_of
+from tiles.files import JsonObject
 from tiles.graph import Collective
 from tiles.numerics.dtypes import itemsize
 from tiles.report.places import place_data
@@ -43,7 +43,7 @@ class Argument:
 
 def links_data(
     executable: Executable, counts: Sequence[Count], arguments: Sequence[Argument] = ()
-) -> dict[str, Any] | None:
+) -> JsonObject | None:
     """Return the section ``execution.links`` of a profile; None for a program of one IPU.
 
     Args:
@@ -65,14 +65,14 @@ def links_data(
     }
 
 
-def _arguments(executable: Executable, arguments: Sequence[Argument]) -> list[dict[str, Any]]:
+def _arguments(executable: Executable, arguments: Sequence[Argument]) -> list[JsonObject]:
     """Return what of each input a replica holds, and where it is read first."""
     first: dict[str, str] = {}
     for step in executable.steps:
         for names, location in located_reads(step):
             for name in names:
                 first.setdefault(root_of(executable, name), location)
-    found: list[dict[str, Any]] = []
+    found: list[JsonObject] = []
     for number, (name, axes) in enumerate(zip(executable.inputs, executable.differs_along, strict=True)):
         v = executable.variables[name]
         said = arguments[number] if arguments else Argument(name, v.shape, "")
@@ -114,11 +114,11 @@ def located_reads(step: StepRecord) -> list[tuple[tuple[str, ...], str]]:
     return [(step.reads, getattr(step, "location", ""))]
 
 
-def _kinds(executable: Executable, counts: Sequence[Count], loads: np.ndarray) -> list[dict[str, Any]]:
+def _kinds(executable: Executable, counts: Sequence[Count], loads: np.ndarray) -> list[JsonObject]:
     """Return every kind of link that is used."""
     assert executable.system is not None
     system, table = executable.system, executable.system.table
-    found: list[dict[str, Any]] = []
+    found: list[JsonObject] = []
     for number, link in enumerate(system.links):
         rows = np.flatnonzero((table.kind == number) & loads.any(axis=1))
         if not rows.size:
@@ -156,7 +156,7 @@ def _cycles_by_step(
     return found
 
 
-def _drawing(executable: Executable, loads: np.ndarray) -> dict[str, Any]:
+def _drawing(executable: Executable, loads: np.ndarray) -> JsonObject:
     """Return the part of the system's graph around its busiest link: what a page can show.
 
     The IPUs are up to ``DRAWN`` in a row of which the busiest link's first IPU is one, with the nodes between them.
@@ -192,9 +192,9 @@ def _drawing(executable: Executable, loads: np.ndarray) -> dict[str, Any]:
     }
 
 
-def _collectives(executable: Executable, counts: Sequence[Count]) -> list[dict[str, Any]]:
+def _collectives(executable: Executable, counts: Sequence[Count]) -> list[JsonObject]:
     """Return every collective, costliest first: its algorithm, cycles, and its operand's bytes over their time."""
-    found: list[dict[str, Any]] = []
+    found: list[JsonObject] = []
     seen = set[int]()
     for node in nodes_of(executable.program):
         if not isinstance(node, Composite) or node.number in seen:
@@ -226,13 +226,13 @@ def _collectives(executable: Executable, counts: Sequence[Count]) -> list[dict[s
     return sorted(found, key=lambda entry: -(entry["cycles"] or 0))
 
 
-def replicas_text(data: dict[str, Any]) -> str:
+def replicas_text(data: JsonObject) -> str:
     """Return the mesh and its system in a sentence, from ``links_data``."""
     mesh = " x ".join(f"{axis['axis']} {axis['size']}" for axis in data["replicas"]) or "one replica"
     return f"replicas: {mesh}, on {data['system']} of {data['numIpus']:,} IPUs; figures are one replica's"
 
 
-def bound_text(profile: dict[str, Any]) -> str:
+def bound_text(profile: JsonObject) -> str:
     """Return what most of a run waits for, and what one replica and all do in a second; "" where it is not known."""
     execution, links = profile["execution"], profile["execution"]["links"]
     phases = {name: execution[f"{name}Cycles"] for name in ("compute", "exchange", "sync", "link")}
@@ -250,7 +250,7 @@ def bound_text(profile: dict[str, Any]) -> str:
     )
 
 
-def links_text(profile: dict[str, Any]) -> list[str]:
+def links_text(profile: JsonObject) -> list[str]:
     """Return the lines of a report on links, from a profile's document; none for a program of one IPU."""
     data = profile["execution"]["links"]
     if data is None:
@@ -282,7 +282,7 @@ def links_text(profile: dict[str, Any]) -> list[str]:
     return lines
 
 
-def argument_words(entry: dict[str, Any]) -> str:
+def argument_words(entry: JsonObject) -> str:
     """Return in words how an argument is shared out, from ``links_data``."""
     whole, own = (f"{entry['dtype']}{entry[key]}" for key in ("shape", "ownShape"))
     along = " and ".join(entry["differsAlong"])

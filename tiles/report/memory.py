@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from tiles.compiler import Buffer, Executable
 from tiles.compiler.executable import CATEGORIES
+from tiles.files import JsonObject
 from tiles.report.code import executable_memory
 from tiles.report.places import place_data
 from tiles.report.tensors import tensor_figures
@@ -92,7 +92,7 @@ def tile_memory(executable: Executable) -> TileMemory:
     )
 
 
-def memory_analysis(executable: Executable) -> dict[str, Any]:
+def memory_analysis(executable: Executable) -> JsonObject:
     """Return the memory of an executable as plain data; all sizes are bytes.
 
     Returns:
@@ -114,7 +114,7 @@ def memory_analysis(executable: Executable) -> dict[str, Any]:
     return memory_figures(executable, tile_memory(executable))
 
 
-def memory_figures(executable: Executable, memory: TileMemory) -> dict[str, Any]:
+def memory_figures(executable: Executable, memory: TileMemory) -> JsonObject:
     """Return what ``memory_analysis`` documents."""
     tile = memory.fullest_tile
     step = int(memory.peak_step[tile])

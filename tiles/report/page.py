@@ -7,8 +7,8 @@ import math
 from collections.abc import Sequence
 from html import escape
 from string import Template
-from typing import Any
 
+from tiles.files import JsonObject
 from tiles.graph.location import short
 from tiles.report.charts import Axis, Series, lines, share_bar, stack
 from tiles.report.drawing import drawing
@@ -40,7 +40,7 @@ Cell = str | int | float | None
 """A table's entry: text as it is, a number with thousands separated, None for what is not known."""
 
 
-def page(data: dict[str, Any]) -> str:
+def page(data: JsonObject) -> str:
     """Return the page of a profile's document as HTML text."""
     sections = {
         "title": escape(f"{data['name']} on {data['target']['name']}"),
@@ -73,7 +73,7 @@ def _template(name: str) -> str:
 # ---- the top of the page
 
 
-def _subtitle(data: dict[str, Any]) -> str:
+def _subtitle(data: JsonObject) -> str:
     target, run = data["target"], data["run"]
     how = "not run" if run is None else f"{run['engine']} engine, {run['arithmetic']} arithmetic"
     ipus = f"{target['numIPUs']} IPUs, " if target["numIPUs"] > 1 else ""
@@ -84,7 +84,7 @@ def _subtitle(data: dict[str, Any]) -> str:
     return f"{target['description']}: {ipus}{target['numTiles']:,} tiles at {megahertz}; {how}"
 
 
-def _banner(data: dict[str, Any]) -> str:
+def _banner(data: JsonObject) -> str:
     if data["compilation"]["fits"]:
         return ""
     what, *notes = (escape(line) for line in does_not_fit(data))
@@ -92,7 +92,7 @@ def _banner(data: dict[str, Any]) -> str:
     return f'<div class="banner"><p><b>Does not fit:</b> {what}</p>{lines}</div>'
 
 
-def _figures(data: dict[str, Any]) -> str:
+def _figures(data: JsonObject) -> str:
     execution, memory = data["execution"], data["compilation"]["memory"]
     seconds = execution["seconds"]
     peak, code = memory["peakBytes"] / memory["limitBytes"], memory["executableMemory"]
@@ -123,7 +123,7 @@ def _figures(data: dict[str, Any]) -> str:
     )
 
 
-def _shares(data: dict[str, Any]) -> str:
+def _shares(data: JsonObject) -> str:
     execution = data["execution"]
     phases = [(name, execution[f"{name}Cycles"], color) for name, color in _phase_colors(data)]
     known = [cycles for _, cycles, _ in phases if cycles is not None]
@@ -136,7 +136,7 @@ def _shares(data: dict[str, Any]) -> str:
     return f"<h3>By phase</h3>{split}<h3>By what the figures rest on</h3>{basis}"
 
 
-def _phase_colors(data: dict[str, Any]) -> list[tuple[str, str]]:
+def _phase_colors(data: JsonObject) -> list[tuple[str, str]]:
     """Return the phases of a step with their colors; links for a program of several IPUs."""
     phases = [("compute", COMPUTE), ("exchange", EXCHANGE), ("sync", SYNC), ("hostExchange", HOST)]
     return phases if data["execution"]["links"] is None else [*phases, ("link", LINK)]
@@ -145,7 +145,7 @@ def _phase_colors(data: dict[str, Any]) -> list[tuple[str, str]]:
 # ---- execution
 
 
-def _supersteps(data: dict[str, Any]) -> str:
+def _supersteps(data: JsonObject) -> str:
     steps = data["execution"]["steps"]
     if not steps:
         return "<p>The program has no steps.</p>"
@@ -156,12 +156,12 @@ def _supersteps(data: dict[str, Any]) -> str:
     return stack(series, _steps_axis(data), "cycles", gap=True)
 
 
-def _steps_axis(data: dict[str, Any]) -> Axis:
+def _steps_axis(data: JsonObject) -> Axis:
     labels = [f"{step['name']} x {_shown(step['count'])}" for step in data["execution"]["steps"]]
     return Axis("step", 0, labels)
 
 
-def _links(data: dict[str, Any]) -> str:
+def _links(data: JsonObject) -> str:
     """Return what several IPUs do and what crosses the links between them: a lane each, the graph, tables."""
     links, steps = data["execution"]["links"], data["execution"]["steps"]
     if links is None:
@@ -249,7 +249,7 @@ def _rate(value: float | None) -> str | None:
     return None if value is None else f"{value / 1e9:.2f}"
 
 
-def _operations(data: dict[str, Any]) -> str:
+def _operations(data: JsonObject) -> str:
     phases = _phase_colors(data)
     heads = ["operation", "scope", "from", "cycles", "share", "compute", "exchange", "sync", "host"]
     heads += ["links"] if len(phases) > 4 else []
@@ -268,7 +268,7 @@ def _operations(data: dict[str, Any]) -> str:
     return _table(heads, rows, numeric=range(3, 8 + len(phases)), wide=(0, 1, 2), optional=1)
 
 
-def _scopes(data: dict[str, Any]) -> str:
+def _scopes(data: JsonObject) -> str:
     """Return what the parts of a program that it named take, with all that is in them."""
     rows: list[list[Cell]] = [
         [
@@ -283,7 +283,7 @@ def _scopes(data: dict[str, Any]) -> str:
     return "<h2>Scopes</h2>" + _table(heads, rows, numeric=range(1, 7), wide=(0,)) if rows else ""
 
 
-def _balance(data: dict[str, Any]) -> str:
+def _balance(data: JsonObject) -> str:
     active = data["execution"]["activeCyclesByTile"]
     if active is None:
         return "<p>Depends on data; run the program to see it.</p>"
@@ -293,7 +293,7 @@ def _balance(data: dict[str, Any]) -> str:
     return f"<p>{words}</p>" + lines(series, Axis("tile"), "cycles", None, max(active))
 
 
-def _plans(data: dict[str, Any]) -> str:
+def _plans(data: JsonObject) -> str:
     steps = data["execution"]["steps"]
     rows: list[list[Cell]] = []
     for compute_set in data["compilation"]["computeSets"]:
@@ -320,7 +320,7 @@ def _plans(data: dict[str, Any]) -> str:
     return _table([*heads, "scope", "from"], rows, numeric=(0, 4, 6, 7), wide=(5, 8, 9), optional=8)
 
 
-def _control(data: dict[str, Any]) -> str:
+def _control(data: JsonObject) -> str:
     """Return what the loops and branches of a run did."""
     entries = data["execution"]["control"]
     if data["run"] is None or not entries:
@@ -340,7 +340,7 @@ def _control(data: dict[str, Any]) -> str:
     return "<h2>Loops and branches</h2>" + _table(heads, rows, numeric=(2, 3), wide=(4, 5), optional=4)
 
 
-def _streams(data: dict[str, Any]) -> str:
+def _streams(data: JsonObject) -> str:
     """Return what streams carried."""
     rows: list[list[Cell]] = [
         [
@@ -357,7 +357,7 @@ def _streams(data: dict[str, Any]) -> str:
     return "<h2>Streams</h2>" + _table(heads, rows, numeric=(3, 4), wide=(5,)) if rows else ""
 
 
-def _remote_buffers(data: dict[str, Any]) -> str:
+def _remote_buffers(data: JsonObject) -> str:
     """Return what lies beside the IPU."""
     rows: list[list[Cell]] = [
         [
@@ -376,7 +376,7 @@ def _remote_buffers(data: dict[str, Any]) -> str:
     )
 
 
-def _unresolved(data: dict[str, Any]) -> str:
+def _unresolved(data: JsonObject) -> str:
     entries = data["costAnalysis"]["unresolved"]
     if not entries:
         return ""
@@ -400,7 +400,7 @@ def _unresolved(data: dict[str, Any]) -> str:
 # ---- memory
 
 
-def _memory_by_tile(data: dict[str, Any]) -> str:
+def _memory_by_tile(data: JsonObject) -> str:
     tiles, limit = data["compilation"]["tiles"], data["compilation"]["memory"]["limitBytes"]
     series = [
         Series("live at the tile's peak", tiles["total"], PEAK),
@@ -414,7 +414,7 @@ def _memory_by_tile(data: dict[str, Any]) -> str:
     return f'{toggle}<div class="full">{full}</div><div class="zoomed">{near}</div>'
 
 
-def _categories(data: dict[str, Any]) -> str:
+def _categories(data: JsonObject) -> str:
     sizes = data["compilation"]["memory"]["categories"]
     ordered = sorted(sizes.items(), key=lambda item: -item[1]["fullestTileBytes"])
     most = max(1, max(row["fullestTileBytes"] for row in sizes.values()))
@@ -427,7 +427,7 @@ def _categories(data: dict[str, Any]) -> str:
     return f'<table class="categories"><thead>{head}</thead><tbody>{"".join(rows)}</tbody></table>'
 
 
-def _largest(data: dict[str, Any]) -> str:
+def _largest(data: JsonObject) -> str:
     memory = data["compilation"]["memory"]
     rows: list[list[Cell]] = [
         [b["name"], b["category"], b["bytes"], f"{b['address']:#x}", scope_of(b), short(b["location"])]
@@ -441,13 +441,13 @@ def _largest(data: dict[str, Any]) -> str:
 CODE_HEADS = ("exchange code B", "on tile", "mean of tiles B", "vertex code B")
 
 
-def _variant_line(row: dict[str, Any]) -> str:
+def _variant_line(row: JsonObject) -> str:
     """Return a variant of tile code in words."""
     extents = f"{row['rows']:,} x {row['n']:,}" if row["rows"] > 1 else f"{row['n']:,}"
     return f"{row['codeBytes']:,} B, {extents} elements at most: {row['cycles']:,} cycles"
 
 
-def _code_cells(row: dict[str, Any]) -> list[Cell]:
+def _code_cells(row: JsonObject) -> list[Cell]:
     """Return a row's code as ``CODE_HEADS`` name it."""
     tile = row["exchangeCodeTile"]
     return [
@@ -458,7 +458,7 @@ def _code_cells(row: dict[str, Any]) -> list[Cell]:
     ]
 
 
-def _code(data: dict[str, Any]) -> str:
+def _code(data: JsonObject) -> str:
     """Return what code takes: of executable memory, by operation, by codelet."""
     code, where = executable_memory_text(data)
     operations: list[list[Cell]] = [
@@ -489,7 +489,7 @@ def _code(data: dict[str, Any]) -> str:
     )
 
 
-def _liveness(data: dict[str, Any]) -> str:
+def _liveness(data: JsonObject) -> str:
     steps = data["compilation"]["livenessProgramSteps"]
     series = [
         Series("always live", [step["alwaysLiveBytes"] for step in steps], ALWAYS),

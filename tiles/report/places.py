@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
 
+from tiles.files import JsonObject
 from tiles.graph import Location
 
 LISTED = 3
 """Source lines and scopes up to which all of them are listed, where a step is from several."""
 
 
-def place_data(*texts: str) -> dict[str, Any]:
+def place_data(*texts: str) -> JsonObject:
     """Return lines and scopes of something that comes from one place or several; see ``tiles.graph.Location``.
 
     Of many lines the first are listed, and how many more there are; for many scopes stands the one around them all.
@@ -28,7 +28,7 @@ def place_data(*texts: str) -> dict[str, Any]:
     }
 
 
-def scope_of(data: dict[str, Any]) -> str:
+def scope_of(data: JsonObject) -> str:
     """Return the scope of a row of a profile with what transformed it: ``GPT/Block_3/Dense_0 [transpose]``."""
     return Location(scope=data["scope"], transforms=tuple(data["transforms"])).where
 

@@ -13,7 +13,7 @@ from typing import Any
 from tiles.compiler import Executable
 from tiles.engine.trace import Trace
 from tiles.errors import InvalidArguments
-from tiles.files import is_dict, is_list
+from tiles.files import JsonObject, is_dict, is_list
 from tiles.report.code import codelets_data
 from tiles.report.compilation import camel, compilation_data, target_data
 from tiles.report.cost import cost_analysis
@@ -37,7 +37,7 @@ class Profile:
       data: the document that ``profile_schema`` describes.
     """
 
-    data: dict[str, Any]
+    data: JsonObject
 
     @property
     def cycles(self) -> int | None:
@@ -50,7 +50,7 @@ class Profile:
         return self.data["execution"]["seconds"]
 
     @property
-    def operations(self) -> list[dict[str, Any]]:
+    def operations(self) -> list[JsonObject]:
         """What every operation cost, costliest first."""
         return self.data["operations"]
 
@@ -119,7 +119,7 @@ def _schema_text() -> str:
     return (repository / "docs" / "profile-schema.json").read_text(encoding="utf-8")
 
 
-def profile_schema() -> dict[str, Any]:
+def profile_schema() -> JsonObject:
     """Return the JSON schema (draft 2020-12) of a profile's document."""
     return json.loads(_schema_text())
 

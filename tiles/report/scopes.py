@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from tiles.compiler import Executable
+from tiles.files import JsonObject
 from tiles.report.code import code_data
 from tiles.report.totals import Count, add, share
 
@@ -13,7 +14,7 @@ Scope: TypeAlias = tuple[str, ...]
 """Names from the outermost on."""
 
 
-def scopes_data(executable: Executable, operations: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def scopes_data(executable: Executable, operations: Sequence[JsonObject]) -> list[JsonObject]:
     """Return a row for every scope, each after the one around it, the costlier of two side by side first.
 
     Args:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from tiles.compiler import Buffer, Executable
+from tiles.files import JsonObject
 from tiles.numerics.dtypes import itemsize
 
 KINDS = ("inputs", "constants", "outputs", "intermediates")
 """Kinds of tensors. What takes over an input's memory counts as the input."""
 
 
-def tensor_figures(executable: Executable) -> dict[str, Any]:
+def tensor_figures(executable: Executable) -> JsonObject:
     """Return the bytes of elements at the step at which most of them live, partial sums not counted.
 
     Returns:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import textwrap
-from typing import Any
 
 from tiles.compiler import parts_text
+from tiles.files import JsonObject
 from tiles.graph import Location
 from tiles.graph.location import short
 from tiles.report.links import links_text
@@ -17,7 +17,7 @@ LARGEST = 5
 """How many of the largest live buffers the summary shows."""
 
 
-def summary(data: dict[str, Any], top: int = 10) -> str:
+def summary(data: JsonObject, top: int = 10) -> str:
     """Return the summary of a profile's document; see ``Profile``."""
     blocks = [
         _heading(data),
@@ -37,7 +37,7 @@ def summary(data: dict[str, Any], top: int = 10) -> str:
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 
 
-def _heading(data: dict[str, Any]) -> list[str]:
+def _heading(data: JsonObject) -> list[str]:
     target, run = data["target"], data["run"]
     machine = f"{target['numTiles']:,} tiles at {target['clockFrequency'] / 1e6:,g} MHz"
     if target["numIPUs"] > 1:
@@ -50,7 +50,7 @@ def _heading(data: dict[str, Any]) -> list[str]:
     return lines
 
 
-def does_not_fit(data: dict[str, Any]) -> list[str]:
+def does_not_fit(data: JsonObject) -> list[str]:
     """Return why a program does not fit, in the words of its error: what is short, what lies there, what is short besides."""
     lack, *others = data["compilation"]["shortages"]
     there = f"there: {parts_text(lack['categories'])}"
@@ -61,7 +61,7 @@ def does_not_fit(data: dict[str, Any]) -> list[str]:
     ]
 
 
-def _cycles(data: dict[str, Any]) -> list[str]:
+def _cycles(data: JsonObject) -> list[str]:
     execution, clock = data["execution"], data["target"]["clockFrequency"]
     whole = execution["cycles"]
     rows = [["one run", _number(whole, "cycles"), _microseconds(whole, clock), ""]]
@@ -95,7 +95,7 @@ def _cycles(data: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _of_each_ipu(execution: dict[str, Any]) -> list[str]:
+def _of_each_ipu(execution: JsonObject) -> list[str]:
     """Return how long each IPU of a replica computes; none of one IPU."""
     counts = [step["count"] for step in execution["steps"]]
     if len(execution["ipus"] or ()) < 2 or None in counts or not execution["cycles"]:
@@ -108,7 +108,7 @@ def _of_each_ipu(execution: dict[str, Any]) -> list[str]:
     return textwrap.wrap(text, 116, initial_indent="  ", subsequent_indent="    ")
 
 
-def _basis(data: dict[str, Any]) -> list[str]:
+def _basis(data: JsonObject) -> list[str]:
     shares = data["execution"]["basisShares"]
     parts = [
         f"{name} {UNKNOWN if part is None else format(part, '.1%')}"
@@ -118,7 +118,7 @@ def _basis(data: dict[str, Any]) -> list[str]:
     return ["cycles rest on: " + ", ".join(parts), *_not_known(data)]
 
 
-def _not_known(data: dict[str, Any]) -> list[str]:
+def _not_known(data: JsonObject) -> list[str]:
     """Return the operations of which nobody knows how long they take, and why."""
     lines: list[str] = []
     for row in data["operations"]:
@@ -128,7 +128,7 @@ def _not_known(data: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _unresolved(data: dict[str, Any]) -> list[str]:
+def _unresolved(data: JsonObject) -> list[str]:
     """Return the loops and branches that depend on data, for a program that was not run."""
     entries = data["costAnalysis"]["unresolved"]
     if data["run"] is not None or not entries:
@@ -139,7 +139,7 @@ def _unresolved(data: dict[str, Any]) -> list[str]:
     return lines
 
 
-def trips(entry: dict[str, Any]) -> str:
+def trips(entry: JsonObject) -> str:
     """Return what one pass through a loop or each branch takes."""
     if "cyclesPerTrip" in entry:
         return _number(entry["cyclesPerTrip"], "cycles per trip")
@@ -147,7 +147,7 @@ def trips(entry: dict[str, Any]) -> str:
     return ", ".join(f.strip() for f in figures) + " cycles by branch"
 
 
-def _operations(data: dict[str, Any], top: int) -> list[str]:
+def _operations(data: JsonObject, top: int) -> list[str]:
     operations = data["operations"]
     shown = operations[:top]
     if not shown:
@@ -177,7 +177,7 @@ def _operations(data: dict[str, Any], top: int) -> list[str]:
     return [title, *("  " + line for line in _table(rows, "<>>>>>><<<", optional=8))]
 
 
-def _scopes(data: dict[str, Any], top: int) -> list[str]:
+def _scopes(data: JsonObject, top: int) -> list[str]:
     """Return what the costliest scopes take, each below the one around it."""
     scopes = data["scopes"]
     known = sorted((s for s in scopes if s["cycles"] is not None), key=lambda s: (-s["cycles"], s["depth"]))
@@ -198,7 +198,7 @@ def _scopes(data: dict[str, Any], top: int) -> list[str]:
     return [title, *("  " + line for line in _table(rows, "<>>>>"))] if shown else []
 
 
-def _control(data: dict[str, Any], top: int) -> list[str]:
+def _control(data: JsonObject, top: int) -> list[str]:
     """Return how often loops and branches of a run were entered and went round; the first of many."""
     rows = data["execution"]["control"]
     if data["run"] is None or not rows:
@@ -218,7 +218,7 @@ def _control(data: dict[str, Any], top: int) -> list[str]:
     return [title, *("  " + line for line in _table([head, *shown], "<>><<", optional=3))]
 
 
-def _streams(data: dict[str, Any]) -> list[str]:
+def _streams(data: JsonObject) -> list[str]:
     """Return what streams carried."""
     rows = [
         [
@@ -235,7 +235,7 @@ def _streams(data: dict[str, Any]) -> list[str]:
     return ["streams", *("  " + line for line in _table([head, *rows], "<<<>><"))] if rows else []
 
 
-def _remote_buffers(data: dict[str, Any]) -> list[str]:
+def _remote_buffers(data: JsonObject) -> list[str]:
     """Return what lies beside the IPU."""
     rows = [
         [
@@ -254,14 +254,14 @@ def _remote_buffers(data: dict[str, Any]) -> list[str]:
     )
 
 
-def went(row: dict[str, Any]) -> str:
+def went(row: JsonObject) -> str:
     """Return the trips of a loop, or those of each branch."""
     if row["branches"] is None:
         return _number(row["trips"], "")
     return " | ".join(_number(trips, "") for trips in row["branches"])
 
 
-def main_basis(row: dict[str, Any]) -> str:
+def main_basis(row: JsonObject) -> str:
     """Return the basis that most of an operation's cycles rest on, and which part of them."""
     cycles = row["basisCycles"]
     if not row["cycles"] or None in cycles.values():
@@ -270,7 +270,7 @@ def main_basis(row: dict[str, Any]) -> str:
     return f"{most} {cycles[most] / row['cycles']:.0%}"
 
 
-def _code(data: dict[str, Any], top: int) -> list[str]:
+def _code(data: JsonObject, top: int) -> list[str]:
     """Return the operations with the most exchange code."""
     operations = [row for row in by_exchange_code(data) if row["exchangeCodeBytes"]]
     rows = [
@@ -300,7 +300,7 @@ def _code(data: dict[str, Any], top: int) -> list[str]:
 CODELETS_SHARED = "a codelet's code is on a tile once, however many operations use it"
 
 
-def by_exchange_code(data: dict[str, Any]) -> list[dict[str, Any]]:
+def by_exchange_code(data: JsonObject) -> list[JsonObject]:
     """Return the operations, those with the most exchange code on a tile first, then those with the most vertex code."""
     return sorted(
         data["operations"],
@@ -308,7 +308,7 @@ def by_exchange_code(data: dict[str, Any]) -> list[dict[str, Any]]:
     )
 
 
-def executable_memory_text(data: dict[str, Any]) -> tuple[str, str]:
+def executable_memory_text(data: JsonObject) -> tuple[str, str]:
     """Return what code takes of executable memory, and where that is."""
     code = data["compilation"]["memory"]["executableMemory"]
     need, have = code["needBytes"], code["haveBytes"]
@@ -319,7 +319,7 @@ def executable_memory_text(data: dict[str, Any]) -> tuple[str, str]:
     )
 
 
-def _memory(data: dict[str, Any]) -> list[str]:
+def _memory(data: JsonObject) -> list[str]:
     memory = data["compilation"]["memory"]
     peak, limit = memory["peakBytes"], memory["limitBytes"]
     lines = [
@@ -337,7 +337,7 @@ def _memory(data: dict[str, Any]) -> list[str]:
     return lines + ["  " + line for line in _table(rows, "<>>")]
 
 
-def _largest(data: dict[str, Any]) -> list[str]:
+def _largest(data: JsonObject) -> list[str]:
     memory = data["compilation"]["memory"]
     largest = memory["largestLive"][:LARGEST]
     if not largest:
@@ -358,7 +358,7 @@ def _microseconds(cycles: int | None, clock_hz: float) -> str:
     return UNKNOWN if cycles is None else f"{cycles / clock_hz * 1e6:,.2f} us"
 
 
-def _from(entry: dict[str, Any]) -> str:
+def _from(entry: JsonObject) -> str:
     place = Location(short(entry["location"]), entry["scope"], tuple(entry["transforms"]))
     return f" from {place}" if place.line else ""
 

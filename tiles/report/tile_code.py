@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from tiles.compiler.steps import VertexGroup
 from tiles.elements import Variant, as_text, cost_of, instructions_for
 from tiles.engine import coverage_of
 from tiles.errors import NoTileCode, OutOfRegisters
+from tiles.files import JsonObject
 from tiles.graph import VertexCode
 
 
@@ -104,7 +104,7 @@ def _text(executable: Executable, use: Use) -> str:
 _STEPS_SHOWN = 6
 
 
-def tile_code_data(executable: Executable, steps: Iterable[int]) -> list[dict[str, Any]]:
+def tile_code_data(executable: Executable, steps: Iterable[int]) -> list[JsonObject]:
     """Return a row for every variant that some steps run.
 
     Returns:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tiles.errors import InvalidSystem, InvalidTarget
-from tiles.files import is_mapping, is_row
+from tiles.files import JsonObject, is_mapping, is_row
 from tiles.target.basis import Basis
 from tiles.target.quantity import Quantity
 
@@ -68,9 +68,9 @@ class Figure:
             alternatives=tuple(_alternative(entry, where) for entry in _list(data, where)),
         )
 
-    def to_data(self) -> dict[str, Any]:
+    def to_data(self) -> JsonObject:
         """Return this figure as plain data, ready for JSON."""
-        data: dict[str, Any] = {
+        data: JsonObject = {
             "value": self.value, "unit": self.unit, "basis": str(self.basis), "source": self.source,
         }  # fmt: skip
         if self.range is not None:

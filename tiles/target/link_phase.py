@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from tiles.target.basis import Basis
 from tiles.target.routes import Routed, group_size, off_chip, route, route_matrix, table_hops
-from tiles.target.system import IPU, System
+from tiles.target.system import IPU, LinkTable, System
 from tiles.target.wiring import Grid
 
 
@@ -103,18 +104,16 @@ def flow_phase(
 
 
 def _phase(system: System, routed: Routed, members: np.ndarray) -> LinkPhase:
-    table = system.table
-    seconds = routed.link_bytes / table.payload_bytes_per_second[:, None]
-    link, direction = np.unravel_index(int(seconds.argmax()), seconds.shape) if seconds.size else (0, 0)
-    transfer = float(seconds[link, direction]) if seconds.size else 0.0
-    kinds: list[int] = np.unique(table.kind[routed.link_bytes.any(axis=1)]).tolist()
+    busiest, transfer, kinds = _busiest(system.table, routed.link_bytes)
     used = [system.links[kind] for kind in kinds]
     latency = float(routed.latency_seconds.max(initial=0))
     return LinkPhase(
         link_bytes=routed.link_bytes,
-        busiest=(int(link), int(direction)) if transfer else (-1, 0),
+        busiest=busiest,
         transfer_seconds=transfer,
-        transfer_basis=system.links[int(table.kind[link])].rate_basis if transfer else Basis.DOCUMENTED,
+        transfer_basis=system.links[int(system.table.kind[busiest[0]])].rate_basis
+        if transfer
+        else Basis.DOCUMENTED,
         hops=int(routed.hops.max(initial=0)),
         latency_seconds=None if math.isnan(latency) else latency,
         latency_basis=Basis.weakest(link.figure("latency_seconds").basis for link in used)
@@ -123,6 +122,26 @@ def _phase(system: System, routed: Routed, members: np.ndarray) -> LinkPhase:
         sync=sync(system, members),
         clock_hz=system.chip.clock_hz,
     )
+
+
+def _busiest(table: LinkTable, link_bytes: np.ndarray) -> tuple[tuple[int, int], float, list[int]]:
+    """Return the link and direction that take longest, (-1, 0) where nothing crosses; their seconds; the kinds crossed.
+
+    The links of a block are alike, so the one with most bytes takes longest of them.
+    """
+    busiest, longest, kinds = (-1, 0), 0.0, set[int]()
+    starts = [first for first in table.starts.values() if first < len(link_bytes)]
+    for first, end in itertools.pairwise([*dict.fromkeys(starts), len(link_bytes)]):
+        block = link_bytes[first:end]
+        place = int(block.argmax())
+        most, rate = int(block.reshape(-1)[place]), float(table.payload_bytes_per_second[first])
+        if not most:
+            continue
+        kinds.add(int(table.kind[first]))
+        seconds = most / rate if rate else math.inf
+        if seconds > longest:
+            busiest, longest = (first + place // 2, place % 2), seconds
+    return busiest, longest, sorted(kinds)
 
 
 def sync(system: System, members: np.ndarray) -> Sync:

@@ -14,7 +14,7 @@ import pathlib
 from typing import Any
 
 from tiles.errors import InvalidTarget, UnknownTarget
-from tiles.files import is_dict, is_mapping, read_json
+from tiles.files import JsonObject, is_dict, is_mapping, read_json
 from tiles.target.basis import Basis
 from tiles.target.quantity import Provenance
 
@@ -130,7 +130,7 @@ def _is_plain(name: str) -> bool:
 
 def _resolve_file(
     path: pathlib.Path, seen: tuple[pathlib.Path, ...]
-) -> tuple[dict[str, Any], dict[str, Leaf], bool]:
+) -> tuple[JsonObject, dict[str, Leaf], bool]:
     """Return a file's data, its fields with those it inherits, and whether it is abstract."""
     path = path.resolve()
     if path in seen:
@@ -155,7 +155,7 @@ def _inherit(path: pathlib.Path, parent: str, seen: tuple[pathlib.Path, ...]) ->
     }
 
 
-def _abstract_fields(path: pathlib.Path, data: dict[str, Any]) -> dict[str, Leaf]:
+def _abstract_fields(path: pathlib.Path, data: JsonObject) -> dict[str, Leaf]:
     """Return the fields that stand for every device: those of the abstract ancestors of a file."""
     while "extends" in data:
         path = _parent_path(path, data["extends"])
@@ -171,7 +171,7 @@ def _parent_path(path: pathlib.Path, parent: str) -> pathlib.Path:
     return beside if beside.is_file() else _locate(parent)
 
 
-def _read_file(path: pathlib.Path) -> dict[str, Any]:
+def _read_file(path: pathlib.Path) -> JsonObject:
     """Return a data file's JSON object.
 
     Raises:
@@ -192,7 +192,7 @@ def _read_file(path: pathlib.Path) -> dict[str, Any]:
     return data
 
 
-def _check_keys(data: dict[str, Any], path: pathlib.Path) -> None:
+def _check_keys(data: JsonObject, path: pathlib.Path) -> None:
     """Check the top level of a data file."""
     unknown = sorted(set(data) - _FILE_KEYS)
     if unknown:

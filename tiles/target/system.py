@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tiles.errors import InvalidSystem, InvalidTarget, UnknownTarget
-from tiles.files import is_a, is_mapping, is_row
+from tiles.files import JsonObject, is_a, is_mapping, is_row
 from tiles.target.basis import Basis
 from tiles.target.figure import Figure, read_provenance
 from tiles.target.quantity import Quantity
@@ -320,7 +320,7 @@ class System:
         starred = self.name if self.name.endswith("*") else f"{self.name}*"
         return dataclasses.replace(self, name=name or starred, num_ipus=num_ipus)
 
-    def to_data(self) -> dict[str, Any]:
+    def to_data(self) -> JsonObject:
         """Return this system as plain data, ready for JSON: ``from_data`` gives it back."""
         return {
             "schema": SCHEMA,

@@ -14,7 +14,7 @@ import re
 from typing import Any
 
 from tiles.errors import InvalidSystem, UnknownTarget, Unsupported
-from tiles.files import is_dict, is_mapping
+from tiles.files import JsonObject, is_dict, is_mapping
 from tiles.target import load
 from tiles.target.basis import Basis
 from tiles.target.routes import check_routes
@@ -144,7 +144,7 @@ def _named(name: str) -> System:
     return check_routes(System.from_data(data))
 
 
-def _resolve(path: pathlib.Path, seen: tuple[pathlib.Path, ...] = ()) -> dict[str, Any]:
+def _resolve(path: pathlib.Path, seen: tuple[pathlib.Path, ...] = ()) -> JsonObject:
     """Return a file's data with what it inherits.
 
     Raises:
@@ -183,13 +183,13 @@ def _carried_over(data: Any, parent: str) -> Any:
     """Return data whose figures and wiring say that they are another chip's."""
     if not is_mapping(data):
         return data
-    changed: dict[str, Any] = {key: _carried_over(value, parent) for key, value in data.items()}
+    changed: JsonObject = {key: _carried_over(value, parent) for key, value in data.items()}
     if "basis" in data and "source" in data:
         changed |= {"basis": str(Basis.ASSUMED), "source": f"carried over from {parent}: {data['source']}"}
     return changed
 
 
-def _read(path: pathlib.Path) -> dict[str, Any]:
+def _read(path: pathlib.Path) -> JsonObject:
     """Return a data file's JSON object.
 
     Raises:

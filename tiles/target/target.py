@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tiles.errors import InvalidTarget, Unsupported
-from tiles.files import is_a, is_mapping, is_tuple
+from tiles.files import JsonObject, is_a, is_mapping, is_tuple
 from tiles.numerics import dtypes
 from tiles.numerics.shared import fields_of
 from tiles.target import load
@@ -274,7 +274,7 @@ class Target:
             raise InvalidTarget(f"the data of target {data['name']!r} lacks or adds {', '.join(odd)}")
         return cls._make(data["name"], {f: leaf.value for f, leaf in leaves.items()}, _provenance_of(leaves))
 
-    def to_data(self) -> dict[str, Any]:
+    def to_data(self) -> JsonObject:
         """Return this target as plain data, ready for JSON: ``from_data`` gives it back."""
         fields = {}
         for field, legal in fields_of_target().items():
@@ -376,7 +376,7 @@ class Target:
         shown = ", ".join(f"{field}={value!r}" for field, value in changes[base.name].items())
         return f"Target.named({base.name!r})" + (f".replace({shown})" if shown else "")
 
-    def _changes_from(self, base: Target) -> dict[str, Any]:
+    def _changes_from(self, base: Target) -> JsonObject:
         """Return what ``base.replace`` takes to become this target, without what follows from the rest."""
         fields = [f for f in fields_of_target() if getattr(self, f) != getattr(base, f)]
         changes = {field: getattr(self, field) for field in fields}

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tiles.errors import InvalidSystem
-from tiles.files import is_mapping, is_row
+from tiles.files import JsonObject, is_mapping, is_row
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +79,10 @@ class Grid:
             extents.append(extent)
             left //= extent
         return tuple(extents)
+
+    def repeated(self, count: int) -> tuple[int, ...]:
+        """Return the extents of a repetition among ``count`` nodes: where equal, repetitions are wired alike."""
+        return self.extents(count)
 
     def is_ring(self, dimension: int, extent: int) -> bool:
         """Return whether the ends of a dimension are linked by a link of their own."""
@@ -179,6 +183,10 @@ class AllToAll:
         if count % group:
             raise InvalidSystem(f"{count} nodes {self.nodes!r} cannot be wired in groups of {group}")
         return group
+
+    def repeated(self, count: int) -> tuple[int, ...]:
+        """Return the size of a group among ``count`` nodes: where equal, groups are wired alike."""
+        return (self.group(count),)
 
     def blocks(self, count: int) -> list[Block]:
         """Return a link per pair, group by group."""
@@ -323,7 +331,7 @@ def read_wiring(data: object, where: str) -> Wiring:
         raise InvalidSystem(f"{where}: {error}") from None
 
 
-def wiring_data(wiring: Wiring) -> dict[str, Any]:
+def wiring_data(wiring: Wiring) -> JsonObject:
     """Return a wiring as plain data that ``read_wiring`` reads."""
     if isinstance(wiring, Grid):
         return {

@@ -78,7 +78,7 @@ def run_cells(
 ) -> list[np.ndarray]:
     """Run every cell of a plan on its own and put the results together; partials stay apart in front.
 
-    ``padded`` hands every cell slices of the full grain, filled with rubbish, and tells it the limits.
+    ``padded`` hands every cell slices of the full grain, filled with zeros, windows with rubbish, and tells it the limits.
     """
     split = plan.split_reductions(form)
     lead = (plan.num_partials(form),) if split else ()
@@ -124,6 +124,8 @@ def _slice(form, plan, k, x, number, dtype, arithmetic, padded) -> np.ndarray:
     for axis, row in enumerate(keep):
         shape = [-1 if a == axis else 1 for a in range(len(keep))]
         taken = np.where((row == OUTSIDE).reshape(shape), outside, taken)
+        if len(slices.axes[axis].dims) == 1:
+            taken = np.where((row == UNUSED).reshape(shape), np.zeros((), x.dtype), taken)
     return taken
 
 

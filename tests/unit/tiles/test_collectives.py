@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import math
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,7 @@ from tiles import (
 from tiles.compiler import step_costs
 from tiles.errors import InvalidArguments, InvalidExecutable, InvalidGraph, IpuError, Unsupported
 from tiles.graph import Pairs, Repeat, Sequence, Shift, Site, Swap
+from tiles.poplibs.gcl import choice
 from tiles.poplibs.gcl.choice import COLLECTIVES, predicted_cycles
 
 ENGINES = ("fast", "literal", "vertex")
@@ -38,6 +41,7 @@ REDUCTIONS = [
     ("two_rings", "or", "bool", (9,), (("data", 2),)),
     ("halving_doubling", "add", "float32", (101,), (("data", 8),)),
     ("halving_doubling", "mul", "float16", (3,), (("data", 4),)),
+    ("paired_halving", "add", "float16", (7,), (("data", 3),)),
     ("hierarchical", "add", "float32", (23,), (("data", 8),)),
     ("ring", "add", "float32", (1,), (("data", 16),)),
 ]
@@ -78,7 +82,7 @@ def test_all_reduce_adds_in_the_order_it_states(
     assert isinstance(whole.codelet, gcl.AllReduce)
     flat, is_folded, inner = values.reshape(axes[0][1], -1), whole.codelet.is_folded, whole.codelet.inner
     assert bool(inner) == (algorithm == "hierarchical")
-    assert is_folded == (algorithm != "halving_doubling" and (inner or axes[0][1]) in (4, 8, 16))
+    assert is_folded == ("halving" not in algorithm and (inner or axes[0][1]) in (4, 8, 16))
     one = reduced(flat, operation, algorithm, inner, is_folded).reshape(shape)
     same(runs(graph, values), np.broadcast_to(one, values.shape))
 
@@ -242,6 +246,35 @@ def test_stages_of_doubling_are_a_loop_over_their_number() -> None:
     assert sizes[0] == sizes[1]
 
 
+@pytest.mark.parametrize(("algorithm", "count"), [("halving_doubling", 8), ("paired_halving", 6)])
+def test_halving_in_fragments_sends_each_to_where_it_is_kept(
+    algorithm: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The members' sum on every engine; whatever else a stage's partner or a replica's rows are, is refused."""
+    monkeypatch.setattr(choice, "halving_parts", lambda *_: 4)
+    graph = replicated(("data", count), num_tiles=16)
+    x = graph.add_input((1003,), "float32", "x")
+    graph.outputs.append(gcl.all_reduce(graph, x, "data", algorithm=algorithm).name)
+    values = drawn(np.random.default_rng(count), (count, 1003), "float32")
+    same(runs(graph, values), np.broadcast_to(reduced(values, "add", algorithm), values.shape))
+    data = compile_graph(graph).to_data()
+    sends = [step["permutations"][0] for step in data["steps"] if "between" in step]
+    assert len(sends) > math.log2(count) + 1  # in fragments: halved and doubled
+    kind = "swap" if count == 8 else "partial_swap"
+    assert {send[0] for send in sends} == {kind}
+    for number in (0, len(sends) - 1):
+        for wrong in ({1: 2, 2: 4, 4: 2}[sends[number][1]], 0 if count == 6 else 8):
+            damaged = copy.deepcopy(data)
+            found = [step for step in damaged["steps"] if "between" in step][number]
+            found["permutations"] = [[kind, wrong]]
+            with pytest.raises(IpuError):
+                certify(Executable.from_data(damaged))
+    (rows,) = [v for step in data["steps"] for v in step.get("vertices", []) if "iota" in str(v["codelet"])]
+    rows["codelet"]["params"]["body"][-1][0] = "or"
+    with pytest.raises(InvalidExecutable, match="gives"):
+        certify(Executable.from_data(data))
+
+
 def staged(number: int | None) -> Graph:
     """Return a program that sends by the stage of a number, or of the replica's own place."""
     graph = replicated(("data", 4))
@@ -298,13 +331,20 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
     with pytest.raises(InvalidGraph, match="replicas need several"):
         Graph(small_system().chip).replicate("data", 2)
     graph = replicated(("data", 6))
-    x = graph.add_input((4, 4), "float32", "x")
+    x, y = (graph.add_input((n, 4), "float32", name) for n, name in ((4, "x"), (6, "y")))
+    two = replicated(("data", 2))
+    z = two.add_input((4,), "float32", "z")
     with pytest.raises(InvalidGraph, match="do not fit on dss8440"):
         graph.replicate("model", 4)
     wrong = [
         ("no axis 'batch'", lambda: gcl.all_reduce(graph, x, "batch")),
         ("cannot combine float32 by 'and'", lambda: gcl.all_reduce(graph, x, "data", "and")),
         ("halving_doubling of 6", lambda: gcl.all_reduce(graph, x, "data", algorithm="halving_doubling")),
+        (
+            "paired_halving leaves",
+            lambda: gcl.reduce_scatter(graph, y, "data", 0, algorithm="paired_halving"),
+        ),
+        ("paired_halving of 2", lambda: gcl.all_reduce(two, z, "data", algorithm="paired_halving")),
         ("no algorithm 'tree'", lambda: gcl.all_reduce(graph, x, "data", algorithm="tree")),
         ("not divided by 6", lambda: gcl.reduce_scatter(graph, x, "data", 0)),
         ("receives twice", lambda: gcl.permute(graph, x, "data", [(0, 1), (2, 1)])),

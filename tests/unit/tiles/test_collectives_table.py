@@ -53,7 +53,7 @@ def summed(
 ) -> np.ndarray:
     """Return ``[members, elements]`` combined, each fragment the part of a member: in the members' order if scattered."""
     inner = choice.inner_members(graph, ("data",), size_bytes) if algorithm == "hierarchical" else 0
-    halves = algorithm == "halving_doubling"
+    halves = "halving" in algorithm
     is_folded = not halves and choice.ring_of(graph, ("data",), inner).is_folded
     if not scatters or not is_folded:
         return reduced(x, operation, algorithm, inner, is_folded)

@@ -156,14 +156,29 @@ def test_a_fusion_costs_what_its_code_does():
     assert 0 < fused.value[0] - 6 * slots * 100 < 6 * 40
 
 
+def test_a_call_of_the_library_in_a_fusion_keeps_its_figure():
+    """Code of what stands around the power, which in its place multiplies, and the 310 slots of each call."""
+    form = map_form(SHAPE, [identity_map(2)] * 2)
+    around = (("multiply", (0, 1), ()), ("multiply", (2, 1), ()), ("tanh", (3,), ()))
+    fused = _cycles((around[0], ("power", (2, 1), ()), around[2]), ("float32", "float32"), form)
+    code = _cycles(around, ("float32", "float32"), form)
+    assert fused.value[0] == code.value[0] + 6 * 2 * 310 * 100
+    assert (fused.basis, code.basis) == (Basis.DERIVED, Basis.DERIVED)
+    waves = _cycles((("sine", (0,), ()), ("add", (2, 1), ())), ("float32", "float32"), form)
+    assert waves.basis == Basis.FITTED
+
+
 def test_a_fusion_without_code_loads_once_and_costs_less_than_its_functions_one_by_one():
     form = map_form(SHAPE, [identity_map(2)] * 2)
     body = (("multiply", (0, 1), ()), ("power", (2, 1), ()), ("tanh", (3,), ()))
-    fused = _cycles(body, ("float32", "float32"), form)
-    singles = _one("multiply", "float32")[0] + _one("power", "float32")[0] + _one("tanh", "float32")[0]
+    fused = _cycles(body, ("bfloat16", "bfloat16"), form)
+    singles = sum(_one(name, "bfloat16")[0] for name in ("multiply", "power", "tanh"))
     assert fused.value[0] < singles
-    loads, stores, arithmetic = 2 * 100, 100, (1 + 2 * 310 + 10) * 100
-    assert fused.value[0] == 11 + 6 * (26 + 4 * 3 + loads + stores + arithmetic)
+    loads, stores = 2 * 50, 50
+    each = (2 + 312 + 6) + 3 * (
+        4 - 2
+    )  # loops of one float32, widened and rounded back, less their load and store
+    assert fused.value[0] == 11 + 6 * (26 + 4 * 3 + loads + stores + each * 200)
     assert fused.basis == Basis.ASSUMED
 
 

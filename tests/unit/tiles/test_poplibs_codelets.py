@@ -308,15 +308,35 @@ def test_a_ring_contraction_is_the_product_of_the_words_modulo_their_width():
     np.testing.assert_array_equal(result, exact.astype(np.uint16))
 
 
-def test_padded_points_of_a_cell_count_nothing_even_if_they_hold_nan():
-    x = np.array([[1.0, 2.0, np.nan]], np.float32)
+def test_padded_points_of_a_cell_which_hold_zeros_count_nothing():
+    x = np.array([[-1.0, -2.0, 0.0]], np.float32)
     form = reduce_form((1, 3), (1,))
     cell = Cell(form, (1, 3), (0, 0), (None, jnp.int32(2)))
-    np.testing.assert_array_equal(reduce_codelet("add", "float32").compute(cell, x)[0], [3.0])
-    np.testing.assert_array_equal(reduce_codelet("max", "float32").compute(cell, x)[0], [2.0])
+
+    def folded(operation, body=(), operands=(x,)):
+        return reduce_codelet(operation, "float32", body, ("float32",) * len(operands)).compute(
+            cell, *operands
+        )[0]
+
+    for operation, want in (("add", -3.0), ("max", -1.0), ("mul", 2.0)):
+        np.testing.assert_array_equal(folded(operation), [want])
+    square = (("multiply", (0, 0), ()), ("negate", (1,), ()))
+    np.testing.assert_array_equal(folded("add", square), [-5.0])
+    np.testing.assert_allclose(folded("add", (("exponential", (0,), ()),)), [np.exp(-1) + np.exp(-2)], 1e-6)
     dot = dot_form((1, 3), (3, 1), (), (), (1,), (0,))
     cell = Cell(dot, (1, 1, 3), (0, 0, 0), (None, None, jnp.int32(2)))
     np.testing.assert_array_equal(matmul_codelet("float32", "float32").compute(cell, x, x.T)[0], [[5.0]])
+
+
+def test_a_factor_that_padding_does_not_make_zero_is_left_out():
+    """A product with what does not vary along the padded dimension is none of zeros: it may be infinite."""
+    form = OpForm(
+        reduce_form((3,), (0,)).dims, (IndexMap((along(0),)), IndexMap(())), reduce_form((3,), (0,)).results
+    )
+    codelet = reduce_codelet("add", "float32", (("multiply", (0, 1), ()),), ("float32",) * 2)
+    cell = Cell(form, (3,), (0,), (jnp.int32(2),))
+    found = codelet.compute(cell, np.array([1.0, 2.0, 0.0], np.float32), np.float32(np.inf))[0]
+    np.testing.assert_array_equal(found, np.inf)
 
 
 def test_codelets_trace_once_for_many_cells():

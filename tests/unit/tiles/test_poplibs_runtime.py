@@ -5,7 +5,7 @@ import pytest
 
 from tests.unit.tiles.poplibs_cells import extents_of
 from tiles.compiler import certify, compile_graph
-from tiles.engine import make_engine
+from tiles.engine import coverage_of, make_engine
 from tiles.errors import InvalidGraph, InvalidPlan
 from tiles.graph import (
     REDUCTION,
@@ -138,6 +138,87 @@ def test_updates_split_over_lookups_are_summed(parts, graph):
         np.testing.assert_allclose(found, expected, rtol=1e-6 if arithmetic == "float" else 0, err_msg=where)
 
 
+WINDOW = OpForm(
+    (Dim("t", 4), Dim("d", 6), Dim("r", 13, REDUCTION)),
+    (IndexMap((along(2), along(1))), IndexMap(())),
+    (identity_map(2),),
+)
+INTO = OpForm(
+    (Dim("r", 13), Dim("d", 6), Dim("t", 4, REDUCTION)),
+    (identity_map(2), IndexMap((along(2), along(1))), IndexMap(())),
+    (identity_map(2),),
+)
+
+
+@pytest.mark.parametrize("arithmetic", ["float", "ring"])
+@pytest.mark.parametrize("parts", [{"r": 5}, {"r": 2, "t": 2}, {"r": 5, "d": 2}])
+def test_slices_and_updates_of_parts_are_tile_code(parts, arithmetic, graph):
+    """Where a window begins in one part and ends in another, or is moved inside; every vertex runs its code."""
+    table = graph.add_input(TABLE.shape, "float32")
+    rows = graph.add_input((4, 6), "float32")
+    start = graph.add_input((), "int32")
+    taken = MultiSlice((0,), (0,), "float32")
+    put = MultiUpdate((0,), (2,), "set", "float32", is_clamped=True)
+    plans = _plan(WINDOW, **parts), _plan(INTO, r=parts["r"])
+    found = place(Site(graph, "slice"), taken, WINDOW, [table, start], ("float32",), plan=plans[0])
+    after = place(Site(graph, "update"), put, INTO, [table, rows, start], ("float32",), plan=plans[1])
+    graph.outputs = [found[0].name, after[0].name]
+    executable = compile_graph(graph)
+    coverage = coverage_of(executable, arithmetic)
+    assert coverage.vertices_share == 1, coverage
+    words, new = _expected(TABLE, arithmetic), _expected(ROWS[:4], arithmetic)
+    for at in (0, 1, 5, 9, 12, -3):
+        inputs = TABLE, ROWS[:4], np.int32(at)
+        results, _ = make_engine(executable, "tile", arithmetic).run(*inputs)
+        first = min(max(at, 0), 9)
+        np.testing.assert_array_equal(np.asarray(results[0]), words[first : first + 4])
+        np.testing.assert_array_equal(
+            np.asarray(results[1]), np.concatenate([words[:first], new, words[first + 4 :]])
+        )
+
+
+OUT_OF = OpForm(
+    (Dim("t", 4), Dim("u", 2), Dim("k", 3), Dim("r", 13, REDUCTION), Dim("d", 6, REDUCTION)),
+    (IndexMap((along(3), along(4), along(2))), IndexMap(()), IndexMap(())),
+    (identity_map(3),),
+)
+BLOCK_INTO = OpForm(
+    (Dim("r", 13), Dim("d", 6), Dim("k", 3), Dim("t", 4, REDUCTION), Dim("u", 2, REDUCTION)),
+    (identity_map(3), IndexMap((along(3), along(4), along(2))), IndexMap(()), IndexMap(())),
+    (identity_map(3),),
+)
+
+
+@pytest.mark.parametrize("arithmetic", ["float", "ring"])
+@pytest.mark.parametrize("parts", [{}, {"r": 5}, {"r": 2, "d": 3, "t": 2}])
+def test_blocks_of_parts_are_tile_code(parts, arithmetic, graph):
+    """Offsets along two axes: what falls into no part is zero there, and every vertex runs its code."""
+    values = RNG.standard_normal((13, 6, 3)).astype(np.float32)
+    new = RNG.standard_normal((4, 2, 3)).astype(np.float32)
+    table = graph.add_input(values.shape, "float32")
+    block = graph.add_input(new.shape, "float32")
+    starts = [graph.add_input((), "int32") for _ in range(2)]
+    taken = MultiSlice((0, 1), (0, 1), "float32")
+    put = MultiUpdate((0, 1), (3, 4), "set", "float32", is_clamped=True)
+    plans = _plan(OUT_OF, **parts), _plan(BLOCK_INTO, **{k: n for k, n in parts.items() if k != "t"})
+    found = place(Site(graph, "slice"), taken, OUT_OF, [table, *starts], ("float32",), plan=plans[0])
+    after = place(
+        Site(graph, "update"), put, BLOCK_INTO, [table, block, *starts], ("float32",), plan=plans[1]
+    )
+    graph.outputs = [found[0].name, after[0].name]
+    executable = compile_graph(graph)
+    assert coverage_of(executable, arithmetic).vertices_share == 1
+    words, put_in = _expected(values, arithmetic), _expected(new, arithmetic)
+    for i, j in ((0, 0), (3, 1), (9, 4), (12, -3), (-1, 9)):
+        inputs = values, new, np.int32(i), np.int32(j)
+        results, _ = make_engine(executable, "tile", arithmetic).run(*inputs)
+        a, b = min(max(i, 0), 9), min(max(j, 0), 4)
+        expected = words.copy()
+        expected[a : a + 4, b : b + 2] = put_in
+        np.testing.assert_array_equal(np.asarray(results[0]), words[a : a + 4, b : b + 2])
+        np.testing.assert_array_equal(np.asarray(results[1]), expected)
+
+
 def test_what_cannot_be_cut_is_refused(graph):
     table = graph.add_input(TABLE.shape, "float32")
     rows = graph.add_input(ROWS.shape, "float32")
@@ -214,3 +295,21 @@ def test_a_dynamic_update_takes_what_a_dynamic_slice_does(dtype, slots):
     update = MultiUpdate((0,), (2,), "set", dtype, is_clamped=True).cycles(extents, Target.named("gc200"))
     assert int(slice_.value[0]) == int(update.value[0]) == 25 + 6 * slots
     assert slice_.basis is update.basis is Basis.DOCUMENTED
+
+
+@pytest.mark.parametrize(
+    ("dtype", "row", "frame", "each"),
+    [
+        ("float32", 64, 32, 11 + 63 * 3),
+        ("float16", 64, 33, 12 + 31 * 3),
+        ("float16", 63, 33, 12 + 63 * 20),
+    ],
+)
+def test_workers_own_rows_and_see_all_updates(dtype, row, frame, each):
+    """600 updates of half of 1,000 rows: a worker owns 84 and finds 51 of them; C++ adds rows that end inside a word."""
+    dims = (Dim("r", 1000), Dim("d", row), Dim("i", 600, REDUCTION))
+    form = OpForm(dims, UPDATE.operands, UPDATE.results)
+    extents = extents_of(form, (dtype, dtype, "int32"), (dtype,), (500, row, 600))
+    found = MultiUpdate((0,), (-1,), "add", dtype).cycles(extents, Target.named("gc200"))
+    assert int(found.value[0]) == 6 * (frame + 51 * each + 549 * 5)
+    assert found.basis is Basis.DOCUMENTED

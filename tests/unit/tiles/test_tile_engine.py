@@ -53,6 +53,20 @@ def neighbours(x):
     return x[1:-1] * 2 - x[:-2] - x[2:], jnp.exp(x) + jnp.arange(33), x.T + 1
 
 
+def masked(x):
+    """Positions are counted along one of two dimensions of rows: each vertex has one place along the other."""
+    return jnp.where(lax.broadcasted_iota(jnp.int32, x.shape, 1) >= 2, x, 0)
+
+
+def exchanged(x):
+    """A padded row sorted over tiles: what pairs of them exchange is code, the sorts of their parts are not."""
+    return jnp.sort(x)
+
+
+def scans(x, i):
+    return jnp.cumsum(x, 1), lax.cummax(i, reverse=True), lax.cumlogsumexp(x[:5], 1)
+
+
 @pytest.mark.parametrize(
     ("f", "args", "share"),
     [
@@ -61,6 +75,9 @@ def neighbours(x):
         (integers, (INTEGERS, WORDS, BYTES, BOOLS), 0.8),
         (folded_bits, (WORDS,), 0.9),
         (neighbours, (X,), 0.9),
+        (exchanged, (np.where(X == X.max(), np.nan, X).reshape(-1)[:1001],), 0.5),
+        (scans, (X, INTEGERS.reshape(-1)[:300]), 1.0),
+        (masked, (X[:8, :24].reshape(2, 4, 24),), 1.0),
         (MODELS["layer_norm"].function, MODELS["layer_norm"].arguments, 1.0),
     ],
 )

@@ -3,7 +3,7 @@
 ``Graph.replicate`` names the axes; see ``tiles.graph.Replicas``.
 """
 
-from tiles.graph import Pairs, Shift, Swap
+from tiles.graph import Pairs, PartialSwap, Shift, Swap
 from tiles.poplibs.gcl.choice import latency_bytes, predicted_cycles
 from tiles.poplibs.gcl.codelets import ALGORITHMS, AllGather, AllReduce, AllToAll, Broadcast, ReduceScatter
 from tiles.poplibs.gcl.collectives import (
@@ -24,6 +24,7 @@ __all__ = [
     "AllToAll",
     "Broadcast",
     "Pairs",
+    "PartialSwap",
     "ReduceScatter",
     "Shift",
     "Swap",

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tiles.errors import InvalidGraph
-from tiles.graph import Graph, Permutation, Shift, Swap
+from tiles.graph import Graph, Permutation, Shift, Swap, swap
 from tiles.numerics.dtypes import itemsize
 from tiles.plan.links import permutation_cycles
-from tiles.poplibs.gcl.codelets import ALGORITHMS
+from tiles.poplibs.gcl.codelets import ALGORITHMS, HALVING
 from tiles.target.routes import group_size
 
 STEP_CYCLES = 2500
@@ -23,7 +23,11 @@ STEP_CYCLES = 2500
 GATHERING = ("two_rings", "doubling")
 """Ways to gather."""
 LEAST_BYTES = 8
-"""Of a fragment on a tile, that it is worth while to halve further."""
+"""Of an operand on a tile, down to which more tiles take part."""
+FRAGMENT_BYTES = 128
+"""Of a fragment on a tile, at the least, see ``linear_layout``."""
+WORTH = 1.05
+"""Of the fewest cycles: fragments are not halved once more, which is code on every tile, for less than that (ASSUMED)."""
 JOINED_CYCLES = 500
 """Of an operand that is put beside others and taken out again: two copies within the chip, beside their words (ASSUMED)."""
 TILE_BYTES_PER_CYCLE = 2
@@ -41,24 +45,43 @@ def inner_members(graph: Graph, axes: tuple[str, ...], size_bytes: int = 1 << 20
 
     A pair, those of a machine, or those that links between IPUs join: whichever is cheapest.
     """
+    best, found = math.inf, 0
+    members = graph.replicas.size(axes)
+    for inner in sorted(_inners(graph, axes), key=lambda inner: (_rings_steps(inner, members), inner)):
+        if STEP_CYCLES * _rings_steps(inner, members) >= best:
+            break  # without following the routes of long rings
+        taken = _hierarchical(graph, axes, size_bytes, inner)
+        if taken < best or not found:
+            best, found = taken, inner
+    return found
+
+
+def _inners(graph: Graph, axes: tuple[str, ...]) -> list[int]:
+    """Return how many neighbours may be reduced first; none where nothing cuts the group so."""
     assert graph.system is not None
     members = graph.replicas.size(axes)
     sizes = graph.system.ipus_per_machine, group_size(graph.system)
     found = dict.fromkeys((2, *(size // graph.ipus_per_replica for size in sizes)))
-    legal = [inner for inner in found if 1 < inner < members and members % inner == 0]
-    return min(legal, key=lambda inner: _hierarchical(graph, axes, size_bytes, inner), default=0)
+    return [inner for inner in found if 1 < inner < members and members % inner == 0]
+
+
+def _rings_steps(inner: int, members: int) -> int:
+    """Return the steps of an all-reduce by rings among neighbours and across."""
+    return 2 * (inner - 1 + members // inner - 1)
 
 
 def halving_parts(graph: Graph, axes: tuple[str, ...], size_bytes: int) -> int:
     """Return into how many fragments ``halving_doubling`` cuts: a power of two, 1 to the members.
 
-    Each is large enough for all tiles; what is smaller is exchanged whole.
+    The fewest that are about as fast as any: what is left of members is exchanged whole.
     """
-    members = graph.replicas.size(axes)
-    legal = [1]
-    while 2 * legal[-1] <= members and size_bytes / (2 * legal[-1]) >= LEAST_BYTES * graph.target.num_tiles:
-        legal.append(2 * legal[-1])
-    return min(legal, key=lambda parts: _halving(graph, axes, size_bytes, parts))
+    taken: dict[int, float] = {}
+    parts = 1
+    while parts <= graph.replicas.size(axes) and size_bytes >= parts * FRAGMENT_BYTES:
+        taken[parts] = _halving(graph, axes, size_bytes, parts)
+        parts *= 2
+    least = min(taken.values(), default=0.0)
+    return next((parts for parts, cycles in taken.items() if cycles <= WORTH * least), 1)
 
 
 def choose(graph: Graph, axes: tuple[str, ...], dtype: str, elements: int, scatters: bool) -> str:
@@ -84,7 +107,12 @@ def choose(graph: Graph, axes: tuple[str, ...], dtype: str, elements: int, scatt
 def _least(graph: Graph, axes: tuple[str, ...], algorithm: str) -> float:
     """Return a bound of an algorithm's cycles from its steps alone: routes need not be followed for what is too long."""
     n = graph.replicas.size(axes)
-    steps = {"halving_doubling": math.log2(n), "hierarchical": 2 * (2 * math.sqrt(n) - 2)}
+    halving = math.log2(n)
+    steps = {
+        "halving_doubling": halving,
+        "paired_halving": halving + 1,
+        "hierarchical": min((_rings_steps(inner, n) for inner in _inners(graph, axes)), default=0),
+    }
     return STEP_CYCLES * steps.get(algorithm, n - 1)
 
 
@@ -95,9 +123,13 @@ def refusal(graph: Graph, axes: tuple[str, ...], algorithm: str, scatters: bool)
         return f"no algorithm {algorithm!r}", ", ".join(ALGORITHMS)
     if algorithm == "halving_doubling" and members & (members - 1):
         return f"halving_doubling of {members} replicas", "a power of two"
+    if algorithm == "paired_halving" and scatters:
+        return "paired_halving leaves fragments with some of the replicas only", "ring, two_rings"
+    if algorithm == "paired_halving" and not members & (members - 1):
+        return f"paired_halving of {members} replicas", "no power of two; halving_doubling"
     if algorithm == "hierarchical" and scatters:
         return "hierarchical leaves fragments in another order than the replicas'", "ring, two_rings"
-    if algorithm == "hierarchical" and not inner_members(graph, axes):
+    if algorithm == "hierarchical" and not _inners(graph, axes):
         return (
             f"hierarchical of {members} replicas",
             "groups of equal size, of more than one member, and several",
@@ -232,18 +264,21 @@ def cycles(graph: Graph, axes: tuple[str, ...], algorithm: str, size_bytes: int,
         return rounds * (n - 1) * (_step(graph, axes, both, fragment / 2) + STEP_CYCLES / 2)
     if algorithm == "halving_doubling" and scatters:
         return _halving(graph, axes, size_bytes, n) / 2
-    if algorithm == "halving_doubling":
+    if algorithm in HALVING:
         return _halving(graph, axes, size_bytes, halving_parts(graph, axes, size_bytes))
     return _hierarchical(graph, axes, size_bytes, inner_members(graph, axes, size_bytes))
 
 
 def _halving(graph: Graph, axes: tuple[str, ...], size_bytes: int, parts: int) -> float:
-    total, distance, piece = 0.0, 1, size_bytes
-    while distance < graph.replicas.size(axes):
+    n, total, distance, piece = graph.replicas.size(axes), 0.0, 1, size_bytes
+    tiles = _tiles(graph, size_bytes / parts, FRAGMENT_BYTES)
+    while 2 * distance <= n:
         halves = distance < parts
         piece = piece / 2 if halves else piece
-        total += (2 if halves else 1) * _step(graph, axes, (Swap(distance),), piece)
+        total += (2 if halves else 1) * _step(graph, axes, (swap(distance, n),), piece, tiles)
         distance *= 2
+    if distance < n:  # members beyond the last power of two: to their partners, and back
+        total += 2 * _step(graph, axes, (swap(distance, n),), size_bytes, tiles)
     return total
 
 
@@ -254,13 +289,22 @@ def _hierarchical(graph: Graph, axes: tuple[str, ...], size_bytes: int, inner: i
     return 2 * ((inner - 1) * near + (n // inner - 1) * far)
 
 
+def _tiles(graph: Graph, size_bytes: float, least: int) -> float:
+    """Return how many tiles an array takes, with so many bytes on each at the least."""
+    return min(graph.target.num_tiles, max(1, size_bytes // least))
+
+
 def _step(
-    graph: Graph, axes: tuple[str, ...], permutations: tuple[Permutation, ...], flow_bytes: float
+    graph: Graph,
+    axes: tuple[str, ...],
+    permutations: tuple[Permutation, ...],
+    flow_bytes: float,
+    tiles: float = 0,
 ) -> float:
     assert graph.system is not None
     shares = (*[0] * graph.ipu, 1)  # of what lies across IPUs, as of what lies on the first
     size_bytes = math.ceil(flow_bytes)
     links = permutation_cycles(graph.system, graph.replicas, axes, permutations, size_bytes, shares)
-    tiles = min(graph.target.num_tiles, max(1, flow_bytes // LEAST_BYTES))
+    tiles = tiles or _tiles(graph, flow_bytes, LEAST_BYTES)
     on_tile = len(permutations) * flow_bytes / tiles / TILE_BYTES_PER_CYCLE
     return links + on_tile + STEP_CYCLES

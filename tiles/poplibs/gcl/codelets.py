@@ -16,8 +16,10 @@ from tiles.graph import Collective, folded, register
 from tiles.graph.collective import alike
 from tiles.poplibs.gcl import orders
 
-ALGORITHMS = ("ring", "two_rings", "halving_doubling", "hierarchical")
+ALGORITHMS = ("ring", "two_rings", "halving_doubling", "paired_halving", "hierarchical")
 """Ways to reduce; see ``AllReduce``."""
+HALVING = ("halving_doubling", "paired_halving")
+"""Those that halve: of a power of two members, and of others."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class _Reducing(Collective):
             half = -(-x.shape[2] // 2)
             ways = orders.ring(self.operation, x[..., :half]), orders.ring(self.operation, x[..., half:], -1)
             return jnp.concatenate(ways, axis=1)
-        if self.algorithm == "halving_doubling":
+        if self.algorithm in HALVING:
             return orders.halves(self.operation, x)
         if self.algorithm == "hierarchical":
             outer, inner = n // self.inner, self.inner
@@ -82,7 +84,7 @@ class AllReduce(_Reducing):
     The operand's elements, in row-major order and filled up with zeros, are cut into as many fragments as there are
     members; members are counted in the order of their ring. By ``ring`` and ``two_rings`` (the first half of a
     fragment's elements clockwise, the others anticlockwise) they are summed as ``orders.ring`` says; by
-    ``halving_doubling`` as ``orders.halves``; by ``hierarchical`` as a ring among ``inner`` neighbours does, then as
+    ``halving_doubling`` and ``paired_halving`` as ``orders.halves``; by ``hierarchical`` as a ring among ``inner`` neighbours does, then as
     one among those of equal place in their groups.
     """
 
@@ -101,7 +103,7 @@ class AllReduce(_Reducing):
     def members(self, *operands: jax.Array) -> tuple[jax.Array, ...]:
         """Return the result for each member."""
         (x,) = operands
-        if self.algorithm == "halving_doubling":
+        if self.algorithm in HALVING:
             return (alike(orders.halves(self.operation, x), x.shape[0]),)
         result = self.combined(orders.fragments(x, x.shape[0], self.algorithm))
         return (alike(orders.joined(result, x.shape[1:]), x.shape[0]),)

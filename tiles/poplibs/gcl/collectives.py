@@ -35,10 +35,10 @@ from tiles.graph.collective import as_axes
 from tiles.graph.domain import REDUCTION
 from tiles.poplibs.forms import map_form
 from tiles.poplibs.gcl import choice, orders
-from tiles.poplibs.gcl.codelets import AllGather, AllReduce, AllToAll, Broadcast, ReduceScatter
+from tiles.poplibs.gcl.codelets import HALVING, AllGather, AllReduce, AllToAll, Broadcast, ReduceScatter
 from tiles.poplibs.gcl.steps import Steps
 from tiles.poplibs.popops import movement
-from tiles.poplibs.popops.expr import arg, call, compare
+from tiles.poplibs.popops.expr import arg, call, compare, select
 from tiles.poplibs.poputil.copies import concatenate, reshape
 
 Axes = str | Seq[str]
@@ -104,8 +104,8 @@ def all_reduce(
       x: the tensor.
       axes: along which replicas form groups.
       operation: "add", "mul", "max", "min", "and", "or" or "xor", in the tensor's own dtype.
-      algorithm: "ring", "two_rings", "halving_doubling" or "hierarchical"; by default the one that a closed form
-        finds cheapest. It says in which order members are combined, see ``AllReduce``.
+      algorithm: "ring", "two_rings", "halving_doubling", "paired_halving" or "hierarchical"; by default the one that
+        a closed form finds cheapest. It says in which order members are combined, see ``AllReduce``.
 
     Raises:
       InvalidGraph: no such axis or operation, or an algorithm that does not fit the group.
@@ -118,16 +118,17 @@ def all_reduce(
     inner, ring, parts = 0, Shift(1), n
     if algorithm == "hierarchical":
         inner = choice.inner_members(site.graph, axes, x.size_bytes)
-    if algorithm == "halving_doubling":
+    halves = algorithm in HALVING
+    if halves:
         parts = choice.halving_parts(site.graph, axes, x.size_bytes)
     else:
         ring = choice.ring_of(site.graph, axes, inner)
     each = orders.fragment_elements(size, parts, algorithm)
     steps = Steps(site, axes, x.dtype, each)
-    if algorithm == "halving_doubling":
-        place = steps.place() if parts > 1 else None
-        own = steps.reduce_halving(operation, steps.fragments(x, parts), place)
-        found = steps.gather_doubling(own, place, parts)
+    if halves:
+        rows = steps.rows_from_own(parts, False, True) if parts > 1 else None
+        own = steps.reduce_halving(operation, steps.paired(operation, steps.fragments(x, parts)), rows)
+        found = steps.unpaired(steps.gather_doubling(own, rows, parts))
     elif algorithm == "hierarchical":
         outer = n // inner
         local, across = ring, Shift(1, inner, outer)
@@ -210,7 +211,7 @@ def reduce_scatter(
     steps = Steps(site, axes, x.dtype, each)
     buffer, ring = _chunks_in(steps, x, dimension, n), Shift(1)
     if algorithm == "halving_doubling":
-        own = steps.reduce_halving(operation, buffer, steps.place())
+        own = steps.reduce_halving(operation, buffer, steps.rows_from_own(n, True, False))
     else:
         ring = choice.ring_of(site.graph, axes)
         buffer = steps.in_ring_order(buffer) if ring.is_folded else buffer
@@ -255,7 +256,7 @@ def all_gather(
     each = orders.fragment_elements(math.prod(x.shape), 1, algorithm)
     steps = Steps(site, axes, x.dtype, each)
     if algorithm == "doubling":
-        found = steps.gather_doubling(steps.fragments(x, 1), steps.place(), n)
+        found = steps.gather_doubling(steps.fragments(x, 1), steps.rows_from_own(n, True, True), n)
     else:
         owns, ring = _halves(steps, steps.fragments(x, 1)), choice.ring_of(site.graph, axes)
         found = _ring_gathered(steps, owns, steps.place(ring), ring, algorithm)
@@ -338,7 +339,8 @@ def broadcast(
         pairs = tuple(((root + k) % n, (root + k + have) % n) for k in range(count))
         moves = Pairs(pairs) if n <= MOST_AT_ONCE else Shift(have)
         arrived = steps.send(held, _simplest(moves, n, site.location))
-        held = steps.choose(steps.scalar(compare("GE", arg(0), have), place), arrived, held)
+        has_got = steps.scalar(compare("GE", arg(0), have), place)
+        held = steps.choose(has_got, held, arrived, select(arg(0), arg(2), arg(1)))
         have *= 2
     result = steps.whole(held, x.shape)
     form = map_form(x.shape, [identity_map(len(x.shape))])

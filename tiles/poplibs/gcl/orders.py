@@ -72,10 +72,16 @@ def ring(operation: str, x: jax.Array, direction: int = 1) -> jax.Array:
 
 
 def halves(operation: str, x: jax.Array) -> jax.Array:
-    """Return the sum of ``[n, ...]`` by halving, n a power of two: ``x[0] + x[1]``, then pairs of pairs, and so on.
+    """Return the sum of ``[n, ...]`` by halving: ``x[0] + x[1]``, then pairs of pairs, and so on.
 
+    Where n is no power of two, members beyond the last one p below n are first added to the first: ``x[i] + x[p + i]``.
     Which of the two is the member's own makes no difference: ``a + b`` and ``b + a`` have the same bits.
     """
+    power = 1 << x.shape[0].bit_length() - 1
+    more = x.shape[0] - power
+    if more:
+        first = optimization_barrier(OPERATIONS[operation](x[:more], x[power:]))
+        x = jnp.concatenate([first, x[more:power]])
     while x.shape[0] > 1:
         x = optimization_barrier(OPERATIONS[operation](x[::2], x[1::2]))
     return x[0]

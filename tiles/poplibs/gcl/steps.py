@@ -10,7 +10,6 @@ import math
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 
-from tiles.errors import InvalidGraph
 from tiles.graph import (
     VARIABLE,
     AxisSplit,
@@ -26,11 +25,11 @@ from tiles.graph import (
     Sequence,
     Shift,
     Site,
-    Swap,
     Tensor,
     WriteReplicaIndex,
     along,
     linear_layout,
+    swap,
     whole,
 )
 from tiles.graph.domain import REDUCTION
@@ -39,6 +38,7 @@ from tiles.poplibs.gcl.orders import FUNCTIONS
 from tiles.poplibs.popops import elementwise, movement
 from tiles.poplibs.popops.expr import Expr, arg, call, compare, select
 from tiles.poplibs.popops.map import Map
+from tiles.poplibs.popops.offsets import NO_WINDOW
 from tiles.poplibs.popops.slicing import MultiSlice
 from tiles.poplibs.popops.updating import MultiUpdate
 from tiles.poplibs.poputil.copies import reshape
@@ -65,6 +65,8 @@ class Steps:
         self.name, self.location = site.name, site.location
         self.program = Sequence()
         self.members = site.graph.replicas.size(axes)
+        self.power = 1 << self.members.bit_length() - 1
+        """The members that halve and double: all, or those below the last power of two."""
 
     def site(self, part: str) -> Site:
         """Return where builders add a part of the collective at present: inside a loop, if one is being written."""
@@ -173,21 +175,30 @@ class Steps:
         """Return a buffer with other leading dimensions: the same memory."""
         return reshape(self.site("view"), x, shape)
 
-    def combine(self, operation: str, own: Tensor, arrived: Tensor) -> Tensor:
-        """Return the replica's own combined with what arrived, element by element."""
-        both = call(FUNCTIONS[operation], arg(0), arg(1))
-        return elementwise.map(self.site(operation), both, [own, arrived], plan=self._plan(own.shape))
+    def combine(self, operation: str, own: Tensor, arrived: Tensor, start: int = 0, count: int = 0) -> Tensor:
+        """Return the replica's own combined with what arrived, element by element, or ``count`` rows of that."""
+        both, rank = call(FUNCTIONS[operation], arg(0), arg(1)), len(own.shape)
+        shape = (count or own.shape[0], *own.shape[1:])
+        rows = IndexMap((along(0, 1, start), *(along(i) for i in range(1, rank))))
+        return elementwise.map(
+            self.site(operation),
+            both,
+            [own, arrived],
+            shape=shape,
+            operand_maps=[rows, rows],
+            plan=self._plan(shape),
+        )
 
-    def choose(self, predicate: Tensor, on_true: Tensor, on_false: Tensor) -> Tensor:
-        """Return one of two buffers by a scalar."""
-        maps = [IndexMap(()), *[IndexMap(tuple(along(i) for i in range(len(on_true.shape))))] * 2]
+    def choose(self, predicate: Tensor, own: Tensor, arrived: Tensor, found: Expr) -> Tensor:
+        """Return what a scalar, as operand 0, decides of a replica's own and what arrived."""
+        maps = [IndexMap(()), *[IndexMap(tuple(along(i) for i in range(len(own.shape))))] * 2]
         return elementwise.map(
             self.site("chosen"),
-            select(arg(0), arg(1), arg(2)),
-            [predicate, on_true, on_false],
-            shape=on_true.shape,
+            found,
+            [predicate, own, arrived],
+            shape=own.shape,
             operand_maps=maps,
-            plan=self._plan(on_true.shape),
+            plan=self._plan(own.shape),
         )
 
     def _plan(self, shape: Seq[int], reduced: Seq[int] = ()) -> Plan:
@@ -323,43 +334,77 @@ class Steps:
 
     # ---- halving and doubling
 
-    def bit(self, place: Tensor, distance: int) -> Tensor:
-        """Return 0 or 1: the bit of a place's number that counts ``distance``."""
-        if distance == 1:
-            return self.scalar(call("and", arg(0), 1), place)
-        return self.scalar(call("remainder", call("divide", arg(0), distance), 2), place)
+    def rows_from_own(self, parts: int, row_turned: bool, place_turned: bool) -> Tensor:
+        """Return ``row xor place`` of so many rows, a power of two; the bits of either in reversed order where it says so.
 
-    def reduce_halving(self, operation: str, buffer: Tensor, place: Tensor | None) -> Tensor:
+        Counted so, members whose places differ in one bit have a fragment in rows that differ in one bit, of the
+        nearest members the highest: which rows a stage sends, keeps and receives is the same on all members, and
+        nothing is chosen at runtime. With rows turned, a replica's row 0 is that of its place.
+        """
+        bits = parts.bit_length() - 1
+        row: Expr = call("iota", dim=0, dtype=INDEX)
+        own: Expr = call("and", arg(0), parts - 1) if parts < self.members else arg(0)
+        row, own = _turned(row, bits) if row_turned else row, _turned(own, bits) if place_turned else own
+        return elementwise.map(self.site("number"), call("xor", row, own), [self.place()], shape=(parts,))
+
+    def _looked_up(self, buffer: Tensor, numbers: Tensor, start: int, count: int) -> Tensor:
+        """Return the rows of a buffer that have these numbers, ``count`` of them from one on."""
+        rank, shape = len(buffer.shape), (count, *buffer.shape[1:])
+        dims = [Dim(f"d{i}", n) for i, n in enumerate(shape)] + [Dim("r", buffer.shape[0], REDUCTION)]
+        table = IndexMap((along(rank), *(along(i) for i in range(1, rank))))
+        result = IndexMap(tuple(along(i) for i in range(rank)))
+        form = OpForm(tuple(dims), (table, IndexMap((along(0, 1, start),))), (result,))
+        return self._placed(MultiSlice((0,), (NO_WINDOW,), self.dtype), form, [buffer, numbers], "fragment")
+
+    def reduce_halving(self, operation: str, buffer: Tensor, rows: Tensor | None) -> Tensor:
         """Return the replica's own fragment of ``[parts, elements]``, combined; see ``orders.halves``.
 
-        Both are powers of two; of one part, no place is needed. Neighbours exchange halves until one fragment is left,
-        those further off exchange that: most goes where links are shortest.
+        Both are powers of two; of one part, no rows are needed. Neighbours exchange halves until one fragment is left,
+        those further off exchange that: most goes where links are shortest. In every stage a replica keeps the first half
+        of its rows, counted by ``rows_from_own``, and sends the others.
         """
-        if self.members & (self.members - 1):
-            raise InvalidGraph(
-                f"{self.members} replicas cannot halve and double",
-                expected="a power of two",
-                location=self.location or None,
-            )
         x, distance = buffer, 1
-        while x.shape[0] > 1:
-            assert place is not None
-            half, bit = x.shape[0] // 2, self.bit(place, distance)
-            pairs = self.rows_as(x, half, 2, self.elements)
-            own, other = (
-                self.rows_as(self.at(pairs, which, axis=1), half, self.elements)
-                for which in (bit, self.scalar(1 - arg(0), bit))
-            )
-            x = self.combine(operation, own, self.send(other, Swap(distance)))
-            distance *= 2
-        left = [Swap(1 << k) for k in range(distance.bit_length() - 1, self.members.bit_length() - 1)]
+        if x.shape[0] > 1:
+            assert rows is not None
+            half = x.shape[0] // 2
+            kept, sent = (self._looked_up(buffer, rows, start, half) for start in (0, half))
+            while True:
+                arrived = self.send(sent, swap(distance, self.members))
+                distance *= 2
+                if kept.shape[0] == 1:
+                    break
+                half //= 2
+                kept, sent = (self.combine(operation, kept, arrived, start, half) for start in (0, half))
+            x = self.combine(operation, kept, arrived)
+        stages = range(distance.bit_length() - 1, self.power.bit_length() - 1)
+        left = [swap(1 << k, self.members) for k in stages]
         if len(left) > WRITTEN_OUT:
             return self._reduce_whole(operation, x if x is buffer else self._carried(x), left)
-        for swap in left:
-            x = self.combine(operation, x, self.send(x, swap))
+        for each in left:
+            x = self.combine(operation, x, self.send(x, each))
         return x
 
-    def _reduce_whole(self, operation: str, total: Tensor, stages: Seq[Swap]) -> Tensor:
+    def paired(self, operation: str, buffer: Tensor) -> Tensor:
+        """Return a buffer of a member below the last power of two, combined with that of the member as much further on.
+
+        A member beyond takes part in what follows, and nobody uses what it computes, until ``unpaired``.
+        """
+        if self.power == self.members:
+            return buffer
+        arrived = self.send(buffer, swap(self.power, self.members))
+        has_partner = self.scalar(compare("LT", arg(0), self.members - self.power), self.place())
+        both = call(FUNCTIONS[operation], arg(1), arg(2))
+        return self.choose(has_partner, buffer, arrived, select(arg(0), both, arg(1)))
+
+    def unpaired(self, found: Tensor) -> Tensor:
+        """Return what members below the last power of two have found, on all members."""
+        if self.power == self.members:
+            return found
+        arrived = self.send(found, swap(self.power, self.members))
+        is_beyond = self.scalar(compare("GE", arg(0), self.power), self.place())
+        return self.choose(is_beyond, found, arrived, select(arg(0), arg(2), arg(1)))
+
+    def _reduce_whole(self, operation: str, total: Tensor, stages: Seq[Permutation]) -> Tensor:
         """Return a variable after it was exchanged whole, and added, in every stage: a loop with the stage's number."""
         first = elementwise.fill(self.site("number"), (), INDEX, 0)
         stage = self._kept(first)
@@ -371,22 +416,23 @@ class Steps:
         self.program = after
         return total
 
-    def gather_doubling(self, own: Tensor, place: Tensor | None, parts: int) -> Tensor:
-        """Return ``[parts, elements]`` of the fragments that ``reduce_halving`` leaves."""
+    def gather_doubling(self, own: Tensor, rows: Tensor | None, parts: int) -> Tensor:
+        """Return ``[parts, elements]`` of the fragments that ``reduce_halving`` leaves; ``rows`` as there."""
         x, distance = own, parts // 2
         while distance:
-            assert place is not None
-            rows, bit = x.shape[0], self.bit(place, distance)
-            arrived = self.send(x, Swap(distance))
-            three = self.buffer(
-                rows, 3, self.elements
-            )  # the lower place's row first: rows 0 and 1, or 1 and 2
-            self.copy(
-                three, *(self.rows_as(each, rows, 1, self.elements) for each in (x, arrived, x)), axis=1
-            )
-            x = self.rows_as(self.at(three, bit, 2, axis=1), 2 * rows, self.elements)
+            x = self.joined(x, self.send(x, swap(distance, self.members)))
             distance //= 2
-        return x
+        return x if rows is None else self._looked_up(x, rows, 0, parts)
+
+
+def _turned(number: Expr, bits: int) -> Expr:
+    """Return a number of so many bits with its bits in reversed order."""
+    found: Expr | None = None
+    for bit in range(bits) if bits > 1 else ():
+        one = call("and", call("shift_right_logical", number, bit), 1)
+        moved = call("shift_left", one, bits - 1 - bit)
+        found = moved if found is None else call("or", found, moved)
+    return number if found is None else found
 
 
 def _zero(dtype: str) -> float | bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -174,8 +173,7 @@ def _convolved(
     cell: Cell, roles: ConvRoles, operands: Sequence[Array], precision: Any, dtype: Any
 ) -> tuple[Array, list[int]]:
     """Return the sums as one convolution, and the domain dimensions of their axes."""
-    lhs = without_padding(cell, 0, operands[0])
-    rhs = without_padding(cell, 1, operands[1])
+    lhs, rhs = operands
     windows = [(d,) for d in roles.field]
     features = (*roles.groups, *roles.inputs)
     lhs, lhs_spec = grouped_axes(cell, 0, lhs, [roles.batch, features, *windows])
@@ -203,8 +201,8 @@ def _multiplied(
     """Return the sums as a product of windows laid out tap by tap, or by positions if those are fewer."""
     field, taps = ([cell.sizes[d] for d in dims] for dims in (roles.field, roles.taps))
     by_tap = math.prod(taps) <= math.prod(field)
-    lhs, axes = _laid_out(cell, roles, without_padding(cell, 0, operands[0]), by_tap)
-    rhs, kernel = without_padding(cell, 1, operands[1]), list(cell.form.operands[1].dims)
+    lhs, axes = _laid_out(cell, roles, operands[0], by_tap)
+    rhs, kernel = operands[1], list(cell.form.operands[1].dims)
     rhs = rhs.reshape([cell.sizes[d] for d in kernel])
     if by_tap:
         rest = [d for d in kernel if d not in roles.taps]
@@ -233,43 +231,33 @@ def _laid_out(cell: Cell, roles: ConvRoles, lhs: Array, by_tap: bool) -> tuple[A
     window_axes = [number for number, axis in enumerate(map_axes) if len(axis.terms) > 1]
     moved, kept = (roles.taps, roles.field) if by_tap else (roles.field, roles.taps)
     steps, strides = (roles.dilations, roles.strides) if by_tap else (roles.strides, roles.dilations)
-    pieces: list[Array] = []
-    for place in itertools.product(*(range(cell.sizes[d]) for d in moved)):
-        piece = lhs
-        for number, index, step, stride, d in zip(window_axes, place, steps, strides, kept, strict=True):
-            start = index * step
-            last = start + stride * (cell.sizes[d] - 1) + 1
-            piece = lax.slice_in_dim(piece, start, last, stride, axis=number)
-        for index, d in zip(place, moved, strict=True):
-            limit = cell.limits[d]
-            if by_tap and limit is not None:
-                piece = lax.select(broadcast(index < limit, piece.shape), piece, lax.full_like(piece, 0))
-        pieces.append(piece)
     axes = [_kept_dim(cell, axis.terms) for axis in map_axes]
     for number, d in zip(window_axes, kept, strict=True):
         axes[number] = d
     position = len(axes) - 1
-    while position and math.prod(pieces[0].shape[position:]) < RUN:
+    while position and math.prod(cell.sizes[d] for d in axes[position:]) < RUN:
         position -= 1
-    shape = (*pieces[0].shape[:position], 1, *pieces[0].shape[position:])
-    stacked = lax.concatenate([piece.reshape(shape) for piece in pieces], position)
+    stacked, found = lhs, list[int]()  # an axis for each window, in front of ``position``
+    for number, step, stride, d, along in zip(window_axes, steps, strides, kept, moved, strict=True):
+        axis, new = number + len(found) * (number >= position), position + len(found)
+        pieces: list[Array] = []
+        for index in range(cell.sizes[along]):
+            last = index * step + stride * (cell.sizes[d] - 1) + 1
+            piece = lax.slice_in_dim(stacked, index * step, last, stride, axis=axis)
+            limit = cell.limits[along]
+            if by_tap and limit is not None:
+                piece = lax.select(broadcast(index < limit, piece.shape), piece, lax.full_like(piece, 0))
+            pieces.append(lax.expand_dims(piece, (new,)))
+        stacked = pieces[0] if len(pieces) == 1 else lax.concatenate(pieces, new)
+        found.append(along)
+    shape = stacked.shape[:position], stacked.shape[position + len(found) :]
+    stacked = stacked.reshape(*shape[0], math.prod(cell.sizes[d] for d in moved), *shape[1])
     axes.insert(position, STACKED)
     for number, d in enumerate(axes):
         limit = cell.limits[d] if d in roles.taps else None
         if limit is not None:
             stacked = _zeroed(stacked, number, limit)
     return stacked, axes
-
-
-def without_padding(cell: Cell, k: int, operand: Array) -> Array:
-    """Return operand k with zeros at padded summed points of axes that follow one dimension."""
-    for number, axis in enumerate(cell.form.operands[k].axes):
-        if len(axis.terms) == 1:
-            d = axis.terms[0][0]
-            limit = cell.limits[d]
-            if cell.form.dims[d].is_reduced and limit is not None:
-                operand = _zeroed(operand, number, limit)
-    return operand
 
 
 def _zeroed(x: Array, axis: int, limit: Any) -> Array:

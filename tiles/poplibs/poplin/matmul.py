@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from jax import Array, lax
 
-from tiles._jax_compat import broadcasted_iota, dot_general
+from tiles._jax_compat import dot_general
 from tiles.errors import InvalidGraph
 from tiles.graph import Arrangement, Cell, Codelet, Cycles, Extents, OpForm, register
 from tiles.numerics.dtypes import is_float, is_narrow_float, itemsize, to_jax
@@ -68,12 +68,12 @@ class MatMul(Codelet):
         return f"poplin::MatMul<{','.join(method + names)}>"
 
     def compute(self, cell: Cell, *operands: Array) -> tuple[Array, ...]:
-        """Return the cell's sums of products; padded points of the contracted dimensions count nothing.
+        """Return the cell's sums of products; padded points of the contracted dimensions, zeros, add nothing.
 
         Float products are asked for at the highest precision: float32 on the machine is float32.
         """
         roles = roles_of(cell.form)
-        lhs, rhs = (_padding_zeroed(cell, k, x) for k, x in enumerate(operands))
+        lhs, rhs = (_without_constant_axes(cell, k, x) for k, x in enumerate(operands))
         left, right = (index_map.dims for index_map in cell.form.operands)
         contracted, batch = (
             (tuple(left.index(d) for d in dims), tuple(right.index(d) for d in dims))
@@ -149,16 +149,9 @@ class MatMul(Codelet):
         return extents.results * itemsize(self.accumulate_dtype)
 
 
-def _padding_zeroed(cell: Cell, k: int, operand: Array) -> Array:
-    """Return operand k without its axes of constant index, and with zeros at padded contracted points."""
-    index_map = cell.form.operands[k]
-    bare = operand.reshape(tuple(cell.sizes[d] for d in index_map.dims))
-    for axis, d in enumerate(index_map.dims):
-        limit = cell.limits[d]
-        if cell.form.dims[d].is_reduced and limit is not None:
-            real = broadcasted_iota(np.int32, bare.shape, axis) < limit
-            bare = lax.select(real, bare, lax.full_like(bare, 0))
-    return bare
+def _without_constant_axes(cell: Cell, k: int, operand: Array) -> Array:
+    """Return operand k without its axes of constant index."""
+    return operand.reshape(tuple(cell.sizes[d] for d in cell.form.operands[k].dims))
 
 
 def accumulator_of(dtype: str) -> str:

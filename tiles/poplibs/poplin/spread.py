@@ -13,7 +13,7 @@ from jax import Array, lax
 from tiles.errors import InvalidGraph
 from tiles.graph import Arrangement, Cell, Cycles, Extents, OpForm, register
 from tiles.numerics.dtypes import is_float, itemsize, to_jax
-from tiles.poplibs.poplin.conv import Convolution, grouped_axes, in_order, without_padding
+from tiles.poplibs.poplin.conv import Convolution, grouped_axes, in_order
 from tiles.poplibs.poplin.conv_cycles import (
     ConvShape,
     conv_roles,
@@ -67,7 +67,7 @@ class SpreadConvolution(Convolution):
     def compute(self, cell: Cell, *operands: Array) -> tuple[Array, ...]:
         """Return the cell's sums: a convolution over the array, spread; see ``Convolution.compute``."""
         roles = conv_roles(cell.form)
-        lhs, rhs = (without_padding(cell, k, operand) for k, operand in enumerate(operands))
+        lhs, rhs = operands
         windows = [(d,) for d in roles.field]
         lhs, lhs_spec = grouped_axes(cell, 0, lhs, [roles.batch, (*roles.groups, *roles.inputs), *windows])
         kernels = (*roles.groups, *roles.outputs)

@@ -9,6 +9,7 @@ run the arithmetic of every function, store the results once (basis ASSUMED).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -19,7 +20,7 @@ from tiles.graph import Cycles, Extents, OpForm, code_or_formula
 from tiles.numerics.arrays import where
 from tiles.numerics.dtypes import itemsize
 from tiles.poplibs.popops.expression import FUNCTIONS, NAMED, Body, Row, body_dtypes
-from tiles.poplibs.popops.inner_loops import INVERSE, SOURCE, calls_library, derived_loop, loop_of
+from tiles.poplibs.popops.inner_loops import INVERSE, SOURCE, derived_loop, library_rows, loop_of
 from tiles.poplibs.popops.map_code import expression_code
 from tiles.poplibs.popops.relayout_cycles import movement, movement_cycles
 from tiles.poplibs.popops.scaled_add import is_scaled_add, scaled_add_cycles
@@ -126,17 +127,42 @@ def _from_code(
 ) -> Cycles:
     """Return what PopLibs states; where it states nothing, the cycles of the vertex' tile code.
 
-    Functions of the C library keep their figure in an expression: code of ours for them is far shorter.
+    Functions of the C library keep their figure in an expression, code of ours for them is far shorter: the code is that
+    of what stands around them.
     """
-    if stated.basis is not Basis.ASSUMED or calls_library(body, extents.operand_dtypes):
+    if stated.basis is not Basis.ASSUMED:
         return stated
+    calls = library_rows(body, extents.operand_dtypes)
+    rest, ends = _without(body, outputs, calls, len(extents.operand_dtypes))
     try:
         parts = expression_code(
-            body, outputs, extents, target, vertex_name(body, outputs, extents.operand_dtypes)
+            rest, ends, extents, target, vertex_name(body, outputs, extents.operand_dtypes)
         )
     except (NoTileCode, OutOfRegisters):
         return stated
-    return code_or_formula(parts, stated)
+    if not calls:
+        return code_or_formula(parts, stated)
+    dtypes = body_dtypes(body, extents.operand_dtypes)
+    loops = [loop_of(body[i][0], dict(body[i][2]), dtypes[body[i][1][-1]]) for i in calls]
+    called = target.worker_issue_interval_cycles * body_slots(body, calls, extents, target)
+    around = code_or_formula(parts, Cycles(stated.value - called, Basis.ASSUMED, stated.source))
+    basis = Basis.weakest([around.basis, *(loop.basis for loop in loops)])
+    return Cycles(around.value + called, basis, f"{loops[0].source}; around it {around.source}")
+
+
+def _without(
+    body: Body, outputs: tuple[int, ...], calls: Sequence[int], operands: int
+) -> tuple[Body, tuple[int, ...]]:
+    """Return an expression whose rows ``calls`` are left out: the value of each is its operand's, of two their product."""
+    places, rows = list(range(operands)), list[Row]()
+    for i, (name, arguments, attrs) in enumerate(body):
+        taken = tuple(places[a] for a in arguments)
+        if i in calls and len(taken) == 1:
+            places.append(taken[0])
+            continue
+        places.append(operands + len(rows))
+        rows.append(("multiply", taken, ()) if i in calls else (name, taken, attrs))
+    return tuple(rows), tuple(places[i] for i in outputs)
 
 
 def _permuted_operands(

@@ -314,12 +314,18 @@ def loop_of(name: str, attrs: Mapping[str, Any], dtype: str, scalar: bool = Fals
 
 def calls_library(body: Body, operand_dtypes: tuple[str, ...]) -> bool:
     """Return whether an expression has a function that PopLibs leaves to the C library, which code of ours is not."""
+    return bool(library_rows(body, operand_dtypes))
+
+
+def library_rows(body: Body, operand_dtypes: tuple[str, ...]) -> list[int]:
+    """Return the rows of an expression, by number, that PopLibs leaves to the C library."""
     dtypes = body_dtypes(body, operand_dtypes)
     first = len(operand_dtypes)
-    return any(
-        is_of_library(name, attrs, dtypes[arguments[0]] if arguments else dtypes[first + i])
+    return [
+        i
         for i, (name, arguments, attrs) in enumerate(body)
-    )
+        if is_of_library(name, attrs, dtypes[arguments[0]] if arguments else dtypes[first + i])
+    ]
 
 
 def is_of_library(name: str, attrs: Attrs, dtype: str) -> bool:

@@ -69,6 +69,7 @@ def expression_code(
     operands = len(extents.operand_dtypes)
     body, outputs, counted = _counters(body, outputs, operands)
     levels, inner, has_rows = loops_of(extents.form, counted)
+    others = _beside_counted(extents.form, counted, inner)
     n = extents.product(inner)
     rows = extents.results // np.maximum(n, 1)
     dtypes = (*extents.operand_dtypes, *(_COUNTER,) * len(counted))
@@ -80,7 +81,25 @@ def expression_code(
         tuple(d for d in dims if d not in inner),
         inner,
     )
+    if others:
+        is_alone = extents.product(others) == 1
+        if not is_alone.any():
+            raise NoTileCode(
+                "an expression of the element's position along one of several dimensions of rows"
+            )
+        found = tuple(replace(part, runs=np.where(is_alone, part.runs, 0)) for part in found)
     return tuple(replace(part, data=data) for part in found)
+
+
+def _beside_counted(form: OpForm, counted: tuple[int, ...], inner: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the dimensions of rows that must have one place each, so that a position counts rows: with none it does.
+
+    Positions along two of them would have to be counted by both.
+    """
+    dims = tuple(d for d in form.results[0].dims if form.dims[d].size > 1) if form.results else ()
+    outer = [d for d in dims if d not in inner]
+    rows = {d for d in counted if d in outer}
+    return tuple(d for d in outer if rows != {d}) if len(outer) > 1 and rows else ()
 
 
 def _counters(
@@ -138,7 +157,7 @@ def rows_code(
         cell = partial(_cell, *question, 0, False)
         return (
             VertexCode(
-                existing(_named_variant(name, isa, "map", _cell, *question, 0, False)), n * rows, cell=cell
+                existing(named_variant(name, isa, "map", _cell, *question, 0, False)), n * rows, cell=cell
             ),
         )
     return aligned_rows("map", _cell, question, dtypes, levels, n, rows, isa, name)
@@ -177,7 +196,7 @@ def aligned_rows(
         cells = [partial(make, *question, grain, shares) for shares in (False, True)]
         try:
             by_rows, together = (
-                existing(_named_variant(name, isa, family, make, *cell.args)) for cell in cells
+                existing(named_variant(name, isa, family, make, *cell.args)) for cell in cells
             )
         except (NoTileCode, OutOfRegisters) as error:
             reason = error
@@ -201,9 +220,6 @@ def loops_of(form: OpForm, counted: tuple[int, ...] = ()) -> tuple[Levels, tuple
       levels: of every operand.
       inner: the domain dimensions of the inner loop.
       has_rows: whether there is a loop around it that operands take notice of.
-
-    Raises:
-      NoTileCode: a position along one of several dimensions that rows are of.
     """
     long = {d for d, dim in enumerate(form.dims) if dim.size > 1}
     order = [d for d in form.results[0].dims if d in long] if form.results else []
@@ -214,8 +230,6 @@ def loops_of(form: OpForm, counted: tuple[int, ...] = ()) -> tuple[Levels, tuple
         len(order),
     )
     outer, inner = set(order[:cut]), set(order[cut:])
-    if any(d in outer and outer != {d} for d in counted):
-        raise NoTileCode("an expression of the element's position along one of several dimensions of rows")
     levels = tuple((ELEMENT if v & inner else ROW if v else CELL, bool(v & outer)) for v in varies)
     has_rows = any(
         level == ROW or (level == ELEMENT and v < outer | inner)
@@ -236,7 +250,7 @@ def _alignments(
 
 
 @lru_cache(maxsize=4096)
-def _named_variant(name: str, *key: Any) -> Variant | NoVariant:
+def named_variant(name: str, *key: Any) -> Variant | NoVariant:
     """Return a variant under the name of a vertex: vertices of other names may run the same code."""
     return _variant(*key).named(name)
 

@@ -7,13 +7,15 @@ the part begins, and what falls outside its part is another cell's.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from tiles._jax_compat import gather
 from tiles.graph import Cell, IndexMap, OpForm
 
 NO_WINDOW = -1
@@ -30,6 +32,11 @@ def axis_dims(index_map: IndexMap, axes: Sequence[int]) -> tuple[int, ...]:
 def window_size(form: OpForm, window: int) -> int:
     """Return how many consecutive elements are taken at an index."""
     return 1 if window == NO_WINDOW else form.dims[window].size
+
+
+def takes_rows(form: OpForm, windows: Sequence[int]) -> bool:
+    """Return whether an index, along one axis, stands for a single place."""
+    return len(windows) == 1 and window_size(form, windows[0]) == 1
 
 
 def holds_all(cell: Cell, dims: Sequence[int]) -> bool:
@@ -170,3 +177,62 @@ def update_dims(
         scatter_indices_batching_dims=tuple(leading.index(d) for d in batch),
     )
     return UpdateDims(tuple(leading), tuple(trailing), numbers)
+
+
+SCATTERS: dict[str, tuple[Callable[..., Array], Callable[[Array, Array], Array]]] = {
+    "set": (lax.scatter, lambda old, new: new),
+    "add": (lax.scatter_add, lax.add),
+    "sub": (lax.scatter_sub, lax.sub),
+    "mul": (lax.scatter_mul, lax.mul),
+    "max": (lax.scatter_max, lax.max),
+    "min": (lax.scatter_min, lax.min),
+}
+"""By operation, many updates, and what one makes of old elements."""
+
+
+def scatter(
+    operation: str,
+    part: Array,
+    places: Array,
+    updates: Array,
+    numbers: lax.ScatterDimensionNumbers,
+    *,
+    are_inside: bool = False,
+) -> Array:
+    """Return a part after updates, those outside of it left out.
+
+    A single update outside is one inside that writes what it finds. XLA:CPU (jaxlib 0.10.2) makes a slice and its update
+    of a single scatter, and takes a slice of a slice to begin where the two starts add up, though each is clamped: with a
+    place outside, it writes elements that lie beside the part in the array which that was sliced from.
+
+    Args:
+      operation: one of ``SCATTERS``.
+      part: what is updated.
+      places: where updates begin, int32 ``[*leading, axes]``.
+      updates: ``[*leading, *trailing]``.
+      numbers: how the three lie against each other; see ``UpdateDims``.
+      are_inside: whether no place is outside.
+    """
+    many, one = SCATTERS[operation]
+    if are_inside or math.prod(places.shape[:-1]) != 1:
+        return many(part, places, updates, numbers, mode="fill")
+    single = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
+    window = iter(numbers.update_window_dims)
+    sizes = [1 if axis in single else updates.shape[next(window)] for axis in range(part.ndim)]
+    last = np.array([part.shape[a] - sizes[a] for a in numbers.scatter_dims_to_operand_dims], np.int32)
+    is_inside = ((places >= 0) & (places <= last)).all()
+    inside = jnp.clip(places, 0, last)
+    old = gather(part, inside, looked_up(numbers), tuple(sizes), mode="promise_in_bounds")
+    new = jnp.where(is_inside, one(old, updates), old)
+    return lax.scatter(part, inside, new, numbers, mode="promise_in_bounds")
+
+
+def looked_up(numbers: lax.ScatterDimensionNumbers) -> lax.GatherDimensionNumbers:
+    """Return the gather of the elements that a scatter updates."""
+    return lax.GatherDimensionNumbers(
+        offset_dims=tuple(numbers.update_window_dims),
+        collapsed_slice_dims=tuple(numbers.inserted_window_dims),
+        start_index_map=tuple(numbers.scatter_dims_to_operand_dims),
+        operand_batching_dims=tuple(numbers.operand_batching_dims),
+        start_indices_batching_dims=tuple(numbers.scatter_indices_batching_dims),
+    )

@@ -37,6 +37,8 @@ from tiles.poplibs.popops.reduce_code import reduction_code
 from tiles.target import Basis, Target
 
 OPERATIONS = tuple(FOLDS)
+_KEEP_ZERO = ("add", "subtract", "multiply", "negate", "convert")
+"""Functions that are zero where all arguments are, also of words in the ring. Not all dtypes have a zero."""
 _ON_BOOLEANS = {"add": "or", "max": "or", "mul": "and", "min": "and"}
 
 
@@ -101,7 +103,8 @@ class Reduce(Codelet):
         value = evaluate_body(self.body, aligned, cell)[-1]
         if value.shape != cell.sizes:
             value = broadcast_in_dim(value, cell.sizes, range(len(cell.sizes)))
-        value, mask = cast_accumulator(value, self.accumulate_dtype), cell.reduced_mask()
+        value = cast_accumulator(value, self.accumulate_dtype)
+        mask = None if self._is_neutral_beyond(cell) else cell.reduced_mask()
         if mask is not None:
             neutral = broadcast(neutral_element(self.operation, self.accumulate_dtype), value.shape)
             value = lax.select(jnp.broadcast_to(mask, value.shape), value, neutral)
@@ -110,6 +113,20 @@ class Reduce(Codelet):
         order = [kept.index(d) for d in cell.form.results[0].dims]
         total = total if order == sorted(order) else lax.transpose(total, order)
         return (cast_accumulator(total, self.out_dtype),)
+
+    def _is_neutral_beyond(self, cell: Cell) -> bool:
+        """Whether what operands hold at padded points, zeros, makes values of zero there, which change no sum."""
+        if self.operation not in ("add", "or", "xor"):
+            return False
+        padded = {d for d, limit in enumerate(cell.limits) if limit is not None}
+        zeros = [
+            padded <= {a.terms[0][0] for a in index_map.axes if len(a.terms) == 1}
+            for index_map in cell.form.operands
+        ]
+        for name, arguments, _ in self.body:
+            zeros.append(name in _KEEP_ZERO and all(zeros[argument] for argument in arguments))
+        dtypes = body_dtypes(self.body, self.operand_dtypes)
+        return zeros[-1] and all(np.array(0, to_jax(d)).astype(np.float32) == 0 for d in dtypes)
 
     def cycles(self, extents: Extents, target: Target) -> Cycles:
         """Return the PopLibs estimate of the vertex, see ``reduce_cycles``; where it has none, its code's cycles."""

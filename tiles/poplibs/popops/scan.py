@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from tiles.errors import InvalidGraph
+from tiles.errors import InvalidGraph, NoTileCode, OutOfRegisters
 from tiles.graph import (
     Cell,
     Codelet,
@@ -25,6 +25,8 @@ from tiles.graph import (
     Plan,
     Site,
     Tensor,
+    VertexCode,
+    code_cycles,
     identity_map,
     register,
     site_of,
@@ -34,6 +36,7 @@ from tiles.poplibs.forms import map_form
 from tiles.poplibs.popops import elementwise_cycles
 from tiles.poplibs.popops.expression import FUNCTIONS, Body, body_dtypes, evaluate_body
 from tiles.poplibs.popops.inner_loops import loop_of
+from tiles.poplibs.popops.scan_code import scan_code
 from tiles.poplibs.poputil.place import place
 from tiles.target import Basis, Target
 
@@ -109,6 +112,18 @@ class Scan(Codelet):
         return tuple(jnp.broadcast_to(known[i], full).reshape(shape) for i in self.outputs)
 
     def cycles(self, extents: Extents, target: Target) -> Cycles:
+        """Return the cycles of the code; where there is none, a formula's, see ``_estimated``."""
+        try:
+            return code_cycles(self.tile_code(extents, target))
+        except (NoTileCode, OutOfRegisters):
+            return self._estimated(extents, target)
+
+    def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
+        """Return the code of whole rows of words, a worker each."""
+        how = (self.body, self.outputs, self.dtypes, self.dimension, self.is_reversed)
+        return scan_code(*how, extents, target, self.label)
+
+    def _estimated(self, extents: Extents, target: Target) -> Cycles:
         """Return the slots of a scan of whole rows by workers, or of parts of rows where workers are idle (ASSUMED).
 
         Workers that share rows scan their parts, then add to each the fold of the parts before it: two passes.

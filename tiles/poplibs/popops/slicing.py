@@ -16,8 +16,9 @@ from jax import Array, lax
 from tiles._jax_compat import gather
 from tiles.errors import InvalidGraph
 from tiles.graph import Cell, Codelet, Cycles, Extents, OpForm, VertexCode, register
-from tiles.graph.layout import ceil_div
-from tiles.numerics.dtypes import is_float, unsigned_of
+from tiles.numerics.dtypes import is_float, itemsize, unsigned_of
+from tiles.poplibs.popops.block_slicing_code import AXES
+from tiles.poplibs.popops.block_slicing_code import taken as block_taken
 from tiles.poplibs.popops.map import access_grains
 from tiles.poplibs.popops.offsets import (
     NO_WINDOW,
@@ -27,11 +28,18 @@ from tiles.poplibs.popops.offsets import (
     counted,
     holds_all,
     joined,
+    takes_rows,
     window_size,
 )
 from tiles.poplibs.popops.reduce import combine_codelet, folding_cycles
-from tiles.poplibs.popops.slicing_code import slice_code
-from tiles.poplibs.popops.slicing_cycles import SOURCE, dynamic_slice_cycles, fill_cycles, multi_slice_cycles
+from tiles.poplibs.popops.slicing_code import offset_cycles, slice_code
+from tiles.poplibs.popops.slicing_cycles import (
+    SOURCE,
+    STATED_BYTES,
+    fill_cycles,
+    multi_slice_cycles,
+    slices_of_worker,
+)
 from tiles.target import Basis, Target
 
 
@@ -146,31 +154,32 @@ class MultiSlice(Codelet):
         return arranged(found, [*leading, *offset], wanted)
 
     def cycles(self, extents: Extents, target: Target) -> Cycles:
-        """Return the estimate of a slice or of a lookup per index, an even share of them in this part.
+        """Return PopLibs' estimate of a slice, see ``offset_cycles``, or of lookups.
 
-        It is PopLibs' for one offset into a whole table; how many of several each worker copies is ASSUMED.
-        A part of a table leaves zeros where it has nothing: the result is filled before.
+        A part of a table leaves zeros where it has nothing: before lookups, the result is filled. Of several dimensions
+        PopLibs slices one after the other, and looks up in one.
         """
         form = extents.form
         sliced = axis_dims(form.operands[0], self.axes)
-        along_index = {d for m in form.operands[1:] for d in m.dims} | set(self.windows) - {NO_WINDOW}
-        lookups = extents.product(sorted(along_index))
+        looked_up = {d for m in form.operands[1:] for d in m.dims}
+        windows = set(self.windows) - {NO_WINDOW}
+        places, taken = extents.product(sliced), extents.product(sorted(windows))
+        share = places / max(1, np.prod([form.dims[d].size for d in sliced], dtype=np.int64))
+        zeros = np.where(share < 1, fill_cycles(extents.results, self.dtype, target), 0)
+        if not looked_up and len(windows) == len(self.axes):
+            row, is_whole = extents.results // np.maximum(taken, 1), (share == 1) & (len(self.axes) == 1)
+            found, is_block = np.minimum(taken, places), len(self.axes) == AXES
+            if is_block:
+                found, columns = block_taken(extents, sliced, self.windows)
+                row = row * columns
+            how = (self.tile_code, is_whole, row, found, zeros, self.dtype)
+            return offset_cycles(*how, extents, target, is_block)
+        lookups = extents.product(sorted(looked_up - windows))
         row = extents.results // np.maximum(lookups, 1)
-        share = extents.product(sliced) / max(1, np.prod([form.dims[d].size for d in sliced], dtype=np.int64))
-        found = np.ceil(lookups * share)
-        workers = target.workers_per_tile
-        is_whole = bool(np.all(share == 1))
-        if self.label.startswith("popops::DynamicSlice"):
-            # of several dimensions PopLibs slices one after the other
-            is_stated = is_whole and len(self.axes) == 1
-            value = dynamic_slice_cycles(row, found, self.dtype, target)
-        else:
-            is_stated = is_whole and bool(np.all(lookups == 1))
-            sharers = np.where(lookups == 1, workers, 1)
-            inside, outside = ceil_div(found, workers), ceil_div(lookups - found, workers)
-            value = multi_slice_cycles(row, inside, outside, self.dtype, target, sharers)
-        if not is_whole:
-            value = value + np.where(share < 1, fill_cycles(extents.results, self.dtype, target), 0)
+        sharers = np.where(lookups == 1, target.workers_per_tile, 1)
+        inside, outside = slices_of_worker(lookups, share, target)
+        value = multi_slice_cycles(row, inside, outside, self.dtype, target, sharers) + zeros
+        is_stated = takes_rows(form, self.windows) and itemsize(self.dtype) <= STATED_BYTES
         return Cycles(value, Basis.DOCUMENTED if is_stated else Basis.ASSUMED, SOURCE)
 
     def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:

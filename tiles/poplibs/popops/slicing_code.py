@@ -5,21 +5,32 @@ The engine lays a tensor out with the sliced axis first, so that what lies at on
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from tiles.elements import InstructionSet, Variant, compile_lookup, compile_slice, instructions_for
-from tiles.errors import NoTileCode
-from tiles.graph import Extents, IndexMap, OpForm, VertexCode
+from tiles.elements import (
+    InstructionSet,
+    Variant,
+    compile_lookup,
+    compile_part_slice,
+    compile_slice,
+    instructions_for,
+)
+from tiles.errors import NoTileCode, OutOfRegisters
+from tiles.graph import Cycles, Extents, OpForm, VertexCode, code_or_formula
 from tiles.graph.cycles import Kernel
 from tiles.numerics.dtypes import itemsize
-from tiles.poplibs.popops.offsets import NO_WINDOW
-from tiles.target import Target
+from tiles.poplibs.popops.block_slicing_code import AXES, block_code
+from tiles.poplibs.popops.laid_out import along_axes, check_indices, is_plain, rows_first
+from tiles.poplibs.popops.offsets import NO_WINDOW, takes_rows
+from tiles.poplibs.popops.slicing_cycles import SOURCE, dynamic_slice_cycles
+from tiles.target import Basis, Target
 
 _ACCESS_BYTES, _WORD_BYTES = 8, 4
 
@@ -30,28 +41,40 @@ def slice_code(
     """Return the code of a slice, or of lookups of single rows; arguments as of ``MultiSlice``.
 
     Raises:
-      NoTileCode: several axes, parts of a table, lookups of windows, indices of other types than int32.
+      NoTileCode: more than two axes, lookups in parts of a table or of windows, indices of other types than int32.
     """
+    if len(axes) == AXES:
+        return block_code(extents, axes, windows, dtype, target, name, is_update=False)
     form = extents.form
     axis, window = _one_axis(axes, windows)
-    if not all(map(_is_plain, (*form.operands, *form.results))):
+    if not all(map(is_plain, (*form.operands, *form.results))):
         raise NoTileCode("a slice of a tensor that is read from an offset on")
     ((places, _),) = form.operands[0].axes[axis].terms
     looked_up = form.operands[1].dims
     rest = tuple(d for d in form.operands[0].dims if d != places)
+    leading = looked_up if window == NO_WINDOW else (*looked_up, window)
+    if looked_up and takes_rows(form, windows):
+        window = NO_WINDOW
     if (window != NO_WINDOW) == bool(looked_up) or set(rest) & set(looked_up):
         raise NoTileCode("lookups of windows, or in a table of their own each")
-    _check_indices(extents.operand_dtypes[1])
-    leading = looked_up if window == NO_WINDOW else (window,)
-    whole = _is_whole(extents, (places,) if window == NO_WINDOW else (places, window))
-    kernel = _Slice(form, places, leading, rest, window != NO_WINDOW)
+    check_indices(extents.operand_dtypes[1])
+    kernel = _Slice(form, places, leading, rest, window, extents.result_dtypes[0] != dtype)
     row = extents.product(rest) * itemsize(dtype)
     if window == NO_WINDOW:
-        return _parts(
-            "lookup", row, row // _WORD_BYTES, extents.product(looked_up), whole, kernel, target, name
-        )
-    total = row * extents.product(leading)
-    return _parts("slice", row, total // _WORD_BYTES, 1, whole, kernel, target, name)
+        count = extents.product(looked_up)
+        whole = _is_whole(extents, (places,))
+        return _parts("lookup", row, row // _WORD_BYTES, count, whole, kernel, target, name)
+    whole = _is_whole(extents, (places, window))
+    taken = np.minimum(extents.product((window,)), extents.product((places,)))
+    zeros = row * (extents.product((window,)) - taken) // _WORD_BYTES
+    found = row * taken // _WORD_BYTES
+    parts: list[VertexCode] = []
+    if whole.any():
+        parts += _parts("slice", row, found, 1, whole, kernel, target, name)
+    if not whole.all():
+        own = dataclasses.replace(kernel, is_part=True)
+        parts += _parts("part slice", row, found, zeros, ~whole, own, target, name)
+    return tuple(parts)
 
 
 def update_code(
@@ -62,40 +85,79 @@ def update_code(
     Its slots are those of the vertex whose part the window falls into; arguments as of ``MultiUpdate``.
 
     Raises:
-      NoTileCode: several axes or indices, parts of the window, indices of other types than int32.
+      NoTileCode: more than two axes, several indices, parts of the window, indices of other types than int32.
     """
+    if len(axes) == AXES:
+        return block_code(extents, axes, windows, dtype, target, name, is_update=True)
     form = extents.form
     axis, window = _one_axis(axes, windows)
-    if not all(map(_is_plain, (*form.operands, *form.results))):
+    if not all(map(is_plain, (*form.operands, *form.results))):
         raise NoTileCode("an update of a tensor that is read from an offset on")
     if window == NO_WINDOW or form.operands[2].dims or form.reduced != (window,):
         raise NoTileCode("updates at several indices")
-    _check_indices(extents.operand_dtypes[2])
+    check_indices(extents.operand_dtypes[2])
     places = form.results[0].dims[axis]
     rest = tuple(d for d in form.results[0].dims if d != places)
     if set(form.operands[0].dims) != {places, *rest} or set(form.operands[1].dims) != {window, *rest}:
         raise NoTileCode("updates that are repeated along other axes")
     row = extents.product(rest) * itemsize(dtype)
-    total = row * extents.product((window,)) // _WORD_BYTES
+    taken = np.minimum(extents.product((window,)), extents.product((places,)))
+    total = row * taken // _WORD_BYTES
     kernel = _Update(form, places, window, rest)
     return _parts("update", row, total, 1, _is_whole(extents, (window,)), kernel, target, name)
+
+
+def offset_cycles(
+    make: Callable[[Extents, Target], tuple[VertexCode, ...]],
+    is_whole: np.ndarray,
+    row: Any,
+    taken: Any,
+    zeros: Any,
+    dtype: str,
+    extents: Extents,
+    target: Target,
+    is_block: bool = False,
+) -> Cycles:
+    """Return the cycles of slices, or updates, at one offset.
+
+    PopLibs' vertices have the whole tensor. A part of it takes as long for the rows that it has, and what its code takes
+    beyond that of such a slice: finding them, and zeros for those of a slice that are elsewhere.
+
+    Args:
+      make: returns the code of all vertices.
+      is_whole: which of them are PopLibs'.
+      row: elements at one place.
+      taken: places that a vertex copies, at most.
+      zeros: cycles of filling with zeros, for what has no code.
+      dtype: of the elements.
+      extents: the vertices'.
+      target: the machine.
+      is_block: whether there are two axes, whose code says nothing of zeros.
+    """
+    stated = dynamic_slice_cycles(row, taken, dtype, target)
+    if bool(np.all(is_whole)):
+        return Cycles(stated, Basis.DOCUMENTED, SOURCE)
+    estimated = Cycles(stated + zeros, Basis.ASSUMED, SOURCE)
+    try:
+        found = code_or_formula(make(extents, target), estimated)
+        isa = instructions_for(target)
+    except (NoTileCode, OutOfRegisters):
+        return estimated
+    if found.basis is Basis.ASSUMED:
+        return estimated
+    size = np.asarray(row, np.int64) * itemsize(dtype)
+    wide, narrow = (_variant(isa, "slice", b).formula for b in (_ACCESS_BYTES, _WORD_BYTES))
+    words = size * taken // _WORD_BYTES
+    ends: list[np.ndarray] = [formula.cycles(words) for formula in (wide, narrow)]
+    plain = np.where(size % _ACCESS_BYTES == 0, *ends)
+    beyond = np.where(is_whole, 0, np.maximum(found.value - plain, 0) + (zeros if is_block else 0))
+    return Cycles(stated + beyond, found.basis, f"{SOURCE}; beyond whole tensors: {found.source}")
 
 
 def _one_axis(axes: Sequence[int], windows: Sequence[int]) -> tuple[int, int]:
     if len(axes) != 1:
         raise NoTileCode(f"indices along {len(axes)} axes", expected="one")
     return axes[0], windows[0]
-
-
-def _is_plain(index_map: IndexMap) -> bool:
-    """Return whether every axis lies along a domain dimension from its start on, or is one place."""
-    moving = [axis for axis in index_map.axes if axis.terms]
-    return all(axis.offset == 0 and len(axis.terms) == 1 and axis.terms[0][1] == 1 for axis in moving)
-
-
-def _check_indices(dtype: str) -> None:
-    if dtype != "int32":
-        raise NoTileCode(f"indices of {dtype}", expected="int32")
 
 
 def _is_whole(extents: Extents, dims: Sequence[int]) -> np.ndarray:
@@ -124,51 +186,49 @@ def _parts(
 def _variant(isa: InstructionSet, kind: str, alignment_bytes: int) -> Variant:
     if kind == "lookup":
         return Variant.of(compile_lookup(isa, alignment_bytes), isa)
+    if kind == "part slice":
+        return Variant.of(compile_part_slice(isa, alignment_bytes), isa)
     return Variant.of(compile_slice(isa, alignment_bytes, kind == "update"), isa)
-
-
-def _rows_first(x: np.ndarray, index_map: IndexMap, first: Sequence[int], rest: Sequence[int]) -> np.ndarray:
-    """Return an operand ``[cells, *extents]`` as ``[cells, rows, elements]``: along ``first``, then ``rest``."""
-    place = {axis.terms[0][0]: 1 + at for at, axis in enumerate(index_map.axes) if axis.terms}
-    single = [1 + at for at, axis in enumerate(index_map.axes) if not axis.terms]
-    moved = np.ascontiguousarray(x.transpose([0, *(place[d] for d in (*first, *rest)), *single]))
-    rows = math.prod(moved.shape[1 : 1 + len(first)])
-    return moved.reshape(len(x), rows, math.prod(moved.shape[1 + len(first) :]))
-
-
-def _back(x: np.ndarray, sizes: Sequence[int], dims: Sequence[int], wanted: Sequence[int]) -> np.ndarray:
-    """Return ``[cells, ...]`` along ``dims`` with its axes along ``wanted``."""
-    full = x.reshape(len(x), *(sizes[d] for d in dims))
-    return full.transpose([0, *(1 + tuple(dims).index(d) for d in wanted)])
 
 
 @dataclass(frozen=True)
 class _Slice:
-    """Slices, or lookups, of rows: ``leading`` numbers the rows of the result, ``rest`` their elements."""
+    """Slices, or lookups, of rows: ``leading`` numbers the rows of the result, ``rest`` their elements.
+
+    ``window`` is the dimension of a slice's rows, or ``NO_WINDOW``; ``is_part`` says that a vertex has a part of the
+    table, or of the slice; ``as_words`` that the result is the bits of what was found.
+    """
 
     form: OpForm
     places: int
     leading: tuple[int, ...]
     rest: tuple[int, ...]
-    is_slice: bool
+    window: int
+    as_words: bool
+    is_part: bool = False
 
     def find(
         self, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """See ``Kernel``."""
         of_table, of_indices = self.form.operands[:2]
-        table = _rows_first(operands[0], of_table, (self.places,), self.rest)
-        indices = _rows_first(operands[1], of_indices, of_indices.dims, ())
+        table = rows_first(operands[0], of_table, (self.places,), self.rest)
+        indices = rows_first(operands[1], of_indices, of_indices.dims, ())
         count = math.prod(sizes[d] for d in self.leading)
         pitch = table.shape[2] * table.itemsize
-        fields = {"row_bytes": pitch, "in0_row_bytes": pitch, "out0_row_bytes": pitch}
-        fields |= {"size": table.shape[1], "last": table.shape[1] - (count if self.is_slice else 1)}
-        out = np.zeros((len(table), count, table.shape[2]), table.dtype)
+        fields: dict[str, Any] = {"row_bytes": pitch, "in0_row_bytes": pitch, "out0_row_bytes": pitch}
+        fields |= {"size": table.shape[1], "window": count}
+        taken = 1 if self.window == NO_WINDOW else self.form.dims[self.window].size
+        fields["last"] = self.form.dims[self.places].size - taken
+        if self.is_part:
+            fields["first"] = origins[:, self.places] - origins[:, self.window]
+        dtype = np.dtype(f"uint{8 * table.itemsize}") if self.as_words else table.dtype
+        out = np.zeros((len(table), count, table.shape[2]), dtype)
         return {"in0": table, "in1": np.ascontiguousarray(indices, np.int32), "out0": out}, fields
 
     def results(self, sizes: tuple[int, ...], memory: dict[str, np.ndarray]) -> list[np.ndarray]:
         """See ``Kernel``."""
-        return [_back(memory["out0"], sizes, (*self.leading, *self.rest), self.form.results[0].dims)]
+        return [along_axes(memory["out0"], sizes, (*self.leading, *self.rest), self.form.results[0].dims)]
 
 
 @dataclass(frozen=True)
@@ -184,8 +244,8 @@ class _Update:
         self, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """See ``Kernel``."""
-        tensor = _rows_first(operands[0], self.form.operands[0], (self.places,), self.rest)
-        part = _rows_first(operands[1], self.form.operands[1], (self.window,), self.rest)
+        tensor = rows_first(operands[0], self.form.operands[0], (self.places,), self.rest)
+        part = rows_first(operands[1], self.form.operands[1], (self.window,), self.rest)
         index = np.ascontiguousarray(operands[2].reshape(-1, 1), np.int32)
         fields = {
             "row_bytes": tensor.shape[2] * tensor.itemsize,
@@ -198,4 +258,4 @@ class _Update:
 
     def results(self, sizes: tuple[int, ...], memory: dict[str, np.ndarray]) -> list[np.ndarray]:
         """See ``Kernel``."""
-        return [_back(memory["out0"], sizes, (self.places, *self.rest), self.form.results[0].dims)]
+        return [along_axes(memory["out0"], sizes, (self.places, *self.rest), self.form.results[0].dims)]

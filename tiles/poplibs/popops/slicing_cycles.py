@@ -2,7 +2,9 @@
 
 Sources, all of graphcore/poplibs: ``getDynamicSlice1DEstimate`` of lib/popops/popopsCycleEstimators.cpp, which is also
 that of ``DynamicUpdateSlice1D``; ``getMultiSliceCycleEstimate``, also of ``MultiUpdate``, and
-``getMultiUpdateOpCycleEstimate`` of lib/popops/PerformanceEstimation.cpp.
+``getMultiUpdateOpCycleEstimate`` of lib/popops/PerformanceEstimation.cpp. How many offsets a worker finds in its part is
+the rule of the planner of lib/popops/DynamicSlice.cpp: offsets are taken to be spread evenly over the whole tensor
+(``IndicesDistribution::UNIFORM``, its default), and a worker's number is rounded up.
 """
 
 from __future__ import annotations
@@ -16,6 +18,9 @@ from tiles.numerics.dtypes import itemsize
 from tiles.poplibs.popops.elementwise_cycles import fill_slots
 from tiles.target import Target
 
+_WORD_BYTES = 4
+STATED_BYTES = 4
+"""Of the longest elements that the estimators of lookups have."""
 SOURCE = "graphcore/poplibs lib/popops: estimators of DynamicSlice1D, MultiSlice and MultiUpdateOp"
 
 _COPIED = {1: (4, 3), 2: (2, 2), 4: (2, 2)}
@@ -37,6 +42,33 @@ def dynamic_slice_cycles(row: Any, slices: Any, dtype: str, target: Target) -> A
     copies = ceil_div(words, target.workers_per_tile) // at_once
     slots = 76 + (72 + 2 * copies) * slices if size == 1 else 39 + (24 + 2 * copies) * slices
     return 25 + target.worker_issue_interval_cycles * slots
+
+
+def slices_of_worker(lookups: Any, share: Any, target: Target) -> tuple[Any, Any]:
+    """Return a worker's offsets in a vertex' part of a table and its other ones: lookups are shared out to the workers.
+
+    Args:
+      lookups: of the vertex.
+      share: of the table that its part is.
+      target: the machine.
+    """
+    each = ceil_div(np.asarray(lookups, np.int64), target.workers_per_tile)
+    inside = np.ceil(each * share).astype(np.int64)
+    return inside, each - inside
+
+
+def updates_of_worker(updates: Any, places: Any, whole: int, target: Target) -> tuple[Any, Any]:
+    """Return a worker's offsets that are its own and its other ones: workers own places and see every update.
+
+    Args:
+      updates: of the vertex.
+      places: of the updated dimension in its part.
+      whole: places of the whole dimension.
+      target: the machine.
+    """
+    own = ceil_div(np.asarray(places, np.int64), target.workers_per_tile)
+    inside = np.minimum(ceil_div(np.asarray(updates, np.int64) * own, whole), updates)
+    return inside, updates - inside
 
 
 def multi_slice_cycles(
@@ -71,9 +103,12 @@ def multi_update_cycles(row: Any, inside: Any, outside: Any, dtype: str, target:
       target: the machine.
     """
     size = itemsize(dtype)
-    words = ceil_div(np.asarray(row, np.int64) * size, 4)
-    narrow = 20 * row if size < 4 else 0
-    slots = 32 + inside * (11 + (words - 1) * 3 + narrow) + outside * 5
+    elements = np.asarray(row, np.int64)
+    words = np.asarray(ceil_div(elements * size, _WORD_BYTES), np.int64)
+    narrow = size < _WORD_BYTES
+    # rows that end inside a word are updated by C++, element by element
+    each = np.where(elements * size % _WORD_BYTES > 0, 20 * elements, (words - 1) * 3)
+    slots = (33 if narrow else 32) + inside * ((12 if narrow else 11) + each) + outside * 5
     return target.worker_issue_interval_cycles * slots
 
 

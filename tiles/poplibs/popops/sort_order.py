@@ -70,13 +70,16 @@ class Order:
           b: the second elements, then their positions.
           size: positions from here on are padding, which comes last.
         """
+        return (a[-1] < size) & ((b[-1] >= size) | self.earlier(cell, a, b))
+
+    def earlier(self, cell: Cell, a: Sequence[Array], b: Sequence[Array]) -> Array:
+        """Return whether the first elements come before the second ones where neither is padding; see ``precedes``."""
         if self.keys:
             earlier = a[-1] < b[-1]
             for x, y in reversed([*zip(self.columns(a[:-1]), self.columns(b[:-1]), strict=True)]):
                 earlier = (x < y) | ((x == y) & earlier)
-        else:
-            earlier = self._before(cell, a, b) | (~self._before(cell, b, a) & (a[-1] < b[-1]))
-        return (a[-1] < size) & ((b[-1] >= size) | earlier)
+            return earlier
+        return self._before(cell, a, b) | (~self._before(cell, b, a) & (a[-1] < b[-1]))
 
     def _before(self, cell: Cell, a: Sequence[Array], b: Sequence[Array]) -> Array:
         pairs = [x for pair in zip(a[:-1], b[:-1], strict=True) for x in pair]

@@ -20,6 +20,7 @@ import numpy as np
 from jax import Array, lax
 
 from tiles._jax_compat import broadcasted_iota
+from tiles.errors import NoTileCode, OutOfRegisters
 from tiles.graph import (
     AxisSplit,
     Cell,
@@ -34,8 +35,10 @@ from tiles.graph import (
     Plan,
     Site,
     Tensor,
+    VertexCode,
     Vertices,
     along,
+    code_cycles,
     identity_map,
     register,
     site_of,
@@ -51,6 +54,7 @@ from tiles.poplibs.forms import map_form
 from tiles.poplibs.popops.expression import Body
 from tiles.poplibs.popops.map import Map
 from tiles.poplibs.popops.sort_order import Key, Order
+from tiles.poplibs.popops.sorting_code import POSITION, exchange_code
 from tiles.poplibs.poputil.copies import reshape
 from tiles.poplibs.poputil.place import place
 from tiles.target import Basis, Target
@@ -60,7 +64,6 @@ SOURCE = (
 )
 MERGE_SLOTS = 12
 """Instructions by which a merge moves one element: compare, choose, load, store, count."""
-POSITION = "int32"
 COPIES = 4
 """Times a tile holds its part at once: what it has, what its partner sent, what it keeps, what is being sorted."""
 
@@ -164,9 +167,19 @@ class SortExchange(Stage):
         return tuple(map(from_moved, kept, here))
 
     def cycles(self, extents: Extents, target: Target) -> Cycles:
-        """Return the estimate of comparing and choosing; see ``exchange_slots``."""
-        slots = exchange_slots(extents.points, len(self.dtypes) + 1, self.order.comparison_slots, target)
-        return Cycles(slots * target.worker_issue_interval_cycles, Basis.ASSUMED, SOURCE)
+        """Return the cycles of the code; where there is none, of comparing and choosing, see ``exchange_slots``."""
+        try:
+            return code_cycles(self.tile_code(extents, target))
+        except (NoTileCode, OutOfRegisters):
+            slots = exchange_slots(extents.points, len(self.dtypes) + 1, self.order.comparison_slots, target)
+            return Cycles(slots * target.worker_issue_interval_cycles, Basis.ASSUMED, SOURCE)
+
+    def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
+        """Return the code of comparing and choosing elements of whole words."""
+        dims = extents.form.dims
+        side = len(dims) - 3
+        size = None if math.prod(dim.size for dim in dims[-4:]) == self.size else self.size
+        return (exchange_code(self.order, size, side, extents, target, self.label),)
 
 
 def heap_cycles(n: Any, arrays: int) -> Any:
@@ -229,10 +242,21 @@ def _stages_cycles(order: Order, n: int, levels: int, target: Target) -> float:
     arrays, compare = len(order.dtypes) + 1, order.comparison_slots
     received = n * (sum(map(itemsize, order.dtypes)) + itemsize(POSITION)) / target.exchange_bytes_per_cycle
     phase = entry_cycles(target) + received
-    swap = phase + target.worker_issue_interval_cycles * exchange_slots(n, arrays, compare, target)
+    swap = phase + _swap_cycles(order, n, target)
     stages = levels * (levels + 1) // 2
     merges = levels * merge_cycles(n, arrays, compare, target)
     return float(part_cycles(n, arrays, compare, target) + stages * swap + merges + 2 * phase)
+
+
+def _swap_cycles(order: Order, n: int, target: Target) -> float:
+    """Return the cycles in which a tile keeps ``n`` elements of as many and their partners'."""
+    codelet = SortExchange(order.dtypes, n, order.keys, order.comparator)
+    dtypes = (*order.dtypes, POSITION)
+    dims = tuple(Dim(f"d{d}", size) for d, size in enumerate((1, 2, 1, n)))
+    form = OpForm(dims, (identity_map(4),) * (2 * len(dtypes)), (identity_map(4),) * len(dtypes))
+    sizes = tuple(np.asarray(size, np.int64) for size in (1, 1, 1, n))
+    cycles = codelet.cycles(Extents(form, sizes, dtypes * 2, dtypes), target)
+    return float(np.max(cycles.value))
 
 
 def _part_size(order: Order, size: int, parts: int) -> int:

@@ -7,39 +7,43 @@ the operation's neutral element, and the lookups may be split too.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array
 
 from tiles.errors import InvalidGraph, NoTileCode
 from tiles.graph import Cell, Codelet, Cycles, Extents, OpForm, VertexCode, register
-from tiles.graph.layout import ceil_div
-from tiles.numerics.dtypes import is_float
+from tiles.numerics.dtypes import is_float, itemsize
+from tiles.poplibs.popops.block_slicing_code import AXES
+from tiles.poplibs.popops.block_slicing_code import taken as block_taken
 from tiles.poplibs.popops.map import access_grains
-from tiles.poplibs.popops.offsets import NO_WINDOW, arranged, joined, update_dims, update_places
+from tiles.poplibs.popops.offsets import (
+    NO_WINDOW,
+    SCATTERS,
+    arranged,
+    joined,
+    scatter,
+    takes_rows,
+    update_dims,
+    update_places,
+)
 from tiles.poplibs.popops.reduce import combine_codelet, folding_cycles, neutral_element
-from tiles.poplibs.popops.slicing_code import update_code
+from tiles.poplibs.popops.slicing_code import offset_cycles, update_code
 from tiles.poplibs.popops.slicing_cycles import (
     SOURCE,
-    dynamic_slice_cycles,
+    STATED_BYTES,
     fill_cycles,
     multi_slice_cycles,
     multi_update_cycles,
+    updates_of_worker,
 )
 from tiles.target import Basis, Target
 
-SCATTERS: dict[str, Callable[..., Array]] = {
-    "set": lax.scatter,
-    "add": lax.scatter_add,
-    "sub": lax.scatter_sub,
-    "mul": lax.scatter_mul,
-    "max": lax.scatter_max,
-    "min": lax.scatter_min,
-}
+_UPDATE_DTYPES = ("float32", "float16", "int32", "uint32")
+"""Of PopLibs' ``MultiUpdateOp``, whose operations are ADD and MAX."""
 
 
 @register
@@ -115,40 +119,39 @@ class MultiUpdate(Codelet):
         is_bool = self.dtype == "bool" and self.operation != "set"
         if is_bool:
             part, updates = part.astype(jnp.uint8), updates.astype(jnp.uint8)
-        result = SCATTERS[self.operation](
-            part,
-            joined(cell, places, dims.leading),
-            arranged(updates, form.operands[base - 1].dims, [*dims.leading, *dims.trailing]),
-            dims.numbers,
-            mode="fill",
-        )
+        updates = arranged(updates, form.operands[base - 1].dims, [*dims.leading, *dims.trailing])
+        are_inside = self.is_clamped and is_whole and cell.reduced_mask() is None
+        places = joined(cell, places, dims.leading)
+        result = scatter(self.operation, part, places, updates, dims.numbers, are_inside=are_inside)
         return (result.astype(bool) if is_bool else result,)
 
     def cycles(self, extents: Extents, target: Target) -> Cycles:
-        """Return the estimate per update, workers owning rows; an even share of them is in the part.
-
-        It is PopLibs' for one offset into a whole tensor; how many of several each worker applies is ASSUMED.
-        """
-        form = extents.form
+        """Return PopLibs' estimate of an update at one offset, see ``offset_cycles``, or of many: workers own places."""
+        form, size = extents.form, itemsize(self.dtype)
         updated = [form.results[0].dims[axis] for axis in self.axes]
-        row = extents.results // np.maximum(extents.product(updated), 1)
-        updates = extents.reduced
-        whole = max(1, np.prod([form.dims[d].size for d in updated], dtype=np.int64))
-        share = np.minimum(1.0, extents.product(updated) / whole)
-        inside = ceil_div(np.ceil(updates * share), target.workers_per_tile)
-        outside = updates - inside
+        places, updates = extents.product(updated), extents.reduced
+        row = extents.results // np.maximum(places, 1)
+        whole = max(1, int(np.prod([form.dims[d].size for d in updated], dtype=np.int64)))
+        inside, outside = updates_of_worker(updates, places, whole, target)
+        is_lookup = takes_rows(form, self.windows)
         if self.operation != "set":
             value = multi_update_cycles(row, inside, outside, self.dtype, target)
             if self.is_fresh:
                 value = value + fill_cycles(extents.results, self.dtype, target)
-            return Cycles(value, Basis.ASSUMED, SOURCE)
+            is_stated = is_lookup and self.operation in ("add", "max") and self.dtype in _UPDATE_DTYPES
+            return Cycles(value, Basis.DOCUMENTED if is_stated else Basis.ASSUMED, SOURCE)
         windows = extents.product([w for w in self.windows if w != NO_WINDOW])
         if not (self.is_clamped and bool(np.all(updates == windows))):
-            value = multi_slice_cycles(row, inside, outside, self.dtype, target, frame=29)
-            return Cycles(value, Basis.ASSUMED, SOURCE)
-        is_stated = len(self.axes) == 1 and bool(np.all(share == 1))
-        value = dynamic_slice_cycles(row, np.ceil(updates * share), self.dtype, target)
-        return Cycles(value, Basis.DOCUMENTED if is_stated else Basis.ASSUMED, SOURCE)
+            sharers = np.where(updates == 1, target.workers_per_tile, 1)
+            value = multi_slice_cycles(row, inside, outside, self.dtype, target, sharers, frame=29)
+            is_stated = is_lookup and size <= STATED_BYTES
+            return Cycles(value, Basis.DOCUMENTED if is_stated else Basis.ASSUMED, SOURCE)
+        is_whole = (places == whole) & (len(self.axes) == 1)
+        taken = np.minimum(updates, places)
+        if len(self.axes) == AXES:
+            taken, columns = block_taken(extents, updated, self.windows)
+            row = row * columns
+        return offset_cycles(self.tile_code, is_whole, row, taken, 0, self.dtype, extents, target)
 
     def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
         """Return the code that puts one window into a whole tensor."""

@@ -26,6 +26,8 @@ from tiles.poplibs.popops.offsets import (
     arranged,
     element_places,
     joined,
+    looked_up,
+    scatter,
     update_dims,
     update_places,
 )
@@ -103,10 +105,7 @@ class UpdateBy(Codelet):
         old = [_looked_up(part, places, dims) for part in parts]
         known = evaluate_body(self.body, [*old, *updates], _along(cell, (*dims.leading, *dims.trailing)))
         new = [jnp.broadcast_to(known[i], updates[0].shape) for i in self.outputs]
-        return [
-            lax.scatter(part, places, x, dims.numbers, mode="fill")
-            for part, x in zip(parts, new, strict=True)
-        ]
+        return [scatter("set", part, places, x, dims.numbers) for part, x in zip(parts, new, strict=True)]
 
     def cycles(self, extents: Extents, target: Target) -> Cycles:
         """Return the estimate of the updates in the part, and of looking at all of them."""
@@ -231,16 +230,9 @@ def _along(cell: Cell, dims: Sequence[int]) -> Cell:
 def _looked_up(part: Array, places: Array, dims: UpdateDims) -> Array:
     """Return the elements at places, zeros for places outside: ``[*leading, *trailing]``."""
     n = dims.numbers
-    numbers = lax.GatherDimensionNumbers(
-        offset_dims=tuple(n.update_window_dims),
-        collapsed_slice_dims=tuple(n.inserted_window_dims),
-        start_index_map=tuple(n.scatter_dims_to_operand_dims),
-        operand_batching_dims=tuple(n.operand_batching_dims),
-        start_indices_batching_dims=tuple(n.scatter_indices_batching_dims),
-    )
     single = (*n.inserted_window_dims, *n.operand_batching_dims)
     sizes = tuple(1 if axis in single else size for axis, size in enumerate(part.shape))
-    return gather(part, places, numbers, sizes, mode="fill", fill_value=0)
+    return gather(part, places, looked_up(n), sizes, mode="fill", fill_value=0)
 
 
 def _turns(cell: Cell, places: Array, is_inside: Array, dims: UpdateDims) -> Array:

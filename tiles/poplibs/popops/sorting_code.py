@@ -1,0 +1,77 @@
+"""Tile code of a sort's exchange: of every element and its partner's the one that belongs here, as any expression is."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from tiles._jax_compat import make_jaxpr
+from tiles.elements import Access, Arrangement, CellFunction, instructions_for
+from tiles.elements.cell import CELL
+from tiles.elements.variants import existing
+from tiles.errors import NoTileCode
+from tiles.graph import CodeData, Extents, VertexCode
+from tiles.numerics.dtypes import itemsize, to_jax
+from tiles.poplibs.popops.map_code import ONE_ELEMENT, check_widths, named_variant
+from tiles.poplibs.popops.sort_order import Order
+from tiles.target import Target
+
+POSITION = "int32"
+_WORD_BYTES = 4
+
+
+def exchange_code(
+    order: Order, size: int | None, side: int, extents: Extents, target: Target, name: str
+) -> VertexCode:
+    """Return the code that keeps, of elements and their partners', what belongs on this side.
+
+    Args:
+      order: of the elements.
+      size: positions from here on are padding; None where there is none.
+      side: the domain dimension that tells the sides apart; a vertex has one of them.
+      extents: cell sizes.
+      target: the machine.
+      name: of the variant.
+
+    Raises:
+      NoTileCode: elements that are no whole words, or vertices of both sides.
+      OutOfRegisters: too few registers, even with values spilled.
+    """
+    if (extents.product((side,)) != 1).any():
+        raise NoTileCode("both sides of an exchange in one vertex", expected="one of them")
+    cell = partial(_cell, order, size)
+    found = existing(named_variant(name, instructions_for(target), "sort exchange", _cell, *cell.args))
+    count, dims = len(order.dtypes) + 1, extents.form.results[0].dims
+    data = CodeData(
+        (*(("operand", k) for k in range(2 * count)), ("position", side)),
+        tuple(("result", k) for k in range(count)),
+        (),
+        dims,
+    )
+    return VertexCode(found, extents.points, cell=cell, data=data)
+
+
+def _cell(order: Order, size: int | None) -> CellFunction:
+    """Return what is computed of one element: the arrays and position here, the partner's, and the side."""
+    arrays = (*order.dtypes, POSITION)
+    check_widths(arrays)
+    if any(itemsize(dtype) < _WORD_BYTES for dtype in arrays):
+        raise NoTileCode(f"a sort of {', '.join(order.dtypes)}", expected="elements of whole words")
+
+    def element(*operands: jax.Array) -> tuple[jax.Array, ...]:
+        here, partner, side = operands[: len(arrays)], operands[len(arrays) : -1], operands[-1]
+        if size is None:
+            precedes = order.earlier(ONE_ELEMENT, partner, here)
+        else:
+            precedes = order.precedes(ONE_ELEMENT, partner, here, size)
+        takes = jnp.logical_not(jnp.logical_xor(side == 0, precedes))
+        return tuple(jnp.where(takes, x, y) for x, y in zip(partner, here, strict=True))
+
+    taken = (*arrays, *arrays, POSITION)
+    jaxpr: Any = make_jaxpr(element)(*(jax.ShapeDtypeStruct((), to_jax(d)) for d in taken))
+    accesses = (Access(),) * (2 * len(arrays)), (Access(),) * len(arrays)
+    how = Arrangement((*accesses[0], Access(CELL, _WORD_BYTES, counts=True)), accesses[1])
+    return CellFunction(jaxpr, (taken, arrays), how)
