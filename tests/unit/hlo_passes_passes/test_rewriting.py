@@ -310,3 +310,27 @@ def test_bits_of_a_constant_are_folded_part_by_part(value, dtype):
         want = jax.lax.bitcast_convert_type(value, jnp.dtype(dtype))
     np.testing.assert_array_equal(result, want)
     assert [type(each.op) for each in done.entry_computation.instructions] == [Constant]
+
+
+@pytest.mark.parametrize(("factor", "is_small"), [(40, True), (2**31, False), (2**63 + 5, False)])
+def test_counters_are_counted_in_the_bits_that_are_kept(factor, is_small):
+    """What is above 32 bits is zero where no counter reaches them; the lower half wraps round as it does in 64 bits."""
+    from jax import lax
+
+    def halves():
+        rows, columns = (lax.broadcasted_iota(np.uint64, (7, 5), d) for d in range(2))
+        count = rows * np.uint64(factor) + columns
+        upper = lax.shift_right_logical(count, np.full((7, 5), 32, np.uint64))
+        return count.astype(np.uint32), upper.astype(np.uint32), rows.astype(np.int32)
+
+    with jax.enable_x64(True):
+        module = import_stablehlo(jax.jit(halves).lower().compiler_ir("stablehlo"))
+    found = optimize(module, "canonicalize,dce")
+    text = print_module(found)
+    assert ("shift_right_logical" in text) is not is_small
+    rows = np.indices((7, 5))[0]
+    counts = [[(int(r) * factor + int(c)) % 2**64 for c in range(5)] for r in range(7)]
+    expected = [[[count % 2**32 for count in row] for row in counts]]
+    expected += [[[count >> 32 for count in row] for row in counts], rows]
+    for result, wanted in zip(evaluate_module(found), expected, strict=True):
+        np.testing.assert_array_equal(np.asarray(result).astype(np.int64), wanted)
