@@ -316,7 +316,7 @@ def _own(instruction: Instruction, elements: int, target: Target) -> float:
     names = tuple(dict.fromkeys(instruction.operands))
     rows, _ = expression(Computation("single", names, (instruction,), instruction.results))
     dtype = dtype_of((instruction.operands or instruction.results)[0].type)
-    count = np.int64(elements)
+    count = np.asarray(elements, np.int64)
     return sum(float(loop_of(name, attrs, dtype).total(count, dtype, target)) for name, _, attrs in rows)
 
 

@@ -27,7 +27,7 @@ from tiles.graph import Layout, RemoteBuffer, Replicas, Stream
 from tiles.numerics.dtypes import to_jax
 from tiles.target import System, Target
 
-FORMAT_VERSION = 10
+FORMAT_VERSION = 11
 MAGIC = b"ipuxla-executable\n"
 
 

@@ -14,6 +14,7 @@ from tiles.elements.isa import InstructionSet
 from tiles.elements.tilecode import Block, Bundle, Item, Loop, Repeat, TileCode, instructions_of, walk
 from tiles.elements.workers import SHARES_MAX, Supervisor
 from tiles.errors import NoTileCode
+from tiles.numerics.shared import Amount
 from tiles.target import Basis
 
 
@@ -38,7 +39,7 @@ class Cost:
     basis: Basis
 
 
-def cost_of(code: TileCode, extents: Mapping[str, Any], isa: InstructionSet) -> Cost:
+def cost_of(code: TileCode, extents: Mapping[str, Amount], isa: InstructionSet) -> Cost:
     """Return the cost of one vertex of all workers, for many candidates at once.
 
     Args:
@@ -91,7 +92,7 @@ class Formula:
     n_max: int
     rows_max: int
 
-    def cycles(self, n: Any, rows: Any = 1) -> Any:
+    def cycles(self, n: Amount, rows: Amount = 1) -> Amount:
         """Return the tile cycles of a vertex, for arrays of extents at once.
 
         Workers take vectors and rows in turn and the last of them what fills no vector, so the slowest is the first
@@ -106,15 +107,15 @@ class Formula:
         cycles = self.supervisor_cycles + self.workers * slots
         return cycles * vertices if many else cycles
 
-    def _slots(self, n: np.ndarray, rows: np.ndarray, worker: int) -> Any:
+    def _slots(self, n: np.ndarray, rows: np.ndarray, worker: int) -> Amount:
         env = {"n": n, "rows": rows, "worker": worker}
         forms, terms = self._by_place
-        values: list[Any] = []
+        values: list[Amount] = []
         for kind, args in forms:
             values.append(evaluated(kind, args, values, env))
-        total: Any = 0
+        total: Amount = 0
         for slots, places in terms:
-            product: Any = slots
+            product: Amount = slots
             for place in places:
                 product = product * values[place]
             total = total + product
@@ -169,7 +170,7 @@ def _add(terms: dict[tuple[Extent, ...], int], counts: tuple[Extent, ...], slots
     terms[counts] = terms.get(counts, 0) + slots
 
 
-def _check(code: TileCode, env: Mapping[str, Any], isa: InstructionSet) -> None:
+def _check(code: TileCode, env: Mapping[str, Amount], isa: InstructionSet) -> None:
     limit = isa["repeat_count_max"]
     for item in walk(code.items):
         if isinstance(item, Repeat):
@@ -185,9 +186,9 @@ def _check(code: TileCode, env: Mapping[str, Any], isa: InstructionSet) -> None:
             )
 
 
-def items_slots(items: tuple[Item, ...], env: Mapping[str, Any], isa: InstructionSet) -> Any:
+def items_slots(items: tuple[Item, ...], env: Mapping[str, Amount], isa: InstructionSet) -> Amount:
     """Return the slots of items: numbers of bundles times how often they run."""
-    total: Any = 0
+    total: Amount = 0
     for item in items:
         if isinstance(item, Block):
             total = total + block_slots(item, isa)

@@ -13,6 +13,8 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from tiles.elements.isa import InstructionSet
 from tiles.elements.tilecode import Block, Bundle, Instruction, Item, Loop, Register, Repeat
 from tiles.errors import OutOfRegisters
@@ -367,6 +369,8 @@ def _firsts(mask: int) -> int:
 
 
 _DIGITS = bytes.maketrans(b"01", bytes((0, 1)))
+_LONG = 1 << 10
+"""Bits of a set from which on NumPy finds its members sooner than Python does; five times as soon for thousands."""
 
 
 def _places(mask: int) -> list[int]:
@@ -374,8 +378,13 @@ def _places(mask: int) -> list[int]:
     if not mask:
         return []
     first = ((mask & -mask).bit_length() - 1) // _LANE
-    digits = bin(mask >> _LANE * first)[:1:-_LANE].encode().translate(_DIGITS)
-    return list(itertools.compress(itertools.count(first), digits))
+    mask >>= _LANE * first
+    if mask.bit_length() < _LONG:
+        digits = bin(mask)[:1:-_LANE].encode().translate(_DIGITS)
+        return list(itertools.compress(itertools.count(first), digits))
+    octets = np.frombuffer(mask.to_bytes(-(-mask.bit_length() // 8), "little"), np.uint8)
+    bits = np.unpackbits(octets, bitorder="little")[::_LANE]
+    return (bits.nonzero()[0] + first).tolist()
 
 
 def _renamed(items: tuple[Item, ...], homes: dict[Name, int]) -> tuple[Item, ...]:

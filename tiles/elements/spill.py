@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 
 from tiles.elements.isa import InstructionSet
 from tiles.elements.pace import first_free, packed
@@ -69,14 +70,13 @@ def assigned(
         if (most and pressure.groups > most) or (stalled >= _STUCK and pressure.names <= spilled):
             break
         possible = _spillable(current) - spilled
-        chosen: list[Name] = []
+        chosen: dict[Name, None] = {}
         for candidates in pressure.candidates():
-            chosen += [n for n in candidates if n in possible and n not in chosen][
-                : 1 << stalled // _PATIENCE
-            ]
+            others = (n for n in candidates if n in possible and n not in chosen)
+            chosen |= dict.fromkeys(tuple(islice(others, 1 << stalled // _PATIENCE)))
         if not chosen:
             raise out_of_registers(pressure.file, what)
-        spill = Spill(current, chosen, scratch_bytes)
+        spill = Spill(current, tuple(chosen), scratch_bytes)
         current = tuple(spill.items(current))
         spilled |= {*chosen, *spill.temporaries}
         scratch_bytes = spill.end_bytes

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+
+Amount: TypeAlias = float | np.ndarray
+"""A number, or an array with one for each of several cells or candidates."""
 
 
 def read_only(array: np.ndarray) -> np.ndarray:

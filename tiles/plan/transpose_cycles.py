@@ -6,11 +6,10 @@ graphcore/poplibs.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from tiles.graph import Cycles
+from tiles.numerics.shared import Amount
 from tiles.target import Basis, Target
 
 SOURCE = "graphcore/poplibs lib/popsparse/PerformanceEstimation.hpp, lib/poplin/ConvModel.cpp"
@@ -26,12 +25,12 @@ _GRAINS = {1: (8, 4), 2: (4, 4), 4: (2, 3), 8: (1, 3)}
 """By element bytes: rows and columns of a block transposed in registers, slots per block."""
 
 
-def copy_cycles(size_bytes: Any, target: Target) -> Any:
+def copy_cycles(size_bytes: Amount, target: Target) -> Amount:
     """Return the cycles of a contiguous copy inside a tile."""
     return target.local_copy_call_cycles + -(-np.asarray(size_bytes) // target.memcpy_bytes_per_cycle)
 
 
-def rearrange_cycles(size_bytes: Any, run_bytes: Any, target: Target) -> Any:
+def rearrange_cycles(size_bytes: Amount, run_bytes: Amount, target: Target) -> Amount:
     """Return the cycles of bringing bytes that come in contiguous runs into another order.
 
     What stays together is moved by whole 64-bit words, words or elements, whichever divides a run; see
@@ -43,7 +42,7 @@ def rearrange_cycles(size_bytes: Any, run_bytes: Any, target: Target) -> Any:
     return target.local_copy_call_cycles + np.ceil(np.asarray(size_bytes) * rate).astype(np.int64)
 
 
-def repeat_cycles(size_bytes: Any, run_bytes: Any, target: Target) -> Any:
+def repeat_cycles(size_bytes: Amount, run_bytes: Amount, target: Target) -> Amount:
     """Return the cycles of writing bytes that repeat contiguous runs: each run is read once and stored often.
 
     The convolution planner's rule for regrouping, ``bytes * 5 / (k * r)``: ``k`` is 4 where runs are whole 64-bit
@@ -61,7 +60,7 @@ def fills_blocks(rows: int, columns: int, size: int) -> bool:
     return grain > 1 and rows % grain == 0 and columns % grain == 0
 
 
-def transpose_cycles(batch: Any, rows: Any, columns: Any, size: int, target: Target) -> Cycles:
+def transpose_cycles(batch: Amount, rows: Amount, columns: Amount, size: int, target: Target) -> Cycles:
     """Return the cycles of transposing ``batch`` matrices of elements of ``size`` bytes.
 
     Whole blocks go through the block-transpose vertex, row blocks shared out to the workers; rows and columns

@@ -53,7 +53,11 @@ def emit(
 
 
 def settle(planning: Planning, form: OpForm, plan: Plan, operands: Seq[Tensor]) -> None:
-    """Give every operand that has no layout yet the one ``plan`` reads most locally."""
+    """Give every operand that has no layout yet the one ``plan`` reads most locally.
+
+    What all cells read lies as well on other tiles, if it is small. A single element always goes elsewhere: a loop's counter is
+    then not counted up after what reads it, on one of the tiles that do.
+    """
     target = planning.graph.target
     for k, tensor in enumerate(operands):
         if planning.graph.tensors[tensor.name].layout is None:
@@ -63,7 +67,7 @@ def settle(planning: Planning, form: OpForm, plan: Plan, operands: Seq[Tensor]) 
                 if (
                     last * 4 <= target.num_tiles
                     and layout.base + last < target.num_tiles
-                    and layout.base == 0
+                    and (layout.base == 0 or last == 1)
                 ):
                     layout = replace(layout, base=planning.rotated_base(last, math.prod(tensor.shape)))
             planning.place(tensor.name, layout)

@@ -46,7 +46,9 @@ SYSTEM_FIGURES = {
 NODE_FIGURE = Quantity(int, "IPUs/node", low=1, high=MAX_IPUS, optional=True)
 """IPUs that one node of a kind serves; None: one node serves all."""
 
-_KEYS = {"schema", "name", "description", "chip", "num_ipus", "figures", "nodes", "links", "wiring", "routes"}
+_ORDERED = ("nodes", "links", "wiring")
+"""Keys whose entries have an order: of two wirings that could carry a message, the first does."""
+_KEYS = {"schema", "name", "description", "chip", "num_ipus", "figures", *_ORDERED, "order", "routes"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -346,11 +348,12 @@ class System:
                 for laid in self.wiring
             },
             "routes": [[f"{kind} {number}" for kind, number in route] for route in self.routes],
+            "order": {key: [entry.name for entry in getattr(self, key)] for key in _ORDERED},
         }
 
     @classmethod
     def from_data(cls, data: object) -> System:
-        """Return the system that ``to_data`` gave.
+        """Return the system that ``to_data`` gave; without ``order``, entries are in the order of the mappings.
 
         Raises:
           InvalidSystem: the data is malformed or of another schema, or describes an impossible system.
@@ -364,15 +367,16 @@ class System:
         missing = sorted({"description", "chip", "num_ipus", "figures", "links", "wiring"} - set(data))
         if missing:
             raise InvalidSystem(f"{where} does not state {', '.join(missing)}")
+        in_order = _ordered(data, where)
         return cls(
             name=name,
             description=_text(data["description"], f"{where}: description"),
             chip=_chip(data["chip"], where),
             num_ipus=data["num_ipus"],
             figures=_figures(data["figures"], SYSTEM_FIGURES, where),
-            nodes=tuple(_node(n, x, where) for n, x in _mapping(data.get("nodes", {}), f"{where}: nodes")),
-            links=tuple(_link(n, x, where) for n, x in _mapping(data["links"], f"{where}: links")),
-            wiring=tuple(_laid(n, x, where) for n, x in _mapping(data["wiring"], f"{where}: wiring")),
+            nodes=tuple(_node(n, x, where) for n, x in in_order["nodes"]),
+            links=tuple(_link(n, x, where) for n, x in in_order["links"]),
+            wiring=tuple(_laid(n, x, where) for n, x in in_order["wiring"]),
             routes=_routes(data.get("routes", []), where),
         )
 
@@ -435,6 +439,21 @@ def _text(value: object, where: str) -> str:
     if not isinstance(value, str) or not value:
         raise InvalidSystem(f"{where} is a text", got=repr(value))
     return value
+
+
+def _ordered(data: Mapping[str, Any], where: str) -> dict[str, list[tuple[str, Any]]]:
+    """Return names and entries by key, in the order that a system's data states: JSON may be sorted by name."""
+    stated = data.get("order", {})
+    if not is_mapping(stated) or not set(stated) <= set(_ORDERED):
+        raise InvalidSystem(f"{where}: order lists the names of {', '.join(_ORDERED)}")
+    found: dict[str, list[tuple[str, Any]]] = {}
+    for key in _ORDERED:
+        entries = dict(_mapping(data.get(key, {}), f"{where}: {key}"))
+        names = stated.get(key, list(entries))
+        if not is_row(names) or sorted(map(str, names)) != sorted(entries):
+            raise InvalidSystem(f"{where}: order of {key}", expected=", ".join(entries), got=str(names)[:80])
+        found[key] = [(str(name), entries[str(name)]) for name in names]
+    return found
 
 
 def _mapping(data: object, where: str) -> list[tuple[str, Any]]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.replicas import replicated, small_system, turned
-from tiles import Graph, compile_graph, gcl, popops
+from tiles import Executable, Graph, compile_graph, gcl, popops
 from tiles.compiler import step_costs
 from tiles.graph import Replicas, Shift, Site, Swap, folded
 from tiles.report import cost_analysis, profile
@@ -33,7 +33,9 @@ def test_a_permutation_costs_what_its_flows_take_on_the_links(
     """Beside the phase of the whole matrix of bytes between IPUs, which shares no code with one byte a flow."""
     size = 50_000
     executable = compile_graph(moved(replicated(("all", count), name=name, num_tiles=64), permutation, size))
-    (cost,) = [c for c in step_costs(executable) if c.links is not None]
+    loaded = Executable.from_bytes(executable.to_bytes())
+    assert loaded.system == executable.system and cost_analysis(loaded) == cost_analysis(executable)
+    (cost,) = [c for c in step_costs(loaded) if c.links is not None]
     system = small_system(name, 64)
     matrix = np.zeros((system.num_ipus, system.num_ipus), np.int64)
     matrix[np.arange(count), permutation.destinations(count)] = 4 * size

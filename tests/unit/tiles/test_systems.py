@@ -86,7 +86,7 @@ def test_the_systems_that_are_there():
 @pytest.mark.parametrize("name", SIZES)
 def test_a_system_is_data(name):
     system = find_system(name)
-    again = System.from_data(json.loads(json.dumps(system.to_data())))
+    again = System.from_data(json.loads(json.dumps(system.to_data(), sort_keys=True)))
     assert again == system and hash(again) == hash(system)
     assert pickle.loads(pickle.dumps(system)) == system
     assert system.chip.num_ipus == 1 and system.name == name
@@ -281,6 +281,11 @@ def test_what_is_no_file_of_a_system(tmp_path):
         find_system(str(path))
     with pytest.raises(InvalidSystem, match="not the data of a system"):
         System.from_data({"schema": "ipuxla.system/1", "colour": "red"})
+    data = find_system("pod4").to_data()
+    names = data["order"]["wiring"]
+    for order in ({"wiring": names[1:]}, {"wiring": [*names[1:], names[1]]}, {"chips": []}, ["wiring"]):
+        with pytest.raises(InvalidSystem, match="order"):
+            System.from_data({**data, "order": order})
 
 
 # ---- routes, syncs, phases

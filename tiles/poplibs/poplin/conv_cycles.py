@@ -14,7 +14,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from tiles.errors import InvalidGraph
 from tiles.graph import ROW_MAJOR, Affine, Arrangement, Cycles, Extents, OpForm
 from tiles.numerics.arrays import where
 from tiles.numerics.dtypes import is_float, itemsize
+from tiles.numerics.shared import Amount
 from tiles.plan.transpose_cycles import repeat_cycles, transpose_cycles
 from tiles.poplibs.poplin.matmul_cycles import Shape, amp_cycles
 from tiles.poplibs.poplin.methods import (
@@ -168,25 +168,25 @@ class ConvShape:
       phases: results of each row and column; a tap meets one of them.
     """
 
-    groups: Any
+    groups: Amount
     field: Field
-    outputs: Any
-    inputs: Any
-    tap_rows: Any
-    tap_columns: Any
-    first_taps: Any
-    input_rows: Any
+    outputs: Amount
+    inputs: Amount
+    tap_rows: Amount
+    tap_columns: Amount
+    first_taps: Amount
+    input_rows: Amount
     stride: int
     dilation: int
     phases: int = 1
 
     @property
-    def positions(self) -> Any:
+    def positions(self) -> Amount:
         """Outputs per output channel that a tap meets."""
         return self.field.positions
 
     @property
-    def taps(self) -> Any:
+    def taps(self) -> Amount:
         """Elements of the kernel per pair of channels."""
         return self.tap_rows * self.tap_columns
 
@@ -208,7 +208,7 @@ def _conv_shape(extents: Extents) -> ConvShape:
         roles.taps[-1:],
         roles.taps[:-1][:1],
     )
-    reached: Any = np.asarray(extents.product(roles.batch))
+    reached: Amount = np.asarray(extents.product(roles.batch))
     for field, tap, stride, dilation in zip(
         roles.field[:-1], roles.taps[:-1], roles.strides[:-1], roles.dilations[:-1], strict=True
     ):
@@ -336,7 +336,7 @@ def conv_orders(method: str, accumulate: str, extents: Extents, target: Target) 
     return [depthwise[n] if name == "vmac" else orders[name] for name, n in zip(chosen, at_once, strict=True)]
 
 
-def side_by_side(groups: Any) -> Any:
+def side_by_side(groups: Amount) -> Amount:
     """Return how many depthwise channels of a cell a vertical multiply-accumulate works on at once."""
     least, *more = _SIDE_BY_SIDE
     return np.select([np.asarray(groups) >= n for n in reversed(more)], list(reversed(more)), least)
@@ -354,7 +354,7 @@ def depthwise_grain(channels: int, results: int, num_tiles: int) -> int:
     return max(fits, default=1)
 
 
-def _share(n: Any, target: Target) -> Any:
+def _share(n: Amount, target: Target) -> Amount:
     return -(-np.asarray(n) // target.workers_per_tile)
 
 
@@ -362,7 +362,7 @@ _SHORT_RUNS = {True: np.array([17, 33, 44]), False: np.array([17, 29, 34])}
 """Slots of runs of no, one and two positions, by whether float32 is streamed."""
 
 
-def _amp_run(n: Any, is_single: bool) -> Any:
+def _amp_run(n: np.ndarray, is_single: bool) -> np.ndarray:
     """Return the slots of a worker's run of ``n`` positions of a row; see ``_runs_of_workers``."""
     more = 45 + 8 * (n - 3) if is_single else 34 + 4 * (n - 3)
     slots = where(n > 2, more, _SHORT_RUNS[is_single][np.minimum(n, 2)])
@@ -412,7 +412,9 @@ def _shares(field: Field, workers: int) -> _Shares:
     )
 
 
-def _runs_of_workers(shape: ConvShape, run: Callable[[Any], Any], target: Target) -> tuple[Any, Any]:
+def _runs_of_workers(
+    shape: ConvShape, run: Callable[[np.ndarray], np.ndarray], target: Target
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the slots that the workers with most and with least to do spend on their runs.
 
     Source: ``getConvPartialnx1WorkerCycles`` and others (PerformanceEstimation.hpp) say what a run of positions of a row
@@ -531,13 +533,13 @@ def _only(shape: ConvShape, chosen: np.ndarray) -> ConvShape:
     return replace(shape, field=field, **arrays)
 
 
-def _laid_out(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> list[tuple[Any, Any]]:
+def _laid_out(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> list[tuple[Amount, Amount]]:
     """Return the cycles over windows that are laid out by rows, and whole, and the bytes of the laid out operands."""
     size = itemsize(dtype)
     channels = target.weights_per_conv_unit(streamed_as(dtype, accumulate, target))
     units = target.conv_units(streamed_as(dtype, accumulate, target), accumulate)
     step = shape.inputs * size * (shape.stride if shape.dilation == 1 else 1)
-    found: list[tuple[Any, Any]] = []
+    found: list[tuple[Amount, Amount]] = []
     for rows, tap_rows in ((shape.input_rows, shape.tap_rows), (shape.field.rows, 1)):
         inputs = shape.taps // tap_rows * shape.inputs
         panels = shape.groups * -(-shape.outputs // units) * tap_rows * -(-inputs // channels)
@@ -554,7 +556,7 @@ def _laid_out(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> 
     return found
 
 
-def laid_out_bytes(method: str, accumulate: str, extents: Extents, target: Target) -> Any:
+def laid_out_bytes(method: str, accumulate: str, extents: Extents, target: Target) -> Amount:
     """Return the bytes that a vertex lays its operands out in; 0 where it does not."""
     shape, dtype = conv_shape(extents), extents.operand_dtypes[0]
     found = np.zeros_like(shape.inputs)
@@ -593,8 +595,8 @@ def _slic(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycl
     panels = shape.tap_rows * -(-shape.tap_columns // _SLIC_WIDTH)
     groups = -(-shape.groups // np.select([channels <= 1, channels <= 2], [4, 2], 1))
 
-    def workers(is_first: bool) -> Any:
-        def run(n: Any) -> Any:
+    def workers(is_first: bool) -> Amount:
+        def run(n: np.ndarray) -> np.ndarray:
             if shape.stride == 2:
                 row = np.select([n == 1, n == 2], [13, 15], 15 + 2 * (n - 3))
             else:

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from tiles.errors import InvalidGraph
 from tiles.graph import ROW_MAJOR, Arrangement, Cycles, Extents, OpForm
 from tiles.numerics.arrays import where
 from tiles.numerics.dtypes import is_float, itemsize
+from tiles.numerics.shared import Amount
 from tiles.poplibs.poplin.methods import (
     NEVER,
     costs_of,
@@ -101,14 +101,14 @@ class Shape:
       may_swap: whether the operand that streams through may be the weights instead.
     """
 
-    groups: Any
-    positions: Any
-    outputs: Any
-    inputs: Any
-    grouped: Any
+    groups: Amount
+    positions: Amount
+    outputs: Amount
+    inputs: Amount
+    grouped: Amount
     may_swap: bool = True
 
-    def input_groups(self, channels: int) -> Any:
+    def input_groups(self, channels: int) -> Amount:
         """Groups of ``channels`` input channels, the last of every run of channels filled up."""
         return self.inputs // np.maximum(self.grouped, 1) * -(-self.grouped // channels)
 
@@ -196,12 +196,12 @@ def shape_of(extents: Extents, accumulate: str, target: Target, may_swap: bool =
     return Shape(groups, positions, outputs, inputs, kept, may_swap)
 
 
-def _better_weights(cost: Callable[[Shape], Any], shape: Shape) -> Any:
+def _better_weights(cost: Callable[[Shape], Amount], shape: Shape) -> Amount:
     """Return the cost with the better of the two operands as weights, if either may be."""
     return np.minimum(cost(shape), cost(shape.swapped)) if shape.may_swap else np.asarray(cost(shape))
 
 
-def _is_swapped(shape: Shape, dtype: str, accumulate: str, target: Target) -> Any:
+def _is_swapped(shape: Shape, dtype: str, accumulate: str, target: Target) -> Amount:
     """Return whether the units take the left operand as weights: that saves more than readers of the result lose by it.
 
     Weights are what lies together in the result. What reads it goes on along its last dimension far more often than not.
@@ -212,11 +212,11 @@ def _is_swapped(shape: Shape, dtype: str, accumulate: str, target: Target) -> An
     return left + UNEXPECTED_ORDER_CYCLES * shape.groups * shape.positions * shape.outputs < right
 
 
-def _share(n: Any, target: Target) -> Any:
+def _share(n: Amount, target: Target) -> Amount:
     return -(-np.asarray(n) // target.workers_per_tile)
 
 
-def worker_slots(n: Any, dtype: str, accumulate: str, units: int) -> tuple[Any, Any]:
+def worker_slots(n: Amount, dtype: str, accumulate: str, units: int) -> tuple[Amount, Amount]:
     """Return the issue slots of a worker for ``n`` positions: of the zeroing first pass, and of a later one.
 
     Source: ``getConvPartial1x1SupervisorInnerLoopCycleEstimateHalfFloat`` of PopLibs' newest estimators.
@@ -246,7 +246,9 @@ def _retained(dtype: str, accumulate: str, units: int) -> tuple[int, int]:
     return RETAINED_SLOTS if keeps else (0, 0)
 
 
-def _panel_cycles(positions: Any, dtype: str, accumulate: str, units: int, target: Target) -> tuple[Any, Any]:
+def _panel_cycles(
+    positions: Amount, dtype: str, accumulate: str, units: int, target: Target
+) -> tuple[Amount, Amount]:
     """Return the cycles of all workers over a panel of weights: of the zeroing first pass, and of a later one.
 
     Positions are shared out as evenly as they can be; one of three takes less than one of two or, in float32, of one, so
@@ -256,7 +258,7 @@ def _panel_cycles(positions: Any, dtype: str, accumulate: str, units: int, targe
     most, workers = _share(positions, target), target.workers_per_tile
     fewest = np.asarray(positions) // workers
     kept, _ = _retained(dtype, accumulate, units)
-    found: list[Any] = []
+    found: list[Amount] = []
     for of_most, of_fewest in zip(
         worker_slots(most, dtype, accumulate, units),
         worker_slots(fewest, dtype, accumulate, units),
@@ -271,7 +273,7 @@ def _panel_cycles(positions: Any, dtype: str, accumulate: str, units: int, targe
     return first, later
 
 
-def amp_cycles(shape: Shape, dtype: str, accumulate: str, target: Target) -> Any:
+def amp_cycles(shape: Shape, dtype: str, accumulate: str, target: Target) -> Amount:
     """Return the cycles of the 1x1 convolution vertex on the accumulating matrix product units.
 
     The units load a panel of weights, then every worker streams its positions through it.
@@ -291,7 +293,7 @@ def amp_cycles(shape: Shape, dtype: str, accumulate: str, target: Target) -> Any
     return fixed + shape.groups * (13 + (in_groups - 1) * later_pass + first_pass)
 
 
-def _narrow_cycles(shape: Shape, in_groups: Any, out_groups: Any, load: int, target: Target) -> Any:
+def _narrow_cycles(shape: Shape, in_groups: Amount, out_groups: Amount, load: int, target: Target) -> Amount:
     """Return the cycles of the 1x1 vertex on 8-bit floats, whose scales are set before every panel."""
     later = 17 + 27 + 4 * (np.maximum(_share(shape.positions, target), 3) - 3)
     first, later = (target.worker_issue_interval_cycles * slots for slots in (later - 5, later))
@@ -318,7 +320,7 @@ def _hmac(shape: Shape, dtype: str, accumulate: str, target: Target) -> Cycles:
         return Cycles(np.full_like(shape.inputs, NEVER), Basis.DOCUMENTED, SOURCE)
     width = target.vector_width(dtype)
 
-    def cost(s: Shape) -> Any:
+    def cost(s: Shape) -> Amount:
         dot = 8 + -(-s.inputs // width)
         slots = _share(s.groups * s.positions, target) * (7 + s.outputs * dot)
         return (58 if dtype == "float32" else 65) + target.worker_issue_interval_cycles * slots
@@ -332,7 +334,7 @@ def _outer(shape: Shape, dtype: str, accumulate: str, target: Target) -> Cycles:
         return Cycles(np.full_like(shape.inputs, NEVER), Basis.DOCUMENTED, SOURCE)
     lead, width = (6, 2) if dtype == "float32" else (12, 4)
 
-    def cost(s: Shape) -> Any:
+    def cost(s: Shape) -> Amount:
         row = 6 + -(-np.maximum(s.outputs - lead, 0) // width)
         slots = 25 + s.groups * (11 + _share(s.positions, target) * row)
         return target.supervisor_vertex_overhead_cycles + target.worker_issue_interval_cycles * slots

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from tiles.graph import Cycles, Extents, OpForm, register
 from tiles.numerics.dtypes import is_float, itemsize
+from tiles.numerics.shared import Amount
 from tiles.poplibs.popops.elementwise_cycles import cpp_name
 from tiles.poplibs.popops.reduce import Reduce, combine_codelet, folding_cycles
 from tiles.target import Basis, Target
@@ -76,7 +77,9 @@ def add_partials(partials_dtype: str, out_dtype: str) -> ConvPartialReduce:
     return ConvPartialReduce((), "add", (partials_dtype,), partials_dtype, out_dtype)
 
 
-def partials_cycles(partials_dtype: str, out_dtype: str, results: Any, partials: Any, target: Target) -> Any:
+def partials_cycles(
+    partials_dtype: str, out_dtype: str, results: Amount, partials: Amount, target: Target
+) -> Amount:
     """Return the cycles of a tile that joins ``partials`` of each of ``results`` sums, or truth values; see ``folding_cycles``."""
     if is_float(partials_dtype):
         folding: Reduce = add_partials(partials_dtype, out_dtype)

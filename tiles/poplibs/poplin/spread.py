@@ -113,7 +113,7 @@ class SpreadConvolution(Convolution):
     def flops(self, extents: Extents) -> np.ndarray:
         """Count a multiplication and an addition of floats for every tap that meets a position and two channels."""
         shape = self._shape(extents)
-        products = shape.groups * shape.positions * shape.outputs * shape.inputs * shape.taps
+        products = np.asarray(shape.groups * shape.positions * shape.outputs * shape.inputs * shape.taps)
         return 2 * products if is_float(self.accumulate_dtype) else np.zeros_like(products)
 
     def may_split(self, form: OpForm, d: int) -> bool:

@@ -19,8 +19,9 @@ from tiles.errors import NoTileCode, OutOfRegisters
 from tiles.graph import Cycles, Extents, OpForm, code_or_formula
 from tiles.numerics.arrays import where
 from tiles.numerics.dtypes import itemsize
+from tiles.numerics.shared import Amount
 from tiles.poplibs.popops.expression import FUNCTIONS, NAMED, Body, Row, body_dtypes
-from tiles.poplibs.popops.inner_loops import INVERSE, SOURCE, derived_loop, library_rows, loop_of
+from tiles.poplibs.popops.inner_loops import INVERSE, SOURCE, Loop, derived_loop, library_rows, loop_of
 from tiles.poplibs.popops.map_code import expression_code
 from tiles.poplibs.popops.relayout_cycles import movement, movement_cycles
 from tiles.poplibs.popops.scaled_add import is_scaled_add, scaled_add_cycles
@@ -169,7 +170,7 @@ def _permuted_operands(
     body: Body, outputs: tuple[int, ...], extents: Extents, target: Target
 ) -> Cycles | None:
     """Return the cycles of bringing operands stored in another order into the results' order."""
-    total: Any = 0
+    total: Amount = 0
     bases: list[Basis] = []
     sources: list[str] = []
     for k in range(len(extents.operand_dtypes)):
@@ -181,7 +182,7 @@ def _permuted_operands(
     return Cycles(total, Basis.weakest(bases), sources[0]) if bases else None
 
 
-def _share(n: Any, target: Target) -> Any:
+def _share(n: Amount, target: Target) -> Amount:
     """Return the elements of the slowest worker."""
     return -(-np.asarray(n) // target.workers_per_tile)
 
@@ -233,12 +234,12 @@ def _named(name: str, attrs: dict[str, Any], dtype: str, n: Any, target: Target)
     return Cycles(cycles.value, loop.basis, loop.source)
 
 
-def _workers(supervisor: Any, slots: Any, target: Target, basis: Basis) -> Cycles:
+def _workers(supervisor: Amount, slots: Amount, target: Target, basis: Basis) -> Cycles:
     """Return supervisor cycles and the slots of the slowest worker as one duration."""
     return Cycles(supervisor + target.worker_issue_interval_cycles * np.asarray(slots), basis, SOURCE)
 
 
-def fill_slots(n: Any, dtype: str, target: Target) -> Any:
+def fill_slots(n: Amount, dtype: str, target: Target) -> Amount:
     """Return the slots in which one worker fills ``n`` elements."""
     size = itemsize(dtype)
     if size == 8:
@@ -250,7 +251,7 @@ def fill_slots(n: Any, dtype: str, target: Target) -> Any:
     return where(n < 64, 28 + -(-n // 4), 39 + -(-n // 8))
 
 
-def _select(body: Body, index: int, n: Any, dtype: str, extents: Extents, target: Target) -> Cycles:
+def _select(body: Body, index: int, n: Amount, dtype: str, extents: Extents, target: Target) -> Cycles:
     """Return the cycles of a select; with one predicate for all it is a copy of one of two tensors."""
     varies = dims_of_values(body, extents.form)
     if varies[body[index][1][0]]:
@@ -299,7 +300,7 @@ def _binary_loops(body: Body, index: int, extents: Extents, target: Target) -> C
 
 
 def _vector_outer(
-    scalar: Any, order: list[int], cut: int, dtype: str, extents: Extents, target: Target
+    scalar: Loop, order: list[int], cut: int, dtype: str, extents: Extents, target: Target
 ) -> Cycles:
     """One value of the small operand for every row: workers share rows or columns, whichever is faster."""
     rows, columns = extents.product(order[:cut]), extents.product(order[cut:])
@@ -362,7 +363,7 @@ def _store_slots(target: Target) -> int:
     return 1 if target.data_path_bytes >= target.atomic_store_bytes else MERGED_STORE_SLOTS
 
 
-def load_slots(body: Body, extents: Extents, target: Target) -> Any:
+def load_slots(body: Body, extents: Extents, target: Target) -> Amount:
     """Return the slots in which one worker loads its share of the operands an expression uses.
 
     One access per 64 bits of what varies along the innermost dimension, one per row of what does not.
@@ -371,7 +372,7 @@ def load_slots(body: Body, extents: Extents, target: Target) -> Any:
     domain = [d for d, dim in enumerate(extents.form.dims) if dim.size > 1]
     innermost = _innermost(extents.form)
     used = {a for _, arguments, _ in body for a in arguments}
-    total: Any = np.int64(0)
+    total: Amount = 0
     for k, dtype in enumerate(extents.operand_dtypes):
         if k not in used or not varies[k]:
             continue
@@ -391,12 +392,12 @@ def _innermost(form: OpForm) -> int | None:
     return reduced[-1] if reduced else long[-1] if long else None
 
 
-def body_slots(body: Body, work: list[int], extents: Extents, target: Target) -> Any:
+def body_slots(body: Body, work: list[int], extents: Extents, target: Target) -> Amount:
     """Return the slots of an expression's arithmetic on one worker's share, without loads and stores."""
     dtypes = body_dtypes(body, extents.operand_dtypes)
     varies = dims_of_values(body, extents.form)
     first = len(extents.operand_dtypes)
-    total: Any = np.int64(0)
+    total: Amount = 0
     for i in work:
         name, arguments, attrs = body[i]
         n = _share(extents.product(sorted(varies[first + i])), target)

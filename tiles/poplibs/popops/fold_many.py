@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -33,6 +33,7 @@ from tiles.graph import (
     site_of,
 )
 from tiles.numerics.dtypes import is_float, itemsize
+from tiles.numerics.shared import Amount
 from tiles.poplibs.forms import reduce_form
 from tiles.poplibs.popops import elementwise_cycles
 from tiles.poplibs.popops.expression import FUNCTIONS, Body, body_dtypes, evaluate_body
@@ -233,7 +234,7 @@ def _class_cycles(extents: Extents, is_float: bool, target: Target) -> Cycles:
     workers = target.workers_per_tile
     rows, n = extents.results, extents.reduced
 
-    def sparse(count: Any) -> Any:
+    def sparse(count: Amount) -> Amount:
         each = 27 + 3 * (count - 1) if is_float else 23 + 6 * count
         return -(-rows // workers) * each * target.worker_issue_interval_cycles
 
@@ -245,7 +246,7 @@ def _class_cycles(extents: Extents, is_float: bool, target: Target) -> Cycles:
     return Cycles(total, Basis.DOCUMENTED, CLASS_SOURCE)
 
 
-def combination_slots(body: Body, dtypes: Sequence[str], n: Any, target: Target) -> Any:
+def combination_slots(body: Body, dtypes: Sequence[str], n: Amount, target: Target) -> Amount:
     """Return one worker's slots of ``n`` combinations of arrays of ``dtypes``: loads, then every function."""
     known = body_dtypes(body, tuple(dtypes) * 2)
     slots = sum(-(-n * itemsize(dtype) // target.data_path_bytes) for dtype in dtypes)

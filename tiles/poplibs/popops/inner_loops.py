@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tiles.numerics.dtypes import is_float, itemsize
+from tiles.numerics.shared import Amount
 from tiles.poplibs.popops.expression import FUNCTIONS, NAMED, Attrs, Body, body_dtypes
 from tiles.target import Basis, Target
 
@@ -54,11 +55,11 @@ class Loop:
         """Elements of one iteration."""
         return target.vector_width(dtype) if self.elements is None else self.elements
 
-    def total(self, n: Any, dtype: str, target: Target) -> Any:
+    def total(self, n: Amount, dtype: str, target: Target) -> Amount:
         """Return the slots that ``n`` elements of ``dtype`` take, loads and stores included."""
         return -(-np.asarray(n) // self.width(dtype, target)) * (self.slots + self.extra)
 
-    def inner(self, n: Any, dtype: str, target: Target) -> Any:
+    def inner(self, n: Amount, dtype: str, target: Target) -> Amount:
         """Return the slots of the arithmetic alone.
 
         Entries that count everything give up one load and one store per iteration, as those of a fused

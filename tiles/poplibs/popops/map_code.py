@@ -201,7 +201,7 @@ def aligned_rows(
         except (NoTileCode, OutOfRegisters) as error:
             reason = error
             continue
-        is_faster = together.formula.cycles(n, rows) < by_rows.formula.cycles(n, rows)
+        is_faster = np.less(together.formula.cycles(n, rows), by_rows.formula.cycles(n, rows))
         parts.append(VertexCode(by_rows, n, rows, chosen & ~is_faster, cell=cells[0]))
         parts.append(VertexCode(together, n, rows, chosen & is_faster, cell=cells[1]))
     if reason is not None and not parts:

@@ -9,13 +9,13 @@ Source: graphcore/poplibs lib/popops/reduction/CycleEstimationFunctions.cpp.
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import numpy as np
 
 from tiles.graph import Cycles, Extents, OpForm
 from tiles.numerics.arrays import where
 from tiles.numerics.dtypes import itemsize
+from tiles.numerics.shared import Amount
 from tiles.poplibs.popops.elementwise_cycles import body_slots, load_slots
 from tiles.poplibs.popops.expression import Body
 from tiles.target import Basis, Target
@@ -94,7 +94,7 @@ def _is_strided(form: OpForm, order: tuple[int, ...]) -> bool:
     return not reduced[-1] and changes <= 2
 
 
-def contiguous_slots(outputs: Any, partials: Any, width: int, out_dtype: str, target: Target) -> Any:
+def contiguous_slots(outputs: Amount, partials: Amount, width: int, out_dtype: str, target: Target) -> Amount:
     """Return the slots with contiguous partials: workers take whole results, or share the partials of few results.
 
     Sharing leaves one partial per worker, folded by a second short reduction; ``width`` elements are folded at once.
@@ -111,8 +111,8 @@ def contiguous_slots(outputs: Any, partials: Any, width: int, out_dtype: str, ta
 
 
 def _strided(
-    order: tuple[int, ...], outputs: Any, partials: Any, width: int, extents: Extents, target: Target
-) -> Any:
+    order: tuple[int, ...], outputs: Amount, partials: Amount, width: int, extents: Extents, target: Target
+) -> Amount:
     """Slots with a kept dimension innermost: one vector of neighbouring results at a time."""
     inner: list[int] = []
     for d in reversed(order):
@@ -126,14 +126,14 @@ def _strided(
     return 16 + groups * (3 + post + 3 + np.maximum(partials - 1, 0))
 
 
-def _general(outputs: Any, partials: Any, width: int, target: Target) -> Any:
+def _general(outputs: Amount, partials: Amount, width: int, target: Target) -> Amount:
     """Slots of the region form: a loop over vectors of results and over the regions of each."""
     vectors = -(-outputs // width)
     groups = -(-vectors // target.workers_per_tile)
     return 33 + groups * (24 + 2 + 9 + 10 + 9 * partials)
 
 
-def _scalar(outputs: Any, partials: Any, dtype: str, target: Target) -> Any:
+def _scalar(outputs: Amount, partials: Amount, dtype: str, target: Target) -> Amount:
     """Slots of dtypes without assembly (ASSUMED): 8 per partial, 64-bit ones twice that, floats emulated."""
     each = {1: 8, 2: 8, 4: 8, 8: 16}[itemsize(dtype)] * (4 if dtype == "float64" else 1)
     workers = target.workers_per_tile

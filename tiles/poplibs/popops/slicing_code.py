@@ -148,7 +148,7 @@ def offset_cycles(
     size = np.asarray(row, np.int64) * itemsize(dtype)
     wide, narrow = (_variant(isa, "slice", b).formula for b in (_ACCESS_BYTES, _WORD_BYTES))
     words = size * taken // _WORD_BYTES
-    ends: list[np.ndarray] = [formula.cycles(words) for formula in (wide, narrow)]
+    ends: list[np.ndarray] = [np.asarray(formula.cycles(words)) for formula in (wide, narrow)]
     plain = np.where(size % _ACCESS_BYTES == 0, *ends)
     beyond = np.where(is_whole, 0, np.maximum(found.value - plain, 0) + (zeros if is_block else 0))
     return Cycles(stated + beyond, found.basis, f"{SOURCE}; beyond whole tensors: {found.source}")

@@ -9,12 +9,11 @@ the rule of the planner of lib/popops/DynamicSlice.cpp: offsets are taken to be 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from tiles.graph.layout import ceil_div
 from tiles.numerics.dtypes import itemsize
+from tiles.numerics.shared import Amount
 from tiles.poplibs.popops.elementwise_cycles import fill_slots
 from tiles.target import Target
 
@@ -27,7 +26,7 @@ _COPIED = {1: (4, 3), 2: (2, 2), 4: (2, 2)}
 """By bytes of an element: how many of a row a worker of MultiSlice copies at once, and its slots; 8 bytes as two words."""
 
 
-def dynamic_slice_cycles(row: Any, slices: Any, dtype: str, target: Target) -> Any:
+def dynamic_slice_cycles(row: Amount, slices: Amount, dtype: str, target: Target) -> Amount:
     """Return the cycles of slicing, or updating, at one offset: workers share each row's elements.
 
     Args:
@@ -44,7 +43,7 @@ def dynamic_slice_cycles(row: Any, slices: Any, dtype: str, target: Target) -> A
     return 25 + target.worker_issue_interval_cycles * slots
 
 
-def slices_of_worker(lookups: Any, share: Any, target: Target) -> tuple[Any, Any]:
+def slices_of_worker(lookups: Amount, share: Amount, target: Target) -> tuple[Amount, Amount]:
     """Return a worker's offsets in a vertex' part of a table and its other ones: lookups are shared out to the workers.
 
     Args:
@@ -57,7 +56,7 @@ def slices_of_worker(lookups: Any, share: Any, target: Target) -> tuple[Any, Any
     return inside, each - inside
 
 
-def updates_of_worker(updates: Any, places: Any, whole: int, target: Target) -> tuple[Any, Any]:
+def updates_of_worker(updates: Amount, places: Amount, whole: int, target: Target) -> tuple[Amount, Amount]:
     """Return a worker's offsets that are its own and its other ones: workers own places and see every update.
 
     Args:
@@ -72,8 +71,14 @@ def updates_of_worker(updates: Any, places: Any, whole: int, target: Target) -> 
 
 
 def multi_slice_cycles(
-    row: Any, inside: Any, outside: Any, dtype: str, target: Target, sharers: Any = 1, frame: int = 30
-) -> Any:
+    row: Amount,
+    inside: Amount,
+    outside: Amount,
+    dtype: str,
+    target: Target,
+    sharers: Amount = 1,
+    frame: int = 30,
+) -> Amount:
     """Return the cycles of copying a row for every offset of one worker.
 
     Args:
@@ -92,7 +97,7 @@ def multi_slice_cycles(
     return target.worker_issue_interval_cycles * (frame + each)
 
 
-def multi_update_cycles(row: Any, inside: Any, outside: Any, dtype: str, target: Target) -> Any:
+def multi_update_cycles(row: Amount, inside: Amount, outside: Amount, dtype: str, target: Target) -> Amount:
     """Return the cycles of combining a row with an update for every offset of one worker.
 
     Args:
@@ -112,7 +117,7 @@ def multi_update_cycles(row: Any, inside: Any, outside: Any, dtype: str, target:
     return target.worker_issue_interval_cycles * slots
 
 
-def fill_cycles(elements: Any, dtype: str, target: Target) -> Any:
+def fill_cycles(elements: Amount, dtype: str, target: Target) -> Amount:
     """Return the cycles in which all workers fill what is not copied or updated: PopLibs' vertex of ``Fill``."""
     share = ceil_div(np.asarray(elements, np.int64), target.workers_per_tile)
     return target.worker_issue_interval_cycles * fill_slots(share, dtype, target)

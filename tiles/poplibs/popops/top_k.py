@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -43,6 +43,7 @@ from tiles.graph import (
 from tiles.graph import Sequence as Program
 from tiles.numerics.dtypes import itemsize
 from tiles.numerics.greatest import greatest
+from tiles.numerics.shared import Amount
 from tiles.numerics.total_order import as_moved, from_moved, padded
 from tiles.plan import combining_cycles
 from tiles.poplibs.forms import map_form
@@ -110,7 +111,7 @@ class _Selection(Codelet):
         """A worker's slots to take the first k of two sorted lists: for each a comparison, and its elements moved."""
         return self.k * (self.order.comparison_slots + 8)
 
-    def merging_slots(self, partials: Any, rows: Any, target: Target) -> Any:
+    def merging_slots(self, partials: Amount, rows: Amount, target: Target) -> Amount:
         """Return the slots of a tile that merges the partials of ``rows`` rows, which are sorted, two by two.
 
         Workers take a row each, or pairs of one row's partials: P - 1 merges, of which as many follow one another as
@@ -121,7 +122,7 @@ class _Selection(Codelet):
         turns = np.minimum(np.ceil(rows / workers) * merges, rows * (np.ceil(merges / workers) + levels))
         return 30 + turns.astype(np.int64) * self.merge_slots
 
-    def joining_cycles(self, results: Any, partials: Any, target: Target) -> Any:
+    def joining_cycles(self, results: Amount, partials: Amount, target: Target) -> Amount:
         """Return the cycles of merging sorted partials; k of a row stay together."""
         rows = np.ceil(np.asarray(results) / max(1, self.k))
         slots = self.merging_slots(np.asarray(partials), rows, target)
@@ -230,7 +231,7 @@ def _heap_slots(n: np.ndarray, k: int) -> np.ndarray:
     return 16 * (19 * (n + kept) * levels // 2 + 6 * n + 2) // 6
 
 
-def _least(dtype: np.dtype) -> Any:
+def _least(dtype: np.dtype) -> Amount:
     return False if dtype == np.bool_ else np.array(np.iinfo(dtype).min, dtype)
 
 
