@@ -28,11 +28,13 @@ class Timing:
       first: wall time of the first call, whatever it compiles included.
       wall: median wall time of the calls after it.
       cpu: median processor time of the same calls, all threads added up.
+      first_cpu: processor time of the first call.
     """
 
     first: float
     wall: float
     cpu: float
+    first_cpu: float
 
 
 def clock(function: Callable[[], Any]) -> tuple[float, float, Any]:
@@ -49,15 +51,16 @@ def interleave(contenders: Mapping[str, Callable[[], Any]], rounds: int) -> dict
       contenders: what to call, by name; each returns arrays.
       rounds: calls of each that are timed after the first.
     """
-    first = {name: clock(function)[0] for name, function in contenders.items()}
+    first = {name: clock(function)[:2] for name, function in contenders.items()}
     samples: dict[str, list[tuple[float, float]]] = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, function in contenders.items():
             samples[name].append(clock(function)[:2])
-    return {
-        name: Timing(first[name], *(statistics.median(column) for column in zip(*taken, strict=True)))
-        for name, taken in samples.items()
-    }
+    found: dict[str, Timing] = {}
+    for name, taken in samples.items():
+        wall, cpu = (statistics.median(column) for column in zip(*taken, strict=True))
+        found[name] = Timing(first[name][0], wall, cpu, first[name][1])
+    return found
 
 
 def contenders(
