@@ -18,6 +18,8 @@ from tiles.planning import Policy, operation_of
 from tiles.target import Target
 
 SHOWN = 5
+LEAST_HELD_SHARE = 1 / 64
+"""Share of a tile that an operation may fill with what lies nowhere yet, where variables crowd a tile."""
 LEAST_PROPORTION = 0.01
 """Operations are not asked to do with less of a tile than this."""
 MOST_CODE_PRICE = 8.0
@@ -52,6 +54,7 @@ class Shortage:
       have_bytes: bytes that there are.
       categories: bytes of what lies there by category, the largest first.
       temporary_bytes: bytes among these that operations need for themselves: received slices, scratch, partials.
+      uneven_bytes: bytes of variables there beyond what these would take if each lay evenly on all tiles.
     """
 
     kind: str
@@ -61,6 +64,7 @@ class Shortage:
     have_bytes: int
     categories: Mapping[str, int]
     temporary_bytes: int = 0
+    uneven_bytes: int = 0
 
     @property
     def excess_bytes(self) -> int:
@@ -68,11 +72,11 @@ class Shortage:
         return self.need_bytes - self.have_bytes
 
     def most_saved_bytes(self, policy: Policy) -> int:
-        """Return what planning again is expected to save at most: all temporaries, and some of the exchange code.
+        """Return what planning again is expected to save at most: temporaries, and some of what lies unevenly and of the code.
 
-        Variables, vertices, their code and control code stay: no policy changes what they take.
+        Vertices, their code and control code stay: no policy changes what they take.
         """
-        return self.temporary_bytes + self._most_code_saved(policy)
+        return self.temporary_bytes + self._most_spread(policy) + self._most_code_saved(policy)
 
     @property
     def is_beyond_planning(self) -> bool:
@@ -82,6 +86,13 @@ class Shortage:
     def is_made_up_by_code(self, policy: Policy) -> bool:
         """Return whether shorter exchange code alone could save as much as is missing."""
         return self._most_code_saved(policy) >= max(self.excess_bytes, 1)
+
+    def is_made_up_by_spreading(self, policy: Policy) -> bool:
+        """Return whether variables that lie on more tiles could alone save as much as is missing."""
+        return self._most_spread(policy) >= max(self.excess_bytes, 1)
+
+    def _most_spread(self, policy: Policy) -> int:
+        return self.uneven_bytes if policy.held_share > LEAST_HELD_SHARE else 0
 
     def _most_code_saved(self, policy: Policy) -> int:
         if policy.code_price >= MOST_CODE_PRICE:
@@ -161,13 +172,24 @@ def _memory_shortage(executable: Executable) -> Shortage:
         if b.category in ("message", "vertexScratch") or b.name.endswith(".partials")
     )
     kind = PIECES if need <= have else TEMPORARIES if own >= need - have else DATA
-    return Shortage(kind, tile, step, need, have, _by_category(live), own)
+    return Shortage(kind, tile, step, need, have, _by_category(live), own, _uneven_bytes(executable, live))
+
+
+def _uneven_bytes(executable: Executable, buffers: Iterable[Buffer]) -> int:
+    """Return the bytes of variables, where they lie, beyond what they would take if each lay evenly on all tiles."""
+    found = 0
+    for b in buffers:
+        if b.category == "variable":
+            everywhere = b.size_bytes * sum(high - low for low, high in b.tiles)
+            found += b.size_bytes - -(-everywhere // executable.target.num_tiles)
+    return found
 
 
 def eased(executable: Executable, policy: Policy) -> Policy | None:
     """Return how to plan a program again that does not fit, None where planning would not help.
 
-    Temporaries that crowd a tile get less room; where code or data crowd, bytes of exchange code become dearer.
+    Temporaries that crowd a tile get less room; where code or data crowd, bytes of exchange code become dearer. Variables
+    that crowd one tile while others have room go to more tiles first, where they were laid out for who reads them first.
     Everything that is short has to be what planning could save (``Shortage.most_saved_bytes``): a program that
     lacks room for what it keeps is not planned again for its code.
 
@@ -179,6 +201,8 @@ def eased(executable: Executable, policy: Policy) -> Policy | None:
     if any(lack.most_saved_bytes(policy) < lack.excess_bytes for lack in lacks):
         return None
     lack, changed = lacks[0], policy
+    if lack.kind == DATA and lack.is_made_up_by_spreading(policy):
+        return replace(policy, held_share=LEAST_HELD_SHARE)
     by_code = lack.is_made_up_by_code(policy)
     if lack.kind != CODE and (lack.kind != DATA or not by_code):
         changed = replace(policy, memory_proportions=tightened(executable, policy))

@@ -30,6 +30,7 @@ from tiles.plan import (
     preferred_layout,
     search,
 )
+from tiles.planning.policy import HELD_SHARE
 from tiles.planning.preferred import Met
 from tiles.planning.state import Planning
 from tiles.poplibs.popops.map import rearranging
@@ -57,7 +58,9 @@ def choose(
     form, codelet, target = question.form, question.codelet, question.target
     proportion = planning.policy.memory_proportion(label)
     asked = question, proportion
-    plan, relayouts, least = planning.answer((*asked, beside), lambda: _found(question, proportion, beside))
+    plan, relayouts, least = planning.answer(
+        (*asked, beside), lambda: _found(question, proportion, beside, planning.policy.held_share)
+    )
     for k, tensor in enumerate(operands):
         if (
             tensor.name in planning.donated
@@ -159,9 +162,11 @@ def as_before(
     return (plan, {}) if priced.cost <= AS_BEFORE * least + relayout else found
 
 
-def _found(question: Question, proportion: float, beside: Met | None) -> tuple[Plan, Relayouts, float]:
+def _found(
+    question: Question, proportion: float, beside: Met | None, held_share: float
+) -> tuple[Plan, Relayouts, float]:
     """Return the plan for a question, the layouts into which operands are copied, and the least cost of a plan alone."""
-    best = _best(question, proportion)
+    best = _best(question, proportion, held_share)
     plan, relayouts, cost = _reordering(question, best.plan, best.cost, proportion)
     if beside is not None:
         plan, relayouts = meeting(question, (plan, relayouts, cost), beside, proportion)
@@ -175,7 +180,7 @@ A smaller one goes by price alone: a scan reads a step's inputs out of such arra
 """
 
 
-def _best(question: Question, proportion: float) -> Priced:
+def _best(question: Question, proportion: float, held_share: float) -> Priced:
     """Return the best plan whose tiles can hold what it will bring there, if one is known.
 
     What elements are looked up in stays where it lies if it is larger than a tile's memory: cutting it otherwise would
@@ -183,8 +188,8 @@ def _best(question: Question, proportion: float) -> Priced:
     """
     found = _search(question, proportion)
     k, form = question.codelet.looked_up, question.form
-    if not holds_operands(question, found[0].plan, SHARES_HELD[0]):
-        for share in SHARES_HELD:
+    if not holds_operands(question, found[0].plan, held_share):
+        for share in (held_share, *SHARES_HELD):
             spread = found.cheapest(lambda plan, share=share: holds_operands(question, plan, share), math.inf)
             if spread is not None:
                 return spread
@@ -198,7 +203,7 @@ def _best(question: Question, proportion: float) -> Priced:
     return found[0] if staying is None else staying
 
 
-SHARES_HELD = (0.25, 0.5, 0.75)
+SHARES_HELD = (HELD_SHARE, 0.5, 0.75)
 """Of a tile's memory: what of operands that lie nowhere yet a plan may bring there, the least first that a plan keeps to."""
 
 

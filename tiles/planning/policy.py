@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 
 from tiles.plan import CODE_PRICE, MEMORY_PROPORTION
 
+HELD_SHARE = 0.25
+"""Of a tile's memory: what of operands that lie nowhere yet a plan may bring there, unless no plan keeps to it."""
+
 
 @dataclass(frozen=True)
 class Policy:
@@ -17,10 +20,13 @@ class Policy:
       memory_proportions: by operation, the share of a tile's memory that its temporaries may take, where it is not
         ``MEMORY_PROPORTION``.
       code_price: cycles that a byte of exchange code on the fullest tile is worth.
+      held_share: share of a tile's memory that what an operation is the first to read may take there, if its plan may be
+        another; see ``holds_operands``.
     """
 
     memory_proportions: Mapping[str, float] = field(default_factory=dict[str, float])
     code_price: float = CODE_PRICE
+    held_share: float = HELD_SHARE
 
     def memory_proportion(self, label: str) -> float:
         """Return the share of a tile's memory that the temporaries of a step's operation may take."""
