@@ -1,7 +1,9 @@
 """Every elementwise operation against the reference interpreter, special values included."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
 import ipuxla
 
@@ -236,3 +238,22 @@ def test_bitcasts_in_a_row_that_take_and_make_a_dimension(evaluates_to, tiny_tar
     evaluates_to(text, [x], [x.view(np.int16)])
     (got,) = ipuxla.compile_stablehlo(text, tiny_target)(x)
     np.testing.assert_array_equal(got, x.view(np.int16))
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint32", "int8", "int16", "uint8"])
+def test_a_division_by_a_constant_zero_does_not_end_the_process(dtype, small_target):
+    """XLA:CPU (jaxlib 0.10.2) divides such constants while it compiles: ``jax.jit`` of this dies of SIGFPE."""
+    x = np.array([5, 0, 3], dtype)
+
+    def function(x):
+        nothing = x ^ x
+        zeros = jnp.zeros_like(x)
+        quotient, rest = lax.div(jnp.full_like(x, 7) + nothing, zeros), lax.rem(jnp.full_like(x, 7), zeros)
+        return quotient, rest, lax.rem(nothing, zeros), lax.div(x, jnp.where(x == 3, 2, zeros))
+
+    ones = np.array(-1).astype(dtype)
+    want = [ones] * 3, [7] * 3, [0] * 3, [ones, ones, 1]
+    for engine in ("fast", "literal", "hlo"):
+        found = ipuxla.jit(function, target=small_target, engine=engine)(x)
+        for got, expected in zip(found, want, strict=True):
+            np.testing.assert_array_equal(got, np.array(expected, dtype))

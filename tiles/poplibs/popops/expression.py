@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any
 
 import jax.numpy as jnp
@@ -92,6 +93,27 @@ def _stated(attrs: Mapping[str, Any], *dtypes: str) -> str:
 def _plain(function: Callable[..., Array]) -> Callable[..., Array]:
     def apply(cell: Cell, attrs: Mapping[str, Any], *operands: Array) -> Array:
         return function(*operands)
+
+    return apply
+
+
+ONE_ELEMENT: Any = SimpleNamespace(sizes=(), origin=())
+"""A cell without dimensions: expressions are traced for one element."""
+
+
+def _divided(function: Callable[..., Array]) -> Callable[..., Array]:
+    """Return a division; of integers one that XLA never sees to divide by a constant zero.
+
+    XLA:CPU (jaxlib 0.10.2) divides such constants while it compiles, and ends the process with SIGFPE.
+    """
+    is_quotient = function is lax.div
+
+    def apply(cell: Cell, attrs: Mapping[str, Any], a: Array, b: Array) -> Array:
+        if cell is ONE_ELEMENT or not is_integer(a.dtype):  # the machine's code is no business of XLA's
+            return function(a, b)
+        is_zero = b == jnp.zeros_like(b)
+        found = function(a, jnp.where(is_zero, jnp.ones_like(b), b))
+        return jnp.where(is_zero, ~jnp.zeros_like(a) if is_quotient else a, found)
 
     return apply
 
@@ -225,14 +247,14 @@ FUNCTIONS: dict[str, Function] = {
         _row("add", 2, "FSUB", _logical(lax.add, lax.bitwise_or), "ADD"),
         _row("and", 2, "SUB", _plain(lax.bitwise_and), "BITWISE_AND", arithmetic=False),
         _row("atan2", 2, "F", _plain(lax.atan2), "ATAN2"),
-        _row("divide", 2, "FSU", _plain(lax.div), "DIVIDE"),
+        _row("divide", 2, "FSU", _divided(lax.div), "DIVIDE"),
         _row("divide_by_inverse", 2, "F", _plain(lax.div), "MULTIPLY_BY_INVERSE"),
         _row("maximum", 2, "FSUB", _logical(lax.max, lax.bitwise_or), "MAXIMUM"),
         _row("minimum", 2, "FSUB", _logical(lax.min, lax.bitwise_and), "MINIMUM"),
         _row("multiply", 2, "FSUB", _logical(lax.mul, lax.bitwise_and), "MULTIPLY"),
         _row("or", 2, "SUB", _plain(lax.bitwise_or), "BITWISE_OR", arithmetic=False),
         _row("power", 2, "FSU", _power, "POWER"),
-        _row("remainder", 2, "FSU", _plain(lax.rem), "REMAINDER"),
+        _row("remainder", 2, "FSU", _divided(lax.rem), "REMAINDER"),
         _row("shift_left", 2, "SU", _plain(lax.shift_left), "SHIFT_LEFT", arithmetic=False),
         _row(
             "shift_right_arithmetic",

@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache, partial
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -31,11 +30,9 @@ from tiles.elements.variants import UNNAMED, NoVariant, existing
 from tiles.errors import NoTileCode, OutOfRegisters
 from tiles.graph import CodeData, Extents, OpForm, VertexCode
 from tiles.numerics.dtypes import itemsize, to_jax
-from tiles.poplibs.popops.expression import Body, Row, body_dtypes, evaluate_body
+from tiles.poplibs.popops.expression import ONE_ELEMENT, Body, Row, body_dtypes, evaluate_body
 from tiles.target import Target
 
-ONE_ELEMENT: Any = SimpleNamespace(sizes=(), origin=())
-"""A cell without dimensions: expressions are traced for one element."""
 _ACCESS_BYTES = 8
 _WORD_BYTES = 4
 _COUNTER = "int32"

@@ -25,8 +25,8 @@ from tiles.elements.kept_variants import kept_variant
 from tiles.elements.variants import UNNAMED, NoVariant, existing
 from tiles.graph import Extents, VertexCode
 from tiles.numerics.dtypes import to_jax
-from tiles.poplibs.popops.expression import Body, body_dtypes, evaluate_body
-from tiles.poplibs.popops.map_code import ONE_ELEMENT, check_widths
+from tiles.poplibs.popops.expression import ONE_ELEMENT, Body, body_dtypes, evaluate_body
+from tiles.poplibs.popops.map_code import check_widths
 from tiles.target import Target
 
 

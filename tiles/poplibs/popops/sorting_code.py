@@ -15,7 +15,8 @@ from tiles.elements.variants import existing
 from tiles.errors import NoTileCode
 from tiles.graph import CodeData, Extents, VertexCode
 from tiles.numerics.dtypes import itemsize, to_jax
-from tiles.poplibs.popops.map_code import ONE_ELEMENT, check_widths, named_variant
+from tiles.poplibs.popops.expression import ONE_ELEMENT
+from tiles.poplibs.popops.map_code import check_widths, named_variant
 from tiles.poplibs.popops.sort_order import Order
 from tiles.target import Target
 
