@@ -249,8 +249,11 @@ def _stages_cycles(order: Order, n: int, levels: int, target: Target) -> float:
 
 
 def _swap_cycles(order: Order, n: int, target: Target) -> float:
-    """Return the cycles in which a tile keeps ``n`` elements of as many and their partners'."""
-    codelet = SortExchange(order.dtypes, n, order.keys, order.comparator)
+    """Return the cycles in which a tile keeps ``n`` elements of as many and their partners'.
+
+    Rows without padding are taken, whatever is sorted: code is compiled for each size at which padding begins.
+    """
+    codelet = SortExchange(order.dtypes, 2 * n, order.keys, order.comparator)
     dtypes = (*order.dtypes, POSITION)
     dims = tuple(Dim(f"d{d}", size) for d, size in enumerate((1, 2, 1, n)))
     form = OpForm(dims, (identity_map(4),) * (2 * len(dtypes)), (identity_map(4),) * len(dtypes))
