@@ -21,6 +21,7 @@ from tiles.errors import InvalidGraph
 from tiles.graph import ROW_MAJOR, Affine, Arrangement, Cycles, Extents, OpForm
 from tiles.numerics.arrays import where
 from tiles.numerics.dtypes import is_float, itemsize
+from tiles.numerics.shared import hold
 from tiles.numerics.shared import Amount
 from tiles.plan.transpose_cycles import repeat_cycles, transpose_cycles
 from tiles.poplibs.poplin.matmul_cycles import Shape, amp_cycles
@@ -388,6 +389,10 @@ class _Shares:
     has_any: np.ndarray
     columns: np.ndarray
     of_cell: np.ndarray
+
+    def __post_init__(self) -> None:
+        """Forbid to write into what a cache holds."""
+        hold(*vars(self).values())
 
 
 @lru_cache(maxsize=8)
