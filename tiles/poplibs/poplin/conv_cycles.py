@@ -21,8 +21,7 @@ from tiles.errors import InvalidGraph
 from tiles.graph import ROW_MAJOR, Affine, Arrangement, Cycles, Extents, OpForm
 from tiles.numerics.arrays import where
 from tiles.numerics.dtypes import is_float, itemsize
-from tiles.numerics.shared import hold
-from tiles.numerics.shared import Amount
+from tiles.numerics.shared import Amount, hold
 from tiles.plan.transpose_cycles import repeat_cycles, transpose_cycles
 from tiles.poplibs.poplin.matmul_cycles import Shape, amp_cycles
 from tiles.poplibs.poplin.methods import (
