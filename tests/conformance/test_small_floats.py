@@ -1,5 +1,6 @@
 """Floats of 8 bits: every value, and every pair of values, against numpy's types of ml_dtypes."""
 
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
@@ -188,3 +189,18 @@ def test_bits_of_four_bit_floats_and_constants(tiny_target):
     np.testing.assert_array_equal(bits, codes[::2] | codes[1::2] << 4)
     np.testing.assert_array_equal(np.asarray(back).view(np.uint8), x.view(np.uint8))
     assert np.asarray(constant).astype(float).tolist() == [1.5, -0.5] and back.dtype == x.dtype
+
+
+@pytest.mark.parametrize("dtype", ["float8_e5m2", "float8_e4m3fn"])
+def test_sums_of_updates_in_small_floats_certify(dtype, small_target):
+    """Steps add them in another order than the codelet, which changes such sums by any factor; the ring tells what is wrong."""
+
+    def function(x, at):
+        return jnp.zeros(300, x.dtype).at[at].add(x)
+
+    x = np.arange(300).astype(ml_dtypes.finfo(dtype).dtype)
+    at = (np.arange(300) * 7919 % 300).astype(np.uint32)
+    compiled = ipuxla.jit(function, target=small_target).lower(x, at).compile()
+    compiled.certify()
+    assert compiled.executable.composites
+    np.testing.assert_array_equal(compiled(x, at)[at].astype(np.float32), x.astype(np.float32))
