@@ -223,8 +223,9 @@ class _Turn:
         """Return the fields that are this code's own, where memory lies at ``places``."""
         own = {"n": int(self.n[number]), "rows": int(self.rows[number])}
         if self.part.turn is not None:
-            turn = self.part.turn(sizes)
-            own |= {name: places[x] if isinstance(x, str) else x for name, x in turn.items()}
+            for name, x in self.part.turn(sizes).items():
+                where, offset = x if isinstance(x, tuple) else (x, 0)
+                own[name] = where if isinstance(where, int) else places[where] + offset
         return own
 
 

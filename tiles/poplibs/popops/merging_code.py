@@ -9,23 +9,27 @@ from functools import lru_cache, partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from tiles._jax_compat import make_jaxpr
 from tiles.elements import (
+    Access,
     Arrangement,
     CellFunction,
     InstructionSet,
     TileCode,
     Variant,
     compile_merges,
+    compile_variant,
     instructions_for,
 )
 from tiles.elements.kept_variants import kept_variant
 from tiles.elements.merges import PIECES_SHIFT
-from tiles.elements.variants import UNNAMED, NoVariant, existing
+from tiles.elements.variants import UNNAMED, NoVariant, existing, variant_or_why
 from tiles.errors import NoTileCode
 from tiles.graph import Extents, VertexCode
+from tiles.graph.cycles import Field
 from tiles.numerics.dtypes import itemsize, to_jax
 from tiles.numerics.shared import Amount
 from tiles.poplibs.popops.expression import ONE_ELEMENT
@@ -34,6 +38,8 @@ from tiles.poplibs.popops.sort_order import Order
 from tiles.target import Target
 
 POSITION = "int32"
+NOWHERE = np.iinfo(np.int32).max
+"""The position of what fills a row that has fewer elements than are wanted; a row is never that long."""
 _WORD_BYTES = 4
 _PIECES_MAX = 6
 """Pieces of a pair: no more than there are workers."""
@@ -183,7 +189,7 @@ def merging_code(
       OutOfRegisters: too few registers, even with values spilled.
     """
     cell = partial(_cell, what.order, what.has_positions, what.size)
-    return tuple(
+    parts = [
         VertexCode(
             run.variant,
             run.level.piece,
@@ -195,7 +201,13 @@ def merging_code(
             turn=partial(kernel.turn, run.level.number),
         )
         for run in _runs(what, n, rows, target, name)
-    )
+    ]
+    missing = np.maximum((what.kept or 0) - np.asarray(n, np.int64), 0)
+    if np.any(missing):
+        made = existing(_filling(instructions_for(target), what.dtypes)).named(name)
+        runs = np.where(missing > 0, rows, 0)
+        parts.append(VertexCode(made, missing, 1, runs, kernel=kernel, turn=kernel.fill))
+    return tuple(parts)
 
 
 def merging_cycles(what: Merging, n: Amount, rows: Amount, target: Target) -> Any:
@@ -236,6 +248,17 @@ def _variant(isa: InstructionSet, *question: Any) -> Variant | NoVariant:
         return Variant.of(code, isa)
 
     return kept_variant(("merges", *question), isa, make)
+
+
+@lru_cache(maxsize=64)
+def _filling(isa: InstructionSet, dtypes: tuple[str, ...]) -> Variant | NoVariant:
+    """Return the code that fills the end of what was found: zeros, at the position of nothing."""
+
+    def nothing() -> tuple[jax.Array, ...]:
+        return *(jnp.zeros((), to_jax(d)) for d in dtypes[:-1]), jnp.full((), NOWHERE, POSITION)
+
+    how = Arrangement((), (Access(alignment_bytes=_WORD_BYTES),) * len(dtypes))
+    return variant_or_why(lambda: compile_variant(make_jaxpr(nothing)(), ((), dtypes), how, isa, UNNAMED))
 
 
 @dataclass(frozen=True)
@@ -297,7 +320,7 @@ class MergedRows:
         memory = {f"in{k}": x for k, x in enumerate(rows)}
         levels = self._levels(sizes)
         for buffer in sorted({self._buffer(level, len(levels)) for level in range(len(levels))}):
-            width = levels[-1].found if buffer == "r" else n
+            width = max(levels[-1].found, self.what.kept or 0) if buffer == "r" else n
             for k, dtype in enumerate(self.what.dtypes):
                 memory[f"{buffer}{k}"] = np.zeros((count, int(width)), _word_type(rows, k, dtype))
         first = origins[:, self.dimension] if self.what.counts else np.zeros(len(origins), np.int64)
@@ -314,7 +337,7 @@ class MergedRows:
             "ab"[(levels - 2 - number) % 2] if self.what.kept is not None else "ra"[(levels - 1 - number) % 2]
         )
 
-    def turn(self, number: int, sizes: tuple[int, ...]) -> dict[str, int | str]:
+    def turn(self, number: int, sizes: tuple[int, ...]) -> dict[str, Field]:
         """Return the fields of a level; a text names memory."""
         levels = self._levels(sizes)
         level = levels[number]
@@ -322,12 +345,17 @@ class MergedRows:
         if number:
             source = self._buffer(number - 1, len(levels))
         held = len(self.what.dtypes) - (self.what.counts and number == 0)
-        fields: dict[str, int | str] = {f"in{k}": f"{source}{k}" for k in range(held)}
+        fields: dict[str, Field] = {f"in{k}": f"{source}{k}" for k in range(held)}
         fields |= {f"out{k}": f"{target}{k}" for k in range(len(self.what.dtypes))}
         pieces, piece = int(level.pieces), int(level.piece)
         fields |= {"run": level.run * _WORD_BYTES, "most": level.most * _WORD_BYTES}
         fields |= {"size": int(level.elements) * _WORD_BYTES, "piece": piece * _WORD_BYTES}
         return fields | {"pieces": pieces, "factor": -(-(1 << PIECES_SHIFT) // pieces)}
+
+    def fill(self, sizes: tuple[int, ...]) -> dict[str, Field]:
+        """Return the fields of filling the end of a row in which fewer are found than are wanted."""
+        offset = self.n_of(sizes) * _WORD_BYTES
+        return {f"out{k}": (f"r{k}", offset) for k in range(len(self.what.dtypes))}
 
     def results(self, sizes: tuple[int, ...], memory: dict[str, np.ndarray]) -> list[np.ndarray]:
         """See ``Kernel``."""

@@ -53,16 +53,13 @@ from tiles.poplibs.forms import map_form
 from tiles.poplibs.popops import elementwise_cycles
 from tiles.poplibs.popops.elementwise import iota
 from tiles.poplibs.popops.map import Map
-from tiles.poplibs.popops.merging_code import MergedRows, Merging, merging_code, split_rows
+from tiles.poplibs.popops.merging_code import NOWHERE, POSITION, MergedRows, Merging, merging_code, split_rows
 from tiles.poplibs.popops.sort_order import Key, Order
 from tiles.poplibs.popops.sorting import sort
 from tiles.poplibs.popops.sorting_stages import parts_of_rows
 from tiles.poplibs.poputil.place import place
 from tiles.target import Basis, Target
 
-POSITION = "int32"
-NOWHERE = np.iinfo(np.int32).max
-"""The position of what fills a partial; a row is never that long."""
 _WORD_BYTES = 4
 SOURCE = "graphcore/poplibs lib/popops/codelets: HeapSortVertex estimators, a heap of k elements (ASSUMED)"
 MERGE_SOURCE = "sorted partials merged two by two, a comparison and a move for each element taken (ASSUMED)"
@@ -225,10 +222,8 @@ class TopK(_Selection):
         return self.buffered_bytes(self._rows(extents)[0], extents, target)
 
     def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
-        """Return the code of selecting from rows, or their parts, of at least k elements of whole words."""
-        n, rows = np.broadcast_arrays(*self._rows(extents))
-        if (n < _wanted(self.k)).all():
-            raise NoTileCode("a selection from fewer elements than are wanted")
+        """Return the code of selecting from rows of whole words, or from their parts."""
+        n, rows = self._rows(extents)
 
         def rows_of(sizes: tuple[int, ...], operands: Sequence[np.ndarray]) -> list[np.ndarray]:
             return [np.moveaxis(operands[0], 1 + self.dimension, -1).reshape(-1, sizes[self.dimension])]
@@ -240,9 +235,9 @@ class TopK(_Selection):
         def n_of(sizes: tuple[int, ...]) -> int:
             return sizes[self.dimension]
 
-        what = Merging(self.order, kept=self.k, counts=True)
+        what = Merging(self.order, kept=_wanted(self.k), counts=True)
         kernel = MergedRows(what, rows_of, results_of, n_of, target.workers_per_tile, self.dimension)
-        return merging_code(what, n, np.where(n >= self.k, rows, 0), kernel, target, self.label)
+        return merging_code(what, n, rows, kernel, target, self.label)
 
     def partial(self) -> tuple[Codelet, tuple[str, ...]]:
         """Return the codelet itself."""
