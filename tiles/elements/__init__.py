@@ -10,6 +10,7 @@ from tiles.elements.compile import (
     compile_part_slice,
     compile_scan,
     compile_slice,
+    compile_updates,
 )
 from tiles.elements.cost import Cost, Formula, cost_of, formula_of
 from tiles.elements.isa import InstructionSet, named, of_target
@@ -37,6 +38,7 @@ __all__ = [
     "compile_part_slice",
     "compile_scan",
     "compile_slice",
+    "compile_updates",
     "compile_variant",
     "contiguous",
     "cost_of",

@@ -22,6 +22,7 @@ from tiles.elements.rows import ElementwiseRows
 from tiles.elements.scan import Scan
 from tiles.elements.spill import assigned, spills_in_loops
 from tiles.elements.tilecode import Item, Repeat, TileCode, walk
+from tiles.elements.updates import Updates
 from tiles.errors import OutOfRegisters
 from tiles.target import Target
 
@@ -210,6 +211,22 @@ def compile_block_slice(
     isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
     nest = BlockSlice(Emitter(isa), alignment_bytes, is_update=is_update, has_zeros=has_zeros)
     return _finished(nest, Arrangement((), ()), isa, name)
+
+
+def compile_updates(
+    jaxpr: Jaxpr,
+    dtype: str,
+    target: Target | InstructionSet,
+    is_clamped: bool = False,
+    name: str = "updates",
+) -> TileCode:
+    """Return the code that combines rows of a tensor with updates at indices in order; arguments as of ``Updates``.
+
+    Raises:
+      NoTileCode: elements that are no whole words, or an operation without code.
+    """
+    isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
+    return _finished(Updates(Emitter(isa), jaxpr, dtype, is_clamped), Arrangement((), ()), isa, name)
 
 
 def _repeats(code: TileCode) -> bool:
