@@ -322,10 +322,13 @@ def _reader_code_bytes(question: Question, plan: Plan) -> float:
     """Return the exchange code of a run's send and receipt for each stretch in which a part of a result lies beside the next.
 
     Where a part is all there is along its fastest dimensions, it is one stretch with what is slower. Results that take
-    the place of an operand lie as they did before, which costs nothing anew.
+    the place of an operand lie as they did before, which costs nothing anew; so do those in which some elements are
+    replaced, as in what a loop stacks up: a row of it is written at a time, and read.
     """
     form, target = question.form, question.target
-    if not form.results or any(_is_updated(question, plan, k) for k in range(len(question.operands))):
+    if not form.results or updates_elements(question.codelet):
+        return 0.0
+    if any(_is_updated(question, plan, k) for k in range(len(question.operands))):
         return 0.0
     dims = form.results[0].dims
     splits, extents = [plan.splits[d] for d in dims], [plan.extents[d] for d in dims]
@@ -335,6 +338,11 @@ def _reader_code_bytes(question: Question, plan: Plan) -> float:
         if splits[d].is_split:
             break
     return run_code_bytes(float(ceil_div(elements, max(1, together)) - 1), target)
+
+
+def updates_elements(codelet: Codelet) -> bool:
+    """Return whether some elements of the first operand are replaced, so that the result lies as that does."""
+    return codelet.replaces_elements and codelet.may_overwrite(0)
 
 
 def _is_updated(question: Question, plan: Plan, k: int) -> bool:
