@@ -38,6 +38,7 @@ from tiles.plan.pricing import (
     Ranking,
     bytes_of,
     combining_cycles,
+    drafted,
     drafts_of,
     partial_dtypes,
     sure_plan,
@@ -110,12 +111,15 @@ def _search(question: Question, extra: tuple[Plan, ...], limit: int) -> Drafts:
         return dict.fromkeys([*extra, *searched(), *others])
 
     layouts = [operand.layout for operand in question.operands]
-    if any(reads_all(form, k, layout) for k in followed if (layout := layouts[k]) is not None):
-        # all other plans move something of that operand
-        sure = sure_plan(question, dict.fromkeys(others), limit, found.least_cost)
-        if sure is not None and _is_simplest(sure.plan):
-            return Drafts(question, all_plans, sure)
-    return drafts_of(question, all_plans())
+    if not any(reads_all(form, k, layout) for k in followed if (layout := layouts[k]) is not None):
+        return drafts_of(question, all_plans())
+    made = drafted(question, dict.fromkeys(others))
+    # all other plans move something of that operand
+    sure = sure_plan(question, made.values(), limit, found.least_cost)
+    if sure is not None and _is_simplest(sure.plan):
+        return Drafts(question, all_plans, sure, made)
+    plans = tuple(all_plans())
+    return Drafts(question, lambda: plans, None, made)
 
 
 def _found(question: Question) -> _Candidates:
