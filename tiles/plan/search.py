@@ -38,9 +38,11 @@ from tiles.plan.pricing import (
     Ranking,
     bytes_of,
     combining_cycles,
+    drafted,
     drafts_of,
     partial_dtypes,
     sure_plan,
+    updates_elements,
 )
 from tiles.plan.question import CODE_PRICE, MEMORY_PROPORTION
 from tiles.plan.recent import Recent
@@ -109,12 +111,15 @@ def _search(question: Question, extra: tuple[Plan, ...], limit: int) -> Drafts:
         return dict.fromkeys([*extra, *searched(), *others])
 
     layouts = [operand.layout for operand in question.operands]
-    if any(reads_all(form, k, layout) for k in followed if (layout := layouts[k]) is not None):
-        # all other plans move something of that operand
-        sure = sure_plan(question, dict.fromkeys(others), limit, found.least_cost)
-        if sure is not None and _is_simplest(sure.plan):
-            return Drafts(question, all_plans, sure)
-    return drafts_of(question, all_plans())
+    if not any(reads_all(form, k, layout) for k in followed if (layout := layouts[k]) is not None):
+        return drafts_of(question, all_plans())
+    made = drafted(question, dict.fromkeys(others))
+    # all other plans move something of that operand
+    sure = sure_plan(question, made.values(), limit, found.least_cost)
+    if sure is not None and _is_simplest(sure.plan):
+        return Drafts(question, all_plans, sure, made)
+    plans = tuple(all_plans())
+    return Drafts(question, lambda: plans, None, made)
 
 
 def _found(question: Question) -> _Candidates:
@@ -354,6 +359,7 @@ def _candidates(
     bus = target.tiles_per_shared_exchange_bus
     partials = math.prod((parts[d] for d in form.reduced), start=np.ones(cells.shape, np.int64))
     is_split = partials > 1
+    unread = is_split | updates_elements(codelet)
     bytes_each, combining = bytes_of(result_dtypes), np.zeros(cells.shape)
     if is_split.any():
         partial_bytes = bytes_of(partial_dtypes(codelet, result_dtypes))
@@ -372,7 +378,7 @@ def _candidates(
         slice_bytes=slice_bytes,
         replication=replication,
         lanes=tuple(np.where(n % bus == 0, bus, 1) for n in parts),
-        reader_runs=np.where(is_split, 0, _result_stretches(form, sizes, parts) - 1),
+        reader_runs=np.where(unread, 0, _result_stretches(form, sizes, parts) - 1),
         combining=combining,
         temporary=temporary + extents.results * bytes_each,
     )
