@@ -4,6 +4,8 @@ from tiles.elements.cell import Access, Arrangement, CellFunction, contiguous
 from tiles.elements.compile import (
     compile_block_slice,
     compile_cell,
+    compile_ends,
+    compile_least,
     compile_lookup,
     compile_matrix_vector,
     compile_merges,
@@ -32,6 +34,8 @@ __all__ = [
     "as_text",
     "compile_block_slice",
     "compile_cell",
+    "compile_ends",
+    "compile_least",
     "compile_lookup",
     "compile_matrix_vector",
     "compile_merges",

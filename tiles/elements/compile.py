@@ -15,7 +15,7 @@ from tiles.elements.elementwise import Elementwise, lanes_choices
 from tiles.elements.emitter import Emitter
 from tiles.elements.isa import InstructionSet
 from tiles.elements.lookup import Lookup, PartSlice, Slice
-from tiles.elements.merges import Merges
+from tiles.elements.merges import Ends, Least, Merges
 from tiles.elements.reduction import find_reduction
 from tiles.elements.reductions import build_reduction
 from tiles.elements.rows import ElementwiseRows
@@ -164,6 +164,27 @@ def compile_merges(
     """
     isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
     nest = Merges(Emitter(isa), jaxpr, dtypes, counts, search_steps)
+    return _finished(nest, Arrangement((), ()), isa, name)
+
+
+def compile_least(
+    jaxpr: Jaxpr, dtypes: tuple[str, ...], target: Target | InstructionSet, name: str = "least"
+) -> TileCode:
+    """Return the code that finds the first elements of a row; arguments as of ``Least``, errors of ``compile_merges``."""
+    isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
+    return _finished(Least(Emitter(isa), jaxpr, dtypes), Arrangement((), ()), isa, name)
+
+
+def compile_ends(
+    jaxpr: Jaxpr,
+    dtypes: tuple[str, ...],
+    target: Target | InstructionSet,
+    search_steps: int,
+    name: str = "ends",
+) -> TileCode:
+    """Return the code that sorts a bitonic row; arguments as of ``Ends``, errors as of ``compile_merges``."""
+    isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
+    nest = Ends(Emitter(isa), jaxpr, dtypes, search_steps=search_steps)
     return _finished(nest, Arrangement((), ()), isa, name)
 
 

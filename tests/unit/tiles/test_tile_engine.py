@@ -59,7 +59,7 @@ def masked(x):
 
 
 def exchanged(x):
-    """A padded row sorted over tiles: sorts of parts and what pairs exchange are code, merges of bitonic parts are not."""
+    """A padded row sorted over tiles: sorts of parts, what pairs exchange, and merges of the bitonic parts that this leaves."""
     return jnp.sort(x)
 
 
@@ -80,8 +80,8 @@ def scans(x, i):
         (integers, (INTEGERS, WORDS, BYTES, BOOLS), 0.8),
         (folded_bits, (WORDS,), 0.9),
         (neighbours, (X,), 0.9),
-        (exchanged, (np.where(X == X.max(), np.nan, X).reshape(-1)[:1001],), 0.7),
-        (selected, (np.round(X),), 0.8),
+        (exchanged, (np.where(X == X.max(), np.nan, X).reshape(-1)[:1001],), 1.0),
+        (selected, (np.round(X),), 1.0),
         (scans, (X, INTEGERS.reshape(-1)[:300]), 1.0),
         (masked, (X[:8, :24].reshape(2, 4, 24),), 1.0),
         (MODELS["layer_norm"].function, MODELS["layer_norm"].arguments, 1.0),
