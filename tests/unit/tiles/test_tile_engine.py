@@ -98,6 +98,21 @@ def test_programs_by_their_code(f, args, share) -> None:
     check_close(in_ring(*args), lowered.compile(engine="hlo", arithmetic="ring")(*args), "engine tile, ring")
 
 
+def test_reductions_between_kept_dimensions_run_once_for_each() -> None:
+    """One tile has all: planes of rows, of which each plane's are folded."""
+
+    def f(x, i):
+        return x.sum(1), (x * x[0, 0]).max(1), i.reshape(2, 3, 4, 5).min(1)
+
+    args = X.reshape(5, 10, 33), INTEGERS.reshape(-1)[:120]
+    lowered = ipuxla.jit(f, target=TARGET.replace(num_tiles=1)).lower(*args)
+    compiled = lowered.compile(engine="tile")
+    assert compiled.tile_coverage().vertices_share == 1
+    check_close(compiled(*args), jax.jit(f)(*args), "engine tile")
+    in_ring = lowered.compile(engine="tile", arithmetic="ring")(*args)
+    check_close(in_ring, lowered.compile(engine="hlo", arithmetic="ring")(*args), "engine tile, ring")
+
+
 def test_it_is_the_code_that_runs(monkeypatch) -> None:
     """What an instruction computes decides the result: of a machine whose ``f32v2add`` subtracts, differences."""
     from tiles.elements import semantics
