@@ -93,7 +93,8 @@ def _plan(
     slices: _Slices | None = None,
 ) -> None:
     """Choose the plan of an operation, or of one of its slices, and add what it takes."""
-    planning, form, codelet = site.planning, operation.form, operation.codelet
+    planning = site.planning
+    form, codelet = planning.same(operation.form), planning.same(operation.codelet)
     if slices is not None:
         names = (slices.copies.get(k, name) for k, name in enumerate(operation.operands))
         operation = replace(operation, operands=tuple(names))

@@ -90,6 +90,7 @@ class Planning:
         self.renamed: dict[str, str] = {}
         self.estimates = {} if estimates is None else estimates
         self.answers: dict[Hashable, Any] = {}
+        self._first: dict[Any, Any] = {}
         self.loads: Loads | None = Loads(given.target.num_tiles)
         self._deferred: dict[str, list[Deferred]] = {}
         self._scope = 0
@@ -106,6 +107,11 @@ class Planning:
         if key not in self.answers:
             self.answers[key] = find()
         return self.answers[key]
+
+    def same(self, value: T) -> T:
+        """Return the first value that was equal: keys of what was found are then the same objects, and soon compared."""
+        found: T = self._first.setdefault(value, value)
+        return found
 
     def tensor(self, name: str) -> Tensor:
         """Return a tensor as it stands in the planned graph, by the name that a recorded step gives it.

@@ -11,9 +11,10 @@ Source: graphcore/poplibs lib/poplin/PerformanceEstimation.hpp, ConvModel.cpp.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from types import MappingProxyType
 
 import numpy as np
 
@@ -324,9 +325,20 @@ def conv_orders(method: str, accumulate: str, extents: Extents, target: Target) 
     """
     shape = conv_shape(extents)
     costs = _conv_costs(method, accumulate, extents, target)
-    roles, form, dtype = conv_roles(extents.form), extents.form, streamed_dtype(extents.operand_dtypes)
-    stream = stream_of(dtype, accumulate, target)
-    units, channels = stream.units, stream.channels
+    stream = stream_of(streamed_dtype(extents.operand_dtypes), accumulate, target)
+    orders, depthwise = _orders_of(extents.form, stream.units, stream.channels)
+    numbers: list[int] = np.atleast_1d(fastest(costs)).tolist()
+    chosen = [costs[i].name for i in numbers]
+    at_once = np.broadcast_to(side_by_side(shape.groups), len(chosen)).tolist()
+    return [depthwise[n] if name == "vmac" else orders[name] for name, n in zip(chosen, at_once, strict=True)]
+
+
+@lru_cache(maxsize=512)
+def _orders_of(
+    form: OpForm, units: int, channels: int
+) -> tuple[Mapping[str, Arrangement], Mapping[int, Arrangement]]:
+    """Return the order of each method, and of vertical multiply-accumulates by how many channels they work on at once."""
+    roles = conv_roles(form)
     places = (*roles.batch, *roles.field)
     orders = {name: ROW_MAJOR for name in CONV_METHODS}
     for name, rows in _ROWS_AT_ONCE.items():
@@ -342,10 +354,7 @@ def conv_orders(method: str, accumulate: str, extents: Extents, target: Target) 
     blocks = (roles.groups, places, roles.taps, roles.inputs, roles.outputs)
     depthwise = {n: order_of(form, *blocks, groups=((roles.groups, n),)) for n in _SIDE_BY_SIDE}
     orders["slic"] = depthwise[_SIDE_BY_SIDE[0]]
-    numbers: list[int] = np.atleast_1d(fastest(costs)).tolist()
-    chosen = [costs[i].name for i in numbers]
-    at_once = np.broadcast_to(side_by_side(shape.groups), len(chosen)).tolist()
-    return [depthwise[n] if name == "vmac" else orders[name] for name, n in zip(chosen, at_once, strict=True)]
+    return MappingProxyType(orders), MappingProxyType(depthwise)
 
 
 def side_by_side(groups: Amount) -> Amount:

@@ -24,6 +24,7 @@ from tiles.numerics.shared import Amount
 from tiles.poplibs.poplin.methods import (
     AUTO,
     NEVER,
+    Method,
     cast_cycles,
     costs_of,
     fastest,
@@ -142,11 +143,22 @@ def matmul_cycles(
     Raises:
       InvalidGraph: the method computes none of these cells.
     """
-    shape = shape_of(extents, accumulate, target, may_swap)
-    costs = costs_of(method, _COSTS, shape, streamed_dtype(extents.operand_dtypes), accumulate, target)
+    costs = _matmul_costs(method, accumulate, extents, target, may_swap)
     found = vertex_cycles(costs, "multiply", accumulate, out_dtype, extents, target)
     empty = np.asarray(extents.results) == 0
     return Cycles(np.where(empty, 0, found.value), found.basis, SOURCE)
+
+
+def _matmul_costs(
+    method: str, accumulate: str, extents: Extents, target: Target, may_swap: bool
+) -> list[Method]:
+    """Return the figures of a method, or of all; the duration of cells and the order they are read in ask for the same."""
+
+    def found() -> list[Method]:
+        shape = shape_of(extents, accumulate, target, may_swap)
+        return costs_of(method, _COSTS, shape, streamed_dtype(extents.operand_dtypes), accumulate, target)
+
+    return extents.once(("product", method, accumulate, target, may_swap), found)
 
 
 def matmul_orders(
@@ -159,11 +171,11 @@ def matmul_orders(
     contracted dimensions that lie together. The other methods take what comes.
     """
     shape, dtype = shape_of(extents, accumulate, target, may_swap), streamed_dtype(extents.operand_dtypes)
-    costs = costs_of(method, _COSTS, shape, dtype, accumulate, target)
+    costs = _matmul_costs(method, accumulate, extents, target, may_swap)
     chosen = np.atleast_1d(fastest(costs))
     stream = stream_of(dtype, accumulate, target)
     units, channels = stream.units, stream.channels
-    swapped = np.atleast_1d(units > 0 and _is_swapped(shape, stream.dtype, stream.sums, target))
+    swapped = np.atleast_1d(units > 0 and _better_way(shape, stream.dtype, stream.sums, target)[1])
     roles = roles_of(extents.form)
 
     def order(name: str, is_swapped: bool) -> Arrangement:
@@ -209,15 +221,19 @@ def _better_weights(cost: Callable[[Shape], Amount], shape: Shape) -> Amount:
     return np.minimum(cost(shape), cost(shape.swapped)) if shape.may_swap else np.asarray(cost(shape))
 
 
-def _is_swapped(shape: Shape, dtype: str, accumulate: str, target: Target) -> Amount:
-    """Return whether the units take the left operand as weights: that saves more than readers of the result lose by it.
+def _better_way(shape: Shape, dtype: str, accumulate: str, target: Target) -> tuple[Amount, Amount]:
+    """Return the cycles of the units' vertex, and whether the units take the left operand as weights.
 
-    Weights are what lies together in the result. What reads it goes on along its last dimension far more often than not.
+    They do where that saves more than readers of the result lose by it: weights are what lies together in the result,
+    and what reads it goes on along its last dimension far more often than not.
     """
+    right = amp_cycles(shape, dtype, accumulate, target)
     if not shape.may_swap:
-        return np.zeros_like(shape.inputs, bool)
-    left, right = (amp_cycles(s, dtype, accumulate, target) for s in (shape.swapped, shape))
-    return left + UNEXPECTED_ORDER_CYCLES * shape.groups * shape.positions * shape.outputs < right
+        return right, np.zeros_like(shape.inputs, bool)
+    left = amp_cycles(shape.swapped, dtype, accumulate, target)
+    lost = UNEXPECTED_ORDER_CYCLES * shape.groups * shape.positions * shape.outputs
+    is_swapped = left + lost < right
+    return where(is_swapped, left, right), is_swapped
 
 
 def _share(n: Amount, target: Target) -> Amount:
@@ -320,8 +336,7 @@ def _amp(shape: Shape, dtype: str, accumulate: str, target: Target) -> Cycles:
     if stream.sums != accumulate:
         results = shape.groups * shape.positions * shape.outputs
         narrow = cast_cycles(stream.sums, accumulate, results, target).value
-    left, right = (amp_cycles(s, stream.dtype, stream.sums, target) for s in (shape.swapped, shape))
-    better = where(_is_swapped(shape, stream.dtype, stream.sums, target), left, right)
+    better, _ = _better_way(shape, stream.dtype, stream.sums, target)
     may_stream = (shape.inputs > 0) & (shape.inputs <= stream.most_inputs)
     return Cycles(np.where(may_stream, widen + better + narrow, NEVER), basis, SOURCE)
 
@@ -335,7 +350,7 @@ def widened_bytes(
     if not stream.units or stream.dtype == dtype or method not in (AUTO, "amp"):
         return np.zeros_like(extents.points)
     shape = shape_of(extents, accumulate, target, may_swap)
-    costs = costs_of(method, _COSTS, shape, dtype, accumulate, target)
+    costs = _matmul_costs(method, accumulate, extents, target, may_swap)
     is_streamed = fastest(costs) == next(i for i, cost in enumerate(costs) if cost.name == "amp")
     return np.where(is_streamed, shape.read * itemsize(stream.dtype), 0)
 

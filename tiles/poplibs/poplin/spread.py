@@ -104,6 +104,10 @@ class SpreadConvolution(Convolution):
         shape = self._shape(extents)
         return spread_cycles(self.method, self.accumulate_dtype, self.out_dtype, shape, extents, target)
 
+    def least_cycles(self, extents: Extents, target: Target) -> np.ndarray | None:
+        """Return none: of the points of the domain, which has all phases, each tap meets one phase's."""
+        return None
+
     def arrangements(self, extents: Extents, target: Target) -> list[Arrangement]:
         """Return the channels of activations, kernel and results in groups; see ``conv_orders``."""
         return spread_orders(self.method, self.accumulate_dtype, self._shape(extents), extents, target)
