@@ -14,7 +14,7 @@ from tests import flow
 from tests.budgets import PROGRAM, budget
 from tests.unit.tiles.elements_running import BASE, trace
 from tiles.elements import TileSimulator, compile_ends, compile_least, compile_merges, cost_of, named
-from tiles.elements.merges import PIECES_SHIFT
+from tiles.elements.merges import PIECES_SHIFT, with_halvings
 from tiles.elements.verify import verify
 from tiles.engine import coverage_of
 from tiles.target import Target
@@ -71,6 +71,9 @@ def test_slots_are_those_of_the_closed_form(run, most, pieces, steps) -> None:
     isa, pairs = named("mk2"), 12
     code = compile_merges(trace(jnp.less, ["int32"] * 2), ("int32",), isa, search_steps=steps)
     verify(code, isa)
+    if steps:
+        once = compile_merges(trace(jnp.less, ["int32"] * 2), ("int32",), isa, search_steps=1)
+        assert with_halvings(once, steps) == code
     x = np.random.default_rng(0).integers(-50, 50, (3, pairs * 2, run)).astype(np.int32)
     x.sort(axis=-1)
     simulator = TileSimulator(isa, 1 << 14, tiles=3)

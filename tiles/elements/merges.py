@@ -7,14 +7,14 @@ elements goes first is a function of the elements; the rest moves words. No bran
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tiles._jax_compat import Jaxpr
 from tiles.elements.cell import CELL, ELEMENT, ROW
 from tiles.elements.emitter import Emitter
 from tiles.elements.extents import const, greater, symbol
 from tiles.elements.select import Walker
-from tiles.elements.tilecode import MZERO, Block, If, Item, Loop, Register, Repeat
+from tiles.elements.tilecode import MZERO, Block, Bundle, If, Item, Loop, Register, Repeat, TileCode
 from tiles.elements.values import Value
 from tiles.elements.workers import emit_argument, emit_share, emit_worker, share
 from tiles.errors import NoTileCode
@@ -25,6 +25,29 @@ PIECES_SHIFT = 15
 """A piece's pair is its number times the state's ``factor``, shifted right by so much."""
 N, ROWS = symbol("n"), symbol("rows")
 """Elements of a piece, and pieces."""
+_HALVINGS = "halvings"
+
+
+def with_halvings(code: TileCode, steps: int) -> TileCode:
+    """Return code that was compiled for searches of one halving with another number of them: nothing else depends on it."""
+    return replace(code, items=tuple(_with_halvings(item, steps) for item in code.items))
+
+
+def _with_halvings(item: Item, steps: int) -> Item:
+    if isinstance(item, Block):
+        return replace(item, bundles=tuple(_counting(bundle, steps) for bundle in item.bundles or ()))
+    if isinstance(item, Repeat):
+        return item
+    body = tuple(_with_halvings(inner, steps) for inner in item.body)
+    if isinstance(item, Loop) and item.trips == const(1):
+        return replace(item, trips=const(steps), body=body)
+    return replace(item, body=body)
+
+
+def _counting(bundle: Bundle, steps: int) -> Bundle:
+    if bundle.main is None or bundle.main.note != _HALVINGS or bundle.main.mnemonic != "setzi":
+        return bundle
+    return replace(bundle, main=replace(bundle.main, imms=(steps - 1,)))
 
 
 @dataclass
@@ -115,6 +138,12 @@ class Comparing:
             e.emit("st32", (), (kept[k], writing, self.beside[k - 1]), (0,), stream=f"out{k}")
         e.emit("st32step", (writing,), (kept[0], MZERO, writing), (1,), stream="out0")
 
+    def halvings(self) -> Register:
+        """Return the counter of a search's halvings."""
+        counter = self.emitter.fresh("M")
+        self.emitter.emit("setzi", (counter,), imms=(self.search_steps - 1,), note=_HALVINGS)
+        return counter
+
     def block(self, items: list[Item]) -> Block:
         """Return the one block that items are.
 
@@ -192,7 +221,7 @@ class Merges(Comparing):
                 left = e.main("max", e.main("min", e.main("sub", left, done), piece), imms=(0,))
                 low = e.main("max", e.main("sub", done, e.main("sub", stop, middle)), imms=(0,))
                 high = e.main("min", done, e.main("sub", middle, begin))
-                counter = e.main("setzi", imms=(self.search_steps - 1,))
+                counter = self.halvings()
                 items += e.empty(ROW)
                 items.append(self._search(counter, begin, middle, done, low, high))
                 first = e.main("add", begin, low)
@@ -323,7 +352,7 @@ class Ends(Comparing):
             done = e.main("mul", emit_worker(e), piece)
             left = e.main("max", e.main("min", e.main("sub", size, done), piece), imms=(0,))
             low, high = e.main("or", MZERO, imms=(0,)), e.main("or", done, imms=(0,))
-            counter = e.main("setzi", imms=(self.search_steps - 1,))
+            counter = self.halvings()
         items += e.empty(CELL)
         items.append(self._search(counter, first, done, low, high, source, size, end))
         with e.at(CELL):

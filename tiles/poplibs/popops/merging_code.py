@@ -27,7 +27,7 @@ from tiles.elements import (
     instructions_for,
 )
 from tiles.elements.kept_variants import kept_variant
-from tiles.elements.merges import PIECES_SHIFT
+from tiles.elements.merges import PIECES_SHIFT, with_halvings
 from tiles.elements.variants import UNNAMED, NoVariant, existing, variant_or_why
 from tiles.errors import NoTileCode
 from tiles.graph import Extents, VertexCode
@@ -288,7 +288,8 @@ def _halvings(n: int) -> int:
 def _bitonic_variant(isa: InstructionSet, *question: Any) -> Variant | NoVariant:
     def make() -> Variant:
         *what, steps = question
-        return Variant.of(_CompiledEnds(steps)(_cell(*what), isa), isa)
+        code = _compiled_once(isa, _CompiledEnds(min(steps, 1)), *what)
+        return Variant.of(with_halvings(code, steps) if steps else code, isa)
 
     return kept_variant(("bitonic", *question), isa, make)
 
@@ -341,11 +342,18 @@ class _BitonicRows:
 def _variant(isa: InstructionSet, *question: Any) -> Variant | NoVariant:
     def make() -> Variant:
         *what, counts, steps = question
-        cell = _cell(*what)
-        code = compile_merges(cell.jaxpr, cell.dtypes[1], isa, counts, steps, UNNAMED)
-        return Variant.of(code, isa)
+        code = _compiled_once(isa, _Compiled(counts, min(steps, 1)), *what)
+        return Variant.of(with_halvings(code, steps) if steps else code, isa)
 
     return kept_variant(("merges", *question), isa, make)
+
+
+@lru_cache(maxsize=64)
+def _compiled_once(
+    isa: InstructionSet, compiled: Callable[[CellFunction, InstructionSet], TileCode], *what: Any
+) -> TileCode:
+    """Return the code that searches of all lengths have in common."""
+    return compiled(_cell(*what), isa)
 
 
 @lru_cache(maxsize=64)
