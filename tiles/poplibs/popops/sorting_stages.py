@@ -152,9 +152,9 @@ class SortPart(Stage):
         return d != len(form.dims) - 1
 
     def scratch_bytes(self, extents: Extents, target: Target) -> np.ndarray:
-        """Count a part: runs are merged from one place to another."""
+        """Count a part, as runs are merged from one place to another, or what every worker finds in a bitonic one."""
         row = np.asarray(extents.sizes[-1], np.int64) * (sum(map(itemsize, self.dtypes)) + itemsize(POSITION))
-        return np.broadcast_to(row, extents.points.shape)
+        return np.broadcast_to(np.maximum(row, 4 * target.workers_per_tile), extents.points.shape)
 
 
 @register
