@@ -277,9 +277,7 @@ def drafted(question: Question, plans: Iterable[Plan]) -> dict[Plan, Draft]:
     return dict(zip(given, _drafts(question, arranged(question, given)), strict=True))
 
 
-def sure_plan(
-    question: Question, drafts: Collection[Draft], limit: int, least_cost: float
-) -> Priced | None:
+def sure_plan(question: Question, drafts: Collection[Draft], limit: int, least_cost: float) -> Priced | None:
     """Return the cheapest of some plans, which exchanges nothing, if it surely costs less than any other plan.
 
     Args:
@@ -312,10 +310,10 @@ def _drafts(question: Question, plans: Sequence[Plan]) -> tuple[Draft, ...]:
         partials = plan.num_partials(form)
         each_bytes = partial_bytes if partials > 1 else alone
         temporary = cell.results * each_bytes + cell.scratch_bytes
-        for k, layout, is_local, is_there in found:
+        for k, layout, is_here, is_there in found:
             if not is_there:
                 temporary += align_up(cell.operand_bytes[k], 4)
-            if not is_local:
+            if not is_here:
                 temporary += staging_bytes(layout, form, plan, k, question.operands[k].dtype)
         combining = (
             _combining_cycles(
@@ -324,10 +322,10 @@ def _drafts(question: Question, plans: Sequence[Plan]) -> tuple[Draft, ...]:
             if partials > 1
             else 0.0
         )
-        is_updated = any(is_local and _is_overwritten(question, k) for k, _, is_local, _ in found)
+        is_updated = any(is_here and _is_overwritten(question, k) for k, _, is_here, _ in found)
         readers = 0.0 if partials > 1 or is_updated else _reader_code_bytes(question, plan)
         # what is read as a whole lies where it is read, or some of it comes from another tile
-        crosses = any(not is_local and reads_all(form, k, layout) for k, layout, is_local, _ in found)
+        crosses = any(not is_here and reads_all(form, k, layout) for k, layout, is_here, _ in found)
         drafts.append(Draft(question, plan, cell.cycles, combining, temporary, received, crosses, readers))
     return tuple(drafts)
 
