@@ -173,6 +173,11 @@ class Codelet:
         """
         return True
 
+    @property
+    def only_moves(self) -> bool:
+        """Whether each element of a result is one of an operand as it was, so that nothing is computed."""
+        return False
+
     def misfit(self, form: OpForm, stages: Sequence[Codelet]) -> str:
         """Return what shows that a composite of this codelet cannot be made of the codelets of its body, or "".
 

@@ -310,10 +310,10 @@ def _drafts(question: Question, plans: Sequence[Plan]) -> tuple[Draft, ...]:
         partials = plan.num_partials(form)
         each_bytes = partial_bytes if partials > 1 else alone
         temporary = cell.results * each_bytes + cell.scratch_bytes
-        for k, layout, is_here, is_there in found:
+        for k, layout, is_whole, is_there in found:
             if not is_there:
                 temporary += align_up(cell.operand_bytes[k], 4)
-            if not is_here:
+            if not is_whole:
                 temporary += staging_bytes(layout, form, plan, k, question.operands[k].dtype)
         combining = (
             _combining_cycles(
@@ -322,10 +322,10 @@ def _drafts(question: Question, plans: Sequence[Plan]) -> tuple[Draft, ...]:
             if partials > 1
             else 0.0
         )
-        is_updated = any(is_here and _is_overwritten(question, k) for k, _, is_here, _ in found)
+        is_updated = any(is_whole and _is_overwritten(question, k) for k, _, is_whole, _ in found)
         readers = 0.0 if partials > 1 or is_updated else _reader_code_bytes(question, plan)
         # what is read as a whole lies where it is read, or some of it comes from another tile
-        crosses = any(not is_here and reads_all(form, k, layout) for k, layout, is_here, _ in found)
+        crosses = any(not is_whole and reads_all(form, k, layout) for k, layout, is_whole, _ in found)
         drafts.append(Draft(question, plan, cell.cycles, combining, temporary, received, crosses, readers))
     return tuple(drafts)
 
@@ -334,10 +334,11 @@ def _reader_code_bytes(question: Question, plan: Plan) -> float:
     """Return the exchange code of a run's send and receipt for each stretch in which a part of a result lies beside the next.
 
     Where a part is all there is along its fastest dimensions, it is one stretch with what is slower. For results that
-    take the place of an operand nobody asks: they lie as they did before, which costs nothing anew.
+    take the place of an operand nobody asks: they lie as they did before, which costs nothing anew. Those in which some
+    elements are replaced cost nothing either, as what a loop stacks up: a row of it is written at a time, and read.
     """
     form, target = question.form, question.target
-    if not form.results:
+    if not form.results or updates_elements(question.codelet):
         return 0.0
     dims = form.results[0].dims
     splits, extents = [plan.splits[d] for d in dims], [plan.extents[d] for d in dims]
@@ -347,6 +348,11 @@ def _reader_code_bytes(question: Question, plan: Plan) -> float:
         if splits[d].is_split:
             break
     return run_code_bytes(float(ceil_div(elements, max(1, together)) - 1), target)
+
+
+def updates_elements(codelet: Codelet) -> bool:
+    """Return whether some elements of the first operand are replaced, so that the result lies as that does."""
+    return codelet.replaces_elements and codelet.may_overwrite(0)
 
 
 def _is_overwritten(question: Question, k: int) -> bool:

@@ -42,6 +42,7 @@ from tiles.plan.pricing import (
     drafts_of,
     partial_dtypes,
     sure_plan,
+    updates_elements,
 )
 from tiles.plan.question import CODE_PRICE, MEMORY_PROPORTION
 from tiles.plan.recent import Recent
@@ -458,6 +459,7 @@ def _cuts(
     bus = target.tiles_per_shared_exchange_bus
     partials = math.prod((parts[d] for d in form.reduced), start=np.ones(cells.shape, np.int64))
     is_split = partials > 1
+    unread = is_split | updates_elements(codelet)
     bytes_each, combining = bytes_of(result_dtypes), np.zeros(cells.shape)
     if is_split.any():
         partial_bytes = bytes_of(partial_dtypes(codelet, result_dtypes))
@@ -477,7 +479,7 @@ def _cuts(
         slice_bytes=slice_bytes,
         replication=replication,
         lanes=tuple(np.where(n % bus == 0, bus, 1) for n in parts),
-        reader_runs=np.where(is_split, 0, _result_stretches(form, sizes, parts) - 1),
+        reader_runs=np.where(unread, 0, _result_stretches(form, sizes, parts) - 1),
         combining=combining,
         is_split=is_split,
         least=combining if least is None else np.broadcast_to(least, cells.shape) + combining,
