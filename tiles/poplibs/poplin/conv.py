@@ -113,7 +113,7 @@ class Convolution(Codelet):
     def least_cycles(self, extents: Extents, target: Target) -> np.ndarray | None:
         """Return the cycles of the multiply-adds at the rate of the product units, which no method is above."""
         stream = stream_of(streamed_dtype(self.operand_dtypes), self.accumulate_dtype, target)
-        return extents.points / target.macs_per_cycle(stream.dtype)
+        return extents.points / target.macs_per_cycle(stream.dtype) if stream.units else None
 
     def arrangements(self, extents: Extents, target: Target) -> list[Arrangement]:
         """Return the channels of activations, kernel and results in groups; see ``conv_orders``."""
