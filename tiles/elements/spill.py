@@ -29,7 +29,7 @@ _MAX_ROUNDS = 40
 _PATIENCE = 2
 """Rounds in which not fewer groups go without a register, after which twice as many values are spilled for each."""
 _STUCK = 4
-"""Such rounds after which, if all that go without are temporaries of spilled values, no more values are tried."""
+"""Such rounds after which, if none that goes without could be spilled itself, no more values are tried."""
 _WINDOWS = (0, 1 << 20, 8, 1)
 _WINDOWS_AFTER_SPILLING = (1,)
 _FEW = 5
@@ -67,9 +67,9 @@ def assigned(
         assert pressure is not None
         stalled = 0 if pressure.groups < fewest else stalled + 1
         fewest = min(fewest, pressure.groups)
-        if (most and pressure.groups > most) or (stalled >= _STUCK and pressure.names <= spilled):
-            break
         possible = _spillable(current) - spilled
+        if (most and pressure.groups > most) or (stalled >= _STUCK and possible.isdisjoint(pressure.names)):
+            raise out_of_registers(pressure.file, what)
         chosen: dict[Name, None] = {}
         for candidates in pressure.candidates():
             others = (n for n in candidates if n in possible and n not in chosen)
