@@ -298,6 +298,13 @@ class Codelet:
         except (NoTileCode, OutOfRegisters):
             return self.code_bytes(target)
 
+    def least_cycles(self, extents: Extents, target: Target) -> np.ndarray | None:
+        """Return cycles that ``cycles`` of none of the cells is below and that are found at once; None: none are known.
+
+        Where there are many ways to cut an operation, those that this rules out are not asked for their cycles.
+        """
+        return None
+
     def scratch_bytes(self, extents: Extents, target: Target) -> np.ndarray:
         """Return temporary bytes of a vertex beyond its operands and results."""
         return np.zeros_like(extents.points)
