@@ -423,3 +423,18 @@ def test_variables_that_crowd_some_tiles_are_spread_over_all(gc200: Target) -> N
     for got, want in zip(found[-2:], x[-2:], strict=True):
         want[3] = -x[0][0]
         np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize(
+    ("policy", "what"),
+    [
+        ({"memory_proportions": {"dot": 1.5}}, r"memory_proportions\['dot'\] is no share"),
+        ({"memory_proportions": {"dot": -0.1}}, r"memory_proportions\['dot'\] is no share"),
+        ({"held_share": float("nan")}, "held_share is no share"),
+        ({"code_price": -1.0}, "code_price is no price"),
+        ({"code_price": float("inf")}, "code_price is no price"),
+    ],
+)
+def test_a_policy_of_no_shares_or_prices_is_an_error(policy, what):
+    with pytest.raises(InvalidPlan, match=what):
+        Policy(**policy)
