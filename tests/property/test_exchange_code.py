@@ -252,6 +252,24 @@ def test_adjacent_slices_of_groups_cost_no_more_at_once():
     assert np.all(at_once <= apart)
 
 
+@pytest.mark.parametrize("columns", [17, 20, 23, 31])
+def test_a_group_that_is_not_full_travels_with_its_padding(columns):
+    """The last part has 1 to 15 of 16 columns, in groups of eight, of six rows that two tiles read: as if it had all."""
+
+    def code(columns: int) -> np.ndarray:
+        form = matrix_form(6, columns)
+        source = Layout(
+            (whole(6), AxisSplit(columns, 16, ((2, 1),))), 0, Arrangement(((1, 0), (0, 0), (1, 8)))
+        )
+        cut = AxisSplit(6, 3, ((2, 4),)), AxisSplit(columns, 16, ((2, 2),))
+        plan = Plan(cut, 4, Arrangement(((1, 0), (0, 0), (1, 8))))
+        moved = operand_traffic(source, form, plan, 0, source.shape, "float32", TARGET)
+        return exchange_code_bytes(moved, TARGET)
+
+    np.testing.assert_array_equal(code(columns) > 0, code(32) > 0)
+    assert np.all(code(columns) <= code(32)), f"{code(columns)} B of {columns} columns, {code(32)} B of 32"
+
+
 @st.composite
 def reads_of_groups(draw: st.DrawFn) -> tuple[Layout, tuple[range, ...]]:
     """Return a matrix on one tile, of which one axis lies in whole groups, and the rows and columns that are read."""

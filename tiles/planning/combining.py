@@ -24,7 +24,7 @@ from tiles.numerics.dtypes import itemsize
 from tiles.plan import Operand, Priced, Question, Ranking, search, with_order
 from tiles.planning.choose import meeting
 from tiles.planning.emit import emit
-from tiles.planning.preferred import Met
+from tiles.planning.met import Met
 from tiles.planning.state import PlannedSite
 from tiles.poplibs.popops.reduce import combine_form
 from tiles.target import Target

@@ -23,7 +23,7 @@ from tiles.plan import Operand, Question, SerialSplit, arranged, leaving, serial
 from tiles.planning.choose import as_before, as_wanted, choose, compute_cycles, holds_operands
 from tiles.planning.combining import combine, join_plan
 from tiles.planning.emit import copied_into_order, emit, settle
-from tiles.planning.preferred import Met
+from tiles.planning.met import Met
 from tiles.planning.state import PlannedSite, Planning
 from tiles.poplibs.popops.reduce import combine_codelet
 
