@@ -18,7 +18,7 @@ import numpy as np
 from tiles.graph.layout import ceil_div
 from tiles.target import Basis, Parts, Target
 
-RUN_INSTRUCTIONS = 4
+RUN_INSTRUCTIONS = 3
 """Of a run between two tiles: a wait and a send on one, a change of source and of pointer on the other."""
 
 

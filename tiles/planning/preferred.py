@@ -167,7 +167,7 @@ class Preferences:
         tensors = [planning.given.tensors[name] for name in operation.operands]
         known = tuple(Operand(t.shape, t.dtype, layout if j == k else None) for j, t in enumerate(tensors))
         dtypes = tuple(planning.given.tensors[name].dtype for name in operation.results)
-        target, code_price = planning.graph.target, planning.policy.code_price
+        target, code_price = planning.graph.target, planning.code_price
         return Question(operation.form, operation.codelet, known, dtypes, target, code_price)
 
     @cached_property

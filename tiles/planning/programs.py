@@ -83,7 +83,7 @@ def _plan_step(planning: Planning, step: Step, program: Sequence, preferences: P
             planning.meet_control()
             program.add(step)
         case Repeat(count, body):
-            program.add(Repeat(count, _body(planning, body)))
+            program.add(Repeat(count, _body(planning, body, runs=planning.runs * max(1, count))))
         case RepeatWhileTrue(condition, predicate, body) | RepeatWhileFalse(condition, predicate, body):
             steps = _body(planning, body)
             check = _body(planning, condition)
@@ -98,11 +98,15 @@ def _plan_step(planning: Planning, step: Step, program: Sequence, preferences: P
             program.add(_with_planned_names(planning, step))
 
 
-def _body(planning: Planning, recorded: Sequence, outside: Preferences | None = None) -> Sequence:
-    """Plan the body of a loop, a branch or a function."""
-    planned = Sequence()
+def _body(
+    planning: Planning, recorded: Sequence, outside: Preferences | None = None, runs: int | None = None
+) -> Sequence:
+    """Plan the body of a loop, a branch or a function, which runs so often; as often as what it is in, by default."""
+    planned, before = Sequence(), planning.runs
     planning.enter()
+    planning.runs = before if runs is None else runs
     plan_program(planning, recorded, planned, outside)
+    planning.runs = before
     planning.leave()
     return planned
 
@@ -115,7 +119,8 @@ def _function(planning: Planning, name: str, outside: Preferences) -> None:
     planning.graph.functions[name] = Sequence()  # a function that calls itself is refused when it is compiled
     waiting = {planning.tensor(n).name for n in outside_names(body)} & planning.deferred_names()
     planning.settle(lambda deferred: True, waiting)
-    planning.graph.functions[name] = _body(planning, body, outside)
+    runs = max(1, planning.runs_of[name])
+    planning.graph.functions[name] = _body(planning, body, outside, runs)
 
 
 def _reshape(planning: Planning, step: Reshape, program: Sequence) -> None:

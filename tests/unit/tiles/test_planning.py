@@ -190,9 +190,9 @@ def test_what_is_sent_around_anyway_goes_where_its_reader_reads_something_beside
 
     def layout_of_rows(with_beside: bool) -> Layout | None:
         graph = Graph(small_target)
-        x, z = graph.add_input((64,), "float32", "x"), graph.add_input((64, 64), "float32", "z")
+        x, z = graph.add_input((64,), "float32", "x"), graph.add_input((128, 64), "float32", "z")
         graph.set_layout(z.name, blocks)
-        form, codelet = rearranging((64, 64), "float32")
+        form, codelet = rearranging((128, 64), "float32")
         repeated = replace(form, operands=(IndexMap((along(1),)),))
         (y,) = place(Site(graph, "repeated"), codelet, repeated, (x,), ("float32",))
         graph.outputs.append(popops.add(graph, y, z if with_beside else y).name)
@@ -200,7 +200,7 @@ def test_what_is_sent_around_anyway_goes_where_its_reader_reads_something_beside
         certify(compile_graph(planned))
         return planned.tensors["repeated"].layout
 
-    blocks = Layout((split(64, 16), split(64, 16, 4)))
+    blocks = Layout((split(128, 32), split(64, 16, 4)))
     assert layout_of_rows(True) == blocks != layout_of_rows(False)
 
 
