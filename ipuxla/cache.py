@@ -14,16 +14,20 @@ import pathlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from ipuxla.options import CompileOptions
 from tiles.compiler import Executable
 from tiles.errors import InvalidExecutable
 from tiles.kept import DEFAULT_CAPACITY_BYTES, KeptFiles, capacity, kept_folder, source_digest
 
+Result = TypeVar("Result")
+
 LEAST_SECONDS = 0.5
 """Processor seconds of a compilation from which on its program is worth a file."""
 SUFFIX = ".ipuxla"
+SHARDINGS = ".sharding"
+"""Of files that hold how a program without a mesh is shared out."""
 
 
 @dataclass(frozen=True)
@@ -89,12 +93,42 @@ def kept(
         return compile_()
     key = program_key(stablehlo, name, options, placement)
     found = cache.get(key)
-    if found is not None:
+    if found is not None and (found.fits or not options.check_memory):
         return found
     seconds, executable = _timed(compile_)
     if seconds >= LEAST_SECONDS:
         cache.put(key, executable)
     return executable
+
+
+def kept_sharding(
+    stablehlo: bytes, options: CompileOptions, is_legal: Callable[[str], bool], choose: Callable[[], str]
+) -> str:
+    """Return how a program that names no mesh is shared out, from the cache, or choose it and keep what took long.
+
+    Args:
+      stablehlo: as in ``kept``.
+      options: what was chosen; with passes of the caller's nothing is kept, as in ``kept``.
+      is_legal: whether a text that was kept says a sharding of this program on this machine.
+      choose: chooses it, and returns the text that pins it.
+    """
+    folder = kept_folder()
+    if folder is None or options.passes is not None:
+        return choose()
+    files = KeptFiles(folder, capacity(), SHARDINGS, "the program cache")
+    key = program_key(stablehlo, None, options, {"sharding": options.arithmetic == "float"})
+    blob = files.get(key)
+    if blob is not None:
+        text = blob.decode(errors="replace")
+        if is_legal(text):
+            files.used(key)
+            return text
+        files.drop_damaged(key, "it says no sharding of this program")
+    seconds, text = _timed(choose)
+    if seconds >= LEAST_SECONDS:
+        files.put(key, text.encode())
+        files.shrink()
+    return text
 
 
 def program_key(
@@ -106,7 +140,6 @@ def program_key(
             "name": name,
             "target": options.machine.to_data(),
             "placement": placement,
-            "check_memory": options.check_memory,
             "plans": options.plans,
             "made_by": _made_by(),
         },
@@ -124,7 +157,7 @@ def _made_by() -> str:
     return source_digest(pathlib.Path(__file__).parents[1], "hlo_passes", "ipuxla", "tiles")
 
 
-def _timed(compile_: Callable[[], Executable]) -> tuple[float, Executable]:
+def _timed(work: Callable[[], Result]) -> tuple[float, Result]:
     start = time.process_time()
-    executable = compile_()
-    return time.process_time() - start, executable
+    result = work()
+    return time.process_time() - start, result

@@ -1,8 +1,8 @@
-"""Python's cyclic garbage collector, paused while programs are compiled and read.
+"""Python's cyclic garbage collector, paused while programs are compiled, read, and traced for the fast engine.
 
-Both make hundreds of thousands of objects that live on, and hardly a cycle; the collector walks them all again and again.
-Compiling a training step of GPT-2-small took a fifth more processor time with it, reading it back from a file twice as
-much.
+All three make hundreds of thousands of objects that live on, and hardly a cycle; the collector walks them all again and
+again. Compiling a training step of GPT-2-small took a fifth more processor time with it, reading it back from a file twice
+as much, tracing a transformer's block half as much again.
 """
 
 from __future__ import annotations

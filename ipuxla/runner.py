@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from ipuxla.collection import collection_paused
 from ipuxla.errors import HostEngineInsideJit, InvalidOption, Unsupported, WrongArguments
 from ipuxla.options import ARITHMETICS, require_one_of
 from ipuxla.options import ENGINES as OPTION_ENGINES
@@ -244,7 +245,8 @@ class Runner:
 
     def _traced(self, *arrays: Any) -> list[Any]:
         """Run as a pure JAX function."""
-        return self._whole(self._machine.trace(*self._held(arrays)))
+        with collection_paused():
+            return self._whole(self._machine.trace(*self._held(arrays)))
 
     @functools.cached_property
     def _run(self) -> Callable[..., Sequence[Any]]:

@@ -27,8 +27,8 @@ from hlo_passes.ir import (
 from hlo_passes.ops import HostTransfer, Print, Stop
 from hlo_passes.passes import DEFAULT_PIPELINE, LegalizeComplex, has_complex, optimize, split_positions
 from hlo_passes.passes import Pipeline as PassPipeline
-from ipuxla.cache import kept
-from ipuxla.choosing import Choice, choose, describe, shown
+from ipuxla.cache import kept, kept_sharding
+from ipuxla.choosing import choose, describe, shown
 from ipuxla.collection import collection_paused
 from ipuxla.errors import InvalidOption, UnknownStage, Unsupported
 from ipuxla.fitting import advice, planned_to_fit
@@ -44,7 +44,7 @@ from ipuxla.hlo_engine import DECIDING, HloEngine
 from ipuxla.internal import naming_internal_errors, options_text
 from ipuxla.lowering import joining, lower_module, streams_of
 from ipuxla.options import CompileOptions
-from ipuxla.pinned_shardings import AUTO, PinnedShardings
+from ipuxla.pinned_shardings import AUTO, PinnedShardings, read_pinned
 from ipuxla.runner import Runner, on_tiles
 from ipuxla.runtime import Compiled
 from ipuxla.sharding import ArraySharding, Placement
@@ -102,7 +102,7 @@ class Pipeline:
         self._optimized: dict[Any, Module] = {}
         self._executables: dict[Any, Executable] = {}
         self._shared_out: dict[PinnedShardings, Pipeline] = {}
-        self._choices: dict[Any, Choice] = {}
+        self._choices: dict[Any, str] = {}
         self._runners: dict[CompileOptions, Runner] = {}
 
     def optimized(self, options: CompileOptions) -> Module:
@@ -165,7 +165,7 @@ class Pipeline:
         if options.num_ipus == 1 or self.module.num_devices > 1:
             self._require_unpinned(options)
             return self, options
-        pinned = options.pinned_sharding or self._choice(options).best.pinned
+        pinned = options.pinned_sharding or read_pinned(self._choice(options))
         return self._shared(pinned, options), _machine_of(pinned, options)
 
     def _require_unpinned(self, options: CompileOptions) -> None:
@@ -211,21 +211,46 @@ class Pipeline:
             self._shared_out[pinned] = made
         return self._shared_out[pinned]
 
-    def _choice(self, options: CompileOptions) -> Choice:
-        """Return the sharding that a program gets on a system by itself."""
+    def _choice(self, options: CompileOptions) -> str:
+        """Return the sharding that a program gets on a system by itself, as text that pins it, with the runners-up."""
         key = (options.machine, options.passes, options.arithmetic == "float")
         if key not in self._choices:
-            assert options.system is not None
-            unchecked = dataclasses.replace(options, check_memory=False, plans=None)
-            candidates = find_candidates(self._located, options.system, self.module.donated, self._untrusted)
-            if self._is_for_one(options):
-                candidates = [candidate for candidate in candidates if not candidate.mesh]
-
-            def compiled(pinned: PinnedShardings) -> Executable:
-                return self._shared(pinned, options).executable(_machine_of(pinned, unchecked))
-
-            self._choices[key] = choose(candidates, options.target.memory_bytes, compiled)
+            self._choices[key] = kept_sharding(
+                self._located,
+                options,
+                functools.partial(self._says_sharding, options=options),
+                functools.partial(self._chosen, options),
+            )
         return self._choices[key]
+
+    def _says_sharding(self, text: str, options: CompileOptions) -> bool:
+        """Return whether a text pins a sharding that fits the program and the machine."""
+        try:
+            pinned = read_pinned(text)
+            pinned.of_arguments([type_.shape for type_ in self.module.entry_computation.parameter_types])
+        except InvalidOption:
+            return False
+        return math.prod(size for _, size in pinned.mesh) <= options.num_ipus
+
+    def _chosen(self, options: CompileOptions) -> str:
+        """Choose the sharding of a program on a system."""
+        assert options.system is not None
+        unchecked = dataclasses.replace(options, check_memory=False, plans=None)
+        candidates = find_candidates(self._located, options.system, self.module.donated, self._untrusted)
+        if self._is_for_one(options):
+            candidates = [candidate for candidate in candidates if not candidate.mesh]
+
+        def compiled(pinned: PinnedShardings) -> Executable:
+            return self._shared(pinned, options).executable(_machine_of(pinned, unchecked))
+
+        found = choose(candidates, options.target.memory_bytes, compiled)
+        return describe(found, options.num_ipus, options.machine_name, self._argument_names)
+
+    @property
+    def _argument_names(self) -> list[str]:
+        """The program's arguments, with their types."""
+        entry = self.module.entry_computation
+        return [f"{value.name.removeprefix('%')} {value.type}" for value in entry.parameters]
 
     def _is_for_one(self, options: CompileOptions) -> bool:
         """Whether a program runs on one IPU only: it exchanges values with the host, or replays a float run's decisions."""
@@ -236,8 +261,7 @@ class Pipeline:
 
     def sharding_text(self, options: CompileOptions) -> str:
         """Return how the program is shared out, as text that pins it, with the runners-up as comments."""
-        entry = self.module.entry_computation
-        names = [f"{value.name.removeprefix('%')} {value.type}" for value in entry.parameters]
+        names = self._argument_names
         if options.num_ipus == 1 or self.module.num_devices > 1 or options.pinned_sharding is not None:
             own, _ = self.placed(options)
             mesh = own.module.mesh if own.module.num_devices > 1 else ()
@@ -245,7 +269,7 @@ class Pipeline:
                 return "\n".join(shown(PinnedShardings(mesh), names)) + "\n"
             cut = tuple(enumerate(own.partitioned.placement.axes_of_inputs))
             return "\n".join(shown(PinnedShardings(mesh, cut), names)) + "\n"
-        return describe(self._choice(options), options.num_ipus, options.machine_name, names)
+        return self._choice(options)
 
     @property
     def placement(self) -> Placement | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,6 +14,7 @@ from hlo_passes.passes.base import Pass, map_control_regions, map_module
 from hlo_passes.passes.known_functions import TOLERANCES, Known, is_gradient, recognize
 from hlo_passes.passes.proofs import MOVEMENT, Claim, Proof, prove
 from hlo_passes.passes.samples import Gradient, Sample, Samples, natural_axes
+from hlo_passes.passes.structure import piece_key
 
 _MAX_OPS = 256
 
@@ -120,6 +121,7 @@ class _Finder:
         self.rectified: dict[Value, Value] = {}
         self._recognized: dict[tuple[Sample, int, float], Known | None] = {}
         self._tested: dict[tuple[Sample, Known, bool, float], bool] = {}
+        self._proved: dict[Hashable, Proof | None] = {}
 
     def run(self) -> list[_Match]:
         """Return every match, in order."""
@@ -150,7 +152,7 @@ class _Finder:
             if known is None or cone is None or not (known.size or _is_pointwise(cone)):
                 continue
             claim = Claim(known, dimensions=tuple(sorted(sample.reduced or ())))
-            proof = prove(claim, (source,), cone)
+            proof = self._prove(claim, (source,), cone)
             if proof is None:
                 continue
             known = dataclasses.replace(known, kind=proof.kind)
@@ -181,7 +183,7 @@ class _Finder:
                     continue
                 rows = dataclasses.replace(sample, reduced=reduced if known.size else None)
                 claim = Claim(known, True, of_result, tuple(sorted(rows.reduced or ())))
-                proof = prove(claim, operands, cone)
+                proof = self._prove(claim, operands, cone)
                 if proof is not None:
                     match = self._match(root, known, "_gradient", rows, operands, cone, proof)
                     return self._told_by_result(match) if known.kind == "relu" and not of_result else match
@@ -221,6 +223,15 @@ class _Finder:
         if key not in self._tested:
             self._tested[key] = is_gradient(sample.values, known, of_result, tolerance)
         return self._tested[key]
+
+    def _prove(
+        self, claim: Claim, operands: tuple[Value, ...], cone: tuple[Instruction, ...]
+    ) -> Proof | None:
+        """Return ``prove``'s answer; equal layers put equal questions, on other values."""
+        key = claim, piece_key(operands, cone)
+        if key not in self._proved:
+            self._proved[key] = prove(claim, operands, cone)
+        return self._proved[key]
 
     def _preference(self, found: tuple[Gradient, Sample]) -> tuple[bool, bool]:
         """Order gradients: nothing added first, then those that need only the function's result."""

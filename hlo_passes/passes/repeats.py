@@ -92,7 +92,7 @@ def _outlined(
     computation: Computation, min_ops: int, keys: _Keys, name: Callable[[], str]
 ) -> tuple[Computation, Computation] | None:
     """Return a computation with one run replaced by calls, and what they call; None if there is none."""
-    for run in _runs(keys.numbers, min_ops):
+    for run in _runs(keys.numbers, min_ops, keys.runs):
         start = run.start + _best_offset(computation, run)
         windows = [range(s, s + run.period) for s in range(start, start + run.count * run.period, run.period)]
         cuts = common_cuts(computation, windows)
@@ -115,6 +115,7 @@ class _Keys:
 
     Attributes:
       numbers: the numbers of the computation's instructions, in order.
+      runs: those that were found in stretches of them.
     """
 
     def __init__(self, computation: Computation) -> None:
@@ -122,6 +123,7 @@ class _Keys:
         keys = map(self._key, computation.instructions)
         self.numbers = np.array([known.setdefault(key, len(known)) for key in keys], np.int32)
         self._count = len(known)
+        self.runs: _Known = {}
 
     def follow(self, origins: list[int | None]) -> None:
         """Number the instructions of a changed computation: by what each was before, None for a call."""
@@ -139,23 +141,50 @@ class _Keys:
         return type(instruction.op), instruction.op, types, regions
 
 
-def _runs(keys: np.ndarray, min_ops: int) -> list[_Run]:
-    """Return the runs in ``keys``, those that save most first."""
+_Known = dict[bytes, dict[int, list[_Run]]]
+"""By the keys of a stretch and a period, the runs in it, counted from where it begins: outlining leaves most stretches."""
+
+
+def _runs(keys: np.ndarray, min_ops: int, known: _Known) -> list[_Run]:
+    """Return the runs in ``keys``, those that save most first; ``known`` are those of earlier searches."""
     found: list[_Run] = []
+    stretches = [
+        (first, keys[first:end], known.setdefault(keys[first:end].tobytes(), {}))
+        for first, end in _stretches(keys, 2 * min_ops)
+    ]
     for period in _periods(keys, min_ops):
-        if not _may_repeat(keys, period):
-            continue
-        is_other = keys[:-period] != keys[period:]
-        if is_other.size - np.count_nonzero(is_other) < period:
-            continue
-        differs = np.flatnonzero(is_other)
-        edges = np.concatenate([[-1], differs, [keys.size - period]])
-        starts, lengths = edges[:-1] + 1, np.diff(edges) - 1
-        is_run = lengths >= period
-        for start, length in zip(starts[is_run].tolist(), lengths[is_run].tolist(), strict=True):
-            count = length // period + 1
-            found.append(_Run(start, period, count, length - (count - 1) * period))
+        for first, stretch, runs in stretches:
+            if stretch.size < 2 * period:
+                break
+            if period not in runs:
+                runs[period] = _runs_within(stretch, period)
+            found += [dataclasses.replace(run, start=run.start + first) for run in runs[period]]
     return sorted(found, key=lambda run: (-run.saved, run.period, run.start))
+
+
+def _stretches(keys: np.ndarray, least: int) -> list[tuple[int, int]]:
+    """Return where keys that occur more than once follow each other, the longest first: no run reaches over another key."""
+    lone = np.flatnonzero(np.bincount(keys)[keys] == 1)
+    edges = np.concatenate([[-1], lone, [keys.size]])
+    stretches = zip((edges[:-1] + 1).tolist(), edges[1:].tolist(), strict=True)
+    return sorted((s for s in stretches if s[1] - s[0] >= least), key=lambda s: (s[0] - s[1], s[0]))
+
+
+def _runs_within(keys: np.ndarray, period: int) -> list[_Run]:
+    """Return the runs of one period in a stretch of keys."""
+    if not _may_repeat(keys, period):
+        return []
+    is_other = keys[:-period] != keys[period:]
+    if is_other.size - np.count_nonzero(is_other) < period:
+        return []
+    differs = np.flatnonzero(is_other)
+    edges = np.concatenate([[-1], differs, [keys.size - period]])
+    starts, lengths = edges[:-1] + 1, np.diff(edges) - 1
+    is_run = lengths >= period
+    counts = lengths[is_run] // period + 1
+    slacks = lengths[is_run] - (counts - 1) * period
+    rounds = zip(starts[is_run].tolist(), counts.tolist(), slacks.tolist(), strict=True)
+    return [_Run(start, period, count, slack) for start, count, slack in rounds]
 
 
 def _may_repeat(keys: np.ndarray, period: int) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 
 from hlo_passes.ir import Computation, Instruction, Module, Value
 
@@ -17,13 +17,28 @@ def instruction_key(instruction: Instruction, operands: Hashable) -> Hashable:
 def computation_key(computation: Computation) -> Hashable:
     """Return a key that computations share when they are equal up to value names and source lines."""
     numbers = {value: number for number, value in enumerate(computation.parameters)}
+    keys = _keys(computation.instructions, numbers)
+    results = tuple(numbers[value] for value in computation.results)
+    return computation.parameter_types, keys, results
+
+
+def piece_key(operands: Sequence[Value], instructions: Sequence[Instruction]) -> Hashable:
+    """Return a key that instructions which read ``operands`` alone share when they do the same up to value names."""
+    numbers: dict[Value, int] = {}
+    for value in operands:
+        numbers.setdefault(value, len(numbers))
+    same = tuple(numbers[value] for value in operands)
+    return tuple(value.type for value in operands), same, _keys(instructions, numbers)
+
+
+def _keys(instructions: Sequence[Instruction], numbers: dict[Value, int]) -> Hashable:
+    """Return the keys of instructions; number their results, in order, after the values that are numbered."""
     keys: list[Hashable] = []
-    for instruction in computation.instructions:
+    for instruction in instructions:
         keys.append(instruction_key(instruction, tuple(numbers[value] for value in instruction.operands)))
         for value in instruction.results:
-            numbers[value] = len(numbers)
-    results = tuple(numbers[value] for value in computation.results)
-    return computation.parameter_types, tuple(keys), results
+            numbers.setdefault(value, len(numbers))
+    return tuple(keys)
 
 
 def callees_first(module: Module) -> list[Computation]:

@@ -413,6 +413,15 @@ def test_proof_tables_enumerate_the_same_slices(case) -> None:
     for cell, axes in enumerate(lists):
         wanted = sorted(int(np.ravel_multi_index(e, shape)) if shape else 0 for e in inside(axes, shape))
         assert sorted(flat[cell][flat[cell] >= 0].tolist()) == wanted
+        along = [index[rows[cell]].tolist() for rows, index in zip(table.rows, table.index, strict=True)]
+        assert flat[cell].tolist() == [
+            min(place)
+            if min(place, default=0) < 0
+            else int(np.ravel_multi_index(place, shape))
+            if shape
+            else 0
+            for place in itertools.product(*along)
+        ]
 
 
 @given(reads(), st.data())

@@ -102,7 +102,6 @@ def test_another_process_reads_it(folder):
 def test_whatever_decides_a_program_is_in_its_key():
     chosen = [
         {},
-        {"check_memory": False},
         {"plans": '{"format": 1, "plans": {}}'},
         {"target": TARGET.replace(num_tiles=16)},
         {"target": TARGET.replace(exchange_bytes_per_cycle=8)},
@@ -213,3 +212,23 @@ def test_it_is_turned_off_by_an_empty_folder_and_has_a_capacity(monkeypatch, tmp
     assert cache.program_cache() == ProgramCache(tmp_path / "ipuxla", 1000)
     monkeypatch.setenv(kept.CAPACITY, "much")
     assert cache.program_cache() == ProgramCache(tmp_path / "ipuxla")
+
+
+def test_a_sharding_is_chosen_once(folder, compilations, warned):
+    """Another process reads which one it was and its program; a text that says none is told of, and chosen anew."""
+    x = np.ones((64, 256), np.float32)
+
+    def shared() -> tuple[str, np.ndarray]:
+        function = ipuxla.jit(lambda x: jnp.tanh(x @ x.T).sum(), target="c2_card")
+        return function.lower(x).as_text("sharding"), np.asarray(function(x))
+
+    found: list[tuple[str, np.ndarray]] = []
+    for number in range(3):
+        found.append(shared())  # from one line: where it is called from is in its key
+        assert compilations.call_count == 1
+        (path,) = folder.glob(f"*{cache.SHARDINGS}")
+        assert path.read_text() == found[0][0] == found[number][0]
+        if number == 1:
+            path.write_text("mesh: x=3\n")
+    assert len(warned) == 1 and str(path) in warned[0]
+    assert len({value.tobytes() for _, value in found}) == 1

@@ -59,7 +59,7 @@ class LinkCost:
     def busiest_bytes(self) -> int:
         """Bytes on the link that takes longest."""
         units = [found.unit for found in self.crossings if found.unit is not None]
-        whole = sum(int(unit.link_bytes[unit.busiest]) for unit in units) * self.flow_bytes
+        whole = sum(unit.busiest_bytes for unit in units) * self.flow_bytes
         return ceil_div(whole, len(self.crossings))
 
     @property

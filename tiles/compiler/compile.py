@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -51,6 +52,9 @@ from tiles.graph import (
     CopyToStream,
     ErrorProgram,
     Graph,
+    Layout,
+    OpForm,
+    Plan,
     PrintTensor,
     Sync,
     Vertices,
@@ -199,14 +203,11 @@ def _requests(order: Order, storages: Storages) -> tuple[list[Request], dict[tup
             continue
         for group in step.vertices:
             for k, name in enumerate(group.operands):
-                layout = tensors[name].layout
-                assert layout is not None
-                if is_resident(group.form, group.plan, k, layout):
-                    continue
                 t = tensors[name]
-                slices = operand_slices(group.form, group.plan, k, t.shape)
-                size = slices.stored_bytes(itemsize(t.dtype))
-                size += staging_bytes(layout, group.form, group.plan, k, t.dtype)
+                assert t.layout is not None
+                size = _message_bytes(group.form, group.plan, k, t.shape, t.dtype, t.layout)
+                if size is None:
+                    continue
                 buffer = f"{group.name}.in{k}"
                 received[number, group.name, k] = buffer
                 requests.append(
@@ -215,6 +216,17 @@ def _requests(order: Order, storages: Storages) -> tuple[list[Request], dict[tup
                     )
                 )
     return requests, received
+
+
+@lru_cache(maxsize=4096)
+def _message_bytes(
+    form: OpForm, plan: Plan, k: int, shape: tuple[int, ...], dtype: str, layout: Layout
+) -> int | None:
+    """Return the bytes of the buffer in which a tile receives operand k, None where it is read in place."""
+    if is_resident(form, plan, k, layout):
+        return None
+    slices = operand_slices(form, plan, k, shape)
+    return slices.stored_bytes(itemsize(dtype)) + staging_bytes(layout, form, plan, k, dtype)
 
 
 def _record(

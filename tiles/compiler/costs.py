@@ -375,9 +375,9 @@ def _calling_parts(executable: Executable, step: StepRecord, calls: Sequence[int
         else:
             together = together + each.traffic(target)
     (_, busiest), *_ = exchange_parts(together, target)
-    moving, entry = superstep.phase_parts(busiest + cycles, target)
     setting = len(calls) * 2 * (1 + target.exchange_base_write_cycles)
-    return moving, entry, (target.basis("exchange_base_write_cycles")[0], setting)
+    bases = (target.basis("exchange_base_write_cycles")[0], setting)
+    return *superstep.phase_parts(busiest + cycles, target), bases
 
 
 def exchange_code_sizes(executable: Executable, own: Sequence[np.ndarray] | None = None) -> np.ndarray:

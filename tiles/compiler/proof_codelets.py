@@ -6,6 +6,7 @@ A codelet may be anyone's code: whatever it raises here, it refuses its operands
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Hashable
 from dataclasses import replace
 from functools import partial
 
@@ -143,11 +144,21 @@ def prove_overheads(executable: Executable) -> int:
 def _scratch_needed(executable: Executable) -> dict[int, np.ndarray]:
     """Return the scratch of every step's vertices by step, int64 ``[num_tiles]`` each."""
     need: dict[int, np.ndarray] = defaultdict(lambda: np.zeros(executable.target.num_tiles, np.int64))
+    known: dict[Hashable, int] = {}
     for number, group in executable.groups():
-        scratch = _scratch(executable, number, group)
-        if scratch:
-            need[number][group.plan.tiles] += scratch
+        kind = _kind(executable, group)
+        if kind not in known:
+            known[kind] = _scratch(executable, number, group)
+        if known[kind]:
+            need[number][group.plan.tiles] += known[kind]
     return need
+
+
+def _kind(executable: Executable, group: VertexGroup) -> Hashable:
+    """Return all that the sizes of a group's vertices depend on."""
+    names = (*(operand.variable for operand in group.operands), *group.results)
+    dtypes = tuple(executable.variables[name].dtype for name in names)
+    return group.codelet, group.form, tuple((split.size, split.grain) for split in group.plan.splits), dtypes
 
 
 def _apertures_needed(executable: Executable) -> dict[int, np.ndarray]:
@@ -210,18 +221,12 @@ def _overheads(executable: Executable) -> dict[str, np.ndarray]:
     target = executable.target
     state = np.zeros(target.num_tiles, np.int64)
     code: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(target.num_tiles, np.int64))
+    known: dict[Hashable, tuple[int, str, int]] = {}
     for number, group in executable.groups():
-        try:
-            codelet = group.codelet
-            state_bytes, label = codelet.state_bytes(group.form, target), codelet.label
-            code_bytes = codelet.variant_bytes(_kinds_of_cells(executable, group), target)
-        except Exception as error:
-            at = where(number, executable.steps[number], group)
-            raise refuse(f"{at}: {group.codelet.name} has no size: {error!r}", group.location) from error
-        if not (is_count(state_bytes) and is_count(code_bytes)):
-            at = where(number, executable.steps[number], group)
-            sizes = f"{state_bytes!r} B of state and {code_bytes!r} B of code"
-            raise refuse(f"{at}: {group.codelet.name} has {sizes}", group.location)
+        kind = _kind(executable, group)
+        if kind not in known:
+            known[kind] = _sizes(executable, number, group)
+        state_bytes, label, code_bytes = known[kind]
         tiles = group.plan.tiles
         state[tiles] += state_bytes
         code[label][tiles] = np.maximum(code[label][tiles], code_bytes)
@@ -241,3 +246,18 @@ def _overheads(executable: Executable) -> dict[str, np.ndarray]:
         "controlCode": zeros + target.control_code_bytes_per_step * max(1, len(executable.steps)),
         "stack": zeros + target.supervisor_stack_bytes + target.workers_per_tile * target.worker_stack_bytes,
     }
+
+
+def _sizes(executable: Executable, number: int, group: VertexGroup) -> tuple[int, str, int]:
+    """Return the state of each vertex of a group, what its code is called, and the bytes of that."""
+    target, codelet = executable.target, group.codelet
+    at = where(number, executable.steps[number], group)
+    try:
+        state_bytes, label = codelet.state_bytes(group.form, target), codelet.label
+        code_bytes = codelet.variant_bytes(_kinds_of_cells(executable, group), target)
+    except Exception as error:
+        raise refuse(f"{at}: {codelet.name} has no size: {error!r}", group.location) from error
+    if not (is_count(state_bytes) and is_count(code_bytes)):
+        sizes = f"{state_bytes!r} B of state and {code_bytes!r} B of code"
+        raise refuse(f"{at}: {codelet.name} has {sizes}", group.location)
+    return state_bytes, label, code_bytes

@@ -29,7 +29,7 @@ class Exchange:
 
     def __init__(self, layout: Layout, parts: Table, wanted: Table, num_tiles: int) -> None:
         """Find what each holder's own tile holds already."""
-        self.layout, self.parts, self.wanted = layout, parts, wanted
+        self.layout, self.parts, self.wanted, self.num_tiles = layout, parts, wanted, num_tiles
         self.owners = tables.element_owners(layout)
         self.local = self._local(tables.holder_on(parts, num_tiles)[wanted.tiles])
 
@@ -40,8 +40,9 @@ class Exchange:
             index = self.wanted.index[axis]
             owned = np.where(index >= 0, np.append(owner, -1)[np.maximum(index, -1)], -1)
             mine = self.parts.rows[axis][np.maximum(part, 0)]
-            pairs, inverse = np.unique(np.stack([self.wanted.rows[axis], mine]), axis=1, return_inverse=True)
-            local *= (owned[pairs[0]] == pairs[1][:, None]).sum(axis=1)[inverse.reshape(-1)]
+            count = self.parts.index[axis].shape[0]
+            pairs, inverse = np.unique(self.wanted.rows[axis] * count + mine, return_inverse=True)
+            local *= (owned[pairs // count] == (pairs % count)[:, None]).sum(axis=1)[inverse]
         return local
 
     def received(self) -> int:
@@ -53,16 +54,18 @@ class Exchange:
 
     def sent(self) -> int:
         """Return elements that leave for other tiles, each delivery counted, part by part of the source."""
-        return int(self._delivered().sum() - self.local.sum())
+        return int(self._delivered.sum() - self.local.sum())
 
-    def leaving(self, num_tiles: int) -> np.ndarray:
-        """Return elements that leave every part of the source for other tiles, each delivery counted, int64 ``[parts]``."""
-        local = np.zeros(num_tiles, np.int64)
+    @cached_property
+    def senders(self) -> np.ndarray:
+        """Tiles of parts of the source that others take elements of, int64 ``[senders]``."""
+        local = np.zeros(self.num_tiles, np.int64)
         local[self.wanted.tiles] = self.local
-        return self._delivered() - local[self.parts.tiles]
+        return self.parts.tiles[self._delivered > local[self.parts.tiles]]
 
+    @cached_property
     def _delivered(self) -> np.ndarray:
-        """Return elements of every part that are taken, on its own tile or others, each delivery counted."""
+        """Elements of every part that are taken, on its own tile or others, each delivery counted, int64 ``[parts]``."""
         lists = math.prod(index.shape[0] for index in self.wanted.index)
         leaving = np.full(self.parts.tiles.size, self.wanted.tiles.size // max(1, lists), np.int64)
         for axis, rows in enumerate(self.parts.rows):
@@ -83,8 +86,9 @@ class Exchange:
         grid = tuple(parts.shape[0] for parts in self.parts.index)
         return Table(grid, self.wanted.tiles, self.wanted.rows, tuple(index))
 
+    @cached_property
     def sources(self) -> np.ndarray:
-        """Return how many other tiles each holder takes elements of, int64 ``[holders]``."""
+        """How many other tiles each holder takes elements of, int64 ``[holders]``."""
         total = np.ones(self.wanted.tiles.size, np.int64)
         for rows, index in zip(self.touched.rows, self.touched.index, strict=True):
             total *= (index >= 0).sum(axis=1)[rows]
@@ -99,15 +103,20 @@ class Exchange:
 
     def crossing(self) -> int:
         """Return elements whose source tile is not their holder's, looked at one by one."""
+        least, outside = self.layout.base, -self.num_tiles * len(self.owners)
         tile_of: list[np.ndarray] = []
-        for axis, (split, owner) in enumerate(zip(self.layout.axes, self.owners, strict=True)):
-            tile = np.append(tables.part_tiles(split)[owner], 0)
-            tile_of.append(tile[np.maximum(self.wanted.index[axis], -1)])
+        for index, split, owner in zip(self.wanted.index, self.layout.axes, self.owners, strict=True):
+            tile = tables.part_tiles(split)
+            low = int(tile.min())
+            least += low  # what an axis adds beyond that is less than the count of tiles, and not negative
+            tile = np.append(tile[owner] - low, 0)[np.maximum(index, -1)]
+            tile_of.append(np.where(index >= 0, tile, outside).astype(np.int32))
         total = 0
         for holders in self.wanted.chunks():
-            inside = self.wanted.flat(holders) >= 0
-            source = self.layout.base + self.wanted.summed(holders, tile_of)
-            total += int((inside & (source != self.wanted.tiles[holders][:, None])).sum())
+            source = self.wanted.summed(holders, tile_of)
+            total += int(
+                np.count_nonzero((source >= 0) & (source != self.wanted.tiles[holders, None] - least))
+            )
         return total
 
 

@@ -10,6 +10,7 @@ A program that several movements run counts once, if they are of the same elemen
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 
 import numpy as np
 
@@ -20,6 +21,8 @@ from tiles.compiler.proof_tables import Table
 from tiles.compiler.wellformed import refuse
 from tiles.graph import Layout
 
+MOST_PAIRS_NUMBERED = 1 << 24
+"""Pairs of tiles up to which each has a place of its own to tell equal ones by; those of more tiles are sorted."""
 Movement = tuple[Table, Table, int]
 """What parts hold of a tensor, what holders take of it, and the bytes of its elements."""
 
@@ -30,6 +33,8 @@ def is_alike(one: Movement, other: Movement) -> bool:
 
 
 def _is_same_table(one: Table, other: Table) -> bool:
+    if one is other:
+        return True
     if one.shape != other.shape or one.extents != other.extents or not one.lies_like(other):
         return False
     pairs = [(one.tiles, other.tiles), *zip(one.rows, other.rows, strict=True)]
@@ -57,6 +62,7 @@ class ExchangeCode:
 
     def _begin(self) -> None:
         self._moved = 0
+        self._exchanges: list[Exchange] = []
         self._pairs: list[np.ndarray] = []
         self._selects = np.zeros(self.num_tiles, np.int64)
         self._sends = np.zeros(self.num_tiles, bool)
@@ -65,13 +71,16 @@ class ExchangeCode:
         """Note what one operand or copied tensor of the present step brings."""
         if self._runs_another((exchange.parts, exchange.wanted, element_bytes)):
             return
-        tiles = exchange.wanted.tiles
-        self._sends[exchange.parts.tiles] |= exchange.leaving(self.num_tiles) > 0
+        self._sends[exchange.senders] = True
         if exchange.touched.positions <= self.limit:
-            for holder, source in exchange.pairs():
-                self._note(holder, source)
+            self._exchanges.append(exchange)
         else:
-            self._selects[tiles] = np.maximum(self._selects[tiles], exchange.sources())
+            self._select(exchange)
+
+    def _select(self, exchange: Exchange) -> None:
+        """Let every tile take words of as many others as in one operand."""
+        tiles = exchange.wanted.tiles
+        self._selects[tiles] = np.maximum(self._selects[tiles], exchange.sources)
 
     def take_reshape(self, source: Layout, target: Layout, element_bytes: int) -> None:
         """Note what a copy brings that pairs the elements of two layouts in row-major order."""
@@ -79,12 +88,12 @@ class ExchangeCode:
             return
         for here, there in tables.paired_tiles(source, target):
             self._sends[here[here != there]] = True
-            self._note(there, here)
+            self._pairs.append(np.unique(self._coded(there, here)))
 
-    def _note(self, holder: np.ndarray, source: np.ndarray) -> None:
-        """Keep which tiles take words of which others."""
+    def _coded(self, holder: np.ndarray, source: np.ndarray) -> np.ndarray:
+        """Return which tiles take words of which others, each pair as one number."""
         crosses = holder != source
-        self._pairs.append(np.unique(holder[crosses] * self.num_tiles + source[crosses]))
+        return holder[crosses] * self.num_tiles + source[crosses]
 
     def _runs_another(self, movement: Movement) -> bool:
         """Return whether the next movement of the present step runs an earlier one's program; prove that it can.
@@ -109,12 +118,28 @@ class ExchangeCode:
 
     def end_step(self) -> None:
         """Add the present step to those before."""
-        if self._pairs:
-            holders = np.unique(np.concatenate(self._pairs)) // self.num_tiles
+        if len(self._exchanges) == 1 and not self._pairs:
+            self._select(self._exchanges[0])
+        elif self._exchanges or self._pairs:
+            coded = [self._coded(*pairs) for exchange in self._exchanges for pairs in exchange.pairs()]
+            holders = self._distinct(np.concatenate([*coded, *self._pairs])) // self.num_tiles
             self._selects = np.maximum(self._selects, np.bincount(holders, minlength=self.num_tiles))
         self.instructions += self._selects + (self._selects > 0) + self._sends
         self._step += 1
         self._begin()
+
+    def _distinct(self, pairs: np.ndarray) -> np.ndarray:
+        """Return each of some coded pairs once."""
+        if self.num_tiles**2 > MOST_PAIRS_NUMBERED:
+            return np.unique(pairs)
+        numbers = np.arange(pairs.size, dtype=np.int32)
+        self._last[pairs] = numbers  # of equal pairs one stays
+        return pairs[self._last[pairs] == numbers]
+
+    @cached_property
+    def _last(self) -> np.ndarray:
+        """Room for the number of every pair of tiles, int32 ``[pairs]``."""
+        return np.empty(self.num_tiles**2, np.int32)
 
     def prove(self, executable: Executable) -> int:
         """Raise InvalidExecutable where a tile has less room than the least exchange code; return the bytes of that."""

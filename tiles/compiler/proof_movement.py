@@ -2,13 +2,15 @@
 
 Every question is put to index tables (``proof_tables``). Up to ``limit`` positions an operand is spread out element
 by element; above it the same tables are compared axis by axis, which is as exact, since holders' elements are
-products of per-axis lists. ``Elements`` counts which way was taken.
+products of per-axis lists. ``Elements`` counts which way was taken. Steps of equal layers put equal questions: each is
+answered once, and counts as often as it is put.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
@@ -55,6 +57,11 @@ class Elements:
     moved_bytes: int = 0
     exchange_code_bytes: int = 0
 
+    def add(self, other: Elements) -> None:
+        """Count what ``other`` counts, too."""
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+
 
 def prove_elements(executable: Executable, limit: int) -> Elements:
     """Raise InvalidExecutable at the first element that is not where it is read or is computed other than once."""
@@ -69,6 +76,9 @@ class _Proof:
 
     def __post_init__(self) -> None:
         self.layouts: dict[Layout, Table] = {}
+        self.tables: dict[Hashable, Table] = {}
+        self.exchanges: dict[Hashable, Exchange] = {}
+        self.proved: dict[Hashable, Elements] = {}
         self.received_in: dict[str, str] = {}
         self.code = ExchangeCode(
             self.executable.target.num_tiles, self.limit, self.executable.shared_exchange
@@ -97,6 +107,28 @@ class _Proof:
             if b.category == "message" and b.name not in self.received_in:
                 raise refuse(f"nothing is received in buffer {b.name} of {b.size_bytes} B", b.location)
         return self.found
+
+    # --- questions that come up again
+
+    def _once(self, question: Hashable, prove: Callable[[], None]) -> None:
+        """Prove what a question asks, or count its proof again.
+
+        Args:
+          question: all that the proof depends on; steps of equal layers ask the same ones.
+          prove: raises InvalidExecutable, or counts what it proved.
+        """
+        if question not in self.proved:
+            before, self.found = self.found, Elements()
+            prove()
+            self.proved[question], self.found = self.found, before
+        self.found.add(self.proved[question])
+
+    def _table(self, make: Callable[..., Table], *given: Hashable) -> Table:
+        """Return a table that is made of ``given`` alone."""
+        question = make, *given
+        if question not in self.tables:
+            self.tables[question] = make(*given)
+        return self.tables[question]
 
     # --- layouts and views
 
@@ -141,8 +173,11 @@ class _Proof:
         self.found.positions += positions
         return True
 
-    def _mismatch(self, wanted: Table, parts: Table) -> str | None:
-        """Return how the parts on the same tiles differ from what is wanted, position by position; None if they do not."""
+    def _mismatch(self, wanted: Table, parts: Table, times: Times | None = None) -> str | None:
+        """Return how the parts on the same tiles differ from what is wanted, position by position; None if they do not.
+
+        ``times`` notes the elements that are compared.
+        """
         part = tables.holder_on(parts, self.executable.target.num_tiles)[wanted.tiles]
         absent = np.flatnonzero(part < 0)
         if absent.size:
@@ -156,6 +191,10 @@ class _Proof:
                 )
             for holders in wanted.chunks():
                 want, have = wanted.flat(holders), parts.flat(part[holders])
+                if times is not None:
+                    times.note(want)
+                if np.array_equal(want, have):
+                    continue
                 cell, position = np.nonzero((want != PAST) & (want != have))
                 if cell.size:
                     at = cell[0], position[0]
@@ -165,8 +204,9 @@ class _Proof:
         if wanted.extents != parts.extents:
             return f"a part has extents {parts.extents}, {wanted.extents} are needed"
         for axis, (want_rows, have_rows) in enumerate(zip(wanted.rows, parts.rows, strict=True)):
-            pairs = np.unique(np.stack([want_rows, have_rows[part]]), axis=1)
-            want, have = wanted.index[axis][pairs[0]], parts.index[axis][pairs[1]]
+            count = parts.index[axis].shape[0]
+            pairs = np.unique(want_rows * count + have_rows[part])
+            want, have = wanted.index[axis][pairs // count], parts.index[axis][pairs % count]
             if np.any((want != PAST) & (want != have)):
                 return f"along axis {axis} some tile holds other elements than are needed"
         return None
@@ -176,36 +216,45 @@ class _Proof:
     def _compute_set(self, number: int, step: ExecuteStep) -> None:
         for group in step.groups:
             at = where(number, step, group)
-            cells = tables.product_tiles(group.plan.splits, group.plan.base)
-            if np.unique(cells).size != cells.size or not np.array_equal(cells, group.plan.tiles):
-                raise refuse(f"{at}: the cells of the plan do not lie on distinct tiles", group.location)
+            self._once(("cells", group.plan), lambda at=at, group=group: self._cells(at, group))
             for k in range(len(group.results)):
                 self._result(at, group, k)
             for k, operand in enumerate(group.operands):
                 self._operand(number, at, group, k, operand)
 
+    def _cells(self, at: str, group: VertexGroup) -> None:
+        """Prove that the cells of a plan lie on distinct tiles."""
+        cells = tables.product_tiles(group.plan.splits, group.plan.base)
+        if np.unique(cells).size != cells.size or not np.array_equal(cells, group.plan.tiles):
+            raise refuse(f"{at}: the cells of the plan do not lie on distinct tiles", group.location)
+
     def _result(self, at: str, group: VertexGroup, k: int) -> None:
         """Prove that a result's elements are computed once each, on the tile and at the position of its layout."""
         variable = self.executable.variables[group.results[k]]
-        table = tables.result_table(group.form, group.plan, k)
-        count = math.prod(table.shape)
+        is_reduced = tuple(dim.is_reduced for dim in group.form.dims)
+        given = group.form.results[k], group.plan, is_reduced
+        self._once(
+            ("result", *given, variable.layout),
+            lambda: self._is_computed(at, group, variable, self._table(tables.written_table, *given)),
+        )
+        self.found.results += 1
+
+    def _is_computed(self, at: str, group: VertexGroup, variable: Variable, table: Table) -> None:
+        times = None
         if self._enumerates(table.positions):
-            times = np.zeros(count, np.int64)
-            for holders in table.chunks():
-                flat = table.flat(holders)
-                times += np.bincount(flat[flat >= 0], minlength=count)
-            if np.any(times != 1):
-                i = int(np.argmax(times != 1))
-                raise refuse(f"{at} computes element {i} of {variable.name} {times[i]} times", group.location)
+            times = Times(math.prod(table.shape))
         else:
             self._covers_by_axis(at, group, variable, table)
-        mismatch = self._mismatch(table, self.layouts[variable.layout])
+        mismatch = self._mismatch(table, self.layouts[variable.layout], times)
+        if times is not None and not times.is_once and (wrong := times.wrong(table)) is not None:
+            raise refuse(
+                f"{at} computes element {wrong[0]} of {variable.name} {wrong[1]} times", group.location
+            )
         if mismatch:
             raise refuse(
                 f"{at} computes {variable.name} elsewhere than its layout {variable.layout} says: {mismatch}",
                 group.location,
             )
-        self.found.results += 1
 
     @staticmethod
     def _covers_by_axis(at: str, group: VertexGroup, variable: Variable, table: Table) -> None:
@@ -226,8 +275,9 @@ class _Proof:
 
     def _operand(self, number: int, at: str, group: VertexGroup, k: int, operand: Operand) -> None:
         variable = self.executable.variables[operand.variable]
-        table = tables.operand_table(group.form, group.plan, k, variable.shape)
-        if any(np.any(index == OUT) for index in table.index) and group.form.operands[k].fill is None:
+        given = group.form.operands[k], group.plan, variable.shape
+        table = self._table(tables.read_table, *given)
+        if group.form.operands[k].fill is None and any(np.any(index == OUT) for index in table.index):
             axis = next(a for a, index in enumerate(table.index) if np.any(index == OUT))
             raise refuse(
                 f"{at} reads {variable.name} outside its {variable.shape[axis]} elements along axis {axis}, with no fill value",
@@ -235,20 +285,28 @@ class _Proof:
             )
         if operand.buffer:
             self._received(number, at, group, k, operand, table)
+            self._moves(at, variable, table, given)
+            self.found.received += 1
             return
+        self._once(
+            ("in place", *given, variable.layout),
+            lambda: self._lies_in_place(at, group, k, variable, table),
+        )
+        self._overwrites(at, group, k)
+        self.found.in_place += 1
+
+    def _lies_in_place(self, at: str, group: VertexGroup, k: int, variable: Variable, table: Table) -> None:
         mismatch = self._mismatch(table, self.layouts[variable.layout])
         if mismatch:
             raise refuse(
                 f"{at} reads operand {k}, {variable.name} ({variable.layout}), in place, but {mismatch}",
                 group.location,
             )
-        self._overwrites(at, group, k)
-        self.found.in_place += 1
 
     def _received(
         self, number: int, at: str, group: VertexGroup, k: int, operand: Operand, table: Table
     ) -> None:
-        """Prove that a receive buffer fits its slices, and that each of its elements has one source."""
+        """Prove that a receive buffer fits its slices."""
         buffer = self.executable.buffers.get(operand.buffer)
         if buffer is None or buffer.category != "message":
             raise refuse(
@@ -268,7 +326,7 @@ class _Proof:
                 f"{at} receives {size} B a tile of {variable.name} in buffer {buffer.name} of {buffer.size_bytes} B",
                 group.location,
             )
-        have, need = mask_of_ranges(buffer.tiles), _mask_of(table.tiles)
+        have, need = mask_of_ranges(buffer.tiles), table.tile_mask
         if have != need:
             raise refuse(
                 f"{at} receives {variable.name} on {need.bit_count()} tiles, buffer {buffer.name} lies on {have.bit_count()} other ones",
@@ -279,26 +337,41 @@ class _Proof:
                 f"{at} receives into buffer {buffer.name}, which is live only in steps {buffer.start} to {buffer.end}",
                 group.location,
             )
-        self._moves(at, variable, table)
-        self.found.received += 1
 
     def _turns(self, table: Table, variable: Variable) -> bool:
         """Return whether slices are stored in an order of their own, with groups filled up or room to be turned in."""
         return bool(table.digits or self.layouts[variable.layout].digits)
 
-    def _moves(self, at: str, source: Variable, wanted: Table) -> None:
+    def _moves(self, at: str, source: Variable, wanted: Table, given: Hashable) -> None:
+        """Prove that every element that is taken has one source.
+
+        Args:
+          at: the step, for the error.
+          source: the tensor that lies elsewhere.
+          wanted: what every holder takes of it.
+          given: what ``wanted`` is made of.
+        """
+        size = itemsize(source.dtype)
+        question = source.layout, given
+        if question not in self.exchanges:
+            parts = self.layouts[source.layout]
+            self.exchanges[question] = Exchange(
+                source.layout, parts, wanted, self.executable.target.num_tiles
+            )
+        exchange = self.exchanges[question]
+        self._once(("moves", question, size), lambda: self._arrive(at, source, exchange))
+        self.code.take(exchange, size)
+
+    def _arrive(self, at: str, source: Variable, exchange: Exchange) -> None:
         """Count what crosses tiles in several ways, which must agree."""
-        tiles = self.executable.target.num_tiles
-        exchange = Exchange(source.layout, self.layouts[source.layout], wanted, tiles)
         received, sent = exchange.received(), exchange.sent()
         if received != sent:
             counts = f"{received} elements of {source.name} from other tiles, {sent} are sent"
             raise refuse(f"{at} receives {counts}", source.location)
-        if self._enumerates(wanted.positions) and exchange.crossing() != received:
+        if self._enumerates(exchange.wanted.positions) and exchange.crossing() != received:
             counts = f"{received} elements of {source.name}, {exchange.crossing()} cross tiles"
             raise refuse(f"{at} receives {counts}", source.location)
         self.found.moved_bytes += received * itemsize(source.dtype)
-        self.code.take(exchange, itemsize(source.dtype))
 
     def _overwrites(self, at: str, group: VertexGroup, k: int) -> None:
         """Prove that no result is written over an operand that is still being read where it lies."""
@@ -337,15 +410,20 @@ class _Proof:
         if step.axis is not None:
             self._joins(at, step, step.axis, target)
         elif variables[step.sources[0]].shape == target.shape:
-            self._moves(at, variables[step.sources[0]], self.layouts[target.layout])
+            self._moves(at, variables[step.sources[0]], self.layouts[target.layout], target.layout)
         else:
             source = variables[step.sources[0]]
-            crossing, compared = reshape_crossing(source.layout, target.layout)
-            self.code.take_reshape(source.layout, target.layout, itemsize(source.dtype))
-            self.found.by_element += 1
-            self.found.positions += compared
-            self.found.moved_bytes += crossing * itemsize(source.dtype)
+            size = itemsize(source.dtype)
+            question = "reshape", source.layout, target.layout, size
+            self._once(question, lambda: self._reshapes(source.layout, target.layout, size))
+            self.code.take_reshape(source.layout, target.layout, size)
         self.found.copies += 1
+
+    def _reshapes(self, source: Layout, target: Layout, element_bytes: int) -> None:
+        crossing, compared = reshape_crossing(source, target)
+        self.found.by_element += 1
+        self.found.positions += compared
+        self.found.moved_bytes += crossing * element_bytes
 
     def _joins(self, at: str, step: VariableCopy, axis: int, target: Variable) -> None:
         times = np.zeros(target.shape[axis], np.int64)
@@ -353,7 +431,8 @@ class _Proof:
         for name in step.sources:
             source = self.executable.variables[name]
             times[offset : offset + source.shape[axis]] += 1
-            self._moves(at, source, tables.shifted(self.layouts[target.layout], source.shape, axis, offset))
+            given = target.layout, source.shape, axis, offset
+            self._moves(at, source, self._table(_joined_part, *given), given)
             offset += source.shape[axis]
         if np.any(times != 1):
             index = int(np.argmax(times != 1))
@@ -362,13 +441,45 @@ class _Proof:
             )
 
 
+def _joined_part(layout: Layout, shape: tuple[int, ...], axis: int, offset: int) -> Table:
+    """Return what a layout's parts hold of a tensor of ``shape`` that lies at ``offset`` along ``axis``."""
+    return tables.shifted(tables.layout_table(layout), shape, axis, offset)
+
+
 def _element(flat: int) -> str:
     """Name what a position holds."""
     return {OUT: "the fill value", PAST: "nothing"}.get(flat, f"element {flat}")
 
 
-def _mask_of(tiles: np.ndarray) -> int:
-    """Return tile numbers, all at least 0, as the bits of one integer."""
-    present = np.zeros(int(tiles.max(initial=-1)) + 1, np.uint8)
-    present[tiles] = 1
-    return int.from_bytes(np.packbits(present, bitorder="little").tobytes(), "little")
+class Times:
+    """Which elements of a tensor positions name, and whether each is named once.
+
+    Args:
+      count: elements of the tensor.
+    """
+
+    def __init__(self, count: int) -> None:
+        """Start without positions."""
+        self.count, self.positions = count, 0
+        self.named = np.zeros(count + 2, bool)  # marks, negative, come to lie at the end
+
+    def note(self, flat: np.ndarray) -> None:
+        """Note the elements at some positions, as ``Table.flat`` returns them."""
+        self.named[flat] = True
+        self.positions += int(np.count_nonzero(flat >= 0))
+
+    @property
+    def is_once(self) -> bool:
+        """Whether each element was noted exactly once: all were, at as many positions."""
+        return self.positions == self.count and bool(self.named[: self.count].all())
+
+    def wrong(self, table: Table) -> tuple[int, int] | None:
+        """Return the first element that a whole table does not name once, and how often it does; None if there is none."""
+        times = np.zeros(self.count, np.int64)
+        for holders in table.chunks():
+            flat = table.flat(holders)
+            times += np.bincount(flat[flat >= 0], minlength=self.count)
+        if not np.any(times != 1):
+            return None
+        i = int(np.argmax(times != 1))
+        return i, int(times[i])

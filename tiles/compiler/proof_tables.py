@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from tiles.graph import Affine, AxisSplit, Layout, OpForm, Plan
+from tiles.graph import Affine, AxisSplit, IndexMap, Layout, OpForm, Plan
 
 OUT = -1
 """A position that lies outside the tensor: the fill value stands there."""
@@ -40,19 +41,19 @@ class Table:
     index: tuple[np.ndarray, ...]
     digits: Digits = ()
 
-    @property
+    @cached_property
     def extents(self) -> tuple[int, ...]:
         """Positions along each axis, the same for all holders."""
         return tuple(index.shape[1] for index in self.index)
 
-    @property
+    @cached_property
     def stored(self) -> int:
         """Places of a holder's box in memory, up to its last element."""
         if 0 in self.extents:
             return 0
         return 1 + sum(int(place.max()) for place in self.places)
 
-    @property
+    @cached_property
     def places(self) -> list[np.ndarray]:
         """What each index along each axis adds to an element's place in memory."""
         return places_of(self.digits, self.extents)
@@ -63,7 +64,14 @@ class Table:
             return True
         return self.extents == other.extents and all(map(np.array_equal, self.places, other.places))
 
-    @property
+    @cached_property
+    def tile_mask(self) -> int:
+        """The tiles, all at least 0, as the bits of one integer."""
+        present = np.zeros(int(self.tiles.max(initial=-1)) + 1, np.uint8)
+        present[self.tiles] = 1
+        return int.from_bytes(np.packbits(present, bitorder="little").tobytes(), "little")
+
+    @cached_property
     def positions(self) -> int:
         """Positions of all holders together."""
         return self.tiles.size * math.prod(self.extents)
@@ -75,25 +83,41 @@ class Table:
             yield np.arange(start, min(start + step, self.tiles.size))
 
     def flat(self, holders: np.ndarray) -> np.ndarray:
-        """Return the row-major tensor index at every position, int64 ``[holders, positions]``; negative marks remain."""
-        strides = [math.prod(self.shape[a + 1 :]) for a in range(len(self.shape))]
-        total = self.summed(
-            holders, [index * stride for index, stride in zip(self.index, strides, strict=True)]
-        )
-        worst = np.zeros((holders.size, 1), np.int64)
-        for rows, index in zip(self.rows, self.index, strict=True):
-            if index.size and index.min() < 0:
-                marks = np.minimum(index, 0)[rows[holders]]
-                worst = np.minimum(worst[:, :, None], marks[:, None, :]).reshape(holders.size, -1)
-            else:
-                worst = np.repeat(worst, index.shape[1], axis=1)
-        return np.where(worst < 0, worst, total)
+        """Return the row-major tensor index at every position, ``[holders, positions]``; negative marks remain."""
+        steps, out, past = self._steps
+        total = self.summed(holders, steps)
+        if not past:
+            return total
+        return np.where(total < 0, np.where(total < out, PAST, OUT), total).astype(total.dtype)
+
+    @cached_property
+    def _steps(self) -> tuple[list[np.ndarray], int, int]:
+        """What indices along each axis add to a row-major index; marks add so much below 0 that their sums tell them apart.
+
+        Returns:
+          Per axis ``[rows, extent]``, int32 where all sums are; the least sum of marks that are all ``OUT``; what a ``PAST``
+          adds, 0 where nothing is marked.
+        """
+        count, axes = math.prod(self.shape), len(self.shape)
+        strides = [math.prod(self.shape[a + 1 :]) for a in range(axes)]
+        if not any(index.size and index.min() < 0 for index in self.index):
+            dtype = np.int32 if count <= np.iinfo(np.int32).max else np.int64
+            steps = [(i * stride).astype(dtype) for i, stride in zip(self.index, strides, strict=True)]
+            return steps, 0, 0
+        out = -(count + 1)  # with it no sum is an index
+        past = (axes + 1) * out  # nor is one with it a sum of others
+        dtype = np.int32 if -axes * past <= np.iinfo(np.int32).max else np.int64
+        steps = [
+            np.where(i == PAST, past, np.where(i == OUT, out, i * stride)).astype(dtype)
+            for i, stride in zip(self.index, strides, strict=True)
+        ]
+        return steps, axes * out, past
 
     def summed(self, holders: np.ndarray, values: list[np.ndarray]) -> np.ndarray:
-        """Return at every position the sum over axes of ``values`` (per axis ``[rows, extent]``)."""
-        total = np.zeros((holders.size, 1), np.int64)
-        for rows, value in zip(self.rows, values, strict=True):
-            total = (total[:, :, None] + value[rows[holders]][:, None, :]).reshape(holders.size, -1)
+        """Return at every position the sum over axes of ``values`` (per axis ``[rows, extent]``), ``[holders, positions]``."""
+        total = np.zeros((holders.size, 1), values[0].dtype if values else np.int64)
+        for rows, value in zip(self.rows[::-1], values[::-1], strict=True):  # the longest runs are added last
+            total = (value[rows[holders]][:, :, None] + total[:, None, :]).reshape(holders.size, -1)
         return total
 
 
@@ -161,18 +185,23 @@ def layout_table(layout: Layout) -> Table:
 
 def operand_table(form: OpForm, plan: Plan, k: int, shape: tuple[int, ...]) -> Table:
     """Return what each cell of a plan reads of operand k, a tensor of ``shape``."""
+    return read_table(form.operands[k], plan, shape)
+
+
+def read_table(index_map: IndexMap, plan: Plan, shape: tuple[int, ...]) -> Table:
+    """Return what each cell of a plan reads of a tensor of ``shape`` by an operand's map."""
     parts = tuple(split_index(split) for split in plan.splits)
     cells = _coordinates(tuple(part.shape[0] for part in parts))
     count = math.prod(part.shape[0] for part in parts)
     rows: list[np.ndarray] = []
     index: list[np.ndarray] = []
-    for axis, size in zip(form.operands[k].axes, shape, strict=True):
+    for axis, size in zip(index_map.axes, shape, strict=True):
         row = np.zeros(count, np.int64)
         for d, _ in axis.terms:
             row = row * parts[d].shape[0] + cells[d]
         rows.append(row)
         index.append(_axis_index(axis, parts, size))
-    digits = projected(plan.arrangement.digits, form.operands[k].axes)
+    digits = projected(plan.arrangement.digits, index_map.axes)
     return Table(shape, product_tiles(plan.splits, plan.base), tuple(rows), tuple(index), digits)
 
 
@@ -205,14 +234,19 @@ def _axis_index(axis: Affine, parts: tuple[np.ndarray, ...], size: int) -> np.nd
 
 def result_table(form: OpForm, plan: Plan, k: int) -> Table:
     """Return what each cell computes of result k; a leading axis numbers partials when a reduction is split."""
+    return written_table(form.results[k], plan, tuple(dim.is_reduced for dim in form.dims))
+
+
+def written_table(index_map: IndexMap, plan: Plan, is_reduced: tuple[bool, ...]) -> Table:
+    """Return what each cell of a plan computes by a result's map, given which dimensions are reduced; see ``result_table``."""
     parts = tuple(split_index(split) for split in plan.splits)
     counts = tuple(part.shape[0] for part in parts)
     cells = _coordinates(counts)
-    dims = [axis.terms[0][0] for axis in form.results[k].axes]
+    dims = [axis.terms[0][0] for axis in index_map.axes]
     rows = [cells[d] for d in dims]
     index = [parts[d] for d in dims]
-    shape = [form.dims[d].size for d in dims]
-    split = [d for d, dim in enumerate(form.dims) if dim.is_reduced and counts[d] > 1]
+    shape = [plan.splits[d].size for d in dims]
+    split = [d for d, reduced in enumerate(is_reduced) if reduced and counts[d] > 1]
     if split:
         number = np.zeros(math.prod(counts), np.int64)
         for d in split:
@@ -221,7 +255,7 @@ def result_table(form: OpForm, plan: Plan, k: int) -> Table:
         rows.insert(0, number)
         index.insert(0, np.arange(partials)[:, None])
         shape.insert(0, partials)
-    digits = projected(plan.arrangement.digits, form.results[k].axes, int(bool(split)))
+    digits = projected(plan.arrangement.digits, index_map.axes, int(bool(split)))
     return Table(tuple(shape), product_tiles(plan.splits, plan.base), tuple(rows), tuple(index), digits)
 
 

@@ -260,8 +260,8 @@ def _check_between(executable: Executable, number: int, step: BetweenStep) -> No
     if step.stage:
         check_scalar(executable, step.stage, "stage", ("uint32",))
     slices = len(step.exchanges[0]) if step.permutations else 0
-    if not slices or (slices > 1 and (not one.shape or one.shape[0] != slices)):
-        raise refuse(f"{at} sends {slices} slices of {one.name} of shape {one.shape}", step.location)
+    if not slices or (slices > 1 and (not one.shape or one.shape[0] % slices)):
+        raise refuse(f"{at} sends {slices} parts of {one.name} of shape {one.shape}", step.location)
     size = executable.replicas.size(step.axes)
     for permutation in step.permutations:
         try:

@@ -15,6 +15,7 @@ from tiles.elements.elementwise import Elementwise, lanes_choices
 from tiles.elements.emitter import Emitter
 from tiles.elements.isa import InstructionSet
 from tiles.elements.lookup import Lookup, PartSlice, Slice
+from tiles.elements.merges import Merges
 from tiles.elements.reduction import find_reduction
 from tiles.elements.reductions import build_reduction
 from tiles.elements.rows import ElementwiseRows
@@ -144,6 +145,25 @@ def compile_scan(
     """
     isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
     return _finished(Scan(Emitter(isa), jaxpr, dtypes, is_reversed), Arrangement((), ()), isa, name)
+
+
+def compile_merges(
+    jaxpr: Jaxpr,
+    dtypes: tuple[str, ...],
+    target: Target | InstructionSet,
+    counts: bool = False,
+    search_steps: int = 0,
+    name: str = "merges",
+) -> TileCode:
+    """Return the code that merges sorted runs of elements of several arrays two by two; arguments as of ``Merges``.
+
+    Raises:
+      NoTileCode: elements that are no whole words, a comparison without code, or one that branches.
+      OutOfRegisters: too few registers, even with values spilled.
+    """
+    isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
+    nest = Merges(Emitter(isa), jaxpr, dtypes, counts, search_steps)
+    return _finished(nest, Arrangement((), ()), isa, name)
 
 
 def compile_slice(

@@ -362,7 +362,7 @@ class FastEngine(TracedEngine):
             may_overwrite = group.codelet.may_overwrite
             operands = [x if may_overwrite(k) else computed_first(x) for k, x in enumerate(operands)]
         function = self.arithmetic_of(partial(_whole, group, laid_out), self.operand_dtypes(group))
-        if group.form.reduced and not group.codelet.is_contraction:
+        if _adds_up(group):
             function = apart(function, sum(x.size for x in operands))
         elif self._is_repeated_work(group):
             function = apart(function, math.prod(group.form.shape))
@@ -419,6 +419,12 @@ class FastEngine(TracedEngine):
         if step.axis is None:
             return sources[0].reshape(self.executable.variables[step.destination].shape)
         return concatenated(sources, step.axis)
+
+
+def _adds_up(group: VertexGroup) -> bool:
+    """Whether a group folds values, not products; what only moves them reduces dimensions in form alone."""
+    codelet = group.codelet
+    return bool(group.form.reduced) and not (codelet.is_contraction or codelet.only_moves)
 
 
 def record_run(

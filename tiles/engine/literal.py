@@ -318,8 +318,10 @@ class LiteralEngine(MachineEngine):
                 self.executable.variables[step.source].shape,
                 self.carried(self.executable.variables[step.source].dtype),
             )
+            rows = len(arrived) // len(sources) if len(sources) > 1 else 0
             for k, comes_from in enumerate(sources):
-                source, where = int(comes_from[run.replica]), k if len(sources) > 1 else ...
+                source = int(comes_from[run.replica])
+                where = slice(k * rows, (k + 1) * rows) if rows else ...
                 if source < 0:
                     continue
                 if source not in sent:

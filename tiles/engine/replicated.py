@@ -89,7 +89,7 @@ def moved(
 def _arrived(
     replicas: Replicas, axes: tuple[str, ...], permutations: tuple[Permutation, ...], x: jax.Array
 ) -> jax.Array:
-    """Return what permutations bring, one of each slice where there are several."""
+    """Return what permutations bring, one of each part along the first dimension where there are several."""
     sources = np.full((len(permutations), replicas.count), replicas.count, np.int64)
     for k, permutation in enumerate(permutations):
         there = replicas.destinations(axes, permutation)
@@ -97,8 +97,9 @@ def _arrived(
         sources[k, there[here]] = here
     if len(permutations) == 1:
         return _rows(x, sources[0], replicas.count)
-    slices = [_rows(x[:, k], sources[k], replicas.count) for k in range(len(permutations))]
-    return jnp.stack(slices, axis=1)
+    parts = jnp.split(x, len(permutations), axis=1)
+    found = [_rows(part, own, replicas.count) for part, own in zip(parts, sources, strict=True)]
+    return jnp.concatenate(found, axis=1)
 
 
 def _rows(x: jax.Array, sources: np.ndarray, count: int) -> jax.Array:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -156,39 +156,35 @@ class _Window:
 
 
 class _KernelPart:
-    """A kernel with its code; ``runs`` says of every cell, in cell order, whether it runs it."""
+    """A kernel with its code, or with several that run one after another on the same memory.
+
+    ``runs`` says of every cell, in cell order, whether it runs any.
+    """
 
     def __init__(
-        self, part: VertexCode, shape: tuple[int, ...], isa: InstructionSet, arithmetic: str
+        self, parts: Sequence[VertexCode], shape: tuple[int, ...], isa: InstructionSet, arithmetic: str
     ) -> None:
-        """Take a part whose ``kernel`` is known."""
-        assert part.kernel is not None
-        self.isa, self.kernel = isa, part.kernel
-        if arithmetic == FLOAT or part.cell is None or part.compiled is None:
-            self.code = part.variant.code
-        else:
-            self.code = _ring_kernel(part.cell(), part.compiled, isa)
-        self.n, self.rows, self.runs = (
-            np.broadcast_to(np.asarray(x, np.int64), shape).reshape(-1)
-            for x in (part.n, part.rows, part.runs)
-        )
+        """Take parts whose ``kernel`` is known, and one."""
+        assert parts[0].kernel is not None
+        self.isa, self.kernel = isa, parts[0].kernel
+        self.turns = [_Turn(part, shape, isa, arithmetic) for part in parts]
+        self.runs = sum((turn.runs for turn in self.turns), np.zeros(math.prod(shape), np.int64))
 
     def run(
         self, number: int, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]
     ) -> list[np.ndarray]:
         """Return results of cells like the one of a number, ``[cells, *extents]``, batch of tiles by batch."""
         arrays, fields = self.kernel.find(sizes, origins, operands)
+        turns = [turn for turn in self.turns if turn.runs[number]]
         scratch = _BASE + _STATE_BYTES
-        end = scratch + self.isa["worker_contexts"] * _up(self.code.scratch_bytes)
-        arguments: dict[str, int | np.ndarray] = {
-            "n": int(self.n[number]),
-            "rows": int(self.rows[number]),
-            **fields,
-        }
+        most = max(turn.code.scratch_bytes for turn in turns)
+        end = scratch + self.isa["worker_contexts"] * _up(most)
         places: dict[str, int] = {}
         for name, x in arrays.items():
             places[name], end = end, end + _up(x[0].nbytes) + _ACCESS_BYTES
-        arguments |= places
+        arguments: list[dict[str, int | np.ndarray]] = [
+            {**fields, **places, **turn.fields(number, sizes, places)} for turn in turns
+        ]
         size_bytes = _up(end - _BASE)
         cells = len(next(iter(arrays.values())))
         batch = max(1, BATCH_BYTES // size_bytes)
@@ -198,12 +194,52 @@ class _KernelPart:
             simulator = TileSimulator(self.isa, size_bytes, tiles, _BASE)
             for name, x in arrays.items():
                 simulator.write(places[name], x[at : at + tiles])
-            own = {k: v[at : at + tiles] if isinstance(v, np.ndarray) else v for k, v in arguments.items()}
-            simulator.run(self.code, own, _BASE, scratch)
+            for turn, given in zip(turns, arguments, strict=True):
+                own = {k: v[at : at + tiles] if isinstance(v, np.ndarray) else v for k, v in given.items()}
+                simulator.run(turn.code, own, _BASE, scratch)
             for name, x in arrays.items():
                 found = simulator.read(places[name], math.prod(x.shape[1:]), x.dtype.name)
                 left[name].append(found.reshape(tiles, *x.shape[1:]))
         return self.kernel.results(sizes, {name: np.concatenate(parts) for name, parts in left.items()})
+
+
+class _Turn:
+    """One code of a kernel, in the engine's arithmetic, and its loops' extents for every cell, in cell order."""
+
+    def __init__(
+        self, part: VertexCode, shape: tuple[int, ...], isa: InstructionSet, arithmetic: str
+    ) -> None:
+        if arithmetic == FLOAT or part.cell is None or part.compiled is None:
+            self.code = part.variant.code
+        else:
+            self.code = _ring_kernel(part.cell(), part.compiled, isa)
+        self.part = part
+        self.n, self.rows, self.runs = (
+            np.broadcast_to(np.asarray(x, np.int64), shape).reshape(-1)
+            for x in (part.n, part.rows, part.runs)
+        )
+
+    def fields(self, number: int, sizes: tuple[int, ...], places: Mapping[str, int]) -> dict[str, int]:
+        """Return the fields that are this code's own, where memory lies at ``places``."""
+        own = {"n": int(self.n[number]), "rows": int(self.rows[number])}
+        if self.part.turn is not None:
+            for name, x in self.part.turn(sizes).items():
+                where, offset = x if isinstance(x, tuple) else (x, 0)
+                own[name] = where if isinstance(where, int) else places[where] + offset
+        return own
+
+
+def _by_kernel(parts: Sequence[VertexCode]) -> list[list[VertexCode]]:
+    """Return the parts that have kernels; those that follow one another on the same memory together."""
+    found: list[list[VertexCode]] = []
+    for part in parts:
+        if part.kernel is None:
+            continue
+        if part.turn is not None and found and found[-1][0].kernel is part.kernel:
+            found[-1].append(part)
+        else:
+            found.append([part])
+    return found
 
 
 class TileVertices:
@@ -226,9 +262,7 @@ class TileVertices:
         self.group = group
         isa, shape = instructions_for(executable.target), group.plan.tiles.shape
         parts = group.codelet.tile_code(group_extents(executable, group), executable.target)
-        self.kernels = [
-            _KernelPart(part, shape, isa, arithmetic) for part in parts if part.kernel is not None
-        ]
+        self.kernels = [_KernelPart(group, shape, isa, arithmetic) for group in _by_kernel(parts)]
         parts = tuple(part for part in parts if part.kernel is None)
         if any(part.data is None or part.cell is None for part in parts):
             raise NoTileCode(f"nothing says what the code of {group.codelet.label} reads")

@@ -29,6 +29,9 @@ UNROLLED = 4
 LAID_OUT = 16
 """Most slices by which overlapping parts of an axis are laid out; more of them are gathered."""
 
+FEWER_BLOCKS = 4
+"""Overlapping parts are put together of shifted blocks where that takes this many times fewer pieces than there are parts."""
+
 
 def whole(
     group: VertexGroup, operands: Sequence[jax.Array], laid_out: Collection[int] = ()
@@ -248,6 +251,9 @@ def _lay_windows(
     if missing > 0:
         padding = [(0, missing if a == number else 0, 0) for a in range(span.ndim)]
         span = padded(span, jnp.zeros((), span.dtype), padding)
+    blocks = -(-extent // step) if step else 0
+    if 0 < FEWER_BLOCKS * blocks <= split.parts <= LAID_OUT:
+        return _lay_blocks(span, number, split.parts, step, extent)
     if split.parts <= LAID_OUT:
         pieces = [
             lax.slice_in_dim(span, p * step, p * step + extent, axis=number) for p in range(split.parts)
@@ -255,6 +261,29 @@ def _lay_windows(
         return concatenated(pieces, number)
     index = np.arange(split.parts)[:, None] * step + np.arange(extent)
     return jnp.take(span, jnp.asarray(index.reshape(-1), jnp.int32), axis=number, mode="clip")
+
+
+def _lay_blocks(span: jax.Array, number: int, parts: int, step: int, extent: int) -> jax.Array:
+    """Return parts of ``extent`` elements that begin every ``step`` of an axis, one behind the other.
+
+    A part is put together of its blocks of ``step`` elements: all first blocks lie behind each other, and so do all second
+    ones. There are fewer of these than of parts, and XLA compiles a function for each piece that it joins.
+    """
+    before, behind = span.shape[:number], span.shape[number + 1 :]
+    blocks = -(-extent // step)
+    missing = step * (parts + blocks - 1) - span.shape[number]
+    if missing > 0:
+        padding = [(0, missing if a == number else 0, 0) for a in range(span.ndim)]
+        span = padded(span, jnp.zeros((), span.dtype), padding)
+    pieces = [
+        lax.slice_in_dim(span, n * step, (n + parts) * step, axis=number).reshape(
+            *before, parts, step, *behind
+        )
+        for n in range(blocks)
+    ]
+    joined = concatenated(pieces, number + 1) if blocks > 1 else pieces[0]
+    cut = lax.slice_in_dim(joined, 0, extent, axis=number + 1)
+    return cut.reshape(*before, parts * extent, *behind)
 
 
 def _split_axes(x: jax.Array, parts: dict[int, tuple[int, int]]) -> tuple[jax.Array, dict[int, int]]:

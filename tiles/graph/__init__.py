@@ -65,7 +65,7 @@ from tiles.graph.program import (
     bodies_of,
 )
 from tiles.graph.replicas import Pairs, PartialSwap, Permutation, Replicas, Shift, Swap, folded, swap
-from tiles.graph.site import Site, site_of
+from tiles.graph.site import Site, require_dimensions, require_tensors, site_of
 
 __all__ = [
     "ACROSS",
@@ -146,7 +146,9 @@ __all__ = [
     "print_graph",
     "read_message",
     "register",
+    "require_dimensions",
     "require_fits",
+    "require_tensors",
     "reshape_layout",
     "site_of",
     "swap",

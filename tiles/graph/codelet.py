@@ -173,6 +173,11 @@ class Codelet:
         """
         return True
 
+    @property
+    def only_moves(self) -> bool:
+        """Whether each element of a result is one of an operand as it was, so that nothing is computed."""
+        return False
+
     def misfit(self, form: OpForm, stages: Sequence[Codelet]) -> str:
         """Return what shows that a composite of this codelet cannot be made of the codelets of its body, or "".
 
@@ -292,6 +297,13 @@ class Codelet:
             return vertex_code_bytes(self.tile_code(extents, target))
         except (NoTileCode, OutOfRegisters):
             return self.code_bytes(target)
+
+    def least_cycles(self, extents: Extents, target: Target) -> np.ndarray | None:
+        """Return cycles that ``cycles`` of none of the cells is below and that are found at once; None: none are known.
+
+        Where there are many ways to cut an operation, those that this rules out are not asked for their cycles.
+        """
+        return None
 
     def scratch_bytes(self, extents: Extents, target: Target) -> np.ndarray:
         """Return temporary bytes of a vertex beyond its operands and results."""

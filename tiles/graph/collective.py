@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from tiles.errors import InvalidGraph
+from tiles.files import is_a
 from tiles.graph.codelet import Cell, Codelet
 from tiles.graph.replicas import Replicas
 
@@ -68,5 +69,12 @@ def alike(x: jax.Array, size: int) -> jax.Array:
 
 
 def as_axes(axes: str | Sequence[str]) -> tuple[str, ...]:
-    """Return axes as builders take them: one name or several."""
+    """Return axes as builders take them: one name or several.
+
+    Raises:
+      InvalidGraph: they are something else.
+    """
+    if not is_a(axes, (str, Sequence)) or not all(is_a(each, str) for each in axes):
+        got = f"{type(axes).__name__} {str(axes)[:80]!r}"
+        raise InvalidGraph("axes of replicas are names", expected='"data", or ("data", "model")', got=got)
     return (axes,) if isinstance(axes, str) else tuple(axes)

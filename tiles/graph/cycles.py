@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -73,6 +73,10 @@ class Kernel(Protocol):
         ...
 
 
+Field = int | str | tuple[str, int]
+"""A field of a vertex' state: a number, the name of memory, or a place in it, a name and bytes."""
+
+
 @dataclass(frozen=True, eq=False)
 class VertexCode:
     """A variant of tile code that some vertices run.
@@ -87,6 +91,8 @@ class VertexCode:
       kernel: the same of code whose loops are none of a cell. Without ``cell`` it computes on words: it is the same in
         the ring.
       compiled: makes the code of a kernel for another arithmetic's ``cell``.
+      turn: where parts with one kernel run one after another on the same memory: returns the fields that change from cells'
+        extents; a text names memory of the kernel, with a number of bytes a place in it.
     """
 
     variant: Variant
@@ -98,6 +104,7 @@ class VertexCode:
     data: CodeData | None = None
     kernel: Kernel | None = None
     compiled: Callable[[CellFunction, InstructionSet], TileCode] | None = None
+    turn: Callable[[tuple[int, ...]], Mapping[str, Field]] | None = None
 
     @property
     def cycles(self) -> Any:

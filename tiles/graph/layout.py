@@ -422,8 +422,12 @@ def _divide(axis: AxisSplit, sizes: tuple[int, ...]) -> list[AxisSplit] | None:
                 return None
             inner_parts = inner // grain
             tail: list[tuple[int, int]] = []
-            while digits and math.prod(r for r, _ in tail) < inner_parts:
-                tail.insert(0, digits.pop())
+            while digits and (wanted := inner_parts // math.prod(r for r, _ in tail)) > 1:
+                radix, stride = digits.pop()
+                if radix > wanted and radix % wanted == 0:  # one digit counts what two do
+                    digits.append((radix // wanted, stride * wanted))
+                    radix = wanted
+                tail.insert(0, (radix, stride))
             if math.prod(r for r, _ in tail) != inner_parts:
                 return None
             if math.prod(r for r, _ in digits) < size:

@@ -123,8 +123,8 @@ class CopyBetween:
       source: tensor name.
       destination: tensor name; another tensor than the source.
       axes: along which replicas form groups; places in a group are counted in the order in which they are named.
-      permutations: where the source goes; of several the k-th says where its slice k along its first dimension
-        goes, all in one exchange.
+      permutations: where the source goes; of several, which divide its first dimension, the k-th says where the k-th
+        of as many equal parts along that goes, all in one exchange.
       location: the user's source line.
       stage: uint32 scalar, "" for none. With it the permutations are stages, and the source goes where the one of that
         number says, the last for larger ones: a loop over stages is as long as one of them.

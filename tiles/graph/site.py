@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from tiles.graph.graph import Graph
+import numpy as np
+
+from tiles.errors import InvalidGraph
+from tiles.files import is_a
+from tiles.graph.graph import Graph, Tensor
 from tiles.graph.program import Sequence
 
 
@@ -39,6 +44,39 @@ class Site:
 
 
 def site_of(where: Graph | Site, name: str) -> Site:
-    """Return a site with a name: the given one's, or the builder's own where none was given."""
+    """Return a site with a name: the given one's, or the builder's own where none was given.
+
+    Raises:
+      InvalidGraph: neither a graph nor a site, as where a builder's arguments stand in another order.
+    """
+    if not is_a(where, (Graph, Site)):
+        raise InvalidGraph(
+            f"{name}: the first argument says where to add it",
+            expected="a graph, or a site in it",
+            got=f"{type(where).__name__} {str(where)[:80]!r}",
+        )
     site = where if isinstance(where, Site) else Site(where)
     return site if site.name else site.named(name)
+
+
+def require_tensors(site: Site, *operands: Tensor) -> None:
+    """Raise InvalidGraph where an operand of a builder is no tensor, as where its arguments stand in another order."""
+    wrong = [each for each in operands if not is_a(each, Tensor)]
+    if wrong:
+        raise InvalidGraph(
+            f"{site.name}: an operand is no tensor",
+            expected="a tensor of the graph",
+            got=f"{type(wrong[0]).__name__} {str(wrong[0])[:80]!r}",
+            location=site.location or None,
+        )
+
+
+def require_dimensions(site: Site, dimensions: Iterable[int]) -> None:
+    """Raise InvalidGraph where dimensions that a builder takes are no row of whole numbers."""
+    if not is_a(dimensions, Iterable) or not all(is_a(each, (int, np.integer)) for each in dimensions):
+        raise InvalidGraph(
+            f"{site.name}: dimensions are numbers, in a list or tuple",
+            expected="such as [0] or (0, 1)",
+            got=f"{type(dimensions).__name__} {str(dimensions)[:80]!r}",
+            location=site.location or None,
+        )

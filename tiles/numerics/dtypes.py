@@ -82,6 +82,13 @@ def float_limits(name: str) -> tuple[float, float]:
 
 
 @functools.lru_cache(maxsize=256)
+def greatest_magnitude(name: str) -> int:
+    """Return the greatest magnitude of an integer type's numbers: 128 of int8."""
+    limits = jnp.iinfo(to_jax(name))
+    return max(-int(limits.min), int(limits.max))
+
+
+@functools.lru_cache(maxsize=256)
 def unsigned_of(name: str) -> np.dtype:
     """Return the unsigned integer type as wide as the named type."""
     return np.dtype(f"uint{8 * itemsize(name)}")

@@ -7,7 +7,7 @@ searches have cells of the same extents, on other tiles and in another order.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
@@ -72,6 +72,7 @@ class Cells:
     target: Target
     _figures: Callable[..., list[CellFigures]] = field(default_factory=remembering)
     _orders: Callable[..., list[Arrangement | None]] = field(default_factory=remembering)
+    _last: dict[tuple[tuple[int, ...], ...], Extents] = field(default_factory=dict[Any, Any])
 
     def figures(self, plans: Sequence[Plan]) -> list[CellFigures]:
         """Return what a vertex of each plan takes; what is not known yet is computed all at once."""
@@ -88,9 +89,16 @@ class Cells:
         return found or [None] * len(cells)
 
     def _extents(self, cells: Sequence[tuple[int, ...]]) -> Extents:
-        sizes = np.array(cells, np.int64).reshape(len(cells), len(self.form.dims))
-        sizes = tuple(np.maximum(sizes, 1).T.copy())  # an empty dimension is as long as one point
-        return Extents(self.form, sizes, self.operand_dtypes, self.result_dtypes)
+        """Return the extents of cells: of the last ones the same object, from which formulas derive some figures once."""
+        asked = tuple(cells)
+        found = self._last.get(asked)
+        if found is None:
+            sizes = np.array(cells, np.int64).reshape(len(cells), len(self.form.dims))
+            sizes = tuple(np.maximum(sizes, 1).T.copy())  # an empty dimension is as long as one point
+            found = Extents(self.form, sizes, self.operand_dtypes, self.result_dtypes)
+            self._last.clear()
+            self._last[asked] = found
+        return found
 
     def _computed(self, cells: Sequence[tuple[tuple[int, ...], bool]]) -> list[CellFigures]:
         """Return the figures of cells, given their extents and whether they compute partials."""
@@ -135,9 +143,5 @@ def vertex_scratch(codelet: Codelet, extents: Extents, is_split: np.ndarray, tar
     """
     if not is_split.any() or codelet.combiner() is None:
         return codelet.scratch_bytes(extents, target)
-    found = np.zeros(is_split.shape, np.int64)
-    for chosen, computed in ((~is_split, codelet), (is_split, codelet.partial()[0])):
-        if chosen.any():
-            sizes = tuple(np.broadcast_to(size, is_split.shape)[chosen] for size in extents.sizes)
-            found[chosen] = computed.scratch_bytes(replace(extents, sizes=sizes), target)
-    return found
+    partial = codelet.partial()[0].scratch_bytes(extents, target)
+    return partial if is_split.all() else np.where(is_split, partial, codelet.scratch_bytes(extents, target))

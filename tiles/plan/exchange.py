@@ -23,6 +23,7 @@ from tiles.plan.element_order import reordering_of
 from tiles.plan.ipus import ipu_bytes, paired_ipu_bytes
 from tiles.plan.padding import with_padding
 from tiles.plan.receiving import arriving, digits_of
+from tiles.plan.recent import Recent
 from tiles.plan.sending import leaving
 from tiles.plan.slices import Slices, is_local, layout_slices, operand_slices, slice_extents, stored_bytes
 from tiles.plan.superstep import busiest_cycles, code_bytes, phase_cycles, phase_parts
@@ -185,12 +186,23 @@ def send_instructions(words: Any, runs: Any, target: Target) -> Any:
     return runs * (1 + ceil_div(rest, target.exchange_continued_send_max_words))
 
 
-@lru_cache(maxsize=512)
+MOVED_BYTES = 192 << 20
+"""What is known of operands' moves may take so much: what plans are priced with, the program is put together from."""
+
+
+def _size_of(moved: tuple[Incoming, Outgoing]) -> int:
+    return sum(array.nbytes for each in moved for array in vars(each).values() if array is not None)
+
+
+_MOVED = Recent[tuple[Incoming, Outgoing]](MOVED_BYTES, _size_of)
+
+
 def operand_moves(
     source: Layout, form: OpForm, plan: Plan, k: int, shape: tuple[int, ...], dtype: str, target: Target
 ) -> tuple[Incoming, Outgoing]:
     """Return what moves to bring every cell of a plan its slice of operand ``k``; computed once per question."""
-    return moves(source, operand_slices(form, plan, k, shape), dtype, target)
+    asked = source, form, plan, k, shape, dtype, target
+    return _MOVED.get(asked, lambda: moves(source, operand_slices(form, plan, k, shape), dtype, target))
 
 
 @lru_cache(maxsize=8192)

@@ -12,9 +12,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from tiles.graph import Permutation, Replicas
-from tiles.numerics.shared import read_only
+from tiles.graph import PartialSwap, Permutation, Replicas, Shift, Swap
 from tiles.target import LinkPhase, Sync, System, flow_phase, sync
+from tiles.target.link_phase import Flows, periodic_phase
 from tiles.target.routes import group_size
 
 
@@ -50,24 +50,86 @@ def crossing(
       permutations: of the replicas of a group.
       shares: bytes that lie on each IPU of a replica, up to the last that has any; they go to the IPU of its place.
     """
-    here, ipus = np.arange(replicas.count), replicas.ipus
-    sources: list[np.ndarray] = []
-    ends: list[np.ndarray] = []
+    return _periodic(system, replicas, axes, permutations, shares) or _followed(
+        system, replicas, axes, permutations, shares
+    )
+
+
+def _followed(
+    system: System,
+    replicas: Replicas,
+    axes: tuple[str, ...],
+    permutations: tuple[Permutation, ...],
+    shares: tuple[int, ...],
+) -> Crossing:
+    """Return ``crossing``, every flow followed."""
+    here = np.arange(replicas.count)
+    moves: list[tuple[np.ndarray, np.ndarray]] = []
     stays = misses = False
     for permutation in permutations:
         there = replicas.destinations(axes, permutation)
-        moves = (there >= 0) & (there != here)
+        moving = (there >= 0) & (there != here)
         stays |= bool((there == here).any())
         misses |= bool((there < 0).any())
-        sources.append(ipus[here[moves]])
-        ends.append(ipus[there[moves]])
-    own = np.flatnonzero(shares)
-    source, end = (np.add.outer(own, np.concatenate(each)).reshape(-1) for each in (sources, ends))
-    size = np.repeat(np.array(shares, np.int64)[own], source.size // max(1, own.size))
-    unit = flow_phase(system, source, end, size) if source.size else None
-    if unit is not None:
-        read_only(unit.link_bytes)  # kept, and shared by all who ask
-    return Crossing(unit, stays, misses)
+        moves.append((here[moving], there[moving]))
+    flows = _flows(replicas, moves, shares)
+    return Crossing(flow_phase(system, *flows) if flows[0].size else None, stays, misses)
+
+
+def _flows(replicas: Replicas, moves: list[tuple[np.ndarray, np.ndarray]], shares: tuple[int, ...]) -> Flows:
+    """Return the flows of replicas that send, to those that receive, from every IPU that has a share."""
+    own, ipus = np.flatnonzero(shares), replicas.ipus
+    sides = [ipus[np.concatenate(side)] for side in zip(*moves, strict=True)]
+    source, end = (np.add.outer(own, side).reshape(-1) for side in sides)
+    return source, end, np.repeat(np.array(shares, np.int64)[own], source.size // max(1, own.size))
+
+
+def _periodic(
+    system: System,
+    replicas: Replicas,
+    axes: tuple[str, ...],
+    permutations: tuple[Permutation, ...],
+    shares: tuple[int, ...],
+) -> Crossing | None:
+    """Return ``crossing`` of exchanges in pairs that are the same in every period of replicas, None of others.
+
+    They stay within each period, but for what is left beyond whole ones: nothing is done for all replicas.
+    """
+    distances = [_distance(each) for each in permutations]
+    if -1 in distances or replicas.folded or (len(axes) > 1 and axes != replicas.names):
+        return None
+    stride, size, count = replicas.strides(axes)[-1], replicas.size(axes), replicas.count
+    pairs = 1 << max(distances).bit_length()
+    ipus = math.lcm(pairs * stride * replicas.ipus_each, group_size(system))
+    period, rest = divmod(ipus, replicas.ipus_each)
+    is_whole = size % pairs == 0 or axes[:1] == replicas.names[:1]
+    times = count // period
+    if rest or not is_whole or times < 2 or not any(distances) or not any(shares):
+        return None
+    misses, parts = False, list[Flows]()
+    for first, behind in ((0, period), (times * period, count)):
+        here = np.arange(first, behind)
+        place = here // stride % size
+        moves: list[tuple[np.ndarray, np.ndarray]] = []
+        for distance in filter(None, distances):
+            to = place ^ distance
+            misses |= bool((to >= size).any())
+            moves.append((here[to < size], (here + (to - place) * stride)[to < size]))
+        parts.append(_flows(replicas, moves, shares))
+    head, tail = parts
+    members = np.zeros(system.num_ipus, bool)
+    members[head[0]] = members[head[1]] = True
+    members[: times * ipus] = np.tile(members[:ipus], times)
+    members[tail[0]] = members[tail[1]] = True
+    unit = periodic_phase(system, head, ipus, times, tail, members)
+    return None if unit is None else Crossing(unit, 0 in distances, misses)
+
+
+def _distance(permutation: Permutation) -> int:
+    """Return at which distance places exchange in pairs, 0 where all stay, -1 where they do not."""
+    if isinstance(permutation, Swap | PartialSwap):
+        return permutation.distance
+    return 0 if isinstance(permutation, Shift) and not permutation.by else -1
 
 
 @lru_cache(maxsize=256)
@@ -90,7 +152,6 @@ def crossing_within(
         return Crossing(None, stays=False, misses=False)
     source, end = (np.add.outer(ipus, own).reshape(-1) for own in (sends, receives))
     unit = flow_phase(system, source, end, np.tile(size_bytes[sends, receives], replicas.count))
-    read_only(unit.link_bytes)
     return Crossing(
         replace(unit, sync=_longest_sync(system, ipus, np.union1d(sends, receives))), False, False
     )

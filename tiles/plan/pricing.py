@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any, overload
 
@@ -249,16 +249,20 @@ class Drafts:
       question: the question.
       plans: makes the plans, each once, in the order in which equal ones are preferred.
       sure: the plan that is surely the cheapest, if that is known without the others.
+      made: drafts of some of the plans, by plan.
     """
 
     question: Question
     plans: Callable[[], Iterable[Plan]]
     sure: Priced | None = None
+    made: Mapping[Plan, Draft] = field(default_factory=dict[Plan, Draft])
 
     @cached_property
     def drafts(self) -> tuple[Draft, ...]:
         """The plans, in the order their vertices want, with all that is known of them but their exchange."""
-        return _drafts(self.question, arranged(self.question, list(self.plans())))
+        plans = list(self.plans())
+        others = drafted(self.question, (plan for plan in plans if plan not in self.made))
+        return tuple(self.made.get(plan) or others[plan] for plan in plans)
 
 
 def drafts_of(question: Question, plans: Iterable[Plan]) -> Drafts:
@@ -267,16 +271,21 @@ def drafts_of(question: Question, plans: Iterable[Plan]) -> Drafts:
     return Drafts(question, lambda: given)
 
 
-def sure_plan(question: Question, plans: Iterable[Plan], limit: int, least_cost: float) -> Priced | None:
+def drafted(question: Question, plans: Iterable[Plan]) -> dict[Plan, Draft]:
+    """Return plans, in the order their vertices want, with all that is known of them but their exchange, by plan."""
+    given = list(plans)
+    return dict(zip(given, _drafts(question, arranged(question, given)), strict=True))
+
+
+def sure_plan(question: Question, drafts: Collection[Draft], limit: int, least_cost: float) -> Priced | None:
     """Return the cheapest of some plans, which exchanges nothing, if it surely costs less than any other plan.
 
     Args:
       question: the question.
-      plans: those among which it is.
+      drafts: those among which it is.
       limit: bound on temporary bytes.
       least_cost: what other plans cost at least before anything crosses tiles, as something does in each.
     """
-    drafts = _drafts(question, arranged(question, list(plans)))
     local = [draft for draft in drafts if not draft.received and draft.temporary_bytes <= limit]
     if not local:
         return None
@@ -296,14 +305,16 @@ def _drafts(question: Question, plans: Sequence[Plan]) -> tuple[Draft, ...]:
     )
     drafts: list[Draft] = []
     for plan, cell in zip(plans, cells_of(question).figures(plans), strict=True):
-        found = list(_received(question, plan))
-        received = tuple((k, layout) for k, layout, _ in found)
+        found = _read(question, plan)
+        received = tuple((k, layout) for k, layout, _, is_there in found if not is_there)
         partials = plan.num_partials(form)
         each_bytes = partial_bytes if partials > 1 else alone
         temporary = cell.results * each_bytes + cell.scratch_bytes
-        for k, layout in received:
-            temporary += align_up(cell.operand_bytes[k], 4)
-            temporary += staging_bytes(layout, form, plan, k, question.operands[k].dtype)
+        for k, layout, is_whole, is_there in found:
+            if not is_there:
+                temporary += align_up(cell.operand_bytes[k], 4)
+            if not is_whole:
+                temporary += staging_bytes(layout, form, plan, k, question.operands[k].dtype)
         combining = (
             _combining_cycles(
                 question.codelet, cell.results, each_bytes, partials, target, question.code_price
@@ -311,9 +322,10 @@ def _drafts(question: Question, plans: Sequence[Plan]) -> tuple[Draft, ...]:
             if partials > 1
             else 0.0
         )
-        readers = 0.0 if partials > 1 else _reader_code_bytes(question, plan)
+        is_updated = any(is_whole and _is_overwritten(question, k) for k, _, is_whole, _ in found)
+        readers = 0.0 if partials > 1 or is_updated else _reader_code_bytes(question, plan)
         # what is read as a whole lies where it is read, or some of it comes from another tile
-        crosses = any(not local and reads_all(form, k, layout) for k, layout, local in found)
+        crosses = any(not is_whole and reads_all(form, k, layout) for k, layout, is_whole, _ in found)
         drafts.append(Draft(question, plan, cell.cycles, combining, temporary, received, crosses, readers))
     return tuple(drafts)
 
@@ -321,11 +333,12 @@ def _drafts(question: Question, plans: Sequence[Plan]) -> tuple[Draft, ...]:
 def _reader_code_bytes(question: Question, plan: Plan) -> float:
     """Return the exchange code of a run's send and receipt for each stretch in which a part of a result lies beside the next.
 
-    Where a part is all there is along its fastest dimensions, it is one stretch with what is slower. Results that take
-    the place of an operand lie as they did before, which costs nothing anew.
+    Where a part is all there is along its fastest dimensions, it is one stretch with what is slower. For results that
+    take the place of an operand nobody asks: they lie as they did before, which costs nothing anew. Those in which some
+    elements are replaced cost nothing either, as what a loop stacks up: a row of it is written at a time, and read.
     """
     form, target = question.form, question.target
-    if not form.results or any(_is_updated(question, plan, k) for k in range(len(question.operands))):
+    if not form.results or updates_elements(question.codelet):
         return 0.0
     dims = form.results[0].dims
     splits, extents = [plan.splits[d] for d in dims], [plan.extents[d] for d in dims]
@@ -337,22 +350,29 @@ def _reader_code_bytes(question: Question, plan: Plan) -> float:
     return run_code_bytes(float(ceil_div(elements, max(1, together)) - 1), target)
 
 
-def _is_updated(question: Question, plan: Plan, k: int) -> bool:
-    """Return whether the result of a plan may take the place of operand ``k``."""
-    form, operand = question.form, question.operands[k]
-    if operand.layout is None or operand.shape != form.result_shape():
+def updates_elements(codelet: Codelet) -> bool:
+    """Return whether some elements of the first operand are replaced, so that the result lies as that does."""
+    return codelet.replaces_elements and codelet.may_overwrite(0)
+
+
+def _is_overwritten(question: Question, k: int) -> bool:
+    """Return whether the result of a plan that reads operand ``k`` in place may take its place."""
+    operand = question.operands[k]
+    if operand.layout is None or operand.shape != question.form.result_shape():
         return False
-    return question.codelet.may_overwrite(k) and is_local(form, plan, k, operand.layout)
+    return question.codelet.may_overwrite(k)
 
 
-def _received(question: Question, plan: Plan) -> Iterator[tuple[int, Layout, bool]]:
-    """Yield the operands that a plan does not read in place, with their layouts, and whether their elements are there."""
+def _read(question: Question, plan: Plan) -> list[tuple[int, Layout, bool, bool]]:
+    """Return the operands with their layouts, whether their elements are where a plan reads them, and in its order."""
     form, target = question.form, question.target
+    found: list[tuple[int, Layout, bool, bool]] = []
     for k, operand in enumerate(question.operands):
         layout = operand.layout or preferred_layout(form, plan, k, operand.shape, operand.dtype, target)
-        local = is_local(form, plan, k, layout)
-        if not local or plan.operand_order(form, k).fit(layout.part_shape) != layout.arrangement:
-            yield k, layout, local
+        is_there = is_local(form, plan, k, layout)
+        in_order = is_there and plan.operand_order(form, k).fit(layout.part_shape) == layout.arrangement
+        found.append((k, layout, is_there, in_order))
+    return found
 
 
 def price(

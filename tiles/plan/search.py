@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
 
@@ -38,9 +38,11 @@ from tiles.plan.pricing import (
     Ranking,
     bytes_of,
     combining_cycles,
+    drafted,
     drafts_of,
     partial_dtypes,
     sure_plan,
+    updates_elements,
 )
 from tiles.plan.question import CODE_PRICE, MEMORY_PROPORTION
 from tiles.plan.recent import Recent
@@ -54,6 +56,8 @@ KNOWN_BYTES = 128 << 20
 """What is known of ways to cut operations may take so much: those of the layers that are planned at a time."""
 SAMPLED = 64
 """Candidates by which it is found out how many cycles are few."""
+FEW = 1024
+"""Ways to cut an operation of which all are asked at once what their vertices take."""
 
 
 def search(
@@ -109,15 +113,18 @@ def _search(question: Question, extra: tuple[Plan, ...], limit: int) -> Drafts:
         return dict.fromkeys([*extra, *searched(), *others])
 
     layouts = [operand.layout for operand in question.operands]
-    if any(reads_all(form, k, layout) for k in followed if (layout := layouts[k]) is not None):
-        # all other plans move something of that operand
-        sure = sure_plan(question, dict.fromkeys(others), limit, found.least_cost)
-        if sure is not None and _is_simplest(sure.plan):
-            return Drafts(question, all_plans, sure)
-    return drafts_of(question, all_plans())
+    if not any(reads_all(form, k, layout) for k in followed if (layout := layouts[k]) is not None):
+        return drafts_of(question, all_plans())
+    made = drafted(question, dict.fromkeys(others))
+    # all other plans move something of that operand
+    sure = sure_plan(question, made.values(), limit, found.least_cost)
+    if sure is not None and _is_simplest(sure.plan):
+        return Drafts(question, all_plans, sure, made)
+    plans = tuple(all_plans())
+    return Drafts(question, lambda: plans, None, made)
 
 
-def _found(question: Question) -> _Candidates:
+def _found(question: Question) -> _Cuts:
     """Return the ways to cut a question's operation."""
     dtypes = tuple(o.dtype for o in question.operands)
     asked = (
@@ -128,7 +135,7 @@ def _found(question: Question) -> _Candidates:
         question.target,
         question.code_price,
     )
-    return _KNOWN.get(asked, lambda: _candidates(*asked))
+    return _KNOWN.get(asked, lambda: _cuts(*asked))
 
 
 def _is_simplest(plan: Plan) -> bool:
@@ -141,14 +148,25 @@ def _is_simplest(plan: Plan) -> bool:
     )
 
 
-def _near(question: Question, candidates: _Candidates, limit: int) -> _Candidates:
-    """Return the candidates, in order, that may be among the ``EXACT`` best: whose cycles without exchange are few enough."""
-    if candidates.cells.size <= SAMPLED:
-        return candidates
-    least = candidates.compute + candidates.combining + np.maximum(0, candidates.temporary - limit) * 1e3
-    sample = candidates.at(np.argpartition(least, SAMPLED - 1)[:SAMPLED])
-    most = np.partition(_closed_form(question, sample, limit)[0], EXACT - 1)[EXACT - 1]
-    return candidates.at(np.flatnonzero(least * (1 - 1e-9) <= most))  # sums are rounded
+def _near(question: Question, cuts: _Cuts, limit: int) -> _Candidates:
+    """Return the candidates, in order, that may be among the ``EXACT`` best: whose cycles without exchange are few enough.
+
+    Where it is known what vertices take at least, few others are asked for what they take.
+    """
+
+    def most(found: _Cuts | _Candidates, least: np.ndarray) -> float:
+        """Return what the worst of the ``EXACT`` best costs at most, given what each costs at least."""
+        sample = found.at(np.argpartition(least, SAMPLED - 1)[:SAMPLED])
+        return float(np.partition(_closed_form(question, sample, limit)[0], EXACT - 1)[EXACT - 1])
+
+    if cuts.is_complete:
+        some = cuts.every
+    else:
+        some = cuts.at(np.flatnonzero(cuts.least * (1 - 1e-9) <= most(cuts, cuts.least)))
+    if some.cells.size <= SAMPLED:
+        return some
+    least = some.compute + some.combining + np.maximum(0, some.temporary - limit) * 1e3
+    return some.at(np.flatnonzero(least * (1 - 1e-9) <= most(some, least)))  # sums are rounded
 
 
 def _fewest(cycles: np.ndarray, cells: np.ndarray) -> np.ndarray:
@@ -294,18 +312,6 @@ class _Candidates:
     def __post_init__(self) -> None:
         hold(*vars(self).values())
 
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of all the arrays."""
-        several = (*self.slice_bytes, *self.replication, *self.lanes)
-        each = (self.grains, self.cells, self.compute, self.reader_runs, self.combining, self.temporary)
-        return sum(array.nbytes for array in (*each, *several))
-
-    @cached_property
-    def least_cost(self) -> float:
-        """What any of them costs at least: without any exchange before it."""
-        return float((self.compute + self.combining).min()) * (1 - 1e-9)  # sums are rounded
-
     def at(self, rows: np.ndarray) -> _Candidates:
         """Return some of the candidates."""
 
@@ -325,24 +331,123 @@ class _Candidates:
         )
 
 
-_KNOWN = Recent[_Candidates](KNOWN_BYTES, lambda found: found.size_bytes)
+@dataclass(frozen=True, eq=False)
+class _Cuts:
+    """All ways to cut an operation, and what is found at once of each; ``[cuts]`` each, see ``_Candidates``.
+
+    What vertices take is found when it is asked for and kept; threads at worst find it twice.
+
+    Args:
+      codelet: what the operation computes.
+      extents: of cells.
+      target: the machine.
+      is_split: whether cells compute partials, bool.
+      least: what a way costs at least, float64.
+      held: bytes per tile without vertex scratch, float64.
+      is_complete: whether ``cycles`` and ``scratch`` are known of all, as nothing is known that vertices take at least.
+      cycles: cycles of the slowest vertex, float64; NaN where they are not known yet.
+      scratch: bytes of vertex scratch, float64, where ``cycles`` are known.
+    """
+
+    codelet: Codelet
+    extents: Extents
+    target: Target
+    grains: np.ndarray
+    cells: np.ndarray
+    slice_bytes: tuple[np.ndarray, ...]
+    replication: tuple[np.ndarray, ...]
+    lanes: tuple[np.ndarray, ...]
+    reader_runs: np.ndarray
+    combining: np.ndarray
+    is_split: np.ndarray
+    least: np.ndarray
+    held: np.ndarray
+    is_complete: bool
+    cycles: np.ndarray
+    scratch: np.ndarray
+
+    def __post_init__(self) -> None:
+        hold(*(value for name, value in vars(self).items() if name not in ("cycles", "scratch")))
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all the arrays."""
+        several = (*self.slice_bytes, *self.replication, *self.lanes)
+        each = [value for value in vars(self).values() if isinstance(value, np.ndarray)]
+        return sum(array.nbytes for array in (*each, *several))
+
+    @cached_property
+    def least_cost(self) -> float:
+        """What any of them costs at least: without any exchange before it."""
+        if self.is_complete:
+            found = self.every
+        else:
+            some = self.at(np.argpartition(self.least, SAMPLED - 1)[:SAMPLED])
+            most = (some.compute + some.combining).min()
+            found = self.at(np.flatnonzero(self.least * (1 - 1e-9) <= most))
+        return float((found.compute + found.combining).min()) * (1 - 1e-9)  # sums are rounded
+
+    @cached_property
+    def every(self) -> _Candidates:
+        """All of the ways, with all that is known of them before it is known where operands lie."""
+        self._find(np.flatnonzero(np.isnan(self.cycles)))
+        return _Candidates(
+            self.grains,
+            self.cells,
+            self.cycles,
+            self.slice_bytes,
+            self.replication,
+            self.lanes,
+            self.reader_runs,
+            self.combining,
+            self.held + self.scratch,
+        )
+
+    def at(self, rows: np.ndarray) -> _Candidates:
+        """Return some of the ways, as ``every`` has them."""
+        self._find(rows[np.isnan(self.cycles[rows])])
+
+        def some(values: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+            return tuple(v[rows] for v in values)
+
+        return _Candidates(
+            grains=self.grains[rows],
+            cells=self.cells[rows],
+            compute=self.cycles[rows],
+            slice_bytes=some(self.slice_bytes),
+            replication=some(self.replication),
+            lanes=some(self.lanes),
+            reader_runs=self.reader_runs[rows],
+            combining=self.combining[rows],
+            temporary=self.held[rows] + self.scratch[rows],
+        )
+
+    def _find(self, rows: np.ndarray) -> None:
+        """Find what vertices take that is not known yet."""
+        if not rows.size:
+            return
+        extents = replace(self.extents, sizes=tuple(size[rows] for size in self.extents.sizes))
+        self.scratch[rows] = vertex_scratch(self.codelet, extents, self.is_split[rows], self.target)
+        self.cycles[rows] = self.codelet.cycles(extents, self.target).value
 
 
-def _candidates(
+_KNOWN = Recent[_Cuts](KNOWN_BYTES, lambda found: found.size_bytes)
+
+
+def _cuts(
     form: OpForm,
     codelet: Codelet,
     dtypes: tuple[str, ...],
     result_dtypes: tuple[str, ...],
     target: Target,
     code_price: float,
-) -> _Candidates:
+) -> _Cuts:
     """Return the ways to cut an operation; layers that differ in where their operands lie, and trials, share them."""
     grains = _candidate_grains(form, codelet, target)
     sizes = tuple(grains.T)
     parts = [-(-max(1, dim.size) // g) for dim, g in zip(form.dims, sizes, strict=True)]
     cells = math.prod(parts, start=np.ones(grains.shape[0], np.int64))
     extents = Extents(form, sizes, dtypes, result_dtypes)
-    compute = np.broadcast_to(np.asarray(codelet.cycles(extents, target).value, np.float64), cells.shape)
     slice_bytes = tuple(
         np.broadcast_to(extents.operand_elements(k) * itemsize(dtype), cells.shape)
         for k, dtype in enumerate(dtypes)
@@ -354,6 +459,7 @@ def _candidates(
     bus = target.tiles_per_shared_exchange_bus
     partials = math.prod((parts[d] for d in form.reduced), start=np.ones(cells.shape, np.int64))
     is_split = partials > 1
+    unread = is_split | updates_elements(codelet)
     bytes_each, combining = bytes_of(result_dtypes), np.zeros(cells.shape)
     if is_split.any():
         partial_bytes = bytes_of(partial_dtypes(codelet, result_dtypes))
@@ -363,18 +469,24 @@ def _candidates(
         pairs, which = np.unique(pairs, return_inverse=True)  # many cuts leave as many results and partials
         in_stages = combining_cycles(codelet, pairs // base, partial_bytes, pairs % base, target, code_price)
         combining[is_split] = in_stages[which.reshape(-1)]
-    temporary = sum(slice_bytes, np.zeros(cells.shape))
-    temporary = temporary + vertex_scratch(codelet, extents, is_split, target)
-    return _Candidates(
+    least = codelet.least_cycles(extents, target) if cells.size > FEW else None
+    return _Cuts(
+        codelet=codelet,
+        extents=extents,
+        target=target,
         grains=grains,
         cells=cells,
-        compute=compute,
         slice_bytes=slice_bytes,
         replication=replication,
         lanes=tuple(np.where(n % bus == 0, bus, 1) for n in parts),
-        reader_runs=np.where(is_split, 0, _result_stretches(form, sizes, parts) - 1),
+        reader_runs=np.where(unread, 0, _result_stretches(form, sizes, parts) - 1),
         combining=combining,
-        temporary=temporary + extents.results * bytes_each,
+        is_split=is_split,
+        least=combining if least is None else np.broadcast_to(least, cells.shape) + combining,
+        held=sum(slice_bytes, np.zeros(cells.shape)) + extents.results * bytes_each,
+        is_complete=least is None,
+        cycles=np.full(cells.shape, np.nan),
+        scratch=np.zeros(cells.shape),
     )
 
 

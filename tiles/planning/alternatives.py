@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 
 from tiles.graph import Alternative, Choice, Operation, Sequence, bodies_of
 from tiles.graph.program import Step
 from tiles.plan import MEMORY_PROPORTION, Operand, Question, draft
+from tiles.planning.names import named_by, outside_names
 from tiles.planning.state import Cost, Planning
 
 Run = Callable[[Planning, Sequence, Sequence], None]
@@ -60,42 +61,6 @@ def _cost(planning: Planning, alternative: Alternative, outside: list[str], run:
     return temporary > MEMORY_PROPORTION * graph.target.bytes_per_tile, cycles
 
 
-def outside_names(body: Sequence) -> list[str]:
-    """Return the tensors that a sequence names before it writes them, in order."""
-    written: set[str] = set()
-    found: dict[str, None] = {}
-
-    def visit(steps: list[Step]) -> None:
-        for step in steps:
-            for name, is_result in _names(step):
-                if is_result:
-                    written.add(name)
-                elif name not in written:
-                    found[name] = None
-            for inner in bodies_of(step):
-                visit(inner.steps)
-
-    visit(body.steps)
-    return list(found)
-
-
-def _names(step: Step) -> Iterator[tuple[str, bool]]:
-    """Return the tensors that a step names, with whether it writes them; operands first."""
-    if isinstance(step, Operation):
-        yield from ((name, False) for name in step.operands)
-        yield from ((name, True) for name in step.results)
-        return
-    values = {f.name: getattr(step, f.name) for f in fields(step)} if is_dataclass(step) else {}
-    for key in ("source", "predicate", "index", "tensor", "rows"):
-        if isinstance(values.get(key), str) and values[key]:
-            yield values[key], False
-    yield from ((name, False) for name in values.get("sources", ()))
-    if "destination" in values:
-        yield values["destination"], True
-    if isinstance(step, Choice):
-        yield from ((name, True) for name in step.results)
-
-
 def _operations(body: Sequence) -> Iterator[Operation]:
     for step in body.steps:
         if isinstance(step, Operation):
@@ -112,7 +77,7 @@ def _key(body: Sequence, outside: list[str]) -> Hashable:
         return numbers.setdefault(name, len(numbers))
 
     def key(step: Step) -> Hashable:
-        named = tuple((number(name), is_result) for name, is_result in _names(step))
+        named = tuple((number(name), is_result) for name, is_result in named_by(step))
         inner = tuple(tuple(map(key, each.steps)) for each in bodies_of(step))
         if isinstance(step, Operation):
             return step.codelet, step.form, step.plan, step.ipu, named

@@ -43,8 +43,17 @@ Relayouts = dict[int, Layout]
 """Layouts into which operands are copied before an operation, by the operands' numbers."""
 
 
+PREPARED_SHARE = 1 / 16
+"""Of a tile's memory: what a copy may take there that waits for all trips of a loop."""
+
+
 def choose(
-    planning: Planning, question: Question, operands: Seq[Tensor], label: str, beside: Met | None = None
+    planning: Planning,
+    question: Question,
+    operands: Seq[Tensor],
+    label: str,
+    beside: Met | None = None,
+    trips: Seq[int] = (),
 ) -> tuple[Plan, Relayouts]:
     """Return the plan of an operation, and the layouts into which operands (by number) are copied before it.
 
@@ -54,12 +63,14 @@ def choose(
       operands: the tensors.
       label: the operation's name.
       beside: what later operations read together with the result, of its shape.
+      trips: by operand, on how many trips of the loops around it is the same; 1 each by default.
     """
     form, codelet, target = question.form, question.codelet, question.target
     proportion = planning.policy.memory_proportion(label)
-    asked = question, proportion
+    asked, trips = (question, proportion), tuple(trips) or (1,) * len(operands)
     plan, relayouts, least = planning.answer(
-        (*asked, beside), lambda: _found(question, proportion, beside, planning.policy.held_share)
+        (*asked, beside, trips),
+        lambda: _found(question, proportion, beside, planning.policy.held_share, trips),
     )
     for k, tensor in enumerate(operands):
         if (
@@ -81,9 +92,12 @@ def choose(
     followed = any(
         t.layout is not None and is_resident(form, plan, k, t.layout) for k, t in enumerate(operands)
     )
-    if plan.base == 0 and not followed and not relayouts:
+    prepared = all(trips[k] > 1 for k in relayouts)
+    if plan.base == 0 and not followed and prepared:
         size = math.prod(form.result_shape())
-        plan = replace(plan, base=planning.rotated_base(int(plan.tiles.max()) + 1, size))
+        base = planning.rotated_base(int(plan.tiles.max()) + 1, size)
+        plan = replace(plan, base=base)
+        relayouts = {k: replace(layout, base=layout.base + base) for k, layout in relayouts.items()}
     if not relayouts and beside is None:
         plan = _spread(planning, question, operands, plan)
     return plan, relayouts
@@ -163,11 +177,11 @@ def as_before(
 
 
 def _found(
-    question: Question, proportion: float, beside: Met | None, held_share: float
+    question: Question, proportion: float, beside: Met | None, held_share: float, trips: tuple[int, ...]
 ) -> tuple[Plan, Relayouts, float]:
     """Return the plan for a question, the layouts into which operands are copied, and the least cost of a plan alone."""
     found = best(question, proportion, held_share)
-    plan, relayouts, cost = _reordering(question, found.plan, found.cost, proportion)
+    plan, relayouts, cost = _reordering(question, found.plan, found.cost, proportion, trips)
     if beside is not None:
         plan, relayouts = meeting(question, (plan, relayouts, cost), beside, proportion)
     return plan, relayouts, found.cost
@@ -266,31 +280,62 @@ def _unlike(question: Question, plan: Plan) -> list[int]:
     return found
 
 
+def _awaited(question: Question, plan: Plan, trips: tuple[int, ...]) -> list[int]:
+    """Return the operands of a library call, or of a lookup, that are the same on many trips and lie elsewhere."""
+    codelet = question.codelet
+    return [
+        k
+        for k, operand in enumerate(question.operands)
+        if trips[k] > 1
+        and operand.layout is not None
+        and (codelet.is_contraction or codelet.looked_up == k)
+        and not is_resident(question.form, plan, k, operand.layout)
+    ]
+
+
+def _wanted(question: Question, plan: Plan, k: int) -> Layout:
+    """Return where, and in which order, a plan would have an operand."""
+    operand = question.operands[k]
+    return preferred_layout(question.form, plan, k, operand.shape, operand.dtype, question.target)
+
+
+def _may_wait(question: Question, plan: Plan, waiting: Seq[int]) -> bool:
+    """Return whether the copies of operands that a plan reads may lie on its tiles during a loop."""
+    parts = (
+        math.prod(_wanted(question, plan, k).part_shape) * itemsize(question.operands[k].dtype)
+        for k in waiting
+    )
+    return sum(parts) <= PREPARED_SHARE * question.target.bytes_per_tile
+
+
 def _reordering(
-    question: Question, plan: Plan, cost: float, proportion: float
+    question: Question, plan: Plan, cost: float, proportion: float, trips: tuple[int, ...]
 ) -> tuple[Plan, Relayouts, float]:
     """Return the cheapest of the plan as it is and plans whose operands wait where, and as, they want them; its cost.
 
-    Such a plan has to keep to the share of memory that temporaries may take.
+    Such a plan has to keep to the share of memory that temporaries may take. What is the same on many trips of a loop is
+    copied once for all of them.
     """
-    form, operands, target = question.form, question.operands, question.target
-    unlike = _unlike(question, plan)
+    operands, target = question.operands, question.target
+    unlike = sorted({*_unlike(question, plan), *_awaited(question, plan, trips)})
     best, relayouts = plan, {}
     for count in range(1, len(unlike) + 1):
         for moved in combinations(unlike, count):
             free = tuple(replace(o, layout=None) if k in moved else o for k, o in enumerate(operands))
             ranking = _search(replace(question, operands=free), proportion)
-            found = ranking.first_below(cost)  # copies only add to it
+            waiting = [k for k in moved if trips[k] > 1]
+            if waiting:
+                found = ranking.cheapest(lambda plan, w=waiting: _may_wait(question, plan, w), cost)
+            else:
+                found = ranking.first_below(cost)  # copies only add to it
             if found is None or found.temporary_bytes > proportion * target.bytes_per_tile:
                 continue
-            wanted = {
-                k: preferred_layout(form, found.plan, k, operands[k].shape, operands[k].dtype, target)
-                for k in moved
-            }
-            copies = [_copying(question, operands[k], layout) for k, layout in wanted.items()]
-            if found.cost + sum(copy.least_cost - _of_readers(copy) for copy in copies) * SURELY >= cost:
+            wanted = {k: _wanted(question, found.plan, k) for k in moved}
+            copies = [(_copying(question, operands[k], layout), trips[k]) for k, layout in wanted.items()]
+            least = sum((copy.least_cost - _of_readers(copy)) / n for copy, n in copies)
+            if found.cost + least * SURELY >= cost:
                 continue
-            total = found.cost + sum(copy.priced.cost - _of_readers(copy) for copy in copies)
+            total = found.cost + sum((copy.priced.cost - _of_readers(copy)) / n for copy, n in copies)
             if total < cost:
                 best, relayouts, cost = found.plan, wanted, total
     return best, relayouts, cost

@@ -57,7 +57,14 @@ def combine(
         here = site.at(f"combine{stage}" if stage else "combine")
         plan = site.planning.pinned(here.label)
         if plan is None:
-            key = *asked, partials.shape, partials.dtype, partials.layout, _share(site), site.planning.code_price
+            key = (
+                *asked,
+                partials.shape,
+                partials.dtype,
+                partials.layout,
+                _share(site),
+                site.planning.code_price,
+            )
             plan = site.planning.answer(
                 key, lambda form=form, given=partials: _combine_plan(site, form, given, *asked)
             )

@@ -93,7 +93,8 @@ def _plan(
     slices: _Slices | None = None,
 ) -> None:
     """Choose the plan of an operation, or of one of its slices, and add what it takes."""
-    planning, form, codelet = site.planning, operation.form, operation.codelet
+    planning = site.planning
+    form, codelet = planning.same(operation.form), planning.same(operation.codelet)
     if slices is not None:
         names = (slices.copies.get(k, name) for k, name in enumerate(operation.operands))
         operation = replace(operation, operands=tuple(names))
@@ -113,24 +114,36 @@ def _plan(
         if split is not None:
             _in_slices(site, operation, split, results[0])
             return
-        plan, copies = choose(planning, question, operands, site.label, beside)
+        trips = tuple(planning.invariant_in(name)[1] for name in operation.operands)
+        plan, copies = choose(planning, question, operands, site.label, beside, trips)
         if not holds_operands(question, plan):  # a few elements of what no tile holds
             operands = [t if t.layout is not None else planning.placed(t.name) for t in operands]
             known = tuple(Operand(t.shape, t.dtype, t.layout) for t in operands)
             question = replace(question, operands=known)
-            plan, copies = choose(planning, question, operands, site.label, beside)
+            plan, copies = choose(planning, question, operands, site.label, beside, trips)
         if slices is not None and slices.plan is not None:
             plan, copies = as_before(question, (plan, copies), slices.plan, slices.dim, share)
     plan = _checked(site, question, plan, is_given=given is not None, is_pinned=pinned is not None)
     settle(planning, form, plan, operands)
     for k, layout in copies.items():
-        operands[k] = copied_into_order(site.at(f"order{k}"), operands[k], layout)
+        operands[k] = _in_order(site.at(f"order{k}"), operation.operands[k], operands[k], layout)
         if slices is not None:
             slices.copies[k] = operands[k].name
     if slices is not None:
         slices.plan = plan
     _count(planning, question, plan, operands, results)
     _add(site, question, plan, operands, results, beside)
+
+
+def _in_order(site: PlannedSite, recorded: str, x: Tensor, layout: Layout) -> Tensor:
+    """Copy an operand to where an operation reads it: before the loops on whose trips it is the same, once for all readers."""
+    loop, _ = site.planning.invariant_in(recorded)
+    if loop is None or site.planning.tensor(recorded).name != x.name:
+        return copied_into_order(site, x, layout)
+    key = x.name, layout
+    if key not in loop.prepared:
+        loop.prepared[key] = copied_into_order(replace(site, program=loop.before), x, layout)
+    return loop.prepared[key]
 
 
 def _count(

@@ -33,8 +33,10 @@ from tiles.graph import (
     reshape_layout,
 )
 from tiles.graph.program import Step
-from tiles.planning.alternatives import cheapest, outside_names
+from tiles.planning.alternatives import cheapest
 from tiles.planning.emit import settle
+from tiles.planning.loops import Loop
+from tiles.planning.names import outside_names, written_in
 from tiles.planning.operations import plan_operation
 from tiles.planning.preferred import Preferences
 from tiles.planning.state import Planning, has_elements
@@ -83,10 +85,12 @@ def _plan_step(planning: Planning, step: Step, program: Sequence, preferences: P
             planning.meet_control()
             program.add(step)
         case Repeat(count, body):
-            program.add(Repeat(count, _body(planning, body, runs=planning.runs * max(1, count))))
+            loop = _loop(planning, count, (body,), program)
+            program.add(Repeat(count, _body(planning, body, loop=loop)))
         case RepeatWhileTrue(condition, predicate, body) | RepeatWhileFalse(condition, predicate, body):
-            steps = _body(planning, body)
-            check = _body(planning, condition)
+            loop = _loop(planning, 1, (condition, body), program)
+            steps = _body(planning, body, loop=loop)
+            check = _body(planning, condition, loop=loop)
             program.add(type(step)(check, planning.tensor(predicate).name, steps))
         case Switch(index, branches):
             planned = tuple(_body(planning, branch) for branch in branches)
@@ -99,16 +103,28 @@ def _plan_step(planning: Planning, step: Step, program: Sequence, preferences: P
 
 
 def _body(
-    planning: Planning, recorded: Sequence, outside: Preferences | None = None, runs: int | None = None
+    planning: Planning,
+    recorded: Sequence,
+    outside: Preferences | None = None,
+    loop: Loop | None = None,
+    runs: int | None = None,
 ) -> Sequence:
-    """Plan the body of a loop, a branch or a function, which runs so often; as often as what it is in, by default."""
+    """Plan the body of a loop, a branch or a function, which runs so often: as what it is in, times trips, by default."""
     planned, before = Sequence(), planning.runs
-    planning.enter()
-    planning.runs = before if runs is None else runs
+    planning.enter(loop)
+    planning.runs = before * (loop.trips if loop else 1) if runs is None else runs
     plan_program(planning, recorded, planned, outside)
     planning.runs = before
     planning.leave()
     return planned
+
+
+def _loop(planning: Planning, trips: int, bodies: Iterable[Sequence], program: Sequence) -> Loop:
+    """Return a loop that stands at the end of a planned program, after what is prepared for it."""
+    before = Sequence()
+    program.add(before)
+    written = set[str]().union(*(written_in(planning.given, body) for body in bodies))
+    return Loop(trips, before, written)
 
 
 def _function(planning: Planning, name: str, outside: Preferences) -> None:
@@ -120,7 +136,7 @@ def _function(planning: Planning, name: str, outside: Preferences) -> None:
     waiting = {planning.tensor(n).name for n in outside_names(body)} & planning.deferred_names()
     planning.settle(lambda deferred: True, waiting)
     runs = max(1, planning.runs_of[name])
-    planning.graph.functions[name] = _body(planning, body, outside, runs)
+    planning.graph.functions[name] = _body(planning, body, outside, runs=runs)
 
 
 def _reshape(planning: Planning, step: Reshape, program: Sequence) -> None:

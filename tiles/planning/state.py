@@ -34,6 +34,7 @@ from tiles.graph import (
 )
 from tiles.plan import CODE_PRICE
 from tiles.planning.loads import Loads
+from tiles.planning.loops import Loop, outermost
 from tiles.planning.policy import Policy
 
 MOST_MOVED = 0.75
@@ -96,10 +97,12 @@ class Planning:
         self.renamed: dict[str, str] = {}
         self.estimates = {} if estimates is None else estimates
         self.answers: dict[Hashable, Any] = {}
+        self._first: dict[Any, Any] = {}
         self.loads: Loads | None = Loads(given.target.num_tiles)
         self.runs = 1
         self._deferred: dict[str, list[Deferred]] = {}
         self._scope = 0
+        self._around: list[list[Loop]] = [[]]
         self._rotation = 0
         self._turns: dict[int, int] = {}
         self._brought: list[dict[tuple[str, int], Tensor]] = [{}]
@@ -139,6 +142,11 @@ class Planning:
         if key not in self.answers:
             self.answers[key] = find()
         return self.answers[key]
+
+    def same(self, value: T) -> T:
+        """Return the first value that was equal: keys of what was found are then the same objects, and soon compared."""
+        found: T = self._first.setdefault(value, value)
+        return found
 
     def tensor(self, name: str) -> Tensor:
         """Return a tensor as it stands in the planned graph, by the name that a recorded step gives it.
@@ -288,9 +296,21 @@ class Planning:
         """Return the variables that steps write which are not planned yet."""
         return set(self._deferred)
 
-    def enter(self) -> None:
-        """Begin a loop's or branch's body, or a function's."""
+    @property
+    def loops(self) -> list[Loop]:
+        """The loops around what is being planned, the outermost first."""
+        return self._around[-1]
+
+    def invariant_in(self, name: str) -> tuple[Loop | None, int]:
+        """Return the outermost loop on each trip of which a recorded tensor is the same, and the trips; None, 1 if none."""
+        if not self.loops or name in self._changing or name not in self.given.tensors:
+            return None, 1
+        return outermost(self.loops, name)
+
+    def enter(self, loop: Loop | None = None) -> None:
+        """Begin a loop's or branch's body, or a function's: before a branch or a function nothing is prepared for it."""
         self.meet_control()
+        self._around.append([] if loop is None else [*self.loops, loop])
         self._scope += 1
         self._brought.append({})
 
@@ -299,6 +319,7 @@ class Planning:
         self.meet_control()
         self.settle(lambda deferred: deferred.scope == self._scope)
         self._scope -= 1
+        self._around.pop()
         self._brought.pop()
         for deferred in (each for waiting in self._deferred.values() for each in waiting):
             deferred.scope = min(deferred.scope, self._scope)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,34 +60,33 @@ def tile_memory(executable: Executable) -> TileMemory:
     target, num_steps = executable.target, len(executable.steps)
     buffers = list(executable.buffers.values())
     size, start, end, address = _columns(buffers)
-    buffer, run, edges = _places(buffers, target.num_tiles)
+    place, there, edges = _places(buffers, target.num_tiles)
     width = np.diff(edges)
 
-    live = _live(size[buffer], start[buffer], end[buffer], run, num_steps, width.size)
+    live = _live(size, start, end, place, there, num_steps)
     peak, peak_step = live.max(axis=0), live.argmax(axis=0) - 1
     step, fullest = np.unravel_index(int(live.argmax()), live.shape)
 
-    at_peak = (start[buffer] <= peak_step[run]) & (peak_step[run] <= end[buffer])
-    kinds = np.array([CATEGORIES.index(b.category) for b in buffers], np.int64)[buffer]
-    category = {
-        name: _added(run, size[buffer] * (at_peak & (kinds == number)), width.size)
-        for number, name in enumerate(CATEGORIES)
-    }
-    always = (start == -1) & (end == num_steps)
-    gaps, highest = _reach(address[buffer], (address + size)[buffer], run, width.size, target)
-    numbers: list[int] = buffer[run == fullest].tolist()
-    there = [buffers[b] for b in numbers if start[b] <= step - 1 <= end[b]]
+    kinds = np.array([CATEGORIES.index(b.category) for b in buffers], np.int64)
+    category = np.zeros((len(CATEGORIES), width.size), np.int64)
+    for each in np.unique(peak_step):
+        runs, is_live = peak_step == each, (start <= each) & (each <= end)
+        sizes = _added(kinds * len(there) + place, size * is_live, category.shape[0] * len(there))
+        category[:, runs] = _on_runs(sizes.reshape(-1, len(there)), there[:, runs])
+    always = _added(place, size * ((start == -1) & (end == num_steps)), len(there))
+    gaps, highest = _reach(address, address + size, place, there, target)
+    largest = [buffers[b] for b in np.flatnonzero(there[place, fullest]) if start[b] <= step - 1 <= end[b]]
     return TileMemory(
         peak=np.repeat(peak, width),
         peak_step=np.repeat(peak_step, width),
-        category={name: np.repeat(sizes, width) for name, sizes in category.items()},
-        always_live=np.repeat(_added(run, (size * always)[buffer], width.size), width),
+        category={name: np.repeat(sizes, width) for name, sizes in zip(CATEGORIES, category, strict=True)},
+        always_live=np.repeat(_on_runs(always, there), width),
         including_gaps=np.repeat(gaps, width),
         highest_address=np.repeat(highest, width),
         fullest_tile=int(edges[fullest]),
         live=live[:, fullest],
         device_live=live @ width,
-        largest=sorted(there, key=lambda b: (-b.size_bytes, b.name))[:LARGEST],
+        largest=sorted(largest, key=lambda b: (-b.size_bytes, b.name))[:LARGEST],
     )
 
 
@@ -159,30 +157,43 @@ def _columns(buffers: list[Buffer]) -> tuple[np.ndarray, np.ndarray, np.ndarray,
 
 
 def _places(buffers: list[Buffer], num_tiles: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return which buffer lies where, in runs of neighbouring tiles that hold the same buffers.
+    """Return the sets of tiles on which buffers lie, in runs of neighbouring tiles that hold the same buffers.
 
     Returns:
-      buffer, run: every (buffer number, run) pair, two int64 arrays.
+      place: the number of each buffer's set, int64 ``[buffers]``; most buffers lie where others do.
+      there: whether a set holds the tiles of a run, bool ``[sets, runs]``.
       edges: first tile of every run and, last, the number of tiles, int64 ``[runs + 1]``.
     """
-    owner = np.repeat(np.arange(len(buffers)), [len(b.tiles) for b in buffers])
-    bounds = itertools.chain.from_iterable(itertools.chain.from_iterable(b.tiles for b in buffers))
-    spans = np.fromiter(bounds, np.int64, 2 * owner.size).reshape(-1, 2)
+    numbers: dict[tuple[tuple[int, int], ...], int] = {}
+    place = np.array([numbers.setdefault(b.tiles, len(numbers)) for b in buffers], np.int64)
+    owner = np.repeat(np.arange(len(numbers)), [len(tiles) for tiles in numbers])
+    spans = np.array([span for tiles in numbers for span in tiles], np.int64).reshape(-1, 2)
     edges = np.unique(np.concatenate([[0, num_tiles], spans.ravel()]))
     first, last = np.searchsorted(edges, spans).T
-    length = last - first
-    shift = np.repeat(first - (np.cumsum(length) - length), length)
-    return np.repeat(owner, length), shift + np.arange(int(length.sum())), edges
+    changes = np.zeros((len(numbers), edges.size), np.int64)
+    np.add.at(changes, (owner, first), 1)
+    np.add.at(changes, (owner, last), -1)
+    return place, np.cumsum(changes, axis=1)[:, :-1] > 0, edges
 
 
 def _live(
-    size: np.ndarray, start: np.ndarray, end: np.ndarray, run: np.ndarray, num_steps: int, num_runs: int
+    size: np.ndarray,
+    start: np.ndarray,
+    end: np.ndarray,
+    place: np.ndarray,
+    there: np.ndarray,
+    num_steps: int,
 ) -> np.ndarray:
-    """Return live bytes of a tile of every run, int64 ``[num_steps + 2, num_runs]``, from step -1 on."""
-    cells = (num_steps + 3) * num_runs
-    begins = _added((start + 1) * num_runs + run, size, cells)
-    ceases = _added((end + 2) * num_runs + run, size, cells)
-    return np.cumsum((begins - ceases).reshape(-1, num_runs), axis=0)[:-1]
+    """Return live bytes of a tile of every run, int64 ``[num_steps + 2, runs]``, from step -1 on."""
+    cells = (num_steps + 3) * len(there)
+    begins = _added((start + 1) * len(there) + place, size, cells)
+    ceases = _added((end + 2) * len(there) + place, size, cells)
+    return _on_runs(np.cumsum((begins - ceases).reshape(-1, len(there)), axis=0)[:-1], there)
+
+
+def _on_runs(sizes: np.ndarray, there: np.ndarray) -> np.ndarray:
+    """Return bytes of sets of tiles, ``[..., sets]``, added up on every run, int64 ``[..., runs]`` (exact, as in ``_added``)."""
+    return (sizes.astype(np.float64) @ there.astype(np.float64)).astype(np.int64)
 
 
 def _added(index: np.ndarray, values: np.ndarray, length: int) -> np.ndarray:
@@ -191,19 +202,23 @@ def _added(index: np.ndarray, values: np.ndarray, length: int) -> np.ndarray:
 
 
 def _reach(
-    address: np.ndarray, end: np.ndarray, run: np.ndarray, num_runs: int, target: Target
+    address: np.ndarray, end: np.ndarray, place: np.ndarray, there: np.ndarray, target: Target
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return bytes including gaps and the highest address of a tile of every run; see ``TileMemory``."""
     used = end > address
-    highest = np.zeros(num_runs, np.int64)
-    np.maximum.at(highest, run[used], end[used])
+    highest = _most_on_runs(end, used, place, there)
     memory_end = max(region.end for region in target.memory_regions)
     spans = [(region.base, region.end) for region in target.memory_regions]
     spans.append((memory_end, max(memory_end, int(highest.max(initial=0)))))
-    gaps = np.zeros(num_runs, np.int64)
+    gaps = np.zeros(there.shape[1], np.int64)
     for base, limit in spans:
         within = used & (address < limit) & (end > base)
-        reach = np.zeros(num_runs, np.int64)
-        np.maximum.at(reach, run[within], np.minimum(end[within], limit) - base)
-        gaps += reach
+        gaps += _most_on_runs(np.minimum(end, limit) - base, within, place, there)
     return gaps, highest
+
+
+def _most_on_runs(values: np.ndarray, among: np.ndarray, place: np.ndarray, there: np.ndarray) -> np.ndarray:
+    """Return the most of what some buffers have on every run, at least 0, int64 ``[runs]``."""
+    most = np.zeros(len(there), np.int64)
+    np.maximum.at(most, place[among], values[among])
+    return np.where(there, most[:, None], 0).max(axis=0, initial=0)

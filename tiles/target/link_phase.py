@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from tiles.target.basis import Basis
-from tiles.target.routes import Routed, group_size, off_chip, route, route_matrix, table_hops
+from tiles.target.routes import Loads, Routed, group_size, off_chip, repeats, route, route_matrix, table_hops
 from tiles.target.system import IPU, LinkTable, System
 from tiles.target.wiring import Grid
 
@@ -35,8 +34,9 @@ class LinkPhase:
     """An exchange between IPUs.
 
     Args:
-      link_bytes: by link (a row of ``System.table``) and direction, int64 ``[links, 2]``.
+      loads: bytes on the links.
       busiest: the link that takes longest, -1 where nothing crosses; and the direction.
+      busiest_bytes: on that link.
       transfer_seconds: what the busiest link takes.
       transfer_basis: of the busiest link's rate.
       hops: links of the longest route.
@@ -46,8 +46,9 @@ class LinkPhase:
       clock_hz: the chip's tile clock.
     """
 
-    link_bytes: np.ndarray
+    loads: Loads
     busiest: tuple[int, int]
+    busiest_bytes: int
     transfer_seconds: float
     transfer_basis: Basis
     hops: int
@@ -55,6 +56,11 @@ class LinkPhase:
     latency_basis: Basis
     sync: Sync
     clock_hz: float
+
+    @property
+    def link_bytes(self) -> np.ndarray:
+        """Bytes by link (a row of ``System.table``) and direction, int64 ``[links, 2]``."""
+        return self.loads.array()
 
     @property
     def cycles(self) -> int | None:
@@ -103,18 +109,58 @@ def flow_phase(
     return _phase(system, routed, members)
 
 
+Flows = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""From, to and bytes of some flows, all int64 ``[flows]``."""
+
+
+def periodic_phase(
+    system: System, first: Flows, period: int, times: int, others: Flows, members: np.ndarray
+) -> LinkPhase | None:
+    """Return the phase of flows that are the same among each ``period`` IPUs, ``times`` times, and of some others.
+
+    The routes of the first ones are followed once. None where a system is not wired so that all others follow.
+
+    Args:
+      system: the system.
+      first: the flows among the first period of IPUs.
+      period: IPUs.
+      times: how often they follow each other.
+      others: flows among the IPUs beyond.
+      members: the IPUs that take part, bool ``[num_ipus]``.
+    """
+    if not repeats(system, period):
+        return None
+    head = route(system, *first)
+    loads = head.loads.repeated(system, period, times)
+    if loads is None:
+        return None
+    rest = route(system, *others)
+    loads = loads.joined(system, rest.loads)
+    hops = np.concatenate([head.hops, rest.hops])
+    return _phase_of(
+        system, loads, hops, np.concatenate([head.latency_seconds, rest.latency_seconds]), members
+    )
+
+
 def _phase(system: System, routed: Routed, members: np.ndarray) -> LinkPhase:
-    busiest, transfer, kinds = _busiest(system.table, routed.link_bytes)
+    return _phase_of(system, routed.loads, routed.hops, routed.latency_seconds, members)
+
+
+def _phase_of(
+    system: System, loads: Loads, hops: np.ndarray, latencies: np.ndarray, members: np.ndarray
+) -> LinkPhase:
+    busiest, most, transfer, kinds = _busiest(system.table, loads)
     used = [system.links[kind] for kind in kinds]
-    latency = float(routed.latency_seconds.max(initial=0))
+    latency = float(latencies.max(initial=0))
     return LinkPhase(
-        link_bytes=routed.link_bytes,
+        loads=loads,
         busiest=busiest,
+        busiest_bytes=most,
         transfer_seconds=transfer,
         transfer_basis=system.links[int(system.table.kind[busiest[0]])].rate_basis
         if transfer
         else Basis.DOCUMENTED,
-        hops=int(routed.hops.max(initial=0)),
+        hops=int(hops.max(initial=0)),
         latency_seconds=None if math.isnan(latency) else latency,
         latency_basis=Basis.weakest(link.figure("latency_seconds").basis for link in used)
         if used
@@ -124,24 +170,22 @@ def _phase(system: System, routed: Routed, members: np.ndarray) -> LinkPhase:
     )
 
 
-def _busiest(table: LinkTable, link_bytes: np.ndarray) -> tuple[tuple[int, int], float, list[int]]:
-    """Return the link and direction that take longest, (-1, 0) where nothing crosses; their seconds; the kinds crossed.
+def _busiest(table: LinkTable, loads: Loads) -> tuple[tuple[int, int], int, float, list[int]]:
+    """Return the link and direction that take longest, (-1, 0) where nothing crosses; their bytes, seconds, kinds crossed.
 
     The links of a block are alike, so the one with most bytes takes longest of them.
     """
-    busiest, longest, kinds = (-1, 0), 0.0, set[int]()
-    starts = [first for first in table.starts.values() if first < len(link_bytes)]
-    for first, end in itertools.pairwise([*dict.fromkeys(starts), len(link_bytes)]):
-        block = link_bytes[first:end]
-        place = int(block.argmax())
-        most, rate = int(block.reshape(-1)[place]), float(table.payload_bytes_per_second[first])
+    busiest, found, longest, kinds = (-1, 0), 0, 0.0, set[int]()
+    for first, rows, _ in loads.pieces:
+        place = int(rows.argmax())
+        most, rate = int(rows.reshape(-1)[place]), float(table.payload_bytes_per_second[first])
         if not most:
             continue
         kinds.add(int(table.kind[first]))
         seconds = most / rate if rate else math.inf
         if seconds > longest:
-            busiest, longest = (first + place // 2, place % 2), seconds
-    return busiest, longest, sorted(kinds)
+            busiest, found, longest = (first + place // 2, place % 2), most, seconds
+    return busiest, found, longest, sorted(kinds)
 
 
 def sync(system: System, members: np.ndarray) -> Sync:

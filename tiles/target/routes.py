@@ -12,11 +12,13 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from tiles.errors import InvalidSystem, Unsupported
+from tiles.numerics.shared import read_only
 from tiles.target.system import IPU, Laid, System
 from tiles.target.wiring import AllToAll, Grid, Passage, Switch
 
@@ -25,19 +27,105 @@ MAX_TABLE_NODES = 4096
 
 
 @dataclass(frozen=True, eq=False)
+class Loads:
+    """Bytes on the links of a system, in a form that stays small where many links have the same.
+
+    Args:
+      links: rows of ``System.table``.
+      pieces: runs of rows of one block of links, by the first row: bytes by link and direction, unsigned ``[rows, 2]``,
+        and how many times these follow each other. No two runs overlap, and links in none of them have no bytes.
+    """
+
+    links: int
+    pieces: tuple[tuple[int, np.ndarray, int], ...]
+
+    def array(self) -> np.ndarray:
+        """Return bytes by link and direction, int64 ``[links, 2]``."""
+        found = np.zeros((self.links, 2), np.int64)
+        for first, rows, times in self.pieces:
+            found[first : first + times * len(rows)] = np.tile(rows, (times, 1))
+        return found
+
+    @staticmethod
+    def of(system: System, link_bytes: np.ndarray) -> Loads:
+        """Return bytes by link and direction, ``[links, 2]``, as loads."""
+        return Loads.of_blocks(
+            len(link_bytes), {first: link_bytes[first:end] for first, end in system.table.blocks}
+        )
+
+    @staticmethod
+    def of_blocks(links: int, blocks: Mapping[int, np.ndarray]) -> Loads:
+        """Return the bytes on the first rows of blocks of links, by the first row of each, as loads."""
+        pieces: list[tuple[int, np.ndarray, int]] = []
+        for first, rows in sorted(blocks.items()):
+            used = np.flatnonzero(rows.any(axis=1))
+            if used.size:
+                start, stop = int(used[0]), int(used[-1]) + 1
+                pieces.append((first + start, _small(rows[start:stop]), 1))
+        return Loads(links, tuple(pieces))
+
+    def repeated(self, system: System, period: int, times: int) -> Loads | None:
+        """Return the loads of as many periods of so many IPUs, of those of the first; None where that does not follow."""
+        pieces: list[tuple[int, np.ndarray, int]] = []
+        for first, rows, _ in self.pieces:
+            start, end = next(block for block in system.table.blocks if block[0] <= first < block[1])
+            each, rest = divmod((end - start) * period, system.num_ipus)
+            if rest or first + len(rows) > start + each:
+                return None
+            whole = np.zeros((each, 2), rows.dtype)
+            whole[first - start : first - start + len(rows)] = rows
+            pieces.append((start, whole, times))
+        return Loads(self.links, tuple(pieces))
+
+    def joined(self, system: System, other: Loads) -> Loads:
+        """Return the loads of both together."""
+        pieces = sorted((*self.pieces, *other.pieces), key=lambda piece: piece[0])
+        ends = [first + times * len(rows) for first, rows, times in pieces]
+        if any(end > piece[0] for end, piece in zip(ends, pieces[1:], strict=False)):
+            return Loads.of(system, self.array() + other.array())
+        return Loads(self.links, tuple(pieces))
+
+
+def _small(x: np.ndarray) -> np.ndarray:
+    """Return integers from 0 up as a copy of the smallest type that holds them, read-only."""
+    return read_only(x.astype(np.min_scalar_type(int(x.max(initial=0)))))
+
+
+@dataclass(frozen=True, eq=False)
 class Routed:
     """Flows on the links of a system.
 
     Args:
-      link_bytes: by link (a row of ``System.table``) and direction, int64 ``[links, 2]``; direction 0 leads from the
-        link's first end.
+      loads: bytes on the links; direction 0 leads from a link's first end.
       hops: links that each flow passes, int64 ``[flows]``.
       latency_seconds: of each flow's hops together, float64 ``[flows]``; NaN: unknown.
     """
 
-    link_bytes: np.ndarray
+    loads: Loads
     hops: np.ndarray
     latency_seconds: np.ndarray
+
+    @property
+    def link_bytes(self) -> np.ndarray:
+        """Bytes by link (a row of ``System.table``) and direction, int64 ``[links, 2]``."""
+        return self.loads.array()
+
+
+def repeats(system: System, period: int) -> bool:
+    """Return whether IPUs are joined alike after each ``period`` of them, so that the same flows take the same routes."""
+    if not system.is_regular or system.num_ipus % period or period % group_size(system):
+        return False
+    for laid in system.laid:
+        wiring = laid.wiring
+        if isinstance(wiring, Switch):
+            served = [system.ipus_each[kind] for kind in wiring.kinds if kind != IPU]
+            if any(period % each and each < system.num_ipus for each in served):
+                return False
+        elif isinstance(wiring, Grid | AllToAll):
+            each = system.ipus_each[wiring.nodes] if wiring.nodes != IPU else 1
+            if period % (each * math.prod(wiring.repeated(system.counts[wiring.nodes]))):
+                return False
+    return True
 
 
 def route_matrix(system: System, size_bytes: np.ndarray) -> Routed:
@@ -116,7 +204,7 @@ class _Regular:
     def __init__(self, system: System, source: np.ndarray, destination: np.ndarray, size_bytes: np.ndarray):
         self.system = system
         self.source, self.destination, self.size_bytes = source, destination, size_bytes
-        self.loads = np.zeros((len(system.table.ends), 2), np.int64)
+        self.blocks: dict[int, np.ndarray] = {}
         self.hops = np.zeros(source.shape, np.int64)
         self.latency = np.zeros(source.shape)
 
@@ -134,7 +222,8 @@ class _Regular:
                 f"system {self.system.name!r}: a route from ipu {a} does not arrive at ipu {b}",
                 try_="a wiring that reaches both, or a list of links",
             )
-        return Routed(self.loads, self.hops, self.latency)
+        loads = Loads.of_blocks(len(self.system.table.ends), self.blocks)
+        return Routed(loads, self.hops, self.latency)
 
     def _switch(self, waiting: np.ndarray, laid: Laid) -> np.ndarray:
         """Send the flows whose ends meet at one node of a switch; return the others."""
@@ -163,6 +252,7 @@ class _Regular:
             return waiting[~meet]
         self._climb(flows, start, wiring.nodes, 0)
         exits, entries = self._above(start, wiring.nodes), self._above(end, wiring.nodes)
+        count = _fewest(wiring, max(exits.max(initial=0), entries.max(initial=0)), count)
         self._pass(flows, laid.name, wiring.route(exits, entries, self.size_bytes[flows], count))
         self._climb(flows, end, wiring.nodes, 1)
         return waiting[~meet]
@@ -230,8 +320,9 @@ class _Regular:
         for name, wiring in _chain(self.system, kind):
             if not flows.size:
                 continue
-            loads = np.zeros((self.system.counts[wiring.nodes], 2), np.int64)
-            np.add.at(loads[:, direction], self._above(ipus, wiring.nodes), self.size_bytes[flows])
+            nodes = self._above(ipus, wiring.nodes)
+            loads = np.zeros((int(nodes.max()) + 1, 2), np.int64)
+            np.add.at(loads[:, direction], nodes, self.size_bytes[flows])
             self._pass(flows, name, [Passage(wiring.link, loads, np.ones(flows.shape, np.int64))])
 
     def _pass(self, flows: np.ndarray, name: str, passages: list[Passage]) -> None:
@@ -241,7 +332,10 @@ class _Regular:
             if not passage.hops.any():
                 continue
             first = starts[name, number]
-            self.loads[first : first + len(passage.loads)] += passage.loads
+            before = self.blocks.get(first, passage.loads[:0])
+            longer, other = sorted((before, passage.loads), key=len, reverse=True)
+            self.blocks[first] = longer.copy()
+            self.blocks[first][: len(other)] += other
             chosen = slice(None) if flows.size == self.hops.size else flows  # flows are in order
             self.hops[chosen] += passage.hops
             latency = self.system.link(passage.link).latency_seconds
@@ -249,6 +343,13 @@ class _Regular:
                 self.latency[flows[passage.hops > 0]] = np.nan
             else:
                 self.latency[chosen] += latency * passage.hops
+
+
+def _fewest(wiring: Grid | AllToAll, last: int, count: int) -> int:
+    """Return as many of ``count`` nodes as the first repetitions have that hold node ``last``, if wired alike without others."""
+    size = math.prod(wiring.repeated(count))
+    fewest = (int(last) // size + 1) * size
+    return fewest if wiring.repeated(fewest) == wiring.repeated(count) else count
 
 
 def group_size(system: System) -> int:
@@ -377,4 +478,4 @@ def _by_table(system: System, source: np.ndarray, destination: np.ndarray, size_
         hops[moving] += 1
         at[moving] = ends[link, 1 - direction]
         moving = moving[at[moving] != destination[moving]]
-    return Routed(loads, hops, latency)
+    return Routed(Loads.of(system, loads), hops, latency)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -138,6 +139,12 @@ class LinkTable:
     payload_bytes_per_second: np.ndarray
     latency_seconds: np.ndarray
     starts: dict[tuple[str, int], int]
+
+    @functools.cached_property
+    def blocks(self) -> tuple[tuple[int, int], ...]:
+        """The first row of each block that has any, and the row behind its last one."""
+        firsts = [first for first in self.starts.values() if first < len(self.ends)]
+        return tuple(itertools.pairwise([*dict.fromkeys(firsts), len(self.ends)]))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,6 +13,7 @@ import ipuxla
 from ipuxla.testing import check_engines
 from tiles.graph import Extents
 from tiles.poplibs.popops import ReduceMany
+from tiles.poplibs.popops.fold_many import is_selection
 from tiles.target import Basis, Target
 
 X = np.random.default_rng(0).normal(size=(6, 33)).astype(np.float32)
@@ -23,6 +24,12 @@ def argmax(a, b):
     """Return the greater of two (value, position), the earlier operand of equals."""
     keep = a[0] >= b[0]
     return jnp.where(keep, a[0], b[0]), jnp.where(keep, a[1], b[1])
+
+
+def nan_first(a, b):
+    """Return the greater of two (value, position): what is no number before all others, the earlier position of equals."""
+    first = (a[0] > b[0]) | (a[0] != a[0])
+    return jnp.where(first, a[0], b[0]), jnp.where(first | (a[0] == b[0]) & (a[1] < b[1]), a[1], b[1])
 
 
 def affine(a, b):
@@ -37,12 +44,14 @@ def counts(a, b):
 
 NOTHING = (np.float32(-np.inf), np.int32(-1))
 TIES = np.round(X)
+NO_NUMBERS = np.where(np.arange(33) % 7 == 5, np.nan, TIES).astype(np.float32)
 CASES: dict[str, tuple[Any, ...]] = {  # operands, initial values, region, dimensions
     "several operations": ((X,), np.float32(-np.inf), jnp.logaddexp, (1,)),
     "over everything": ((X,), np.float32(-np.inf), jnp.logaddexp, (0, 1)),
     "half": ((X.astype(np.float16),), np.float16(-np.inf), jnp.logaddexp, (0,)),
     "pairs": ((TIES, N), NOTHING, argmax, (1,)),
     "pairs over two dimensions": ((TIES, N), NOTHING, argmax, (0, 1)),
+    "pairs that are no numbers": ((NO_NUMBERS, N), NOTHING, nan_first, (1,)),
     "pairs of nothing": ((X[:, :0], N[:, :0]), NOTHING, argmax, (1,)),
     "no pairs": ((X[:0], N[:0]), NOTHING, argmax, (1,)),
     "in order": ((X / 9 + 1, X), (np.float32(1), np.float32(0)), affine, (1,)),
@@ -128,3 +137,39 @@ def test_a_region_may_loop(small_target):
         return lax.reduce(x, np.float32(0), lambda a, b: lax.fori_loop(0, 2, lambda _, c: c + b / 2, a), (0,))
 
     np.testing.assert_allclose(ipuxla.jit(f, target=small_target)(X), X.sum(0), rtol=1e-5, atol=1e-6)
+
+
+def _row(name: str, *operands: int, **attributes: str) -> tuple[Any, ...]:
+    return name, operands, tuple(attributes.items())
+
+
+GREATER = _row("compare", 0, 2, direction="GT")
+PICKED = (_row("select", 4, 0, 2), _row("select", 4, 1, 3))
+REGIONS: dict[
+    str, tuple[tuple[Any, ...], tuple[int, int], bool]
+] = {  # rows, results, whether one reduction folds them
+    "the later of equals": ((GREATER, *PICKED), (5, 6), False),
+    "the later of equal counts": ((_row("compare", 1, 3, direction="GT"), *PICKED), (5, 6), False),
+    "what is no number first": (
+        (
+            GREATER,
+            _row("compare", 0, 0, direction="NE"),
+            _row("or", 4, 5),
+            _row("compare", 0, 2, direction="EQ"),
+            _row("compare", 1, 3, direction="LT"),
+            _row("and", 7, 8),
+            _row("or", 6, 9),
+            _row("select", 6, 0, 2),
+            _row("select", 10, 1, 3),
+        ),
+        (11, 12),
+        True,
+    ),
+    "a sum": ((GREATER, _row("select", 4, 0, 2), _row("add", 1, 3)), (5, 6), False),
+}
+
+
+@pytest.mark.parametrize("region", REGIONS)
+def test_one_reduction_folds_what_any_order_folds_to_the_same_bits(region):
+    rows, results, expected = REGIONS[region]
+    assert is_selection(rows, results) == expected

@@ -235,4 +235,6 @@ def test_a_share_of_partials_arrives_in_few_runs_of_each(sizes: tuple[int, int, 
     partials = executable.variables["dot.partials"].layout.axes[0].parts
     moved = next(cost.traffic for cost in step_costs(executable) if cost.name == "dot.combine")
     assert partials > 1
-    assert (moved.selects + moved.pointers).max() <= 4 * partials + 2  # pointers around what the tile has itself
+    assert (
+        moved.selects + moved.pointers
+    ).max() <= 4 * partials + 2  # pointers around what the tile has itself

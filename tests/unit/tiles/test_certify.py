@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any
 
 import numpy as np
@@ -303,6 +304,29 @@ def negate(graph: Graph, x: Tensor, result: Tensor, program: Sequence, transpose
     plan = Plan(result.layout.axes, result.layout.base)
     vertices = Vertices(graph.unique("negate", "step"), codelet, form, plan, (x.name,), (result.name,))
     program.add(Execute(graph.add_compute_set("negate", vertices).name))
+
+
+def test_each_of_many_equal_steps_is_refused(small_target: Target) -> None:
+    """Equal steps are proved once; what is wrong in one of them alone is found wherever it is."""
+    graph = Graph(small_target)
+    tensors = [rows4(graph, "x0", "input"), *(rows4(graph, f"x{i}") for i in range(1, 6))]
+    for before, after in itertools.pairwise(tensors):
+        if after is tensors[3]:
+            graph.program.add(Copy(after.name, (before.name,)))
+        else:
+            negate(graph, before, after, graph.program)
+    graph.outputs = [t.name for t in tensors[1:]]
+    executable = compile_graph(graph)
+    alike, results = certify(executable), len(tensors) - 2
+    assert (alike.results, alike.in_place, alike.copies) == (results, results, 1)
+    backwards = Layout((AxisSplit(4, 1, ((4, -1),)), whole(4)), 3)
+    for tensor in tensors[1:]:
+        words = f"computes {tensor.name} elsewhere" if tensor is not tensors[3] else "in place, but"
+        assert_refused(with_variable(executable, tensor.name, layout=backwards), words)
+    for number, step in enumerate(executable.steps):
+        if isinstance(step, ExecuteStep):
+            plan = dataclasses.replace(step.groups[0].plan, base=1)
+            assert_refused(with_group(executable, number, plan=plan), rf"step {number} .* elsewhere")
 
 
 def storages(executable: Executable, *names: str) -> list[str]:

@@ -246,27 +246,35 @@ def test_stages_of_doubling_are_a_loop_over_their_number() -> None:
     assert sizes[0] == sizes[1]
 
 
-@pytest.mark.parametrize(("algorithm", "count"), [("halving_doubling", 8), ("paired_halving", 6)])
+@pytest.mark.parametrize(
+    ("algorithm", "count", "radices", "dtype"),
+    [
+        ("halving_doubling", 8, (2, 2), "float32"),
+        ("halving_doubling", 8, (2, 4), "float16"),
+        ("paired_halving", 6, (4,), "float32"),
+    ],
+)
 def test_halving_in_fragments_sends_each_to_where_it_is_kept(
-    algorithm: str, count: int, monkeypatch: pytest.MonkeyPatch
+    algorithm: str, count: int, radices: tuple[int, ...], dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The members' sum on every engine; whatever else a stage's partner or a replica's rows are, is refused."""
-    monkeypatch.setattr(choice, "halving_parts", lambda *_: 4)
+    monkeypatch.setattr(choice, "halving_radices", lambda *_: radices)
     graph = replicated(("data", count), num_tiles=16)
-    x = graph.add_input((1003,), "float32", "x")
+    x = graph.add_input((1003,), dtype, "x")
     graph.outputs.append(gcl.all_reduce(graph, x, "data", algorithm=algorithm).name)
-    values = drawn(np.random.default_rng(count), (count, 1003), "float32")
+    values = drawn(np.random.default_rng(count), (count, 1003), dtype)
     same(runs(graph, values), np.broadcast_to(reduced(values, "add", algorithm), values.shape))
     data = compile_graph(graph).to_data()
-    sends = [step["permutations"][0] for step in data["steps"] if "between" in step]
-    assert len(sends) > math.log2(count) + 1  # in fragments: halved and doubled
+    sends = [step["permutations"] for step in data["steps"] if "between" in step]
     kind = "swap" if count == 8 else "partial_swap"
-    assert {send[0] for send in sends} == {kind}
+    assert {len(send) for send in sends} == {*radices, *([1] if math.prod(radices) < count else [])}
+    assert {each[0] for send in sends for each in send} == {kind, "shift"}
     for number in (0, len(sends) - 1):
-        for wrong in ({1: 2, 2: 4, 4: 2}[sends[number][1]], 0 if count == 6 else 8):
+        right = sends[number][-1][1]
+        for wrong in ({1: 2, 2: 4, 4: 2, 3: 6}[right], 0 if count == 6 else 8):
             damaged = copy.deepcopy(data)
             found = [step for step in damaged["steps"] if "between" in step][number]
-            found["permutations"] = [[kind, wrong]]
+            found["permutations"][-1] = [kind, wrong]
             with pytest.raises(IpuError):
                 certify(Executable.from_data(damaged))
     (rows,) = [v for step in data["steps"] for v in step.get("vertices", []) if "iota" in str(v["codelet"])]

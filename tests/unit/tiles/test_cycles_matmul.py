@@ -6,9 +6,11 @@ import pytest
 from tests.unit.tiles.poplibs_cells import extents_of
 from tiles.errors import InvalidGraph
 from tiles.graph import identity_map
+from tiles.numerics.dtypes import greatest_magnitude, to_jax
 from tiles.poplibs.forms import broadcast_map, dot_form, reduce_form
 from tiles.poplibs.poplin import MatMul, matmul_codelet
 from tiles.poplibs.poplin.matmul_cycles import methods_for, worker_slots
+from tiles.poplibs.poplin.methods import NEVER, stream_of
 from tiles.poplibs.popops import reduce_codelet
 from tiles.target import Basis, Target
 
@@ -207,3 +209,46 @@ def test_no_extent_costs_less_than_nothing():
         assert (_reduce(shape, dims).value >= 0).all()
     empty = extents_of(dot_form((0, 4), (4, 2), (), (), (1,), (0,)), ("float32",) * 2, ("float32",))
     assert matmul_codelet("float32", "float32").cycles(empty, GC200).value[0] == 0
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_narrow_integers_pass_the_units_as_halves_only_where_sums_are_exact(dtype):
+    """The units multiply halves and add in float32; a sum of extreme products in any order is the integer's."""
+    stream = stream_of(dtype, "int32", GC200)
+    assert (stream.dtype, stream.sums, stream.units) == ("float16", "float32", 16)
+    count, greatest = stream.most_inputs, greatest_magnitude(dtype)
+    rng = np.random.default_rng(0)
+    a = np.full(count, greatest)
+    a[rng.integers(0, count, count // 7)] = greatest - 1
+    a = (-a if dtype.startswith("int") else a).astype(to_jax(dtype))
+    products = a.astype(np.float16).astype(np.float32) ** 2
+    for order in (np.arange(count), rng.permutation(count)):
+        total = np.float32(0)
+        for product in products[order]:
+            total = np.float32(total + product)
+        assert int(total) == int((a.astype(np.int64) ** 2).sum())
+    assert _matmul(16, stream.most_inputs, 16, dtype, "int32").value[0] < NEVER
+    with pytest.raises(InvalidGraph, match="cannot multiply"):
+        _matmul(16, stream.most_inputs + 1, 16, dtype, "int32")
+
+
+def test_mixed_integers_are_as_wide_as_the_wider():
+    """255 x 128 x 515 passes 2^24; so few of them that none does are streamed."""
+    form = dot_form((16, 300), (300, 16), (), (), (1,), (0,))
+    for dtypes in (("int8", "uint8"), ("uint8", "int8")):
+        codelet = MatMul(dtypes, "int32", "int32", "amp")
+        with pytest.raises(InvalidGraph, match="cannot multiply"):
+            codelet.cycles(extents_of(form, dtypes, ("int32",)), GC200)
+    wide = MatMul(("int8", "int32"), "int32", "int32", "amp")
+    with pytest.raises(InvalidGraph, match="cannot multiply"):
+        wide.cycles(extents_of(form, ("int8", "int32"), ("int32",)), GC200)
+
+
+@pytest.mark.parametrize(("dtype", "accumulate", "size"), [("bfloat16", "float32", 4), ("int8", "int32", 2)])
+def test_what_is_widened_takes_memory(dtype, accumulate, size):
+    form = dot_form((16, 64), (64, 32), (), (), (1,), (0,))
+    extents = extents_of(form, (dtype, dtype), (accumulate,))
+    codelet = MatMul((dtype, dtype), accumulate, accumulate)
+    assert int(codelet.scratch_bytes(extents, GC200)[0]) == size * (16 * 64 + 64 * 32)
+    halves = MatMul(("float16", "float16"), "float32", "float32")
+    assert not halves.scratch_bytes(extents_of(form, ("float16", "float16"), ("float32",)), GC200).any()

@@ -7,7 +7,7 @@ import pytest
 
 from tiles.errors import InvalidPlan
 from tiles.graph import AxisSplit, Layout, linear_layout, reshape_layout, whole
-from tiles.graph.layout import align_up, ceil_div, mask_of, tiles_of
+from tiles.graph.layout import align_up, ceil_div, mask_of, tile_grid, tiles_of
 
 
 def test_a_part_index_is_read_in_mixed_radix_slowest_digit_first() -> None:
@@ -90,11 +90,28 @@ ROWS = AxisSplit(6, 2, ((3, 4),))
             (AxisSplit(6, 1, ((2, 1), (3, 2))),),
         ),
         ((whole(4), AxisSplit(6, 2, ((3, 1),))), (24,), None),  # a part is no run of the flat tensor
+        (  # what one digit counts, three do
+            (AxisSplit(128, 4, ((32, 5),)),),
+            (2, 2, 32),
+            (AxisSplit(2, 1, ((2, 80),)), AxisSplit(2, 1, ((2, 40),)), AxisSplit(32, 4, ((8, 5),))),
+        ),
+        ((AxisSplit(24, 2, ((12, 1),)),), (3, 8), (AxisSplit(3, 1, ((3, 4),)), AxisSplit(8, 2, ((4, 1),)))),
+        ((AxisSplit(20, 2, ((12, 1),)),), (2, 10), None),  # five of twelve, of which two are nobody's
     ],
 )  # fmt: skip
 def test_a_reshaped_layout_keeps_the_parts_or_is_none(axes, shape, expected) -> None:
-    found = reshape_layout(Layout(axes, 7), shape)
+    layout = Layout(axes, 7)
+    found = reshape_layout(layout, shape)
     assert found == (None if expected is None else Layout(expected, 7))
+    if found is not None:
+        assert _tiles(found) == _tiles(layout)
+
+
+def _tiles(layout: Layout) -> list[int]:
+    """Return the tile of every element, row-major."""
+    parts = [np.arange(axis.size) // axis.grain for axis in layout.axes]
+    tiles = tile_grid(layout.axes, layout.base).reshape([axis.parts for axis in layout.axes])
+    return tiles[np.ix_(*parts)].reshape(-1).tolist()
 
 
 def test_shapes_of_other_sizes_have_no_common_layout() -> None:

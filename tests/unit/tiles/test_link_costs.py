@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
 import pytest
 
 from tests.replicas import replicated, small_system, turned
-from tiles import Executable, Graph, compile_graph, gcl, popops
+from tiles import Executable, Graph, compile_graph, find_system, gcl, popops
 from tiles.compiler import step_costs
 from tiles.graph import Replicas, Shift, Site, Swap, folded
+from tiles.graph.replicas import swap
+from tiles.plan import links
 from tiles.report import cost_analysis, profile
 from tiles.target import Basis, exchange_phase
 
@@ -113,3 +116,40 @@ def test_replicas_are_numbered_row_major_and_permuted_along_axes() -> None:
     assert replicas.place(("b", "a")).tolist() == [0, 2, 4, 1, 3, 5]
     assert replicas.destinations(("b",), Shift(1)).tolist() == [1, 2, 0, 4, 5, 3]
     assert replicas.destinations(("b", "a"), Shift(1)).tolist() == [3, 4, 5, 1, 2, 0]
+
+
+@pytest.mark.parametrize(
+    ("name", "axes", "ipus_each"),
+    [
+        ("pod64 x 4", (("d", 256),), 1),
+        ("pod64 x 4", (("d", 200),), 1),
+        ("pod256", (("d", 64), ("m", 4)), 1),
+        ("pod64 x 4", (("d", 128),), 2),
+        ("dss8440_pair", (("d", 32),), 1),
+        ("bow_pod64 x 4", (("d", 50), ("m", 4)), 1),
+    ],
+)
+def test_what_repeats_over_a_system_is_followed_once(
+    name: str, axes: tuple[tuple[str, int], ...], ipus_each: int
+) -> None:
+    """Exchanges in pairs among a period of replicas stand for all; beside every flow followed by itself."""
+    system, replicas = find_system(name), Replicas(axes, ipus_each=ipus_each)
+    shares = (1,) if ipus_each == 1 else (2, 1)
+    found = 0
+    for along in (replicas.names[:1], replicas.names[-1:], replicas.names):
+        size = replicas.size(along)
+        for distances in ((1,), (2, 1, 3), (8, 16, 24), (64,), (1 << size.bit_length() - 1,)):
+            if max(distances) >= (2 * size if size & (size - 1) else size):
+                continue
+            moves = (Shift(0), *(swap(distance, size) for distance in distances))
+            all_flows = links._followed(system, replicas, along, moves, shares)
+            once = links._periodic(system, replicas, along, moves, shares)
+            if once is None:
+                continue
+            found += 1
+            assert (once.stays, once.misses) == (all_flows.stays, all_flows.misses)
+            assert once.unit is not None and all_flows.unit is not None
+            one, other = (dataclasses.asdict(unit) for unit in (once.unit, all_flows.unit))
+            assert np.array_equal(once.unit.link_bytes, all_flows.unit.link_bytes)
+            assert {**one, "loads": None} == {**other, "loads": None}
+    assert found

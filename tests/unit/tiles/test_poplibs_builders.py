@@ -8,9 +8,9 @@ from tests.unit.tiles.poplibs_cells import run_graph, words
 from tiles.errors import InvalidGraph
 from tiles.graph import AxisSplit, Copy, Execute, Graph, Layout, Plan, Sequence, Site, whole
 from tiles.planning import Planner
-from tiles.poplibs import poplin, popops, poputil
+from tiles.poplibs import gcl, poplin, popops, poputil
 from tiles.poplibs.popops import arg, call
-from tiles.target import Target
+from tiles.target import Target, find_system
 
 TARGET = Target.named("gc200").replace(num_tiles=8)
 
@@ -256,3 +256,20 @@ def test_mistakes_are_named():
         poplin.matmul(g, t["a"], t["c"])
     with pytest.raises(InvalidGraph, match="negative shape"):
         popops.pad(g, t["a"], (-9, 0), (0, 0))
+
+
+def test_arguments_in_another_order_are_named():
+    graph = Graph(find_system("c2_card"))
+    graph.replicate("data", 2)
+    x = graph.add_input((4, 2), "float32", "x")
+    wrong = [
+        (lambda: popops.reduce(x, graph, [0]), "reduce_add: the first argument says where to add it"),
+        (lambda: popops.reduce(graph, [0], x), "reduce_add: an operand is no tensor"),
+        (lambda: popops.reduce(graph, x, 0), "reduce_add: dimensions are numbers"),
+        (lambda: popops.transpose(graph, [1, 0], x), "transpose: an operand is no tensor"),
+        (lambda: gcl.all_reduce(graph, "data", x), "all_reduce: an operand is no tensor"),
+        (lambda: gcl.all_gather(graph, x, 0, "data"), "axes of replicas are names"),
+    ]
+    for build, said in wrong:
+        with pytest.raises(InvalidGraph, match=said):
+            build()

@@ -59,8 +59,13 @@ def masked(x):
 
 
 def exchanged(x):
-    """A padded row sorted over tiles: what pairs of them exchange is code, the sorts of their parts are not."""
+    """A padded row sorted over tiles: sorts of parts and what pairs exchange are code, merges of bitonic parts are not."""
     return jnp.sort(x)
+
+
+def selected(x):
+    """Selections from rows and from parts of rows, whose survivors are joined; rows sorted in one piece."""
+    return lax.top_k(x, 4), lax.top_k(x.reshape(1, -1)[:, :512], 9), jnp.argsort(x[:9], axis=-1)
 
 
 def scans(x, i):
@@ -75,7 +80,8 @@ def scans(x, i):
         (integers, (INTEGERS, WORDS, BYTES, BOOLS), 0.8),
         (folded_bits, (WORDS,), 0.9),
         (neighbours, (X,), 0.9),
-        (exchanged, (np.where(X == X.max(), np.nan, X).reshape(-1)[:1001],), 0.5),
+        (exchanged, (np.where(X == X.max(), np.nan, X).reshape(-1)[:1001],), 0.7),
+        (selected, (np.round(X),), 0.8),
         (scans, (X, INTEGERS.reshape(-1)[:300]), 1.0),
         (masked, (X[:8, :24].reshape(2, 4, 24),), 1.0),
         (MODELS["layer_norm"].function, MODELS["layer_norm"].arguments, 1.0),
@@ -104,10 +110,10 @@ def test_it_is_the_code_that_runs(monkeypatch) -> None:
 
 
 def test_coverage_names_what_has_no_code() -> None:
-    def f(x):
-        return jnp.sort(x, axis=0), x * 2
+    def f(h):
+        return jnp.sort(h, axis=0), h * 2
 
-    compiled = ipuxla.jit(f, target=TARGET).lower(X).compile(engine="tile")
+    compiled = ipuxla.jit(f, target=TARGET).lower(H).compile(engine="tile")
     coverage = compiled.tile_coverage()
     assert 0 < coverage.vertices_share < 1
     assert 0 < coverage.cycles_share < 1
@@ -115,7 +121,7 @@ def test_coverage_names_what_has_no_code() -> None:
     assert "no tile code: popops::" in text
     assert "test_tile_engine.py" in text
     assert text in compiled.as_text("tile")
-    check_close(compiled(X), jax.jit(f)(X), "engine tile")
+    check_close(compiled(H), jax.jit(f)(H), "engine tile")
 
 
 def test_distances_are_measured() -> None:

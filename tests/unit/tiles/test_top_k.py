@@ -75,7 +75,7 @@ def test_greatest_of_floats_is_refused():
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("engine", ["literal", "vertex"])
+@pytest.mark.parametrize("engine", ["literal", "vertex", "tile"])
 def test_any_cut_of_rows_gives_what_one_piece_does(engine, seed, eight):
     k, is_descending, is_total = (1, 7, 12, 30)[seed], seed % 2 == 0, seed < 2
     how = {"is_descending": is_descending, "is_total": is_total}

@@ -216,7 +216,8 @@ def test_as_text_prints_every_variant_with_its_costs() -> None:
         found += 1
         for part in parts:
             assert as_text(part.variant.code, MK2) in text
-            assert f"{int(np.max(part.cycles)):,} cycles" in text
+            alike = [other for other in parts if other.variant is part.variant]
+            assert f"{max(int(np.max(other.cycles)) for other in alike):,} cycles" in text
     assert found
     rows = compiled.profile().data["operations"]
     shown = [variant for row in rows for variant in row["tileCode"]]

@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from tiles.errors import InvalidGraph
-from tiles.graph import Graph, Permutation, Shift, Swap, swap
+from tiles.graph import Graph, Permutation, Replicas, Shift, swap
 from tiles.numerics.dtypes import itemsize
 from tiles.plan.links import permutation_cycles
 from tiles.poplibs.gcl.codelets import ALGORITHMS, HALVING
+from tiles.target import System
 from tiles.target.routes import group_size
 
 STEP_CYCLES = 2500
@@ -26,8 +28,8 @@ LEAST_BYTES = 8
 """Of an operand on a tile, down to which more tiles take part."""
 FRAGMENT_BYTES = 128
 """Of a fragment on a tile, at the least, see ``linear_layout``."""
-WORTH = 1.05
-"""Of the fewest cycles: fragments are not halved once more, which is code on every tile, for less than that (ASSUMED)."""
+WORTH = 1.1
+"""Of the fewest cycles: halving has no further stage, which is code on every tile, for less than that (ASSUMED)."""
 JOINED_CYCLES = 500
 """Of an operand that is put beside others and taken out again: two copies within the chip, beside their words (ASSUMED)."""
 TILE_BYTES_PER_CYCLE = 2
@@ -36,6 +38,10 @@ COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "perm
 """What ``predicted_cycles`` knows."""
 LARGE_BYTES = 1 << 24
 """Of an operand whose all-reduce the links' rates decide."""
+WIDEST = 3
+"""Bits of members' places that one stage of halving covers at the most: eight members exchange all pairs at once."""
+UNIT_BYTES = 1 << 20
+"""By which rates are read off: cycles grow in proportion to bytes."""
 MOST_SHIFTS = 64
 """Shifts of an all-to-all whose routes are followed; more are taken to be as long as half the way round."""
 
@@ -70,18 +76,18 @@ def _rings_steps(inner: int, members: int) -> int:
     return 2 * (inner - 1 + members // inner - 1)
 
 
-def halving_parts(graph: Graph, axes: tuple[str, ...], size_bytes: int) -> int:
-    """Return into how many fragments ``halving_doubling`` cuts: a power of two, 1 to the members.
+def halving_radices(graph: Graph, axes: tuple[str, ...], size_bytes: int) -> tuple[int, ...]:
+    """Return how many neighbours exchange all pairs of their fragments at once, stage by stage, nearest first.
 
-    The fewest that are about as fast as any: what is left of members is exchanged whole.
+    Each is a power of two, and their product is into how many fragments ``halving_doubling`` cuts, 1 to the members:
+    what is left of members is exchanged whole. The fewest stages that are about as fast as any.
     """
-    taken: dict[int, float] = {}
-    parts = 1
-    while parts <= graph.replicas.size(axes) and size_bytes >= parts * FRAGMENT_BYTES:
-        taken[parts] = _halving(graph, axes, size_bytes, parts)
-        parts *= 2
-    least = min(taken.values(), default=0.0)
-    return next((parts for parts, cycles in taken.items() if cycles <= WORTH * least), 1)
+    return _halving(graph, axes, size_bytes)[1]
+
+
+def scattering_radices(graph: Graph, axes: tuple[str, ...], size_bytes: int) -> tuple[int, ...]:
+    """Return ``halving_radices`` of as many fragments as members, for operands of so many bytes together."""
+    return _halving(graph, axes, size_bytes, scatters=True)[1]
 
 
 def choose(graph: Graph, axes: tuple[str, ...], dtype: str, elements: int, scatters: bool) -> str:
@@ -203,8 +209,7 @@ def _gathering(graph: Graph, axes: tuple[str, ...], size_bytes: int) -> tuple[st
         return "two_rings", 0.0
     doubling = math.inf
     if not n & (n - 1):
-        steps = [(1 << k, size_bytes * (n >> k + 1)) for k in range(int(math.log2(n)))]
-        doubling = sum(_step(graph, axes, (Swap(distance),), size) for distance, size in steps)
+        doubling = _halving(graph, axes, n * size_bytes, scatters=True)[0] / 2
     if doubling <= STEP_CYCLES * (n - 1):
         return "doubling", doubling  # without following the ring's routes
     ring = ring_of(graph, axes)
@@ -262,24 +267,52 @@ def cycles(graph: Graph, axes: tuple[str, ...], algorithm: str, size_bytes: int,
         ring = ring_of(graph, axes)
         both = ring, replace(ring, by=-1)
         return rounds * (n - 1) * (_step(graph, axes, both, fragment / 2) + STEP_CYCLES / 2)
-    if algorithm == "halving_doubling" and scatters:
-        return _halving(graph, axes, size_bytes, n) / 2
     if algorithm in HALVING:
-        return _halving(graph, axes, size_bytes, halving_parts(graph, axes, size_bytes))
+        return _halving(graph, axes, size_bytes, scatters)[0] / (2 if scatters else 1)
     return _hierarchical(graph, axes, size_bytes, inner_members(graph, axes, size_bytes))
 
 
-def _halving(graph: Graph, axes: tuple[str, ...], size_bytes: int, parts: int) -> float:
-    n, total, distance, piece = graph.replicas.size(axes), 0.0, 1, size_bytes
-    tiles = _tiles(graph, size_bytes / parts, FRAGMENT_BYTES)
-    while 2 * distance <= n:
-        halves = distance < parts
-        piece = piece / 2 if halves else piece
-        total += (2 if halves else 1) * _step(graph, axes, (swap(distance, n),), piece, tiles)
-        distance *= 2
-    if distance < n:  # members beyond the last power of two: to their partners, and back
-        total += 2 * _step(graph, axes, (swap(distance, n),), size_bytes, tiles)
-    return total
+def _halving(
+    graph: Graph, axes: tuple[str, ...], size_bytes: float, scatters: bool = False
+) -> tuple[float, tuple[int, ...]]:
+    """Return what halving and doubling take, and the radices of their stages.
+
+    The fewest stages that are about as fast as any; where the operand is scattered, to one fragment for each member.
+    """
+    links, n = _links(graph, axes), graph.replicas.size(axes)
+    bits = n.bit_length() - 1
+    beyond = 0.0
+    if n & (n - 1):  # members beyond the last power of two: to their partners, and back
+        tiles = _tiles(graph, size_bytes, FRAGMENT_BYTES)
+        beyond = 2 * links.cycles(bits, 1, size_bytes, tiles)
+    by_stages: list[dict[int, tuple[float, tuple[int, ...]]]] = [{0: (0.0, ())}]
+    found: list[tuple[float, tuple[int, ...]]] = []
+    while by_stages[-1]:
+        most = {bit: path for bit, path in by_stages[-1].items() if bit == bits or not scatters}
+        whole = [
+            (taken + _whole(graph, links, bits, bit, size_bytes), path) for bit, (taken, path) in most.items()
+        ]
+        found += [min(whole)] if whole else []
+        following: dict[int, tuple[float, tuple[int, ...]]] = {}
+        for bit, (taken, path) in by_stages[-1].items():
+            for more in range(1, links.widest(bit, bits) + 1):
+                if not scatters and size_bytes < (FRAGMENT_BYTES << bit + more):
+                    break
+                each = size_bytes / (1 << bit + more)
+                stage = 2 * links.cycles(bit, more, each, _tiles(graph, each, FRAGMENT_BYTES))
+                further = taken + stage, (*path, 1 << more)
+                following[bit + more] = min(further, following.get(bit + more, further))
+        by_stages.append(following)
+    least = min(taken for taken, _ in found)
+    taken, path = next(each for each in found if each[0] <= WORTH * least)
+    return beyond + taken, path
+
+
+def _whole(graph: Graph, links: _Links, bits: int, bit: int, size_bytes: float) -> float:
+    """Return what stages from one on take in which a fragment is exchanged whole, two by two."""
+    piece = size_bytes / (1 << bit)
+    tiles = _tiles(graph, piece, FRAGMENT_BYTES)
+    return sum(links.cycles(stage, 1, piece, tiles) for stage in range(bit, bits))
 
 
 def _hierarchical(graph: Graph, axes: tuple[str, ...], size_bytes: int, inner: int) -> float:
@@ -302,9 +335,68 @@ def _step(
     tiles: float = 0,
 ) -> float:
     assert graph.system is not None
-    shares = (*[0] * graph.ipu, 1)  # of what lies across IPUs, as of what lies on the first
     size_bytes = math.ceil(flow_bytes)
-    links = permutation_cycles(graph.system, graph.replicas, axes, permutations, size_bytes, shares)
-    tiles = tiles or _tiles(graph, flow_bytes, LEAST_BYTES)
-    on_tile = len(permutations) * flow_bytes / tiles / TILE_BYTES_PER_CYCLE
-    return links + on_tile + STEP_CYCLES
+    links = permutation_cycles(graph.system, graph.replicas, axes, permutations, size_bytes, _shares(graph))
+    return links + _on_tile(len(permutations) * flow_bytes, tiles or _tiles(graph, flow_bytes, LEAST_BYTES))
+
+
+def _on_tile(size_bytes: float, tiles: float) -> float:
+    return size_bytes / tiles / TILE_BYTES_PER_CYCLE + STEP_CYCLES
+
+
+def _shares(graph: Graph) -> tuple[int, ...]:
+    """Return the shares of a replica's IPUs: of what lies across IPUs, as of what lies on the first."""
+    return (*[0] * graph.ipu, 1)
+
+
+def _links(graph: Graph, axes: tuple[str, ...]) -> _Links:
+    assert graph.system is not None
+    return _links_of(graph.system, graph.replicas, axes, _shares(graph))
+
+
+@lru_cache(maxsize=64)
+def _links_of(system: System, replicas: Replicas, axes: tuple[str, ...], shares: tuple[int, ...]) -> _Links:
+    return _Links(system, replicas, axes, shares)
+
+
+class _Links:
+    """What stages of halving take on links, known after their routes were followed once.
+
+    Args:
+      system: the system.
+      replicas: on it.
+      axes: of the group.
+      shares: as in ``permutation_cycles``.
+    """
+
+    def __init__(
+        self, system: System, replicas: Replicas, axes: tuple[str, ...], shares: tuple[int, ...]
+    ) -> None:
+        """Start without any."""
+        self._where = system, replicas, axes
+        self._shares, self._members = shares, replicas.size(axes)
+        self._near = max(1, group_size(system) // (replicas.ipus_each * replicas.strides(axes)[-1]))
+        self._known: dict[tuple[int, int], tuple[float, float]] = {}
+
+    def widest(self, bit: int, bits: int) -> int:
+        """Return how many bits of members' places one stage may cover: more than one among those near each other."""
+        near = self._near.bit_length() - 1
+        return min(bits - bit, max(1, min(WIDEST, near - bit)))
+
+    def cycles(self, bit: int, more: int, size_bytes: float, tiles: float) -> float:
+        """Return what the members whose places agree in all but ``more`` bits take to exchange all pairs.
+
+        Args:
+          bit: the first of the bits.
+          more: how many.
+          size_bytes: that each sends to each other one.
+          tiles: that these lie on.
+        """
+        others = [swap(k << bit, self._members) for k in range(1, 1 << more)]
+        if (bit, more) not in self._known:
+            none, some = (
+                permutation_cycles(*self._where, others, size, self._shares) for size in (0, UNIT_BYTES)
+            )
+            self._known[bit, more] = none, (some - none) / UNIT_BYTES if some < math.inf else math.inf
+        fixed, each = self._known[bit, more]
+        return fixed + each * size_bytes + _on_tile(len(others) * size_bytes, tiles)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence as Seq
 
+import numpy as np
+
 from tiles.errors import InvalidGraph
 from tiles.graph import (
     Collective,
@@ -28,11 +30,13 @@ from tiles.graph import (
     WriteReplicaIndex,
     along,
     identity_map,
+    require_tensors,
     site_of,
     unsplit_plan,
 )
 from tiles.graph.collective import as_axes
 from tiles.graph.domain import REDUCTION
+from tiles.numerics.dtypes import to_jax
 from tiles.poplibs.forms import map_form
 from tiles.poplibs.gcl import choice, orders
 from tiles.poplibs.gcl.codelets import HALVING, AllGather, AllReduce, AllToAll, Broadcast, ReduceScatter
@@ -80,6 +84,7 @@ def permute(
       InvalidGraph: no such axis, a member that is not there, or one that sends or receives twice.
     """
     site = site_of(where, "permute")
+    require_tensors(site, x)
     axes = site.graph.replicas.require(as_axes(axes))
     moves = Pairs(tuple((int(a), int(b)) for a, b in pairs)) if isinstance(pairs, Seq) else pairs
     moves = _simplest(moves, site.graph.replicas.size(axes), site.location)
@@ -115,20 +120,22 @@ def all_reduce(
     size = math.prod(x.shape)
     if n == 1 or not size:
         return x
-    inner, ring, parts = 0, Shift(1), n
+    inner, ring, parts, radices = 0, Shift(1), n, ()
     if algorithm == "hierarchical":
         inner = choice.inner_members(site.graph, axes, x.size_bytes)
     halves = algorithm in HALVING
     if halves:
-        parts = choice.halving_parts(site.graph, axes, x.size_bytes)
+        radices = choice.halving_radices(site.graph, axes, x.size_bytes)
+        parts = math.prod(radices)
     else:
         ring = choice.ring_of(site.graph, axes, inner)
     each = orders.fragment_elements(size, parts, algorithm)
     steps = Steps(site, axes, x.dtype, each)
     if halves:
-        rows = steps.rows_from_own(parts, False, True) if parts > 1 else None
-        own = steps.reduce_halving(operation, steps.paired(operation, steps.fragments(x, parts)), rows)
-        found = steps.unpaired(steps.gather_doubling(own, rows, parts))
+        rows = steps.rows_from_own(radices) if parts > 1 else None
+        paired = steps.paired(operation, steps.fragments(x, parts))
+        own = steps.reduce_halving(operation, paired, rows, radices)
+        found = steps.unpaired(steps.gather_doubling(own, rows, radices))
     elif algorithm == "hierarchical":
         outer = n // inner
         local, across = ring, Shift(1, inner, outer)
@@ -163,6 +170,7 @@ def all_reduce_several(
       InvalidGraph: no such axis or operation, or tensors of several types.
     """
     site = site_of(where, "all_reduce")
+    require_tensors(site, *xs)
     members = site.graph.replicas.require(as_axes(axes))
     if len({x.dtype for x in xs}) > 1:
         found = ", ".join(dict.fromkeys(x.dtype for x in xs))
@@ -176,6 +184,7 @@ def all_reduce_several(
     if not joined:
         return [all_reduce(site, x, members, operation) for x in xs]
     flat = [reshape(site, xs[n], (math.prod(xs[n].shape),)) for n in joined]
+    flat += _filling(site, members, flat)
     total = all_reduce(site, concatenate(site, flat, 0), members, operation)
     results, start = dict[int, Tensor](), 0
     for n in joined:
@@ -184,6 +193,16 @@ def all_reduce_several(
         start = end
     alone = (None if n in results else all_reduce(site, x, members, operation) for n, x in enumerate(xs))
     return [results[n] if x is None else x for n, x in enumerate(alone)]
+
+
+def _filling(site: Site, axes: tuple[str, ...], flat: Seq[Tensor]) -> list[Tensor]:
+    """Return zeros that fill tensors ``[elements]`` of one type up to whole fragments where halving cuts them; or none."""
+    size, dtype = sum(x.shape[0] for x in flat), flat[0].dtype
+    if choice.choose(site.graph, axes, dtype, size, False) not in HALVING:
+        return []
+    more = -size % math.prod(choice.halving_radices(site.graph, axes, sum(x.size_bytes for x in flat)))
+    zeros = np.zeros(more, to_jax(dtype))
+    return [site.graph.add_constant(zeros, dtype, f"{site.name}.zeros", site.location)] if more else []
 
 
 def reduce_scatter(
@@ -211,7 +230,8 @@ def reduce_scatter(
     steps = Steps(site, axes, x.dtype, each)
     buffer, ring = _chunks_in(steps, x, dimension, n), Shift(1)
     if algorithm == "halving_doubling":
-        own = steps.reduce_halving(operation, buffer, steps.rows_from_own(n, True, False))
+        radices = choice.scattering_radices(site.graph, axes, x.size_bytes)
+        own = steps.reduce_halving(operation, buffer, steps.rows_from_own(radices, -1, 0), radices)
     else:
         ring = choice.ring_of(site.graph, axes)
         buffer = steps.in_ring_order(buffer) if ring.is_folded else buffer
@@ -244,6 +264,7 @@ def all_gather(
       InvalidGraph: no such axis or dimension, or an algorithm that does not fit the group.
     """
     site = site_of(where, "all_gather")
+    require_tensors(site, x)
     axes = site.graph.replicas.require(as_axes(axes))
     n = site.graph.replicas.size(axes)
     _require_dimension(x, dimension, site.location)
@@ -256,7 +277,8 @@ def all_gather(
     each = orders.fragment_elements(math.prod(x.shape), 1, algorithm)
     steps = Steps(site, axes, x.dtype, each)
     if algorithm == "doubling":
-        found = steps.gather_doubling(steps.fragments(x, 1), steps.rows_from_own(n, True, True), n)
+        radices = choice.scattering_radices(site.graph, axes, n * x.size_bytes)
+        found = steps.gather_doubling(steps.fragments(x, 1), steps.rows_from_own(radices, 1, 1), radices)
     else:
         owns, ring = _halves(steps, steps.fragments(x, 1)), choice.ring_of(site.graph, axes)
         found = _ring_gathered(steps, owns, steps.place(ring), ring, algorithm)
@@ -281,6 +303,7 @@ def all_to_all(
       InvalidGraph: no such axis or dimension, a dimension that the members do not divide, or too many members.
     """
     site = site_of(where, "all_to_all")
+    require_tensors(site, x)
     axes = site.graph.replicas.require(as_axes(axes))
     n = site.graph.replicas.size(axes)
     chunk = _chunk(x, split_dimension, n, site.location)
@@ -323,6 +346,7 @@ def broadcast(
       InvalidGraph: no such axis or member.
     """
     site = site_of(where, "broadcast")
+    require_tensors(site, x)
     axes = site.graph.replicas.require(as_axes(axes))
     n = site.graph.replicas.size(axes)
     if not 0 <= root < n:
@@ -339,8 +363,8 @@ def broadcast(
         pairs = tuple(((root + k) % n, (root + k + have) % n) for k in range(count))
         moves = Pairs(pairs) if n <= MOST_AT_ONCE else Shift(have)
         arrived = steps.send(held, _simplest(moves, n, site.location))
-        has_got = steps.scalar(compare("GE", arg(0), have), place)
-        held = steps.choose(has_got, held, arrived, select(arg(0), arg(2), arg(1)))
+        has_got = compare("GE", arg(0), have)
+        held = steps.choose(place, held, arrived, select(has_got, arg(2), arg(1)))
         have *= 2
     result = steps.whole(held, x.shape)
     form = map_form(x.shape, [identity_map(len(x.shape))])
@@ -381,6 +405,7 @@ def _reduction(
     site: Site, x: Tensor, axes: Axes, operation: str, algorithm: str | None, scatters: bool
 ) -> tuple[tuple[str, ...], int, str]:
     """Return the axes, members and algorithm of a reduction, after checking all of them."""
+    require_tensors(site, x)
     axes = site.graph.replicas.require(as_axes(axes))
     legal = ("max", "min", "and", "or", "xor") if x.dtype == "bool" else tuple(orders.OPERATIONS)
     is_integer = "int" in x.dtype or x.dtype == "bool"

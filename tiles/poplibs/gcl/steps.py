@@ -9,6 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence as Seq
 from dataclasses import replace
+from typing import Literal, TypeAlias
+
+import numpy as np
 
 from tiles.graph import (
     VARIABLE,
@@ -33,6 +36,7 @@ from tiles.graph import (
     whole,
 )
 from tiles.graph.domain import REDUCTION
+from tiles.numerics.dtypes import is_narrow_float
 from tiles.poplibs.forms import map_form
 from tiles.poplibs.gcl.orders import FUNCTIONS
 from tiles.poplibs.popops import elementwise, movement
@@ -45,6 +49,7 @@ from tiles.poplibs.poputil.copies import reshape
 from tiles.poplibs.poputil.place import place
 
 INDEX = "uint32"
+Turn: TypeAlias = Literal[-1, 0, 1]
 WRITTEN_OUT = 4
 """Stages in which a buffer is exchanged whole, up to which they are written out; more are a loop over them."""
 
@@ -67,6 +72,7 @@ class Steps:
         self.members = site.graph.replicas.size(axes)
         self.power = 1 << self.members.bit_length() - 1
         """The members that halve and double: all, or those below the last power of two."""
+        self._own: Tensor | None = None
 
     def site(self, part: str) -> Site:
         """Return where builders add a part of the collective at present: inside a loop, if one is being written."""
@@ -175,27 +181,17 @@ class Steps:
         """Return a buffer with other leading dimensions: the same memory."""
         return reshape(self.site("view"), x, shape)
 
-    def combine(self, operation: str, own: Tensor, arrived: Tensor, start: int = 0, count: int = 0) -> Tensor:
-        """Return the replica's own combined with what arrived, element by element, or ``count`` rows of that."""
-        both, rank = call(FUNCTIONS[operation], arg(0), arg(1)), len(own.shape)
-        shape = (count or own.shape[0], *own.shape[1:])
-        rows = IndexMap((along(0, 1, start), *(along(i) for i in range(1, rank))))
-        return elementwise.map(
-            self.site(operation),
-            both,
-            [own, arrived],
-            shape=shape,
-            operand_maps=[rows, rows],
-            plan=self._plan(shape),
-        )
+    def combine(self, operation: str, own: Tensor, arrived: Tensor) -> Tensor:
+        """Return the replica's own combined with what arrived, element by element."""
+        return self._combined(operation, [own, arrived], [0, 0], own.shape[0])
 
-    def choose(self, predicate: Tensor, own: Tensor, arrived: Tensor, found: Expr) -> Tensor:
+    def choose(self, number: Tensor, own: Tensor, arrived: Tensor, found: Expr) -> Tensor:
         """Return what a scalar, as operand 0, decides of a replica's own and what arrived."""
         maps = [IndexMap(()), *[IndexMap(tuple(along(i) for i in range(len(own.shape))))] * 2]
         return elementwise.map(
             self.site("chosen"),
             found,
-            [predicate, own, arrived],
+            [number, own, arrived],
             shape=own.shape,
             operand_maps=maps,
             plan=self._plan(own.shape),
@@ -246,11 +242,12 @@ class Steps:
     def whole(self, x: Tensor, shape: tuple[int, ...]) -> Tensor:
         """Return a buffer's elements as a tensor of a shape, without what fills it up."""
         size = math.prod(shape)
-        flat = reshape(self.site("flat"), x, (math.prod(x.shape),))
+        if math.prod(x.shape) > size or math.prod(x.shape[:-1]) == 1:  # of one row another name
+            x = reshape(self.site("flat"), x, (math.prod(x.shape),))
         if math.prod(x.shape) > size:
-            flat = movement.slice(self.site("cut"), flat, [0], [size])
+            x = movement.slice(self.site("cut"), x, [0], [size])
         result = self.graph.add_tensor(shape, self.dtype, f"{self.name}.result", location=self.location)
-        self.copy(result, flat)
+        self.copy(result, x)
         return result
 
     # ---- rings
@@ -334,48 +331,95 @@ class Steps:
 
     # ---- halving and doubling
 
-    def rows_from_own(self, parts: int, row_turned: bool, place_turned: bool) -> Tensor:
-        """Return ``row xor place`` of so many rows, a power of two; the bits of either in reversed order where it says so.
+    @property
+    def own(self) -> Tensor:
+        """The replica's place in its group; written once, outside of loops."""
+        if self._own is None:
+            self._own = self.place()
+        return self._own
 
-        Counted so, members whose places differ in one bit have a fragment in rows that differ in one bit, of the
+    def rows_from_own(self, radices: Seq[int], row: Turn = 0, place: Turn = 1) -> Tensor:
+        """Return ``row xor place`` of as many rows as the product of the radices, either with its digits reversed.
+
+        Counted so, members whose places differ in one digit have a fragment in rows that differ in one digit, of the
         nearest members the highest: which rows a stage sends, keeps and receives is the same on all members, and
-        nothing is chosen at runtime. With rows turned, a replica's row 0 is that of its place.
-        """
-        bits = parts.bit_length() - 1
-        row: Expr = call("iota", dim=0, dtype=INDEX)
-        own: Expr = call("and", arg(0), parts - 1) if parts < self.members else arg(0)
-        row, own = _turned(row, bits) if row_turned else row, _turned(own, bits) if place_turned else own
-        return elementwise.map(self.site("number"), call("xor", row, own), [self.place()], shape=(parts,))
+        nothing is chosen at runtime.
 
-    def _looked_up(self, buffer: Tensor, numbers: Tensor, start: int, count: int) -> Tensor:
-        """Return the rows of a buffer that have these numbers, ``count`` of them from one on."""
-        rank, shape = len(buffer.shape), (count, *buffer.shape[1:])
-        dims = [Dim(f"d{i}", n) for i, n in enumerate(shape)] + [Dim("r", buffer.shape[0], REDUCTION)]
+        Args:
+          radices: of the stages, nearest members first: of the digits of a place, the lowest first.
+          row: 1 where rows have a place's digits in reversed order, -1 where their reversed digits are a place's, 0 neither.
+          place: likewise of places; 0 or 1.
+        """
+        parts = math.prod(radices)
+        own: Expr = call("and", arg(0), parts - 1) if parts < self.members and not place else arg(0)
+        number = call(
+            "xor", _turned(call("iota", dim=0, dtype=INDEX), radices, row), _turned(own, radices, place)
+        )
+        return elementwise.map(self.site("number"), number, [self.own], shape=(parts,))
+
+    def _looked_up(self, buffer: Tensor, numbers: Tensor) -> Tensor:
+        """Return the rows of a buffer that have these numbers."""
+        rank = len(buffer.shape)
+        dims = [Dim(f"d{i}", n) for i, n in enumerate(buffer.shape)]
+        dims.append(Dim("r", buffer.shape[0], REDUCTION))
         table = IndexMap((along(rank), *(along(i) for i in range(1, rank))))
         result = IndexMap(tuple(along(i) for i in range(rank)))
-        form = OpForm(tuple(dims), (table, IndexMap((along(0, 1, start),))), (result,))
+        form = OpForm(tuple(dims), (table, IndexMap((along(0),))), (result,))
         return self._placed(MultiSlice((0,), (NO_WINDOW,), self.dtype), form, [buffer, numbers], "fragment")
 
-    def reduce_halving(self, operation: str, buffer: Tensor, rows: Tensor | None) -> Tensor:
+    def _exchanged(self, x: Tensor, radix: int, distance: int) -> Tensor:
+        """Return what as many members ``distance`` apart, all pairs at once, give a replica in place of its rows.
+
+        Block b of the rows goes to the member whose place differs in b times the distance, and what arrives from there
+        takes its place; block 0 stays.
+        """
+        others = [swap(block * distance, self.members) for block in range(1, radix)]
+        return self.send(x, Shift(0), *others)
+
+    def _summed(self, operation: str, x: Tensor, radix: int) -> Tensor:
+        """Return the sum of as many blocks of rows: of pairs of blocks, of pairs of those, and so on.
+
+        XLA may keep sums of narrow floats in float32 within one expression; those are written one by one.
+        """
+        rows = x.shape[0] // radix
+        if not is_narrow_float(self.dtype):
+            return self._combined(operation, [x] * radix, [rows * block for block in range(radix)], rows)
+        while radix > 1:
+            radix //= 2
+            pairs = self.rows_as(x, radix, 2 * rows, *x.shape[1:])
+            sums = self._combined(operation, [pairs] * 2, [0, rows], rows, 1)
+            x = self.rows_as(sums, radix * rows, *x.shape[1:])
+        return x
+
+    def _combined(
+        self, operation: str, parts: Seq[Tensor], starts: Seq[int], rows: int, axis: int = 0
+    ) -> Tensor:
+        """Return runs of rows of buffers, of either alike, combined: each two that follow each other, then those sums."""
+        values = [arg(k) for k in range(len(parts))]
+        while len(values) > 1:
+            pairs = zip(values[::2], values[1::2], strict=True)
+            values = [call(FUNCTIONS[operation], a, b) for a, b in pairs]
+        shape = tuple(rows if i == axis else size for i, size in enumerate(parts[0].shape))
+        maps = [
+            IndexMap(tuple(along(i, 1, start if i == axis else 0) for i in range(len(shape))))
+            for start in starts
+        ]
+        site, plan = self.site(operation), self._plan(shape)
+        return elementwise.map(site, values[0], parts, shape=shape, operand_maps=maps, plan=plan)
+
+    def reduce_halving(
+        self, operation: str, buffer: Tensor, rows: Tensor | None, radices: Seq[int]
+    ) -> Tensor:
         """Return the replica's own fragment of ``[parts, elements]``, combined; see ``orders.halves``.
 
-        Both are powers of two; of one part, no rows are needed. Neighbours exchange halves until one fragment is left,
-        those further off exchange that: most goes where links are shortest. In every stage a replica keeps the first half
-        of its rows, counted by ``rows_from_own``, and sends the others.
+        ``radices`` are powers of two with the parts as their product: so many neighbours exchange all pairs of their
+        fragments at once, then so many of those as far off as that, until one fragment is left; those further off
+        exchange that, two by two. Most goes where links are shortest. Of one part, no rows are needed.
         """
-        x, distance = buffer, 1
-        if x.shape[0] > 1:
-            assert rows is not None
-            half = x.shape[0] // 2
-            kept, sent = (self._looked_up(buffer, rows, start, half) for start in (0, half))
-            while True:
-                arrived = self.send(sent, swap(distance, self.members))
-                distance *= 2
-                if kept.shape[0] == 1:
-                    break
-                half //= 2
-                kept, sent = (self.combine(operation, kept, arrived, start, half) for start in (0, half))
-            x = self.combine(operation, kept, arrived)
+        x, distance = buffer if rows is None else self._looked_up(buffer, rows), 1
+        for radix in radices:
+            x = self._summed(operation, self._exchanged(x, radix, distance), radix)
+            distance *= radix
         stages = range(distance.bit_length() - 1, self.power.bit_length() - 1)
         left = [swap(1 << k, self.members) for k in stages]
         if len(left) > WRITTEN_OUT:
@@ -392,22 +436,22 @@ class Steps:
         if self.power == self.members:
             return buffer
         arrived = self.send(buffer, swap(self.power, self.members))
-        has_partner = self.scalar(compare("LT", arg(0), self.members - self.power), self.place())
+        has_partner = compare("LT", arg(0), self.members - self.power)
         both = call(FUNCTIONS[operation], arg(1), arg(2))
-        return self.choose(has_partner, buffer, arrived, select(arg(0), both, arg(1)))
+        return self.choose(self.own, buffer, arrived, select(has_partner, both, arg(1)))
 
     def unpaired(self, found: Tensor) -> Tensor:
         """Return what members below the last power of two have found, on all members."""
         if self.power == self.members:
             return found
         arrived = self.send(found, swap(self.power, self.members))
-        is_beyond = self.scalar(compare("GE", arg(0), self.power), self.place())
-        return self.choose(is_beyond, found, arrived, select(arg(0), arg(2), arg(1)))
+        is_beyond = compare("GE", arg(0), self.power)
+        return self.choose(self.own, found, arrived, select(is_beyond, arg(2), arg(1)))
 
     def _reduce_whole(self, operation: str, total: Tensor, stages: Seq[Permutation]) -> Tensor:
         """Return a variable after it was exchanged whole, and added, in every stage: a loop with the stage's number."""
-        first = elementwise.fill(self.site("number"), (), INDEX, 0)
-        stage = self._kept(first)
+        zero = np.zeros((), np.uint32)
+        stage = self._kept(self.graph.add_constant(zero, INDEX, f"{self.name}.number", self.location))
         after = self._loop(len(stages))
         found = self.combine(operation, total, self.send(total, *stages, stage=stage))
         following = self.scalar(arg(0) + 1, stage)
@@ -416,22 +460,29 @@ class Steps:
         self.program = after
         return total
 
-    def gather_doubling(self, own: Tensor, rows: Tensor | None, parts: int) -> Tensor:
-        """Return ``[parts, elements]`` of the fragments that ``reduce_halving`` leaves; ``rows`` as there."""
-        x, distance = own, parts // 2
-        while distance:
-            x = self.joined(x, self.send(x, swap(distance, self.members)))
-            distance //= 2
-        return x if rows is None else self._looked_up(x, rows, 0, parts)
+    def gather_doubling(self, own: Tensor, rows: Tensor | None, radices: Seq[int]) -> Tensor:
+        """Return ``[parts, elements]`` of the fragments that ``reduce_halving`` leaves; arguments as there."""
+        x, distance = own, math.prod(radices)
+        for radix in reversed(radices):
+            distance //= radix
+            x = self._exchanged(self.joined(*[x] * radix), radix, distance)
+        return x if rows is None else self._looked_up(x, rows)
 
 
-def _turned(number: Expr, bits: int) -> Expr:
-    """Return a number of so many bits with its bits in reversed order."""
+def _turned(number: Expr, radices: Seq[int], turn: Turn) -> Expr:
+    """Return a number with its digits, of radices that are powers of two, the lowest first, in reversed order, or back."""
+    bits = math.prod(radices).bit_length() - 1
+    if not turn:
+        return number
     found: Expr | None = None
-    for bit in range(bits) if bits > 1 else ():
-        one = call("and", call("shift_right_logical", number, bit), 1)
-        moved = call("shift_left", one, bits - 1 - bit)
+    low = 0
+    for radix in radices:
+        width = radix.bit_length() - 1
+        first, then = (low, bits - low - width)[::turn]
+        digit = call("and", call("shift_right_logical", number, first) if first else number, radix - 1)
+        moved = call("shift_left", digit, then) if then else digit
         found = moved if found is None else call("or", found, moved)
+        low += width
     return number if found is None else found
 
 

@@ -21,11 +21,13 @@ from tiles.poplibs.poplin.conv_cycles import (
     conv_cycles,
     conv_orders,
     conv_roles,
+    conv_shape,
     depthwise_grain,
     laid_out_bytes,
+    widened_bytes,
 )
 from tiles.poplibs.poplin.matmul import partials_of
-from tiles.poplibs.poplin.methods import streamed_as
+from tiles.poplibs.poplin.methods import stream_of, streamed_dtype
 from tiles.poplibs.poplin.partials import add_partials, partials_cycles
 from tiles.poplibs.popops.elementwise_cycles import cpp_name
 from tiles.poplibs.popops.reduce import cast_accumulator
@@ -108,6 +110,11 @@ class Convolution(Codelet):
         """Return the PopLibs estimate of the vertex; see ``conv_cycles``."""
         return conv_cycles(self.method, self.accumulate_dtype, self.out_dtype, extents, target)
 
+    def least_cycles(self, extents: Extents, target: Target) -> np.ndarray | None:
+        """Return the cycles of the multiply-adds at the rate of the product units, which no method is above."""
+        stream = stream_of(streamed_dtype(self.operand_dtypes), self.accumulate_dtype, target)
+        return extents.points / target.macs_per_cycle(stream.dtype) if stream.units else None
+
     def arrangements(self, extents: Extents, target: Target) -> list[Arrangement]:
         """Return the channels of activations, kernel and results in groups; see ``conv_orders``."""
         return conv_orders(self.method, self.accumulate_dtype, extents, target)
@@ -138,12 +145,10 @@ class Convolution(Codelet):
 
     def grains(self, form: OpForm, target: Target) -> tuple[int, ...]:
         """Prefer channels of whole weight groups and sets of units, and depthwise ones that vertices take at once."""
-        roles, dtype = conv_roles(form), self.operand_dtypes[0]
-        streamed = streamed_as(dtype, self.accumulate_dtype, target)
-        streams = is_float(dtype)
-        units = target.conv_units(streamed, self.accumulate_dtype) if streams else 0
-        unit = target.weights_per_conv_unit(streamed) if units else max(1, 4 // itemsize(dtype))
-        units = max(1, units)
+        roles, dtype = conv_roles(form), streamed_dtype(self.operand_dtypes)
+        stream = stream_of(dtype, self.accumulate_dtype, target)
+        unit = stream.channels if stream.units else max(1, 4 // itemsize(dtype))
+        units = max(1, stream.units)
         grains = [1] * len(form.dims)
         channels_last = tuple(d for d in form.operands[0].dims[-1:] if d in roles.batch)
         for dims, grain in ((roles.inputs, unit), (roles.outputs, units), (channels_last, unit)):
@@ -162,8 +167,11 @@ class Convolution(Codelet):
         return target.instruction_bytes * 400
 
     def scratch_bytes(self, extents: Extents, target: Target) -> np.ndarray:
-        """Return the bytes of operands that are laid out, and of the sums before they are cast to a narrower result."""
+        """Return the bytes of operands laid out or widened, and of sums before they are cast to a narrower result."""
         laid_out = laid_out_bytes(self.method, self.accumulate_dtype, extents, target)
+        laid_out = laid_out + widened_bytes(
+            self.method, self.accumulate_dtype, conv_shape(extents), extents, target
+        )
         if self.out_dtype == self.accumulate_dtype:
             return np.zeros_like(extents.points) + laid_out
         return extents.results * itemsize(self.accumulate_dtype) + laid_out

@@ -11,9 +11,10 @@ Source: graphcore/poplibs lib/poplin/PerformanceEstimation.hpp, ConvModel.cpp.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from types import MappingProxyType
 
 import numpy as np
 
@@ -28,10 +29,12 @@ from tiles.poplibs.poplin.methods import (
     AUTO,
     NEVER,
     Method,
+    cast_cycles,
     costs_of,
     fastest,
     order_of,
-    streamed_as,
+    stream_of,
+    streamed_dtype,
     vertex_cycles,
     widening_cycles,
 )
@@ -190,6 +193,16 @@ class ConvShape:
         """Elements of the kernel per pair of channels."""
         return self.tap_rows * self.tap_columns
 
+    @property
+    def read(self) -> Amount:
+        """Elements of both operands, about: windows that follow each other share theirs."""
+        return self.groups * self.inputs * (self.positions * self.stride + self.outputs * self.taps)
+
+    @property
+    def results(self) -> Amount:
+        """Elements of the result."""
+        return self.groups * self.positions * self.phases * self.outputs
+
 
 def conv_shape(extents: Extents) -> ConvShape:
     """Return a cell's extents as a convolution's."""
@@ -250,7 +263,7 @@ def spread_cycles(
     PopLibs' n x 1 vertex goes through the positions of a phase with a stride of its own in the result
     (``transformedOutStride``): a tap takes as long as where nothing is spread, and nothing is put in turn afterwards.
     """
-    costs = costs_of(method, _SPREAD_COSTS, shape, extents.operand_dtypes[0], accumulate, target)
+    costs = costs_of(method, _SPREAD_COSTS, shape, streamed_dtype(extents.operand_dtypes), accumulate, target)
     found = vertex_cycles(costs, "convolve", accumulate, out_dtype, extents, target)
     empty = np.asarray(extents.points) == 0
     return Cycles(np.where(empty, 0, found.value), found.basis, SOURCE)
@@ -260,10 +273,10 @@ def spread_orders(
     method: str, accumulate: str, shape: ConvShape, extents: Extents, target: Target
 ) -> list[Arrangement]:
     """Return the order in which vertices that convolve a spread array read and write; see ``conv_orders``."""
-    costs = costs_of(method, _SPREAD_COSTS, shape, extents.operand_dtypes[0], accumulate, target)
+    costs = costs_of(method, _SPREAD_COSTS, shape, streamed_dtype(extents.operand_dtypes), accumulate, target)
     roles, form = conv_roles(extents.form), extents.form
-    streamed = streamed_as(extents.operand_dtypes[0], accumulate, target)
-    units, channels = target.conv_units(streamed, accumulate), target.weights_per_conv_unit(streamed)
+    stream = stream_of(streamed_dtype(extents.operand_dtypes), accumulate, target)
+    units, channels = stream.units, stream.channels
     places = sorted((*roles.batch, *roles.field, *roles.phases))
     taps = (*roles.taps, *roles.kernel_taps)
     groups = ((roles.outputs, units), (roles.inputs, channels))
@@ -295,7 +308,7 @@ def conv_cycles(method: str, accumulate: str, out_dtype: str, extents: Extents, 
 
 def _conv_costs(method: str, accumulate: str, extents: Extents, target: Target) -> list[Method]:
     """Return the figures of a method, or of all; the duration of cells and what they lay out ask for the same."""
-    dtype = extents.operand_dtypes[0]
+    dtype = streamed_dtype(extents.operand_dtypes)
     return extents.once(
         ("convolution", method, accumulate, target),
         lambda: costs_of(method, _COSTS, conv_shape(extents), dtype, accumulate, target),
@@ -312,9 +325,20 @@ def conv_orders(method: str, accumulate: str, extents: Extents, target: Target) 
     """
     shape = conv_shape(extents)
     costs = _conv_costs(method, accumulate, extents, target)
-    roles, form, dtype = conv_roles(extents.form), extents.form, extents.operand_dtypes[0]
-    streamed = streamed_as(dtype, accumulate, target)
-    units, channels = target.conv_units(streamed, accumulate), target.weights_per_conv_unit(streamed)
+    stream = stream_of(streamed_dtype(extents.operand_dtypes), accumulate, target)
+    orders, depthwise = _orders_of(extents.form, stream.units, stream.channels)
+    numbers: list[int] = np.atleast_1d(fastest(costs)).tolist()
+    chosen = [costs[i].name for i in numbers]
+    at_once = np.broadcast_to(side_by_side(shape.groups), len(chosen)).tolist()
+    return [depthwise[n] if name == "vmac" else orders[name] for name, n in zip(chosen, at_once, strict=True)]
+
+
+@lru_cache(maxsize=512)
+def _orders_of(
+    form: OpForm, units: int, channels: int
+) -> tuple[Mapping[str, Arrangement], Mapping[int, Arrangement]]:
+    """Return the order of each method, and of vertical multiply-accumulates by how many channels they work on at once."""
+    roles = conv_roles(form)
     places = (*roles.batch, *roles.field)
     orders = {name: ROW_MAJOR for name in CONV_METHODS}
     for name, rows in _ROWS_AT_ONCE.items():
@@ -330,10 +354,7 @@ def conv_orders(method: str, accumulate: str, extents: Extents, target: Target) 
     blocks = (roles.groups, places, roles.taps, roles.inputs, roles.outputs)
     depthwise = {n: order_of(form, *blocks, groups=((roles.groups, n),)) for n in _SIDE_BY_SIDE}
     orders["slic"] = depthwise[_SIDE_BY_SIDE[0]]
-    numbers: list[int] = np.atleast_1d(fastest(costs)).tolist()
-    chosen = [costs[i].name for i in numbers]
-    at_once = np.broadcast_to(side_by_side(shape.groups), len(chosen)).tolist()
-    return [depthwise[n] if name == "vmac" else orders[name] for name, n in zip(chosen, at_once, strict=True)]
+    return MappingProxyType(orders), MappingProxyType(depthwise)
 
 
 def side_by_side(groups: Amount) -> Amount:
@@ -474,21 +495,21 @@ def _amp_panels(shape: ConvShape, dtype: str, accumulate: str, target: Target, h
     Where channels are few, a panel has taps of ``height`` rows of the kernel, of which workers read as many rows of the
     field: whole 64-bit words of channels each (``canUseConvolutionInstruction``, lib/poplin/ConvVertexType.cpp).
 
-    bfloat16, and 8-bit floats where there are no units for them, are widened first (ASSUMED). On 8-bit floats the workers'
+    What the units do not take (see ``stream_of``) is widened first, and sums are cast after it (ASSUMED). On 8-bit floats the workers'
     runs are taken to be those of halves with half partials (ASSUMED): PopLibs states them for the 1x1 vertex alone.
     """
-    streamed = streamed_as(dtype, accumulate, target)
-    units = target.conv_units(streamed, accumulate)
-    loaded = target.weights_per_conv_unit(streamed)
+    stream = stream_of(dtype, accumulate, target)
+    streamed, units, loaded = stream.dtype, stream.units, stream.channels
     channels = loaded // height
     words = channels * itemsize(streamed) % target.data_path_bytes == 0
     if not units or (height > 1 and (itemsize(streamed) == 1 or not words)):
         return Cycles(np.full_like(shape.inputs, NEVER), Basis.DOCUMENTED, SOURCE)
     basis = Basis.DOCUMENTED if streamed == dtype and itemsize(dtype) > 1 else Basis.ASSUMED
-    elements = shape.groups * shape.inputs * (shape.positions * shape.stride + shape.outputs * shape.taps)
-    widen = widening_cycles(dtype, streamed, elements, target)
+    widen: Amount = widening_cycles(dtype, streamed, shape.read, target)
+    if stream.sums != accumulate:
+        widen = widen + cast_cycles(stream.sums, accumulate, shape.results, target).value
     load = units * loaded * itemsize(streamed) // target.conv_unit_coeff_load_bytes_per_cycle
-    fixed_slots = 18 if streamed != "float32" and accumulate == "float16" else 17
+    fixed_slots = 18 if streamed != "float32" and stream.sums == "float16" else 17
     busiest, quickest = _runs_of_workers(shape, lambda n: _amp_run(n, streamed == "float32"), target)
     each = target.worker_issue_interval_cycles
     runs = np.maximum(each * (fixed_slots + busiest), each * (fixed_slots + quickest) + JOIN_CYCLES)
@@ -497,11 +518,12 @@ def _amp_panels(shape: ConvShape, dtype: str, accumulate: str, target: Target, h
     first = np.maximum(shape.first_taps, 1)
     tap_rows = -(-first // height) * (shape.tap_rows // first)
     one_out = 14 + in_groups * (14 + tap_rows * (14 + shape.tap_columns * (12 + panel)))
-    zeroed = shape.groups * shape.positions * shape.phases * out_groups * units * itemsize(accumulate)
+    zeroed = shape.groups * shape.positions * shape.phases * out_groups * units * itemsize(stream.sums)
     zeroing = target.worker_issue_interval_cycles * (10 + _share(zeroed // target.data_path_bytes, target))
     fixed = 109 + 2 * 9 * target.worker_issue_interval_cycles
     value = widen + fixed + zeroing + shape.groups * out_groups * one_out
-    return Cycles(where(shape.inputs > 0, value, NEVER), basis, SOURCE)
+    may_stream = (shape.inputs > 0) & (shape.inputs * shape.taps <= stream.most_inputs)
+    return Cycles(where(may_stream, value, NEVER), basis, SOURCE)
 
 
 def _expanded(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycles:
@@ -523,7 +545,7 @@ def _expanded(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> 
 
 def _may_expand(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> np.ndarray:
     """Return for which cells taps may fill input channels, bool: where these are few, and none of whole groups."""
-    channels = target.weights_per_conv_unit(streamed_as(dtype, accumulate, target))
+    channels = stream_of(dtype, accumulate, target).channels
     is_of_use = (shape.inputs % channels > 0) & (shape.inputs < 2 * channels) & (shape.taps > 1)
     return np.asarray(is_of_use & (dtype in ("float16", "float32")))
 
@@ -540,8 +562,8 @@ def _only(shape: ConvShape, chosen: np.ndarray) -> ConvShape:
 def _laid_out(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> list[tuple[Amount, Amount]]:
     """Return the cycles over windows that are laid out by rows, and whole, and the bytes of the laid out operands."""
     size = itemsize(dtype)
-    channels = target.weights_per_conv_unit(streamed_as(dtype, accumulate, target))
-    units = target.conv_units(streamed_as(dtype, accumulate, target), accumulate)
+    channels = stream_of(dtype, accumulate, target).channels
+    units = stream_of(dtype, accumulate, target).units
     step = shape.inputs * size * (shape.stride if shape.dilation == 1 else 1)
     found: list[tuple[Amount, Amount]] = []
     for rows, tap_rows in ((shape.input_rows, shape.tap_rows), (shape.field.rows, 1)):
@@ -562,7 +584,7 @@ def _laid_out(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> 
 
 def laid_out_bytes(method: str, accumulate: str, extents: Extents, target: Target) -> Amount:
     """Return the bytes that a vertex lays its operands out in; 0 where it does not."""
-    shape, dtype = conv_shape(extents), extents.operand_dtypes[0]
+    shape, dtype = conv_shape(extents), streamed_dtype(extents.operand_dtypes)
     found = np.zeros_like(shape.inputs)
     may_expand = _may_expand(shape, dtype, accumulate, target)
     if method not in (AUTO, "expanded") or not may_expand.any():
@@ -577,6 +599,18 @@ def laid_out_bytes(method: str, accumulate: str, extents: Extents, target: Targe
         is_row = (row_bytes <= most) & ((by_row <= whole) | (whole_bytes > most))
         found[is_chosen] = where(is_row, row_bytes, whole_bytes)
     return found
+
+
+def widened_bytes(method: str, accumulate: str, shape: ConvShape, extents: Extents, target: Target) -> Amount:
+    """Return the bytes that a vertex widens its operands in before it streams them; 0 where it does not."""
+    dtype = streamed_dtype(extents.operand_dtypes)
+    stream = stream_of(dtype, accumulate, target)
+    if not stream.units or stream.dtype == dtype:
+        return np.zeros_like(shape.inputs)
+    table = _SPREAD_COSTS if shape.phases > 1 else _COSTS
+    costs = costs_of(method, table, shape, dtype, accumulate, target)
+    ways = [n for n, cost in enumerate(costs) if cost.name in _ROWS_AT_ONCE]
+    return where(np.isin(fastest(costs), ways), shape.read * itemsize(stream.dtype), 0)
 
 
 def _slic(shape: ConvShape, dtype: str, accumulate: str, target: Target) -> Cycles:

@@ -15,7 +15,7 @@ from tiles.graph import Arrangement, Cell, Codelet, Cycles, Extents, OpForm, reg
 from tiles.numerics.dtypes import is_float, is_narrow_float, itemsize, to_jax
 from tiles.poplibs.poplin import matmul_cycles
 from tiles.poplibs.poplin.matmul_cycles import METHODS, roles_of
-from tiles.poplibs.poplin.methods import grouped, streamed_as
+from tiles.poplibs.poplin.methods import grouped, stream_of, streamed_dtype
 from tiles.poplibs.poplin.partials import add_partials, partials_cycles
 from tiles.poplibs.popops.elementwise_cycles import cpp_name
 from tiles.poplibs.popops.reduce import cast_accumulator
@@ -125,12 +125,10 @@ class MatMul(Codelet):
     def grains(self, form: OpForm, target: Target) -> tuple[int, ...]:
         """Prefer contracted extents of whole weight groups and output channels of whole sets of units."""
         roles = roles_of(form)
-        dtype = self.operand_dtypes[0]
-        streamed = streamed_as(dtype, self.accumulate_dtype, target)
-        streams = is_float(dtype)
-        units = target.conv_units(streamed, self.accumulate_dtype) if streams else 0
-        unit = target.weights_per_conv_unit(streamed) if units else max(1, 4 // itemsize(dtype))
-        units = max(1, units)
+        dtype = streamed_dtype(self.operand_dtypes)
+        stream = stream_of(dtype, self.accumulate_dtype, target)
+        unit = stream.channels if stream.units else max(1, 4 // itemsize(dtype))
+        units = max(1, stream.units)
         grains = [1] * len(form.dims)
         for dims, grain in ((roles.contracted, unit), (roles.rhs_free, units)):
             d = grouped(form, dims, grain)
@@ -143,10 +141,13 @@ class MatMul(Codelet):
         return target.instruction_bytes * 320
 
     def scratch_bytes(self, extents: Extents, target: Target) -> np.ndarray:
-        """Return the bytes of the sums before they are cast to a narrower result."""
+        """Return the bytes of operands that are widened, and of the sums before they are cast to a narrower result."""
+        widened = matmul_cycles.widened_bytes(
+            self.method, self.accumulate_dtype, extents, target, self.may_swap
+        )
         if self.out_dtype == self.accumulate_dtype:
-            return np.zeros_like(extents.points)
-        return extents.results * itemsize(self.accumulate_dtype)
+            return np.asarray(widened)
+        return extents.results * itemsize(self.accumulate_dtype) + widened
 
 
 def _without_constant_axes(cell: Cell, k: int, operand: Array) -> Array:

@@ -22,12 +22,16 @@ from tiles.numerics.arrays import where
 from tiles.numerics.dtypes import is_float, itemsize
 from tiles.numerics.shared import Amount
 from tiles.poplibs.poplin.methods import (
+    AUTO,
     NEVER,
+    Method,
+    cast_cycles,
     costs_of,
     fastest,
     grouped,
     order_of,
-    streamed_as,
+    stream_of,
+    streamed_dtype,
     vertex_cycles,
     widening_cycles,
 )
@@ -113,6 +117,11 @@ class Shape:
         return self.inputs // np.maximum(self.grouped, 1) * -(-self.grouped // channels)
 
     @property
+    def read(self) -> Amount:
+        """Elements of both operands."""
+        return self.groups * self.inputs * (self.positions + self.outputs)
+
+    @property
     def swapped(self) -> Shape:
         """The same product with the other operand as weights."""
         return replace(self, positions=self.outputs, outputs=self.positions)
@@ -134,11 +143,22 @@ def matmul_cycles(
     Raises:
       InvalidGraph: the method computes none of these cells.
     """
-    shape = shape_of(extents, accumulate, target, may_swap)
-    costs = costs_of(method, _COSTS, shape, extents.operand_dtypes[0], accumulate, target)
+    costs = _matmul_costs(method, accumulate, extents, target, may_swap)
     found = vertex_cycles(costs, "multiply", accumulate, out_dtype, extents, target)
     empty = np.asarray(extents.results) == 0
     return Cycles(np.where(empty, 0, found.value), found.basis, SOURCE)
+
+
+def _matmul_costs(
+    method: str, accumulate: str, extents: Extents, target: Target, may_swap: bool
+) -> list[Method]:
+    """Return the figures of a method, or of all; the duration of cells and the order they are read in ask for the same."""
+
+    def found() -> list[Method]:
+        shape = shape_of(extents, accumulate, target, may_swap)
+        return costs_of(method, _COSTS, shape, streamed_dtype(extents.operand_dtypes), accumulate, target)
+
+    return extents.once(("product", method, accumulate, target, may_swap), found)
 
 
 def matmul_orders(
@@ -150,12 +170,12 @@ def matmul_orders(
     results of its 1x1 vertex (``[CI/g][N][g]``, ``[CO/g][N][g]``; lib/poplin/ConvUtilInternal.cpp). Dot products run along
     contracted dimensions that lie together. The other methods take what comes.
     """
-    shape, dtype = shape_of(extents, accumulate, target, may_swap), extents.operand_dtypes[0]
-    costs = costs_of(method, _COSTS, shape, dtype, accumulate, target)
+    shape, dtype = shape_of(extents, accumulate, target, may_swap), streamed_dtype(extents.operand_dtypes)
+    costs = _matmul_costs(method, accumulate, extents, target, may_swap)
     chosen = np.atleast_1d(fastest(costs))
-    streamed = streamed_as(dtype, accumulate, target)
-    units, channels = target.conv_units(streamed, accumulate), target.weights_per_conv_unit(streamed)
-    swapped = np.atleast_1d(units > 0 and _is_swapped(shape, streamed, accumulate, target))
+    stream = stream_of(dtype, accumulate, target)
+    units, channels = stream.units, stream.channels
+    swapped = np.atleast_1d(units > 0 and _better_way(shape, stream.dtype, stream.sums, target)[1])
     roles = roles_of(extents.form)
 
     def order(name: str, is_swapped: bool) -> Arrangement:
@@ -178,7 +198,7 @@ def matmul_orders(
 
 def methods_for(accumulate: str, extents: Extents, target: Target) -> tuple[str, ...]:
     """Return the methods that can compute a single cell, fastest first."""
-    shape, dtype = shape_of(extents, accumulate, target), extents.operand_dtypes[0]
+    shape, dtype = shape_of(extents, accumulate, target), streamed_dtype(extents.operand_dtypes)
     costs = {m: int(np.max(_COSTS[m](shape, dtype, accumulate, target).value)) for m in METHODS}
     return tuple(sorted((m for m in METHODS if costs[m] < NEVER), key=costs.__getitem__))
 
@@ -186,7 +206,7 @@ def methods_for(accumulate: str, extents: Extents, target: Target) -> tuple[str,
 def shape_of(extents: Extents, accumulate: str, target: Target, may_swap: bool = True) -> Shape:
     """Return a cell's extents as batches, positions, output and input channels."""
     roles = roles_of(extents.form)
-    channels = target.weights_per_conv_unit(streamed_as(extents.operand_dtypes[0], accumulate, target))
+    channels = stream_of(streamed_dtype(extents.operand_dtypes), accumulate, target).channels
     inner = grouped(extents.form, roles.contracted, channels)
     together = () if inner is None else (inner,)
     parts = (roles.batch, roles.lhs_free, roles.rhs_free, roles.contracted, together)
@@ -201,15 +221,19 @@ def _better_weights(cost: Callable[[Shape], Amount], shape: Shape) -> Amount:
     return np.minimum(cost(shape), cost(shape.swapped)) if shape.may_swap else np.asarray(cost(shape))
 
 
-def _is_swapped(shape: Shape, dtype: str, accumulate: str, target: Target) -> Amount:
-    """Return whether the units take the left operand as weights: that saves more than readers of the result lose by it.
+def _better_way(shape: Shape, dtype: str, accumulate: str, target: Target) -> tuple[Amount, Amount]:
+    """Return the cycles of the units' vertex, and whether the units take the left operand as weights.
 
-    Weights are what lies together in the result. What reads it goes on along its last dimension far more often than not.
+    They do where that saves more than readers of the result lose by it: weights are what lies together in the result,
+    and what reads it goes on along its last dimension far more often than not.
     """
+    right = amp_cycles(shape, dtype, accumulate, target)
     if not shape.may_swap:
-        return np.zeros_like(shape.inputs, bool)
-    left, right = (amp_cycles(s, dtype, accumulate, target) for s in (shape.swapped, shape))
-    return left + UNEXPECTED_ORDER_CYCLES * shape.groups * shape.positions * shape.outputs < right
+        return right, np.zeros_like(shape.inputs, bool)
+    left = amp_cycles(shape.swapped, dtype, accumulate, target)
+    lost = UNEXPECTED_ORDER_CYCLES * shape.groups * shape.positions * shape.outputs
+    is_swapped = left + lost < right
+    return where(is_swapped, left, right), is_swapped
 
 
 def _share(n: Amount, target: Target) -> Amount:
@@ -302,16 +326,33 @@ def _narrow_cycles(shape: Shape, in_groups: Amount, out_groups: Amount, load: in
 
 
 def _amp(shape: Shape, dtype: str, accumulate: str, target: Target) -> Cycles:
-    """AMP; bfloat16, and 8-bit floats where there are no units for them, are widened first (ASSUMED)."""
-    streamed = streamed_as(dtype, accumulate, target)
-    if not target.conv_units(streamed, accumulate):
+    """AMP; what the units do not take (see ``stream_of``) is widened first, and sums are cast after it (ASSUMED)."""
+    stream = stream_of(dtype, accumulate, target)
+    if not stream.units:
         return Cycles(np.full_like(shape.inputs, NEVER), Basis.DOCUMENTED, SOURCE)
-    basis = Basis.DOCUMENTED if streamed == dtype else Basis.ASSUMED
-    elements = shape.groups * shape.inputs * (shape.positions + shape.outputs)
-    widen = widening_cycles(dtype, streamed, elements, target)
-    left, right = (amp_cycles(s, streamed, accumulate, target) for s in (shape.swapped, shape))
-    better = where(_is_swapped(shape, streamed, accumulate, target), left, right)
-    return Cycles(np.where(shape.inputs > 0, widen + better, NEVER), basis, SOURCE)
+    basis = Basis.DOCUMENTED if stream.dtype == dtype else Basis.ASSUMED
+    widen = widening_cycles(dtype, stream.dtype, shape.read, target)
+    narrow = 0
+    if stream.sums != accumulate:
+        results = shape.groups * shape.positions * shape.outputs
+        narrow = cast_cycles(stream.sums, accumulate, results, target).value
+    better, _ = _better_way(shape, stream.dtype, stream.sums, target)
+    may_stream = (shape.inputs > 0) & (shape.inputs <= stream.most_inputs)
+    return Cycles(np.where(may_stream, widen + better + narrow, NEVER), basis, SOURCE)
+
+
+def widened_bytes(
+    method: str, accumulate: str, extents: Extents, target: Target, may_swap: bool = True
+) -> Amount:
+    """Return the bytes that a vertex widens its operands in before it streams them; 0 where it does not."""
+    dtype = streamed_dtype(extents.operand_dtypes)
+    stream = stream_of(dtype, accumulate, target)
+    if not stream.units or stream.dtype == dtype or method not in (AUTO, "amp"):
+        return np.zeros_like(extents.points)
+    shape = shape_of(extents, accumulate, target, may_swap)
+    costs = _matmul_costs(method, accumulate, extents, target, may_swap)
+    is_streamed = fastest(costs) == next(i for i, cost in enumerate(costs) if cost.name == "amp")
+    return np.where(is_streamed, shape.read * itemsize(stream.dtype), 0)
 
 
 def _hmac(shape: Shape, dtype: str, accumulate: str, target: Target) -> Cycles:

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from tiles.errors import InvalidGraph
 from tiles.graph import Arrangement, Cycles, Extents, OpForm
-from tiles.numerics.dtypes import is_exact_half, is_narrow_float
+from tiles.numerics.dtypes import (
+    WORD_BYTES,
+    greatest_magnitude,
+    is_exact_half,
+    is_integer,
+    is_narrow_float,
+    itemsize,
+    to_jax,
+)
 from tiles.poplibs.popops.inner_loops import loop_of
 from tiles.target import Basis, Target
 
@@ -32,27 +41,69 @@ class Method:
     cycles: Cycles
 
 
-def streamed_as(dtype: str, accumulate: str, target: Target) -> str:
-    """Return the dtype in which operands pass through the product units.
+EXACT_SUM = 2**24
+"""Up to which magnitude float32 counts integers one by one."""
+
+
+@dataclass(frozen=True)
+class Stream:
+    """How the operands of a contraction pass through the product units.
+
+    Args:
+      dtype: in which operands pass.
+      sums: dtype in which the units add.
+      units: how many there are for these, 0 for none.
+      channels: weights that one of them holds.
+      most_inputs: products that sums hold to the bit, where they have to.
+    """
+
+    dtype: str
+    sums: str
+    units: int
+    channels: int
+    most_inputs: int = NEVER
+
+
+@lru_cache(maxsize=1024)
+def stream_of(dtype: str, accumulate: str, target: Target) -> Stream:
+    """Return how operands of a dtype pass through the product units, to be added in ``accumulate``.
 
     Halves and float32 pass as they are, and 8-bit floats of the machine's own formats where it has units for them with
     these partials: half ones, as PopLibs' vertices for quarters have (lib/poplin/PerformanceEstimation.hpp). What is a
-    half without rounding is widened to one; all else to float32.
+    half without rounding is widened to one; all other floats to float32. Integers of at most 8 bits are halves as well,
+    and so few of their products that none passes 2^24 add up in float32 to the bit, in any order.
     """
+    sums, most_inputs = accumulate, NEVER
     if dtype == "float16" or (is_narrow_float(dtype) and target.conv_units(dtype, accumulate)):
-        return dtype
-    if not is_narrow_float(dtype):
-        return "float32"  # of which other types have no units either: partials of theirs are no floats of 32 bits
-    return "float16" if is_exact_half(dtype) and target.conv_units("float16", accumulate) else "float32"
+        streamed = dtype
+    elif is_integer(to_jax(dtype)) and itemsize(dtype) == 1 and itemsize(accumulate) <= WORD_BYTES:
+        streamed, sums, most_inputs = "float16", "float32", EXACT_SUM // greatest_magnitude(dtype) ** 2
+    elif not is_narrow_float(dtype):
+        streamed = "float32"  # of which other types have no units either: partials of theirs are no floats of 32 bits
+    else:
+        is_half = is_exact_half(dtype) and target.conv_units("float16", accumulate)
+        streamed = "float16" if is_half else "float32"
+    units, channels = target.conv_units(streamed, sums), target.weights_per_conv_unit(streamed)
+    return Stream(streamed, sums, units, channels, most_inputs)
+
+
+def streamed_dtype(dtypes: Sequence[str]) -> str:
+    """Return the dtype of a contraction's operands that says how both pass: of integers the one of greater numbers."""
+    first = dtypes[0]
+    return max(dtypes, key=greatest_magnitude) if is_integer(to_jax(first)) else first
 
 
 def widening_cycles(dtype: str, streamed: str, elements: Any, target: Target) -> Any:
     """Return the cycles of widening operands on all workers before they are streamed (ASSUMED: PopLibs' casts)."""
-    if dtype == streamed:
-        return 0
+    return 0 if dtype == streamed else cast_cycles(dtype, streamed, elements, target).value
+
+
+def cast_cycles(dtype: str, out_dtype: str, elements: Any, target: Target) -> Cycles:
+    """Return the cycles of casting elements on all workers, inside a vertex."""
     share = -(-np.asarray(elements) // target.workers_per_tile)
-    cast = loop_of("convert", {"dtype": streamed}, dtype)
-    return 12 + target.worker_issue_interval_cycles * (18 + 19 + cast.total(share, streamed, target))
+    cast = loop_of("convert", {"dtype": out_dtype}, dtype)
+    worker = 18 + 19 + cast.total(share, out_dtype, target)
+    return Cycles(12 + target.worker_issue_interval_cycles * worker, cast.basis, cast.source)
 
 
 def costs_of(method: str, table: Mapping[str, Callable[..., Cycles]], *arguments: Any) -> list[Method]:
@@ -92,10 +143,8 @@ def vertex_cycles(
         [m.cycles.basis for m in methods if bool(np.any(np.asarray(m.cycles.value) == value))]
     )
     if out_dtype != accumulate:
-        share = -(-np.asarray(extents.results) // target.workers_per_tile)
-        cast = loop_of("convert", {"dtype": out_dtype}, accumulate)
-        worker = 18 + 19 + cast.total(share, out_dtype, target) + 2
-        value = value + 12 + target.worker_issue_interval_cycles * worker
+        cast = cast_cycles(accumulate, out_dtype, extents.results, target)
+        value = value + cast.value + target.worker_issue_interval_cycles * 2
         basis = Basis.weakest([basis, cast.basis])
     return Cycles(value, basis, methods[0].cycles.source)
 

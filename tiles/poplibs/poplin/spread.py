@@ -20,6 +20,7 @@ from tiles.poplibs.poplin.conv_cycles import (
     spread_cycles,
     spread_orders,
     spread_shape,
+    widened_bytes,
 )
 from tiles.poplibs.poplin.matmul import partials_of
 from tiles.poplibs.popops.reduce import cast_accumulator
@@ -103,6 +104,10 @@ class SpreadConvolution(Convolution):
         shape = self._shape(extents)
         return spread_cycles(self.method, self.accumulate_dtype, self.out_dtype, shape, extents, target)
 
+    def least_cycles(self, extents: Extents, target: Target) -> np.ndarray | None:
+        """Return none: of the points of the domain, which has all phases, each tap meets one phase's."""
+        return None
+
     def arrangements(self, extents: Extents, target: Target) -> list[Arrangement]:
         """Return the channels of activations, kernel and results in groups; see ``conv_orders``."""
         return spread_orders(self.method, self.accumulate_dtype, self._shape(extents), extents, target)
@@ -132,9 +137,11 @@ class SpreadConvolution(Convolution):
         return tuple(form.dims[d].size if d in whole else n for d, n in enumerate(grains))
 
     def scratch_bytes(self, extents: Extents, target: Target) -> np.ndarray:
-        """Return the bytes of the sums before they are cast to a narrower result."""
+        """Return the bytes of operands that are widened, and of the sums before they are cast to a narrower result."""
         size: Any = 0 if self.out_dtype == self.accumulate_dtype else itemsize(self.accumulate_dtype)
-        return extents.results * size
+        shape = self._shape(extents)
+        widened = widened_bytes(self.method, self.accumulate_dtype, shape, extents, target)
+        return extents.results * size + widened
 
 
 def spread_codelet(

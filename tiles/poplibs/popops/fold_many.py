@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from tiles._jax_compat import reduce
 from tiles.errors import InvalidGraph
 from tiles.graph import (
     REDUCTION,
@@ -97,15 +98,36 @@ class ReduceMany(Codelet):
         real = cell.reduced_mask()
         if real is not None:
             real = jnp.broadcast_to(real, cell.sizes)
-        for d in reversed(cell.form.reduced):
-            values, real = self._halved(cell, values, real, d)
+        if is_selection(self.body, self.outputs):
+            reduced = self._reduced(cell, values, real)
+        else:
+            for d in reversed(cell.form.reduced):
+                values, real = self._halved(cell, values, real, d)
+            reduced = [lax.squeeze(value, cell.form.reduced) for value in values]
         kept = [d for d, dim in enumerate(cell.form.dims) if not dim.is_reduced]
         results: list[Array] = []
-        for k, value in enumerate(values):
-            folded = lax.squeeze(value, cell.form.reduced)
+        for k, folded in enumerate(reduced):
             order = [kept.index(d) for d in cell.form.results[k].dims]
             results.append(folded if order == sorted(order) else lax.transpose(folded, order))
         return tuple(results)
+
+    def _reduced(self, cell: Cell, values: list[Array], real: Array | None) -> list[Array]:
+        """Fold by one reduction, for which any order of combination in sequence gives the same bits.
+
+        Which values are real goes with them, so that it can start from one that is not.
+        """
+        point = Cell(OpForm((), (), ()), (), (), ())
+        if real is None:
+            real = jnp.ones(cell.sizes, bool)
+        count = len(values)
+
+        def combine(a: Sequence[Array], b: Sequence[Array]) -> tuple[Array, ...]:
+            joined, mask = self._joined(point, a[:count], b[:count], a[count], b[count])
+            assert mask is not None
+            return (*joined, mask)
+
+        starts = [np.zeros((), x.dtype) for x in values]
+        return reduce([*values, real], [*starts, np.array(False)], combine, cell.form.reduced)[:count]
 
     def _halved(
         self, cell: Cell, values: list[Array], real: Array | None, axis: int
@@ -136,7 +158,8 @@ class ReduceMany(Codelet):
     ) -> tuple[list[Array], Array | None]:
         """Combine values; where one side is not real, take the other."""
         known = evaluate_body(self.body, [*a, *b], cell)
-        combined = [jnp.broadcast_to(known[i], a[0].shape) for i in self.outputs]
+        combined = [known[i] for i in self.outputs]
+        combined = [x if x.shape == a[0].shape else jnp.broadcast_to(x, a[0].shape) for x in combined]
         if real_a is None or real_b is None:
             return combined, None
         picked = [
@@ -193,16 +216,33 @@ COMPARISONS: Mapping[str, np.ufunc] = MappingProxyType(
 
 
 @lru_cache(maxsize=256)
-def is_extreme(body: Body, outputs: tuple[int, ...]) -> bool:
-    """Return whether an expression picks the larger, or always the smaller, of two values together with its index.
+def is_selection(body: Body, outputs: tuple[int, ...]) -> bool:
+    """Return whether an expression picks one of two values with its index, and is associative, as that of an argmax.
 
-    One that compares values with values and indices with indices, and selects, depends on their order alone: all orders
-    are tried. Of equal values it may pick either index, and anything where one is not a number.
+    As for ``is_extreme``, but with zeros of both signs and what is not a number among the values, which only compare: all
+    that three of each can be are combined both ways.
     """
-    if len(outputs) != 2:
+    if not is_extreme(body, outputs):
         return False
-    x, i, y, j = (axis.ravel() for axis in np.meshgrid(*[np.arange(2)] * 4))
-    known: list[np.ndarray] = [x, i, y, j]
+    values, counts = np.array([-0.0, 0.0, 1.0, 2.0, np.nan]), np.arange(3)
+    grid = [x.ravel() for x in np.meshgrid(*[values, counts] * 3)]
+    a, b, c = grid[:2], grid[2:4], grid[4:]
+
+    def joined(x: Sequence[np.ndarray], y: Sequence[np.ndarray]) -> list[np.ndarray]:
+        known = _selected(body, [*x, *y])
+        assert known is not None
+        return [known[n] for n in outputs]
+
+    first, second = joined(joined(a, b), c), joined(a, joined(b, c))
+    same = all(
+        np.array_equal(x, y, equal_nan=x.dtype.kind == "f") for x, y in zip(first, second, strict=True)
+    )
+    return same and bool((np.signbit(first[0]) == np.signbit(second[0])).all())
+
+
+def _selected(body: Body, operands: Sequence[np.ndarray]) -> list[np.ndarray] | None:
+    """Return operands and rows of an expression that compares values with values, indices with indices, and selects."""
+    known = list(operands)
     for name, arguments, attributes in body:
         given = [known[a] for a in arguments]
         if name == "compare" and set(arguments) in ({0}, {1}, {2}, {3}, {0, 2}, {1, 3}):
@@ -214,7 +254,23 @@ def is_extreme(body: Body, outputs: tuple[int, ...]) -> bool:
         elif name == "select" and given[0].dtype == bool:
             known.append(np.where(*given))
         else:
-            return False
+            return None
+    return known
+
+
+@lru_cache(maxsize=256)
+def is_extreme(body: Body, outputs: tuple[int, ...]) -> bool:
+    """Return whether an expression picks the larger, or always the smaller, of two values together with its index.
+
+    One that compares values with values and indices with indices, and selects, depends on their order alone: all orders
+    are tried. Of equal values it may pick either index, and anything where one is not a number.
+    """
+    if len(outputs) != 2:
+        return False
+    x, i, y, j = (axis.ravel() for axis in np.meshgrid(*[np.arange(2)] * 4))
+    known = _selected(body, [x, i, y, j])
+    if known is None:
+        return False
     value, index = (known[n] for n in outputs)
     for better in (np.greater, np.less):
         first, second = better(x, y), better(y, x)

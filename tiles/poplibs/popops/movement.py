@@ -9,7 +9,17 @@ from collections.abc import Sequence as Seq
 from typing import Any
 
 from tiles.errors import InvalidGraph
-from tiles.graph import Graph, IndexMap, Plan, Site, Tensor, along, site_of
+from tiles.graph import (
+    Graph,
+    IndexMap,
+    Plan,
+    Site,
+    Tensor,
+    along,
+    require_dimensions,
+    require_tensors,
+    site_of,
+)
 from tiles.poplibs.forms import pad_map, placed_map, reverse_map, slice_map, transpose_map
 from tiles.poplibs.popops.elementwise import map
 from tiles.poplibs.popops.expr import Expr, arg, call, compare
@@ -36,6 +46,7 @@ def slice(
       InvalidGraph: bounds outside the tensor, or strides that are not positive.
     """
     site = site_of(where, "slice")
+    require_tensors(site, x)
     steps = strides or (1,) * len(x.shape)
     ranges = [*zip(start, limit, steps, x.shape, strict=True)]
     if any(not (0 <= first <= last <= size and step > 0) for first, last, step, size in ranges):
@@ -49,6 +60,7 @@ def slice(
 def reverse(where: Graph | Site, x: Tensor, dimensions: Seq[int], *, plan: Plan | None = None) -> Tensor:
     """Reverse the order of elements along ``dimensions``."""
     site = site_of(where, "reverse")
+    require_tensors(site, x)
     return _move(site, x, x.shape, reverse_map(x.shape, dimensions), plan)
 
 
@@ -68,6 +80,8 @@ def transpose(where: Graph | Site, x: Tensor, permutation: Seq[int], *, plan: Pl
       InvalidGraph: not a permutation.
     """
     site = site_of(where, "transpose")
+    require_tensors(site, x)
+    require_dimensions(site, permutation)
     if sorted(permutation) != list(range(len(x.shape))):
         raise InvalidGraph(f"{tuple(permutation)} is no permutation of the dimensions of {x.shape}")
     shape = [x.shape[d] for d in permutation]
@@ -99,6 +113,7 @@ def pad(
       InvalidGraph: a padded shape with a negative size.
     """
     site = site_of(where, "pad")
+    require_tensors(site, x)
     if interior is not None and any(interior):
         x = _spread(site, x, interior, value)
         high = [h - between if n else h for h, between, n in zip(high, interior, x.shape, strict=True)]

@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from tiles._jax_compat import gather
 from tiles.graph import Cell, IndexMap, OpForm
 
 NO_WINDOW = -1
@@ -201,9 +200,10 @@ def scatter(
 ) -> Array:
     """Return a part after updates, those outside of it left out.
 
-    A single update outside is one inside that writes what it finds. XLA:CPU (jaxlib 0.10.2) makes a slice and its update
-    of a single scatter, and takes a slice of a slice to begin where the two starts add up, though each is clamped: with a
-    place outside, it writes elements that lie beside the part in the array which that was sliced from.
+    A single update is a slice that is replaced: XLA:CPU makes one of it, too, but of a scatter it also compiles a test of
+    whether the place is inside, and a selection. A single update outside is one inside that writes what it finds: XLA:CPU
+    (jaxlib 0.10.2) takes a slice of a slice to begin where the two starts add up, though each is clamped, and then writes
+    elements that lie beside the part in the array which that was sliced from.
 
     Args:
       operation: one of ``SCATTERS``.
@@ -214,17 +214,26 @@ def scatter(
       are_inside: whether no place is outside.
     """
     many, one = SCATTERS[operation]
-    if are_inside or math.prod(places.shape[:-1]) != 1:
+    if math.prod(places.shape[:-1]) != 1:
         return many(part, places, updates, numbers, mode="fill")
     single = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
     window = iter(numbers.update_window_dims)
     sizes = [1 if axis in single else updates.shape[next(window)] for axis in range(part.ndim)]
-    last = np.array([part.shape[a] - sizes[a] for a in numbers.scatter_dims_to_operand_dims], np.int32)
-    is_inside = ((places >= 0) & (places <= last)).all()
-    inside = jnp.clip(places, 0, last)
-    old = gather(part, inside, looked_up(numbers), tuple(sizes), mode="promise_in_bounds")
-    new = jnp.where(is_inside, one(old, updates), old)
-    return lax.scatter(part, inside, new, numbers, mode="promise_in_bounds")
+    axes = numbers.scatter_dims_to_operand_dims
+    found, new = places.reshape(len(axes)), updates.reshape(sizes)
+    inside = found
+    if not are_inside:
+        last = np.array([part.shape[axis] - sizes[axis] for axis in axes], np.int32)
+        inside = lax.clamp(np.zeros_like(last), found, last)
+    starts: list[Array | np.int32] = [np.int32(0)] * part.ndim
+    for number, axis in enumerate(axes):
+        starts[axis] = lax.index_in_dim(inside, number, keepdims=False)
+    if operation != "set" or not are_inside:
+        old = lax.dynamic_slice(part, starts, sizes, allow_negative_indices=False)
+        new = one(old, new)
+        if not are_inside:
+            new = jnp.where((inside == found).all(), new, old)
+    return lax.dynamic_update_slice(part, new, starts, allow_negative_indices=False)
 
 
 def looked_up(numbers: lax.ScatterDimensionNumbers) -> lax.GatherDimensionNumbers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 
 from tiles.errors import InvalidGraph
-from tiles.graph import Graph, Plan, Site, Tensor, site_of
+from tiles.graph import Graph, Plan, Site, Tensor, require_dimensions, require_tensors, site_of
 from tiles.poplibs.forms import broadcast_map, reduce_form
 from tiles.poplibs.popops.elementwise import broadcast_shape
 from tiles.poplibs.popops.expr import Expr, rows_of
@@ -35,6 +35,8 @@ def reduce(
       InvalidGraph: an unknown operation or dimension.
     """
     site = site_of(where, f"reduce_{operation}")
+    require_tensors(site, x)
+    require_dimensions(site, dimensions)
     codelet = reduce_codelet(operation, x.dtype)
     form = reduce_form(x.shape, dimensions)
     return place(site, codelet, form, [x], (x.dtype,), plan=plan)[0]
@@ -51,6 +53,8 @@ def map_reduce(
 ) -> Tensor:
     """Fold ``dimensions`` of an expression of broadcast tensors, in one step; arguments as in ``reduce``."""
     site = site_of(where, "map_reduce")
+    require_tensors(site, *operands)
+    require_dimensions(site, dimensions)
     dtypes = tuple(t.dtype for t in operands)
     body, (output,) = rows_of([expression], dtypes)
     if output != len(dtypes) + len(body) - 1:

@@ -86,6 +86,11 @@ class MultiSlice(Codelet):
         """Words are joined by "or": no bit depends on where the table was cut."""
         return False
 
+    @property
+    def only_moves(self) -> bool:
+        """Elements of the table, or their words."""
+        return True
+
     def compute(self, cell: Cell, *operands: Array) -> tuple[Array, ...]:
         """Return the elements that fall into the cell's part of the table; zeros elsewhere."""
         table, *indices = operands

@@ -81,6 +81,16 @@ class Order:
             return earlier
         return self._before(cell, a, b) | (~self._before(cell, b, a) & (a[-1] < b[-1]))
 
+    def less(self, cell: Cell, a: Sequence[Array], b: Sequence[Array]) -> Array:
+        """Return whether the first elements come before the second ones by the keys alone, or the expression."""
+        if not self.keys:
+            return self._before(cell, [*a, a[0]], [*b, b[0]])
+        *before, (x, y) = zip(self.columns(a), self.columns(b), strict=True)
+        less = x < y
+        for x, y in reversed(before):
+            less = (x < y) | ((x == y) & less)
+        return less
+
     def _before(self, cell: Cell, a: Sequence[Array], b: Sequence[Array]) -> Array:
         pairs = [x for pair in zip(a[:-1], b[:-1], strict=True) for x in pair]
         return jnp.broadcast_to(evaluate_body(self.comparator, pairs, cell)[-1], a[-1].shape)

@@ -15,7 +15,7 @@ import numpy as np
 from jax import Array, lax
 
 from tiles._jax_compat import broadcasted_iota
-from tiles.errors import InvalidGraph
+from tiles.errors import InvalidGraph, NoTileCode, OutOfRegisters
 from tiles.graph import (
     Cell,
     Codelet,
@@ -26,6 +26,8 @@ from tiles.graph import (
     Plan,
     Site,
     Tensor,
+    VertexCode,
+    code_cycles,
     identity_map,
     register,
     site_of,
@@ -35,6 +37,7 @@ from tiles.numerics.total_order import padded
 from tiles.poplibs.forms import map_form
 from tiles.poplibs.popops import elementwise_cycles
 from tiles.poplibs.popops.expression import Body
+from tiles.poplibs.popops.merging_code import Merging, sorting_code
 from tiles.poplibs.popops.sort_order import Key, Order
 from tiles.poplibs.popops.sorting_stages import SOURCE, Stage, heap_cycles, parts_of_rows, sort_in_stages
 from tiles.poplibs.poputil.place import place
@@ -92,11 +95,19 @@ class Sort(Codelet):
         return tuple(lax.slice_in_dim(x, 0, size, axis=self.dimension) for x in found[:-1])
 
     def cycles(self, extents: Extents, target: Target) -> Cycles:
-        """Return the heap sort's estimate, rows shared out to the workers."""
-        n = np.asarray(extents.sizes[self.dimension], np.int64)
-        rows = extents.points // np.maximum(n, 1)
-        each = heap_cycles(n, len(self.dtypes))
-        return Cycles(each * -(-rows // target.workers_per_tile), Basis.ASSUMED, SOURCE)
+        """Return the cycles of the code; where there is none, of PopLibs' heap sort, rows shared out to the workers."""
+        try:
+            return code_cycles(self.tile_code(extents, target))
+        except (NoTileCode, OutOfRegisters):
+            n = np.asarray(extents.sizes[self.dimension], np.int64)
+            rows = extents.points // np.maximum(n, 1)
+            each = heap_cycles(n, len(self.dtypes))
+            return Cycles(each * -(-rows // target.workers_per_tile), Basis.ASSUMED, SOURCE)
+
+    def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
+        """Return the code of sorting rows of whole words by merges, which keep the order of equal elements."""
+        what = Merging(self.order, has_positions=False)
+        return sorting_code(what, self.dimension, extents, target, self.label)
 
     def may_split(self, form: OpForm, d: int) -> bool:
         """Keep rows whole."""

@@ -68,7 +68,7 @@ def _cell(order: Order, size: int | None) -> CellFunction:
             precedes = order.earlier(ONE_ELEMENT, partner, here)
         else:
             precedes = order.precedes(ONE_ELEMENT, partner, here, size)
-        takes = jnp.logical_not(jnp.logical_xor(side == 0, precedes))
+        takes = jnp.logical_xor(side != 0, precedes)
         return tuple(jnp.where(takes, x, y) for x, y in zip(partner, here, strict=True))
 
     taken = (*arrays, *arrays, POSITION)

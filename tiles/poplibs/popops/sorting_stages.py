@@ -53,6 +53,7 @@ from tiles.plan.superstep import entry_cycles
 from tiles.poplibs.forms import map_form
 from tiles.poplibs.popops.expression import Body
 from tiles.poplibs.popops.map import Map
+from tiles.poplibs.popops.merging_code import Merging, merging_cycles, sorting_code
 from tiles.poplibs.popops.sort_order import Key, Order
 from tiles.poplibs.popops.sorting_code import POSITION, exchange_code
 from tiles.poplibs.poputil.copies import reshape
@@ -124,11 +125,23 @@ class SortPart(Stage):
         return form.dims[-2].size * form.dims[-1].size != self.size
 
     def cycles(self, extents: Extents, target: Target) -> Cycles:
-        """Return the estimate of a part for each row; see ``part_cycles`` and ``merge_cycles``."""
-        n = np.asarray(extents.sizes[-1], np.int64)
-        cost = merge_cycles if self.is_merge else part_cycles
-        each = cost(n, len(self.dtypes) + 1, self.order.comparison_slots, target)
-        return Cycles(each * (extents.points // np.maximum(n, 1)), Basis.ASSUMED, SOURCE)
+        """Return the cycles of the code for each row; where there is none, of ``part_cycles`` and ``merge_cycles``."""
+        try:
+            return code_cycles(self.tile_code(extents, target))
+        except (NoTileCode, OutOfRegisters):
+            n = np.asarray(extents.sizes[-1], np.int64)
+            cost = merge_cycles if self.is_merge else part_cycles
+            each = cost(n, len(self.dtypes) + 1, self.order.comparison_slots, target)
+            return Cycles(each * (extents.points // np.maximum(n, 1)), Basis.ASSUMED, SOURCE)
+
+    def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
+        """Return the code of sorting parts of whole words."""
+        if self.is_merge:
+            raise NoTileCode("a merge of bitonic parts")
+        size = self.size if self._is_padded(extents.form) else None
+        return sorting_code(
+            Merging(self.order, size=size), len(extents.form.dims) - 1, extents, target, self.label
+        )
 
     def may_split(self, form: OpForm, d: int) -> bool:
         """Keep a part whole."""
@@ -219,8 +232,7 @@ def parts_of_rows(order: Order, shape: Sequence[int], dimension: int, target: Ta
     element = sum(map(itemsize, order.dtypes))
     held = ceil_div(rows, target.num_tiles)
     is_too_large = 2 * element * n * held > target.bytes_per_tile
-    best = math.inf if is_too_large else float(heap_cycles(n, len(order.dtypes)))
-    best *= ceil_div(held, target.workers_per_tile)
+    best = math.inf if is_too_large else _row_cycles(order, n, held, target)
     chosen = 1
     for level in range(1, (target.num_tiles - 1).bit_length() + 1):
         parts = 1 << level
@@ -231,21 +243,39 @@ def parts_of_rows(order: Order, shape: Sequence[int], dimension: int, target: Ta
             s.grain for s in _row_splits(_others(shape, dimension), target.num_tiles // parts, 1)
         )
         is_small = COPIES * (element + itemsize(POSITION)) * part * here <= target.bytes_per_tile
-        cost = _stages_cycles(order, part * here, level, target)
+        cost = _stages_cycles(order, part, here, level, target)
         if is_small and cost < best:
             best, chosen = cost, parts
     return chosen, best
 
 
-def _stages_cycles(order: Order, n: int, levels: int, target: Target) -> float:
-    """Estimate a sort whose tiles hold ``n`` elements each, from the stages' own formulas."""
-    arrays, compare = len(order.dtypes) + 1, order.comparison_slots
-    received = n * (sum(map(itemsize, order.dtypes)) + itemsize(POSITION)) / target.exchange_bytes_per_cycle
+def _stages_cycles(order: Order, n: int, rows: int, levels: int, target: Target) -> float:
+    """Estimate a sort whose tiles hold ``n`` elements each of ``rows`` rows, from the stages' own figures."""
+    arrays, compare, held = len(order.dtypes) + 1, order.comparison_slots, n * rows
+    received = (
+        held * (sum(map(itemsize, order.dtypes)) + itemsize(POSITION)) / target.exchange_bytes_per_cycle
+    )
     phase = entry_cycles(target) + received
-    swap = phase + _swap_cycles(order, n, target)
+    swap = phase + _swap_cycles(order, held, target)
     stages = levels * (levels + 1) // 2
-    merges = levels * merge_cycles(n, arrays, compare, target)
-    return float(part_cycles(n, arrays, compare, target) + stages * swap + merges + 2 * phase)
+    merges = levels * rows * merge_cycles(n, arrays, compare, target)
+    return float(_part_cycles(order, n, rows, target) + stages * swap + merges + 2 * phase)
+
+
+def _row_cycles(order: Order, n: int, rows: int, target: Target) -> float:
+    """Return the cycles in which a tile sorts whole rows, see ``Sort``."""
+    try:
+        return float(merging_cycles(Merging(order, has_positions=False), n, rows, target))
+    except (NoTileCode, OutOfRegisters):
+        return float(heap_cycles(n, len(order.dtypes)) * ceil_div(rows, target.workers_per_tile))
+
+
+def _part_cycles(order: Order, n: int, rows: int, target: Target) -> float:
+    """Return the cycles in which a tile sorts parts of rows, without padding, see ``SortPart``."""
+    try:
+        return float(merging_cycles(Merging(order), n, rows, target))
+    except (NoTileCode, OutOfRegisters):
+        return float(rows * part_cycles(n, len(order.dtypes) + 1, order.comparison_slots, target))
 
 
 def _swap_cycles(order: Order, n: int, target: Target) -> float:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from tiles.errors import InvalidGraph
+from tiles.errors import InvalidGraph, NoTileCode, OutOfRegisters
 from tiles.graph import (
     REDUCTION,
     Affine,
@@ -33,8 +33,11 @@ from tiles.graph import (
     Plan,
     Site,
     Tensor,
+    VertexCode,
     Vertices,
     along,
+    code_cycles,
+    code_or_formula,
     identity_map,
     register,
     site_of,
@@ -50,15 +53,14 @@ from tiles.poplibs.forms import map_form
 from tiles.poplibs.popops import elementwise_cycles
 from tiles.poplibs.popops.elementwise import iota
 from tiles.poplibs.popops.map import Map
+from tiles.poplibs.popops.merging_code import NOWHERE, POSITION, MergedRows, Merging, merging_code, split_rows
 from tiles.poplibs.popops.sort_order import Key, Order
 from tiles.poplibs.popops.sorting import sort
 from tiles.poplibs.popops.sorting_stages import parts_of_rows
 from tiles.poplibs.poputil.place import place
 from tiles.target import Basis, Target
 
-POSITION = "int32"
-NOWHERE = np.iinfo(np.int32).max
-"""The position of what fills a partial; a row is never that long."""
+_WORD_BYTES = 4
 SOURCE = "graphcore/poplibs lib/popops/codelets: HeapSortVertex estimators, a heap of k elements (ASSUMED)"
 MERGE_SOURCE = "sorted partials merged two by two, a comparison and a move for each element taken (ASSUMED)"
 
@@ -101,10 +103,14 @@ class _Selection(Codelet):
         codelet = TopKJoin(self.k, self.dimension, self.dtype, self.is_descending, self.is_total)
         return codelet, _form(shape, (0, self.dimension + 1), self.dimension, self.k, 2)
 
-    def scratch_bytes(self, extents: Extents, target: Target) -> np.ndarray:
-        """Count a heap for every worker."""
-        heap = self.k * (itemsize(self.dtype) + itemsize(POSITION))
-        return np.broadcast_to(np.int64(heap * target.workers_per_tile), extents.points.shape)
+    def buffered_bytes(self, elements: Amount, extents: Extents, target: Target) -> np.ndarray:
+        """Return what a vertex keeps of a row of so many elements: two copies with positions, or a heap for every worker."""
+        each = itemsize(self.dtype) + itemsize(POSITION)
+        heap = self.k * each * target.workers_per_tile
+        need = (
+            2 * each * np.asarray(elements, np.int64) if itemsize(self.dtype) == _WORD_BYTES else np.int64(0)
+        )
+        return np.broadcast_to(np.maximum(need, heap), extents.points.shape)
 
     @property
     def merge_slots(self) -> int:
@@ -124,9 +130,39 @@ class _Selection(Codelet):
 
     def joining_cycles(self, results: Amount, partials: Amount, target: Target) -> Amount:
         """Return the cycles of merging sorted partials; k of a row stay together."""
-        rows = np.ceil(np.asarray(results) / max(1, self.k))
-        slots = self.merging_slots(np.asarray(partials), rows, target)
-        return slots * target.worker_issue_interval_cycles
+        rows = np.ceil(np.asarray(results) / max(1, self.k)).astype(np.int64)
+        return self.merging_cycles(np.asarray(partials, np.int64), rows, target).value
+
+    def merging_cycles(self, partials: Amount, rows: Amount, target: Target) -> Cycles:
+        """Return the cycles of merging the partials of ``rows`` rows: of the code, else as ``merging_slots`` says."""
+        try:
+            return code_cycles(self.merging_parts(partials, rows, target))
+        except (NoTileCode, OutOfRegisters):
+            slots = self.merging_slots(np.asarray(partials), np.asarray(rows), target)
+            return Cycles(target.worker_issue_interval_cycles * slots, Basis.ASSUMED, MERGE_SOURCE)
+
+    def merging_parts(self, partials: Amount, rows: Amount, target: Target) -> tuple[VertexCode, ...]:
+        """Return the code that merges the partials of ``rows`` rows, which are sorted.
+
+        Raises:
+          NoTileCode: elements that are no whole words, or nothing that is wanted.
+          OutOfRegisters: too few registers, even with values spilled.
+        """
+        what = Merging(self.order, size=NOWHERE, run=_wanted(self.k), kept=self.k)
+
+        def rows_of(sizes: tuple[int, ...], operands: Sequence[np.ndarray]) -> list[np.ndarray]:
+            moved = [np.moveaxis(x, (1, self.dimension + 2), (-2, -1)) for x in operands]
+            return [x.reshape(-1, x.shape[-2] * x.shape[-1]) for x in moved]
+
+        def results_of(sizes: tuple[int, ...], found: list[np.ndarray]) -> list[np.ndarray]:
+            kept = [n for d, n in enumerate(sizes[1:-1]) if d != self.dimension]
+            return [split_rows(x, kept, self.dimension) for x in found]
+
+        def n_of(sizes: tuple[int, ...]) -> int:
+            return sizes[0] * self.k
+
+        kernel = MergedRows(what, rows_of, results_of, n_of, target.workers_per_tile)
+        return merging_code(what, partials * self.k, rows, kernel, target, self.label)
 
 
 @register
@@ -160,18 +196,48 @@ class TopK(_Selection):
         return tuple(jnp.moveaxis(y, -1, self.dimension) for y in (values, positions))
 
     def cycles(self, extents: Extents, target: Target) -> Cycles:
-        """Return the duration of selecting from every row.
+        """Return the cycles of the code: rows are sorted by merges that keep k elements. Where there is none, of a heap.
 
         A worker keeps the k best it has seen in a heap, of which the worst is on top: in the worst case every
         element sinks into it, and in the end k are taken out, each as in a heap sort of k. Workers take a row
         each, or parts of one, whose survivors are then merged in turn.
         """
-        n, workers = np.asarray(extents.sizes[self.dimension], np.int64), target.workers_per_tile
-        rows = extents.operand_elements(0) // np.maximum(n, 1)
+        n, rows, workers = *self._rows(extents), target.workers_per_tile
         whole = -(-rows // workers) * _heap_slots(n, self.k)
         shared = rows * (_heap_slots(-(-n // workers), self.k) + (workers - 1) * self.merge_slots)
         slots = 30 + np.minimum(whole, shared)
-        return Cycles(target.worker_issue_interval_cycles * slots, Basis.ASSUMED, SOURCE)
+        estimated = Cycles(target.worker_issue_interval_cycles * slots, Basis.ASSUMED, SOURCE)
+        try:
+            return code_or_formula(self.tile_code(extents, target), estimated)
+        except (NoTileCode, OutOfRegisters):
+            return estimated
+
+    def _rows(self, extents: Extents) -> tuple[np.ndarray, np.ndarray]:
+        """Return the elements of a row, and the rows of a vertex."""
+        n = np.asarray(extents.sizes[self.dimension], np.int64)
+        return n, extents.operand_elements(0) // np.maximum(n, 1)
+
+    def scratch_bytes(self, extents: Extents, target: Target) -> np.ndarray:
+        """Count what a row is sorted in."""
+        return self.buffered_bytes(self._rows(extents)[0], extents, target)
+
+    def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
+        """Return the code of selecting from rows of whole words, or from their parts."""
+        n, rows = self._rows(extents)
+
+        def rows_of(sizes: tuple[int, ...], operands: Sequence[np.ndarray]) -> list[np.ndarray]:
+            return [np.moveaxis(operands[0], 1 + self.dimension, -1).reshape(-1, sizes[self.dimension])]
+
+        def results_of(sizes: tuple[int, ...], found: list[np.ndarray]) -> list[np.ndarray]:
+            kept = [n for d, n in enumerate(sizes[:-1]) if d != self.dimension]
+            return [split_rows(x, kept, self.dimension) for x in found]
+
+        def n_of(sizes: tuple[int, ...]) -> int:
+            return sizes[self.dimension]
+
+        what = Merging(self.order, kept=_wanted(self.k), counts=True)
+        kernel = MergedRows(what, rows_of, results_of, n_of, target.workers_per_tile, self.dimension)
+        return merging_code(what, n, rows, kernel, target, self.label)
 
     def partial(self) -> tuple[Codelet, tuple[str, ...]]:
         """Return the codelet itself."""
@@ -206,10 +272,20 @@ class TopKJoin(_Selection):
         )
 
     def cycles(self, extents: Extents, target: Target) -> Cycles:
-        """Return the duration of merging the partials of every row; see ``merging_slots``."""
+        """Return the duration of merging the partials of every row; see ``merging_cycles``."""
+        return self.merging_cycles(extents.sizes[0], self._rows(extents), target)
+
+    def _rows(self, extents: Extents) -> np.ndarray:
         n = np.maximum(extents.product((0, self.dimension + 1)), 1)
-        slots = self.merging_slots(extents.sizes[0], extents.operand_elements(0) // n, target)
-        return Cycles(target.worker_issue_interval_cycles * slots, Basis.ASSUMED, MERGE_SOURCE)
+        return extents.operand_elements(0) // n
+
+    def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
+        """Return the code of merging partials of whole words."""
+        return self.merging_parts(np.asarray(extents.sizes[0], np.int64), self._rows(extents), target)
+
+    def scratch_bytes(self, extents: Extents, target: Target) -> np.ndarray:
+        """Count what the partials of a row are merged in."""
+        return self.buffered_bytes(np.asarray(extents.sizes[0]) * self.k, extents, target)
 
     def partial(self) -> tuple[Codelet, tuple[str, ...]]:
         """Return the codelet itself."""
@@ -218,6 +294,17 @@ class TopKJoin(_Selection):
     def may_split(self, form: OpForm, d: int) -> bool:
         """Cut partials and rows; k stays in one piece."""
         return d not in (self.dimension + 1, len(form.dims) - 1)
+
+
+def _wanted(k: int) -> int:
+    """Return k.
+
+    Raises:
+      NoTileCode: it is 0.
+    """
+    if not k:
+        raise NoTileCode("a selection of no elements")
+    return k
 
 
 def _heap_slots(n: np.ndarray, k: int) -> np.ndarray:

@@ -103,6 +103,11 @@ class MultiUpdate(Codelet):
         """Partials of updates are nearly all zeros: 61 of a million elements each for 100,000 updates of as many."""
         return False
 
+    @property
+    def only_moves(self) -> bool:
+        """Elements that are set were in one operand or in the other."""
+        return self.operation == "set"
+
     def compute(self, cell: Cell, *operands: Array) -> tuple[Array, ...]:
         """Return the cell's part after all updates."""
         form, wanted = cell.form, cell.form.results[0].dims

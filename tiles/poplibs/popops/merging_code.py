@@ -1,0 +1,373 @@
+"""Tile code of sorts and selections: runs of sorted elements, of one at first, are merged until there is one a row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tiles._jax_compat import make_jaxpr
+from tiles.elements import (
+    Access,
+    Arrangement,
+    CellFunction,
+    InstructionSet,
+    TileCode,
+    Variant,
+    compile_merges,
+    compile_variant,
+    instructions_for,
+)
+from tiles.elements.kept_variants import kept_variant
+from tiles.elements.merges import PIECES_SHIFT
+from tiles.elements.variants import UNNAMED, NoVariant, existing, variant_or_why
+from tiles.errors import NoTileCode
+from tiles.graph import Extents, VertexCode
+from tiles.graph.cycles import Field
+from tiles.numerics.dtypes import itemsize, to_jax
+from tiles.numerics.shared import Amount
+from tiles.poplibs.popops.expression import ONE_ELEMENT
+from tiles.poplibs.popops.map_code import check_widths
+from tiles.poplibs.popops.sort_order import Order
+from tiles.target import Target
+
+POSITION = "int32"
+NOWHERE = np.iinfo(np.int32).max
+"""The position of what fills a row that has fewer elements than are wanted; a row is never that long."""
+_WORD_BYTES = 4
+_PIECES_MAX = 6
+"""Pieces of a pair: no more than there are workers."""
+_SEARCH_ELEMENTS = 3
+"""Elements of a piece in whose time it finds where it begins, beside one for each halving."""
+
+
+@dataclass(frozen=True)
+class Merging:
+    """What is merged.
+
+    Args:
+      order: of the elements.
+      has_positions: whether positions lie behind the arrays, and decide between equal elements; else runs do.
+      size: positions from here on are padding; None where there is none.
+      run: elements of the sorted runs that there are at first.
+      kept: how many of a row are wanted; None for all.
+      counts: whether the positions of the first runs are counted, not read.
+    """
+
+    order: Order
+    has_positions: bool = True
+    size: int | None = None
+    run: int = 1
+    kept: int | None = None
+    counts: bool = False
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """Dtypes of the arrays that are merged."""
+        return (*self.order.dtypes, POSITION) if self.has_positions else self.order.dtypes
+
+
+@dataclass(frozen=True)
+class _Level:
+    """One time that the code goes over a row; numbers, or arrays with one entry per vertex.
+
+    Attributes:
+      number: of the level.
+      run: elements of a run, and at most of a result.
+      most: elements of a result.
+      elements: of a row.
+      pairs: of runs in a row.
+      pieces: of a pair's result.
+      active: whether there is this level.
+    """
+
+    number: int
+    run: int
+    most: int
+    elements: Any
+    pairs: Any
+    pieces: Any
+    active: Any
+
+    @property
+    def piece(self) -> Any:
+        """Elements of a piece."""
+        return -(-np.minimum(self.most, self.elements) // self.pieces)
+
+    @property
+    def found(self) -> Any:
+        """Elements of a row afterwards."""
+        return (self.pairs - 1) * self.most + np.minimum(
+            self.most, self.elements - 2 * self.run * (self.pairs - 1)
+        )
+
+    @property
+    def steps(self) -> int:
+        """Halvings by which a piece finds where it begins."""
+        return _steps(self.run, self.most)
+
+
+def _levels(n: Amount, run: int, kept: int | None, workers: int) -> Iterator[_Level]:
+    """Yield the levels of rows of ``n`` elements: the first, and more as long as there are several runs."""
+    elements, number, active = np.asarray(n, np.int64), 0, np.ones(np.shape(n), bool)
+    while active.any():
+        most = 2 * run if kept is None else min(2 * run, kept)
+        pairs = np.maximum(-(-elements // (2 * run)), 1)
+        pieces = _pieces(pairs, np.minimum(most, elements), _steps(run, most), workers)
+        level = _Level(number, run, most, elements, pairs, pieces, active)
+        yield level
+        elements, run, number = np.where(active, level.found, elements), most, number + 1
+        active = active & (elements > run)
+
+
+def _steps(run: int, most: int) -> int:
+    """Return how many halvings tell how many of up to ``most`` elements are of one of two runs."""
+    return min(run, most).bit_length()
+
+
+def _pieces(pairs: Any, found: Any, steps: int, workers: int) -> Any:
+    """Return into how many pieces results of ``found`` elements are cut so that workers have done soonest."""
+    choices = np.arange(1, _PIECES_MAX + 1)
+    turns = -(-np.asarray(pairs)[..., None] * choices // workers)
+    searching = np.where(choices > 1, steps + _SEARCH_ELEMENTS, 0)
+    return choices[np.argmin(turns * (-(-np.asarray(found)[..., None] // choices) + searching), axis=-1)]
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A variant of the code at one level, and how often vertices run it."""
+
+    level: _Level
+    variant: Variant
+    counts: bool
+    steps: int
+    runs: Any
+
+
+def _runs(what: Merging, n: Amount, rows: Amount, target: Target, name: str) -> list[_Run]:
+    """Return what sorts ``rows`` rows of ``n`` elements each, in order; see ``merging_code``."""
+    isa, found = instructions_for(target), list[_Run]()
+    n, rows = np.broadcast_arrays(np.asarray(n, np.int64), np.asarray(rows, np.int64))
+    most = int(np.max(n, initial=0))
+    if most > isa["repeat_count_max"]:
+        raise NoTileCode(f"rows of {most:,} elements", expected=f"at most {isa['repeat_count_max']:,}")
+    variants: dict[tuple[bool, int], Variant] = {}
+    for level in _levels(n, what.run, what.kept, isa["worker_contexts"]):
+        counts = what.counts and level.number == 0
+        for steps in (0, level.steps):
+            runs = np.where(level.active & ((level.pieces > 1) == (steps > 0)), rows, 0)
+            if not runs.any():
+                continue
+            if (counts, steps) not in variants:
+                made = existing(_variant(isa, what.order, what.has_positions, what.size, counts, steps))
+                variants[counts, steps] = made.named(name)
+            found.append(_Run(level, variants[counts, steps], counts, steps, runs))
+    return found
+
+
+def merging_code(
+    what: Merging, n: Amount, rows: Amount, kernel: MergedRows, target: Target, name: str
+) -> tuple[VertexCode, ...]:
+    """Return the code that sorts ``rows`` rows of ``n`` elements each, a run of the code for every level and row.
+
+    Args:
+      what: is merged.
+      n: elements of a row; a number, or an array with one entry per vertex.
+      rows: as ``n``.
+      kernel: of the codelet.
+      target: the machine.
+      name: of the variants.
+
+    Raises:
+      NoTileCode: elements that are no whole words, a comparison without code, or rows that loops cannot count.
+      OutOfRegisters: too few registers, even with values spilled.
+    """
+    cell = partial(_cell, what.order, what.has_positions, what.size)
+    parts = [
+        VertexCode(
+            run.variant,
+            run.level.piece,
+            run.level.pairs * run.level.pieces,
+            run.runs,
+            cell=cell,
+            kernel=kernel,
+            compiled=_Compiled(run.counts, run.steps),
+            turn=partial(kernel.turn, run.level.number),
+        )
+        for run in _runs(what, n, rows, target, name)
+    ]
+    missing = np.maximum((what.kept or 0) - np.asarray(n, np.int64), 0)
+    if np.any(missing):
+        made = existing(_filling(instructions_for(target), what.dtypes)).named(name)
+        runs = np.where(missing > 0, rows, 0)
+        parts.append(VertexCode(made, missing, 1, runs, kernel=kernel, turn=kernel.fill))
+    return tuple(parts)
+
+
+def merging_cycles(what: Merging, n: Amount, rows: Amount, target: Target) -> Any:
+    """Return the cycles of sorting ``rows`` rows of ``n`` elements on one tile; arguments and errors as of ``merging_code``."""
+    found = _runs(what, n, rows, target, "merges")
+    return sum(
+        run.runs * run.variant.formula.cycles(run.level.piece, run.level.pairs * run.level.pieces)
+        for run in found
+    )
+
+
+def sorting_code(
+    what: Merging, dimension: int, extents: Extents, target: Target, name: str
+) -> tuple[VertexCode, ...]:
+    """Return the code that sorts arrays along a dimension of theirs; arguments and errors as of ``merging_code``."""
+    n = np.asarray(extents.sizes[dimension], np.int64)
+
+    def rows_of(sizes: tuple[int, ...], operands: Sequence[np.ndarray]) -> list[np.ndarray]:
+        return [np.moveaxis(x, 1 + dimension, -1).reshape(-1, sizes[dimension]) for x in operands]
+
+    def results_of(sizes: tuple[int, ...], found: list[np.ndarray]) -> list[np.ndarray]:
+        rest = [size for d, size in enumerate(sizes) if d != dimension]
+        return [split_rows(x, rest, dimension) for x in found]
+
+    def n_of(sizes: tuple[int, ...]) -> int:
+        return sizes[dimension]
+
+    kernel = MergedRows(what, rows_of, results_of, n_of, target.workers_per_tile)
+    return merging_code(what, n, extents.points // np.maximum(n, 1), kernel, target, name)
+
+
+@lru_cache(maxsize=256)
+def _variant(isa: InstructionSet, *question: Any) -> Variant | NoVariant:
+    def make() -> Variant:
+        *what, counts, steps = question
+        cell = _cell(*what)
+        code = compile_merges(cell.jaxpr, cell.dtypes[1], isa, counts, steps, UNNAMED)
+        return Variant.of(code, isa)
+
+    return kept_variant(("merges", *question), isa, make)
+
+
+@lru_cache(maxsize=64)
+def _filling(isa: InstructionSet, dtypes: tuple[str, ...]) -> Variant | NoVariant:
+    """Return the code that fills the end of what was found: zeros, at the position of nothing."""
+
+    def nothing() -> tuple[jax.Array, ...]:
+        return *(jnp.zeros((), to_jax(d)) for d in dtypes[:-1]), jnp.full((), NOWHERE, POSITION)
+
+    how = Arrangement((), (Access(alignment_bytes=_WORD_BYTES),) * len(dtypes))
+    return variant_or_why(lambda: compile_variant(make_jaxpr(nothing)(), ((), dtypes), how, isa, UNNAMED))
+
+
+@dataclass(frozen=True)
+class _Compiled:
+    """Makes the code for another arithmetic."""
+
+    counts: bool
+    steps: int
+
+    def __call__(self, cell: CellFunction, isa: InstructionSet) -> TileCode:
+        return compile_merges(cell.jaxpr, cell.dtypes[1], isa, self.counts, self.steps)
+
+
+@lru_cache(maxsize=256)
+def _cell(order: Order, has_positions: bool, size: int | None) -> CellFunction:
+    """Return whether later elements go before earlier ones: of the arrays' later elements, then of their earlier ones."""
+    arrays = (*order.dtypes, POSITION) if has_positions else order.dtypes
+    check_widths(arrays)
+    if any(itemsize(dtype) != _WORD_BYTES for dtype in arrays):
+        raise NoTileCode(f"a sort of {', '.join(order.dtypes)}", expected="elements of whole words")
+
+    def goes_before(*elements: jax.Array) -> jax.Array:
+        later, earlier = elements[: len(arrays)], elements[len(arrays) :]
+        if not has_positions:
+            return order.less(ONE_ELEMENT, later, earlier)
+        if size is None:
+            return order.earlier(ONE_ELEMENT, later, earlier)
+        return order.precedes(ONE_ELEMENT, later, earlier, size)
+
+    jaxpr: Any = make_jaxpr(goes_before)(*(jax.ShapeDtypeStruct((), to_jax(d)) for d in arrays * 2))
+    return CellFunction(jaxpr, (arrays * 2, arrays), Arrangement((), ()))
+
+
+@dataclass(frozen=True)
+class MergedRows:
+    """Rows that code sorts level by level, from one buffer to another: a ``Kernel``.
+
+    Args:
+      what: is merged.
+      rows_of: returns the arrays ``[rows of all cells, n]`` from extents and operands.
+      results_of: returns the results ``[cells, *extents]`` from extents and sorted arrays ``[rows of all cells, kept]``.
+      workers: of a tile.
+      dimension: of the domain along which positions are counted.
+    """
+
+    what: Merging
+    rows_of: Callable[[tuple[int, ...], Sequence[np.ndarray]], list[np.ndarray]]
+    results_of: Callable[[tuple[int, ...], list[np.ndarray]], list[np.ndarray]]
+    n_of: Callable[[tuple[int, ...]], int]
+    workers: int
+    dimension: int = 0
+
+    def find(
+        self, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """See ``Kernel``."""
+        rows = [np.ascontiguousarray(x) for x in self.rows_of(sizes, operands)]
+        count, n = rows[0].shape
+        memory = {f"in{k}": x for k, x in enumerate(rows)}
+        levels = self._levels(sizes)
+        for buffer in sorted({self._buffer(level, len(levels)) for level in range(len(levels))}):
+            width = max(levels[-1].found, self.what.kept or 0) if buffer == "r" else n
+            for k, dtype in enumerate(self.what.dtypes):
+                memory[f"{buffer}{k}"] = np.zeros((count, int(width)), _word_type(rows, k, dtype))
+        first = origins[:, self.dimension] if self.what.counts else np.zeros(len(origins), np.int64)
+        return memory, {"first": np.repeat(first, count // len(origins))}
+
+    def _levels(self, sizes: tuple[int, ...]) -> list[_Level]:
+        return [*_levels(self.n_of(sizes), self.what.run, self.what.kept, self.workers)]
+
+    def _buffer(self, number: int, levels: int) -> str:
+        """Return the name of the buffer that a level writes: the results' last, two others in turn before."""
+        if number == levels - 1:
+            return "r"
+        return (
+            "ab"[(levels - 2 - number) % 2] if self.what.kept is not None else "ra"[(levels - 1 - number) % 2]
+        )
+
+    def turn(self, number: int, sizes: tuple[int, ...]) -> dict[str, Field]:
+        """Return the fields of a level; a text names memory."""
+        levels = self._levels(sizes)
+        level = levels[number]
+        target, source = self._buffer(number, len(levels)), "in"
+        if number:
+            source = self._buffer(number - 1, len(levels))
+        held = len(self.what.dtypes) - (self.what.counts and number == 0)
+        fields: dict[str, Field] = {f"in{k}": f"{source}{k}" for k in range(held)}
+        fields |= {f"out{k}": f"{target}{k}" for k in range(len(self.what.dtypes))}
+        pieces, piece = int(level.pieces), int(level.piece)
+        fields |= {"run": level.run * _WORD_BYTES, "most": level.most * _WORD_BYTES}
+        fields |= {"size": int(level.elements) * _WORD_BYTES, "piece": piece * _WORD_BYTES}
+        return fields | {"pieces": pieces, "factor": -(-(1 << PIECES_SHIFT) // pieces)}
+
+    def fill(self, sizes: tuple[int, ...]) -> dict[str, Field]:
+        """Return the fields of filling the end of a row in which fewer are found than are wanted."""
+        offset = self.n_of(sizes) * _WORD_BYTES
+        return {f"out{k}": (f"r{k}", offset) for k in range(len(self.what.dtypes))}
+
+    def results(self, sizes: tuple[int, ...], memory: dict[str, np.ndarray]) -> list[np.ndarray]:
+        """See ``Kernel``."""
+        return self.results_of(sizes, [memory[f"r{k}"] for k in range(len(self.what.dtypes))])
+
+
+def _word_type(rows: Sequence[np.ndarray], k: int, dtype: str) -> np.dtype:
+    """Return the type of array k: in the ring, its words'."""
+    return rows[k].dtype if k < len(rows) else np.dtype(to_jax(dtype))
+
+
+def split_rows(x: np.ndarray, sizes: Sequence[int], axis: int) -> np.ndarray:
+    """Return sorted rows ``[cells * rows, n]`` with the axis back in its place among the other extents ``sizes``."""
+    cells = len(x) // max(1, math.prod(sizes))
+    return np.moveaxis(x.reshape(cells, *sizes, x.shape[1]), -1, 1 + axis)
