@@ -45,7 +45,7 @@ from tiles.plan import (
 )
 from tiles.plan.bounds import least_figures
 from tiles.plan.exchange import exchange_figures
-from tiles.plan.search import _candidates, _closed_form, _fewest, _near
+from tiles.plan.search import _closed_form, _cuts, _fewest, _near
 from tiles.plan.superstep import entry_cycles
 from tiles.planning import Planner
 from tiles.poplibs.forms import (
@@ -225,9 +225,11 @@ def test_candidates_that_are_left_out_are_none_of_the_best(case, seed, limit):
         for s in shapes
     )
     question = Question(form, codelet, operands, (dtype,), TARGET)
-    every = _candidates(form, codelet, (dtype,) * len(operands), (dtype,), TARGET, question.code_price)
-    with mock.patch.dict(_near.__globals__, SAMPLED=4):
-        near = _near(question, every, limit)
+    with mock.patch.dict(_near.__globals__, SAMPLED=4, FEW=0):
+        cuts = _cuts(form, codelet, (dtype,) * len(operands), (dtype,), TARGET, question.code_price)
+        near = _near(question, cuts, limit)
+        least_cost = cuts.least_cost
+    every = cuts.every
 
     def best(candidates):
         cycles, innermost = _closed_form(question, candidates, limit)
@@ -235,6 +237,8 @@ def test_candidates_that_are_left_out_are_none_of_the_best(case, seed, limit):
         return candidates.grains[rows].tolist(), innermost[rows].tolist(), cycles[rows].tolist()
 
     assert best(near) == best(every)
+    assert least_cost == (every.compute + every.combining).min() * (1 - 1e-9)
+    assert cuts.is_complete or (cuts.least <= (every.compute + every.combining) * (1 + 1e-9)).all()
 
 
 @given(st.one_of(questions(), windows()), SEEDS, st.sampled_from([0, 400, 2**20]))

@@ -14,7 +14,7 @@ from tiles.compiler.costs import step_costs
 from tiles.errors import InvalidPlan
 from tiles.plan import Operand, Question, draft
 from tiles.plan.pricing import _drafts
-from tiles.plan.search import _candidates, _closed_form, _orders, _plan
+from tiles.plan.search import _closed_form, _cuts, _orders, _plan
 from tiles.plan.superstep import copy_cycles, entry_cycles
 from tiles.planning import Planner
 
@@ -31,7 +31,7 @@ def test_the_closed_form_is_at_most_the_price(case, seed):
     form, codelet, shapes, dtype = case
     operands = tuple(Operand(shape, dtype, None) for shape in shapes)
     question = Question(form, codelet, operands, (dtype,), TARGET, code_price=0.0)
-    every = _candidates(form, codelet, (dtype,) * len(operands), (dtype,), TARGET, 0.0)
+    every = _cuts(form, codelet, (dtype,) * len(operands), (dtype,), TARGET, 0.0).every
     rng = np.random.default_rng(seed)
     some = every.at(rng.choice(every.cells.size, min(SAMPLED, every.cells.size), replace=False))
     expected, innermost = _closed_form(question, some, 1 << 40)

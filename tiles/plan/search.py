@@ -373,8 +373,8 @@ class _Cuts:
     def size_bytes(self) -> int:
         """Bytes of all the arrays."""
         several = (*self.slice_bytes, *self.replication, *self.lanes)
-        each = [value for value in vars(self).values() if isinstance(value, np.ndarray)]
-        return sum(array.nbytes for array in (*each, *several))
+        known = (self.grains, self.cells, self.reader_runs, self.combining, self.is_split, self.least)
+        return sum(array.nbytes for array in (*known, *several, self.held, self.cycles, self.scratch))
 
     @cached_property
     def least_cost(self) -> float:

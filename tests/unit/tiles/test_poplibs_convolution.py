@@ -367,6 +367,39 @@ def test_auto_is_the_fastest_method_that_can():
         assert len(possible) >= 3
 
 
+@pytest.mark.parametrize("target", ["gc200", "gc2", "c600"])
+@pytest.mark.parametrize(
+    ("dtype", "sums"),
+    [
+        ("float16", "float16"),
+        ("float16", "float32"),
+        ("float32", "float32"),
+        ("bfloat16", "float32"),
+        ("float8_e4m3fnuz", "float16"),
+        ("int8", "int32"),
+        ("int32", "int32"),
+    ],
+)
+def test_no_method_multiplies_faster_than_the_product_units(dtype, sums, target):
+    """So that ways to cut a convolution may be left out by that rate: cells of all sizes, depthwise ones among them."""
+    rng = np.random.default_rng(0)
+    kinds = [("n", 64, ""), ("y", 64, ""), ("x", 64, ""), ("g", 64, ""), ("o", 64, "")]
+    kinds += [("m", 7, WINDOW), ("k", 7, WINDOW), ("i", 64, REDUCTION)]
+    dims = tuple(Dim(name, size, kind) if kind else Dim(name, size) for name, size, kind in kinds)
+    for stride in (1, 2, 3):
+        rows, columns = (Affine(((at, stride), (at + 4, 1))) for at in (1, 2))
+        lhs = IndexMap((along(0), rows, columns, along(3), along(7)), 0)
+        rhs = IndexMap((along(5), along(6), along(3), along(7), along(4)))
+        form = OpForm(dims, (lhs, rhs), (identity_map(5),))
+        sizes = [np.minimum(n, 2 ** rng.uniform(0, 7, 3000)).astype(int) for n in form.shape]
+        for d in (4, 7):
+            sizes[d][:1000] = 1
+        extents = extents_of(form, (dtype,) * 2, (sums,), sizes)
+        codelet, machine = Convolution((dtype, dtype), sums, sums), Target.named(target)
+        least = codelet.least_cycles(extents, machine)
+        assert (codelet.cycles(extents, machine).value >= least).all() and least.max() > 1e5
+
+
 def test_depthwise_does_not_pay_for_whole_panels():
     shape = {"groups": 16, "inputs": 1, "outputs": 1, "batch": 8, "field": 32}
     units, best = (_cycles("float16", "float16", m, **shape).value[0] for m in ("amp", "auto"))
