@@ -1,7 +1,7 @@
 """The fast engine: logical arrays, every compute set in its whole-array form, one traceable function.
 
 What parallel splits and exchange do not change is not emulated; split reductions are kept as partials,
-so sums round as the plan says. Loops and branches are those of every traced engine.
+or added part by part, so sums round as the plan says. Loops and branches are those of every traced engine.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tiles.compiler import (
     VariableCopy,
     VertexGroup,
 )
-from tiles.compiler.control import Call, Composite, Part, Path, Repeat, Sequence, While, steps_of
+from tiles.compiler.control import Call, Composite, Part, Path, Repeat, Sequence, While, nodes_of, steps_of
 from tiles.compiler.control_flow import count_steps, items_needed, may_halt, written_in
 from tiles.compiler.wellformed import root_of
 from tiles.compiler.wellformed_steps import read_by
@@ -45,33 +45,35 @@ from tiles.engine.compilation import WORTH_KEEPING, apart, computed_first, quick
 from tiles.engine.interface import FLOAT, RING, check_inputs, check_streams, differing
 from tiles.engine.replicated import REPLICA, moved, over_replicas, replica_index
 from tiles.engine.streams import (
-    Room,
+    Capacity,
     Streams,
     collect,
     halting_error,
     in_order,
-    initial_room,
+    initial_capacity,
     prints_of,
     remote_rows,
     sent_by,
 )
 from tiles.engine.trace import Print, Trace
 from tiles.engine.traced import Env, State, TracedEngine
-from tiles.engine.whole import is_laid_out, lay_out, whole
+from tiles.engine.whole import is_laid_out, lay_out, summed, uncut, whole
 from tiles.errors import InvalidArguments, ProgramAborted, Unsupported
 from tiles.files import is_list
-from tiles.graph import Collective, Extents
+from tiles.graph import Collective, Extents, along, identity_map
 from tiles.numerics.decisions import Decisions, Recording, Replay, record
 from tiles.numerics.total_order import concatenated
 
 COMPUTING = (ExecuteStep, CopyStep, UndefStep, SyncStep)
 """Steps that neither ask which replica they run on nor exchange values with others or the host."""
+WORTH_ADDING = 1 << 19
+"""Elements of one partial of a contraction, on all replicas, from which on each is added as it is computed."""
 REPEATED_CYCLES = 64
 """Cycles of a tile per element from which on a value that several steps read is computed once (a tangent: 30)."""
 
 
 class FastEngine(TracedEngine):
-    """See the module's text. ``strict=False`` lets XLA fuse partials with their combination.
+    """See the module's text. ``strict=False`` lets XLA fuse partials with their combination, and takes contractions whole.
 
     Replicas are spread over ``devices``, as many on each, where any are given: what differs between replicas is there
     alone, and XLA moves what collectives bring. Their order of additions stays; a product of matrices may be rounded as
@@ -105,9 +107,11 @@ class FastEngine(TracedEngine):
                 )
             self._spread = NamedSharding(Mesh(np.array(devices), ("devices",)), PartitionSpec("devices"))
         options = self.compiler_options
-        self._jitted: Callable[..., Any] = jit(self._called, compiler_options=options, static_argnames="room")
+        self._jitted: Callable[..., Any] = jit(
+            self._called, compiler_options=options, static_argnames="capacity"
+        )
         self._replayed: Callable[..., Any] = jit(
-            self._call_replaying, compiler_options=options, static_argnames="room"
+            self._call_replaying, compiler_options=options, static_argnames="capacity"
         )
         self._recording: Callable[..., Any] = jit(
             self._call_recording, static_argnums=0, compiler_options=options
@@ -143,10 +147,10 @@ class FastEngine(TracedEngine):
                 recorded, floats = record_run(exe, *inputs, streams=given, remote=floats)
                 run = partial(self._replayed, recorded)
             run = partial(run, *inputs, items=items, remote=self.remote)
-            prints, room = prints_of(exe), initial_room(exe)
+            prints, capacity = prints_of(exe), initial_capacity(exe)
             try:
                 (outputs, trips), received = collect(
-                    exe.streams, room, lambda room: run(room=room), error, tuple(prints)
+                    exe.streams, capacity, lambda capacity: run(capacity=capacity), error, tuple(prints)
                 )
             except ProgramAborted as stopped:
                 self.show(stopped.prints)
@@ -196,7 +200,7 @@ class FastEngine(TracedEngine):
         with jax.enable_x64(True):
             items = {name: jnp.asarray(x) for name, x in given.items()}
             (outputs, _), sent = self._called(
-                *inputs, items=items, room=initial_room(exe), remote={}, show=self.show
+                *inputs, items=items, capacity=initial_capacity(exe), remote={}, show=self.show
             )
             return list(outputs), sent_by(exe, sent)
 
@@ -221,22 +225,22 @@ class FastEngine(TracedEngine):
         return decisions.state, remote_rows(left)
 
     def _call_replaying(
-        self, recorded: jax.Array, *inputs: Datum, items: Env, room: Room, remote: Env
+        self, recorded: jax.Array, *inputs: Datum, items: Env, capacity: Capacity, remote: Env
     ) -> Any:
-        return self._call(*inputs, decisions=Replay(recorded), items=items, room=room, remote=remote)
+        return self._call(*inputs, decisions=Replay(recorded), items=items, capacity=capacity, remote=remote)
 
     def _called(
         self,
         *inputs: Datum,
         items: Env,
-        room: Room = (),
+        capacity: Capacity = (),
         remote: Env,
         show: Callable[[list[Print]], None] | None = None,
     ) -> Any:
         """Return what ``_call`` does; of replicas, outputs ``[replicas, *shape]`` and the most trips of any."""
         exe = self.executable
         if not exe.replicas.axes:
-            return self._call(*inputs, items=items, room=room, remote=remote, show=show)
+            return self._call(*inputs, items=items, capacity=capacity, remote=remote, show=show)
         each = differing(exe)
 
         def one(number: jax.Array, *own: Any) -> Any:
@@ -260,7 +264,7 @@ class FastEngine(TracedEngine):
         *inputs: Datum,
         decisions: Decisions | None = None,
         items: Env,
-        room: Room = (),
+        capacity: Capacity = (),
         remote: Env,
         show: Callable[[list[Print]], None] | None = None,
         replica: jax.Array | None = None,
@@ -274,7 +278,7 @@ class FastEngine(TracedEngine):
             env[REPLICA] = replica
         entered = {name: self.enter_items(name, x) for name, x in items.items()}
         dtypes = {name: self.carried(s.dtype) for name, s in exe.streams.items()}
-        streams = Streams(exe.streams, may_halt(exe, exe.program), entered, dtypes, room)
+        streams = Streams(exe.streams, may_halt(exe, exe.program), entered, dtypes, capacity)
         streams.add_remote({name: jnp.asarray(rows) for name, rows in remote.items()})
         streams.add_steps(self._read_by(PrintStep), self._read_by(ErrorStep))
         if show is not None and prints_of(exe):
@@ -353,6 +357,9 @@ class FastEngine(TracedEngine):
             state.env[step.variable] = state.streams.read_rows(step.buffer, rows)
 
     def _vertices(self, group: VertexGroup, env: Env) -> None:
+        if len(group.operands) == 1 and _sum_name(group.operands[0].variable) in env:
+            env[group.results[0]] = env.pop(_sum_name(group.operands[0].variable))
+            return
         laid_out = [k for k in range(len(group.operands)) if _laid_out_name(group, k) in env]
         operands = [
             env[_laid_out_name(group, k)] if k in laid_out else self._read(env, o.variable)
@@ -361,8 +368,13 @@ class FastEngine(TracedEngine):
         if group.codelet.replaces_elements:
             may_overwrite = group.codelet.may_overwrite
             operands = [x if may_overwrite(k) else computed_first(x) for k, x in enumerate(operands)]
+        if group.results[0] in self._added_at_once and not laid_out:
+            function = partial(summed if self.strict else uncut, group)
+            function = apart(function, math.prod(group.form.shape))
+            env[_sum_name(group.results[0])] = function(*operands)
+            return
         function = self.arithmetic_of(partial(_whole, group, laid_out), self.operand_dtypes(group))
-        if _adds_up(group):
+        if _folds(group):
             function = apart(function, sum(x.size for x in operands))
         elif self._is_repeated_work(group):
             function = apart(function, math.prod(group.form.shape))
@@ -382,6 +394,46 @@ class FastEngine(TracedEngine):
         extents = Extents(group.form, sizes, tuple(self.operand_dtypes(group)), dtypes)
         cycles = float(np.max(group.codelet.cycles(extents, exe.target).value))
         return cycles > REPEATED_CYCLES * math.prod(group.form.shape)
+
+    @cached_property
+    def _added_at_once(self) -> frozenset[str]:
+        """Partials of contractions that nothing reads but a sum of all, further on in the same sequence of steps.
+
+        In float32 adding each as it is computed gives the bits of the vertex that adds them up in order, and takes no
+        memory for them: 16 replicas of a transformer's block take 0.6 of the time. Where the plan's order need not be
+        kept, they are computed as one.
+        """
+        exe = self.executable
+        if self.arithmetic == RING:
+            return frozenset()
+        found: set[str] = set()
+        for node in nodes_of(exe.program):
+            open_ones: dict[str, VertexGroup] = {}
+            for part in node.parts if isinstance(node, Sequence) else ():
+                step = exe.steps[part] if isinstance(part, int) else None
+                if not isinstance(step, ExecuteStep):
+                    open_ones = {} if step is None else open_ones
+                    continue
+                for group in step.groups:
+                    name = group.operands[0].variable if len(group.operands) == 1 else ""
+                    if name in open_ones and _adds_up(group, math.prod(exe.variables[name].shape[1:])):
+                        found.add(name)
+                open_ones |= {group.results[0]: group for group in step.groups if self._may_be_added(group)}
+        return frozenset(found)
+
+    def _may_be_added(self, group: VertexGroup) -> bool:
+        exe, name = self.executable, group.results[0]
+        v = exe.variables[name]
+        return (
+            group.codelet.is_contraction
+            and len(group.results) == 1
+            and len(group.plan.split_reductions(group.form)) == 1
+            and v.dtype == "float32"
+            and (not self.strict or math.prod(v.shape[1:]) * exe.replicas.count >= WORTH_ADDING)
+            and self._readers[root_of(exe, name)] == 1
+            and root_of(exe, name) == name
+            and name not in {root_of(exe, output) for output in exe.outputs}
+        )
 
     @cached_property
     def _readers(self) -> Counter[str]:
@@ -421,7 +473,7 @@ class FastEngine(TracedEngine):
         return concatenated(sources, step.axis)
 
 
-def _adds_up(group: VertexGroup) -> bool:
+def _folds(group: VertexGroup) -> bool:
     """Whether a group folds values, not products; what only moves them reduces dimensions in form alone."""
     codelet = group.codelet
     return bool(group.form.reduced) and not (codelet.is_contraction or codelet.only_moves)
@@ -473,6 +525,24 @@ def _laid(group: VertexGroup, k: int, x: jax.Array) -> tuple[jax.Array, ...]:
 
 def _whole(group: VertexGroup, laid_out: list[int], *operands: jax.Array) -> tuple[jax.Array, ...]:
     return whole(group, operands, laid_out)
+
+
+def _adds_up(group: VertexGroup, elements: int) -> bool:
+    """Whether a group adds up its operand's leading axis, and leaves the other elements where they are."""
+    form, rank = group.form, len(group.form.shape)
+    return (
+        group.codelet.is_plain_sum
+        and not group.plan.split_reductions(form)
+        and form.reduced == (0,)
+        and math.prod(form.shape[1:]) == elements
+        and form.operands[0].axes == identity_map(rank).axes
+        and form.results[0].axes == tuple(along(d) for d in range(1, rank))
+    )
+
+
+def _sum_name(partials: str) -> str:
+    """Return under which name, no variable's, the sum of partials is found that are nowhere themselves."""
+    return f"{partials} added up"
 
 
 def _laid_out_name(group: VertexGroup, k: int) -> str:

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tiles._jax_compat import lax_map
+from tiles._jax_compat import fori_loop, lax_map
 from tiles.codelets.cells import computes_partials_at_once, extent_classes
 from tiles.compiler import VertexGroup
 from tiles.graph import Affine, AxisSplit, Cell
@@ -59,6 +59,41 @@ def whole(
             return group.codelet.compute(Cell(form, tuple(form.shape), zeros, limits), *spans)
         results = _parts_in_turn(group, spans, split, ())
     return tuple(r.reshape(math.prod(counts), *r.shape[len(counts) :]) for r in results)
+
+
+def summed(group: VertexGroup, *operands: jax.Array) -> jax.Array:
+    """Return the sum of the partials of a group whose plan cuts one reduction: each added as it is computed, in order.
+
+    The bits are those of adding up what ``whole`` gives, part by part; that takes memory for all parts at once, which an
+    emulating host writes and reads again.
+    """
+    (d,) = group.plan.split_reductions(group.form)
+    spans = [_span(group, k, x) for k, x in enumerate(operands)]
+    total: jax.Array | None = None
+    for run in _runs(group, d):
+
+        def part(number: Any, run: _Run = run) -> jax.Array:
+            (found,) = _one_part(group, spans, (run,), (number,))
+            return found
+
+        first = 0
+        if total is None:
+            total, first = part(0), 1
+        if run.count - first > UNROLLED:
+            total = fori_loop(first, run.count, lambda k, before, part=part: before + part(k), total)
+            continue
+        for number in range(first, run.count):
+            total = total + part(number)
+    assert total is not None
+    return total
+
+
+def uncut(group: VertexGroup, *operands: jax.Array) -> jax.Array:
+    """Return the sum of the partials of a group whose plan cuts one reduction, computed as if it were not cut."""
+    form, spans = group.form, [_span(group, k, x) for k, x in enumerate(operands)]
+    zeros, limits = (0,) * len(form.shape), (None,) * len(form.shape)
+    (found,) = group.codelet.compute(Cell(form, tuple(form.shape), zeros, limits), *spans)
+    return found
 
 
 def is_laid_out(group: VertexGroup) -> bool:

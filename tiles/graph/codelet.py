@@ -160,6 +160,11 @@ class Codelet:
     """The operand of which only those elements are read that indices say, if there is one."""
 
     @property
+    def is_plain_sum(self) -> bool:
+        """Whether it adds up its one operand over the reduced dimensions, in float32 throughout, and does nothing else."""
+        return False
+
+    @property
     def label(self) -> str:
         """Vertex type shown in reports."""
         return self.name

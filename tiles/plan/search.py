@@ -555,7 +555,7 @@ def _changes(index_map: IndexMap, layout: Layout, grains: Sequence[np.ndarray]) 
     """
     sources = windows = stretches = np.ones(grains[0].shape if grains else (1,))
     taken: list[np.ndarray] = []
-    held = filled = np.ones(sources.shape, bool)
+    held = filled = is_finer = np.ones(sources.shape, bool)
     for axis, split in reversed(list(zip(index_map.axes, layout.axes, strict=True))):
         reach = 1 + sum(abs(c) * (grains[d] - 1) for d, c in axis.terms)
         extent = np.minimum(reach, max(1, split.size)) * np.ones(sources.shape)
@@ -564,11 +564,12 @@ def _changes(index_map: IndexMap, layout: Layout, grains: Sequence[np.ndarray]) 
         taken.insert(0, np.minimum(extent, min(split.grain, max(1, split.size))))
         windows = windows * np.where(held, pieces, extent)
         stretches = stretches * np.where(filled, pieces, extent)
+        is_finer = is_finer & (~held | filled | (extent <= pieces))
         held = held & ((extent % split.grain == 0) | (extent == split.size))
         filled = filled & (pieces <= 1)
     if not layout.arrangement.is_row_major:
-        return 2 * sources * _stretches_in_order(layout, taken)
-    return windows + np.where(stretches == sources, 1, stretches)
+        return sources * _stretches_in_order(layout, taken) + 1
+    return windows + np.where((stretches == sources) | is_finer, 1, stretches)
 
 
 def _stretches_in_order(layout: Layout, taken: Sequence[np.ndarray]) -> np.ndarray:

@@ -1,11 +1,13 @@
 """Builder programs compiled and run by every engine in the ring, against cells run one by one by numpy."""
 
 import numpy as np
+import pytest
 
 from tests.unit.tiles.poplibs_cells import run_graph, words
 from tiles.compiler import compile_graph
-from tiles.engine import make_engine
-from tiles.graph import Graph
+from tiles.engine import fast, make_engine
+from tiles.engine.fast import FastEngine
+from tiles.graph import AxisSplit, Graph, Plan, whole
 from tiles.poplibs import poplin, popops, poputil
 from tiles.poplibs.popops import arg, call
 from tiles.target import Target
@@ -61,3 +63,30 @@ def test_an_empty_tensor_padded_is_all_padding():
     (fours, zeros), _ = make_engine(executable, "fast").run(np.zeros((0, 3), np.float32))
     np.testing.assert_array_equal(fours, np.full((2, 3), 4.0))
     np.testing.assert_array_equal(zeros, np.zeros(3))
+
+
+@pytest.mark.parametrize("size", [96, 101])
+def test_partials_are_added_as_they_are_computed(monkeypatch, size):
+    """In the plan's order, the bits of partials that are all held; or as one product, where the order is free.
+
+    Eight or nine parts, the last one shorter where they do not divide: held ones are filled up with zeros there.
+    """
+    graph = Graph(Target.named("gc200").replace(num_tiles=16))
+    x, w = (graph.add_input(shape, "float32", name) for shape, name in (((6, size), "x"), ((size, 4), "w")))
+    plan = Plan((whole(6), whole(4), AxisSplit(size, 12, ((9, 1),))))
+    graph.outputs.append(poplin.matmul(graph, x, w, plan=plan).name)
+    executable = compile_graph(graph)
+    rng = np.random.default_rng(size)
+    values = [rng.standard_normal(shape).astype(np.float32) for shape in ((6, size), (size, 4))]
+    (held,), _ = make_engine(executable, "fast").run(*values)
+    monkeypatch.setattr(fast, "WORTH_ADDING", 0)
+    engine = make_engine(executable, "fast")
+    assert len(engine._added_at_once) == 1
+    (added,), _ = engine.run(*values)
+    starts = range(0, size, 12)
+    in_order = sum(values[0][:, k : k + 12] @ values[1][k : k + 12] for k in starts)
+    assert size % 12 or np.asarray(added).tobytes() == np.asarray(held).tobytes()
+    np.testing.assert_allclose(added, in_order, rtol=1e-5, atol=1e-5)
+    (free,), _ = FastEngine(executable, strict=False).run(*values)
+    np.testing.assert_allclose(free, values[0] @ values[1], rtol=1e-5, atol=1e-5)
+    assert not make_engine(executable, "fast", "ring")._added_at_once

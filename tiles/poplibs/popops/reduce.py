@@ -93,6 +93,12 @@ class Reduce(Codelet):
         return f"popops::Reduce{prologue}<Reduce{self.operation.capitalize()},{kind},{out}>"
 
     @property
+    def is_plain_sum(self) -> bool:
+        """Without a prologue."""
+        dtypes = {*self.operand_dtypes, self.accumulate_dtype, self.out_dtype}
+        return not self.body and self.operation == "add" and dtypes == {"float32"}
+
+    @property
     def keeps_partials(self) -> bool:
         """Folds of integers and words do not depend on where they were cut."""
         return is_float(self.accumulate_dtype)
