@@ -136,12 +136,18 @@ class Computation:
         """The computation that each operation in it calls, in the order of ``walk``."""
         return tuple(name for instruction in self.walk() for name in instruction.op.callees)
 
+    @functools.cached_property
+    def op_types(self) -> frozenset[type[Op]]:
+        """The classes of the operations in it, those of regions included."""
+        return frozenset(type(instruction.op) for instruction in self.walk())
+
     def walk(self) -> Iterator[Instruction]:
         """Yield every instruction, those of regions right after the instruction that carries them."""
         for instruction in self.instructions:
             yield instruction
-            for region in instruction.regions:
-                yield from region.walk()
+            if instruction.regions:
+                for region in instruction.regions:
+                    yield from region.walk()
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,6 +190,11 @@ class Module:
     def num_devices(self) -> int:
         """How many devices run it together."""
         return math.prod(size for _, size in self.mesh)
+
+    @functools.cached_property
+    def op_types(self) -> frozenset[type[Op]]:
+        """The classes of the operations in it, those of regions included."""
+        return frozenset(type(instruction.op) for instruction in self.walk())
 
     def walk(self) -> Iterator[Instruction]:
         """Yield every instruction of every computation, regions included."""

@@ -6,6 +6,7 @@ resolve with the callee's signature, no recursion, and an entry with valid donat
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Protocol, cast
 
 from hlo_passes.errors import ConstraintViolation, VerificationError
@@ -29,8 +30,8 @@ def verify(module: Module, known: Known | None = None) -> None:
       VerificationError: it is not valid; the error shows the instruction and the user's source line.
     """
     names = [computation.name for computation in module.computations]
-    for name in names:
-        if names.count(name) > 1:
+    for name, count in Counter(names).items():
+        if count > 1:
             raise _module_error(module, f"computation @{name} is defined twice")
     if module.entry not in names:
         raise _module_error(
@@ -64,17 +65,17 @@ def _verify_computation(computation: Computation, module: Module | None, known: 
 
 def _verify_names(computation: Computation) -> None:
     """Check that names are defined once, before they are used and of the type they are used as."""
-    defined: dict[str, TensorType] = {}
+    defined: dict[Value, TensorType] = {}
 
     def define(values: tuple[Value, ...], instruction: Instruction | None) -> None:
         for value in values:
-            if value.name in defined:
+            if value in defined:
                 raise _error(f"{value} is defined twice", computation, instruction)
-            defined[value.name] = value.type
+            defined[value] = value.type
 
     def use(values: tuple[Value, ...], instruction: Instruction | None) -> None:
         for value in values:
-            type_ = defined.get(value.name)
+            type_ = defined.get(value)
             if type_ is None:
                 raise _error(f"{value} is used before it is defined", computation, instruction)
             if type_ is not value.type and type_ != value.type:
@@ -95,11 +96,8 @@ def _verify_instruction(
     known: Known | None,
 ) -> None:
     op = instruction.op
-    for region in instruction.regions:
-        _verify_computation(region, module, known)
-    if not op.is_control and any(region.has_effect for region in instruction.regions):
-        message = "a region of elements exchanges items with the host or with other devices"
-        raise _error(message, computation, instruction)
+    if instruction.regions:
+        _verify_regions(instruction, computation, module, known)
     if op.num_regions is not None and len(instruction.regions) != op.num_regions:
         message = f"expected {op.num_regions} regions, got {len(instruction.regions)}"
         raise _error(message, computation, instruction)
@@ -109,17 +107,30 @@ def _verify_instruction(
         raise _error(
             f"{error.op_name} breaks {error.tag}: {error.message}", computation, instruction
         ) from error
-    declared = tuple(value.type for value in instruction.results)
+    declared = tuple([value.type for value in instruction.results])
     if inferred != declared:
         message = f"result types are {_types(declared)}, the operation gives {_types(inferred)}"
         raise _error(message, computation, instruction)
+    callees = op.callees
     if module is not None:
         if op.is_collective:
             _verify_devices(instruction, computation, module)
-        for name in op.callees:
+        for name in callees:
             _verify_call(name, instruction, computation, module)
-    if known is not None and not op.callees and not any(region.callees for region in instruction.regions):
+    if known is None or callees:
+        return
+    if not instruction.regions or not any(region.callees for region in instruction.regions):
         known.add(instruction)
+
+
+def _verify_regions(
+    instruction: Instruction, computation: Computation, module: Module | None, known: Known | None
+) -> None:
+    for region in instruction.regions:
+        _verify_computation(region, module, known)
+    if not instruction.op.is_control and any(region.has_effect for region in instruction.regions):
+        message = "a region of elements exchanges items with the host or with other devices"
+        raise _error(message, computation, instruction)
 
 
 def _verify_call(name: str, instruction: Instruction, computation: Computation, module: Module) -> None:

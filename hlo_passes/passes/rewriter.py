@@ -133,6 +133,8 @@ class Rewriter:
     def run(self) -> Computation:
         """Return the rewritten computation; the given one when nothing changed."""
         old = self._computation
+        if not self._everywhere and old.op_types.isdisjoint(self._patterns):
+            return old
         env: dict[Value, Value] = {}
         for instruction in old.instructions:
             self._location = instruction.location

@@ -9,8 +9,8 @@ from hlo_passes.ir import Computation, Instruction, Module, Value
 
 def instruction_key(instruction: Instruction, operands: Hashable) -> Hashable:
     """Return a key that instructions share when they do the same to operands of the same key."""
-    regions = tuple(computation_key(region) for region in instruction.regions)
-    types = tuple(value.type for value in instruction.results)
+    regions = tuple([computation_key(region) for region in instruction.regions])
+    types = tuple([value.type for value in instruction.results])
     return type(instruction.op), instruction.op, operands, regions, types
 
 

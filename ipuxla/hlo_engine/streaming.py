@@ -15,7 +15,7 @@ from ipuxla.hlo_engine.replay import DECIDING, Asked
 from ipuxla.lowering.registry import where
 from tiles.compiler import ErrorStep, Executable, PrintStep
 from tiles.engine import (
-    FIRST_ROOM,
+    FIRST_CAPACITY,
     Received,
     Streams,
     aborted,
@@ -197,16 +197,16 @@ def streaming(
     dtypes = {name: to_jax(stream.dtype) for name, stream in streams.items()}
     replays = arithmetic == "ring" and any(isinstance(i.op, DECIDING) for i in module.walk())
 
-    def evaluate(room: tuple[int, ...], recorded: Any, items: Any, arrays: Any) -> Any:
-        flow = Streams(streams, may_halt, items, dtypes, room)
+    def evaluate(capacity: tuple[int, ...], recorded: Any, items: Any, arrays: Any) -> Any:
+        flow = Streams(streams, may_halt, items, dtypes, capacity)
         answers = decisions.Replay(recorded) if replays else decisions.Decisions()
         flow.add_steps(prints.types, stops.types)
         host = _Host(flow, Asked(answers), may_halt, prints, stops)
         return evaluate_module(module, *arrays, apply=one_by_one, decisions=host), flow.state
 
     @functools.cache
-    def compiled(room: tuple[int, ...]) -> Callable[..., Any]:
-        function = functools.partial(evaluate, room)
+    def compiled(capacity: tuple[int, ...]) -> Callable[..., Any]:
+        function = functools.partial(evaluate, capacity)
         if arithmetic == "ring":
             function = ring(function, ["int32", given, types])
         return jax.jit(function, compiler_options=compiler_options)
@@ -226,10 +226,14 @@ def streaming(
             return out_of_items(stream, len(items[stream.name]))
 
         numbers = tuple(prints.steps)
-        room = (FIRST_ROOM,) * (len(declared) - len(given) + len(numbers))
+        capacity = (FIRST_CAPACITY,) * (len(declared) - len(given) + len(numbers))
         try:
             results, received = collect(
-                declared, room, lambda room: compiled(room)(recorded, items, tuple(arrays)), error, numbers
+                declared,
+                capacity,
+                lambda capacity: compiled(capacity)(recorded, items, tuple(arrays)),
+                error,
+                numbers,
             )
         except ProgramAborted as stopped:
             _show(stopped.prints, arithmetic)

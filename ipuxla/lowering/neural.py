@@ -11,16 +11,21 @@ from hlo_passes.passes import (
     Canonicalize,
     EliminateCommonSubexpressions,
     EliminateDeadCode,
+    FoldConstants,
     Fuse,
     Pass,
 )
+from hlo_passes.passes.base import LocalPass
 from hlo_passes.passes.indexing import expression
+from hlo_passes.passes.rewriter import Rewriter
 from ipuxla.lowering.movement import lower_computation
 from ipuxla.lowering.registry import Lowering, dtype_of, lowers, where
 from tiles.graph import Dim, Operation, OpForm, Site, Step, Tensor, identity_map
+from tiles.numerics.ring import to_ring
 from tiles.poplibs.popnn import RowFunction as RowCodelet
 from tiles.poplibs.popops.elementwise_cycles import dims_of_values
 from tiles.poplibs.popops.expression import Body
+from tiles.poplibs.popops.fold_many import COMPARISONS
 from tiles.poplibs.popops.map import Map
 from tiles.poplibs.popops.reduce import neutral_element
 from tiles.poplibs.poputil.place import place
@@ -35,6 +40,38 @@ In emulation the quotient is what the program says; a product with the inverse d
 _FOLDED = {"add": "add", "max": "maximum", "min": "minimum", "mul": "multiply"}
 
 
+class _DecideComparisons(LocalPass):
+    """Replace comparisons of float constants that the ring decides as floats do, such as ``n > 0`` of a variance."""
+
+    def change(self, computation: Computation) -> Computation:
+        """Return the computation with what is decided as constants."""
+        return Rewriter(computation, {ops.Compare: (_decided,)}).run()
+
+
+def _decided(instruction: Instruction, rewriter: Rewriter) -> Value | None:
+    op, constants = instruction.op, [rewriter.constant(value) for value in instruction.operands]
+    assert isinstance(op, ops.Compare)
+    values = [constant.value for constant in constants if constant is not None and constant.is_splat]
+    if len(values) != 2 or op.compare_type not in ("", "FLOAT") or not instruction.operands[0].type.is_float:
+        return None
+    compare = COMPARISONS[op.direction]
+    is_true = bool(compare(*values))
+    if is_true != bool(compare(*map(to_ring, values))):
+        return None
+    return rewriter.emit(ops.Constant.splat(is_true, instruction.result.type))
+
+
+_SIMPLIFIED = (
+    FoldConstants(),
+    Canonicalize(),
+    _DecideComparisons(),
+    Canonicalize(),
+    EliminateCommonSubexpressions(),
+    EliminateDeadCode(),
+)
+"""Passes over a region, which was made after those of the module: ``n - convert(0)`` of a variance becomes ``n``."""
+
+
 @lowers(RowFunction)
 def lower_row_function(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
     """Lower a function of rows as one vertex per tile on whole rows, or step by step: whichever is cheaper."""
@@ -42,7 +79,7 @@ def lower_row_function(lowering: Lowering, instruction: Instruction) -> tuple[Te
     assert isinstance(op, RowFunction)
     operands = [lowering.tensor(v) for v in instruction.operands]
     result = instruction.result.type
-    region = _passed(region, Canonicalize(), EliminateCommonSubexpressions(), EliminateDeadCode())
+    region = _passed(region, *_SIMPLIFIED)
     composed = _passed(region, Fuse())
     body = row_body(region, op.dimensions)
     if body is not None and op.kind in BY_INVERSE:

@@ -235,7 +235,6 @@ def matrix_form(rows: int, columns: int, is_transposed: bool = False) -> OpForm:
     )
 
 
-@pytest.mark.xfail(strict=True, reason="words are taken part by part, also where row by row takes less code")
 def test_adjacent_rows_from_several_parts_cost_no_more_at_once():
     """Two rows of three columns from two parts: 32 B at once, 24 B row by row."""
     form, plan = matrix_form(2, 7), Plan((whole(2), AxisSplit(7, 3, ((3, 1),))))
@@ -250,6 +249,24 @@ def test_adjacent_slices_of_groups_cost_no_more_at_once():
     source = Layout((whole(2), whole(5)), 0, Arrangement(((1, 0), (0, 0), (1, 3))))
     at_once, apart = code_at_once_and_apart(form, plan, source, "float32", 1)
     assert np.all(at_once <= apart)
+
+
+@pytest.mark.parametrize("columns", [17, 20, 23, 31])
+def test_a_group_that_is_not_full_travels_with_its_padding(columns):
+    """The last part has 1 to 15 of 16 columns, in groups of eight, of six rows that two tiles read: as if it had all."""
+
+    def code(columns: int) -> np.ndarray:
+        form = matrix_form(6, columns)
+        source = Layout(
+            (whole(6), AxisSplit(columns, 16, ((2, 1),))), 0, Arrangement(((1, 0), (0, 0), (1, 8)))
+        )
+        cut = AxisSplit(6, 3, ((2, 4),)), AxisSplit(columns, 16, ((2, 2),))
+        plan = Plan(cut, 4, Arrangement(((1, 0), (0, 0), (1, 8))))
+        moved = operand_traffic(source, form, plan, 0, source.shape, "float32", TARGET)
+        return exchange_code_bytes(moved, TARGET)
+
+    np.testing.assert_array_equal(code(columns) > 0, code(32) > 0)
+    assert np.all(code(columns) <= code(32)), f"{code(columns)} B of {columns} columns, {code(32)} B of 32"
 
 
 @st.composite

@@ -13,8 +13,8 @@ from jax import lax
 from tests import flow
 from tests.budgets import PROGRAM, budget
 from tests.unit.tiles.elements_running import BASE, trace
-from tiles.elements import TileSimulator, compile_merges, cost_of, named
-from tiles.elements.merges import PIECES_SHIFT
+from tiles.elements import TileSimulator, compile_ends, compile_least, compile_merges, cost_of, named
+from tiles.elements.merges import PIECES_SHIFT, with_halvings
 from tiles.elements.verify import verify
 from tiles.engine import coverage_of
 from tiles.target import Target
@@ -71,6 +71,9 @@ def test_slots_are_those_of_the_closed_form(run, most, pieces, steps) -> None:
     isa, pairs = named("mk2"), 12
     code = compile_merges(trace(jnp.less, ["int32"] * 2), ("int32",), isa, search_steps=steps)
     verify(code, isa)
+    if steps:
+        once = compile_merges(trace(jnp.less, ["int32"] * 2), ("int32",), isa, search_steps=1)
+        assert with_halvings(once, steps) == code
     x = np.random.default_rng(0).integers(-50, 50, (3, pairs * 2, run)).astype(np.int32)
     x.sort(axis=-1)
     simulator = TileSimulator(isa, 1 << 14, tiles=3)
@@ -88,3 +91,24 @@ def test_slots_are_those_of_the_closed_form(run, most, pieces, steps) -> None:
     kept[: DATA - BASE] = False
     kept[out - BASE : out - BASE + 4 * pairs * most] = False
     assert (simulator.memory == before)[:, kept].all()
+
+
+@given(st.integers(1, 70), st.integers(0, 70), st.integers(0, 70), st.integers(0, 70), st.integers(0, 99))
+@budget(PROGRAM)
+def test_bitonic_rows_are_sorted_from_their_first_element_on(n, rising, turned, padding, seed) -> None:
+    """Rows that rise, fall, and are turned round; the last elements are equal. Slots are those of the closed form."""
+    isa, comparing = named("mk2"), trace(jnp.less, ["int32"] * 2)
+    x = np.minimum(np.random.default_rng(seed).permuted(np.tile(np.arange(n), (4, 1)), axis=1), padding)
+    x, rising = x.astype(np.int32), rising % (n + 1)
+    rows = np.concatenate([np.sort(x[:, :rising]), np.sort(x[:, rising:])[:, ::-1]], axis=1)
+    simulator = TileSimulator(isa, 1 << 14, tiles=4)
+    near, out, share = DATA + 1024, DATA + 2048, -(-n // isa["worker_contexts"])
+    simulator.write(DATA, np.roll(rows, turned, axis=1))
+    least = compile_least(comparing, ("int32",), isa)
+    ends = compile_ends(comparing, ("int32",), isa, max(1, (n - 1).bit_length()))
+    for code, fields, size in ((least, {"out0": near}, n), (ends, {"near": near, "out0": out}, share)):
+        verify(code, isa)
+        given_fields = {"in0": DATA, "n": size, "size": 4 * n, "piece": 4 * share, **fields}
+        run = simulator.run(code, given_fields, STATE, SCRATCH)
+        assert run.slots.max() == cost_of(code, {"n": size}, isa).slots.max()
+    np.testing.assert_array_equal(simulator.read(out, n, "int32"), np.sort(rows, axis=1))

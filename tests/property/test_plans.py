@@ -44,8 +44,9 @@ from tiles.plan import (
     search,
 )
 from tiles.plan.bounds import least_figures
+from tiles.plan.cells import Cells
 from tiles.plan.exchange import exchange_figures
-from tiles.plan.search import _closed_form, _cuts, _fewest, _near
+from tiles.plan.search import _closed_form, _cuts, _fewest, _near, _plan
 from tiles.plan.superstep import entry_cycles
 from tiles.planning import Planner
 from tiles.poplibs.forms import (
@@ -237,6 +238,11 @@ def test_candidates_that_are_left_out_are_none_of_the_best(case, seed, limit):
         return candidates.grains[rows].tolist(), innermost[rows].tolist(), cycles[rows].tolist()
 
     assert best(near) == best(every)
+    row = int(rng.integers(every.cells.size))
+    plan = _plan(form, every.grains[row].tolist(), tuple(range(len(form.dims))))
+    if min(form.shape) > 0:
+        alone = Cells(form, codelet, (dtype,) * len(operands), (dtype,), TARGET)
+        assert alone.figures([plan]) == [every.vertex(row, form)]
     assert least_cost == (every.compute + every.combining).min() * (1 - 1e-9)
     assert cuts.is_complete or (cuts.least <= (every.compute + every.combining) * (1 + 1e-9)).all()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from hypothesis import event, given
 from hypothesis import strategies as st
@@ -57,6 +58,33 @@ def test_rows_are_looked_up(sizes, axis, indices, dtype, tiles) -> None:
         return x.take(indices, axis=axis, mode="clip")
 
     share = agrees(jax.jit(rows), (values(sizes, dtype), np.array(indices, np.int32)), tiles)
+    event(f"vertices by code: {share:.0%}")
+
+
+@given(
+    SIZES,
+    st.integers(0, 2),
+    st.lists(INDEX, min_size=1, max_size=14),
+    st.sampled_from(["float32", "int32", "uint32"]),
+    st.sampled_from(["add", "mul", "max", "min"]),
+    st.booleans(),
+    TILES,
+)
+@budget(PROGRAM)
+def test_rows_are_updated(sizes, axis, indices, dtype, operation, is_fresh, tiles) -> None:
+    """One row may be updated again and again; what lies outside is left out. Small integers: sums and products are exact."""
+    given_rows = tuple(len(indices) if d == axis else n for d, n in enumerate(sizes))
+    x, updates = values(sizes, dtype) // 50, np.sign(values(given_rows, dtype)[::-1])
+    neutral = {"add": 0, "mul": 1, "max": -np.inf, "min": np.inf}[operation]
+    if np.isinf(neutral) and dtype != "float32":
+        neutral = getattr(np.iinfo(dtype), "min" if operation == "max" else "max")
+
+    def updated(x, updates, indices):
+        start = jnp.full(x.shape, neutral, x.dtype) if is_fresh else x
+        place = (slice(None),) * axis + (indices,)
+        return getattr(start.at[place], operation)(updates, mode="drop", wrap_negative_indices=False)
+
+    share = agrees(jax.jit(updated), (x, updates, np.array(indices, np.int32)), tiles)
     event(f"vertices by code: {share:.0%}")
 
 

@@ -72,15 +72,18 @@ def test_a_few_elements_of_an_array_that_no_tile_holds(f, gc200):
     check_engines(f, gc200.replace(num_tiles=16), TABLE[:2_000], engines=("fast", "literal"))
 
 
-@pytest.mark.parametrize(("tokens", "most"), [(128, 24_000), (512, 28_000)])
-def test_a_tied_embedding_takes_little_exchange_code(tokens, most, gc200):
+@pytest.mark.parametrize(
+    ("tokens", "dtype", "most"),
+    [(128, jnp.float16, 500_000), (512, jnp.float16, 1_780_000), (128, jnp.float32, 1_280_000)],
+)
+def test_a_tied_embedding_takes_little_exchange_code(tokens, dtype, most, gc200):
     """A table of 50,257 x 768, its gradient and the output projection that shares it, in one step.
 
-    The logits' partials, three tiles to each part of them, are added in long runs: 21 KB of exchange code on a tile where
-    they are added in runs of eight. Of 512 tokens they are computed in slices: 52 KB where the slices are cut differently.
-    Rows are looked up where the table lies: 67 KB where all of it is brought to where lookups are cut otherwise.
-    20 KB are the goal for both. Of 128 tokens it was 12 KB as long as the first product cut the table's rows into 113 parts;
-    it takes fewer cycles of them in 449, which every later reader has to combine.
+    The table waits as all that read it want it together: 23 KB and 8 % more cycles of 128 tokens where it waits as the first
+    product does, whose 449 parts the lookup and the gradient's product have to combine. The logits' partials are added in long
+    runs: 23 KB in floats where the last part's padding is taken for gaps. Of 512 tokens they are computed in slices: 52 KB
+    where the slices are cut differently. Rows are looked up where the table lies: 67 KB where all of it is brought to where
+    lookups are cut otherwise.
     """
 
     def step(table, ids, targets):
@@ -88,12 +91,13 @@ def test_a_tied_embedding_takes_little_exchange_code(tokens, most, gc200):
             logits = (table[ids] @ table.T).astype(jnp.float32)
             return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(logits), targets[:, None], 1))
 
-        return table - jnp.float16(0.1) * jax.grad(loss)(table)
+        return table - dtype(0.1) * jax.grad(loss)(table)
 
-    table, ids = jax.ShapeDtypeStruct((50_257, 768), jnp.float16), jax.ShapeDtypeStruct((tokens,), jnp.int32)
+    table, ids = jax.ShapeDtypeStruct((50_257, 768), dtype), jax.ShapeDtypeStruct((tokens,), jnp.int32)
     compiled = ipuxla.jit(step, target=gc200, donate_argnums=(0,)).lower(table, ids, ids).compile()
     executable = compiled.executable
-    assert code_data(executable, range(len(executable.steps)))["exchangeCodeBytes"] < most
+    assert code_data(executable, range(len(executable.steps)))["exchangeCodeBytes"] < 20_000
+    assert compiled.cost_analysis()["cycles"] < most
     assert compiled.memory_analysis()["fits"]
 
 

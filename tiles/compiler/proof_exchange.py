@@ -141,7 +141,11 @@ def reshape_crossing(source: Layout, target: Layout) -> tuple[int, int]:
     return total, compared
 
 
-def misplaced(a: Layout, b: Layout) -> tuple[int, tuple[int, int], tuple[int, int]] | None:
+Misplaced = tuple[int, tuple[int, int], tuple[int, int]]
+"""An element, and the tile and position where each of two layouts puts it."""
+
+
+def misplaced(a: Layout, b: Layout) -> Misplaced | None:
     """Return the first element, in row-major order, that two layouts put elsewhere, with tile and position in each.
 
     None when every element lies on the same tile at the same position.

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from tiles.compiler import proof_tables as tables
 from tiles.compiler.executable import Executable, Variable
-from tiles.compiler.proof_exchange import Exchange, misplaced, reshape_crossing
+from tiles.compiler.proof_exchange import Exchange, Misplaced, misplaced, reshape_crossing
 from tiles.compiler.proof_exchange_code import ExchangeCode
 from tiles.compiler.proof_tables import OUT, PAST, Table
 from tiles.compiler.steps import HOST_STEPS, CopyStep, ExecuteStep, Operand, VariableCopy, VertexGroup
@@ -57,10 +57,12 @@ class Elements:
     moved_bytes: int = 0
     exchange_code_bytes: int = 0
 
-    def add(self, other: Elements) -> None:
-        """Count what ``other`` counts, too."""
-        for each in fields(self):
-            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+    def again(self, other: Elements) -> None:
+        """Count what ``other`` says was enumerated, and what crosses tiles."""
+        self.by_element += other.by_element
+        self.by_axis += other.by_axis
+        self.positions += other.positions
+        self.moved_bytes += other.moved_bytes
 
 
 def prove_elements(executable: Executable, limit: int) -> Elements:
@@ -79,6 +81,7 @@ class _Proof:
         self.tables: dict[Hashable, Table] = {}
         self.exchanges: dict[Hashable, Exchange] = {}
         self.proved: dict[Hashable, Elements] = {}
+        self.places: dict[tuple[Layout, Layout], Misplaced | None] = {}
         self.received_in: dict[str, str] = {}
         self.code = ExchangeCode(
             self.executable.target.num_tiles, self.limit, self.executable.shared_exchange
@@ -115,13 +118,13 @@ class _Proof:
 
         Args:
           question: all that the proof depends on; steps of equal layers ask the same ones.
-          prove: raises InvalidExecutable, or counts what it proved.
+          prove: raises InvalidExecutable, or counts what it enumerated.
         """
         if question not in self.proved:
             before, self.found = self.found, Elements()
             prove()
             self.proved[question], self.found = self.found, before
-        self.found.add(self.proved[question])
+        self.found.again(self.proved[question])
 
     def _table(self, make: Callable[..., Table], *given: Hashable) -> Table:
         """Return a table that is made of ``given`` alone."""
@@ -152,7 +155,7 @@ class _Proof:
 
     def _view(self, v: Variable, base: Variable) -> None:
         """Prove that every element of a view lies where the same element of its base does."""
-        wrong = misplaced(v.layout, base.layout)
+        wrong = self._misplaced(v.layout, base.layout)
         if wrong is not None:
             element, (tile, position), (base_tile, base_position) = wrong
             raise refuse(
@@ -161,6 +164,12 @@ class _Proof:
                 v.location,
             )
         self.found.views += 1
+
+    def _misplaced(self, a: Layout, b: Layout) -> Misplaced | None:
+        """Return the first element that two layouts put elsewhere; see ``misplaced``."""
+        if (a, b) not in self.places:
+            self.places[a, b] = misplaced(a, b)
+        return self.places[a, b]
 
     # --- comparing tables
 
@@ -258,15 +267,15 @@ class _Proof:
 
     @staticmethod
     def _covers_by_axis(at: str, group: VertexGroup, variable: Variable, table: Table) -> None:
-        combinations = (
-            {tuple(int(c) for c in cell) for cell in np.stack(table.rows, axis=1)} if table.rows else {()}
-        )
+        counts = tuple(index.shape[0] for index in table.index)
+        rows = np.ravel_multi_index(table.rows, counts) if counts else np.zeros(table.tiles.size, np.int64)
+        combinations = np.unique(rows).size
         once = all(
             np.all(np.bincount(index[index >= 0], minlength=size) == 1)
             for index, size in zip(table.index, table.shape, strict=True)
         )
-        full = math.prod(index.shape[0] for index in table.index)
-        if not once or not len(combinations) == full == table.tiles.size:
+        full = math.prod(counts)
+        if not once or not combinations == full == table.tiles.size:
             raise refuse(
                 f"{at} does not compute every element of {variable.name} exactly once", group.location
             )
@@ -404,7 +413,7 @@ class _Proof:
         target = variables[step.destination]
         for source in (variables[name] for name in step.sources):
             if source.storage == target.storage and (
-                step.axis is not None or misplaced(source.layout, target.layout)
+                step.axis is not None or self._misplaced(source.layout, target.layout)
             ):
                 raise refuse(f"{at} writes {target.name} over {source.name} while it reads it", step.location)
         if step.axis is not None:

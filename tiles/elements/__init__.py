@@ -4,12 +4,15 @@ from tiles.elements.cell import Access, Arrangement, CellFunction, contiguous
 from tiles.elements.compile import (
     compile_block_slice,
     compile_cell,
+    compile_ends,
+    compile_least,
     compile_lookup,
     compile_matrix_vector,
     compile_merges,
     compile_part_slice,
     compile_scan,
     compile_slice,
+    compile_updates,
 )
 from tiles.elements.cost import Cost, Formula, cost_of, formula_of
 from tiles.elements.isa import InstructionSet, named, of_target
@@ -31,12 +34,15 @@ __all__ = [
     "as_text",
     "compile_block_slice",
     "compile_cell",
+    "compile_ends",
+    "compile_least",
     "compile_lookup",
     "compile_matrix_vector",
     "compile_merges",
     "compile_part_slice",
     "compile_scan",
     "compile_slice",
+    "compile_updates",
     "compile_variant",
     "contiguous",
     "cost_of",

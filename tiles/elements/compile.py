@@ -15,13 +15,14 @@ from tiles.elements.elementwise import Elementwise, lanes_choices
 from tiles.elements.emitter import Emitter
 from tiles.elements.isa import InstructionSet
 from tiles.elements.lookup import Lookup, PartSlice, Slice
-from tiles.elements.merges import Merges
+from tiles.elements.merges import Ends, Least, Merges
 from tiles.elements.reduction import find_reduction
 from tiles.elements.reductions import build_reduction
 from tiles.elements.rows import ElementwiseRows
 from tiles.elements.scan import Scan
 from tiles.elements.spill import assigned, spills_in_loops
 from tiles.elements.tilecode import Item, Repeat, TileCode, walk
+from tiles.elements.updates import Updates
 from tiles.errors import OutOfRegisters
 from tiles.target import Target
 
@@ -166,6 +167,27 @@ def compile_merges(
     return _finished(nest, Arrangement((), ()), isa, name)
 
 
+def compile_least(
+    jaxpr: Jaxpr, dtypes: tuple[str, ...], target: Target | InstructionSet, name: str = "least"
+) -> TileCode:
+    """Return the code that finds the first elements of a row; arguments as of ``Least``, errors of ``compile_merges``."""
+    isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
+    return _finished(Least(Emitter(isa), jaxpr, dtypes), Arrangement((), ()), isa, name)
+
+
+def compile_ends(
+    jaxpr: Jaxpr,
+    dtypes: tuple[str, ...],
+    target: Target | InstructionSet,
+    search_steps: int,
+    name: str = "ends",
+) -> TileCode:
+    """Return the code that sorts a bitonic row; arguments as of ``Ends``, errors as of ``compile_merges``."""
+    isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
+    nest = Ends(Emitter(isa), jaxpr, dtypes, search_steps=search_steps)
+    return _finished(nest, Arrangement((), ()), isa, name)
+
+
 def compile_slice(
     target: Target | InstructionSet,
     alignment_bytes: int = ACCESS_BYTES,
@@ -210,6 +232,22 @@ def compile_block_slice(
     isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
     nest = BlockSlice(Emitter(isa), alignment_bytes, is_update=is_update, has_zeros=has_zeros)
     return _finished(nest, Arrangement((), ()), isa, name)
+
+
+def compile_updates(
+    jaxpr: Jaxpr,
+    dtype: str,
+    target: Target | InstructionSet,
+    is_clamped: bool = False,
+    name: str = "updates",
+) -> TileCode:
+    """Return the code that combines rows of a tensor with updates at indices in order; arguments as of ``Updates``.
+
+    Raises:
+      NoTileCode: elements that are no whole words, or an operation without code.
+    """
+    isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
+    return _finished(Updates(Emitter(isa), jaxpr, dtype, is_clamped), Arrangement((), ()), isa, name)
 
 
 def _repeats(code: TileCode) -> bool:

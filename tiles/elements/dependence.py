@@ -58,6 +58,39 @@ def _within(code: Sequence[Instruction]) -> list[Edge]:
     return edges
 
 
+def needs_of(code: Sequence[Instruction]) -> list[dict[int, int]]:
+    """Return for every instruction of a block the earlier ones that it waits for, with the slots between them.
+
+    The same as of the edges, which would take as long to make as a schedule.
+    """
+    needs: list[dict[int, int]] = []
+    writer: dict[Unit, int] = {}
+    readers: dict[Unit, list[int]] = {}
+    states: dict[str, tuple[list[int], list[int]]] = {}
+    for at, instruction in enumerate(code):
+        reads, writes = instruction.read, instruction.written
+        waits = {writer[u]: 1 for u in reads if u in writer}
+        for unit in writes:
+            if unit in writer:
+                waits[writer[unit]] = 1
+            for reader in readers.get(unit, ()):
+                if reader != at and reader not in waits:
+                    waits[reader] = 0
+        if instruction.stream or instruction.effect:
+            for edge in _state_edges(instruction, at, states):
+                waits[edge.before] = 1
+        for unit in reads:
+            if unit in readers:
+                readers[unit].append(at)
+            else:
+                readers[unit] = [at]
+        for unit in writes:
+            writer[unit] = at
+            readers[unit] = []
+        needs.append(waits)
+    return needs
+
+
 def _state_edges(
     instruction: Instruction, at: int, states: dict[str, tuple[list[int], list[int]]]
 ) -> list[Edge]:

@@ -51,6 +51,7 @@ class Emitter:
         modifier: str = "",
         stream: str = "",
         effect: str = "",
+        note: str = "",
     ) -> None:
         """Add an instruction to the current level's list."""
         row = self.isa.row(mnemonic)
@@ -66,6 +67,7 @@ class Emitter:
             stream,
             bool(row.stores_bits) and stream[:7] != "scratch",
             effect,
+            note,
         )
         items = self.lists.setdefault(self.level, [])
         last = items[-1] if items else None

@@ -9,11 +9,13 @@ from __future__ import annotations
 import functools
 import heapq
 import itertools
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from tiles.elements.isa import InstructionSet
 from tiles.elements.tilecode import Block, Bundle, Instruction, Item, Loop, Register, Repeat
@@ -59,6 +61,10 @@ _ELSEWHERE = 3
 """How many times dearer it is to spill a group that is not there where most registers are taken: that may free none."""
 _LANE = 4
 """Registers of the widest group. Sets of registers are numbers with so many bits for each group."""
+_FIRST_LANE = np.uint8((1 << _LANE) - 1)
+"""Bits of the first of the two groups that an octet of a set says."""
+_BITS = np.array([n.bit_count() for n in range(1 << _LANE)])
+"""How many registers the bits of a group are."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,15 @@ class Straight:
     uses: Mapping[int, int]
 
 
+class _Half(NamedTuple):
+    """What one instruction does to registers, as for ``Straight``; ``named`` are the places of all that it names."""
+
+    reads: int
+    writes: int
+    written: tuple[int, ...]
+    named: tuple[int, ...]
+
+
 class Groups:
     """The groups of registers of some code, numbered as they are met, and what its blocks do to them.
 
@@ -89,9 +104,8 @@ class Groups:
         self.names: list[Name] = []
         self.places: dict[Name, int] = {}
         self.widths: list[int] = []
-        self.files = {"M": 0, "A": 0}
         self.blocks: dict[int, tuple[Sequence[Bundle], Straight]] = {}
-        self.instructions: dict[int, tuple[Instruction, Straight]] = {}
+        self.instructions: dict[int, tuple[Instruction, _Half]] = {}
 
     def straight(self, bundles: Sequence[Bundle]) -> Straight:
         """Return what a block's bundles do."""
@@ -104,52 +118,74 @@ class Groups:
         reads: list[int] = []
         writes: list[int] = []
         written: list[tuple[int, ...]] = []
-        uses: dict[int, int] = defaultdict(int)
+        named: list[tuple[int, ...]] = []
         for bundle in bundles:
+            halves = [self._instruction(instruction) for instruction in bundle.instructions]
             read, wrote, places = 0, 0, ()
-            for instruction in bundle.instructions:
-                half = self._instruction(instruction)
-                read |= half.reads[0]
-                wrote |= half.writes[0]
-                places += half.written[0]
-                for place, count in half.uses.items():
-                    uses[place] += count
+            for half in halves:
+                read |= half.reads
+                wrote |= half.writes
+                places += half.written
+                named.append(half.named)
             reads.append(read)
             writes.append(wrote)
             written.append(places)
-        return Straight(reads, writes, written, uses)
+        return Straight(reads, writes, written, Counter(itertools.chain.from_iterable(named)))
 
-    def _instruction(self, instruction: Instruction) -> Straight:
+    def _instruction(self, instruction: Instruction) -> _Half:
         known = self.instructions.get(id(instruction))
         if known is None:
-            one = self.of(instruction.ins, instruction.outs)
-            known = self.instructions[id(instruction)] = instruction, one
+            known = self.instructions[id(instruction)] = (
+                instruction,
+                self._half(instruction.ins, instruction.outs),
+            )
         return known[1]
 
     def of(self, ins: Sequence[Register], outs: Sequence[Register]) -> Straight:
         """Return what one place in the code does that reads and writes registers."""
-        uses: dict[int, int] = defaultdict(int)
+        one = self._half(ins, outs)
+        return Straight([one.reads], [one.writes], [one.written], Counter(one.named))
+
+    def _half(self, ins: Sequence[Register], outs: Sequence[Register]) -> _Half:
+        named: list[int] = []
         reads = writes = 0
         for register in ins:
-            reads |= self._mask(register, uses)
+            if register.virtual:
+                reads |= self._mask(register, named)
+        first = len(named)
         for register in outs:
-            writes |= self._mask(register, uses)
-        written = tuple([self.places[r.file, r.index] for r in outs if r.virtual])
-        return Straight([reads], [writes], [written], uses)
+            if register.virtual:
+                writes |= self._mask(register, named)
+        return _Half(reads, writes, tuple(named[first:]), tuple(named))
 
-    def _mask(self, register: Register, uses: dict[int, int]) -> int:
-        if not register.virtual:
-            return 0
+    def _mask(self, register: Register, named: list[int]) -> int:
         name = (register.file, register.index)
         place = self.places.get(name)
         if place is None:
             place = self.places[name] = len(self.names)
             self.names.append(name)
             self.widths.append(1)
-            self.files[register.file] |= 1 << _LANE * place
         self.widths[place] = max(self.widths[place], register.group_width)
-        uses[place] += 1
+        named.append(place)
         return ((1 << register.width) - 1) << _LANE * place + register.offset
+
+
+class _Used(NamedTuple):
+    """The groups that some code names.
+
+    Attributes:
+      places: of each among the groups that are known.
+      names: of each.
+      widths: registers of each.
+      is_main: whether it is of the main file, ``bool[groups]``.
+      ranks: place of each in the order of names.
+    """
+
+    places: list[int]
+    names: list[Name]
+    widths: list[int]
+    is_main: npt.NDArray[np.bool_]
+    ranks: list[int]
 
 
 class Flow:
@@ -240,23 +276,39 @@ class Flow:
                 live_out[at], live_in[at] = out, into
         return live_out
 
-    def interference(self) -> dict[int, int]:
-        """Return for each group, by its place, the set of those of its file that may not share its registers.
+    @functools.cached_property
+    def _used(self) -> _Used:
+        """The groups that the code names, in the order in which they were met."""
+        places = sorted(self.uses)
+        names = [self.groups.names[place] for place in places]
+        widths = [self.groups.widths[place] for place in places]
+        ranks = [0] * len(names)
+        for rank, at in enumerate(sorted(range(len(names)), key=names.__getitem__)):
+            ranks[at] = rank
+        return _Used(places, names, widths, np.array([name[0] == "M" for name in names]), ranks)
 
-        The sets have the first bit of each group.
-        """
-        names, files = self.groups.names, self.groups.files
-        alive = dict.fromkeys(self.uses, 0)
-        for live, writes, written in zip(self.live_out, self.writes, self.written, strict=True):
-            for place in written:
-                alive[place] |= live | writes
-        clashes = dict.fromkeys(self.uses, 0)
-        for place, mask in alive.items():
-            own = 1 << _LANE * place
-            others = _firsts(mask) & files[names[place][0]] & ~own
-            clashes[place] |= others
-            for other in _places(others):
-                clashes[other] |= own
+    @functools.cached_property
+    def _held(self) -> npt.NDArray[np.uint8]:
+        """Which single registers are held, a bit for each of a group's: live after a bundle, or written; [points, groups]."""
+        size = -(-_LANE * len(self.groups.names) // 8)
+        masks = [live | writes for live, writes in zip(self.live_out, self.writes, strict=True)]
+        octets = np.frombuffer(b"".join([mask.to_bytes(size, "little") for mask in masks]), np.uint8)
+        lanes = np.stack([octets & _FIRST_LANE, octets >> _LANE], axis=-1).reshape(len(masks), 2 * size)
+        return lanes[:, self._used.places].astype(np.uint8, copy=False)
+
+    def interference(self) -> npt.NDArray[np.bool_]:
+        """Return which groups, in the order of ``_used``, may not share registers: ``bool[groups, groups]``, symmetric."""
+        used = self._used
+        number = {place: at for at, place in enumerate(used.places)}
+        pairs = sorted({(number[place], at) for at, each in enumerate(self.written) for place in each})
+        clashes = np.zeros((len(used.places), len(used.places)), bool)
+        if pairs:
+            groups, points = np.array(pairs).T
+            own, starts = np.unique(groups, return_index=True)
+            clashes[own] = np.logical_or.reduceat(self._held[points] > 0, starts, axis=0)
+        clashes |= clashes.T
+        clashes &= used.is_main[:, None] == used.is_main[None]
+        np.fill_diagonal(clashes, False)
         return clashes
 
     def colours(self, sizes: dict[str, int]) -> dict[Name, int]:
@@ -265,137 +317,113 @@ class Flow:
         Raises:
           Pressure: some group finds none.
         """
-        names, widths = self.groups.names, self.groups.widths
+        _, names, widths, _, _ = self._used
         clashes = self.interference()
+        size = -(-len(names) // 8)
+        octets = np.packbits(clashes, axis=1, bitorder="little").tobytes()
         homes: dict[Name, int] = {}
         failed: list[int] = []
-        holders = {file: [0] * size for file, size in sizes.items()}  # the groups at each register
-        for place in self._order(clashes, sizes):
-            width, mine = widths[place], clashes[place]
-            held = holders[names[place][0]]
+        holders = {file: [0] * count for file, count in sizes.items()}  # the groups at each register
+        rows, others = clashes.nonzero()
+        ends = np.cumsum(np.bincount(rows, minlength=len(names))).tolist()
+        every: list[int] = others.tolist()
+        near = [every[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+        for at in self._order(near, sizes):
+            width, mine = widths[at], int.from_bytes(octets[at * size : (at + 1) * size], "little")
+            held = holders[names[at][0]]
             taken = [mine & each for each in held]
             if width == 1:
                 free = [first for first, each in enumerate(taken) if not each]
             else:
                 last = len(held) - width + 1
-                free = [at for at in range(0, last, width) if not any(taken[at : at + width])]
+                free = [first for first in range(0, last, width) if not any(taken[first : first + width])]
             if not free:
-                failed.append(place)
+                failed.append(at)
                 continue
             first = free[0]
             if width == 1:  # whole pairs are left where there are halves
                 first = next((f for f in free if f ^ 1 < len(taken) and taken[f ^ 1]), first)
-            homes[names[place]] = first
-            for at in range(first, first + width):
-                held[at] |= 1 << _LANE * place
+            homes[names[at]] = first
+            for register in range(first, first + width):
+                held[register] |= 1 << at
         if failed:
-            without = [names[place] for place in failed]
-            raise Pressure(without, functools.partial(self._spillable, clashes, failed))
+            without = [names[at] for at in failed]
+            raise Pressure(without, functools.partial(self._spillable, near, failed))
         return homes
 
-    def _order(self, clashes: Mapping[int, int], sizes: dict[str, int]) -> list[int]:
-        """Return groups in the order of colouring: those that are easy whatever the others take come last."""
-        names, widths = self.groups.names, self.groups.widths
-        by_width: dict[int, int] = defaultdict(int)
-        for place in clashes:
-            by_width[widths[place]] |= 1 << _LANE * place
-        left: dict[int, int] = {}
-        for place, mask in clashes.items():
-            more = widths[place] - 1
-            left[place] = sum((mask & each).bit_count() * (w + more) for w, each in by_width.items())
-        limits = {place: sizes[names[place][0]] - widths[place] for place in clashes}
-        easy = [(n / widths[place], names[place], place) for place, n in left.items() if n <= limits[place]]
+    def _order(self, near: Sequence[Sequence[int]], sizes: dict[str, int]) -> list[int]:
+        """Return groups in the order of colouring: those that are easy whatever the others take come last.
+
+        Args:
+          near: for every group those that it may not share registers with.
+          sizes: registers of each file.
+        """
+        _, names, widths, _, ranks = self._used
+        left = [sum([widths[o] for o in each]) + len(each) * (widths[at] - 1) for at, each in enumerate(near)]
+        limits = [sizes[name[0]] - width for name, width in zip(names, widths, strict=True)]
+        easy = [(n / widths[at], ranks[at], at) for at, n in enumerate(left) if n <= limits[at]]
         heapq.heapify(easy)
-        crowded = [(-n / widths[place], names[place], place) for place, n in left.items()]
+        crowded = [(-n / widths[at], ranks[at], at) for at, n in enumerate(left)]
         heapq.heapify(crowded)
+        is_left = [True] * len(names)
         stack: list[int] = []
-        remaining = sum(by_width.values())
-        while remaining:
+        while len(stack) < len(names):
             rate, _, pick = heapq.heappop(easy or crowded)
-            if not remaining >> _LANE * pick & 1:
+            if not is_left[pick]:
                 continue
             if abs(rate) != left[pick] / widths[pick]:  # it has had fewer neighbours left since
                 if rate < 0:
-                    heapq.heappush(crowded, (-left[pick] / widths[pick], names[pick], pick))
+                    heapq.heappush(crowded, (-left[pick] / widths[pick], ranks[pick], pick))
                 continue
             stack.append(pick)
-            remaining ^= 1 << _LANE * pick
+            is_left[pick] = False
             more = widths[pick] - 1
-            for other in _places(clashes[pick] & remaining):
-                left[other] = now = left[other] - more - widths[other]
-                if now <= limits[other]:
-                    heapq.heappush(easy, (now / widths[other], names[other], other))
+            for other in near[pick]:
+                if is_left[other]:
+                    left[other] = now = left[other] - more - widths[other]
+                    if now <= limits[other]:
+                        heapq.heappush(easy, (now / widths[other], ranks[other], other))
         return stack[::-1]
 
-    def _spillable(self, clashes: Mapping[int, int], failed: Sequence[int]) -> list[list[Name]]:
+    def _spillable(self, near: Sequence[Sequence[int]], failed: Sequence[int]) -> list[list[Name]]:
         """Return what could be spilled for groups, best first: rarely used, of many neighbours, where it is crowded."""
-        names, crowds = self.groups.names, self._crowds(failed)
-        rates = {at: self.uses[at] / (1 + mask.bit_count()) for at, mask in clashes.items()}
+        places, names, _, _, _ = self._used
+        rates = [self.uses[place] / (1 + len(each)) for place, each in zip(places, near, strict=True)]
 
-        def found(place: int) -> list[Name]:
-            crowd = crowds[place]
+        def found(at: int, crowd: list[bool]) -> list[Name]:
             prices = [
-                (rates[at] if crowd >> _LANE * at & 1 else _ELSEWHERE * rates[at], names[at])
-                for at in (place, *_places(clashes[place]))
+                (rates[other] if crowd[other] else _ELSEWHERE * rates[other], names[other])
+                for other in (at, *near[at])
             ]
             return [name for _, name in sorted(prices)]
 
-        return [found(place) for place in failed]
+        return [found(at, crowd) for at, crowd in zip(failed, self._crowds(failed), strict=True)]
 
-    def _crowds(self, failed: Sequence[int]) -> dict[int, int]:
-        """Return for each group the set of those of its file that hold registers where it does and most are taken.
-
-        The sets have the first bit of each group.
-        """
-        lanes = (1 << _LANE) - 1
-        own = sum(1 << _LANE * place for place in failed)
-        files = {file: groups * lanes for file, groups in self.groups.files.items()}
-        most: dict[int, tuple[int, int]] = dict.fromkeys(failed, (0, 0))
-        for live, writes in zip(self.live_out, self.writes, strict=True):
-            held = live | writes
-            here = _places(_firsts(held) & own)
-            for file, groups in files.items() if here else ():
-                mask = held & groups
-                count = mask.bit_count()
-                for place in here:
-                    if self.groups.names[place][0] == file and count > most[place][0]:
-                        most[place] = count, mask
-        return {place: _firsts(mask) for place, (_, mask) in most.items()}
-
-
-def _firsts(mask: int) -> int:
-    """Return a set in which the first bit of a group is there where any of its bits was; other bits say nothing."""
-    return mask | mask >> 1 | mask >> 2 | mask >> 3
-
-
-_DIGITS = bytes.maketrans(b"01", bytes((0, 1)))
-_LONG = 1 << 10
-"""Bits of a set from which on NumPy finds its members sooner than Python does; five times as soon for thousands."""
-
-
-def _places(mask: int) -> list[int]:
-    """Return the places of the groups in a set, in order."""
-    if not mask:
-        return []
-    first = ((mask & -mask).bit_length() - 1) // _LANE
-    mask >>= _LANE * first
-    if mask.bit_length() < _LONG:
-        digits = bin(mask)[:1:-_LANE].encode().translate(_DIGITS)
-        return list(itertools.compress(itertools.count(first), digits))
-    octets = np.frombuffer(mask.to_bytes(-(-mask.bit_length() // 8), "little"), np.uint8)
-    bits = np.unpackbits(octets, bitorder="little")[::_LANE]
-    return (bits.nonzero()[0] + first).tolist()
+    def _crowds(self, failed: Sequence[int]) -> list[list[bool]]:
+        """Return for each group which groups of its file hold registers where it does and most are taken."""
+        held, is_main = self._held > 0, self._used.is_main
+        units = _BITS[self._held]
+        taken = {file: units[:, own].sum(axis=1) for file, own in (("M", is_main), ("A", ~is_main))}
+        found: list[list[bool]] = []
+        for at in failed:
+            counts = taken[self._used.names[at][0]]
+            fullest = int(np.where(held[:, at], counts, 0).argmax())
+            same = is_main == is_main[at]
+            found.append((held[fullest] & same & held[fullest, at]).tolist())
+        return found
 
 
 def _renamed(items: tuple[Item, ...], homes: dict[Name, int]) -> tuple[Item, ...]:
     """Return items with every virtual register replaced by its physical one."""
+    known: dict[tuple[str, int, int, int], Register] = {}
 
     def register(r: Register) -> Register:
-        return (
-            r
-            if not r.virtual
-            else Register(r.file, homes[r.file, r.index] + r.offset, r.width, virtual=False)
-        )
+        if not r.virtual:
+            return r
+        key = r.file, r.index, r.offset, r.width
+        if key not in known:
+            known[key] = Register(r.file, homes[r.file, r.index] + r.offset, r.width, virtual=False)
+        return known[key]
 
     def instruction(i: Instruction | None) -> Instruction | None:
         if i is None:

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from tiles.elements.dependence import dependences
+from tiles.elements.dependence import needs_of
 from tiles.elements.isa import InstructionSet
 from tiles.elements.modulo import pipelined
 from tiles.elements.tilecode import AUX, MAIN, Block, Bundle, Instruction, Item, Repeat
@@ -160,16 +160,6 @@ class Graph:
     needs: list[dict[int, int]]
     following: list[list[tuple[int, int]]]
     ranks: list[int]
-
-
-def needs_of(code: Sequence[Instruction]) -> list[dict[int, int]]:
-    """Return for every instruction of a block the earlier ones that it waits for, with the slots between them."""
-    needs: list[dict[int, int]] = [{} for _ in code]
-    for edge in dependences(code):
-        known = needs[edge.after]
-        if known.get(edge.before, -1) < edge.slots:
-            known[edge.before] = edge.slots
-    return needs
 
 
 def graph_of(

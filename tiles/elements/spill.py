@@ -29,7 +29,7 @@ _MAX_ROUNDS = 40
 _PATIENCE = 2
 """Rounds in which not fewer groups go without a register, after which twice as many values are spilled for each."""
 _STUCK = 4
-"""Such rounds after which, if all that go without are temporaries of spilled values, no more values are tried."""
+"""Such rounds after which, if none that goes without could be spilled itself, no more values are tried."""
 _WINDOWS = (0, 1 << 20, 8, 1)
 _WINDOWS_AFTER_SPILLING = (1,)
 _FEW = 5
@@ -50,8 +50,8 @@ def assigned(
     Raises:
       OutOfRegisters: even with everything spilled that can be, or more than ``most`` should be.
     """
-    current, spilled, known = tuple(items), set[Name](), Schedules(isa)
-    groups = Groups()
+    current, known, groups = tuple(items), Schedules(isa), Groups()
+    possible = _spillable(current)
     fewest, stalled = 1 << 30, 0
     for round_ in range(_MAX_ROUNDS):
         pressure: Pressure | None = None
@@ -67,9 +67,8 @@ def assigned(
         assert pressure is not None
         stalled = 0 if pressure.groups < fewest else stalled + 1
         fewest = min(fewest, pressure.groups)
-        if (most and pressure.groups > most) or (stalled >= _STUCK and pressure.names <= spilled):
-            break
-        possible = _spillable(current) - spilled
+        if (most and pressure.groups > most) or (stalled >= _STUCK and possible.isdisjoint(pressure.names)):
+            raise out_of_registers(pressure.file, what)
         chosen: dict[Name, None] = {}
         for candidates in pressure.candidates():
             others = (n for n in candidates if n in possible and n not in chosen)
@@ -78,7 +77,7 @@ def assigned(
             raise out_of_registers(pressure.file, what)
         spill = Spill(current, tuple(chosen), scratch_bytes)
         current = tuple(spill.items(current))
-        spilled |= {*chosen, *spill.temporaries}
+        possible -= chosen.keys()
         scratch_bytes = spill.end_bytes
     raise out_of_registers("A", what)
 
@@ -119,7 +118,6 @@ class Spill:
             self.places[name] = -(-scratch_bytes // size) * size
             scratch_bytes = self.places[name] + size
         self.end_bytes = scratch_bytes
-        self.temporaries: set[Name] = set()
 
     def items(self, items: Sequence[Item]) -> list[Item]:
         """Return items with the groups' reads loaded before and their writes stored after."""
@@ -149,7 +147,6 @@ class Spill:
     def _temporary(self, name: Name) -> Register:
         register = Register(name[0], self.next, self.widths[name])
         self.next += 1
-        self.temporaries.add((register.file, register.index))
         return register
 
     def _control(self, register: Register | None) -> tuple[Register | None, list[Item]]:

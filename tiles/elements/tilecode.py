@@ -7,13 +7,29 @@ count of slots is a closed form in the extents.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tiles.elements.extents import Extent
 
 MAIN, AUX = "main", "aux"
+Units = tuple[tuple[str, int, int], ...]
+"""Single registers, as ``(file, index, offset)``."""
+
+
+class _Kept:
+    """A property that is computed once for an object, without the lock of ``functools.cached_property``.
+
+    That lock (until Python 3.12) takes longer than what is computed here, and two threads may well compute the same.
+    """
+
+    def __init__(self, function: Callable[[Any], Units]) -> None:
+        self.function, self.name, self.__doc__ = function, function.__name__, function.__doc__
+
+    def __get__(self, owner: Any, kind: type | None = None) -> Units:
+        found = owner.__dict__[self.name] = self.function(owner)
+        return found
 
 
 @dataclass(frozen=True)
@@ -35,8 +51,8 @@ class Register:
     offset: int = 0
     virtual: bool = True
 
-    @functools.cached_property
-    def units(self) -> tuple[tuple[str, int, int], ...]:
+    @_Kept
+    def units(self) -> Units:
         """The single registers that it covers, as ``(file, index, offset)``."""
         file, index = self.file, self.index
         if not self.virtual:
@@ -75,7 +91,7 @@ AZEROS = Register("A", 14, 2, virtual=False)
 _FIXED = frozenset((r.file, r.index) for r in (MZERO, VERTEX_BASE, WORKER_BASE, AZERO, AZEROS))
 
 
-def _units(registers: tuple[Register, ...]) -> tuple[tuple[str, int, int], ...]:
+def _units(registers: tuple[Register, ...]) -> Units:
     return tuple([u for r in registers if r.virtual or (r.file, r.index) not in _FIXED for u in r.units])
 
 
@@ -106,13 +122,13 @@ class Instruction:
     effect: str = ""
     note: str = ""
 
-    @functools.cached_property
-    def read(self) -> tuple[tuple[str, int, int], ...]:
+    @_Kept
+    def read(self) -> Units:
         """The single registers that it reads, but those that nothing writes."""
         return _units(self.ins)
 
-    @functools.cached_property
-    def written(self) -> tuple[tuple[str, int, int], ...]:
+    @_Kept
+    def written(self) -> Units:
         """The single registers that it writes."""
         return _units(self.outs)
 

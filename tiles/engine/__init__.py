@@ -9,7 +9,7 @@ from tiles.engine.compilation import quickly
 from tiles.engine.fast import FastEngine, record_decisions
 from tiles.engine.interface import FLOAT, RING, Engine, MachineEngine, aborted, check_items, out_of_items
 from tiles.engine.literal import LiteralEngine, VertexEngine
-from tiles.engine.streams import FIRST_ROOM, Received, Streams, collect, in_order, stopped_with
+from tiles.engine.streams import FIRST_CAPACITY, Received, Streams, collect, in_order, stopped_with
 from tiles.engine.tile import Coverage, TileEngine, coverage_of
 from tiles.engine.trace import Print, Trace, lines_of
 from tiles.errors import InvalidArguments, IpuError
@@ -63,7 +63,7 @@ def make_engine(
 
 __all__ = [
     "ENGINES",
-    "FIRST_ROOM",
+    "FIRST_CAPACITY",
     "FLOAT",
     "RING",
     "Coverage",

@@ -45,12 +45,12 @@ from tiles.engine.compilation import WORTH_KEEPING, apart, computed_first, quick
 from tiles.engine.interface import FLOAT, RING, check_inputs, check_streams, differing
 from tiles.engine.replicated import REPLICA, moved, over_replicas, replica_index
 from tiles.engine.streams import (
-    Room,
+    Capacity,
     Streams,
     collect,
     halting_error,
     in_order,
-    initial_room,
+    initial_capacity,
     prints_of,
     remote_rows,
     sent_by,
@@ -107,9 +107,11 @@ class FastEngine(TracedEngine):
                 )
             self._spread = NamedSharding(Mesh(np.array(devices), ("devices",)), PartitionSpec("devices"))
         options = self.compiler_options
-        self._jitted: Callable[..., Any] = jit(self._called, compiler_options=options, static_argnames="room")
+        self._jitted: Callable[..., Any] = jit(
+            self._called, compiler_options=options, static_argnames="capacity"
+        )
         self._replayed: Callable[..., Any] = jit(
-            self._call_replaying, compiler_options=options, static_argnames="room"
+            self._call_replaying, compiler_options=options, static_argnames="capacity"
         )
         self._recording: Callable[..., Any] = jit(
             self._call_recording, static_argnums=0, compiler_options=options
@@ -145,10 +147,10 @@ class FastEngine(TracedEngine):
                 recorded, floats = record_run(exe, *inputs, streams=given, remote=floats)
                 run = partial(self._replayed, recorded)
             run = partial(run, *inputs, items=items, remote=self.remote)
-            prints, room = prints_of(exe), initial_room(exe)
+            prints, capacity = prints_of(exe), initial_capacity(exe)
             try:
                 (outputs, trips), received = collect(
-                    exe.streams, room, lambda room: run(room=room), error, tuple(prints)
+                    exe.streams, capacity, lambda capacity: run(capacity=capacity), error, tuple(prints)
                 )
             except ProgramAborted as stopped:
                 self.show(stopped.prints)
@@ -198,7 +200,7 @@ class FastEngine(TracedEngine):
         with jax.enable_x64(True):
             items = {name: jnp.asarray(x) for name, x in given.items()}
             (outputs, _), sent = self._called(
-                *inputs, items=items, room=initial_room(exe), remote={}, show=self.show
+                *inputs, items=items, capacity=initial_capacity(exe), remote={}, show=self.show
             )
             return list(outputs), sent_by(exe, sent)
 
@@ -223,22 +225,22 @@ class FastEngine(TracedEngine):
         return decisions.state, remote_rows(left)
 
     def _call_replaying(
-        self, recorded: jax.Array, *inputs: Datum, items: Env, room: Room, remote: Env
+        self, recorded: jax.Array, *inputs: Datum, items: Env, capacity: Capacity, remote: Env
     ) -> Any:
-        return self._call(*inputs, decisions=Replay(recorded), items=items, room=room, remote=remote)
+        return self._call(*inputs, decisions=Replay(recorded), items=items, capacity=capacity, remote=remote)
 
     def _called(
         self,
         *inputs: Datum,
         items: Env,
-        room: Room = (),
+        capacity: Capacity = (),
         remote: Env,
         show: Callable[[list[Print]], None] | None = None,
     ) -> Any:
         """Return what ``_call`` does; of replicas, outputs ``[replicas, *shape]`` and the most trips of any."""
         exe = self.executable
         if not exe.replicas.axes:
-            return self._call(*inputs, items=items, room=room, remote=remote, show=show)
+            return self._call(*inputs, items=items, capacity=capacity, remote=remote, show=show)
         each = differing(exe)
 
         def one(number: jax.Array, *own: Any) -> Any:
@@ -262,7 +264,7 @@ class FastEngine(TracedEngine):
         *inputs: Datum,
         decisions: Decisions | None = None,
         items: Env,
-        room: Room = (),
+        capacity: Capacity = (),
         remote: Env,
         show: Callable[[list[Print]], None] | None = None,
         replica: jax.Array | None = None,
@@ -276,7 +278,7 @@ class FastEngine(TracedEngine):
             env[REPLICA] = replica
         entered = {name: self.enter_items(name, x) for name, x in items.items()}
         dtypes = {name: self.carried(s.dtype) for name, s in exe.streams.items()}
-        streams = Streams(exe.streams, may_halt(exe, exe.program), entered, dtypes, room)
+        streams = Streams(exe.streams, may_halt(exe, exe.program), entered, dtypes, capacity)
         streams.add_remote({name: jnp.asarray(rows) for name, rows in remote.items()})
         streams.add_steps(self._read_by(PrintStep), self._read_by(ErrorStep))
         if show is not None and prints_of(exe):
@@ -372,7 +374,7 @@ class FastEngine(TracedEngine):
             env[_sum_name(group.results[0])] = function(*operands)
             return
         function = self.arithmetic_of(partial(_whole, group, laid_out), self.operand_dtypes(group))
-        if _adds_up(group):
+        if _folds(group):
             function = apart(function, sum(x.size for x in operands))
         elif self._is_repeated_work(group):
             function = apart(function, math.prod(group.form.shape))
@@ -471,7 +473,7 @@ class FastEngine(TracedEngine):
         return concatenated(sources, step.axis)
 
 
-def _adds_up(group: VertexGroup) -> bool:
+def _folds(group: VertexGroup) -> bool:
     """Whether a group folds values, not products; what only moves them reduces dimensions in form alone."""
     codelet = group.codelet
     return bool(group.form.reduced) and not (codelet.is_contraction or codelet.only_moves)

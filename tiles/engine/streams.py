@@ -2,7 +2,7 @@
 
 A program halts when it reads beyond a stream's last item or when it stops itself. A traced run cannot end there: it
 goes on, but ends every loop in which that may happen, and what halted it first is an error afterwards. What is sent
-or printed beyond the room there is for it is counted only, and the run repeated with more.
+or printed beyond the capacity for it is counted only, and the run repeated with more.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from tiles.engine.trace import Print
 from tiles.errors import IpuError
 from tiles.graph import Stream, read_message
 
-Room = tuple[int, ...]
-"""Items for which there is room: for every device-to-host stream in order, then for every step that prints."""
+Capacity = tuple[int, ...]
+"""How many items fit: for every device-to-host stream in order, then for every step that prints."""
 Carried = tuple[tuple[int, ...], Any]
 """Shape and dtype of a value as an engine carries it."""
 HALTED, PRINTED = "halted", "printed"
 WIDE_BYTES = 8
 """Of an element that JAX narrows unless ``jax_enable_x64`` is set."""
-FIRST_ROOM = 64
-"""Items for which there is room at first where their number depends on data."""
+FIRST_CAPACITY = 64
+"""How many items fit at first where their number depends on data."""
 
 
 class Streams:
@@ -54,7 +54,7 @@ class Streams:
         may_halt: bool,
         items: Mapping[str, jax.Array],
         dtypes: Mapping[str, Any],
-        room: Room,
+        capacity: Capacity,
     ) -> None:
         """Start before the first items.
 
@@ -63,7 +63,7 @@ class Streams:
           may_halt: whether the program may halt.
           items: of host-to-device streams, ``[items, *shape]``.
           dtypes: in which the engine carries items, by stream.
-          room: see ``Room``; none where nothing that is sent is wanted.
+          capacity: see ``Capacity``; none where nothing that is sent is wanted.
         """
         self.items = items
         self._shows: Callable[[list[Print]], None] | None = None
@@ -73,20 +73,20 @@ class Streams:
         if may_halt:
             self.state[HALTED] = jnp.zeros((), jnp.int32)
         sending = [s for s in streams.values() if s.to_host]
-        rooms = dict(zip([s.name for s in sending], room or (0,) * len(sending), strict=False))
+        capacities = dict(zip([s.name for s in sending], capacity or (0,) * len(sending), strict=False))
         for name, stream in streams.items():
             count = jnp.zeros((), jnp.int64)
             if stream.to_host:
-                count = jnp.zeros((rooms[name], *stream.shape), dtypes[name]), count
+                count = jnp.zeros((capacities[name], *stream.shape), dtypes[name]), count
             self.state[_of_stream(name)] = count
-        self.rooms = room[len(sending) :]
+        self.capacities = capacity[len(sending) :]
 
     def add_steps(self, prints: Mapping[int, Carried], errors: Mapping[int, Carried]) -> None:
-        """Make room for what steps print, and for what steps may stop the run with, by their numbers."""
-        rooms = self.rooms or (0,) * len(prints)
-        for (number, (shape, dtype)), room in zip(prints.items(), rooms, strict=True):
-            places = jnp.zeros((room,), jnp.int64)
-            printed = jnp.zeros((room, *shape), dtype), places, jnp.zeros((), jnp.int64)
+        """Reserve capacity for what steps print, and for what steps may stop the run with, by their numbers."""
+        capacities = self.capacities or (0,) * len(prints)
+        for (number, (shape, dtype)), capacity in zip(prints.items(), capacities, strict=True):
+            places = jnp.zeros((capacity,), jnp.int64)
+            printed = jnp.zeros((capacity, *shape), dtype), places, jnp.zeros((), jnp.int64)
             self.state |= {_of_print(number): printed, PRINTED: jnp.zeros((), jnp.int64)}
         for number, (shape, dtype) in errors.items():
             self.state[_of_error(number)] = jnp.zeros(shape, dtype)
@@ -254,12 +254,12 @@ def carried_by(executable: Executable, part: Part) -> list[str]:
     return [*keys, *([HALTED] if may_halt(executable, part) else [])]
 
 
-def initial_room(executable: Executable) -> Room:
-    """Return room for all items where their number is known, else for a first run."""
+def initial_capacity(executable: Executable) -> Capacity:
+    """Return capacity for all items where their number is known, else for a first run."""
     needed, runs = items_needed(executable), runs_of_steps(executable)
     known = [needed[name] for name, stream in executable.streams.items() if stream.to_host]
     known += [runs[number] for number in prints_of(executable)]
-    return tuple(FIRST_ROOM if count is None else count for count in known)
+    return tuple(FIRST_CAPACITY if count is None else count for count in known)
 
 
 class Received(NamedTuple):
@@ -278,8 +278,8 @@ class Received(NamedTuple):
 
 def collect(
     streams: Mapping[str, Stream],
-    room: Room,
-    run: Callable[[Room], Any],
+    capacity: Capacity,
+    run: Callable[[Capacity], Any],
     error: Callable[[int, dict[str, Any], Received], IpuError],
     prints: tuple[int, ...] = (),
 ) -> tuple[Any, Received]:
@@ -287,20 +287,22 @@ def collect(
 
     Args:
       streams: the program's, in order.
-      room: for a first run.
-      run: runs with room for items, and returns results and the last state.
+      capacity: for a first run.
+      run: runs with capacity for items, and returns results and the last state.
       error: returns the error of what halted a run, of its last state, and of what was received until then.
       prints: numbers of steps that print.
     """
     names = [name for name, stream in streams.items() if stream.to_host]
     while True:
-        results, state = run(room)
+        results, state = run(capacity)
         sent = {name: state[_of_stream(name)] for name in names}
         printed = {number: state[_of_print(number)] for number in prints}
         counts = [int(count) for *_, count in (*sent.values(), *printed.values())]
-        if all(count <= have for count, have in zip(counts, room, strict=True)):
+        if all(count <= have for count, have in zip(counts, capacity, strict=True)):
             break
-        room = tuple(max(have, 1 << count.bit_length()) for count, have in zip(counts, room, strict=True))
+        capacity = tuple(
+            max(have, 1 << count.bit_length()) for count, have in zip(counts, capacity, strict=True)
+        )
     received = Received(
         {name: np.asarray(x)[: int(count)] for name, (x, count) in sent.items()},
         remote_rows(state),

@@ -296,13 +296,14 @@ class TileVertices:
             arrays: list[np.ndarray] = []
             for kind, k in part.data.reads:
                 if kind == "position":
-                    arrays.append(origins[:, k])
+                    arrays.append(np.repeat(origins[:, k], math.prod(sizes[d] for d in part.data.each)))
                 elif part.data.folds == "shares":
                     arrays.append(values[kind, k])
                 else:
                     arrays.append(_by_rows(values[kind, k], part.data, sizes))
             is_shared = int(part.sharers[number]) > 1
-            for name, x in zip(part.data.writes, part.run(number, len(origins), arrays), strict=True):
+            runs = len(origins) * math.prod(sizes[d] for d in part.data.each)
+            for name, x in zip(part.data.writes, part.run(number, runs, arrays), strict=True):
                 values[name] = x if is_shared else _placed(x, part.data, sizes)
         written = [values[name] for name in sorted(values) if name[0] == "result"]
         results = self.group.codelet.code_results(self.group.form, sizes, written)
@@ -363,26 +364,32 @@ def _aligned(form: OpForm, k: int, operand: np.ndarray) -> np.ndarray:
 
 
 def _by_rows(x: np.ndarray, data: CodeData, sizes: Sequence[int]) -> np.ndarray:
-    """Return a value in the order of the loops: ``[cells, rows or 1, n or 1]``, whole where it varies with a part."""
-    rest = [d for d in range(x.ndim - 1) if d not in data.rows and d not in data.inner]
-    ordered = x.transpose([0, *(1 + d for d in (*data.rows, *data.inner, *rest))])
-    whole = [len(x)]
+    """Return a value in the order of the loops: ``[runs, rows or 1, n or 1]``, whole where it varies with a part.
+
+    Runs are cells, or the points of ``data.each`` of every cell.
+    """
+    loops = (*data.each, *data.rows, *data.inner)
+    rest = [d for d in range(x.ndim - 1) if d not in loops]
+    ordered = x.transpose([0, *(1 + d for d in (*loops, *rest))])
+    whole = [len(x), *(sizes[d] for d in data.each)]
     for dims in (data.rows, data.inner):
         varies = any(x.shape[1 + d] > 1 for d in dims)
         whole += [sizes[d] if varies else 1 for d in dims]
-    full = np.broadcast_to(ordered.reshape(ordered.shape[: 1 + len(data.rows) + len(data.inner)]), whole)
-    rows = math.prod(whole[1 : 1 + len(data.rows)])
-    return full.reshape(len(x), rows, math.prod(whole[1 + len(data.rows) :]))
+    full = np.broadcast_to(ordered.reshape(ordered.shape[: 1 + len(loops)]), whole)
+    first = 1 + len(data.each)
+    rows = math.prod(whole[first : first + len(data.rows)])
+    return full.reshape(math.prod(whole[:first]), rows, math.prod(whole[first + len(data.rows) :]))
 
 
 def _placed(x: np.ndarray, data: CodeData, sizes: Sequence[int]) -> np.ndarray:
-    """Return ``[cells, rows, n]`` with one axis per domain dimension behind the first; folded ones have size 1."""
+    """Return ``[runs, rows, n]`` with one axis per domain dimension behind the cells; folded ones have size 1."""
     folded = {"inner": data.inner, "shares": data.inner, "rows": data.rows}.get(data.folds, ())
-    dims = (*data.rows, *data.inner)
-    ordered = x.reshape(len(x), *(1 if d in folded else sizes[d] for d in dims))
+    dims = (*data.each, *data.rows, *data.inner)
+    cells = len(x) // math.prod(sizes[d] for d in data.each)
+    ordered = x.reshape(cells, *(1 if d in folded else sizes[d] for d in dims))
     order = sorted(range(len(dims)), key=lambda at: dims[at])
     shape = [1 if d in folded or d not in dims else sizes[d] for d in range(len(sizes))]
-    return ordered.transpose([0, *(1 + at for at in order)]).reshape(len(x), *shape)
+    return ordered.transpose([0, *(1 + at for at in order)]).reshape(cells, *shape)
 
 
 def _result(form: OpForm, k: int, sizes: Sequence[int], x: np.ndarray) -> np.ndarray:

@@ -167,11 +167,11 @@ def are_equal(moves: Moves) -> bool:
 
 
 def _are_equal(pairs: Iterator[Pair]) -> bool:
-    room = np.empty(COMPARED, np.bool_)
+    scratch = np.empty(COMPARED, np.bool_)
     for x, y in pairs:
-        if x.size > room.size:
-            room = np.empty(x.size, np.bool_)
-        same = room[: x.size].reshape(x.shape)
+        if x.size > scratch.size:
+            scratch = np.empty(x.size, np.bool_)
+        same = scratch[: x.size].reshape(x.shape)
         np.equal(x, y, out=same)
         if not same.all():
             return False

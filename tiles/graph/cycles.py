@@ -42,6 +42,7 @@ class CodeData:
       rows, inner: domain dimensions of the outer and of the inner loop, outermost first.
       folds: "" where a result has an element for each element, "inner" where it has one a row, "rows" where rows are
         folded to one, "shares" where it folds what each row's sharers found.
+      each: dimensions for every point of which the code runs once more.
     """
 
     reads: tuple[ValueName, ...]
@@ -49,6 +50,7 @@ class CodeData:
     rows: tuple[int, ...]
     inner: tuple[int, ...]
     folds: str = ""
+    each: tuple[int, ...] = ()
 
 
 class Kernel(Protocol):

@@ -303,6 +303,8 @@ def _changes(
         jumps = min(stretches, 1 + is_own)
     else:
         jumps = stretches - min(own_stretches, stretches) * is_own
+    if _is_finer(reads, kept, written):
+        jumps = min(jumps, 1 + min(own_stretches, stretches) * is_own)
     most = max(parts - is_own, words)
     selects = min(max(windows - own_windows * is_own, 0, parts - is_own), most)
     return selects + min(max(jumps, int(words > 0)), words)
@@ -330,6 +332,31 @@ def _windows(reads: Sequence[_Read], digits: Sequence[Digit], mine: Sequence[int
         end = (high // grain + 1) * grain if size > grain else size
         is_whole = joined and low % grain == 0 and high + 1 == end  # stored at full grain
     return windows, own
+
+
+def _is_finer(reads: Sequence[_Read], kept: Sequence[Digit], written: Sequence[Digit]) -> bool:
+    """Return whether stretches of the parts' memory can be taken in the slice's order; see ``receiving``."""
+    if tuple(kept) != tuple(written):
+        return False
+    is_whole = filled = is_full = True
+    for d, group, is_inner in kept:
+        low, high, inside, pieces, step, size, grain, extent = reads[d]
+        is_whole, filled = is_whole and abs(step) == 1, filled and step > 0
+        if not is_full and inside > 1:
+            return False
+        if group > 1 and ((grain % group and pieces > 1) or low % group):
+            return False
+        if is_inner:
+            is_whole = is_whole and ((high + 1) % group == 0 or high + 1 == size)
+            is_full = is_full and inside % group == 0
+            continue
+        if is_whole and not filled and inside > pieces:
+            return False
+        end = (high // grain + 1) * grain if size > grain else size
+        is_whole = is_whole and low % grain == 0 and high + 1 == end  # stored at full grain
+        filled = filled and pieces <= 1 and inside == extent
+        is_full = is_full and inside == extent
+    return True
 
 
 def _stretches(reads: Sequence[_Read], digits: Sequence[Digit], mine: Sequence[int]) -> tuple[int, bool, int]:

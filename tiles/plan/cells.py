@@ -80,6 +80,15 @@ class Cells:
         keys = [(plan.extents, any(plan.splits[d].is_split for d in reduced)) for plan in plans]
         return self._figures(keys, self._computed)
 
+    def learn(self, plan: Plan, find: Callable[[], CellFigures]) -> None:
+        """Take what a vertex of a plan takes from who knows it already, if nobody has asked for it yet."""
+        key = plan.extents, any(plan.splits[d].is_split for d in self.form.reduced)
+
+        def found(new: list[Any]) -> list[CellFigures]:
+            return [find() for _ in new]
+
+        self._figures([key], found)
+
     def orders(self, plans: Sequence[Plan]) -> list[Arrangement | None]:
         """Return the order in which the vertices of each plan want what they read and write, None for no wish."""
         return self._orders([plan.extents for plan in plans], self._wanted)

@@ -344,6 +344,7 @@ def reshape_traffic(source: Layout, destination: Layout, dtype: str, target: Tar
     selects = count(dst_tile[arriving[listened]])
     sources = count(dst_tile[arriving[_breaks(src_tile[arriving]) | _breaks(dst_tile[arriving])]])
     runs = np.minimum(runs, sent // WORD_BYTES)
+    any_order = (jumps <= sources) | (count(dst_tile[crosses]) <= selects)  # see ``receiving.arriving``
     return dataclasses.replace(
         result,
         received=received,
@@ -352,7 +353,7 @@ def reshape_traffic(source: Layout, destination: Layout, dtype: str, target: Tar
         runs=runs,
         sends=send_instructions(sent // WORD_BYTES, runs, target),
         selects=np.minimum(selects, np.maximum(sources, received // WORD_BYTES)),
-        pointers=np.minimum(np.where(jumps <= sources, in_order, jumps), received // WORD_BYTES),
+        pointers=np.minimum(np.where(any_order, np.minimum(in_order, jumps), jumps), received // WORD_BYTES),
         between_ipus=paired_ipu_bytes(src_tile, dst_tile, length, dtype, target),
     )
 

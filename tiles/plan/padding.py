@@ -38,7 +38,11 @@ def with_padding(
     slices_axes, source_axes = list(slices.axes), list(source.axes)
     for n in short:
         axis, split = slices.axes[n], source.axes[n]
-        if axis.extent == split.grain and axis.is_partition and _has_slower(n, kept, extents):
+        if (
+            axis.extent == split.grain
+            and axis.is_partition
+            and _has_gaps(n, split.size % split.grain, kept, extents)
+        ):
             slices_axes[n] = _prolonged(axis)
             source_axes[n] = replace(split, size=split.grain * split.parts)
     if source_axes == list(source.axes):
@@ -46,10 +50,17 @@ def with_padding(
     return replace(slices, axes=tuple(slices_axes)), _laid_out(source, tuple(source_axes))
 
 
-def _has_slower(axis: int, digits: Sequence[Digit], extents: Sequence[int]) -> bool:
-    """Return whether any other axis counts on when all elements along this one have been gone through."""
-    last = max(n for n, digit in enumerate(digits) if digit.axis == axis)
-    return any(digit.axis != axis and extents[digit.axis] > 1 for digit in digits[last:])
+def _has_gaps(axis: int, held: int, digits: Sequence[Digit], extents: Sequence[int]) -> bool:
+    """Return whether any other axis counts on where a short part, which holds so many elements of this one, lacks some.
+
+    Of an axis in groups that is within the last group where the part ends inside one.
+    """
+    short = next(
+        n
+        for n, digit in enumerate(digits)
+        if digit.axis == axis and (held % digit.group > 0 or not digit.is_inner)
+    )
+    return any(digit.axis != axis and extents[digit.axis] > 1 for digit in digits[short:])
 
 
 @lru_cache(maxsize=4096)

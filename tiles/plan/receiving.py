@@ -108,6 +108,7 @@ class Slicewise:
       windows: stretches of the parts' memory.
       stretches: stretches of the slice's memory.
       in_one_go: whether each part fills one stretch of the slice, and nothing lies between; bool.
+      in_order: whether no window goes on beyond a stretch, and nothing lies between these; bool.
       own_windows: factors of how many of the windows a cell's own part makes up.
       own_stretches: the same of the stretches.
     """
@@ -117,6 +118,7 @@ class Slicewise:
     windows: np.ndarray
     stretches: np.ndarray
     in_one_go: np.ndarray
+    in_order: np.ndarray
     own_windows: tuple[_Mine, ...]
     own_stretches: tuple[_Mine, ...]
 
@@ -201,6 +203,7 @@ def counted(
         windows=each(windows),
         stretches=each(stretches),
         in_one_go=each((stretches == parts) & is_dense),
+        in_order=each(_is_finer(read, kept, arrives)),
         own_windows=own_windows,
         own_stretches=own_stretches,
     )
@@ -233,6 +236,34 @@ def _windows(
         ends = np.where(a.size > a.grain, (a.high // a.grain + 1) * a.grain, a.size)
         is_whole = joined & (a.low % a.grain == 0) & (a.high + 1 == ends)  # stored at full grain
     return windows, mine
+
+
+def _is_finer(read: Sequence[Along], kept: Sequence[Digit], arrives: Sequence[Digit]) -> np.ndarray:
+    """Return whether each stretch of the parts' memory lies within one of the slice's, and nothing between those.
+
+    Then they can as well be taken in the slice's order. Only where both are in the same order, in groups that parts keep
+    whole.
+    """
+    found = np.ones((), bool)
+    if tuple(kept) != tuple(arrives):
+        return ~found
+    is_whole = filled = is_full = found
+    for digit in kept:
+        a, group = read[digit.axis], digit.group
+        is_whole, filled = is_whole & (abs(a.step) == 1), filled & (a.step > 0)
+        found = found & (is_full | (a.inside <= 1))
+        if group > 1:
+            found = found & ((a.grain % group == 0) | (a.pieces <= 1)) & (a.low % group == 0)
+        if digit.is_inner:
+            is_whole = is_whole & (((a.high + 1) % group == 0) | (a.high + 1 == a.size))
+            is_full = is_full & (a.inside % group == 0)
+            continue
+        found = found & (~is_whole | filled | (a.inside <= a.pieces))
+        ends = np.where(a.size > a.grain, (a.high // a.grain + 1) * a.grain, a.size)
+        is_whole = is_whole & (a.low % a.grain == 0) & (a.high + 1 == ends)  # stored at full grain
+        filled = filled & (a.pieces <= 1) & (a.inside == a.extent)
+        is_full = is_full & (a.inside == a.extent)
+    return found
 
 
 def _stretches(
@@ -313,7 +344,8 @@ def arriving(slices: Slices, source: Layout, order: Arrangement, num_tiles: int)
 
     Words arrive part by part, each part's in the order it holds them. What is contiguous in the part is listened to at
     once; what is contiguous in the slice, too, goes on at the pointer where it was left. Parts of which each fills one
-    stretch of the slice follow one another, so that only the tile's own elements interrupt them.
+    stretch of the slice follow one another, so that only the tile's own elements interrupt them. So do stretches of
+    several parts in the slice's order, row by row for instance, where each is sent by itself anyway.
 
     Args:
       slices: what cells read.
@@ -339,10 +371,10 @@ def less_own(found: Slicewise, number: Any, own: np.ndarray, mine: Sequence[np.n
       mine: the same along each axis.
     """
     need, windows, parts = found.need[number], found.windows[number], found.parts[number]
-    stretches, in_one_go = found.stretches[number], found.in_one_go[number]
+    stretches, in_one_go, in_order = found.stretches[number], found.in_one_go[number], found.in_order[number]
     is_own = (own > 0).astype(np.int64)
     if not is_own.any():
-        jumps = np.where(in_one_go, np.minimum(stretches, 1), stretches)
+        jumps = np.where(in_one_go | in_order, np.minimum(stretches, 1), stretches)
         return Arriving(need, own, np.maximum(windows, 0), jumps, parts)
     own_windows, own_stretches = is_own, is_own
     for factor in found.own_windows:
@@ -351,4 +383,5 @@ def less_own(found: Slicewise, number: Any, own: np.ndarray, mine: Sequence[np.n
         own_stretches = own_stretches * factor.of(mine[factor.axis], number)
     own_stretches = np.minimum(own_stretches, stretches)
     jumps = np.where(in_one_go, np.minimum(stretches, 1 + is_own), stretches - own_stretches)
+    jumps = np.where(in_order, np.minimum(jumps, own_stretches + 1), jumps)
     return Arriving(need, own, np.maximum(windows - own_windows, 0), jumps, parts - is_own)

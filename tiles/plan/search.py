@@ -30,7 +30,7 @@ from tiles.graph import (
 from tiles.graph.layout import align_up, ceil_div
 from tiles.numerics.dtypes import itemsize
 from tiles.numerics.shared import hold, read_only
-from tiles.plan.cells import vertex_scratch
+from tiles.plan.cells import CellFigures, cells_of, vertex_scratch
 from tiles.plan.pricing import (
     Drafts,
     Operand,
@@ -103,11 +103,13 @@ def _search(question: Question, extra: tuple[Plan, ...], limit: int) -> Drafts:
         near = _near(question, found, limit)
         cycles, innermost = _closed_form(question, near, limit)
         best = _fewest(cycles, near.cells)
-        return [
-            _plan(form, grains, order)
-            for grains, inner in zip(near.grains[best].tolist(), innermost[best].tolist(), strict=True)
-            for order in _orders(form, inner)
-        ]
+        plans: list[Plan] = []
+        for row, grains, inner in zip(
+            best, near.grains[best].tolist(), innermost[best].tolist(), strict=True
+        ):
+            plans += [_plan(form, grains, order) for order in _orders(form, inner)]
+            cells_of(question).learn(plans[-1], lambda row=row: near.vertex(row, form))
+        return plans
 
     def all_plans() -> Iterable[Plan]:
         return dict.fromkeys([*extra, *searched(), *others])
@@ -187,6 +189,7 @@ def leaving(form: OpForm, codelet: Codelet, layout: Layout, target: Target) -> P
     return _cut_as(form, codelet, form.results[0], layout, target)
 
 
+@lru_cache(maxsize=4096)
 def _cut_as(
     form: OpForm, codelet: Codelet, index_map: IndexMap, layout: Layout | None, target: Target
 ) -> Plan | None:
@@ -296,7 +299,8 @@ class _Candidates:
       lanes: by dimension, tiles of an exchange bus that differ in nothing else, where cells along it are neighbours.
       reader_runs: runs in which readers of the result will take it, float64.
       combining: cycles of combining partials, and the price of its code, float64.
-      temporary: bytes per tile of received slices, vertex scratch, partials and results, float64.
+      held: bytes per tile of received slices, partials and results, float64.
+      scratch: bytes of vertex scratch, float64.
     """
 
     grains: np.ndarray
@@ -307,10 +311,23 @@ class _Candidates:
     lanes: tuple[np.ndarray, ...]
     reader_runs: np.ndarray
     combining: np.ndarray
-    temporary: np.ndarray
+    held: np.ndarray
+    scratch: np.ndarray
 
     def __post_init__(self) -> None:
         hold(*vars(self).values())
+
+    @property
+    def temporary(self) -> np.ndarray:
+        """Bytes per tile of received slices, vertex scratch, partials and results, float64 ``[candidates]``."""
+        return self.held + self.scratch
+
+    def vertex(self, row: int, form: OpForm) -> CellFigures:
+        """Return what a vertex of one of the candidates takes."""
+        grains: list[int] = self.grains[row].tolist()
+        results = math.prod(n for n, dim in zip(grains, form.dims, strict=True) if not dim.is_reduced)
+        read = tuple(int(sizes[row]) for sizes in self.slice_bytes)
+        return CellFigures(float(self.compute[row]), results, int(self.scratch[row]), read)
 
     def at(self, rows: np.ndarray) -> _Candidates:
         """Return some of the candidates."""
@@ -327,7 +344,8 @@ class _Candidates:
             lanes=some(self.lanes),
             reader_runs=self.reader_runs[rows],
             combining=self.combining[rows],
-            temporary=self.temporary[rows],
+            held=self.held[rows],
+            scratch=self.scratch[rows],
         )
 
 
@@ -400,7 +418,8 @@ class _Cuts:
             self.lanes,
             self.reader_runs,
             self.combining,
-            self.held + self.scratch,
+            self.held,
+            self.scratch,
         )
 
     def at(self, rows: np.ndarray) -> _Candidates:
@@ -419,7 +438,8 @@ class _Cuts:
             lanes=some(self.lanes),
             reader_runs=self.reader_runs[rows],
             combining=self.combining[rows],
-            temporary=self.held[rows] + self.scratch[rows],
+            held=self.held[rows],
+            scratch=self.scratch[rows],
         )
 
     def _find(self, rows: np.ndarray) -> None:
@@ -535,7 +555,7 @@ def _changes(index_map: IndexMap, layout: Layout, grains: Sequence[np.ndarray]) 
     """
     sources = windows = stretches = np.ones(grains[0].shape if grains else (1,))
     taken: list[np.ndarray] = []
-    held = filled = np.ones(sources.shape, bool)
+    held = filled = is_finer = np.ones(sources.shape, bool)
     for axis, split in reversed(list(zip(index_map.axes, layout.axes, strict=True))):
         reach = 1 + sum(abs(c) * (grains[d] - 1) for d, c in axis.terms)
         extent = np.minimum(reach, max(1, split.size)) * np.ones(sources.shape)
@@ -544,11 +564,12 @@ def _changes(index_map: IndexMap, layout: Layout, grains: Sequence[np.ndarray]) 
         taken.insert(0, np.minimum(extent, min(split.grain, max(1, split.size))))
         windows = windows * np.where(held, pieces, extent)
         stretches = stretches * np.where(filled, pieces, extent)
+        is_finer = is_finer & (~held | filled | (extent <= pieces))
         held = held & ((extent % split.grain == 0) | (extent == split.size))
         filled = filled & (pieces <= 1)
     if not layout.arrangement.is_row_major:
-        return 2 * sources * _stretches_in_order(layout, taken)
-    return windows + np.where(stretches == sources, 1, stretches)
+        return sources * _stretches_in_order(layout, taken) + 1
+    return windows + np.where((stretches == sources) | is_finer, 1, stretches)
 
 
 def _stretches_in_order(layout: Layout, taken: Sequence[np.ndarray]) -> np.ndarray:

@@ -19,8 +19,8 @@ from tiles.elements import of_target
 from tiles.graph.layout import ceil_div
 from tiles.target import Basis, Parts, Target
 
-RUN_INSTRUCTIONS = 4
-"""Of a run between two tiles: a wait and a send on one, a change of source and of pointer on the other."""
+RUN_INSTRUCTIONS = 3
+"""Of a run between two tiles: a wait and a send on one, a change of source on the other, where it mostly goes on at the pointer."""
 
 _ENTRY_SINGLE = ("setzi",) * 3
 _ENTRY_DEPENDENT = ("put",) * 4 + ("sync", "call", "br")

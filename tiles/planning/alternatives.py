@@ -28,7 +28,7 @@ def cheapest(planning: Planning, choice: Choice, run: Run) -> Alternative:
     outside = list(dict.fromkeys(n for a in choice.alternatives for n in outside_names(a.body)))
     operands = [planning.tensor(name) for name in outside]
     known = tuple((t.shape, t.dtype, t.kind, t.layout, t.ipu) for t in operands)
-    key = tuple(_key(a.body, outside) for a in choice.alternatives), known
+    key = tuple(_key(a.body, outside) for a in choice.alternatives), known, planning.code_price
     if key not in planning.estimates:
         planning.estimates[key] = tuple(_cost(planning, a, outside, run) for a in choice.alternatives)
     costs = planning.estimates[key]
@@ -40,7 +40,7 @@ def _cost(planning: Planning, alternative: Alternative, outside: list[str], run:
     given = planning.graph.successor()
     given.tensors, given.functions = planning.given.tensors, planning.given.functions
     trial = Planning(given, planning.policy, {}, planning.estimates)
-    trial.loads = None
+    trial.loads, trial.runs = None, planning.runs
     for name in outside:
         tensor = planning.tensor(name)
         trial.renamed[name] = tensor.name

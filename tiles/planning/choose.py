@@ -30,8 +30,8 @@ from tiles.plan import (
     preferred_layout,
     search,
 )
+from tiles.planning.met import Met
 from tiles.planning.policy import HELD_SHARE
-from tiles.planning.preferred import Met
 from tiles.planning.state import Planning
 from tiles.poplibs.popops.map import rearranging
 
@@ -180,11 +180,11 @@ def _found(
     question: Question, proportion: float, beside: Met | None, held_share: float, trips: tuple[int, ...]
 ) -> tuple[Plan, Relayouts, float]:
     """Return the plan for a question, the layouts into which operands are copied, and the least cost of a plan alone."""
-    best = _best(question, proportion, held_share)
-    plan, relayouts, cost = _reordering(question, best.plan, best.cost, proportion, trips)
+    found = best(question, proportion, held_share)
+    plan, relayouts, cost = _reordering(question, found.plan, found.cost, proportion, trips)
     if beside is not None:
         plan, relayouts = meeting(question, (plan, relayouts, cost), beside, proportion)
-    return plan, relayouts, best.cost
+    return plan, relayouts, found.cost
 
 
 STAYS_FROM = 16
@@ -194,7 +194,7 @@ A smaller one goes by price alone: a scan reads a step's inputs out of such arra
 """
 
 
-def _best(question: Question, proportion: float, held_share: float) -> Priced:
+def best(question: Question, proportion: float, held_share: float) -> Priced:
     """Return the best plan whose tiles can hold what it will bring there, if one is known.
 
     What elements are looked up in stays where it lies if it is larger than a tile's memory: cutting it otherwise would

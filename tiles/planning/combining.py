@@ -24,7 +24,7 @@ from tiles.numerics.dtypes import itemsize
 from tiles.plan import Operand, Priced, Question, Ranking, search, with_order
 from tiles.planning.choose import meeting
 from tiles.planning.emit import emit
-from tiles.planning.preferred import Met
+from tiles.planning.met import Met
 from tiles.planning.state import PlannedSite
 from tiles.poplibs.popops.reduce import combine_form
 from tiles.target import Target
@@ -57,7 +57,14 @@ def combine(
         here = site.at(f"combine{stage}" if stage else "combine")
         plan = site.planning.pinned(here.label)
         if plan is None:
-            key = *asked, partials.shape, partials.dtype, partials.layout, _share(site)
+            key = (
+                *asked,
+                partials.shape,
+                partials.dtype,
+                partials.layout,
+                _share(site),
+                site.planning.code_price,
+            )
             plan = site.planning.answer(
                 key, lambda form=form, given=partials: _combine_plan(site, form, given, *asked)
             )
@@ -93,7 +100,7 @@ def _combine_plan(
     if found is None or beside is None or plan.num_partials(form) > 1:
         return plan
     known = (Operand(partials.shape, partials.dtype, partials.layout),)
-    question = Question(form, codelet, known, (dtype,), target, site.planning.policy.code_price)
+    question = Question(form, codelet, known, (dtype,), target, site.planning.code_price)
     return meeting(question, (plan, {}, found.cost), beside, _share(site))[0]
 
 
@@ -115,8 +122,8 @@ def _ranked(
     extra: Seq[Plan],
 ) -> Ranking:
     known = [Operand(t.shape, t.dtype, t.layout) for t in partials]
-    policy, target = site.planning.policy, site.planning.graph.target
-    return search(form, codelet, known, dtypes, target, extra, _share(site), policy.code_price)
+    target = site.planning.graph.target
+    return search(form, codelet, known, dtypes, target, extra, _share(site), site.planning.code_price)
 
 
 def _share(site: PlannedSite) -> float:

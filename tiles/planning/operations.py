@@ -23,7 +23,7 @@ from tiles.plan import Operand, Question, SerialSplit, arranged, leaving, serial
 from tiles.planning.choose import as_before, as_wanted, choose, compute_cycles, holds_operands
 from tiles.planning.combining import combine, join_plan
 from tiles.planning.emit import copied_into_order, emit, settle
-from tiles.planning.preferred import Met
+from tiles.planning.met import Met
 from tiles.planning.state import PlannedSite, Planning
 from tiles.poplibs.popops.reduce import combine_codelet
 
@@ -102,7 +102,7 @@ def _plan(
     dtypes = tuple(planning.tensor(name).dtype for name in results)
     target, policy = planning.graph.target, planning.policy
     known = tuple(Operand(t.shape, t.dtype, t.layout) for t in operands)
-    question = Question(form, codelet, known, dtypes, target, policy.code_price)
+    question = Question(form, codelet, known, dtypes, target, planning.code_price)
     given, pinned, copies = operation.plan, _pinned(planning, site.label), {}
     if given is not None:
         plan = given
@@ -110,7 +110,7 @@ def _plan(
         plan, copies = pinned, _pinned_copies(planning, site.label, len(operands))
     else:
         share = policy.memory_proportion(site.label)
-        split = serial_split(form, codelet, known, dtypes, target, share, policy.code_price)
+        split = serial_split(form, codelet, known, dtypes, target, share, planning.code_price)
         if split is not None:
             _in_slices(site, operation, split, results[0])
             return
@@ -266,7 +266,6 @@ def _join(
     site = replace(site, label=site.planning.graph.unique(site.label, "step"))
     plan = _pinned(site.planning, site.label) or join_plan(site, joining, form, partials, dtypes)
     known = tuple(Operand(t.shape, t.dtype, t.layout) for t in partials)
-    policy = site.planning.policy
-    question = Question(form, joining, known, dtypes, site.planning.graph.target, policy.code_price)
+    question = Question(form, joining, known, dtypes, site.planning.graph.target, site.planning.code_price)
     plan = _checked(site, question, plan, is_given=True, is_pinned=False)
     _add(site, question, plan, partials, results)

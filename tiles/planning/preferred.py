@@ -2,7 +2,8 @@
 
 An operand's first reader says where it lies. For a table that is looked up before it is multiplied with, or a weight
 that is reshaped first, that would be the wrong one: what reads it next would exchange all of it. So a parameter waits as
-the first contraction that reads it wants it. A gradient is best left where its parameter waits: everything between the
+a contraction that reads it wants it: of the ways in which those that read it would have it wait, that which costs all
+of its readers together least. A gradient is best left where its parameter waits: everything between the
 two, moments and clipping, then lies there too.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -20,35 +22,25 @@ from tiles.graph import (
     CopyFromStream,
     Layout,
     Operation,
+    Plan,
     Reshape,
     Sequence,
     reshape_layout,
 )
 from tiles.graph.program import Step
-from tiles.plan import Operand, preferred_layout, search
+from tiles.plan import Operand, Priced, Question, preferred_layout, search
+from tiles.planning.choose import best
+from tiles.planning.met import Met
 from tiles.planning.state import Planning
 
 Reader = tuple[Operation, int]
-"""A contraction and the number of one of its operands."""
+"""An operation and the number of one of its operands."""
 
+MOST_READERS = 8
+"""Operations whose cost a parameter's layout is chosen by, those that read it first."""
 
 MOST_PASSES = 16
 """Operations that are counted on what is made of a result element by element."""
-
-
-@dataclass(frozen=True)
-class Met:
-    """What later operations read together with a result, of its shape.
-
-    Args:
-      dtype: its dtype.
-      layout: where it lies.
-      passes: operations that go over the result, or what such operations made of it, element by element.
-    """
-
-    dtype: str
-    layout: Layout
-    passes: int = 0
 
 
 @dataclass(frozen=True)
@@ -78,13 +70,14 @@ class Preferences:
 
     @cached_property
     def readers(self) -> dict[str, list[Reader]]:
-        """The contractions that read a parameter which something else reads first, in program order.
+        """The operations that read a parameter which a contraction reads, but not first; in program order.
 
         What reads a reshape of a parameter reads the parameter.
         """
         origin = {name: name for name in self.parameters}
         found: dict[str, list[Reader]] = {}
         early: set[str] = set()
+        multiplied: set[str] = set()
         for step in self.sequence.steps:
             if isinstance(step, Reshape) and step.source in origin:
                 origin[step.destination] = origin[step.source]
@@ -94,38 +87,88 @@ class Preferences:
             for k, name in enumerate(read_by(step)):
                 if name not in origin:
                     continue
-                contractions = found.setdefault(origin[name], [])
-                if is_contraction and isinstance(step, Operation):
-                    contractions.append((step, k))
-                elif not contractions:
-                    early.add(origin[name])
-        return {name: readers for name, readers in found.items() if readers and name in early}
+                parameter = origin[name]
+                if is_contraction:
+                    multiplied.add(parameter)
+                elif parameter not in multiplied:
+                    early.add(parameter)
+                if isinstance(step, Operation):
+                    found.setdefault(parameter, []).append((step, k))
+        return {name: readers for name, readers in found.items() if name in early & multiplied}
 
     def set_preferred_layouts(self, step: Step) -> None:
-        """Give parameters that a step is the first to read the layout that their first contraction wants."""
+        """Give parameters that a step is the first to read a layout that a contraction wants."""
         for name in read_by(step):
             tensor = self.planning.tensor(name)
             if name not in self.readers or tensor.layout is not None:
                 continue
-            contraction, k = self.readers[name][0]
-            if tensor.ipu not in (None, contraction.ipu):
+            first = next(reader for reader, _ in self.readers[name] if reader.codelet.is_contraction)
+            if tensor.ipu not in (None, first.ipu):
                 continue
-            with self.planning.graph.at(contraction.ipu):
-                layout = reshape_layout(self._preferred(contraction, k), tensor.shape)
+            with self.planning.graph.at(first.ipu):
+                layout = self._preferred(tensor.shape, self.readers[name])
                 if layout is not None:
                     self.planning.place(name, layout)
 
-    def _preferred(self, contraction: Operation, k: int) -> Layout:
-        """Return the layout in which operand ``k`` of a contraction would wait, if nothing lay anywhere yet."""
-        planning, form = self.planning, contraction.form
-        tensors = [planning.given.tensors[name] for name in contraction.operands]
-        dtypes = tuple(planning.given.tensors[name].dtype for name in contraction.results)
-        free = [Operand(t.shape, t.dtype, None) for t in tensors]
-        target = planning.graph.target
-        plan = search(form, contraction.codelet, free, dtypes, target)[0].plan
-        size = math.prod(tensors[k].shape)
-        plan = replace(plan, base=planning.rotated_base(int(plan.tiles.max()) + 1, size))
-        return preferred_layout(form, plan, k, tensors[k].shape, tensors[k].dtype, target)
+    def _preferred(self, shape: tuple[int, ...], readers: Seq[Reader]) -> Layout | None:
+        """Return the layout of a parameter that costs its readers least, of those in which contractions would have it wait.
+
+        Where one contraction has it is not where another does: the partials of one are summed over what the other keeps.
+        """
+        planning = self.planning
+        ways = [
+            (found.plan, reader)
+            for reader in [each for each in readers if each[0].codelet.is_contraction][:MOST_READERS]
+            for found in self._ranked(reader)
+        ]
+        layouts: dict[Layout, tuple[Plan, Reader]] = {}
+        for plan, reader in ways if len(readers) > 1 else ways[:1]:
+            layout = reshape_layout(self._waiting(reader, plan), shape)
+            if layout is not None:
+                layouts.setdefault(layout, (plan, reader))
+        if not layouts:
+            return None
+        read = readers[:MOST_READERS]
+        cheapest = (
+            min(layouts, key=lambda layout: sum(self._cost(reader, layout) for reader in read))
+            if len(layouts) > 1
+            else next(iter(layouts))
+        )
+        plan, reader = layouts[cheapest]
+        plan = replace(plan, base=planning.rotated_base(int(plan.tiles.max()) + 1, math.prod(shape)))
+        return reshape_layout(self._waiting(reader, plan), shape)
+
+    def _ranked(self, reader: Reader) -> Seq[Priced]:
+        """Return the plans of a contraction of which nothing lies anywhere yet."""
+        question = self._question(reader, None)
+        return search(
+            question.form, question.codelet, question.operands, question.result_dtypes, question.target
+        )
+
+    def _waiting(self, reader: Reader, plan: Plan) -> Layout:
+        """Return the layout in which what a contraction reads waits best for a plan."""
+        operation, k = reader
+        tensor = self.planning.given.tensors[operation.operands[k]]
+        return preferred_layout(
+            operation.form, plan, k, tensor.shape, tensor.dtype, self.planning.graph.target
+        )
+
+    def _cost(self, reader: Reader, layout: Layout) -> float:
+        """Return what an operation costs if what it reads lies so, in the shape that it reads, and nothing else anywhere."""
+        operation, k = reader
+        shape = self.planning.given.tensors[operation.operands[k]].shape
+        proportion = self.planning.policy.memory_proportion(operation.name)
+        question = self._question(reader, reshape_layout(layout, shape))
+        return best(question, proportion, self.planning.policy.held_share).cost
+
+    def _question(self, reader: Reader, layout: Layout | None) -> Question:
+        operation, k = reader
+        planning = self.planning
+        tensors = [planning.given.tensors[name] for name in operation.operands]
+        known = tuple(Operand(t.shape, t.dtype, layout if j == k else None) for j, t in enumerate(tensors))
+        dtypes = tuple(planning.given.tensors[name].dtype for name in operation.results)
+        target, code_price = planning.graph.target, planning.code_price
+        return Question(operation.form, operation.codelet, known, dtypes, target, code_price)
 
     @cached_property
     def _consumers(self) -> dict[str, list[Step]]:

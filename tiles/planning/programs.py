@@ -103,12 +103,18 @@ def _plan_step(planning: Planning, step: Step, program: Sequence, preferences: P
 
 
 def _body(
-    planning: Planning, recorded: Sequence, outside: Preferences | None = None, loop: Loop | None = None
+    planning: Planning,
+    recorded: Sequence,
+    outside: Preferences | None = None,
+    loop: Loop | None = None,
+    runs: int | None = None,
 ) -> Sequence:
-    """Plan the body of a loop, a branch or a function."""
-    planned = Sequence()
+    """Plan the body of a loop, a branch or a function, which runs so often: as what it is in, times trips, by default."""
+    planned, before = Sequence(), planning.runs
     planning.enter(loop)
+    planning.runs = before * (loop.trips if loop else 1) if runs is None else runs
     plan_program(planning, recorded, planned, outside)
+    planning.runs = before
     planning.leave()
     return planned
 
@@ -129,7 +135,8 @@ def _function(planning: Planning, name: str, outside: Preferences) -> None:
     planning.graph.functions[name] = Sequence()  # a function that calls itself is refused when it is compiled
     waiting = {planning.tensor(n).name for n in outside_names(body)} & planning.deferred_names()
     planning.settle(lambda deferred: True, waiting)
-    planning.graph.functions[name] = _body(planning, body, outside)
+    runs = max(1, planning.runs_of[name])
+    planning.graph.functions[name] = _body(planning, body, outside, runs=runs)
 
 
 def _reshape(planning: Planning, step: Reshape, program: Sequence) -> None:

@@ -20,22 +20,28 @@ from tiles.graph import (
     INPUT,
     TEMPORARY,
     VARIABLE,
+    Call,
     Copy,
     Graph,
     Layout,
     Operation,
     Plan,
+    Repeat,
     Sequence,
     Tensor,
     bodies_of,
     linear_layout,
 )
+from tiles.plan import CODE_PRICE
 from tiles.planning.loads import Loads
 from tiles.planning.loops import Loop, outermost
 from tiles.planning.policy import Policy
 
 MOST_MOVED = 0.75
 """The share of all tiles up to which something may end at the last tile instead of beginning at the first."""
+
+MOST_RUNS = 4
+"""How many runs of a body count at most when its exchange code is weighed against its cycles."""
 
 T = TypeVar("T")
 T_Placed = TypeVar("T_Placed", Layout, Plan)
@@ -71,6 +77,7 @@ class Planning:
       renamed: by the name of a choice's result, that of the tensor which holds it in the way that was taken.
       estimates: costs of alternatives, by what they compute and where their operands lie.
       answers: what was found for a question, with all that the answer depends on: equal layers ask once.
+      runs: how often the body that is planned runs, as far as that is known.
       loads: what tiles compute side by side; None where ways to compute something are priced by themselves.
 
     A tensor's layout counts the tiles of the IPU that it lies on, as plans of operations there do, so that equal layers
@@ -92,6 +99,7 @@ class Planning:
         self.answers: dict[Hashable, Any] = {}
         self._first: dict[Any, Any] = {}
         self.loads: Loads | None = Loads(given.target.num_tiles)
+        self.runs = 1
         self._deferred: dict[str, list[Deferred]] = {}
         self._scope = 0
         self._around: list[list[Loop]] = [[]]
@@ -101,6 +109,33 @@ class Planning:
         self.donated = {given.inputs[i] for i in given.donated}
         for name in given.inputs:
             self.tensor(name)
+
+    @property
+    def code_price(self) -> float:
+        """Cycles that a byte of exchange code is worth, each time the present body runs.
+
+        Its code is there once, so that it is worth fewer where it runs more often; where code will be crowded it is dear
+        everywhere.
+        """
+        price = self.policy.code_price
+        return price if price > CODE_PRICE else price / min(self.runs, MOST_RUNS)
+
+    @cached_property
+    def runs_of(self) -> dict[str, int]:
+        """How often each function runs, as far as that is known."""
+        found: dict[str, int] = dict.fromkeys(self.given.functions, 0)
+
+        def count(sequence: Sequence, times: int) -> None:
+            for step in sequence.steps:
+                if isinstance(step, Call):
+                    found[step.function] += times
+                for body in bodies_of(step):
+                    count(body, times * step.count if isinstance(step, Repeat) else times)
+
+        count(self.given.program, 1)
+        for name, body in reversed(self.given.functions.items()):
+            count(body, max(1, found[name]))
+        return found
 
     def answer(self, key: Hashable, find: Callable[[], T]) -> T:
         """Return what was found for a key, which says all that it depends on; find it the first time."""

@@ -221,8 +221,11 @@ def test_weights_wait_as_their_first_reader_wants_them_and_are_turned_for_the_se
 
 
 @pytest.mark.parametrize("sizes", [(128, 1024, 1024), (256, 2048, 512), (96, 1024, 1536), (128, 2048, 2048)])
-def test_a_share_of_partials_arrives_in_a_run_or_two_of_each(sizes: tuple[int, int, int]) -> None:
-    """Shares are cut from what is slowest in memory, groups of channels stay together; rows that wrap make a second run."""
+def test_a_share_of_partials_arrives_in_few_runs_of_each(sizes: tuple[int, int, int]) -> None:
+    """Shares are cut from what is slowest in memory, groups of channels stay together; rows that wrap make a second run.
+
+    Two runs take two changes of source and as many of the pointer; of four that follow one another the pointer need not change.
+    """
     rows, inner, columns = sizes
     graph = Graph(GC200)
     x, w = graph.add_input((rows, inner), "float32", "x"), graph.add_input((inner, columns), "float32", "w")
@@ -232,4 +235,6 @@ def test_a_share_of_partials_arrives_in_a_run_or_two_of_each(sizes: tuple[int, i
     partials = executable.variables["dot.partials"].layout.axes[0].parts
     moved = next(cost.traffic for cost in step_costs(executable) if cost.name == "dot.combine")
     assert partials > 1
-    assert moved.selects.max() <= 2 * partials and moved.pointers.max() <= 2 * partials
+    assert (
+        moved.selects + moved.pointers
+    ).max() <= 4 * partials + 2  # pointers around what the tile has itself

@@ -27,7 +27,7 @@ from tiles.elements import (
     spill,
 )
 from tiles.elements.cell import CELL
-from tiles.elements.schedule import needs_of
+from tiles.elements.dependence import dependences, needs_of
 from tiles.elements.tilecode import Repeat, walk
 from tiles.errors import NoTileCode, OutOfRegisters
 
@@ -271,6 +271,10 @@ def test_blocks_wait_for_the_same_in_depth_first_order(monkeypatch) -> None:
     compiled(crowded, [H], MK2)
     assert max(map(len, blocks)) > 80
     for code in blocks:
+        slots = [dict[int, int]() for _ in code]
+        for edge in dependences(code):
+            slots[edge.after][edge.before] = max(edge.slots, slots[edge.after].get(edge.before, 0))
+        assert needs_of(code) == slots
         graph = schedule.graph_of(code, MK2, True, needs_of(code))
         assert graph.needs == needs_of(graph.code)
 

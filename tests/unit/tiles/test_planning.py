@@ -33,6 +33,7 @@ from tiles.graph import (
     print_graph,
     whole,
 )
+from tiles.plan import exchange_code_bytes
 from tiles.planning import Planner, Policy
 from tiles.poplibs import poplin, popops, poputil
 from tiles.poplibs.forms import map_form
@@ -190,9 +191,9 @@ def test_what_is_sent_around_anyway_goes_where_its_reader_reads_something_beside
 
     def layout_of_rows(with_beside: bool) -> Layout | None:
         graph = Graph(small_target)
-        x, z = graph.add_input((64,), "float32", "x"), graph.add_input((64, 64), "float32", "z")
+        x, z = graph.add_input((64,), "float32", "x"), graph.add_input((128, 64), "float32", "z")
         graph.set_layout(z.name, blocks)
-        form, codelet = rearranging((64, 64), "float32")
+        form, codelet = rearranging((128, 64), "float32")
         repeated = replace(form, operands=(IndexMap((along(1),)),))
         (y,) = place(Site(graph, "repeated"), codelet, repeated, (x,), ("float32",))
         graph.outputs.append(popops.add(graph, y, z if with_beside else y).name)
@@ -200,7 +201,7 @@ def test_what_is_sent_around_anyway_goes_where_its_reader_reads_something_beside
         certify(compile_graph(planned))
         return planned.tensors["repeated"].layout
 
-    blocks = Layout((split(64, 16), split(64, 16, 4)))
+    blocks = Layout((split(128, 32), split(64, 16, 4)))
     assert layout_of_rows(True) == blocks != layout_of_rows(False)
 
 
@@ -423,3 +424,46 @@ def test_variables_that_crowd_some_tiles_are_spread_over_all(gc200: Target) -> N
     for got, want in zip(found[-2:], x[-2:], strict=True):
         want[3] = -x[0][0]
         np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize(
+    ("policy", "what"),
+    [
+        ({"memory_proportions": {"dot": 1.5}}, r"memory_proportions\['dot'\] is no share"),
+        ({"memory_proportions": {"dot": -0.1}}, r"memory_proportions\['dot'\] is no share"),
+        ({"held_share": float("nan")}, "held_share is no share"),
+        ({"code_price": -1.0}, "code_price is no price"),
+        ({"code_price": float("inf")}, "code_price is no price"),
+    ],
+)
+def test_a_policy_of_no_shares_or_prices_is_an_error(policy, what):
+    with pytest.raises(InvalidPlan, match=what):
+        Policy(**policy)
+
+
+@pytest.mark.parametrize("is_function", [False, True])
+@pytest.mark.parametrize("sizes", [(128, 768, 3072), (100, 1000, 1000)])
+def test_a_body_that_runs_often_takes_more_code_and_fewer_cycles(sizes, is_function, gc200: Target) -> None:
+    """Its code is there once, whatever it saves is saved on each trip or in each call."""
+
+    def figures(runs: int) -> tuple[int, int]:
+        """Return cycles of a run and the bytes of exchange code."""
+        graph, body = Graph(gc200), Sequence()
+        rows, inner, columns = sizes
+        x, w = (
+            graph.add_input(shape, "float16", name)
+            for name, shape in (("x", (rows, inner)), ("w", (inner, columns)))
+        )
+        graph.outputs.append(poplin.matmul(Site(graph, "dot", sequence=body), x, w).name)
+        if is_function:
+            graph.functions["f"] = body
+            for _ in range(runs):
+                graph.program.add(Call("f"))
+        else:
+            graph.program.add(Repeat(runs, body))
+        costs = step_costs(compile_graph(Planner().plan(graph)))
+        code = np.sum([exchange_code_bytes(cost.traffic, gc200) for cost in costs], axis=0)
+        return sum(c.compute_cycles + c.exchange_cycles + c.sync_cycles for c in costs), int(code.max())
+
+    once, often = figures(1), figures(4)
+    assert often[0] < once[0] and often[1] > once[1]

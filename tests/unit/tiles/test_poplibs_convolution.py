@@ -397,7 +397,10 @@ def test_no_method_multiplies_faster_than_the_product_units(dtype, sums, target)
         extents = extents_of(form, (dtype,) * 2, (sums,), sizes)
         codelet, machine = Convolution((dtype, dtype), sums, sums), Target.named(target)
         least = codelet.least_cycles(extents, machine)
-        assert (codelet.cycles(extents, machine).value >= least).all() and least.max() > 1e5
+        if least is None:  # no units take these
+            assert dtype == "int32"
+        else:
+            assert (codelet.cycles(extents, machine).value >= least).all() and least.max() > 1e5
 
 
 def test_depthwise_does_not_pay_for_whole_panels():

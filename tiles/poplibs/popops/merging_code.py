@@ -20,12 +20,14 @@ from tiles.elements import (
     InstructionSet,
     TileCode,
     Variant,
+    compile_ends,
+    compile_least,
     compile_merges,
     compile_variant,
     instructions_for,
 )
 from tiles.elements.kept_variants import kept_variant
-from tiles.elements.merges import PIECES_SHIFT
+from tiles.elements.merges import PIECES_SHIFT, with_halvings
 from tiles.elements.variants import UNNAMED, NoVariant, existing, variant_or_why
 from tiles.errors import NoTileCode
 from tiles.graph import Extents, VertexCode
@@ -239,15 +241,119 @@ def sorting_code(
     return merging_code(what, n, extents.points // np.maximum(n, 1), kernel, target, name)
 
 
+def bitonic_code(what: Merging, extents: Extents, target: Target, name: str) -> tuple[VertexCode, ...]:
+    """Return the code that sorts bitonic rows along the last dimension; arguments and errors as of ``merging_code``.
+
+    Workers find the first element of a row in turn, then each writes a share of the result.
+    """
+    isa = instructions_for(target)
+    n = np.asarray(extents.sizes[-1], np.int64)
+    rows = extents.points // np.maximum(n, 1)
+    piece = -(-n // target.workers_per_tile)
+    question = what.order, what.has_positions, what.size
+    cell, kernel = partial(_cell, *question), _BitonicRows(what, target.workers_per_tile)
+    least = existing(_bitonic_variant(isa, *question, 0)).named(name)
+    parts = [
+        VertexCode(
+            least, n, runs=rows, cell=cell, kernel=kernel, compiled=_CompiledEnds(0), turn=kernel.first
+        )
+    ]
+    steps = np.array([_halvings(size) for size in np.atleast_1d(n).tolist()]).reshape(n.shape)
+    different: list[int] = np.unique(steps).tolist()
+    for count in different:
+        variant = existing(_bitonic_variant(isa, *question, count)).named(name)
+        runs, compiled = np.where(steps == count, rows, 0), _CompiledEnds(count)
+        parts.append(
+            VertexCode(
+                variant, piece, runs=runs, cell=cell, kernel=kernel, compiled=compiled, turn=kernel.ends
+            )
+        )
+    return tuple(parts)
+
+
+def bitonic_cycles(what: Merging, n: int, rows: int, target: Target) -> Any:
+    """Return the cycles of sorting ``rows`` bitonic rows of ``n`` elements on one tile; errors as of ``merging_code``."""
+    isa, question = instructions_for(target), (what.order, what.has_positions, what.size)
+    least = existing(_bitonic_variant(isa, *question, 0)).formula.cycles(n)
+    ends = existing(_bitonic_variant(isa, *question, _halvings(n))).formula
+    return rows * (least + ends.cycles(-(-n // target.workers_per_tile)))
+
+
+def _halvings(n: int) -> int:
+    """Return how many halvings tell how many of the first elements of a row of ``n`` lie forward."""
+    return max(1, (n - 1).bit_length())
+
+
+@lru_cache(maxsize=256)
+def _bitonic_variant(isa: InstructionSet, *question: Any) -> Variant | NoVariant:
+    def make() -> Variant:
+        *what, steps = question
+        code = _compiled_once(isa, _CompiledEnds(min(steps, 1)), *what)
+        return Variant.of(with_halvings(code, steps) if steps else code, isa)
+
+    return kept_variant(("bitonic", *question), isa, make)
+
+
+@dataclass(frozen=True)
+class _CompiledEnds:
+    """Makes the code of bitonic rows; 0 steps for that which finds the first elements."""
+
+    steps: int
+
+    def __call__(self, cell: CellFunction, isa: InstructionSet) -> TileCode:
+        if not self.steps:
+            return compile_least(cell.jaxpr, cell.dtypes[1], isa, UNNAMED)
+        return compile_ends(cell.jaxpr, cell.dtypes[1], isa, self.steps, UNNAMED)
+
+
+@dataclass(frozen=True)
+class _BitonicRows:
+    """Bitonic rows along the last dimension: a ``Kernel``."""
+
+    what: Merging
+    workers: int
+
+    def find(
+        self, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """See ``Kernel``."""
+        rows = [np.ascontiguousarray(x.reshape(-1, sizes[-1])) for x in operands]
+        memory = {f"in{k}": x for k, x in enumerate(rows)}
+        memory |= {f"r{k}": np.zeros_like(x) for k, x in enumerate(rows)}
+        return memory | {"near": np.zeros((len(rows[0]), self.workers), np.int32)}, {}
+
+    def first(self, sizes: tuple[int, ...]) -> dict[str, Field]:
+        """Return the fields of finding the first element."""
+        return {"out0": "near"}
+
+    def ends(self, sizes: tuple[int, ...]) -> dict[str, Field]:
+        """Return the fields of going on from there."""
+        results: dict[str, Field] = {f"out{k}": f"r{k}" for k in range(len(self.what.dtypes))}
+        share = -(-sizes[-1] // self.workers)
+        return results | {"size": sizes[-1] * _WORD_BYTES, "piece": share * _WORD_BYTES}
+
+    def results(self, sizes: tuple[int, ...], memory: dict[str, np.ndarray]) -> list[np.ndarray]:
+        """See ``Kernel``."""
+        rest = sizes[:-1]
+        return [split_rows(memory[f"r{k}"], rest, len(rest)) for k in range(len(self.what.dtypes))]
+
+
 @lru_cache(maxsize=256)
 def _variant(isa: InstructionSet, *question: Any) -> Variant | NoVariant:
     def make() -> Variant:
         *what, counts, steps = question
-        cell = _cell(*what)
-        code = compile_merges(cell.jaxpr, cell.dtypes[1], isa, counts, steps, UNNAMED)
-        return Variant.of(code, isa)
+        code = _compiled_once(isa, _Compiled(counts, min(steps, 1)), *what)
+        return Variant.of(with_halvings(code, steps) if steps else code, isa)
 
     return kept_variant(("merges", *question), isa, make)
+
+
+@lru_cache(maxsize=64)
+def _compiled_once(
+    isa: InstructionSet, compiled: Callable[[CellFunction, InstructionSet], TileCode], *what: Any
+) -> TileCode:
+    """Return the code that searches of all lengths have in common."""
+    return compiled(_cell(*what), isa)
 
 
 @lru_cache(maxsize=64)

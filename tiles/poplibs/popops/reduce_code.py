@@ -68,11 +68,12 @@ def reduction_code(
         of the inner loop's dimensions.
       OutOfRegisters: too few registers.
     """
-    kind, levels, inner = _loops(extents.form, order)
-    n = extents.product(inner)
-    rows = extents.points // np.maximum(n, 1)
+    kind, levels, inner, each = _loops(extents.form, order)
+    n, times = extents.product(inner), extents.product(each)
+    rows = extents.points // np.maximum(n * times, 1)
     reads = tuple(("operand", k) for k in range(len(extents.operand_dtypes)))
-    data = CodeData(reads, (("result", 0),), tuple(d for d in order if d not in inner), inner, "inner")
+    outer = tuple(d for d in order if d not in (*inner, *each))
+    data = CodeData(reads, (("result", 0),), outer, inner, "inner", each)
     if kind == ALONG_ROWS:
         dtypes = (*extents.operand_dtypes, accumulate_dtype, out_dtype)
         return fold_code(body, operation, dtypes, levels, n, rows, target, name, data)
@@ -83,7 +84,7 @@ def reduction_code(
         cell = partial(_cell, *question, grain)
         return (
             VertexCode(
-                existing(_named_variant(name, isa, *cell.args)), n, rows, chosen, cell=cell, data=data
+                existing(_named_variant(name, isa, *cell.args)), n, rows, chosen * times, cell=cell, data=data
             ),
         )
 
@@ -181,23 +182,31 @@ def _writes(
 
 
 @lru_cache(maxsize=4096)
-def _loops(form: OpForm, order: tuple[int, ...]) -> tuple[str, Levels, tuple[int, ...]]:
-    """Return which way rows are folded, how operands vary with them, and the dimensions of the inner loop."""
+def _loops(form: OpForm, order: tuple[int, ...]) -> tuple[str, Levels, tuple[int, ...], tuple[int, ...]]:
+    """Return which way rows are folded, how operands vary with them, and the dimensions of the inner loop.
+
+    The last are those outside both loops: what is kept before reduced dimensions that others follow.
+    """
     reduced = [form.dims[d].is_reduced for d in order]
+    each: tuple[int, ...] = ()
     if reduced == sorted(reduced):
         kind, inner = ALONG_ROWS, tuple(d for d in order if form.dims[d].is_reduced)
-    elif reduced == sorted(reduced, reverse=True):
-        kind, inner = OVER_ROWS, tuple(d for d in order if not form.dims[d].is_reduced)
     else:
-        raise NoTileCode("a reduction of dimensions between kept ones", expected="rows or columns")
-    outer, levels = set(order) - set(inner), list[tuple[int, bool]]()
+        first = reduced.index(True)
+        if reduced[first:] != sorted(reduced[first:], reverse=True):
+            raise NoTileCode(
+                "a reduction of dimensions before and behind kept ones", expected="rows or columns"
+            )
+        each, kind = order[:first], OVER_ROWS
+        inner = tuple(d for d in order[first:] if not form.dims[d].is_reduced)
+    outer, levels = set(order) - {*inner, *each}, list[tuple[int, bool]]()
     for index_map in form.operands:
         varies = set(order).intersection(index_map.dims)
         if varies & set(inner) and not varies >= set(inner):
             raise NoTileCode("an operand that varies with part of the inner loop's dimensions")
         is_inner, moves = bool(varies & set(inner)), bool(varies & outer)
         levels.append((ELEMENT if is_inner else ROW if moves else CELL, moves))
-    return kind, tuple(levels), inner
+    return kind, tuple(levels), inner, each
 
 
 def _grains(n: Any, dtypes: tuple[str, ...]) -> np.ndarray:

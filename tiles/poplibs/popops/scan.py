@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from tiles._jax_compat import dynamic_index_in_dim, dynamic_update_index_in_dim, fori_loop
 from tiles.errors import InvalidGraph, NoTileCode, OutOfRegisters
 from tiles.graph import (
     Cell,
@@ -87,21 +88,20 @@ class Scan(Codelet):
         rows = [jnp.moveaxis(x, self.dimension, 0) for x in operands]
         if rows[0].shape[0] < 2:
             return tuple(operands)
-        first = -1 if self.is_reversed else 0
-        edge = tuple(x[first] for x in rows)
-        rest = tuple(x[:-1] if self.is_reversed else x[1:] for x in rows)
+        count = rows[0].shape[0]
+        edge = tuple(x[-1 if self.is_reversed else 0] for x in rows)
 
-        def step(before: Any, here: Any) -> tuple[Any, Any]:
+        def step(number: Array, state: tuple[Any, Any]) -> tuple[Any, Any]:
+            before, found = state
+            at = np.int32(count - 2) - number if self.is_reversed else number + np.int32(1)
+            here = tuple(dynamic_index_in_dim(x, at, keepdims=False) for x in rows)
             pair = (*here, *before) if self.is_reversed else (*before, *here)
             folded = self._combined(cell, pair)
-            return folded, folded
+            kept = [dynamic_update_index_in_dim(x, new, at, 0) for x, new in zip(found, folded, strict=True)]
+            return folded, tuple(kept)
 
-        _, folds = lax.scan(step, edge, rest, reverse=self.is_reversed)
-        results: list[Array] = []
-        for row, fold in zip(rows, folds, strict=True):
-            pieces = [fold, row[-1:]] if self.is_reversed else [row[:1], fold]
-            results.append(jnp.moveaxis(lax.concatenate(pieces, 0), 0, self.dimension))
-        return tuple(results)
+        _, folds = fori_loop(0, count - 1, step, (edge, tuple(rows)))
+        return tuple(jnp.moveaxis(fold, 0, self.dimension) for fold in folds)
 
     def _combined(self, cell: Cell, pair: Sequence[Array]) -> tuple[Array, ...]:
         """Return one step of all rows."""

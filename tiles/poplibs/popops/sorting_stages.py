@@ -53,7 +53,13 @@ from tiles.plan.superstep import entry_cycles
 from tiles.poplibs.forms import map_form
 from tiles.poplibs.popops.expression import Body
 from tiles.poplibs.popops.map import Map
-from tiles.poplibs.popops.merging_code import Merging, merging_cycles, sorting_code
+from tiles.poplibs.popops.merging_code import (
+    Merging,
+    bitonic_code,
+    bitonic_cycles,
+    merging_cycles,
+    sorting_code,
+)
 from tiles.poplibs.popops.sort_order import Key, Order
 from tiles.poplibs.popops.sorting_code import POSITION, exchange_code
 from tiles.poplibs.poputil.copies import reshape
@@ -136,21 +142,19 @@ class SortPart(Stage):
 
     def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
         """Return the code of sorting parts of whole words."""
+        what = Merging(self.order, size=self.size if self._is_padded(extents.form) else None)
         if self.is_merge:
-            raise NoTileCode("a merge of bitonic parts")
-        size = self.size if self._is_padded(extents.form) else None
-        return sorting_code(
-            Merging(self.order, size=size), len(extents.form.dims) - 1, extents, target, self.label
-        )
+            return bitonic_code(what, extents, target, self.label)
+        return sorting_code(what, len(extents.form.dims) - 1, extents, target, self.label)
 
     def may_split(self, form: OpForm, d: int) -> bool:
         """Keep a part whole."""
         return d != len(form.dims) - 1
 
     def scratch_bytes(self, extents: Extents, target: Target) -> np.ndarray:
-        """Count a part: runs are merged from one place to another."""
+        """Count a part, as runs are merged from one place to another, or what every worker finds in a bitonic one."""
         row = np.asarray(extents.sizes[-1], np.int64) * (sum(map(itemsize, self.dtypes)) + itemsize(POSITION))
-        return np.broadcast_to(row, extents.points.shape)
+        return np.broadcast_to(np.maximum(row, 4 * target.workers_per_tile), extents.points.shape)
 
 
 @register
@@ -251,15 +255,23 @@ def parts_of_rows(order: Order, shape: Sequence[int], dimension: int, target: Ta
 
 def _stages_cycles(order: Order, n: int, rows: int, levels: int, target: Target) -> float:
     """Estimate a sort whose tiles hold ``n`` elements each of ``rows`` rows, from the stages' own figures."""
-    arrays, compare, held = len(order.dtypes) + 1, order.comparison_slots, n * rows
+    held = n * rows
     received = (
         held * (sum(map(itemsize, order.dtypes)) + itemsize(POSITION)) / target.exchange_bytes_per_cycle
     )
     phase = entry_cycles(target) + received
     swap = phase + _swap_cycles(order, held, target)
     stages = levels * (levels + 1) // 2
-    merges = levels * rows * merge_cycles(n, arrays, compare, target)
+    merges = levels * _merge_cycles(order, n, rows, target)
     return float(_part_cycles(order, n, rows, target) + stages * swap + merges + 2 * phase)
+
+
+def _merge_cycles(order: Order, n: int, rows: int, target: Target) -> float:
+    """Return the cycles in which a tile merges bitonic parts of rows, without padding, see ``SortPart``."""
+    try:
+        return float(bitonic_cycles(Merging(order), n, rows, target))
+    except (NoTileCode, OutOfRegisters):
+        return float(rows * merge_cycles(n, len(order.dtypes) + 1, order.comparison_slots, target))
 
 
 def _row_cycles(order: Order, n: int, rows: int, target: Target) -> float:

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from tiles.errors import InvalidGraph, NoTileCode
-from tiles.graph import Cell, Codelet, Cycles, Extents, OpForm, VertexCode, register
+from tiles.errors import InvalidGraph, NoTileCode, OutOfRegisters
+from tiles.graph import Cell, Codelet, Cycles, Extents, OpForm, VertexCode, code_cycles, register
 from tiles.numerics.dtypes import is_float, itemsize
 from tiles.poplibs.popops.block_slicing_code import AXES
 from tiles.poplibs.popops.block_slicing_code import taken as block_taken
@@ -40,6 +40,7 @@ from tiles.poplibs.popops.slicing_cycles import (
     multi_update_cycles,
     updates_of_worker,
 )
+from tiles.poplibs.popops.updating_code import Updating, updates_code
 from tiles.target import Basis, Target
 
 _UPDATE_DTYPES = ("float32", "float16", "int32", "uint32")
@@ -144,13 +145,13 @@ class MultiUpdate(Codelet):
             if self.is_fresh:
                 value = value + fill_cycles(extents.results, self.dtype, target)
             is_stated = is_lookup and self.operation in ("add", "max") and self.dtype in _UPDATE_DTYPES
-            return Cycles(value, Basis.DOCUMENTED if is_stated else Basis.ASSUMED, SOURCE)
+            return self._stated(value, is_stated, extents, target)
         windows = extents.product([w for w in self.windows if w != NO_WINDOW])
         if not (self.is_clamped and bool(np.all(updates == windows))):
             sharers = np.where(updates == 1, target.workers_per_tile, 1)
             value = multi_slice_cycles(row, inside, outside, self.dtype, target, sharers, frame=29)
             is_stated = is_lookup and size <= STATED_BYTES
-            return Cycles(value, Basis.DOCUMENTED if is_stated else Basis.ASSUMED, SOURCE)
+            return self._stated(value, is_stated, extents, target)
         is_whole = (places == whole) & (len(self.axes) == 1)
         taken = np.minimum(updates, places)
         if len(self.axes) == AXES:
@@ -158,11 +159,33 @@ class MultiUpdate(Codelet):
             row = row * columns
         return offset_cycles(self.tile_code, is_whole, row, taken, 0, self.dtype, extents, target)
 
+    def _stated(self, value: Any, is_stated: bool, extents: Extents, target: Target) -> Cycles:
+        """Return what PopLibs states; of what it does not, the cycles of the code, or as if it were stated."""
+        if is_stated:
+            return Cycles(value, Basis.DOCUMENTED, SOURCE)
+        try:
+            return code_cycles(self.tile_code(extents, target))
+        except (NoTileCode, OutOfRegisters):
+            return Cycles(value, Basis.ASSUMED, SOURCE)
+
     def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
-        """Return the code that puts one window into a whole tensor."""
-        if self.operation != "set" or not self.is_clamped:
-            raise NoTileCode(f"no tile code for {self.label}")
-        return update_code(extents, self.axes, self.windows, self.dtype, target, self.label)
+        """Return the code of an update at one offset, or of updates of rows at many indices."""
+        if self._is_slice(extents.form):
+            return update_code(extents, self.axes, self.windows, self.dtype, target, self.label)
+        what = Updating(self.axes, self.windows, self.operation, self.dtype, self.is_clamped, self.is_fresh)
+        return updates_code(extents, what, target, self.label)
+
+    def _is_slice(self, form: OpForm) -> bool:
+        """Return whether there is one offset, as of a dynamic update slice."""
+        base = len(form.operands) - len(self.axes)
+        return self.operation == "set" and self.is_clamped and not any(m.dims for m in form.operands[base:])
+
+    def scratch_bytes(self, extents: Extents, target: Target) -> np.ndarray:
+        """Count the row that takes the updates of other parts."""
+        if self._is_slice(extents.form) or not takes_rows(extents.form, self.windows):
+            return np.zeros_like(extents.points)
+        places = extents.product([extents.form.results[0].dims[axis] for axis in self.axes])
+        return extents.results // np.maximum(places, 1) * itemsize(self.dtype)
 
     def flops(self, extents: Extents) -> np.ndarray:
         """Count one operation per element updated, on floats."""
