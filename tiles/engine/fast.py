@@ -416,7 +416,7 @@ class FastEngine(TracedEngine):
                     continue
                 for group in step.groups:
                     name = group.operands[0].variable if len(group.operands) == 1 else ""
-                    if name in open_ones and _adds_up(group, math.prod(exe.variables[name].shape[1:])):
+                    if name in open_ones and _sums_leading(group, math.prod(exe.variables[name].shape[1:])):
                         found.add(name)
                 open_ones |= {group.results[0]: group for group in step.groups if self._may_be_added(group)}
         return frozenset(found)
@@ -527,7 +527,7 @@ def _whole(group: VertexGroup, laid_out: list[int], *operands: jax.Array) -> tup
     return whole(group, operands, laid_out)
 
 
-def _adds_up(group: VertexGroup, elements: int) -> bool:
+def _sums_leading(group: VertexGroup, elements: int) -> bool:
     """Whether a group adds up its operand's leading axis, and leaves the other elements where they are."""
     form, rank = group.form, len(group.form.shape)
     return (

@@ -283,6 +283,17 @@ def test_halving_in_fragments_sends_each_to_where_it_is_kept(
         certify(Executable.from_data(data))
 
 
+@pytest.mark.parametrize("build", [gcl.all_gather, gcl.reduce_scatter])
+def test_short_fragments_of_many_members_lie_on_many_tiles(build: Any) -> None:
+    graph = replicated(("data", 4096), name="pod64 x 1024", num_tiles=64)
+    rows = 1 if build is gcl.all_gather else 4096
+    x = graph.add_input((rows * 16,), "float32", "x")
+    graph.outputs.append(build(graph, x, "data", 0).name)
+    executable = compile_graph(graph)
+    buffers = [v for v in executable.variables.values() if v.shape == (4096, 16)]
+    assert buffers and all(v.layout.tiles.size == 8 for v in buffers if ".fragment" in v.name)
+
+
 def staged(number: int | None) -> Graph:
     """Return a program that sends by the stage of a number, or of the replica's own place."""
     graph = replicated(("data", 4))

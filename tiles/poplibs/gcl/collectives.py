@@ -130,7 +130,7 @@ def all_reduce(
     else:
         ring = choice.ring_of(site.graph, axes, inner)
     each = orders.fragment_elements(size, parts, algorithm)
-    steps = Steps(site, axes, x.dtype, each)
+    steps = Steps(site, axes, x.dtype, each, parts)
     if halves:
         rows = steps.rows_from_own(radices) if parts > 1 else None
         paired = steps.paired(operation, steps.fragments(x, parts))
@@ -227,7 +227,7 @@ def reduce_scatter(
     if not math.prod(x.shape):
         return site.graph.add_tensor(chunk, x.dtype, site.name, location=site.location)
     each = orders.fragment_elements(math.prod(chunk), 1, algorithm)
-    steps = Steps(site, axes, x.dtype, each)
+    steps = Steps(site, axes, x.dtype, each, n)
     buffer, ring = _chunks_in(steps, x, dimension, n), Shift(1)
     if algorithm == "halving_doubling":
         radices = choice.scattering_radices(site.graph, axes, x.size_bytes)
@@ -275,7 +275,7 @@ def all_gather(
     if not math.prod(shape):
         return site.graph.add_tensor(shape, x.dtype, site.name, location=site.location)
     each = orders.fragment_elements(math.prod(x.shape), 1, algorithm)
-    steps = Steps(site, axes, x.dtype, each)
+    steps = Steps(site, axes, x.dtype, each, n)
     if algorithm == "doubling":
         radices = choice.scattering_radices(site.graph, axes, n * x.size_bytes)
         found = steps.gather_doubling(steps.fragments(x, 1), steps.rows_from_own(radices, 1, 1), radices)

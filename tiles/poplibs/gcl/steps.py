@@ -38,6 +38,7 @@ from tiles.graph import (
 from tiles.graph.domain import REDUCTION
 from tiles.numerics.dtypes import is_narrow_float
 from tiles.poplibs.forms import map_form
+from tiles.poplibs.gcl.choice import FRAGMENT_BYTES, LEAST_BYTES
 from tiles.poplibs.gcl.orders import FUNCTIONS
 from tiles.poplibs.popops import elementwise, movement
 from tiles.poplibs.popops.expr import Expr, arg, call, compare, select
@@ -50,6 +51,8 @@ from tiles.poplibs.poputil.place import place
 
 INDEX = "uint32"
 Turn: TypeAlias = Literal[-1, 0, 1]
+ROWS_BYTES = 1 << 15
+"""Of a buffer's fragments on a tile, up to which a fragment lies on as few tiles as it may."""
 WRITTEN_OUT = 4
 """Stages in which a buffer is exchanged whole, up to which they are written out; more are a loop over them."""
 
@@ -62,13 +65,15 @@ class Steps:
       axes: along which replicas form groups.
       dtype: of what is moved.
       elements: of a fragment: the length of every buffer's last dimension.
+      rows: most fragments that a buffer holds: of many, each is spread over more tiles.
     """
 
-    def __init__(self, site: Site, axes: tuple[str, ...], dtype: str, elements: int) -> None:
+    def __init__(self, site: Site, axes: tuple[str, ...], dtype: str, elements: int, rows: int = 1) -> None:
         """Start without steps."""
         self.graph, self.axes, self.dtype, self.elements = site.graph, axes, dtype, elements
         self.name, self.location = site.name, site.location
         self.program = Sequence()
+        self._least_bytes = max(LEAST_BYTES, min(FRAGMENT_BYTES, ROWS_BYTES // rows))
         self.members = site.graph.replicas.size(axes)
         self.power = 1 << self.members.bit_length() - 1
         """The members that halve and double: all, or those below the last power of two."""
@@ -81,7 +86,8 @@ class Steps:
     # ---- places and numbers
 
     def _split(self, elements: int) -> AxisSplit:
-        return linear_layout((elements,), self.dtype, self.graph.target.num_tiles).axes[0]
+        tiles = self.graph.target.num_tiles
+        return linear_layout((elements,), self.dtype, tiles, self._least_bytes).axes[0]
 
     def layout(self, *shape: int) -> Layout:
         """Return how a buffer lies: cut along its last dimension alone."""
