@@ -374,7 +374,7 @@ class FastEngine(TracedEngine):
             env[_sum_name(group.results[0])] = function(*operands)
             return
         function = self.arithmetic_of(partial(_whole, group, laid_out), self.operand_dtypes(group))
-        if _adds_up(group):
+        if _folds(group):
             function = apart(function, sum(x.size for x in operands))
         elif self._is_repeated_work(group):
             function = apart(function, math.prod(group.form.shape))
@@ -473,7 +473,7 @@ class FastEngine(TracedEngine):
         return concatenated(sources, step.axis)
 
 
-def _adds_up(group: VertexGroup) -> bool:
+def _folds(group: VertexGroup) -> bool:
     """Whether a group folds values, not products; what only moves them reduces dimensions in form alone."""
     codelet = group.codelet
     return bool(group.form.reduced) and not (codelet.is_contraction or codelet.only_moves)
