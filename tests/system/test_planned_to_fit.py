@@ -196,8 +196,8 @@ def test_sharing_code_is_tried_where_little_code_is_missing() -> None:
     apart, shared = (
         most_code(ipuxla.jit(layers, target=SMALL, **o).lower(x, *weights)) for o in ({}, {"passes": passes})
     )
-    size = apart * 15 // 256 * 16
-    assert shared < size, "less than a tenth of the code is missing, which sharing saves"
+    size = apart * 14 // 256 * 16
+    assert shared < size, "an eighth of the code is missing: sharing saves that, planning again does not"
     regions = [dataclasses.replace(r, size_bytes=size) if r.executable else r for r in SMALL.memory_regions]
     small = SMALL.replace(memory_regions=tuple(regions))
     with pytest.raises(OutOfTileMemory) as caught:
