@@ -51,13 +51,16 @@ def test_a_window_is_taken_out_and_put_in(sizes, axis, data, dtype, index, tiles
     event(f"vertices by code: {min(found):.0%}")
 
 
-@given(SIZES, st.integers(0, 2), st.lists(INDEX, min_size=1, max_size=14), DTYPES, TILES)
+@given(SIZES, st.integers(0, 2), st.lists(INDEX, min_size=1, max_size=14), st.booleans(), DTYPES, TILES)
 @budget(PROGRAM)
-def test_rows_are_looked_up(sizes, axis, indices, dtype, tiles) -> None:
+def test_rows_are_looked_up(sizes, axis, indices, is_unsigned, dtype, tiles) -> None:
+    """Unsigned indices that would be negative are the greatest."""
+
     def rows(x, indices):
         return x.take(indices, axis=axis, mode="clip")
 
-    share = agrees(jax.jit(rows), (values(sizes, dtype), np.array(indices, np.int32)), tiles)
+    kind = np.uint32 if is_unsigned else np.int32
+    share = agrees(jax.jit(rows), (values(sizes, dtype), np.array(indices, np.int32).astype(kind)), tiles)
     event(f"vertices by code: {share:.0%}")
 
 

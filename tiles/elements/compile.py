@@ -120,7 +120,10 @@ def compile_matrix_vector(
 
 
 def compile_lookup(
-    target: Target | InstructionSet, alignment_bytes: int = ACCESS_BYTES, name: str = "lookup"
+    target: Target | InstructionSet,
+    alignment_bytes: int = ACCESS_BYTES,
+    is_unsigned: bool = False,
+    name: str = "lookup",
 ) -> TileCode:
     """Return the code that copies rows of a table at clamped indices; see ``Lookup``.
 
@@ -128,7 +131,8 @@ def compile_lookup(
       NoTileCode: rows that start inside a word.
     """
     isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
-    return _finished(Lookup(Emitter(isa), alignment_bytes), Arrangement((), ()), isa, name)
+    nest = Lookup(Emitter(isa), alignment_bytes, is_unsigned=is_unsigned)
+    return _finished(nest, Arrangement((), ()), isa, name)
 
 
 def compile_scan(

@@ -80,7 +80,13 @@ class RowCopies:
 
 @dataclass
 class Lookup(RowCopies):
-    """Builds the code of ``out[i, :] = table[clamp(index[i]), :]`` for rows of ``n`` words."""
+    """Builds the code of ``out[i, :] = table[clamp(index[i]), :]`` for rows of ``n`` words.
+
+    Args:
+      is_unsigned: whether indices are.
+    """
+
+    is_unsigned: bool = False
 
     def items(self) -> list[Item]:
         """Return the code, unscheduled."""
@@ -125,7 +131,10 @@ class Lookup(RowCopies):
         with e.at(ROW):
             number = e.fresh("M")
             e.emit("ld32step", (number, index), (MZERO, index), (e.isa["worker_contexts"],), stream="in1")
-            clamped = e.main("min", e.main("max", number, imms=(0,)), last)
+            if self.is_unsigned:
+                clamped = e.move_conditionally("movnz", last, number, e.main("cmpult", number, last))
+            else:
+                clamped = e.main("min", e.main("max", number, imms=(0,)), last)
             source = e.main("add", table, e.main("mul", clamped, pitch))
             there = e.main("add", target, imms=(0,))
             left, right = source, there

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tiles.graph import Codelet, Extents, Layout, OpForm, Plan
+from tiles.graph.hashing import hashed_once
 from tiles.target import Target
 
 MEMORY_PROPORTION = 0.6
@@ -19,6 +20,7 @@ CODE_PRICE = 0.5
 A choice, not a fact: Poplar's ``opt.internalExchangeOptimisationTarget`` is the same trade of cycles for memory."""
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Operand:
     """What the planner knows of an operand: its shape, dtype, and where it lives (None: still free)."""
@@ -28,6 +30,7 @@ class Operand:
     layout: Layout | None
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Question:
     """What is to be planned.

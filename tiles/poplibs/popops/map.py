@@ -12,6 +12,7 @@ from jax import Array, lax
 from tiles._jax_compat import broadcast_in_dim
 from tiles.errors import InvalidGraph
 from tiles.graph import Cell, Codelet, Cycles, Dim, Extents, OpForm, VertexCode, identity_map, register
+from tiles.graph.hashing import hashed_once
 from tiles.numerics.dtypes import is_float, itemsize
 from tiles.poplibs.popops import elementwise_cycles
 from tiles.poplibs.popops.expression import FUNCTIONS, NAMED, Body, body_dtypes, evaluate_body
@@ -20,6 +21,7 @@ from tiles.target import Target
 
 
 @register
+@hashed_once
 @dataclass(frozen=True)
 class Map(Codelet):
     """Evaluate an expression at every point of the domain.
@@ -98,6 +100,7 @@ class Map(Codelet):
 
 
 @register
+@hashed_once
 @dataclass(frozen=True)
 class Rearrange(Map):
     """Copy a tensor into the order, and to the tiles, that its plan says.

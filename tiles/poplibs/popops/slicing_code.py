@@ -41,7 +41,8 @@ def slice_code(
     """Return the code of a slice, or of lookups of single rows; arguments as of ``MultiSlice``.
 
     Raises:
-      NoTileCode: more than two axes, lookups in parts of a table or of windows, indices of other types than int32.
+      NoTileCode: more than two axes, lookups in parts of a table or of windows, indices of other types than int32, and
+        for lookups uint32.
     """
     if len(axes) == AXES:
         return block_code(extents, axes, windows, dtype, target, name, is_update=False)
@@ -57,13 +58,16 @@ def slice_code(
         window = NO_WINDOW
     if (window != NO_WINDOW) == bool(looked_up) or set(rest) & set(looked_up):
         raise NoTileCode("lookups of windows, or in a table of their own each")
-    check_indices(extents.operand_dtypes[1])
+    is_unsigned = extents.operand_dtypes[1] == "uint32" and window == NO_WINDOW
+    if not is_unsigned:
+        check_indices(extents.operand_dtypes[1])
     kernel = _Slice(form, places, leading, rest, window, extents.result_dtypes[0] != dtype)
     row = extents.product(rest) * itemsize(dtype)
     if window == NO_WINDOW:
         count = extents.product(looked_up)
         whole = _is_whole(extents, (places,))
-        return _parts("lookup", row, row // _WORD_BYTES, count, whole, kernel, target, name)
+        kind = "unsigned lookup" if is_unsigned else "lookup"
+        return _parts(kind, row, row // _WORD_BYTES, count, whole, kernel, target, name)
     whole = _is_whole(extents, (places, window))
     taken = np.minimum(extents.product((window,)), extents.product((places,)))
     zeros = row * (extents.product((window,)) - taken) // _WORD_BYTES
@@ -184,8 +188,8 @@ def _parts(
 
 @lru_cache(maxsize=64)
 def _variant(isa: InstructionSet, kind: str, alignment_bytes: int) -> Variant:
-    if kind == "lookup":
-        return Variant.of(compile_lookup(isa, alignment_bytes), isa)
+    if kind in ("lookup", "unsigned lookup"):
+        return Variant.of(compile_lookup(isa, alignment_bytes, kind != "lookup"), isa)
     if kind == "part slice":
         return Variant.of(compile_part_slice(isa, alignment_bytes), isa)
     return Variant.of(compile_slice(isa, alignment_bytes, kind == "update"), isa)
