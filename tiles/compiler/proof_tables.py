@@ -104,7 +104,8 @@ class Table:
             dtype = np.int32 if count <= np.iinfo(np.int32).max else np.int64
             steps = [(i * stride).astype(dtype) for i, stride in zip(self.index, strides, strict=True)]
             return steps, 0, 0
-        out = -(count + 1)  # with it no sum is an index
+        most = math.prod(max(1, n) for n in self.shape)  # an axis of no elements has none inside, others may
+        out = -(most + 1)  # with it no sum is an index
         past = (axes + 1) * out  # nor is one with it a sum of others
         dtype = np.int32 if -axes * past <= np.iinfo(np.int32).max else np.int64
         steps = [

@@ -6,7 +6,8 @@ buffers that its vertices read. Exchange is a program on every tile, whose bytes
 
 The three readers differ in what they know of the figures, not in what they make of them: the closed form knows the
 volumes of an even cut, for thousands of candidates at once; a draft bounds them from a few cells, then has them exactly;
-a compiled step has them for every tile. So each is at most the next one (``tests/property/test_superstep.py``).
+a compiled step has them for every tile. So each is at most the next one, but for lanes of a bus that neighbours share by
+chance where cuts are odd (``tests/property/test_superstep.py``).
 """
 
 from __future__ import annotations
