@@ -256,7 +256,9 @@ def padded(
     return Layout(tuple(splits), source.base), found
 
 
-def assert_traffic(moved, source, held, dtype, num_tiles, places=None, is_inside=True, program=None):
+def assert_traffic(
+    moved, source, held, dtype, num_tiles, places=None, is_inside=True, program=None, has_steps=False
+):
     received, sent, local, together = brute_traffic(source, held, dtype, num_tiles)
     assert np.all(moved.shared <= together)
     np.testing.assert_array_equal(moved.received, received)
@@ -277,7 +279,11 @@ def assert_traffic(moved, source, held, dtype, num_tiles, places=None, is_inside
     if places is None or itemsize(dtype) < 4:
         return
     runs, selects, jumps, in_order = brute_program(*(program or (source, held, places)), num_tiles)
-    np.testing.assert_array_equal(moved.runs, np.minimum(runs, sent // 4), err_msg="runs")
+    runs = np.minimum(runs, sent // 4)
+    if has_steps:  # what one tile reads last of a row may lie beside what another reads first of the next
+        assert np.all(moved.runs >= runs), "runs"
+    else:
+        np.testing.assert_array_equal(moved.runs, runs, err_msg="runs")
     selects = np.minimum(selects, received // 4)
     assert np.all(moved.selects >= selects), "selects"  # a part that is not full may be taken in pieces
     assert np.all(moved.pointers >= np.minimum(jumps, in_order)), "pointers"
@@ -499,7 +505,8 @@ def test_traffic_is_what_brute_force_counts(case, dtype, data) -> None:
         for (_, elements), each in zip(filled, lists, strict=True)
     ]
     program = longer, filled, filled_places
-    assert_traffic(moved, source, held, dtype, tiles, places, is_inside, program)
+    has_steps = any(step != 1 for axis in axes for _, step in axis.terms)
+    assert_traffic(moved, source, held, dtype, tiles, places, is_inside, program, has_steps)
     if slices.replication > 1 and len({tuple(elements) for _, elements in held}) * slices.replication == len(
         held
     ):

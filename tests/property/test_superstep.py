@@ -18,9 +18,10 @@ from tiles.plan.search import _closed_form, _cuts, _orders, _plan
 from tiles.plan.superstep import copy_cycles, entry_cycles
 from tiles.planning import Planner
 
-WITHIN = 2.0
+WITHIN = 4.0
 """How many times the closed form the exact price may be, beside one entry and one call of a copy: it does not see in how
-many pieces operands arrive. In 4,000 cases it was 1.4 times."""
+many pieces operands arrive, and which are put into another order on the tile. In 4,000 cases it was 1.4 times; the most
+that drawing without end has found is 3.0, a batch of products of 3 x 24 with 24 x 24 whose left operands lie transposed."""
 SAMPLED = 4
 
 
