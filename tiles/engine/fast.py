@@ -400,7 +400,7 @@ class FastEngine(TracedEngine):
         """Partials of contractions that nothing reads but a sum of all, further on in the same sequence of steps.
 
         In float32 adding each as it is computed gives the bits of the vertex that adds them up in order, and takes no
-        memory for them: 16 replicas of a transformer's block take 0.6 of the time. Where the plan's order need not be
+        memory for them: 16 replicas of a transformer's block of 256 x 128 take 0.6 of the time. Where the plan's order need not be
         kept, they are computed as one.
         """
         exe = self.executable
