@@ -37,6 +37,20 @@ def remembering() -> Callable[[Sequence[Any], Callable[[list[Any]], Sequence[Any
     return answered
 
 
+def keeping_last() -> Callable[[Hashable, Callable[[], Any]], Any]:
+    """Return what makes something for a key, or returns it once more if it was asked for the same before."""
+    last: list[tuple[Hashable, Any]] = [(None, None)]
+
+    def kept(key: Hashable, make: Callable[[], Any]) -> Any:
+        known, value = last[0]
+        if known is None or known != key:
+            value = make()
+            last[0] = key, value
+        return value
+
+    return kept
+
+
 class CellFigures(NamedTuple):
     """What one vertex takes.
 
@@ -72,7 +86,7 @@ class Cells:
     target: Target
     _figures: Callable[..., list[CellFigures]] = field(default_factory=remembering)
     _orders: Callable[..., list[Arrangement | None]] = field(default_factory=remembering)
-    _last: dict[tuple[tuple[int, ...], ...], Extents] = field(default_factory=dict[Any, Any])
+    _kept: Callable[[Hashable, Callable[[], Extents]], Extents] = field(default_factory=keeping_last)
 
     def figures(self, plans: Sequence[Plan]) -> list[CellFigures]:
         """Return what a vertex of each plan takes; what is not known yet is computed all at once."""
@@ -99,15 +113,13 @@ class Cells:
 
     def _extents(self, cells: Sequence[tuple[int, ...]]) -> Extents:
         """Return the extents of cells: of the last ones the same object, from which formulas derive some figures once."""
-        asked = tuple(cells)
-        found = self._last.get(asked)
-        if found is None:
+
+        def make() -> Extents:
             sizes = np.array(cells, np.int64).reshape(len(cells), len(self.form.dims))
             sizes = tuple(np.maximum(sizes, 1).T.copy())  # an empty dimension is as long as one point
-            found = Extents(self.form, sizes, self.operand_dtypes, self.result_dtypes)
-            self._last.clear()
-            self._last[asked] = found
-        return found
+            return Extents(self.form, sizes, self.operand_dtypes, self.result_dtypes)
+
+        return self._kept(tuple(cells), make)
 
     def _computed(self, cells: Sequence[tuple[tuple[int, ...], bool]]) -> list[CellFigures]:
         """Return the figures of cells, given their extents and whether they compute partials."""

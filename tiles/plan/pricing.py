@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from types import MappingProxyType
 from typing import Any, overload
 
 import numpy as np
@@ -255,7 +256,7 @@ class Drafts:
     question: Question
     plans: Callable[[], Iterable[Plan]]
     sure: Priced | None = None
-    made: Mapping[Plan, Draft] = field(default_factory=dict[Plan, Draft])
+    made: Mapping[Plan, Draft] = field(default_factory=lambda: MappingProxyType[Plan, Draft]({}))
 
     @cached_property
     def drafts(self) -> tuple[Draft, ...]:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
+from types import MappingProxyType
 
 import numpy as np
 
@@ -117,7 +118,7 @@ def _search(question: Question, extra: tuple[Plan, ...], limit: int) -> Drafts:
     layouts = [operand.layout for operand in question.operands]
     if not any(reads_all(form, k, layout) for k in followed if (layout := layouts[k]) is not None):
         return drafts_of(question, all_plans())
-    made = drafted(question, dict.fromkeys(others))
+    made = MappingProxyType(drafted(question, dict.fromkeys(others)))
     # all other plans move something of that operand
     sure = sure_plan(question, made.values(), limit, found.least_cost)
     if sure is not None and _is_simplest(sure.plan):

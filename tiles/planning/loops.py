@@ -35,5 +35,5 @@ def outermost(loops: list[Loop], name: str) -> tuple[Loop | None, int]:
     for loop in reversed(loops):
         if name in loop.written:
             break
-        found, trips = loop, trips * loop.trips
+        found, trips = loop, trips * max(1, loop.trips)
     return found, trips

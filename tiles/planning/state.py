@@ -118,7 +118,7 @@ class Planning:
         everywhere.
         """
         price = self.policy.code_price
-        return price if price > CODE_PRICE else price / min(self.runs, MOST_RUNS)
+        return price if price > CODE_PRICE else price / max(1, min(self.runs, MOST_RUNS))
 
     @cached_property
     def runs_of(self) -> dict[str, int]:
