@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from tiles.elements.emitter import Emitter, word_of_float
 from tiles.elements.tilecode import AZERO, AZEROS, MZERO, Register
 from tiles.errors import NoTileCode
+from tiles.numerics.dtypes import is_float, to_jax
 
 Pieces = tuple[Register, ...]
 WIDE = ("f32", "word", "mask32")
@@ -144,7 +145,11 @@ class Forms:
 
 
 def constant_word(value: Value, form: str) -> int:
-    """Return a literal's bits in a form."""
+    """Return a literal's bits in a form.
+
+    Raises:
+      NoTileCode: it is a float of another type than those that are computed with.
+    """
     number = value.constant
     assert number is not None
     if form in ("mask32", "mask16"):
@@ -154,6 +159,8 @@ def constant_word(value: Value, form: str) -> int:
     if value.dtype in ("float32", "float16", "bfloat16"):
         word = word_of_float(float(number), "float16" if value.dtype == "float16" else "float32")
         return word & 0xFFFF if (form, value.dtype) == ("int", "float16") else word
+    if is_float(to_jax(value.dtype)):
+        raise NoTileCode(f"no code computes with constants of {value.dtype}")
     return int(number) & 0xFFFFFFFF
 
 

@@ -162,3 +162,17 @@ def test_rows_looked_up_in_parts_of_a_table_keep_their_bits(dtype) -> None:
     compiled = lowered.compile(engine="tile")
     assert "or64" in lowered.as_text("tile")
     assert np.asarray(compiled(table, ids)).tobytes() == table[ids].tobytes()
+
+
+def test_constants_of_8_bit_floats_are_no_integers() -> None:
+    """Fuzzing found the row of NaN that a lookup outside of a table gives, compared with itself."""
+    x = jnp.asarray(X[:4, :9], jnp.float8_e5m2)
+
+    def outside(x):
+        row = jnp.take(x, jnp.array([6]), axis=0)
+        return row == row, jnp.where(x > 0, x, jnp.asarray(0.5, x.dtype))
+
+    for engine in ("tile", "fast"):
+        is_same, filled = ipuxla.jit(outside, target=TARGET, engine=engine)(x)
+        assert not is_same.any()
+        np.testing.assert_array_equal(np.asarray(filled, np.float32), np.where(X[:4, :9] > 0, x, 0.5))
