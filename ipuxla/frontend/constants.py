@@ -26,6 +26,8 @@ def array_of(attribute: Any, type_: TensorType) -> np.ndarray:
         array = np.asarray(attribute)
     except TypeError:
         raise ValueError(f"constants must be dense, got {str(attribute)[:60]}") from None
+    if array.dtype == type_.np_dtype:  # 64-bit buffers are "long long", whose scalars JAX does not know
+        array = array.view(type_.np_dtype)
     return array.reshape(-1)[0] if attribute.is_splat and type_.size else array.reshape(type_.shape)
 
 

@@ -246,3 +246,19 @@ def test_a_reduction_may_read_a_constant_from_outside(conforms):
       return %0 : tensor<f32>
     }"""
     conforms(text, np.array([1, 5, -3, 2, 0], np.float32), np.float32(-9))
+
+
+@pytest.mark.parametrize("element", ["ui64", "i64"])
+@pytest.mark.parametrize("value", ["7", "[7, 9]"])
+def test_64_bit_constants_are_of_the_types_that_jax_knows(element, value):
+    """MLIR's buffers are of ``unsigned long long``, whose scalars no function of JAX takes. Fuzzing found it."""
+    text = f"""func.func @main() -> tensor<2x{element}> {{
+      %0 = stablehlo.constant dense<{value}> : tensor<2x{element}>
+      return %0 : tensor<2x{element}>
+    }}"""
+    instructions = import_stablehlo(text).entry_computation.instructions
+    (constant,) = [each for each in instructions if isinstance(each.op, Constant)]
+    held = np.asarray(constant.op.value)
+    assert held.dtype.char == np.dtype("uint64" if element == "ui64" else "int64").char
+    with jax.enable_x64(True):
+        assert jax.jit(lambda x: x + x)(held.reshape(-1)[0]) == 14
