@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tiles.elements.cell import CELL, ELEMENT, ROW
-from tiles.elements.extents import Extent, const, greater, symbol
+from tiles.elements.extents import Extent, const, symbol
 from tiles.elements.lookup import WORD_BYTES, RowCopies
-from tiles.elements.tilecode import AZERO, AZEROS, MZERO, Block, If, Item, Loop, Register, Repeat
-from tiles.elements.workers import emit_share, emit_worker, share
+from tiles.elements.tilecode import AZERO, AZEROS, MZERO, Block, Item, Register, Repeat
+from tiles.elements.workers import emit_share, emit_worker, share, worker_code
 
 N, ROWS = symbol("n"), symbol("rows")
 """Words of a row of the block that lie in the vertex' part of the tensor, and such rows."""
@@ -72,13 +72,7 @@ class BlockSlice(RowCopies):
             for _, start in zeros:
                 e.emit("add", (start,), (start, block_bytes))
         row += e.empty(ROW)
-        first_items = e.empty(CELL)
-        with e.at(CELL):
-            counter = e.main("add", rows, imms=(-1,))
-        loop = If(rows, greater(ROWS, 0), (*e.empty(CELL), Loop(counter, ROWS, tuple(row))))
-        with e.at(CELL):
-            e.emit("exitz", (), (MZERO,))
-        return [*edges, *first_items, loop, *e.empty(CELL)]
+        return [*edges, *worker_code(e, rows, ROWS, row)]
 
     def _within(self, axis: str) -> tuple[Register, Register, Register, Register]:
         """Return where the block begins in the part, which of its places the part has, and how many there are."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from tiles.elements.cell import ACCESS_BYTES, CELL, ELEMENT, ROW
 from tiles.elements.emitter import Emitter
 from tiles.elements.extents import Extent, const, equal, greater, symbol
-from tiles.elements.tilecode import AZERO, AZEROS, MZERO, Block, If, Item, Loop, Register, Repeat
-from tiles.elements.workers import WORKER, emit_argument, emit_share, emit_worker, share
+from tiles.elements.tilecode import AZERO, AZEROS, MZERO, Block, If, Item, Register, Repeat
+from tiles.elements.workers import WORKER, emit_argument, emit_share, emit_worker, share, worker_code
 from tiles.errors import NoTileCode
 
 WORD_BYTES = 4
@@ -107,14 +107,7 @@ class Lookup(RowCopies):
         with e.at(ROW):
             e.emit("add", (target,), (target, step))
         row += e.empty(ROW)
-        before = e.empty(CELL)
-        with e.at(CELL):
-            counter = e.main("add", count, imms=(-1,))
-        trips = share(ROWS, workers)
-        loop: list[Item] = [If(count, greater(trips, 0), (*e.empty(CELL), Loop(counter, trips, tuple(row))))]
-        with e.at(CELL):
-            e.emit("exitz", (), (MZERO,))
-        return [*before, *loop, *e.empty(CELL)]
+        return worker_code(e, count, share(ROWS, workers), row)
 
     def _row(
         self,

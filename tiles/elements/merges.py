@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from tiles._jax_compat import Jaxpr
 from tiles.elements.cell import CELL, ELEMENT, ROW
 from tiles.elements.emitter import Emitter
-from tiles.elements.extents import const, greater, symbol
+from tiles.elements.extents import const, symbol
 from tiles.elements.select import Walker
-from tiles.elements.tilecode import MZERO, Block, Bundle, If, Item, Loop, Register, Repeat, TileCode
+from tiles.elements.tilecode import MZERO, Block, Bundle, Item, Loop, Register, Repeat, TileCode
 from tiles.elements.values import Value
-from tiles.elements.workers import emit_argument, emit_share, emit_worker, share
+from tiles.elements.workers import emit_argument, emit_share, emit_worker, share, worker_code
 from tiles.errors import NoTileCode
 from tiles.numerics.dtypes import itemsize
 
@@ -182,14 +182,7 @@ class Merges(Comparing):
         with e.at(ROW):
             e.emit("add", (number,), (number,), (workers,))
         row += e.empty(ROW)
-        before = e.empty(CELL)
-        with e.at(CELL):
-            counter = e.main("add", turns, imms=(-1,))
-        trips = share(ROWS, workers)
-        loop: list[Item] = [If(turns, greater(trips, 0), (*e.empty(CELL), Loop(counter, trips, tuple(row))))]
-        with e.at(CELL):
-            e.emit("exitz", (), (MZERO,))
-        return [*before, *loop, *e.empty(CELL)]
+        return worker_code(e, turns, share(ROWS, workers), row)
 
     def _piece(
         self,

@@ -19,9 +19,9 @@ from tiles.elements.integers import convert
 from tiles.elements.reduction import Reduction
 from tiles.elements.select import Equations, Walker
 from tiles.elements.streams import Pointer, Stream
-from tiles.elements.tilecode import MZERO, Block, If, Item, Loop, Register, Repeat
+from tiles.elements.tilecode import Block, If, Item, Register, Repeat
 from tiles.elements.values import Pieces, Value
-from tiles.elements.workers import WORKER, emit_argument, emit_share, emit_worker, share
+from tiles.elements.workers import WORKER, emit_argument, emit_share, emit_worker, share, worker_code
 from tiles.errors import NoTileCode
 from tiles.numerics.dtypes import itemsize
 
@@ -166,14 +166,7 @@ class AlongRows(_Nest):
             fold = accumulator(e, self.reduction, self.lanes)
             fold.prepare()
         row = self._row(fold, row_pointers, steps, out_pointer, vectors, rest)
-        before = e.empty(CELL)
-        with e.at(CELL):
-            counter = e.main("add", count, imms=(-1,))
-        trips = share(ROWS, self.workers)
-        loop = [If(count, greater(trips, 0), (*e.empty(CELL), Loop(counter, trips, tuple(row))))]
-        with e.at(CELL):
-            e.emit("exitz", (), (MZERO,))
-        return [*before, *loop, *e.empty(CELL)]
+        return worker_code(e, count, share(ROWS, self.workers), row)
 
     def _row(
         self,
@@ -283,14 +276,7 @@ class OverRows(_Nest):
                     e.emit("add", (column,), (column,), (self.workers * self.lanes * itemsize(dtype),))
         body += e.empty(ROW)
         tail = self._tail(worker, n) if self.lanes > 1 else []
-        before = e.empty(CELL)
-        with e.at(CELL):
-            counter = e.main("add", count, imms=(-1,))
-        trips = share(N // self.lanes, self.workers)
-        loop = [If(count, greater(trips, 0), (*e.empty(CELL), Loop(counter, trips, tuple(body))))]
-        with e.at(CELL):
-            e.emit("exitz", (), (MZERO,))
-        return [*before, *loop, *tail, *e.empty(CELL)]
+        return worker_code(e, count, share(N // self.lanes, self.workers), body, tail)
 
     def _of_row(self, k: int, dtype: str, pointer: Pointer) -> Value:
         """Return an operand of one element a row: loaded in the loop, which goes down the rows."""

@@ -11,8 +11,8 @@ from tiles.elements.cell import CELL, ELEMENT, ROW, Access
 from tiles.elements.elementwise import Elementwise, N, by_size
 from tiles.elements.extents import equal, greater, symbol
 from tiles.elements.streams import Pointer
-from tiles.elements.tilecode import MZERO, If, Item, Loop, Register
-from tiles.elements.workers import WORKER, emit_argument, emit_share, emit_worker, share
+from tiles.elements.tilecode import If, Item, Register
+from tiles.elements.workers import WORKER, emit_argument, emit_share, emit_worker, share, worker_code
 from tiles.numerics.dtypes import itemsize
 
 ROWS = symbol("rows")
@@ -40,14 +40,7 @@ class ElementwiseRows(Elementwise):
                 )  # kept in no register over a row
                 e.emit("add", (self.row_starts[name],), (self.row_starts[name], step))
         row = (*before_row, *loop, *tail, *e.empty(ROW))
-        before = e.empty(CELL)
-        with e.at(CELL):
-            counter = e.main("add", count, imms=(-1,))
-        trips = ROWS if together else share(ROWS, self.workers)
-        rows: list[Item] = [If(count, greater(trips, 0), (*e.empty(CELL), Loop(counter, trips, row)))]
-        with e.at(CELL):
-            e.emit("exitz", (), (MZERO,))
-        return [*before, *rows, *e.empty(CELL)]
+        return worker_code(e, count, ROWS if together else share(ROWS, self.workers), row)
 
     def _prepare(self) -> tuple[Register, Register, Register, Register | None]:
         """Emit a worker's share and where its first row starts.

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from tiles._jax_compat import Jaxpr
 from tiles.elements.cell import CELL, ELEMENT, ROW
 from tiles.elements.emitter import Emitter
-from tiles.elements.extents import greater, symbol
+from tiles.elements.extents import symbol
 from tiles.elements.select import Walker
-from tiles.elements.tilecode import MZERO, Block, If, Item, Loop, Register, Repeat
+from tiles.elements.tilecode import MZERO, Block, Item, Register, Repeat
 from tiles.elements.values import Value, natural_form
-from tiles.elements.workers import emit_argument, emit_share, emit_worker, share
+from tiles.elements.workers import emit_argument, emit_share, emit_worker, share, worker_code
 from tiles.errors import NoTileCode
 from tiles.numerics.dtypes import itemsize
 
@@ -73,14 +73,7 @@ class Scan:
             for pointer in pointers:
                 e.emit("add", (pointer,), (pointer, step))
         row += e.empty(ROW)
-        before = e.empty(CELL)
-        with e.at(CELL):
-            counter = e.main("add", turns, imms=(-1,))
-        trips = share(ROWS, workers)
-        loop: list[Item] = [If(turns, greater(trips, 0), (*e.empty(CELL), Loop(counter, trips, tuple(row))))]
-        with e.at(CELL):
-            e.emit("exitz", (), (MZERO,))
-        return [*before, *loop, *e.empty(CELL)]
+        return worker_code(e, turns, share(ROWS, workers), row)
 
     def _row(self, pointers: list[Register], later: Register) -> list[Item]:
         """Return the code of one row: its first elements as they are, then one fold after the other."""

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from tiles._jax_compat import Jaxpr
 from tiles.elements.cell import CELL, ELEMENT, ROW
 from tiles.elements.emitter import Emitter
-from tiles.elements.extents import greater, symbol
+from tiles.elements.extents import symbol
 from tiles.elements.select import Walker
-from tiles.elements.tilecode import MZERO, Block, If, Item, Loop, Register, Repeat
+from tiles.elements.tilecode import MZERO, Block, Item, Register, Repeat
 from tiles.elements.values import Value, natural_form
-from tiles.elements.workers import emit_argument, emit_share, emit_worker, share
+from tiles.elements.workers import emit_argument, emit_share, emit_worker, share, worker_code
 from tiles.errors import NoTileCode
 from tiles.numerics.dtypes import itemsize
 
@@ -89,15 +89,7 @@ class Updates:
         with e.at(ROW):
             e.emit("add", (source,), (source, pitch))
         inner += e.empty(ROW)
-        before = e.empty(CELL)
-        with e.at(CELL):
-            counter = e.main("add", updates, imms=(-1,))
-        loop: list[Item] = [
-            If(updates, greater(ROWS, 0), (*e.empty(CELL), Loop(counter, ROWS, tuple(inner))))
-        ]
-        with e.at(CELL):
-            e.emit("exitz", (), (MZERO,))
-        return [*before, *loop, *e.empty(CELL)]
+        return worker_code(e, updates, ROWS, inner)
 
     def _word(self, reading: Register, writing: Register) -> None:
         """Emit one word: load both, combine, store."""

@@ -7,12 +7,14 @@ vector.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from tiles.elements.cell import CELL
 from tiles.elements.emitter import Emitter
-from tiles.elements.extents import Extent, symbol
+from tiles.elements.extents import Extent, greater, symbol
 from tiles.elements.isa import InstructionSet
-from tiles.elements.tilecode import MZERO, VERTEX_BASE, Register
+from tiles.elements.tilecode import MZERO, VERTEX_BASE, If, Item, Loop, Register
 from tiles.errors import NoTileCode
 
 WORKER = symbol("worker")
@@ -66,6 +68,27 @@ def emit_share(e: Emitter, total: Register, worker: Register) -> Register:
         raise NoTileCode(f"no product divides by {workers} workers")
     raised = e.main("add", e.main("sub", total, worker), imms=(workers - 1,))
     return e.main("shr", e.main("mul", raised, e.constant("M", factor)), imms=(_DIVISION_SHIFT,))
+
+
+def worker_code(
+    e: Emitter, count: Register, trips: Extent, body: Iterable[Item], tail: Iterable[Item] = ()
+) -> list[Item]:
+    """Return the code of a worker: what it emitted once, a loop over what it takes, what comes after it, and the end.
+
+    Args:
+      e: holds what is emitted once, for the cell.
+      count: how often the loop runs; a worker without any leaves it out.
+      trips: the same, as an extent.
+      body: of the loop.
+      tail: after the loop.
+    """
+    before = e.empty(CELL)
+    with e.at(CELL):
+        counter = e.main("add", count, imms=(-1,))
+    loop = If(count, greater(trips, 0), (*e.empty(CELL), Loop(counter, trips, tuple(body))))
+    with e.at(CELL):
+        e.emit("exitz", (), (MZERO,))
+    return [*before, loop, *tail, *e.empty(CELL)]
 
 
 def emit_argument(e: Emitter, arguments: list[str], name: str) -> Register:

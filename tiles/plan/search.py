@@ -410,37 +410,27 @@ class _Cuts:
     def every(self) -> _Candidates:
         """All of the ways, with all that is known of them before it is known where operands lie."""
         self._find(np.flatnonzero(np.isnan(self.cycles)))
+        return self._as_found
+
+    def at(self, rows: np.ndarray) -> _Candidates:
+        """Return some of the ways, as ``every`` has them."""
+        self._find(rows[np.isnan(self.cycles[rows])])
+        return self._as_found.at(rows)
+
+    @property
+    def _as_found(self) -> _Candidates:
+        """The ways with what has been found of them; what follows is seen in it, too."""
         return _Candidates(
             self.grains,
             self.cells,
-            self.cycles,
+            self.cycles.view(),
             self.slice_bytes,
             self.replication,
             self.lanes,
             self.reader_runs,
             self.combining,
             self.held,
-            self.scratch,
-        )
-
-    def at(self, rows: np.ndarray) -> _Candidates:
-        """Return some of the ways, as ``every`` has them."""
-        self._find(rows[np.isnan(self.cycles[rows])])
-
-        def some(values: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
-            return tuple(v[rows] for v in values)
-
-        return _Candidates(
-            grains=self.grains[rows],
-            cells=self.cells[rows],
-            compute=self.cycles[rows],
-            slice_bytes=some(self.slice_bytes),
-            replication=some(self.replication),
-            lanes=some(self.lanes),
-            reader_runs=self.reader_runs[rows],
-            combining=self.combining[rows],
-            held=self.held[rows],
-            scratch=self.scratch[rows],
+            self.scratch.view(),
         )
 
     def _find(self, rows: np.ndarray) -> None:
