@@ -19,12 +19,12 @@ from hlo_passes.ops import (
     simple_combiner,
 )
 from hlo_passes.ops.elementwise import Elementwise
-from hlo_passes.passes import index_maps
+from hlo_passes.passes import Fuse, index_maps
 
 MOVEMENT = (BroadcastInDim, Transpose, Slice, Reverse, Reshape, Pad, Iota, Constant)
 
 
-def check_fusions(module: Module, max_ops: int = 64) -> int:
+def check_fusions(module: Module, max_ops: int = 4 * Fuse().max_ops) -> int:
     """Check every fusion of a module; return how many there are."""
     count = 0
     for instruction in module.walk():

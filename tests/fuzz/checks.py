@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,10 +22,14 @@ from tests import xla
 from tests.flow import assert_same_words
 from tests.fuzz.together import QUICKLY, run_traced, share_modules
 from tests.random_plans import random_planner
+from tiles.engine import coverage_of
 from tiles.numerics.tolerance import NotClose, check_close, max_error, tolerance_of
 from tiles.target import Target
 
-ENGINES = ("fast", "literal")
+ENGINES = ("fast", "literal", "vertex", "tile")
+"""Those that run an executable. Engine ``hlo``, which evaluates the module, is their witness in the ring."""
+SHARING = ("vertex", "tile")
+"""Those whose codelets XLA always compiles many at once: cells of every extent are another computation."""
 UNSTEADY = re.compile(r"f8E4M3B11FNUZ|dense<0xFF> : tensor<f8E4M3FN>")
 """What XLA:CPU (jaxlib 0.10.2) computes otherwise from run to run: softmax of 8-bit floats in which minus infinity is NaN.
 Of 9 elements 8 different results in 25 compilations of plain ``jax.jit``; of 14, 6 in 60 calls of one."""
@@ -38,6 +42,22 @@ MOVES = 3
 """How often arguments are moved by an ULP to see which results that changes."""
 
 
+class Checked(NamedTuple):
+    """What a check compared.
+
+    Args:
+      on_all: whether all engines ran it; none where each one's own run with floats decides and XLA's differ from run to run.
+      with_xla: how many results of each were compared with XLA's.
+      vertices: of the program.
+      by_code: those of them that engine ``tile`` ran by their tile code, the others by their meaning.
+    """
+
+    on_all: bool
+    with_xla: int
+    vertices: int
+    by_code: int
+
+
 def check_program(
     text: str,
     arrays: Sequence[np.ndarray],
@@ -45,8 +65,8 @@ def check_program(
     plan_seed: int | None,
     smooth: Sequence[int],
     apart: bool = True,
-) -> int:
-    """Check a program of StableHLO on arguments: in the ring every bit, with floats what is smooth.
+) -> Checked:
+    """Check a program of StableHLO on arguments and all engines: in the ring every bit, with floats what is smooth.
 
     Args:
       text: the module.
@@ -56,9 +76,6 @@ def check_program(
       smooth: numbers of the results that are compared with XLA's; those apart that the last bit of an argument changes.
         The others follow from a decision or a rounding that another order of sums may turn.
       apart: whether XLA compiles everything for itself and as users have it; it takes several times as long.
-
-    Returns:
-      How many results were compared with XLA's.
     """
     pipeline = Pipeline(text)
     with contextlib.nullcontext() if plan_seed is None else random_planner(plan_seed):
@@ -67,69 +84,73 @@ def check_program(
     blob = compiled._to_bytes()
     again = loaded(blob, "", "fast", "float")
     assert compiled._to_bytes() == blob == again._to_bytes()
+    covered = coverage_of(again.executable, "ring").codelets.values()
+    checked = Checked(True, 0, sum(c.vertices for c in covered), sum(c.by_code for c in covered))
     is_unsteady = bool(UNSTEADY.search(text))
     wanted = () if is_unsteady or MISCOUNTED.search(text) else smooth
-    reference = _compiled(pipeline, target, "hlo", "ring")
-    if is_unsteady and reference._runner._machine.needs_host:
-        return 0  # each engine's own run with floats decides in the ring
+    arithmetics = ("ring", "float") if wanted else ("ring",)
+    witnesses = [_compiled(pipeline, target, "hlo", arithmetic) for arithmetic in arithmetics]
+    if is_unsteady and witnesses[0]._runner._machine.needs_host:
+        return Checked(False, 0, 0, 0)  # each engine's own run with floats decides in the ring
+    programs = [*witnesses, *(_on(again, *which) for which in itertools.product(ENGINES, arithmetics))]
     try:
-        want, found = (_each_apart if apart else _together)(reference, again, arrays, bool(wanted))
+        found = _results(programs, arrays, apart)
     except JaxRuntimeError:  # XLA's own, for instance LLVM's code that it then finds invalid
         apart = True
-        want, found = _each_apart(reference, again, arrays, bool(wanted))
+        found = _results(programs, arrays, apart)
     for engine in ENGINES:
-        assert_same_words(found[engine, "ring"], want, engine)
+        assert_same_words(found[engine, "ring"], found["hlo", "ring"], engine)
     if not wanted:
-        return 0
+        return checked
     witness = xla.compiled(text, None if apart else QUICKLY)
     try:
         want = witness(*arrays)
     except JaxRuntimeError:  # for instance a transform of an array whose layout XLA chose itself
-        return 0
+        return checked
     steady = _steady(witness, arrays, want, smooth)
     try:
-        _require_close(found, want, steady)
+        _require_close(found, ENGINES, want, steady)
     except NotClose:
         if not UPDATES.search(text):
             raise
-        _require_close(found, _leaves(_compiled(pipeline, target, "hlo", "float"), arrays), steady)
-    return len(steady)
+        _require_close(found, ENGINES, found["hlo", "float"], steady)
+    else:
+        _require_close(found, ("hlo",), want, [n for n in steady if _is_finite(want[n])])
+    return checked._replace(with_xla=len(steady))
+
+
+def _is_finite(x: np.ndarray) -> bool:
+    """Whether engine ``hlo`` has to agree: XLA drops its barriers and contracts products and the sums behind them.
+
+    A product that overflows is then not infinite, and less another one, that is, no NaN.
+    """
+    return bool(np.isfinite(x.astype(np.complex128)).all())
+
+
+Results = Mapping[tuple[str, str], list[np.ndarray]]
+"""By engine and arithmetic."""
 
 
 def _require_close(
-    found: Mapping[tuple[str, str], Sequence[np.ndarray]], want: Sequence[np.ndarray], numbers: Sequence[int]
+    found: Results, engines: Sequence[str], want: Sequence[np.ndarray], numbers: Sequence[int]
 ) -> None:
-    for engine, number in itertools.product(ENGINES, numbers):
+    for engine, number in itertools.product(engines, numbers):
         check_close(found[engine, "float"][number], want[number], f"{engine}, result {number}")
 
 
-Results = list[np.ndarray]
-Found = tuple[Results, dict[tuple[str, str], Results]]
-
-
-def _each_apart(
-    reference: ipuxla.Compiled, program: ipuxla.Compiled, arrays: Sequence[np.ndarray], in_floats: bool
-) -> Found:
-    """Return results of the module in the ring, and of every engine in every arithmetic, each as users run it."""
-    return _leaves(reference, arrays), {
-        (engine, arithmetic): _leaves(_on(program, engine, arithmetic), arrays)
-        for engine, arithmetic in itertools.product(ENGINES, ("ring", "float")[: 1 + in_floats])
+def _results(programs: Sequence[ipuxla.Compiled], arrays: Sequence[np.ndarray], apart: bool) -> Results:
+    """Return the results of one program on all engines: where not ``apart``, XLA compiles many computations at once."""
+    shared = [x for x in programs if x.engine in SHARING or (x.engine == "literal" and not apart)]
+    share_modules([x._runner._machine for x in shared])
+    traced = [
+        x
+        for x in programs
+        if not apart and x._runner._kind.is_traceable and not x._runner._machine.needs_host
+    ]
+    known = dict(zip(map(id, traced), run_traced(traced, arrays), strict=True)) if traced else {}
+    return {
+        (x.engine, x.arithmetic): known[id(x)] if id(x) in known else _leaves(x, arrays) for x in programs
     }
-
-
-def _together(
-    reference: ipuxla.Compiled, program: ipuxla.Compiled, arrays: Sequence[np.ndarray], in_floats: bool
-) -> Found:
-    """Return the same, where XLA compiles many of them at once."""
-    arithmetics = ("ring", "float")[: 1 + in_floats]
-    fast = [_on(program, "fast", arithmetic) for arithmetic in arithmetics]
-    literal = [_on(program, "literal", arithmetic) for arithmetic in arithmetics]
-    share_modules([x._runner._machine for x in literal])
-    traced = [x for x in (*fast, reference) if not x._runner._machine.needs_host]
-    known = dict(zip(map(id, traced), run_traced(traced, arrays), strict=True))
-    results = [known[id(x)] if id(x) in known else _leaves(x, arrays) for x in (*fast, reference)]
-    found = {("fast", x.arithmetic): leaves for x, leaves in zip(fast, results, strict=False)}
-    return results[-1], found | {("literal", x.arithmetic): _leaves(x, arrays) for x in literal}
 
 
 def _on(program: ipuxla.Compiled, engine: str, arithmetic: str) -> ipuxla.Compiled:

@@ -81,7 +81,8 @@ class Chunk(NamedTuple):
 
     Args:
       tried: by what they are, how many examples passed: ``programs``, and so many of them ``long`` (of ``FEWEST`` operations or
-        more) and ``in floats`` (compared with XLA), too; ``control``, ``modules``, ``executables``.
+        more), ``on all`` engines, and ``in floats`` (compared with XLA), too; their ``vertices``, and those that engine ``tile``
+        ran ``by code``; ``control``, ``modules``, ``executables``.
       refused: by the line of a named error, how many programs it refused.
       found: failures.
     """
@@ -150,8 +151,12 @@ def _programs(kind: str, seed: int, folder: pathlib.Path, as_drawn: bool) -> Chu
         last["program"] = program
         signal.setitimer(signal.ITIMER_VIRTUAL, SLOW_S)
         try:
-            tried["in floats"] += check_program(*last["parts"]) > 0
+            checked = check_program(*last["parts"])
+            tried["in floats"] += checked.with_xla > 0
+            tried["on all"] += checked.on_all
             tried["long"] += kind == "programs" and len(program.steps) >= FEWEST
+            tried["vertices"] += checked.vertices
+            tried["by code"] += checked.by_code
             tried[kind] += 1
         except (IpuError, HloError) as error:
             if isinstance(error, (InternalError, InvalidExecutable, OutOfTileMemory)):

@@ -8,15 +8,21 @@ from collections.abc import Mapping
 
 RESULTS = pathlib.Path(__file__).parent / "results.md"
 ROOT = pathlib.Path(__file__).parents[2]
-COUNTS = ("programs", "long", "in floats", "control", "modules", "executables", "refused", "found")
+COUNTS = (
+    "programs", "long", "in floats", "control", "on all", "vertices", "by code", "modules", "executables", "refused", "found",
+)  # fmt: skip
 COLUMNS = ("date", "commit", "seed", "minutes", *COUNTS)
 HEAD = """# What drawing without end has tried
 
 `make fuzz ARGS=--write` adds a line. Columns:
 
-- programs: certified, saved and read back, and run on the fast and the literal engine in the ring against the module; of
-  them, long: of 15 to 40 operations; in floats: on both engines against XLA, too.
+- programs: certified, saved and read back, and run on the engines in the ring against the module, which engine hlo
+  evaluates; of them, long: of 15 to 40 operations; in floats: on the engines against XLA, too.
 - control: programs with loops and branches, in the ring.
+- on all: programs of both kinds that ran on engines fast, literal, vertex, tile and hlo, in floats hlo beside the others; the
+  rest ran on fast and literal (lines with 0), or on none, since 8-bit floats decide in them that XLA computes otherwise from run
+  to run.
+- vertices: of those on all; by code: those of them that engine tile ran by their tile code, the rest by their meaning.
 - modules, executables: changed at random, and read.
 - refused: programs by a named error. Found: failures, told in docs/reliability.md; a run ends its chunk of programs at the first.
 

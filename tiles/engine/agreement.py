@@ -31,7 +31,7 @@ BYTES = 1 << 22
 VISITS = 1 << 13
 """Runs of its body's steps, on all replicas together, up to which it is run; a run takes some 0.1 ms of every draw."""
 MEMORY = 1 << 30
-"""Bytes of emulated memory between its first address and its last, on all replicas together, up to which it is run."""
+"""Bytes of emulated memory for what it reads and writes, on all replicas together, up to which it is run."""
 SPECIAL = (0.0, -0.0, math.inf, -math.inf, math.nan, -math.nan)
 DRAWS: dict[str, tuple[tuple[float, tuple[float, ...]], ...]] = {
     RING: ((0.0, SPECIAL),),
@@ -90,8 +90,7 @@ def _visits(executable: Executable, body: Part) -> int:
 
 def _memory(alone: Executable) -> int:
     """Return the bytes that the engine with tile memory takes for a program on all replicas."""
-    begin, end = alone.data_range
-    return alone.replicas.count * alone.target.num_tiles * (end - begin)
+    return alone.replicas.count * alone.target.num_tiles * sum(end - first for first, end in alone.data_spans)
 
 
 def _inputs(executable: Executable, whole: VertexGroup) -> list[Variable]:

@@ -84,7 +84,10 @@ class _Part:
         different: list[int] = np.unique(lengths).tolist()
         for length in different:
             those = np.flatnonzero(lengths == length)
-            cut = [_shares(x, those * n, length, rows) for x in arrays]
+            cut = [
+                x if access.level == CELL else _shares(x, those * n, length, rows)
+                for x, access in zip(arrays, self.cell.arrangement.operands, strict=True)
+            ]
             (part,) = self._simulate(length, rows * len(those), cells, cut)
             found[:, :, those] = part.reshape(cells, rows, len(those))
         return [found]

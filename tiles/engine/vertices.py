@@ -72,6 +72,14 @@ def cell_function(
     return _cells(group.codelet, group.form, sizes, dtypes, arithmetic, _options(size_bytes, arithmetic))
 
 
+def cell_form(
+    group: VertexGroup, sizes: tuple[int, ...], dtypes: tuple[str, ...], arithmetic: str
+) -> Callable[..., Any]:
+    """Return what ``cell_function`` compiles, as a function that JAX can trace."""
+    function = _vectorized(group.codelet, group.form, sizes)
+    return _in_arithmetic(function, ("int32", *dtypes), arithmetic)
+
+
 def _options(size_bytes: int, arithmetic: str) -> Options:
     return tuple((quickly(size_bytes, rounds=arithmetic == FLOAT) or {}).items())
 
@@ -119,8 +127,14 @@ def _cells(
     arithmetic: str,
     options: Options,
 ) -> Callable[..., Any]:
+    return _compiled(_vectorized(codelet, form, sizes), ("int32", *dtypes), arithmetic, options)
+
+
+def _vectorized(codelet: Codelet, form: OpForm, sizes: tuple[int, ...]) -> Callable[..., Any]:
+    """Return the codelet of many cells of equal extents, as ``cell_function`` does."""
+
     def vertex(origin: jax.Array, *slices: jax.Array) -> tuple[jax.Array, ...]:
         cell = Cell(form, sizes, tuple(origin[d] for d in range(len(sizes))), (None,) * len(sizes))
         return codelet.compute(cell, *slices)
 
-    return _compiled(jax.vmap(vertex), ("int32", *dtypes), arithmetic, options)
+    return jax.vmap(vertex)

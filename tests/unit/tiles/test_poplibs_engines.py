@@ -1,11 +1,15 @@
 """Builder programs compiled and run by every engine in the ring, against cells run one by one by numpy."""
 
+import functools
+
 import numpy as np
 import pytest
 
+from tests.replicas import replicated
 from tests.unit.tiles.poplibs_cells import run_graph, words
 from tiles.compiler import compile_graph
 from tiles.engine import fast, make_engine
+from tiles.engine import whole as whole_arrays
 from tiles.engine.fast import FastEngine
 from tiles.graph import AxisSplit, Graph, Plan, whole
 from tiles.poplibs import poplin, popops, poputil
@@ -65,28 +69,45 @@ def test_an_empty_tensor_padded_is_all_padding():
     np.testing.assert_array_equal(zeros, np.zeros(3))
 
 
-@pytest.mark.parametrize("size", [96, 101])
-def test_partials_are_added_as_they_are_computed(monkeypatch, size):
+@pytest.mark.parametrize(
+    ("replicas", "size", "block_bytes"),
+    [(1, 96, 1 << 20), (1, 101, 500), (1, 101, 1), (4, 101, 1 << 20), (4, 96, 2100), (4, 101, 500)],
+)
+def test_partials_are_added_block_by_block(monkeypatch, replicas, size, block_bytes):
     """In the plan's order, the bits of partials that are all held; or as one product, where the order is free.
 
-    Eight or nine parts, the last one shorter where they do not divide: held ones are filled up with zeros there.
+    Eight or nine parts, the last one shorter where they do not divide, of all seven rows of 144 bytes, of three at a time
+    or one by one; of all replicas, of two at a time or one by one.
     """
-    graph = Graph(Target.named("gc200").replace(num_tiles=16))
-    x, w = (graph.add_input(shape, "float32", name) for shape, name in (((6, size), "x"), ((size, 4), "w")))
-    plan = Plan((whole(6), whole(4), AxisSplit(size, 12, ((9, 1),))))
+    graph = replicated(("data", replicas), num_tiles=16)
+    x, w = (
+        graph.add_input(shape, "float32", name, same_on_all=name == "w")
+        for shape, name in (((7, size), "x"), ((size, 4), "w"))
+    )
+    plan = Plan((whole(7), whole(4), AxisSplit(size, 12, ((9, 1),))))
     graph.outputs.append(poplin.matmul(graph, x, w, plan=plan).name)
     executable = compile_graph(graph)
-    rng = np.random.default_rng(size)
-    values = [rng.standard_normal(shape).astype(np.float32) for shape in ((6, size), (size, 4))]
-    (held,), _ = make_engine(executable, "fast").run(*values)
+    rng = np.random.default_rng(
+        size
+    )  # a part's own sum is exact in any order; one of parts of other sizes is not
+    sizes = 2.0 ** rng.integers(0, 12, 9).repeat(12)[:size]
+    x, w = (rng.integers(-1000, 1000, shape) for shape in ((replicas, 7, size), (size, 4)))
+    values = [(x * sizes).astype(np.float32), w.astype(np.float32)]
+    starts = range(0, size, 12)
+    in_order, backwards = (
+        functools.reduce(np.add, [values[0][..., k : k + 12] @ values[1][k : k + 12] for k in order])
+        for order in (starts, reversed(starts))
+    )
+    assert (in_order != backwards).any()
     monkeypatch.setattr(fast, "WORTH_ADDING", 0)
+    monkeypatch.setattr(fast, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(whole_arrays, "BLOCK_BYTES", block_bytes)
     engine = make_engine(executable, "fast")
     assert len(engine._added_at_once) == 1
     (added,), _ = engine.run(*values)
-    starts = range(0, size, 12)
-    in_order = sum(values[0][:, k : k + 12] @ values[1][k : k + 12] for k in starts)
-    assert size % 12 or np.asarray(added).tobytes() == np.asarray(held).tobytes()
-    np.testing.assert_allclose(added, in_order, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(np.reshape(added, in_order.shape), in_order)
     (free,), _ = FastEngine(executable, strict=False).run(*values)
-    np.testing.assert_allclose(free, values[0] @ values[1], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        np.reshape(free, in_order.shape), in_order, rtol=1e-5, atol=1e-6 * np.abs(in_order).max()
+    )
     assert not make_engine(executable, "fast", "ring")._added_at_once
