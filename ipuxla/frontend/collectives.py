@@ -222,7 +222,10 @@ def _groups(scope: Scope, op: Any, location: Location) -> DeviceGroups:
     if len(numbers) != count and op.name != "stablehlo.collective_broadcast":
         missing = int(np.setdiff1d(np.arange(count), numbers)[0])
         raise scope.unsupported(op, location, f"groups of all {count} members; {missing} is in none")
-    return DeviceGroups.of(np.asarray(members(table), np.int64))
+    rows = np.asarray(members(table), np.int64)
+    return DeviceGroups.of(
+        rows[np.argsort(rows[:, 0])]
+    )  # in one order, which means nothing: along axes they are found
 
 
 _WITH_FLATTENED_IDS = frozenset({"stablehlo.all_gather", "stablehlo.all_reduce", "stablehlo.reduce_scatter"})

@@ -336,6 +336,49 @@ def test_what_is_wrong_is_told_in_one_line_with_its_place(name):
     assert isinstance(caught.value, IpuError)
 
 
+@pytest.mark.parametrize("groups", [[[0], [1], [2], [3]], [[2, 3], [0, 1]]])
+def test_groups_may_be_written_in_any_order(groups):
+    def summed(x):
+        return jax.lax.psum(x, "model", axis_index_groups=groups)
+
+    manual = jax.shard_map(
+        summed, mesh=AUTO, in_specs=P(("data", "model")), out_specs=P(("data", "model")), check_vma=False
+    )
+    rows = X.reshape(2, 4, -1)
+    group = {place: members for members in groups for place in members}
+    want = np.stack([rows[:, group[place]].sum(1) for place in range(4)], 1).reshape(X.shape)
+    np.testing.assert_allclose(jit(manual, engine="fast")(X), want, rtol=1e-6)
+
+
+GATHERED = jax.lax.GatherDimensionNumbers(offset_dims=(1,), collapsed_slice_dims=(0,), start_index_map=(0,))
+ADDED = jax.lax.ScatterDimensionNumbers(
+    update_window_dims=(1,), inserted_window_dims=(0,), scatter_dims_to_operand_dims=(0,)
+)
+
+
+def taken_and_added(x, numbers):
+    cut = jax.lax.with_sharding_constraint(x, on(ROWS))
+    taken = jax.lax.gather(cut, numbers[:, None], GATHERED, (1, x.shape[1]), mode="clip")
+    return jax.lax.scatter_add(jnp.zeros_like(x), numbers[:, None], cut * taken, ADDED, mode="drop")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "numbers"),
+    [
+        (np.int8, (3, -7, 4, 100, 0)),
+        (np.uint32, (3, 2**32 - 1, 2**31, 3, 0)),
+    ],
+)
+def test_indices_of_any_type_where_sizes_do_not_divide(dtype, numbers):
+    x, numbers = X[:5], np.array(numbers, dtype)  # XLA's partitioner ends the process at such indices
+    own = [min(max(int(n), 0), 4) for n in numbers]
+    want = np.zeros_like(x)
+    for row, n, taken in zip(x, numbers, x[own], strict=True):
+        if 0 <= n < 5:
+            want[int(n)] += row * taken
+    np.testing.assert_allclose(jit(taken_and_added)(x, numbers), want, rtol=1e-6)
+
+
 @pytest.mark.parametrize("engine", ["hlo", "fast", "literal"])
 def test_what_all_members_decide_alike_is_evaluated(engine):
     def rounds(x):  # the maximum over all, and a condition that is equal along the axis of the sum

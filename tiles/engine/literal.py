@@ -8,6 +8,7 @@ stores every part; the vertex engine runs the codelet cell by cell. Only codelet
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 import os
@@ -112,14 +113,17 @@ class LiteralEngine(MachineEngine):
         if resident_bytes is not None and resident_bytes < 1:
             raise InvalidArguments(f"replicas cannot share {resident_bytes} B", expected="1 or more")
         self._resident_bytes = resident_bytes
-        self.begin, end = executable.data_range
-        self.words = max(1, -(-(end - self.begin) // 4))
+        spans = executable.data_spans or ((0, 0),)
+        self._firsts = [first for first, _ in spans]
+        sizes = [-(-(end - first) // WORD_BYTES) for first, end in spans]
+        self._begins = list(itertools.accumulate(sizes, initial=0))
+        self.words = max(1, self._begins[-1])
         self._memory: list[TileMemory] | None = None
         self._wave = executable.replicas.count
         self._sources: dict[int, list[np.ndarray]] = {}
         self._meeting: dict[int, bool] = {}
         self._operands: dict[int, list[list[HeldOperand]]] = {}
-        self._functions: dict[int, Callable[..., Any]] = {}
+        self._functions: dict[int | tuple[int, tuple[int, ...]], Callable[..., Any]] = {}
 
     def run(
         self, *inputs: Datum, streams: Mapping[str, Datum] | None = None
@@ -432,7 +436,9 @@ class LiteralEngine(MachineEngine):
     # ---- variables
 
     def _word(self, address: int) -> int:
-        return (address - self.begin) // 4
+        """Return where an address lies in the engine's memory, which has no words where the executable has no data."""
+        span = max(bisect.bisect_right(self._firsts, address) - 1, 0)
+        return self._begins[span] + (address - self._firsts[span]) // WORD_BYTES
 
     def _tensor(self, name: str, state: TileMemory) -> Stored:
         """Return where a variable lives."""
@@ -585,8 +591,11 @@ class VertexEngine(LiteralEngine):
     ) -> Sequence[Any]:
         """Return the results of cells of equal extents, ``[cells, *extents]`` each; ``first`` is the first one's place."""
         del first
-        dtypes = tuple(self.operand_dtypes(group))
-        return cell_function(group, sizes, dtypes, self.arithmetic, self.value_bytes)(origins, *operands)
+        key = id(group), sizes
+        if key not in self._functions:
+            dtypes = tuple(self.operand_dtypes(group))
+            self._functions[key] = cell_function(group, sizes, dtypes, self.arithmetic, self.value_bytes)
+        return self._functions[key](origins, *operands)
 
     def _result_parts(self, group: VertexGroup, i: int, x: np.ndarray) -> np.ndarray:
         """Bring ``[*grid, *part]`` to the result's parts, ``[*layout's grid, *part]``."""

@@ -6,15 +6,17 @@ what is equal on all of them, such as a sum over all, is kept once from there on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.custom_batching import custom_vmap
 
-from tiles._jax_compat import eval_shape
+from tiles._jax_compat import eval_shape, lax_map
 from tiles.graph import Permutation, Replicas
 
 REPLICA = "a replica's number"
@@ -26,16 +28,14 @@ def over_replicas(
     function: Callable[..., tuple[jax.Array, ...]],
     number: jax.Array,
     *operands: jax.Array,
-    is_alike: bool = False,
 ) -> tuple[jax.Array, ...]:
     """Return a replica's results of a function of all replicas' operands.
 
     Args:
       replicas: the mesh.
-      function: arrays ``[replicas, *shape]`` to arrays ``[replicas, *shape]``.
+      function: arrays ``[replicas, *shape]`` to arrays ``[replicas, *shape]``, or ``[1, *shape]`` where all replicas get the same.
       number: the replica's, batched by the ``vmap`` over replicas.
       *operands: the replica's own.
-      is_alike: whether all replicas get the same.
     """
 
     def all_of(x: jax.Array) -> jax.Array:
@@ -54,11 +54,57 @@ def over_replicas(
     def _(size: int, batched: Sequence[Any], number: jax.Array, *operands: jax.Array) -> Any:
         assert size == replicas.count
         results = function(*(x if b else all_of(x) for x, b in zip(operands, batched[1:], strict=True)))
-        if is_alike:
-            return tuple(x[0] for x in results), tuple(False for _ in results)
-        return tuple(results), tuple(True for _ in results)
+        own = tuple(len(x) > 1 for x in results)
+        return tuple(x if each else x[0] for x, each in zip(results, own, strict=True)), own
 
     return own(number, *operands)
+
+
+def few_at_once(
+    function: Callable[..., jax.Array],
+    size_bytes: int,
+    most_bytes: int,
+    prepare: Mapping[int, Callable[[jax.Array], jax.Array]],
+) -> Callable[..., jax.Array]:
+    """Return a function of one replica's operands that ``vmap`` calls for some replicas at a time, not for all.
+
+    Args:
+      function: one replica's; ``prepared=`` has the numbers of operands that were prepared.
+      prepare: by number of an operand what to do with it, once, where it is the same on all replicas.
+      size_bytes: what a replica's values take on the way to its result.
+      most_bytes: for how much of that at a time; always for one replica.
+    """
+
+    @custom_vmap
+    def own(*operands: jax.Array) -> jax.Array:
+        return function(*operands)
+
+    @own.def_vmap
+    def _(size: int, batched: Sequence[Any], *operands: jax.Array) -> Any:
+        if not any(batched):
+            return function(*operands), False
+        most = max(1, min(size, most_bytes // max(1, size_bytes)))
+        count = next(n for n in range(most, 0, -1) if size % n == 0)
+        if count == size:
+            return jax.vmap(function, in_axes=tuple(0 if b else None for b in batched))(*operands), True
+        prepared = [k for k in prepare if not batched[k]]
+        operands = tuple(prepare[k](x) if k in prepared else x for k, x in enumerate(operands))
+        one = partial(function, prepared=prepared)
+        run = jax.vmap(one, in_axes=tuple(0 if b else None for b in batched))
+
+        def block(number: jax.Array) -> jax.Array:
+            here = (
+                lax.dynamic_slice_in_dim(x, number * count, count) if b else x
+                for x, b in zip(operands, batched, strict=True)
+            )
+            if count > 1:
+                return run(*here)
+            return one(*(x[0] if b else x for x, b in zip(here, batched, strict=True)))
+
+        found = lax_map(block, jnp.arange(size // count, dtype=jnp.int32))
+        return (found.reshape(size, *found.shape[2:]) if count > 1 else found), True
+
+    return own
 
 
 def moved(

@@ -29,6 +29,11 @@ class Collective(Codelet):
         """Whether all members of a group get the same words."""
         return False
 
+    @property
+    def combines(self) -> bool:
+        """Whether members' elements are combined, not only moved."""
+        return False
+
     def members(self, *operands: jax.Array) -> tuple[jax.Array, ...]:
         """Return the results of one group: ``[members, *shape]`` to ``[members, *shape]`` each."""
         raise NotImplementedError

@@ -49,6 +49,7 @@ from ipuxla.frontend._jax_compat.sharded_modules import (
     says_shardings,
     separate_shardings,
     shapes_of_main,
+    with_plain_indices,
     with_whole_dimensions,
 )
 from ipuxla.frontend._jax_compat.tracing import (
@@ -152,6 +153,7 @@ __all__ = [
     "user_function",
     "weaken",
     "with_consts_as_arguments",
+    "with_plain_indices",
     "with_whole_dimensions",
     "without_own_refs",
     "zero_cotangent",

@@ -213,6 +213,59 @@ def manual_body(module: Any, axes: Sequence[str]) -> tuple[Any, list[Any], list[
     return module, shardings[0], shardings[1]
 
 
+def with_plain_indices(module: Any) -> Any:
+    """Return a module whose gathers and scatters have indices of a type with which XLA's partitioner does not end the process.
+
+    The partitioner (jaxlib 0.10.2) has checks that fail: of a gather with indices of 8 bits, and of a scatter with any but
+    int32 where a size does not divide, as in the gradient of a sort; so does ``jax.jit`` on several devices. An index that
+    int32 does not hold lies outside of every array, and so does what it is converted to.
+
+    Args:
+      module: an MLIR module; it is left as it is.
+    """
+    ir = _mlir.ir
+    if not _misread(module):
+        return module
+    with module.context:
+        module = ir.Module.parse(module_bytecode(module))
+        for op, number in _misread(module):
+            with op.location, ir.InsertionPoint(op):
+                op.operands[number] = _as_int32(op.operands[number])
+    return module
+
+
+def _misread(module: Any) -> list[tuple[Any, int]]:
+    """Return the gathers and scatters of a module that the partitioner may end at, and which operand is their indices."""
+    found: list[tuple[Any, int]] = []
+    for op in _operations(module, ("stablehlo.gather", "stablehlo.scatter")):
+        number = len(op.operands) // 2
+        element = _mlir.ir.RankedTensorType(op.operands[number].type).element_type
+        plain = "i32", "ui32", "i64", "ui64"
+        if str(element) not in (plain if op.name == "stablehlo.gather" else plain[:1]):
+            found.append((op, number))
+    return found
+
+
+def _as_int32(indices: Any) -> Any:
+    """Return integers as int32; those beyond its range, which no array reaches, as its largest or as -1."""
+    ir = _mlir.ir
+    given = ir.RankedTensorType(indices.type)
+    element = ir.IntegerType(given.element_type)
+    if element.width > 16:
+        indices = _hlo.MinOp(indices, _splat(given, (1 << 31) - 1)).result
+        if not element.is_unsigned:
+            indices = _hlo.MaxOp(indices, _splat(given, -1)).result
+    return _hlo.ConvertOp(
+        ir.RankedTensorType.get(given.shape, ir.IntegerType.get_signless(32)), indices
+    ).result
+
+
+def _splat(type_: Any, value: int) -> Any:
+    ir = _mlir.ir
+    attribute = ir.DenseElementsAttr.get_splat(type_, ir.IntegerAttr.get(type_.element_type, value))
+    return _hlo.ConstantOp(attribute).result
+
+
 def with_whole_dimensions(module: Any, mesh: Sequence[tuple[str, int]]) -> Any:
     """Return a module whose convolutions are cut along no dimensions where XLA's partitioner errs.
 
@@ -272,10 +325,15 @@ Wholes = tuple[list[int], list[int], list[int]]
 
 def _convolutions(module: Any) -> list[Any]:
     """Return the convolutions of a module, in order."""
+    return _operations(module, ("stablehlo.convolution",))
+
+
+def _operations(module: Any, names: Sequence[str]) -> list[Any]:
+    """Return the operations of some names of a module, in order."""
     found: list[Any] = []
 
     def visit(op: Any) -> Any:
-        if op.name == "stablehlo.convolution":
+        if op.name in names:
             found.append(op.operation)
         return _mlir.ir.WalkResult.ADVANCE
 

@@ -283,8 +283,35 @@ def test_halving_in_fragments_sends_each_to_where_it_is_kept(
         certify(Executable.from_data(data))
 
 
+@pytest.mark.parametrize(
+    ("build", "radices"), [(gcl.all_gather, (2, 4, 2)), (gcl.reduce_scatter, (2, 2, 2, 2))]
+)
+def test_stages_of_many_members_are_made_in_groups(
+    build: Any, radices: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choice, "scattering_radices", lambda *_: radices)
+    monkeypatch.setattr(choice, "MOST_ROWS_BITS", 2 if len(radices) == 4 else 3)
+    gathers = build is gcl.all_gather
+    graph = replicated(("data", 16), num_tiles=16)
+    x = graph.add_input((3, 5 if gathers else 80), "float32", "x")
+    algorithm = "doubling" if gathers else "halving_doubling"
+    graph.outputs.append(build(graph, x, "data", 1, algorithm=algorithm).name)
+    values = drawn(np.random.default_rng(1), (16, *x.shape), "float32")
+    if gathers:
+        want = np.broadcast_to(np.concatenate(list(values), 1), (16, 3, 80))
+    else:
+        total = reduced(values.reshape(16, -1), "add", "halving_doubling").reshape(x.shape)
+        want = np.stack(np.split(total, 16, 1))
+    same(runs(graph, values), want)
+    shapes = {v.shape for v in compile_graph(graph).variables.values() if ".fragment" in v.name}
+    assert shapes == ({(4, 15), (4, 60)} if len(radices) == 4 else {(2, 15), (4, 30), (2, 120)})
+
+
 @pytest.mark.parametrize("build", [gcl.all_gather, gcl.reduce_scatter])
-def test_short_fragments_of_many_members_lie_on_many_tiles(build: Any) -> None:
+def test_short_fragments_of_many_members_lie_on_many_tiles(
+    build: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choice, "MOST_ROWS_BITS", 12)
     graph = replicated(("data", 4096), name="pod64 x 1024", num_tiles=64)
     rows = 1 if build is gcl.all_gather else 4096
     x = graph.add_input((rows * 16,), "float32", "x")

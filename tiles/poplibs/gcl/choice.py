@@ -42,6 +42,13 @@ WIDEST = 3
 """Bits of members' places that one stage of halving covers at the most: eight members exchange all pairs at once."""
 UNIT_BYTES = 1 << 20
 """By which rates are read off: cycles grow in proportion to bytes."""
+MOST_ROWS_BITS = 4
+"""Of the number of rows that a buffer of scattering has at the most: looking up more costs a tile more than spreading what is left
+over the tiles once more (64 to 1,024 members take 0.6 to 1 of the cycles that one group of stages does; 16 and fewer no less)."""
+SHORT_BYTES = 8 << 10
+"""Of a fragment up to which that is so; of longer ones links take the time (1 % less in groups, for more steps)."""
+LONG_ROWS_BITS = 12
+"""Of the number of rows of longer fragments, which all tiles hold."""
 MOST_SHIFTS = 64
 """Shifts of an all-to-all whose routes are followed; more are taken to be as long as half the way round."""
 
@@ -88,6 +95,21 @@ def halving_radices(graph: Graph, axes: tuple[str, ...], size_bytes: int) -> tup
 def scattering_radices(graph: Graph, axes: tuple[str, ...], size_bytes: int) -> tuple[int, ...]:
     """Return ``halving_radices`` of as many fragments as members, for operands of so many bytes together."""
     return _halving(graph, axes, size_bytes, scatters=True)[1]
+
+
+def stage_groups(radices: Sequence[int], fragment_bytes: int) -> list[tuple[int, ...]]:
+    """Return stages of scattering in groups, nearest first: one, or of more rows than tiles hold several about alike."""
+    bits = math.prod(radices).bit_length() - 1
+    most = MOST_ROWS_BITS if fragment_bytes <= SHORT_BYTES else LONG_ROWS_BITS
+    count = max(1, -(-bits // most))
+    groups: list[tuple[int, ...]] = []
+    own: tuple[int, ...] = ()
+    for radix in radices:
+        if own and math.prod((*own, radix)).bit_length() - 1 > -(-bits // count):
+            groups.append(own)
+            own = ()
+        own = (*own, radix)
+    return [*groups, own] if own else groups
 
 
 def choose(graph: Graph, axes: tuple[str, ...], dtype: str, elements: int, scatters: bool) -> str:

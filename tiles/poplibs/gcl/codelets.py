@@ -50,6 +50,11 @@ class _Reducing(Collective):
             if value not in legal:
                 raise InvalidGraph(f"no {what} {value!r} of a collective", expected=", ".join(legal))
 
+    @property
+    def combines(self) -> bool:
+        """Reductions do."""
+        return True
+
     def combined(self, x: jax.Array) -> jax.Array:
         """Return ``[n, elements]`` combined from ``[n, n, elements]``, the second axis fragments.
 

@@ -120,22 +120,24 @@ def all_reduce(
     size = math.prod(x.shape)
     if n == 1 or not size:
         return x
-    inner, ring, parts, radices = 0, Shift(1), n, ()
+    inner, ring, parts = 0, Shift(1), n
+    groups: list[tuple[int, ...]] = []
     if algorithm == "hierarchical":
         inner = choice.inner_members(site.graph, axes, x.size_bytes)
     halves = algorithm in HALVING
     if halves:
         radices = choice.halving_radices(site.graph, axes, x.size_bytes)
-        parts = math.prod(radices)
+        groups, parts = [radices] if radices else [], math.prod(radices)
     else:
         ring = choice.ring_of(site.graph, axes, inner)
     each = orders.fragment_elements(size, parts, algorithm)
     steps = Steps(site, axes, x.dtype, each, parts)
     if halves:
-        rows = steps.rows_from_own(radices) if parts > 1 else None
-        paired = steps.paired(operation, steps.fragments(x, parts))
-        own = steps.reduce_halving(operation, paired, rows, radices)
-        found = steps.unpaired(steps.gather_doubling(own, rows, radices))
+        rows = steps.group_rows(groups)
+        own = steps.reduce_halving(
+            operation, steps.paired(operation, steps.fragments(x, parts)), groups, rows
+        )
+        found = steps.unpaired(steps.gather_doubling(own, groups, rows))
     elif algorithm == "hierarchical":
         outer = n // inner
         local, across = ring, Shift(1, inner, outer)
@@ -227,13 +229,18 @@ def reduce_scatter(
     if not math.prod(x.shape):
         return site.graph.add_tensor(chunk, x.dtype, site.name, location=site.location)
     each = orders.fragment_elements(math.prod(chunk), 1, algorithm)
-    steps = Steps(site, axes, x.dtype, each, n)
-    buffer, ring = _chunks_in(steps, x, dimension, n), Shift(1)
+    ring = Shift(1)
     if algorithm == "halving_doubling":
-        radices = choice.scattering_radices(site.graph, axes, x.size_bytes)
-        own = steps.reduce_halving(operation, buffer, steps.rows_from_own(radices, -1, 0), radices)
+        groups = choice.stage_groups(
+            choice.scattering_radices(site.graph, axes, x.size_bytes), x.size_bytes // n
+        )
+        sizes = [math.prod(radices) for radices in groups]
+        steps = Steps(site, axes, x.dtype, each, max(sizes))
+        buffer, rows = _chunks_in(steps, x, dimension, n, sizes), steps.group_rows(groups, -1, 0)
+        own = steps.reduce_halving(operation, buffer, groups, rows)
     else:
-        ring = choice.ring_of(site.graph, axes)
+        steps = Steps(site, axes, x.dtype, each, n)
+        ring, buffer = choice.ring_of(site.graph, axes), _chunks_in(steps, x, dimension, n)
         buffer = steps.in_ring_order(buffer) if ring.is_folded else buffer
         owns, _ = _ring_sums(steps, buffer, operation, algorithm, ring)
         own = _halves_joined(steps, owns)
@@ -275,15 +282,16 @@ def all_gather(
     if not math.prod(shape):
         return site.graph.add_tensor(shape, x.dtype, site.name, location=site.location)
     each = orders.fragment_elements(math.prod(x.shape), 1, algorithm)
-    steps = Steps(site, axes, x.dtype, each, n)
+    groups = choice.stage_groups(choice.scattering_radices(site.graph, axes, n * x.size_bytes), x.size_bytes)
+    sizes = [math.prod(radices) for radices in groups] if algorithm == "doubling" else [n]
+    steps = Steps(site, axes, x.dtype, each, max(sizes))
     if algorithm == "doubling":
-        radices = choice.scattering_radices(site.graph, axes, n * x.size_bytes)
-        found = steps.gather_doubling(steps.fragments(x, 1), steps.rows_from_own(radices, 1, 1), radices)
+        found = steps.gather_doubling(steps.fragments(x, 1), groups, steps.group_rows(groups, 1, 1))
     else:
         owns, ring = _halves(steps, steps.fragments(x, 1)), choice.ring_of(site.graph, axes)
         found = _ring_gathered(steps, owns, steps.place(ring), ring, algorithm)
         found = steps.in_members_order(found) if ring.is_folded else found
-    result = _chunks_out(steps, found, x.shape, dimension, n)
+    result = _chunks_out(steps, found, x.shape, dimension, n, sizes)
     form = _cut_form(shape, {dimension: x.shape[dimension]})
     return _composite(site, steps, AllGather(axes, dimension), form, x, result)
 
@@ -439,8 +447,11 @@ def _chunk(x: Tensor, dimension: int, n: int, location: str) -> tuple[int, ...]:
     return tuple(k // n if d == dimension else k for d, k in enumerate(x.shape))
 
 
-def _chunks_in(steps: Steps, x: Tensor, dimension: int, n: int) -> Tensor:
-    """Return a buffer ``[n, elements]`` of a tensor's chunks along a dimension, each filled up at its end."""
+def _chunks_in(steps: Steps, x: Tensor, dimension: int, n: int, sizes: Seq[int] = ()) -> Tensor:
+    """Return a buffer ``[n, elements]`` of a tensor's chunks along a dimension, each filled up at its end.
+
+    With the ``sizes`` of several groups of stages, as ``Steps.reduce_halving`` takes it.
+    """
     shape = (*x.shape[:dimension], n, x.shape[dimension] // n, *x.shape[dimension + 1 :])
     size = math.prod(x.shape) // n
     cut = reshape(steps.site("chunks"), x, shape)
@@ -452,14 +463,29 @@ def _chunks_in(steps: Steps, x: Tensor, dimension: int, n: int) -> Tensor:
         zero = False if x.dtype == "bool" else 0
         high = [0, steps.elements - size]
         rows = movement.pad(steps.site("filled"), rows, [0, 0], high, value=zero)
-    buffer = steps.buffer(n, steps.elements)
+    if len(sizes) > 1:
+        rows = reshape(steps.site("grouped"), rows, (*reversed(sizes), steps.elements))
+        order = [*reversed(range(len(sizes))), len(sizes)]
+        rows = movement.transpose(steps.site("nearest_first"), rows, order)
+        n = sizes[0]
+    buffer = steps.buffer(n, math.prod(rows.shape) // n)
     steps.copy(buffer, rows)
     return buffer
 
 
-def _chunks_out(steps: Steps, found: Tensor, chunk: Seq[int], dimension: int, n: int) -> Tensor:
-    """Return the tensor whose chunks along a dimension are a buffer's rows, without what fills them up."""
+def _chunks_out(
+    steps: Steps, found: Tensor, chunk: Seq[int], dimension: int, n: int, sizes: Seq[int] = ()
+) -> Tensor:
+    """Return the tensor whose chunks along a dimension are a buffer's rows, without what fills them up.
+
+    With the ``sizes`` of several groups of stages, a buffer as ``Steps.gather_doubling`` gives it.
+    """
     size = math.prod(chunk)
+    if len(sizes) > 1:
+        rows = reshape(steps.site("grouped"), found, (*sizes, steps.elements))
+        order = [*reversed(range(len(sizes))), len(sizes)]
+        turned = movement.transpose(steps.site("members_order"), rows, order)
+        found = reshape(steps.site("flat"), turned, (n, steps.elements))
     if steps.elements > size:
         found = movement.slice(steps.site("cut"), found, [0, 0], [n, size])
     rows = reshape(steps.site("rows"), found, (n, *chunk))

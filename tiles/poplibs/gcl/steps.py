@@ -344,7 +344,7 @@ class Steps:
             self._own = self.place()
         return self._own
 
-    def rows_from_own(self, radices: Seq[int], row: Turn = 0, place: Turn = 1) -> Tensor:
+    def rows_from_own(self, radices: Seq[int], row: Turn = 0, place: Turn = 1, distance: int = 1) -> Tensor:
         """Return ``row xor place`` of as many rows as the product of the radices, either with its digits reversed.
 
         Counted so, members whose places differ in one digit have a fragment in rows that differ in one digit, of the
@@ -355,9 +355,11 @@ class Steps:
           radices: of the stages, nearest members first: of the digits of a place, the lowest first.
           row: 1 where rows have a place's digits in reversed order, -1 where their reversed digits are a place's, 0 neither.
           place: likewise of places; 0 or 1.
+          distance: between members whose places differ in the lowest digit, a power of two.
         """
         parts = math.prod(radices)
-        own: Expr = call("and", arg(0), parts - 1) if parts < self.members and not place else arg(0)
+        own: Expr = call("shift_right_logical", arg(0), distance.bit_length() - 1) if distance > 1 else arg(0)
+        own = call("and", own, parts - 1) if distance * parts < self.members and not place else own
         number = call(
             "xor", _turned(call("iota", dim=0, dtype=INDEX), radices, row), _turned(own, radices, place)
         )
@@ -413,19 +415,34 @@ class Steps:
         site, plan = self.site(operation), self._plan(shape)
         return elementwise.map(site, values[0], parts, shape=shape, operand_maps=maps, plan=plan)
 
-    def reduce_halving(
-        self, operation: str, buffer: Tensor, rows: Tensor | None, radices: Seq[int]
-    ) -> Tensor:
-        """Return the replica's own fragment of ``[parts, elements]``, combined; see ``orders.halves``.
+    def group_rows(self, groups: Seq[Seq[int]], row: Turn = 0, place: Turn = 1) -> list[Tensor]:
+        """Return ``rows_from_own`` of each group of stages, nearest members first."""
+        found: list[Tensor] = []
+        distance = 1
+        for radices in groups:
+            found.append(self.rows_from_own(radices, row, place, distance))
+            distance *= math.prod(radices)
+        return found
 
-        ``radices`` are powers of two with the parts as their product: so many neighbours exchange all pairs of their
-        fragments at once, then so many of those as far off as that, until one fragment is left; those further off
-        exchange that, two by two. Most goes where links are shortest. Of one part, no rows are needed.
+    def reduce_halving(
+        self, operation: str, buffer: Tensor, groups: Seq[Seq[int]], rows: Seq[Tensor]
+    ) -> Tensor:
+        """Return the replica's own fragment of a buffer ``[parts, elements]``, combined; see ``orders.halves``.
+
+        Stages are made in groups, nearest members first. A stage's radix is a power of two: so many neighbours exchange all
+        pairs of their fragments at once, then so many of those as far off as that, until one fragment is left; those
+        further off exchange that, two by two. Most goes where links are shortest.
+
+        Rows of the buffer are the fragments of the first group's places, each with those of all places in the other groups
+        as its elements, the next group's slowest: a group's rows are spread over the tiles anew, so that no tile holds a
+        word of every member's fragment where there are very many. Without groups there is one fragment, and no rows.
         """
-        x, distance = buffer if rows is None else self._looked_up(buffer, rows), 1
-        for radix in radices:
-            x = self._summed(operation, self._exchanged(x, radix, distance), radix)
-            distance *= radix
+        x, distance = buffer, 1
+        for number, (radices, own) in enumerate(zip(groups, rows, strict=True)):
+            x = self._looked_up(self._rows_again(x, math.prod(radices)) if number else x, own)
+            for radix in radices:
+                x = self._summed(operation, self._exchanged(x, radix, distance), radix)
+                distance *= radix
         stages = range(distance.bit_length() - 1, self.power.bit_length() - 1)
         left = [swap(1 << k, self.members) for k in stages]
         if len(left) > WRITTEN_OUT:
@@ -433,6 +450,23 @@ class Steps:
         for each in left:
             x = self.combine(operation, x, self.send(x, each))
         return x
+
+    def gather_doubling(self, own: Tensor, groups: Seq[Seq[int]], rows: Seq[Tensor]) -> Tensor:
+        """Return the buffer that ``reduce_halving`` takes, of the fragments that it leaves; arguments as there."""
+        x, distance = own, math.prod(map(math.prod, groups))
+        for radices, numbers in reversed(list(zip(groups, rows, strict=True))):
+            x = self._rows_again(x, 1) if x.shape[0] > 1 else x
+            for radix in reversed(radices):
+                distance //= radix
+                x = self._exchanged(self.joined(*[x] * radix), radix, distance)
+            x = self._looked_up(x, numbers)
+        return x
+
+    def _rows_again(self, x: Tensor, count: int) -> Tensor:
+        """Return a buffer's words as so many rows, spread over tiles anew."""
+        result = self.buffer(count, math.prod(x.shape) // count)
+        self.copy(result, x)
+        return result
 
     def paired(self, operation: str, buffer: Tensor) -> Tensor:
         """Return a buffer of a member below the last power of two, combined with that of the member as much further on.
@@ -465,14 +499,6 @@ class Steps:
         self.copy(stage, following)
         self.program = after
         return total
-
-    def gather_doubling(self, own: Tensor, rows: Tensor | None, radices: Seq[int]) -> Tensor:
-        """Return ``[parts, elements]`` of the fragments that ``reduce_halving`` leaves; arguments as there."""
-        x, distance = own, math.prod(radices)
-        for radix in reversed(radices):
-            distance //= radix
-            x = self._exchanged(self.joined(*[x] * radix), radix, distance)
-        return x if rows is None else self._looked_up(x, rows)
 
 
 def _turned(number: Expr, radices: Seq[int], turn: Turn) -> Expr:
