@@ -51,6 +51,21 @@ def test_a_window_is_taken_out_and_put_in(sizes, axis, data, dtype, index, tiles
     event(f"vertices by code: {min(found):.0%}")
 
 
+@given(st.permutations([1, 1, 6]), st.lists(INDEX, min_size=3, max_size=9), DTYPES, TILES)
+@budget(PROGRAM)
+def test_elements_of_a_table_that_is_long_along_one_axis(sizes, indices, dtype, tiles) -> None:
+    """Along its other axes, of one element each, nothing is looked up; the result lacks them."""
+    numbers = lax.GatherDimensionNumbers(
+        offset_dims=(), collapsed_slice_dims=(0, 1, 2), start_index_map=(0, 1, 2)
+    )
+
+    def elements(x, indices):
+        return lax.gather(x, indices, numbers, (1, 1, 1), mode="clip")
+
+    rows = np.array(indices[: len(indices) // 3 * 3], np.int32).reshape(-1, 3)
+    agrees(elements, (values(tuple(sizes), dtype), rows), tiles)
+
+
 @given(SIZES, st.integers(0, 2), st.lists(INDEX, min_size=1, max_size=14), st.booleans(), DTYPES, TILES)
 @budget(PROGRAM)
 def test_rows_are_looked_up(sizes, axis, indices, is_unsigned, dtype, tiles) -> None:

@@ -6,6 +6,7 @@ What has no code runs by its meaning there, so every program runs; ``covered`` c
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from hypothesis import assume, event, given
 from hypothesis import strategies as st
@@ -52,3 +53,24 @@ def test_tile_code_is_within_tolerance_of_jax(program, target, plan_seed) -> Non
     for number, comparable in enumerate(steady):
         if comparable:
             check_close(got[number], want[number], f"tile, result {number}")
+
+
+@given(st.integers(1, 8), st.integers(1, 90), st.sets(st.sampled_from(["cell", "row", "element"])), TARGETS)
+@budget(PROGRAM)
+def test_reductions_read_scalars_rows_and_vectors(rows, columns, levels, target) -> None:
+    """Workers share rows that are fewer than they are: each reads its share of elements, but scalars whole."""
+    rng = np.random.default_rng(0)
+    shapes = {"cell": (), "row": (rows, 1), "element": (columns,)}
+    others = [rng.normal(size=shapes[level]).astype(np.float32) for level in sorted(levels)]
+    x = rng.normal(size=(rows, columns)).astype(np.float32)
+
+    def function(x, *others):
+        for other in others:
+            x = (x - other) * x
+        return jnp.sum(x, 1), jnp.max(x)
+
+    module = flow.optimized_module(function, (x, *others))
+    executable = flow.executable_of(module, target)
+    flow.assert_engines_agree(executable, module, (x, *others), ("tile",))
+    want = [np.asarray(y) for y in jax.jit(function)(x, *others)]
+    check_close(flow.run(executable, "tile", (x, *others)), want, "tile")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from tiles._jax_compat import Jaxpr
@@ -30,6 +31,8 @@ _MANY = 12_000
 _PAIR = 2
 _CROWDED = 12
 """Values without a register beyond which an iteration of fewer elements is better."""
+_APART = Arrangement((), ())
+"""That of code whose accesses are never joined."""
 
 
 class Nest(Protocol):
@@ -69,9 +72,7 @@ def compile_cell(
     arrangement.check(*dtypes)
     reduction = find_reduction(jaxpr)
     if reduction is not None:
-        return _finished(
-            build_reduction(Emitter(isa), reduction, dtypes, arrangement), arrangement, isa, name
-        )
+        return _made(build_reduction(Emitter(isa), reduction, dtypes, arrangement), isa, name, arrangement)
     best: TileCode | None = None
     choices = lanes_choices(dtypes[0] + dtypes[1], arrangement)
     for lanes in choices:
@@ -79,11 +80,14 @@ def compile_cell(
         most_spilled = _CROWDED if lanes > max(_PAIR, choices[-1]) else 0
         try:
             nest = kind(Emitter(isa), jaxpr, *dtypes, arrangement, lanes)
-            code = _finished(nest, arrangement, isa, name, most_spilled)
+            items = coalesced(nest.items())
+            if best is not None and _rate(_unscheduled(nest, items, isa, name), isa) >= _rate(best, isa):
+                continue  # whatever becomes of it, it is no better
+            code = _finished(nest, items, arrangement, isa, name, most_spilled)
             if _longest_repeat(code) > isa["repeat_body_max_bundles"]:  # by what is spilled
                 nest = kind(Emitter(isa), jaxpr, *dtypes, arrangement, lanes)
                 nest.repeat_max = 0
-                code = _finished(nest, arrangement, isa, name, most_spilled)
+                code = _finished(nest, coalesced(nest.items()), arrangement, isa, name, most_spilled)
         except OutOfRegisters:
             if lanes == choices[-1] and best is None:
                 raise
@@ -116,7 +120,7 @@ def compile_matrix_vector(
     isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
     product = product_of(dtype, partials)
     isa.row(product.mnemonic)
-    return _finished(MatrixVector(Emitter(isa), product), Arrangement((), ()), isa, name)
+    return _made(MatrixVector(Emitter(isa), product), isa, name)
 
 
 def compile_lookup(
@@ -132,7 +136,7 @@ def compile_lookup(
     """
     isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
     nest = Lookup(Emitter(isa), alignment_bytes, is_unsigned=is_unsigned)
-    return _finished(nest, Arrangement((), ()), isa, name)
+    return _made(nest, isa, name)
 
 
 def compile_scan(
@@ -149,7 +153,7 @@ def compile_scan(
       OutOfRegisters: too few registers, even with values spilled.
     """
     isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
-    return _finished(Scan(Emitter(isa), jaxpr, dtypes, is_reversed), Arrangement((), ()), isa, name)
+    return _made(Scan(Emitter(isa), jaxpr, dtypes, is_reversed), isa, name)
 
 
 def compile_merges(
@@ -159,24 +163,34 @@ def compile_merges(
     counts: bool = False,
     search_steps: int = 0,
     name: str = "merges",
+    *,
+    is_scheduled: bool = True,
 ) -> TileCode:
     """Return the code that merges sorted runs of elements of several arrays two by two; arguments as of ``Merges``.
+
+    Code that is not scheduled is there at once, and says by its formula the least that a vertex can cost.
 
     Raises:
       NoTileCode: elements that are no whole words, a comparison without code, or one that branches.
       OutOfRegisters: too few registers, even with values spilled.
     """
     isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
-    nest = Merges(Emitter(isa), jaxpr, dtypes, counts, search_steps)
-    return _finished(nest, Arrangement((), ()), isa, name)
+    return _made(
+        Merges(Emitter(isa), jaxpr, dtypes, counts, search_steps), isa, name, is_scheduled=is_scheduled
+    )
 
 
 def compile_least(
-    jaxpr: Jaxpr, dtypes: tuple[str, ...], target: Target | InstructionSet, name: str = "least"
+    jaxpr: Jaxpr,
+    dtypes: tuple[str, ...],
+    target: Target | InstructionSet,
+    name: str = "least",
+    *,
+    is_scheduled: bool = True,
 ) -> TileCode:
     """Return the code that finds the first elements of a row; arguments as of ``Least``, errors of ``compile_merges``."""
     isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
-    return _finished(Least(Emitter(isa), jaxpr, dtypes), Arrangement((), ()), isa, name)
+    return _made(Least(Emitter(isa), jaxpr, dtypes), isa, name, is_scheduled=is_scheduled)
 
 
 def compile_ends(
@@ -185,11 +199,14 @@ def compile_ends(
     target: Target | InstructionSet,
     search_steps: int,
     name: str = "ends",
+    *,
+    is_scheduled: bool = True,
 ) -> TileCode:
     """Return the code that sorts a bitonic row; arguments as of ``Ends``, errors as of ``compile_merges``."""
     isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
-    nest = Ends(Emitter(isa), jaxpr, dtypes, search_steps=search_steps)
-    return _finished(nest, Arrangement((), ()), isa, name)
+    return _made(
+        Ends(Emitter(isa), jaxpr, dtypes, search_steps=search_steps), isa, name, is_scheduled=is_scheduled
+    )
 
 
 def compile_slice(
@@ -204,9 +221,7 @@ def compile_slice(
       NoTileCode: rows that start inside a word.
     """
     isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
-    return _finished(
-        Slice(Emitter(isa), alignment_bytes, is_update=is_update), Arrangement((), ()), isa, name
-    )
+    return _made(Slice(Emitter(isa), alignment_bytes, is_update=is_update), isa, name)
 
 
 def compile_part_slice(
@@ -218,7 +233,7 @@ def compile_part_slice(
       NoTileCode: rows that start inside a word.
     """
     isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
-    return _finished(PartSlice(Emitter(isa), alignment_bytes), Arrangement((), ()), isa, name)
+    return _made(PartSlice(Emitter(isa), alignment_bytes), isa, name)
 
 
 def compile_block_slice(
@@ -235,7 +250,7 @@ def compile_block_slice(
     """
     isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
     nest = BlockSlice(Emitter(isa), alignment_bytes, is_update=is_update, has_zeros=has_zeros)
-    return _finished(nest, Arrangement((), ()), isa, name)
+    return _made(nest, isa, name)
 
 
 def compile_updates(
@@ -251,7 +266,7 @@ def compile_updates(
       NoTileCode: elements that are no whole words, or an operation without code.
     """
     isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
-    return _finished(Updates(Emitter(isa), jaxpr, dtype, is_clamped), Arrangement((), ()), isa, name)
+    return _made(Updates(Emitter(isa), jaxpr, dtype, is_clamped), isa, name)
 
 
 def _repeats(code: TileCode) -> bool:
@@ -269,11 +284,35 @@ def _rate(code: TileCode, isa: InstructionSet) -> int:
     return int(cost_of(code, {"n": _MANY, "rows": isa["worker_contexts"]}, isa).cycles)
 
 
+def _made(
+    nest: Nest,
+    isa: InstructionSet,
+    name: str,
+    arrangement: Arrangement = _APART,
+    *,
+    is_scheduled: bool = True,
+) -> TileCode:
+    """Return a nest's code, finished or as it was before."""
+    items = coalesced(nest.items())
+    if not is_scheduled:
+        return _unscheduled(nest, items, isa, name)
+    return _finished(nest, items, arrangement, isa, name)
+
+
+def _unscheduled(nest: Nest, items: Sequence[Item], isa: InstructionSet, name: str) -> TileCode:
+    """Return a nest's code on virtual registers, which says by its cost what it costs at least once it is finished."""
+    return TileCode(name, isa.name, tuple(nest.arguments), tuple(items), lanes=nest.lanes)
+
+
 def _finished(
-    nest: Nest, arrangement: Arrangement, isa: InstructionSet, name: str, most_spilled: int = 0
+    nest: Nest,
+    unscheduled: Sequence[Item],
+    arrangement: Arrangement,
+    isa: InstructionSet,
+    name: str,
+    most_spilled: int = 0,
 ) -> TileCode:
     """Return a nest's code, scheduled and on physical registers."""
-    unscheduled = coalesced(nest.items())
     scratch = nest.emitter.scratch_bytes
     items, registers, scratch = assigned(unscheduled, isa, arrangement.separate, scratch, name, most_spilled)
     stages = max((item.stages for item in walk(items) if isinstance(item, Repeat)), default=1)

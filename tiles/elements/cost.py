@@ -11,7 +11,20 @@ import numpy as np
 
 from tiles.elements.extents import Extent, Step, evaluated, in_steps
 from tiles.elements.isa import InstructionSet
-from tiles.elements.tilecode import Block, Bundle, Item, Loop, Repeat, TileCode, instructions_of, walk
+from tiles.elements.tilecode import (
+    AUX,
+    JOINED,
+    JOINED_MAX,
+    MAIN,
+    Block,
+    Bundle,
+    Item,
+    Loop,
+    Repeat,
+    TileCode,
+    instructions_of,
+    walk,
+)
 from tiles.elements.workers import SHARES_MAX, Supervisor
 from tiles.errors import NoTileCode
 from tiles.numerics.shared import Amount
@@ -134,7 +147,7 @@ class Formula:
 
 
 def formula_of(code: TileCode, isa: InstructionSet) -> Formula:
-    """Return the closed form of what one vertex of some code costs."""
+    """Return the closed form of what one vertex of some code costs; of code not scheduled yet, the least it can cost."""
     terms: dict[tuple[Extent, ...], int] = {}
     _collect(code.items, (), terms, isa)
     workers, vectors, rows = isa["worker_contexts"], SHARES_MAX, SHARES_MAX
@@ -203,8 +216,16 @@ def items_slots(items: tuple[Item, ...], env: Mapping[str, Amount], isa: Instruc
 
 
 def block_slots(block: Block, isa: InstructionSet) -> int:
-    """Return the slots of a block's bundles."""
-    return sum(bundle_slots(bundle, isa) for bundle in block.bundles or ())
+    """Return the slots of a block's bundles; before it is scheduled, the least that it can take.
+
+    Nothing that scheduling does saves an instruction, but for two accesses that may be joined in one.
+    """
+    if block.bundles is not None:
+        return sum(bundle_slots(bundle, isa) for bundle in block.bundles)
+    slots = {MAIN: 0, AUX: 0}
+    for i in block.instructions:
+        slots[i.slot] += (1 if i.mnemonic in JOINED else JOINED_MAX) * isa.row(i.mnemonic).issue_slots
+    return -(-max(slots.values()) // JOINED_MAX)
 
 
 def bundle_slots(bundle: Bundle, isa: InstructionSet) -> int:

@@ -14,7 +14,17 @@ from tiles.elements.cell import CELL, ELEMENT, ROW
 from tiles.elements.emitter import Emitter
 from tiles.elements.extents import const, symbol
 from tiles.elements.select import Walker
-from tiles.elements.tilecode import MZERO, Block, Bundle, Item, Loop, Register, Repeat, TileCode
+from tiles.elements.tilecode import (
+    MZERO,
+    Block,
+    Bundle,
+    Instruction,
+    Item,
+    Loop,
+    Register,
+    Repeat,
+    TileCode,
+)
 from tiles.elements.values import Value
 from tiles.elements.workers import emit_argument, emit_share, emit_worker, share, worker_code
 from tiles.errors import NoTileCode
@@ -34,6 +44,8 @@ def with_halvings(code: TileCode, steps: int) -> TileCode:
 
 
 def _with_halvings(item: Item, steps: int) -> Item:
+    if isinstance(item, Block) and item.bundles is None:
+        return replace(item, instructions=tuple(_counted(i, steps) for i in item.instructions))
     if isinstance(item, Block):
         return replace(item, bundles=tuple(_counting(bundle, steps) for bundle in item.bundles or ()))
     if isinstance(item, Repeat):
@@ -45,9 +57,11 @@ def _with_halvings(item: Item, steps: int) -> Item:
 
 
 def _counting(bundle: Bundle, steps: int) -> Bundle:
-    if bundle.main is None or bundle.main.note != _HALVINGS or bundle.main.mnemonic != "setzi":
-        return bundle
-    return replace(bundle, main=replace(bundle.main, imms=(steps - 1,)))
+    return bundle if bundle.main is None else replace(bundle, main=_counted(bundle.main, steps))
+
+
+def _counted(i: Instruction, steps: int) -> Instruction:
+    return replace(i, imms=(steps - 1,)) if i.note == _HALVINGS and i.mnemonic == "setzi" else i
 
 
 @dataclass

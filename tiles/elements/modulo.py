@@ -13,14 +13,11 @@ from collections.abc import Sequence
 
 from tiles.elements.dependence import Edge, dependences
 from tiles.elements.isa import InstructionSet
-from tiles.elements.tilecode import AUX, MAIN, Bundle, Instruction, Register
+from tiles.elements.tilecode import AUX, JOINED, JOINED_MAX, MAIN, Bundle, Instruction, Register
 
 _MAX_INSTRUCTIONS = 160
 """Bodies beyond it are left to list scheduling: the gain of overlapping them is a few bundles of hundreds."""
 _MAX_TRIES = 6
-_JOINED = ("ld64step", "st64step")
-_JOINED_MAX = 2
-"""Accesses in one instruction; the form with three wants both loads in one group of four registers."""
 
 
 def pipelined(
@@ -50,7 +47,7 @@ def pipelined(
 def _pointers_of_one(code: Sequence[Instruction]) -> frozenset[Register]:
     """Return the registers that one access alone names: only these can be packed, since packing copies them."""
     named = Counter((r.file, r.index) for i in code for r in {*i.ins, *i.outs})
-    accesses = [i for i in code if i.mnemonic in _JOINED]
+    accesses = [i for i in code if i.mnemonic in JOINED]
     return frozenset(r for i in accesses for r in i.outs if r in i.ins and named[r.file, r.index] == 1)
 
 
@@ -58,7 +55,7 @@ def _resource_bound(code: Sequence[Instruction], alone: frozenset[Register]) -> 
     main = [i for i in code if i.slot == MAIN]
     packed = sum(is_paced(i, alone) for i in main)  # joined by twos
     aux = len(code) - len(main)
-    return max(len(main) - packed + math.ceil(packed / _JOINED_MAX), aux)
+    return max(len(main) - packed + math.ceil(packed / JOINED_MAX), aux)
 
 
 def _recurrence_bound(edges: Sequence[Edge]) -> int:
@@ -157,7 +154,7 @@ def _legal(code: Sequence[Instruction], edges: Sequence[Edge], times: list[int],
 
 def is_paced(instruction: Instruction, alone: frozenset[Register]) -> bool:
     """Return whether an access can be joined with others: 64 bits, an address of its own that advances."""
-    return instruction.mnemonic in _JOINED and any(r in alone for r in instruction.outs)
+    return instruction.mnemonic in JOINED and any(r in alone for r in instruction.outs)
 
 
 def _fits(placed: list[Instruction], new: Instruction, alone: frozenset[Register]) -> bool:
@@ -167,7 +164,7 @@ def _fits(placed: list[Instruction], new: Instruction, alone: frozenset[Register
     if not all(is_paced(i, alone) for i in together):
         return False
     if (
-        len(together) > _JOINED_MAX
+        len(together) > JOINED_MAX
         or len({i.stream for i in together}) < len(together)
         or len({i.imms for i in together if i.imms != (1,)}) > 2
     ):

@@ -63,8 +63,6 @@ _LANE = 4
 """Registers of the widest group. Sets of registers are numbers with so many bits for each group."""
 _FIRST_LANE = np.uint8((1 << _LANE) - 1)
 """Bits of the first of the two groups that an octet of a set says."""
-_BITS = np.array([n.bit_count() for n in range(1 << _LANE)])
-"""How many registers the bits of a group are."""
 
 
 @dataclass(frozen=True)
@@ -290,8 +288,13 @@ class Flow:
     @functools.cached_property
     def _held(self) -> npt.NDArray[np.uint8]:
         """Which single registers are held, a bit for each of a group's: live after a bundle, or written; [points, groups]."""
+        return self._by_group(
+            [live | writes for live, writes in zip(self.live_out, self.writes, strict=True)]
+        )
+
+    def _by_group(self, masks: Sequence[int]) -> npt.NDArray[np.uint8]:
+        """Return sets of registers with the bits of each group that the code names apart, ``[masks, groups]``."""
         size = -(-_LANE * len(self.groups.names) // 8)
-        masks = [live | writes for live, writes in zip(self.live_out, self.writes, strict=True)]
         octets = np.frombuffer(b"".join([mask.to_bytes(size, "little") for mask in masks]), np.uint8)
         lanes = np.stack([octets & _FIRST_LANE, octets >> _LANE], axis=-1).reshape(len(masks), 2 * size)
         return lanes[:, self._used.places].astype(np.uint8, copy=False)
@@ -299,16 +302,14 @@ class Flow:
     def interference(self) -> npt.NDArray[np.bool_]:
         """Return which groups, in the order of ``_used``, may not share registers: ``bool[groups, groups]``, symmetric."""
         used = self._used
-        number = {place: at for at, place in enumerate(used.places)}
-        pairs = sorted({(number[place], at) for at, each in enumerate(self.written) for place in each})
-        clashes = np.zeros((len(used.places), len(used.places)), bool)
-        if pairs:
-            groups, points = np.array(pairs).T
-            own, starts = np.unique(groups, return_index=True)
-            clashes[own] = np.logical_or.reduceat(self._held[points] > 0, starts, axis=0)
+        beside = [0] * len(self.groups.names)  # what is held wherever a group is written
+        for places, live, writes in zip(self.written, self.live_out, self.writes, strict=True):
+            for place in places:
+                beside[place] |= live | writes
+        clashes = self._by_group([beside[place] for place in used.places]) > 0
         clashes |= clashes.T
         clashes &= used.is_main[:, None] == used.is_main[None]
-        np.fill_diagonal(clashes, False)
+        clashes.flat[:: len(clashes) + 1] = False
         return clashes
 
     def colours(self, sizes: dict[str, int]) -> dict[Name, int]:
@@ -331,18 +332,15 @@ class Flow:
         for at in self._order(near, sizes):
             width, mine = widths[at], int.from_bytes(octets[at * size : (at + 1) * size], "little")
             held = holders[names[at][0]]
-            taken = [mine & each for each in held]
             if width == 1:
-                free = [first for first, each in enumerate(taken) if not each]
+                first = _single(held, mine)
             else:
-                last = len(held) - width + 1
-                free = [first for first in range(0, last, width) if not any(taken[first : first + width])]
-            if not free:
+                taken = [mine & each for each in held]
+                firsts = range(0, len(held) - width + 1, width)
+                first = next((first for first in firsts if not any(taken[first : first + width])), None)
+            if first is None:
                 failed.append(at)
                 continue
-            first = free[0]
-            if width == 1:  # whole pairs are left where there are halves
-                first = next((f for f in free if f ^ 1 < len(taken) and taken[f ^ 1]), first)
             homes[names[at]] = first
             for register in range(first, first + width):
                 held[register] |= 1 << at
@@ -359,21 +357,30 @@ class Flow:
           sizes: registers of each file.
         """
         _, names, widths, _, ranks = self._used
+        count = len(names)
+        by_rank = [0] * count
+        for at, rank in enumerate(ranks):
+            by_rank[rank] = at
         left = [sum([widths[o] for o in each]) + len(each) * (widths[at] - 1) for at, each in enumerate(near)]
         limits = [sizes[name[0]] - width for name, width in zip(names, widths, strict=True)]
-        easy = [(n / widths[at], ranks[at], at) for at, n in enumerate(left) if n <= limits[at]]
+        # heaps of numbers: how crowded a group is by its width, in quarters, and its rank
+        quarters = [_LANE // width for width in widths]
+        easy = [n * quarters[at] * count + ranks[at] for at, n in enumerate(left) if n <= limits[at]]
         heapq.heapify(easy)
-        crowded = [(-n / widths[at], ranks[at], at) for at, n in enumerate(left)]
+        crowded = [ranks[at] - n * quarters[at] * count for at, n in enumerate(left)]
         heapq.heapify(crowded)
-        is_left = [True] * len(names)
+        is_left = [True] * count
         stack: list[int] = []
-        while len(stack) < len(names):
-            rate, _, pick = heapq.heappop(easy or crowded)
+        while len(stack) < count:
+            is_easy = bool(easy)
+            rate, rank = divmod(heapq.heappop(easy if is_easy else crowded), count)
+            pick = by_rank[rank]
             if not is_left[pick]:
                 continue
-            if abs(rate) != left[pick] / widths[pick]:  # it has had fewer neighbours left since
-                if rate < 0:
-                    heapq.heappush(crowded, (-left[pick] / widths[pick], ranks[pick], pick))
+            now = left[pick] * quarters[pick]
+            if abs(rate) != now:  # it has had fewer neighbours left since
+                if not is_easy:
+                    heapq.heappush(crowded, rank - now * count)
                 continue
             stack.append(pick)
             is_left[pick] = False
@@ -382,7 +389,7 @@ class Flow:
                 if is_left[other]:
                     left[other] = now = left[other] - more - widths[other]
                     if now <= limits[other]:
-                        heapq.heappush(easy, (now / widths[other], ranks[other], other))
+                        heapq.heappush(easy, now * quarters[other] * count + ranks[other])
         return stack[::-1]
 
     def _spillable(self, near: Sequence[Sequence[int]], failed: Sequence[int]) -> list[list[Name]]:
@@ -401,16 +408,40 @@ class Flow:
 
     def _crowds(self, failed: Sequence[int]) -> list[list[bool]]:
         """Return for each group which groups of its file hold registers where it does and most are taken."""
-        held, is_main = self._held > 0, self._used.is_main
-        units = _BITS[self._held]
-        taken = {file: units[:, own].sum(axis=1) for file, own in (("M", is_main), ("A", ~is_main))}
+        held, is_main = self._held, self._used.is_main
+        taken = {file: self._taken(file) for file in sorted({self._used.names[at][0] for at in failed})}
         found: list[list[bool]] = []
         for at in failed:
-            counts = taken[self._used.names[at][0]]
-            fullest = int(np.where(held[:, at], counts, 0).argmax())
+            here = held[:, at] > 0
+            fullest = int(np.where(here, taken[self._used.names[at][0]], 0).argmax())
             same = is_main == is_main[at]
-            found.append((held[fullest] & same & held[fullest, at]).tolist())
+            found.append(((held[fullest] > 0) & same & here[fullest]).tolist())
         return found
+
+    def _taken(self, file: str) -> npt.NDArray[np.int64]:
+        """Return how many registers of a file are held at each point."""
+        own = 0
+        for place, name in zip(self._used.places, self._used.names, strict=True):
+            if name[0] == file:
+                own |= int(_FIRST_LANE) << _LANE * place
+        held = zip(self.live_out, self.writes, strict=True)
+        return np.array([((live | writes) & own).bit_count() for live, writes in held], np.int64)
+
+
+def _single(held: Sequence[int], mine: int) -> int | None:
+    """Return the first register that none of the groups ``mine`` holds, one whose other half is taken before others.
+
+    Whole pairs are left where there are halves.
+    """
+    free = None
+    for at, holders in enumerate(held):
+        if not mine & holders:
+            half = at ^ 1
+            if half < len(held) and mine & held[half]:
+                return at
+            if free is None:
+                free = at
+    return free
 
 
 def _renamed(items: tuple[Item, ...], homes: dict[Name, int]) -> tuple[Item, ...]:

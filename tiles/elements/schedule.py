@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tiles.elements.dependence import needs_of
@@ -246,19 +246,23 @@ def _without_window(graph: Graph) -> tuple[Bundle, ...]:
 def _depth_first(code: Sequence[Instruction], needs: Sequence[Iterable[int]]) -> list[int]:
     """Return another legal order of a block: what one result needs together, so that few registers live at once.
 
-    Of what an instruction needs, that comes first which takes the most instructions that are not there yet.
+    Of what an instruction needs, that comes first which takes the most instructions that are not there yet. A value
+    that is spilled is stored as soon as it is there, whenever it is read.
     """
     needed = [False] * len(code)
-    for each in needs:
+    spills: dict[int, list[int]] = {}
+    for at, each in enumerate(needs):
         for before in each:
             needed[before] = True
+        if code[at].stream.startswith("scratch") and not code[at].outs:
+            spills.setdefault(max(each, default=at), []).append(at)
     below: list[int] = []
     for at, each in enumerate(needs):
         mask = 1 << at
         for other in each:
             mask |= below[other]
         below.append(mask)
-    order = _Order(needs, below)
+    order = _Order(needs, below, spills)
     for sink in range(len(code)):
         if not needed[sink] or code[sink].has_effect:
             order.visit(sink)
@@ -266,10 +270,18 @@ def _depth_first(code: Sequence[Instruction], needs: Sequence[Iterable[int]]) ->
 
 
 class _Order:
-    """An order that grows from the leaves; ``below`` are bit masks of all that an instruction needs, and itself."""
+    """An order that grows from the leaves.
 
-    def __init__(self, needs: Sequence[Iterable[int]], below: list[int]) -> None:
-        self.needs, self.below = needs, below
+    Attributes:
+      needs: what each instruction needs.
+      below: bit masks of all that it needs, and itself.
+      spills: stores of spilled values that may follow an instruction at once, being the last of what they need.
+    """
+
+    def __init__(
+        self, needs: Sequence[Iterable[int]], below: list[int], spills: Mapping[int, Sequence[int]]
+    ) -> None:
+        self.needs, self.below, self.spills = needs, below, spills
         self.order: list[int] = []
         self.done = 0
 
@@ -286,8 +298,14 @@ class _Order:
                 continue
             stack.pop()
             if not self.done >> at & 1:
-                self.done |= 1 << at
-                self.order.append(at)
+                self._append(at)
+
+    def _append(self, at: int) -> None:
+        self.done |= 1 << at
+        self.order.append(at)
+        for store in self.spills.get(at, ()):
+            if not self.done >> store & 1 and not self.below[store] & ~self.done & ~(1 << store):
+                self._append(store)
 
 
 def _fill_bundle(

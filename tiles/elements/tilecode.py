@@ -14,6 +14,10 @@ from typing import Any
 from tiles.elements.extents import Extent
 
 MAIN, AUX = "main", "aux"
+JOINED = ("ld64step", "st64step")
+"""Accesses that one instruction may make together."""
+JOINED_MAX = 2
+"""How many of them; the form with three wants both loads in one group of four registers."""
 Units = tuple[tuple[str, int, int], ...]
 """Single registers, as ``(file, index, offset)``."""
 

@@ -242,6 +242,20 @@ def test_values_that_find_no_register_wait_in_scratch_memory() -> None:
     assert ulps(got, wanted.astype(np.float64)) <= 4
 
 
+def mask_of_bits(a, b, c, d):
+    """A round of Threefry, and whether its bits are below a threshold: four elements an iteration, for whole words."""
+    x, y = a + c, b + d
+    for shift in (13, 15, 26, 6):
+        x = x + y
+        y = (y << np.uint32(shift) | y >> np.uint32(32 - shift)) ^ x
+    return (x + d ^ y + b) < np.uint32(1 << 31)
+
+
+def test_values_that_are_loaded_one_after_the_other_wait_in_scratch_memory() -> None:
+    """Each is stored as soon as it is there: all loads of an operand follow one another, by the pointer they share."""
+    check(mask_of_bits, ["uint32"] * 4)
+
+
 def test_what_is_kept_of_blocks_changes_no_code(monkeypatch) -> None:
     """Rounds of spilling that find out everything again give the same code."""
     kept = compiled(crowded, [H], MK2)

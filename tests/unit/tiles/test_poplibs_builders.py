@@ -231,6 +231,18 @@ def test_steps_go_into_the_given_sequence():
     assert bench.graph.program.steps == []
 
 
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [("float32", "a"), ("float32", None), ("float32", np.ones(3)), ("int32", 1.5), ("int32", float("inf"))],
+)
+def test_an_operand_is_a_tensor_or_a_number_of_its_type(dtype, value):
+    graph = Graph(Target.named("gc200"))
+    x = graph.add_input((4,), dtype, "x")
+    with pytest.raises(InvalidGraph, match=f"neither a tensor nor a number of {dtype}"):
+        popops.mul(graph, x, value)
+    assert popops.mul(graph, x, np.int64(2)).shape == (4,)
+
+
 def test_mistakes_are_named():
     bench = Bench(a=_normal((4, 6)), b=_normal((5,)), c=_normal((4, 6)).astype(np.float16))
     g, t = bench.graph, bench.tensors

@@ -14,7 +14,7 @@ from tiles.graph import Composite, Graph
 from tiles.numerics.ring import to_ring
 from tiles.poplibs.popops.sort_order import Order, network
 from tiles.poplibs.popops.sorting import Sort, sort
-from tiles.poplibs.popops.sorting_stages import parts_of_rows
+from tiles.poplibs.popops.sorting_stages import parts_of_rows, ways_of_rows
 from tiles.report import cost_analysis
 
 RNG = np.random.default_rng(0)
@@ -97,6 +97,20 @@ def test_long_rows_are_spread_over_more_tiles_and_many_rows_are_kept_whole(gc200
     parts = [parts_of_rows(order, (n,), 0, gc200)[0] for n in (2, 1000, 100_000, 1_000_000)]
     assert parts[0] == 1 and parts == sorted(parts) and parts[-1] == 1024
     assert parts_of_rows(order, (8832, 32), 1, gc200)[0] == 1
+
+
+@pytest.mark.parametrize("dtypes", [("float32",), ("uint32", "float32"), ("float16",)])
+@pytest.mark.parametrize(
+    ("shape", "dimension"), [((50,), 0), ((64, 2048), 1), ((900, 8), 0), ((3, 70_000), 1)]
+)
+def test_bounds_leave_the_best_way_to_sort_rows(gc200, dtypes, shape, dimension):
+    order = Order(dtypes, ((0, False, False),))
+    ways = list(ways_of_rows(order, shape, dimension, gc200))
+    costs = {way.parts: way.cycles() for way in ways}
+    assert all(way.least <= costs[way.parts] for way in ways)
+    cheapest = min(costs, key=lambda parts: (costs[parts], parts))
+    assert parts_of_rows(order, shape, dimension, gc200) == (cheapest, costs[cheapest])
+    assert parts_of_rows(order, shape, dimension, gc200, below=min(way.least for way in ways)) == (1, np.inf)
 
 
 def test_more_elements_cost_little_more_than_their_share(gc200):

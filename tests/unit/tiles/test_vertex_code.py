@@ -17,6 +17,7 @@ from tiles.compiler.costs import group_extents
 from tiles.elements import (
     Access,
     Arrangement,
+    TileCode,
     TileSimulator,
     as_text,
     compile_cell,
@@ -26,6 +27,8 @@ from tiles.elements import (
     named,
 )
 from tiles.elements.cell import ELEMENT, ROW
+from tiles.elements.elementwise import Elementwise, lanes_choices
+from tiles.elements.emitter import Emitter
 from tiles.elements.variants import UNNAMED, NoVariant, variant_or_why
 from tiles.errors import NoTileCode, OutOfRegisters
 from tiles.graph import (
@@ -79,6 +82,30 @@ def test_the_formula_is_the_cost_of_the_slowest_worker(f, dtypes, how) -> None:
     n, rows = (x.ravel() for x in np.meshgrid(np.arange(70), np.arange(1, 15)))
     rows = rows if how.has_rows else np.ones_like(n)
     assert (formula_of(code, MK2).cycles(n, rows) == cost_of(code, {"n": n, "rows": rows}, MK2).cycles).all()
+
+
+def _crowded(*x):
+    return sum(jnp.tanh(a) * b - a / b for a in x for b in x)
+
+
+@pytest.mark.parametrize("separate", [False, True])
+@pytest.mark.parametrize(
+    ("f", "operands", "dtype"),
+    [(lambda a, b: a * b + 1, 2, F), (lambda a, b: a * b + 1, 2, H), (_crowded, 3, F), (_crowded, 4, H)],
+)
+def test_code_before_it_is_scheduled_says_the_least_that_it_costs(f, operands, dtype, separate) -> None:
+    how = dataclasses.replace(contiguous(operands), separate=separate)
+    jaxpr, dtypes = trace(f, [dtype] * operands), ((dtype,) * operands, (dtype,))
+    done = formula_of(compile_cell(jaxpr, dtypes, how, MK2), MK2)
+    n = np.arange(1, 2000, 13)
+    least = []
+    for lanes in lanes_choices(dtypes[0] + dtypes[1], how):
+        nest = Elementwise(Emitter(MK2), jaxpr, *dtypes, how, lanes)
+        items = tuple(nest.items())
+        code = TileCode("", MK2.name, tuple(nest.arguments), items, lanes=lanes)
+        least.append(formula_of(code, MK2).cycles(n))
+    assert (np.min(least, axis=0) <= done.cycles(n)).all()
+    assert (2 * np.min(least, axis=0) > done.cycles(n))[-1] or f is _crowded
 
 
 @pytest.mark.parametrize("f", [lambda x: jnp.sum(x * x, 0), lambda x: jnp.sum(x * x, 1)])

@@ -147,12 +147,30 @@ def cast(x: Any, dtype: str) -> Expr:
 
 
 def constant_row(value: Any, dtype: str) -> Row:
-    """Return the row of a number as plain data; infinities and NaN are spelled out."""
-    if dtype.startswith(("float", "bfloat")):
-        value = float(value)
-        value = value if math.isfinite(value) else str(value)
+    """Return the row of a number as plain data; infinities and NaN are spelled out.
+
+    Raises:
+      InvalidGraph: no number, or one that integers do not hold.
+    """
+    try:
+        if dtype.startswith(("float", "bfloat")):
+            number = float(value)
+        elif dtype == "bool":
+            number = bool(value)
+        else:
+            number = int(value)
+            if number != value:
+                raise ValueError(value)
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidGraph(
+            f"an operand that is neither a tensor nor a number of {dtype}",
+            expected=f"a tensor, or a number that {dtype} holds",
+            got=repr(value)[:80],
+        ) from None
+    if isinstance(number, float) and not math.isfinite(number):
+        value = str(number)
     else:
-        value = bool(value) if dtype == "bool" else int(value)
+        value = number
     return ("constant", (), (("value", value), ("dtype", dtype)))
 
 

@@ -33,6 +33,8 @@ def rows_first(x: np.ndarray, index_map: IndexMap, first: Sequence[int], rest: S
 
 
 def along_axes(x: np.ndarray, sizes: Sequence[int], dims: Sequence[int], wanted: Sequence[int]) -> np.ndarray:
-    """Return ``[cells, ...]`` along ``dims`` with its axes along ``wanted``."""
+    """Return ``[cells, ...]`` along ``dims`` with its axes along ``wanted``; the others are of one element."""
     full = x.reshape(len(x), *(sizes[d] for d in dims))
-    return full.transpose([0, *(1 + tuple(dims).index(d) for d in wanted)])
+    dropped = [d for d in dims if d not in wanted]
+    moved = full.transpose([0, *(1 + tuple(dims).index(d) for d in (*wanted, *dropped))])
+    return moved.reshape(moved.shape[: 1 + len(wanted)])

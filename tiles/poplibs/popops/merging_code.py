@@ -17,6 +17,7 @@ from tiles.elements import (
     Access,
     Arrangement,
     CellFunction,
+    Formula,
     InstructionSet,
     TileCode,
     Variant,
@@ -24,6 +25,7 @@ from tiles.elements import (
     compile_least,
     compile_merges,
     compile_variant,
+    formula_of,
     instructions_for,
 )
 from tiles.elements.kept_variants import kept_variant
@@ -155,22 +157,29 @@ class _Run:
 def _runs(what: Merging, n: Amount, rows: Amount, target: Target, name: str) -> list[_Run]:
     """Return what sorts ``rows`` rows of ``n`` elements each, in order; see ``merging_code``."""
     isa, found = instructions_for(target), list[_Run]()
+    variants: dict[tuple[bool, int], Variant] = {}
+    for level, counts, steps, runs in _turns(what, n, rows, isa):
+        if (counts, steps) not in variants:
+            made = existing(_variant(isa, what.order, what.has_positions, what.size, counts, steps))
+            variants[counts, steps] = made.named(name)
+        found.append(_Run(level, variants[counts, steps], counts, steps, runs))
+    return found
+
+
+def _turns(
+    what: Merging, n: Amount, rows: Amount, isa: InstructionSet
+) -> Iterator[tuple[_Level, bool, int, Any]]:
+    """Yield for each time that code goes over rows: the level, whether it counts, its halvings, how often vertices run it."""
     n, rows = np.broadcast_arrays(np.asarray(n, np.int64), np.asarray(rows, np.int64))
     most = int(np.max(n, initial=0))
     if most > isa["repeat_count_max"]:
         raise NoTileCode(f"rows of {most:,} elements", expected=f"at most {isa['repeat_count_max']:,}")
-    variants: dict[tuple[bool, int], Variant] = {}
     for level in _levels(n, what.run, what.kept, isa["worker_contexts"]):
         counts = what.counts and level.number == 0
         for steps in (0, level.steps):
             runs = np.where(level.active & ((level.pieces > 1) == (steps > 0)), rows, 0)
-            if not runs.any():
-                continue
-            if (counts, steps) not in variants:
-                made = existing(_variant(isa, what.order, what.has_positions, what.size, counts, steps))
-                variants[counts, steps] = made.named(name)
-            found.append(_Run(level, variants[counts, steps], counts, steps, runs))
-    return found
+            if runs.any():
+                yield level, counts, steps, runs
 
 
 def merging_code(
@@ -218,6 +227,18 @@ def merging_cycles(what: Merging, n: Amount, rows: Amount, target: Target) -> An
     return sum(
         run.runs * run.variant.formula.cycles(run.level.piece, run.level.pairs * run.level.pieces)
         for run in found
+    )
+
+
+def least_merging_cycles(what: Merging, n: Amount, rows: Amount, target: Target) -> Any:
+    """Return what ``merging_cycles`` is at least, from code that is not scheduled; arguments and errors as of it."""
+    isa, question = instructions_for(target), (what.order, what.has_positions, what.size)
+    return sum(
+        runs
+        * _least_formula(isa, _Compiled, (counts,), steps, *question).cycles(
+            level.piece, level.pairs * level.pieces
+        )
+        for level, counts, steps, runs in _turns(what, n, rows, isa)
     )
 
 
@@ -279,6 +300,23 @@ def bitonic_cycles(what: Merging, n: int, rows: int, target: Target) -> Any:
     return rows * (least + ends.cycles(-(-n // target.workers_per_tile)))
 
 
+def least_bitonic_cycles(what: Merging, n: int, rows: int, target: Target) -> Any:
+    """Return what ``bitonic_cycles`` is at least, from code that is not scheduled; arguments and errors as of it."""
+    isa, question = instructions_for(target), (what.order, what.has_positions, what.size)
+    least = _least_formula(isa, _CompiledEnds, (), 0, *question).cycles(n)
+    ends = _least_formula(isa, _CompiledEnds, (), _halvings(n), *question)
+    return rows * (least + ends.cycles(-(-n // target.workers_per_tile)))
+
+
+@lru_cache(maxsize=256)
+def _least_formula(
+    isa: InstructionSet, kind: Callable[..., Any], given: tuple[bool, ...], steps: int, *question: Any
+) -> Formula:
+    """Return the least that a vertex of some code can cost, whatever becomes of it."""
+    code = _compiled_once(isa, kind(*given, min(steps, 1), is_scheduled=False), *question)
+    return formula_of(with_halvings(code, steps) if steps else code, isa)
+
+
 def _halvings(n: int) -> int:
     """Return how many halvings tell how many of the first elements of a row of ``n`` lie forward."""
     return max(1, (n - 1).bit_length())
@@ -299,11 +337,13 @@ class _CompiledEnds:
     """Makes the code of bitonic rows; 0 steps for that which finds the first elements."""
 
     steps: int
+    is_scheduled: bool = True
 
     def __call__(self, cell: CellFunction, isa: InstructionSet) -> TileCode:
+        arrays = cell.jaxpr, cell.dtypes[1], isa
         if not self.steps:
-            return compile_least(cell.jaxpr, cell.dtypes[1], isa, UNNAMED)
-        return compile_ends(cell.jaxpr, cell.dtypes[1], isa, self.steps, UNNAMED)
+            return compile_least(*arrays, UNNAMED, is_scheduled=self.is_scheduled)
+        return compile_ends(*arrays, self.steps, UNNAMED, is_scheduled=self.is_scheduled)
 
 
 @dataclass(frozen=True)
@@ -373,9 +413,11 @@ class _Compiled:
 
     counts: bool
     steps: int
+    is_scheduled: bool = True
 
     def __call__(self, cell: CellFunction, isa: InstructionSet) -> TileCode:
-        return compile_merges(cell.jaxpr, cell.dtypes[1], isa, self.counts, self.steps)
+        arrays = cell.jaxpr, cell.dtypes[1], isa
+        return compile_merges(*arrays, self.counts, self.steps, is_scheduled=self.is_scheduled)
 
 
 @lru_cache(maxsize=256)

@@ -58,6 +58,8 @@ def slice_code(
         window = NO_WINDOW
     if (window != NO_WINDOW) == bool(looked_up) or set(rest) & set(looked_up):
         raise NoTileCode("lookups of windows, or in a table of their own each")
+    if any(form.dims[d].size > 1 for d in rest if d not in form.results[0].dims):
+        raise NoTileCode("a table of which one place of another axis is read")
     is_unsigned = extents.operand_dtypes[1] == "uint32" and window == NO_WINDOW
     if not is_unsigned:
         check_indices(extents.operand_dtypes[1])

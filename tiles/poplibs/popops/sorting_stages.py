@@ -10,10 +10,10 @@ Elements carry their position in the row, so that equal ones keep their order an
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, ClassVar
+from functools import cached_property, partial
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -57,6 +57,8 @@ from tiles.poplibs.popops.merging_code import (
     Merging,
     bitonic_code,
     bitonic_cycles,
+    least_bitonic_cycles,
+    least_merging_cycles,
     merging_cycles,
     sorting_code,
 )
@@ -224,20 +226,52 @@ def exchange_slots(n: Any, arrays: int, comparison: int, target: Target) -> Any:
     return 30 + ceil_div(n, target.workers_per_tile) * (4 * arrays + comparison)
 
 
-def parts_of_rows(order: Order, shape: Sequence[int], dimension: int, target: Target) -> tuple[int, float]:
+class Way(NamedTuple):
+    """A way to sort rows: over how many tiles each, the cycles that it takes at least, and what tells how many it does."""
+
+    parts: int
+    least: float
+    cycles: Callable[[], float]
+
+
+def parts_of_rows(
+    order: Order, shape: Sequence[int], dimension: int, target: Target, below: float = math.inf
+) -> tuple[int, float]:
     """Return over how many tiles each row is best spread, a power of two, and about how long that takes.
 
+    Code is compiled for the ways only that may be the best: those with the lowest bounds come first.
+
+    Args:
+      order: of the elements.
+      shape: of the arrays.
+      dimension: along which they are sorted.
+      target: the machine.
+      below: cycles from which on a sort is of no interest.
+
     Returns:
-      1 to keep rows whole; estimated cycles, infinite where nothing has room.
+      1 to keep rows whole; estimated cycles, infinite where nothing has room or takes fewer than ``below``.
     """
+    chosen, best = 1, math.inf
+    for way in sorted(ways_of_rows(order, shape, dimension, target), key=lambda way: (way.least, way.parts)):
+        if way.least > best or way.least >= below:
+            break
+        cycles = way.cycles()
+        if (cycles, way.parts) < (best, chosen):
+            chosen, best = way.parts, cycles
+    return chosen, best
+
+
+def ways_of_rows(order: Order, shape: Sequence[int], dimension: int, target: Target) -> Iterator[Way]:
+    """Yield the ways to sort rows for which tiles have room."""
     n, rows = shape[dimension], math.prod(shape) // max(1, shape[dimension])
     if n < 2 or not rows:
-        return 1, 0.0
+        yield Way(1, 0.0, lambda: 0.0)
+        return
     element = sum(map(itemsize, order.dtypes))
     held = ceil_div(rows, target.num_tiles)
-    is_too_large = 2 * element * n * held > target.bytes_per_tile
-    best = math.inf if is_too_large else _row_cycles(order, n, held, target)
-    chosen = 1
+    if 2 * element * n * held <= target.bytes_per_tile:
+        cycles = partial(_row_cycles, order, n, held, target)
+        yield Way(1, cycles(is_least=True), cycles)
     for level in range(1, (target.num_tiles - 1).bit_length() + 1):
         parts = 1 << level
         if parts > target.num_tiles or 2 * parts > n:
@@ -246,48 +280,58 @@ def parts_of_rows(order: Order, shape: Sequence[int], dimension: int, target: Ta
         here = math.prod(
             s.grain for s in _row_splits(_others(shape, dimension), target.num_tiles // parts, 1)
         )
-        is_small = COPIES * (element + itemsize(POSITION)) * part * here <= target.bytes_per_tile
-        cost = _stages_cycles(order, part, here, level, target)
-        if is_small and cost < best:
-            best, chosen = cost, parts
-    return chosen, best
+        if COPIES * (element + itemsize(POSITION)) * part * here <= target.bytes_per_tile:
+            cycles = partial(_stages_cycles, order, part, here, level, target)
+            yield Way(parts, cycles(is_least=True), cycles)
 
 
-def _stages_cycles(order: Order, n: int, rows: int, levels: int, target: Target) -> float:
-    """Estimate a sort whose tiles hold ``n`` elements each of ``rows`` rows, from the stages' own figures."""
+def _stages_cycles(
+    order: Order, n: int, rows: int, levels: int, target: Target, is_least: bool = False
+) -> float:
+    """Estimate a sort whose tiles hold ``n`` elements each of ``rows`` rows, from the stages' own figures.
+
+    Where ``is_least``, here and below, it is what that is at least, without code being compiled.
+    """
     held = n * rows
     received = (
         held * (sum(map(itemsize, order.dtypes)) + itemsize(POSITION)) / target.exchange_bytes_per_cycle
     )
     phase = entry_cycles(target) + received
-    swap = phase + _swap_cycles(order, held, target)
+    swap = phase if is_least else phase + _swap_cycles(order, held, target)
     stages = levels * (levels + 1) // 2
-    merges = levels * _merge_cycles(order, n, rows, target)
-    return float(_part_cycles(order, n, rows, target) + stages * swap + merges + 2 * phase)
+    merges = levels * _merge_cycles(order, n, rows, target, is_least)
+    return float(_part_cycles(order, n, rows, target, is_least) + stages * swap + merges + 2 * phase)
 
 
-def _merge_cycles(order: Order, n: int, rows: int, target: Target) -> float:
+def _merge_cycles(order: Order, n: int, rows: int, target: Target, is_least: bool = False) -> float:
     """Return the cycles in which a tile merges bitonic parts of rows, without padding, see ``SortPart``."""
-    try:
-        return float(bitonic_cycles(Merging(order), n, rows, target))
-    except (NoTileCode, OutOfRegisters):
-        return float(rows * merge_cycles(n, len(order.dtypes) + 1, order.comparison_slots, target))
+    stated = float(rows * merge_cycles(n, len(order.dtypes) + 1, order.comparison_slots, target))
+    coded = partial(least_bitonic_cycles if is_least else bitonic_cycles, Merging(order), n, rows, target)
+    return _coded_or_stated(coded, stated, is_least)
 
 
-def _row_cycles(order: Order, n: int, rows: int, target: Target) -> float:
+def _row_cycles(order: Order, n: int, rows: int, target: Target, is_least: bool = False) -> float:
     """Return the cycles in which a tile sorts whole rows, see ``Sort``."""
-    try:
-        return float(merging_cycles(Merging(order, has_positions=False), n, rows, target))
-    except (NoTileCode, OutOfRegisters):
-        return float(heap_cycles(n, len(order.dtypes)) * ceil_div(rows, target.workers_per_tile))
+    stated = float(heap_cycles(n, len(order.dtypes)) * ceil_div(rows, target.workers_per_tile))
+    what = Merging(order, has_positions=False)
+    coded = partial(least_merging_cycles if is_least else merging_cycles, what, n, rows, target)
+    return _coded_or_stated(coded, stated, is_least)
 
 
-def _part_cycles(order: Order, n: int, rows: int, target: Target) -> float:
+def _part_cycles(order: Order, n: int, rows: int, target: Target, is_least: bool = False) -> float:
     """Return the cycles in which a tile sorts parts of rows, without padding, see ``SortPart``."""
+    stated = float(rows * part_cycles(n, len(order.dtypes) + 1, order.comparison_slots, target))
+    coded = partial(least_merging_cycles if is_least else merging_cycles, Merging(order), n, rows, target)
+    return _coded_or_stated(coded, stated, is_least)
+
+
+def _coded_or_stated(coded: Callable[[], Any], stated: float, is_least: bool) -> float:
+    """Return the cycles of code, of which there may turn out to be none; then those that are stated."""
     try:
-        return float(merging_cycles(Merging(order), n, rows, target))
+        found = float(coded())
     except (NoTileCode, OutOfRegisters):
-        return float(rows * part_cycles(n, len(order.dtypes) + 1, order.comparison_slots, target))
+        return stated
+    return min(found, stated) if is_least else found
 
 
 def _swap_cycles(order: Order, n: int, target: Target) -> float:

@@ -365,9 +365,11 @@ def top_k(
     form = _form(x.shape, (dimension,), dimension, k, 1)
     key: Key = (0, is_descending, is_total)
     pair = Order((x.dtype, POSITION), (key,))
-    parts, sorting = parts_of_rows(pair, x.shape, dimension, site.graph.target)
-    if parts > 1 and plan is None and sorting < _least_cycles(codelet, form, site.graph.target):
-        return _by_sorting(site, x, codelet, form)
+    if plan is None:
+        selecting = _least_cycles(codelet, form, site.graph.target)
+        parts, sorting = parts_of_rows(pair, x.shape, dimension, site.graph.target, below=selecting)
+        if parts > 1 and sorting < selecting:
+            return _by_sorting(site, x, codelet, form)
     values, positions = place(site, codelet, form, [x], (x.dtype, POSITION), plan=plan)
     return values, positions
 
