@@ -22,7 +22,7 @@ from hlo_passes.passes.indexing import Axes, access, compose, identity
 
 @dataclass(frozen=True)
 class Fuse(Pass):
-    """Join producers to the consumer that alone reads them, up to ``max_ops`` operations.
+    """Join producers to the consumer that alone reads them, up to ``max_ops`` operations, of words up to four times as many.
 
     Nothing is computed twice: only what costs nothing to repeat (constants, iotas, broadcasts, reshapes that
     move sizes of 1) is copied into several fusions. An operation is not joined below a broadcast that would

@@ -22,7 +22,7 @@ from hlo_passes.ops import (
     is_neutral,
     simple_combiner,
 )
-from hlo_passes.ops.elementwise import Elementwise
+from hlo_passes.ops.elementwise import Divide, Elementwise, Power, Remainder
 from hlo_passes.passes.indexing import Axes, access, compose, identity
 
 
@@ -35,7 +35,7 @@ class Group:
       kind: ``loop``, ``input`` or ``output``.
       domain: shape of the root's result; of a reduction's operand.
       members: the operations, each with the index maps that it is read through.
-      size: how many rows the members are: one for each map.
+      size: how many rows the members are, in units of ``_WORDS``: one for each map.
       dot: the contraction of an ``output`` group.
       has_initial: whether a reduction's initial value is a neutral constant inside the group.
     """
@@ -117,7 +117,7 @@ class Grouping:
             group = Group(instruction, "loop", shape)
         self.groups[instruction] = group
         group.members[instruction] = [identity(group.domain)]
-        group.size = 1
+        group.size = _weight(instruction)
         if isinstance(op, Reduce) and group.kind == "input":
             self._read(instruction.operands[0], group, group.members[instruction])
             self._read_initial(instruction, group)
@@ -133,7 +133,7 @@ class Grouping:
 
     def _join(self, instruction: Instruction, group: Group, maps: list[Axes]) -> None:
         group.members[instruction] = maps
-        group.size += len(maps)
+        group.size += len(maps) * _weight(instruction)
         if isinstance(instruction.op, DotGeneral):
             group.kind, group.dot = "output", instruction
             for value in instruction.operands:
@@ -183,7 +183,7 @@ class Grouping:
 
     def _may_join(self, instruction: Instruction, group: Group, maps: list[Axes]) -> bool:
         op, type_ = instruction.op, instruction.result.type
-        is_full = group.size + len(maps) > self.max_ops
+        is_full = group.size + len(maps) * _weight(instruction) > _OPERATION * self.max_ops
         if (is_full and not isinstance(op, Constant)) or not _has_points(group):  # constants cost nothing
             return False
         if isinstance(op, DotGeneral):
@@ -211,6 +211,19 @@ class Grouping:
     def _is_constant(self, value: Value) -> bool:
         producer = self.producers.get(value)
         return producer is not None and isinstance(producer.op, Constant)
+
+
+WORDS = frozenset({"i1", "i8", "i16", "i32", "ui8", "ui16", "ui32"})
+_WORDS, _OPERATION = 1, 4
+"""What an operation counts as: on words of integers it is an instruction or two, on floats it may be a routine."""
+_DIVISIONS = (Divide, Remainder, Power)
+
+
+def _weight(instruction: Instruction) -> int:
+    """Return what an operation adds to a group."""
+    types = [value.type for value in (*instruction.operands, *instruction.results)]
+    are_words = all(type_.dtype in WORDS for type_ in types)
+    return _WORDS if are_words and not isinstance(instruction.op, _DIVISIONS) else _OPERATION
 
 
 def _is_repeatable(instruction: Instruction) -> bool:

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hlo_passes.ir import Computation, Instruction, Value, value_names
-from hlo_passes.ops import Constant, OptimizationBarrier, Repeat, While
+from hlo_passes.ops import Constant, Iota, OptimizationBarrier, Repeat, While
+from hlo_passes.ops.data_movement import DataMovement
+from hlo_passes.ops.elementwise import Elementwise
 from hlo_passes.passes.base import LocalPass, map_control_regions
 from hlo_passes.passes.loops import num_carried, with_invariants
+from hlo_passes.passes.precompute import COSTLY
 from hlo_passes.passes.structure import FreshNames
 
 
@@ -21,23 +24,27 @@ class Hoist(LocalPass):
     What depends on constants alone stays (it is cheap or will be folded), and so does what is larger than the
     operands it is made of: it would lie in memory as long as the loop runs. Inner loops come first, so that a
     value leaves all loops that it does not depend on. Loops and branches themselves stay where they are.
+
+    Costly functions of up to ``max_bytes`` leave a loop with all that they are made of, however small: sines of a
+    position, in every layer of a scan over layers. What else reads that, computes it as before.
     """
 
     name: ClassVar[str] = "hoist"
+    max_bytes: int = 1 << 18
 
     def change(self, computation: Computation) -> Computation:
         """Return the computation with invariants before their loops; itself when there are none."""
-        return _hoist(computation)
+        return _hoist(computation, self.max_bytes)
 
 
-def _hoist(computation: Computation) -> Computation:
+def _hoist(computation: Computation, most: int) -> Computation:
     names = FreshNames(value_names(computation))
     instructions: list[Instruction] = []
     for old in computation.instructions:
-        instruction = map_control_regions(old, _hoist)
+        instruction = map_control_regions(old, lambda region: _hoist(region, most))
         if isinstance(instruction.op, (While, Repeat)):
             for number in range(len(instruction.regions)):
-                moved, instruction = _out_of_region(instruction, number, names)
+                moved, instruction = _out_of_region(instruction, number, names, most)
                 instructions += moved
         instructions.append(instruction)
     if len(instructions) == len(computation.instructions) and all(
@@ -48,11 +55,11 @@ def _hoist(computation: Computation) -> Computation:
 
 
 def _out_of_region(
-    loop: Instruction, number: int, names: FreshNames
+    loop: Instruction, number: int, names: FreshNames, most: int
 ) -> tuple[list[Instruction], Instruction]:
     """Return what one region of a loop may compute before it, and the loop without that."""
     region = loop.regions[number]
-    moving = _movable(region, num_carried(loop))
+    moving = _movable(region, num_carried(loop), most)
     if not moving:
         return [], loop
     outside = dict(zip(region.parameters, loop.operands, strict=True))
@@ -60,7 +67,7 @@ def _out_of_region(
 
     def move(instruction: Instruction) -> None:
         for value in instruction.operands:
-            if value not in outside:  # a constant of the region
+            if value not in outside:  # what stays in the region: constants, operands of costly functions
                 move(region.producers[value])
         results = tuple(Value(names.new(), value.type) for value in instruction.results)
         operands = tuple(outside[value] for value in instruction.operands)
@@ -73,10 +80,14 @@ def _out_of_region(
     return moved, _reading(loop, number, moving, made, [outside[value] for value in made])
 
 
-def _movable(region: Computation, carried: int) -> list[Instruction]:
-    """Return the instructions of a region that depend on invariants, and are not larger than those."""
+def _movable(region: Computation, carried: int, most: int) -> list[Instruction]:
+    """Return the instructions of a region that depend on invariants, and are not larger than those, or costly and small."""
     constants = {value for i in region.instructions if isinstance(i.op, Constant) for value in i.results}
     fixed = set(region.parameters[carried:])
+    derived, timeless = (
+        set(fixed),
+        set(constants),
+    )  # what depends on invariants, of any size, and what on nothing
     moving: list[Instruction] = []
     for instruction in region.instructions:
         if (
@@ -86,9 +97,15 @@ def _movable(region: Computation, carried: int) -> list[Instruction]:
         ):
             continue
         read = {value for value in instruction.operands if value not in constants}
-        if not read or not read <= fixed:
-            continue
-        if sum(v.type.size_bytes for v in instruction.results) > sum(v.type.size_bytes for v in read):
+        size = sum(v.type.size_bytes for v in instruction.results)
+        if isinstance(instruction.op, (Elementwise, DataMovement, Iota)) and size <= most:
+            if timeless.issuperset(instruction.operands):
+                timeless.update(instruction.results)
+            elif all(value in derived or value in timeless for value in instruction.operands):
+                derived.update(instruction.results)
+        if isinstance(instruction.op, COSTLY) and derived.issuperset(instruction.results):
+            pass
+        elif not read or not read <= fixed or size > sum(v.type.size_bytes for v in read):
             continue
         moving.append(instruction)
         fixed.update(instruction.results)

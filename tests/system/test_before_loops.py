@@ -57,6 +57,17 @@ def in_a_branch(c, xs):
     return lax.fori_loop(0, 32, lambda i, c: lax.cond(c[0] > 0, lambda: c - rows[i], lambda: c + 0.5), c)
 
 
+def farthest(points, start):
+    """Farthest points: a step reads one of them and its distance to all."""
+
+    def step(carry, _):
+        least, i = carry
+        least = jnp.minimum(least, ((points - points[i]) ** 2).sum(-1))
+        return (least, jnp.argmax(least).astype(jnp.int32)), i
+
+    return lax.scan(step, (jnp.full(len(points), jnp.inf), start), length=12)[1]
+
+
 def until_small(c, xs):
     """Nobody knows how often."""
     rows = jnp.tanh(xs)
@@ -71,6 +82,7 @@ CASES = {
     "nested": (nested, (normal(24), normal(16, 24))),
     "rewritten": (rewritten, (normal(24), normal(32, 24))),
     "in a branch": (in_a_branch, (normal(24), normal(32, 24))),
+    "farthest": (farthest, (normal(96, 3), jnp.int32(5))),
     "until small": (until_small, (normal(24), normal(32, 24))),
 }
 
@@ -100,6 +112,16 @@ def test_a_trip_exchanges_less_than_what_it_reads(name, reads, gc200):
     for op in found:
         if op["runs"] >= trips:
             assert op["exchangeBytes"] / op["runs"] < shared, op["name"]
+
+
+def test_what_any_step_reads_as_a_whole_is_brought_once(gc200):
+    """Points lie on the tile that looks one of them up; the distances to all of them are taken elsewhere."""
+    points = normal(4096, 3)
+    found = operations(farthest, gc200, points, jnp.int32(5))
+    repeated = [op for op in found if op["runs"] >= 12]
+    assert repeated
+    for op in repeated:
+        assert op["exchangeBytes"] / op["runs"] < points.nbytes, (op["name"], op["plans"])
 
 
 @pytest.mark.parametrize("name", ["rewritten", "in a branch"])

@@ -96,3 +96,10 @@ SAMPLES = {
 def test_samples(name, small_target):
     got = ipuxla.jit(SAMPLES[name], target=small_target)(KEY)
     check_close(got, jax.jit(SAMPLES[name])(KEY), name)
+
+
+def test_random_bits_of_an_array_are_made_in_one_pass(gc200):
+    """Twenty rounds of two words each are one expression: none of them is stored between."""
+    keep = ipuxla.jit(lambda key: jax.random.bits(key, (512, 512)), target=gc200).lower(KEY).compile()
+    passes = [op for op in keep.profile(KEY).data["operations"] if op["numVertices"] >= gc200.num_tiles // 2]
+    assert len(passes) == 1, [op["name"] for op in passes]

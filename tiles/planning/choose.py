@@ -22,6 +22,7 @@ from tiles.plan import (
     Ranking,
     arranged,
     draft,
+    exchange_figures,
     follow,
     is_resident,
     keeps_order,
@@ -280,16 +281,28 @@ def _unlike(question: Question, plan: Plan) -> list[int]:
     return found
 
 
+LONG = 1024
+"""Cycles from which on it is looked into whether an operand that any operation reads on many trips is copied once."""
+
+
 def _awaited(question: Question, plan: Plan, trips: tuple[int, ...]) -> list[int]:
-    """Return the operands of a library call, or of a lookup, that are the same on many trips and lie elsewhere."""
-    codelet = question.codelet
+    """Return the operands that are the same on many trips and lie elsewhere.
+
+    They are those of library calls and of lookups, and what any other operation is sent for long.
+    """
+    codelet, form, target = question.codelet, question.form, question.target
+
+    def is_long(k: int, operand: Operand, layout: Layout) -> bool:
+        moved = ((k, layout, operand.shape, operand.dtype),)
+        return exchange_figures(form, plan, moved, target).cycles >= LONG
+
     return [
         k
         for k, operand in enumerate(question.operands)
         if trips[k] > 1
         and operand.layout is not None
-        and (codelet.is_contraction or codelet.looked_up == k)
-        and not is_resident(question.form, plan, k, operand.layout)
+        and not is_resident(form, plan, k, operand.layout)
+        and (codelet.is_contraction or codelet.looked_up == k or is_long(k, operand, operand.layout))
     ]
 
 

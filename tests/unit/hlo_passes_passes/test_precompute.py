@@ -87,3 +87,33 @@ def test_a_program_takes_fewer_cycles() -> None:
         return ipuxla.jit(rotated, target="gc200", passes=passes).lower(X).compile().cost_analysis()["cycles"]
 
     assert 5 * cycles(None) < cycles(DEFAULT_PIPELINE.replace("precompute,", ""))
+
+
+def loops_in(computation):
+    """Yield the instructions in loops of a computation."""
+    for instruction in computation.instructions:
+        if instruction.op.name in ("hlo.repeat", "stablehlo.while"):
+            for region in instruction.regions:
+                yield from region.instructions
+                yield from loops_in(region)
+
+
+@pytest.mark.parametrize(("size", "is_inside"), [(16, False), (1 << 17, True)])
+def test_angles_of_a_position_leave_the_loop_over_layers(size, is_inside) -> None:
+    """Small ones, though all that they are made of is larger than the position; those of what the loop carries stay."""
+
+    def layers(position, weights, x):
+        def layer(x, w):
+            angle = position / 10_000.0 ** (jnp.arange(size) / size)
+            return jnp.sin(x * w) + jnp.cos(angle) + angle, None
+
+        return lax.scan(layer, x, weights)[0]
+
+    arguments = jnp.float32(3.0), jnp.linspace(0.5, 1.0, 4), jnp.linspace(0.0, 1.0, size)
+    done = optimize(
+        module_of(layers, *arguments), "inline,fix(canonicalize,fold-constants,while-to-repeat,hoist,cse,dce)"
+    )
+    names = [each.op.name for computation in done.computations for each in loops_in(computation)]
+    assert "stablehlo.sine" in names and ("stablehlo.cosine" in names) == is_inside
+    (got,) = evaluate_module(optimize(module_of(layers, *arguments)), *arguments)
+    np.testing.assert_allclose(got, jax.jit(layers)(*arguments), rtol=1e-5, atol=1e-5)
