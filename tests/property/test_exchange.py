@@ -6,10 +6,12 @@ import itertools
 import math
 
 import numpy as np
+import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from tiles.compiler import proof_tables
+from tiles.errors import Unsupported
 from tiles.graph import (
     PARALLEL,
     REDUCTION,
@@ -526,6 +528,27 @@ def test_traffic_of_a_relayout_is_what_brute_force_counts(shape, dtype, data) ->
         reshape_traffic(source, target, dtype, MACHINE),
     ):
         assert_traffic(moved, source, list(held.items()), dtype, tiles)
+
+
+def test_traffic_of_a_reshape_of_many_elements_takes_as_little_as_its_stretches() -> None:
+    """Two hundred million elements in few stretches, by hand; lists of elements would take tens of gigabytes."""
+    rows, columns = 96, 2_000_000
+    source = Layout((AxisSplit(rows, 3, ((32, 1),)), whole(columns)))
+    flat = Layout((AxisSplit(rows * columns, 4 * columns, ((24, 1),)),))
+    moved = reshape_traffic(source, flat, "float32", MACHINE)
+    stays = [sum(row // 3 == tile for row in range(4 * tile, 4 * tile + 4)) for tile in range(24)]
+    received = np.zeros(MACHINE.num_tiles, np.int64)
+    received[:24] = [(4 - n) * columns * 4 for n in stays]
+    np.testing.assert_array_equal(moved.received, received)
+    np.testing.assert_array_equal(moved.local[:24], [n * columns * 4 for n in stays])
+    assert moved.sent.sum() == received.sum()
+    with pytest.raises(Unsupported, match="stretches"):
+        by_column = Layout((whole(rows), AxisSplit(columns, 1, ((2, 1), (columns // 2, 0)))))
+        reshape_traffic(by_column, flat, "float32", MACHINE)
+    with pytest.raises(Unsupported, match="of one axis on one tile"):  # a table of it would take 8 GB
+        reshape_traffic(
+            Layout((whole(10**9),)), Layout((AxisSplit(10**9, 1, ((10**9, 0),)),)), "float32", MACHINE
+        )
 
 
 @given(st.data(), DTYPES)

@@ -46,7 +46,7 @@ from tiles.plan import (
 from tiles.plan.bounds import least_figures
 from tiles.plan.cells import Cells
 from tiles.plan.exchange import exchange_figures
-from tiles.plan.search import _closed_form, _cuts, _fewest, _near, _plan
+from tiles.plan.search import _candidate_grains, _closed_form, _cuts, _fewest, _near, _plan
 from tiles.plan.superstep import entry_cycles
 from tiles.planning import Planner
 from tiles.poplibs.forms import (
@@ -318,3 +318,17 @@ def test_what_lies_alike_is_planned_without_pricing_an_exchange():
     with mock.patch.dict(Ranking._advance.__globals__, exchange_figures=None, least_figures=None):
         found = search(form, add, operands, ("float32",), TARGET)[0]
     assert found.plan.result_layout(form) == layout and found.code_bytes == 0
+
+
+def test_many_dimensions_in_a_row_are_cut_as_one() -> None:
+    """A state of 17 qubits, of which the first 9 move behind the others: cells hold stretches of the 9, and of the 8."""
+    first, last = list(range(9)), list(range(9, 17))
+    moved = IndexMap(tuple(Affine(((d, 1),)) for d in (*last, *first)))
+    result = IndexMap(tuple(Affine(((d, 1),)) for d in (*first, *last)))
+    form = OpForm(tuple(Dim(f"q{d}", 2) for d in range(17)), (moved,), (result,))
+    target = Target.named("gc200")
+    grains = _candidate_grains(form, Map((), (0,), ("float32",), ("float32",)), target)
+    for row in (grains[:, first], grains[:, last]):
+        assert (np.diff(row, axis=1) >= 0).all()  # extents of 1 before those of 2: cut from the front
+    assert len(np.unique(grains, axis=0)) == len(grains)
+    assert len(grains) == sum(2 ** (a + b) <= target.num_tiles for a in range(10) for b in range(9))

@@ -84,6 +84,21 @@ def test_a_spread_array_is_convolved_phase_by_phase(small_target):
     _check(f, _normal(1, 4, 5, 2), _normal(3, 3, 2, 3), target=small_target, engines=("fast", "vertex"))
 
 
+def test_the_gradient_of_a_transposed_kernel_goes_to_as_many_tiles_as_the_convolution(gc200):
+    """Its windows are as long as the image: phases cut them between tiles, one vertex of all phases would keep them."""
+
+    def widened(x, w):
+        return lax.conv_transpose(x, w, (2, 2), "SAME", dimension_numbers=NHWC)
+
+    x, w = _normal(4, 32, 32, 32), _normal(2, 2, 32, 32)
+    gradient = jax.grad(lambda w, x: (widened(x, w) ** 2).sum())
+    forward, backward = (
+        ipuxla.jit(f, target=gc200).lower(*args).compile().cost_analysis()["cycles"]
+        for f, args in ((widened, (x, w)), (gradient, (w, x)))
+    )
+    assert backward < 10 * forward  # three passes over as much data, and their sums
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int32"])
 def test_other_element_types(dtype, small_target):
     x, w = (jnp.asarray(_normal(*s) * 4).astype(dtype) for s in ((1, 5, 5, 3), (3, 3, 3, 2)))

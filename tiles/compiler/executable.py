@@ -178,14 +178,19 @@ class Executable:
                     yield number, group
 
     @cached_property
-    def data_range(self) -> tuple[int, int]:
-        """First and one past the last address of buffers that hold data the engines move."""
-        spans = [
+    def data_spans(self) -> tuple[tuple[int, int], ...]:
+        """First and end of the addresses that some buffer with data the engines move has on some tile; ascending, apart."""
+        spans = sorted(
             (b.address, b.address + b.size_bytes)
             for b in self.buffers.values()
             if b.category in ("variable", "constant", "message")
-        ]
-        return (min(s for s, _ in spans), max(e for _, e in spans)) if spans else (0, 0)
+        )
+        found: list[tuple[int, int]] = []
+        for first, end in spans:
+            if found and first <= found[-1][1]:
+                first, end = found[-1][0], max(found.pop()[1], end)
+            found.append((first, end))
+        return tuple(found)
 
     def to_data(self) -> JsonObject:
         """Return the whole executable as plain data (JSON types)."""

@@ -40,9 +40,11 @@ class Exchange:
             index = self.wanted.index[axis]
             owned = np.where(index >= 0, np.append(owner, -1)[np.maximum(index, -1)], -1)
             mine = self.parts.rows[axis][np.maximum(part, 0)]
-            count = self.parts.index[axis].shape[0]
-            pairs, inverse = np.unique(self.wanted.rows[axis] * count + mine, return_inverse=True)
-            local *= (owned[pairs // count] == (pairs % count)[:, None]).sum(axis=1)[inverse]
+            slots = len(self.parts.index[axis]) + 1  # the first for what no part owns
+            lists = len(index)
+            slot = np.arange(lists)[:, None] * slots + owned + 1
+            owns = np.bincount(slot.reshape(-1), minlength=lists * slots).reshape(lists, slots)
+            local *= owns[self.wanted.rows[axis], mine + 1]
         return local
 
     def received(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tiles.errors import Unsupported
-from tiles.graph import Cycles, Layout, OpForm, Plan
+from tiles.graph import AxisSplit, Cycles, Layout, OpForm, Plan
 from tiles.graph.layout import ceil_div
 from tiles.numerics.dtypes import WORD_BYTES, itemsize
 from tiles.numerics.shared import all_read_only, hold, read_only
@@ -294,36 +295,45 @@ def whole_words(elements: np.ndarray, size: int) -> np.ndarray:
     return -(-elements * size // WORD_BYTES) * WORD_BYTES
 
 
-MOST_RESHAPED = 2**27
-"""Elements whose owners are listed one by one: a gigabyte for each of several lists."""
+MOST_STRETCHES = 2**27
+"""Stretches of a copy that are listed one by one: a gigabyte for each of several lists."""
+MOST_INDICES = 2**24
+"""Indices of an axis that one tile may hold of a copy: they are listed, and no tile's memory holds as many elements."""
 
 
 def reshape_traffic(source: Layout, destination: Layout, dtype: str, target: Target) -> Traffic:
     """Return the traffic of copying a tensor into another shape or layout, element by element in order.
 
-    For the copies that do not factorize: flat index arrays, one entry per element, no Python loop. What is sorted are
-    stretches of elements that follow each other on both sides.
+    For the copies that do not factorize. What is listed and sorted are stretches of elements that follow each other on
+    both sides; where they begin follows from tables of single axes (``_Owners``).
 
     Raises:
-      Unsupported: more than ``MOST_RESHAPED`` elements.
+      Unsupported: more than ``MOST_STRETCHES`` stretches, or more than ``MOST_INDICES`` of an axis on a tile.
     """
     size, number = itemsize(dtype), math.prod(axis.size for axis in source.axes)
-    if number > MOST_RESHAPED:
+    if (
+        most := max((n for side in (source, destination) for n in side.part_shape), default=0)
+    ) > MOST_INDICES:
         raise Unsupported(
-            f"a copy of {number:,} elements into another shape or layout",
-            expected=f"at most {MOST_RESHAPED:,}: its exchange is derived element by element",
+            f"a copy of {number:,} elements into another shape or layout, {most:,} of one axis on one tile",
+            expected=f"at most {MOST_INDICES:,}: no tile holds more",
+            try_="smaller arrays",
+        )
+    owners = _Owners(source), _Owners(destination)
+    begins = [begin for each in owners for begin in each.breaks]
+    listed = sum(begin.most for begin in begins)
+    if listed > MOST_STRETCHES:
+        raise Unsupported(
+            f"a copy of {number:,} elements into another shape or layout, in up to {listed:,} stretches",
+            expected=f"at most {MOST_STRETCHES:,}: its exchange is derived from every one of them",
             try_="smaller arrays, or the same shape on both sides of the copy",
         )
-    src_tile, src_offset = _flat_owner(source)
-    dst_tile, dst_offset = _flat_owner(destination)
     result = Traffic.none(target)
-    if not src_tile.size:
+    if not number:
         return result
-    first = np.flatnonzero(_breaks(src_tile, src_offset) | _breaks(dst_tile, dst_offset))
-    length = np.diff(first, append=src_tile.size)
-    src_tile, src_offset, dst_tile, dst_offset = (
-        each[first] for each in (src_tile, src_offset, dst_tile, dst_offset)
-    )
+    first = np.unique(np.concatenate([np.zeros(1, np.int64), *(begin.numbers() for begin in begins)]))
+    length = np.diff(first, append=number)
+    (src_tile, src_offset), (dst_tile, dst_offset) = (each.at(first) for each in owners)
 
     def count(tiles: np.ndarray) -> np.ndarray:
         return np.bincount(tiles, minlength=target.num_tiles)
@@ -373,16 +383,77 @@ def _breaks(tiles: np.ndarray, offsets: np.ndarray | None = None, length: np.nda
     return result
 
 
-def _flat_owner(layout: Layout) -> tuple[np.ndarray, np.ndarray]:
-    """Return tile and part offset (elements) of every element in row-major order."""
-    tile = np.full(1, layout.base, np.int64)
-    offset = np.zeros(1, np.int64)
-    places = layout.arrangement.offsets(layout.part_shape)
-    for axis, place in zip(layout.axes, places, strict=True):
-        index = np.arange(axis.size)
-        tile = (tile[:, None] + axis.tiles[index // axis.grain][None, :]).reshape(-1)
-        offset = (offset[:, None] + place[index % axis.grain][None, :]).reshape(-1)
-    return tile, offset
+@dataclass(frozen=True, eq=False)
+class _Breaks:
+    """Where stretches begin as one axis goes on, those after it back to their first index.
+
+    Args:
+      axis: how it is cut.
+      repeats: how often all of the axis is gone through.
+      inner: elements of one index.
+      inside: indices inside a part at which one begins, ascending; int64.
+      parts: parts, from the second, at whose first index one begins; int64.
+    """
+
+    axis: AxisSplit
+    repeats: int
+    inner: int
+    inside: np.ndarray
+    parts: np.ndarray
+
+    @property
+    def most(self) -> int:
+        """How many begin, a short last part taken for a whole one."""
+        return self.repeats * (self.axis.parts * self.inside.size + self.parts.size)
+
+    def numbers(self) -> np.ndarray:
+        """Return the elements, by their number in row-major order, with which these begin; int64, in no order."""
+        size, grain = self.axis.size, self.axis.grain
+        index = (np.arange(self.axis.parts)[:, None] * grain + self.inside).reshape(-1)
+        index = np.concatenate([index[index < size], self.parts * grain])
+        return ((np.arange(self.repeats)[:, None] * size + index) * self.inner).reshape(-1)
+
+
+class _Owners:
+    """Where the elements of a tensor lie, by their number in row-major order: sums of what each axis adds.
+
+    Args:
+      layout: of the tensor.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self._base = layout.base
+        self._axes = tuple(zip(layout.axes, layout.arrangement.offsets(layout.part_shape), strict=True))
+        self.breaks = tuple(self._breaks()) if math.prod(axis.size for axis in layout.axes) else ()
+
+    def _breaks(self) -> Iterator[_Breaks]:
+        """Yield, from the last axis, where an element does not follow the one before on its tile.
+
+        From one element to the next one axis goes one index on and all axes after it go back to their first. A
+        stretch goes on if that leaves the tile as it is and adds 1 to the offset.
+        """
+        inner, back_tile, back_offset = 1, 0, 0
+        repeats = math.prod(axis.size for axis, _ in self._axes)
+        for axis, places in self._axes[::-1]:
+            repeats //= axis.size
+            inside = np.flatnonzero((np.diff(places[: axis.grain]) + back_offset != 1) | (back_tile != 0)) + 1
+            turns = np.diff(axis.tiles[: axis.parts]) + back_tile != 0
+            turns |= places[0] - places[axis.grain - 1] + back_offset != 1
+            yield _Breaks(axis, repeats, inner, inside, np.flatnonzero(turns) + 1)
+            last = axis.size - 1
+            back_tile += int(axis.tiles[0] - axis.tiles[last // axis.grain])
+            back_offset += int(places[0] - places[last % axis.grain])
+            inner *= axis.size
+
+    def at(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return tile and part offset (elements) of elements, int64 each, shape of ``numbers``."""
+        tile, offset = np.full(numbers.shape, self._base, np.int64), np.zeros(numbers.shape, np.int64)
+        for axis, places in self._axes[::-1]:
+            numbers, index = np.divmod(numbers, axis.size)
+            part, inside = np.divmod(index, axis.grain)
+            tile += axis.tiles[part]
+            offset += places[inside]
+        return tile, offset
 
 
 def exchange_instructions(moved: Traffic) -> np.ndarray:

@@ -18,6 +18,7 @@ import numpy as np
 
 from tiles.errors import InvalidPlan
 from tiles.graph import (
+    Affine,
     AxisSplit,
     Codelet,
     Extents,
@@ -55,6 +56,8 @@ MAX_CANDIDATES = 20_000
 EXACT = 3
 KNOWN_BYTES = 128 << 20
 """What is known of ways to cut operations may take so much: those of the layers that are planned at a time."""
+BLOCK_DIMS = 6
+"""Dimensions in a row that are cut in blocks, as batches of images and volumes are, however many ways that makes."""
 SAMPLED = 64
 """Candidates by which it is found out how many cycles are few."""
 FEW = 1024
@@ -263,27 +266,76 @@ def _candidate_grains(form: OpForm, codelet: Codelet, target: Target) -> np.ndar
         (dim.size, multiples[d] if dim.size > 1 and codelet.may_split(form, d) else None)
         for d, dim in enumerate(form.dims)
     )
-    return _grains_of(cuts, target.num_tiles)
+    found = _grains_of(cuts, (False,) * len(cuts), target.num_tiles)
+    if found is None:
+        found = _grains_of(cuts, _following(form, cuts), target.num_tiles, True)
+    assert found is not None
+    return found
+
+
+def _following(form: OpForm, cuts: Sequence[tuple[int, int | None]]) -> tuple[bool, ...]:
+    """Return which dimensions follow the one before as digits of one number: those of more than ``BLOCK_DIMS`` in a row.
+
+    A row of them are beside each other in whatever has any of them, as the qubits of a state or the sites of a lattice.
+    """
+    found = [d > 0 and _are_digits(form, d - 1, cuts) for d in range(len(cuts))]
+    for d, follows in enumerate(found):
+        if not follows:
+            end = next((e for e in range(d + 1, len(found)) if not found[e]), len(found))
+            if end - d <= BLOCK_DIMS:
+                found[d + 1 : end] = [False] * (end - d - 1)
+    return tuple(found)
+
+
+def _are_digits(form: OpForm, d: int, cuts: Sequence[tuple[int, int | None]]) -> bool:
+    """Return whether a dimension and the next are cut, and combined along, alike, and beside each other everywhere."""
+    if any(size > 1 and multiple is None for size, multiple in cuts[d : d + 2]):
+        return False
+    if form.dims[d].is_reduced != form.dims[d + 1].is_reduced:
+        return False
+    both = Affine(((d, 1),)), Affine(((d + 1, 1),))
+    for index_map in (*form.operands, *form.results):
+        at = [n for n, axis in enumerate(index_map.axes) if any(e in (d, d + 1) for e, _ in axis.terms)]
+        if at and (len(at) != 2 or index_map.axes[at[0] : at[0] + 2] != both):
+            return False
+    return True
 
 
 @lru_cache(maxsize=128)
-def _grains_of(cuts: tuple[tuple[int, int | None], ...], num_tiles: int) -> np.ndarray:
-    """Return ``_candidate_grains`` of dimensions of a size, cut into multiples of a number or, where that is None, not."""
+def _grains_of(
+    cuts: tuple[tuple[int, int | None], ...], follows: tuple[bool, ...], num_tiles: int, samples: bool = False
+) -> np.ndarray | None:
+    """Return ``_candidate_grains``; None where there are too many of them, unless it ``samples``.
+
+    Args:
+      cuts: size of each dimension, and what its extents are multiples of; None where it is not cut.
+      follows: whether a dimension is cut only where those before it, down to one that follows none, are cut as finely as
+        they may: cells then are stretches of what these dimensions count together.
+      num_tiles: cells at most.
+      samples: whether some of very many ways are enough.
+    """
     free = sum(multiple is not None for _, multiple in cuts)
     keep = max(6, int(MAX_CANDIDATES ** (1 / max(1, free))))
     chosen = np.zeros((1, 0), np.int64)
     cells = np.ones(1, np.int64)
-    for size, multiple in cuts:
+    is_finest = np.ones(1, bool)
+    for (size, multiple), follow_on in zip(cuts, follows, strict=True):
         whole_extent = np.array([max(1, size)], np.int64)
         options = whole_extent if multiple is None else _grain_options(size, multiple, num_tiles, keep)
         parts = -(-max(1, size) // options)
         total = cells[:, None] * parts[None, :]
-        rows, columns = np.nonzero(total <= num_tiles)
+        may = total <= num_tiles
+        if follow_on:
+            may &= is_finest[:, None] | (parts == 1)
+        found = np.flatnonzero(may)
+        if found.size > 4 * MAX_CANDIDATES:
+            if not samples:
+                return None
+            found = found[np.linspace(0, found.size - 1, MAX_CANDIDATES).astype(int)]
+        rows, columns = np.divmod(found, options.size)
         chosen = np.concatenate([chosen[rows], options[columns][:, None]], axis=1)
         cells = total[rows, columns]
-        if chosen.shape[0] > 4 * MAX_CANDIDATES:
-            keep_rows = np.linspace(0, int(chosen.shape[0]) - 1, MAX_CANDIDATES).astype(int)
-            chosen, cells = chosen[keep_rows], cells[keep_rows]
+        is_finest = (options[columns] == options.min()) & (is_finest[rows] | (not follow_on))
     return read_only(chosen)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from tests.unit.tiles.executable_programs import compiled
+from tiles.compiler import Executable
 from tiles.engine import addresses, make_engine, views
 from tiles.engine.memory import POISON, TileMemory
 from tiles.engine.operands import HeldOperand
@@ -202,6 +204,30 @@ def test_moves_are_the_same_in_pieces_and_of_short_runs(size, monkeypatch):
         assert not views.are_equal(pairs)
 
 
+def arguments(executable: Executable) -> list[np.ndarray]:
+    variables = [executable.variables[name] for name in executable.inputs]
+    return [np.arange(np.prod(v.shape, dtype=int)).reshape(v.shape).astype(v.dtype) for v in variables]
+
+
+@pytest.mark.parametrize("engine", ["literal", "vertex"])
+def test_the_engine_has_no_words_where_no_data_lie(engine) -> None:
+    """Buffers moved far apart compute the same in as much memory: certificates run small composites of large programs."""
+    executable = compiled("sums", Target.named("gc200").replace(num_tiles=16))
+    apart = {
+        at: at + 4096 * n for n, at in enumerate(sorted({b.address for b in executable.buffers.values()}))
+    }
+    moved = replace(
+        executable,
+        buffers={name: replace(b, address=apart[b.address]) for name, b in executable.buffers.items()},
+    )
+    close, far = make_engine(executable, engine), make_engine(moved, engine)
+    sizes = [sum(end - first for first, end in each.data_spans) for each in (executable, moved)]
+    assert sizes[0] == sizes[1] and len(moved.data_spans) > len(executable.data_spans)
+    for a, b in zip(close.run(*arguments(executable))[0], far.run(*arguments(moved))[0], strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert far.words == close.words == sizes[0] // 4
+
+
 @pytest.mark.parametrize(("program", "times"), [("sums", 1), ("loops", 2)])
 def test_memory_is_poisoned_once_or_before_every_run_that_decides(program, times, monkeypatch) -> None:
     """Two runs give the same words; what no decision can change needs poison only before the first."""
@@ -209,13 +235,7 @@ def test_memory_is_poisoned_once_or_before_every_run_that_decides(program, times
     poison, seen = TileMemory.poison, []
     monkeypatch.setattr(TileMemory, "poison", lambda memory: (seen.append(memory), poison(memory)))
     engine = make_engine(executable, "literal")
-    arrays = [
-        np.arange(
-            np.prod(executable.variables[name].shape, dtype=int), dtype=executable.variables[name].dtype
-        ).reshape(executable.variables[name].shape)
-        for name in executable.inputs
-    ]
-    first, second = (engine.run(*arrays)[0] for _ in range(2))
+    first, second = (engine.run(*arguments(executable))[0] for _ in range(2))
     assert len(seen) == times
     for a, b in zip(first, second, strict=True):
         np.testing.assert_array_equal(a, b)

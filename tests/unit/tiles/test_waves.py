@@ -36,8 +36,7 @@ def test_waves_give_the_same_words_run_after_run() -> None:
     fast, _ = make_engine(executable).run(*inputs)
     whole, trace = make_engine(executable, "literal").run(*inputs)
     assert np.asarray(whole[1]).tolist() == [7, 6, 7, 6]
-    begin, end = executable.data_range
-    one = (end - begin) * executable.target.num_tiles
+    one = sum(end - first for first, end in executable.data_spans) * executable.target.num_tiles
     for resident in (1, 3 * one + 1):
         engine = make_engine(executable, "literal", resident_bytes=resident)
         for _ in range(2):

@@ -21,7 +21,7 @@ from tiles.graph import (
     identity_map,
     site_of,
 )
-from tiles.poplibs.poplin.conv import conv_codelet
+from tiles.poplibs.poplin.conv import WHOLE_TAPS, conv_codelet
 from tiles.poplibs.poplin.conv_cycles import SPREAD_METHODS
 from tiles.poplibs.poplin.matmul import matmul_codelet
 from tiles.poplibs.poplin.spread import spread_codelet
@@ -217,14 +217,16 @@ def _phase(
 def _is_spread(windows: Seq[Window], lhs: Tensor, rhs: Tensor, split: _Split, method: str) -> bool:
     """Return whether one vertex computes all phases: the array is spread, and nothing else is strided.
 
-    Where every output meets one element at most, products of matrices are faster and put in turn afterwards.
+    Where every output meets one element at most, products of matrices are faster and put in turn afterwards. So they are
+    where it meets many, as in the gradient of a transposed convolution's kernel: phases cut these between tiles, a
+    vertex of all phases keeps them whole.
     """
     inputs = rhs.shape[split.place(split.axes.rhs[1], split.axes.rhs[0])]
     outputs = rhs.shape[split.place(split.axes.rhs[0], split.axes.rhs[0])]
     is_depthwise = split.groups > 1 and inputs == outputs == 1
     return (
         any(window.num_phases > 1 for window in windows)
-        and any(_reach(window)[1] > 1 for window in windows)
+        and 1 < max(_reach(window)[1] for window in windows) <= WHOLE_TAPS
         and all(window.stride == window.dilation == 1 for window in windows)
         and not is_depthwise
         and method in ("auto", *SPREAD_METHODS)
