@@ -86,7 +86,8 @@ def find_candidates(
         "donated": sorted(donated),
     }
     try:
-        answer = json.loads(isolated.call(f"{__name__}:find_for_another", json.dumps(request).encode()))
+        function, data = f"{__name__}:find_for_another", json.dumps(request).encode()
+        answer = json.loads(isolated.call(function, data, processor_limit_s=isolated.PARTITIONER_LIMIT_S))
     except ValueError as error:
         raise Unsupported(
             f"Shardy does not survive the program: {error}", try_='shard="mesh: one IPU", or one chip'

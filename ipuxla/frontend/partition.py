@@ -123,7 +123,8 @@ def _partition_apart(source: str | bytes, said: dict[str, Any]) -> Partitioned |
     blob = base64.b64encode(_as_bytes(source)).decode()
     request = {"is_text": isinstance(source, str), "source": blob, **said}
     try:
-        answer = json.loads(isolated.call(f"{__name__}:partition_for_another", json.dumps(request).encode()))
+        function, data = f"{__name__}:partition_for_another", json.dumps(request).encode()
+        answer = json.loads(isolated.call(function, data, processor_limit_s=isolated.PARTITIONER_LIMIT_S))
     except ValueError as error:
         raise _refused(error, "another sharding; if the module is your own, untrusted=False") from error
     if answer is None:
@@ -224,7 +225,7 @@ def _partition(module: Any, mesh: Mesh, free: Free, donated: Sequence[int]) -> P
         )
     ranks = [len(shape) for shape in argument_shapes], [len(shape) for shape in shapes]
     try:
-        ready = compat.with_whole_dimensions(module, mesh)
+        ready = compat.with_whole_dimensions(compat.with_plain_indices(module), mesh)
         local, texts, whole = compat.partitioned_module(ready, num_devices, free)
         separate = texts, compat.separate_shardings(whole) if shapes else []
         inputs, outputs = (

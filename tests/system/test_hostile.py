@@ -75,6 +75,17 @@ def test_a_child_that_ends_is_an_error(function, message):
         isolated.call("tests.system.test_hostile:abort" if "abort" in function else function, b"")
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="no limits of processor time")
+def test_a_child_that_works_for_ever_is_ended():
+    with pytest.raises(isolated.Ended, match="SIGXCPU"):
+        isolated.call("tests.system.test_hostile:work", b"", processor_limit_s=1)
+
+
+def work(_: bytes) -> bytes:
+    while True:
+        pass
+
+
 def abort(_: bytes) -> bytes:
     import os
 
