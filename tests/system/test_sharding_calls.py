@@ -12,7 +12,13 @@ from jax.sharding import PartitionSpec as P
 
 import ipuxla
 from ipuxla import runtime
-from ipuxla.errors import InvalidOption, IpuError, Unsupported, UnsupportedPrimitive, WrongArguments
+from ipuxla.errors import (
+    InvalidOption,
+    IpuError,
+    Unsupported,
+    UnsupportedPrimitive,
+    WrongArguments,
+)
 from ipuxla.experiments.digits import data_parallel, make_job
 from ipuxla.experiments.settings import Settings
 from tests.replicas import small_system
@@ -435,6 +441,15 @@ def test_assertions_of_the_function_itself_are_its_own():
 
     with pytest.raises(AssertionError):
         jit(refuse, in_shardings=on(ROWS))(X)
+
+
+def test_arguments_that_parts_do_not_divide_are_named():
+    """A ``ValueError``, as JAX's, which does not say which of the leaves it is."""
+    leaf = jax.ShapeDtypeStruct((7, 3), np.float32, sharding=on(ROWS))
+    with pytest.raises(
+        ValueError, match=r"argument p\['w'\]: \d+ parts do not divide dimension 0 of \[7, 3\]"
+    ):
+        jit(lambda p, x: p["w"] + x).lower({"w": leaf}, 1.0)
 
 
 def test_what_jax_refuses_itself_is_jaxs_error():
