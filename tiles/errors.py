@@ -7,9 +7,10 @@ subclass further.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
+
+from tiles.cached import cached_property
 
 
 class IpuError(Exception):
@@ -103,7 +104,7 @@ class OutOfTileMemory(IpuError):
     executable: Any = None
     make_profile: Callable[[], Any] | None = None
 
-    @functools.cached_property
+    @cached_property
     def profile(self) -> Any:
         """The whole report (``profile.text()``, ``profile.to_json()``), made when it is asked for."""
         return None if self.make_profile is None else self.make_profile()

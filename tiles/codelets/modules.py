@@ -8,7 +8,6 @@ call nothing outside. Bytes that were not made in this process are first read in
 from __future__ import annotations
 
 import base64
-import functools
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -31,6 +30,7 @@ from tiles._jax_compat import (
     register_lowering,
     stablehlo,
 )
+from tiles.cached import cached_property
 from tiles.errors import InvalidExecutable, Unsupported
 
 PLATFORM = "cpu"
@@ -72,7 +72,7 @@ class Module:
 
     blob: bytes
 
-    @functools.cached_property
+    @cached_property
     def digest(self) -> str:
         """SHA-256 of the bytes."""
         return hashlib.sha256(self.blob).hexdigest()
@@ -92,7 +92,7 @@ class Module:
         except Exception as error:  # MLIR's bindings raise several kinds
             raise InvalidExecutable(f"an exported codelet's module is damaged: {error}") from error
 
-    @functools.cached_property
+    @cached_property
     def signature(self) -> tuple[Parts, Parts]:
         """Shape and dtype of every argument, and of every result."""
         with mlir.make_ir_context() as context:

@@ -12,11 +12,11 @@ import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from tiles.cached import cached_property
 from tiles.codelets import ExportedCodelet
 from tiles.codelets.modules import Module, admit
 from tiles.compiler.control import Part, functions_of, part_data, part_from

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TypeAlias, TypeVar
 
+from tiles.cached import cached_property
 from tiles.compiler import control
 from tiles.compiler.renaming import Renaming
 from tiles.errors import InvalidGraph

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from functools import cached_property
 
 import numpy as np
 
+from tiles.cached import cached_property
 from tiles.compiler import proof_tables as tables
 from tiles.compiler.proof_tables import PAST, Table
 from tiles.graph import Layout

@@ -10,10 +10,10 @@ A program that several movements run counts once, if they are of the same elemen
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 
 import numpy as np
 
+from tiles.cached import cached_property
 from tiles.compiler import proof_tables as tables
 from tiles.compiler.executable import Executable, MovementId
 from tiles.compiler.proof_exchange import Exchange

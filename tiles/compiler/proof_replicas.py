@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 import numpy as np
 
+from tiles.cached import cached_property
 from tiles.compiler.control import Composite, Decided, Part
 from tiles.compiler.executable import Executable
 from tiles.compiler.steps import BetweenStep, IndexStep

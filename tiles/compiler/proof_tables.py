@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
+from tiles.cached import cached_property
 from tiles.graph import Affine, AxisSplit, IndexMap, Layout, OpForm, Plan
 
 OUT = -1

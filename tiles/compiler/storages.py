@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from functools import cached_property
 
+from tiles.cached import cached_property
 from tiles.compiler.order import Order, is_carried_around, live_range
 from tiles.graph import TEMPORARY, ComputeSet, Copy, Tensor, Vertices
 from tiles.numerics.dtypes import itemsize

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from tiles.cached import cached_property
 from tiles.elements.extents import Extent, Step, evaluated, in_steps
 from tiles.elements.isa import InstructionSet
 from tiles.elements.tilecode import (
@@ -134,7 +134,7 @@ class Formula:
             total = total + product
         return total
 
-    @functools.cached_property
+    @cached_property
     def _by_place(self) -> tuple[tuple[Step, ...], tuple[tuple[int, tuple[int, ...]], ...]]:
         """The distinct forms in the counts, each after those it is made of, and the terms with the places of their counts.
 

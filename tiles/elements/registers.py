@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from tiles.cached import cached_property
 from tiles.elements.isa import InstructionSet
 from tiles.elements.tilecode import Block, Bundle, Instruction, Item, Loop, Register, Repeat
 from tiles.errors import OutOfRegisters
@@ -274,7 +275,7 @@ class Flow:
                 live_out[at], live_in[at] = out, into
         return live_out
 
-    @functools.cached_property
+    @cached_property
     def _used(self) -> _Used:
         """The groups that the code names, in the order in which they were met."""
         places = sorted(self.uses)
@@ -285,7 +286,7 @@ class Flow:
             ranks[at] = rank
         return _Used(places, names, widths, np.array([name[0] == "M" for name in names]), ranks)
 
-    @functools.cached_property
+    @cached_property
     def _held(self) -> npt.NDArray[np.uint8]:
         """Which single registers are held, a bit for each of a group's: live after a bundle, or written; [points, groups]."""
         return self._by_group(

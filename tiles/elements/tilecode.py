@@ -7,10 +7,10 @@ count of slots is a closed form in the extents.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
+from tiles.cached import cached_property
 from tiles.elements.extents import Extent
 
 MAIN, AUX = "main", "aux"
@@ -20,20 +20,6 @@ JOINED_MAX = 2
 """How many of them; the form with three wants both loads in one group of four registers."""
 Units = tuple[tuple[str, int, int], ...]
 """Single registers, as ``(file, index, offset)``."""
-
-
-class _Kept:
-    """A property that is computed once for an object, without the lock of ``functools.cached_property``.
-
-    That lock (until Python 3.12) takes longer than what is computed here, and two threads may well compute the same.
-    """
-
-    def __init__(self, function: Callable[[Any], Units]) -> None:
-        self.function, self.name, self.__doc__ = function, function.__name__, function.__doc__
-
-    def __get__(self, owner: Any, kind: type | None = None) -> Units:
-        found = owner.__dict__[self.name] = self.function(owner)
-        return found
 
 
 @dataclass(frozen=True)
@@ -55,7 +41,7 @@ class Register:
     offset: int = 0
     virtual: bool = True
 
-    @_Kept
+    @cached_property
     def units(self) -> Units:
         """The single registers that it covers, as ``(file, index, offset)``."""
         file, index = self.file, self.index
@@ -126,12 +112,12 @@ class Instruction:
     effect: str = ""
     note: str = ""
 
-    @_Kept
+    @cached_property
     def read(self) -> Units:
         """The single registers that it reads, but those that nothing writes."""
         return _units(self.ins)
 
-    @_Kept
+    @cached_property
     def written(self) -> Units:
         """The single registers that it writes."""
         return _units(self.outs)

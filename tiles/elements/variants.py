@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tiles._jax_compat import Jaxpr
+from tiles.cached import cached_property
 from tiles.elements.cell import ACCESS_BYTES, Arrangement
 from tiles.elements.compile import compile_cell
 from tiles.elements.cost import Formula, code_bytes, formula_of, slots_basis
@@ -46,7 +46,7 @@ class Variant:
         formula, basis = formula_of(code, isa), slots_basis(code, isa)
         return Variant(code.name, code.generation, formula, size, code.scratch_bytes, basis, lambda: code)
 
-    @functools.cached_property
+    @cached_property
     def code(self) -> TileCode:
         """The code for one worker; all run it."""
         return replace(self.make(), name=self.name)

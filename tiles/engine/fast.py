@@ -12,7 +12,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import jax
@@ -21,6 +21,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tiles._jax_compat import Datum, jit, optimization_barrier, with_sharding_constraint
+from tiles.cached import cached_property
 from tiles.compiler import (
     AbortStep,
     BetweenStep,

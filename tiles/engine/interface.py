@@ -7,7 +7,6 @@ import math
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from typing import Any, ClassVar, TextIO
 
 import jax
@@ -16,6 +15,7 @@ import numpy as np
 from jax.core import Tracer
 
 from tiles._jax_compat import Datum
+from tiles.cached import cached_property
 from tiles.compiler import AbortStep, ErrorStep, Executable, PrintStep, VertexGroup
 from tiles.compiler.control_flow import decided_by_floats, items_needed
 from tiles.engine.trace import Print, Trace, lines_of

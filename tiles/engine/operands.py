@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from tiles.cached import cached_property
 from tiles.engine.addresses import Loops, Place, boxes, dense, in_order, row_major
 from tiles.engine.memory import Scratch, Stored, TileMemory, as_booleans
 from tiles.engine.placement import box_axes, cell_axes, digits_of, slice_axes, spread_shape

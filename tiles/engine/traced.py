@@ -9,7 +9,6 @@ import abc
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import jax
@@ -18,6 +17,7 @@ from jax import lax
 
 from tiles._jax_compat import fori_loop, jit
 from tiles._jax_compat import switch as lax_switch
+from tiles.cached import cached_property
 from tiles.compiler import Executable
 from tiles.compiler.control import (
     Call,

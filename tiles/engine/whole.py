@@ -93,25 +93,24 @@ def summed(
         lay_out(group, k, x) if k in common and k not in laid_out else x for k, x in enumerate(operands)
     ]
 
-    def block(start: Any, count: int) -> jax.Array:
+    def step(number: Any, total: jax.Array) -> jax.Array:
+        # the last block begins earlier where it would be shorter, and computes some places once more: all are one code
+        start = jnp.minimum(number * rows, jnp.int32(size - rows))
         parts = list(arrays)
         for k, index_map in enumerate(form.operands):
             if k not in common:
                 place = index_map.axes.index(along(cut))
-                parts[k] = lax.dynamic_slice_in_dim(arrays[k], start, count, place)
-        return _added_up(whole(_narrowed(group, cut, count), parts, common)[0])
+                parts[k] = lax.dynamic_slice_in_dim(
+                    arrays[k], start, rows, place, allow_negative_indices=False
+                )
+        found = _added_up(whole(_narrowed(group, cut, rows), parts, common)[0])
+        return lax.dynamic_update_slice_in_dim(total, found, start, axis, allow_negative_indices=False)
 
-    def step(number: Any, total: jax.Array) -> jax.Array:
-        return lax.dynamic_update_slice_in_dim(total, block(number * rows, rows), number * rows, axis)
-
-    shape = form.result_shape()
-    first, last = jnp.int32(0), jnp.int32(size // rows)  # of one type, whether JAX has 64-bit numbers or not
-    total = fori_loop(first, last, step, jnp.zeros(shape, jnp.float32))
-    done = size // rows * rows
-    if done < size:
-        found = block(jnp.int32(done), size - done)
-        total = lax.dynamic_update_slice_in_dim(total, found, jnp.int32(done), axis)
-    return total
+    first, last = (
+        jnp.int32(0),
+        jnp.int32(-(-size // rows)),
+    )  # of one type, whether JAX has 64-bit numbers or not
+    return fori_loop(first, last, step, jnp.zeros(form.result_shape(), jnp.float32))
 
 
 def read_by_all_blocks(group: VertexGroup) -> list[int]:

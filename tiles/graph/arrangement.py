@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from tiles.cached import cached_property
 from tiles.errors import InvalidPlan
 from tiles.graph.hashing import hashed_once
 

@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tiles.cached import cached_property
 from tiles.errors import InvalidExecutable, InvalidGraph, NoTileCode, OutOfRegisters
 from tiles.files import JsonObject, is_dict, is_list, is_row, is_tuple
 from tiles.graph.arrangement import Arrangement
@@ -50,22 +51,22 @@ class Extents:
         """Return the product of the extents of ``dims``."""
         return np.asarray(math.prod((self.sizes[d] for d in dims), start=np.int64(1)))
 
-    @functools.cached_property
+    @cached_property
     def points(self) -> np.ndarray:
         """Domain points of a cell."""
         return self.product(range(len(self.sizes)))
 
-    @functools.cached_property
+    @cached_property
     def results(self) -> np.ndarray:
         """Result elements of a cell (points of its parallel dimensions)."""
         return self.product([d for d, dim in enumerate(self.form.dims) if not dim.is_reduced])
 
-    @functools.cached_property
+    @cached_property
     def reduced(self) -> np.ndarray:
         """Points combined into each result element."""
         return self.product(self.form.reduced)
 
-    @functools.cached_property
+    @cached_property
     def _derived(self) -> dict[Hashable, Any]:
         return {}
 

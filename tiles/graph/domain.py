@@ -11,10 +11,11 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 import numpy as np
 
+from tiles.cached import cached_property
 from tiles.errors import InvalidPlan
 from tiles.files import JsonObject
 from tiles.graph.arrangement import ROW_MAJOR, Arrangement

@@ -10,11 +10,12 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from tiles.cached import cached_property
 from tiles.errors import InvalidPlan
 from tiles.files import JsonObject
 from tiles.graph.arrangement import ROW_MAJOR, Arrangement

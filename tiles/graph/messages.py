@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tiles.cached import cached_property
 from tiles.files import is_a, is_dict, is_list, is_row, is_tuple, read_json
 
 ATTRIBUTES = frozenset(
@@ -109,7 +110,7 @@ class Message:
     options: Mapping[str, Any]
     ordered: bool = False
 
-    @functools.cached_property
+    @cached_property
     def count(self) -> int:
         """How many tensors it shows; at least one, which has no elements where it shows nothing."""
         return max(1, sum(1 + _is_complex(dtype) for dtype in self.dtypes))

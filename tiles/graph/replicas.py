@@ -9,7 +9,6 @@ asks for it as an array.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
@@ -17,6 +16,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from tiles.cached import cached_property
 from tiles.errors import InvalidGraph
 from tiles.files import is_a, is_list
 from tiles.numerics.shared import read_only
@@ -309,7 +309,7 @@ class Replicas:
             rest = rest // sizes[name]
         return np.where(wanted < 0, -1, found)
 
-    @functools.cached_property
+    @cached_property
     def ipus(self) -> np.ndarray:
         """The IPU that each replica runs on, of several the first; int64 ``[count]``, read-only."""
         number = np.arange(self.count)

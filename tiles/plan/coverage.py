@@ -7,11 +7,11 @@ tensors were joined into), the ends of slices say as much: what is kept does not
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 
+from tiles.cached import cached_property
 from tiles.numerics.shared import all_read_only, read_only
 
 

@@ -6,12 +6,13 @@ import heapq
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, overload
 
 import numpy as np
 
+from tiles.cached import cached_property
 from tiles.graph import (
     Affine,
     Arrangement,

@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import pairwise
 from types import MappingProxyType
 
 import numpy as np
 
+from tiles.cached import cached_property
 from tiles.errors import InvalidPlan
 from tiles.graph import (
     Affine,

@@ -15,8 +15,9 @@ import numpy as np
 from tiles.graph import Arrangement, Layout
 from tiles.graph.layout import ceil_div
 from tiles.numerics.shared import hold
-from tiles.plan.receiving import LARGEST_TABLE, Cuts, Digit, cuts_of, digits_of, held
+from tiles.plan.receiving import LARGEST_TABLE, Cuts, Digit, cuts_of, digits_of, ends_of, held
 from tiles.plan.slices import AxisSlices, Slices
+from tiles.plan.truth import Truth, both, of, pick, settled
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,13 +28,13 @@ class _Read:
       digit: the digit.
       here: elements along its axis that any cell reads.
       runs: contiguous runs of what is read along the faster digits.
-      is_whole: whether that is all of the part along them; bool.
+      is_whole: whether that is all of the part along them.
     """
 
     digit: Digit
     here: np.ndarray
     runs: np.ndarray
-    is_whole: np.ndarray
+    is_whole: Truth
 
     def __post_init__(self) -> None:
         hold(self.here, self.runs, self.is_whole)
@@ -51,37 +52,50 @@ class _Partwise:
         hold(self.covered, self.runs)
 
 
-@lru_cache(maxsize=256)
-def _ends(cuts: Cuts) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], ...]:
-    """Return per axis the place of every part along it, its first element and one past its last, int64 ``[parts]``."""
-    grid = tuple(max(1, ceil_div(size, grain)) for size, grain in cuts)
-    index = np.indices(grid).reshape(len(grid), -1) if grid else np.zeros((0, 1), np.int64)
-    found = tuple(
-        (at, at * grain, np.minimum(at * grain + grain, size))
-        for at, (size, grain) in zip(index, cuts, strict=True)
-    )
-    hold(found)
-    return found
+@lru_cache(maxsize=4096)
+def _axiswise(axis: AxisSlices, size: int, grain: int) -> tuple[np.ndarray, np.ndarray, Truth]:
+    """Return what any cell reads of each part along an axis: elements, their runs, and whether those are all of a full part.
+
+    Returns:
+      int64 ``[parts along the axis]`` each.
+    """
+    lo = np.arange(max(1, ceil_div(size, grain)), dtype=np.int64) * grain
+    hi = np.minimum(lo + grain, size)
+    here = axis.covered.any_before(hi) - axis.covered.any_before(lo)
+    runs, is_whole = (
+        axis.runs_between(lo, hi),
+        settled(here == min(size, grain)),
+    )  # parts are stored at full grain
+    hold(here, runs, is_whole)
+    return here, runs, is_whole
 
 
 @lru_cache(maxsize=1024)
 def _partwise(axes: tuple[AxisSlices, ...], cuts: Cuts, order: Arrangement) -> _Partwise:
     """Return what any cell reads of parts that are ordered as ``order``."""
-    ends = _ends(cuts)
+    ends = ends_of(cuts)
     count = ends[0][0].size if ends else 1
-    covered, runs, is_whole = np.ones(count, np.int64), np.ones(count, np.int64), np.ones(count, bool)
+    covered, runs = np.ones(count, np.int64), np.ones(count, np.int64)
+    is_whole: Truth = True
     found: list[_Read] = []
     for digit in digits_of(order, tuple(min(size, grain) for size, grain in cuts)):
-        axis, (_, lo, hi), full = axes[digit.axis], ends[digit.axis], min(cuts[digit.axis])
-        here = axis.covered.any_before(hi) - axis.covered.any_before(lo)
+        at, cut = ends[digit.axis][0], cuts[digit.axis]
+        along, runs_along, is_all = _axiswise(axes[digit.axis], *cut)
+        here = along[at]
         found.append(_Read(digit, here, runs, is_whole))
         if digit.is_inner:
-            runs = np.where(is_whole, 1, np.minimum(here, digit.group) * runs)
-            is_whole = is_whole & ((here % digit.group == 0) | (here == full))
+            if is_whole is not True:
+                runs = pick(is_whole, 1, np.minimum(here, digit.group) * runs)
+            else:
+                runs = np.ones_like(runs)
+            is_whole = both(is_whole, settled((here % digit.group == 0) | (here == min(cut))))
             continue
-        runs = np.where(is_whole, axis.runs_between(lo, hi), ceil_div(here, digit.group) * runs)
+        if is_whole is True:
+            runs = runs_along[at]
+        else:
+            runs = pick(is_whole, runs_along[at], ceil_div(here, digit.group) * runs)
         covered = covered * here
-        is_whole = is_whole & (here == full)  # parts are stored at full grain
+        is_whole = both(is_whole, of(is_all, at))
     return _Partwise(covered, _with_cut_groups(axes, cuts, found, runs), tuple(found))
 
 
@@ -104,12 +118,14 @@ def _with_cut_groups(
     if len(inner) != 1:
         return runs
     number, group, _ = inner[0]
-    axis, (_, lo, hi), full = axes[number], _ends(cuts)[number], min(cuts[number])
+    axis, (_, lo, hi), full = axes[number], ends_of(cuts)[number], min(cuts[number])
     covered = axis.covered
     start = covered.next_read(lo) - lo
     stop = start + covered.any_before(hi) - covered.any_before(lo)
     begins_inside, ends_inside = start % group > 0, (stop % group > 0) & (stop < full)
-    is_cut = (begins_inside | ends_inside) & (axis.runs_between(lo, hi) == 1)
+    is_cut = (begins_inside | ends_inside) & (
+        _axiswise(axis, *cuts[number])[1][ends_of(cuts)[number][0]] == 1
+    )
     if not is_cut.any():
         return runs
     first, last = start // group, (stop - 1) // group
@@ -138,8 +154,11 @@ def _runs_within(
         if read.digit.is_inner:
             along, full, in_one = elements, group, np.int64(1)
         else:
-            (_, lo, hi), along = _ends(cuts)[read.digit.axis], read.here
-            full, in_one = min(cuts[read.digit.axis]), axes[read.digit.axis].runs_between(lo, hi)
+            cut, along = cuts[read.digit.axis], read.here
+            full, in_one = (
+                min(cut),
+                _axiswise(axes[read.digit.axis], *cut)[1][ends_of(cuts)[read.digit.axis][0]],
+            )
         runs = np.where(is_whole, in_one, along * runs)
         is_whole = is_whole & (along == full)
     return runs, is_whole
@@ -160,7 +179,7 @@ def leaving(slices: Slices, source: Layout, own: np.ndarray, num_tiles: int) -> 
     cells = np.flatnonzero(own)
     if not cells.size:
         return found.covered, found.runs
-    parts = held(source, num_tiles).part[slices.tiles[cells]]
+    parts = held(source, num_tiles)[slices.tiles[cells]]
     only_own, runs_left = _own(slices, source, found, cells, parts)
     covered, runs = found.covered.copy(), found.runs.copy()
     covered[parts] -= only_own
@@ -175,7 +194,7 @@ def _own(
 
     ``cells`` and ``parts`` are numbers of cells and of the parts on their tiles.
     """
-    ends = _ends(cuts_of(source))
+    ends = ends_of(cuts_of(source))
     only_own, runs_left = np.ones(cells.size, np.int64), np.zeros(cells.size, np.int64)
     for read in found.digits:
         number, group, is_inner = read.digit
@@ -189,9 +208,9 @@ def _own(
             mine, left_runs = mine_table[place], left_table[place]
         else:
             mine, left_runs = _own_along(axis, where, lo[parts], hi[parts])
-        if not read.is_whole.all():
+        if read.is_whole is not True:
             others = ceil_div(read.here[parts] - mine, group)
-            left_runs = np.where(read.is_whole[parts], left_runs, others * read.runs[parts])
+            left_runs = pick(of(read.is_whole, parts), left_runs, others * read.runs[parts])
         runs_left = left_runs + (mine if group == 1 else ceil_div(mine, group)) * runs_left
         only_own = only_own * mine
     return only_own, runs_left

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 import numpy as np
 
+from tiles.cached import cached_property
 from tiles.errors import InvalidPlan, Unsupported
 from tiles.graph import ROW_MAJOR, Affine, Arrangement, AxisSplit, Layout, OpForm, Plan, whole
 from tiles.graph.layout import align_up, ceil_div

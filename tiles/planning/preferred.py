@@ -13,8 +13,8 @@ import math
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
-from functools import cached_property
 
+from tiles.cached import cached_property
 from tiles.graph import (
     INPUT,
     VARIABLE,

@@ -10,9 +10,9 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, TypeVar
 
+from tiles.cached import cached_property
 from tiles.errors import InvalidGraph, InvalidPlan
 from tiles.graph import (
     ACROSS,

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tiles.cached import cached_property
 from tiles.errors import InvalidSystem, Unsupported
 from tiles.numerics.shared import read_only
 from tiles.target.system import IPU, Laid, System
@@ -298,7 +299,7 @@ class _Regular:
                 flows, laid.name, wiring.route(start[moving], end[moving], self.size_bytes[flows], count)
             )
 
-    @functools.cached_property
+    @cached_property
     def _fabric(self) -> Laid | None:
         """The wiring among IPUs themselves, if there is one."""
         laid = (

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from tiles.cached import cached_property
 from tiles.errors import InvalidSystem, InvalidTarget, UnknownTarget
 from tiles.files import JsonObject, is_a, is_mapping, is_row
 from tiles.target.basis import Basis
@@ -140,7 +141,7 @@ class LinkTable:
     latency_seconds: np.ndarray
     starts: dict[tuple[str, int], int]
 
-    @functools.cached_property
+    @cached_property
     def blocks(self) -> tuple[tuple[int, int], ...]:
         """The first row of each block that has any, and the row behind its last one."""
         firsts = [first for first in self.starts.values() if first < len(self.ends)]
@@ -192,7 +193,7 @@ class System:
             self._check_names(laid)
         self._check_connected()
 
-    @functools.cached_property
+    @cached_property
     def _hash(self) -> int:
         return hash(tuple(getattr(self, field.name) for field in dataclasses.fields(self)))
 
@@ -232,13 +233,13 @@ class System:
         """Return a kind of link by name."""
         return next(link for link in self.links if link.name == name)
 
-    @functools.cached_property
+    @cached_property
     def counts(self) -> dict[str, int]:
         """How many nodes of each kind there are, IPUs first; kinds that are not there are left out."""
         counts = {node.name: node.count(self.num_ipus) for node in self.nodes}
         return {IPU: self.num_ipus} | {name: count for name, count in counts.items() if count}
 
-    @functools.cached_property
+    @cached_property
     def ipus_each(self) -> dict[str, int]:
         """How many IPUs one node of each kind serves."""
         each = {node.name: node.ipus_each.value for node in self.nodes}
@@ -246,7 +247,7 @@ class System:
             name: self.num_ipus if value is None else int(value) for name, value in each.items()
         }
 
-    @functools.cached_property
+    @cached_property
     def node_offsets(self) -> dict[str, int]:
         """The number of the first node of each kind, where nodes are counted over the whole system."""
         offsets: dict[str, int] = {}
@@ -261,7 +262,7 @@ class System:
         kind = next(kind for kind in reversed(self.node_offsets) if number >= self.node_offsets[kind])
         return f"{kind} {number - self.node_offsets[kind]}"
 
-    @functools.cached_property
+    @cached_property
     def laid(self) -> tuple[Laid, ...]:
         """The wiring between kinds of nodes that are there."""
         return tuple(laid for laid in self.wiring if all(kind in self.counts for kind in laid.wiring.kinds))
@@ -270,12 +271,12 @@ class System:
         """Return the tiles of so many of the chips together, as one target."""
         return _several(self.chip, num_ipus)
 
-    @functools.cached_property
+    @cached_property
     def is_regular(self) -> bool:
         """Whether routes follow from structures alone, without a table over all nodes."""
         return not self.routes and not any(isinstance(laid.wiring, Listed) for laid in self.wiring)
 
-    @functools.cached_property
+    @cached_property
     def table(self) -> LinkTable:
         """All links."""
         by_name = {link.name: index for index, link in enumerate(self.links)}

@@ -14,6 +14,7 @@ import types
 from collections.abc import Mapping
 from typing import Any
 
+from tiles.cached import cached_property
 from tiles.errors import InvalidTarget, Unsupported
 from tiles.files import JsonObject, is_a, is_mapping, is_tuple
 from tiles.numerics import dtypes
@@ -304,12 +305,12 @@ class Target:
         found = self._table[field]
         return found.basis, legal.unit, found.source
 
-    @functools.cached_property
+    @cached_property
     def _table(self) -> Mapping[str, Provenance]:
         """Provenance by field."""
         return types.MappingProxyType(dict(self.provenance))
 
-    @functools.cached_property
+    @cached_property
     def _hash(self) -> int:
         return hash(tuple(getattr(self, field.name) for field in dataclasses.fields(self)))
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import ClassVar
 
 import jax.numpy as jnp
@@ -15,6 +14,7 @@ import numpy as np
 from jax import Array, lax
 
 from tiles._jax_compat import broadcasted_iota
+from tiles.cached import cached_property
 from tiles.errors import InvalidGraph, NoTileCode, OutOfRegisters
 from tiles.graph import (
     Cell,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ import numpy as np
 from jax import Array, lax
 
 from tiles._jax_compat import broadcasted_iota
+from tiles.cached import cached_property
 from tiles.errors import NoTileCode, OutOfRegisters
 from tiles.graph import (
     AxisSplit,
