@@ -109,6 +109,30 @@ def test_gradients_of_sharded_functions_are_sharded_programs(function):
     np.testing.assert_allclose(got, jax.grad(lambda x: dense(x, W).sum())(X), rtol=1e-4, atol=1e-5)
 
 
+MIXED = AbstractMesh((2, 4), ("data", "model"), axis_types=(AxisType.Explicit, AxisType.Auto))
+
+
+@pytest.mark.parametrize("mesh", [EXPLICIT, MIXED], ids=["explicit", "mixed"])
+def test_functions_with_explicit_axes_are_transformed_from_outside(mesh):
+    inner = jit(dense, in_shardings=(on(ROWS, mesh), on(COLUMNS, mesh)), engine="fast")
+    tangent = np.cos(X)
+    wanted = jax.jvp(lambda x: dense(x, W), (X,), (tangent,))
+    for got, want in zip(jax.jvp(lambda x: inner(x, W), (X,), (tangent,)), wanted, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+    got = jax.jit(jax.grad(lambda x, w: inner(x, w).sum(), (0, 1)))(X, W)
+    for own, want in zip(got, jax.grad(lambda x, w: dense(x, w).sum(), (0, 1))(X, W), strict=True):
+        np.testing.assert_allclose(own, want, rtol=1e-4, atol=1e-5)
+    twice = jax.vmap(inner, (0, None))(np.stack([X, 2 * X]), W)
+    np.testing.assert_allclose(twice, np.tanh(np.stack([X, 2 * X]) @ W), rtol=2e-5, atol=1e-6)
+
+
+def test_arguments_may_have_types_with_explicit_axes_of_the_callers_own_devices():
+    inner = jit(dense, engine="fast")
+    for function in (inner, jax.grad(lambda x, w: inner(x, w).sum())):
+        traced = jax.jit(function).trace(*described(EXPLICIT))
+        assert traced.lower(lowering_platforms=("cpu",)).as_text()
+
+
 def test_a_function_that_is_manual_throughout_is_the_program_of_one_ipu():
     text = jit(MANUAL).lower(X, W).as_text("partitioned")
     assert "argument 0: P('data', 'model')" in text and "tensor<4x4xf32>" in text
