@@ -186,7 +186,7 @@ def test_pmap_is_one_call_on_every_ipu():
     w = {"w": RNG.normal(size=(5, 3)).astype(np.float32)}
     shared = ipuxla.pmap(lambda v, w: jax.lax.psum(v @ w["w"], "i"), "i", target=SYSTEM, in_axes=(0, None))
     np.testing.assert_allclose(shared(x, w), np.tile(x.sum(0) @ w["w"], (16, 1)), rtol=1e-4, atol=1e-5)
-    with pytest.raises(WrongArguments, match="(?s)an axis for each argument.*2 arguments.*1"):
+    with pytest.raises(WrongArguments, match=r"(?s)an axis for each argument.*2 arguments.*1"):
         shared(x)
     with pytest.raises(InvalidOption, match="over its leading axis, or the same on every IPU"):
         ipuxla.pmap(lambda v: v, target=SYSTEM, in_axes=1)
