@@ -54,7 +54,12 @@ def mesh(
 
 
 def pmap(
-    function: Callable[..., Any], axis_name: str = "ipu", *, target: str | System, **options: Any
+    function: Callable[..., Any],
+    axis_name: str = "ipu",
+    *,
+    target: str | System,
+    in_axes: int | Sequence[int | None] | None = 0,
+    **options: Any,
 ) -> Callable[..., Any]:
     """Map a function over leading axes, one entry for each IPU of a system, as ``jax.pmap`` does over devices.
 
@@ -64,27 +69,50 @@ def pmap(
       function: of arrays without the leading axis.
       axis_name: of the axis of IPUs.
       target: the system.
+      in_axes: 0 for arguments with a leading axis, None for those that are the same on every IPU; for all, or for each.
       **options: as for ``jit``.
 
     Raises:
-      WrongArguments: a leaf whose leading axis is not as long as there are IPUs.
+      InvalidOption: other axes.
+      WrongArguments: a leaf whose leading axis is not as long as there are IPUs, or more or fewer arguments than axes.
       UnknownTarget: no system has the name.
     """
     over = mesh(target, names=(axis_name,))
-    spec = PartitionSpec(axis_name)
+    axes = tuple(in_axes) if isinstance(in_axes, Sequence) else (in_axes,)
+    if any(isinstance(axis, bool) or axis not in (0, None) for axis in axes):
+        raise InvalidOption(
+            "an argument of pmap is mapped over its leading axis, or the same on every IPU",
+            expected="in_axes of 0 and None",
+            got=repr(in_axes),
+        )
+    specs = tuple(PartitionSpec() if axis is None else PartitionSpec(axis_name) for axis in axes)
+    each_axis = specs if isinstance(in_axes, Sequence) else specs[0]
+
+    def axes_of(args: tuple[Any, ...]) -> tuple[int | None, ...]:
+        return axes if isinstance(in_axes, Sequence) else axes * len(args)
 
     def each(*parts: Any) -> Any:
-        results = function(*jax.tree.map(lambda x: x[0], parts))
-        return jax.tree.map(lambda x: jax.numpy.asarray(x)[None], results)
+        own = (
+            part if axis is None else jax.tree.map(lambda x: x[0], part)
+            for part, axis in zip(parts, axes_of(parts), strict=True)
+        )
+        return jax.tree.map(lambda x: jax.numpy.asarray(x)[None], function(*own))
 
     mapped = jit(
-        jax.shard_map(each, mesh=over, in_specs=spec, out_specs=spec, check_vma=False),
+        jax.shard_map(
+            each, mesh=over, in_specs=each_axis, out_specs=PartitionSpec(axis_name), check_vma=False
+        ),
         target=target,
         **options,
     )
 
     def call(*args: Any) -> Any:
-        for leaf in jax.tree.leaves(args):
+        if len(args) != len(axes_of(args)):
+            raise WrongArguments(
+                "pmap has an axis for each argument", expected=f"{len(axes)} arguments", got=str(len(args))
+            )
+        split = [arg for arg, axis in zip(args, axes_of(args), strict=True) if axis is not None]
+        for leaf in jax.tree.leaves(split):
             if np.shape(leaf)[:1] != (over.size,):
                 raise WrongArguments(
                     f"an argument of pmap has a leading axis for each of {over.size:,} IPUs",

@@ -14,8 +14,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 Mesh = tuple[tuple[str, int], ...]
 """Names and sizes of axes, the first one slowest in the numbering of devices."""
@@ -28,6 +30,12 @@ def digits_of_axes(mesh: Mesh) -> dict[str, tuple[int, int]]:
     """Return the digit that each axis of a mesh is."""
     sizes = [size for _, size in mesh]
     return {name: (size, math.prod(sizes[number + 1 :])) for number, (name, size) in enumerate(mesh)}
+
+
+def _without_explicit_axes(array: Any) -> Any:
+    """Return an array whose type names no axes of a mesh of the caller's own devices: those are not this machine's."""
+    mesh = jax.typeof(array).sharding.mesh
+    return jax.sharding.reshard(array, NamedSharding(mesh, PartitionSpec())) if mesh.explicit_axes else array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +81,7 @@ class ArraySharding:
 
     def to_devices(self, array: Any, num_devices: int) -> Any:
         """Return what the devices hold, ``[devices, *local_shape]``; the array itself where each holds all of it."""
+        array = _without_explicit_axes(array)
         if self.is_replicated:
             return array
         local = self.local_shape(array.shape)

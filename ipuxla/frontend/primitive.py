@@ -103,9 +103,14 @@ def _rebind(jaxpr: Any, arguments: Sequence[Any], params: dict[str, Any], transf
     return ipu_call(jaxpr, params["options"], name, (), *arguments, shardings=shardings)
 
 
-def _said_within(jaxpr: Any, shardings: Any) -> Any:
-    """Return a jaxpr that says itself how its arguments and results lie, so that what is derived from it does too."""
+def _said_within(jaxpr: Any, shardings: Any, arguments: Sequence[Any]) -> Any:
+    """Return a jaxpr that says itself how its arguments and results lie, so that what is derived from it does too.
+
+    Where types of the caller's arguments name axes of a mesh, those of the jaxpr say it already.
+    """
     if shardings is None or all(s is None for s in (*shardings.inputs, *shardings.outputs)):
+        return jaxpr
+    if any(compat.names_explicit_axes(argument) for argument in arguments):
         return jaxpr
     return compat.constrained_jaxpr(jaxpr, shardings.inputs, shardings.outputs)
 
@@ -128,10 +133,14 @@ def _run(
 
 
 def _types(*avals: Any, jaxpr: Any, options: Any, **_: Any) -> list[Any]:
-    """Result types; in the ring floats are unsigned integers of their width, complex numbers two of them."""
-    return (
-        jaxpr.out_avals if options.arithmetic == "float" else [_word_type(aval) for aval in jaxpr.out_avals]
-    )
+    """Result types; in the ring floats are unsigned integers of their width, complex numbers two of them.
+
+    They name axes of a mesh only where arguments' types do: else what calls this knows of no mesh.
+    """
+    types = jaxpr.out_avals
+    if not any(map(compat.names_explicit_axes, avals)):
+        types = [compat.without_explicit_axes(aval) for aval in types]
+    return types if options.arithmetic == "float" else [_word_type(aval) for aval in types]
 
 
 def _word_type(aval: Any) -> Any:
@@ -149,7 +158,7 @@ def _jvp(
     if params["options"].arithmetic != "float":
         outputs = ipu_call_p.bind(*primals, jaxpr=jaxpr, **params)
         return outputs, [compat.zero_tangent(jax.typeof(x)) for x in outputs]
-    jaxpr = _said_within(jaxpr, params["shardings"])
+    jaxpr = _said_within(jaxpr, params["shardings"], primals)
     nonzeros = [type(t) is not compat.Zero for t in tangents]
     with compat.own_width(jaxpr):
         derived, out_nonzeros = compat.jvp_jaxpr(jaxpr, nonzeros)
@@ -166,7 +175,7 @@ def _jvp(
 def _partial_eval(trace: Any, *tracers: Any, jaxpr: Any, **params: Any) -> list[Any]:
     """Run the part that known arguments decide, and leave the rest for later on residuals."""
     is_unknown = [not compat.is_known(t) for t in tracers]
-    jaxpr = _said_within(jaxpr, params["shardings"])
+    jaxpr = _said_within(jaxpr, params["shardings"], tracers)
     with compat.own_width(jaxpr):
         known, unknown, out_unknown, repeats = compat.partial_eval_jaxpr(jaxpr, is_unknown)
     arguments = [compat.known_value(t) for t, u in zip(tracers, is_unknown, strict=True) if not u]
@@ -194,7 +203,7 @@ def _run_known(jaxpr: Any, arguments: Sequence[Any], num_results: int, params: d
 
 
 def _transpose(cotangents: Sequence[Any], *arguments: Any, jaxpr: Any, **params: Any) -> list[Any]:
-    jaxpr = _said_within(jaxpr, params["shardings"])
+    jaxpr = _said_within(jaxpr, params["shardings"], arguments)
     linear = tuple(compat.is_linear(x) for x in arguments)
     zeros = tuple(type(ct) is compat.Zero for ct in cotangents)
     with compat.own_width(jaxpr):
@@ -206,15 +215,28 @@ def _transpose(cotangents: Sequence[Any], *arguments: Any, jaxpr: Any, **params:
     )
     is_nonzero = iter(nonzeros)
     return [
-        None if not is_linear else next(results) if next(is_nonzero) else compat.zero_cotangent(x)
+        None
+        if not is_linear
+        else _as_its_argument(next(results), x)
+        if next(is_nonzero)
+        else compat.zero_cotangent(x)
         for x, is_linear in zip(arguments, linear, strict=True)
     ]
+
+
+def _as_its_argument(cotangent: Any, argument: Any) -> Any:
+    """Return a cotangent with the argument's own type, of which axes of the caller's devices may be part."""
+    return (
+        jax.sharding.reshard(cotangent, argument.aval.sharding)
+        if compat.names_explicit_axes(argument)
+        else cotangent
+    )
 
 
 def _batch(
     axis: Any, arguments: Sequence[Any], dims: Sequence[Any], *, jaxpr: Any, **params: Any
 ) -> tuple[list[Any], Any]:
-    jaxpr = _said_within(jaxpr, params["shardings"])
+    jaxpr = _said_within(jaxpr, params["shardings"], arguments)
     with compat.own_width(jaxpr):
         batched, out_dims = compat.batch_jaxpr(jaxpr, axis, dims)
     return _rebind(batched, arguments, params, "vmap"), out_dims
@@ -224,7 +246,7 @@ def _dce(used: Sequence[bool], equation: Any) -> tuple[list[bool], Any]:
     if not any(used) and not compat.has_effects(equation):
         return [False] * len(equation.invars), None
     shardings = equation.params["shardings"]
-    jaxpr = _said_within(equation.params["jaxpr"], shardings)
+    jaxpr = _said_within(equation.params["jaxpr"], shardings, equation.invars)
     smaller, used_inputs = compat.dce_jaxpr(jaxpr, tuple(used))
     params = {
         **equation.params,
@@ -255,7 +277,9 @@ def _lower(
                 expected="ring arithmetic for a whole program",
                 try_='give arithmetic="ring" to the outer function and decorate the inner one without it',
             )
-        return compat.inline(context, compat.jaxpr_as_fun(_said_within(jaxpr, shardings)), *values)
+        return compat.inline(
+            context, compat.jaxpr_as_fun(_said_within(jaxpr, shardings, context.avals_in)), *values
+        )
     with compat.own_width(jaxpr):
         return compat.inline(context, program(jaxpr, options, name, (), shardings).trace, *values)
 

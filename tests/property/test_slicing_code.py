@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 from jax import lax
@@ -83,7 +84,7 @@ def test_rows_are_looked_up(sizes, axis, indices, is_unsigned, dtype, tiles) -> 
     SIZES,
     st.integers(0, 2),
     st.lists(INDEX, min_size=1, max_size=14),
-    st.sampled_from(["float32", "int32", "uint32"]),
+    st.sampled_from(["float32", "int32", "uint32", "float16", "int8", "uint16"]),
     st.sampled_from(["add", "mul", "max", "min"]),
     st.booleans(),
     TILES,
@@ -94,7 +95,7 @@ def test_rows_are_updated(sizes, axis, indices, dtype, operation, is_fresh, tile
     given_rows = tuple(len(indices) if d == axis else n for d, n in enumerate(sizes))
     x, updates = values(sizes, dtype) // 50, np.sign(values(given_rows, dtype)[::-1])
     neutral = {"add": 0, "mul": 1, "max": -np.inf, "min": np.inf}[operation]
-    if np.isinf(neutral) and dtype != "float32":
+    if np.isinf(neutral) and not dtype.startswith("float"):
         neutral = getattr(np.iinfo(dtype), "min" if operation == "max" else "max")
 
     def updated(x, updates, indices):
@@ -104,6 +105,17 @@ def test_rows_are_updated(sizes, axis, indices, dtype, operation, is_fresh, tile
 
     share = agrees(jax.jit(updated), (x, updates, np.array(indices, np.int32)), tiles)
     event(f"vertices by code: {share:.0%}")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "int8", "uint16"])
+@pytest.mark.parametrize("operation", ["add", "mul", "max", "min"])
+def test_updates_of_several_elements_a_word_run_by_code(dtype, operation) -> None:
+    x, updates = values((6, 4, 8), dtype) // 50, np.sign(values((5, 4, 8), dtype)[::-1])
+
+    def updated(x, updates, indices):
+        return getattr(x.at[indices], operation)(updates, mode="drop", wrap_negative_indices=False)
+
+    assert agrees(updated, (x, updates, np.array([3, 0, 3, 9, 5], np.int32)), 4) == 1
 
 
 def test_code_runs_wherever_a_part_of_the_tensor_lies() -> None:

@@ -115,6 +115,30 @@ def test_gradients_of_sharded_functions_are_sharded_programs(function):
     np.testing.assert_allclose(got, jax.grad(lambda x: dense(x, W).sum())(X), rtol=1e-4, atol=1e-5)
 
 
+MIXED = AbstractMesh((2, 4), ("data", "model"), axis_types=(AxisType.Explicit, AxisType.Auto))
+
+
+@pytest.mark.parametrize("mesh", [EXPLICIT, MIXED], ids=["explicit", "mixed"])
+def test_functions_with_explicit_axes_are_transformed_from_outside(mesh):
+    inner = jit(dense, in_shardings=(on(ROWS, mesh), on(COLUMNS, mesh)), engine="fast")
+    tangent = np.cos(X)
+    wanted = jax.jvp(lambda x: dense(x, W), (X,), (tangent,))
+    for got, want in zip(jax.jvp(lambda x: inner(x, W), (X,), (tangent,)), wanted, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+    got = jax.jit(jax.grad(lambda x, w: inner(x, w).sum(), (0, 1)))(X, W)
+    for own, want in zip(got, jax.grad(lambda x, w: dense(x, w).sum(), (0, 1))(X, W), strict=True):
+        np.testing.assert_allclose(own, want, rtol=1e-4, atol=1e-5)
+    twice = jax.vmap(inner, (0, None))(np.stack([X, 2 * X]), W)
+    np.testing.assert_allclose(twice, np.tanh(np.stack([X, 2 * X]) @ W), rtol=2e-5, atol=1e-6)
+
+
+def test_arguments_may_have_types_with_explicit_axes_of_the_callers_own_devices():
+    inner = jit(dense, engine="fast")
+    for function in (inner, jax.grad(lambda x, w: inner(x, w).sum())):
+        traced = jax.jit(function).trace(*described(EXPLICIT))
+        assert traced.lower(lowering_platforms=("cpu",)).as_text()
+
+
 def test_a_function_that_is_manual_throughout_is_the_program_of_one_ipu():
     text = jit(MANUAL).lower(X, W).as_text("partitioned")
     assert "argument 0: P('data', 'model')" in text and "tensor<4x4xf32>" in text
@@ -159,6 +183,13 @@ def test_pmap_is_one_call_on_every_ipu():
     np.testing.assert_allclose(got, x - x.mean(0), rtol=1e-5, atol=1e-6)
     with pytest.raises(WrongArguments, match="leading axis for each of 16 IPUs"):
         ipuxla.pmap(lambda v: v, target=SYSTEM)(x[:3])
+    w = {"w": RNG.normal(size=(5, 3)).astype(np.float32)}
+    shared = ipuxla.pmap(lambda v, w: jax.lax.psum(v @ w["w"], "i"), "i", target=SYSTEM, in_axes=(0, None))
+    np.testing.assert_allclose(shared(x, w), np.tile(x.sum(0) @ w["w"], (16, 1)), rtol=1e-4, atol=1e-5)
+    with pytest.raises(WrongArguments, match=r"(?s)an axis for each argument.*2 arguments.*1"):
+        shared(x)
+    with pytest.raises(InvalidOption, match="over its leading axis, or the same on every IPU"):
+        ipuxla.pmap(lambda v: v, target=SYSTEM, in_axes=1)
 
 
 def test_a_mesh_is_one_of_the_systems_ipus():

@@ -112,10 +112,11 @@ class Formula:
         or the last. What one vertex cannot count is as many vertices one after another as it takes.
         """
         n, rows = np.asarray(n, np.int64), np.asarray(rows, np.int64)
-        vertices = -(-n // self.n_max) * -(-rows // self.rows_max)
+        by_n, by_rows = (np.maximum(1, -(-a // most)) for a, most in ((n, self.n_max), (rows, self.rows_max)))
+        vertices = by_n * by_rows
         many = bool(np.any(vertices > 1))
         if many:
-            n, rows = -(-n // -(-n // self.n_max)), -(-rows // -(-rows // self.rows_max))
+            n, rows = -(-n // by_n), -(-rows // by_rows)
         slots = np.maximum(self._slots(n, rows, 0), self._slots(n, rows, self.workers - 1))
         cycles = self.supervisor_cycles + self.workers * slots
         return cycles * vertices if many else cycles

@@ -13,6 +13,7 @@ from tiles.elements.cell import CELL, ELEMENT, ROW
 from tiles.elements.emitter import Emitter
 from tiles.elements.extents import symbol
 from tiles.elements.select import Walker
+from tiles.elements.streams import Pointer, Stream
 from tiles.elements.tilecode import MZERO, Block, Item, Register, Repeat
 from tiles.elements.values import Value, natural_form
 from tiles.elements.workers import emit_argument, emit_share, emit_worker, share, worker_code
@@ -28,14 +29,16 @@ N, ROWS = symbol("n"), symbol("rows")
 class Updates:
     """Builds the code of ``out[index[i], :] = f(out[index[i], :], in[i, :])`` for rows of ``n`` words, i in order.
 
+    A word holds one element, two of 16 bits or four of 8.
+
     The tensor's part is ``size`` rows of ``row_bytes`` from ``first`` on; the row that takes what lies outside follows it.
 
     Args:
       emitter: takes the code.
-      jaxpr: closed jaxpr of ``f``: of an old and a new word.
-      dtype: of the words.
+      jaxpr: closed jaxpr of ``f``: of an old and a new element.
+      dtype: of the elements.
       is_clamped: whether indices beyond 0 and ``last`` stand for these.
-      lanes: elements of an iteration, which a variant says.
+      lanes: words of an iteration, which a variant says.
     """
 
     emitter: Emitter
@@ -48,10 +51,10 @@ class Updates:
         """Start without arguments.
 
         Raises:
-          NoTileCode: elements that are no whole words.
+          NoTileCode: elements of several words.
         """
-        if itemsize(self.dtype) != WORD_BYTES:
-            raise NoTileCode(f"updates of {self.dtype}", expected="elements of whole words")
+        if itemsize(self.dtype) > WORD_BYTES:
+            raise NoTileCode(f"updates of {self.dtype}", expected="elements of a word or less")
         self.arguments: list[str] = []
 
     def _argument(self, name: str) -> Register:
@@ -93,13 +96,14 @@ class Updates:
 
     def _word(self, reading: Register, writing: Register) -> None:
         """Emit one word: load both, combine, store."""
-        e, step = self.emitter, self.emitter.isa["worker_contexts"]
-        form = natural_form(self.dtype)
-        old, new = (e.fresh("M" if form == "int" else "A") for _ in range(2))
-        e.emit("ld32", (old,), (writing, MZERO), (0,), stream="out0")
-        e.emit("ld32step", (new, reading), (MZERO, reading), (step,), stream="in0")
-        values = [Value(self.dtype, ELEMENT, 1, forms={form: (x,)}) for x in (old, new)]
-        walker = Walker(e, 1)
+        e, turn = self.emitter, WORD_BYTES * self.emitter.isa["worker_contexts"]
+        each, form = WORD_BYTES // itemsize(self.dtype), natural_form(self.dtype)
+
+        def stream(name: str, register: Register, turn_bytes: int) -> Stream:
+            return Stream(e, name, self.dtype, each, WORD_BYTES, lambda _: Pointer(register, turn_bytes))
+
+        old, new = stream("out0", writing, 0).load(form), stream("in0", reading, turn).load(form)
+        walker = Walker(e, each)
+        values = [Value(self.dtype, ELEMENT, each, forms={form: pieces}) for pieces in (old, new)]
         (found,) = walker.run(self.jaxpr.jaxpr, list(self.jaxpr.consts), values)
-        (word,) = walker.forms.get(found, form)
-        e.emit("st32step", (writing,), (word, MZERO, writing), (step,), stream="out0")
+        stream("out0", writing, turn).store(walker.forms, found)

@@ -167,7 +167,7 @@ def _abstract_fields(path: pathlib.Path, data: JsonObject) -> dict[str, Leaf]:
 
 def _parent_path(path: pathlib.Path, parent: str) -> pathlib.Path:
     """Return the file that ``path`` extends: beside it, else among the packaged ones."""
-    beside = path.with_name(f"{parent}.json")
+    beside = path.parent / f"{parent}.json"
     return beside if beside.is_file() else _locate(parent)
 
 
@@ -186,7 +186,10 @@ def _read_file(path: pathlib.Path) -> JsonObject:
     if not is_dict(data) or data.get("schema") != SCHEMA:
         got = data.get("schema") if is_dict(data) else type(data).__name__
         raise InvalidTarget(
-            "a target data file has another schema", location=str(path), expected=SCHEMA, got=got
+            "a target data file has another schema",
+            location=str(path),
+            expected=f"{SCHEMA}, or ipuxla.system/1 of a system",
+            got=got,
         )
     _check_keys(data, path)
     return data

@@ -408,6 +408,9 @@ class System:
                     raise InvalidSystem(
                         f"{where} ends at {kind} {number}, and there are {self.counts.get(kind, 0)}"
                     )
+            for (kind, number), other in laid.wiring.ends:
+                if other == (kind, number):
+                    raise InvalidSystem(f"{where} leads from {kind} {number} to itself")
         if isinstance(laid.wiring, Switch):
             below, above = self.ipus_each[laid.wiring.nodes], self.ipus_each[laid.wiring.to]
             if above % below and above < self.num_ipus:
@@ -430,7 +433,9 @@ class System:
         apart = np.flatnonzero(label != 0)
         if apart.size:
             raise InvalidSystem(
-                f"system {self.name!r} is not connected: no link leads from ipu 0 to {self.node_name(apart[0])}"
+                f"system {self.name!r} is not connected: no link leads from ipu 0 to {self.node_name(apart[0])}",
+                expected="wiring by which every node reaches every other",
+                try_="a node above what is apart (a host, a switch), with wiring of pattern switch to it",
             )
 
 

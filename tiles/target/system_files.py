@@ -121,7 +121,8 @@ def unknown(name: str) -> UnknownTarget:
 def _holding(chip: str, count: int) -> str:
     """Return the name of the smallest system of a chip with a host that has so many IPUs, else of the largest."""
     data = ((name, _resolve(load.data_directory("systems") / f"{name}.json")) for name in known_systems())
-    sizes = [(d["num_ipus"], name) for name, d in data if d["chip"] == chip and "host" in d.get("nodes", {})]
+    own = [(d["num_ipus"], name, d.get("nodes", {}).get("host")) for name, d in data if d["chip"] == chip]
+    sizes = [(size, name) for size, name, host in own if host is not None and not host.get("above_ipus")]
     if not sizes:
         raise UnknownTarget(f"no system is made of {chip!r}", expected=", ".join(known_systems()))
     return next((name for size, name in sizes if size >= count), sizes[-1][1])
@@ -171,7 +172,7 @@ def _resolve(path: pathlib.Path, seen: tuple[pathlib.Path, ...] = ()) -> JsonObj
 
 def _parent(path: pathlib.Path, parent: str) -> pathlib.Path:
     """Return the file that ``path`` extends: beside it, else among the packaged ones."""
-    for candidate in (path.with_name(f"{parent}.json"), load.data_directory("systems") / f"{parent}.json"):
+    for candidate in (path.parent / f"{parent}.json", load.data_directory("systems") / f"{parent}.json"):
         if candidate.is_file():
             return candidate
     raise InvalidSystem(

@@ -67,6 +67,7 @@ from ipuxla.frontend._jax_compat.tracing import (
     is_librarys,
     key_generator,
     meshes_of,
+    names_explicit_axes,
     no_mesh,
     only_debugs,
     own_width,
@@ -74,6 +75,7 @@ from ipuxla.frontend._jax_compat.tracing import (
     trace_function,
     unknown_axes,
     weaken,
+    without_explicit_axes,
 )
 from ipuxla.frontend._jax_compat.transforms import (
     batch_jaxpr,
@@ -131,6 +133,7 @@ __all__ = [
     "module_bytecode",
     "module_of_bytecode",
     "module_text",
+    "names_explicit_axes",
     "no_mesh",
     "only_debugs",
     "own_width",
@@ -155,6 +158,7 @@ __all__ = [
     "with_consts_as_arguments",
     "with_plain_indices",
     "with_whole_dimensions",
+    "without_explicit_axes",
     "without_own_refs",
     "zero_cotangent",
     "zero_tangent",

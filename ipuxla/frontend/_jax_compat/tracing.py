@@ -228,14 +228,49 @@ def unknown_axes(trace: Callable[[], Any]) -> tuple[list[str], str | None] | Non
 
 @_weakref_lru_cache
 def constrained_jaxpr(jaxpr: ClosedJaxpr, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> ClosedJaxpr:
-    """Return a jaxpr whose arguments and results are constrained to shardings within, None: are not."""
+    """Return a jaxpr whose arguments and results are constrained to shardings within, None: are not.
+
+    Where axes of the mesh are explicit, types inside name them, and those of arguments and results do not: callers'
+    arrays lie on no such devices.
+    """
+    said = [s for s in (*inputs, *outputs) if s is not None]
+    mesh = said[0].mesh.abstract_mesh
+    names = mesh.explicit_axes
+    auto = mesh.update_axis_types(dict.fromkeys(names, jax.sharding.AxisType.Auto))
 
     def constrained(values: Sequence[Any], shardings: Sequence[Any]) -> list[Any]:
         pairs = zip(values, shardings, strict=True)
-        return [x if s is None else jax.lax.with_sharding_constraint(x, s) for x, s in pairs]
+        return [
+            x
+            if s is None
+            else jax.lax.with_sharding_constraint(x, jax.sharding.NamedSharding(auto, s.spec) if names else s)
+            for x, s in pairs
+        ]
+
+    def inside(*arrays: Any) -> list[Any]:
+        arrays = tuple(constrained(arrays, inputs))
+        if not names:
+            return jaxpr_as_fun(jaxpr)(*arrays)
+        specs = tuple(aval.sharding.spec for aval in jaxpr.in_avals)
+        with jax.sharding.use_abstract_mesh(auto):
+            typed: Any = jax.sharding.explicit_axes(jaxpr_as_fun(jaxpr), axes=names, in_sharding=specs)
+            return typed(*arrays)
 
     def function(*arrays: Any) -> list[Any]:
-        return constrained(jaxpr_as_fun(jaxpr)(*constrained(arrays, inputs)), outputs)
+        return constrained(inside(*arrays), outputs)
 
     with own_width(jaxpr):
-        return jax.make_jaxpr(function)(*jaxpr.in_avals)
+        return jax.make_jaxpr(function)(*map(without_explicit_axes, jaxpr.in_avals))
+
+
+def names_explicit_axes(value: Any) -> bool:
+    """Whether the type of a value, or a type, is one over a mesh with explicit axes."""
+    aval = value if isinstance(value, _core.AbstractValue) else getattr(value, "aval", None)
+    return isinstance(aval, _core.ShapedArray) and bool(aval.sharding.mesh.explicit_axes)
+
+
+def without_explicit_axes(aval: Any) -> Any:
+    """Return a type that names no axes of a mesh."""
+    if not names_explicit_axes(aval):
+        return aval
+    return _core.ShapedArray(aval.shape, aval.dtype, aval.weak_type)

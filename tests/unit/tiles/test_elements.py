@@ -21,6 +21,7 @@ from tiles.elements import (
     compile_cell,
     contiguous,
     cost_of,
+    formula_of,
     named,
     registers,
     schedule,
@@ -209,6 +210,13 @@ def test_a_cost_is_a_closed_form_for_many_candidates() -> None:
     cost = cost_of(code, {"n": n}, MK2)
     assert cost.slots.shape == (6, 399)
     assert cost.cycles.tolist() == [int(cost_of(code, {"n": k}, MK2).cycles) for k in n]
+
+
+@pytest.mark.filterwarnings("error")
+def test_cells_without_elements_beside_long_ones_are_priced():
+    formula = formula_of(compiled(lambda a: -a, [F], MK2), MK2)
+    n = np.array([0, 5, 10 * formula.n_max])
+    assert formula.cycles(n).tolist() == [int(formula.cycles(np.array([k]))[0]) for k in n]
 
 
 def test_no_code_is_said_by_name() -> None:

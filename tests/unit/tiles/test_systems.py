@@ -132,10 +132,14 @@ def test_several_of_a_chip_or_of_a_system():
     four, pod = find_system("pod64 x 4"), find_system("pod256")
     assert (four.wiring, four.num_ipus) == (pod.wiring, pod.num_ipus)
     assert find_system("bow x 64").wiring == find_system("bow_pod64").wiring
-    with pytest.raises(
-        InvalidSystem, match="'c2_card x 2' is not connected: no link leads from ipu 0 to ipu 2"
-    ):
-        find_system("c2_card x 2")
+    for name in known_systems():
+        each = find_system(name)
+        many = find_system(f"{name} x {64_000 // each.num_ipus}")
+        assert many.num_ipus == 64_000 and many.num_machines == 64_000 // int(
+            many.figure("ipus_per_machine").value
+        )
+    assert "host" not in find_system("c2_card").counts or not find_system("c2_card").counts["host"]
+    assert find_system("c2_card x 2").counts["host"] == 2
     with pytest.raises(InvalidSystem, match="3 nodes 'ipu' cannot be wired as 2 x 8"):
         find_system("gc2 x 3")
     for count in (0, 2**17 + 2):
@@ -238,6 +242,7 @@ CHAIN = listing(["ipu 0", "ipu 1"], ["ipu 1", "ipu 2"], ["ipu 2", "ipu 3"])
         ({"nodes__gateway": node(4)}, "is not connected: no link leads from ipu 0 to gateway 0"),
         ({"wiring__line": TWO_APART}, "is not connected: no link leads from ipu 0 to ipu 2"),
         ({"wiring__line": listing(["ipu 0", "ipu 4"])}, "ends at ipu 4, and there are 4"),
+        ({"wiring__line": listing(["ipu 0", "ipu 0"])}, "wiring 'line' leads from ipu 0 to itself"),
         ({"wiring__line": listing(["ipu 0"])}, "a link has two ends"),
         ({"wiring__line": listing(["ipu 0", "ipu"])}, "'ipu' names no node"),
         ({"wiring__line": CHAIN, "routes": [["ipu 0", "ipu 3"]]}, "does not arrive: no link joins ipu 0 and ipu 3"),
@@ -245,7 +250,9 @@ CHAIN = listing(["ipu 0", "ipu 1"], ["ipu 1", "ipu 2"], ["ipu 2", "ipu 3"])
         ({"wiring__line": CHAIN, "routes": [["ipu 0", "ipu 7"]]}, "does not arrive: there is no ipu 7"),
         ({"wiring__line": CHAIN, "routes": "all"}, "routes are a list of lists of nodes"),
         ({"extends": "nothing"}, "extends 'nothing', and there is no such system"),
+        ({"extends": "/nowhere/nothing"}, "extends '/nowhere/nothing', and there is no such system"),
         ({"extends": "toy"}, "in a circle: toy -> toy"),
+        ({"extends": "./toy"}, "in a circle: toy -> toy"),
         ({"abstract": True}, "describes no system"),
     ],
 )  # fmt: skip

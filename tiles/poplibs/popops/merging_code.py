@@ -62,6 +62,7 @@ class Merging:
       run: elements of the sorted runs that there are at first.
       kept: how many of a row are wanted; None for all.
       counts: whether the positions of the first runs are counted, not read.
+      ascends: whether positions ascend from run to run, as those that are counted do: runs decide between equal elements.
     """
 
     order: Order
@@ -70,11 +71,17 @@ class Merging:
     run: int = 1
     kept: int | None = None
     counts: bool = False
+    ascends: bool = False
 
     @property
     def dtypes(self) -> tuple[str, ...]:
         """Dtypes of the arrays that are merged."""
         return (*self.order.dtypes, POSITION) if self.has_positions else self.order.dtypes
+
+    @property
+    def question(self) -> tuple[Order, bool, int | None, bool]:
+        """What code depends on beside the level: order, whether there are positions, their padding, whether they ascend."""
+        return self.order, self.has_positions, self.size, self.counts or self.ascends
 
 
 @dataclass(frozen=True)
@@ -160,7 +167,7 @@ def _runs(what: Merging, n: Amount, rows: Amount, target: Target, name: str) -> 
     variants: dict[tuple[bool, int], Variant] = {}
     for level, counts, steps, runs in _turns(what, n, rows, isa):
         if (counts, steps) not in variants:
-            made = existing(_variant(isa, what.order, what.has_positions, what.size, counts, steps))
+            made = existing(_variant(isa, *what.question, counts, steps))
             variants[counts, steps] = made.named(name)
         found.append(_Run(level, variants[counts, steps], counts, steps, runs))
     return found
@@ -199,7 +206,7 @@ def merging_code(
       NoTileCode: elements that are no whole words, a comparison without code, or rows that loops cannot count.
       OutOfRegisters: too few registers, even with values spilled.
     """
-    cell = partial(_cell, what.order, what.has_positions, what.size)
+    cell = partial(_cell, *what.question)
     parts = [
         VertexCode(
             run.variant,
@@ -232,7 +239,7 @@ def merging_cycles(what: Merging, n: Amount, rows: Amount, target: Target) -> An
 
 def least_merging_cycles(what: Merging, n: Amount, rows: Amount, target: Target) -> Any:
     """Return what ``merging_cycles`` is at least, from code that is not scheduled; arguments and errors as of it."""
-    isa, question = instructions_for(target), (what.order, what.has_positions, what.size)
+    isa, question = instructions_for(target), what.question
     return sum(
         runs
         * _least_formula(isa, _Compiled, (counts,), steps, *question).cycles(
@@ -271,7 +278,7 @@ def bitonic_code(what: Merging, extents: Extents, target: Target, name: str) -> 
     n = np.asarray(extents.sizes[-1], np.int64)
     rows = extents.points // np.maximum(n, 1)
     piece = -(-n // target.workers_per_tile)
-    question = what.order, what.has_positions, what.size
+    question = what.question
     cell, kernel = partial(_cell, *question), _BitonicRows(what, target.workers_per_tile)
     least = existing(_bitonic_variant(isa, *question, 0)).named(name)
     parts = [
@@ -294,7 +301,7 @@ def bitonic_code(what: Merging, extents: Extents, target: Target, name: str) -> 
 
 def bitonic_cycles(what: Merging, n: int, rows: int, target: Target) -> Any:
     """Return the cycles of sorting ``rows`` bitonic rows of ``n`` elements on one tile; errors as of ``merging_code``."""
-    isa, question = instructions_for(target), (what.order, what.has_positions, what.size)
+    isa, question = instructions_for(target), what.question
     least = existing(_bitonic_variant(isa, *question, 0)).formula.cycles(n)
     ends = existing(_bitonic_variant(isa, *question, _halvings(n))).formula
     return rows * (least + ends.cycles(-(-n // target.workers_per_tile)))
@@ -302,7 +309,7 @@ def bitonic_cycles(what: Merging, n: int, rows: int, target: Target) -> Any:
 
 def least_bitonic_cycles(what: Merging, n: int, rows: int, target: Target) -> Any:
     """Return what ``bitonic_cycles`` is at least, from code that is not scheduled; arguments and errors as of it."""
-    isa, question = instructions_for(target), (what.order, what.has_positions, what.size)
+    isa, question = instructions_for(target), what.question
     least = _least_formula(isa, _CompiledEnds, (), 0, *question).cycles(n)
     ends = _least_formula(isa, _CompiledEnds, (), _halvings(n), *question)
     return rows * (least + ends.cycles(-(-n // target.workers_per_tile)))
@@ -421,8 +428,11 @@ class _Compiled:
 
 
 @lru_cache(maxsize=256)
-def _cell(order: Order, has_positions: bool, size: int | None) -> CellFunction:
-    """Return whether later elements go before earlier ones: of the arrays' later elements, then of their earlier ones."""
+def _cell(order: Order, has_positions: bool, size: int | None, ascends: bool) -> CellFunction:
+    """Return whether later elements go before earlier ones: of the arrays' later elements, then of their earlier ones.
+
+    Where positions ascend from run to run a later element goes first only if it is less.
+    """
     arrays = (*order.dtypes, POSITION) if has_positions else order.dtypes
     check_widths(arrays)
     if any(itemsize(dtype) != _WORD_BYTES for dtype in arrays):
@@ -432,6 +442,9 @@ def _cell(order: Order, has_positions: bool, size: int | None) -> CellFunction:
         later, earlier = elements[: len(arrays)], elements[len(arrays) :]
         if not has_positions:
             return order.less(ONE_ELEMENT, later, earlier)
+        if ascends:
+            less = order.less(ONE_ELEMENT, later[:-1], earlier[:-1])
+            return less if size is None else less & (later[-1] < size)
         if size is None:
             return order.earlier(ONE_ELEMENT, later, earlier)
         return order.precedes(ONE_ELEMENT, later, earlier, size)

@@ -106,7 +106,7 @@ class SortPart(Stage):
     """Sort the innermost dimension, a tile's part of a row.
 
     Args:
-      is_merge: whether the part is bitonic, two runs that are merged.
+      is_merge: whether the part is bitonic, two runs that are merged; any other is in the order of its positions before.
     """
 
     name: ClassVar[str] = "popops.SortPart"
@@ -145,7 +145,8 @@ class SortPart(Stage):
 
     def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
         """Return the code of sorting parts of whole words."""
-        what = Merging(self.order, size=self.size if self._is_padded(extents.form) else None)
+        size = self.size if self._is_padded(extents.form) else None
+        what = Merging(self.order, size=size, ascends=not self.is_merge)
         if self.is_merge:
             return bitonic_code(what, extents, target, self.label)
         return sorting_code(what, len(extents.form.dims) - 1, extents, target, self.label)
@@ -322,7 +323,8 @@ def _row_cycles(order: Order, n: int, rows: int, target: Target, is_least: bool 
 def _part_cycles(order: Order, n: int, rows: int, target: Target, is_least: bool = False) -> float:
     """Return the cycles in which a tile sorts parts of rows, without padding, see ``SortPart``."""
     stated = float(rows * part_cycles(n, len(order.dtypes) + 1, order.comparison_slots, target))
-    coded = partial(least_merging_cycles if is_least else merging_cycles, Merging(order), n, rows, target)
+    what = Merging(order, ascends=True)
+    coded = partial(least_merging_cycles if is_least else merging_cycles, what, n, rows, target)
     return _coded_or_stated(coded, stated, is_least)
 
 

@@ -61,8 +61,8 @@ def updates_code(extents: Extents, what: Updating, target: Target, name: str) ->
     """Return the code of updates at single places along one axis: for a fresh start, of filling the tensor first.
 
     Raises:
-      NoTileCode: several axes, windows of several places, indices that vary along the tensor, elements below a word that
-        are computed with.
+      NoTileCode: several axes, windows of several places, indices that vary along the tensor, elements of several words
+        that are computed with, rows that end inside a word.
       OutOfRegisters: too few registers, even with values spilled.
     """
     form = extents.form
@@ -80,11 +80,7 @@ def updates_code(extents: Extents, what: Updating, target: Target, name: str) ->
         raise NoTileCode("updates that are repeated along other axes")
     check_indices(extents.operand_dtypes[base])
     words = what.dtype
-    if itemsize(what.dtype) != _WORD_BYTES:
-        if what.operation != "set":
-            raise NoTileCode(
-                f"updates of {what.dtype} that are computed with", expected="elements of 32 bits"
-            )
+    if itemsize(what.dtype) != _WORD_BYTES and what.operation == "set":
         words = "uint32"
     row = extents.product(rest) * itemsize(what.dtype)
     if (row % _WORD_BYTES).any():
@@ -95,7 +91,7 @@ def updates_code(extents: Extents, what: Updating, target: Target, name: str) ->
     if what.is_fresh:
         variant = existing(_variant(isa, "fill", what.operation, what.dtype, False)).named(name)
         cell = partial(_filling, what.operation, what.dtype)
-        filled = n * extents.product((places,))
+        filled = extents.product((places, *rest))
         parts.append(
             VertexCode(variant, filled, cell=cell, kernel=kernel, compiled=compile_filling, turn=kernel.fill)
         )
@@ -123,7 +119,7 @@ def _variant(
 
 @lru_cache(maxsize=64)
 def _combining(operation: str, dtype: str) -> CellFunction:
-    """Return what an update makes of an old word."""
+    """Return what an update makes of an old element."""
     words = (dtype,) * 2
     jaxpr: Any = make_jaxpr(SCATTERS[operation][1])(*(jax.ShapeDtypeStruct((), to_jax(d)) for d in words))
     return CellFunction(jaxpr, (words, (dtype,)), Arrangement((), ()))
