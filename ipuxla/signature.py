@@ -1,7 +1,8 @@
 """What a compiled program takes and returns: pytrees, leaf types, argument names; and these as plain data.
 
-JAX arrays of random keys travel as their words, complex numbers as two arrays, the real and the imaginary parts;
-here is the one place that takes them apart and puts them together.
+JAX arrays of random keys travel as their words, complex numbers as two arrays, the real and the imaginary parts,
+derivatives of integers (``float0``, which has no values) as false; here is the one place that takes them apart and
+puts them together.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ _SCALAR_KINDS = {bool: "b", int: "iu", float: "f", complex: "c"}
 
 HOLDERS = {"int2": "int8", "int4": "int8", "uint2": "uint8", "uint4": "uint8"}
 HOLDERS |= dict.fromkeys(("float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn"), "float16")
+HOLDERS["float0"] = "bool"  # as JAX lowers it
 """What engines take and return for numbers that no machine has: the importer computes in these."""
+FLOAT0 = jax.dtypes.float0
 
 
 def narrow_name(element: str) -> str | None:
@@ -41,6 +44,16 @@ def narrow_name(element: str) -> str | None:
     else:
         name = f"{'uint' if element.startswith('u') else 'int'}{element.lstrip('ui')}"
     return name if name in HOLDERS else None
+
+
+def element_name(dtype: Any) -> str:
+    """Return the numpy-style name of an element type, ``float0`` among them, of which numpy says ``void``."""
+    return "float0" if dtype == FLOAT0 else np.dtype(dtype).name
+
+
+def _dtype(name: str) -> np.dtype:
+    """Return the element type of a name."""
+    return FLOAT0 if name == "float0" else jnp.dtype(name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,17 +75,17 @@ class LeafType:
         """Return the type of an array."""
         if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
             return cls(tuple(array.shape), "uint32", str(jax.random.key_impl(array)))
-        return cls(tuple(array.shape), np.dtype(array.dtype).name)
+        return cls(tuple(array.shape), element_name(array.dtype))
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> LeafType:
         """Return the type whose fields ``data`` holds."""
-        return cls(tuple(map(int, data["shape"])), jnp.dtype(data["dtype"]).name, data["key"])
+        return cls(tuple(map(int, data["shape"])), element_name(_dtype(data["dtype"])), data["key"])
 
     @functools.cached_property
     def np_dtype(self) -> np.dtype:
         """Type of an element, or of a word of a key."""
-        return jnp.dtype(self.dtype)
+        return _dtype(self.dtype)
 
     @functools.cached_property
     def is_complex(self) -> bool:
@@ -95,6 +108,8 @@ class LeafType:
             return (jax.random.key_data(array),)
         if not isinstance(array, jax.Array | np.ndarray):
             array = self._as_array(array)
+        if self.np_dtype == FLOAT0:
+            return (np.zeros(array.shape, bool),)
         if self.dtype in HOLDERS:
             return (array.astype(HOLDERS[self.dtype]),)
         if not self.is_complex:
@@ -114,6 +129,8 @@ class LeafType:
         """
         if self.key is not None:
             return jax.random.wrap_key_data(arrays[0], impl=self.key)
+        if self.np_dtype == FLOAT0:
+            return np.zeros(arrays[0].shape, FLOAT0)
         if self.dtype in HOLDERS:
             is_word = self.dtype.startswith("float") and arrays[0].dtype == np.uint16  # of the ring
             return arrays[0] if is_word else _narrowed(arrays[0], self.np_dtype)

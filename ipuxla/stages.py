@@ -48,7 +48,7 @@ from ipuxla.pinned_shardings import AUTO, PinnedShardings, read_pinned
 from ipuxla.runner import Runner, on_tiles
 from ipuxla.runtime import Compiled
 from ipuxla.sharding import ArraySharding, Placement
-from ipuxla.signature import HOLDERS, LeafType, Signature, narrow_name
+from ipuxla.signature import HOLDERS, LeafType, Signature, element_name, narrow_name
 from tiles.compiler import (
     Executable,
     out_of_memory,
@@ -592,9 +592,10 @@ class Lowered:
 
 def _leaf_type(aval: Any) -> LeafType:
     generator = compat.key_generator(aval)
-    if not generator and aval.dtype.kind != "c" and aval.dtype.name not in HOLDERS:
+    name = "uint32" if generator else element_name(aval.dtype)
+    if not generator and aval.dtype.kind != "c" and name not in HOLDERS:
         name_of(aval.dtype)
-    return LeafType(tuple(aval.shape), "uint32" if generator else aval.dtype.name, generator)
+    return LeafType(tuple(aval.shape), name, generator)
 
 
 def _without_complex(module: Module, passes: str | None) -> Module:

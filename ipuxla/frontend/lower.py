@@ -267,12 +267,17 @@ def _refuse_checks(jaxpr: Any) -> None:
 
 
 def _refuse_effects(jaxpr: Any) -> None:
-    kernel = compat.find_equation(jaxpr, lambda e: e.primitive.name == "pallas_call")
-    found = kernel or compat.find_equation(jaxpr, _is_refused)
+    kernel = compat.find_equation(jaxpr, lambda e: _is_kernel(e) and e.params["interpret"] is not True)
+    found = kernel or compat.find_equation(jaxpr, _is_refused, is_opaque=_is_kernel)
     if found is None and compat.find_equation(jaxpr, _is_check) is None:
         found = compat.find_equation(jaxpr, _is_pure)
     if found is not None:
         _refuse(*found)
+
+
+def _is_kernel(equation: compat.Equation) -> bool:
+    """Whether an equation is a Pallas kernel; its Refs are its own. With ``interpret=True`` JAX lowers it as operations."""
+    return equation.primitive.name == "pallas_call"
 
 
 def _refuse(equation: compat.Equation, location: str | None) -> None:
@@ -290,7 +295,10 @@ def _refuse(equation: compat.Equation, location: str | None) -> None:
         what = (
             "pallas_call: a Pallas kernel is written for another machine's memory and has no form for an IPU"
         )
-        try_ = "the same function in jax.numpy or jax.lax; a vertex of your own is an ipuxla.codelet"
+        try_ = (
+            "interpret=True, with which JAX writes a kernel as operations; the same function in jax.numpy or jax.lax; "
+            "a vertex of your own is an ipuxla.codelet"
+        )
     elif compat.has_ref_effects(equation):
         what = f"{name} reads or writes a Ref from outside the function: a program for an IPU cannot"
         try_ = (

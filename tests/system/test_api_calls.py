@@ -145,6 +145,37 @@ def test_methods(jit):
     assert "multiply" in model.apply.lower(model, X).as_text("hlo")
 
 
+def _gradients(parameters):
+    return jax.grad(lambda p: jnp.sum(p["w"] ** 2), allow_int=True)(parameters)
+
+
+def _same_float0(got, n):
+    np.testing.assert_array_equal(got["w"], np.arange(float(n)) * 2)
+    assert got["i"].dtype == jax.dtypes.float0 and got["i"].shape == (n, 2)
+
+
+@pytest.mark.parametrize("engine", ["fast", "literal", "hlo"])
+def test_derivatives_of_integers_are_float0(small_target, engine):
+    parameters = {"w": jnp.arange(3.0), "i": jnp.ones((3, 2), jnp.int32)}
+    jitted = ipuxla.jit(_gradients, target=small_target, engine=engine)
+    _same_float0(jitted(parameters), 3)
+    _same_float0(jitted.lower(parameters).compile()(parameters), 3)
+
+
+def test_float0_goes_in_and_through_transformations_and_files(jit, small_target, tmp_path):
+    parameters = {"w": jnp.arange(3.0), "i": jnp.ones((3, 2), jnp.int32)}
+    jitted = ipuxla.jit(_gradients, target=small_target)
+    given = jax.jit(_gradients)(parameters)
+    passed = jit(lambda p: (p["w"], p))(given)[1]
+    _same_float0(passed, 3)
+    _same_float0(jax.jit(jitted)(parameters), 3)
+    rows = {"w": parameters["w"][:, None], "i": parameters["i"][:, None]}
+    assert jax.vmap(jitted)(rows)["i"].dtype == jax.dtypes.float0
+    path = tmp_path / "program.ipuxla"
+    jitted.lower(parameters).compile().save(path)
+    _same_float0(ipuxla.load(path)(parameters), 3)
+
+
 def test_random_keys_are_exact(jit):
     def draw(key, x):
         key, sub = jax.random.split(key)

@@ -102,6 +102,47 @@ def test_refs_made_inside_are_values(small_target):
     np.testing.assert_allclose(gradient, np.full_like(X, 8.0))
 
 
+def _blocked(x, y):
+    """Multiply by blocks of 4, as Pallas' own introduction does; ``interpret`` writes it as a loop over the grid."""
+
+    def kernel(x_ref, y_ref, out_ref):
+        @pallas.when(pallas.program_id(2) == 0)
+        def _():
+            out_ref[...] = jnp.zeros_like(out_ref)
+
+        out_ref[...] += x_ref[...] @ y_ref[...]
+
+    return pallas.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((x.shape[0], y.shape[1]), x.dtype),
+        grid=(x.shape[0] // 4, y.shape[1] // 4, x.shape[1] // 4),
+        in_specs=[
+            pallas.BlockSpec((4, 4), lambda i, j, k: (i, k)),
+            pallas.BlockSpec((4, 4), lambda i, j, k: (k, j)),
+        ],
+        out_specs=pallas.BlockSpec((4, 4), lambda i, j, k: (i, j)),
+        interpret=True,
+    )(x, y)
+
+
+@pytest.mark.parametrize("engine", ["fast", "literal"])
+def test_interpreted_pallas_kernels_are_operations(small_target, engine):
+    x = np.arange(96.0, dtype=np.float32).reshape(8, 12) % 7
+    jitted = ipuxla.jit(_blocked, target=small_target, engine=engine)
+    np.testing.assert_array_equal(jitted(x, x.T), x @ x.T)
+
+
+def test_tangents_of_interpreted_pallas_kernels(small_target):
+    def kernel(x_ref, out_ref):
+        out_ref[...] = jnp.sin(x_ref[...])
+
+    def f(x):
+        return pallas.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype), interpret=True)(x)
+
+    _, got = jax.jvp(jax.vmap(ipuxla.jit(f, target=small_target)), (X,), (X,))
+    np.testing.assert_allclose(got, np.cos(X) * X, rtol=1e-6)
+
+
 # ---- compiled programs
 
 

@@ -119,16 +119,19 @@ def has_ref_effects(equation: Equation) -> bool:
 
 
 def find_equation(
-    jaxpr: ClosedJaxpr, is_wanted: Callable[[Equation], bool]
+    jaxpr: ClosedJaxpr,
+    is_wanted: Callable[[Equation], bool],
+    is_opaque: Callable[[Equation], bool] = lambda _: False,
 ) -> tuple[Equation, str | None] | None:
     """Return the first wanted equation, innermost first, with the user's ``file:line`` behind it.
 
-    Hides where equations keep jaxprs, and source information: a jaxpr inside another begins its own, so where
-    it says nothing, or names lines of libraries only, the equation around it does.
+    What is inside of an opaque equation is passed over. Hides where equations keep jaxprs, and source information: a
+    jaxpr inside another begins its own, so where it says nothing, or names lines of libraries only, the equation
+    around it does.
     """
     found = (
         (equation, f"{frame.file_name}:{frame.start_line}" if frame else None)
-        for equation, frame in _equations(jaxpr.jaxpr, None)
+        for equation, frame in _equations(jaxpr.jaxpr, None, is_opaque)
         if is_wanted(equation)
     )
     return next(found, None)
@@ -151,13 +154,15 @@ def _file_of(frame: Any) -> str:
     return frame.file_name
 
 
-def _equations(jaxpr: _core.Jaxpr, around: Any) -> Iterator[tuple[Equation, Any]]:
+def _equations(
+    jaxpr: _core.Jaxpr, around: Any, is_opaque: Callable[[Equation], bool] = lambda _: False
+) -> Iterator[tuple[Equation, Any]]:
     outer = () if around is None else (around,)
     for equation in jaxpr.eqns:
         frames = _source_info_util.user_frames(equation.source_info.traceback)
         frame = users_own(itertools.chain(frames, outer), _file_of)
-        for inner in _core.jaxprs_in_params(equation.params):
-            yield from _equations(inner, frame)
+        for inner in () if is_opaque(equation) else _core.jaxprs_in_params(equation.params):
+            yield from _equations(inner, frame, is_opaque)
         yield equation, frame
 
 
