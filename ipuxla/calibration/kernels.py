@@ -60,24 +60,32 @@ def elementwise(record: Record) -> Work:
     popops' vertex for it, which may compute it another way.
     """
     n, dtype = record.params.integer("n"), record.params.dtype()
-    x = shaped((n,), dtype)
+    x, one = shaped((n,), dtype), shaped((), dtype)
     words = f"{record.id} {record.what}".lower()
+    function, arguments, built = _elementwise_function(words, x, one)
+    if "hand-written" in words:
+        operands = ", ".join(f"x{k}[i]" if a.shape else f"x{k}" for k, a in enumerate(arguments))
+        function, built = (
+            codelet(f"{operands} -> y[i]", name="hand_written")(function),
+            f"{built}, a codelet,",
+        )
+    return _on_a_tile(record, function, *arguments, built=built)
+
+
+def _elementwise_function(
+    words: str, x: jax.ShapeDtypeStruct, one: jax.ShapeDtypeStruct
+) -> tuple[Callable[..., Any], tuple[jax.ShapeDtypeStruct, ...], str]:
+    """Return the function that a record's words name, its arguments, and what it is called."""
     if "gelu" in words:
-        gelu = partial(jax.nn.gelu, approximate="erf" not in words)
-        if "hand-written" in words:
-            return _on_a_tile(record, codelet("x[i] -> y[i]", name="gelu")(gelu), x, built="gelu, a codelet,")
-        return _on_a_tile(record, gelu, x, built="gelu")
+        return partial(jax.nn.gelu, approximate="erf" not in words), (x,), "gelu"
     if "row update" in words or "row_update" in words:
-        one = shaped((), dtype)
-        return _on_a_tile(record, lambda a, w, v: a - (w * w) * v, x, one, x, built="x -= w * w * v")
+        return lambda a, w, v: a - (w * w) * v, (x, one, x), "x -= w * w * v"
     if re.search(r"scaled.?add|axpy", words):
-        return _on_a_tile(record, lambda a, b: a + 0.5 * b, x, x, built="a + 0.5 b")
-    for name, function in _UNARY.items():
-        if re.search(rf"\b{name}\b", words.replace("_", " ")):
-            return _on_a_tile(record, function, x, built=name)
-    for name, function in _BINARY.items():
-        if re.search(rf"\b{name}\b", words.replace("_", " ")):
-            return _on_a_tile(record, function, x, x, built=name)
+        return lambda a, b: a + 0.5 * b, (x, x), "a + 0.5 b"
+    for functions, arguments in ((_UNARY, (x,)), (_BINARY, (x, x))):
+        for name, function in functions.items():
+            if re.search(rf"\b{name}\b", words.replace("_", " ")):
+                return function, arguments, name
     raise NotModelled("neither its name nor its text says which function it is")
 
 
