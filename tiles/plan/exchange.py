@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -349,29 +349,23 @@ def reshape_traffic(source: Layout, destination: Layout, dtype: str, target: Tar
     local = elements(src_tile[~crosses], length[~crosses])
     columns = [src_tile, src_offset, dst_tile, dst_offset, length]
     del first, src_tile, src_offset, dst_tile, dst_offset, length  # many millions of each
-    for n, column in enumerate(columns):
-        columns[n] = column[crosses]
-    src_tile, src_offset, dst_tile, dst_offset, length = columns
-    del columns, column, crosses
-    received, sent = (whole_words(elements(tiles, length), size) for tiles in (dst_tile, src_tile))
-    between_ipus = paired_ipu_bytes(src_tile, dst_tile, length, dtype, target)
 
-    def ordered(by: Sequence[np.ndarray], *columns: np.ndarray) -> list[np.ndarray]:
-        order = order_of(*by)
-        return [column[order] for column in columns]
+    def pick(which: np.ndarray) -> None:
+        for n in range(len(columns)):
+            columns[n] = columns[n][which]
 
-    tile, offset, long = ordered((src_tile, src_offset), src_tile, src_offset, length)
-    runs = count(tile[_breaks(tile, offset, long)])
-    tile, offset, long = ordered((dst_tile, dst_offset), dst_tile, dst_offset, length)
-    in_order = count(tile[_breaks(tile, offset, long)])
-    tile, *others = ordered(
-        (dst_tile, src_tile, src_offset), dst_tile, dst_offset, length, src_tile, src_offset
-    )
-    offset, long, src_tile, src_offset = others
-    del dst_tile, dst_offset, length
-    jumps = count(tile[_breaks(tile, offset, long)])
+    pick(crosses)
+    received, sent = (whole_words(elements(columns[n], columns[4]), size) for n in (2, 0))
+    between_ipus = paired_ipu_bytes(columns[0], columns[2], columns[4], dtype, target)
+    pick(order_of(*columns[:2]))
+    runs = count(columns[0][_breaks(columns[0], columns[1], columns[4])])
+    pick(order_of(*columns[2:4]))
+    in_order = count(columns[2][_breaks(*columns[2:])])
+    pick(order_of(columns[2], *columns[:2]))
+    src_tile, src_offset, tile, offset, length = columns
+    jumps = count(tile[_breaks(tile, offset, length)])
     changes = _breaks(tile)
-    selects = count(tile[_breaks(src_tile, src_offset, long) | changes])
+    selects = count(tile[_breaks(src_tile, src_offset, length) | changes])
     sources = count(tile[_breaks(src_tile) | changes])
     runs = np.minimum(runs, sent // WORD_BYTES)
     any_order = (jumps <= sources) | (count(tile) <= selects)  # see ``receiving.arriving``
@@ -431,7 +425,9 @@ class _Breaks:
         size, grain = self.axis.size, self.axis.grain
         index = (np.arange(self.axis.parts)[:, None] * grain + self.inside).reshape(-1)
         index = np.concatenate([index[index < size], self.parts * grain])
-        return ((np.arange(self.repeats)[:, None] * size + index) * self.inner).reshape(-1)
+        numbers = np.arange(self.repeats)[:, None] * size + index
+        numbers *= self.inner
+        return numbers.reshape(-1)
 
 
 class _Owners:
