@@ -27,6 +27,7 @@ __all__ = [
     "InvalidTarget",
     "IpuError",
     "OutOfTileMemory",
+    "Undivided",
     "UnknownStage",
     "UnknownTarget",
     "Unsupported",
@@ -38,6 +39,10 @@ __all__ = [
 
 class InvalidOption(IpuError):
     """An option of ``jit``, ``compile`` or ``compile_stablehlo`` has a value outside the legal ones."""
+
+
+class Undivided(InvalidOption, ValueError):
+    """A sharding's parts do not divide a dimension of an argument; a ``ValueError``, as JAX's own is."""
 
 
 class InvalidCodelet(InvalidArguments):

@@ -9,8 +9,10 @@ from typing import ClassVar
 
 from hlo_passes.ir import Computation, Instruction, Value, value_names
 from hlo_passes.ops import Constant, Iota, OptimizationBarrier, Repeat, While
+from hlo_passes.ops.collectives import PartitionId, ReplicaId
 from hlo_passes.ops.data_movement import DataMovement
 from hlo_passes.ops.elementwise import Elementwise
+from hlo_passes.ops.indexing import DynamicSlice
 from hlo_passes.passes.base import LocalPass, map_control_regions
 from hlo_passes.passes.loops import num_carried, with_invariants
 from hlo_passes.passes.precompute import COSTLY
@@ -26,7 +28,8 @@ class Hoist(LocalPass):
     value leaves all loops that it does not depend on. Loops and branches themselves stay where they are.
 
     Costly functions of up to ``max_bytes`` leave a loop with all that they are made of, however small: sines of a
-    position, in every layer of a scan over layers. What else reads that, computes it as before.
+    position, in every layer of a scan over layers, or of that part of it which an IPU has. What else reads that, computes
+    it as before.
     """
 
     name: ClassVar[str] = "hoist"
@@ -80,6 +83,10 @@ def _out_of_region(
     return moved, _reading(loop, number, moving, made, [outside[value] for value in made])
 
 
+_CHEAP = (Elementwise, DataMovement, Iota, DynamicSlice)
+"""What costly functions may be made of and are computed with once more, in place of what the loop computes."""
+
+
 def _movable(region: Computation, carried: int, most: int) -> list[Instruction]:
     """Return the instructions of a region that depend on invariants, and are not larger than those, or costly and small."""
     constants = {value for i in region.instructions if isinstance(i.op, Constant) for value in i.results}
@@ -98,7 +105,9 @@ def _movable(region: Computation, carried: int, most: int) -> list[Instruction]:
             continue
         read = {value for value in instruction.operands if value not in constants}
         size = sum(v.type.size_bytes for v in instruction.results)
-        if isinstance(instruction.op, (Elementwise, DataMovement, Iota)) and size <= most:
+        if isinstance(instruction.op, (PartitionId, ReplicaId)):
+            derived.update(instruction.results)
+        elif isinstance(instruction.op, _CHEAP) and size <= most:
             if timeless.issuperset(instruction.operands):
                 timeless.update(instruction.results)
             elif all(value in derived or value in timeless for value in instruction.operands):

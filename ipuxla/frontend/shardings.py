@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
-from ipuxla.errors import InvalidOption, Unsupported
+from ipuxla.errors import InvalidOption, Undivided, Unsupported
 from ipuxla.frontend import _jax_compat as compat
 
 
@@ -42,6 +43,7 @@ def find_shardings(jaxpr: Any, inputs: Sequence[Any], outputs: Sequence[Any]) ->
 
     Raises:
       InvalidOption: two meshes in one function, or two axes of one name.
+      Undivided: a size that the sharding of an argument does not divide.
       Unsupported: a sharding that names no axes of a mesh.
     """
     named = [_named(sharding) for sharding in inputs], [_named(sharding) for sharding in outputs]
@@ -68,7 +70,25 @@ def find_shardings(jaxpr: Any, inputs: Sequence[Any], outputs: Sequence[Any]) ->
             got=_shown(other),
             try_="one mesh with the axes of both; collectives and shardings name the axes they are about",
         )
+    arguments = zip(compat.argument_names(jaxpr), jaxpr.in_avals, named[0], strict=True)
+    for number, (name, aval, sharding) in enumerate(arguments):
+        if sharding is not None:
+            _require_divided(f"argument {name or number}", aval.shape, sharding)
     return Shardings(mesh, tuple(named[0]), tuple(named[1]))
+
+
+def _require_divided(what: str, shape: Sequence[int], sharding: NamedSharding) -> None:
+    """Raise Undivided where parts do not divide a dimension, by the name that it has in the user's function."""
+    for dim, (size, axes) in enumerate(zip(shape, sharding.spec, strict=False)):
+        names = axes if isinstance(axes, tuple) else (axes,)
+        parts = math.prod(sharding.mesh.shape[name] for name in names if name in sharding.mesh.shape)
+        if size % parts:
+            raise Undivided(
+                f"{what}: {parts} parts do not divide dimension {dim} of {list(shape)}, sharded by {sharding.spec}",
+                expected=f"a size that {parts} divides",
+                got=str(size),
+                try_="another dimension, an axis of fewer IPUs, or padding; values inside a function need not divide",
+            )
 
 
 def sharding_of_leaf(leaf: Any) -> NamedSharding | None:

@@ -12,7 +12,13 @@ from jax.sharding import PartitionSpec as P
 
 import ipuxla
 from ipuxla import runtime
-from ipuxla.errors import InvalidOption, IpuError, Unsupported, UnsupportedPrimitive, WrongArguments
+from ipuxla.errors import (
+    InvalidOption,
+    IpuError,
+    Unsupported,
+    UnsupportedPrimitive,
+    WrongArguments,
+)
 from ipuxla.experiments.digits import data_parallel, make_job
 from ipuxla.experiments.settings import Settings
 from tests.replicas import small_system
@@ -350,6 +356,25 @@ def test_groups_may_be_written_in_any_order(groups):
     np.testing.assert_allclose(jit(manual, engine="fast")(X), want, rtol=1e-6)
 
 
+def test_angles_of_what_an_ipu_has_leave_the_loop_over_layers():
+    """Which of them it has follows from its number: an invariant, as the position is."""
+
+    def layers(position, weights, x):
+        def layer(x, w):
+            angle = position / 10_000.0 ** (jnp.arange(64) / 64)
+            return x * w + jnp.cos(angle), None
+
+        return jax.lax.scan(layer, x, weights)[0]
+
+    x, weights = np.linspace(0, 1, 64, dtype=np.float32), np.linspace(0.5, 1, 4, dtype=np.float32)
+    lowered = jit(layers, in_shardings=(on(P()), on(P()), on(P("model")))).lower(np.float32(3), weights, x)
+    before, _, inside = lowered.as_text("hlo-optimized").partition("hlo.repeat")
+    assert "stablehlo.cosine" in before and "stablehlo.power" in before
+    assert "stablehlo.cosine" not in inside and "stablehlo.power" not in inside
+    got = lowered.compile()(np.float32(3), weights, x)
+    np.testing.assert_allclose(got, jax.jit(layers)(np.float32(3), weights, x), rtol=1e-5, atol=1e-6)
+
+
 GATHERED = jax.lax.GatherDimensionNumbers(offset_dims=(1,), collapsed_slice_dims=(0,), start_index_map=(0,))
 ADDED = jax.lax.ScatterDimensionNumbers(
     update_window_dims=(1,), inserted_window_dims=(0,), scatter_dims_to_operand_dims=(0,)
@@ -435,6 +460,15 @@ def test_assertions_of_the_function_itself_are_its_own():
 
     with pytest.raises(AssertionError):
         jit(refuse, in_shardings=on(ROWS))(X)
+
+
+def test_arguments_that_parts_do_not_divide_are_named():
+    """A ``ValueError``, as JAX's, which does not say which of the leaves it is."""
+    leaf = jax.ShapeDtypeStruct((7, 3), np.float32, sharding=on(ROWS))
+    with pytest.raises(
+        ValueError, match=r"argument p\['w'\]: \d+ parts do not divide dimension 0 of \[7, 3\]"
+    ):
+        jit(lambda p, x: p["w"] + x).lower({"w": leaf}, 1.0)
 
 
 def test_what_jax_refuses_itself_is_jaxs_error():
