@@ -425,6 +425,8 @@ class _Breaks:
         size, grain = self.axis.size, self.axis.grain
         index = (np.arange(self.axis.parts)[:, None] * grain + self.inside).reshape(-1)
         index = np.concatenate([index[index < size], self.parts * grain])
+        if not index.size:
+            return index  # of however many repeats
         numbers = np.arange(self.repeats)[:, None] * size + index
         numbers *= self.inner
         return numbers.reshape(-1)
