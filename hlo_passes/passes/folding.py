@@ -29,6 +29,8 @@ FEW_TAPS = 32
 """Taps along an axis up to which windows of one operation stay windows: a tap is a load and an operation."""
 FEW_ROW_TAPS = 4
 """Taps of windows that do not overlap up to which they are folded tap by tap rather than as rows."""
+MOST_TOLD_APART = 1 << 24
+"""Elements along an axis of which a table says which are padding; no tile's memory holds as many."""
 
 
 class Geometry(NamedTuple):
@@ -59,12 +61,62 @@ class Geometry(NamedTuple):
         """Whether windows overlap in many taps."""
         return self.outputs > 1 and self.taps > FEW_TAPS and self.stride < self.taps
 
+    @property
+    def may_meet_padding(self) -> bool:
+        """Whether there is padding before, behind or between the elements."""
+        return self.low > 0 or self.high > 0 or self.base > 1
+
+    @property
+    def extent(self) -> int:
+        """How many elements there are with padding."""
+        return (self.size - 1) * self.base + 1 + self.low + self.high
+
+    @property
+    def is_told_apart(self) -> bool:
+        """Whether a table of which elements are padding, where there is any, is not too long."""
+        return not self.may_meet_padding or self.extent <= MOST_TOLD_APART
+
 
 def geometries(op: ReduceWindow, shape: Sequence[int], outputs: Sequence[int]) -> list[Geometry]:
     """Return how windows lie along every axis of inputs of ``shape``."""
     fields = (op.window_dimensions, op.window_strides, op.base_dilations, op.window_dilations)
     columns = (shape, outputs, *fields, op.low, op.high)
     return [Geometry(*each) for each in zip(*columns, strict=True)]
+
+
+@dataclass(frozen=True, eq=False)
+class Met:
+    """Which elements along an axis have met anything but padding.
+
+    Args:
+      size: of the axis.
+      table: bool ``[size]``; None if all have.
+    """
+
+    size: int
+    table: np.ndarray | None = None
+
+    @property
+    def is_all(self) -> bool:
+        """Whether all have."""
+        return self.table is None or bool(self.table.all())
+
+    def taken(self, start: int, count: int, stride: int) -> Met:
+        """Return that of ``count`` elements, each ``stride`` behind the last."""
+        table = None if self.table is None else self.table[start : start + stride * (count - 1) + 1 : stride]
+        return Met(count, table)
+
+    def has_more_than(self, other: Met) -> bool:
+        """Return whether an element has that has not in ``other``."""
+        if self.table is None or other.table is None:
+            return not other.is_all
+        return bool(np.any(self.table & ~other.table))
+
+    def either(self, other: Met) -> Met:
+        """Return which elements have here or in ``other``."""
+        if self.table is None or other.table is None:
+            return Met(self.size)
+        return Met(self.size, self.table | other.table)
 
 
 @dataclass
@@ -83,7 +135,7 @@ class Folding:
     region: Computation
     values: list[Value]
     fill: list[np.ndarray] | None = None
-    valid: dict[int, np.ndarray] = field(default_factory=dict[int, np.ndarray])
+    valid: dict[int, Met] = field(default_factory=dict[int, Met])
 
     def fold(self, axis: int, g: Geometry) -> None:
         """Fold the windows along one axis."""
@@ -93,16 +145,16 @@ class Folding:
             scan = Scan(axis, reverse=g.low == 0)
             self.values = list(self.rewriter.emit_all(scan, self.values, (self.region,)))
             return
-        mask = self._spread(axis, g)
+        met = self._spread(axis, g)
         span = (g.taps - 1) * g.dilation + 1
-        if (span <= g.stride or g.outputs == 1) and g.taps > FEW_ROW_TAPS and mask.all():
+        if (span <= g.stride or g.outputs == 1) and g.taps > FEW_ROW_TAPS and met.is_all:
             self._fold_rows(axis, g)
         else:
-            mask = self._fold_by_doubling(axis, g, mask)
-            if not mask.all():
-                self.valid[axis] = mask
+            met = self._fold_by_doubling(axis, g, met)
+            if not met.is_all:
+                self.valid[axis] = met
 
-    def _spread(self, axis: int, g: Geometry) -> np.ndarray:
+    def _spread(self, axis: int, g: Geometry) -> Met:
         """Pad, spread and cut the arrays; return which elements along the axis are not padding."""
         rank = self.values[0].type.rank
         low, high, interior = (
@@ -119,9 +171,10 @@ class Folding:
                 for x, fill in zip(self.values, fills, strict=True)
             ]
         extent = self.values[0].type.shape[axis]
+        if self.fill is not None or not g.may_meet_padding:
+            return Met(extent)
         position = np.arange(extent) - g.low
-        inside = (position >= 0) & (position <= (g.size - 1) * g.base) & (position % g.base == 0)
-        return inside | (self.fill is not None)
+        return Met(extent, (position >= 0) & (position <= (g.size - 1) * g.base) & (position % g.base == 0))
 
     def _fold_rows(self, axis: int, g: Geometry) -> None:
         """Fold windows that do not overlap, as rows of a scan of which the last elements count."""
@@ -139,18 +192,18 @@ class Folding:
         kept = [x.type.shape[: axis + 1] + x.type.shape[axis + 2 :] for x in last]
         self.values = [self.rewriter.emit(Reshape(shape), x) for x, shape in zip(last, kept, strict=True)]
 
-    def _fold_by_doubling(self, axis: int, g: Geometry, mask: np.ndarray) -> np.ndarray:
+    def _fold_by_doubling(self, axis: int, g: Geometry, met: Met) -> Met:
         """Fold windows out of folds of 1, 2, 4, ... taps, the greatest first; return which met anything."""
-        power, power_mask, taps = self.values, mask, 1
-        pieces: dict[int, tuple[list[Value], np.ndarray]] = {}
+        power, power_met, taps = self.values, met, 1
+        pieces: dict[int, tuple[list[Value], Met]] = {}
         while True:
             if g.taps & taps:
-                pieces[taps] = power, power_mask
+                pieces[taps] = power, power_met
             if 2 * taps > g.taps:
                 break
-            step, count = taps * g.dilation, len(power_mask) - taps * g.dilation
-            a, b = (self._taken(axis, power, power_mask, start, count, 1) for start in (0, step))
-            power, power_mask = self._combined(axis, a, b)
+            step, count = taps * g.dilation, power_met.size - taps * g.dilation
+            a, b = (self._taken(axis, power, power_met, start, count, 1) for start in (0, step))
+            power, power_met = self._combined(axis, a, b)
             taps *= 2
         total, position = None, 0
         for taps in sorted(pieces, reverse=True):
@@ -162,31 +215,32 @@ class Folding:
         return found
 
     def _taken(
-        self, axis: int, values: list[Value], mask: np.ndarray, start: int, count: int, stride: int
-    ) -> tuple[list[Value], np.ndarray]:
+        self, axis: int, values: list[Value], met: Met, start: int, count: int, stride: int
+    ) -> tuple[list[Value], Met]:
         taken = [cut_out(self.rewriter, x, axis, start, count, stride) for x in values]
-        return taken, mask[start : start + stride * (count - 1) + 1 : stride]
+        return taken, met.taken(start, count, stride)
 
     def _combined(
-        self, axis: int, a: tuple[list[Value], np.ndarray], b: tuple[list[Value], np.ndarray]
-    ) -> tuple[list[Value], np.ndarray]:
+        self, axis: int, a: tuple[list[Value], Met], b: tuple[list[Value], Met]
+    ) -> tuple[list[Value], Met]:
         """Combine folds of earlier with folds of later elements; where one met padding only, take the other."""
         (left, in_left), (right, in_right) = a, b
         combined = lift(self.rewriter, self.region, (*left, *right))
         for present, missing, others in ((in_right, in_left, right), (in_left, in_right, left)):
-            if np.any(present & ~missing):
+            if present.has_more_than(missing):
                 taken = self.mask(axis, missing, others[0].type.shape)
                 combined = [
                     self.rewriter.emit(Select(), taken, x, y) for x, y in zip(combined, others, strict=True)
                 ]
-        return combined, in_left | in_right
+        return combined, in_left.either(in_right)
 
-    def mask(self, axis: int, mask: np.ndarray, shape: tuple[int, ...]) -> Value:
+    def mask(self, axis: int, met: Met, shape: tuple[int, ...]) -> Value:
         """Return booleans that vary along one axis: comparisons with a counter where true ones lie together."""
         emit = self.rewriter.emit
+        mask = met.table
+        if mask is None or mask.all() or not mask.any():
+            return emit(Constant.splat(mask is None or bool(mask.any()), TensorType(shape, "i1")))
         places = np.flatnonzero(mask)
-        if len(places) in (0, len(mask)):
-            return emit(Constant.splat(len(places) > 0, TensorType(shape, "i1")))
         first, last = int(places[0]), int(places[-1])
         if last - first + 1 != len(places):
             constant = emit(Constant.of(mask, "i1"))
@@ -205,7 +259,7 @@ class Folding:
     def is_real(self) -> Value | None:
         """Return which windows met anything but padding; None when all did."""
         found = None
-        for axis, mask in self.valid.items():
-            real = self.mask(axis, mask, self.values[0].type.shape)
+        for axis, met in self.valid.items():
+            real = self.mask(axis, met, self.values[0].type.shape)
             found = real if found is None else self.rewriter.emit(And(), found, real)
         return found

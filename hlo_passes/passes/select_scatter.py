@@ -44,6 +44,17 @@ def is_pooling_gradient(instruction: Instruction, initial: Constant | None) -> b
     return by_order and simple_combiner(scatter) == "add" and from_zero
 
 
+def selecting_windows(instruction: Instruction) -> list[Geometry]:
+    """Return how the windows of a select-and-scatter lie along every axis of its operand."""
+    op, (operand, source, _) = instruction.op, instruction.operands
+    assert isinstance(op, SelectAndScatter)
+    shapes, window = (operand.type.shape, source.type.shape), (op.window_dimensions, op.window_strides)
+    return [
+        Geometry(size, count, taps, stride, 1, 1, low, high)
+        for size, count, taps, stride, low, high in zip(*shapes, *window, op.low, op.high, strict=True)
+    ]
+
+
 def collect_selected(instruction: Instruction, rewriter: Rewriter) -> Sequence[Value] | None:
     """Write a select-and-scatter that is no gradient of pooling as elementwise operations."""
     op, (operand, source, initial) = instruction.op, instruction.operands
@@ -53,13 +64,9 @@ def collect_selected(instruction: Instruction, rewriter: Rewriter) -> Sequence[V
         return None
     if not is_liftable(select) or not is_liftable(scatter):
         return None
-    shape = operand.type.shape
-    windows = [
-        Geometry(size, count, taps, stride, 1, 1, low, high)
-        for size, count, taps, stride, low, high in zip(
-            shape, source.type.shape, op.window_dimensions, op.window_strides, op.low, op.high, strict=True
-        )
-    ]
+    shape, windows = operand.type.shape, selecting_windows(instruction)
+    if not all(g.is_told_apart for g in windows):
+        return None
     total = rewriter.emit(BroadcastInDim(shape, ()), initial)
     if 0 in source.type.shape:
         return [total]

@@ -69,13 +69,16 @@ def fold_windows(instruction: Instruction, rewriter: Rewriter) -> Sequence[Value
     assert isinstance(op, ReduceWindow)
     inputs, initial = instruction.operands[:half], instruction.operands[half:]
     shape = instruction.results[0].type.shape
+    windows = geometries(op, inputs[0].type.shape, shape)
+    if not all(g.is_told_apart for g in windows):
+        return None
     wide, types = region if is_choosing(region) else widened(region), [x.type for x in inputs]
     inputs, initial = (converted(rewriter, given, wide.result_types) for given in (inputs, initial))
     starts = [rewriter.emit(BroadcastInDim(shape, ()), value) for value in initial]
     if 0 in inputs[0].type.shape:
         return converted(rewriter, starts, types)
     folding = Folding(rewriter, wide, inputs)
-    for axis, g in reversed(list(enumerate(geometries(op, inputs[0].type.shape, shape)))):
+    for axis, g in reversed(list(enumerate(windows))):
         folding.fold(axis, g)
     combined, real = lift(rewriter, wide, (*starts, *folding.values)), folding.is_real()
     if real is not None:

@@ -84,6 +84,8 @@ def lu(a: Array) -> list[Array]:
     batch = a.shape[:-2]
     pivots = jnp.zeros((*batch, min(m, n)), jnp.int32)
     permutation = jnp.broadcast_to(jnp.arange(m, dtype=jnp.int32), (*batch, m))
+    if 0 in a.shape:
+        return [a, pivots, permutation]
     return list(lax.fori_loop(0, min(m, n), step, (a, pivots, permutation)))
 
 
@@ -330,6 +332,8 @@ def svd(
     makes them square, and one after makes what is left of small ones orthonormal.
     """
     m, n = a.shape[-2:]
+    if 0 in a.shape:
+        return _svd_of_nothing(a, full_matrices, compute_uv, subset_by_index)
     if m < n:
         options = {"subset_by_index": subset_by_index, "algorithm": algorithm}
         values, *vectors = svd(adjoint(a), full_matrices=full_matrices, compute_uv=compute_uv, **options)
@@ -356,6 +360,16 @@ def svd(
     if subset_by_index is not None and not full_matrices:
         left, right = left[..., first:last], right[..., first:last, :]
     return [values[..., first:last], left, right]
+
+
+def _svd_of_nothing(a: Array, full_matrices: bool, compute_uv: bool, subset_by_index: Any) -> list[Array]:
+    """Return what ``svd`` does of no matrices, or of matrices without elements: any vectors are theirs."""
+    *batch, m, n = a.shape
+    count = min(m, n) if subset_by_index is None else subset_by_index[1] - subset_by_index[0]
+    values = jnp.zeros((*batch, count), a.real.dtype)
+    sizes = ((m, m), (n, n)) if full_matrices else ((m, count), (count, n))
+    vectors = [jnp.broadcast_to(jnp.eye(*size, dtype=a.dtype), (*batch, *size)) for size in sizes]
+    return [values, *vectors] if compute_uv else [values]
 
 
 def _orthogonal_columns(square: Array) -> tuple[Array, Array]:

@@ -62,6 +62,8 @@ def _orgqr(options: Options, types: Sequence[TensorType], a: Array, taus: Array)
 
 def _ormqr(options: Options, types: Sequence[TensorType], a: Array, taus: Array, c: Array) -> Sequence[Array]:
     left, transpose = bool(options["left"]), bool(options["transpose"])
+    if not taus.shape[-1]:
+        return [c]
     return [linalg.ormqr(a, taus, c, left=left, transpose=transpose)]
 
 

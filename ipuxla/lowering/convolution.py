@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hlo_passes.ir import Instruction
 from hlo_passes.ops import Convolution, ReduceWindow, SelectAndScatter, simple_combiner, simple_selection
-from hlo_passes.passes.select_scatter import is_pooling_gradient
+from hlo_passes.passes.folding import MOST_TOLD_APART, Geometry, geometries
+from hlo_passes.passes.select_scatter import is_pooling_gradient, selecting_windows
 from ipuxla.lowering.errors import UnsupportedLowering
 from ipuxla.lowering.registry import Lowering, dtype_of, lowers, where
 from ipuxla.lowering.regular import alone, materialize, with_initial
@@ -52,13 +55,15 @@ def lower_reduce_window(lowering: Lowering, instruction: Instruction) -> tuple[T
     """Place a pooling, and behind it the initial value unless it is neutral.
 
     Raises:
-      UnsupportedLowering: a combining region with more than elementwise operations in it (all others the pass
-        ``windows`` has taken apart).
+      UnsupportedLowering: what the pass ``windows`` has not taken apart: a combining region with more than elementwise
+        operations in it, or padding told apart in an axis that is too long for that.
     """
     op = instruction.op
     assert isinstance(op, ReduceWindow)
     combiner = simple_combiner(instruction.regions[0])
+    value, *_ = instruction.operands
     if combiner is None:
+        _require_told_apart(instruction, geometries(op, value.type.shape, instruction.results[0].type.shape))
         raise UnsupportedLowering(
             "these windows' combining region holds more than elementwise operations on scalars",
             location=where(instruction),
@@ -81,18 +86,31 @@ def lower_reduce_window(lowering: Lowering, instruction: Instruction) -> tuple[T
     return (with_initial(lowering, pooled, instruction, *alone(lowering, initial)),)
 
 
+def _require_told_apart(instruction: Instruction, windows: Sequence[Geometry]) -> None:
+    """Raise UnsupportedLowering where windows over padding were left because no table says which elements are padding."""
+    for axis, g in enumerate(windows):
+        if not g.is_told_apart:
+            raise UnsupportedLowering(
+                f"axis {axis} of these windows, {g.extent:,} elements with padding, is too long to tell padding apart, which"
+                " their combining region needs",
+                location=where(instruction),
+                expected=f"at most {MOST_TOLD_APART:,} elements with padding, or no padding",
+                try_="a region of one operation (add, mul, max, min), whose neutral element stands in for padding",
+            )
+
+
 @lowers(SelectAndScatter)
 def lower_select_and_scatter(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
     """Place the gradient of pooling by maximum or minimum.
 
     Raises:
-      UnsupportedLowering: a region with more than elementwise operations in it (all others the pass ``windows``
-        has taken apart).
+      UnsupportedLowering: as ``lower_reduce_window``, of either region.
     """
     op = instruction.op
     assert isinstance(op, SelectAndScatter)
     direction = simple_selection(instruction.regions[0])
     if direction is None or not is_pooling_gradient(instruction, lowering.constant(instruction.operands[2])):
+        _require_told_apart(instruction, selecting_windows(instruction))
         raise UnsupportedLowering(
             "these windows' selecting or combining region holds more than elementwise operations on scalars",
             location=where(instruction),

@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 from jax import export, lax
 
+import ipuxla
 from hlo_passes.errors import UnsupportedOp
 from hlo_passes.ir import evaluate_module
 from ipuxla.frontend.importer import import_stablehlo
 from tiles.numerics.tolerance import check_close
+from tiles.target import Target
 
 L = lax.linalg
 RNG = np.random.default_rng(0)
@@ -95,6 +97,9 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
         L.tridiagonal_solve,
         (np.float32([0, 1, 1]), np.float32([3, 4, 5]), np.float32([1, 1, 0]), _real(3, 2)),
     ),
+    "lu of nothing": (L.lu, (_real(2, 0, 3),)),
+    "svd of no matrices": (lambda a: (L.svd(a), L.svd(a, full_matrices=False)), (_complex(0, 3, 4),)),
+    "ormqr by no reflections": (L.ormqr, (_real(3, 0), _real(0), _real(3, 2))),
 }
 ON_TPU = [*PROGRAMS][:2] + [*PROGRAMS][3:11] + [*PROGRAMS][13:16]
 
@@ -110,6 +115,35 @@ def _check(source: Any, name: str) -> None:
 def test_lapack(name: str) -> None:
     function, arguments = PROGRAMS[name]
     _check(jax.jit(function).lower(*arguments).compiler_ir("stablehlo"), name)
+
+
+WIDE = (
+    *(
+        "qr",
+        "qr, full and complex",
+        "lu, complex",
+        "cholesky",
+        "eigh",
+        "eigh, complex",
+        "svd",
+        "svd, full and complex",
+    ),
+    *("triangular_solve", "triangular_solve, adjoint", "eig", "eig, complex", "schur", "schur, complex"),
+    *("hessenberg", "tridiagonal", "tridiagonal_solve", "ormqr"),
+)
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_lapack_in_64_bits_as_a_compiled_program(name: str, small_target: Target) -> None:
+    """Routines named ``d`` and ``z``, whose results come from a compiled program."""
+    function, arguments = PROGRAMS[name]
+    with jax.enable_x64(True):
+        wide = [a.astype(np.complex128 if np.iscomplexobj(a) else np.float64) for a in arguments]
+        wanted = jax.jit(function)(*wide)
+        text = jax.jit(function).lower(*wide).as_text()
+        assert "lapack_z" in text or "lapack_d" in text
+        got = ipuxla.compile_stablehlo(text, small_target)(*wide)
+        check_close(list(got), jax.tree.leaves(wanted))
 
 
 @pytest.mark.parametrize("name", ON_TPU)

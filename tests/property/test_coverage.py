@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tiles.plan import truth
-from tiles.plan.coverage import Counted, Stretches
+from tiles.plan.coverage import Counted, Coverage, Stretches, Strided
+from tiles.plan.slices import SHORT, AxisSlices
 
 SLICES = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 12)), max_size=8)
 
@@ -19,15 +20,53 @@ def test_stretches_say_what_a_table_says(slices: list[tuple[int, int]], size: in
     counts = np.zeros(size, np.int64)
     for a, b in ends:
         counts[a:b] += 1
-    table, stretches, every = Counted(counts), Stretches.of(low, high, size), np.arange(size + 1)
+    _say_the_same(Stretches.of(low, high, size), counts)
+
+
+@given(SLICES, st.integers(0, 60), st.integers(2, 5), st.integers(0, 9))
+def test_strided_slices_say_what_a_table_says(
+    slices: list[tuple[int, int]], size: int, step: int, offset: int
+) -> None:
+    counts = np.zeros(size, np.int64)
+    ends: list[tuple[int, int]] = []
+    for low, count in slices:
+        read = np.arange(offset + low * step, min(offset + (low + count) * step, size), step)
+        counts[read] += 1
+        ends += [(read[0], read[-1])] if read.size else []
+    low, high = (np.array([end[k] for end in ends], np.int64) for k in range(2))
+    _say_the_same(Strided.of(low, high, step, size), counts)
+
+
+def _say_the_same(found: Coverage, counts: np.ndarray, ends: int | None = None) -> None:
+    """Compare what is asked of all indices, or of so many at both ends of a long axis."""
+    table, size, every = Counted(counts), counts.size, np.arange(counts.size + 1)
+    if ends is not None:
+        every = np.concatenate([every[:ends], every[-ends:]])
     for name in ("any_before", "one_before", "next_read"):
-        assert (getattr(stretches, name)(every) == getattr(table, name)(every)).all(), name
+        assert (getattr(found, name)(every) == getattr(table, name)(every)).all(), name
     for least in (1, 2):
-        wide = np.arange(-1, size + 1)
-        assert (stretches.is_read(wide, least) == table.is_read(wide, least)).all()
-        assert (stretches.begun(every, least) == table.begun(every, least)).all()
-        brute = [((counts[: n + 1] >= least) & (np.append(0, counts[:n]) < least)).sum() for n in range(size)]
-        assert (stretches.begun(np.arange(size), least) == brute).all()
+        wide = np.append(-1, every)
+        assert (found.is_read(wide, least) == table.is_read(wide, least)).all()
+        assert (found.begun(every, least) == table.begun(every, least)).all()
+        begins = (counts >= least) & (np.append(0, counts[:-1]) < least)
+        inside = every[every < size]
+        assert (found.begun(inside, least) == np.cumsum(begins)[inside]).all()
+
+
+@given(
+    st.lists(st.tuples(st.integers(-20, 60), st.integers(0, 30)), min_size=1, max_size=3),
+    st.sampled_from((-5, -3, -2, 2, 3, 4)),
+    st.integers(0, 4),
+)
+def test_strided_slices_of_a_long_axis_are_counted_by_their_ends(
+    slices: list[tuple[int, int]], step: int, offset: int
+) -> None:
+    size = SHORT + 10 if step % 2 else SHORT + 1
+    begin, direction = (0, 1) if step > 0 else (size - 1, -1)
+    first = np.array([begin + direction * offset + low * step for low, _ in slices], np.int64)
+    axis = AxisSlices(size, (0,), (first.size,), first, np.array([count for _, count in slices]), step)
+    assert isinstance(axis.covered, Strided)
+    _say_the_same(axis.covered, axis.coverage, 300)
 
 
 @given(

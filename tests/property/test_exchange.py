@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -542,6 +543,11 @@ def test_traffic_of_a_reshape_of_many_elements_takes_as_little_as_its_stretches(
     np.testing.assert_array_equal(moved.received, received)
     np.testing.assert_array_equal(moved.local[:24], [n * columns * 4 for n in stays])
     assert moved.sent.sum() == received.sum()
+    tracemalloc.start()
+    with_ones = Layout((*source.axes, whole(1)))
+    np.testing.assert_array_equal(reshape_traffic(with_ones, flat, "float32", MACHINE).received, received)
+    assert tracemalloc.get_traced_memory()[1] < 200 << 20  # an axis of one element is gone through 2e8 times
+    tracemalloc.stop()
     with pytest.raises(Unsupported, match="stretches"):
         by_column = Layout((whole(rows), AxisSplit(columns, 1, ((2, 1), (columns // 2, 0)))))
         reshape_traffic(by_column, flat, "float32", MACHINE)

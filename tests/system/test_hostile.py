@@ -6,6 +6,7 @@ import json
 import pathlib
 import subprocess
 import sys
+import tracemalloc
 from typing import Any
 
 import jax
@@ -97,6 +98,48 @@ def sleep(_: bytes) -> bytes:
 
     time.sleep(60)
     return b""
+
+
+def _choosing(x, y):
+    return jnp.where(x > y, x * 2, y + 1)
+
+
+FEW, MANY = np.zeros(4, np.float32), jax.ShapeDtypeStruct((10**8,), np.float32)
+LARGE: dict[str, tuple[Any, Any]] = {
+    "every third of 1e8 elements": (lambda x: x[::3], MANY),
+    "windows of 1e8 elements, of a region": (
+        lambda x: jax.lax.reduce_window(x, np.float32(0), _choosing, (5,), (1,), "VALID"),
+        MANY,
+    ),
+    "windows over padding of 1e9, of a region": (
+        lambda x: jax.lax.reduce_window(x, np.float32(0), _choosing, (5,), (1,), ((10**9, 0),)),
+        FEW,
+    ),
+    "windows of half of 1e8 elements": (
+        lambda x: jax.lax.reduce_window(x, -np.float32(np.inf), jax.lax.max, (5 * 10**7,), (1,), "VALID"),
+        MANY,
+    ),
+    "elements of 1e9 between paddings": (
+        lambda x: jax.lax.pad(x, np.float32(0), [(10**9, 10**9, 10**8)]),
+        FEW,
+    ),
+}
+"""Modules of a few words whose arrays are large: what compiling them takes does not grow with these."""
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_what_compiling_large_arrays_takes(name):
+    function, argument = LARGE[name]
+    text = jax.jit(function).lower(argument).as_text()
+    tracemalloc.start()
+    try:
+        ipuxla.compile_stablehlo(text, Target.named("gc200"))
+    except (HloError, IpuError) as error:
+        assert type(error).__name__ != "InternalError", error
+    finally:
+        _, peak_bytes = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert peak_bytes < 100 << 20, f"{peak_bytes:,} B"
 
 
 # ---- saved programs

@@ -20,6 +20,7 @@ from tiles.compiler.proof_exchange import Exchange
 from tiles.compiler.proof_tables import Table
 from tiles.compiler.wellformed import refuse
 from tiles.graph import Layout
+from tiles.numerics.arrays import distinct
 
 MOST_PAIRS_NUMBERED = 1 << 24
 """Pairs of tiles up to which each has a place of its own to tell equal ones by; those of more tiles are sorted."""
@@ -88,7 +89,7 @@ class ExchangeCode:
             return
         for here, there in tables.paired_tiles(source, target):
             self._sends[here[here != there]] = True
-            self._pairs.append(np.unique(self._coded(there, here)))
+            self._pairs.append(distinct(self._coded(there, here)))
 
     def _coded(self, holder: np.ndarray, source: np.ndarray) -> np.ndarray:
         """Return which tiles take words of which others, each pair as one number."""
@@ -131,7 +132,7 @@ class ExchangeCode:
     def _distinct(self, pairs: np.ndarray) -> np.ndarray:
         """Return each of some coded pairs once."""
         if self.num_tiles**2 > MOST_PAIRS_NUMBERED:
-            return np.unique(pairs)
+            return distinct(pairs)
         numbers = np.arange(pairs.size, dtype=np.int32)
         self._last[pairs] = numbers  # of equal pairs one stays
         return pairs[self._last[pairs] == numbers]

@@ -22,6 +22,7 @@ from tiles.compiler.proof_tables import OUT, PAST, Table
 from tiles.compiler.steps import HOST_STEPS, CopyStep, ExecuteStep, Operand, VariableCopy, VertexGroup
 from tiles.compiler.wellformed import mask_of_ranges, part_bytes, refuse, root_of, where
 from tiles.graph import Layout
+from tiles.numerics.arrays import distinct
 from tiles.numerics.dtypes import itemsize
 
 
@@ -140,7 +141,7 @@ class _Proof:
         if v.layout in self.layouts:
             return
         table = tables.layout_table(v.layout)
-        if not np.array_equal(table.tiles, v.layout.tiles) or np.unique(table.tiles).size != table.tiles.size:
+        if not np.array_equal(table.tiles, v.layout.tiles) or distinct(table.tiles).size != table.tiles.size:
             raise refuse(
                 f"layout {v.layout} of {v.name} does not put its parts on distinct tiles", v.location
             )
@@ -214,7 +215,7 @@ class _Proof:
             return f"a part has extents {parts.extents}, {wanted.extents} are needed"
         for axis, (want_rows, have_rows) in enumerate(zip(wanted.rows, parts.rows, strict=True)):
             count = parts.index[axis].shape[0]
-            pairs = np.unique(want_rows * count + have_rows[part])
+            pairs = distinct(want_rows * count + have_rows[part])
             want, have = wanted.index[axis][pairs // count], parts.index[axis][pairs % count]
             if np.any((want != PAST) & (want != have)):
                 return f"along axis {axis} some tile holds other elements than are needed"
@@ -234,7 +235,7 @@ class _Proof:
     def _cells(self, at: str, group: VertexGroup) -> None:
         """Prove that the cells of a plan lie on distinct tiles."""
         cells = tables.product_tiles(group.plan.splits, group.plan.base)
-        if np.unique(cells).size != cells.size or not np.array_equal(cells, group.plan.tiles):
+        if distinct(cells).size != cells.size or not np.array_equal(cells, group.plan.tiles):
             raise refuse(f"{at}: the cells of the plan do not lie on distinct tiles", group.location)
 
     def _result(self, at: str, group: VertexGroup, k: int) -> None:
@@ -269,7 +270,7 @@ class _Proof:
     def _covers_by_axis(at: str, group: VertexGroup, variable: Variable, table: Table) -> None:
         counts = tuple(index.shape[0] for index in table.index)
         rows = np.ravel_multi_index(table.rows, counts) if counts else np.zeros(table.tiles.size, np.int64)
-        combinations = np.unique(rows).size
+        combinations = distinct(rows).size
         once = all(
             np.all(np.bincount(index[index >= 0], minlength=size) == 1)
             for index, size in zip(table.index, table.shape, strict=True)

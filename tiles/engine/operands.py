@@ -18,6 +18,7 @@ from tiles.engine.memory import Scratch, Stored, TileMemory, as_booleans
 from tiles.engine.placement import box_axes, cell_axes, digits_of, slice_axes, spread_shape
 from tiles.engine.views import Moves, comparisons, copy, moves
 from tiles.graph import AxisSplit, Layout
+from tiles.numerics.arrays import distinct
 from tiles.numerics.dtypes import WORD_BYTES, itemsize, to_jax, word_count
 from tiles.plan import OUTSIDE, UNUSED, Slices
 
@@ -252,7 +253,7 @@ class HeldOperand:
 
 def _is_disjoint(index: np.ndarray) -> bool:
     inside = index[index >= 0]
-    return np.unique(inside).size == inside.size
+    return distinct(inside).size == inside.size
 
 
 def _bits(x: np.ndarray) -> np.ndarray:

@@ -1,7 +1,8 @@
 """Which indices of an axis several slices read: by how many, and in which runs.
 
 Short axes have a table of all indices. On long ones, of which slices read a few stretches (a vector that many
-tensors were joined into), the ends of slices say as much: what is kept does not grow with the axis.
+tensors were joined into), or every nth element, the ends of slices say as much: what is kept does not grow with the
+axis.
 """
 
 from __future__ import annotations
@@ -151,3 +152,60 @@ class Stretches:
     def begun(self, index: np.ndarray, least: int) -> np.ndarray:
         """Return the runs begun."""
         return np.searchsorted(self._starts[least - 1], index, side="right")
+
+
+@dataclass(frozen=True, eq=False)
+class Strided:
+    """Coverage by slices that all read every ``step``-th index from ``first`` on, and none between.
+
+    Args:
+      size: of the axis.
+      first: the first of these indices, less than ``step``.
+      step: from one of them to the next, two or more: no two that are read are neighbours.
+      inner: by which slices read them, of the axis of these indices alone.
+    """
+
+    size: int
+    first: int
+    step: int
+    inner: Stretches
+
+    @classmethod
+    def of(cls, low: np.ndarray, high: np.ndarray, step: int, size: int) -> Strided:
+        """Return the coverage of slices of every ``step``-th index from ``low`` to ``high``, inclusive; none is empty."""
+        first = int(low[0]) % step if low.size else 0
+        inner = Stretches.of((low - first) // step, (high - first) // step + 1, _below(size, first, step))
+        return cls(size, first, step, inner)
+
+    def _below(self, index: np.ndarray) -> np.ndarray:
+        """Return how many of the indices that slices may read are below ``index``."""
+        return np.clip(-(-(index - self.first) // self.step), 0, self.inner.size)
+
+    def any_before(self, index: np.ndarray) -> np.ndarray:
+        """Return how many indices below are read."""
+        return self.inner.any_before(self._below(index))
+
+    def one_before(self, index: np.ndarray) -> np.ndarray:
+        """Return how many indices below are read once."""
+        return self.inner.one_before(self._below(index))
+
+    def next_read(self, index: np.ndarray) -> np.ndarray:
+        """Return the next index that is read."""
+        found = self.inner.next_read(self._below(index))
+        return np.where(found < self.inner.size, self.first + found * self.step, self.size)
+
+    def is_read(self, index: np.ndarray, least: int) -> np.ndarray:
+        """Return whether an index is read."""
+        place = index - self.first
+        return (place % self.step == 0) & self.inner.is_read(place // self.step, least)
+
+    def begun(self, index: np.ndarray, least: int) -> np.ndarray:
+        """Return the runs begun: each index that is read is one."""
+        below = self._below(index + 1)
+        found = self.inner.any_before(below)
+        return found if least == 1 else found - self.inner.one_before(below)
+
+
+def _below(size: int, first: int, step: int) -> int:
+    """Return how many of ``first``, ``first + step``, ... are below ``size``."""
+    return max(0, -(-(size - first) // step))

@@ -18,6 +18,7 @@ import numpy as np
 from tiles.errors import Unsupported
 from tiles.graph import AxisSplit, Cycles, Layout, OpForm, Plan
 from tiles.graph.layout import ceil_div
+from tiles.numerics.arrays import distinct, order_of
 from tiles.numerics.dtypes import WORD_BYTES, itemsize
 from tiles.numerics.shared import all_read_only, hold, read_only
 from tiles.plan.element_order import reordering_of
@@ -295,8 +296,11 @@ def whole_words(elements: np.ndarray, size: int) -> np.ndarray:
     return -(-elements * size // WORD_BYTES) * WORD_BYTES
 
 
-MOST_STRETCHES = 2**27
-"""Stretches of a copy that are listed one by one: a gigabyte for each of several lists."""
+MOST_STRETCHES = 2**25
+"""Stretches of a copy that are listed one by one, 256 MiB for each of several lists: on each tile of an IPU 22,000 of them,
+whose exchange code is as large as all memory that code runs from, or larger."""
+AT_ONCE = 2**16
+"""Stretches whose places are computed at once: what that takes stays in the host's cache."""
 MOST_INDICES = 2**24
 """Indices of an axis that one tile may hold of a copy: they are listed, and no tile's memory holds as many elements."""
 
@@ -331,40 +335,50 @@ def reshape_traffic(source: Layout, destination: Layout, dtype: str, target: Tar
     result = Traffic.none(target)
     if not number:
         return result
-    first = np.unique(np.concatenate([np.zeros(1, np.int64), *(begin.numbers() for begin in begins)]))
-    length = np.diff(first, append=number)
+    first = distinct(np.concatenate([np.zeros(1, np.int64), *(begin.numbers() for begin in begins)]))
     (src_tile, src_offset), (dst_tile, dst_offset) = (each.at(first) for each in owners)
+    length = np.diff(first, append=number)
+    crosses = src_tile != dst_tile
 
     def count(tiles: np.ndarray) -> np.ndarray:
         return np.bincount(tiles, minlength=target.num_tiles)
 
-    def elements(tiles: np.ndarray, which: np.ndarray) -> np.ndarray:
-        return np.bincount(tiles[which], length[which], target.num_tiles).astype(np.int64)
+    def elements(tiles: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        return np.bincount(tiles, lengths, target.num_tiles).astype(np.int64)
 
-    crosses = np.flatnonzero(src_tile != dst_tile)
-    leaving = crosses[np.lexsort((src_offset[crosses], src_tile[crosses]))]
-    arriving = crosses[np.lexsort((src_offset[crosses], src_tile[crosses], dst_tile[crosses]))]
-    received, sent = (whole_words(elements(tiles, crosses), size) for tiles in (dst_tile, src_tile))
-    runs = count(src_tile[leaving[_breaks(src_tile[leaving], src_offset[leaving], length[leaving])]])
-    followed = _breaks(src_tile[arriving], src_offset[arriving], length[arriving])
-    listened = followed | _breaks(dst_tile[arriving])
-    written = arriving[np.lexsort((dst_offset[arriving], dst_tile[arriving]))]
-    in_order = count(dst_tile[written[_breaks(dst_tile[written], dst_offset[written], length[written])]])
-    jumps = count(dst_tile[arriving[_breaks(dst_tile[arriving], dst_offset[arriving], length[arriving])]])
-    selects = count(dst_tile[arriving[listened]])
-    sources = count(dst_tile[arriving[_breaks(src_tile[arriving]) | _breaks(dst_tile[arriving])]])
+    local = elements(src_tile[~crosses], length[~crosses])
+    columns = [src_tile, src_offset, dst_tile, dst_offset, length]
+    del first, src_tile, src_offset, dst_tile, dst_offset, length  # many millions of each
+
+    def pick(which: np.ndarray) -> None:
+        for n in range(len(columns)):
+            columns[n] = columns[n][which]
+
+    pick(crosses)
+    received, sent = (whole_words(elements(columns[n], columns[4]), size) for n in (2, 0))
+    between_ipus = paired_ipu_bytes(columns[0], columns[2], columns[4], dtype, target)
+    pick(order_of(*columns[:2]))
+    runs = count(columns[0][_breaks(columns[0], columns[1], columns[4])])
+    pick(order_of(*columns[2:4]))
+    in_order = count(columns[2][_breaks(*columns[2:])])
+    pick(order_of(columns[2], *columns[:2]))
+    src_tile, src_offset, tile, offset, length = columns
+    jumps = count(tile[_breaks(tile, offset, length)])
+    changes = _breaks(tile)
+    selects = count(tile[_breaks(src_tile, src_offset, length) | changes])
+    sources = count(tile[_breaks(src_tile) | changes])
     runs = np.minimum(runs, sent // WORD_BYTES)
-    any_order = (jumps <= sources) | (count(dst_tile[crosses]) <= selects)  # see ``receiving.arriving``
+    any_order = (jumps <= sources) | (count(tile) <= selects)  # see ``receiving.arriving``
     return dataclasses.replace(
         result,
         received=received,
         sent=sent,
-        local=whole_words(elements(dst_tile, np.flatnonzero(src_tile == dst_tile)), size),
+        local=whole_words(local, size),
         runs=runs,
         sends=send_instructions(sent // WORD_BYTES, runs, target),
         selects=np.minimum(selects, np.maximum(sources, received // WORD_BYTES)),
         pointers=np.minimum(np.where(any_order, np.minimum(in_order, jumps), jumps), received // WORD_BYTES),
-        between_ipus=paired_ipu_bytes(src_tile, dst_tile, length, dtype, target),
+        between_ipus=between_ipus,
     )
 
 
@@ -411,7 +425,11 @@ class _Breaks:
         size, grain = self.axis.size, self.axis.grain
         index = (np.arange(self.axis.parts)[:, None] * grain + self.inside).reshape(-1)
         index = np.concatenate([index[index < size], self.parts * grain])
-        return ((np.arange(self.repeats)[:, None] * size + index) * self.inner).reshape(-1)
+        if not index.size:
+            return index  # of however many repeats
+        numbers = np.arange(self.repeats)[:, None] * size + index
+        numbers *= self.inner
+        return numbers.reshape(-1)
 
 
 class _Owners:
@@ -423,6 +441,7 @@ class _Owners:
 
     def __init__(self, layout: Layout) -> None:
         self._base = layout.base
+        self._part_elements = layout.arrangement.stored_elements(layout.part_shape)
         self._axes = tuple(zip(layout.axes, layout.arrangement.offsets(layout.part_shape), strict=True))
         self.breaks = tuple(self._breaks()) if math.prod(axis.size for axis in layout.axes) else ()
 
@@ -446,13 +465,17 @@ class _Owners:
             inner *= axis.size
 
     def at(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return tile and part offset (elements) of elements, int64 each, shape of ``numbers``."""
-        tile, offset = np.full(numbers.shape, self._base, np.int64), np.zeros(numbers.shape, np.int64)
-        for axis, places in self._axes[::-1]:
-            numbers, index = np.divmod(numbers, axis.size)
-            part, inside = np.divmod(index, axis.grain)
-            tile += axis.tiles[part]
-            offset += places[inside]
+        """Return tile and part offset (elements) of elements, shape of ``numbers``: int32 where no part is larger."""
+        dtype = np.int32 if self._part_elements < 1 << 31 else np.int64
+        tile, offset = np.full(numbers.shape, self._base, np.int32), np.zeros(numbers.shape, dtype)
+        for begin in range(0, numbers.size, AT_ONCE):
+            block = slice(begin, begin + AT_ONCE)
+            rest = numbers[block]
+            for axis, places in self._axes[::-1]:
+                rest, index = np.divmod(rest, axis.size)
+                part, inside = np.divmod(index, axis.grain)
+                tile[block] += axis.tiles[part]
+                offset[block] += places[inside]
         return tile, offset
 
 

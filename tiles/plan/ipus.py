@@ -14,6 +14,7 @@ from functools import reduce
 import numpy as np
 
 from tiles.graph import AxisSplit, Layout
+from tiles.numerics.arrays import distinct
 from tiles.numerics.dtypes import WORD_BYTES, itemsize
 from tiles.plan.slices import AxisSlices, Slices
 from tiles.target import Target
@@ -106,8 +107,8 @@ def paired_ipu_bytes(
     """Return what ``ipu_bytes`` does, of elements that each go from one tile to one tile.
 
     Args:
-      source: tiles that send, int64 ``[stretches]``.
-      destination: tiles that receive, int64 ``[stretches]``.
+      source: tiles that send, integers ``[stretches]``.
+      destination: tiles that receive, integers ``[stretches]``.
       lengths: elements that go from one to the other, int64 ``[stretches]``.
       dtype: the elements'.
       target: the machine.
@@ -115,7 +116,7 @@ def paired_ipu_bytes(
     count = target.num_ipus
     if count == 1:
         return np.zeros((1, 1), np.int64)
-    pairs = source * count + destination // target.tiles_per_ipu
+    pairs = source.astype(np.int64) * count + destination // target.tiles_per_ipu
     elements = np.bincount(pairs, lengths, target.num_tiles * count).astype(np.int64)
     words = -(-elements * itemsize(dtype) // WORD_BYTES)
     found = words.reshape(count, target.tiles_per_ipu, count).sum(axis=1) * WORD_BYTES
@@ -129,7 +130,7 @@ def _stretches(axis: AxisSlices, split: AxisSplit) -> _Stretches:
     slices = np.flatnonzero(high >= low)
     slices = slices[np.argsort(low[slices], kind="stable")]
     low, high = low[slices], high[slices]
-    begins = np.unique(np.concatenate([split.lo, low, high + 1, [0]]))
+    begins = distinct(np.concatenate([split.lo, low, high + 1, [0]]))
     begins = begins[(begins < split.size) | (begins == 0)]
     ends = np.append(begins[1:], split.size)
     lengths, step = ends - begins, abs(axis.step)

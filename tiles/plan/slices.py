@@ -18,7 +18,7 @@ from tiles.graph import ROW_MAJOR, Affine, Arrangement, AxisSplit, Layout, OpFor
 from tiles.graph.layout import align_up, ceil_div
 from tiles.numerics.dtypes import WORD_BYTES
 from tiles.numerics.shared import all_read_only, read_only
-from tiles.plan.coverage import Counted, Coverage, Stretches
+from tiles.plan.coverage import Counted, Coverage, Stretches, Strided
 
 MAX_COUNTED = 1 << 28
 """Elements of an axis, or of all slices of one, that tables are made of: 2 GiB of numbers."""
@@ -121,10 +121,15 @@ class AxisSlices:
     @cached_property
     def covered(self) -> Coverage:
         """Which tensor indices slices read, by what planning asks about them."""
-        if abs(self.step) == 1 and self.size > max(SHORT, 4 * self.first.size):
+        step = abs(self.step)
+        if self.size > max(SHORT, 4 * step * self.first.size):
             low, high = self.bounds
             present = high >= low
-            return Stretches.of(low[present], high[present] + 1, self.size)
+            low, high = low[present], high[present]
+            if step == 1:
+                return Stretches.of(low, high + 1, self.size)
+            if not (low % step != low[:1] % step).any():
+                return Strided.of(low, high, step, self.size)
         return Counted(self.coverage)
 
     def runs_between(self, lo: np.ndarray, hi: np.ndarray, least: int = 1) -> np.ndarray:

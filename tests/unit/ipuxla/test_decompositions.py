@@ -32,6 +32,20 @@ def test_lu_chooses_lapacks_pivots(shape):
         assert got.dtype == expected.dtype
 
 
+@pytest.mark.parametrize("shape", [(0, 4, 3), (0, 3, 4), (2, 0, 3), (2, 3, 0), (0, 0)])
+def test_what_has_no_elements_has_results_of_jaxs_shapes(shape):
+    a = np.zeros(shape, np.complex64)
+    svd = jax.lax.linalg.svd
+    cases = [(decompositions.lu(jnp.asarray(a)), jax.lax.linalg.lu(a))]
+    for options in ({"full_matrices": True}, {"full_matrices": False}, {"compute_uv": False}):
+        given = {"full_matrices": True, "compute_uv": True} | options
+        values, *vectors = decompositions.svd(jnp.asarray(a), **given)
+        expected = svd(a, **options)
+        cases.append(([vectors[0], values, vectors[1]] if vectors else [values], jax.tree.leaves(expected)))
+    for got, expected in cases:
+        assert [(x.shape, x.dtype) for x in got] == [(x.shape, x.dtype) for x in expected]
+
+
 def test_lu_of_a_singular_matrix_leaves_the_zero_pivot():
     a = np.array([[0, 1, 2], [0, 3, 4], [0, 5, 7]], np.float32)
     for got, expected in zip(decompositions.lu(jnp.asarray(a)), jax.lax.linalg.lu(a), strict=True):

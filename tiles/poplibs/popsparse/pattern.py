@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tiles.errors import InvalidGraph
+from tiles.numerics.arrays import distinct
 from tiles.numerics.dtypes import itemsize
 from tiles.poplibs.popsparse.cycles import dynamic_cycles, static_cycles
 from tiles.target import Target
@@ -74,7 +75,7 @@ def cut(
     if shape[0] % parts or shape[1] % bands:
         raise InvalidGraph(f"{shape[0]} x {shape[1]} blocks do not come apart into {parts} x {bands} parts")
     inside = (rows >= 0) & (rows < shape[0]) & (columns >= 0) & (columns < shape[1])
-    if not inside.all() or len(np.unique(rows * shape[1] + columns)) != len(rows):
+    if not inside.all() or len(distinct(rows * shape[1] + columns)) != len(rows):
         raise InvalidGraph(f"blocks outside {shape[0]} x {shape[1]}, or one of them twice")
     high, wide = shape[0] // parts, shape[1] // bands
     number = columns // wide * parts + rows // high
