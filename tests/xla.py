@@ -11,8 +11,12 @@ import numpy as np
 from jax._src.compiler import get_compile_options
 from jax._src.lib import xla_client
 from jax._src.lib.mlir import ir
+from jaxlib import lapack
 
 from ipuxla.frontend import _jax_compat as compat
+
+lapack._lapack.initialize()
+"""Before a module's text calls LAPACK: JAX does so when it lowers such a call itself, and else the process ends."""
 
 
 def compiled(text: str, options: Mapping[str, bool | int] | None = None) -> Callable[..., list[np.ndarray]]:

@@ -133,7 +133,8 @@ class TriangularSolve(Op):
             if not self.unit_diagonal:
                 value = value / lax.dynamic_slice_in_dim(column, i, 1, a.ndim - 2)
             remain = row > i if is_lower else row < i
-            return jnp.where(row == i, value, x - jnp.where(remain, column, 0) * value)
+            # What is solved stays as it is: zero times an infinity would not leave it alone.
+            return jnp.where(row == i, value, jnp.where(remain, x - column * value, x))
 
         x = fori_loop(0, n, step, b).astype(operands[1].dtype)
         return (x if self.left_side else x.mT,)

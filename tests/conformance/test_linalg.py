@@ -75,6 +75,25 @@ def test_triangular_solve(left, lower, unit, transpose):
     np.testing.assert_allclose(matrix @ x if left else x @ matrix, b, atol=1e-5)
 
 
+@pytest.mark.parametrize("lower", [True, False])
+def test_infinities_stay_in_the_rows_that_they_reach(lower):
+    """Column by column as LAPACK's loops: what is solved already is not multiplied by zero and an infinity."""
+    a = (np.tril if lower else np.triu)(SQUARES[0][0]).astype(np.float32) / 3 + 2 * np.eye(
+        5, dtype=np.float32
+    )
+    b = RNG.standard_normal((5, 4)).astype(np.float32)
+    b[0, 0], b[2, 1], b[4, 2] = np.inf, -np.inf, np.nan
+    x = b.copy()
+    with np.errstate(invalid="ignore"):
+        for i in range(5) if lower else range(4, -1, -1):
+            x[i] /= a[i, i]
+            for j in range(i + 1, 5) if lower else range(i):
+                x[j] -= a[j, i] * x[i]
+    assert np.isinf(x).any() and np.isnan(x).any() and np.isfinite(x).any()
+    (got,) = evaluated(_solve(a, b, "f32", True, lower, False, "NO_TRANSPOSE"), a, b)
+    np.testing.assert_allclose(got, x, rtol=1e-5)
+
+
 @pytest.mark.parametrize("dtype", ["f16", "f64"])
 def test_triangular_solve_in_other_floats(dtype):
     a = (np.tril(SQUARES[0]) / 3 + 2 * np.eye(5)).astype(NUMPY[dtype])
