@@ -28,7 +28,7 @@ from hlo_passes.ir import (
 )
 from hlo_passes.passes import inline_where
 from ipuxla.frontend import elements, narrow
-from ipuxla.frontend._jax_compat import mlir_ir, read_stablehlo, says_shardings
+from ipuxla.frontend._jax_compat import device_counts, mlir_ir, read_stablehlo, says_shardings
 from ipuxla.frontend.attributes import text as _text
 from ipuxla.frontend.collectives import Devices, Mesh
 from ipuxla.frontend.complex_order import ordered_reader
@@ -562,15 +562,10 @@ def _devices(module: Any, mesh: Mesh) -> Devices:
     """Return the devices of a mesh, all partitions, or those that a module itself says it is written for."""
     if mesh:
         return Devices(1, math.prod(size for _, size in mesh), mesh)
-    attributes = module.attributes
     has_mesh = any(view.operation.name == "sdy.mesh" for view in module.regions[0].blocks[0].operations)
     if has_mesh and says_shardings(module):
         return Devices()  # written for all devices together: ``partition_source`` is asked first
-    counts: list[int] = [
-        attributes[key].value if key in attributes else 1
-        for key in ("mhlo.num_replicas", "mhlo.num_partitions")
-    ]
-    replicas, partitions = counts
+    replicas, partitions = device_counts(module)
     axes = (("replica", replicas), ("partition", partitions))
     return Devices(replicas, partitions, tuple(axis for axis in axes if axis[1] > 1))
 

@@ -89,6 +89,9 @@ MODULES: dict[str, str | bytes] = {
         " split_count = 1 : i64, replica_groups = dense<> : tensor<0x2xi64>} : (tensor<4xf32>) -> tensor<4xf32>\n"
         " return %r : tensor<4xf32> }"
     ),
+    "replicas in words": 'module attributes {mhlo.num_replicas = "two"} { func.func @main() { return } }',
+    "partitions below one": """module attributes {mhlo.num_partitions = -3 : i32} { sdy.mesh @mesh = <["a"=2]>
+      func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> { return %a : tensor<4xf32> } }""",
     "lone surrogate": "module {} // \udc80",
     "nothing": "",
     "zero byte": "\0",

@@ -42,6 +42,7 @@ from ipuxla.frontend._jax_compat.reading import (
     scatter_dimensions,
 )
 from ipuxla.frontend._jax_compat.sharded_modules import (
+    device_counts,
     find_operation,
     manual_body,
     module_of_bytecode,
@@ -101,6 +102,7 @@ __all__ = [
     "context_mesh",
     "conv_dimensions",
     "dce_jaxpr",
+    "device_counts",
     "dot_algorithm",
     "dot_dimensions",
     "drop_repeats",

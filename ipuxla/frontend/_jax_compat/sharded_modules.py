@@ -39,6 +39,22 @@ class WrittenForDevices(NamedTuple):
     donated: tuple[int, ...]
 
 
+def device_counts(module: Any) -> tuple[int, int]:
+    """Return how many replicas, and partitions of each, an operation ``builtin.module`` says that it is for; 1 if nothing.
+
+    Raises:
+      ValueError: what it says is no such number.
+    """
+    counts: list[int] = []
+    for key in ("mhlo.num_replicas", "mhlo.num_partitions"):
+        said = module.attributes[key] if key in module.attributes else None
+        count = 1 if said is None else getattr(said, "value", None)
+        if type(count) is not int or count < 1:
+            raise ValueError(f"{key} = {str(said)[:100]} is no number of devices")
+        counts.append(count)
+    return counts[0], counts[1]
+
+
 def read_for_devices(source: str | bytes) -> WrittenForDevices | None:
     """Return a module that is written for several devices together by shardings; None for others.
 
@@ -58,11 +74,10 @@ def read_for_devices(source: str | bytes) -> WrittenForDevices | None:
             return None  # what is wrong with it is told where it is read
         if not says_shardings(module.operation):
             return None
-        attributes = module.operation.attributes
-        replicas, partitions = (
-            attributes[key].value if key in attributes else 1
-            for key in ("mhlo.num_replicas", "mhlo.num_partitions")
-        )
+        try:
+            replicas, partitions = device_counts(module.operation)
+        except ValueError:
+            return None  # told where it is imported
         meshes = _meshes_of_module(module)
         if not meshes and not any(op.operation.name == "sdy.mesh" for op in module.body.operations):
             meshes = ((("partition", partitions),),) if partitions > 1 else ()
