@@ -35,7 +35,7 @@ class Group:
       kind: ``loop``, ``input`` or ``output``.
       domain: shape of the root's result; of a reduction's operand.
       members: the operations, each with the index maps that it is read through.
-      size: how many rows the members are, in units of ``_WORDS``: one for each map.
+      size: how many rows the members are, as ``_weight`` counts them: one for each map.
       dot: the contraction of an ``output`` group.
       has_initial: whether a reduction's initial value is a neutral constant inside the group.
     """
@@ -213,8 +213,8 @@ class Grouping:
         return producer is not None and isinstance(producer.op, Constant)
 
 
-WORDS = frozenset({"i1", "i8", "i16", "i32", "ui8", "ui16", "ui32"})
-_WORDS, _OPERATION = 1, 4
+_WORD_TYPES = frozenset({"i1", "i8", "i16", "i32", "ui8", "ui16", "ui32"})
+_WORD, _OPERATION = 1, 4
 """What an operation counts as: on words of integers it is an instruction or two, on floats it may be a routine."""
 _DIVISIONS = (Divide, Remainder, Power)
 
@@ -222,8 +222,8 @@ _DIVISIONS = (Divide, Remainder, Power)
 def _weight(instruction: Instruction) -> int:
     """Return what an operation adds to a group."""
     types = [value.type for value in (*instruction.operands, *instruction.results)]
-    are_words = all(type_.dtype in WORDS for type_ in types)
-    return _WORDS if are_words and not isinstance(instruction.op, _DIVISIONS) else _OPERATION
+    are_words = all(type_.dtype in _WORD_TYPES for type_ in types)
+    return _WORD if are_words and not isinstance(instruction.op, _DIVISIONS) else _OPERATION
 
 
 def _is_repeatable(instruction: Instruction) -> bool:

@@ -91,10 +91,8 @@ def _movable(region: Computation, carried: int, most: int) -> list[Instruction]:
     """Return the instructions of a region that depend on invariants, and are not larger than those, or costly and small."""
     constants = {value for i in region.instructions if isinstance(i.op, Constant) for value in i.results}
     fixed = set(region.parameters[carried:])
-    derived, timeless = (
-        set(fixed),
-        set(constants),
-    )  # what depends on invariants, of any size, and what on nothing
+    derived = set(fixed)  # what depends on invariants, of any size
+    timeless = set(constants)  # what depends on nothing
     moving: list[Instruction] = []
     for instruction in region.instructions:
         if (

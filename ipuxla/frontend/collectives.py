@@ -223,9 +223,8 @@ def _groups(scope: Scope, op: Any, location: Location) -> DeviceGroups:
         missing = int(np.setdiff1d(np.arange(count), numbers)[0])
         raise scope.unsupported(op, location, f"groups of all {count} members; {missing} is in none")
     rows = np.asarray(members(table), np.int64)
-    return DeviceGroups.of(
-        rows[np.argsort(rows[:, 0])]
-    )  # in one order, which means nothing: along axes they are found
+    in_one_order = np.argsort(rows[:, 0])  # which means nothing; along axes of the mesh groups are found so
+    return DeviceGroups.of(rows[in_one_order])
 
 
 _WITH_FLATTENED_IDS = frozenset({"stablehlo.all_gather", "stablehlo.all_reduce", "stablehlo.reduce_scatter"})

@@ -106,10 +106,8 @@ def summed(
         found = _added_up(whole(_narrowed(group, cut, rows), parts, common)[0])
         return lax.dynamic_update_slice_in_dim(total, found, start, axis, allow_negative_indices=False)
 
-    first, last = (
-        jnp.int32(0),
-        jnp.int32(-(-size // rows)),
-    )  # of one type, whether JAX has 64-bit numbers or not
+    # of one type, whether JAX has 64-bit numbers or not
+    first, last = jnp.int32(0), jnp.int32(-(-size // rows))
     return fori_loop(first, last, step, jnp.zeros(form.result_shape(), jnp.float32))
 
 

@@ -315,9 +315,8 @@ def reshape_traffic(source: Layout, destination: Layout, dtype: str, target: Tar
       Unsupported: more than ``MOST_STRETCHES`` stretches, or more than ``MOST_INDICES`` of an axis on a tile.
     """
     size, number = itemsize(dtype), math.prod(axis.size for axis in source.axes)
-    if (
-        most := max((n for side in (source, destination) for n in side.part_shape), default=0)
-    ) > MOST_INDICES:
+    most = max((*source.part_shape, *destination.part_shape), default=0)
+    if most > MOST_INDICES:
         raise Unsupported(
             f"a copy of {number:,} elements into another shape or layout, {most:,} of one axis on one tile",
             expected=f"at most {MOST_INDICES:,}: no tile holds more",

@@ -335,9 +335,8 @@ def _stretches(
         a, group = read[digit.axis], digit.group
         if filled is not True:
             is_dense = both(is_dense, either(filled, settled(a.inside <= 1)))
-        joined = (
-            filled if a.step > 0 else False
-        )  # neighbours in the slice, whatever lies between them in the tensor
+        # neighbours in the slice, whatever lies between them in the tensor
+        joined = filled if a.step > 0 else False
         mine += _factor(digit, joined, each)
         is_aligned = a.is_aligned(group)
         if digit.is_inner:

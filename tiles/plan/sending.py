@@ -62,10 +62,8 @@ def _axiswise(axis: AxisSlices, size: int, grain: int) -> tuple[np.ndarray, np.n
     lo = np.arange(max(1, ceil_div(size, grain)), dtype=np.int64) * grain
     hi = np.minimum(lo + grain, size)
     here = axis.covered.any_before(hi) - axis.covered.any_before(lo)
-    runs, is_whole = (
-        axis.runs_between(lo, hi),
-        settled(here == min(size, grain)),
-    )  # parts are stored at full grain
+    runs = axis.runs_between(lo, hi)
+    is_whole = settled(here == min(size, grain))  # parts are stored at full grain
     hold(here, runs, is_whole)
     return here, runs, is_whole
 

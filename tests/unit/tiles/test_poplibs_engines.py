@@ -88,9 +88,8 @@ def test_partials_are_added_block_by_block(monkeypatch, replicas, size, block_by
     plan = Plan((whole(7), whole(4), AxisSplit(size, 12, ((9, 1),))))
     graph.outputs.append(poplin.matmul(graph, x, w, plan=plan).name)
     executable = compile_graph(graph)
-    rng = np.random.default_rng(
-        size
-    )  # a part's own sum is exact in any order; one of parts of other sizes is not
+    rng = np.random.default_rng(size)
+    # A part's own sum is exact in any order; one of parts of other sizes is not.
     sizes = 2.0 ** rng.integers(0, 12, 9).repeat(12)[:size]
     x, w = (rng.integers(-1000, 1000, shape) for shape in ((replicas, 7, size), (size, 4)))
     values = [(x * sizes).astype(np.float32), w.astype(np.float32)]
