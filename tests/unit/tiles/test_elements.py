@@ -281,7 +281,9 @@ def test_lanes_are_computed_together_where_registers_are_scarce() -> None:
         x for body in bodies for bundle in body for x in bundle.instructions if x.stream.startswith("scratch")
     ]
     assert bodies
-    assert not any(x.mnemonic.startswith("st") for x in spilled)  # what the loop computes; constants may wait in scratch memory
+    assert not any(
+        x.mnemonic.startswith("st") for x in spilled
+    )  # what the loop computes; constants may wait in scratch memory
     check(adamw_of_halves, dtypes, how)
 
 
