@@ -37,8 +37,12 @@ BASIS_COLORS = {
     "UNKNOWN": "#6b6b6b",
 }
 
-BREAKS = re.compile(r"[/_]|\.(?!\w+:\d)")
-"""Where a long name may be broken: behind what joins its parts, but not inside a file's name."""
+BREAKS = re.compile(r"/|_(?!\d)|\.(?!\w+:\d)")
+"""Where a long name may be broken: behind what joins its parts, but not before a number or inside a file's name."""
+
+MOST_LINES = 6
+"""Lines of a cell that are shown; of more, the first is, and the others where they are asked for."""
+NEWLINE = "\n"
 
 Cell = str | int | float | None
 """A table's entry: text as it is, a number with thousands separated, None for what is not known."""
@@ -528,9 +532,13 @@ def _shown(value: Cell) -> str:
 
 
 def _breakable(value: Cell, kind: str) -> str:
-    """Return a cell's text; in columns that may break lines, names break where a part of them ends."""
+    """Return a cell's text, all but the first of many lines folded; where lines may break, names break where a part ends."""
     text = escape(_shown(value))
-    return BREAKS.sub(r"\g<0><wbr>", text) if kind.startswith("w") else text
+    text = BREAKS.sub(r"\g<0><wbr>", text) if kind.startswith("w") else text
+    first, *others = text.split("\n")
+    if len(others) < MOST_LINES:
+        return text
+    return f"<details><summary>{first} and {len(others)} more</summary>{NEWLINE.join(others)}</details>"
 
 
 def _sentence(text: str) -> str:

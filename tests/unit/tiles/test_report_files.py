@@ -14,6 +14,7 @@ from tiles.engine.trace import Trace
 from tiles.graph import Graph
 from tiles.report import ReportNotWritten, memory_analysis, profile, write_report
 from tiles.report.charts import Axis, Series, lines, stack, ticks
+from tiles.report.page import _breakable
 from tiles.target import MemoryRegion
 
 VOID = {"meta", "input", "wbr"}
@@ -211,6 +212,15 @@ def test_a_directory_that_cannot_be_written_is_one_line(small_target, tmp_path, 
     message = str(caught.value)
     assert "\n" not in message
     assert str(tmp_path / blocked) in message and "can be written" in message
+
+
+def test_cells_of_many_lines_are_folded_and_keep_every_line():
+    plans = [f"d0:{n}/<b>" for n in range(80)]
+    cell = _breakable("\n".join(plans), "")
+    page = Page(cell)
+    assert cell.startswith("<details><summary>d0:0/&lt;b&gt; and 79 more</summary>")
+    assert all(line in page.text for line in plans)
+    assert _breakable("\n".join(plans[:6]), "").count("<") == 0
 
 
 # ---- charts
