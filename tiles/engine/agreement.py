@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Hashable
 
 import jax
 import numpy as np
@@ -61,6 +62,7 @@ def prove_composites(executable: Executable) -> int:
     as data say, and whose memory is more than ``MEMORY``; all of them on all replicas together.
     """
     done = set[int]()
+    engines: Engines = {}
     for node in nodes_of(executable.program):
         if not isinstance(node, Composite) or node.number in done:
             continue
@@ -71,7 +73,7 @@ def prove_composites(executable: Executable) -> int:
         inputs = _inputs(executable, whole)
         alone = _alone(executable, number, body, whole, tuple(v.name for v in inputs))
         if _memory(alone) <= MEMORY:
-            _prove(alone, number, whole, inputs)
+            _prove(alone, number, whole, inputs, engines)
             done.add(number)
     return len(done)
 
@@ -99,11 +101,18 @@ def _inputs(executable: Executable, whole: VertexGroup) -> list[Variable]:
     return [executable.variables[name] for name in roots if executable.variables[name].kind != CONSTANT]
 
 
-def _prove(alone: Executable, number: int, whole: VertexGroup, inputs: list[Variable]) -> None:
+Engines = dict[Hashable, FastEngine]
+"""Engines that run codelets, by what decides what they compute: those of equal composites are compiled once."""
+
+
+def _prove(
+    alone: Executable, number: int, whole: VertexGroup, inputs: list[Variable], engines: Engines
+) -> None:
     """Run one composite, a program of its own, by its codelet and by its body.
 
     Without floats anywhere the ring is the machine's own arithmetic, so once is enough.
     """
+    function = _function(alone, number, whole, inputs)
     rng = np.random.default_rng(len(alone.composites) + number)
     combiner = whole.codelet.combiner()
     adds, chooses = combiner == "add", _chooses(whole.codelet)
@@ -111,7 +120,9 @@ def _prove(alone: Executable, number: int, whole: VertexGroup, inputs: list[Vari
     for arithmetic, draws in DRAWS.items():
         if arithmetic == FLOAT and not has_floats:
             continue
-        codelet, steps = FastEngine(alone, arithmetic), LiteralEngine(alone, arithmetic)
+        key = arithmetic, function
+        codelet, steps = engines.get(key) or FastEngine(alone, arithmetic), LiteralEngine(alone, arithmetic)
+        engines[key] = codelet
         for share, special in draws:
             if (
                 arithmetic == FLOAT and chooses
@@ -133,6 +144,17 @@ def _prove(alone: Executable, number: int, whole: VertexGroup, inputs: list[Vari
                         f"composite {whole.name}: {whole.codelet.name} gives another {name} than its body does",
                         whole.location,
                     )
+
+
+def _function(alone: Executable, number: int, whole: VertexGroup, inputs: list[Variable]) -> Hashable:
+    """Return what decides what a composite's codelet gives for given inputs; its own number where that is more than types."""
+    places = {v.name: k for k, v in enumerate(inputs)}
+    read = [places.get(operand.variable) for operand in whole.operands]
+    if None in read:  # a constant, or a view of something
+        return number
+    written = [alone.variables[name] for name in whole.results]
+    types = tuple((v.shape, v.dtype) for v in (*inputs, *written))
+    return whole.codelet, whole.form, whole.plan, tuple(read), types
 
 
 def _chooses(codelet: Codelet) -> bool:
