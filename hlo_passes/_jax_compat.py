@@ -6,7 +6,7 @@ that the modules which call them are checked strictly. They are JAX's functions 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 
@@ -32,7 +32,9 @@ Atom: TypeAlias = Any
 
 
 class _Jit(Protocol):
-    def __call__(self, function: Callable[_P, _T], /) -> Callable[_P, _T]: ...
+    def __call__(
+        self, function: Callable[_P, _T], /, *, compiler_options: Mapping[str, bool | int] | None = None
+    ) -> Callable[_P, _T]: ...
 
 
 class _ForiLoop(Protocol):

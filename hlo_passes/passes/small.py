@@ -1,7 +1,7 @@
 """Evaluate operations on a few words with numpy where that is exact: JAX would compile each of them first.
 
-What moves elements is exact whatever they are; so is arithmetic on integers and booleans, which wraps around alike. All
-else is left to JAX.
+What moves elements is exact whatever they are; so is arithmetic on integers and booleans, which wraps around alike, a
+float's negation, and a conversion of numbers that both types have. All else is left to JAX.
 """
 
 from __future__ import annotations
@@ -80,7 +80,23 @@ def _remainder(params: Params, lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray |
 
 def _converted(params: Params, given: np.ndarray) -> np.ndarray | None:
     dtype = np.dtype(params["new_dtype"])
-    return given.astype(dtype) if _is_exact(given) and dtype.kind in "iub" else None
+    if _is_exact(given) and dtype.kind in "iub":
+        return given.astype(dtype)
+    if given.dtype.kind not in "iubf" or dtype.kind not in "iuf":
+        return None
+    with np.errstate(all="ignore"):
+        found = given.astype(dtype)
+        is_same = np.isfinite(found) & (found.astype(given.dtype) == given)
+    return found if np.all(is_same & _is_normal(given) & _is_normal(found)) else None
+
+
+def _is_normal(x: np.ndarray) -> np.ndarray:
+    """Return where numbers are none that a machine may take for zero."""
+    return (x == 0) | (np.abs(x) >= np.finfo(x.dtype).tiny) if x.dtype.kind == "f" else np.ones(x.shape, bool)
+
+
+def _negated(params: Params, given: np.ndarray) -> np.ndarray | None:
+    return np.negative(given) if given.dtype.kind in "iuf" else None
 
 
 def _selected(params: Params, which: np.ndarray, *cases: np.ndarray) -> np.ndarray | None:
@@ -122,12 +138,13 @@ _RULES: dict[str, _Rule] = {
     "min": _on_integers(np.minimum),
     "mul": _on_integers(np.multiply),
     "ne": _on_integers(np.not_equal),
-    "neg": _on_integers(np.negative),
+    "neg": _negated,
     "not": _on_integers(np.invert),
     "or": _on_integers(np.bitwise_or),
     "rem": _remainder,
     "reshape": _reshaped,
     "select_n": _selected,
+    "sign": _on_integers(np.sign),
     "squeeze": _squeezed,
     "sub": _on_integers(np.subtract),
     "transpose": _transposed,

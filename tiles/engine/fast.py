@@ -40,9 +40,10 @@ from tiles.compiler import (
 )
 from tiles.compiler.control import Call, Composite, Part, Path, Repeat, Sequence, While, nodes_of, steps_of
 from tiles.compiler.control_flow import count_steps, items_needed, may_halt, written_in
+from tiles.compiler.steps import StepRecord
 from tiles.compiler.wellformed import root_of
 from tiles.compiler.wellformed_steps import read_by
-from tiles.engine.compilation import WORTH_KEEPING, apart, computed_first, quickly
+from tiles.engine.compilation import WORTH_KEEPING, apart, computed_first, emitted_quickly, quickly
 from tiles.engine.interface import FLOAT, RING, check_inputs, check_streams, differing
 from tiles.engine.replicated import REPLICA, few_at_once, moved, over_replicas, replica_index
 from tiles.engine.streams import (
@@ -72,6 +73,7 @@ from tiles.errors import InvalidArguments, ProgramAborted, Unsupported
 from tiles.files import is_list
 from tiles.graph import Collective, Extents, along, identity_map
 from tiles.numerics.decisions import Decisions, Recording, Replay, record
+from tiles.numerics.dtypes import is_narrow_float, to_jax
 from tiles.numerics.total_order import concatenated
 
 COMPUTING = (ExecuteStep, CopyStep, UndefStep, SyncStep)
@@ -130,9 +132,21 @@ class FastEngine(TracedEngine):
     @property
     def compiler_options(self) -> dict[str, bool | int] | None:
         """XLA's: a program in the ring is run to be compared, seldom more than once."""
-        if self.arithmetic != RING:
-            return None
-        return quickly(self.value_bytes, rounds=False)
+        if self.arithmetic == RING:
+            return quickly(self.value_bytes, rounds=False)
+        return None if self._has_narrow_floats or self._pads_in_loops else emitted_quickly()
+
+    @cached_property
+    def _has_narrow_floats(self) -> bool:
+        dtypes = {variable.dtype for variable in self.executable.variables.values()}
+        return any(is_narrow_float(to_jax(dtype)) for dtype in dtypes)
+
+    @cached_property
+    def _pads_in_loops(self) -> bool:
+        """Whether a loop's body joins arrays, or reads beyond the ends of one."""
+        exe = self.executable
+        loops = (node for node in nodes_of(exe.program) if isinstance(node, (Repeat, While)))
+        return any(_pads(exe.steps[number]) for loop in loops for number in steps_of(loop))
 
     def run(
         self, *inputs: Datum, streams: Mapping[str, Datum] | None = None
@@ -496,6 +510,17 @@ class FastEngine(TracedEngine):
         if step.axis is None:
             return sources[0].reshape(self.executable.variables[step.destination].shape)
         return concatenated(sources, step.axis)
+
+
+def _pads(step: StepRecord) -> bool:
+    """Return whether a step joins arrays, or reads beyond the ends of one."""
+    match step:
+        case ExecuteStep():
+            return any(m.fill is not None for group in step.groups for m in group.form.operands)
+        case CopyStep():
+            return any(copy.axis is not None and len(copy.sources) > 1 for copy in step.copies)
+        case _:
+            return False
 
 
 def _of_any(function: Callable[..., tuple[jax.Array, ...]], *operands: jax.Array) -> tuple[jax.Array, ...]:

@@ -6,6 +6,7 @@ Nothing is read on the host: how often loops and branches ran that depend on dat
 from __future__ import annotations
 
 import abc
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,14 +32,19 @@ from tiles.compiler.control import (
     While,
     decided_parts,
     nodes_of,
+    steps_of,
 )
 from tiles.compiler.control_flow import carried_through, may_halt, read_first
+from tiles.engine.compilation import WORTH_KEEPING, kept_apart
 from tiles.engine.interface import FLOAT, MachineEngine
 from tiles.engine.streams import Streams, carried_by
 from tiles.numerics.decisions import Decisions
 
 Env = dict[str, jax.Array]
 Carry = tuple[Env, dict[Path, jax.Array], Any, dict[str, Any]]
+
+CHAIN_STEPS = 16
+"""Steps of a function from which on it had better be computed once, on however little."""
 
 
 @dataclass
@@ -110,7 +116,7 @@ class TracedEngine(MachineEngine):
     def _call_function(self, call: Call, path: Path, state: State) -> None:
         """Run a function's body: traced once for all calls where there are several and it only computes.
 
-        XLA gets one function and its calls, and inlines them: the program it compiles is the same.
+        XLA gets one function and its calls, and inlines them: the program it compiles is the same, but for long chains.
         """
         if self._calls[id(call.body)] < 2 or not self._computes_only(call.body):
             self._run(call.body, (*path, 0), state)
@@ -132,7 +138,10 @@ class TracedEngine(MachineEngine):
             self._run(body, (), inner)
             return {name: inner.env[name] for name in leaves if name in inner.env}
 
-        return frozenset(read_first(exe, body)), jit(run)
+        # a chain of many steps on little, as a generator's of random numbers, would be computed anew in each reader
+        sizes = [math.prod(exe.variables[name].shape) for name in leaves]
+        is_chain = max(sizes, default=0) < WORTH_KEEPING and len(list(steps_of(body))) >= CHAIN_STEPS
+        return frozenset(read_first(exe, body)), kept_apart(run) if is_chain else jit(run)
 
     def _carry(self, node: Repeat | Decided, path: Path, state: State) -> Carry:
         """Return what a piece of control changes, with zeros for what has no value yet."""

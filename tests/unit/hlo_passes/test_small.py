@@ -55,6 +55,24 @@ def test_movement(dtype: str) -> None:
     agree(lambda x: lax.squeeze(lax.reshape(x, (1, 6, 1)), (0, 2)), given)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32", "uint8"])
+def test_conversions_of_numbers_that_both_types_have(dtype: str) -> None:
+    given = np.array([0, 1, 2, 5, 100, 127]).astype(dtype)
+    for other in ("float16", "float32", "float64", "int8", "uint32", "int64"):
+        agree(lambda x, other=other: lax.convert_element_type(x, other), given)
+    agree(lambda x: lax.convert_element_type(x, dtype), np.array([True, False]))
+
+
+def test_signs() -> None:
+    given = np.array([0.0, -0.0, 1.5, -2.5, np.inf], np.float32)
+    agree(lax.neg, given)
+    found = evaluated_exactly(lambda x: (lax.neg(x),), given)
+    assert found is not None
+    assert np.signbit(found[0]).tolist() == [True, False, True, False, True]
+    for dtype in ("int8", "int64", "uint32"):
+        agree(lax.sign, np.array([0, 1, 100, -7]).astype(dtype))
+
+
 def test_what_is_not_exact_is_left_to_jax() -> None:
     floats, ints = np.array([1.5, 2.0], np.float32), np.array([3, 0], np.int32)
     for function, *operands in (
@@ -62,7 +80,10 @@ def test_what_is_not_exact_is_left_to_jax() -> None:
         (lax.lt, floats, floats),
         (lax.rem, ints, ints),  # by zero
         (lax.div, ints, ints),
-        (lambda x: lax.convert_element_type(x, "float16"), ints),
+        (lambda x: lax.convert_element_type(x, "float16"), np.array([70_001, 2049], np.int32)),
+        (lambda x: lax.convert_element_type(x, "float16"), np.array([1e-6, 1.0], np.float32)),  # a subnormal
+        (lambda x: lax.convert_element_type(x, "float16"), np.array([np.nan, np.inf], np.float32)),
+        (lambda x: lax.convert_element_type(x, "bfloat16"), floats),
         (lambda x: lax.convert_element_type(x, "int32"), floats),
         (lambda x: lax.reshape(x, (2,), dimensions=(1, 0)), ints.reshape(1, 2)),
     ):
