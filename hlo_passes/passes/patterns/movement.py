@@ -211,6 +211,25 @@ def merge_slices(instruction: Instruction, rewriter: Rewriter) -> Value | None:
 
 
 @rewrites(Slice)
+def merge_reshaped_slices(instruction: Instruction, rewriter: Rewriter) -> Value | None:
+    """A slice of a slice that lost or gained dimensions of size 1 is one slice that does: of a plane, as of ``x[k]``."""
+    reshaped = rewriter.producer(instruction.operands[0], Reshape)
+    op = instruction.op
+    if reshaped is None or not isinstance(op, Slice) or 0 in instruction.result.type.shape:
+        return None
+    before, after = reshaped[1][0], instruction.operands[0].type.shape
+    if rewriter.producer(before, Slice) is None or not is_degenerate(before.type.shape, after):
+        return None
+    cuts = zip(op.start, op.limit, op.strides, strict=True)
+    left = iter([cut for cut, size in zip(cuts, after, strict=True) if size != 1])
+    start, limit, strides = zip(
+        *((0, 1, 1) if n == 1 else next(left) for n in before.type.shape), strict=True
+    )
+    sliced = rewriter.emit(Slice(start, limit, strides), before)
+    return rewriter.emit(Reshape(instruction.result.type.shape), sliced)
+
+
+@rewrites(Slice)
 def slice_broadcast(instruction: Instruction, rewriter: Rewriter) -> Value | None:
     """A slice that cuts only what a broadcast repeated is a smaller broadcast."""
     inner = rewriter.producer(instruction.operands[0], BroadcastInDim)
