@@ -119,6 +119,15 @@ def _called(scope: Scope, op: Any, operands: list[Any], location: Location) -> l
     raise scope.unsupported(op, location, "call no library routine or host callback inside the function")
 
 
+def _composite(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
+    """Read the one composite that is not a call of what it is made of: an LU factorization."""
+    made = ops.Lu()
+    types = [operand.type for operand in operands if isinstance(operand, Value)]
+    if len(types) != len(operands) or scope.result_types(op, location) != list(made.infer(*types)):
+        raise scope.unsupported(op, location, f"operands and results of {made.name}")
+    return list(scope.emit_all(made, operands, location))
+
+
 def _codelet(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
     """A user's codelet; see ``codelet_call``, which writes such calls."""
     options = _options(op)
@@ -323,6 +332,7 @@ LEGALIZED: dict[str, Reader] = {
     "stablehlo.get_tuple_element": lambda scope, op, operands, location: [operands[0][integer(op, "index")]],
     "stablehlo.after_all": lambda scope, op, operands, location: [[]],
     "stablehlo.create_token": lambda scope, op, operands, location: [[]],
+    "stablehlo.composite": _composite,
     "stablehlo.custom_call": _custom_call,
     "stablehlo.get_dimension_size": _dimension_size,
     "sdy.sharding_constraint": _unchanged,

@@ -2,9 +2,11 @@
 
 import itertools
 
+import jax
 import numpy as np
 import pytest
 
+from hlo_passes.errors import ConstraintViolation
 from hlo_passes.ir import evaluate_module
 from hlo_passes.passes import optimize
 from ipuxla.frontend.importer import import_stablehlo
@@ -150,3 +152,29 @@ def test_triangular_solve_of_complex_numbers(left, lower, unit, transpose):
     expected = np.linalg.solve(matrix, b) if left else np.linalg.solve(matrix.T, b.T).T
     for got in _both_ways(text, a, b):
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-4 * abs(expected).max())
+
+
+COMPOSITE = """func.func @main(%a: tensor<{0}f32>) -> (tensor<{0}f32>, tensor<{1}i32>, tensor<{1}i32>) {{
+  %0:3 = stablehlo.composite "ipuxla.lu" %a {{decomposition = @loops}}
+    : (tensor<{0}f32>) -> (tensor<{0}f32>, tensor<{1}i32>, tensor<{1}i32>)
+  return %0#0, %0#1, %0#2 : tensor<{0}f32>, tensor<{1}i32>, tensor<{1}i32>
+}}
+func.func private @loops(%a: tensor<{0}f32>) -> (tensor<{0}f32>, tensor<{1}i32>, tensor<{1}i32>) {{
+  %0 = stablehlo.constant dense<0> : tensor<{1}i32>
+  return %a, %0, %0 : tensor<{0}f32>, tensor<{1}i32>, tensor<{1}i32>
+}}"""
+
+
+def test_lu_of_the_composite_by_which_jax_asks_for_it():
+    a = SQUARES.astype(np.float32)
+    a[0, 0, :, 2] = 0
+    a[0, 1, 3, 1] = np.nan
+    got = evaluated(COMPOSITE.format("2x3x5x5x", "2x3x5x"), a)
+    for found, expected in zip(got, jax.lax.linalg.lu(a), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+        assert found.dtype == expected.dtype
+
+
+def test_a_composite_of_other_types_is_refused():
+    with pytest.raises(ConstraintViolation, match=r"hlo\.lu.*C2"):
+        evaluated(COMPOSITE.format("2x3x", "2x"), SQUARES[0, 0, :2, :3].astype(np.float32))

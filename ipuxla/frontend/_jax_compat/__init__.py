@@ -33,6 +33,7 @@ from ipuxla.frontend._jax_compat.primitives import (
     zero_tangent,
 )
 from ipuxla.frontend._jax_compat.reading import (
+    LU_COMPOSITE,
     conv_dimensions,
     dot_algorithm,
     dot_dimensions,
@@ -90,6 +91,7 @@ from ipuxla.frontend._jax_compat.transforms import (
 
 __all__ = [
     "CUSTOM_PARTITIONING",
+    "LU_COMPOSITE",
     "Equation",
     "HostCall",
     "ShapedArray",
