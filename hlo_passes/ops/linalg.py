@@ -137,6 +137,57 @@ class Lu(Op):
 
 
 @dataclass(frozen=True)
+class Qr(Op):
+    """Reflect the columns of matrices one after the other onto a triangle, as LAPACK's geqrf.
+
+    Spec: the triangle with the reflections' vectors below it, whose first elements are 1, and the reflections' factors.
+    Constraints I1 (f32), C1 (at least 2 dimensions), C2 (no fewer rows than columns). Where what is below an element
+    has no squares, nothing is reflected and the factor is 0. It is what JAX asks for by the composite "ipuxla.qr", of
+    which StableHLO has the loops.
+    """
+
+    name: ClassVar[str] = "hlo.qr"
+    category: ClassVar[FusionCategory] = FusionCategory.OPAQUE
+
+    def infer(self, *operands: TensorType, regions: Sequence[object] = ()) -> tuple[TensorType, ...]:
+        """Return the operand's type, and that of a number for each column."""
+        self.require_arity(operands, 1)
+        (a,) = operands
+        self.require("I1", a.dtype == "f32", lambda: f"expected f32, got {a}")
+        self.require("C1", a.rank >= 2, lambda: f"expected at least 2 dimensions, got {a}")
+        self.require("C2", a.shape[-2] >= a.shape[-1], lambda: f"fewer rows than columns in {a}")
+        return a, a.with_shape((*a.shape[:-2], a.shape[-1]))
+
+    def evaluate(self, *operands: Array, regions: Sequence[object] = ()) -> tuple[Array, ...]:
+        """Reflect one column after the other, all that follow abreast."""
+        (a,) = operands
+        m, n = a.shape[-2:]
+        row, column = (broadcasted_iota(jnp.int32, (m, n), axis) for axis in (0, 1))
+        zero, one = (np.array(x, a.dtype) for x in (0, 1))
+
+        def step(k: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
+            a, taus = state
+            here = lax.dynamic_slice_in_dim(a, k, 1, a.ndim - 1)
+            alpha = lax.dynamic_slice_in_dim(here, k, 1, a.ndim - 2)
+            is_below = row[:, :1] > k
+            rest = jnp.sum(jnp.where(is_below, here * here, zero), -2, keepdims=True)
+            norm, is_done = jnp.sqrt(alpha * alpha + rest), rest == zero
+            beta = jnp.where(is_done, alpha, jnp.where(alpha < zero, norm, zero - norm))
+            tau = jnp.where(is_done, zero, (beta - alpha) / jnp.where(is_done, one, beta))
+            vector = jnp.where(is_below, here / jnp.where(is_done, one, alpha - beta), zero)
+            above = lax.dynamic_slice_in_dim(a, k, 1, a.ndim - 2)
+            product = jnp.sum(jnp.where(is_below, vector * a, zero), -2, keepdims=True)
+            product = tau * (above + product)
+            changed = jnp.where(row == k, a - product, jnp.where(row > k, a - vector * product, a))
+            stored = jnp.where(row == k, beta, jnp.where(row > k, vector, a))
+            a = jnp.where(column == k, stored, jnp.where(column > k, changed, a))
+            return a, jnp.where(column[0] == k, tau[..., 0], taus)
+
+        start = jnp.zeros((*a.shape[:-2], n), a.dtype)
+        return tuple(fori_loop(0, n, step, (a, start))) if a.size else (a, start)
+
+
+@dataclass(frozen=True)
 class TriangularSolve(Op):
     """Solve ``op(a) @ x == b``, or ``x @ op(a) == b``, for triangular ``a``.
 

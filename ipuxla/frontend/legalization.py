@@ -19,7 +19,7 @@ from hlo_passes.errors import UnsupportedOp
 from hlo_passes.ir import Builder, Computation, Location, Op, TensorType, Value
 from ipuxla.errors import InvalidCodelet
 from ipuxla.frontend import checks, printing
-from ipuxla.frontend._jax_compat import mlir_ir
+from ipuxla.frontend._jax_compat import LU_COMPOSITE, QR_COMPOSITE, mlir_ir
 from ipuxla.frontend.attributes import integer, text
 from ipuxla.frontend.collectives import COLLECTIVES
 from ipuxla.frontend.library_calls import routine_of
@@ -120,8 +120,8 @@ def _called(scope: Scope, op: Any, operands: list[Any], location: Location) -> l
 
 
 def _composite(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
-    """Read the one composite that is not a call of what it is made of: an LU factorization."""
-    made = ops.Lu()
+    """Read one of the composites that are not calls of what they are made of: factorizations."""
+    made = {LU_COMPOSITE: ops.Lu(), QR_COMPOSITE: ops.Qr()}[text(op, "name")]
     types = [operand.type for operand in operands if isinstance(operand, Value)]
     if len(types) != len(operands) or scope.result_types(op, location) != list(made.infer(*types)):
         raise scope.unsupported(op, location, f"operands and results of {made.name}")

@@ -3,6 +3,7 @@
 import itertools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -154,27 +155,44 @@ def test_triangular_solve_of_complex_numbers(left, lower, unit, transpose):
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-4 * abs(expected).max())
 
 
-COMPOSITE = """func.func @main(%a: tensor<{0}f32>) -> (tensor<{0}f32>, tensor<{1}i32>, tensor<{1}i32>) {{
-  %0:3 = stablehlo.composite "ipuxla.lu" %a {{decomposition = @loops}}
-    : (tensor<{0}f32>) -> (tensor<{0}f32>, tensor<{1}i32>, tensor<{1}i32>)
-  return %0#0, %0#1, %0#2 : tensor<{0}f32>, tensor<{1}i32>, tensor<{1}i32>
+COMPOSITE = """func.func @main(%a: {operand}) -> ({results}) {{
+  %0:{count} = stablehlo.composite "{name}" %a {{decomposition = @loops}} : ({operand}) -> ({results})
+  return {values} : {results}
 }}
-func.func private @loops(%a: tensor<{0}f32>) -> (tensor<{0}f32>, tensor<{1}i32>, tensor<{1}i32>) {{
-  %0 = stablehlo.constant dense<0> : tensor<{1}i32>
-  return %a, %0, %0 : tensor<{0}f32>, tensor<{1}i32>, tensor<{1}i32>
+func.func private @loops(%a: {operand}) -> ({results}) {{
+  %0:{count} = stablehlo.custom_call @loops(%a) : ({operand}) -> ({results})
+  return {values} : {results}
 }}"""
+
+
+def _composite(name, operand, *results):
+    values = ", ".join(f"%0#{k}" for k in range(len(results)))
+    return COMPOSITE.format(
+        name=name, operand=operand, results=", ".join(results), values=values, count=len(results)
+    )
 
 
 def test_lu_of_the_composite_by_which_jax_asks_for_it():
     a = SQUARES.astype(np.float32)
     a[0, 0, :, 2] = 0
     a[0, 1, 3, 1] = np.nan
-    got = evaluated(COMPOSITE.format("2x3x5x5x", "2x3x5x"), a)
+    numbers = "tensor<2x3x5xi32>"
+    got = evaluated(_composite("ipuxla.lu", *["tensor<2x3x5x5xf32>"] * 2, numbers, numbers), a)
     for found, expected in zip(got, jax.lax.linalg.lu(a), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
         assert found.dtype == expected.dtype
 
 
-def test_a_composite_of_other_types_is_refused():
-    with pytest.raises(ConstraintViolation, match=r"hlo\.lu.*C2"):
-        evaluated(COMPOSITE.format("2x3x", "2x"), SQUARES[0, 0, :2, :3].astype(np.float32))
+def test_qr_of_the_composite_by_which_jax_asks_for_it():
+    a = SQUARES[..., :3].astype(np.float32)
+    a[0, 0, 1:, 0] = 0
+    got = evaluated(_composite("ipuxla.qr", *["tensor<2x3x5x3xf32>"] * 2, "tensor<2x3x3xf32>"), a)
+    factors, taus = jnp.linalg.qr(a, mode="raw")
+    for found, expected in zip(got, (factors.mT, taus), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "tag"), [("ipuxla.lu", r"hlo\.lu.*C2"), ("ipuxla.qr", r"hlo\.qr.*C2")])
+def test_a_composite_of_other_types_is_refused(name, tag):
+    with pytest.raises(ConstraintViolation, match=tag):
+        evaluated(_composite(name, *["tensor<2x3xf32>"] * 2), SQUARES[0, 0, :2, :3].astype(np.float32))

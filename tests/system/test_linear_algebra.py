@@ -106,14 +106,29 @@ def test_lu_of_what_one_tile_factors(small_target):
     assert coverage.codelets["poplin::Lu<float>"].by_code == coverage.codelets["poplin::Lu<float>"].vertices
 
 
-@pytest.mark.parametrize(
-    ("shape", "is_one"), [((88, 88), True), ((89, 89), False), ((16, 128, 128), True), ((4, 5), False)]
-)
-def test_which_matrices_one_tile_factors(shape, is_one, small_target):
+def test_qr_of_what_one_tile_factors(small_target):
+    """On every engine, in tile code too; columns that are done or zero stay as they are."""
+    a = RNG.standard_normal((3, 5, 4)).astype(np.float32)
+    a[0, 1:, 0] = a[1, :, 2] = 0
+    compiled = check_engines(lambda x: [*jnp.linalg.qr(x, mode="raw")], small_target, a)
+    coverage = coverage_of(compiled.executable, "ring").codelets["poplin::Qr<float>"]
+    assert coverage.by_code == coverage.vertices
+
+
+WHICH = {
+    "hlo.lu": (lax.linalg.lu, {(88, 88): 1, (89, 89): 0, (16, 128, 128): 1, (4, 5): 0}),
+    "hlo.qr": (jnp.linalg.qr, {(88, 5): 1, (89, 5): 0, (2, 56, 7): 1, (2, 57, 7): 0, (4, 5): 0}),
+}
+
+
+@pytest.mark.parametrize("name", WHICH)
+def test_which_matrices_one_tile_factors(name, small_target):
     """Those for which loops over rows take less than steps that all tiles share."""
-    argument = jax.ShapeDtypeStruct(shape, np.float32)
-    text = ipuxla.jit(lax.linalg.lu, target=small_target).lower(argument).as_text("hlo")
-    assert ("hlo.lu" in text) == is_one
+    function, shapes = WHICH[name]
+    for shape, is_one in shapes.items():
+        argument = jax.ShapeDtypeStruct(shape, np.float32)
+        text = ipuxla.jit(function, target=small_target).lower(argument).as_text("hlo")
+        assert (name in text) == bool(is_one), shape
 
 
 def test_a_step_of_a_kalman_filter_takes_a_fourth(gc200):

@@ -20,6 +20,7 @@ from tiles.elements.lookup import Lookup, PartSlice, Slice
 from tiles.elements.merges import Ends, Least, Merges
 from tiles.elements.reduction import find_reduction
 from tiles.elements.reductions import build_reduction
+from tiles.elements.reflection import Division, Reflection, Reflector
 from tiles.elements.rows import ElementwiseRows
 from tiles.elements.scan import Scan
 from tiles.elements.spill import assigned, spills_in_loops
@@ -299,6 +300,23 @@ def compile_exchanged(target: Target | InstructionSet, name: str = "rows after e
     """Return the code that says where exchanges brought rows; see ``Exchanged``."""
     isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
     return _made(Exchanged(Emitter(isa), "int32"), isa, name)
+
+
+def compile_reflection(
+    part: str, jaxpr: Jaxpr, dtype: str, target: Target | InstructionSet, name: str = "reflection"
+) -> TileCode:
+    """Return a part of the code that reflects columns; errors as of ``compile_elimination``.
+
+    Args:
+      part: "reflector", "division" or "reflection"; see the classes of these names.
+      jaxpr: closed jaxpr of its functions.
+      dtype: of the elements.
+      target: the machine, or an instruction set.
+      name: of the variant.
+    """
+    isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
+    nest = {"reflector": Reflector, "division": Division, "reflection": Reflection}[part]
+    return _made(nest(Emitter(isa), dtype, jaxpr=jaxpr), isa, name)
 
 
 def _repeats(code: TileCode) -> bool:

@@ -25,7 +25,7 @@ _POSITION = "int32"
 
 
 @dataclass
-class _Nest:
+class MatrixNest:
     """What the nests have in common: a matrix of words.
 
     Args:
@@ -71,7 +71,7 @@ class _Nest:
 
     def element(self, at: Register, stream: str) -> Register:
         """Return the element at an address, in the file that it is computed in."""
-        register = self.emitter.fresh(_file(self.dtype))
+        register = self.emitter.fresh(file_of(self.dtype))
         self.emitter.emit("ld32", (register,), (at, MZERO), (0,), stream=stream)
         return register
 
@@ -88,12 +88,13 @@ class _Nest:
         return items[0]
 
 
-def _file(dtype: str) -> str:
+def file_of(dtype: str) -> str:
+    """Return the register file in which a dtype is computed."""
     return "M" if natural_form(dtype) == "int" else "A"
 
 
 @dataclass
-class Pivot(_Nest):
+class Pivot(MatrixNest):
     """Builds the code that looks for a pivot: it leaves in ``out0`` the number of a row.
 
     The column begins at ``in0`` with ``n`` elements ``row_bytes`` apart, the first of them in row ``first``.
@@ -115,10 +116,10 @@ class Pivot(_Nest):
             stride = e.main("shr", pitch, imms=(2,))  # accesses advance by words
             turns = self.only_the_first()
         with e.at(ROW):
-            best = e.op("or", (_file(self.dtype), 1), _zero(e, self.dtype), imms=(0,))
+            best = e.op("or", (file_of(self.dtype), 1), _zero(e, self.dtype), imms=(0,))
             place, number, reading = (self.copied(x) for x in (first, first, source))
         with e.at(ELEMENT):
-            here = e.fresh(_file(self.dtype))
+            here = e.fresh(file_of(self.dtype))
             e.emit("ld32step", (here, reading), (MZERO, reading, stride), stream="in0")
         walker = Walker(e, 1)
         dtypes = (self.dtype, self.dtype, _POSITION, _POSITION)
@@ -139,7 +140,7 @@ class Pivot(_Nest):
 
 
 @dataclass
-class Exchange(_Nest):
+class Exchange(MatrixNest):
     """Builds the code that exchanges the row at ``out0``, number ``first``, with that of which ``in0`` says the number."""
 
     def items(self) -> list[Item]:
@@ -170,7 +171,7 @@ class Exchange(_Nest):
 
 
 @dataclass
-class Elimination(_Nest):
+class Elimination(MatrixNest):
     """Builds the code that takes a row out of ``rows`` others, from one element on.
 
     The others begin at ``out0``, ``row_bytes`` apart, the row at ``in0``: with the elements of the pivot's column, which
@@ -200,7 +201,7 @@ class Elimination(_Nest):
             above_at, writing = (e.main("add", x, imms=(WORD_BYTES,)) for x in (upper, row))
             reading = self.copied(writing)
         with e.at(ELEMENT):
-            here, above = e.fresh(_file(self.dtype)), e.fresh(_file(self.dtype))
+            here, above = e.fresh(file_of(self.dtype)), e.fresh(file_of(self.dtype))
             e.emit("ld32step", (here, reading), (MZERO, reading), (1,), stream="out1")
             e.emit("ld32step", (above, above_at), (MZERO, above_at), (1,), stream="in1")
         walker = Walker(e, 1)
@@ -222,7 +223,7 @@ class Elimination(_Nest):
 
 
 @dataclass
-class Exchanged(_Nest):
+class Exchanged(MatrixNest):
     """Builds the code that says in ``out0`` which of ``n`` rows came where by the exchanges that ``in0`` lists."""
 
     def items(self) -> list[Item]:
@@ -253,4 +254,4 @@ class Exchanged(_Nest):
 
 
 def _zero(e: Emitter, dtype: str) -> Register:
-    return e.constant(_file(dtype), 0)
+    return e.constant(file_of(dtype), 0)

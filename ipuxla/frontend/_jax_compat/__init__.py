@@ -34,6 +34,7 @@ from ipuxla.frontend._jax_compat.primitives import (
 )
 from ipuxla.frontend._jax_compat.reading import (
     LU_COMPOSITE,
+    QR_COMPOSITE,
     conv_dimensions,
     dot_algorithm,
     dot_dimensions,
@@ -92,6 +93,7 @@ from ipuxla.frontend._jax_compat.transforms import (
 __all__ = [
     "CUSTOM_PARTITIONING",
     "LU_COMPOSITE",
+    "QR_COMPOSITE",
     "Equation",
     "HostCall",
     "ShapedArray",

@@ -1,4 +1,4 @@
-"""Tile code of Gaussian elimination: factors, pivots and slots by simulation, launch after launch."""
+"""Tile code of LU and QR factorizations: factors, pivots and slots by simulation, launch after launch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tiles.elements.verify import verify
 from tiles.errors import NoTileCode
 from tiles.graph import IndexMap, OpForm, identity_map
 from tiles.graph.domain import Dim
-from tiles.poplibs.poplin.factor import Lu
+from tiles.poplibs.poplin.factor import Lu, Qr
 from tiles.target import Target
 
 GC200 = Target.named("gc200")
@@ -57,16 +57,11 @@ def drawn(n: int, kind: str) -> np.ndarray:
     return a
 
 
-@pytest.mark.parametrize("kind", ["numbers", "zeros", "not a number", "ties"])
-@pytest.mark.parametrize("n", [1, 2, 3, 8, 13])
-def test_a_matrix_is_factored_in_as_many_slots_as_the_closed_forms_say(n, kind) -> None:
-    a = drawn(n, kind)
-    simulator = TileSimulator(MK2, 1 << 15)
-    places = {"in0": DATA, "factors": DATA + 4096, "pivots": DATA + 8192, "permutation": DATA + 9216}
-    simulator.write(DATA, a[None])
-    for part in parts_of(n):
-        fields = {"n": part.n, "rows": part.rows, "in0": DATA}
-        for name, field in part.turn((n, n)).items():
+def run_parts(simulator: TileSimulator, parts, shape: tuple[int, int], places: dict[str, int]) -> None:
+    """Run codes one after the other, each in the slots that its closed form states."""
+    for part in parts:
+        fields = {"n": part.n, "rows": part.rows, "in0": places["in0"]}
+        for name, field in part.turn(shape).items():
             where, offset = field if isinstance(field, tuple) else (field, 0)
             fields[name] = where if isinstance(where, int) else places[where] + offset
         verify(part.variant.code, MK2)
@@ -74,6 +69,16 @@ def test_a_matrix_is_factored_in_as_many_slots_as_the_closed_forms_say(n, kind) 
         expected = cost_of(part.variant.code, {"n": part.n, "rows": part.rows}, MK2)
         assert (run.slots[0] == expected.slots).all()
         assert run.cycles[0] == part.variant.formula.cycles(part.n, part.rows)
+
+
+@pytest.mark.parametrize("kind", ["numbers", "zeros", "not a number", "ties"])
+@pytest.mark.parametrize("n", [1, 2, 3, 8, 13])
+def test_a_matrix_is_factored_in_as_many_slots_as_the_closed_forms_say(n, kind) -> None:
+    a = drawn(n, kind)
+    simulator = TileSimulator(MK2, 1 << 15)
+    places = {"in0": DATA, "factors": DATA + 4096, "pivots": DATA + 8192, "permutation": DATA + 9216}
+    simulator.write(DATA, a[None])
+    run_parts(simulator, parts_of(n), (n, n), places)
     wanted = factored(a)
     found = [
         simulator.read(places[name], x.size, x.dtype.name).reshape(x.shape)
@@ -82,6 +87,41 @@ def test_a_matrix_is_factored_in_as_many_slots_as_the_closed_forms_say(n, kind) 
     np.testing.assert_array_equal(found[1], wanted[1])
     np.testing.assert_array_equal(found[2], wanted[2])
     np.testing.assert_allclose(found[0], wanted[0], rtol=1e-5, atol=1e-6)
+
+
+def reflected(a: np.ndarray) -> list[np.ndarray]:
+    """Return the triangle with vectors, and factors, by numpy in f64."""
+    a, n = a.astype(np.float64), a.shape[1]
+    taus = np.zeros(n)
+    for k in range(n):
+        alpha, rest = a[k, k], np.sum(a[k + 1 :, k] ** 2)
+        if rest == 0:
+            continue
+        beta = -np.copysign(np.sqrt(alpha**2 + rest), alpha)
+        taus[k] = (beta - alpha) / beta
+        vector = np.concatenate([[1], a[k + 1 :, k] / (alpha - beta)])
+        a[k:, k + 1 :] -= taus[k] * np.outer(vector, vector @ a[k:, k + 1 :])
+        a[k, k], a[k + 1 :, k] = beta, vector[1:]
+    return [a.astype(np.float32), taus.astype(np.float32)]
+
+
+@pytest.mark.parametrize("kind", ["numbers", "zeros"])
+@pytest.mark.parametrize("shape", [(1, 1), (2, 1), (3, 3), (8, 5), (13, 13)])
+def test_columns_are_reflected_in_as_many_slots_as_the_closed_forms_say(shape, kind) -> None:
+    a = drawn(shape[0], kind)[:, : shape[1]].copy()
+    whole = identity_map(2)
+    form = OpForm((Dim("r", shape[0]), Dim("c", shape[1])), (whole,), (whole, IndexMap(whole.axes[1:])))
+    parts = Qr("float32").tile_code(extents_of(form, ["float32"], ["float32"] * 2), GC200)
+    simulator = TileSimulator(MK2, 1 << 15)
+    places = {"in0": DATA, "factors": DATA + 4096, "taus": DATA + 8192, "divisor": DATA + 9216}
+    simulator.write(DATA, a[None])
+    run_parts(simulator, parts, shape, places)
+    factors, taus = reflected(a)
+    found = simulator.read(places["factors"], a.size, "float32").reshape(shape)
+    np.testing.assert_allclose(found, factors, rtol=2e-5, atol=2e-6)
+    np.testing.assert_allclose(
+        simulator.read(places["taus"], shape[1], "float32")[0], taus, rtol=2e-5, atol=2e-6
+    )
 
 
 def test_cycles_are_those_of_the_code_for_every_matrix() -> None:

@@ -4,7 +4,7 @@ from tiles.poplibs.poplin.contraction import dot_general, matmul
 from tiles.poplibs.poplin.conv import Convolution, conv_codelet
 from tiles.poplibs.poplin.conv_cycles import CONV_METHODS
 from tiles.poplibs.poplin.convolution import ConvAxes, convolution
-from tiles.poplibs.poplin.factor import Cholesky, Lu, TriangularSolve, cholesky, lu, triangular_solve
+from tiles.poplibs.poplin.factor import Cholesky, Lu, Qr, TriangularSolve, cholesky, lu, qr, triangular_solve
 from tiles.poplibs.poplin.matmul import MatMul, matmul_codelet
 from tiles.poplibs.poplin.matmul_cycles import METHODS
 from tiles.poplibs.poplin.partials import ConvPartialReduce, add_partials
@@ -19,6 +19,7 @@ __all__ = [
     "Convolution",
     "Lu",
     "MatMul",
+    "Qr",
     "SpreadConvolution",
     "TriangularSolve",
     "add_partials",
@@ -29,5 +30,6 @@ __all__ = [
     "lu",
     "matmul",
     "matmul_codelet",
+    "qr",
     "triangular_solve",
 ]

@@ -1,4 +1,4 @@
-"""Tile code of LU factorization: a vertex whose supervisor starts its workers column after column.
+"""Tile code of LU and QR factorizations: a vertex whose supervisor starts its workers column after column.
 
 A matrix after the other is factored where it lies, by all workers of its tile.
 """
@@ -27,6 +27,7 @@ from tiles.elements import (
     compile_exchange,
     compile_exchanged,
     compile_pivot,
+    compile_reflection,
     compile_variant,
     instructions_for,
 )
@@ -103,6 +104,104 @@ def lu_code(dtype: str, extents: Extents, target: Target, name: str) -> tuple[Ve
     return (*parts, part(permute, _permutation, n))
 
 
+def reflected_by(alpha: jax.Array, rest: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return what a column's element becomes, the factor of its reflection, and what those below are divided by.
+
+    As LAPACK's larfg: of a column whose other elements have no squares nothing changes.
+    """
+    zero, one = jnp.zeros_like(alpha), jnp.ones_like(alpha)
+    norm = jnp.sqrt(alpha * alpha + rest)
+    is_done = rest == zero
+    beta = jnp.where(is_done, alpha, jnp.where(alpha < zero, norm, zero - norm))
+    tau = jnp.where(is_done, zero, (beta - alpha) / jnp.where(is_done, one, beta))
+    return beta, tau, jnp.where(is_done, one, alpha - beta)
+
+
+def _reflector(x: jax.Array, total: jax.Array, alpha: jax.Array, rest: jax.Array) -> tuple[jax.Array, ...]:
+    return total + x * x, *reflected_by(alpha, rest)
+
+
+def _division(x: jax.Array, divisor: jax.Array) -> tuple[jax.Array, ...]:
+    return (x / divisor,)
+
+
+def _reflection(*values: jax.Array) -> tuple[jax.Array, ...]:
+    x, v, total, tau, found, first, y, w, product = values
+    share = tau * found
+    return total + v * x, share, first - share, y - w * product
+
+
+def qr_code(dtype: str, extents: Extents, target: Target, name: str) -> tuple[VertexCode, ...]:
+    """Return the code of vertices that reflect the columns of matrices of at least as many rows; errors of ``lu_code``."""
+    isa = instructions_for(target)
+    m, n = extents.form.shape[-2:]
+    matrices = np.asarray(extents.points) // max(1, m * n)
+    kernel = _Reflected()
+    move = existing(_variant(isa, "move", dtype)).named(name)
+
+    def part(kind: str, turn: Callable[..., Mapping[str, Field]], k: int, n: int, rows: int) -> VertexCode:
+        variant = existing(_variant(isa, kind, dtype)).named(name)
+        cell, compiled = partial(_cell, kind, dtype), _COMPILED[kind]
+        fields = partial(turn, k)
+        return VertexCode(
+            variant, n, rows, matrices, cell=cell, compiled=compiled, kernel=kernel, turn=fields
+        )
+
+    parts = [VertexCode(move, m * n, 1, matrices, kernel=kernel, turn=_moving)]
+    for k in range(n):
+        below = m - 1 - k
+        parts.append(part("reflector", _reflector_fields, k, below, 1))
+        if below:
+            parts.append(part("division", _division_fields, k, 1, below))
+        if n - 1 - k:
+            parts.append(part("reflection", _reflection_fields, k, below, n - 1 - k))
+    return tuple(parts)
+
+
+def _diagonal(k: int, sizes: tuple[int, ...]) -> tuple[int, int]:
+    """Return at how many bytes a diagonal element lies, and the bytes of a row."""
+    pitch = sizes[-1] * _WORD_BYTES
+    return k * (pitch + _WORD_BYTES), pitch
+
+
+def _reflector_fields(k: int, sizes: tuple[int, ...]) -> dict[str, Field]:
+    at, pitch = _diagonal(k, sizes)
+    return {"out0": ("factors", at), "out1": ("taus", k * _WORD_BYTES), "out2": "divisor", "row_bytes": pitch}
+
+
+def _division_fields(k: int, sizes: tuple[int, ...]) -> dict[str, Field]:
+    at, pitch = _diagonal(k, sizes)
+    return {"in0": "divisor", "out0": ("factors", at + pitch), "row_bytes": pitch}
+
+
+def _reflection_fields(k: int, sizes: tuple[int, ...]) -> dict[str, Field]:
+    at, pitch = _diagonal(k, sizes)
+    places = {"in0": ("factors", at), "in1": ("taus", k * _WORD_BYTES)}
+    return {**places, "out0": ("factors", at + _WORD_BYTES), "row_bytes": pitch}
+
+
+@dataclass(frozen=True)
+class _Reflected:
+    """Matrices with the factors of their columns' reflections: a ``Kernel``."""
+
+    def find(
+        self, sizes: tuple[int, ...], origins: np.ndarray, operands: Sequence[np.ndarray]
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """See ``Kernel``."""
+        m, n = sizes[-2:]
+        matrices = np.ascontiguousarray(operands[0].reshape(-1, m * n))
+        memory = {"in0": matrices, "factors": np.zeros_like(matrices)}
+        memory["taus"] = np.zeros((len(matrices), n), matrices.dtype)
+        memory["divisor"] = np.zeros((len(matrices), 1), matrices.dtype)
+        return memory, {}
+
+    def results(self, sizes: tuple[int, ...], memory: dict[str, np.ndarray]) -> list[np.ndarray]:
+        """See ``Kernel``."""
+        cells, batch = len(memory["in0"]) // math.prod(sizes[:-2]), sizes[:-2]
+        shapes = {"factors": sizes, "taus": (*batch, sizes[-1])}
+        return [memory[name].reshape(cells, *shape) for name, shape in shapes.items()]
+
+
 def _moving(sizes: tuple[int, ...]) -> dict[str, Field]:
     return {"out0": "factors"}
 
@@ -158,7 +257,15 @@ def _compiled_elimination(cell: CellFunction, isa: InstructionSet) -> TileCode:
     return compile_elimination(cell.jaxpr, cell.dtypes[0][0], isa, UNNAMED)
 
 
-_COMPILED = {"pivot": _compiled_pivot, "elimination": _compiled_elimination}
+def _compiled_reflection(part: str, cell: CellFunction, isa: InstructionSet) -> TileCode:
+    return compile_reflection(part, cell.jaxpr, cell.dtypes[0][0], isa, UNNAMED)
+
+
+_COMPILED: dict[str, Callable[[CellFunction, InstructionSet], TileCode]] = {
+    "pivot": _compiled_pivot,
+    "elimination": _compiled_elimination,
+    **{part: partial(_compiled_reflection, part) for part in ("reflector", "division", "reflection")},
+}
 
 
 def _same(x: jax.Array) -> jax.Array:
@@ -181,11 +288,15 @@ def _variant(isa: InstructionSet, kind: str, dtype: str) -> Variant | NoVariant:
 
 @lru_cache(maxsize=16)
 def _cell(kind: str, dtype: str) -> CellFunction:
-    """Return one step of looking for a pivot, or of an elimination."""
+    """Return what one loop of a factorization computes."""
     dtypes = {
         "pivot": ((dtype, dtype, _POSITION, _POSITION), (dtype, _POSITION)),
         "elimination": ((dtype,) * 4, (dtype,) * 2),
+        "reflector": ((dtype,) * 4, (dtype,) * 4),
+        "division": ((dtype,) * 2, (dtype,)),
+        "reflection": ((dtype,) * 9, (dtype,) * 4),
     }[kind]
-    function = {"pivot": larger, "elimination": eliminated}[kind]
+    functions = {"pivot": larger, "elimination": eliminated, "reflector": _reflector}
+    function: Callable[..., Any] = {**functions, "division": _division, "reflection": _reflection}[kind]
     jaxpr: Any = make_jaxpr(function)(*(jax.ShapeDtypeStruct((), to_jax(d)) for d in dtypes[0]))
     return CellFunction(jaxpr, dtypes, Arrangement((), ()))
