@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -36,8 +36,9 @@ class Inline(Pass):
     ``dce``.
 
     With ``pointwise`` a body of nothing but operations element by element is inlined, too, if there are no more of
-    them than the call has operands and results: it moves nothing between tiles, and needs little code wherever it
-    stands, but a call copies every operand and result. This is for fused bodies, whose operations are units.
+    them, once fused, than the call has operands and results: it moves nothing between tiles, and needs little code
+    wherever it stands, but a call copies every operand and result. A stage of an optimizer over the leaves of a layer,
+    which repeats layer by layer, is one such; inlined before fusion it fuses with the other stages.
     """
 
     name: ClassVar[str] = "inline"
@@ -77,12 +78,27 @@ def inline_where(module: Module, is_wanted: Callable[[Computation], bool]) -> Mo
     return map_module(module, lambda computation: done.get(computation.name, computation))
 
 
+_FEW = 8
+"""How many operations, on average, those that fuse are at most: longer ones are compiled once, for all calls."""
+
+
 def _is_cheaper_in_place(computation: Computation) -> bool:
-    """Whether a body computes element by element, in no more operations than a call of it takes copies."""
+    """Whether a body computes element by element, in no more operations, once fused, than a call of it takes copies."""
     work = [i for i in computation.instructions if not isinstance(i.op, Constant)]
-    if len(work) > len(computation.parameters) + len(computation.results):
+    if not all(map(_is_pointwise, work)):
         return False
-    return all(map(_is_pointwise, work))
+    readers: defaultdict[Value, list[Instruction]] = defaultdict(list)
+    for instruction in work:
+        for value in dict.fromkeys(instruction.operands):
+            readers[value].append(instruction)
+    results = set(computation.results)
+    left = sum(isinstance(i.op, Fusion) or i.result in results or _is_kept(readers[i.result]) for i in work)
+    return left <= len(computation.parameters) + len(computation.results) and len(work) <= _FEW * left
+
+
+def _is_kept(readers: Sequence[Instruction]) -> bool:
+    """Whether a value of a body stays one when operations that only one other reads are fused with it."""
+    return len(readers) != 1 or isinstance(readers[0].op, Fusion)
 
 
 def _is_pointwise(instruction: Instruction) -> bool:
