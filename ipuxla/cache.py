@@ -44,7 +44,7 @@ class ProgramCache:
 
     @property
     def _files(self) -> KeptFiles:
-        return KeptFiles(self.folder, self.capacity_bytes, SUFFIX, "the program cache")
+        return KeptFiles(self.folder, self.capacity_bytes, SUFFIX)
 
     def get(self, key: str) -> Executable | None:
         """Return the program kept under a key, or None; a damaged one is told of and forgotten."""
@@ -115,7 +115,7 @@ def kept_sharding(
     folder = kept_folder()
     if folder is None or options.passes is not None:
         return choose()
-    files = KeptFiles(folder, capacity(), SHARDINGS, "the program cache")
+    files = KeptFiles(folder, capacity(), SHARDINGS)
     key = program_key(stablehlo, None, options, {"sharding": options.arithmetic == "float"})
     blob = files.get(key)
     if blob is not None:

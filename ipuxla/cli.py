@@ -32,6 +32,7 @@ from ipuxla.errors import (
     IpuError,
     OutOfTileMemory,
     UnknownTarget,
+    Unsupported,
 )
 from ipuxla.experiments import EXPERIMENTS, MODELS, OPTIMIZERS, Settings, require_writable
 from ipuxla.pinned_shardings import AUTO
@@ -346,9 +347,11 @@ def _reporting_misfit(folder: str | None) -> Iterator[None]:
     try:
         yield
     except OutOfTileMemory as error:
-        executable = getattr(error, "executable", None)
-        if executable is not None:
-            _write_report(executable, folder)
+        if folder is not None:
+            try:
+                _write_report(error.executable, folder)
+            except Unsupported as refused:  # of a program that was refused before it was planned
+                error.notes = (*error.notes, f"no report: {refused.what}")
         raise
 
 

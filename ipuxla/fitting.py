@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from hlo_passes.ir import Module
+from hlo_passes import ops
+from hlo_passes.ir import Computation, Module, Value
 from hlo_passes.passes import optimize
 from ipuxla.lowering import lower_module
 from ipuxla.sharding import ArraySharding
 from tiles.compiler import Executable, compile_graph, eased, shortage, shortage_text
 from tiles.compiler.executable import CODE_CATEGORIES
-from tiles.compiler.oom import CODE
-from tiles.errors import IpuError
+from tiles.compiler.oom import CODE, SHOWN
+from tiles.errors import IpuError, OutOfTileMemory
 from tiles.graph import Graph, Plan
 from tiles.planning import Planner, Policy, code_price_of
 from tiles.target import System, Target, find_machine, known_names
@@ -27,6 +29,11 @@ MOST_SHARED = 0.1
 """Share of the code on a tile that sharing more of it may save: of a U-Net training step it was 6 % of the exchange code."""
 SHARED_OUT_FROM = 0.5
 """Share of a chip's memory from which on arguments and results are better on several."""
+UNCOUNTED = (ops.ControlFlow, ops.Call, ops.CodeletCall, ops.HostTransfer, ops.OptimizationBarrier)
+"""Operations whose results may lie where something else did."""
+PROVED_FROM = 2**25
+"""Elements of a program's largest array from which on it is refused unplanned where data alone have no room: deriving copies of
+such arrays takes up to half a minute and 1.5 GB. Smaller programs are planned first, and their errors say where what lies."""
 MOST_STEPS = 4_000
 """Changes of programs with more steps than this are not tried: each would take as long as the program did."""
 
@@ -60,6 +67,99 @@ def planned_to_fit(
     return min(attempts, key=lambda executable: shortage(executable).excess_bytes)
 
 
+def beyond_memory(
+    module: Module, machine: Target | System, inputs: Sequence[ArraySharding] = ()
+) -> OutOfTileMemory | None:
+    """Return the error of a program of huge arrays whose arguments and results alone have no room on any chip known.
+
+    Arguments lie there from beginning to end, and at the end all results do (``least_held``): no plan needs less. The error
+    plans the program when it is asked for its executable or report.
+
+    Args:
+      module: the program of one device, optimized.
+      machine: what it is for.
+      inputs: as for ``lower_module``.
+    """
+    target = machine.chip if isinstance(machine, System) else machine
+    held, beside = least_held(module)
+    if max((value.type.size for value in (*held, *beside)), default=0) < PROVED_FROM:
+        return None
+    arguments, results = (sum(value.type.size_bytes for value in side) for side in (held, beside))
+    larger = _larger(target)
+    most = max(target.memory_bytes, larger.memory_bytes if larger is not None else 0)
+    if arguments + results <= most:
+        return None
+    several = _several_ipus(module, machine)
+    shared = "" if several is None else f"target={several!r} shares it out over IPUs (not tried); "
+    largest = sorted((*held, *beside), key=lambda value: -value.type.size_bytes)[:SHOWN]
+    producers = module.entry_computation.producers
+    locations = {value: producers[value].location for value in beside}
+    named = (
+        f"largest: {value.name.removeprefix('%') if value in held else 'a result'} {value.type}, {value.type.size_bytes:,} B"
+        + (f" from {locations[value]}" if locations.get(value) else "")
+        for value in largest
+    )
+    excess = arguments + results - target.memory_bytes
+    error = OutOfTileMemory(
+        f"arguments and results alone need {arguments + results:,} B and all tiles of {target.name!r} together have "
+        f"{target.memory_bytes:,} B ({excess:,} B too many)",
+        notes=(
+            f"there: arguments {arguments:,} B, results {results:,} B (none of them could take an argument's place)",
+            *named,
+            "not planned: no plan needs less (the error's executable and profile are made when they are asked for)",
+        ),
+        try_=f"{shared}smaller arrays or types; check_memory=False plans and runs it all the same, and marks it",
+    )
+    error.make_executable = functools.partial(planned_to_fit, module, machine, {}, inputs)
+    return error
+
+
+def least_held(module: Module) -> tuple[list[Value], list[Value]]:
+    """Return arguments and results that a program holds side by side at its end, however it is planned.
+
+    These are arguments that something reads, and results that something computes, each once; without results that could take
+    over an argument's memory, donated or not.
+    """
+    entry = module.entry_computation
+    read = {value for instruction in entry.instructions for value in instruction.operands} | {*entry.results}
+    held = [value for value in entry.parameters if value in read]
+    free = Counter((value.type.shape, value.type.np_dtype) for value in held)
+    beside: list[Value] = []
+    for value in _computed_results(entry):
+        kind = value.type.shape, value.type.np_dtype
+        if free[kind] > 0:
+            free[kind] -= 1
+        else:
+            beside.append(value)
+    return held, beside
+
+
+def _computed_results(entry: Computation) -> list[Value]:
+    """Return values, each once, that the results of a computation show, and that an operation computes into memory of their own.
+
+    What only moves elements or chooses among values is followed to what it moves, or not counted: nothing says that it takes memory.
+    """
+    found: dict[Value, None] = {}
+    seen = set[Value]()
+    asked = list(entry.results)
+    while asked:
+        value = asked.pop()
+        producer = entry.producers.get(value)
+        if producer is None or value in seen:
+            continue
+        seen.add(value)
+        if isinstance(producer.op, (ops.DataMovement, ops.Real, ops.Imag, ops.Complex, ops.BitcastConvert)):
+            asked += [operand for operand in producer.operands if _shows_all(value, operand)]
+        elif not isinstance(producer.op, UNCOUNTED):
+            found[value] = None
+    return list(found)
+
+
+def _shows_all(value: Value, operand: Value) -> bool:
+    """Whether a result that is made of an operand's elements can hold every one of them."""
+    return value.type.size >= operand.type.size
+
+
 def advice(
     module: Module, executable: Executable, plans: Mapping[str, Plan], inputs: Sequence[ArraySharding] = ()
 ) -> str:
@@ -71,7 +171,7 @@ def advice(
             return f"{change}: it fits then"
         gains.append(f"{change} ({_gain(executable, tried)})")
     checked = "check_memory=False runs it all the same, and marks it"
-    if (several := _several_ipus(module, executable)) is not None:
+    if (several := _several_ipus(module, executable.system or executable.target)) is not None:
         checked = f"target={several!r} shares it out over IPUs (not tried); {checked}"
     if not gains:
         return checked
@@ -87,19 +187,19 @@ def _gain(executable: Executable, tried: Executable) -> str:
     return f"saves {gained:,} B on the fullest tile" if gained > 0 else "saves nothing"
 
 
-def _several_ipus(module: Module, executable: Executable) -> str | None:
+def _several_ipus(module: Module, machine: Target | System) -> str | None:
     """Return a system over whose IPUs arguments and results may fit, cut evenly; None where one IPU might hold them."""
-    target, entry = executable.target, module.entry_computation
-    if executable.system is not None or module.num_devices > 1 or entry.has_transfer:
+    entry = module.entry_computation
+    if isinstance(machine, System) or module.num_devices > 1 or entry.has_transfer:
         return None
     given = sum(type_.size_bytes for type_ in entry.parameter_types)
     made = sum(type_.size_bytes for type_ in entry.result_types)
     reused = sum(entry.parameter_types[n].size_bytes for n in module.donated)
     held = given + max(0, made - reused)
-    if held <= SHARED_OUT_FROM * target.memory_bytes:
+    if held <= SHARED_OUT_FROM * machine.memory_bytes:
         return None
-    ipus = 1 << math.ceil(math.log2(held / (SHARED_OUT_FROM * target.memory_bytes)))
-    name = f"{target.name} x {max(2, ipus)}"
+    ipus = 1 << math.ceil(math.log2(held / (SHARED_OUT_FROM * machine.memory_bytes)))
+    name = f"{machine.name} x {max(2, ipus)}"
     try:
         return name if isinstance(find_machine(name), System) else None
     except IpuError:

@@ -31,7 +31,7 @@ from ipuxla.cache import kept, kept_sharding
 from ipuxla.choosing import choose, describe, shown
 from ipuxla.collection import collection_paused
 from ipuxla.errors import InvalidOption, UnknownStage, Unsupported
-from ipuxla.fitting import advice, planned_to_fit
+from ipuxla.fitting import advice, beyond_memory, planned_to_fit
 from ipuxla.frontend import _jax_compat as compat
 from ipuxla.frontend.candidates import find_candidates
 from ipuxla.frontend.checks import Check
@@ -323,12 +323,17 @@ class Pipeline:
 
     def _compiled(self, options: CompileOptions) -> Executable:
         module, plans = self.optimized(options), options.pinned_plans
+        if options.check_memory and not plans:
+            refused = beyond_memory(module, options.machine, self._inputs)
+            if refused is not None:
+                refused.make_profile = profile
+                raise refused
         with self._naming_internal_errors(options):
             executable = planned_to_fit(module, options.machine, plans, self._inputs)
             require_pinned(executable, plans)
         if options.check_memory and not executable.fits:
             error = out_of_memory(executable, advice(module, executable, plans, self._inputs))
-            error.make_profile = functools.partial(profile, executable)
+            error.make_profile = profile
             raise error
         return executable
 

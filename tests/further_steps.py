@@ -344,11 +344,11 @@ def _moved(draw: Draw, type_: Any) -> Named:
 
 @_alone(_with_rank(_number, 2))
 def _mapped(draw: Draw, type_: Any) -> Named:
-    """Functions of rows, mapped over them."""
+    """Functions of rows, mapped over them; a convolution's are finite, as in ``_convolved``."""
     functions: dict[str, Function] = {
         "inner": lambda row: jnp.vdot(row, row),
         "rolled": lambda row: jnp.roll(row, 1),
-        "convolve": lambda row: jnp.convolve(row.reshape(-1), row.reshape(-1)[:2], mode="same"),
+        "convolve": lambda row: jnp.convolve((x := _finite(row).reshape(-1)), x[:2], mode="same"),
         "segment_sum": lambda row: jax.ops.segment_sum(row, np.arange(row.shape[0]) % 2, 3),
         "trapezoid": lambda row: jnp.diff(row, axis=0),
     }

@@ -97,17 +97,22 @@ class OutOfTileMemory(IpuError):
     """A program whose buffers do not fit into a tile's memory.
 
     Attributes:
-      executable: the program, with addresses beyond the end of memory: everything a report needs.
-      make_profile: makes the whole report, attached by ``ipuxla``.
+      make_executable: makes ``executable``; attached by whoever refuses a program before it is planned.
+      make_profile: makes the whole report of an executable, attached by ``ipuxla``.
     """
 
-    executable: Any = None
-    make_profile: Callable[[], Any] | None = None
+    make_executable: Callable[[], Any] | None = None
+    make_profile: Callable[[Any], Any] | None = None
+
+    @cached_property
+    def executable(self) -> Any:
+        """The program, with addresses beyond the end of memory: everything a report needs."""
+        return None if self.make_executable is None else self.make_executable()
 
     @cached_property
     def profile(self) -> Any:
         """The whole report (``profile.text()``, ``profile.to_json()``), made when it is asked for."""
-        return None if self.make_profile is None else self.make_profile()
+        return None if self.make_profile is None else self.make_profile(self.executable)
 
 
 class InvalidExecutable(IpuError):

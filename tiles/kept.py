@@ -1,7 +1,7 @@
 """Files kept on disk, so that another process need not work out again what one has: named by content, and bounded.
 
 Entries are written beside and renamed, so that processes may share a folder; the least recently used go first when the
-folder is full. A folder that cannot be read or written costs work and a warning, never a result.
+folder is full. A folder that cannot be read or written costs work and one warning, never a result.
 """
 
 from __future__ import annotations
@@ -26,40 +26,64 @@ CAPACITY = "IPUXLA_CACHE_BYTES"
 DEFAULT_CAPACITY_BYTES = 2 << 30
 
 
+@dataclass
+class _Standing:
+    """What a process may still do with a folder: what has failed is said once, and not tried again."""
+
+    is_readable: bool = True
+    is_writable: bool = True
+
+    def refuse(self, folder: pathlib.Path, doing: str, error: Exception) -> None:
+        """Do it no more; say so unless something was said of the folder before."""
+        if self.is_readable and self.is_writable:
+            logging.warning("the cache folder %s cannot be %s, and is not: %s", folder, doing, _reason(error))
+        self.is_writable = False
+        self.is_readable = self.is_readable and doing != "read"
+
+
+@functools.cache
+def standing(folder: pathlib.Path) -> _Standing:
+    """Return what this process may still do with a folder."""
+    del folder
+    return _Standing()
+
+
 @dataclass(frozen=True)
 class KeptFiles:
-    """A folder of files of one kind.
+    """Files of one kind in a folder.
 
     Args:
       folder: made when the first file is kept.
       capacity_bytes: most that all files may take together.
       suffix: of their names.
-      what: what the folder is called in warnings.
+      within: the folder inside ``folder`` that they lie in, if not in itself.
     """
 
     folder: pathlib.Path
     capacity_bytes: int
     suffix: str
-    what: str
+    within: str = ""
 
     def get(self, key: str) -> bytes | None:
         """Return the bytes kept under a key, or None."""
+        if not standing(self.folder).is_readable:
+            return None
         try:
             return self.path(key).read_bytes()
         except FileNotFoundError:
             return None
         except OSError as error:
-            warn_once(f"{self.what} cannot read {self.folder}: {_reason(error)}")
+            standing(self.folder).refuse(self.folder, "read", error)
             return None
 
     def put(self, key: str, blob: bytes) -> None:
         """Keep bytes under a key, if they are not more than the folder may hold; ``shrink`` makes room."""
-        if len(blob) > self.capacity_bytes:
+        if len(blob) > self.capacity_bytes or not standing(self.folder).is_writable:
             return
         try:
             write_files({self.path(key): blob})
         except (NotWritten, OSError) as error:
-            warn_once(f"{self.what} cannot write to {self.folder}: {_reason(error)}")
+            standing(self.folder).refuse(self.folder, "written", error)
 
     def used(self, key: str) -> None:
         """Note that an entry was used."""
@@ -74,7 +98,7 @@ class KeptFiles:
 
     def path(self, key: str) -> pathlib.Path:
         """Return the file of a key."""
-        return self.folder / f"{key}{self.suffix}"
+        return self.folder / self.within / f"{key}{self.suffix}"
 
     def shrink(self) -> None:
         """Drop the least recently used files until the others keep to the capacity."""
@@ -88,7 +112,10 @@ class KeptFiles:
 
     def _entries(self) -> Iterator[tuple[int, pathlib.Path, int]]:
         """Yield when each file was used last, the file and its bytes; others may drop some meanwhile."""
-        for path in self.folder.glob(f"*{self.suffix}"):
+        paths: list[pathlib.Path] = []
+        with contextlib.suppress(OSError):  # of a folder that is none; reading and writing say so
+            paths += (self.folder / self.within).glob(f"*{self.suffix}")
+        for path in paths:
             with contextlib.suppress(OSError):
                 found = path.stat()
                 yield found.st_mtime_ns, path, found.st_size
@@ -124,7 +151,7 @@ def source_digest(root: pathlib.Path, *packages: str) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """Return what the system says, without the one file's name: a full disk is one warning, however many files are kept."""
+    """Return what the system says, without the one file's name."""
     cause = error if isinstance(error, OSError) else error.__cause__
     return getattr(cause, "strerror", None) or str(error)
 

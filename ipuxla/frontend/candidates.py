@@ -24,6 +24,7 @@ from ipuxla.frontend._jax_compat.shardy import (
     element_bytes,
     propagated,
 )
+from ipuxla.frontend.collectives import COLLECTIVES
 from ipuxla.frontend.partition import MAX_DEVICES
 from ipuxla.frontend.sharding_price import Price, Pricing
 from ipuxla.sharding import Mesh
@@ -122,8 +123,10 @@ class _Search:
 
     def candidates(self) -> list[Candidate]:
         whole = tuple(((),) * len(shape) for shape, _ in self.types)
-        alone = Pricing(self.system).price(propagated(self.source, (("one", 1),), {}), self.donated)
-        single = Candidate((), whole, alone)
+        program = propagated(self.source, (("one", 1),), {})
+        single = Candidate((), whole, Pricing(self.system).price(program, self.donated))
+        if program.names & COLLECTIVES.keys():  # among the one device there is, not among those of a mesh
+            return [single]
         self.found[(), whole] = single
         cuts = self._cuts()
         ranked: list[Cut] = []

@@ -562,10 +562,10 @@ def _devices(module: Any, mesh: Mesh) -> Devices:
     """Return the devices of a mesh, all partitions, or those that a module itself says it is written for."""
     if mesh:
         return Devices(1, math.prod(size for _, size in mesh), mesh)
+    replicas, partitions = device_counts(module)
     has_mesh = any(view.operation.name == "sdy.mesh" for view in module.regions[0].blocks[0].operations)
     if has_mesh and says_shardings(module):
         return Devices()  # written for all devices together: ``partition_source`` is asked first
-    replicas, partitions = device_counts(module)
     axes = (("replica", replicas), ("partition", partitions))
     return Devices(replicas, partitions, tuple(axis for axis in axes if axis[1] > 1))
 

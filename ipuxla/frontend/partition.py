@@ -20,6 +20,7 @@ import numpy as np
 from ipuxla.errors import InvalidOption, Unsupported
 from ipuxla.frontend import _jax_compat as compat
 from ipuxla.frontend._jax_compat.shardy import with_shardings
+from ipuxla.frontend.collectives import COLLECTIVES
 from ipuxla.frontend.locations import read_location
 from ipuxla.frontend.shardings import Shardings
 from ipuxla.frontend.untrusted import require_shallow
@@ -80,6 +81,7 @@ def partition_said(
       untrusted: whether text or bytes are read and partitioned in a child process.
 
     Raises:
+      InvalidOption: the module exchanges something among the one device that it is for.
       Unsupported: more devices than XLA partitions for, or XLA refuses the module.
     """
     if untrusted:
@@ -89,6 +91,14 @@ def partition_said(
         return found
     said = {number: tuple(map(tuple, dimensions)) for number, dimensions in enumerate(inputs)}
     made = with_shardings(module, mesh, said)
+    exchange = compat.find_operation(made, frozenset(COLLECTIVES))
+    if exchange is not None:  # XLA would take its groups for those of the mesh
+        raise InvalidOption(
+            f"the program exchanges something among the one device that it is written for ({exchange.name}), and is to be shared out",
+            location=str(read_location(exchange.location)) or None,
+            got=", ".join(f"{name}={size}" for name, size in mesh),
+            try_='shard="mesh: one IPU", or a function written for the mesh',
+        )
     free = [False] * len(said), [True] * len(compat.shapes_of_main(made)[1])
     return _partition(made, mesh, free, donated)
 

@@ -141,10 +141,14 @@ def _programs(kind: str, seed: int, folder: pathlib.Path, as_drawn: bool) -> Chu
     )
     @given(programs, TARGETS, PLANS, st.integers(0, 2**16))
     def check(program: Any, target: Target, plan_seed: int | None, data_seed: int) -> None:
-        smooth: tuple[int, ...] = ()  # decisions follow the last bit of what they read
+        smooth: tuple[int, ...] = ()
         if kind == "programs":
             program, smooth = with_smooth_results(program)
         lowered = jax.jit(program.function, keep_unused=True).lower(*program.arguments)
+        if (
+            kind == "control"
+        ):  # of decisions that follow the last bit of what they read, ``check_program`` finds most itself
+            smooth = tuple(range(len(jax.tree.leaves(lowered.out_info))))
         text, arrays = lowered.as_text(), program.arrays(data_seed)
         apart = zlib.crc32(text.encode()) % APART == 0
         last["parts"] = text, arrays, target, plan_seed, smooth, apart

@@ -18,7 +18,7 @@ HEAD = """# What drawing without end has tried
 
 - programs: certified, saved and read back, and run on the engines in the ring against the module, which engine hlo
   evaluates; of them, long: of 15 to 40 operations; in floats: on the engines against XLA, too.
-- control: programs with loops and branches, in the ring.
+- control: programs with loops and branches, in the ring; from seed 410111 on in floats, too.
 - on all: programs of both kinds that ran on engines fast, literal, vertex, tile and hlo, in floats hlo beside the others; the
   rest ran on fast and literal (lines with 0), or on none, since 8-bit floats decide in them that XLA computes otherwise from run
   to run.

@@ -92,6 +92,9 @@ MODULES: dict[str, str | bytes] = {
     "replicas in words": 'module attributes {mhlo.num_replicas = "two"} { func.func @main() { return } }',
     "partitions below one": """module attributes {mhlo.num_partitions = -3 : i32} { sdy.mesh @mesh = <["a"=2]>
       func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> { return %a : tensor<4xf32> } }""",
+    "no partitions, and shardings": """module attributes {mhlo.num_partitions = 0 : i32} { sdy.mesh @mesh = <["a"=2]>
+      func.func @main(%a: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"a"}]>}) -> tensor<4xf32> {
+      return %a : tensor<4xf32> } }""",
     "lone surrogate": "module {} // \udc80",
     "nothing": "",
     "zero byte": "\0",

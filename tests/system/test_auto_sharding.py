@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
+from jax.sharding import Mesh, PartitionSpec
 
 import ipuxla
 from ipuxla.errors import InvalidOption, OutOfTileMemory
@@ -251,3 +253,30 @@ def test_eight_replicas_of_two_chips_train_as_one():
     assert crossed is not None and crossed.hops == 1
     used = [rungs[link] for link in np.flatnonzero(crossed.link_bytes.any(axis=1))]
     assert used == [f"ipu {n}ipu {n + 1}" for n in range(0, 16, 2)]
+
+
+EXCHANGES_OF_ONE = {
+    "sum": lambda x: lax.psum(x, "d"),
+    "gather": lambda x: lax.all_gather(x, "d", tiled=True),
+    "permutation": lambda x: lax.ppermute(x, "d", [(0, 0)]),
+    "index": lambda x: x + lax.axis_index("d"),
+    "in a loop": lambda x: lax.fori_loop(0, 3, lambda _, s: lax.ppermute(s, "d", [(0, 0)]), x),
+}
+
+
+@pytest.mark.parametrize("name", EXCHANGES_OF_ONE)
+def test_what_exchanges_with_itself_alone_is_not_shared_out(name, capfd):
+    """A mesh of one device is none; collectives over it name that device, whatever the system has."""
+    mesh, exchange = Mesh(np.array(jax.devices()[:1]), ("d",)), EXCHANGES_OF_ONE[name]
+    x, w = np.linspace(-1, 1, 512 * 256, dtype=np.float32).reshape(512, 256), np.ones((256, 256), np.float32)
+    specs = {"in_specs": (PartitionSpec("d"), PartitionSpec()), "out_specs": PartitionSpec("d")}
+    function = jax.shard_map(
+        lambda x, w: exchange(jnp.tanh(x @ w / 256)), mesh=mesh, check_vma=False, **specs
+    )
+    ours = ipuxla.jit(function, target="c2_card")
+    assert ours.lower(x, w).compile().executable.replicas.count == 1
+    close(ours(x, w), jax.jit(function)(x, w))
+    pinned = ipuxla.jit(function, target="c2_card", shard="mesh: x=2\nargument 0: P('x', None)")
+    with pytest.raises(InvalidOption, match="among the one device that it is written for"):
+        pinned.lower(x, w).compile()
+    assert "RET_CHECK" not in capfd.readouterr().err

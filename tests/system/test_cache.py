@@ -41,7 +41,6 @@ def folder(tmp_path, monkeypatch) -> pathlib.Path:
     """A cache in which every program is kept, however quickly it was compiled."""
     monkeypatch.setenv(kept.FOLDER, str(tmp_path / "programs"))
     monkeypatch.setattr(cache, "LEAST_SECONDS", 0.0)
-    kept.warn_once.cache_clear()
     return tmp_path / "programs"
 
 
@@ -154,8 +153,26 @@ def test_a_folder_that_cannot_be_used_costs_a_warning_and_no_result(folder, comp
     for _ in range(2):
         np.testing.assert_allclose(compiled()(X), jax.jit(model)(X), rtol=1e-6)
     assert compilations.call_count == 2
-    assert sum("the program cache cannot" in message for message in warned) == 2  # read, and write, once each
-    assert all(str(folder) in message for message in warned)
+    assert warned == [f"the cache folder {folder} cannot be read, and is not: Not a directory"]
+
+
+def test_a_folder_that_cannot_be_written_is_told_of_once_and_not_tried_again(tmp_path, warned):
+    (tmp_path / "full").mkdir()
+    programs = kept.KeptFiles(tmp_path / "full", 1 << 20, ".x")
+    code = kept.KeptFiles(tmp_path / "full", 1 << 20, ".y", "code")
+    programs.put("before", b"blob")
+    with mock.patch.object(kept, "write_files", side_effect=OSError(30, "Read-only file system")) as tried:
+        for files in (code, programs, code):
+            files.put("after", b"blob")
+    assert tried.call_count == 1 and "Read-only file system" in warned[0] and len(warned) == 1
+    assert programs.get("before") == b"blob"  # what lies there is read all the same
+
+
+def test_a_name_that_no_folder_can_have_is_one_warning(monkeypatch, compilations, warned):
+    monkeypatch.setenv(kept.FOLDER, "/tmp/" + "x" * 300)
+    np.testing.assert_allclose(compiled()(X), jax.jit(model)(X), rtol=1e-6)
+    kept.KeptFiles(pathlib.Path("/tmp/" + "x" * 300), 1, ".x").shrink()
+    assert len(warned) == 1 and "File name too long" in warned[0]
 
 
 def test_a_full_disk_leaves_nothing_behind(folder, warned):
@@ -166,12 +183,11 @@ def test_a_full_disk_leaves_nothing_behind(folder, warned):
 
 
 def test_a_full_disk_is_told_of_once_however_many_files_are_kept(tmp_path, warned):
-    kept.warn_once.cache_clear()
-    files = kept.KeptFiles(tmp_path, 1 << 20, ".x", "the cache")
+    files = kept.KeptFiles(tmp_path, 1 << 20, ".x")
     with mock.patch.object(os, "replace", side_effect=OSError(28, "No space left on device")):
         for n in range(3):
             files.put(f"{n:064x}", b"blob")
-    assert warned == [f"the cache cannot write to {tmp_path}: No space left on device"]
+    assert warned == [f"the cache folder {tmp_path} cannot be written, and is not: No space left on device"]
 
 
 def test_the_least_recently_used_go_when_it_is_full(tmp_path):

@@ -245,7 +245,7 @@ def test_a_program_that_does_not_fit_is_refused_with_its_report(call, tmp_path):
     path.write_text(jax.jit(lambda x: x + 1).lower(rows).as_text())
     code, _, err = call("compile", path, f"--report={folder}")
     assert code == 1
-    assert "OutOfTileMemory" in err and "638,976" in err and "try" in err
+    assert "OutOfTileMemory" in err and "2,147,483,648 B and all tiles of 'gc200'" in err and "try" in err
     assert "DOES NOT FIT" in (folder / "summary.txt").read_text()
     code, out, _ = call("compile", path, "--nocheck_memory")
     assert code == 0 and "DOES NOT FIT" in out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -300,8 +301,13 @@ def out_of_memory(executable: Executable, advice: str | None = None) -> OutOfTil
         location=location,
         try_=advice or "check_memory=False runs it all the same, and marks it",
     )
-    error.executable = executable
+    error.make_executable = functools.partial(_given, executable)
     return error
+
+
+def _given(executable: Executable) -> Executable:
+    """Return it: unlike a lambda, this crosses to other processes."""
+    return executable
 
 
 def _everywhere(executable: Executable, lack: Shortage) -> str:

@@ -72,7 +72,7 @@ def _files() -> KeptFiles | None:
 
 @functools.lru_cache(maxsize=16)
 def _files_in(folder: pathlib.Path, capacity_bytes: int) -> KeptFiles:
-    files = KeptFiles(folder / FOLDER, capacity_bytes, SUFFIX, "the cache of tile code")
+    files = KeptFiles(folder, capacity_bytes, SUFFIX, FOLDER)
     files.shrink()
     return files
 

@@ -26,11 +26,13 @@ class Series:
       name: what the legend calls it.
       values: one number per tile or step.
       color: any CSS color.
+      unknown: entries whose value nobody knows: 0 among the values, "unknown" to the reader.
     """
 
     name: str
     values: Sequence[int]
     color: str
+    unknown: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -83,9 +85,9 @@ def lines(series: Sequence[Series], axis: Axis, unit: str, limit: int | None, to
     if limit is not None and limit <= frame.top_value:
         y = frame.y(limit)
         marks.append(f'<path class="limit" d="M{LEFT} {y}H{frame.width - RIGHT}"/>')
-        marks.append(
-            f'<text class="limit" x="{frame.width - RIGHT}" y="{y + 14}">limit {limit:,} {unit}</text>'
-        )
+        beside = y + 14 if y + 14 < HEIGHT - BOTTOM else y - 6  # above the line where the axis is close below
+        words = f"limit {limit:,} {unit}"
+        marks.append(f'<text class="limit" x="{frame.width - RIGHT}" y="{beside:g}">{words}</text>')
     return _chart(frame, series, axis, unit, marks)
 
 
@@ -154,7 +156,10 @@ def _chart(frame: Frame, series: Sequence[Series], axis: Axis, unit: str, marks:
         "first": axis.first,
         "unit": unit,
         "labels": list(axis.labels),
-        "series": [[one.name, list(one.values)] for one in series],
+        "series": [
+            [one.name, [None if at in one.unknown else value for at, value in enumerate(one.values)]]
+            for one in series
+        ],
     }
     data = escape(json.dumps(values, separators=(",", ":")))
     picture = (

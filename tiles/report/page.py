@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.resources
 import math
+import re
 from collections.abc import Sequence
 from html import escape
 from string import Template
@@ -35,6 +36,13 @@ BASIS_COLORS = {
     "ASSUMED": "#c9705a",
     "UNKNOWN": "#6b6b6b",
 }
+
+BREAKS = re.compile(r"/|_(?!\d)|\.(?!\w+:\d)")
+"""Where a long name may be broken: behind what joins its parts, but not before a number or inside a file's name."""
+
+MOST_LINES = 6
+"""Lines of a cell that are shown; of more, the first is, and the others where they are asked for."""
+NEWLINE = "\n"
 
 Cell = str | int | float | None
 """A table's entry: text as it is, a number with thousands separated, None for what is not known."""
@@ -97,7 +105,7 @@ def _figures(data: JsonObject) -> str:
     seconds = execution["seconds"]
     peak, code = memory["peakBytes"] / memory["limitBytes"], memory["executableMemory"]
     ends = execution["cyclesRange"]
-    likely = f"; on silicon likely {ends[0]:,} to {ends[1]:,}" if ends else ""
+    likely = f"; on silicon likely {ends[0]:,} to {ends[1]:,}" if ends and ends[1] else ""
     figures = [
         ("cycles", _shown(execution["cycles"]), f"of one run, host transfers not included{likely}"),
         (
@@ -149,11 +157,19 @@ def _supersteps(data: JsonObject) -> str:
     steps = data["execution"]["steps"]
     if not steps:
         return "<p>The program has no steps.</p>"
-    series = [
-        Series(name, [(step["count"] or 0) * (step[f"{name}Cycles"] or 0) for step in steps], color)
-        for name, color in _phase_colors(data)
-    ]
-    return stack(series, _steps_axis(data), "cycles", gap=True)
+    unknown = sum(step["count"] is None for step in steps)
+    note = (
+        f"{unknown:,} of {len(steps):,} steps run as often as data says: run the program to see their bars."
+    )
+    series = [_over_the_run(steps, name, color) for name, color in _phase_colors(data)]
+    return (f"<p>{note}</p>" if unknown else "") + stack(series, _steps_axis(data), "cycles", gap=True)
+
+
+def _over_the_run(steps: Sequence[JsonObject], phase: str, color: str) -> Series:
+    """Return the cycles of every step's phase in the whole run."""
+    figures = [(step["count"], step[f"{phase}Cycles"]) for step in steps]
+    unknown = frozenset(at for at, both in enumerate(figures) if None in both and 0 not in both)
+    return Series(phase, [(count or 0) * (cycles or 0) for count, cycles in figures], color, unknown)
 
 
 def _steps_axis(data: JsonObject) -> Axis:
@@ -171,10 +187,7 @@ def _links(data: JsonObject) -> str:
         return f"<h2>Links between IPUs</h2>{words}<p>What crosses depends on data; run the program to see it.</p>"
     alike = _shown(math.prod(axis["size"] for axis in links["replicas"]))
     own = [(name, color) for name, color in _phase_colors(data) if name != "link"]
-    on_chip = [
-        Series(name, [(step["count"] or 0) * (step[f"{name}Cycles"] or 0) for step in steps], color)
-        for name, color in own
-    ]
+    on_chip = [_over_the_run(steps, name, color) for name, color in own]
     lanes = [(f"Every IPU ({alike} do the same)", on_chip)] + [
         (
             f"{kind['name']} ({kind['kind']}), the busiest of {kind['links']:,}",
@@ -431,7 +444,7 @@ def _categories(data: JsonObject) -> str:
     rows: list[str] = []
     for name, row in ordered:
         here, everywhere = row["fullestTileBytes"], row["totalBytes"]
-        bar = f'<div class="bar" style="width:{here / most * 100:.2f}%"></div>'
+        bar = f'<div class="bar" style="width:{here / most * 100:.2f}%"></div>' if here else ""
         rows.append(f"<tr><td>{escape(name)}</td><td>{bar}</td><td>{here:,}</td><td>{everywhere:,}</td></tr>")
     head = "<tr><th>category</th><th></th><th>fullest tile, B</th><th>all tiles, B</th></tr>"
     return f'<table class="categories"><thead>{head}</thead><tbody>{"".join(rows)}</tbody></table>'
@@ -454,7 +467,8 @@ CODE_HEADS = ("exchange code B", "on tile", "mean of tiles B", "vertex code B")
 def _variant_line(row: JsonObject) -> str:
     """Return a variant of tile code in words."""
     extents = f"{row['rows']:,} x {row['n']:,}" if row["rows"] > 1 else f"{row['n']:,}"
-    return f"{row['codeBytes']:,} B, {extents} elements at most: {row['cycles']:,} cycles"
+    elements = "1 element" if extents == "1" else f"{extents} elements"
+    return f"{row['codeBytes']:,} B, {elements} at most: {row['cycles']:,} cycles"
 
 
 def _code_cells(row: JsonObject) -> list[Cell]:
@@ -518,9 +532,13 @@ def _shown(value: Cell) -> str:
 
 
 def _breakable(value: Cell, kind: str) -> str:
-    """Return a cell's text; in columns that may break lines, paths and scopes break after a slash."""
+    """Return a cell's text, all but the first of many lines folded; where lines may break, names break where a part ends."""
     text = escape(_shown(value))
-    return text.replace("/", "/<wbr>") if kind.startswith("w") else text
+    text = BREAKS.sub(r"\g<0><wbr>", text) if kind.startswith("w") else text
+    first, *others = text.split("\n")
+    if len(others) < MOST_LINES:
+        return text
+    return f"<details><summary>{first} and {len(others)} more</summary>{NEWLINE.join(others)}</details>"
 
 
 def _sentence(text: str) -> str:

@@ -80,7 +80,7 @@ def _cycles(data: JsonObject) -> list[str]:
     host_in, host_out = execution["hostBytesIn"], execution["hostBytesOut"]
     lines = [*_table(rows, "<>>>"), *_of_each_ipu(execution)]
     ends = execution["cyclesRange"]
-    if ends:
+    if ends and ends[1]:
         lines.append(f"  likely {ends[0]:,} to {ends[1]:,} cycles on silicon, as published measurements go")
     lines.append(f"  host transfers unknown: not modelled ({host_in:,} B in, {host_out:,} B out)")
     if execution["hostExchangeBytes"] != 0:

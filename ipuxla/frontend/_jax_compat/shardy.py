@@ -79,6 +79,16 @@ class LocalProgram(NamedTuple):
     types: Sequence[str]
     inputs: tuple[ArrayAxes, ...]
 
+    @property
+    def names(self) -> frozenset[str]:
+        """Names of all operations, those of loops and branches included."""
+        found, left = set[str](), list(self.functions.values())
+        while left:
+            for work in left.pop().works:
+                found.add(work.name)
+                left += work.blocks
+        return frozenset(found)
+
     def size_bytes(self, value: int) -> int:
         """Return the bytes of a value on one device."""
         return math.prod(self.shapes[value]) * element_bytes(self.types[value])

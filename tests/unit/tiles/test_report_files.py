@@ -14,6 +14,7 @@ from tiles.engine.trace import Trace
 from tiles.graph import Graph
 from tiles.report import ReportNotWritten, memory_analysis, profile, write_report
 from tiles.report.charts import Axis, Series, lines, stack, ticks
+from tiles.report.page import _breakable
 from tiles.target import MemoryRegion
 
 VOID = {"meta", "input", "wbr"}
@@ -186,8 +187,15 @@ def test_a_program_not_run_says_what_depends_on_data(small_target, tmp_path):
     summary, document, text = report(looping(small_target), None, tmp_path)
     assert "unknown cycles" in summary
     assert json.loads(document)["run"] is None
-    assert "309 cycles per trip" in Page(text).text
-    assert "Depends on data" in Page(text).text
+    page = Page(text)
+    assert "309 cycles per trip" in page.text
+    assert "Depends on data" in page.text
+    steps = json.loads(document)["execution"]["steps"]
+    for name, values in dict(page.charts)["supersteps"]["series"]:
+        figures = [(step["count"], step[f"{name}Cycles"]) for step in steps]
+        assert values == [0 if 0 in both else None if None in both else both[0] * both[1] for both in figures]
+    unknown = sum(step["count"] is None for step in steps)
+    assert 0 < unknown and f"{unknown} of {len(steps)} steps run as often as data says" in page.text
 
 
 def test_writing_twice_gives_the_same_bytes(small_target, tmp_path):
@@ -204,6 +212,15 @@ def test_a_directory_that_cannot_be_written_is_one_line(small_target, tmp_path, 
     message = str(caught.value)
     assert "\n" not in message
     assert str(tmp_path / blocked) in message and "can be written" in message
+
+
+def test_cells_of_many_lines_are_folded_and_keep_every_line():
+    plans = [f"d0:{n}/<b>" for n in range(80)]
+    cell = _breakable("\n".join(plans), "")
+    page = Page(cell)
+    assert cell.startswith("<details><summary>d0:0/&lt;b&gt; and 79 more</summary>")
+    assert all(line in page.text for line in plans)
+    assert _breakable("\n".join(plans[:6]), "").count("<") == 0
 
 
 # ---- charts
@@ -236,6 +253,11 @@ def test_a_line_has_one_level_per_tile_and_the_limit_only_where_it_is_visible():
     assert svg.count("H") >= 2
     svg = lines([Series("a", [5, 5, 9], "red")], Axis("tile"), "B", 20, 20)
     assert "limit 20 B" in svg
+    for top, side in ((20, 1), (10_000, -1)):  # close above the axis, the words stand above their line
+        svg = lines([Series("a", [5, 5, 9], "red")], Axis("tile"), "B", 20, top)
+        line = float(re.search(r'class="limit" d="M\d+ ([\d.]+)', svg).group(1))
+        words = float(re.search(r'<text class="limit" x="[\d.]+" y="([\d.]+)"', svg).group(1))
+        assert (words - line) * side > 0
 
 
 def test_many_steps_make_the_chart_wider_not_the_bars_thinner():

@@ -39,7 +39,8 @@ for (const svg of document.querySelectorAll("svg[data-chart]")) {
     const x = chart.left + ((entry + 0.5) * inner) / count;
     pointer.setAttribute("d", `M${x} 0V${svg.viewBox.baseVal.height}`);
     const name = chart.labels.length ? `: ${chart.labels[entry]}` : "";
-    const rows = chart.series.map(([title, values]) => `${title}  ${values[entry].toLocaleString("en")} ${chart.unit}`);
+    const shown = (value) => value === null ? "unknown" : `${value.toLocaleString("en")} ${chart.unit}`;
+    const rows = chart.series.map(([title, values]) => `${title}  ${shown(values[entry])}`);
     tip.textContent = [`${chart.noun} ${entry + chart.first}${name}`, ...rows].join("\n");
     tip.hidden = false;
     const right = event.clientX + 16 + tip.offsetWidth > window.innerWidth;
