@@ -93,7 +93,7 @@ from hlo_passes.ops.gather_scatter import (
 )
 from hlo_passes.ops.host import HostTransfer, Infeed, Outfeed, Print, Recv, Send, Stop
 from hlo_passes.ops.indexing import DynamicSlice, DynamicUpdateSlice
-from hlo_passes.ops.linalg import Cholesky, TriangularSolve
+from hlo_passes.ops.linalg import Cholesky, Lu, Qr, TriangularSolve
 from hlo_passes.ops.mapping import MapElements
 from hlo_passes.ops.neural import Nonlinearity, RowFunction
 from hlo_passes.ops.normalization import BatchNormGrad, BatchNormInference, BatchNormTraining
@@ -164,6 +164,7 @@ __all__ = [
     "Log",
     "LogPlusOne",
     "Logistic",
+    "Lu",
     "MapElements",
     "Maximum",
     "Minimum",
@@ -181,6 +182,7 @@ __all__ = [
     "Popcnt",
     "Power",
     "Print",
+    "Qr",
     "Real",
     "Recv",
     "Reduce",

@@ -1,4 +1,4 @@
-"""Factorizations of dense matrices: Cholesky, and the solution of triangular systems."""
+"""Factorizations of dense matrices: Cholesky, LU, and the solution of triangular systems."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array, lax
 
 from hlo_passes._jax_compat import broadcasted_iota, fori_loop
-from hlo_passes.ir.op import Op
+from hlo_passes.ir.op import FusionCategory, Op
 from hlo_passes.ir.types import TensorType
 from hlo_passes.ops.elementwise import INEXACT
 
@@ -79,6 +79,112 @@ class Cholesky(Op):
         filled = jnp.where(last == last, factor, np.array(np.nan, a.dtype))
         factor = jnp.where(row >= column, filled, 0).astype(operands[0].dtype)
         return (factor if self.lower else factor.mT.conj(),)
+
+
+@dataclass(frozen=True)
+class Lu(Op):
+    """Factor square matrices by Gaussian elimination with partial pivoting, as LAPACK's getrf.
+
+    Spec: both factors in one matrix, the unit diagonal of the lower one left out; the row (i32, from 0) that each row was
+    exchanged with, one after the other; and the row that came to each place by that. Constraints I1 (f32), C1 (at least 2
+    dimensions), C2 (square matrices). The pivot is the first of the largest elements, NaN before all; one of zero leaves
+    its column alone. It is what JAX asks for by the composite "ipuxla.lu", of which StableHLO has the loops.
+    """
+
+    name: ClassVar[str] = "hlo.lu"
+    category: ClassVar[FusionCategory] = FusionCategory.OPAQUE
+
+    def infer(self, *operands: TensorType, regions: Sequence[object] = ()) -> tuple[TensorType, ...]:
+        """Return the operand's type, and that of a number for each row twice."""
+        self.require_arity(operands, 1)
+        (a,) = operands
+        self.require("I1", a.dtype == "f32", lambda: f"expected f32, got {a}")
+        self.require("C1", a.rank >= 2, lambda: f"expected at least 2 dimensions, got {a}")
+        _require_square(self, "C2", a)
+        rows = TensorType(a.shape[:-1], "i32")
+        return a, rows, rows
+
+    def evaluate(self, *operands: Array, regions: Sequence[object] = ()) -> tuple[Array, ...]:
+        """Take one row after the other out of those below it, all columns abreast."""
+        (a,) = operands
+        n = a.shape[-1]
+        row, column = (broadcasted_iota(jnp.int32, (n, n), axis) for axis in (0, 1))
+        number = row[:, :1]
+
+        def step(k: Array, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+            a, pivots, order = state
+            sizes = jnp.abs(lax.dynamic_slice_in_dim(a, k, 1, a.ndim - 1))
+            rest = lax.dynamic_slice_in_dim(
+                jnp.concatenate([sizes, jnp.zeros_like(sizes)], -2), k, n, a.ndim - 2
+            )
+            chosen = k + jnp.argmax(rest, -2, keepdims=True).astype(jnp.int32)
+            source = jnp.where(number == k, chosen, jnp.where(number == chosen, k, number))
+            a = jnp.take_along_axis(a, source, -2)
+            order = jnp.take_along_axis(order, source, -2)
+            above = lax.dynamic_slice_in_dim(a, k, 1, a.ndim - 2)
+            below = lax.dynamic_slice_in_dim(a, k, 1, a.ndim - 1)
+            pivot = lax.dynamic_slice_in_dim(above, k, 1, a.ndim - 1)
+            factor = jnp.where(pivot == 0, below, below / jnp.where(pivot == 0, jnp.ones_like(pivot), pivot))
+            left = jnp.where(column == k, factor, a - factor * above)
+            a = jnp.where((row > k) & (column >= k), left, a)
+            return a, jnp.where(number == k, chosen, pivots), order
+
+        if not a.size:
+            return a, *(jnp.zeros(a.shape[:-1], jnp.int32) for _ in range(2))
+        order = jnp.broadcast_to(number, (*a.shape[:-1], 1))
+        factors, pivots, order = fori_loop(0, n, step, (a, jnp.zeros_like(order), order))
+        return factors, pivots[..., 0], order[..., 0]
+
+
+@dataclass(frozen=True)
+class Qr(Op):
+    """Reflect the columns of matrices one after the other onto a triangle, as LAPACK's geqrf.
+
+    Spec: the triangle with the reflections' vectors below it, whose first elements are 1, and the reflections' factors.
+    Constraints I1 (f32), C1 (at least 2 dimensions), C2 (no fewer rows than columns). Where what is below an element
+    has no squares, nothing is reflected and the factor is 0. It is what JAX asks for by the composite "ipuxla.qr", of
+    which StableHLO has the loops.
+    """
+
+    name: ClassVar[str] = "hlo.qr"
+    category: ClassVar[FusionCategory] = FusionCategory.OPAQUE
+
+    def infer(self, *operands: TensorType, regions: Sequence[object] = ()) -> tuple[TensorType, ...]:
+        """Return the operand's type, and that of a number for each column."""
+        self.require_arity(operands, 1)
+        (a,) = operands
+        self.require("I1", a.dtype == "f32", lambda: f"expected f32, got {a}")
+        self.require("C1", a.rank >= 2, lambda: f"expected at least 2 dimensions, got {a}")
+        self.require("C2", a.shape[-2] >= a.shape[-1], lambda: f"fewer rows than columns in {a}")
+        return a, a.with_shape((*a.shape[:-2], a.shape[-1]))
+
+    def evaluate(self, *operands: Array, regions: Sequence[object] = ()) -> tuple[Array, ...]:
+        """Reflect one column after the other, all that follow abreast."""
+        (a,) = operands
+        m, n = a.shape[-2:]
+        row, column = (broadcasted_iota(jnp.int32, (m, n), axis) for axis in (0, 1))
+        zero, one = (np.array(x, a.dtype) for x in (0, 1))
+
+        def step(k: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
+            a, taus = state
+            here = lax.dynamic_slice_in_dim(a, k, 1, a.ndim - 1)
+            alpha = lax.dynamic_slice_in_dim(here, k, 1, a.ndim - 2)
+            is_below = row[:, :1] > k
+            rest = jnp.sum(jnp.where(is_below, here * here, zero), -2, keepdims=True)
+            norm, is_done = jnp.sqrt(alpha * alpha + rest), rest == zero
+            beta = jnp.where(is_done, alpha, jnp.where(alpha < zero, norm, zero - norm))
+            tau = jnp.where(is_done, zero, (beta - alpha) / jnp.where(is_done, one, beta))
+            vector = jnp.where(is_below, here / jnp.where(is_done, one, alpha - beta), zero)
+            above = lax.dynamic_slice_in_dim(a, k, 1, a.ndim - 2)
+            product = jnp.sum(jnp.where(is_below, vector * a, zero), -2, keepdims=True)
+            product = tau * (above + product)
+            changed = jnp.where(row == k, a - product, jnp.where(row > k, a - vector * product, a))
+            stored = jnp.where(row == k, beta, jnp.where(row > k, vector, a))
+            a = jnp.where(column == k, stored, jnp.where(column > k, changed, a))
+            return a, jnp.where(column[0] == k, tau[..., 0], taus)
+
+        start = jnp.zeros((*a.shape[:-2], n), a.dtype)
+        return tuple(fori_loop(0, n, step, (a, start))) if a.size else (a, start)
 
 
 @dataclass(frozen=True)

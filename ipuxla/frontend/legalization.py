@@ -19,7 +19,7 @@ from hlo_passes.errors import UnsupportedOp
 from hlo_passes.ir import Builder, Computation, Location, Op, TensorType, Value
 from ipuxla.errors import InvalidCodelet
 from ipuxla.frontend import checks, printing
-from ipuxla.frontend._jax_compat import mlir_ir
+from ipuxla.frontend._jax_compat import LU_COMPOSITE, QR_COMPOSITE, mlir_ir
 from ipuxla.frontend.attributes import integer, text
 from ipuxla.frontend.collectives import COLLECTIVES
 from ipuxla.frontend.library_calls import routine_of
@@ -117,6 +117,15 @@ def _called(scope: Scope, op: Any, operands: list[Any], location: Location) -> l
             hint = f"operands, options and results as JAX writes them: {str(error).partition(chr(10))[0]}"
             raise scope.unsupported(op, location, hint) from None
     raise scope.unsupported(op, location, "call no library routine or host callback inside the function")
+
+
+def _composite(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
+    """Read one of the composites that are not calls of what they are made of: factorizations."""
+    made = {LU_COMPOSITE: ops.Lu(), QR_COMPOSITE: ops.Qr()}[text(op, "name")]
+    types = [operand.type for operand in operands if isinstance(operand, Value)]
+    if len(types) != len(operands) or scope.result_types(op, location) != list(made.infer(*types)):
+        raise scope.unsupported(op, location, f"operands and results of {made.name}")
+    return list(scope.emit_all(made, operands, location))
 
 
 def _codelet(scope: Scope, op: Any, operands: list[Any], location: Location) -> list[Any]:
@@ -323,6 +332,7 @@ LEGALIZED: dict[str, Reader] = {
     "stablehlo.get_tuple_element": lambda scope, op, operands, location: [operands[0][integer(op, "index")]],
     "stablehlo.after_all": lambda scope, op, operands, location: [[]],
     "stablehlo.create_token": lambda scope, op, operands, location: [[]],
+    "stablehlo.composite": _composite,
     "stablehlo.custom_call": _custom_call,
     "stablehlo.get_dimension_size": _dimension_size,
     "sdy.sharding_constraint": _unchanged,

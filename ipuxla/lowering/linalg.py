@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hlo_passes.ir import Instruction
-from hlo_passes.ops import Cholesky, TriangularSolve
+from hlo_passes.ops import Cholesky, Lu, Qr, TriangularSolve
 from ipuxla.lowering.errors import UnsupportedLowering
 from ipuxla.lowering.indexing import in_memory
 from ipuxla.lowering.registry import Lowering, lowers, where
@@ -36,6 +36,20 @@ def lower_cholesky(lowering: Lowering, instruction: Instruction) -> tuple[Tensor
     assert isinstance(op, Cholesky)
     (a,) = _operands(lowering, instruction)
     return (poplin.cholesky(lowering.site(where(instruction)), a, op.lower),)
+
+
+@lowers(Lu)
+def lower_lu(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
+    """Factor each matrix on one tile."""
+    (a,) = _operands(lowering, instruction)
+    return poplin.lu(lowering.site(where(instruction)), a)
+
+
+@lowers(Qr)
+def lower_qr(lowering: Lowering, instruction: Instruction) -> tuple[Tensor, ...]:
+    """Factor each matrix on one tile."""
+    (a,) = _operands(lowering, instruction)
+    return poplin.qr(lowering.site(where(instruction)), a)
 
 
 @lowers(TriangularSolve)

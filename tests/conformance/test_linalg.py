@@ -2,9 +2,12 @@
 
 import itertools
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from hlo_passes.errors import ConstraintViolation
 from hlo_passes.ir import evaluate_module
 from hlo_passes.passes import optimize
 from ipuxla.frontend.importer import import_stablehlo
@@ -150,3 +153,46 @@ def test_triangular_solve_of_complex_numbers(left, lower, unit, transpose):
     expected = np.linalg.solve(matrix, b) if left else np.linalg.solve(matrix.T, b.T).T
     for got in _both_ways(text, a, b):
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-4 * abs(expected).max())
+
+
+COMPOSITE = """func.func @main(%a: {operand}) -> ({results}) {{
+  %0:{count} = stablehlo.composite "{name}" %a {{decomposition = @loops}} : ({operand}) -> ({results})
+  return {values} : {results}
+}}
+func.func private @loops(%a: {operand}) -> ({results}) {{
+  %0:{count} = stablehlo.custom_call @loops(%a) : ({operand}) -> ({results})
+  return {values} : {results}
+}}"""
+
+
+def _composite(name, operand, *results):
+    values = ", ".join(f"%0#{k}" for k in range(len(results)))
+    return COMPOSITE.format(
+        name=name, operand=operand, results=", ".join(results), values=values, count=len(results)
+    )
+
+
+def test_lu_of_the_composite_by_which_jax_asks_for_it():
+    a = SQUARES.astype(np.float32)
+    a[0, 0, :, 2] = 0
+    a[0, 1, 3, 1] = np.nan
+    numbers = "tensor<2x3x5xi32>"
+    got = evaluated(_composite("ipuxla.lu", *["tensor<2x3x5x5xf32>"] * 2, numbers, numbers), a)
+    for found, expected in zip(got, jax.lax.linalg.lu(a), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+        assert found.dtype == expected.dtype
+
+
+def test_qr_of_the_composite_by_which_jax_asks_for_it():
+    a = SQUARES[..., :3].astype(np.float32)
+    a[0, 0, 1:, 0] = 0
+    got = evaluated(_composite("ipuxla.qr", *["tensor<2x3x5x3xf32>"] * 2, "tensor<2x3x3xf32>"), a)
+    factors, taus = jnp.linalg.qr(a, mode="raw")
+    for found, expected in zip(got, (factors.mT, taus), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "tag"), [("ipuxla.lu", r"hlo\.lu.*C2"), ("ipuxla.qr", r"hlo\.qr.*C2")])
+def test_a_composite_of_other_types_is_refused(name, tag):
+    with pytest.raises(ConstraintViolation, match=tag):
+        evaluated(_composite(name, *["tensor<2x3xf32>"] * 2), SQUARES[0, 0, :2, :3].astype(np.float32))

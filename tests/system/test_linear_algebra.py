@@ -15,6 +15,7 @@ from jax import lax
 import ipuxla
 from ipuxla.errors import UnsupportedPrimitive
 from ipuxla.testing import check_engines
+from tiles.engine import coverage_of
 from tiles.numerics.tolerance import check_close
 
 RNG = np.random.default_rng(0)
@@ -93,6 +94,56 @@ def test_gaussian_likelihood_on_a_whole_machine(gc200):
     compiled = ipuxla.jit(jax.value_and_grad(loss), target=gc200).lower(a, y).compile()
     check_close(compiled(a, y), jax.jit(jax.value_and_grad(loss))(a, y), "fast")
     assert compiled.cost_analysis()["cycles"] < 16_000 * n
+
+
+def test_lu_of_what_one_tile_factors(small_target):
+    """On every engine, in tile code too; zero pivots and ties as LAPACK."""
+    a = RNG.standard_normal((5, 2, 4, 4)).astype(np.float32)
+    a[0, 0, :, 1] = a[1, 0] = 0
+    a[3, 0, :, 0] = 2, -2, 2, -2
+    compiled = check_engines(lax.linalg.lu, small_target, a)
+    coverage = coverage_of(compiled.executable, "ring")
+    assert coverage.codelets["poplin::Lu<float>"].by_code == coverage.codelets["poplin::Lu<float>"].vertices
+
+
+def test_qr_of_what_one_tile_factors(small_target):
+    """On every engine, in tile code too; columns that are done or zero stay as they are."""
+    a = RNG.standard_normal((3, 5, 4)).astype(np.float32)
+    a[0, 1:, 0] = a[1, :, 2] = 0
+    compiled = check_engines(lambda x: [*jnp.linalg.qr(x, mode="raw")], small_target, a)
+    coverage = coverage_of(compiled.executable, "ring").codelets["poplin::Qr<float>"]
+    assert coverage.by_code == coverage.vertices
+
+
+WHICH = {
+    "hlo.lu": (lax.linalg.lu, {(88, 88): 1, (89, 89): 0, (16, 128, 128): 1, (4, 5): 0}),
+    "hlo.qr": (jnp.linalg.qr, {(88, 5): 1, (89, 5): 0, (2, 56, 7): 1, (2, 57, 7): 0, (4, 5): 0}),
+}
+
+
+@pytest.mark.parametrize("name", WHICH)
+def test_which_matrices_one_tile_factors(name, small_target):
+    """Those for which loops over rows take less than steps that all tiles share."""
+    function, shapes = WHICH[name]
+    for shape, is_one in shapes.items():
+        argument = jax.ShapeDtypeStruct(shape, np.float32)
+        text = ipuxla.jit(function, target=small_target).lower(argument).as_text("hlo")
+        assert (name in text) == bool(is_one), shape
+
+
+def test_a_step_of_a_kalman_filter_takes_a_fourth(gc200):
+    """166,000 cycles by loops whose steps exchange, of 16 states and as many measurements."""
+
+    def step(f, h, p, r, x, z):
+        s = h @ p @ h.T + r
+        gain = jnp.linalg.solve(s, h @ p).T
+        return x + gain @ (z - h @ x), f @ (p - gain @ h @ p) @ f.T
+
+    f, h, x, z = (RNG.standard_normal(n).astype(np.float32) for n in ((16, 16), (16, 16), 16, 16))
+    arguments = f, h, spd(16, 16), spd(16, 16), x, z
+    compiled = ipuxla.jit(step, target=gc200).lower(*arguments).compile()
+    check_close(compiled(*arguments), jax.jit(step)(*arguments), "fast")
+    assert compiled.cost_analysis()["cycles"] < 45_000
 
 
 def _signless(factors):

@@ -45,6 +45,23 @@ def jit(function, **options):
     return ipuxla.jit(function, **{"target": SYSTEM, "engine": "hlo", **options})
 
 
+DECOMPOSITIONS = {
+    "lu": jax.lax.linalg.lu,
+    "qr": jnp.linalg.qr,
+    "svd": lambda a: jnp.linalg.svd(a, compute_uv=False),
+    "cholesky": lambda a: jnp.linalg.cholesky(a @ a.mT + jnp.eye(3)),
+}
+
+
+@pytest.mark.parametrize("name", DECOMPOSITIONS)
+def test_decompositions_inside_a_shard_map(name):
+    function, a = DECOMPOSITIONS[name], RNG.normal(size=(4, 3, 3)).astype(np.float32)
+    mapped = jax.shard_map(lambda x: function(x), mesh=AUTO, in_specs=ROWS, out_specs=ROWS)
+    pairs = zip(jax.tree.leaves(jit(mapped)(a)), jax.tree.leaves(function(a)), strict=True)
+    for got, want in pairs:
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
 def in_context(mesh, function):
     def call():
         with jax.sharding.use_abstract_mesh(mesh):

@@ -13,12 +13,14 @@ from tiles.elements.cell import ACCESS_BYTES, Arrangement
 from tiles.elements.coalesce import coalesced
 from tiles.elements.cost import cost_of
 from tiles.elements.elementwise import Elementwise, lanes_choices
+from tiles.elements.elimination import Elimination, Exchange, Exchanged, Pivot
 from tiles.elements.emitter import Emitter
 from tiles.elements.isa import InstructionSet
 from tiles.elements.lookup import Lookup, PartSlice, Slice
 from tiles.elements.merges import Ends, Least, Merges
 from tiles.elements.reduction import find_reduction
 from tiles.elements.reductions import build_reduction
+from tiles.elements.reflection import Division, Reflection, Reflector
 from tiles.elements.rows import ElementwiseRows
 from tiles.elements.scan import Scan
 from tiles.elements.spill import assigned, spills_in_loops
@@ -267,6 +269,54 @@ def compile_updates(
     """
     isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
     return _made(Updates(Emitter(isa), jaxpr, dtype, is_clamped), isa, name)
+
+
+def compile_pivot(jaxpr: Jaxpr, dtype: str, target: Target | InstructionSet, name: str = "pivot") -> TileCode:
+    """Return the code that looks for the pivot of a column; arguments as of ``Pivot``, errors of ``compile_elimination``."""
+    isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
+    return _made(Pivot(Emitter(isa), dtype, jaxpr=jaxpr), isa, name)
+
+
+def compile_exchange(target: Target | InstructionSet, name: str = "exchange of rows") -> TileCode:
+    """Return the code that exchanges two rows of words; see ``Exchange``."""
+    isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
+    return _made(Exchange(Emitter(isa), "int32"), isa, name)
+
+
+def compile_elimination(
+    jaxpr: Jaxpr, dtype: str, target: Target | InstructionSet, name: str = "elimination"
+) -> TileCode:
+    """Return the code that takes a row out of others; arguments as of ``Elimination``.
+
+    Raises:
+      NoTileCode: elements that are no whole words, an operation without code, or one that branches.
+      OutOfRegisters: too few registers, even with values spilled.
+    """
+    isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
+    return _made(Elimination(Emitter(isa), dtype, jaxpr=jaxpr), isa, name)
+
+
+def compile_exchanged(target: Target | InstructionSet, name: str = "rows after exchanges") -> TileCode:
+    """Return the code that says where exchanges brought rows; see ``Exchanged``."""
+    isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
+    return _made(Exchanged(Emitter(isa), "int32"), isa, name)
+
+
+def compile_reflection(
+    part: str, jaxpr: Jaxpr, dtype: str, target: Target | InstructionSet, name: str = "reflection"
+) -> TileCode:
+    """Return a part of the code that reflects columns; errors as of ``compile_elimination``.
+
+    Args:
+      part: "reflector", "division" or "reflection"; see the classes of these names.
+      jaxpr: closed jaxpr of its functions.
+      dtype: of the elements.
+      target: the machine, or an instruction set.
+      name: of the variant.
+    """
+    isa = target if isinstance(target, InstructionSet) else instruction_sets.of_target(target)
+    nest = {"reflector": Reflector, "division": Division, "reflection": Reflection}[part]
+    return _made(nest(Emitter(isa), dtype, jaxpr=jaxpr), isa, name)
 
 
 def _repeats(code: TileCode) -> bool:

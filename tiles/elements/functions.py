@@ -6,13 +6,18 @@ Accuracy, against float64 over the stated domain, is tested; docs/element_compil
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import jax.numpy as jnp
 from jax import Array, lax
 
-_HALF_PI = (1.5703125, 4.837512969970703e-4, 7.54978995489188e-8)
-"""Pi/2 in three parts of few bits, so that products with small whole numbers are exact."""
+_HALF_PI = (1.5707963705062866, -4.371138828673793e-08)
+"""Pi/2 in two parts: the nearest float, and what it leaves."""
+_HALF_PI_OF_HALVES = (1.5703125, 0.000484466552734375, -6.407499313354492e-07, 9.92093629470503e-10)
+"""Pi/2 in parts of 8 bits, so that products with whole numbers of 16 bits are exact; the last one takes what is left."""
+_TWO_OVER_PI = (0x00000051, 0x7CC1B727, 0x220A94FE, 0x13ABE8FA, 0x9A6EE06D, 0xB14ACC9E, 0x21C820FF)
+"""The bits of 2/pi, behind 25 zeros: a float of exponent e has the fraction of its quarter turns in 96 bits from bit e on."""
 
 
 def _polynomial(x: Array, coefficients: tuple[float, ...]) -> Array:
@@ -61,10 +66,21 @@ def erf(x: Array) -> Array:
 
 
 def _sine_and_cosine(x: Array) -> tuple[Array, Array, Array]:
-    """Return sine and cosine of x less the nearest multiple of pi/2, and that multiple."""
+    """Return sine and cosine of x less the nearest multiple of pi/2, and that multiple's number modulo 4."""
+    return _of_rest(*_reduced_angle(x))
+
+
+def _sine_and_cosine_for_half(x: Array) -> tuple[Array, Array, Array]:
+    """Do as ``_sine_and_cosine`` for halves, whose multiples of pi/2 are whole numbers of 16 bits."""
     turns = lax.round(x * 0.6366197723675814, lax.RoundingMethod.TO_NEAREST_EVEN)
-    first, second, third = _HALF_PI
-    rest = ((x - turns * first) - turns * second) - turns * third
+    rest = x
+    for part in _HALF_PI_OF_HALVES:
+        rest = rest - turns * part
+    return _of_rest(jnp.where(turns == 0, x, rest), turns)
+
+
+def _of_rest(rest: Array, turns: Array) -> tuple[Array, Array, Array]:
+    """Return sine and cosine of an angle from -pi/4 to pi/4, and what was taken from it."""
     square = rest * rest
     sine = rest + rest * square * _polynomial(
         square, (-0.1666666716337204, 0.008333379402756691, -0.00019852982950396836, 2.830803623510292e-06)
@@ -82,6 +98,63 @@ def _sine_and_cosine(x: Array) -> tuple[Array, Array, Array]:
     return sine, cosine, turns
 
 
+def _reduced_angle(x: Array) -> tuple[Array, Array]:
+    """Return x less the nearest multiple of pi/2, to its last bit but one, and that multiple's number modulo 4.
+
+    Below 1 the number is 0 or 1. From there on 24 bits of x are multiplied by 96 bits of 2/pi, those that have the
+    fraction of a whole turn: M. Payne and R. Hanek, Radian reduction for trigonometric functions, 1983. No float
+    is nearer to a multiple than 2**-31 of a quarter turn, so that 30 of the 62 bits behind the point are left.
+    """
+    size = jnp.abs(x)
+    first, second = _HALF_PI
+    near = jnp.where(size > 0.7853981633974483, (size - first) - second, size)
+    whole, below = _quarter_turns(lax.bitcast_convert_type(size, jnp.uint32))
+    number = lax.shift_right_logical(whole + jnp.uint32(1 << 29), jnp.uint32(30))
+    signed = lax.bitcast_convert_type(whole - lax.shift_left(number, jnp.uint32(30)), jnp.int32)
+    fraction = signed.astype(jnp.float32) * 2.0**-30 + below.astype(jnp.float32) * 2.0**-62
+    far = fraction * first + fraction * second + (x - x)  # infinities have no angle
+    is_near = size < 1
+    rest = jnp.where(is_near, near, far)
+    turns = jnp.where(
+        is_near,
+        jnp.where(size > 0.7853981633974483, jnp.float32(1), jnp.float32(0)),
+        number.astype(jnp.float32),
+    )
+    is_below = x < 0
+    return jnp.where(is_below, -rest, rest), jnp.where(is_below, -turns, turns)
+
+
+def _quarter_turns(bits: Array) -> tuple[Array, Array]:
+    """Return a number's quarter turns modulo 4, from its bits: words of units of 2**-30 and of 2**-62."""
+    u32 = jnp.uint32
+    exponent = lax.shift_right_logical(bits, u32(23)) - u32(127)
+    mantissa = (bits & u32(0x7FFFFF)) | u32(0x800000)
+    words = [u32(w) for w in _TWO_OVER_PI]
+    for skipped in (2, 1):
+        is_later = (exponent & u32(32 * skipped)) != 0
+        words = [jnp.where(is_later, b, a) for a, b in zip(words[:-skipped], words[skipped:], strict=True)]
+    shift = exponent & u32(31)
+    a, b, c = (
+        lax.shift_left(left, shift)
+        | lax.shift_right_logical(lax.shift_right_logical(right, u32(1)), shift ^ u32(31))
+        for left, right in itertools.pairwise(words)
+    )
+    high, low = lax.shift_right_logical(mantissa, u32(16)), mantissa & u32(0xFFFF)
+    carried = _upper_product(high, low, c)
+    below = mantissa * b + carried
+    whole = mantissa * a + _upper_product(high, low, b) + (below < carried).astype(u32)
+    return whole, below
+
+
+def _upper_product(high: Array, low: Array, word: Array) -> Array:
+    """Return the upper word of the product of a word with a number of 24 bits, that is with its upper 8 and lower 16."""
+    shift, half = jnp.uint32(16), jnp.uint32(0xFFFF)
+    upper, lower = lax.shift_right_logical(word, shift), word & half
+    middle = low * upper
+    rest = (middle & half) + high * lower + lax.shift_right_logical(low * lower, shift)
+    return high * upper + lax.shift_right_logical(middle, shift) + lax.shift_right_logical(rest, shift)
+
+
 def _quadrant(turns: Array) -> Array:
     return turns - 4 * jnp.floor(turns * 0.25)
 
@@ -94,20 +167,48 @@ def _signed_turn(sine: Array, cosine: Array, quarter: Array) -> Array:
 
 
 def sin(x: Array) -> Array:
-    """Return the sine; absolute error below 2e-7 up to 8,000 in size, growing beyond."""
-    sine, cosine, turns = _sine_and_cosine(x)
-    return _signed_turn(sine, cosine, _quadrant(turns))
+    """Return the sine."""
+    return jnp.where(x == 0, x, _sine_of(_sine_and_cosine(x)))
 
 
 def cos(x: Array) -> Array:
     """Return the cosine: the sine a quarter turn on."""
-    sine, cosine, turns = _sine_and_cosine(x)
-    return _signed_turn(sine, cosine, _quadrant(turns + 1))
+    return _cosine_of(_sine_and_cosine(x))
 
 
 def tan(x: Array) -> Array:
-    """Return the tangent: sine over cosine, the other way round in odd quarters."""
-    sine, cosine, turns = _sine_and_cosine(x)
+    """Return the tangent."""
+    return jnp.where(x == 0, x, _tangent_of(_sine_and_cosine(x)))
+
+
+def sin_for_half(x: Array) -> Array:
+    """Return the sine of a half."""
+    return jnp.where(x == 0, x, _sine_of(_sine_and_cosine_for_half(x)))
+
+
+def cos_for_half(x: Array) -> Array:
+    """Return the cosine of a half."""
+    return _cosine_of(_sine_and_cosine_for_half(x))
+
+
+def tan_for_half(x: Array) -> Array:
+    """Return the tangent of a half."""
+    return jnp.where(x == 0, x, _tangent_of(_sine_and_cosine_for_half(x)))
+
+
+def _sine_of(parts: tuple[Array, Array, Array]) -> Array:
+    sine, cosine, turns = parts
+    return _signed_turn(sine, cosine, _quadrant(turns))
+
+
+def _cosine_of(parts: tuple[Array, Array, Array]) -> Array:
+    sine, cosine, turns = parts
+    return _signed_turn(sine, cosine, _quadrant(turns + 1))
+
+
+def _tangent_of(parts: tuple[Array, Array, Array]) -> Array:
+    """Return sine over cosine, the other way round in odd quarters."""
+    sine, cosine, turns = parts
     is_odd = (turns - 2 * jnp.floor(turns * 0.5)) == 1
     return jnp.where(is_odd, -cosine, sine) / jnp.where(is_odd, sine, cosine)
 
@@ -331,6 +432,9 @@ HALVES: dict[str, Callable[..., Array]] = {
     "log1p": log1p_for_half,
     "erf": erf_for_half,
     "cbrt": cbrt_for_half,
+    "sin": sin_for_half,
+    "cos": cos_for_half,
+    "tan": tan_for_half,
 }
 """Shorter ways for halves, which are computed in f32 and rounded once."""
 FUNCTIONS: dict[str, Callable[..., Array]] = {

@@ -38,6 +38,17 @@ class Equations:
     eqns: list[Equation]
 
 
+def part_of(jaxpr: Jaxpr, operands: slice, results: slice) -> Equations:
+    """Return the part of a jaxpr that gives some of its results from some of its operands, on which alone they depend."""
+    outvars = list(jaxpr.outvars[results])
+    wanted, kept = set[Atom](v for v in outvars if not isinstance(v, Literal)), list[Equation]()
+    for eqn in reversed(jaxpr.eqns):
+        if wanted.intersection(eqn.outvars):
+            kept.append(eqn)
+            wanted.update(v for v in eqn.invars if not isinstance(v, Literal))
+    return Equations(list(jaxpr.constvars), list(jaxpr.invars[operands]), outvars, kept[::-1])
+
+
 class Walker:
     """Walks a jaxpr and keeps the value of each variable; the context of all rules."""
 

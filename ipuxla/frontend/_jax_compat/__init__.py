@@ -33,6 +33,8 @@ from ipuxla.frontend._jax_compat.primitives import (
     zero_tangent,
 )
 from ipuxla.frontend._jax_compat.reading import (
+    LU_COMPOSITE,
+    QR_COMPOSITE,
     conv_dimensions,
     dot_algorithm,
     dot_dimensions,
@@ -90,6 +92,8 @@ from ipuxla.frontend._jax_compat.transforms import (
 
 __all__ = [
     "CUSTOM_PARTITIONING",
+    "LU_COMPOSITE",
+    "QR_COMPOSITE",
     "Equation",
     "HostCall",
     "ShapedArray",

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 from jax._src import callback as _callback
 from jax._src import config as _config
+from jax._src import core as _core
 from jax._src import debugging as _debugging
 from jax._src import effects as _effects
 from jax._src import sharding_impls as _sharding_impls
@@ -150,7 +151,9 @@ def _linalg_rule(function: Callable[..., Any]) -> Callable[..., Any]:
             results = jax.tree.leaves(function(*wide, **params))
             return [x.astype(aval.dtype) for x, aval in zip(results, context.avals_out, strict=True)]
 
-        return inline(context, widened, *values)
+        # What one device holds in a shard_map is an array like any other here: types alone, not along which axes it varies.
+        plain = [_core.ShapedArray(aval.shape, aval.dtype) for aval in context.avals_in]
+        return inline(context.replace(avals_in=plain), widened, *values)
 
     return lower
 

@@ -18,8 +18,10 @@ from jax._src.lib.mlir.dialects import hlo as _hlo
 mlir_ir = _mlir.ir
 
 _PORTABLE_ARTIFACT = re.compile(rb"ML\xefR.StableHLO_v", re.DOTALL)
+LU_COMPOSITE, QR_COMPOSITE = "ipuxla.lu", "ipuxla.qr"
+"""Composites that are read as operations of their own, factorizations; others are calls of what they are made of."""
 _LEGALIZATION = (
-    "builtin.module(func.func(stablehlo-legalize-composite-to-call),"
+    f"builtin.module(func.func(stablehlo-legalize-composite-to-call{{except={LU_COMPOSITE},{QR_COMPOSITE}}}),"
     "func.func(chlo-legalize-to-stablehlo,stablehlo-legalize-deprecated-ops{fail-on-unused=false}))"
 )
 _DEQUANTIZATION = (

@@ -4,7 +4,7 @@ from tiles.poplibs.poplin.contraction import dot_general, matmul
 from tiles.poplibs.poplin.conv import Convolution, conv_codelet
 from tiles.poplibs.poplin.conv_cycles import CONV_METHODS
 from tiles.poplibs.poplin.convolution import ConvAxes, convolution
-from tiles.poplibs.poplin.factor import Cholesky, TriangularSolve, cholesky, triangular_solve
+from tiles.poplibs.poplin.factor import Cholesky, Lu, Qr, TriangularSolve, cholesky, lu, qr, triangular_solve
 from tiles.poplibs.poplin.matmul import MatMul, matmul_codelet
 from tiles.poplibs.poplin.matmul_cycles import METHODS
 from tiles.poplibs.poplin.partials import ConvPartialReduce, add_partials
@@ -17,7 +17,9 @@ __all__ = [
     "ConvAxes",
     "ConvPartialReduce",
     "Convolution",
+    "Lu",
     "MatMul",
+    "Qr",
     "SpreadConvolution",
     "TriangularSolve",
     "add_partials",
@@ -25,7 +27,9 @@ __all__ = [
     "conv_codelet",
     "convolution",
     "dot_general",
+    "lu",
     "matmul",
     "matmul_codelet",
+    "qr",
     "triangular_solve",
 ]

@@ -1,4 +1,4 @@
-"""The codelets of small dense factorizations: Cholesky and the solution of triangular systems.
+"""The codelets of small dense factorizations: LU, Cholesky and the solution of triangular systems.
 
 A matrix is factored, and a right-hand side solved for, by one vertex; batches of matrices and right-hand sides
 are spread over the tiles. Large matrices are for blocked algorithms built on these.
@@ -15,7 +15,7 @@ import numpy as np
 from jax import Array, lax
 
 from tiles._jax_compat import broadcasted_iota, fori_loop
-from tiles.errors import InvalidGraph
+from tiles.errors import InvalidGraph, NoTileCode, OutOfRegisters
 from tiles.graph import (
     REDUCTION,
     Cell,
@@ -29,10 +29,14 @@ from tiles.graph import (
     Plan,
     Site,
     Tensor,
+    VertexCode,
     along,
+    code_cycles,
+    identity_map,
     register,
     site_of,
 )
+from tiles.poplibs.poplin.factor_code import eliminated, lu_code, qr_code, reflected_by
 from tiles.poplibs.popops.elementwise_cycles import cpp_name
 from tiles.poplibs.poputil.place import place
 from tiles.target import Basis, Target
@@ -110,6 +114,172 @@ class Cholesky(Codelet):
     def flops(self, extents: Extents) -> np.ndarray:
         """Count a third of the cube of each matrix's size."""
         return np.asarray(extents.points * extents.sizes[-1] // 3)
+
+    def may_split(self, form: OpForm, d: int) -> bool:
+        """Keep matrices whole."""
+        return d < len(form.dims) - 2
+
+    def may_overwrite(self, k: int) -> bool:
+        """A matrix is factored in place."""
+        return k == 0
+
+
+@register
+@dataclass(frozen=True)
+class Lu(Codelet):
+    """Factor square matrices by Gaussian elimination with partial pivoting, as LAPACK's getrf.
+
+    Results are both factors in one matrix, the row that each row was exchanged with, one after the other, and the row
+    that came to each place by that. The domain's last two dimensions are a matrix's row and column, the others are
+    batches. A zero pivot leaves its column alone, and what is not a number is larger than any.
+
+    Args:
+      dtype: float32 or float64.
+    """
+
+    name: ClassVar[str] = "poplin.Lu"
+
+    dtype: str
+
+    def __post_init__(self) -> None:
+        """Check the dtype."""
+        _require_dtype(self.dtype)
+
+    @property
+    def label(self) -> str:
+        """Vertex type; PopLibs has none."""
+        return f"poplin::Lu<{cpp_name(self.dtype)}>"
+
+    def compute(self, cell: Cell, *operands: Array) -> tuple[Array, ...]:
+        """Return what the cell's matrices become, column after column."""
+        a = operands[0]
+        n = a.shape[-1]
+        row, column = lax.iota(jnp.int32, n)[:, None], lax.iota(jnp.int32, n)[None]
+
+        def picked(x: Array, where: Array, axis: int) -> Array:
+            return jnp.sum(jnp.where(where, x, 0), axis, keepdims=True).astype(x.dtype)
+
+        def step(k: Any, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+            """Exchange row k with that of the largest element in column k, and take it out of those below."""
+            a, pivots, permutation = state
+            here = lax.dynamic_slice_in_dim(a, k, 1, a.ndim - 1)
+            sizes = jnp.concatenate([jnp.abs(here), jnp.zeros_like(here)], -2)
+            sizes = lax.dynamic_slice_in_dim(sizes, k, n, a.ndim - 2)
+            chosen = k + jnp.argmax(sizes, -2, keepdims=True).astype(jnp.int32)
+            upper, current = picked(a, row == chosen, -2), lax.dynamic_slice_in_dim(a, k, 1, a.ndim - 2)
+            exchanged = jnp.where(row == k, upper, jnp.where(row == chosen, current, a))
+            below, above = lax.dynamic_slice_in_dim(exchanged, k, 1, a.ndim - 1), upper
+            factor, rest = eliminated(below, picked(upper, column == k, -1), exchanged, above)
+            rest = jnp.where(column == k, factor, rest)
+            a = jnp.where((row > k) & (column >= k), rest, exchanged)
+            number, place = row[:, 0], chosen[..., 0]
+            moved = picked(permutation, number == place, -1)
+            last = lax.dynamic_slice_in_dim(permutation, k, 1, permutation.ndim - 1)
+            permutation = jnp.where(number == place, last, permutation)
+            permutation = jnp.where(number == k, moved, permutation)
+            return a, jnp.where(number == k, place, pivots), permutation
+
+        pivots = jnp.zeros(a.shape[:-1], jnp.int32)
+        permutation = jnp.broadcast_to(row[:, 0], pivots.shape)
+        return tuple(fori_loop(0, n, step, (a, pivots, permutation)))
+
+    def cycles(self, extents: Extents, target: Target) -> Cycles:
+        """Return the cycles of the code; where there is none, of as many operations a worker, a slot each (ASSUMED)."""
+        try:
+            return code_cycles(self.tile_code(extents, target))
+        except (NoTileCode, OutOfRegisters):
+            n = np.asarray(extents.sizes[-1], np.int64)
+            slots = 4 * n**3 // (3 * target.workers_per_tile) + 50 * n**2
+            value = target.worker_issue_interval_cycles * slots * (extents.points // np.maximum(n * n, 1))
+            return Cycles(value, Basis.ASSUMED, "loops over rows of a column, shared by the workers")
+
+    def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
+        """Return the code of matrices of words, one after the other."""
+        return lu_code(self.dtype, extents, target, self.label)
+
+    def flops(self, extents: Extents) -> np.ndarray:
+        """Count two thirds of the cube of each matrix's size."""
+        return np.asarray(2 * extents.points * extents.sizes[-1] // 3)
+
+    def may_split(self, form: OpForm, d: int) -> bool:
+        """Keep matrices whole."""
+        return d < len(form.dims) - 2
+
+    def may_overwrite(self, k: int) -> bool:
+        """A matrix is factored in place."""
+        return k == 0
+
+
+@register
+@dataclass(frozen=True)
+class Qr(Codelet):
+    """Reflect the columns of matrices one after the other onto a triangle, as LAPACK's geqrf.
+
+    Results are the triangle with the reflections' vectors below it, whose first elements are 1, and the reflections' factors.
+    The domain's last two dimensions are a matrix's row and column, no fewer rows; the others are batches.
+
+    Args:
+      dtype: float32 or float64.
+    """
+
+    name: ClassVar[str] = "poplin.Qr"
+
+    dtype: str
+
+    def __post_init__(self) -> None:
+        """Check the dtype."""
+        _require_dtype(self.dtype)
+
+    @property
+    def label(self) -> str:
+        """Vertex type; PopLibs has none."""
+        return f"poplin::Qr<{cpp_name(self.dtype)}>"
+
+    def compute(self, cell: Cell, *operands: Array) -> tuple[Array, ...]:
+        """Return what the cell's matrices become, column after column."""
+        a = operands[0]
+        m, n = a.shape[-2:]
+        row, column = lax.iota(jnp.int32, m)[:, None], lax.iota(jnp.int32, n)[None]
+
+        def step(k: Any, state: tuple[Array, Array]) -> tuple[Array, Array]:
+            """Reflect column k, and those behind it by the same."""
+            a, taus = state
+            here = lax.dynamic_slice_in_dim(a, k, 1, a.ndim - 1)
+            alpha = lax.dynamic_slice_in_dim(here, k, 1, a.ndim - 2)
+            rest = jnp.sum(jnp.where(row > k, here * here, 0), -2, keepdims=True)
+            beta, tau, divisor = reflected_by(alpha, rest)
+            below = jnp.where(row > k, here / divisor, 0)
+            vector = jnp.where(row == k, 1, below).astype(a.dtype)
+            # The first element counts as 1 and is multiplied by nothing.
+            above = lax.dynamic_slice_in_dim(a, k, 1, a.ndim - 2)
+            share = tau * (above + jnp.sum(jnp.where(row > k, vector * a, 0), -2, keepdims=True))
+            changed = jnp.where(row == k, a - share, a - vector * share)
+            stored = jnp.where(row == k, beta, below)
+            new = jnp.where(column == k, stored, changed)
+            a = jnp.where((row >= k) & (column >= k), new, a)
+            number = lax.iota(jnp.int32, n)
+            return a, jnp.where(number == k, tau[..., 0], taus)
+
+        taus = jnp.zeros((*a.shape[:-2], n), a.dtype)
+        return tuple(fori_loop(0, n, step, (a, taus)))
+
+    def cycles(self, extents: Extents, target: Target) -> Cycles:
+        """Return the cycles of the code; where there is none, of as many operations a worker, a slot each (ASSUMED)."""
+        try:
+            return code_cycles(self.tile_code(extents, target))
+        except (NoTileCode, OutOfRegisters):
+            m, n = (np.asarray(size, np.int64) for size in extents.sizes[-2:])
+            slots = 7 * m * n * n // target.workers_per_tile + 50 * n * n
+            value = target.worker_issue_interval_cycles * slots * (extents.points // np.maximum(m * n, 1))
+            return Cycles(value, Basis.ASSUMED, "loops over columns, shared by the workers")
+
+    def tile_code(self, extents: Extents, target: Target) -> tuple[VertexCode, ...]:
+        """Return the code of matrices of words, one after the other."""
+        return qr_code(self.dtype, extents, target, self.label)
+
+    def flops(self, extents: Extents) -> np.ndarray:
+        """Count two operations an element for every column."""
+        return np.asarray(2 * extents.points * extents.sizes[-1])
 
     def may_split(self, form: OpForm, d: int) -> bool:
         """Keep matrices whole."""
@@ -207,6 +377,57 @@ def cholesky(where: Graph | Site, a: Tensor, is_lower: bool = True, plan: Plan |
     form = OpForm(tuple(Dim(f"d{i}", n) for i, n in enumerate(a.shape)), (order,), (order,))
     codelet = Cholesky(a.dtype)
     return place(site, codelet, form, [a], (a.dtype,), plan=plan)[0]
+
+
+def lu(where: Graph | Site, a: Tensor, plan: Plan | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """Factor a batch of matrices with partial pivoting; see ``Lu``.
+
+    Args:
+      where: graph, or site in it, to add to.
+      a: ``[..., n, n]``.
+      plan: use this plan instead of searching.
+
+    Returns:
+      Factors ``[..., n, n]``, pivots and permutation, int32 ``[..., n]``.
+
+    Raises:
+      InvalidGraph: no square matrices, or another dtype.
+    """
+    site = site_of(where, "lu")
+    _require_square(a)
+    rank = len(a.shape)
+    whole = identity_map(rank)
+    rows = IndexMap(whole.axes[:-1])
+    form = OpForm(tuple(Dim(f"d{i}", n) for i, n in enumerate(a.shape)), (whole,), (whole, rows, rows))
+    factors, pivots, permutation = place(site, Lu(a.dtype), form, [a], (a.dtype, "int32", "int32"), plan=plan)
+    return factors, pivots, permutation
+
+
+def qr(where: Graph | Site, a: Tensor, plan: Plan | None = None) -> tuple[Tensor, Tensor]:
+    """Reflect the columns of a batch of matrices onto triangles; see ``Qr``.
+
+    Args:
+      where: graph, or site in it, to add to.
+      a: ``[..., m, n]`` with n at most m.
+      plan: use this plan instead of searching.
+
+    Returns:
+      Triangles with vectors below them ``[..., m, n]``, and factors ``[..., n]``.
+
+    Raises:
+      InvalidGraph: matrices of fewer rows than columns, or another dtype.
+    """
+    site = site_of(where, "qr")
+    if len(a.shape) < 2 or a.shape[-2] < a.shape[-1]:
+        raise InvalidGraph(
+            f"expected at least as many rows as columns, got {a.name} of shape {list(a.shape)}"
+        )
+    rank = len(a.shape)
+    whole = identity_map(rank)
+    columns = IndexMap((*whole.axes[:-2], whole.axes[-1]))
+    form = OpForm(tuple(Dim(f"d{i}", n) for i, n in enumerate(a.shape)), (whole,), (whole, columns))
+    factors, taus = place(site, Qr(a.dtype), form, [a], (a.dtype, a.dtype), plan=plan)
+    return factors, taus
 
 
 def triangular_solve(
