@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tiles.elements.dependence import needs_of
@@ -247,22 +247,27 @@ def _depth_first(code: Sequence[Instruction], needs: Sequence[Iterable[int]]) ->
     """Return another legal order of a block: what one result needs together, so that few registers live at once.
 
     Of what an instruction needs, that comes first which takes the most instructions that are not there yet. A value
-    that is spilled is stored as soon as it is there, whenever it is read.
+    that is spilled is stored as soon as it is there, whenever it is read, and loaded when all else that its reader
+    needs is there.
     """
     needed = [False] * len(code)
     spills: dict[int, list[int]] = {}
+    loads: set[int] = set()
     for at, each in enumerate(needs):
         for before in each:
             needed[before] = True
-        if code[at].stream.startswith("scratch") and not code[at].outs:
-            spills.setdefault(max(each, default=at), []).append(at)
+        if code[at].stream.startswith("scratch"):
+            if code[at].outs:
+                loads.add(at)
+            else:
+                spills.setdefault(max(each, default=at), []).append(at)
     below: list[int] = []
     for at, each in enumerate(needs):
         mask = 1 << at
         for other in each:
             mask |= below[other]
         below.append(mask)
-    order = _Order(needs, below, spills)
+    order = _Order(needs, below, spills, loads)
     for sink in range(len(code)):
         if not needed[sink] or code[sink].has_effect:
             order.visit(sink)
@@ -276,12 +281,17 @@ class _Order:
       needs: what each instruction needs.
       below: bit masks of all that it needs, and itself.
       spills: stores of spilled values that may follow an instruction at once, being the last of what they need.
+      loads: loads of spilled values, which come last of what an instruction needs.
     """
 
     def __init__(
-        self, needs: Sequence[Iterable[int]], below: list[int], spills: Mapping[int, Sequence[int]]
+        self,
+        needs: Sequence[Iterable[int]],
+        below: list[int],
+        spills: Mapping[int, Sequence[int]],
+        loads: Collection[int],
     ) -> None:
-        self.needs, self.below, self.spills = needs, below, spills
+        self.needs, self.below, self.spills, self.loads = needs, below, spills, loads
         self.order: list[int] = []
         self.done = 0
 
@@ -290,15 +300,24 @@ class _Order:
         stack = [start]
         while stack:
             at = stack[-1]
-            left = [other for other in self.needs[at] if not self.done >> other & 1]
+            left = self._left(at)
             if left:
+                first = [
+                    n for other in left for n in (self._left(other) if other in self.loads else (other,))
+                ]
                 stack.append(
-                    max(left, key=lambda other: ((self.below[other] & ~self.done).bit_count(), -other))
+                    max(
+                        first or left,
+                        key=lambda other: ((self.below[other] & ~self.done).bit_count(), -other),
+                    )
                 )
                 continue
             stack.pop()
             if not self.done >> at & 1:
                 self._append(at)
+
+    def _left(self, at: int) -> list[int]:
+        return [other for other in self.needs[at] if not self.done >> other & 1]
 
     def _append(self, at: int) -> None:
         self.done |= 1 << at
