@@ -47,7 +47,7 @@ CATEGORIES = {
 }
 """Columns of the memory table, and the categories of buffers in each."""
 LARGEST = 5
-"""How many kinds of steps are named."""
+"""How many kinds of vertices are named."""
 
 _ONLY = flags.DEFINE_list("only", [], "models to compile, by parts of their names; all by default")
 _TARGET = flags.DEFINE_string("target", None, "target of all; by default each model's own")
@@ -154,20 +154,23 @@ def figures(executable: Executable, made: Model) -> Row:
 
 
 def largest(executable: Executable) -> list[tuple[str, str, int, int]]:
-    """Return the steps that take the most cycles, those of one codelet and source line together.
+    """Return the vertices that take the most cycles, those of one codelet and source line together.
+
+    Vertices that share a superstep count with what they take on the tile that it waits for.
 
     Returns:
-      What runs, the source line, how many steps they are, and the cycles of all their runs.
+      What runs, the source line, in how many steps, and the cycles of all their runs.
     """
     counts, _ = static_counts(executable)
     steps: Counter[tuple[str, str]] = Counter()
     cycles: Counter[tuple[str, str]] = Counter()
     for step, cost, count in zip(executable.steps, step_costs(executable), counts, strict=True):
-        group = step.groups[0] if isinstance(step, ExecuteStep) else None
-        where = (group.location if group else "").removeprefix(f"{ROOT}/")
-        key = "copy" if group is None else group.codelet.label, where
-        steps[key] += 1
-        cycles[key] += (count or 0) * (cost.cycles or 0)
+        if not isinstance(step, ExecuteStep):
+            continue
+        keys = [(g.codelet.label, g.location.removeprefix(f"{ROOT}/")) for g in step.groups]
+        steps.update(set(keys))
+        for key, (_, taken) in zip(keys, cost.vertex_parts, strict=True):
+            cycles[key] += (count or 0) * taken
     return [(*key, steps[key], total) for key, total in cycles.most_common(LARGEST)]
 
 
@@ -275,12 +278,14 @@ def of_memory(rows: Sequence[Row]) -> str:
 
 
 def of_bounds(rows: Sequence[Row]) -> str:
-    """Return a list of what takes the most cycles."""
+    """Return a list of the vertices that take the most cycles."""
     lines = []
     for row in (row for row in rows if row.get("largest")):
         parts = {phase: part for phase, part in row["phases"].items() if part is not None}
         most = max(parts, key=lambda phase: parts[phase]) if parts else "unknown"
-        lines.append(f"- {row['name']}: {most}; the memory is fullest at {row['at']}. Largest steps:")
+        lines.append(
+            f"- {row['name']}: {most}; the memory is fullest at {row['at']}. Vertices that take most:"
+        )
         for what, where, steps, cycles in row["largest"]:
             share = f" ({cycles / row['cycles']:.1%})" if row["cycles"] else ""
             lines.append(

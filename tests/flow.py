@@ -34,7 +34,8 @@ def optimized_module(
     lowered = jax.jit(function, keep_unused=True).lower(*arguments)
     pipeline = DEFAULT_PIPELINE
     if keeps_calls:
-        pipeline = pipeline.replace("inline{max-ops=0,pointwise=true},", "")
+        for late in ("inline{max-ops=0,pointwise=true},", "inline{max-ops=0,pointwise=true,most-added=64},"):
+            pipeline = pipeline.replace(late, "")
         pipeline = pipeline.replace("inline", "inline{max-ops=1}", 1)
         pipeline = pipeline.replace("outline-repeats", "outline-repeats{min-ops=3}")
     return optimize(import_stablehlo(lowered.compiler_ir("stablehlo")), pipeline)

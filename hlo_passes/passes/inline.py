@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,7 +18,7 @@ from hlo_passes.ir import (
     relocated,
     value_names,
 )
-from hlo_passes.ops import BroadcastInDim, Call, Constant, Elementwise, Fusion
+from hlo_passes.ops import BroadcastInDim, Call, Constant, Elementwise, Fusion, Reshape
 from hlo_passes.passes.base import Pass, map_control_regions, map_module
 from hlo_passes.passes.structure import FreshNames, callees_first
 
@@ -36,13 +36,17 @@ class Inline(Pass):
     ``dce``.
 
     With ``pointwise`` a body of nothing but operations element by element is inlined, too, if there are no more of
-    them than the call has operands and results: it moves nothing between tiles, and needs little code wherever it
-    stands, but a call copies every operand and result. This is for fused bodies, whose operations are units.
+    them, once fused, than the call has operands and results: it moves nothing between tiles, and needs little code
+    wherever it stands, but a call copies every operand and result. A stage of an optimizer over the leaves of a layer,
+    which repeats layer by layer, is one such; inlined before fusion it fuses with the other stages. Any other body of
+    no more operations than a call of it takes copies is inlined if that adds at most ``most_added`` operations: each of
+    them needs exchange code of its own. This is for fused bodies, whose operations are units.
     """
 
     name: ClassVar[str] = "inline"
     max_ops: int = 32
     pointwise: bool = False
+    most_added: int = 0
 
     def run(self, module: Module) -> Module:
         """Return the module with fewer calls; itself when none is inlined."""
@@ -51,7 +55,10 @@ class Inline(Pass):
         def is_wanted(callee: Computation) -> bool:
             if calls[callee.name] == 1 or len(callee.instructions) <= self.max_ops:
                 return True
-            return self.pointwise and _is_cheaper_in_place(callee)
+            if self.pointwise and _is_cheaper_in_place(callee):
+                return True
+            work = sum(not isinstance(i.op, Constant) for i in callee.instructions)
+            return work <= min(_copies(callee), self.most_added // max(1, calls[callee.name] - 1))
 
         return inline_where(module, is_wanted)
 
@@ -77,20 +84,48 @@ def inline_where(module: Module, is_wanted: Callable[[Computation], bool]) -> Mo
     return map_module(module, lambda computation: done.get(computation.name, computation))
 
 
+_FEW = 8
+"""How many operations, on average, those that fuse are at most: longer ones are compiled once, for all calls."""
+
+
 def _is_cheaper_in_place(computation: Computation) -> bool:
-    """Whether a body computes element by element, in no more operations than a call of it takes copies."""
+    """Whether a body computes element by element, in no more operations, once fused, than a call of it takes copies."""
     work = [i for i in computation.instructions if not isinstance(i.op, Constant)]
-    if len(work) > len(computation.parameters) + len(computation.results):
+    if not all(map(_is_pointwise, work)):
         return False
-    return all(map(_is_pointwise, work))
+    readers: defaultdict[Value, list[Instruction]] = defaultdict(list)
+    for instruction in work:
+        for value in dict.fromkeys(instruction.operands):
+            readers[value].append(instruction)
+    results = set(computation.results)
+    left = sum(isinstance(i.op, Fusion) or i.result in results or _is_kept(readers[i.result]) for i in work)
+    return left <= _copies(computation) and len(work) <= _FEW * left
+
+
+def _copies(computation: Computation) -> int:
+    """Return the copies that a call takes at most."""
+    return len(computation.parameters) + len(computation.results)
+
+
+def _is_kept(readers: Sequence[Instruction]) -> bool:
+    """Whether a value of a body stays one when operations that only one other reads are fused with it."""
+    return len(readers) != 1 or isinstance(readers[0].op, Fusion)
 
 
 def _is_pointwise(instruction: Instruction) -> bool:
     """Whether an operation reads its operands where its result lies, single elements for all of it apart."""
     if isinstance(instruction.op, Fusion):
         return all(map(_is_pointwise, instruction.regions[0].instructions))
-    spreads = isinstance(instruction.op, BroadcastInDim) and instruction.operands[0].type.size == 1
-    return spreads or isinstance(instruction.op, (Constant, Elementwise))
+    op = instruction.op
+    if isinstance(op, BroadcastInDim):
+        return instruction.operands[0].type.size == 1
+    if isinstance(op, Reshape):
+        before, after = (
+            [size for size in value.type.shape if size != 1]
+            for value in (instruction.operands[0], instruction.result)
+        )
+        return before == after
+    return isinstance(op, (Constant, Elementwise))
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from ipuxla.lowering import lower_module
 from ipuxla.testing import check_engines
 from tests import transformer
 from tests.flow import optimized_module, run
+from tests.models.optimizers import adamw
 from tiles.compiler import CopyStep, certify, compile_graph, step_costs
 from tiles.numerics.tolerance import check_close
 from tiles.planning import Planner
@@ -139,8 +140,8 @@ def test_a_layer_that_returns_for_a_later_reader() -> None:
         kept = []
         for w in weights:
             x = jax.numpy.tanh(x @ w) + x
-            for _ in range(6):
-                x = jax.numpy.sin(x) * 1.5 - x
+            for _ in range(8):  # more than the copies that a call takes: shorter layers are inlined
+                x = jax.numpy.sin(x @ w) * 1.5 - x
             kept.append(x)
         return functools.reduce(lambda a, b: a * 0.5 + b, kept)
 
@@ -164,3 +165,34 @@ def test_the_twelve_layer_step_fits_a_whole_machine(gc200: Target) -> None:
     assert len(graph.functions) == 2
     executable = compile_graph(graph)
     assert executable.fits
+
+
+def test_stages_of_an_optimizer_over_layers_fuse() -> None:
+    """Each stage goes over all leaves of all layers before the next begins, and repeats layer by layer."""
+    shapes = {
+        "scale": (6,),
+        "shift": (6,),
+        "w": (6, 4),
+        "b": (4,),
+        "v": (4, 6),
+        "c": (6,),
+        "u": (3, 6),
+        "d": (3,),
+    }
+    optimizer = adamw(1e-2)
+
+    def step(params: Any, state: Any, gradients: Any) -> Any:
+        updates, state = optimizer.update(gradients, state, params)
+        return jax.tree.map(jnp.add, params, updates), state
+
+    rng = np.random.default_rng(0)
+    params = [
+        {name: rng.normal(size=shape).astype("float32") for name, shape in shapes.items()} for _ in range(6)
+    ]
+    args = params, optimizer.init(params), jax.tree.map(lambda p: p * p - 1, params)
+    module = module_of(step, args)
+    assert [computation.name for computation in module.computations] == ["main"]
+    leaves = len(jax.tree.leaves(params))
+    large = [i for i in module.entry_computation.instructions if i.results[0].type.shape]
+    assert len(large) == 3 * leaves  # the moments, and the parameter
+    check_engines(step, TARGET, *args)

@@ -53,7 +53,7 @@ class StepCost:
       sync_cycles: of the sync before the exchange; 0 when nothing is exchanged.
       exchange_bytes: bytes that cross between tiles.
       flops: floating-point operations.
-      vertex_parts: cycles of the slowest tile's vertices by what they rest on.
+      vertex_parts: cycles of the slowest tile's vertices by what they rest on, for each group of vertices in turn.
       copy_parts: cycles of the slowest tile's copies, and of bringing elements into order, by what they rest on.
       exchange_parts: cycles of the exchange by what they rest on: words that move, entering the phase.
       source: source of the compute figure.

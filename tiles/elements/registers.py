@@ -105,6 +105,8 @@ class Groups:
         self.widths: list[int] = []
         self.blocks: dict[int, tuple[Sequence[Bundle], Straight]] = {}
         self.instructions: dict[int, tuple[Instruction, _Half]] = {}
+        self.waits: dict[int, str] = {}
+        """By the place of a group that is loaded from, or stored to, scratch memory, where in it."""
 
     def straight(self, bundles: Sequence[Bundle]) -> Straight:
         """Return what a block's bundles do."""
@@ -134,10 +136,10 @@ class Groups:
     def _instruction(self, instruction: Instruction) -> _Half:
         known = self.instructions.get(id(instruction))
         if known is None:
-            known = self.instructions[id(instruction)] = (
-                instruction,
-                self._half(instruction.ins, instruction.outs),
-            )
+            half = self._half(instruction.ins, instruction.outs)
+            known = self.instructions[id(instruction)] = instruction, half
+            if instruction.stream.startswith("scratch") and len(half.named) == 1:
+                self.waits[half.named[0]] = instruction.stream
         return known[1]
 
     def of(self, ins: Sequence[Register], outs: Sequence[Register]) -> Straight:
@@ -319,7 +321,11 @@ class Flow:
         Raises:
           Pressure: some group finds none.
         """
-        _, names, widths, _, _ = self._used
+        places, names, widths, _, _ = self._used
+        waits = [self.groups.waits.get(place) for place in places]
+        latest: dict[
+            tuple[str, str, int], int
+        ] = {}  # by place in scratch memory, where its value was put last
         clashes = self.interference()
         size = -(-len(names) // 8)
         octets = np.packbits(clashes, axis=1, bitorder="little").tobytes()
@@ -342,6 +348,13 @@ class Flow:
             if first is None:
                 failed.append(at)
                 continue
+            waiting = waits[at]
+            if waiting is not None:
+                place = waiting, names[at][0], width
+                before = latest.get(place, first)
+                if not any(mine & each for each in held[before : before + width]):
+                    first = before  # what is there already need not be loaded
+                latest[place] = first
             homes[names[at]] = first
             for register in range(first, first + width):
                 held[register] |= 1 << at

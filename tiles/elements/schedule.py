@@ -246,9 +246,10 @@ def _without_window(graph: Graph) -> tuple[Bundle, ...]:
 def _depth_first(code: Sequence[Instruction], needs: Sequence[Iterable[int]]) -> list[int]:
     """Return another legal order of a block: what one result needs together, so that few registers live at once.
 
-    Of what an instruction needs, that comes first which takes the most instructions that are not there yet. A value
-    that is spilled is stored as soon as it is there, whenever it is read, and loaded when all else that its reader
-    needs is there.
+    Of what an instruction needs, that comes first which takes the most instructions that are not there yet. The lanes of
+    a group of registers come together: a group that is half there holds as many registers as a whole one, and so does
+    what its other lanes are made of. A value that is spilled is stored as soon as it is there, whenever it is read, and
+    loaded when all else that its reader needs is there.
     """
     needed = [False] * len(code)
     spills: dict[int, list[int]] = {}
@@ -267,11 +268,31 @@ def _depth_first(code: Sequence[Instruction], needs: Sequence[Iterable[int]]) ->
         for other in each:
             mask |= below[other]
         below.append(mask)
-    order = _Order(needs, below, spills, loads)
+    order = _Order(needs, below, spills, loads, _lanes(code, below))
     for sink in range(len(code)):
         if not needed[sink] or code[sink].has_effect:
             order.visit(sink)
     return order.order
+
+
+def _lanes(code: Sequence[Instruction], below: Sequence[int]) -> dict[int, tuple[int, ...]]:
+    """Return for each instruction that writes a part of a group all that do, where none of them waits for another.
+
+    Args:
+      code: the block.
+      below: bit masks of all that each instruction needs, and itself.
+    """
+    parts: dict[tuple[str, int], list[int]] = {}
+    for at, instruction in enumerate(code):
+        for register in instruction.outs:
+            if register.virtual and register.width < register.group_width:
+                parts.setdefault((register.file, register.index), []).append(at)
+    found: dict[int, tuple[int, ...]] = {}
+    for lanes in parts.values():
+        mask = sum(1 << at for at in dict.fromkeys(lanes))
+        if len(lanes) > 1 and all(below[at] & mask == 1 << at for at in lanes):
+            found |= dict.fromkeys(lanes, tuple(lanes))
+    return found
 
 
 class _Order:
@@ -282,6 +303,7 @@ class _Order:
       below: bit masks of all that it needs, and itself.
       spills: stores of spilled values that may follow an instruction at once, being the last of what they need.
       loads: loads of spilled values, which come last of what an instruction needs.
+      lanes: instructions that make one group, by each of them.
     """
 
     def __init__(
@@ -290,17 +312,22 @@ class _Order:
         below: list[int],
         spills: Mapping[int, Sequence[int]],
         loads: Collection[int],
+        lanes: Mapping[int, tuple[int, ...]],
     ) -> None:
-        self.needs, self.below, self.spills, self.loads = needs, below, spills, loads
+        self.needs, self.below, self.spills, self.loads, self.lanes = needs, below, spills, loads, lanes
         self.order: list[int] = []
         self.done = 0
+        self.opened: dict[int, int] = {}
 
     def visit(self, start: int) -> None:
         """Append an instruction after all it needs, without recursion: chains may be long."""
         stack = [start]
         while stack:
             at = stack[-1]
-            left = self._left(at)
+            lanes = self.lanes.get(at, (at,))
+            if self.opened.setdefault(lanes[0], at) != at:
+                lanes = (at,)  # another lane of the group needs, elsewhere, what needs this one
+            left = [other for lane in lanes for other in self._left(lane)]
             if left:
                 first = [
                     n for other in left for n in (self._left(other) if other in self.loads else (other,))
@@ -313,8 +340,9 @@ class _Order:
                 )
                 continue
             stack.pop()
-            if not self.done >> at & 1:
-                self._append(at)
+            for lane in lanes:
+                if not self.done >> lane & 1:
+                    self._append(lane)
 
     def _left(self, at: int) -> list[int]:
         return [other for other in self.needs[at] if not self.done >> other & 1]

@@ -9,6 +9,7 @@ from itertools import islice
 from tiles.elements.isa import InstructionSet
 from tiles.elements.pace import first_free, packed
 from tiles.elements.registers import Groups, Name, Pressure, allocated, out_of_registers
+from tiles.elements.reloads import without_reloads
 from tiles.elements.schedule import Schedules, scheduled, tightened
 from tiles.elements.tilecode import (
     MAIN,
@@ -61,7 +62,7 @@ def assigned(
             try:
                 code = scheduled(current, isa, pace, window, known)
                 done, used = allocated(packed(code, first_free(code)) if pace else code, isa, groups)
-                return tightened(done, isa), used, scratch_bytes
+                return tightened(without_reloads(done), isa), used, scratch_bytes
             except Pressure as found:
                 pressure = found
         assert pressure is not None

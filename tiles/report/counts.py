@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tiles.compiler import CopyStep, Executable, ExecuteStep
+from tiles.compiler import CopyStep, Executable, ExecuteStep, step_costs
 from tiles.compiler.control import Decided, Node, Part, Repeat, Switch, While, steps_of
 from tiles.files import JsonObject
 from tiles.report.places import place_data
@@ -109,13 +109,13 @@ def place_of(executable: Executable, variable: str, parts: Sequence[Part]) -> Js
 
 
 def step_locations(executable: Executable, number: int) -> tuple[str, ...]:
-    """Return where a step is from; its vertices may be from several places."""
+    """Return where a step is from; its vertices may be from several places, those that take longest first."""
     step = executable.steps[number]
-    parts = (
-        step.groups
-        if isinstance(step, ExecuteStep)
-        else step.copies
-        if isinstance(step, CopyStep)
-        else (step,)
-    )
-    return tuple(dict.fromkeys(part.location for part in parts if part.location))
+    if isinstance(step, ExecuteStep):
+        taken = [cycles for _, cycles in step_costs(executable)[number].vertex_parts]
+        places = [step.groups[k].location for k in sorted(range(len(taken)), key=lambda k: -taken[k])]
+    elif isinstance(step, CopyStep):
+        places = [copy.location for copy in step.copies]
+    else:
+        places = [step.location]
+    return tuple(dict.fromkeys(place for place in places if place))

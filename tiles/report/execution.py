@@ -160,7 +160,7 @@ def operations_data(executable: Executable, counts: Sequence[Count]) -> list[Jso
 
     An operation is all steps of one name, source line and scope; the stages of a split reduction are one
     operation. Operations that share a step, a compute set or an exchange of copies, are one row, named after the
-    first with the count of the others.
+    one whose vertices take longest (the first copy) with the count of the others, and list what each one's take.
     """
     members: dict[tuple[str, tuple[str, ...]], list[int]] = {}
     for number in range(len(executable.steps)):
@@ -176,12 +176,31 @@ def operations_data(executable: Executable, counts: Sequence[Count]) -> list[Jso
 
 def _operation_name(executable: Executable, number: int) -> str:
     step = executable.steps[number]
-    if isinstance(step, ExecuteStep) and len(step.groups) == 1:
-        return _STAGE.sub("", step.groups[0].name)
-    members = (
-        step.groups if isinstance(step, ExecuteStep) else step.copies if isinstance(step, CopyStep) else ()
-    )
-    return f"{step.name} and {len(members) - 1} more" if len(members) > 1 else step.name
+    if isinstance(step, ExecuteStep):
+        cycles = [taken for _, taken in step_costs(executable)[number].vertex_parts]
+        longest = _STAGE.sub("", step.groups[cycles.index(max(cycles))].name)
+        return f"{longest} and {len(cycles) - 1} more" if len(cycles) > 1 else longest
+    copies = step.copies if isinstance(step, CopyStep) else ()
+    return f"{step.name} and {len(copies) - 1} more" if len(copies) > 1 else step.name
+
+
+def _members(executable: Executable, steps: Sequence[int], counts: Sequence[Count]) -> list[JsonObject]:
+    """Return the operations that share steps, with what each one's vertices take, the costliest first; one alone is none."""
+    found: dict[tuple[str, str, str], Count] = {}
+    for number in steps:
+        step = executable.steps[number]
+        if isinstance(step, ExecuteStep):
+            parts = step_costs(executable)[number].vertex_parts
+            for group, (_, cycles) in zip(step.groups, parts, strict=True):
+                key = _STAGE.sub("", group.name), group.location, group.codelet.label
+                found[key] = add(found.get(key, 0), times(counts[number], cycles))
+    if len({(name, location) for name, location, _ in found}) < 2:
+        return []
+    rows = [
+        {"name": name, **place_data(location), "vertexType": label, "vertexCycles": cycles}
+        for (name, location, label), cycles in found.items()
+    ]
+    return sorted(rows, key=lambda row: (row["vertexCycles"] is None, -(row["vertexCycles"] or 0)))
 
 
 def _operation(
@@ -201,6 +220,7 @@ def _operation(
         "name": name,
         **place_data(*places),
         "steps": steps,
+        "members": _members(executable, steps, counts),
         "runs": sums.supersteps,
         "vertexTypes": _distinct(g.codelet.label for g in groups),
         "plans": _distinct(_plan(executable, step) for step in records),

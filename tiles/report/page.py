@@ -261,11 +261,21 @@ def _operations(data: JsonObject) -> str:
         rows.append(
             [
                 row["name"], scope_of(row), short(row["location"]), row["cycles"], share, *figures, row["runs"],
-                row["flops"], row["exchangeBytes"], main_basis(row), "\n".join(row["plans"]),
-                "\n".join(row["vertexTypes"]),
+                row["flops"], row["exchangeBytes"], main_basis(row), "\n".join(row["plans"]), _vertex_lines(row),
             ]
         )  # fmt: skip
     return _table(heads, rows, numeric=range(3, 8 + len(phases)), wide=(0, 1, 2), optional=1)
+
+
+def _vertex_lines(row: JsonObject) -> str:
+    """Return the codelets of a row, with what each operation's vertices take where several share its steps."""
+    if not row["members"]:
+        return "\n".join(row["vertexTypes"])
+    return "\n".join(
+        each["vertexType"]
+        + ("" if each["vertexCycles"] is None else f": {each['vertexCycles']:,} cycles in {each['name']}")
+        for each in row["members"]
+    )
 
 
 def _scopes(data: JsonObject) -> str:

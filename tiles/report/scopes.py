@@ -25,8 +25,11 @@ def scopes_data(executable: Executable, operations: Sequence[JsonObject]) -> lis
     steps: dict[Scope, list[int]] = {}
     for row in operations:
         for scope in ((), *_around(row["scope"])):
-            cycles[scope] = add(cycles.get(scope, 0), row["cycles"])
             steps.setdefault(scope, []).extend(row["steps"])
+        for text, part in _parts(row):
+            for scope in ((), *_around(text)):
+                cycles[scope] = add(cycles.get(scope, 0), part)
+                steps.setdefault(scope, [])
     inside: dict[Scope, list[Scope]] = {scope: [] for scope in cycles}
     for scope in sorted(cycles, key=lambda scope: (cycles[scope] is None, -(cycles[scope] or 0))):
         if scope:
@@ -41,6 +44,19 @@ def scopes_data(executable: Executable, operations: Sequence[JsonObject]) -> lis
         }
         for scope in _below((), inside)
     ]
+
+
+def _parts(row: JsonObject) -> Iterator[tuple[str, Count]]:
+    """Yield the scopes that an operation's cycles go to: of several that share steps, each one's vertices to its own.
+
+    What they share, exchange and sync, goes to the scope around all of them.
+    """
+    if row["cycles"] is None:
+        yield row["scope"], None
+        return
+    yield row["scope"], row["cycles"] - sum(each["vertexCycles"] for each in row["members"])
+    for each in row["members"]:
+        yield each["scope"], each["vertexCycles"]
 
 
 def _around(scope: str) -> Iterator[Scope]:

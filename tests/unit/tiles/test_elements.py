@@ -275,6 +275,29 @@ def test_values_that_are_loaded_one_after_the_other_wait_in_scratch_memory() -> 
     check(mask_of_bits, ["uint32"] * 4)
 
 
+def adamw_of_halves(p, m, v, first, second):
+    """What AdamW adds to a parameter of 16 bits, from moments of 32 and single corrections of them."""
+    step = (m / first) / (lax.sqrt(v / second + np.float32(0.0)) + np.float32(1e-8))
+    decayed = step + (np.float16(1e-4) * p).astype(np.float32)
+    return p + (np.float32(-1e-3) * decayed).astype(np.float16)
+
+
+def test_lanes_are_computed_together_where_registers_are_scarce() -> None:
+    """Both elements of a pair are divided before another pair is read: one lane after the other keeps more values."""
+    dtypes = [H, F, F, F, F]
+    how = Arrangement((Access(),) * 3 + (Access(CELL),) * 2, (Access(),))
+    code = compiled(adamw_of_halves, dtypes, MK2, how)
+    bodies = [i.body.bundles or () for i in walk(code.items) if isinstance(i, Repeat)]
+    spilled = [
+        x for body in bodies for bundle in body for x in bundle.instructions if x.stream.startswith("scratch")
+    ]
+    assert bodies
+    assert not any(
+        x.mnemonic.startswith("st") for x in spilled
+    )  # what the loop computes; constants may wait in scratch memory
+    check(adamw_of_halves, dtypes, how)
+
+
 def test_what_is_kept_of_blocks_changes_no_code(monkeypatch) -> None:
     """Rounds of spilling that find out everything again give the same code."""
     kept = compiled(crowded, [H], MK2)

@@ -100,7 +100,18 @@ def test_a_report_tells_how_many_share_a_step_and_what_is_around_them(small_targ
     half = next(row for row in found.operations if row["name"].startswith("half0"))
     assert half["name"] == "half0 and 1 more"
     assert (half["location"], half["scope"]) == ("net.py:0; net.py:1", "Net/Leaf_0; Net/Leaf_1")
-    assert {row["scope"] for row in found.data["scopes"]} == {"Net"}
+    first, second = half["members"]
+    assert [first[key] for key in ("name", "location", "scope")] == ["half0", "net.py:0", "Net/Leaf_0"]
+    assert second["scope"] == "Net/Leaf_1"
+    assert 0 < second["vertexCycles"] <= first["vertexCycles"]
+    own = first["vertexCycles"] + second["vertexCycles"]
+    assert own <= half["computeCycles"]
+    scopes = {row["scope"]: row["cycles"] for row in found.data["scopes"]}
+    assert set(scopes) == {"Net", "Net/Leaf_0", "Net/Leaf_1"}
+    assert scopes["Net"] == sum(row["cycles"] for row in found.operations if row["scope"].startswith("Net"))
+    listed = [each for row in found.operations for each in row["members"]]
+    for name in ("Net/Leaf_0", "Net/Leaf_1"):
+        assert scopes[name] == sum(each["vertexCycles"] for each in listed if each["scope"] == name)
     sets = found.data["compilation"]["computeSets"]
     assert [v["scope"] for v in sets[0]["vertices"]] == ["Net/Leaf_0", "Net/Leaf_1"]
 

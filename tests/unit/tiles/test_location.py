@@ -49,7 +49,7 @@ def test_without_scopes_reports_have_no_column_for_them(small_target):
 def test_what_several_scopes_share_counts_for_those_around_them_all(small_target):
     empty = compile_graph(Graph(small_target, "empty"))
     given = {"A/b/c; A/d": 5, "A/d": 2, "": 3}
-    rows = [{"scope": scope, "cycles": cycles, "steps": []} for scope, cycles in given.items()]
+    rows = [{"scope": scope, "cycles": cycles, "steps": [], "members": []} for scope, cycles in given.items()]
     found = [
         {name: row[name] for name in ("scope", "depth", "cycles", "share")}
         for row in scopes_data(empty, rows)
@@ -58,7 +58,15 @@ def test_what_several_scopes_share_counts_for_those_around_them_all(small_target
         {"scope": "A", "depth": 0, "cycles": 7, "share": 0.7},
         {"scope": "A/d", "depth": 1, "cycles": 2, "share": 0.2},
     ]
-    assert scopes_data(empty, [{"scope": "A", "cycles": None, "steps": []}])[0]["cycles"] is None
+    unknown = {"scope": "A", "cycles": None, "steps": [], "members": []}
+    assert scopes_data(empty, [unknown])[0]["cycles"] is None
+    rows[0]["members"] = [{"scope": "A/b/c", "vertexCycles": 3}, {"scope": "A/d", "vertexCycles": 1}]
+    assert {row["scope"]: row["cycles"] for row in scopes_data(empty, rows)} == {
+        "A": 7,
+        "A/b": 3,
+        "A/b/c": 3,
+        "A/d": 3,
+    }
     assert scopes_data(empty, []) == []
 
 

@@ -244,8 +244,11 @@ def test_stages_of_a_split_reduction_are_one_operation(small_target):
 def test_vertices_that_share_a_compute_set_are_one_row(small_target):
     executable = two_in_one(small_target)
     (row,) = profile(executable, None).operations
-    assert row["name"] == "both and 1 more"
-    assert row["location"] == "two.py:1; two.py:2"
+    assert row["name"] == "sums and 1 more"  # the sum of a row of four takes longer than scaling one
+    assert row["location"] == "two.py:2; two.py:1"
+    taken = {each["vertexType"]: each["vertexCycles"] for each in row["members"]}
+    assert list(taken) == ["test.report.Total", "test.report.Scale"]
+    assert taken["test.report.Scale"] == 0  # on other tiles than the one that the step waits for
     assert row["vertexTypes"] == ["test.report.Scale", "test.report.Total"]
     assert row["plans"] == ["row:8/2 column:4 | row:8/4 column:4"]
     assert row["cycles"] == step_costs(executable)[0].cycles
