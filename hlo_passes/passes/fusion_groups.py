@@ -214,16 +214,22 @@ class Grouping:
 
 
 _WORD_TYPES = frozenset({"i1", "i8", "i16", "i32", "ui8", "ui16", "ui32"})
-_WORD, _OPERATION = 1, 4
-"""What an operation counts as: on words of integers it is an instruction or two, on floats it may be a routine."""
+_WORD, _OPERATION, _ROUTINE = 1, 4, 64
+"""What an operation counts as: on words of integers it is an instruction or two, on floats several.
+
+Powers and remainders of floats are routines of hundreds: what holds many of them is no faster than a vertex for every
+four, and all that they keep meanwhile has to be spilled.
+"""
 _DIVISIONS = (Divide, Remainder, Power)
+_ROUTINES = (Remainder, Power)
 
 
 def _weight(instruction: Instruction) -> int:
     """Return what an operation adds to a group."""
     types = [value.type for value in (*instruction.operands, *instruction.results)]
-    are_words = all(type_.dtype in _WORD_TYPES for type_ in types)
-    return _WORD if are_words and not isinstance(instruction.op, _DIVISIONS) else _OPERATION
+    if all(type_.dtype in _WORD_TYPES for type_ in types):
+        return _OPERATION if isinstance(instruction.op, _DIVISIONS) else _WORD
+    return _ROUTINE if isinstance(instruction.op, _ROUTINES) else _OPERATION
 
 
 def _is_repeatable(instruction: Instruction) -> bool:

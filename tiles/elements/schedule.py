@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tiles.elements.dependence import needs_of
@@ -248,22 +248,27 @@ def _depth_first(code: Sequence[Instruction], needs: Sequence[Iterable[int]]) ->
 
     Of what an instruction needs, that comes first which takes the most instructions that are not there yet. The lanes of
     a group of registers come together: a group that is half there holds as many registers as a whole one, and so does
-    what its other lanes are made of. A value that is spilled is stored as soon as it is there, whenever it is read.
+    what its other lanes are made of. A value that is spilled is stored as soon as it is there, whenever it is read, and
+    loaded when all else that its reader needs is there.
     """
     needed = [False] * len(code)
     spills: dict[int, list[int]] = {}
+    loads: set[int] = set()
     for at, each in enumerate(needs):
         for before in each:
             needed[before] = True
-        if code[at].stream.startswith("scratch") and not code[at].outs:
-            spills.setdefault(max(each, default=at), []).append(at)
+        if code[at].stream.startswith("scratch"):
+            if code[at].outs:
+                loads.add(at)
+            else:
+                spills.setdefault(max(each, default=at), []).append(at)
     below: list[int] = []
     for at, each in enumerate(needs):
         mask = 1 << at
         for other in each:
             mask |= below[other]
         below.append(mask)
-    order = _Order(needs, below, spills, _lanes(code, below))
+    order = _Order(needs, below, spills, loads, _lanes(code, below))
     for sink in range(len(code)):
         if not needed[sink] or code[sink].has_effect:
             order.visit(sink)
@@ -297,6 +302,7 @@ class _Order:
       needs: what each instruction needs.
       below: bit masks of all that it needs, and itself.
       spills: stores of spilled values that may follow an instruction at once, being the last of what they need.
+      loads: loads of spilled values, which come last of what an instruction needs.
       lanes: instructions that make one group, by each of them.
     """
 
@@ -305,9 +311,10 @@ class _Order:
         needs: Sequence[Iterable[int]],
         below: list[int],
         spills: Mapping[int, Sequence[int]],
+        loads: Collection[int],
         lanes: Mapping[int, tuple[int, ...]],
     ) -> None:
-        self.needs, self.below, self.spills, self.lanes = needs, below, spills, lanes
+        self.needs, self.below, self.spills, self.loads, self.lanes = needs, below, spills, loads, lanes
         self.order: list[int] = []
         self.done = 0
         self.opened: dict[int, int] = {}
@@ -320,16 +327,25 @@ class _Order:
             lanes = self.lanes.get(at, (at,))
             if self.opened.setdefault(lanes[0], at) != at:
                 lanes = (at,)  # another lane of the group needs, elsewhere, what needs this one
-            left = [other for lane in lanes for other in self.needs[lane] if not self.done >> other & 1]
+            left = [other for lane in lanes for other in self._left(lane)]
             if left:
+                first = [
+                    n for other in left for n in (self._left(other) if other in self.loads else (other,))
+                ]
                 stack.append(
-                    max(left, key=lambda other: ((self.below[other] & ~self.done).bit_count(), -other))
+                    max(
+                        first or left,
+                        key=lambda other: ((self.below[other] & ~self.done).bit_count(), -other),
+                    )
                 )
                 continue
             stack.pop()
             for lane in lanes:
                 if not self.done >> lane & 1:
                     self._append(lane)
+
+    def _left(self, at: int) -> list[int]:
+        return [other for other in self.needs[at] if not self.done >> other & 1]
 
     def _append(self, at: int) -> None:
         self.done |= 1 << at

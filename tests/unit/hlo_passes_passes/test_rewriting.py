@@ -16,7 +16,7 @@ from hlo_passes.ir import (
     print_instruction,
     print_module,
 )
-from hlo_passes.ops import Constant, Divide, Maximum, Minimum, Remainder
+from hlo_passes.ops import Constant, Divide, Maximum, Minimum, Power, Remainder
 from hlo_passes.passes import optimize, with_whole_scopes
 from ipuxla.frontend.importer import import_stablehlo
 
@@ -54,6 +54,21 @@ def test_a_product_merged_with_its_transpose_keeps_its_own_line():
     (fusion,) = entry.instructions
     assert [str(i.location) for i in fusion.regions[0].instructions] == ["m.py:1", "m.py:3"]
     assert str(fusion.location) == "m.py:1" and fusion.result.name == "%e"
+
+
+def test_a_fusion_holds_few_powers():
+    """Each is a routine of hundreds of instructions, and what one keeps while the others run has to be spilled."""
+
+    def zeta(x):
+        return sum(jnp.power(x + n, -x) for n in range(10))
+
+    module = import_stablehlo(jax.jit(zeta).lower(jnp.ones(6)).as_text())
+    entry = optimize(module, "canonicalize,cse,dce,fuse").entry_computation
+    powers = [
+        sum(isinstance(inner.op, Power) for region in i.regions for inner in region.instructions)
+        for i in entry.instructions
+    ]
+    assert sum(powers) == 10 and max(powers) <= 4
 
 
 def test_inlined_operations_without_a_line_get_the_calls():

@@ -20,7 +20,7 @@ from tiles.elements import (
 from tiles.elements.verify import verify
 
 BASE = 0x4C000
-STATE, SCRATCH, DATA = BASE, BASE + 256, BASE + 8192
+STATE, SCRATCH, DATA = BASE, BASE + 256, BASE + 16384
 
 
 def trace(f: Callable, dtypes: Sequence[str], shape: tuple[int, ...] = ()) -> Any:

@@ -250,6 +250,17 @@ def test_values_that_find_no_register_wait_in_scratch_memory() -> None:
     assert ulps(got, wanted.astype(np.float64)) <= 4
 
 
+def test_a_spilled_value_is_loaded_where_it_is_read() -> None:
+    """A sum of long routines: the sum waits in scratch memory while the next term is computed, not in registers."""
+    code = compiled(lambda x, y: x**y + (x + 1) ** (y + 2), [F, F], MK2)
+    assert code.lanes == 2 and code.scratch_bytes > 0
+    rng = np.random.default_rng(0)
+    x, y = rng.uniform(0.5, 2, (1, 29)).astype(F), rng.uniform(-3, 3, (1, 29)).astype(F)
+    (got,), _ = simulate(code, [x, y], [F], MK2)
+    wanted = x.astype(np.float64) ** y + (x.astype(np.float64) + 1) ** (y.astype(np.float64) + 2)
+    assert ulps(got, wanted) <= 4
+
+
 def mask_of_bits(a, b, c, d):
     """A round of Threefry, and whether its bits are below a threshold: four elements an iteration, for whole words."""
     x, y = a + c, b + d
