@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 from jax import lax
@@ -120,3 +123,22 @@ def test_complex_powers_are_as_near_as_xlas(dtype: type, tiny_target: Target) ->
         ]
     mine, theirs = ([np.mean(part) for part in np.split(error, 3)] for error in errors)
     assert all(m <= 1.2 * t for m, t in zip(mine, theirs, strict=True)), (mine, theirs)
+
+
+@pytest.mark.parametrize("engine", ["fast", "literal", "hlo"])
+def test_truth_values_are_limited(engine: str, tiny_target: Target) -> None:
+    low, x, high = np.array(list(itertools.product([False, True], repeat=3))).T
+    got = ipuxla.jit(lax.clamp, target=tiny_target, engine=engine)(low, x, high)
+    np.testing.assert_array_equal(got, (low | x) & high)
+
+
+@pytest.mark.parametrize("engine", ["fast", "literal", "hlo"])
+def test_integers_of_16_bits_are_rounded_once(engine: str, tiny_target: Target) -> None:
+    """``ml_dtypes`` rounds to the nearest; 9219 lies above the middle of two floats, which float16 would round it to."""
+    x = np.concatenate([np.arange(-(2**15), 2**15, 13), [9219, -9219]]).astype(np.int16)
+
+    def function(x):
+        return x.astype(jnp.float8_e5m2).astype(jnp.float32) * 2
+
+    got = ipuxla.jit(function, target=tiny_target, engine=engine)(x)
+    np.testing.assert_array_equal(got, x.astype(ml_dtypes.float8_e5m2).astype(np.float32) * 2)

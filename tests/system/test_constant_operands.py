@@ -47,3 +47,22 @@ def test_constants_are_operands_of_anything(name, arithmetic) -> None:
     else:
         for got, wanted in zip(*map(jax.tree.leaves, (compiled(X), jax.jit(function)(X))), strict=True):
             np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+
+
+UNDEFINED = {
+    "logarithm below zero": lambda x: jnp.exp(jnp.log(-1.0)) + x,
+    "product with NaN": lambda x: jnp.exp(x * jnp.nan),
+    "infinity less itself": lambda x: jnp.tanh(jnp.exp((jnp.inf - jnp.inf) * x)),
+    "behind a barrier": lambda x: jnp.exp(lax.optimization_barrier(jnp.full(3, jnp.nan))) + x[0, 0],
+    "in a branch": lambda x: lax.cond(
+        x[0, 0] >= 0, lambda v: jnp.exp(jnp.sqrt(-jnp.ones(3)) + v), jnp.sin, x[0, :3]
+    ),
+}
+
+
+@pytest.mark.parametrize("engine", ["fast", "literal", "tile", "hlo"])
+@pytest.mark.parametrize("name", UNDEFINED)
+def test_what_is_undefined_is_nan(name: str, engine: str) -> None:
+    """Of an exponential of a constant NaN XLA:CPU makes any number; ``jax.jit`` of some of these, too."""
+    result = ipuxla.jit(UNDEFINED[name], target=SMALL, engine=engine)(X)
+    assert np.isnan(result).all()

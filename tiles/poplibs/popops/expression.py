@@ -152,7 +152,12 @@ def _compare(cell: Cell, attrs: Mapping[str, Any], lhs: Array, rhs: Array) -> Ar
 
 
 def _convert(cell: Cell, attrs: Mapping[str, Any], x: Array) -> Array:
-    return lax.convert_element_type(x, to_jax(attrs["dtype"]))
+    dtype = to_jax(attrs["dtype"])
+    if is_integer(x.dtype) and x.dtype.itemsize == 2 and is_float(dtype) and dtype.itemsize == 1:
+        x = x.astype(
+            jnp.float32
+        )  # exact; XLA:CPU's older emitters round to float16 and then again (jaxlib 0.10.2)
+    return lax.convert_element_type(x, dtype)
 
 
 def _bitcast(cell: Cell, attrs: Mapping[str, Any], x: Array) -> Array:
@@ -161,7 +166,16 @@ def _bitcast(cell: Cell, attrs: Mapping[str, Any], x: Array) -> Array:
 
 
 def _reduce_precision(cell: Cell, attrs: Mapping[str, Any], x: Array) -> Array:
-    return lax.reduce_precision(x, attrs["exponent_bits"], attrs["mantissa_bits"])
+    rounded = lax.reduce_precision(x, attrs["exponent_bits"], attrs["mantissa_bits"])
+    if attrs["mantissa_bits"]:
+        return rounded
+    # XLA:CPU's older emitters leave NaN no bit of a fraction: an infinity (jaxlib 0.10.2)
+    return lax.select(lax.ne(x, x), x, rounded)
+
+
+def _clamp_bool(low: Array, x: Array, high: Array) -> Array:
+    """Limit a truth value; XLA:CPU's older emitters have no clamp of these (jaxlib 0.10.2)."""
+    return lax.bitwise_and(lax.bitwise_or(low, x), high)
 
 
 def _iota(cell: Cell, attrs: Mapping[str, Any]) -> Array:
@@ -269,7 +283,7 @@ FUNCTIONS: dict[str, Function] = {
         ),
         _row("subtract", 2, "FSU", _plain(lax.sub), "SUBTRACT"),
         _row("xor", 2, "SUB", _plain(lax.bitwise_xor), "BITWISE_XOR", arithmetic=False),
-        _row("clamp", 3, "FSUB", _plain(lax.clamp), "CLAMP"),
+        _row("clamp", 3, "FSUB", _logical(lax.clamp, _clamp_bool), "CLAMP"),
         Function("is_finite", 1, _plain(lax.is_finite), "IS_FINITE", _boolean, accepts="F"),
         Function("compare", 2, _compare, "COMPARE", _boolean, ("direction", "compare_type")),
         Function("select", 3, _plain(lax.select), "SELECT", _second),
