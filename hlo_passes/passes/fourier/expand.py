@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import math
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -107,8 +105,10 @@ class _Axes:
 def _doubled_beside(x: Term, alone: Sequence[int]) -> Term:
     """Return a signal with all elements doubled but some, told by their index."""
     index = x.iota(-1)
-    which = functools.reduce(operator.or_, (index.compare("EQ", n) for n in alone))
-    return x * which.choose(x.constant(1, TensorType(which.shape, x.type.dtype)), 2)
+    doubled = index.compare("NE", alone[0])
+    for n in alone[1:]:
+        doubled = doubled & index.compare("NE", n)
+    return x * doubled.choose(x.constant(2, TensorType(doubled.shape, x.type.dtype)), 1)
 
 
 def _moved(signal: Signal, order: list[int], axis: int) -> tuple[Signal, list[int]]:
