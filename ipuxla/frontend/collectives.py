@@ -213,14 +213,15 @@ def _groups(scope: Scope, op: Any, location: Location) -> DeviceGroups:
         )
     if table.min() < 0:
         raise scope.unsupported(op, location, "groups of one size; those of several sizes are not supported")
-    numbers, counts = np.unique(table, return_counts=True)
-    if (counts > 1).any():
-        member = int(numbers[counts > 1][0])
+    if int(table.max()) >= count:
+        outside = int(table[table >= count].min())
+        raise scope.unsupported(op, location, f"members 0 to {count - 1}; a group names {outside}")
+    times = np.bincount(table.reshape(-1), minlength=count)
+    if times.max() > 1:
+        member = int(np.flatnonzero(times > 1)[0])
         raise scope.unsupported(op, location, f"groups that do not overlap; {member} is in two")
-    if numbers[-1] >= count:
-        raise scope.unsupported(op, location, f"members 0 to {count - 1}; a group names {int(numbers[-1])}")
-    if len(numbers) != count and op.name != "stablehlo.collective_broadcast":
-        missing = int(np.setdiff1d(np.arange(count), numbers)[0])
+    if not times.all() and op.name != "stablehlo.collective_broadcast":
+        missing = int(np.flatnonzero(times == 0)[0])
         raise scope.unsupported(op, location, f"groups of all {count} members; {missing} is in none")
     rows = np.asarray(members(table), np.int64)
     in_one_order = np.argsort(rows[:, 0])  # which means nothing; along axes of the mesh groups are found so
