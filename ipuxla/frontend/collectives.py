@@ -6,7 +6,9 @@ a transposed numbering); here all become groups of devices, numbered replica by 
 
 from __future__ import annotations
 
+import functools
 import itertools
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -190,6 +192,10 @@ def _groups(scope: Scope, op: Any, location: Location) -> DeviceGroups:
     """Return the groups of devices, each of which is in one, broadcasts apart."""
     devices = scope.devices
     attribute = op.attributes["replica_groups"]
+    if devices.count > 1 and op.name in _WITH_FLATTENED_IDS and "use_global_device_ids" in op.attributes:
+        named = _whole_axes(scope, op, attribute, location)
+        if named is not None:
+            return _along(*named)
     written = _written(scope, op, attribute, location)
     by_replica = np.arange(devices.count).reshape(devices.num_replicas, devices.num_partitions)
     is_table_of_both = op.name in _WITH_FLATTENED_IDS
@@ -231,16 +237,46 @@ def _groups(scope: Scope, op: Any, location: Location) -> DeviceGroups:
 _WITH_FLATTENED_IDS = frozenset({"stablehlo.all_gather", "stablehlo.all_reduce", "stablehlo.reduce_scatter"})
 
 
+@functools.lru_cache(maxsize=64)
+def _along(mesh: Mesh, axes: tuple[str, ...]) -> DeviceGroups:
+    """Return groups along axes of a mesh, those of equal axes once: a module may have them at every reduction."""
+    return DeviceGroups.along(mesh, axes)
+
+
+def _whole_axes(
+    scope: Scope, op: Any, attribute: Any, location: Location
+) -> tuple[Mesh, tuple[str, ...]] | None:
+    """Return the mesh and the axes that groups are said to go along; None where they are said otherwise, or of parts of axes."""
+    text = str(attribute) if not hasattr(attribute, "get_splat_value") else ""
+    if "mesh_axes" not in text or "sub_axis_info" in text:
+        return None
+    mesh = tuple(_axes_around(scope, op, text, location))
+    return mesh, tuple(name for name, _ in _REFERENCE.findall(text))
+
+
+def _axes_around(scope: Scope, op: Any, text: str, location: Location) -> list[tuple[str, int]]:
+    """Return names and sizes of the mesh that groups are said by, which stands with them or in the module."""
+    symbol = re.search(r"mesh = @([\w.]+)", text)
+    mesh = text if symbol is None else str(scope.mesh_named(symbol[1]).attributes["mesh"])
+    axes = re.findall(r'name = "([^"]+)", size = (\d+)' if symbol is None else r'"([^"]+)"=(\d+)', mesh)
+    if "device_ids" in mesh:
+        raise scope.unsupported(op, location, "a mesh of devices in the order of their numbers")
+    sized = [(name, int(size)) for name, size in axes]
+    if math.prod(size for _, size in sized) != scope.devices.count:
+        raise scope.unsupported(op, location, f"groups along a mesh of all {scope.devices.count} devices")
+    return sized
+
+
+_REFERENCE = re.compile(r'axis_ref<name = "([^"]+)"(?:, sub_axis_info = [^<]*<([^>]*)>)?>')
+
+
 def _written(scope: Scope, op: Any, attribute: Any, location: Location) -> np.ndarray | None:
     """Return the table of groups that an attribute stands for, int64 ``[groups, members]``."""
     text = str(attribute) if not hasattr(attribute, "get_splat_value") else ""
     if "mesh_axes" not in text:
         return np.asarray(attribute, np.int64)
-    mesh = scope.mesh_named(re.findall(r"mesh = @([\w.]+)", text)[0])
-    axes = [(name, int(size)) for name, size in re.findall(r'"([^"]+)"=(\d+)', str(mesh.attributes["mesh"]))]
-    if "device_ids" in str(mesh.attributes["mesh"]):
-        raise scope.unsupported(op, location, "a mesh of devices in the order of their numbers")
-    refs = re.findall(r'axis_ref<name = "([^"]+)"(?:, sub_axis_info = [^<]*<([^>]*)>)?>', text)
+    axes = _axes_around(scope, op, text, location)
+    refs = _REFERENCE.findall(text)
     digits: list[tuple[int, int]] = []  # (size, stride)
     strides = {
         name: int(np.prod([size for _, size in axes[number + 1 :]], dtype=np.int64))

@@ -9,7 +9,7 @@ from jax.sharding import AbstractMesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import ipuxla
-from hlo_passes.errors import MalformedStableHLO
+from hlo_passes.errors import MalformedStableHLO, UnsupportedOp
 from ipuxla import cli
 from ipuxla.errors import InvalidOption, Unsupported
 from tests.replicas import small_system
@@ -167,6 +167,21 @@ def test_a_module_that_is_one_devices_program_is_left_as_it_is():
         compiled(np.ones(4, np.float32))[0], np.ones(4), "0 + 1, of devices 0 and 1"
     )
     assert compiled.executable.replicas.count == 4
+
+
+IN_PLACE = '#stablehlo.mesh<axes = [#stablehlo.mesh_axis<name = "d", size = 2>, #stablehlo.mesh_axis<name = "m", size = 2>]>'
+
+
+def test_groups_may_say_their_mesh_themselves():
+    x = np.arange(4, dtype=np.float32)
+    for mesh in (IN_PLACE, IN_PLACE.replace('"d"', '"rows of \u00e4"')):
+        compiled = ipuxla.compile_stablehlo(
+            LOCAL.replace("mesh = @mesh", f"mesh = {mesh}"), SYSTEM, engine="hlo"
+        )
+        np.testing.assert_array_equal(compiled(x)[0], x)
+    other = LOCAL.replace("mesh = @mesh", f"mesh = {IN_PLACE.replace('2', '3')}")
+    with pytest.raises(UnsupportedOp, match="along a mesh of all 4 devices"):
+        ipuxla.compile_stablehlo(other, SYSTEM, engine="hlo")
 
 
 REFUSED = {

@@ -27,7 +27,7 @@ from jax._src.lax import parallel as _parallel
 from jax._src.lib.mlir.dialects import hlo as _hlo
 
 from ipuxla.frontend._jax_compat.aliases import ClosedJaxpr
-from ipuxla.frontend._jax_compat.partitioning import cpu_client
+from ipuxla.frontend._jax_compat.partitioning import MAX_DEVICES, cpu_client
 from ipuxla.frontend._jax_compat.tracing import argument_names, find_equation
 
 CUSTOM_PARTITIONING = "custom_partitioning"
@@ -172,12 +172,30 @@ def _all_reduce_rules() -> Any:
 
 
 def _groups_along(mesh: Any, axes: Sequence[str]) -> Any:
-    """Return the groups of devices along axes of a mesh as an attribute, in JAX's order of groups and members."""
+    """Return the groups of devices along axes of a mesh as an attribute, in JAX's order of groups and members.
+
+    Of more devices than XLA partitions for, the axes are named: nobody but us reads such a module, and MLIR looks through
+    a table for every operation that has it.
+    """
+    if mesh.size > MAX_DEVICES:
+        named = zip(map(_quoted, mesh.axis_names), mesh.axis_sizes, strict=True)
+        known = ", ".join(f"#stablehlo.mesh_axis<name = {name}, size = {size}>" for name, size in named)
+        along = ", ".join(f"#stablehlo.axis_ref<name = {_quoted(axis)}>" for axis in axes)
+        whole = f"#stablehlo.mesh<axes = [{known}]>"
+        return _mlir.ir.Attribute.parse(
+            f"#stablehlo.replica_group_mesh_axes<mesh = {whole}, axes = [{along}]>"
+        )
     places = [list(mesh.axis_names).index(axis) for axis in axes]
     numbers = np.moveaxis(np.arange(mesh.size).reshape(mesh.axis_sizes), places, range(len(axes)))
     members = math.prod(numbers.shape[: len(axes)])
     table = np.ascontiguousarray(numbers.reshape(members, -1).T)
     return _mlir.ir.DenseIntElementsAttr.get(table)  # pyright: ignore
+
+
+def _quoted(text: str) -> str:
+    """Return a text as MLIR writes one."""
+    plain = (chr(byte) if chr(byte).isalnum() and byte < 128 else f"\\{byte:02X}" for byte in text.encode())
+    return f'"{"".join(plain)}"'
 
 
 def _devices_to_ask(jaxpr: ClosedJaxpr, count: int) -> tuple[Any, ...] | None:
