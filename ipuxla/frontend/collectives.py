@@ -151,14 +151,15 @@ def _permute(scope: Scope, op: Any, operands: list[Any], location: Location) -> 
         pairs = pairs.reshape(-1, 2)
     inside = not len(pairs) or (pairs.min() >= 0 and pairs.max() < devices.count)
     if not inside:
-        raise scope.unsupported(op, location, f"devices 0 to {devices.count - 1}, as many as there are")
+        outside = next(n for n in pairs.reshape(-1).tolist() if not 0 <= n < devices.count)
+        raise _malformed(
+            op, location, f"a permutation names device {outside}", f"devices 0 to {devices.count - 1}"
+        )
     for column, what in ((0, "sends twice"), (1, "is sent to by two")):
         values, counts = np.unique(pairs[:, column], return_counts=True)
         if (counts > 1).any():
             device = int(values[counts > 1][0])
-            raise scope.unsupported(
-                op, location, f"a permutation: each device sends and is sent to once; device {device} {what}"
-            )
+            raise _malformed(op, location, f"device {device} {what}", "each device sending and sent to once")
     return [scope.emit(_alike_in_groups(devices.mesh, pairs), operands, location)]
 
 
@@ -221,17 +222,22 @@ def _groups(scope: Scope, op: Any, location: Location) -> DeviceGroups:
         raise scope.unsupported(op, location, "groups of one size; those of several sizes are not supported")
     if int(table.max()) >= count:
         outside = int(table[table >= count].min())
-        raise scope.unsupported(op, location, f"members 0 to {count - 1}; a group names {outside}")
+        raise _malformed(op, location, f"a group names member {outside}", f"members 0 to {count - 1}")
     times = np.bincount(table.reshape(-1), minlength=count)
     if times.max() > 1:
         member = int(np.flatnonzero(times > 1)[0])
-        raise scope.unsupported(op, location, f"groups that do not overlap; {member} is in two")
+        raise _malformed(op, location, f"member {member} is in two groups", "groups that do not overlap")
     if not times.all() and op.name != "stablehlo.collective_broadcast":
         missing = int(np.flatnonzero(times == 0)[0])
-        raise scope.unsupported(op, location, f"groups of all {count} members; {missing} is in none")
+        raise _malformed(op, location, f"member {missing} is in no group", f"groups of all {count} members")
     rows = np.asarray(members(table), np.int64)
     in_one_order = np.argsort(rows[:, 0])  # which means nothing; along axes of the mesh groups are found so
     return DeviceGroups.of(rows[in_one_order])
+
+
+def _malformed(op: Any, location: Location, what: str, expected: str) -> MalformedStableHLO:
+    """Return the error of an operation whose groups or pairs cannot be."""
+    return MalformedStableHLO(f"{op.name}: {what}\n  expected: {expected}\n  from: {location}")
 
 
 _WITH_FLATTENED_IDS = frozenset({"stablehlo.all_gather", "stablehlo.all_reduce", "stablehlo.reduce_scatter"})
@@ -263,7 +269,10 @@ def _axes_around(scope: Scope, op: Any, text: str, location: Location) -> list[t
         raise scope.unsupported(op, location, "a mesh of devices in the order of their numbers")
     sized = [(name, int(size)) for name, size in axes]
     if math.prod(size for _, size in sized) != scope.devices.count:
-        raise scope.unsupported(op, location, f"groups along a mesh of all {scope.devices.count} devices")
+        shown = ", ".join(f"{name}={size}" for name, size in sized)
+        raise _malformed(
+            op, location, f"groups along a mesh of {shown}", f"a mesh of all {scope.devices.count} devices"
+        )
     return sized
 
 
