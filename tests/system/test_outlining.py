@@ -62,7 +62,7 @@ def test_each_distinct_layer_is_planned_once(monkeypatch: pytest.MonkeyPatch) ->
 def test_each_distinct_layer_is_traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fast engine hands XLA a function and its calls; what the calls compute is what the host computes."""
     fast, found = importlib.import_module("tiles.engine.fast"), {}
-    for layers in (3, 6):
+    for layers in (6, 12):  # calls of fewer layers are inlined, as they would copy more than they compute
         args, traced = arguments(layers), []
         whole = fast.whole
 
@@ -77,7 +77,7 @@ def test_each_distinct_layer_is_traced_once(monkeypatch: pytest.MonkeyPatch) -> 
         assert len(traced) == len(set(traced))
         updates = layers * len(args[0]["layers"][0])
         found[layers] = len(traced) - updates
-    assert found[3] == found[6]
+    assert found[6] == found[12]
 
 
 def test_updates_are_computed_where_parameters_lie() -> None:

@@ -105,3 +105,38 @@ def test_pooling_is_the_estimate_of_popnns_vertex():
     pieces = 4 * (25 + 8 * (3 + 4 + 3 * 2))  # of one of two rows each worker takes a third
     assert _pooled("max", (2, 8, 16))[0] == 13 + 6 * (45 + -(-2 * 8 * 8 // 6) + 15 + pieces)
     assert _pooled("max", (12, 8, 1))[1] is Basis.ASSUMED  # columns lie innermost
+
+
+def _parts(body, operands=1):
+    """Return what each part of a function's code reads and writes."""
+    dtypes = ("float32",) * operands
+    codelet = RowFunction("popnn.layer_norm", body, (1,), dtypes, "float32")
+    form = map_form(SHAPE, [identity_map(2)] * operands)
+    code = codelet.tile_code(extents_of(form, dtypes, ("float32",)), GC200)
+    return [(part.data.reads, part.data.writes) for part in code]
+
+
+def test_a_fold_reads_what_is_stored_in_any_case():
+    exponentials = ("value", 1)
+    assert _parts((("exponential", (0,), ()), ("fold", (1,), ADD), ("divide", (1, 2), ()))) == [
+        ((("operand", 0),), (exponentials,)),
+        ((exponentials,), (("value", 2),)),
+        ((exponentials, ("value", 2)), (("result", 0),)),
+    ]
+
+
+def test_a_fold_computes_what_it_alone_needs():
+    squares = (("multiply", (0, 0), ()), ("fold", (1,), ADD), ("divide", (0, 2), ()))
+    assert _parts(squares) == [
+        ((("operand", 0),), (("value", 2),)),
+        ((("operand", 0), ("value", 2)), (("result", 0),)),
+    ]
+
+
+def test_what_only_later_loops_read_is_computed_there():
+    """The product of both operands is not stored before the fold that it does not need."""
+    body = (("multiply", (0, 1), ()), ("fold", (1,), ADD), ("divide", (2, 3), ()))
+    assert _parts(body, operands=2) == [
+        ((("operand", 1),), (("value", 3),)),
+        ((("operand", 0), ("operand", 1), ("value", 3)), (("result", 0),)),
+    ]

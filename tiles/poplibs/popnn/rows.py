@@ -116,19 +116,53 @@ class RowFunction(Codelet):
         """Return the elementwise rows by number, those that one loop computes together; what constants give is in none.
 
         Between two folds of a norm or a gradient lies one expression of rows and one of what is single in a row, which
-        code is generated for as for any fusion. Softmax is what popnn makes it of, function by function.
+        code is generated for as for any fusion: what only later ones read is computed there, and not stored. Softmax is
+        what popnn makes it of, function by function.
         """
         first, along = len(self.operand_dtypes), self.along()
         folds, known = [0] * first, [False] * first
-        loops: dict[tuple[int, ...], list[int]] = {}
-        for i, (name, arguments, _) in enumerate(self.body):
-            before = max((folds[a] for a in arguments), default=0)
-            folds.append(before + (name == FOLD))
+        for name, arguments, _ in self.body:
+            folds.append(max((folds[a] for a in arguments), default=0) + (name == FOLD))
             known.append(all(known[a] for a in arguments))
-            if name != FOLD and not known[-1]:
-                together = (0, i) if self.kind in COMPOSED else (before, along[first + i])
+        levels = folds if self.kind in COMPOSED else self._latest(folds)
+        loops: dict[tuple[int, ...], list[int]] = {}
+        for i, (name, _, _) in enumerate(self.body):
+            v = first + i
+            if name != FOLD and not known[v]:
+                together = (0, i) if self.kind in COMPOSED else (levels[v], along[v])
                 loops.setdefault(together, []).append(i)
         return [tuple(rows) for _, rows in sorted(loops.items())]
+
+    def _latest(self, folds: list[int]) -> list[int]:
+        """Return behind how many folds each value is computed, given those that it needs: as late as readers allow.
+
+        Not where several of its arguments would have to be stored in its place.
+        """
+        first, levels = len(self.operand_dtypes), list(folds)
+        readers: dict[int, list[int]] = {}
+        for i, (_, arguments, _) in enumerate(self.body):
+            for a in set(arguments):
+                readers.setdefault(a, []).append(first + i)
+
+        def is_fold(v: int) -> bool:
+            return v >= first and self.body[v - first][0] == FOLD
+
+        def read_at(v: int) -> int:
+            return folds[v] - 1 if is_fold(v) else levels[v]
+
+        for v in reversed(range(first, len(folds) - 1)):
+            if is_fold(v) or not readers.get(v):
+                continue
+            latest = min(map(read_at, readers[v]))
+            arguments = {a for a in self.body[v - first][1] if a >= first and not is_fold(a)}
+            stored = 0
+            for a in arguments:
+                others = [r for r in readers[a] if r != v]
+                is_needed = any(read_at(r) < latest for r in others)
+                stored += is_needed and not any(levels[r] >= latest for r in others if not is_fold(r))
+            if latest > levels[v] and stored <= 1:
+                levels[v] = latest
+        return levels
 
     def cycles(self, extents: Extents, target: Target) -> Cycles:
         """Return the stages' PopLibs entries one after another, each shared out to the workers.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -45,8 +45,8 @@ class RowBody:
         """Return the number of operands."""
         return len(self.dtypes) - len(self.body)
 
-    def slice(self, wanted: Iterable[int], rows: set[int]) -> tuple[Body, tuple[int, ...], tuple[int, ...]]:
-        """Return the part of ``rows`` that gives the wanted values, as an expression of its own.
+    def slice(self, wanted: Collection[int], rows: set[int]) -> tuple[Body, tuple[int, ...], tuple[int, ...]]:
+        """Return the part of ``rows`` that gives the wanted values, as an expression of its own; others are operands.
 
         Returns:
           The expression, its operands and its results by their index in the whole.
@@ -59,7 +59,8 @@ class RowBody:
                 needed.add(value)
                 stack += self.body[value - self.first][1]
         inside = sorted(needed)
-        taken = sorted({a for v in inside for a in self.body[v - self.first][1]} - needed)
+        read = {a for v in inside for a in self.body[v - self.first][1]}
+        taken = sorted((read | set(wanted)) - needed)
         place = {value: k for k, value in enumerate((*taken, *inside))}
         own = [self.body[v - self.first] for v in inside]
         body = tuple((name, tuple(place[a] for a in arguments), attrs) for name, arguments, attrs in own)
@@ -85,7 +86,7 @@ class RowBody:
 def row_function_code(
     function: RowBody, stages: list[tuple[int, ...]], n: Any, rows: Any, target: Target, name: str
 ) -> tuple[VertexCode, ...]:
-    """Return the code of the stages: each stores what others need; a fold computes again what it alone needs.
+    """Return the code of the stages: each stores what others need; a fold computes what it alone needs.
 
     Args:
       function: the expression.
@@ -108,25 +109,25 @@ def row_function_code(
     for i, (kind, arguments, _) in enumerate(body):
         if kind != FOLD and constants.issuperset(arguments):
             constants.add(first + i)
+    kept = {
+        v
+        for stage in stages
+        for v in (first + i for i in stage)
+        if v == len(function.dtypes) - 1 or _leaves(body, first, v, stage_of[v], consumers)
+    }
     parts: list[VertexCode] = []
     done: set[int] = set()
     for i, (kind, arguments, attrs) in enumerate(body):
         value = first + i
         if kind == FOLD:
             operation = dict(attrs)["operation"]
-            parts += _fold(
-                function, (arguments[0], value), operation, stage_of, constants, n, rows, target, name
-            )
+            computed = _computed_again(function, arguments[0], stage_of, kept, constants)
+            parts += _fold(function, (arguments[0], value), operation, computed, n, rows, target, name)
         elif value in stage_of and value not in done:
             stage = stage_of[value]
             done |= stage
-            kept = [
-                v
-                for v in sorted(stage)
-                if v == len(function.dtypes) - 1 or _leaves(body, first, v, stage, consumers)
-            ]
-            if kept:
-                parts += _stage(function, kept, stage | constants, n, rows, target, name)
+            if written := sorted(stage & kept):
+                parts += _stage(function, written, stage | constants, n, rows, target, name)
     return _in_order(parts)
 
 
@@ -148,6 +149,24 @@ def _in_order(parts: list[VertexCode]) -> tuple[VertexCode, ...]:
 def _leaves(body: Body, first: int, value: int, stage: set[int], consumers: dict[int, list[int]]) -> bool:
     """Return whether another stage reads a value; a fold computes it again."""
     return any(c not in stage and body[c - first][0] != FOLD for c in consumers.get(value, ()))
+
+
+def _computed_again(
+    function: RowBody, value: int, stage_of: dict[int, set[int]], kept: set[int], constants: set[int]
+) -> set[int]:
+    """Return the rows of the body that a fold of a value computes rather than reads.
+
+    What a stage stores in any case is read, unless that takes a load more for every row that it saves.
+    """
+    if value not in stage_of:
+        return set()
+    stage = stage_of[value] | constants
+    costs: list[tuple[int, set[int]]] = []
+    for rows in (stage, stage - kept):
+        body, taken, _ = function.slice([value], rows)
+        costs.append((len(body) + sum(function.along[v] for v in taken), rows))
+    (again, computed), (read, rest) = costs
+    return rest if read < again else computed
 
 
 def _stage(
@@ -174,19 +193,15 @@ def _fold(
     function: RowBody,
     values: tuple[int, int],
     operation: str,
-    stage_of: dict[int, set[int]],
-    constants: set[int],
+    computed: set[int],
     n: Any,
     rows: Any,
     target: Target,
     name: str,
 ) -> tuple[VertexCode, ...]:
-    """Return the code of a fold; ``values`` are what is folded and what that gives."""
+    """Return the code of a fold; ``values`` are what is folded and what that gives, ``computed`` rows that it computes."""
     value, total = values
-    part: Body = ()
-    taken: tuple[int, ...] = (value,)
-    if value in stage_of:
-        part, taken, _ = function.slice([value], stage_of[value] | constants)
+    part, taken, _ = function.slice([value], computed)
     dtype = function.dtypes[value]
     dtypes = (*(function.dtypes[v] for v in taken), function.accumulates(operation, dtype), dtype)
     data = function.data(taken, (total,), folds="inner")
